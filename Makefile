@@ -1,0 +1,25 @@
+# The two commands that matter: `make run` and `make test`. Both set up everything themselves.
+SHELL := /bin/bash
+RANKS ?= 4
+
+.PHONY: run test build setup lint format clean
+setup:
+	@scripts/setup
+
+build: setup
+	@scripts/build
+
+run: build
+	@.venv/bin/isthmus demo --ranks $(RANKS)
+
+test: build
+	@scripts/test
+
+lint: setup
+	@scripts/lint
+
+format: setup
+	@scripts/lint --fix
+
+clean:
+	rm -rf build build-* out

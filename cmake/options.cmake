@@ -1,0 +1,13 @@
+option(ISTHMUS_TESTS "Build the tests" ON)
+option(ISTHMUS_APPS "Build the apps, benchmarks and examples" ON)
+option(ISTHMUS_PYTHON "Build the Python module" ON)
+option(ISTHMUS_SYCL "Build the SYCL programs (needs a SYCL runtime)" ON)
+set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument everything that is built")
+set(ISTHMUS_VENV "${CMAKE_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment that scripts/setup made")
+set(ISTHMUS_DEPS_DIR "" CACHE PATH "Folder whose include/ holds toml++, spdlog, fmt, nlohmann and gtest where the system lacks them")
+
+add_compile_options(-Wall -Wextra)
+if(ISTHMUS_SANITIZE)
+  add_compile_options(-fsanitize=${ISTHMUS_SANITIZE} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${ISTHMUS_SANITIZE})
+endif()

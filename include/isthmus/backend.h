@@ -1,0 +1,122 @@
+// The contract between the runtime and a backend. A backend wraps one native library or engine; built
+// in or loaded from a plug-in (.so) that exports `isthmus_backend_v1`. Vendor headers stay behind it.
+//
+// Life cycle. create -> (supports | enqueue | poll)* -> destroy, all for one rank of one communicator.
+// Ordering. `enqueue` gets validated operations; on a device platform it must not wait on the host.
+// Threads. Calls on one state never overlap, except `abort`, which may come at any time.
+// Failures. A function that fails calls context->fail first, so that nothing of the story is lost, and
+// returns that status. An enqueue that fails before it starts has written nothing; if it fails later
+// the runtime poisons the communicator, and `abort` must release every rank that waits in this backend.
+#ifndef ISTHMUS_BACKEND_H
+#define ISTHMUS_BACKEND_H
+
+#include <isthmus/mpi_table.h>
+#include <isthmus/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
+#define ISTHMUS_BACKEND_ABI 1u
+#define ISTHMUS_BACKEND_SYMBOL "isthmus_backend_v1"
+
+// Capabilities: what the runtime may rely on. The ranks of a communicator AND theirs together, so a
+// fallback is only ever taken by all ranks at once.
+enum {
+  // enqueue returns only when the operation is complete on this rank. The runtime then runs the ranks
+  // of one process in threads of their own inside a group.
+  ISTHMUS_BACKEND_BLOCKING = 1u << 0,
+  ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS = 1u << 1,
+  ISTHMUS_BACKEND_GRAPH_CAPTURE = 1u << 2,
+  ISTHMUS_BACKEND_MULTI_NODE = 1u << 3
+};
+
+// A block of the symmetric heap, as seen by this rank.
+typedef struct isthmus_heap_block {
+  uint64_t id;         // the same on all ranks
+  uint64_t bytes;
+  void* const* peers;  // `size` addresses at which this process reaches each rank's copy; NULL: it can't
+} isthmus_heap_block;
+
+// What the runtime offers to a backend for one rank. Valid until destroy returns.
+typedef struct isthmus_backend_context {
+  size_t struct_bytes;
+  void* runtime;  // first argument of the functions below
+  int rank, size;
+  int node_rank, node_size;  // among the ranks of this machine
+  int process_size;          // ranks of this communicator in this process
+  const int* node_of;        // size entries: an index of each rank's machine
+  const int* process_of;     // size entries: an index of each rank's process
+  const int64_t* pid_of;     // size entries: process ids, meaningful on the own machine only
+  isthmus_device device;
+  double timeout_s;
+  const isthmus_mpi_table* mpi;  // NULL without MPI
+  isthmus_mpi_comm mpi_comm;     // this communicator's own duplicate; NULL without MPI
+
+  // Collective exchange of `bytes` from each rank, for set-up only (it may be slow). All ranks must call.
+  isthmus_status (*allgather)(void* runtime, const void* mine, void* all, size_t bytes);
+  // The configured option `backend.<name>.<key>`, or NULL. Valid until destroy.
+  const char* (*option)(void* runtime, const char* key);
+  // Records a failure (message, hint may be NULL) and returns `status`. Printf format.
+  isthmus_status (*fail)(void* runtime, isthmus_status status, int64_t native_code, const char* location,
+                         const char* hint, const char* format, ...);
+  // Logs once per communicator and text: level 0 debug, 1 info, 2 warning. Printf format.
+  void (*log)(void* runtime, int level, const char* format, ...);
+  // 1 when the communicator has been poisoned: stop waiting and return ISTHMUS_ERROR_ABORTED.
+  int (*aborted)(void* runtime);
+  // Finds the heap block that holds [pointer, pointer + bytes); 0 when there is none. Cheap.
+  int (*heap_find)(void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
+                   uint64_t* offset);
+} isthmus_backend_context;
+
+typedef struct isthmus_backend {
+  size_t struct_bytes;
+  uint32_t magic;
+  uint32_t abi_version;
+  const char* name;         // [a-z][a-z0-9_]*, unique
+  const char* description;  // one line
+  uint32_t capabilities;
+  uint32_t platforms;       // bit mask of 1u << isthmus_platform
+
+  // Collective over the ranks. Leaves *state NULL and returns ISTHMUS_ERROR_UNSUPPORTED, with a reason
+  // through context->fail, where this machine can't: the communicator then goes on without the backend
+  // on all ranks. Any other failure fails the communicator's creation. Every context->allgather must be
+  // matched on all ranks, also on the ranks that can't.
+  isthmus_status (*create)(const isthmus_backend_context* context, void** state);
+  void (*destroy)(void* state);
+
+  // NULL when this backend can do the operation with that algorithm (NULL: any), else a reason in static
+  // storage. Depends only on what is equal on all ranks (not on pointers, nor on v-counts of one rank).
+  const char* (*supports)(void* state, const isthmus_operation* operation, const char* algorithm);
+
+  // The names that a rule may put behind "backend:"; NULL-terminated; may be NULL.
+  const char* const* algorithms;
+
+  // Starts `n` operations (blocking backends: and completes them). More than one come from a group and
+  // must progress together; the collectives among them keep their order. algorithms[i] may be NULL.
+  isthmus_status (*enqueue)(void* state, const isthmus_operation* operations, const char* const* algorithms,
+                            size_t n);
+
+  // Brackets the enqueues of one group over several states of this backend in one process; both may be
+  // NULL. group_end starts what enqueue collected.
+  isthmus_status (*group_start)(void);
+  isthmus_status (*group_end)(void);
+
+  // ISTHMUS_SUCCESS or a failure that came after enqueue returned. Does not wait. May be NULL.
+  isthmus_status (*poll)(void* state);
+  // Releases whatever waits, here and on other ranks as far as possible. May be NULL.
+  void (*abort)(void* state);
+  // Waits until everything enqueued is complete, at most the timeout. NULL for blocking backends.
+  isthmus_status (*synchronize)(void* state);
+  // "library version" for info; may be NULL. Static or state storage.
+  const char* (*version)(void* state);
+} isthmus_backend;
+
+// What a plug-in exports. The pointer has static storage.
+const isthmus_backend* isthmus_backend_v1(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

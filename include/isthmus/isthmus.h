@@ -1,0 +1,226 @@
+// Isthmus: collectives for accelerators and hosts behind one C ABI. No SYCL, MPI or vendor header.
+//
+// Errors. Every function returns an isthmus_status; on failure isthmus_last_error gives the details of
+// the calling thread's latest one. A call that fails validation has written nothing. A failure after an
+// operation began poisons the communicator: later calls return ISTHMUS_ERROR_ABORTED until it is
+// destroyed, on every rank, and no rank waits longer than the communicator's timeout.
+//
+// Ordering. On a device platform an operation is ordered by its stream: it starts after earlier work of
+// the stream, later work of the stream sees its result, and the host does not wait. On the host
+// platform a call returns when this rank's part is complete and its buffers may be reused. All ranks
+// call the collectives of one communicator in the same order.
+//
+// Threads. Functions on different communicators may run concurrently. Calls on one communicator must
+// not overlap, except isthmus_communicator_abort, which any thread may call at any time. Queries of
+// names, sizes and the last error are safe anywhere.
+#ifndef ISTHMUS_ISTHMUS_H
+#define ISTHMUS_ISTHMUS_H
+
+#include <isthmus/types.h>
+
+#if defined(__GNUC__)
+#define ISTHMUS_API __attribute__((visibility("default")))
+#else
+#define ISTHMUS_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct isthmus_mpi_table;    // mpi_table.h; filled by mpi.hpp from the user's own mpi.h
+struct isthmus_store_table;  // bootstrap through a key-value store of the caller's, below
+
+// ---- names and errors -------------------------------------------------------------------------------
+
+// "major.minor.patch"; static storage.
+ISTHMUS_API const char* isthmus_version(void);
+
+// The spelling of a value in THE TABLE, the same in C, Python, config and logs; NULL when out of range.
+ISTHMUS_API const char* isthmus_collective_name(isthmus_collective collective);
+ISTHMUS_API const char* isthmus_datatype_name(isthmus_datatype datatype);
+ISTHMUS_API const char* isthmus_reduction_op_name(isthmus_reduction_op op);
+ISTHMUS_API const char* isthmus_platform_name(isthmus_platform platform);
+ISTHMUS_API const char* isthmus_status_name(isthmus_status status);
+// Bytes of one element; 0 when out of range.
+ISTHMUS_API size_t isthmus_datatype_bytes(isthmus_datatype datatype);
+
+// Details of the calling thread's latest failure. Never fails; status is ISTHMUS_SUCCESS if none.
+ISTHMUS_API void isthmus_last_error(isthmus_error_info* info);
+
+// ---- life cycle -------------------------------------------------------------------------------------
+
+// Options of a new communicator. Zero-initialise, set `struct_bytes = sizeof`, then what you need.
+typedef struct isthmus_communicator_options {
+  size_t struct_bytes;
+  isthmus_device device;    // default: platform host, ordinal 0
+  const char* config_path;  // TOML file; NULL: ISTHMUS_CONFIG, ./isthmus.toml, user and system folders
+  double timeout_s;         // bound on every wait for other ranks; 0: config or 300 s
+} isthmus_communicator_options;
+
+// Starts a store in this process that listens on `address` ("host" or "host:port"; NULL: loopback, free
+// port) and writes its id. One rank calls this and gives the id to the others by any means it has. The
+// store lives until all ranks that met through it have destroyed their communicators.
+ISTHMUS_API isthmus_status isthmus_unique_id_create(const char* address, isthmus_unique_id* id);
+
+// Collective over `size` ranks with the same id; blocks until all have met, at most the timeout.
+// `*communicator` is NULL on failure. The calls of several ranks of one process must run in threads of
+// their own; isthmus_communicator_create_all does that for you.
+ISTHMUS_API isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank, int size,
+                                                       const isthmus_communicator_options* options,
+                                                       isthmus_communicator* communicator);
+
+// The same through MPI: collective over the table's communicator, which is duplicated. C++ programs
+// call isthmus::mpi::create of mpi.hpp instead. The table must outlive the communicator.
+ISTHMUS_API isthmus_status isthmus_communicator_create_mpi(const struct isthmus_mpi_table* mpi,
+                                                           const isthmus_communicator_options* options,
+                                                           isthmus_communicator* communicator);
+
+// The same through the caller's key-value store (a torch.distributed store, for example). Keys start
+// with "isthmus/"; the table must outlive the communicator.
+typedef struct isthmus_store_table {
+  size_t struct_bytes;
+  void* context;
+  // Publish `bytes` bytes under `key`; a key is set once. Returns 0, or any other value on failure.
+  int (*set)(void* context, const char* key, const void* value, size_t bytes);
+  // Wait at most `timeout_s` for `key` and copy exactly `bytes` bytes. Returns 0, 1 on timeout, 2 else.
+  int (*get)(void* context, const char* key, void* value, size_t bytes, double timeout_s);
+} isthmus_store_table;
+ISTHMUS_API isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank,
+                                                             int size,
+                                                             const isthmus_communicator_options* options,
+                                                             isthmus_communicator* communicator);
+
+// All `size` ranks of one communicator in this process, rank i on devices[i] (options->device is
+// ignored). Use them inside groups, or from a thread each. All or none are created.
+ISTHMUS_API isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* devices,
+                                                           const isthmus_communicator_options* options,
+                                                           isthmus_communicator* communicators);
+
+// Collective. Ranks with the same `color` >= 0 form a new communicator, ordered by (key, old rank);
+// color -1 (ISTHMUS_NO_COLOR) gets NULL. Several ranks of one process call this from a thread each, or
+// inside a group.
+#define ISTHMUS_NO_COLOR (-1)
+ISTHMUS_API isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color, int key,
+                                                      isthmus_communicator* communicator);
+
+// Waits for this rank's outstanding operations and releases everything; NULL is allowed. Not
+// collective: it never waits for other ranks. The handle is dead afterwards; using it again is reported.
+ISTHMUS_API isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator);
+
+// Poisons the communicator on this rank and, as far as they can be reached, on the others. Any thread.
+ISTHMUS_API isthmus_status isthmus_communicator_abort(isthmus_communicator communicator);
+
+// ISTHMUS_SUCCESS, or the failure that poisoned the communicator, asynchronous ones included. Does not wait.
+ISTHMUS_API isthmus_status isthmus_communicator_async_error(isthmus_communicator communicator);
+
+// ---- queries ----------------------------------------------------------------------------------------
+
+ISTHMUS_API isthmus_status isthmus_communicator_rank(isthmus_communicator communicator, int* rank);
+ISTHMUS_API isthmus_status isthmus_communicator_size(isthmus_communicator communicator, int* size);
+ISTHMUS_API isthmus_status isthmus_communicator_device(isthmus_communicator communicator, isthmus_device* device);
+
+// Ranks of this communicator that live in this process (1 for MPI style).
+ISTHMUS_API isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator, int* local_size);
+
+// JSON about the communicator: ranks, nodes, device, bootstrap, backends with version, state and the
+// reason of every one that is not available, rules with their sources. Writes at most `capacity` bytes
+// with the NUL; `*needed` (may be NULL) gets the whole length with the NUL, so call twice.
+ISTHMUS_API isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json,
+                                                     size_t capacity, size_t* needed);
+
+// JSON that says which backend, algorithm and rule this operation would take and why every other rule
+// did not. Buffers may be NULL. It runs the selector that a real call runs, so it is never a guess.
+ISTHMUS_API isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
+                                                        const isthmus_operation* operation, char* json,
+                                                        size_t capacity, size_t* needed);
+
+// ---- operations -------------------------------------------------------------------------------------
+
+// The one entry that all named collectives below go through. `operation` is read during the call only.
+ISTHMUS_API isthmus_status isthmus_enqueue(isthmus_communicator communicator,
+                                           const isthmus_operation* operation);
+
+// Operations between group_start and group_end of one thread start at group_end and progress together,
+// whatever communicators they are on: that is how one thread drives several ranks, and how send and
+// recv are paired without deadlock. Groups nest; the outermost end starts the work. If any operation of
+// the group is invalid, group_end returns its error and none starts.
+ISTHMUS_API isthmus_status isthmus_group_start(void);
+ISTHMUS_API isthmus_status isthmus_group_end(void);
+
+// Shapes: see THE TABLE (collectives.def). `count` is in elements of `datatype`. In the comments, n is
+// the number of ranks and block r is elements [r*count, (r+1)*count).
+
+// recv_buf[count] on every rank = send_buf[count] of root. send_buf is read on root only.
+ISTHMUS_API isthmus_status isthmus_broadcast(const void* send_buf, void* recv_buf, uint64_t count,
+                                             isthmus_datatype datatype, int root,
+                                             isthmus_communicator communicator, isthmus_stream stream);
+// recv_buf[count] on root = reduction over ranks of send_buf[count].
+ISTHMUS_API isthmus_status isthmus_reduce(const void* send_buf, void* recv_buf, uint64_t count,
+                                          isthmus_datatype datatype, isthmus_reduction_op op, int root,
+                                          isthmus_communicator communicator, isthmus_stream stream);
+// recv_buf[count] on every rank = reduction over ranks of send_buf[count], bit-identical everywhere.
+ISTHMUS_API isthmus_status isthmus_allreduce(const void* send_buf, void* recv_buf, uint64_t count,
+                                             isthmus_datatype datatype, isthmus_reduction_op op,
+                                             isthmus_communicator communicator, isthmus_stream stream);
+// recv_buf[count] on rank r = reduction over ranks of block r of send_buf[n*count].
+ISTHMUS_API isthmus_status isthmus_reduce_scatter(const void* send_buf, void* recv_buf, uint64_t count,
+                                                  isthmus_datatype datatype, isthmus_reduction_op op,
+                                                  isthmus_communicator communicator, isthmus_stream stream);
+// Block r of recv_buf[n*count] on every rank = send_buf[count] of rank r.
+ISTHMUS_API isthmus_status isthmus_allgather(const void* send_buf, void* recv_buf, uint64_t count,
+                                             isthmus_datatype datatype,
+                                             isthmus_communicator communicator, isthmus_stream stream);
+// recv_counts[r] elements at recv_displs[r] of recv_buf = send_buf of rank r; count is
+// recv_counts[own rank]. Both arrays have n entries and are equal on all ranks.
+ISTHMUS_API isthmus_status isthmus_allgatherv(const void* send_buf, uint64_t count, void* recv_buf,
+                                              const uint64_t* recv_counts, const uint64_t* recv_displs,
+                                              isthmus_datatype datatype,
+                                              isthmus_communicator communicator, isthmus_stream stream);
+// Block r of recv_buf[n*count] on root = send_buf[count] of rank r.
+ISTHMUS_API isthmus_status isthmus_gather(const void* send_buf, void* recv_buf, uint64_t count,
+                                          isthmus_datatype datatype, int root,
+                                          isthmus_communicator communicator, isthmus_stream stream);
+// The same with counts and displacements, which are read on root only.
+ISTHMUS_API isthmus_status isthmus_gatherv(const void* send_buf, uint64_t count, void* recv_buf,
+                                           const uint64_t* recv_counts, const uint64_t* recv_displs,
+                                           isthmus_datatype datatype, int root,
+                                           isthmus_communicator communicator, isthmus_stream stream);
+// recv_buf[count] on rank r = block r of root's send_buf[n*count].
+ISTHMUS_API isthmus_status isthmus_scatter(const void* send_buf, void* recv_buf, uint64_t count,
+                                           isthmus_datatype datatype, int root,
+                                           isthmus_communicator communicator, isthmus_stream stream);
+// The same with counts and displacements, which are read on root only.
+ISTHMUS_API isthmus_status isthmus_scatterv(const void* send_buf, const uint64_t* send_counts,
+                                            const uint64_t* send_displs, void* recv_buf, uint64_t count,
+                                            isthmus_datatype datatype, int root,
+                                            isthmus_communicator communicator, isthmus_stream stream);
+// Block s of recv_buf[n*count] on rank r = block r of send_buf[n*count] of rank s.
+ISTHMUS_API isthmus_status isthmus_alltoall(const void* send_buf, void* recv_buf, uint64_t count,
+                                            isthmus_datatype datatype,
+                                            isthmus_communicator communicator, isthmus_stream stream);
+// The same with counts and displacements: recv_counts[s] here equals send_counts[r] on rank s. In place
+// (recv_buf == send_buf) the send arrays must equal the receive arrays.
+ISTHMUS_API isthmus_status isthmus_alltoallv(const void* send_buf, const uint64_t* send_counts,
+                                             const uint64_t* send_displs, void* recv_buf,
+                                             const uint64_t* recv_counts, const uint64_t* recv_displs,
+                                             isthmus_datatype datatype,
+                                             isthmus_communicator communicator, isthmus_stream stream);
+// Point to point: the peer calls the other with the same count and datatype. Messages between two ranks
+// arrive in the order sent. A send may block until it is received. peer == own rank needs a group.
+ISTHMUS_API isthmus_status isthmus_send(const void* send_buf, uint64_t count, isthmus_datatype datatype,
+                                        int peer, isthmus_communicator communicator, isthmus_stream stream);
+ISTHMUS_API isthmus_status isthmus_recv(void* recv_buf, uint64_t count, isthmus_datatype datatype, int peer,
+                                        isthmus_communicator communicator, isthmus_stream stream);
+// No rank leaves (host) or lets its stream pass (device) before every rank has entered.
+ISTHMUS_API isthmus_status isthmus_barrier(isthmus_communicator communicator, isthmus_stream stream);
+
+// inout_buf[i] = in_buf[i] (op) inout_buf[i] on host memory, with the arithmetic of THE TABLE; avg adds
+// (the caller divides). This is the reduction that the host and mpi backends use. Any thread.
+ISTHMUS_API isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf, uint64_t count,
+                                                isthmus_datatype datatype, isthmus_reduction_op op);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,85 @@
+// Selection: a pure function from (what is asked, rules, what the backends can do) to (backend,
+// algorithm, reason). Rules are data; see docs/selection.md for their grammar and order.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isthmus::selection {
+
+// What a rule may ask about memory: any, or both buffers in the symmetric heap (equal on all ranks by the
+// heap's own contract, so a rule may rely on it).
+enum class memory_kind { any, symmetric };
+
+// Everything selection may depend on; equal on all ranks by construction.
+struct query {
+  isthmus_collective collective;
+  isthmus_datatype datatype;
+  isthmus_platform platform;
+  memory_kind memory;
+  int ranks;
+  int nodes;
+  // Bytes of the buffer that nccl-tests calls size (design.md); none for collectives whose counts only
+  // some ranks know (gatherv, scatterv, alltoallv), which only match rules without a byte range.
+  std::optional<std::uint64_t> bytes;
+};
+
+// One rule: filters that must all match, and what to use then. Empty filters match everything.
+struct rule {
+  std::string source;  // "default", "profile FILE:LINE", "config FILE:LINE", "environment NAME"
+  std::string text;    // the rule in one line, as explain prints it
+  std::vector<isthmus_collective> collectives;
+  std::vector<isthmus_datatype> datatypes;
+  std::vector<isthmus_platform> platforms;
+  memory_kind memory = memory_kind::any;
+  int min_ranks = 1, max_ranks = std::numeric_limits<int>::max();
+  int min_nodes = 1, max_nodes = std::numeric_limits<int>::max();
+  std::uint64_t min_bytes = 0, end_bytes = std::numeric_limits<std::uint64_t>::max();  // half-open
+  bool has_byte_range = false;
+  std::string backend;
+  std::string algorithm;  // "": the backend's only or own choice
+};
+
+// Everything that was configured. Rules are ordered: a later one wins over an earlier one.
+struct configuration {
+  std::vector<rule> rules;
+  std::vector<std::string> files;  // read, in order
+  double timeout_s = 300;
+  // platform of a sycl::backend value, by name or number as text ("ext_oneapi_cuda", "4")
+  std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;
+  std::vector<std::pair<std::string, std::string>> plugins;  // backend name, path
+  std::vector<std::pair<std::string, std::string>> options;  // "backend.<name>.<key>", value
+
+  // Order- and source-independent text of what decides selection. Ranks compare it at init.
+  std::string canonical() const;
+};
+
+// Reads defaults, the machine's profile, the config file and the environment, in this order.
+// `config_path` may be null. Throws error (CONFIG) with file:line:column and the allowed values.
+configuration load_configuration(const char* config_path);
+
+// nullptr when the backend exists on all ranks and supports the operation; else the reason.
+using availability = std::function<const char*(const std::string& backend, const std::string& algorithm)>;
+
+struct rejection {
+  const rule* candidate;
+  std::string reason;
+};
+
+struct decision {
+  const rule* winner = nullptr;  // nullptr: nothing can do it
+  std::string reason;            // one line: rule, source
+  std::vector<rejection> rejections;  // filled only when `trace` is set, later rules first
+};
+
+// Walks the rules from the last to the first and takes the first that matches and is available.
+decision select(const configuration& configuration, const query& query, const availability& available,
+                bool trace);
+
+}  // namespace isthmus::selection
