@@ -1,6 +1,8 @@
 // How the ranks of a communicator exchange control data while it is set up. Not for payload.
 #pragma once
 
+#include <isthmus/mpi_table.h>
+
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -22,6 +24,14 @@ class bootstrap {
 
   // Collective over all ranks, also those with color < 0, which get nullptr. Order: (key, rank).
   virtual std::unique_ptr<bootstrap> split(int color, int key) = 0;
+
+  // Makes every wait of this bootstrap, now and later, throw error (ABORTED). Any thread may call it.
+  virtual void cancel() noexcept {}
+
+  // What the mpi backend works on: the user's table and this bootstrap's own duplicate of the
+  // communicator, valid as long as the bootstrap. NULL without MPI.
+  virtual const isthmus_mpi_table* mpi_table() const { return nullptr; }
+  virtual isthmus_mpi_comm mpi_comm() const { return nullptr; }
 };
 
 // A key-value store that all ranks reach: in-process, TCP, or the user's own. Thread-safe.
@@ -31,6 +41,8 @@ class store {
   virtual void set(const std::string& key, std::span<const std::byte> value) = 0;
   // Waits at most `timeout_s` and throws error (TIMEOUT). `value` has exactly the stored size.
   virtual void get(const std::string& key, std::span<std::byte> value, double timeout_s) = 0;
+  // Forgets a key that nobody will ask for again. A store that can't keeps it.
+  virtual void erase(const std::string&) {}
 };
 
 // A bootstrap on a store. `scope` prefixes its keys, so that communicators do not meet each other.
