@@ -1,0 +1,107 @@
+#include "movement.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace oracle {
+
+std::uint64_t blocks::extent() const {
+  std::uint64_t end = 0;
+  for (std::size_t r = 0; r < counts.size(); ++r)
+    if (counts[r] > 0) end = std::max(end, displs[r] + counts[r]);
+  return end;
+}
+
+std::vector<piece> expected_pieces(const shape& shape, int rank) {
+  const int n = shape.size;
+  const std::uint64_t count = shape.count;
+  const auto u = [](int value) { return static_cast<std::uint64_t>(value); };
+  const bool at_root = rank == shape.root;
+  std::vector<piece> pieces;
+  switch (shape.collective) {
+    case ISTHMUS_BROADCAST:
+      return {{0, count, shape.root, 0}};
+    case ISTHMUS_REDUCE:
+      if (at_root) pieces.push_back({0, count, piece::all_ranks, 0});
+      return pieces;
+    case ISTHMUS_ALLREDUCE:
+      return {{0, count, piece::all_ranks, 0}};
+    case ISTHMUS_REDUCE_SCATTER:
+      return {{0, count, piece::all_ranks, u(rank) * count}};
+    case ISTHMUS_GATHER:
+      if (!at_root) return pieces;
+      [[fallthrough]];
+    case ISTHMUS_ALLGATHER:
+      for (int r = 0; r < n; ++r) pieces.push_back({u(r) * count, count, r, 0});
+      return pieces;
+    case ISTHMUS_GATHERV:
+      if (!at_root) return pieces;
+      [[fallthrough]];
+    case ISTHMUS_ALLGATHERV:
+      for (int r = 0; r < n; ++r)
+        pieces.push_back({shape.recv_parts[rank].displs[r], shape.recv_parts[rank].counts[r], r, 0});
+      return pieces;
+    case ISTHMUS_SCATTER:
+      return {{0, count, shape.root, u(rank) * count}};
+    case ISTHMUS_SCATTERV: {
+      const blocks& parts = shape.send_parts[shape.root];
+      return {{0, parts.counts[rank], shape.root, parts.displs[rank]}};
+    }
+    case ISTHMUS_ALLTOALL:
+      for (int r = 0; r < n; ++r) pieces.push_back({u(r) * count, count, r, u(rank) * count});
+      return pieces;
+    case ISTHMUS_ALLTOALLV:
+      for (int r = 0; r < n; ++r)
+        pieces.push_back({shape.recv_parts[rank].displs[r], shape.recv_parts[rank].counts[r], r,
+                          shape.send_parts[r].displs[rank]});
+      return pieces;
+    case ISTHMUS_SEND:  // a ring: every rank sends to rank + root and receives from rank - root
+    case ISTHMUS_RECV:
+      return {{0, count, (rank + n - shape.root % n) % n, 0}};
+    case ISTHMUS_BARRIER:
+    case ISTHMUS_COLLECTIVE_COUNT:
+      return pieces;
+  }
+  std::abort();
+}
+
+std::uint64_t send_extent(const shape& shape, int rank) {
+  const auto n = static_cast<std::uint64_t>(shape.size);
+  switch (shape.collective) {
+    case ISTHMUS_BROADCAST:
+      return rank == shape.root ? shape.count : 0;
+    case ISTHMUS_REDUCE:
+    case ISTHMUS_ALLREDUCE:
+    case ISTHMUS_ALLGATHER:
+    case ISTHMUS_GATHER:
+    case ISTHMUS_SEND:
+    case ISTHMUS_RECV:
+      return shape.count;
+    case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_ALLTOALL:
+      return n * shape.count;
+    case ISTHMUS_ALLGATHERV:
+      return shape.recv_parts[rank].counts[rank];
+    case ISTHMUS_GATHERV:
+      return shape.recv_parts[shape.root].counts[rank];
+    case ISTHMUS_SCATTER:
+      return rank == shape.root ? n * shape.count : 0;
+    case ISTHMUS_SCATTERV:
+      return rank == shape.root ? shape.send_parts[rank].extent() : 0;
+    case ISTHMUS_ALLTOALLV:
+      return shape.send_parts[rank].extent();
+    case ISTHMUS_BARRIER:
+    case ISTHMUS_COLLECTIVE_COUNT:
+      return 0;
+  }
+  std::abort();
+}
+
+std::uint64_t recv_extent(const shape& shape, int rank) {
+  std::uint64_t end = 0;
+  for (const piece& piece : expected_pieces(shape, rank))
+    if (piece.count > 0) end = std::max(end, piece.recv_at + piece.count);
+  return end;
+}
+
+}  // namespace oracle

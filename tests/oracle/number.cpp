@@ -1,0 +1,157 @@
+#include "number.hpp"
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace oracle {
+namespace {
+
+struct description {
+  std::size_t bytes;
+  kind what;
+};
+
+constexpr kind SIGNED = kind::signed_integer;
+constexpr kind UNSIGNED = kind::unsigned_integer;
+constexpr kind FLOATING = kind::floating;
+constexpr description descriptions[] = {
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) {bytes, kind},
+#include <isthmus/collectives.def>
+};
+
+constexpr float_format half{5, 10, 15, true, false, true};
+constexpr float_format brain{8, 7, 127, true, false, true};
+constexpr float_format single{8, 23, 127, true, false, false};
+constexpr float_format binary64{11, 52, 1023, true, false, false};
+constexpr float_format e4m3{4, 3, 7, false, true, true};
+constexpr float_format e5m2{5, 2, 15, true, true, true};
+
+std::uint64_t load_bits(isthmus_datatype datatype, const std::byte* element) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, element, bytes_of(datatype));  // little-endian, as every platform of Isthmus
+  return bits;
+}
+
+long double value_of(const float_format& format, std::uint64_t bits) {
+  const std::uint64_t mantissa = bits & ((1ull << format.mantissa_bits) - 1);
+  const std::uint64_t top = (1ull << format.exponent_bits) - 1;
+  const std::uint64_t exponent = (bits >> format.mantissa_bits) & top;
+  const long double sign = (bits >> (format.mantissa_bits + format.exponent_bits)) & 1 ? -1.0L : 1.0L;
+  if (exponent == top && format.has_infinity)
+    return mantissa == 0 ? sign * std::numeric_limits<long double>::infinity()
+                         : std::numeric_limits<long double>::quiet_NaN();
+  if (exponent == top && mantissa == (1ull << format.mantissa_bits) - 1)  // e4m3: S.1111.111 alone
+    return std::numeric_limits<long double>::quiet_NaN();
+  const int scale = (exponent == 0 ? 1 : static_cast<int>(exponent)) - format.bias - format.mantissa_bits;
+  const std::uint64_t digits = exponent == 0 ? mantissa : mantissa + (1ull << format.mantissa_bits);
+  return sign * std::ldexp(static_cast<long double>(digits), scale);
+}
+
+}  // namespace
+
+std::size_t bytes_of(isthmus_datatype datatype) { return descriptions[datatype].bytes; }
+kind kind_of(isthmus_datatype datatype) { return descriptions[datatype].what; }
+
+const float_format& format_of(isthmus_datatype datatype) {
+  switch (datatype) {
+    case ISTHMUS_FLOAT16:
+      return half;
+    case ISTHMUS_BFLOAT16:
+      return brain;
+    case ISTHMUS_FLOAT32:
+      return single;
+    case ISTHMUS_FLOAT64:
+      return binary64;
+    case ISTHMUS_FLOAT8_E4M3:
+      return e4m3;
+    case ISTHMUS_FLOAT8_E5M2:
+      return e5m2;
+    case ISTHMUS_INT8:
+    case ISTHMUS_INT16:
+    case ISTHMUS_INT32:
+    case ISTHMUS_INT64:
+    case ISTHMUS_UINT8:
+    case ISTHMUS_UINT16:
+    case ISTHMUS_UINT32:
+    case ISTHMUS_UINT64:
+    case ISTHMUS_DATATYPE_COUNT:
+      break;
+  }
+  std::abort();
+}
+
+namespace {
+
+// Every value of a type of one or two bytes.
+std::vector<long double> table_of(isthmus_datatype datatype) {
+  std::vector<long double> values(1u << (8 * bytes_of(datatype)));
+  for (std::size_t bits = 0; bits < values.size(); ++bits) values[bits] = value_of(format_of(datatype), bits);
+  return values;
+}
+
+}  // namespace
+
+long double decode(isthmus_datatype datatype, const std::byte* element) {
+  static const std::array<std::vector<long double>, 4> tables{
+      table_of(ISTHMUS_FLOAT16), table_of(ISTHMUS_BFLOAT16), table_of(ISTHMUS_FLOAT8_E4M3),
+      table_of(ISTHMUS_FLOAT8_E5M2)};
+  const std::uint64_t bits = load_bits(datatype, element);
+  switch (datatype) {
+    case ISTHMUS_FLOAT16:
+      return tables[0][bits];
+    case ISTHMUS_BFLOAT16:
+      return tables[1][bits];
+    case ISTHMUS_FLOAT8_E4M3:
+      return tables[2][bits];
+    case ISTHMUS_FLOAT8_E5M2:
+      return tables[3][bits];
+    default:
+      return value_of(format_of(datatype), bits);
+  }
+}
+
+std::uint64_t decode_integer(isthmus_datatype datatype, const std::byte* element) {
+  const std::uint64_t bits = load_bits(datatype, element);
+  const unsigned width = 8 * static_cast<unsigned>(bytes_of(datatype));
+  const bool negative = kind_of(datatype) == kind::signed_integer && ((bits >> (width - 1)) & 1);
+  return negative && width < 64 ? bits | (~0ull << width) : bits;
+}
+
+void store_bits(isthmus_datatype datatype, std::uint64_t bits, std::byte* element) {
+  std::memcpy(element, &bits, bytes_of(datatype));
+}
+
+long double largest_finite(const float_format& format) {
+  const int top = (1 << format.exponent_bits) - 1;
+  // e4m3 has one exponent more, but the pattern with all mantissa bits set is NaN.
+  const int exponent = (format.has_infinity ? top - 1 : top) - format.bias;
+  const long double below_two = 2.0L - std::ldexp(format.has_infinity ? 1.0L : 2.0L, -format.mantissa_bits);
+  return std::ldexp(below_two, exponent);
+}
+
+long double round_to(const float_format& format, long double value) {
+  if (std::isnan(value) || value == 0) return value;
+  const long double largest = largest_finite(format);
+  if (std::isinf(value)) return format.saturates ? std::copysign(largest, value) : value;
+  int exponent = 0;
+  std::frexp(value, &exponent);  // |value| in [2^(exponent-1), 2^exponent)
+  const int lowest = 1 - format.bias;
+  const int quantum = (exponent - 1 < lowest ? lowest : exponent - 1) - format.mantissa_bits;
+  // nearbyint rounds ties to even in the default mode; the scaling is exact.
+  const long double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -quantum)), quantum);
+  if (std::fabs(rounded) <= largest) return rounded;
+  return std::copysign(format.saturates ? largest : std::numeric_limits<long double>::infinity(), value);
+}
+
+long double unit_roundoff(const float_format& format) { return std::ldexp(1.0L, -format.mantissa_bits - 1); }
+
+long double underflow_error(const float_format& format) {
+  return std::ldexp(1.0L, 1 - format.bias - format.mantissa_bits - 1);
+}
+
+}  // namespace oracle

@@ -1,0 +1,168 @@
+// The oracle itself, against values that stand in the formats' specifications, and against wrong results
+// that it must reject.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "oracle/check.hpp"
+#include "oracle/number.hpp"
+
+namespace oracle {
+namespace {
+
+long double value_of(isthmus_datatype datatype, std::uint64_t bits) {
+  std::byte element[8];
+  store_bits(datatype, bits, element);
+  return decode(datatype, element);
+}
+
+TEST(number, decodes_the_values_of_the_specifications) {
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT16, 0x3c00), 1.0L);
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT16, 0x7bff), 65504.0L);
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT16, 0x0001), std::ldexp(1.0L, -24));
+  EXPECT_TRUE(std::isinf(value_of(ISTHMUS_FLOAT16, 0xfc00)));
+  EXPECT_EQ(value_of(ISTHMUS_BFLOAT16, 0xc000), -2.0L);
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT8_E4M3, 0x7e), 448.0L);  // OCP 8-bit floating point, table 2
+  EXPECT_TRUE(std::isnan(value_of(ISTHMUS_FLOAT8_E4M3, 0xff)));
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT8_E4M3, 0x01), std::ldexp(1.0L, -9));
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT8_E5M2, 0x7b), 57344.0L);
+  EXPECT_TRUE(std::isinf(value_of(ISTHMUS_FLOAT8_E5M2, 0x7c)));
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT32, 0xbf400000), -0.75L);
+  EXPECT_EQ(value_of(ISTHMUS_FLOAT64, 0x4010000000000000), 4.0L);
+}
+
+TEST(number, rounds_as_the_compiler_does) {
+  const float_format& single = format_of(ISTHMUS_FLOAT32);
+  for (std::uint64_t i = 0; i < 100000; ++i) {
+    const std::uint64_t bits = mix(2, i);
+    double wide = 0;
+    std::memcpy(&wide, &bits, sizeof wide);
+    int ignored = 0;
+    if (i % 2 == 0) wide = std::ldexp(std::frexp(wide, &ignored), static_cast<int>(mix(3, i) % 300) - 160);
+    if (std::isnan(wide)) continue;
+    EXPECT_EQ(round_to(single, wide), static_cast<long double>(static_cast<float>(wide))) << wide;
+  }
+}
+
+TEST(number, every_value_of_a_small_type_rounds_to_itself_and_middles_go_to_even) {
+  for (const isthmus_datatype type :
+       {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT8_E4M3, ISTHMUS_FLOAT8_E5M2}) {
+    const float_format& format = format_of(type);
+    for (std::uint64_t bits = 0; value_of(type, bits) < largest_finite(format); ++bits) {
+      const long double low = value_of(type, bits);
+      const long double high = value_of(type, bits + 1);
+      ASSERT_EQ(round_to(format, low), low);
+      ASSERT_LT(low, high);
+      ASSERT_EQ(round_to(format, (low + high) / 2), bits % 2 == 0 ? low : high);
+    }
+  }
+  EXPECT_EQ(round_to(format_of(ISTHMUS_FLOAT8_E4M3), 1e9L), 448.0L);
+  EXPECT_TRUE(std::isinf(round_to(format_of(ISTHMUS_FLOAT16), 65520.0L)));
+}
+
+TEST(reduction, integers_wrap_and_averages_truncate) {
+  const auto i8 = [](int value) { return static_cast<std::uint64_t>(static_cast<std::int64_t>(value)); };
+  const std::vector<std::uint64_t> large{i8(100), i8(100)};
+  EXPECT_EQ(reduce_integers(ISTHMUS_INT8, ISTHMUS_SUM, large), i8(-56));
+  EXPECT_EQ(reduce_integers(ISTHMUS_INT8, ISTHMUS_AVG, large), i8(-28));
+  const std::vector<std::uint64_t> odd{i8(-3), i8(-4)};
+  EXPECT_EQ(reduce_integers(ISTHMUS_INT8, ISTHMUS_AVG, odd), i8(-3));
+  EXPECT_EQ(reduce_integers(ISTHMUS_INT32, ISTHMUS_MIN, odd), i8(-4));
+  const std::vector<std::uint64_t> huge{~0ull, 1};
+  EXPECT_EQ(reduce_integers(ISTHMUS_UINT64, ISTHMUS_MAX, huge), ~0ull);
+  EXPECT_EQ(reduce_integers(ISTHMUS_UINT64, ISTHMUS_SUM, huge), 0u);
+}
+
+TEST(reduction, one_rounding_is_told_from_a_rounding_at_every_step) {
+  // 2048 + 1 + 1 in float16: 2050 when rounded once, 2048 when every step is rounded.
+  const std::vector<long double> values{2048, 1, 1};
+  const interval once = allowed(ISTHMUS_FLOAT16, ISTHMUS_SUM, values, false);
+  EXPECT_TRUE(contains(ISTHMUS_FLOAT16, once, 2050));
+  EXPECT_FALSE(contains(ISTHMUS_FLOAT16, once, 2048));
+  const interval steps = allowed(ISTHMUS_FLOAT16, ISTHMUS_SUM, values, true);
+  EXPECT_TRUE(contains(ISTHMUS_FLOAT16, steps, 2050));
+  EXPECT_TRUE(contains(ISTHMUS_FLOAT16, steps, 2048));
+  EXPECT_FALSE(contains(ISTHMUS_FLOAT16, steps, 2040));
+}
+
+TEST(reduction, specials) {
+  const long double infinity = std::numeric_limits<long double>::infinity();
+  const std::vector<long double> opposite{infinity, -infinity};
+  EXPECT_TRUE(allowed(ISTHMUS_FLOAT32, ISTHMUS_SUM, opposite, false).nan);
+  EXPECT_EQ(allowed(ISTHMUS_FLOAT32, ISTHMUS_MAX, opposite, false).low, infinity);
+  const std::vector<long double> overflow{448, 448};
+  const interval sum = allowed(ISTHMUS_FLOAT8_E4M3, ISTHMUS_SUM, overflow, false);
+  EXPECT_TRUE(contains(ISTHMUS_FLOAT8_E4M3, sum, 448));
+  EXPECT_FALSE(contains(ISTHMUS_FLOAT8_E4M3, sum, 416));
+  EXPECT_TRUE(contains(ISTHMUS_FLOAT8_E4M3, allowed(ISTHMUS_FLOAT8_E4M3, ISTHMUS_AVG, overflow, false), 448));
+  const std::vector<long double> halves{65504, 65504};
+  EXPECT_TRUE(contains(ISTHMUS_FLOAT16, allowed(ISTHMUS_FLOAT16, ISTHMUS_SUM, halves, false), infinity));
+  EXPECT_FALSE(contains(ISTHMUS_FLOAT16, allowed(ISTHMUS_FLOAT16, ISTHMUS_SUM, halves, false), 65504));
+}
+
+// A correct float32 allreduce of 4 ranks, to be damaged by the tests below.
+struct sample {
+  request what{
+      {ISTHMUS_FLOAT32, ISTHMUS_SUM, flavour::ordinary, 7}, {ISTHMUS_ALLREDUCE, 4, 0, 5000, {}, {}}, 0};
+  std::vector<float> result = std::vector<float>(5000);
+  sample() {
+    std::vector<float> one(5000);
+    for (int r = 0; r < 4; ++r) {
+      fill(what.inputs, r, 0, std::as_writable_bytes(std::span(one)));
+      for (std::size_t i = 0; i < one.size(); ++i) result[i] += one[i];
+    }
+  }
+  auto error() const { return find_error(what, reinterpret_cast<const std::byte*>(result.data())); }
+};
+
+TEST(check, accepts_a_correct_result) {
+  const sample correct;
+  EXPECT_EQ(correct.error(), std::nullopt);
+}
+
+TEST(check, rejects_one_wrong_element_wherever_it_is) {
+  for (const std::size_t at : {0u, 17u, 4095u, 4096u, 4999u}) {
+    sample wrong;
+    wrong.result[at] += 1e-3F;
+    ASSERT_TRUE(wrong.error().has_value());
+    EXPECT_NE(wrong.error()->find("element " + std::to_string(at) + " is"), std::string::npos)
+        << *wrong.error();
+  }
+}
+
+TEST(check, rejects_a_missing_rank_and_a_product) {
+  sample missing;
+  std::vector<float> one(5000);
+  fill(missing.what.inputs, 3, 0, std::as_writable_bytes(std::span(one)));
+  for (std::size_t i = 0; i < one.size(); ++i) missing.result[i] -= one[i];
+  EXPECT_TRUE(missing.error().has_value());
+  sample product;
+  product.what.inputs.op = ISTHMUS_PROD;
+  EXPECT_TRUE(product.error().has_value());
+}
+
+TEST(check, rejects_blocks_in_the_wrong_order) {
+  request what{{ISTHMUS_INT16, ISTHMUS_SUM, flavour::ordinary, 9}, {ISTHMUS_ALLGATHER, 3, 0, 11, {}, {}}, 1};
+  std::vector<std::byte> gathered(3 * 11 * 2);
+  for (int r = 0; r < 3; ++r)
+    fill(what.inputs, r, 0, std::span(gathered).subspan(static_cast<std::size_t>(r) * 22, 22));
+  EXPECT_EQ(find_error(what, gathered.data()), std::nullopt);
+  std::swap_ranges(gathered.begin(), gathered.begin() + 22, gathered.begin() + 22);
+  EXPECT_TRUE(find_error(what, gathered.data()).has_value());
+}
+
+TEST(inputs, any_range_of_any_rank_is_the_same_data) {
+  const source from{ISTHMUS_BFLOAT16, ISTHMUS_SUM, flavour::special, 3};
+  std::vector<std::byte> whole(200);
+  std::vector<std::byte> part(60);
+  fill(from, 2, 0, whole);
+  fill(from, 2, 50, part);
+  EXPECT_EQ(std::memcmp(whole.data() + 100, part.data(), part.size()), 0);
+  fill(from, 1, 50, part);
+  EXPECT_NE(std::memcmp(whole.data() + 100, part.data(), part.size()), 0);
+}
+
+}  // namespace
+}  // namespace oracle
