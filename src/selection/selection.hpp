@@ -73,8 +73,8 @@ struct rejection {
 };
 
 struct decision {
-  const rule* winner = nullptr;  // nullptr: nothing can do it
-  std::string reason;            // one line: rule, source
+  const rule* winner = nullptr;       // nullptr: nothing can do it
+  std::string reason;                 // one line: rule, source
   std::vector<rejection> rejections;  // filled only when `trace` is set, later rules first
 };
 

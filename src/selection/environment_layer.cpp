@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/error.hpp"
+#include "selection/grammar.hpp"
+#include "selection/layer.hpp"
+
+namespace isthmus::selection {
+namespace {
+
+std::string_view trim(std::string_view text) {
+  constexpr std::string_view blanks = " \t\r\n";
+  const auto first = text.find_first_not_of(blanks);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(blanks) - first + 1);
+}
+
+// The trimmed pieces between separators; empty ones are kept.
+std::vector<std::string_view> split(std::string_view text, std::string_view separators) {
+  std::vector<std::string_view> pieces;
+  for (;;) {
+    const auto end = text.find_first_of(separators);
+    pieces.push_back(trim(text.substr(0, end)));
+    if (end == std::string_view::npos) return pieces;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// Calls function(value) when the variable is set and not empty.
+template <typename Function>
+void with_variable(const char* variable, Function&& function) {
+  const char* value = std::getenv(variable);
+  if (value == nullptr || trim(value).empty()) return;
+  try {
+    function(trim(value));
+  } catch (const grammar_error& what) {
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                     fmt::format("environment {}: {}", variable, what.message), what.hint);
+  }
+}
+
+// "collective=allreduce,reduce bytes=0..64K use=host:packet"
+rule parse_rule(std::string_view text) {
+  rule result;
+  std::vector<std::string_view> seen;
+  for (std::string_view word : split(text, " \t\r\n")) {
+    if (word.empty()) continue;
+    const auto equals = word.find('=');
+    if (equals == std::string_view::npos) throw grammar_error{fmt::format("\"{}\" is not KEY=VALUE", word), ""};
+    const std::string_view field = word.substr(0, equals);
+    const std::string_view value = word.substr(equals + 1);
+    if (std::find(seen.begin(), seen.end(), field) != seen.end())
+      throw grammar_error{fmt::format("{} is given twice", field),
+                          is_list_field(field) ? "separate its values by commas" : ""};
+    seen.push_back(field);
+    if (is_list_field(field)) {
+      for (std::string_view item : split(value, ",")) set_field(result, field, item);
+    } else {
+      set_field(result, field, value);
+    }
+  }
+  finish_rule(result);
+  return result;
+}
+
+std::vector<rule> parse_rules(std::string_view text, const std::string& source) {
+  std::vector<rule> rules;
+  std::size_t position = 0;
+  for (std::string_view piece : split(text, ";")) {
+    ++position;
+    if (piece.empty()) continue;  // a trailing semicolon
+    try {
+      rules.push_back(parse_rule(piece));
+      rules.back().source = source;
+    } catch (grammar_error& what) {
+      what.message = fmt::format("rule {} \"{}\": {}", position, piece, what.message);
+      throw;
+    }
+  }
+  return rules;
+}
+
+}  // namespace
+
+layer read_environment() {
+  layer result;
+  with_variable("ISTHMUS_DEFAULT_BACKEND", [&](std::string_view value) {
+    result.default_backend = {parse_identifier("backend", value), "environment ISTHMUS_DEFAULT_BACKEND"};
+  });
+  with_variable("ISTHMUS_THRESHOLD", [&](std::string_view value) {
+    result.threshold = {parse_threshold(value), "environment ISTHMUS_THRESHOLD"};
+  });
+  with_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
+  with_variable("ISTHMUS_RULE",
+                [&](std::string_view value) { result.rules = parse_rules(value, "environment ISTHMUS_RULE"); });
+  with_variable("ISTHMUS_BACKEND", [&](std::string_view value) {
+    rule forced;
+    forced.source = "environment ISTHMUS_BACKEND";
+    set_field(forced, "use", value);
+    finish_rule(forced);
+    result.forced = std::move(forced);
+  });
+  return result;
+}
+
+}  // namespace isthmus::selection

@@ -1,0 +1,21 @@
+// Selection in words: the JSON behind `isthmus explain`.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "selection/selection.hpp"
+
+namespace isthmus::selection {
+
+// {"collective", "datatype", "platform", "memory", "ranks", "nodes", "bytes"}; bytes is null when only
+// some ranks know it.
+nlohmann::json to_json(const query& query);
+
+// {"backend", "algorithm", "rule", "source"}; algorithm is "" when the backend chooses.
+nlohmann::json to_json(const rule& rule);
+
+// {"query", "backend", "algorithm", "rule", "source", "reason", "rejected": [{rule..., "reason"}]}. The
+// four of the winner are null when nothing can do it. Ask select() for a trace, else "rejected" is empty.
+nlohmann::json to_json(const query& query, const decision& decision);
+
+}  // namespace isthmus::selection

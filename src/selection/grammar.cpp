@@ -1,0 +1,237 @@
+#include "selection/grammar.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+namespace isthmus::selection {
+namespace {
+
+using namespace std::string_view_literals;
+
+constexpr std::array field_names = {"collective"sv, "platform"sv, "datatype"sv, "memory"sv,
+                                    "ranks"sv,      "nodes"sv,    "bytes"sv,    "use"sv};
+constexpr std::array memory_names = {"any"sv, "symmetric"sv};
+constexpr std::array units = {std::pair{'K', 10}, std::pair{'M', 20}, std::pair{'G', 30}};
+constexpr std::uint64_t largest_size = std::uint64_t{1} << 63;
+
+// The whole of `text` as a number, or nothing.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// Keeps a list sorted and free of repeats, so that equal filters have equal texts.
+template <typename Value>
+void insert_sorted(std::vector<Value>& list, Value value) {
+  const auto place = std::lower_bound(list.begin(), list.end(), value);
+  if (place == list.end() || *place != value) list.insert(place, value);
+}
+
+// The two sides of "a..b"; one side when there is no "..".
+std::pair<std::string_view, std::optional<std::string_view>> split_range(std::string_view text) {
+  const auto dots = text.find("..");
+  if (dots == std::string_view::npos) return {text, std::nullopt};
+  return {text.substr(0, dots), text.substr(dots + 2)};
+}
+
+void set_bytes(rule& target, std::string_view text) {
+  const auto [first, last] = split_range(text);
+  if (!last)
+    throw grammar_error{
+        fmt::format("bytes \"{}\" is not a range; allowed: \"FIRST..END\", \"FIRST..\" or "
+                    "\"..END\", where END is excluded",
+                    text),
+        fmt::format("write \"{}..\" for that size and above, or \"0..{}\" for below it", text, text)};
+  target.min_bytes = first.empty() ? 0 : parse_size(first);
+  target.end_bytes = last->empty() ? unbounded_bytes : parse_size(*last);
+  target.has_byte_range = true;
+  if (target.min_bytes >= target.end_bytes)
+    throw grammar_error{fmt::format("bytes \"{}\" holds no size: the end is excluded and must be above the "
+                                    "start",
+                                    text),
+                        ""};
+}
+
+int parse_count(std::string_view field, std::string_view text) {
+  const auto value = parse_number<int>(text);
+  if (!value || *value < 1)
+    throw grammar_error{
+        fmt::format("{} \"{}\" is not a whole number from 1 to {}", field, text, unbounded_count - 1), ""};
+  return *value;
+}
+
+// "4", "2..8" (both included), "2.." or "..8".
+std::pair<int, int> parse_count_range(std::string_view field, std::string_view text) {
+  const auto [first, last] = split_range(text);
+  if (!last) {
+    const int exactly = parse_count(field, first);
+    return {exactly, exactly};
+  }
+  const int min = first.empty() ? 1 : parse_count(field, first);
+  const int max = last->empty() ? unbounded_count : parse_count(field, *last);
+  if (min > max)
+    throw grammar_error{fmt::format("{} \"{}\" is inverted: {} is above {}", field, text, min, max), ""};
+  return {min, max};
+}
+
+void set_use(rule& target, std::string_view text) {
+  const auto colon = text.find(':');
+  target.backend = parse_identifier("backend", text.substr(0, colon));
+  target.algorithm =
+      colon == std::string_view::npos ? "" : parse_identifier("algorithm", text.substr(colon + 1));
+}
+
+template <typename Value>
+std::string join_names(const std::vector<Value>& values, std::span<const std::string_view> names) {
+  std::vector<std::string_view> texts;
+  for (Value value : values) texts.push_back(names[value]);
+  return fmt::format("{}", fmt::join(texts, ","));
+}
+
+}  // namespace
+
+std::uint64_t parse_size(std::string_view text) {
+  std::string_view digits = text;
+  int shift = 0;
+  for (const auto& [letter, bits] : units) {
+    if (!digits.empty() && digits.back() == letter) {
+      shift = bits;
+      digits.remove_suffix(1);
+      break;
+    }
+  }
+  const bool is_number =
+      !digits.empty() && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!is_number)
+    throw grammar_error{fmt::format("size \"{}\" is not a number of bytes; allowed: digits and one of the "
+                                    "units K, M, G (1024, 1024^2, 1024^3)",
+                                    text),
+                        ""};
+  const auto value = parse_number<std::uint64_t>(digits);
+  if (!value || *value > (largest_size >> shift))
+    throw grammar_error{fmt::format("size \"{}\" is above 2^63 bytes", text), ""};
+  return *value << shift;
+}
+
+std::string format_size(std::uint64_t bytes) {
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    const std::uint64_t one = std::uint64_t{1} << unit->second;
+    if (bytes != 0 && bytes % one == 0) return fmt::format("{}{}", bytes / one, unit->first);
+  }
+  return fmt::format("{}", bytes);
+}
+
+std::int64_t parse_threshold(std::string_view text) {
+  if (text.starts_with('-')) {
+    if (const auto value = parse_number<std::int64_t>(text)) return *value;
+    throw grammar_error{fmt::format("threshold \"{}\" is not a number of bytes; allowed: a size such as 64K, 0 "
+                                    "(always the vendor's backend) or -1 (always mpi)",
+                                    text),
+                        ""};
+  }
+  const std::uint64_t size = parse_size(text);
+  if (size >= largest_size) throw grammar_error{fmt::format("threshold \"{}\" is above 2^63 - 1", text), ""};
+  return static_cast<std::int64_t>(size);
+}
+
+double parse_seconds(std::string_view text) {
+  const auto value = parse_number<double>(text);
+  if (!value || !std::isfinite(*value) || *value <= 0)
+    throw grammar_error{fmt::format("timeout_s \"{}\" is not a positive number of seconds", text), ""};
+  return *value;
+}
+
+std::string parse_identifier(std::string_view what, std::string_view text) {
+  const auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  const bool ok = !text.empty() && lower(text.front()) && std::all_of(text.begin(), text.end(), [&](char c) {
+    return lower(c) || (c >= '0' && c <= '9') || c == '_';
+  });
+  if (!ok)
+    throw grammar_error{fmt::format("{} \"{}\" is not a name; allowed: a lower-case letter, then lower-case "
+                                    "letters, digits and _",
+                                    what, text),
+                        ""};
+  return std::string(text);
+}
+
+isthmus_platform parse_platform(std::string_view text) {
+  return static_cast<isthmus_platform>(parse_name("platform", platform_names(), text));
+}
+
+std::span<const std::string_view> rule_fields() noexcept { return field_names; }
+
+bool is_list_field(std::string_view field) noexcept {
+  return field == "collective" || field == "platform" || field == "datatype";
+}
+
+void set_field(rule& target, std::string_view field, std::string_view value) {
+  if (field == "collective") {
+    insert_sorted(target.collectives,
+                  static_cast<isthmus_collective>(parse_name("collective", collective_names(), value)));
+  } else if (field == "platform") {
+    insert_sorted(target.platforms, parse_platform(value));
+  } else if (field == "datatype") {
+    insert_sorted(target.datatypes,
+                  static_cast<isthmus_datatype>(parse_name("datatype", datatype_names(), value)));
+  } else if (field == "memory") {
+    target.memory = static_cast<memory_kind>(parse_name("memory", memory_names, value));
+  } else if (field == "ranks") {
+    std::tie(target.min_ranks, target.max_ranks) = parse_count_range("ranks", value);
+  } else if (field == "nodes") {
+    std::tie(target.min_nodes, target.max_nodes) = parse_count_range("nodes", value);
+  } else if (field == "bytes") {
+    set_bytes(target, value);
+  } else if (field == "use") {
+    set_use(target, value);
+  } else {
+    throw unknown_name("key", field_names, field);
+  }
+}
+
+void finish_rule(rule& target) {
+  if (target.backend.empty())
+    throw grammar_error{"a rule without use: it says when, but not which backend",
+                        "add use = \"BACKEND\" or use = \"BACKEND:ALGORITHM\""};
+  target.text = describe(target);
+}
+
+std::string format_count_range(int min, int max) {
+  if (max == unbounded_count) return fmt::format("{}..", min);
+  return min == max ? fmt::format("{}", min) : fmt::format("{}..{}", min, max);
+}
+
+std::vector<std::pair<std::string, std::string>> fields_of(const rule& rule) {
+  std::vector<std::pair<std::string, std::string>> fields;
+  if (!rule.collectives.empty())
+    fields.emplace_back("collective", join_names(rule.collectives, collective_names()));
+  if (!rule.platforms.empty()) fields.emplace_back("platform", join_names(rule.platforms, platform_names()));
+  if (!rule.datatypes.empty()) fields.emplace_back("datatype", join_names(rule.datatypes, datatype_names()));
+  if (rule.memory != memory_kind::any) fields.emplace_back("memory", "symmetric");
+  if (rule.min_ranks != 1 || rule.max_ranks != unbounded_count)
+    fields.emplace_back("ranks", format_count_range(rule.min_ranks, rule.max_ranks));
+  if (rule.min_nodes != 1 || rule.max_nodes != unbounded_count)
+    fields.emplace_back("nodes", format_count_range(rule.min_nodes, rule.max_nodes));
+  if (rule.has_byte_range)
+    fields.emplace_back("bytes",
+                        fmt::format("{}..{}", format_size(rule.min_bytes),
+                                    rule.end_bytes == unbounded_bytes ? "" : format_size(rule.end_bytes)));
+  fields.emplace_back("use", rule.algorithm.empty() ? rule.backend : rule.backend + ":" + rule.algorithm);
+  return fields;
+}
+
+std::string describe(const rule& rule) {
+  std::string text;
+  for (const auto& [field, value] : fields_of(rule))
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", field, value);
+  return text;
+}
+
+}  // namespace isthmus::selection

@@ -1,0 +1,86 @@
+#include "selection/names.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace isthmus::selection {
+namespace {
+
+using namespace std::string_view_literals;
+
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  #name##sv,
+constexpr std::array all_collectives = {
+#include <isthmus/collectives.def>
+};
+
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) #name##sv,
+constexpr std::array all_datatypes = {
+#include <isthmus/collectives.def>
+};
+
+#define ISTHMUS_PLATFORM(name, NAME) #name##sv,
+constexpr std::array all_platforms = {
+#include <isthmus/collectives.def>
+};
+
+// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t i = 0; i <= a.size(); ++i) {
+    for (std::size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        cost[i][j] = i + j;
+        continue;
+      }
+      const std::size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+// The name nearest to `text`, or "" when none is near enough to be what was meant.
+std::string_view nearest(std::span<const std::string_view> names, std::string_view text) {
+  constexpr std::size_t longest = 64;  // no name is that long; bounds the work on garbage
+  if (text.size() > longest) return {};
+  std::string_view best;
+  std::size_t best_distance = text.size() / 3 + 1;
+  for (std::string_view name : names) {
+    const std::size_t distance = edit_distance(text, name);
+    if (distance < best_distance || (distance == best_distance && best.empty())) {
+      best = name;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::span<const std::string_view> collective_names() noexcept { return all_collectives; }
+std::span<const std::string_view> datatype_names() noexcept { return all_datatypes; }
+std::span<const std::string_view> platform_names() noexcept { return all_platforms; }
+
+grammar_error unknown_name(std::string_view what, std::span<const std::string_view> names,
+                           std::string_view text) {
+  grammar_error result;
+  result.message = fmt::format("unknown {} \"{}\"; allowed: {}", what, text, fmt::join(names, ", "));
+  const std::string_view meant = nearest(names, text);
+  if (!meant.empty()) result.hint = fmt::format("did you mean \"{}\"?", meant);
+  return result;
+}
+
+std::size_t parse_name(std::string_view what, std::span<const std::string_view> names, std::string_view text) {
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) throw unknown_name(what, names, text);
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+}  // namespace isthmus::selection

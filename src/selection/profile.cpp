@@ -1,0 +1,143 @@
+#include "selection/profile.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "selection/grammar.hpp"
+
+namespace isthmus::selection {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The part behind ':' of a "key : value" line, when the line has that key.
+std::optional<std::string> value_of(const std::string& line, std::string_view key) {
+  if (!line.starts_with(key)) return std::nullopt;
+  const auto colon = line.find(':');
+  const auto first = colon == std::string::npos ? colon : line.find_first_not_of(" \t", colon + 1);
+  if (first == std::string::npos) return std::nullopt;
+  return line.substr(first, line.find_last_not_of(" \t\r") - first + 1);
+}
+
+std::string first_line(const fs::path& file) {
+  std::ifstream stream(file);
+  std::string line;
+  std::getline(stream, line);
+  return line;
+}
+
+// Counts the processors of /proc/cpuinfo: unlike hardware_concurrency it ignores the affinity mask, which
+// launchers set per rank.
+void read_cpu(machine& result) {
+  std::ifstream stream("/proc/cpuinfo");
+  std::set<std::string> models;  // more than one kind of core, or x86's name, or Arm's ids
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with("processor")) ++result.cores;
+    for (const char* key : {"model name", "CPU implementer", "CPU part"}) {
+      if (const auto value = value_of(line, key)) models.insert(*value);
+    }
+  }
+  for (const std::string& model : models) result.cpu_model += (result.cpu_model.empty() ? "" : ", ") + model;
+}
+
+// NVIDIA's driver tells the models, also where /sys shows no PCI devices (containers).
+void read_nvidia(machine& result) {
+  std::error_code ignored;
+  for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", ignored)) {
+    std::ifstream stream(gpu.path() / "information");
+    for (std::string line; std::getline(stream, line);) {
+      if (const auto model = value_of(line, "Model")) result.gpus.push_back(*model);
+    }
+  }
+}
+
+// Display controllers (class 03) and processing accelerators (class 12) of the vendors that have backends.
+void read_pci(machine& result) {
+  const bool nvidia_known = !result.gpus.empty();
+  std::error_code ignored;
+  for (const auto& device : fs::directory_iterator("/sys/bus/pci/devices", ignored)) {
+    const std::string kind = first_line(device.path() / "class");
+    const std::string vendor = first_line(device.path() / "vendor");
+    const bool is_gpu = kind.starts_with("0x03") || kind.starts_with("0x12");
+    const bool wanted = vendor == "0x1002" || vendor == "0x8086" || (vendor == "0x10de" && !nvidia_known);
+    if (is_gpu && wanted) result.gpus.push_back(vendor + ":" + first_line(device.path() / "device"));
+  }
+}
+
+// FNV-1a, written out because std::hash may differ between builds.
+std::uint64_t stable_hash(std::string_view text) {
+  std::uint64_t hash = 14695981039346656037u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
+std::string quoted_list(const std::string& values) {
+  std::string text;
+  for (std::size_t begin = 0; begin <= values.size();) {
+    const std::size_t end = std::min(values.find(',', begin), values.size());
+    text += fmt::format("{}\"{}\"", begin == 0 ? "" : ", ", values.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+machine this_machine() {
+  machine result;
+  read_cpu(result);
+  read_nvidia(result);
+  read_pci(result);
+  std::sort(result.gpus.begin(), result.gpus.end());
+  return result;
+}
+
+std::string machine_id(const machine& machine) {
+  std::string text = fmt::format("{}\n{}\n", machine.cpu_model, machine.cores);
+  for (const std::string& gpu : machine.gpus) text += gpu + "\n";
+  return fmt::format("{:016x}", stable_hash(text));
+}
+
+std::string user_config_folder() {
+  const char* xdg = std::getenv("XDG_CONFIG_HOME");
+  if (xdg != nullptr && *xdg != '\0') return (fs::path(xdg) / "isthmus").string();
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return (fs::path(home) / ".config" / "isthmus").string();
+  return "";
+}
+
+std::string profile_path(const machine& machine) {
+  const std::string folder = user_config_folder();
+  return folder.empty() ? "" : fmt::format("{}/profile-{}.toml", folder, machine_id(machine));
+}
+
+std::string write_profile(const std::vector<rule>& rules, std::string_view comment) {
+  std::string text;
+  std::string line;
+  const auto flush = [&] {
+    text += line.empty() ? "#\n" : fmt::format("# {}\n", line);
+    line.clear();
+  };
+  for (const char c : comment) {
+    // TOML forbids control characters in comments.
+    if (c == '\n')
+      flush();
+    else
+      line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  }
+  if (!line.empty()) flush();
+  for (const rule& rule : rules) {
+    text += "\n[[rule]]\n";
+    // Values come from the grammar, so none holds a character that TOML would need escaped.
+    for (const auto& [field, value] : fields_of(rule))
+      text += fmt::format("{} = {}\n", field, is_list_field(field) ? quoted_list(value) : "\"" + value + "\"");
+  }
+  return text;
+}
+
+}  // namespace isthmus::selection
