@@ -1,0 +1,219 @@
+// The measurement that every provider goes through. For each call: fresh random input and a poisoned
+// output outside the timed region, the harness' own barrier, then the call, timed on each rank. A sample
+// is the maximum over the ranks of one call. The result is compared with an oracle before and after.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <set>
+
+#include "harness/clock.hpp"
+#include "harness/data.hpp"
+#include "harness/options.hpp"
+#include "harness/oracle.hpp"
+#include "harness/report.hpp"
+#include "harness/team.hpp"
+
+namespace bench {
+
+// One call. `count` is the elements of a block (see oracle.hpp for the extents); root is rank 0, where
+// broadcast works in place (recv == send), as MPI's does.
+struct call {
+  pattern what;
+  std::uint64_t count;
+  isthmus_datatype datatype;
+  isthmus_reduction_op op;
+  const void* send;
+  void* recv;
+};
+
+// A library under test, on one rank.
+class provider {
+ public:
+  virtual ~provider() = default;
+  virtual provider_identity identity() const = 0;
+  // Why this library cannot do it at all; "" if it can.
+  virtual std::string refuses(const options& asked) const = 0;
+  // Collective: the same size on every rank.
+  virtual void* allocate(std::uint64_t bytes) = 0;
+  virtual void release(void* pointer) = 0;
+  // Blocks until this rank's part is done; throws on failure.
+  virtual void run(const call& call) = 0;
+  // Rank 0 asks once per size, outside the timing.
+  virtual chosen_path path(const call&) { return {}; }
+};
+
+// Private memory of the process, on huge-page boundaries, the same for all providers.
+inline void* allocate_private(std::uint64_t bytes) {
+  void* pointer = nullptr;
+  if (posix_memalign(&pointer, std::size_t{1} << 21, std::max<std::uint64_t>(bytes, 1)) != 0)
+    throw std::bad_alloc();
+  return pointer;
+}
+
+class measurement {
+ public:
+  measurement(const options& asked, const team& ranks, provider& library)
+      : m_asked(asked), m_team(ranks), m_library(library), m_report(asked, labelled(asked, library), ranks.size()) {}
+
+  // Returns the number of wrong elements over all sizes, the same on every rank.
+  std::uint64_t sweep() {
+    ns_per_tick();
+    if (m_team.rank() == 0 && !m_asked.quiet) m_report.print_header();
+    std::uint64_t wrong = 0;
+    for (const std::uint64_t count : block_counts()) wrong += measure(count);
+    if (m_team.rank() == 0) m_report.write();
+    return wrong;
+  }
+
+ private:
+  static provider_identity labelled(const options& asked, const provider& library) {
+    provider_identity identity = library.identity();
+    if (!asked.provider.empty()) identity.provider = asked.provider;
+    return identity;
+  }
+
+  bool has_size_blocks() const {
+    const pattern what = m_asked.what;
+    return what == pattern::reduce_scatter || what == pattern::gather || what == pattern::scatter ||
+           what == pattern::alltoall;
+  }
+
+  std::uint64_t bytes_per_count() const {
+    return datatype_bytes(m_asked.datatype) * (has_size_blocks() ? static_cast<std::uint64_t>(m_team.size()) : 1);
+  }
+
+  // Sizes below one element per block become one element.
+  std::set<std::uint64_t> block_counts() const {
+    std::set<std::uint64_t> counts;
+    for (const std::uint64_t bytes : m_asked.sizes)
+      counts.insert(m_asked.what == pattern::barrier ? 0 : std::max<std::uint64_t>(1, bytes / bytes_per_count()));
+    return counts;
+  }
+
+  std::uint64_t measure(std::uint64_t count) {
+    const extent mine = extent_of(m_asked.what, count, m_team.rank(), m_team.size());
+    const std::uint64_t element = datatype_bytes(m_asked.datatype);
+    // Every rank allocates the largest extent, because a shared heap wants equal sizes.
+    const std::uint64_t blocks = count * element * static_cast<std::uint64_t>(m_team.size());
+    m_send_bytes = mine.send * element, m_recv_bytes = mine.recv * element;
+    void* send = m_library.allocate(uses_all_blocks_to_send() ? blocks : count * element);
+    void* recv = m_library.allocate(uses_all_blocks_to_recv() ? blocks : count * element);
+    const bool in_place = m_asked.what == pattern::broadcast && m_team.rank() == 0;
+    const call one{m_asked.what, count, m_asked.datatype, m_asked.op, send, in_place ? send : recv};
+
+    std::uint64_t wrong = checked_call(one, mine);
+    const std::vector<double> samples = timed_calls(one, mine);
+    wrong += checked_call(one, mine);
+    wrong = sum_over_ranks(wrong);
+    if (m_team.rank() == 0)
+      m_report.add(count * bytes_per_count(), samples, wrong, m_library.path(one));
+    m_team.barrier();
+    m_library.release(send);
+    m_library.release(recv);
+    return wrong;
+  }
+
+  bool uses_all_blocks_to_send() const {
+    return extent_of(m_asked.what, 1, 0, 2).send == 2;
+  }
+  bool uses_all_blocks_to_recv() const {
+    return extent_of(m_asked.what, 1, 0, 2).recv == 2;
+  }
+
+  // Fresh input, all-ones poison (NaN or -1) in the output.
+  void prepare(const call& one, const extent& mine) {
+    ++m_call;
+    fill(m_asked.datatype, const_cast<void*>(one.send), mine.send,
+         stream_key(m_asked.seed, m_call, m_team.rank()));
+    if (one.recv != one.send) std::memset(one.recv, 0xff, m_recv_bytes);
+    m_team.barrier();
+  }
+
+  std::uint64_t checked_call(const call& one, const extent& mine) {
+    prepare(one, mine);
+    m_library.run(one);
+    if (!m_asked.check) return 0;
+    std::uint64_t wrong = count_wrong(m_asked, one.count, m_call, m_team.rank(), m_team.size(), one.recv);
+    if (m_asked.what == pattern::allreduce) wrong += differs_from_rank_0(one.recv);
+    return wrong;
+  }
+
+  // All ranks must hold the same bits after an allreduce.
+  std::uint64_t differs_from_rank_0(const void* recv) {
+    shared_block& block = m_team.block();
+    block.digest[m_team.rank()] = digest(recv, m_recv_bytes);
+    m_team.barrier();
+    const bool differs = block.digest[m_team.rank()] != block.digest[0];
+    m_team.barrier();
+    return differs ? 1 : 0;
+  }
+
+  std::uint32_t timed_call(const call& one, const extent& mine) {
+    prepare(one, mine);
+    const std::uint64_t start = ticks();
+    m_library.run(one);
+    const std::uint64_t elapsed = ticks() - start;
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(elapsed, UINT32_MAX));
+  }
+
+  std::vector<double> timed_calls(const call& one, const extent& mine) {
+    const std::uint64_t before = steady_ns();
+    for (int i = 0; i < 2; ++i) timed_call(one, mine);  // warm-up; also tells how many calls fit the time
+    const double seconds_each = static_cast<double>(steady_ns() - before) / 2e9;
+    const double fitting = m_asked.min_time_s / std::max(seconds_each, 1e-7);
+    const auto wanted = static_cast<std::uint64_t>(
+        std::clamp(fitting, static_cast<double>(m_asked.min_samples), static_cast<double>(m_asked.max_samples)));
+    const std::uint64_t samples = m_team.decide(wanted);
+
+    shared_block& block = m_team.block();
+    for (std::uint64_t i = 0; i < samples; ++i)
+      block.elapsed_ticks[m_team.rank()][i] = timed_call(one, mine);
+    m_team.barrier();
+    std::vector<double> result(samples);
+    const double to_us = ns_per_tick() / 1e3 / (m_asked.what == pattern::ping ? 2 : 1);
+    for (std::uint64_t i = 0; i < samples; ++i) {
+      std::uint32_t slowest = 0;
+      for (int r = 0; r < m_team.size(); ++r) slowest = std::max(slowest, block.elapsed_ticks[r][i]);
+      result[i] = slowest * to_us;
+    }
+    m_team.barrier();
+    return result;
+  }
+
+  std::uint64_t sum_over_ranks(std::uint64_t mine) {
+    shared_block& block = m_team.block();
+    block.wrong[m_team.rank()] = mine;
+    m_team.barrier();
+    std::uint64_t sum = 0;
+    for (int r = 0; r < m_team.size(); ++r) sum += block.wrong[r];
+    m_team.barrier();
+    return sum;
+  }
+
+  const options& m_asked;
+  const team& m_team;
+  provider& m_library;
+  report m_report;
+  std::uint64_t m_call = 0, m_send_bytes = 0, m_recv_bytes = 0;
+};
+
+// Measures on this rank. The process' exit status: 0, 1 when a result was wrong or something failed.
+inline int measure(const options& asked, const team& ranks, provider& library) {
+  try {
+    if (const std::string reason = library.refuses(asked); !reason.empty()) {
+      if (ranks.rank() == 0) std::fprintf(stderr, "%s: %s\n", library.identity().provider.c_str(), reason.c_str());
+      return 3;
+    }
+    const std::uint64_t wrong = measurement(asked, ranks, library).sweep();
+    if (wrong != 0 && ranks.rank() == 0)
+      std::fprintf(stderr, "%llu elements are wrong\n", static_cast<unsigned long long>(wrong));
+    return wrong == 0 ? 0 : 1;
+  } catch (const std::exception& failure) {
+    ranks.give_up();
+    std::fprintf(stderr, "rank %d: %s\n", ranks.rank(), failure.what());
+    return 1;
+  }
+}
+
+}  // namespace bench

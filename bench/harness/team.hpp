@@ -1,0 +1,120 @@
+// The ranks of one measurement, seen by the harness itself: a spin barrier and a small shared block that
+// have nothing to do with the provider under test.
+#pragma once
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <string>
+
+#include "clock.hpp"
+
+namespace bench {
+
+inline constexpr int max_ranks = 64;
+inline constexpr int capacity = 100000;  // samples per size
+
+// Lives in shared memory; starts as zeros.
+struct shared_block {
+  alignas(64) std::atomic<std::uint32_t> arrived;
+  alignas(64) std::atomic<std::uint32_t> generation;
+  alignas(64) std::atomic<std::uint32_t> failed;  // rank + 1 of the first one that gave up
+  alignas(64) std::uint64_t decision;             // written by rank 0, read after a barrier
+  std::uint64_t wrong[max_ranks];
+  std::uint64_t digest[max_ranks];
+  unsigned char message[256];  // from rank 0 to all
+  std::uint32_t elapsed_ticks[max_ranks][capacity];
+};
+
+class team {
+ public:
+  // `block` is mapped by every rank. Waits longer than `timeout_s` throw.
+  team(shared_block* block, int rank, int size, double timeout_s)
+      : m_block(block), m_rank(rank), m_size(size), m_timeout_ns(static_cast<std::uint64_t>(timeout_s * 1e9)) {
+    if (size > max_ranks) throw std::runtime_error("the harness measures at most 64 ranks");
+  }
+
+  int rank() const { return m_rank; }
+  int size() const { return m_size; }
+  shared_block& block() const { return *m_block; }
+
+  // Everyone leaves after everyone has come. The last one to come releases the others with one store.
+  void barrier() const {
+    const std::uint32_t generation = m_block->generation.load(std::memory_order_relaxed);
+    if (m_block->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(m_size)) {
+      m_block->arrived.store(0, std::memory_order_relaxed);
+      m_block->generation.store(generation + 1, std::memory_order_release);
+      return;
+    }
+    for (std::uint64_t spins = 1; m_block->generation.load(std::memory_order_acquire) == generation; ++spins)
+      if (spins % 4096 == 0) wait_politely(spins);
+  }
+
+  // A rank that cannot go on tells the others, so that none waits for it.
+  void give_up() const { m_block->failed.store(static_cast<std::uint32_t>(m_rank) + 1); }
+
+  std::uint64_t decide(std::uint64_t value_of_rank_0) const {
+    if (m_rank == 0) m_block->decision = value_of_rank_0;
+    barrier();
+    const std::uint64_t decision = m_block->decision;
+    barrier();
+    return decision;
+  }
+
+ private:
+  void wait_politely(std::uint64_t spins) const {
+    if (const std::uint32_t failed = m_block->failed.load())
+      throw std::runtime_error("rank " + std::to_string(failed - 1) + " gave up");
+    static thread_local std::uint64_t since = 0;
+    if (spins == 4096) since = steady_ns();
+    if (steady_ns() - since > m_timeout_ns)
+      throw std::runtime_error("the other ranks did not reach the barrier in time; see --timeout");
+    sched_yield();
+  }
+
+  shared_block* m_block;
+  int m_rank, m_size;
+  std::uint64_t m_timeout_ns;
+};
+
+// A block that processes forked from here share.
+inline shared_block* map_for_children() {
+  void* pointer = mmap(nullptr, sizeof(shared_block), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (pointer == MAP_FAILED) throw std::runtime_error("mmap: " + std::string(std::strerror(errno)));
+  return static_cast<shared_block*>(pointer);
+}
+
+// A block for unrelated processes: one creates it under a fresh name, the others open it, and it is
+// unlinked as soon as all have it.
+inline std::string fresh_name() {
+  std::random_device random;
+  char name[64];
+  std::snprintf(name, sizeof name, "/isthmus-bench-%d-%08x%08x", getpid(), random(), random());
+  return name;
+}
+
+inline shared_block* map_named(const std::string& name, bool create) {
+  const int file = shm_open(name.c_str(), O_RDWR | (create ? O_CREAT | O_EXCL : 0), 0600);
+  if (file < 0) throw std::runtime_error("shm_open " + name + ": " + std::strerror(errno));
+  if (create && ftruncate(file, sizeof(shared_block)) != 0) {
+    close(file);
+    throw std::runtime_error("ftruncate " + name + ": " + std::strerror(errno));
+  }
+  void* pointer = mmap(nullptr, sizeof(shared_block), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (pointer == MAP_FAILED) throw std::runtime_error("mmap: " + std::string(std::strerror(errno)));
+  return static_cast<shared_block*>(pointer);
+}
+
+inline void unlink_named(const std::string& name) { shm_unlink(name.c_str()); }
+
+}  // namespace bench
