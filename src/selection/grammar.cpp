@@ -62,7 +62,7 @@ void set_bytes(rule& target, std::string_view text) {
 
 int parse_count(std::string_view field, std::string_view text) {
   const auto value = parse_number<int>(text);
-  if (!value || *value < 1)
+  if (!value || *value < 1 || *value == unbounded_count)
     throw grammar_error{
         fmt::format("{} \"{}\" is not a whole number from 1 to {}", field, text, unbounded_count - 1), ""};
   return *value;

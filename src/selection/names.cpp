@@ -46,6 +46,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
+// True when the letters of `text` stand in `name` in this order, as in abbreviations ("bcast", "f32").
+bool abbreviates(std::string_view text, std::string_view name) {
+  std::size_t found = 0;
+  for (const char letter : name) {
+    if (found < text.size() && letter == text[found]) ++found;
+  }
+  return found == text.size();
+}
+
 // The name nearest to `text`, or "" when none is near enough to be what was meant.
 std::string_view nearest(std::span<const std::string_view> names, std::string_view text) {
   constexpr std::size_t longest = 64;  // no name is that long; bounds the work on garbage
@@ -59,7 +68,10 @@ std::string_view nearest(std::span<const std::string_view> names, std::string_vi
       best_distance = distance;
     }
   }
-  return best;
+  if (!best.empty() || text.size() < 2) return best;
+  const auto whole =
+      std::find_if(names.begin(), names.end(), [&](auto name) { return abbreviates(text, name); });
+  return whole == names.end() ? best : *whole;
 }
 
 }  // namespace

@@ -64,6 +64,18 @@ struct configuration {
 // `config_path` may be null. Throws error (CONFIG) with file:line:column and the allowed values.
 configuration load_configuration(const char* config_path);
 
+// A backend that the runtime has, with the names that a rule may put behind "backend:".
+struct known_backend {
+  std::string name;
+  std::vector<std::string> algorithms;
+};
+
+// Throws error (CONFIG), with the source and the nearest name, for a rule or an option of a backend that is
+// neither known, nor a configured plug-in, nor named by the built-in defaults (which name backends that a
+// build may lack), and for an algorithm that a known backend lacks. Called once backends are registered,
+// because a name that is only misspelled would otherwise count as a backend that is not available.
+void check_backends(const configuration& configuration, const std::vector<known_backend>& known);
+
 // nullptr when the backend exists on all ranks and supports the operation; else the reason.
 using availability = std::function<const char*(const std::string& backend, const std::string& algorithm)>;
 

@@ -1,0 +1,64 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/error.hpp"
+#include "selection/names.hpp"
+#include "selection/selection.hpp"
+
+namespace isthmus::selection {
+namespace {
+
+// Runs a check and puts `source` in front of what it finds.
+template <typename Function>
+void checked(const std::string& source, Function&& check) {
+  try {
+    check();
+  } catch (const grammar_error& what) {
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("{}: {}", source, what.message),
+                     what.hint);
+  }
+}
+
+void check_algorithm(const rule& rule, const known_backend& backend) {
+  if (rule.algorithm.empty()) return;
+  const std::vector<std::string_view> names(backend.algorithms.begin(), backend.algorithms.end());
+  if (names.empty())
+    throw grammar_error{fmt::format("backend {} has no algorithms to choose from, the rule wants \"{}\"",
+                                    backend.name, rule.algorithm),
+                        fmt::format("write use = \"{}\"", backend.name)};
+  parse_name(fmt::format("algorithm of backend {}", backend.name), names, rule.algorithm);
+}
+
+// "host" of "backend.host.spin_us".
+std::string_view backend_of_option(std::string_view key) {
+  const auto first = key.find('.') + 1;
+  return key.substr(first, key.find('.', first) - first);
+}
+
+}  // namespace
+
+void check_backends(const configuration& configuration, const std::vector<known_backend>& known) {
+  std::set<std::string_view> allowed;
+  for (const known_backend& backend : known) allowed.insert(backend.name);
+  for (const auto& [name, path] : configuration.plugins) allowed.insert(name);
+  const auto is_default = [](const rule& rule) { return rule.source.starts_with("default"); };
+  for (const rule& rule : configuration.rules) {
+    if (is_default(rule)) allowed.insert(rule.backend);
+  }
+  const std::vector<std::string_view> names(allowed.begin(), allowed.end());
+
+  for (const rule& rule : configuration.rules) {
+    checked(rule.source, [&] {
+      parse_name("backend", names, rule.backend);
+      const auto backend = std::find_if(known.begin(), known.end(),
+                                        [&](const known_backend& item) { return item.name == rule.backend; });
+      if (backend != known.end()) check_algorithm(rule, *backend);
+    });
+  }
+  for (const auto& [key, value] : configuration.options)
+    checked(fmt::format("option {}", key), [&] { parse_name("backend", names, backend_of_option(key)); });
+}
+
+}  // namespace isthmus::selection

@@ -1,0 +1,51 @@
+#include "selection/layer.hpp"
+#include "selection/support.hpp"
+
+namespace isthmus::selection {
+namespace {
+
+const std::vector<known_backend> known = {{"host", {"packet", "one_shot"}}, {"mpi", {}}};
+
+// What check_backends says about a config file over defaults that name rccl.
+std::string check(const std::string& text) {
+  const configuration merged =
+      merge({read_toml("default_backend = \"mpi\"\n[platform.hip]\nbackend = \"rccl\"", "d", "default"),
+             read_toml(text, "f.toml", "config")});
+  return error_of([&] { check_backends(merged, known); });
+}
+
+TEST(check_backends, accepts_known_configured_and_default_names) {
+  EXPECT_EQ(check("[[rule]]\nuse = \"host:packet\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"rccl:any\""),
+            "no error");
+  EXPECT_EQ(check("[plugins]\nmine = \"mine.so\"\n[[rule]]\nuse = \"mine:fast\"\n[backend.mine]\nx = 1"),
+            "no error");
+}
+
+TEST(check_backends, names_the_place_and_the_nearest) {
+  EXPECT_EQ(check("[[rule]]\nuse = \"hots\""),
+            "config f.toml:1: unknown backend \"hots\"; allowed: host, mpi, rccl | did you mean \"host\"?");
+  EXPECT_EQ(
+      check("default_backend = \"mpl\""),
+      "config f.toml:1, default_backend: unknown backend \"mpl\"; allowed: host, mpi, rccl | did you mean "
+      "\"mpi\"?");
+  EXPECT_EQ(check("[platform.cuda]\nbackend = \"rcl\""),
+            "config f.toml:2, platform.cuda: unknown backend \"rcl\"; allowed: host, mpi, rccl | did you mean "
+            "\"rccl\"?");
+  EXPECT_EQ(check("[backend.hosst]\nspin_us = 3"),
+            "option backend.hosst.spin_us: unknown backend \"hosst\"; allowed: host, mpi, rccl | did you mean "
+            "\"host\"?");
+}
+
+TEST(check_backends, knows_algorithms) {
+  EXPECT_EQ(
+      check("[[rule]]\nuse = \"host:paket\""),
+      "config f.toml:1: unknown algorithm of backend host \"paket\"; allowed: packet, one_shot | did you mean "
+      "\"packet\"?");
+  EXPECT_EQ(
+      check("[[rule]]\nuse = \"mpi:ring\""),
+      "config f.toml:1: backend mpi has no algorithms to choose from, the rule wants \"ring\" | write use = "
+      "\"mpi\"");
+}
+
+}  // namespace
+}  // namespace isthmus::selection

@@ -1,0 +1,92 @@
+#include "selection/layer.hpp"
+#include "selection/support.hpp"
+
+namespace isthmus::selection {
+namespace {
+
+class environment : public configured {
+ protected:
+  std::string error_with(const char* variable, const char* value) {
+    set(variable, value);
+    const std::string message = error_of([] { read_environment(); });
+    set(variable, nullptr);
+    return message;
+  }
+};
+
+TEST_F(environment, empty_variables_say_nothing) {
+  for (const char* name :
+       {"ISTHMUS_THRESHOLD", "ISTHMUS_DEFAULT_BACKEND", "ISTHMUS_TIMEOUT_S", "ISTHMUS_RULE", "ISTHMUS_BACKEND"})
+    set(name, " ");
+  const layer read = read_environment();
+  EXPECT_FALSE(read.threshold);
+  EXPECT_FALSE(read.default_backend);
+  EXPECT_FALSE(read.timeout_s);
+  EXPECT_FALSE(read.forced);
+  EXPECT_TRUE(read.rules.empty());
+}
+
+TEST_F(environment, every_variable_is_read) {
+  set("ISTHMUS_THRESHOLD", "64K");
+  set("ISTHMUS_DEFAULT_BACKEND", "host");
+  set("ISTHMUS_TIMEOUT_S", "2.5");
+  set("ISTHMUS_RULE",
+      " collective=allreduce,reduce bytes=0..64K  use=host:packet ;platform=cuda datatype=float16 "
+      "memory=symmetric ranks=2..8 nodes=1 use=p2p;");
+  const layer read = read_environment();
+  EXPECT_EQ(read.threshold->value, 65536);
+  EXPECT_EQ(read.default_backend->value, "host");
+  EXPECT_EQ(read.timeout_s, 2.5);
+  EXPECT_EQ(
+      texts(read.rules),
+      (std::vector<std::string>{"collective=reduce,allreduce bytes=0..64K use=host:packet",
+                                "platform=cuda datatype=float16 memory=symmetric ranks=2..8 nodes=1 use=p2p"}));
+  EXPECT_EQ(sources(read.rules), std::vector<std::string>(2, "environment ISTHMUS_RULE"));
+}
+
+TEST_F(environment, a_forced_backend_is_the_only_rule) {
+  set("ISTHMUS_RULE", "use=host");
+  set("ISTHMUS_BACKEND", "mpi");
+  const configuration forced = load_configuration(nullptr);
+  EXPECT_EQ(texts(forced.rules), std::vector<std::string>{"use=mpi"});
+  EXPECT_EQ(sources(forced.rules), std::vector<std::string>{"environment ISTHMUS_BACKEND"});
+}
+
+TEST_F(environment, errors_name_the_variable) {
+  EXPECT_EQ(
+      error_with("ISTHMUS_THRESHOLD", "many"),
+      "environment ISTHMUS_THRESHOLD: size \"many\" is not a number of bytes; allowed: digits and one of the "
+      "units K, M, G (1024, 1024^2, 1024^3) | ");
+  EXPECT_EQ(error_with("ISTHMUS_DEFAULT_BACKEND", "host:packet"),
+            "environment ISTHMUS_DEFAULT_BACKEND: backend \"host:packet\" is not a name; allowed: a lower-case "
+            "letter, then lower-case letters, digits and _ | ");
+  EXPECT_EQ(error_with("ISTHMUS_TIMEOUT_S", "-3"),
+            "environment ISTHMUS_TIMEOUT_S: timeout_s \"-3\" is not a positive number of seconds | ");
+  EXPECT_EQ(error_with("ISTHMUS_BACKEND", "Host"),
+            "environment ISTHMUS_BACKEND: backend \"Host\" is not a name; allowed: a lower-case letter, then "
+            "lower-case letters, digits and _ | ");
+}
+
+TEST_F(environment, rule_errors_name_the_rule) {
+  EXPECT_EQ(error_with("ISTHMUS_RULE", "use=mpi; memory=heap use=host"),
+            "environment ISTHMUS_RULE: rule 2 \"memory=heap use=host\": unknown memory \"heap\"; allowed: any, "
+            "symmetric | ");
+  EXPECT_EQ(
+      error_with("ISTHMUS_RULE", "byte=0..4 use=host"),
+      "environment ISTHMUS_RULE: rule 1 \"byte=0..4 use=host\": unknown key \"byte\"; allowed: collective, "
+      "platform, datatype, memory, ranks, nodes, bytes, use | did you mean \"bytes\"?");
+  EXPECT_EQ(error_with("ISTHMUS_RULE", "host"),
+            "environment ISTHMUS_RULE: rule 1 \"host\": \"host\" is not KEY=VALUE | ");
+  EXPECT_EQ(error_with("ISTHMUS_RULE", "use=host use=mpi"),
+            "environment ISTHMUS_RULE: rule 1 \"use=host use=mpi\": use is given twice | ");
+  EXPECT_EQ(
+      error_with("ISTHMUS_RULE", "collective=send collective=recv use=mpi"),
+      "environment ISTHMUS_RULE: rule 1 \"collective=send collective=recv use=mpi\": collective is given twice "
+      "| separate its values by commas");
+  EXPECT_EQ(error_with("ISTHMUS_RULE", "bytes=0..4"),
+            "environment ISTHMUS_RULE: rule 1 \"bytes=0..4\": a rule without use: it says when, but not which "
+            "backend | add use = \"BACKEND\" or use = \"BACKEND:ALGORITHM\"");
+}
+
+}  // namespace
+}  // namespace isthmus::selection

@@ -1,0 +1,198 @@
+// Which sources are read, and which of them wins.
+#include <algorithm>
+
+#include "selection/profile.hpp"
+#include "selection/support.hpp"
+
+namespace isthmus::selection {
+namespace {
+
+class load : public configured {
+ protected:
+  // The sources and texts of the rules that are not built in.
+  static std::vector<std::string> configured_rules(const configuration& configuration) {
+    std::vector<std::string> result;
+    for (const rule& rule : configuration.rules) {
+      if (!rule.source.starts_with("default")) result.push_back(rule.source + " | " + rule.text);
+    }
+    return result;
+  }
+};
+
+template <typename Value>
+std::optional<Value> find(const std::vector<std::pair<std::string, Value>>& list, const std::string& key) {
+  for (const auto& [name, value] : list) {
+    if (name == key) return value;
+  }
+  return std::nullopt;
+}
+
+TEST_F(load, defaults_alone) {
+  const configuration read = load_configuration(nullptr);
+  EXPECT_TRUE(read.files.empty());
+  EXPECT_EQ(read.timeout_s, 300);
+  ASSERT_FALSE(read.rules.empty());
+  EXPECT_EQ(read.rules.front().text, "use=mpi");
+  EXPECT_EQ(find(read.sycl_backends, "ext_oneapi_cuda"), ISTHMUS_PLATFORM_CUDA);
+  const auto all = texts(read.rules);
+  for (const char* text : {"platform=cuda use=nccl", "platform=hip use=rccl", "platform=level_zero use=oneccl",
+                           "platform=host nodes=1 use=host"})
+    EXPECT_NE(std::find(all.begin(), all.end(), text), all.end()) << text;
+}
+
+TEST_F(load, the_first_config_file_found_is_read_alone) {
+  write("xdg/isthmus/isthmus.toml", "timeout_s = 2");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 2);
+  write("isthmus.toml", "timeout_s = 3");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 3);
+  set("ISTHMUS_CONFIG", write("named.toml", "timeout_s = 4").c_str());
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 4);
+  EXPECT_EQ(load_configuration("").timeout_s, 4);
+  write("argument.toml", "timeout_s = 5");
+  const configuration read = load_configuration("argument.toml");
+  EXPECT_EQ(read.timeout_s, 5);
+  EXPECT_EQ(read.files, std::vector<std::string>{"argument.toml"});
+  set("ISTHMUS_CONFIG", "none");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
+}
+
+TEST_F(load, home_stands_in_for_xdg) {
+  set("XDG_CONFIG_HOME", nullptr);
+  set("HOME", m_folder.c_str());
+  write(".config/isthmus/isthmus.toml", "timeout_s = 6");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 6);
+  set("HOME", nullptr);
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
+}
+
+TEST_F(load, later_sources_win) {
+  const std::string profile = write(profile_path(this_machine()), R"(
+timeout_s = 10
+default_backend = "a"
+[sycl_backends]
+4 = "cuda"
+opencl = "host"
+[backend.host]
+spin_us = 1
+slots = 2
+[plugins]
+mine = "libone.so"
+[[rule]]
+use = "one"
+)");
+  write("isthmus.toml", R"(
+timeout_s = 20
+default_backend = "b"
+[sycl_backends]
+4 = "hip"
+[backend.host]
+spin_us = 3
+[plugins]
+mine = "./libtwo.so"
+[[rule]]
+use = "two"
+)");
+  set("ISTHMUS_RULE", "use=three");
+  configuration read = load_configuration(nullptr);
+  EXPECT_EQ(read.files, (std::vector<std::string>{profile, "isthmus.toml"}));
+  EXPECT_EQ(configured_rules(read),
+            (std::vector<std::string>{
+                "profile " + profile + ":3, default_backend | use=a",
+                "config isthmus.toml:3, default_backend | use=b", "profile " + profile + ":12 | use=one",
+                "config isthmus.toml:10 | use=two", "environment ISTHMUS_RULE | use=three"}));
+  EXPECT_EQ(read.rules[0].source, "default, default_backend");
+  EXPECT_EQ(read.rules.back().text, "use=three");
+  EXPECT_EQ(read.timeout_s, 20);
+  EXPECT_EQ(find(read.sycl_backends, "4"), ISTHMUS_PLATFORM_HIP);
+  EXPECT_EQ(find(read.sycl_backends, "opencl"), ISTHMUS_PLATFORM_HOST);
+  EXPECT_EQ(find(read.options, "backend.host.spin_us"), "3");
+  EXPECT_EQ(find(read.options, "backend.host.slots"), "2");
+  EXPECT_EQ(find(read.plugins, "mine"), "./libtwo.so");
+  set("ISTHMUS_TIMEOUT_S", "30");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 30);
+}
+
+TEST_F(load, profile_by_name_or_not_at_all) {
+  write(profile_path(this_machine()), "timeout_s = 10");
+  set("ISTHMUS_PROFILE", write("other.toml", "timeout_s = 11").c_str());
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 11);
+  set("ISTHMUS_PROFILE", "none");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
+}
+
+TEST_F(load, options_become_text) {
+  write("isthmus.toml", "[backend.host]\na = \"x y\"\nb = 3\nc = 0.1\nd = true\ne = -5\n");
+  const configuration read = load_configuration(nullptr);
+  EXPECT_EQ(find(read.options, "backend.host.a"), "x y");
+  EXPECT_EQ(find(read.options, "backend.host.b"), "3");
+  EXPECT_EQ(find(read.options, "backend.host.c"), "0.1");
+  EXPECT_EQ(find(read.options, "backend.host.d"), "true");
+  EXPECT_EQ(find(read.options, "backend.host.e"), "-5");
+}
+
+TEST_F(load, relative_plugins_are_next_to_their_file) {
+  write("etc/a.toml", "[plugins]\na = \"lib/a.so\"\nb = \"b.so\"\nc = \"/opt/c.so\"\n");
+  const configuration read = load_configuration("etc/a.toml");
+  EXPECT_EQ(find(read.plugins, "a"), "etc/lib/a.so");
+  EXPECT_EQ(find(read.plugins, "b"), "b.so");  // left to the loader's search path
+  EXPECT_EQ(find(read.plugins, "c"), "/opt/c.so");
+}
+
+TEST_F(load, named_files_must_be_readable) {
+  EXPECT_EQ(error_of([] { load_configuration("missing.toml"); }),
+            "cannot read missing.toml (named by config_path): No such file or directory | correct the path, or "
+            "leave it out");
+  EXPECT_EQ(error_of([] { load_configuration("."); }),
+            "cannot read . (named by config_path): Is a directory | correct the path, or leave it out");
+  set("ISTHMUS_CONFIG", "gone/c.toml");
+  EXPECT_EQ(
+      error_of([] { load_configuration(nullptr); }),
+      "cannot read gone/c.toml (named by ISTHMUS_CONFIG): No such file or directory | correct the path, or "
+      "leave it out");
+  set("ISTHMUS_CONFIG", nullptr);
+  set("ISTHMUS_PROFILE", "p.toml");
+  EXPECT_EQ(
+      error_of([] { load_configuration(nullptr); }),
+      "cannot read p.toml (named by ISTHMUS_PROFILE): No such file or directory | correct the path, or leave "
+      "it out");
+}
+
+TEST_F(load, a_searched_file_that_is_there_must_be_readable) {
+  std::filesystem::create_directory("isthmus.toml");
+  EXPECT_EQ(error_of([] { load_configuration(nullptr); }), "cannot read isthmus.toml: Is a directory | ");
+}
+
+TEST_F(load, the_example_is_valid) {
+  const std::string example = ISTHMUS_SOURCE_DIR "/examples/isthmus.toml";
+  const configuration read = load_configuration(example.c_str());
+  EXPECT_GT(read.rules.size(), load_configuration(nullptr).rules.size());
+}
+
+TEST_F(load, canonical_text_ignores_sources_but_not_content) {
+  write("a.toml",
+        "[backend.host]\nx = 1\ny = \"two\\nlines\"\n[[rule]]\ncollective = [\"reduce\", \"send\"]\nuse = "
+        "\"a\"\n");
+  write("b.toml",
+        "\n\n[[rule]]\nuse = \"a\"\ncollective = [\"send\", \"reduce\"]\n[backend.host]\ny = "
+        "\"two\\nlines\"\nx = 1\n");
+  write("c.toml",
+        "[backend.host]\nx = 1\ny = \"two\\nlines\"\n[[rule]]\ncollective = [\"reduce\", \"send\"]\nuse = "
+        "\"b\"\n");
+  const std::string a = load_configuration("a.toml").canonical();
+  EXPECT_EQ(a, load_configuration("b.toml").canonical());
+  EXPECT_NE(a, load_configuration("c.toml").canonical());
+  EXPECT_NE(a.find("\nrule collective=reduce,send use=a\n"), std::string::npos) << a;
+  EXPECT_NE(a.find("\noption backend.host.y=\"two\\nlines\"\n"), std::string::npos) << a;
+  EXPECT_NE(a.find("\nsycl_backend ext_oneapi_hip=hip\n"), std::string::npos) << a;
+  EXPECT_EQ(a.find("a.toml"), std::string::npos) << a;
+}
+
+TEST_F(load, canonical_text_keeps_the_order_of_rules) {
+  set("ISTHMUS_RULE", "use=x; use=y");
+  const std::string forward = load_configuration(nullptr).canonical();
+  set("ISTHMUS_RULE", "use=y; use=x");
+  EXPECT_NE(forward, load_configuration(nullptr).canonical());
+}
+
+}  // namespace
+}  // namespace isthmus::selection

@@ -1,0 +1,159 @@
+// select() against an oracle that shares no code with it: rules are drawn at random, written as text, read
+// through the environment's parser and selected from; the oracle looks at what was drawn, weakest rule
+// first, and keeps the last that matches.
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "selection/layer.hpp"
+#include "selection/support.hpp"
+
+namespace isthmus::selection {
+namespace {
+
+// What was drawn for one rule. Empty sets and absent ranges match everything.
+struct drawn_rule {
+  std::set<int> collectives, platforms, datatypes;
+  bool symmetric = false;
+  std::optional<std::pair<int, int>> ranks, nodes;               // both ends included
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> bytes;  // end excluded
+  int backend = 0;
+};
+
+bool oracle_matches(const drawn_rule& r, const query& q) {
+  if (!r.collectives.empty() && r.collectives.count(q.collective) == 0) return false;
+  if (!r.platforms.empty() && r.platforms.count(q.platform) == 0) return false;
+  if (!r.datatypes.empty() && r.datatypes.count(q.datatype) == 0) return false;
+  if (r.symmetric && q.memory != memory_kind::symmetric) return false;
+  if (r.ranks && !(r.ranks->first <= q.ranks && q.ranks <= r.ranks->second)) return false;
+  if (r.nodes && !(r.nodes->first <= q.nodes && q.nodes <= r.nodes->second)) return false;
+  if (r.bytes && !(q.bytes && r.bytes->first <= *q.bytes && *q.bytes < r.bytes->second)) return false;
+  return true;
+}
+
+// Spelled here once more, so that a wrong name in the library cannot agree with itself.
+const std::vector<std::string> collectives = {"broadcast", "reduce", "allreduce", "reduce_scatter",
+                                              "allgather"};
+const std::vector<std::string> platforms = {"host", "cuda", "hip", "level_zero", "opencl"};
+const std::vector<std::string> datatypes = {"int8", "int16", "int32", "int64", "uint8"};
+constexpr int backend_count = 5;
+
+class generator {
+ public:
+  explicit generator(unsigned seed) : m_random(seed) {}
+
+  int draw(int first, int last) { return std::uniform_int_distribution<int>(first, last)(m_random); }
+
+  drawn_rule rule() {
+    drawn_rule r;
+    r.collectives = some(5);
+    r.platforms = some(5);
+    r.datatypes = some(5);
+    r.symmetric = draw(0, 3) == 0;
+    if (draw(0, 2) == 0) r.ranks = range();
+    if (draw(0, 2) == 0) r.nodes = range();
+    if (draw(0, 1) == 0) {
+      const std::uint64_t first = size();
+      r.bytes = {first, first + 1 + size()};
+    }
+    r.backend = draw(0, backend_count - 1);
+    return r;
+  }
+
+  query any_query(const std::vector<drawn_rule>& rules) {
+    query q{};
+    q.collective = static_cast<isthmus_collective>(draw(0, 4));
+    q.platform = static_cast<isthmus_platform>(draw(0, 4));
+    q.datatype = static_cast<isthmus_datatype>(draw(0, 4));
+    q.memory = draw(0, 1) == 0 ? memory_kind::any : memory_kind::symmetric;
+    q.ranks = draw(1, 9);
+    q.nodes = draw(1, 9);
+    const drawn_rule& near = rules[static_cast<std::size_t>(draw(0, static_cast<int>(rules.size()) - 1))];
+    if (draw(0, 9) == 0) return q;  // bytes unknown
+    q.bytes = size();
+    if (near.bytes) {  // the edges are where mistakes are
+      const std::uint64_t first = near.bytes->first, end = near.bytes->second;
+      const std::uint64_t edges[] = {first, end - 1, end, first == 0 ? 0 : first - 1};
+      q.bytes = edges[draw(0, 3)];
+    }
+    return q;
+  }
+
+ private:
+  // Often nothing, so that filters of several kinds can match together.
+  std::set<int> some(int count) {
+    std::set<int> chosen;
+    if (draw(0, 2) != 0) return chosen;
+    for (int i = draw(1, 3); i > 0; --i) chosen.insert(draw(0, count - 1));
+    return chosen;
+  }
+  std::pair<int, int> range() {
+    const int first = draw(1, 8);
+    return {first, first + draw(0, 4)};
+  }
+  std::uint64_t size() { return m_random() & ((std::uint64_t{1} << draw(0, 40)) - 1); }
+
+  std::mt19937_64 m_random;
+};
+
+std::string list(const char* field, const std::set<int>& values, const std::vector<std::string>& names) {
+  std::string text;
+  for (int value : values)
+    text += (text.empty() ? std::string(field) + "=" : ",") + names[static_cast<std::size_t>(value)];
+  return text + " ";
+}
+
+std::string text_of(const drawn_rule& r) {
+  std::string text = list("collective", r.collectives, collectives) + list("platform", r.platforms, platforms) +
+                     list("datatype", r.datatypes, datatypes);
+  if (r.symmetric) text += "memory=symmetric ";
+  if (r.ranks) text += "ranks=" + std::to_string(r.ranks->first) + ".." + std::to_string(r.ranks->second) + " ";
+  if (r.nodes) text += "nodes=" + std::to_string(r.nodes->first) + ".." + std::to_string(r.nodes->second) + " ";
+  if (r.bytes) text += "bytes=" + std::to_string(r.bytes->first) + ".." + std::to_string(r.bytes->second) + " ";
+  return text + "use=b" + std::to_string(r.backend);
+}
+
+class random_rules : public configured {};
+
+TEST_F(random_rules, agree_with_the_oracle) {
+  int won = 0, lost = 0, unavailable = 0;
+  for (unsigned seed = 0; seed < 300; ++seed) {
+    generator random(seed);
+    std::vector<drawn_rule> drawn;
+    std::string text;
+    for (int i = random.draw(1, 30); i > 0; --i) {
+      drawn.push_back(random.rule());
+      text += text_of(drawn.back()) + ";";
+    }
+    set("ISTHMUS_RULE", text.c_str());
+    const configuration configuration = merge({read_environment()});
+    ASSERT_EQ(configuration.rules.size(), drawn.size());
+    for (int asked = 0; asked < 100; ++asked) {
+      const query query = random.any_query(drawn);
+      const int missing = random.draw(0, backend_count - 1);
+      int expected = -1;
+      for (std::size_t i = 0; i < drawn.size(); ++i) {
+        if (oracle_matches(drawn[i], query) && drawn[i].backend != missing) expected = static_cast<int>(i);
+        if (oracle_matches(drawn[i], query) && drawn[i].backend == missing) ++unavailable;
+      }
+      const auto available = [&](const std::string& backend, const std::string&) {
+        return backend == "b" + std::to_string(missing) ? "missing" : nullptr;
+      };
+      const bool trace = asked % 2 == 0;
+      const decision result = select(configuration, query, available, trace);
+      const int actual =
+          result.winner == nullptr ? -1 : static_cast<int>(result.winner - configuration.rules.data());
+      ASSERT_EQ(actual, expected) << "seed " << seed << ", query " << asked << "\n"
+                                  << configuration.canonical();
+      ASSERT_EQ(result.rejections.size(), trace ? drawn.size() - (expected >= 0 ? 1 : 0) : 0);
+      ++(expected >= 0 ? won : lost);
+    }
+  }
+  // The draw reaches all three outcomes often enough to mean something.
+  EXPECT_GT(won, 1000);
+  EXPECT_GT(lost, 1000);
+  EXPECT_GT(unavailable, 1000);
+}
+
+}  // namespace
+}  // namespace isthmus::selection

@@ -1,0 +1,92 @@
+// Help for tests of the configuration: a folder of their own and an environment without ISTHMUS_*.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "runtime/error.hpp"
+#include "selection/selection.hpp"
+
+namespace isthmus::selection {
+
+// A test that reads files and variables. It runs in an empty folder, which is also the user's
+// configuration folder, and puts everything back.
+class configured : public ::testing::Test {
+ protected:
+  configured() : m_previous(std::filesystem::current_path()) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "isthmus-selection-XXXXXX").string();
+    m_folder = mkdtemp(pattern.data());
+    std::filesystem::current_path(m_folder);
+    for (const char* name : {"ISTHMUS_CONFIG", "ISTHMUS_PROFILE", "ISTHMUS_THRESHOLD",
+                             "ISTHMUS_DEFAULT_BACKEND", "ISTHMUS_TIMEOUT_S", "ISTHMUS_RULE", "ISTHMUS_BACKEND"})
+      set(name, nullptr);
+    set("XDG_CONFIG_HOME", (m_folder / "xdg").c_str());
+  }
+
+  ~configured() override {
+    for (const auto& [name, value] : m_saved) assign(name, value ? value->c_str() : nullptr);
+    std::filesystem::current_path(m_previous);
+    std::filesystem::remove_all(m_folder);
+  }
+
+  // Sets a variable, or removes it with nullptr.
+  void set(const std::string& name, const char* value) {
+    const char* before = std::getenv(name.c_str());
+    m_saved.try_emplace(name, before ? std::optional<std::string>(before) : std::nullopt);
+    assign(name, value);
+  }
+
+  // Writes a file and returns its name.
+  static std::string write(const std::string& name, const std::string& text) {
+    const std::filesystem::path path = name;
+    if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+    return name;
+  }
+
+  std::filesystem::path m_folder;
+
+ private:
+  static void assign(const std::string& name, const char* value) {
+    if (value == nullptr)
+      unsetenv(name.c_str());
+    else
+      setenv(name.c_str(), value, 1);
+  }
+
+  std::filesystem::path m_previous;
+  std::map<std::string, std::optional<std::string>> m_saved;
+};
+
+// What a call of `function` threw: "message | hint", with the status checked.
+template <typename Function>
+std::string error_of(Function&& function) {
+  try {
+    function();
+  } catch (const error& failure) {
+    EXPECT_EQ(failure.info().status, ISTHMUS_ERROR_CONFIG);
+    return std::string(failure.info().message) + " | " + failure.info().hint;
+  }
+  return "no error";
+}
+
+// The texts of all rules, weakest first.
+inline std::vector<std::string> texts(const std::vector<rule>& rules) {
+  std::vector<std::string> result;
+  for (const rule& rule : rules) result.push_back(rule.text);
+  return result;
+}
+
+inline std::vector<std::string> sources(const std::vector<rule>& rules) {
+  std::vector<std::string> result;
+  for (const rule& rule : rules) result.push_back(rule.source);
+  return result;
+}
+
+}  // namespace isthmus::selection
