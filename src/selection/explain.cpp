@@ -32,6 +32,7 @@ nlohmann::json to_json(const query& query, const decision& decision) {
   for (const rejection& rejection : decision.rejections) {
     nlohmann::json entry = to_json(*rejection.candidate);
     entry["reason"] = rejection.reason;
+    entry["unavailable"] = rejection.unavailable;
     json["rejected"].push_back(std::move(entry));
   }
   return json;

@@ -82,6 +82,7 @@ using availability = std::function<const char*(const std::string& backend, const
 struct rejection {
   const rule* candidate;
   std::string reason;
+  bool unavailable = false;  // the rule matched, but its backend cannot take the call
 };
 
 struct decision {

@@ -90,7 +90,7 @@ decision select(const configuration& configuration, const query& query, const av
       result.reason = fmt::format("rule \"{}\" ({})", rule->text, rule->source);
       if (!trace) return result;
     } else if (trace) {
-      result.rejections.push_back({&*rule, fits ? unavailable(*rule, why) : mismatch(*rule, query)});
+      result.rejections.push_back({&*rule, fits ? unavailable(*rule, why) : mismatch(*rule, query), fits});
     }
   }
   if (result.winner == nullptr)

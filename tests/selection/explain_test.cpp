@@ -24,7 +24,7 @@ TEST(explain, decision_as_json) {
               "ranks": 4, "nodes": 1, "bytes": 64},
     "rejected": [{"backend": "host", "algorithm": "packet", "rule": "bytes=0..1K use=host:packet",
                   "source": "config f.toml:3",
-                  "reason": "backend host:packet is not available: no such library"}]})json");
+                  "reason": "backend host:packet is not available: no such library", "unavailable": true}]})json");
   EXPECT_EQ(to_json(query, select(rules, query, only_mpi, true)), expected);
 }
 

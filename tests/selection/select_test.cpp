@@ -86,6 +86,7 @@ TEST(select, trace_explains_every_other_rule) {
   EXPECT_EQ(result.rejections[1].candidate, &configuration.rules[3]);
   EXPECT_EQ(result.rejections[1].reason, "backend p2p:one_shot is not available: no peer access");
   EXPECT_EQ(result.rejections[2].reason, "platform host is not hip");
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(result.rejections[i].unavailable, i == 1) << i;
   EXPECT_EQ(result.rejections[3].reason, "it matches, but a later rule won");
 
   const decision quiet = select(configuration, asked, available, false);
