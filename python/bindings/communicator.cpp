@@ -1,0 +1,135 @@
+// isthmus.h, first half: unique ids, life cycle and queries of communicators.
+#include <isthmus/mpi_table.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common.hpp"
+
+namespace isthmus::python {
+namespace {
+
+using device = std::pair<isthmus_platform, int>;
+
+// The C structure with the storage that it points to.
+struct options {
+  options(const device& where, const std::optional<std::string>& config_path, double timeout_s)
+      : path(config_path) {
+    value.struct_bytes = sizeof(value);
+    value.device = {where.first, where.second};
+    value.config_path = path ? path->c_str() : nullptr;
+    value.timeout_s = timeout_s;
+  }
+  std::optional<std::string> path;
+  isthmus_communicator_options value{};
+};
+
+nb::bytes create_unique_id(const std::optional<std::string>& address) {
+  isthmus_unique_id id{};
+  check(isthmus_unique_id_create(address ? address->c_str() : nullptr, &id));
+  return nb::bytes(id.bytes, sizeof(id.bytes));
+}
+
+communicator create(nb::bytes id, int rank, int size, const device& where,
+                    const std::optional<std::string>& config_path, double timeout_s) {
+  isthmus_unique_id raw{};
+  if (id.size() != sizeof(raw.bytes)) {
+    throw nb::value_error("a unique id has 128 bytes; take it from isthmus.UniqueId.create()");
+  }
+  std::memcpy(raw.bytes, id.data(), sizeof(raw.bytes));
+  const options chosen(where, config_path, timeout_s);
+  auto member = std::make_shared<membership>();
+  check_released([&] { return isthmus_communicator_create(&raw, rank, size, &chosen.value, member->slot()); });
+  return communicator(std::move(member));
+}
+
+communicator create_mpi(nb::capsule table, const device& where, const std::optional<std::string>& config_path,
+                        double timeout_s) {
+  const auto* functions = static_cast<const isthmus_mpi_table*>(table.data("isthmus_mpi_table"));
+  const options chosen(where, config_path, timeout_s);
+  auto member = std::make_shared<membership>();
+  check_released([&] { return isthmus_communicator_create_mpi(functions, &chosen.value, member->slot()); });
+  return communicator(std::move(member));
+}
+
+std::vector<communicator> create_all(const std::vector<device>& where,
+                                     const std::optional<std::string>& config_path, double timeout_s) {
+  std::vector<isthmus_device> devices;
+  for (const device& one : where) {
+    devices.push_back({one.first, one.second});
+  }
+  const int size = static_cast<int>(devices.size());
+  const options chosen({ISTHMUS_PLATFORM_HOST, 0}, config_path, timeout_s);
+  std::vector<isthmus_communicator> handles(devices.size(), nullptr);
+  check_released(
+      [&] { return isthmus_communicator_create_all(size, devices.data(), &chosen.value, handles.data()); });
+  std::vector<communicator> communicators;
+  for (isthmus_communicator handle : handles) {
+    auto member = std::make_shared<membership>();
+    *member->slot() = handle;
+    communicators.emplace_back(std::move(member));
+  }
+  return communicators;
+}
+
+// Writes into `part`, at once or at the end of the calling thread's group; `part` must live until then.
+void split(const communicator& parent, communicator& part, int color, int key) {
+  check_released(
+      [&] { return isthmus_communicator_split(parent.handle(), color, key, part.member()->slot()); });
+}
+
+template <typename Value, typename Query>
+Value ask(const communicator& self, Query query) {
+  Value value{};
+  check(query(self.handle(), &value));
+  return value;
+}
+
+std::string info(const communicator& self) {
+  size_t needed = 0;
+  check(isthmus_communicator_info(self.handle(), nullptr, 0, &needed));
+  std::string json(needed, '\0');
+  check(isthmus_communicator_info(self.handle(), json.data(), json.size(), nullptr));
+  json.resize(needed - 1);
+  return json;
+}
+
+}  // namespace
+
+void bind_communicator(nb::module_& module) {
+  module.attr("NO_COLOR") = ISTHMUS_NO_COLOR;
+  module.def("create_unique_id", &create_unique_id, nb::arg("address").none());
+  module.def("create", &create, nb::arg("id"), nb::arg("rank"), nb::arg("size"), nb::arg("device"),
+             nb::arg("config_path").none(), nb::arg("timeout_s"));
+  module.def("create_mpi", &create_mpi, nb::arg("table"), nb::arg("device"), nb::arg("config_path").none(),
+             nb::arg("timeout_s"));
+  module.def("create_all", &create_all, nb::arg("devices"), nb::arg("config_path").none(), nb::arg("timeout_s"));
+
+  nb::class_<communicator>(module, "Communicator")
+      .def_static("pending", [] { return communicator(std::make_shared<membership>()); })
+      .def("split", &split, nb::arg("part"), nb::arg("color"), nb::arg("key"))
+      .def("close", &communicator::close)
+      .def_prop_ro("closed", &communicator::closed)
+      .def("abort", [](const communicator& self) { check(isthmus_communicator_abort(self.handle())); })
+      .def("async_error",
+           [](const communicator& self) { check(isthmus_communicator_async_error(self.handle())); })
+      .def_prop_ro("rank", [](const communicator& self) { return ask<int>(self, isthmus_communicator_rank); })
+      .def_prop_ro("size", [](const communicator& self) { return ask<int>(self, isthmus_communicator_size); })
+      .def_prop_ro("local_size",
+                   [](const communicator& self) { return ask<int>(self, isthmus_communicator_local_size); })
+      .def_prop_ro("device",
+                   [](const communicator& self) {
+                     const auto where = ask<isthmus_device>(self, isthmus_communicator_device);
+                     return device(where.platform, where.ordinal);
+                   })
+      .def("info", &info);
+}
+
+}  // namespace isthmus::python

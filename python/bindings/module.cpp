@@ -1,0 +1,12 @@
+// The extension module isthmus._isthmus: a thin layer over the C ABI. The typed, documented interface
+// is the Python package around it.
+#include "common.hpp"
+
+NB_MODULE(_isthmus, module) {
+  module.doc() = "Bindings of libisthmus' C ABI; use the package isthmus instead.";
+  isthmus::python::bind_types(module);
+  isthmus::python::bind_buffer(module);
+  isthmus::python::bind_communicator(module);
+  isthmus::python::bind_operations(module);
+  isthmus::python::bind_memory(module);
+}

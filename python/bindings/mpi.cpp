@@ -1,0 +1,64 @@
+// isthmus._mpi: mpi.hpp compiled with one MPI's own mpi.h. The module links that MPI; isthmus/mpi.py makes
+// sure that mpi4py uses the same one before a communicator crosses over.
+#include <isthmus/mpi.hpp>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+namespace nb = nanobind;
+
+namespace {
+
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  return std::string(text, static_cast<std::size_t>(length));
+}
+
+bool is_initialized() {
+  int flag = 0;
+  MPI_Initialized(&flag);
+  return flag != 0;
+}
+
+bool is_finalized() {
+  int flag = 0;
+  MPI_Finalized(&flag);
+  return flag != 0;
+}
+
+// True when this call initialised MPI, so that its caller finalises it.
+bool initialize() {
+  if (is_initialized()) {
+    return false;
+  }
+  int provided = MPI_THREAD_SINGLE;
+  return MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) == MPI_SUCCESS;
+}
+
+void finalize() {
+  if (is_initialized() && !is_finalized()) {
+    MPI_Finalize();
+  }
+}
+
+// The table lives until the process ends, so the capsule owns nothing.
+nb::capsule table_of(MPI_Comm comm) {
+  return nb::capsule(isthmus::mpi::lasting_table(comm), "isthmus_mpi_table");
+}
+
+}  // namespace
+
+NB_MODULE(_mpi, module) {
+  module.doc() = "The functions of the MPI that isthmus was built with.";
+  module.def("library_version", &library_version);
+  module.def("is_initialized", &is_initialized);
+  module.def("initialize", &initialize);
+  module.def("finalize", &finalize, nb::call_guard<nb::gil_scoped_release>());
+  module.def("world_table", [] { return table_of(MPI_COMM_WORLD); });
+  // Fortran handles are integers in every MPI and cross between modules of one library.
+  module.def("table", [](int fortran_handle) { return table_of(MPI_Comm_f2c(fortran_handle)); },
+             nb::arg("fortran_handle"));
+}

@@ -1,0 +1,71 @@
+// types.h: the enumerations and THE TABLE itself, generated from collectives.def, and the exception.
+#include "common.hpp"
+
+namespace isthmus::python {
+namespace {
+
+// Raises isthmus.errors.Error. The class lives in Python, where it is readable and can be pickled.
+void raise_error(const isthmus_error_info& info) {
+  nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
+  const char* collective = info.collective < 0
+                               ? nullptr
+                               : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
+  nb::object value = type(nb::arg("message") = info.message, nb::arg("code") = info.status,
+                          nb::arg("collective") = collective, nb::arg("rank") = info.rank,
+                          nb::arg("backend") = info.backend, nb::arg("native_code") = info.native_code,
+                          nb::arg("location") = info.location, nb::arg("hint") = info.hint);
+  PyErr_SetObject(type.ptr(), value.ptr());
+}
+
+void bind_status(nb::module_& module) {
+  nb::enum_<isthmus_status> status(module, "Status", nb::is_arithmetic());
+  for (int value = ISTHMUS_SUCCESS; value <= ISTHMUS_ERROR_INTERNAL; ++value) {
+    const auto code = static_cast<isthmus_status>(value);
+    status.value(isthmus_status_name(code), code);
+  }
+}
+
+}  // namespace
+
+void bind_types(nb::module_& module) {
+  nb::enum_<isthmus_collective>(module, "Collective", nb::is_arithmetic())
+#define ISTHMUS_COLLECTIVE(name, NAME, ...) .value(#name, ISTHMUS_##NAME)
+#include <isthmus/collectives.def>
+      ;
+  nb::enum_<isthmus_datatype>(module, "Datatype", nb::is_arithmetic())
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) .value(#name, ISTHMUS_##NAME)
+#include <isthmus/collectives.def>
+      ;
+  nb::enum_<isthmus_reduction_op>(module, "ReductionOp", nb::is_arithmetic())
+#define ISTHMUS_REDUCTION_OP(name, NAME) .value(#name, ISTHMUS_##NAME)
+#include <isthmus/collectives.def>
+      ;
+  nb::enum_<isthmus_platform>(module, "Platform", nb::is_arithmetic())
+#define ISTHMUS_PLATFORM(name, NAME) .value(#name, ISTHMUS_PLATFORM_##NAME)
+#include <isthmus/collectives.def>
+      ;
+  bind_status(module);
+
+  // The rows of THE TABLE as tuples, in its column order; isthmus.table names the columns.
+  nb::list collectives;
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_at,            \
+                                    #send_extent, #recv_at, #recv_extent, #in_place));
+#include <isthmus/collectives.def>
+  module.attr("COLLECTIVE_ROWS") = collectives;
+  nb::list datatypes;
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) datatypes.append(nb::make_tuple(ISTHMUS_##NAME, bytes, #kind));
+#include <isthmus/collectives.def>
+  module.attr("DATATYPE_ROWS") = datatypes;
+
+  module.def("version", &isthmus_version);
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const failure& caught) {
+      raise_error(caught.info);
+    }
+  });
+}
+
+}  // namespace isthmus::python

@@ -1,0 +1,35 @@
+"""Isthmus: collectives for accelerators and hosts behind one narrow API.
+
+>>> import numpy as np, isthmus
+>>> ranks = isthmus.Communicator.all(2)
+>>> parts = [np.full(3, rank + 1.0) for rank in range(2)]
+>>> with isthmus.group():
+...     sums = [comm.allreduce(part) for comm, part in zip(ranks, parts)]
+>>> sums[1].tolist()
+[3.0, 3.0, 3.0]
+"""
+
+from ._buffers import IN_PLACE
+from ._groups import group
+from ._isthmus import version as _version
+from .communicator import Communicator, Device, UniqueId
+from .errors import Error
+from .table import COLLECTIVES, DATATYPES, Collective, Datatype, Platform, ReductionOp, Status
+
+__version__ = _version()
+
+__all__ = [
+    "COLLECTIVES",
+    "DATATYPES",
+    "IN_PLACE",
+    "Collective",
+    "Communicator",
+    "Datatype",
+    "Device",
+    "Error",
+    "Platform",
+    "ReductionOp",
+    "Status",
+    "UniqueId",
+    "group",
+]

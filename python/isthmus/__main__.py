@@ -1,0 +1,7 @@
+"""`python -m isthmus` is the command `isthmus`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,147 @@
+"""From arrays of any library to memory: zero-copy views with checks, and the arrays that calls allocate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import _isthmus
+from .table import DATATYPES, Datatype, Platform
+from .table import datatype as named_datatype
+
+
+class InPlace:
+    """The type of `IN_PLACE`: this buffer is the own part of the other one, as THE TABLE defines it."""
+
+    def __repr__(self) -> str:
+        return "isthmus.IN_PLACE"
+
+
+IN_PLACE = InPlace()
+
+# DLPack device types whose memory a platform's communicator may use.
+_DEVICE_TYPES = {
+    Platform.host: {1: "cpu", 3: "cuda host", 11: "rocm host", 13: "cuda managed"},
+    Platform.cuda: {2: "cuda", 13: "cuda managed"},
+    Platform.hip: {10: "rocm"},
+    Platform.level_zero: {14: "oneapi"},
+    Platform.opencl: {4: "opencl", 14: "oneapi"},
+}
+
+# ml_dtypes' spelling of the types that NumPy itself lacks, and unsigned storage of the same width.
+_ML_DTYPES = {
+    "bfloat16": Datatype.bfloat16,
+    "float8_e4m3fn": Datatype.float8_e4m3,
+    "float8_e5m2": Datatype.float8_e5m2,
+}
+_STORAGE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_RAW = (Datatype.uint8, Datatype.uint16)
+
+
+class View:
+    """Checked memory of one argument: `address` and `elements` of `datatype`; keeps the array alive."""
+
+    __slots__ = ("address", "datatype", "elements", "source")
+
+    def __init__(self, source: Any, address: int, elements: int, datatype: Datatype) -> None:
+        self.source = source
+        self.address = address
+        self.elements = elements
+        self.datatype = datatype
+
+    def block(self, index: int, blocks: int) -> View:
+        """Block `index` of `blocks` equal ones."""
+        elements = self.elements // blocks
+        address = self.address + index * elements * DATATYPES[self.datatype.name].bytes
+        return View(self.source, address, elements, self.datatype)
+
+
+def view(array: Any, name: str, dtype: Datatype | str | None, platform: Platform, *, writable: bool) -> View:
+    """The memory of `array`, an object with DLPack or the buffer protocol.
+
+    `dtype` reads unsigned integers (or bytes) as that datatype; otherwise it must be the array's own.
+    Raises TypeError (no protocol, no such element type) or ValueError (layout, device, read-only).
+    """
+    own = None
+    exporter = array
+    if isinstance(array, np.ndarray) and array.dtype.name in _ML_DTYPES:
+        own = _ML_DTYPES[array.dtype.name]
+        exporter = array.view(_STORAGE[array.dtype.itemsize])
+    buffer = _isthmus.import_buffer(exporter)
+    if buffer is None:
+        raise TypeError(_why_not(array, name))
+    if not buffer.contiguous:
+        raise ValueError(f"{name} must be C-contiguous; pass numpy.ascontiguousarray(...) or a whole block")
+    if writable and not buffer.writable:
+        raise ValueError(f"{name} is read-only, but this call writes it")
+    allowed = _DEVICE_TYPES[platform]
+    if buffer.device_type not in allowed:
+        raise ValueError(
+            f"{name} lies on DLPack device type {buffer.device_type}, but the communicator's platform "
+            f"{platform.name} needs {' or '.join(allowed.values())} memory"
+        )
+    stored = own or buffer.datatype
+    if dtype is None:
+        if stored is None:
+            raise TypeError(_no_datatype(array, name))
+        return View(buffer, buffer.address, buffer.elements, stored)
+    return _reinterpret(buffer, name, own, named_datatype(dtype))
+
+
+def _reinterpret(buffer: _isthmus.Buffer, name: str, own: Datatype | None, wanted: Datatype) -> View:
+    stored = own or buffer.datatype
+    if stored == wanted:
+        return View(buffer, buffer.address, buffer.elements, wanted)
+    item_bytes = DATATYPES[wanted.name].bytes
+    raw = own is None and buffer.datatype in _RAW and buffer.item_bytes in (1, item_bytes)
+    if not raw:
+        held = stored.name if stored is not None else "another type"
+        raise TypeError(
+            f"{name} holds {held}, but dtype={wanted.name}; only unsigned integers of its width or "
+            f"bytes may be read as another datatype"
+        )
+    total = buffer.elements * buffer.item_bytes
+    if total % item_bytes:
+        raise ValueError(f"{name} has {total} bytes, which is no multiple of {wanted.name}'s {item_bytes}")
+    return View(buffer, buffer.address, total // item_bytes, wanted)
+
+
+def _why_not(array: Any, name: str) -> str:
+    if isinstance(array, np.ndarray):
+        return _no_datatype(array, name)
+    return (
+        f"{name} is a {type(array).__name__}; a NumPy array or an object with DLPack or the buffer "
+        f"protocol is needed"
+    )
+
+
+def _no_datatype(array: Any, name: str) -> str:
+    held = getattr(array, "dtype", None)
+    return f"{name} has dtype {held}; allowed: {', '.join(DATATYPES)} (native byte order)"
+
+
+def allocate_like(array: Any, shape: tuple[int, ...], name: str) -> Any:
+    """An uninitialised array of `shape`, of the same library, dtype and device as `array`."""
+    if isinstance(array, np.ndarray):
+        return np.empty(shape, array.dtype)
+    if hasattr(array, "new_empty"):  # torch
+        return array.new_empty(shape)
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__().empty(shape, dtype=array.dtype, device=array.device)
+    raise TypeError(f"out is needed: no array can be made like {name}, a {type(array).__name__}")
+
+
+def numpy_dtype(dtype: Any) -> np.dtype:
+    """NumPy's form of a datatype name. bfloat16 and fp8 need the package ml_dtypes."""
+    name = dtype.name if isinstance(dtype, Datatype) else dtype
+    spelling = {value.name: key for key, value in _ML_DTYPES.items()}.get(name)
+    if spelling is None:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(
+            f"NumPy has no {name}; install ml_dtypes, or use an unsigned dtype of its width"
+        ) from None
+    return np.dtype(getattr(ml_dtypes, spelling))

@@ -1,0 +1,70 @@
+"""Assembles the commands and turns every expected failure into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import Error
+from ..layout import MissingError
+from . import bench, demo, explain, info, run, tune
+from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
+
+app = typer.Typer(
+    name="isthmus",
+    help="Collectives for accelerators and hosts: look, run, measure, tune.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (info.info, explain.explain, bench.bench, tune.tune, demo.demo):
+    app.command()(command)
+app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+    }
+)(run.run)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the command line and returns the exit code."""
+    try:
+        app(args=arguments)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except CommandError as failure:
+        return _fail(str(failure), failure.exit_code)
+    except MissingError as missing:
+        return _fail(str(missing), NOT_AVAILABLE)
+    except Error as failure:
+        return _fail(str(failure), FAILED)
+    except ValueError as failure:
+        return _fail(str(failure), BAD_ARGUMENT)
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT, as shells report it
+    return 0
+
+
+def _fail(message: str, exit_code: int) -> int:
+    print(f"isthmus: {message}", file=sys.stderr)
+    return exit_code

@@ -1,0 +1,111 @@
+"""`isthmus bench`: Isthmus and its peers in one job, in alternating order, on fresh random data."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from ..records import Record, best_peers
+from ..sizes import format_size, format_us, parse_sizes
+from ..table import datatype, reduction_op
+from .console import FAILED, CommandError, note, out, write_output
+from .measure import Provider, Sweep, isthmus_provider, measure, peer_provider, report_of
+from .plot import draw, path_name
+
+
+def bench(
+    collective: Annotated[str, typer.Argument(help="allreduce, broadcast, ..., also sendrecv and ping.")],
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks.")] = 4,
+    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = "128:128M",
+    dtype: Annotated[str, typer.Option(help="Element type.")] = "float32",
+    op: Annotated[str, typer.Option(help="Reduction.")] = "sum",
+    backend: Annotated[str, typer.Option(help="Force BACKEND[:ALGORITHM]; default: by the rules.")] = "",
+    peers: Annotated[str, typer.Option(help="List of mpich, openmpi, impi, listing1; empty: none.")] = "mpich",
+    rounds: Annotated[int, typer.Option(min=1, help="Times that every provider runs.")] = 3,
+    check: Annotated[bool, typer.Option(help="Verify every result against an oracle.")] = True,
+    heap: Annotated[bool, typer.Option("--heap", help="Also measure buffers in the symmetric heap.")] = False,
+    min_time: Annotated[float, typer.Option(min=0.0, help="Seconds per size, provider and round.")] = 0.05,
+    timeout: Annotated[float, typer.Option(min=1.0, help="Seconds to wait for other ranks.")] = 120.0,
+    json_file: Annotated[
+        str, typer.Option("--json", metavar="FILE", help="Write the report; '-': print it.")
+    ] = "",
+    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw latency and bandwidth (PNG, SVG, PDF).")] = "",
+) -> None:
+    """Measures COLLECTIVE and prints median times, bandwidth and the ratio to the best peer.
+
+    Each call has fresh random input and a poisoned output; the time is the maximum over the ranks.
+    """
+    sweep = Sweep(
+        collective,
+        [0] if collective == "barrier" else parse_sizes(sizes),
+        datatype(dtype).name,
+        reduction_op(op).name,
+        check,
+        min_time,
+        timeout,
+    )
+    wanted = [name for name in peers.split(",") if name]
+    outcome = measure(_providers(ranks, backend, heap, wanted), sweep, rounds)
+    report = report_of(outcome, shlex.join(["isthmus", *sys.argv[1:]]))
+    if json_file:
+        write_output(json_file, report.to_json())
+    if plot:
+        draw(report.records, plot, f"{collective}, {dtype}, {ranks} ranks, {report.machine.cpu}")
+    if json_file != "-":
+        out.print(table_of(outcome.records))
+        for name, reason in outcome.skipped.items():
+            note(f"{name} was left out: {reason}")
+    wrong = sum(record.wrong or 0 for record in report.records)
+    if wrong:
+        raise CommandError(f"{wrong} elements are wrong", FAILED)
+    if "isthmus" in outcome.skipped:
+        raise CommandError(f"isthmus cannot measure this: {outcome.skipped['isthmus']}", FAILED)
+
+
+def _providers(ranks: int, backend: str, heap: bool, peers: list[str]) -> list[Provider]:
+    own = [isthmus_provider(ranks, backend=backend)]
+    if heap:
+        own.append(isthmus_provider(ranks, backend=backend, heap=True))
+    return own + [peer_provider(name, ranks) for name in peers]
+
+
+def table_of(records: list[Record]) -> Table:
+    """One row for each size: medians of all paths, Isthmus' bandwidth, ratio to the best peer, and why."""
+    paths = list(dict.fromkeys(path_name(record) for record in records))
+    best = best_peers(records)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("bytes", justify="right")
+    for path in paths:
+        table.add_column(f"{path}\nmedian us", justify="right")
+    own_paths = [path for path in paths if path.startswith("isthmus")]
+    for path in own_paths:
+        table.add_column(f"{path}\nGB/s (bus)", justify="right")
+        if best:
+            table.add_column(f"{path}\nover best peer", justify="right")
+    table.add_column("backend")
+    table.add_column("why")
+    for size in dict.fromkeys(record.bytes for record in records):
+        row = {path_name(record): record for record in records if record.bytes == size}
+        cells = [format_size(size)]
+        cells += [format_us(row[path].time_us.median) if path in row else "" for path in paths]
+        for path in own_paths:
+            cells += _own_cells(row.get(path), best)
+        own = next((row[path] for path in own_paths if path in row), None)
+        table.add_row(*cells, own.backend if own else "", own.reason if own else "")
+    return table
+
+
+def _own_cells(record: Record | None, best: dict) -> list[str]:
+    if record is None:
+        return ["", ""] if best else [""]
+    cells = [f"{record.busbw_gbs:.2f}"]
+    if best:
+        peer = best.get(record.point)
+        ratio = peer.time_us.median / record.time_us.median if peer and record.time_us.median else None
+        style = "green" if ratio and ratio >= 1 else "red"
+        cells.append(f"[{style}]{ratio:.2f}x[/]" if ratio else "")
+    return cells

@@ -1,0 +1,96 @@
+"""`isthmus explain`: which backend a call would take, by the rule that wins and the ones that did not."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from ..communicator import Communicator, Device
+from ..sizes import format_size, parse_size
+from ..table import collective as named_collective
+from ..table import count_of_bytes
+from . import job
+from .console import BAD_ARGUMENT, CommandError, out, print_json
+
+
+def explain(
+    collective: Annotated[str, typer.Argument(help="A collective of THE TABLE, e.g. allreduce.")],
+    size: Annotated[str, typer.Option("--bytes", help="Size as bench counts it: 8, 64K, 128M.")] = "64K",
+    dtype: Annotated[str, typer.Option(help="Element type.")] = "float32",
+    op: Annotated[str, typer.Option(help="Reduction.")] = "sum",
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks of the communicator.")] = 4,
+    platform: Annotated[str, typer.Option(help="host, cuda, hip, level_zero or opencl.")] = "host",
+    config: Annotated[str | None, typer.Option(help="Configuration file instead of the usual ones.")] = None,
+    mpi: Annotated[bool, typer.Option("--mpi", help="Ask a job of that many processes under MPICH.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Which backend and rule a call would take here, and why the others did not.
+
+    It makes a communicator of that many ranks, in this process or (--mpi) in a job of that many, and
+    asks it: the selector that real calls run answers.
+    """
+    if mpi and platform != "host":
+        raise CommandError("--mpi asks a job of host ranks; leave --platform out", BAD_ARGUMENT)
+    question = ask_job if mpi else partial(ask, platform=platform)
+    told = question(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
+    if as_json:
+        print_json(told)
+    else:
+        _print(told)
+
+
+def ask(
+    collective: str,
+    size_bytes: int,
+    *,
+    dtype: str = "float32",
+    op: str = "sum",
+    ranks: int = 4,
+    platform: str = "host",
+    config: str | None = None,
+) -> dict[str, Any]:
+    """The explanation of a real communicator, as data."""
+    name = named_collective(collective).name
+    devices = [Device.parse((platform, 0 if platform == "host" else rank)) for rank in range(ranks)]
+    communicators = Communicator.all(devices, config=config)
+    try:
+        count = count_of_bytes(name, size_bytes, dtype, ranks)
+        return communicators[0].explain(name, count=count, dtype=dtype, op=op)
+    finally:
+        for communicator in communicators:
+            communicator.close()
+
+
+def ask_job(
+    collective: str, size_bytes: int, *, dtype: str, op: str, ranks: int, config: str | None
+) -> dict[str, Any]:
+    """The explanation of a job of `ranks` processes under MPICH, as data."""
+    name = named_collective(collective).name
+    count = count_of_bytes(name, size_bytes, dtype, ranks)
+    asked = {"collective": name, "count": count, "dtype": dtype, "op": op}
+    return job.ask(ranks, {"explain": asked, "config": config})
+
+
+def _print(told: dict[str, Any]) -> None:
+    query = told["query"]
+    size = "" if query["bytes"] is None else f" of {format_size(query['bytes'])} bytes"
+    out.print(
+        f"{query['collective']}{size}, {query['datatype']}, {query['ranks']} ranks, {query['nodes']} node(s), "
+        f"{query['platform']}",
+        markup=False,
+    )
+    table = Table("", "use", "rule", "source", "why", box=None, pad_edge=False)
+    if told["backend"] is not None:
+        table.add_row("[green]takes[/]", use_of(told), told["rule"], told["source"], "")
+    for rejected in told["rejected"]:
+        table.add_row("[dim]not[/]", use_of(rejected), rejected["rule"], rejected["source"], rejected["reason"])
+    out.print(table)
+    out.print(told["reason"], markup=False)
+
+
+def use_of(rule: dict[str, Any]) -> str:
+    """ "backend" or "backend:algorithm", as configuration spells it."""
+    return f"{rule['backend']}:{rule['algorithm']}" if rule["algorithm"] else str(rule["backend"])

@@ -1,0 +1,107 @@
+"""`isthmus info`: what this machine, build and configuration offer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from .. import __version__, launch, layout, machine
+from ..communicator import Communicator
+from .console import out, print_json
+
+_OWN_VARIABLES = ("ISTHMUS_", "OCL_ICD_FILENAMES", "SYCL_", "ONEAPI_DEVICE_SELECTOR", "UR_", "MPI4PY_")
+
+
+def info(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    config: Annotated[str | None, typer.Option(help="Configuration file instead of the usual ones.")] = None,
+) -> None:
+    """Version, machine, backends with the reason of each that is missing, MPI, SYCL devices, rules."""
+    found = collect(config)
+    if as_json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def collect(config: str | None) -> dict[str, Any]:
+    """Everything `info` shows, as data."""
+    with Communicator.all(1, config=config)[0] as communicator:
+        core = communicator.info()
+    return {
+        "version": __version__,
+        "commit": machine.commit(),
+        "machine": machine.describe(),
+        "versions": machine.versions(),
+        "core": core,
+        "mpi": _mpi_families(),
+        "sycl_devices": _sycl_devices(),
+        "environment": {
+            key: value for key, value in sorted(os.environ.items()) if key.startswith(_OWN_VARIABLES)
+        },
+        "package": str(layout.build_folder() or layout.library_folder()),
+    }
+
+
+def _mpi_families() -> dict[str, str]:
+    """Each family's launcher, or why it is not there."""
+    found = {}
+    for family in launch.FAMILIES:
+        try:
+            found[family] = str(launch.launcher(family).executable)
+        except layout.MissingError as missing:
+            found[family] = f"not available: {missing}"
+    return found
+
+
+def _sycl_devices() -> dict[str, Any]:
+    """The devices that the runtime's own lister sees, in the environment that `isthmus run` gives."""
+    try:
+        lister = layout.program("sycl_devices")
+    except layout.MissingError as missing:
+        return {"devices": [], "reason": str(missing)}
+    done = subprocess.run(
+        [str(lister)], env=launch.environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"devices": [], "reason": lines[-1] if lines else f"{lister.name} exited with {done.returncode}"}
+    return {"devices": json.loads(done.stdout), "reason": ""}
+
+
+def _print(found: dict[str, Any]) -> None:
+    block = found["machine"]
+    out.print(f"[bold]Isthmus {found['version']}[/] {found['commit'][:12]}", markup=True)
+    out.print(f"machine   {block['name']}: {block['cpu']}, {block['cores']} cores", markup=False)
+    for gpu in block["gpus"]:
+        out.print(f"          {gpu}", markup=False)
+    out.print(
+        "versions  " + ", ".join(f"{key} {value}" for key, value in found["versions"].items()), markup=False
+    )
+    out.print(f"python    {sys.executable}", markup=False)
+    _print_core(found["core"])
+    _print_rest(found)
+
+
+def _print_core(core: dict[str, Any]) -> None:
+    out.print_json(json.dumps(core))
+
+
+def _print_rest(found: dict[str, Any]) -> None:
+    table = Table("MPI", "launcher", title="MPI", title_justify="left", box=None)
+    for family, where in found["mpi"].items():
+        table.add_row(family, where)
+    out.print(table)
+    devices = found["sycl_devices"]
+    for device in devices["devices"]:
+        out.print(f"SYCL device {device}", markup=False)
+    if devices["reason"]:
+        out.print(f"no SYCL devices: {devices['reason']}", markup=False)
+    for key, value in found["environment"].items():
+        out.print(f"{key}={value}", markup=False)

@@ -1,0 +1,63 @@
+"""Asks a real MPI job about itself: `ask` starts it, and the module's own main is what its ranks run.
+
+A communicator of one process has no MPI, so which backends a job of several processes has is a question
+for such a job.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from .. import launch
+from .console import FAILED, CommandError
+
+_MARK = "isthmus-job-answer:"
+_TIMEOUT_S = 60.0
+
+
+def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = None) -> dict[str, Any]:
+    """The answer of rank 0 of a job of `ranks` processes under MPICH. Raises CommandError with its last words.
+
+    The request is {"explain": keyword arguments of Communicator.explain} or {"info": {}}, and may hold
+    "config", a configuration file.
+    """
+    launcher = launch.launcher("mpich")
+    command = [
+        *launcher.command(ranks, bind=False),
+        sys.executable,
+        "-m",
+        "isthmus.cli.job",
+        json.dumps(request),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env=launch.environment(launcher) | (variables or {}),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"a job of {ranks} ranks under MPICH did not answer in {_TIMEOUT_S:.0f} s") from None
+    for line in done.stdout.splitlines():
+        if line.startswith(_MARK):
+            return json.loads(line.removeprefix(_MARK))
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    raise CommandError(said[-1] if said else f"a job of {ranks} ranks exited with {done.returncode}", FAILED)
+
+
+def _answer(request: dict[str, Any]) -> None:
+    from ..communicator import Communicator
+
+    with Communicator.from_mpi(config=request.get("config"), timeout=_TIMEOUT_S / 2) as communicator:
+        told = communicator.explain(**request["explain"]) if "explain" in request else communicator.info()
+        if communicator.rank == 0:
+            print(_MARK + json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    _answer(json.loads(sys.argv[1]))

@@ -1,0 +1,177 @@
+"""Runs the measurement programs, provider after provider in alternating order, and merges what they say."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .. import launch, layout, machine
+from ..records import Record, Report, merge_rounds, report_from
+from .console import CommandError, note, progress
+
+# Exit statuses of the measurement programs (bench/peer_mpi.cpp says so).
+_CANNOT = 3
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What every provider is asked to measure."""
+
+    collective: str
+    sizes: Sequence[int]
+    dtype: str = "float32"
+    op: str = "sum"
+    check: bool = True
+    min_time_s: float = 0.05
+    timeout_s: float = 120.0
+
+    def arguments(self) -> list[str]:
+        """The command line that all measurement programs share."""
+        return [
+            self.collective,
+            "--sizes",
+            ",".join(str(size) for size in self.sizes),
+            "--dtype",
+            self.dtype,
+            "--op",
+            self.op,
+            "--check" if self.check else "--no-check",
+            "--min-time",
+            str(self.min_time_s),
+            "--timeout",
+            str(self.timeout_s),
+        ]
+
+
+@dataclass(frozen=True)
+class Provider:
+    """One thing to measure: how to start it, and the label of its records ("": its own)."""
+
+    name: str
+    command: tuple[str, ...]
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """All rounds: merged records, the versions that the programs told, and who could not take part."""
+
+    records: list[Record]
+    versions: dict[str, str]
+    skipped: dict[str, str]
+
+
+def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Provider:
+    """Isthmus through the C API, as ranks that MPICH starts. `backend` forces one candidate."""
+    launcher = launch.launcher("mpich")
+    program = str(layout.program("isthmus_bench"))
+    variables = {"ISTHMUS_BACKEND": backend} if backend else {}
+    return Provider(
+        "isthmus heap" if heap else "isthmus",
+        (*launcher.command(ranks), program, *(["--heap"] if heap else [])),
+        variables,
+    )
+
+
+def peer_provider(name: str, ranks: int) -> Provider:
+    """Plain MPI of a family, started by that family's own launcher; set up when absent."""
+    if name == "mpich":
+        return Provider(name, (*launch.launcher(name).command(ranks), str(layout.program("peer_mpi"))))
+    if name in launch.PEERS:
+        launch.ensure_peer(name, note)
+        program = launch.peer_folder(name) / "peer_mpi"
+        return Provider(name, (*launch.launcher(name).command(ranks), str(program)))
+    raise ValueError(f"peer {name!r} is unknown; allowed: mpich, {', '.join(launch.PEERS)}, listing1")
+
+
+def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int) -> Outcome:
+    """Every provider once per round, in an order that turns round: none is always first or last.
+
+    A provider that cannot do what is asked is left out with its reason; one that fails or gives wrong
+    results ends the measurement. Raises CommandError.
+    """
+    results: list[list[Record]] = []
+    versions: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+    with progress() as display:
+        task = display.add_task("", total=rounds * len(providers) * len(sweep.sizes))
+        for index, provider in _turns(providers, rounds):
+            if provider.name in skipped:
+                display.advance(task, len(sweep.sizes))
+                continue
+            display.update(task, description=f"round {index + 1} of {rounds}: {provider.name}")
+            report = _run(provider, sweep, skipped, lambda: display.advance(task))
+            if report is not None:
+                results.append(report.records)
+                versions |= report.versions
+    return Outcome(merge_rounds(results), versions, skipped)
+
+
+def _turns(providers: Sequence[Provider], rounds: int) -> Iterator[tuple[int, Provider]]:
+    for index in range(rounds):
+        for provider in providers if index % 2 == 0 else reversed(providers):
+            yield index, provider
+
+
+def _run(
+    provider: Provider, sweep: Sweep, skipped: dict[str, str], on_point: Callable[[], None]
+) -> Report | None:
+    with tempfile.TemporaryDirectory(prefix="isthmus-bench-") as folder:
+        file = Path(folder) / "report.json"
+        command = [*provider.command, *sweep.arguments(), "--json", str(file)]
+        code, said = _watch(command, os.environ | measured_variables() | provider.variables, on_point)
+        if code == 0:
+            return Report.load(file)
+    reason = said[-1] if said else f"exit status {code}"
+    if code == _CANNOT:
+        skipped[provider.name] = reason
+        return None
+    raise CommandError(
+        f"{provider.name} failed with exit status {code}: {reason} (command: {shlex.join(command)})"
+    )
+
+
+def measured_variables() -> dict[str, str]:
+    """What the measurement programs cannot know: the commit, and the machine's name."""
+    return {"ISTHMUS_BENCH_COMMIT": machine.commit(), "ISTHMUS_BENCH_MACHINE": machine.describe()["name"]}
+
+
+def _watch(
+    command: list[str], environment: dict[str, str], on_point: Callable[[], None]
+) -> tuple[int, list[str]]:
+    """Runs a program in its own process group; every line that begins with a number is a finished point.
+
+    Gives the exit status and what it said on standard error. The group dies with this process' interrupt.
+    """
+    with tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+        try:
+            for line in child.stdout:
+                if line.strip()[:1].isdigit():
+                    on_point()
+            code = child.wait()
+        except BaseException:
+            os.killpg(child.pid, signal.SIGTERM)
+            child.wait()
+            raise
+        errors.seek(0)
+        return code, [line.strip() for line in errors if line.strip()]
+
+
+def report_of(outcome: Outcome, command: str) -> Report:
+    """The report of now, with this machine and checkout."""
+    return report_from(
+        outcome.records,
+        command=command,
+        commit=machine.commit(),
+        machine=machine.describe(),
+        versions=machine.versions() | outcome.versions,
+    )

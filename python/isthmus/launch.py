@@ -1,0 +1,108 @@
+"""Starting programs of several ranks: the launcher of each MPI, and the environment that SYCL needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import layout
+from .layout import MissingError
+
+# MPI families that scripts/setup_peers installs under .peers; mpich is in the environment itself.
+PEERS = ("openmpi", "impi")
+FAMILIES = ("mpich", *PEERS, "system")
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How to start `ranks` ranks of a program: `command(ranks) + [program, ...]`, in `environment()`."""
+
+    family: str
+    executable: Path
+    libraries: Path | None  # must be found before the libraries of other MPI families
+    arguments: tuple[str, ...] = field(default=())
+
+    def command(self, ranks: int, *, bind: bool = True) -> list[str]:
+        """The words before the program. `bind` puts each rank on a core of its own, if there are enough."""
+        if self.family in PEERS:  # their launch scripts bind by the same rule
+            return [str(self.executable), str(ranks)]
+        own_cores = bind and ranks <= len(os.sched_getaffinity(0))
+        binding = ("-bind-to", "core") if own_cores and self.family == "mpich" else ()
+        return [str(self.executable), *self.arguments, *binding, "-n", str(ranks)]
+
+
+def launcher(family: str) -> Launcher:
+    """The launcher of an MPI family. Raises MissingError when it is not installed, ValueError when unknown."""
+    if family == "mpich":
+        folder = layout.environment_folder()
+        return Launcher(family, _existing(folder / "bin" / "mpiexec", "pip install mpich"), folder / "lib")
+    if family in PEERS:
+        folder = peer_folder(family)
+        return Launcher(
+            family, _existing(folder / "launch", f"run scripts/setup_peers {family}"), folder / "lib"
+        )
+    if family == "system":
+        # The environment's own mpiexec may stand first in PATH; the system's is meant.
+        own = str(layout.environment_folder() / "bin")
+        path = os.pathsep.join(part for part in os.environ.get("PATH", "").split(os.pathsep) if part != own)
+        found = shutil.which("mpiexec", path=path)
+        if found is None:
+            raise MissingError("no mpiexec in PATH; install an MPI, or use --mpi mpich")
+        return Launcher(family, Path(found), None)
+    raise ValueError(f"--mpi {family!r} is unknown; allowed: {', '.join(FAMILIES)}")
+
+
+def peer_folder(family: str) -> Path:
+    """Where scripts/setup_peers puts an MPI family. Raises MissingError outside of a checkout."""
+    root = layout.checkout()
+    if root is None:
+        raise MissingError(f"{family} is set up by scripts/setup_peers, which needs a checkout")
+    return root / ".peers" / family
+
+
+def _existing(path: Path, remedy: str) -> Path:
+    if not path.is_file():
+        raise MissingError(f"{path} does not exist; {remedy}")
+    return path
+
+
+def ensure_peer(family: str, announce) -> None:
+    """Installs a peer MPI when it is asked for and absent; `announce` is told first. Raises MissingError."""
+    root = layout.checkout()
+    if (peer_folder(family) / "peer_mpi").is_file() and (peer_folder(family) / "launch").is_file():
+        return
+    announce(f"setting up {family} in .peers/{family} (once, a minute)")
+    done = subprocess.run([str(root / "scripts" / "setup_peers"), family], capture_output=True, text=True)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise MissingError(said[-1] if said else f"scripts/setup_peers {family} failed")
+
+
+def sycl_variables() -> dict[str, str]:
+    """What a SYCL program needs to see the CPU device of the PyPI runtime; {} when it is not installed."""
+    driver = layout.environment_folder() / "lib" / "libintelocl.so"
+    if not driver.is_file():
+        return {}
+    # The wheel's own .icd files hold a placeholder path, so the driver must be named. The cache keeps
+    # kernels that the runtime compiler built (2 s the first time).
+    return {"OCL_ICD_FILENAMES": str(driver), "SYCL_CACHE_PERSISTENT": "1"}
+
+
+def variables(mpi: Launcher | None = None) -> dict[str, str]:
+    """The variables that a started program gets beside the caller's. The caller's own values win,
+    except that the folders of LD_LIBRARY_PATH are put before them."""
+    folders = [layout.library_folder(), layout.environment_folder() / "lib"]
+    if mpi is not None and mpi.libraries is not None:
+        folders.insert(0, mpi.libraries)
+    paths = list(dict.fromkeys(str(folder) for folder in folders))
+    before = os.environ.get("LD_LIBRARY_PATH")
+    added = {key: value for key, value in sycl_variables().items() if key not in os.environ}
+    return added | {"LD_LIBRARY_PATH": os.pathsep.join([*paths, *([before] if before else [])])}
+
+
+def environment(mpi: Launcher | None = None) -> dict[str, str]:
+    """The whole environment of a started program."""
+    return os.environ | variables(mpi)

@@ -1,0 +1,82 @@
+"""What this machine and this checkout are: the machine, commit and versions blocks of reports."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from . import layout
+
+
+def cpu_model() -> str:
+    """The processor's name, "unknown" where the system does not tell."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "unknown"
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else "unknown"
+
+
+def gpu_models() -> list[str]:
+    """Names of the NVIDIA GPUs by the driver's own list, [] without one."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    names = []
+    for information in sorted(folder.glob("*/information")) if folder.is_dir() else []:
+        found = re.search(r"^Model:\s*(.+)$", information.read_text(), re.MULTILINE)
+        if found:
+            names.append(found[1].strip())
+    return names
+
+
+def machine_name(cores: int, gpus: list[str]) -> str:
+    """The short name in dated result files: cpu4, h200x2."""
+    if not gpus:
+        return f"cpu{cores}"
+    kind = re.sub(r"[^a-z0-9]+", "", gpus[0].lower().replace("nvidia", "").split()[0])
+    return f"{kind}x{len(gpus)}"
+
+
+def describe() -> dict[str, Any]:
+    """The machine block of a report."""
+    cores, gpus = os.cpu_count() or 1, gpu_models()
+    return {"name": machine_name(cores, gpus), "cpu": cpu_model(), "cores": cores, "gpus": gpus}
+
+
+def commit() -> str:
+    """The checkout's commit, with "-dirty" when files differ from it; "" outside of a checkout."""
+    root = layout.checkout()
+    if root is None:
+        return ""
+    try:
+        head = _git(root, "rev-parse", "HEAD")
+        return head + ("-dirty" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a host run depends on, as far as it is installed."""
+    from . import __version__
+
+    found = {"isthmus": __version__}
+    for key, package in (
+        ("mpich", "mpich"),
+        ("sycl", "dpcpp-cpp-rt"),
+        ("mpi4py", "mpi4py"),
+        ("numpy", "numpy"),
+    ):
+        try:
+            found[key] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

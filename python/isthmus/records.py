@@ -1,0 +1,171 @@
+"""The one record format of measurements (docs/architecture.md, "Measurements"), validated.
+
+`isthmus bench`, `isthmus demo`, `make gpu-check` and every benchmark write a `Report`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class TimeUs(BaseModel):
+    """Microseconds over the samples of the maximum over ranks."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min: float = Field(ge=0)
+    median: float = Field(ge=0)
+    max: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> TimeUs:
+        if not self.min <= self.median <= self.max:
+            raise ValueError(f"min {self.min} <= median {self.median} <= max {self.max} does not hold")
+        return self
+
+
+class Record(BaseModel):
+    """One measured point. Fields that a topic adds (m, k, n, view, step_ms, ...) are kept as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    collective: str
+    dtype: str
+    op: str | None = None
+    bytes: int = Field(ge=0, description="of the buffer that nccl-tests calls size; allgather: per rank")
+    ranks: int = Field(ge=1)
+    provider: str = Field(min_length=1)
+    backend: str = ""
+    reason: str = ""
+    mode: str = "host"
+    time_us: TimeUs
+    algbw_gbs: float = Field(ge=0)
+    busbw_gbs: float = Field(ge=0)
+    wrong: int | None = Field(default=None, ge=0, description="elements that differ; None: not checked")
+
+    @property
+    def point(self) -> tuple[str, str, str | None, int, int]:
+        """What was measured, whoever measured it."""
+        return (self.collective, self.dtype, self.op, self.bytes, self.ranks)
+
+    @property
+    def path(self) -> tuple[str, str]:
+        """Who measured it: provider and mode."""
+        return (self.provider, self.mode)
+
+
+class Machine(BaseModel):
+    """Where it was measured; `name` is cpu4, h200x2, ..."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(min_length=1)
+    cpu: str
+    cores: int = Field(ge=1)
+    gpus: list[str] = Field(default_factory=list)
+
+
+class Report(BaseModel):
+    """A file of measurements."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    format: Literal[1] = Field(default=1, alias="schema")
+    date: datetime
+    commit: str
+    command: str
+    machine: Machine
+    versions: dict[str, str]
+    records: list[Record]
+
+    @classmethod
+    def load(cls, path: Path | str) -> Report:
+        """Reads and validates a file. Raises ValueError that names the file and the first bad field."""
+        try:
+            return cls.model_validate_json(Path(path).read_bytes())
+        except ValidationError as failure:
+            first = failure.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "document"
+            raise ValueError(f"{path}: {where}: {first['msg']}") from None
+
+    def save(self, path: Path | str) -> None:
+        """Writes the file, making its folder."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(self.to_json() + "\n")
+
+    def to_json(self) -> str:
+        """The file's text; fields that a record does not have are left out."""
+        return self.model_dump_json(by_alias=True, exclude_none=True, indent=1)
+
+
+def utc_now() -> datetime:
+    """Now, to the second, as reports write it."""
+    return datetime.now(timezone.utc).replace(microsecond=0)
+
+
+def merge_rounds(rounds: Iterable[Iterable[Record]]) -> list[Record]:
+    """One record for each path and point: the median of the rounds' medians, extremes over all rounds.
+
+    Bandwidths follow the merged median; wrong elements add up. `round_medians_us` keeps each round's.
+    The order is that of first appearance.
+    """
+    groups: dict[tuple, list[Record]] = {}
+    for records in rounds:
+        for record in records:
+            groups.setdefault((record.path, record.point), []).append(record)
+    return [_merged(group) for group in groups.values()]
+
+
+def _merged(group: list[Record]) -> Record:
+    medians = [record.time_us.median for record in group]
+    median = statistics.median(medians)
+    first = group[0]
+    scale = first.time_us.median / median if median else 1.0
+    checked = [record.wrong for record in group if record.wrong is not None]
+    return first.model_copy(
+        update={
+            "time_us": TimeUs(
+                min=min(record.time_us.min for record in group),
+                median=median,
+                max=max(record.time_us.max for record in group),
+            ),
+            "algbw_gbs": first.algbw_gbs * scale,
+            "busbw_gbs": first.busbw_gbs * scale,
+            "wrong": sum(checked) if checked else None,
+            "round_medians_us": medians,
+        }
+    )
+
+
+def best_peers(records: Iterable[Record], own: str = "isthmus") -> dict[tuple, Record]:
+    """For each point the fastest record of another provider, by median."""
+    best: dict[tuple, Record] = {}
+    for record in records:
+        if record.provider == own:
+            continue
+        known = best.get(record.point)
+        if known is None or record.time_us.median < known.time_us.median:
+            best[record.point] = record
+    return best
+
+
+def report_from(
+    records: list[Record], *, command: str, commit: str, machine: dict[str, Any], versions: dict[str, str]
+) -> Report:
+    """A report of now."""
+    return Report(
+        schema=1,
+        date=utc_now(),
+        commit=commit,
+        command=command,
+        machine=Machine.model_validate(machine),
+        versions=versions,
+        records=records,
+    )

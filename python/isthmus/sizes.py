@@ -1,0 +1,45 @@
+"""Byte sizes as text, in the spelling of the configuration and of the benchmark programs."""
+
+from __future__ import annotations
+
+import re
+
+_SHIFT = {"": 0, "K": 10, "M": 20, "G": 30}
+
+
+def parse_size(text: str) -> int:
+    """ "8", "4K", "128M", "1G" (powers of 1024) as bytes. Raises ValueError."""
+    found = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
+    if not found:
+        raise ValueError(f"size {text!r} must be bytes, written as 8, 4K, 128M or 1G")
+    return int(found[1]) << _SHIFT[found[2]]
+
+
+def parse_sizes(text: str) -> list[int]:
+    """ "8:128M" doubles from the first to the second; "8,1K,1M" is a list. Raises ValueError."""
+    if ":" in text:
+        first, _, last = text.partition(":")
+        size, end, sizes = parse_size(first), parse_size(last), []
+        while 0 < size <= end:
+            sizes.append(size)
+            size *= 2
+    else:
+        sizes = [parse_size(item) for item in text.split(",")]
+    if not sizes:
+        raise ValueError(f"sizes {text!r} hold no size; write FIRST:LAST or a list")
+    return sizes
+
+
+def format_size(size: int) -> str:
+    """The shortest text that parse_size reads back."""
+    for unit in ("G", "M", "K"):
+        if size and size % (1 << _SHIFT[unit]) == 0:
+            return f"{size >> _SHIFT[unit]}{unit}"
+    return str(size)
+
+
+def format_us(value: float) -> str:
+    """Microseconds with three or four significant digits."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 100 else f"{value:.2f}"

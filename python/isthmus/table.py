@@ -1,0 +1,110 @@
+"""THE TABLE (include/isthmus/collectives.def) as Python data.
+
+The enumerations and rows come from the compiled module, which is generated from the same file, so
+names and rules are never typed twice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import _isthmus
+from ._isthmus import Collective, Datatype, Platform, ReductionOp, Status
+
+__all__ = [
+    "COLLECTIVES",
+    "DATATYPES",
+    "Collective",
+    "CollectiveRow",
+    "Datatype",
+    "DatatypeRow",
+    "Platform",
+    "ReductionOp",
+    "Status",
+    "collective",
+    "count_of_bytes",
+    "datatype",
+    "has_rank_blocks",
+    "platform",
+    "reduction_op",
+]
+
+
+class CollectiveRow(NamedTuple):
+    """One collective; collectives.def explains the columns."""
+
+    collective: Collective
+    peer: str  # NONE | ROOT | PEER
+    reduces: bool
+    send_at: str  # NOWHERE | ROOT | ALL
+    send_extent: str  # NOTHING | COUNT | COUNT_X_SIZE | COUNTS
+    recv_at: str
+    recv_extent: str
+    in_place: str  # NEVER | SAME | RECV_BLOCK | SEND_BLOCK
+
+    @property
+    def name(self) -> str:
+        return self.collective.name
+
+
+class DatatypeRow(NamedTuple):
+    """One datatype: its size in bytes and its kind (SIGNED, UNSIGNED, FLOATING)."""
+
+    datatype: Datatype
+    bytes: int
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return self.datatype.name
+
+
+COLLECTIVES = {row.name: row for row in (CollectiveRow(*columns) for columns in _isthmus.COLLECTIVE_ROWS)}
+DATATYPES = {row.name: row for row in (DatatypeRow(*columns) for columns in _isthmus.DATATYPE_ROWS)}
+
+
+def _named(kind: type, what: str, value):
+    """The member of `kind` that `value` is or names."""
+    if isinstance(value, kind):
+        return value
+    try:
+        return kind[str(value)]
+    except KeyError:
+        allowed = ", ".join(member.name for member in kind)
+        raise ValueError(f"{what} {value!r} is unknown; allowed: {allowed}") from None
+
+
+def collective(value: Collective | str) -> Collective:
+    """The collective of that name. Raises ValueError that lists the allowed ones."""
+    return _named(Collective, "collective", value)
+
+
+def datatype(value: Datatype | str) -> Datatype:
+    """The datatype of that name. Raises ValueError that lists the allowed ones."""
+    return _named(Datatype, "dtype", value)
+
+
+def reduction_op(value: ReductionOp | str) -> ReductionOp:
+    """The reduction operation of that name. Raises ValueError that lists the allowed ones."""
+    return _named(ReductionOp, "op", value)
+
+
+def platform(value: Platform | str) -> Platform:
+    """The platform of that name. Raises ValueError that lists the allowed ones."""
+    return _named(Platform, "platform", value)
+
+
+def has_rank_blocks(name: str) -> bool:
+    """Whether `bytes` of a record or a rule cover a block for each rank (all but allgather's, whose
+    bytes are per rank)."""
+    row = COLLECTIVES[name]
+    return name != "allgather" and "COUNT_X_SIZE" in (row.send_extent, row.recv_extent)
+
+
+def count_of_bytes(name: str, size_bytes: int, dtype: Datatype | str, ranks: int) -> int:
+    """The C ABI's `count` for a size in bytes; a size below one element per block gives one."""
+    if COLLECTIVES[name].send_extent == COLLECTIVES[name].recv_extent == "NOTHING":
+        return 0
+    item_bytes = DATATYPES[datatype(dtype).name].bytes
+    per_count = item_bytes * (ranks if has_rank_blocks(name) else 1)
+    return max(1, size_bytes // per_count) if size_bytes else 0
