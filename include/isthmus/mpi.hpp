@@ -1,0 +1,249 @@
+// Isthmus on the user's own MPI: header-only, C++17. This file includes <mpi.h> and hands the core a table
+// of functions compiled against it, so MPICH, Open MPI and Intel MPI all work with one libisthmus.
+//
+//   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+//   isthmus_communicator communicator = isthmus::mpi::create(MPI_COMM_WORLD);
+//   isthmus_allreduce(send, recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator, nullptr);
+//   isthmus_communicator_destroy(communicator);
+//   MPI_Finalize();
+//
+// Threads. Calls follow the thread level that MPI was initialised with: below MPI_THREAD_SERIALIZED only
+// the main thread may use communicators that were created here; below MPI_THREAD_MULTIPLE no two threads
+// may be inside MPI at the same time. Isthmus reports a breach as ISTHMUS_ERROR_INVALID_USAGE.
+//
+// Counts. With MPI 4 the calls with 64-bit counts are used. With an older MPI (Open MPI 5 is MPI 3.1)
+// counts above INT_MAX are split or described by a derived type; counts or displacements above INT_MAX in
+// allgatherv, gatherv, scatterv and alltoallv fail there with MPI_ERR_COUNT, never truncated.
+//
+// Arithmetic. float16, bfloat16 and float8 are combined in float32 and rounded at every step of MPI's
+// reduction. Every other type is reduced by MPI itself, except min and max of floating types (NaN).
+#ifndef ISTHMUS_MPI_HPP
+#define ISTHMUS_MPI_HPP
+
+#include <isthmus/mpi/collectives.hpp>
+#include <isthmus/mpi_table.h>
+
+#include <list>
+#include <mutex>
+#include <string>
+#if __cplusplus >= 202002L
+#include <isthmus/error.hpp>
+#else
+#include <stdexcept>
+#endif
+
+namespace isthmus::mpi {
+
+namespace detail {
+
+// C++20 programs get Isthmus' own exception, which needs std::source_location.
+#if __cplusplus >= 202002L
+[[noreturn]] inline void raise(isthmus_status status, const std::string& message, const std::string& hint) {
+  throw isthmus::detail::make_exception({status, message, hint});
+}
+inline void throw_if_failed(isthmus_status status) { isthmus::detail::check(status); }
+#else
+[[noreturn]] inline void raise(isthmus_status, const std::string& message, const std::string& hint) {
+  throw std::runtime_error("isthmus: " + message + "; hint: " + hint);
+}
+inline void throw_if_failed(isthmus_status status) {
+  if (status == ISTHMUS_SUCCESS) return;
+  isthmus_error_info info;
+  isthmus_last_error(&info);
+  raise(status, info.message, info.hint);
+}
+#endif
+
+// No exception may pass through the C function pointers of the table.
+template <typename Function>
+int guarded(Function&& function) noexcept {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return MPI_ERR_NO_MEM;
+  } catch (...) {
+    return MPI_ERR_INTERN;
+  }
+}
+
+inline int error_string(int code, char* text, std::size_t capacity) {
+  char whole[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  const int failed = MPI_Error_string(code, whole, &length);
+  if (capacity == 0) return failed;
+  const std::size_t kept = std::min(capacity - 1, static_cast<std::size_t>(length));
+  std::memcpy(text, whole, kept);
+  text[kept] = '\0';
+  return failed;
+}
+
+// A new communicator reports errors instead of ending the program.
+inline int adopt(int code, MPI_Comm comm, isthmus_mpi_comm* handle) {
+  *handle = nullptr;
+  if (code != MPI_SUCCESS || comm == MPI_COMM_NULL) return code;
+  *handle = to_handle(comm);
+  return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+}
+
+inline int comm_dup(isthmus_mpi_comm comm, isthmus_mpi_comm* duplicate) {
+  MPI_Comm made = MPI_COMM_NULL;
+  const int code = MPI_Comm_dup(to_comm(comm), &made);
+  return adopt(code, made, duplicate);
+}
+
+inline int comm_split(isthmus_mpi_comm comm, int color, int key, isthmus_mpi_comm* part) {
+  MPI_Comm made = MPI_COMM_NULL;
+  const int code = MPI_Comm_split(to_comm(comm), color < 0 ? MPI_UNDEFINED : color, key, &made);
+  return adopt(code, made, part);
+}
+
+// MPI has freed everything itself once it is finalised.
+inline int comm_free(isthmus_mpi_comm comm) {
+  int finalized = 0;
+  if (const int code = MPI_Finalized(&finalized); code != MPI_SUCCESS || finalized) return code;
+  MPI_Comm native = to_comm(comm);
+  return MPI_Comm_free(&native);
+}
+
+// A send or receive that was started; more than one request where its count had to be split.
+struct pending {
+  std::vector<MPI_Request> requests;
+};
+
+inline int start_pieces(const job& job, pending& started) {
+  const bool sends = job.asked.collective == ISTHMUS_SEND;
+  if (!sends && job.asked.collective != ISTHMUS_RECV) return MPI_ERR_ARG;
+  return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
+    MPI_Request& request = started.requests.emplace_back(MPI_REQUEST_NULL);
+    return sends ? native::start_send(/*buf*/ job.send_at(first), count, job.type, /*dest*/ job.asked.root,
+                                      payload_tag, job.comm, &request)
+                 : native::start_recv(/*buf*/ job.recv_at(first), count, job.type, /*source*/ job.asked.root,
+                                      payload_tag, job.comm, &request);
+  });
+}
+
+inline int start(isthmus_mpi_comm comm, const isthmus_operation* operation, void** request) {
+  *request = nullptr;
+  return guarded([&] {
+    auto started = std::make_unique<pending>();
+    const job job{*operation, to_comm(comm), vocabulary::get().datatype(operation->datatype),
+                  bytes_of(operation->datatype), /*rank*/ -1};
+    const int code = start_pieces(job, *started);
+    if (code == MPI_SUCCESS) {
+      *request = started.release();
+      return code;
+    }
+    for (MPI_Request& piece : started->requests) {
+      if (piece == MPI_REQUEST_NULL) continue;
+      MPI_Cancel(&piece);
+      MPI_Request_free(&piece);
+    }
+    return code;
+  });
+}
+
+inline int test(void** request, int* done) {
+  auto* started = static_cast<pending*>(*request);
+  const int code = MPI_Testall(static_cast<int>(started->requests.size()), started->requests.data(), done,
+                               MPI_STATUSES_IGNORE);
+  if (code != MPI_SUCCESS || *done) {
+    delete started;
+    *request = nullptr;
+  }
+  return code;
+}
+
+inline const char* library() {
+  static const std::string first_line = [] {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    const std::string whole(text, static_cast<std::size_t>(length));
+    return whole.substr(0, whole.find_first_of("\n\r"));
+  }();
+  return first_line.c_str();
+}
+
+inline std::string text_of(int code) {
+  char text[MPI_MAX_ERROR_STRING];
+  error_string(code, text, sizeof text);
+  return text;
+}
+
+inline int thread_level_number(int native_level) {
+  if (native_level == MPI_THREAD_MULTIPLE) return 3;
+  if (native_level == MPI_THREAD_SERIALIZED) return 2;
+  return native_level == MPI_THREAD_FUNNELED ? 1 : 0;
+}
+
+}  // namespace detail
+
+// The table for `comm`, which stays the caller's and is only used to make duplicates. Throws
+// isthmus::exception (before C++20: std::runtime_error) when MPI is not running or cannot make Isthmus'
+// types. Thread safety: as MPI.
+inline isthmus_mpi_table table(MPI_Comm comm) {
+  int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (!initialized) detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI is not initialised", "call MPI_Init_thread first");
+  if (finalized)
+    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI has been finalised", "make communicators before MPI_Finalize");
+  if (comm == MPI_COMM_NULL)
+    detail::raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm is MPI_COMM_NULL", "pass a communicator that holds this rank");
+  if (const int code = detail::vocabulary::get().error(); code != MPI_SUCCESS)
+    detail::raise(ISTHMUS_ERROR_BACKEND, "MPI cannot make Isthmus' datatypes and operations: " + detail::text_of(code),
+                  "the MPI library refused; its text says why");
+  MPI_Query_thread(&level);
+
+  isthmus_mpi_table result{};
+  result.struct_bytes = sizeof result;
+  result.magic = ISTHMUS_MPI_TABLE_MAGIC;
+  result.comm = detail::to_handle(comm);
+  result.library = detail::library();
+  result.thread_level = detail::thread_level_number(level);
+  result.can_large_counts = detail::native::large_counts;
+  result.is_main_thread = [](int* flag) { return MPI_Is_thread_main(flag); };
+  result.error_string = detail::error_string;
+  result.comm_rank = [](isthmus_mpi_comm c, int* rank) { return MPI_Comm_rank(detail::to_comm(c), rank); };
+  result.comm_size = [](isthmus_mpi_comm c, int* size) { return MPI_Comm_size(detail::to_comm(c), size); };
+  result.comm_dup = detail::comm_dup;
+  result.comm_split = detail::comm_split;
+  result.comm_free = detail::comm_free;
+  result.comm_abort = [](isthmus_mpi_comm c, int code) { return MPI_Abort(detail::to_comm(c), code); };
+  result.collective = [](isthmus_mpi_comm c, const isthmus_operation* operation) {
+    return detail::guarded([&] { return detail::make_job_and_run(detail::to_comm(c), *operation); });
+  };
+  result.start = detail::start;
+  result.test = detail::test;
+  return result;
+}
+
+// The same, kept until the process ends: communicators refer to their table as long as they live, which
+// may be longer than any scope of the caller. One table for each MPI_Comm handle value.
+inline const isthmus_mpi_table* lasting_table(MPI_Comm comm) {
+  static std::mutex mutex;
+  static auto& tables = *new std::list<isthmus_mpi_table>;  // never destroyed: used until the very end
+  const isthmus_mpi_table wanted = table(comm);
+  const std::lock_guard<std::mutex> lock(mutex);
+  for (const isthmus_mpi_table& known : tables)
+    if (known.comm == wanted.comm) return &known;
+  return &tables.emplace_back(wanted);
+}
+
+// Makes `*communicator` from the ranks of `comm`: collective, blocks until all have called. Returns what
+// isthmus_communicator_create_mpi returns; throws as `table` does. `options` may be null.
+inline isthmus_status create(MPI_Comm comm, const isthmus_communicator_options* options,
+                             isthmus_communicator* communicator) {
+  return isthmus_communicator_create_mpi(lasting_table(comm), options, communicator);
+}
+
+// The same, throwing what the core reports.
+inline isthmus_communicator create(MPI_Comm comm, const isthmus_communicator_options* options = nullptr) {
+  isthmus_communicator communicator = nullptr;
+  detail::throw_if_failed(create(comm, options, &communicator));
+  return communicator;
+}
+
+}  // namespace isthmus::mpi
+
+#endif

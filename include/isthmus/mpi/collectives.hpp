@@ -1,0 +1,347 @@
+// Part of isthmus/mpi.hpp: one MPI call (or a few, where counts must be split) for each collective of
+// THE TABLE. All functions return MPI_SUCCESS or MPI's error code.
+#ifndef ISTHMUS_MPI_COLLECTIVES_HPP
+#define ISTHMUS_MPI_COLLECTIVES_HPP
+
+#include <isthmus/mpi/native.hpp>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace isthmus::mpi::detail {
+
+inline constexpr int payload_tag = 0;  // the communicator is Isthmus' own duplicate
+
+// One operation with its MPI words looked up.
+struct job {
+  const isthmus_operation& asked;
+  MPI_Comm comm;
+  MPI_Datatype type;
+  std::uint64_t element_bytes;
+  int rank;
+
+  bool is_root() const { return rank == asked.root; }
+  const char* send_at(std::uint64_t element) const {
+    return static_cast<const char*>(asked.send_buf) + element * element_bytes;
+  }
+  char* recv_at(std::uint64_t element) const {
+    return static_cast<char*>(asked.recv_buf) + element * element_bytes;
+  }
+  // The own block of `count` elements in a buffer of one block for each rank.
+  std::uint64_t own_block() const { return static_cast<std::uint64_t>(rank) * asked.count; }
+  MPI_Op op() const { return vocabulary::get().op(asked.datatype, asked.op); }
+};
+
+// Calls `step(first, count)` over [0, count) in pieces that MPI can take; once where counts are 64-bit.
+template <typename Step>
+int in_pieces(std::uint64_t count, Step&& step) {
+  std::uint64_t first = 0;
+  do {
+    const std::uint64_t piece = std::min(count - first, native::count_limit);
+    if (const int code = step(first, static_cast<native::count>(piece)); code != MPI_SUCCESS) return code;
+    first += piece;
+  } while (first < count);
+  return MPI_SUCCESS;
+}
+
+// `count` elements as (count, type), or as one element of a type of exactly that many where the count
+// does not fit: the gather family must stay one call, because MPI places the blocks.
+class block {
+ public:
+  block(std::uint64_t count, MPI_Datatype element) : m_count(static_cast<native::count>(count)), m_type(element) {
+    if (count <= native::count_limit) return;
+    m_owned = true;
+    m_count = 1;
+    m_error = build(count, element);
+  }
+  ~block() {
+    if (m_owned && m_type != MPI_DATATYPE_NULL) MPI_Type_free(&m_type);
+  }
+  block(const block&) = delete;
+  block& operator=(const block&) = delete;
+
+  int error() const { return m_error; }
+  native::count count() const { return m_count; }
+  MPI_Datatype type() const { return m_type; }
+
+ private:
+  int build(std::uint64_t count, MPI_Datatype element) {
+    const auto limit = static_cast<int>(std::min<std::uint64_t>(native::count_limit, INT_MAX));
+    const auto whole = count / static_cast<std::uint64_t>(limit);
+    const auto rest = static_cast<int>(count % static_cast<std::uint64_t>(limit));
+    m_type = MPI_DATATYPE_NULL;
+    if (whole > INT_MAX) return MPI_ERR_COUNT;
+    MPI_Aint lower = 0, element_extent = 0;
+    MPI_Datatype chunk = MPI_DATATYPE_NULL, body = MPI_DATATYPE_NULL;
+    int code = MPI_Type_get_extent(element, &lower, &element_extent);
+    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(limit, element, &chunk);
+    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(static_cast<int>(whole), chunk, &body);
+    if (code == MPI_SUCCESS) {
+      const int lengths[] = {1, rest};
+      const MPI_Aint places[] = {0, element_extent * limit * static_cast<MPI_Aint>(whole)};
+      const MPI_Datatype types[] = {body, element};
+      code = MPI_Type_create_struct(rest == 0 ? 1 : 2, lengths, places, types, &m_type);
+    }
+    if (code == MPI_SUCCESS) code = MPI_Type_commit(&m_type);
+    if (chunk != MPI_DATATYPE_NULL) MPI_Type_free(&chunk);
+    if (body != MPI_DATATYPE_NULL) MPI_Type_free(&body);
+    return code;
+  }
+
+  native::count m_count;
+  MPI_Datatype m_type;
+  bool m_owned = false;
+  int m_error = MPI_SUCCESS;
+};
+
+// Counts or displacements in MPI's type; no allocation up to 64 ranks. `fits` is false where a value
+// cannot be said in that type. `values` may be null where MPI does not read it.
+template <typename Native>
+class converted {
+ public:
+  converted(const std::uint64_t* values, int size) : m_given(values != nullptr) {
+    if (!m_given) return;
+    Native* target = m_inline.data();
+    if (static_cast<std::size_t>(size) > m_inline.size()) {
+      m_long.resize(static_cast<std::size_t>(size));
+      target = m_long.data();
+    }
+    for (int i = 0; i < size; ++i) {
+      m_fits = m_fits && values[i] <= native::count_limit;
+      target[i] = static_cast<Native>(values[i]);
+    }
+  }
+  bool fits() const { return m_fits; }
+  const Native* data() const { return !m_given ? nullptr : m_long.empty() ? m_inline.data() : m_long.data(); }
+
+ private:
+  bool m_given, m_fits = true;
+  std::array<Native, 64> m_inline;
+  std::vector<Native> m_long;
+};
+
+// Counts and displacements of one side of a v-collective.
+struct layout {
+  converted<native::count> counts;
+  converted<native::displacement> displs;
+  layout(const std::uint64_t* counts, const std::uint64_t* displs, int size)
+      : counts(counts, size), displs(displs, size) {}
+  bool fits() const { return counts.fits() && displs.fits(); }
+};
+
+inline int broadcast(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  // MPI has one buffer: the root sends from its own and fills its receive buffer while others go on.
+  void* buffer = job.is_root() ? const_cast<void*>(asked.send_buf) : asked.recv_buf;
+  const int code = in_pieces(asked.count, [&](std::uint64_t first, native::count count) {
+    return native::broadcast(/*buffer*/ static_cast<char*>(buffer) + first * job.element_bytes, count, job.type,
+                             asked.root, job.comm);
+  });
+  if (code == MPI_SUCCESS && job.is_root() && asked.recv_buf != asked.send_buf && asked.count > 0)
+    std::memcpy(asked.recv_buf, asked.send_buf, asked.count * job.element_bytes);
+  return code;
+}
+
+inline int reduce(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  const bool in_place = job.is_root() && asked.send_buf == asked.recv_buf;
+  return in_pieces(asked.count, [&](std::uint64_t first, native::count count) {
+    return native::reduce(/*sendbuf*/ in_place ? MPI_IN_PLACE : job.send_at(first),
+                          /*recvbuf*/ job.is_root() ? job.recv_at(first) : nullptr, count, job.type, job.op(),
+                          asked.root, job.comm);
+  });
+}
+
+inline int allreduce(const job& job) {
+  const bool in_place = job.asked.send_buf == job.asked.recv_buf;
+  return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
+    return native::allreduce(/*sendbuf*/ in_place ? MPI_IN_PLACE : job.send_at(first),
+                             /*recvbuf*/ job.recv_at(first), count, job.type, job.op(), job.comm);
+  });
+}
+
+// Pieces of a block are not contiguous over the blocks, so a split runs as one reduce to each rank.
+inline int reduce_scatter_in_pieces(const job& job, int size) {
+  for (int root = 0; root < size; ++root) {
+    const std::uint64_t at = static_cast<std::uint64_t>(root) * job.asked.count;
+    const bool mine = root == job.rank, in_place = mine && job.recv_at(0) == job.send_at(at);
+    const int code = in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
+      return native::reduce(/*sendbuf*/ in_place ? MPI_IN_PLACE : job.send_at(at + first),
+                            /*recvbuf*/ mine ? job.recv_at(first) : nullptr, count, job.type, job.op(), root,
+                            job.comm);
+    });
+    if (code != MPI_SUCCESS) return code;
+  }
+  return MPI_SUCCESS;
+}
+
+inline int reduce_scatter(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  int size = 0;
+  if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
+  if (asked.count > native::count_limit) return reduce_scatter_in_pieces(job, size);
+  // MPI_IN_PLACE would put the result into the first block of the whole buffer; THE TABLE wants it in the
+  // own block, so the result takes a detour.
+  const bool in_place = asked.recv_buf == job.send_at(job.own_block()) && asked.count > 0;
+  const std::uint64_t bytes = asked.count * job.element_bytes;
+  const std::unique_ptr<char[]> detour(in_place ? new char[bytes] : nullptr);
+  const int code =
+      native::reduce_scatter(/*sendbuf*/ asked.send_buf, /*recvbuf*/ in_place ? detour.get() : asked.recv_buf,
+                             static_cast<native::count>(asked.count), job.type, job.op(), job.comm);
+  if (code == MPI_SUCCESS && in_place) std::memcpy(asked.recv_buf, detour.get(), bytes);
+  return code;
+}
+
+inline int allgather(const job& job) {
+  const bool in_place = job.asked.send_buf == job.recv_at(job.own_block());
+  const block own(job.asked.count, job.type);
+  if (own.error() != MPI_SUCCESS) return own.error();
+  return native::allgather(/*sendbuf*/ in_place ? MPI_IN_PLACE : job.asked.send_buf, own.count(), own.type(),
+                           /*recvbuf*/ job.asked.recv_buf, own.count(), own.type(), job.comm);
+}
+
+inline int allgatherv(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  int size = 0;
+  if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
+  const layout recv(asked.recv_counts, asked.recv_displs, size);
+  if (!recv.fits() || asked.count > native::count_limit) return MPI_ERR_COUNT;
+  const bool in_place = asked.send_buf == job.recv_at(asked.recv_displs[job.rank]);
+  return native::allgatherv(/*sendbuf*/ in_place ? MPI_IN_PLACE : asked.send_buf,
+                            static_cast<native::count>(asked.count), job.type, /*recvbuf*/ asked.recv_buf,
+                            recv.counts.data(), recv.displs.data(), job.type, job.comm);
+}
+
+inline int gather(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  const bool in_place = job.is_root() && asked.send_buf == job.recv_at(job.own_block());
+  const block own(asked.count, job.type);
+  if (own.error() != MPI_SUCCESS) return own.error();
+  return native::gather(/*sendbuf*/ in_place ? MPI_IN_PLACE : asked.send_buf, own.count(), own.type(),
+                        /*recvbuf*/ job.is_root() ? asked.recv_buf : nullptr, own.count(), own.type(), asked.root,
+                        job.comm);
+}
+
+inline int gatherv(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  int size = 0;
+  if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
+  const bool root = job.is_root();
+  const layout recv(root ? asked.recv_counts : nullptr, root ? asked.recv_displs : nullptr, size);
+  if (!recv.fits() || asked.count > native::count_limit) return MPI_ERR_COUNT;
+  const bool in_place = root && asked.send_buf == job.recv_at(asked.recv_displs[job.rank]);
+  return native::gatherv(/*sendbuf*/ in_place ? MPI_IN_PLACE : asked.send_buf,
+                         static_cast<native::count>(asked.count), job.type,
+                         /*recvbuf*/ root ? asked.recv_buf : nullptr, recv.counts.data(), recv.displs.data(),
+                         job.type, asked.root, job.comm);
+}
+
+inline int scatter(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  const bool in_place = job.is_root() && asked.recv_buf == job.send_at(job.own_block());
+  const block own(asked.count, job.type);
+  if (own.error() != MPI_SUCCESS) return own.error();
+  return native::scatter(/*sendbuf*/ job.is_root() ? asked.send_buf : nullptr, own.count(), own.type(),
+                         /*recvbuf*/ in_place ? MPI_IN_PLACE : asked.recv_buf, own.count(), own.type(), asked.root,
+                         job.comm);
+}
+
+inline int scatterv(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  int size = 0;
+  if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
+  const bool root = job.is_root();
+  const layout send(root ? asked.send_counts : nullptr, root ? asked.send_displs : nullptr, size);
+  if (!send.fits() || asked.count > native::count_limit) return MPI_ERR_COUNT;
+  const bool in_place = root && asked.recv_buf == job.send_at(asked.send_displs[job.rank]);
+  return native::scatterv(/*sendbuf*/ root ? asked.send_buf : nullptr, send.counts.data(), send.displs.data(),
+                          job.type, /*recvbuf*/ in_place ? MPI_IN_PLACE : asked.recv_buf,
+                          static_cast<native::count>(asked.count), job.type, asked.root, job.comm);
+}
+
+// What an in-place alltoall sends. MPI_IN_PLACE changes the algorithm and so must be given by all ranks or
+// none, which a rank cannot know; a copy of the own contribution makes every rank call the same.
+inline std::unique_ptr<char[]> copy_of(const void* data, std::uint64_t bytes) {
+  std::unique_ptr<char[]> copy(new char[bytes]);
+  if (bytes > 0) std::memcpy(copy.get(), data, bytes);
+  return copy;
+}
+
+inline int alltoall(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  int size = 0;
+  if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
+  const block each(asked.count, job.type);
+  if (each.error() != MPI_SUCCESS) return each.error();
+  std::unique_ptr<char[]> copy;
+  if (asked.send_buf == asked.recv_buf)
+    copy = copy_of(asked.send_buf, asked.count * static_cast<std::uint64_t>(size) * job.element_bytes);
+  return native::alltoall(/*sendbuf*/ copy ? copy.get() : asked.send_buf, each.count(), each.type(),
+                          /*recvbuf*/ asked.recv_buf, each.count(), each.type(), job.comm);
+}
+
+inline int alltoallv(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  int size = 0;
+  if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
+  const layout send(asked.send_counts, asked.send_displs, size);
+  const layout recv(asked.recv_counts, asked.recv_displs, size);
+  if (!send.fits() || !recv.fits()) return MPI_ERR_COUNT;
+  std::unique_ptr<char[]> copy;
+  if (asked.send_buf == asked.recv_buf) {
+    std::uint64_t end = 0;
+    for (int r = 0; r < size; ++r) end = std::max(end, asked.send_displs[r] + asked.send_counts[r]);
+    copy = copy_of(asked.send_buf, end * job.element_bytes);
+  }
+  return native::alltoallv(/*sendbuf*/ copy ? copy.get() : asked.send_buf, send.counts.data(), send.displs.data(),
+                           job.type, /*recvbuf*/ asked.recv_buf, recv.counts.data(), recv.displs.data(), job.type,
+                           job.comm);
+}
+
+inline int send(const job& job) {
+  return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
+    return native::send(/*buf*/ job.send_at(first), count, job.type, /*dest*/ job.asked.root, payload_tag, job.comm);
+  });
+}
+
+inline int recv(const job& job) {
+  return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
+    return native::recv(/*buf*/ job.recv_at(first), count, job.type, /*source*/ job.asked.root, payload_tag,
+                        job.comm, MPI_STATUS_IGNORE);
+  });
+}
+
+inline int run(const job& job) {
+  switch (job.asked.collective) {
+    case ISTHMUS_BROADCAST: return broadcast(job);
+    case ISTHMUS_REDUCE: return reduce(job);
+    case ISTHMUS_ALLREDUCE: return allreduce(job);
+    case ISTHMUS_REDUCE_SCATTER: return reduce_scatter(job);
+    case ISTHMUS_ALLGATHER: return allgather(job);
+    case ISTHMUS_ALLGATHERV: return allgatherv(job);
+    case ISTHMUS_GATHER: return gather(job);
+    case ISTHMUS_GATHERV: return gatherv(job);
+    case ISTHMUS_SCATTER: return scatter(job);
+    case ISTHMUS_SCATTERV: return scatterv(job);
+    case ISTHMUS_ALLTOALL: return alltoall(job);
+    case ISTHMUS_ALLTOALLV: return alltoallv(job);
+    case ISTHMUS_SEND: return send(job);
+    case ISTHMUS_RECV: return recv(job);
+    case ISTHMUS_BARRIER: return MPI_Barrier(job.comm);
+    case ISTHMUS_COLLECTIVE_COUNT: break;
+  }
+  return MPI_ERR_ARG;
+}
+
+inline int make_job_and_run(MPI_Comm comm, const isthmus_operation& asked) {
+  int rank = 0;
+  if (const int code = MPI_Comm_rank(comm, &rank); code != MPI_SUCCESS) return code;
+  return run(job{asked, comm, vocabulary::get().datatype(asked.datatype), bytes_of(asked.datatype), rank});
+}
+
+}  // namespace isthmus::mpi::detail
+
+#endif

@@ -1,0 +1,240 @@
+// Part of isthmus/mpi.hpp: which MPI calls are used, MPI 4's with 64-bit counts or the older ones, and
+// how Isthmus' datatypes and operations map to MPI's.
+#ifndef ISTHMUS_MPI_NATIVE_HPP
+#define ISTHMUS_MPI_NATIVE_HPP
+
+#include <isthmus/isthmus.h>
+#include <isthmus/mpi_table.h>
+#include <mpi.h>
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace isthmus::mpi::detail {
+
+// The calls under one spelling. ISTHMUS_MPI_COUNT_LIMIT is for tests: it takes the older calls and
+// splits at that many elements, so that the splitting is exercised without gigabytes.
+#if MPI_VERSION >= 4 && !defined(ISTHMUS_MPI_COUNT_LIMIT)
+namespace native {
+using count = MPI_Count;
+using displacement = MPI_Aint;
+inline constexpr std::uint64_t count_limit = INT64_MAX;
+inline constexpr int large_counts = 1;
+inline constexpr auto& broadcast = MPI_Bcast_c;
+inline constexpr auto& reduce = MPI_Reduce_c;
+inline constexpr auto& allreduce = MPI_Allreduce_c;
+inline constexpr auto& reduce_scatter = MPI_Reduce_scatter_block_c;
+inline constexpr auto& allgather = MPI_Allgather_c;
+inline constexpr auto& allgatherv = MPI_Allgatherv_c;
+inline constexpr auto& gather = MPI_Gather_c;
+inline constexpr auto& gatherv = MPI_Gatherv_c;
+inline constexpr auto& scatter = MPI_Scatter_c;
+inline constexpr auto& scatterv = MPI_Scatterv_c;
+inline constexpr auto& alltoall = MPI_Alltoall_c;
+inline constexpr auto& alltoallv = MPI_Alltoallv_c;
+inline constexpr auto& send = MPI_Send_c;
+inline constexpr auto& recv = MPI_Recv_c;
+inline constexpr auto& start_send = MPI_Isend_c;
+inline constexpr auto& start_recv = MPI_Irecv_c;
+inline constexpr auto& create_op = MPI_Op_create_c;
+}  // namespace native
+#else
+#if !defined(ISTHMUS_MPI_COUNT_LIMIT)
+#define ISTHMUS_MPI_COUNT_LIMIT INT_MAX
+#endif
+namespace native {
+using count = int;
+using displacement = int;
+inline constexpr std::uint64_t count_limit = ISTHMUS_MPI_COUNT_LIMIT;
+inline constexpr int large_counts = 0;
+inline constexpr auto& broadcast = MPI_Bcast;
+inline constexpr auto& reduce = MPI_Reduce;
+inline constexpr auto& allreduce = MPI_Allreduce;
+inline constexpr auto& reduce_scatter = MPI_Reduce_scatter_block;
+inline constexpr auto& allgather = MPI_Allgather;
+inline constexpr auto& allgatherv = MPI_Allgatherv;
+inline constexpr auto& gather = MPI_Gather;
+inline constexpr auto& gatherv = MPI_Gatherv;
+inline constexpr auto& scatter = MPI_Scatter;
+inline constexpr auto& scatterv = MPI_Scatterv;
+inline constexpr auto& alltoall = MPI_Alltoall;
+inline constexpr auto& alltoallv = MPI_Alltoallv;
+inline constexpr auto& send = MPI_Send;
+inline constexpr auto& recv = MPI_Recv;
+inline constexpr auto& start_send = MPI_Isend;
+inline constexpr auto& start_recv = MPI_Irecv;
+inline constexpr auto& create_op = MPI_Op_create;
+}  // namespace native
+#endif
+
+inline std::uint64_t bytes_of(isthmus_datatype datatype) {
+  switch (datatype) {
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
+  case ISTHMUS_##NAME: return bytes;
+#include <isthmus/collectives.def>
+    case ISTHMUS_DATATYPE_COUNT: break;
+  }
+  return 0;
+}
+
+// MPI's own type, or MPI_DATATYPE_NULL where MPI has none.
+inline MPI_Datatype builtin_datatype(isthmus_datatype datatype) {
+  switch (datatype) {
+    case ISTHMUS_INT8: return MPI_INT8_T;
+    case ISTHMUS_INT16: return MPI_INT16_T;
+    case ISTHMUS_INT32: return MPI_INT32_T;
+    case ISTHMUS_INT64: return MPI_INT64_T;
+    case ISTHMUS_UINT8: return MPI_UINT8_T;
+    case ISTHMUS_UINT16: return MPI_UINT16_T;
+    case ISTHMUS_UINT32: return MPI_UINT32_T;
+    case ISTHMUS_UINT64: return MPI_UINT64_T;
+    case ISTHMUS_FLOAT32: return MPI_FLOAT;
+    case ISTHMUS_FLOAT64: return MPI_DOUBLE;
+    case ISTHMUS_FLOAT16:
+    case ISTHMUS_BFLOAT16:
+    case ISTHMUS_FLOAT8_E4M3:
+    case ISTHMUS_FLOAT8_E5M2:
+    case ISTHMUS_DATATYPE_COUNT: return MPI_DATATYPE_NULL;
+  }
+  return MPI_DATATYPE_NULL;
+}
+
+// MPI's own operation where it computes what THE TABLE says, else MPI_OP_NULL. MPI_MIN and MPI_MAX are
+// not used for floating types: what they make of a NaN depends on the order, even between ranks.
+inline MPI_Op builtin_op(isthmus_datatype datatype, isthmus_reduction_op op) {
+  const bool floating = datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT64;
+  if (builtin_datatype(datatype) == MPI_DATATYPE_NULL) return MPI_OP_NULL;
+  switch (op) {
+    case ISTHMUS_SUM: return MPI_SUM;
+    case ISTHMUS_PROD: return MPI_PROD;
+    case ISTHMUS_MIN: return floating ? MPI_OP_NULL : MPI_MIN;
+    case ISTHMUS_MAX: return floating ? MPI_OP_NULL : MPI_MAX;
+    case ISTHMUS_AVG:
+    case ISTHMUS_REDUCTION_OP_COUNT: return MPI_OP_NULL;
+  }
+  return MPI_OP_NULL;
+}
+
+// The function behind an own MPI_Op. MPI gives it no way to report a failure; the arguments are constants
+// that isthmus_reduce_local accepts, so a failure means a broken installation.
+template <isthmus_datatype Datatype, isthmus_reduction_op Op>
+void reduce_elements(void* in, void* inout, native::count* count, MPI_Datatype*) {
+  const isthmus_status status =
+      isthmus_reduce_local(in, inout, static_cast<std::uint64_t>(*count), Datatype, Op);
+  if (status != ISTHMUS_SUCCESS) MPI_Abort(MPI_COMM_WORLD, status);
+}
+
+// Types and operations of this process. The types that MPI lacks are contiguous bytes, so that MPI_SUM
+// on them is an error and never a sum of the wrong kind; their operations round at every step.
+// Created once, freed when MPI is finalised.
+class vocabulary {
+ public:
+  static const vocabulary& get() {
+    static const vocabulary instance;
+    return instance;
+  }
+
+  // MPI_SUCCESS, or why MPI could not create them.
+  int error() const { return m_error; }
+  MPI_Datatype datatype(isthmus_datatype datatype) const {
+    return datatype < ISTHMUS_DATATYPE_COUNT ? m_datatypes[datatype] : MPI_DATATYPE_NULL;
+  }
+  // MPI_OP_NULL for avg, which is no operation of two elements.
+  MPI_Op op(isthmus_datatype datatype, isthmus_reduction_op op) const {
+    return datatype < ISTHMUS_DATATYPE_COUNT && op < ISTHMUS_REDUCTION_OP_COUNT ? m_ops[datatype][op] : MPI_OP_NULL;
+  }
+
+ private:
+  vocabulary() {
+    create_datatypes();
+    create_ops(std::make_integer_sequence<int, ISTHMUS_DATATYPE_COUNT>{});
+    free_at_finalize();
+  }
+  vocabulary(const vocabulary&) = delete;
+  vocabulary& operator=(const vocabulary&) = delete;
+
+  void keep_first(int code) {
+    if (m_error == MPI_SUCCESS) m_error = code;
+  }
+
+  void create_datatypes() {
+    for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
+      const auto datatype = static_cast<isthmus_datatype>(i);
+      m_datatypes[i] = builtin_datatype(datatype);
+      if (m_datatypes[i] != MPI_DATATYPE_NULL) continue;
+      keep_first(MPI_Type_contiguous(static_cast<int>(bytes_of(datatype)), MPI_BYTE, &m_datatypes[i]));
+      keep_first(MPI_Type_commit(&m_datatypes[i]));
+    }
+  }
+
+  // Sums and products commute bit for bit. The smaller of +0 and -0, or of two NaNs, is the one that comes
+  // first; so that all ranks hold the same bits, MPI must keep the order of the ranks.
+  template <isthmus_datatype Datatype, isthmus_reduction_op Op>
+  void create_op() {
+    constexpr int commutes = Op == ISTHMUS_SUM || Op == ISTHMUS_PROD;
+    m_ops[Datatype][Op] = builtin_op(Datatype, Op);
+    if (m_ops[Datatype][Op] == MPI_OP_NULL)
+      keep_first(native::create_op(&reduce_elements<Datatype, Op>, commutes, &m_ops[Datatype][Op]));
+  }
+
+  template <isthmus_datatype Datatype>
+  void create_ops_of() {
+    create_op<Datatype, ISTHMUS_SUM>();
+    create_op<Datatype, ISTHMUS_PROD>();
+    create_op<Datatype, ISTHMUS_MIN>();
+    create_op<Datatype, ISTHMUS_MAX>();
+    m_ops[Datatype][ISTHMUS_AVG] = MPI_OP_NULL;
+  }
+
+  template <int... Datatypes>
+  void create_ops(std::integer_sequence<int, Datatypes...>) {
+    (create_ops_of<static_cast<isthmus_datatype>(Datatypes)>(), ...);
+  }
+
+  // Attributes of MPI_COMM_SELF are deleted first thing in MPI_Finalize.
+  void free_at_finalize() {
+    int key = MPI_KEYVAL_INVALID;
+    keep_first(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &vocabulary::release, &key, nullptr));
+    keep_first(MPI_Comm_set_attr(MPI_COMM_SELF, key, this));
+    keep_first(MPI_Comm_free_keyval(&key));
+  }
+
+  static int release(MPI_Comm, int, void* attribute, void*) {
+    auto& own = *static_cast<vocabulary*>(attribute);
+    for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
+      const auto datatype = static_cast<isthmus_datatype>(i);
+      for (int j = 0; j < ISTHMUS_REDUCTION_OP_COUNT; ++j) {
+        const bool builtin = builtin_op(datatype, static_cast<isthmus_reduction_op>(j)) != MPI_OP_NULL;
+        if (!builtin && own.m_ops[i][j] != MPI_OP_NULL) MPI_Op_free(&own.m_ops[i][j]);
+      }
+      if (builtin_datatype(datatype) == MPI_DATATYPE_NULL) MPI_Type_free(&own.m_datatypes[i]);
+    }
+    return MPI_SUCCESS;
+  }
+
+  MPI_Datatype m_datatypes[ISTHMUS_DATATYPE_COUNT];
+  MPI_Op m_ops[ISTHMUS_DATATYPE_COUNT][ISTHMUS_REDUCTION_OP_COUNT];
+  int m_error = MPI_SUCCESS;
+};
+
+// An MPI_Comm is an int (MPICH, Intel MPI) or a pointer (Open MPI, the MPI 5 ABI): both travel in the
+// pointer of the table itself, without an allocation.
+inline isthmus_mpi_comm to_handle(MPI_Comm comm) {
+  static_assert(sizeof(MPI_Comm) <= sizeof(isthmus_mpi_comm) && std::is_trivially_copyable_v<MPI_Comm>);
+  isthmus_mpi_comm handle = nullptr;
+  std::memcpy(&handle, &comm, sizeof comm);
+  return handle;
+}
+inline MPI_Comm to_comm(isthmus_mpi_comm handle) {
+  MPI_Comm comm;
+  std::memcpy(&comm, &handle, sizeof comm);
+  return comm;
+}
+
+}  // namespace isthmus::mpi::detail
+
+#endif
