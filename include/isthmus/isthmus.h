@@ -135,6 +135,12 @@ ISTHMUS_API isthmus_status isthmus_communicator_explain(isthmus_communicator com
                                                         const isthmus_operation* operation, char* json,
                                                         size_t capacity, size_t* needed);
 
+// The platform that the configuration's [sycl_backends] map gives to a sycl::backend value, looked up by
+// name ("ext_oneapi_cuda"; may be NULL) and by number. *found is 0 when the map has neither. For the SYCL
+// front end, before there is a communicator. Reads the configuration: not for the call path.
+ISTHMUS_API isthmus_status isthmus_sycl_backend_platform(const char* config_path, const char* name, int number,
+                                                         isthmus_platform* platform, int* found);
+
 // ---- operations -------------------------------------------------------------------------------------
 
 // The one entry that all named collectives below go through. `operation` is read during the call only.
