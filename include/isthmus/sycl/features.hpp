@@ -1,0 +1,167 @@
+// What differs between SYCL implementations, in one place. The rest of the front end is SYCL 2020.
+//
+// Known implementations: DPC++ (Intel oneAPI and the open compiler) and AdaptiveCpp. Others compile too:
+// they get the standard's paths, and their devices get a platform through the configuration.
+#ifndef ISTHMUS_SYCL_FEATURES_HPP
+#define ISTHMUS_SYCL_FEATURES_HPP
+
+#include <isthmus/types.h>
+
+#include <cstddef>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <sycl/sycl.hpp>
+#include <type_traits>
+#include <utility>
+
+#if defined(__ADAPTIVECPP__) || defined(__ACPP__) || defined(__HIPSYCL__)
+#define ISTHMUS_SYCL_ADAPTIVECPP 1
+#elif defined(SYCL_IMPLEMENTATION_ONEAPI) || defined(SYCL_EXT_ONEAPI_FREE_FUNCTION_QUERIES)
+#define ISTHMUS_SYCL_DPCPP 1
+// sycl.hpp leaves HIP's traits out unless the compiler driver asked for them.
+#if __has_include(<sycl/detail/backend_traits_hip.hpp>)
+#include <sycl/detail/backend_traits_hip.hpp>
+#endif
+#endif
+
+namespace isthmus::detail {
+
+// Buffers of all shapes travel as one-dimensional buffers of bytes (seed 003, section 4.2).
+using byte_buffer = sycl::buffer<unsigned char, 1>;
+using device_accessor = sycl::accessor<unsigned char, 1, sycl::access_mode::read_write, sycl::target::device>;
+
+// ---- bfloat16 -----------------------------------------------------------------------------------------
+#if defined(SYCL_EXT_ONEAPI_BFLOAT16)
+using bfloat16 = sycl::ext::oneapi::bfloat16;
+#else
+struct bfloat16 {};  // matches no user type
+#endif
+
+// ---- is an in-order queue known to be empty? (a cheap test that saves a wait) -------------------------
+#if defined(SYCL_KHR_QUEUE_EMPTY_QUERY)
+inline bool known_idle(const sycl::queue& queue) { return queue.khr_empty(); }
+#elif defined(SYCL_EXT_ONEAPI_QUEUE_EMPTY)
+inline bool known_idle(const sycl::queue& queue) { return queue.ext_oneapi_empty(); }
+#else
+inline bool known_idle(const sycl::queue&) { return false; }
+#endif
+
+// ---- native enqueue: run a function that puts work on the native stream, without a host wait ----------
+#if defined(SYCL_EXT_CODEPLAY_ENQUEUE_NATIVE_COMMAND) || defined(SYCL_EXT_ONEAPI_ENQUEUE_NATIVE_COMMAND)
+inline constexpr const char* native_enqueue_name = "ext_codeplay_enqueue_native_command";
+template <typename Body>
+void native_enqueue(sycl::handler& handler, Body body) {
+  handler.ext_codeplay_enqueue_native_command([=](sycl::interop_handle interop) { body(interop); });
+}
+#elif defined(ACPP_EXT_ENQUEUE_CUSTOM_OPERATION)
+inline constexpr const char* native_enqueue_name = "AdaptiveCpp_enqueue_custom_operation";
+template <typename Body>
+void native_enqueue(sycl::handler& handler, Body body) {
+  handler.AdaptiveCpp_enqueue_custom_operation([=](sycl::interop_handle& interop) { body(interop); });
+}
+#elif defined(HIPSYCL_EXT_ENQUEUE_CUSTOM_OPERATION)
+inline constexpr const char* native_enqueue_name = "hipSYCL_enqueue_custom_operation";
+template <typename Body>
+void native_enqueue(sycl::handler& handler, Body body) {
+  handler.hipSYCL_enqueue_custom_operation([=](sycl::interop_handle& interop) { body(interop); });
+}
+#else
+inline constexpr const char* native_enqueue_name = nullptr;  // this implementation has none
+template <typename Body>
+void native_enqueue(sycl::handler&, Body) {}
+#endif
+
+// ---- an event after everything that is on an in-order queue now ----------------------------------------
+#if defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
+inline sycl::event marker(sycl::queue& queue) { return queue.ext_oneapi_submit_barrier(); }
+#else
+inline sycl::event marker(sycl::queue& queue) {
+  return queue.submit([](sycl::handler& handler) { handler.host_task([] {}); });
+}
+#endif
+
+// ---- native objects -----------------------------------------------------------------------------------
+// The stream of a queue, and the memory of a buffer, for one sycl::backend that is fixed at compile time.
+template <sycl::backend Backend>
+struct native_of {
+  static isthmus_stream stream(const sycl::queue& queue) {
+    return reinterpret_cast<isthmus_stream>(sycl::get_native<Backend>(queue));
+  }
+  template <typename Interop>
+  static isthmus_stream stream(const Interop& interop) {
+    return reinterpret_cast<isthmus_stream>(interop.template get_native_queue<Backend>());
+  }
+  template <typename Interop>
+  static void* memory(const Interop& interop, const device_accessor& accessor) {
+    return (void*)interop.template get_native_mem<Backend>(accessor);  // an integer or a pointer
+  }
+  static int ordinal(const sycl::device& device) { return static_cast<int>(sycl::get_native<Backend>(device)); }
+};
+
+// Calls function(native_of<...>{}) for the backend that drives `platform`; false when there is none.
+#if defined(ISTHMUS_SYCL_DPCPP)
+inline constexpr sycl::backend cuda_backend = sycl::backend::ext_oneapi_cuda;
+inline constexpr sycl::backend hip_backend = sycl::backend::ext_oneapi_hip;
+#elif defined(ISTHMUS_SYCL_ADAPTIVECPP)
+inline constexpr sycl::backend cuda_backend = sycl::backend::cuda;
+inline constexpr sycl::backend hip_backend = sycl::backend::hip;
+#endif
+
+#if defined(ISTHMUS_SYCL_DPCPP) || defined(ISTHMUS_SYCL_ADAPTIVECPP)
+template <typename Function>
+bool with_native(isthmus_platform platform, Function&& function) {
+  switch (platform) {
+    case ISTHMUS_PLATFORM_CUDA: function(native_of<cuda_backend>{}); return true;
+    case ISTHMUS_PLATFORM_HIP: function(native_of<hip_backend>{}); return true;
+    case ISTHMUS_PLATFORM_HOST:
+    case ISTHMUS_PLATFORM_LEVEL_ZERO:
+    case ISTHMUS_PLATFORM_OPENCL:
+    case ISTHMUS_PLATFORM_COUNT: return false;
+  }
+  return false;
+}
+#else
+template <typename Function>
+bool with_native(isthmus_platform, Function&&) {
+  return false;
+}
+#endif
+
+// The platform behind a backend value that this header knows.
+#if defined(ISTHMUS_SYCL_DPCPP)
+inline std::optional<isthmus_platform> known_platform(sycl::backend backend) {
+  if (backend == sycl::backend::ext_oneapi_cuda) return ISTHMUS_PLATFORM_CUDA;
+  if (backend == sycl::backend::ext_oneapi_hip) return ISTHMUS_PLATFORM_HIP;
+  if (backend == sycl::backend::ext_oneapi_level_zero) return ISTHMUS_PLATFORM_LEVEL_ZERO;
+  if (backend == sycl::backend::opencl) return ISTHMUS_PLATFORM_OPENCL;
+  if (backend == sycl::backend::ext_oneapi_native_cpu) return ISTHMUS_PLATFORM_HOST;
+  return std::nullopt;
+}
+#elif defined(ISTHMUS_SYCL_ADAPTIVECPP)
+inline std::optional<isthmus_platform> known_platform(sycl::backend backend) {
+  if (backend == sycl::backend::cuda) return ISTHMUS_PLATFORM_CUDA;
+  if (backend == sycl::backend::hip) return ISTHMUS_PLATFORM_HIP;
+  if (backend == sycl::backend::level_zero) return ISTHMUS_PLATFORM_LEVEL_ZERO;
+  if (backend == sycl::backend::ocl) return ISTHMUS_PLATFORM_OPENCL;
+  if (backend == sycl::backend::omp) return ISTHMUS_PLATFORM_HOST;
+  return std::nullopt;
+}
+#else
+inline std::optional<isthmus_platform> known_platform(sycl::backend) { return std::nullopt; }
+#endif
+
+// The enumerator's name as the configuration's [sycl_backends] map may have it; "" where it cannot be told.
+#if defined(ISTHMUS_SYCL_DPCPP)
+inline std::string backend_name(sycl::backend backend) {
+  std::ostringstream text;
+  text << backend;
+  return text.str();
+}
+#else
+inline std::string backend_name(sycl::backend) { return {}; }
+#endif
+
+}  // namespace isthmus::detail
+
+#endif

@@ -1,0 +1,172 @@
+// Groups: operations that start together, whatever communicators they are on. That is how one thread
+// drives several ranks (communicator::all) and how send and recv are paired without deadlock.
+//
+//   isthmus::group group;
+//   for (int r = 0; r < 2; ++r) ranks[r].allreduce(queues[r], send[r], recv[r], n);
+//   std::vector<sycl::event> done = group.end();
+//
+// Ordering. Nothing starts before end(); an event that a call inside the group returned says nothing, the
+// events of end() do, in the order of the calls. On the host platform end() returns when all operations
+// are complete. On a device platform it returns at once; queues must be in-order there.
+// Errors. If a call throws, or an operation is invalid, none of the group starts.
+// Threads. A group belongs to the thread that made it. Groups nest; the outermost end starts the work.
+#ifndef ISTHMUS_SYCL_GROUP_HPP
+#define ISTHMUS_SYCL_GROUP_HPP
+
+#include <atomic>
+#include <exception>
+#include <isthmus/sycl/submit.hpp>
+#include <vector>
+
+namespace isthmus {
+
+namespace detail {
+
+struct group_state {
+  int depth = 0;
+  bool spoiled = false;  // a nested group was left by an exception
+  std::vector<request> requests;
+};
+
+inline group_state& this_threads_group() {
+  thread_local group_state state;
+  return state;
+}
+
+// Between the core's group_start and group_end; the end is called even if an operation was refused,
+// because the core then starts none of them.
+template <typename Enqueue>
+void run_core_group(Enqueue&& enqueue_all) {
+  check(isthmus_group_start());
+  std::exception_ptr refused;
+  try {
+    enqueue_all();
+  } catch (...) {
+    refused = std::current_exception();
+  }
+  const isthmus_status ended = isthmus_group_end();
+  if (refused) std::rethrow_exception(refused);
+  check(ended);
+}
+
+inline std::vector<sycl::event> run_group_here(std::vector<request>& requests) {
+  buffer_uses uses;
+  for (request& request : requests) {
+    wait_for_earlier_work(request);
+    uses.add(request);
+  }
+  const host_views views(uses);
+  run_core_group([&] {
+    for (request& request : requests) {
+      enqueue(request, views.address(request.send), views.address(request.recv), nullptr);
+    }
+  });
+  return std::vector<sycl::event>(requests.size());
+}
+
+// Three steps, because an event that is recorded before the core launches the group would come too early:
+// a native command on each queue finds stream and addresses once its dependencies are on the stream; then
+// the core starts the group; then a second native command on each (in-order) queue is the event.
+inline std::vector<sycl::event> run_group_native(std::vector<request>& requests) {
+  struct arrival {
+    std::shared_ptr<request> asked;
+    native_place place;
+    std::atomic<bool> here = false;
+  };
+  std::vector<std::shared_ptr<arrival>> arrivals;
+  for (request& request : requests) {
+    if (!request.queue.is_in_order()) {
+      throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with an out-of-order queue on a device platform",
+                          "use in-order queues for groups");
+    }
+    auto& arrived = arrivals.emplace_back(std::make_shared<arrival>());
+    arrived->asked = std::make_shared<detail::request>(std::move(request));
+    sycl::event event = submit_native(arrived->asked, std::nullopt, [arrived](const native_place& place) {
+      arrived->place = place;
+      arrived->here.store(true, std::memory_order_release);
+    });
+    // Only behind an unfinished host task does the runtime put the command off.
+    if (!arrived->here.load(std::memory_order_acquire)) event.wait();
+  }
+  run_core_group([&] {
+    for (const auto& arrived : arrivals) {
+      enqueue(*arrived->asked, arrived->place.send, arrived->place.recv, arrived->place.stream);
+    }
+  });
+  std::vector<sycl::event> events;
+  for (const auto& arrived : arrivals) {
+    arrived->asked->dependencies.clear();
+    events.push_back(submit_native(arrived->asked, std::nullopt, [](const native_place&) {}));
+  }
+  return events;
+}
+
+inline std::vector<sycl::event> run_group_on_streams(std::vector<request>& requests) {
+  for (request& request : requests) {
+    require_plain_stream(request);
+    for (sycl::event& dependency : request.dependencies) dependency.wait();
+  }
+  run_core_group([&] {
+    for (request& request : requests) {
+      enqueue(request, request.send.pointer, request.recv.pointer, direct_stream(request));
+    }
+  });
+  std::vector<sycl::event> events;
+  for (request& request : requests) events.push_back(marker(request.queue));
+  return events;
+}
+
+inline std::vector<sycl::event> run_group(std::vector<request>& requests) {
+  if (requests.empty()) return {};
+  const enqueue_path path = requests.front().rank->path().path;
+  const bool host = requests.front().rank->native().platform == ISTHMUS_PLATFORM_HOST;
+  for (const request& request : requests) {
+    if ((request.rank->native().platform == ISTHMUS_PLATFORM_HOST) != host) {
+      throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with both host and device communicators",
+                          "use one group for each platform");
+    }
+  }
+  if (host) return run_group_here(requests);
+  return path == enqueue_path::native_command ? run_group_native(requests) : run_group_on_streams(requests);
+}
+
+}  // namespace detail
+
+class group {
+ public:
+  group() { ++detail::this_threads_group().depth; }
+  group(const group&) = delete;
+  group& operator=(const group&) = delete;
+
+  // Starts the work of the outermost group and returns one event for each operation, in call order; a
+  // nested group returns none. Throws isthmus::exception.
+  std::vector<sycl::event> end() {
+    m_ended = true;
+    return leave(false);
+  }
+
+  // Ends the group unless end() was called; when an exception passes through, nothing of it starts. Throws
+  // as end() does.
+  ~group() noexcept(false) {
+    if (!m_ended) leave(std::uncaught_exceptions() > m_exceptions);
+  }
+
+ private:
+  std::vector<sycl::event> leave(bool abandon) {
+    detail::group_state& state = detail::this_threads_group();
+    state.spoiled |= abandon;
+    if (--state.depth > 0) return {};
+    std::vector<detail::request> requests = std::move(state.requests);
+    const bool spoiled = state.spoiled;
+    state = {};
+    if (spoiled) return {};
+    return detail::run_group(requests);
+  }
+
+  int m_exceptions = std::uncaught_exceptions();
+  bool m_ended = false;
+};
+
+}  // namespace isthmus
+
+#endif

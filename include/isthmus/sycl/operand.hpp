@@ -1,0 +1,169 @@
+// What a collective reads or writes. An operand is one of
+//
+//   T*                      USM (or, on the host platform, any host pointer)
+//   sycl::buffer<T, D>      from its first element, in row-major order whatever its dimension
+//   at(buffer, offset)      from element `offset` of that order
+//   as(datatype, operand)   the same memory as another datatype; counts are then in elements of it
+//   nullptr                 where this rank has no part in it (the receive buffer of a reduce off root)
+//
+// The datatype follows from T; see element_of. A const T is never received into.
+#ifndef ISTHMUS_SYCL_OPERAND_HPP
+#define ISTHMUS_SYCL_OPERAND_HPP
+
+#include <cstddef>
+#include <isthmus/sycl/types.hpp>
+#include <optional>
+
+namespace isthmus {
+
+template <typename T, int Dimensions, typename Allocator>
+struct buffer_part {
+  sycl::buffer<T, Dimensions, Allocator> buffer;
+  const void* identity;
+  std::size_t offset;
+};
+
+// The elements of `buffer` from `offset` on, counted in elements of T in row-major order.
+template <typename T, int Dimensions, typename Allocator>
+buffer_part<T, Dimensions, Allocator> at(const sycl::buffer<T, Dimensions, Allocator>& buffer,
+                                         std::size_t offset) {
+  return {buffer, &buffer, offset};
+}
+
+template <typename Inner>
+struct typed_operand {
+  datatype type;
+  Inner inner;
+};
+
+// The memory of `inner` as elements of `type`: void pointers, or types that THE TABLE does not know.
+template <typename Inner>
+typed_operand<std::decay_t<Inner>> as(datatype type, Inner&& inner) {
+  return {type, std::forward<Inner>(inner)};
+}
+
+namespace detail {
+
+struct operand {
+  void* pointer = nullptr;
+  std::optional<byte_buffer> buffer;
+  const void* identity = nullptr;   // the user's buffer object, to tell its sub-buffers apart
+  std::uint64_t offset_bytes = 0;   // into the buffer
+  std::optional<element> elements;  // none: nullptr
+};
+
+template <typename X>
+struct operand_traits;  // value: element type with its const; make: the operand
+
+template <typename T>
+struct operand_traits<T*> {
+  using value = T;
+  static operand make(T* pointer) {
+    operand made;
+    made.pointer = const_cast<std::remove_cv_t<T>*>(pointer);
+    if constexpr (!std::is_void_v<T>) made.elements = element_of<T>();
+    return made;
+  }
+};
+
+template <>
+struct operand_traits<std::nullptr_t> {
+  using value = void;
+  static operand make(std::nullptr_t) { return {}; }
+};
+
+template <typename T, int Dimensions, typename Allocator>
+operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer, const void* identity,
+                            std::size_t offset) {
+  auto bytes = buffer.template reinterpret<unsigned char, 1>(sycl::range<1>(buffer.byte_size()));
+  static_assert(std::is_same_v<decltype(bytes), byte_buffer>, "buffers must use SYCL's default allocator");
+  operand made;
+  made.buffer = std::move(bytes);
+  made.identity = identity;
+  made.offset_bytes = offset * sizeof(T);
+  made.elements = element_of<T>();
+  return made;
+}
+
+template <typename T, int Dimensions, typename Allocator>
+struct operand_traits<sycl::buffer<T, Dimensions, Allocator>> {
+  using value = T;
+  static operand make(const sycl::buffer<T, Dimensions, Allocator>& buffer) {
+    return make_buffer_operand(buffer, &buffer, 0);
+  }
+};
+
+template <typename T, int Dimensions, typename Allocator>
+struct operand_traits<buffer_part<T, Dimensions, Allocator>> {
+  using value = T;
+  static operand make(const buffer_part<T, Dimensions, Allocator>& part) {
+    return make_buffer_operand(part.buffer, part.identity, part.offset);
+  }
+};
+
+template <typename Inner>
+struct operand_traits<typed_operand<Inner>> {
+  // A marker type: explicit operands match each other at compile time and are compared when called.
+  struct explicitly_typed {};
+  using value = std::conditional_t<std::is_const_v<typename operand_traits<Inner>::value>,
+                                   const explicitly_typed, explicitly_typed>;
+  static operand make(const typed_operand<Inner>& typed) {
+    operand made = operand_traits<Inner>::make(typed.inner);
+    made.elements = element{static_cast<isthmus_datatype>(typed.type)};
+    return made;
+  }
+};
+
+template <typename X>
+using traits_of = operand_traits<std::decay_t<X>>;
+
+template <typename X>
+using value_of = typename traits_of<X>::value;
+
+template <typename X>
+inline constexpr bool is_typed = false;
+template <typename Inner>
+inline constexpr bool is_typed<typed_operand<Inner>> = true;
+
+template <typename X>
+inline constexpr bool is_nothing = std::is_same_v<std::decay_t<X>, std::nullptr_t>;
+
+template <typename X>
+concept operand_like = requires(const std::decay_t<X>& x) { traits_of<X>::make(x); };
+
+// A plain void* says nothing about its elements.
+template <typename X>
+concept has_elements = is_nothing<X> || is_typed<std::decay_t<X>> || !std::is_void_v<value_of<X>>;
+
+template <typename X>
+consteval bool reduces() {
+  if constexpr (is_nothing<X> || is_typed<std::decay_t<X>>) {
+    return true;
+  } else {
+    return element_of<value_of<X>>().reducible;
+  }
+}
+
+}  // namespace detail
+
+// What may be read: any operand whose datatype is known.
+template <typename X>
+concept send_operand = detail::operand_like<X> && detail::has_elements<X>;
+
+// What may be written: not const.
+template <typename X>
+concept recv_operand = send_operand<X> && !std::is_const_v<detail::value_of<X>>;
+
+// Send and receive buffers of one call hold the same elements.
+template <typename Send, typename Recv>
+concept matching_operands = detail::is_nothing<Send> || detail::is_nothing<Recv> ||
+                            (detail::is_typed<std::decay_t<Send>> && detail::is_typed<std::decay_t<Recv>>) ||
+                            std::is_same_v<std::remove_const_t<detail::value_of<Send>>, detail::value_of<Recv>>;
+
+// Elements that THE TABLE can combine; use as(datatype, ...) for a struct or vector of them.
+template <typename X>
+concept reducible_operand = detail::reduces<X>();
+
+}  // namespace isthmus
+
+#endif

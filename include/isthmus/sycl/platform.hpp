@@ -1,0 +1,56 @@
+// From a sycl::device to the platform and ordinal that the core knows.
+#ifndef ISTHMUS_SYCL_PLATFORM_HPP
+#define ISTHMUS_SYCL_PLATFORM_HPP
+
+#include <algorithm>
+#include <isthmus/error.hpp>
+#include <isthmus/sycl/features.hpp>
+#include <string>
+
+namespace isthmus::detail {
+
+// The configured platform of a backend; none when the configuration does not mention it.
+inline std::optional<isthmus_platform> configured_platform(sycl::backend backend, const char* config_path) {
+  isthmus_platform platform = ISTHMUS_PLATFORM_HOST;
+  int found = 0;
+  check(isthmus_sycl_backend_platform(config_path, backend_name(backend).c_str(), static_cast<int>(backend),
+                                      &platform, &found));
+  if (found == 0) return std::nullopt;
+  return platform;
+}
+
+// The position among the GPUs (or accelerators) of its SYCL platform: what an index means where the
+// native API has no numbers of its own.
+inline int position_in_platform(const sycl::device& device) {
+  const auto devices = device.get_platform().get_devices();
+  const auto found = std::find(devices.begin(), devices.end(), device);
+  return found == devices.end() ? 0 : static_cast<int>(found - devices.begin());
+}
+
+// CPU devices, sub-devices included, are the host: their memory is the host's. The configuration's map
+// wins over what is known here, so that a new SYCL implementation needs no new release.
+inline isthmus_device native_device(const sycl::device& device, const char* config_path) {
+  const sycl::backend backend = device.get_backend();
+  if (const auto configured = configured_platform(backend, config_path)) {
+    int ordinal = position_in_platform(device);
+    with_native(*configured, [&](auto native) { ordinal = native.ordinal(device); });
+    return {*configured, ordinal};
+  }
+  if (device.is_cpu()) return {ISTHMUS_PLATFORM_HOST, 0};
+  const auto known = known_platform(backend);
+  if (!known) {
+    const std::string number = std::to_string(static_cast<int>(backend));
+    throw make_exception(
+        {.status = ISTHMUS_ERROR_CONFIG,
+         .message = "device '" + device.get_info<sycl::info::device::name>() + "' has sycl::backend " + number +
+                    ", whose platform is not known",
+         .hint = "map it in the configuration: [sycl_backends] \"" + number + "\" = \"cuda\""});
+  }
+  int ordinal = position_in_platform(device);
+  with_native(*known, [&](auto native) { ordinal = native.ordinal(device); });
+  return {*known, ordinal};
+}
+
+}  // namespace isthmus::detail
+
+#endif

@@ -1,0 +1,161 @@
+// One rank as the front end sees it: its device, its handle of the C ABI, and what failed in the background.
+#ifndef ISTHMUS_SYCL_RANK_HPP
+#define ISTHMUS_SYCL_RANK_HPP
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <isthmus/error.hpp>
+#include <isthmus/sycl/features.hpp>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace isthmus {
+
+// How operations of the host platform run. Its backends block, so the choice is in whose thread.
+enum class host_execution {
+  // In the calling thread, which returns when the operation is complete. The default, because it costs
+  // about a microsecond where a host task costs tens (docs/sycl.md has the figures).
+  calling_thread,
+  // In a SYCL host task; the call returns at once. Only for communicators with one rank in this process:
+  // DPC++ runs host tasks on one thread, so two blocking ranks would wait for each other for ever. With
+  // the mpi backend, MPI must allow calls from other threads.
+  host_task
+};
+
+// How an operation reaches the core.
+enum class enqueue_path { calling_thread, host_task, native_command, native_stream };
+
+namespace detail {
+
+inline const char* path_name(enqueue_path path) {
+  switch (path) {
+    case enqueue_path::calling_thread: return "calling_thread";
+    case enqueue_path::host_task: return "host_task";
+    case enqueue_path::native_command: return "native_command";
+    case enqueue_path::native_stream: return "native_stream";
+  }
+  return "unknown";
+}
+
+// The path of every call on a device, and why; decided once, reported by explain and the log.
+struct path_choice {
+  enqueue_path path;
+  std::string reason;
+};
+
+inline path_choice choose_path(isthmus_platform platform, host_execution host) {
+  switch (platform) {
+    case ISTHMUS_PLATFORM_HOST:
+      if (host == host_execution::host_task) return {enqueue_path::host_task, "host_execution::host_task"};
+      return {enqueue_path::calling_thread, "host platform: the call returns when the operation is complete"};
+    case ISTHMUS_PLATFORM_CUDA:
+    case ISTHMUS_PLATFORM_HIP:
+      if (native_enqueue_name != nullptr) return {enqueue_path::native_command, native_enqueue_name};
+      return {enqueue_path::native_stream,
+              "this SYCL implementation has no native enqueue: in-order queues and USM only"};
+    case ISTHMUS_PLATFORM_LEVEL_ZERO:
+    case ISTHMUS_PLATFORM_OPENCL:
+      return {enqueue_path::native_stream,
+              "the stream of this platform is the SYCL queue itself: in-order queues and USM only"};
+    case ISTHMUS_PLATFORM_COUNT: break;
+  }
+  return {enqueue_path::calling_thread, "unknown platform"};
+}
+
+inline bool log_wanted() {
+  const char* level = std::getenv("ISTHMUS_LOG");
+  const std::string_view text = level == nullptr ? "" : level;
+  return text == "trace" || text == "debug" || text == "info";
+}
+
+class rank_state {
+ public:
+  // Takes the handle over.
+  rank_state(isthmus_communicator handle, const sycl::device& device, host_execution host)
+      : m_handle(handle), m_device(device) {
+    check(isthmus_communicator_rank(handle, &m_rank));
+    check(isthmus_communicator_size(handle, &m_size));
+    check(isthmus_communicator_local_size(handle, &m_local_size));
+    check(isthmus_communicator_device(handle, &m_native));
+    if (host == host_execution::host_task && m_local_size > 1) {
+      throw make_exception({.status = ISTHMUS_ERROR_INVALID_ARGUMENT,
+                            .message = "host = host_task: " + std::to_string(m_local_size) +
+                                       " ranks of this communicator live in this process; the rule is one",
+                            .hint = "use host_execution::calling_thread with groups or a thread per rank",
+                            .rank = m_rank});
+    }
+    m_path = choose_path(m_native.platform, host);
+    if (log_wanted()) {
+      std::fprintf(stderr, "[isthmus] sycl: rank %d on %s, platform %s: path %s (%s)\n", m_rank,
+                   device.get_info<sycl::info::device::name>().c_str(),
+                   isthmus_platform_name(m_native.platform), path_name(m_path.path), m_path.reason.c_str());
+    }
+  }
+  rank_state(const rank_state&) = delete;
+  rank_state& operator=(const rank_state&) = delete;
+  ~rank_state() { isthmus_communicator_destroy(m_handle); }
+
+  isthmus_communicator handle() const noexcept { return m_handle; }
+  const sycl::device& device() const noexcept { return m_device; }
+  isthmus_device native() const noexcept { return m_native; }
+  int rank() const noexcept { return m_rank; }
+  int size() const noexcept { return m_size; }
+  int local_size() const noexcept { return m_local_size; }
+  const path_choice& path() const noexcept { return m_path; }
+
+  // Operations of one communicator keep their order, also on out-of-order queues: each asynchronous one
+  // depends on the one before. Returns that event and stores `submit(previous)` in its place.
+  template <typename Submit>
+  sycl::event in_order(Submit&& submit) {
+    const std::lock_guard lock(m_mutex);
+    m_last = submit(m_last);
+    return *m_last;
+  }
+
+  // Background work that the handle must outlive.
+  void begin() {
+    const std::lock_guard lock(m_mutex);
+    ++m_in_flight;
+  }
+  void end() noexcept {
+    const std::lock_guard lock(m_mutex);
+    --m_in_flight;
+    m_idle.notify_all();
+  }
+  // Bounded: each operation ends by the communicator's timeout at the latest.
+  void wait_idle() noexcept {
+    std::unique_lock lock(m_mutex);
+    m_idle.wait(lock, [this] { return m_in_flight == 0; });
+  }
+
+  void record(const exception& failure) {
+    const std::lock_guard lock(m_mutex);
+    if (!m_failure) m_failure = failure;
+  }
+  std::optional<exception> failure() const {
+    const std::lock_guard lock(m_mutex);
+    return m_failure;
+  }
+
+ private:
+  isthmus_communicator m_handle;
+  sycl::device m_device;
+  isthmus_device m_native{};
+  int m_rank = -1;
+  int m_size = 0;
+  int m_local_size = 0;
+  path_choice m_path{};
+  mutable std::mutex m_mutex;
+  std::condition_variable m_idle;
+  std::size_t m_in_flight = 0;
+  std::optional<sycl::event> m_last;
+  std::optional<exception> m_failure;  // the first that happened in the background
+};
+
+}  // namespace detail
+}  // namespace isthmus
+
+#endif

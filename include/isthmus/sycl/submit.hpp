@@ -1,0 +1,170 @@
+// The paths from a request to the core: in the calling thread, in a host task, or on the native stream.
+#ifndef ISTHMUS_SYCL_SUBMIT_HPP
+#define ISTHMUS_SYCL_SUBMIT_HPP
+
+#include <exception>
+#include <isthmus/sycl/views.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace isthmus::detail {
+
+// Earlier work that the operation comes after, waited for on the host.
+inline void wait_for_earlier_work(request& request) {
+  for (sycl::event& dependency : request.dependencies) dependency.wait();
+  if (request.queue.is_in_order() && !known_idle(request.queue)) request.queue.wait();
+}
+
+inline void enqueue(request& request, void* send, void* recv, isthmus_stream stream) {
+  request.point_to_counts();
+  request.operation.send_buf = send;
+  request.operation.recv_buf = recv;
+  request.operation.stream = stream;
+  check(isthmus_enqueue(request.rank->handle(), &request.operation));
+}
+
+// ---- host platform --------------------------------------------------------------------------------------
+
+// Complete when it returns, so the default-constructed event, which is complete, is the right one.
+inline sycl::event run_here(request& request) {
+  wait_for_earlier_work(request);
+  buffer_uses uses;
+  uses.add(request);
+  const host_views views(uses);
+  enqueue(request, views.address(request.send), views.address(request.recv), nullptr);
+  return {};
+}
+
+// A failure in the background reaches the queue's async handler and the communicator.
+template <typename Work>
+void run_in_background(rank_state& rank, Work&& work) {
+  try {
+    work();
+  } catch (const exception& failure) {
+    rank.record(failure);
+    rank.end();
+    throw;
+  }
+  rank.end();
+}
+
+// The host task takes no interop_handle: with one, and a writable accessor, DPC++ 2026.2 crashes when the
+// buffer is destroyed (docs/sycl.md).
+inline sycl::event submit_host_task(request&& moved) {
+  const auto shared = std::make_shared<request>(std::move(moved));
+  buffer_uses uses;
+  uses.add(*shared);
+  return shared->rank->in_order([&](const std::optional<sycl::event>& previous) {
+    return shared->queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(shared->dependencies);
+      if (previous) handler.depends_on(*previous);
+      const command_views<sycl::target::host_task> views(uses, handler);
+      shared->rank->begin();
+      handler.host_task([shared, uses, views] {
+        run_in_background(*shared->rank, [&] {
+          const auto address = [&](const operand& operand) -> void* {
+            if (!operand.buffer) return operand.pointer;
+            return &views.at(uses.index_of(operand))[0] + operand.offset_bytes;
+          };
+          enqueue(*shared, address(shared->send), address(shared->recv), nullptr);
+        });
+      });
+    });
+  });
+}
+
+// ---- device platforms -----------------------------------------------------------------------------------
+
+inline void require_plain_stream(const request& request) {
+  if (request.queue.is_in_order() && !request.uses_buffers()) return;
+  throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
+                      std::string(request.queue.is_in_order() ? "a sycl::buffer" : "an out-of-order queue") +
+                          " on platform " + isthmus_platform_name(request.rank->native().platform) + ": " +
+                          request.rank->path().reason,
+                      "use USM on an in-order queue");
+}
+
+// The stream of an in-order queue, used directly. Where the platform's stream is the SYCL queue itself the
+// rank keeps the copy whose address is handed out.
+inline isthmus_stream direct_stream(request& request) {
+  isthmus_stream stream = &request.queue;
+  with_native(request.rank->native().platform, [&](auto native) { stream = native.stream(request.queue); });
+  return stream;
+}
+
+inline sycl::event run_on_stream(request& request) {
+  require_plain_stream(request);
+  for (sycl::event& dependency : request.dependencies) dependency.wait();
+  enqueue(request, request.send.pointer, request.recv.pointer, direct_stream(request));
+  return marker(request.queue);
+}
+
+// What a native command finds out for its request: addresses and the stream it runs on.
+struct native_place {
+  void* send = nullptr;
+  void* recv = nullptr;
+  isthmus_stream stream = nullptr;
+};
+
+// Submits `body(native_place)` as a native command of the request's queue with all of its dependencies.
+template <typename Body>
+sycl::event submit_native(const std::shared_ptr<request>& shared, const std::optional<sycl::event>& previous,
+                          Body body) {
+  buffer_uses uses;
+  uses.add(*shared);
+  return shared->queue.submit([&](sycl::handler& handler) {
+    handler.depends_on(shared->dependencies);
+    if (previous) handler.depends_on(*previous);
+    const command_views<sycl::target::device> views(uses, handler);
+    native_enqueue(handler, [shared, uses, views, body](auto& interop) {
+      native_place place;
+      with_native(shared->rank->native().platform, [&](auto native) {
+        const auto address = [&](const operand& operand) -> void* {
+          if (!operand.buffer) return operand.pointer;
+          return static_cast<unsigned char*>(native.memory(interop, views.at(uses.index_of(operand)))) +
+                 operand.offset_bytes;
+        };
+        if (shared->sends()) place.send = address(shared->send);
+        if (shared->receives()) place.recv = address(shared->recv);
+        place.stream = native.stream(interop);
+      });
+      body(place);
+    });
+  });
+}
+
+// The runtime may run the body now or, behind an unfinished host task, later in a thread of its own, so a
+// failure is thrown here when it is known here, and is kept by the rank in any case.
+inline sycl::event run_native(request&& moved) {
+  const auto shared = std::make_shared<request>(std::move(moved));
+  const auto failed = std::make_shared<std::optional<exception>>();
+  sycl::event event = shared->rank->in_order([&](const std::optional<sycl::event>& previous) {
+    return submit_native(shared, previous, [shared, failed](const native_place& place) {
+      try {
+        enqueue(*shared, place.send, place.recv, place.stream);
+      } catch (const exception& failure) {
+        shared->rank->record(failure);
+        *failed = failure;
+      }
+    });
+  });
+  if (*failed) throw **failed;
+  return event;
+}
+
+// ---- one request ----------------------------------------------------------------------------------------
+
+inline sycl::event run(request&& request) {
+  switch (request.rank->path().path) {
+    case enqueue_path::calling_thread: return run_here(request);
+    case enqueue_path::host_task: return submit_host_task(std::move(request));
+    case enqueue_path::native_command: return run_native(std::move(request));
+    case enqueue_path::native_stream: return run_on_stream(request);
+  }
+  throw request.error(ISTHMUS_ERROR_INTERNAL, "unknown path", "");
+}
+
+}  // namespace isthmus::detail
+
+#endif

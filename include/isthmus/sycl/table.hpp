@@ -1,0 +1,54 @@
+// THE TABLE as the front end needs it: which buffers a rank uses in a collective, and how large they are.
+#ifndef ISTHMUS_SYCL_TABLE_HPP
+#define ISTHMUS_SYCL_TABLE_HPP
+
+#include <isthmus/types.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+namespace isthmus::detail {
+
+enum class place { NOWHERE, ROOT, ALL };
+enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
+
+struct table_row {
+  place send_at;
+  extent send_extent;
+  place recv_at;
+  extent recv_extent;
+};
+
+inline constexpr table_row table[] = {
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  {place::send_at, extent::send_extent, place::recv_at, extent::recv_extent},
+#include <isthmus/collectives.def>
+};
+
+inline bool takes_part(place place, int rank, int root) {
+  return place == place::ALL || (place == place::ROOT && rank == root);
+}
+
+// Elements from the operand's start that a collective may touch.
+inline std::uint64_t extent_elements(extent extent, std::uint64_t count, int size,
+                                     std::span<const std::uint64_t> counts,
+                                     std::span<const std::uint64_t> displs) {
+  switch (extent) {
+    case extent::NOTHING: return 0;
+    case extent::COUNT: return count;
+    case extent::COUNT_X_SIZE: return count * static_cast<std::uint64_t>(size);
+    case extent::COUNTS: {
+      std::uint64_t end = 0;
+      for (std::size_t r = 0; r < counts.size() && r < displs.size(); ++r) {
+        if (counts[r] > 0) end = std::max(end, displs[r] + counts[r]);
+      }
+      return end;
+    }
+  }
+  return 0;
+}
+
+}  // namespace isthmus::detail
+
+#endif

@@ -1,0 +1,115 @@
+// Access to the buffers of one or more requests. A buffer that appears several times (in place, or in
+// several operations of a group) gets one accessor: two host accessors of one buffer in one thread would
+// wait for each other for ever.
+#ifndef ISTHMUS_SYCL_VIEWS_HPP
+#define ISTHMUS_SYCL_VIEWS_HPP
+
+#include <isthmus/sycl/request.hpp>
+#include <variant>
+
+namespace isthmus::detail {
+
+struct buffer_use {
+  byte_buffer buffer;
+  const void* identity;
+  bool reads;
+  bool writes;
+  bool overwrites;  // every byte is written and none is read
+};
+
+// The distinct buffers of some requests.
+class buffer_uses {
+ public:
+  void add(const request& request) {
+    if (request.sends()) add(request, request.send, true, false);
+    if (request.receives()) {
+      const bool every_block = request.row().recv_extent != extent::COUNTS;
+      const std::uint64_t bytes = request.recv_elements() * datatype_bytes[request.operation.datatype];
+      add(request, request.recv, false,
+          every_block && request.recv.buffer && bytes == request.recv.buffer->byte_size());
+    }
+  }
+
+  std::size_t index_of(const operand& operand) const {
+    std::size_t index = 0;
+    while (!(m_uses[index].buffer == *operand.buffer)) ++index;
+    return index;
+  }
+  const std::vector<buffer_use>& all() const { return m_uses; }
+
+ private:
+  void add(const request& request, const operand& operand, bool reads, bool overwrites) {
+    if (!operand.buffer) return;
+    for (buffer_use& use : m_uses) {
+      if (!(use.buffer == *operand.buffer)) continue;
+      if (use.identity != operand.identity && (use.buffer.is_sub_buffer() || operand.buffer->is_sub_buffer())) {
+        throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
+                            "two sub-buffers of one buffer in one operation or group; the rule is one accessor "
+                            "for each buffer",
+                            "pass the whole buffer with at(buffer, offset), or USM");
+      }
+      use.reads |= reads;
+      use.writes |= !reads;
+      use.overwrites = false;
+      return;
+    }
+    m_uses.push_back({*operand.buffer, operand.identity, reads, !reads, overwrites});
+  }
+
+  std::vector<buffer_use> m_uses;
+};
+
+// Host accessors: construction waits until the data is on the host, destruction lets the device go on.
+class host_views {
+ public:
+  explicit host_views(const buffer_uses& uses) : m_uses(&uses) {
+    m_accessors.reserve(uses.all().size());
+    for (const buffer_use& use : uses.all()) {
+      byte_buffer buffer = use.buffer;  // accessors take a non-const reference
+      if (!use.writes) {
+        m_accessors.emplace_back(reader(buffer, sycl::read_only));
+      } else if (use.overwrites) {
+        m_accessors.emplace_back(writer(buffer, sycl::write_only, sycl::no_init));
+      } else {
+        m_accessors.emplace_back(updater(buffer, sycl::read_write));
+      }
+    }
+  }
+
+  void* address(const operand& operand) const {
+    if (!operand.buffer) return operand.pointer;
+    unsigned char* start =
+        std::visit([](const auto& accessor) { return const_cast<unsigned char*>(&accessor[0]); },
+                   m_accessors[m_uses->index_of(operand)]);
+    return start + operand.offset_bytes;
+  }
+
+ private:
+  using reader = sycl::host_accessor<unsigned char, 1, sycl::access_mode::read>;
+  using writer = sycl::host_accessor<unsigned char, 1, sycl::access_mode::write>;
+  using updater = sycl::host_accessor<unsigned char, 1, sycl::access_mode::read_write>;
+
+  const buffer_uses* m_uses;
+  std::vector<std::variant<reader, writer, updater>> m_accessors;
+};
+
+// Accessors of a command group. Modes are read_write throughout: combinations are the runtime's to order.
+template <sycl::target Target>
+class command_views {
+ public:
+  using accessor = sycl::accessor<unsigned char, 1, sycl::access_mode::read_write, Target>;
+
+  command_views(const buffer_uses& uses, sycl::handler& handler) {
+    for (const buffer_use& use : uses.all()) m_accessors.push_back(make(use.buffer, handler));
+  }
+  const accessor& at(std::size_t index) const { return m_accessors[index]; }
+
+ private:
+  static accessor make(byte_buffer buffer, sycl::handler& handler) { return accessor(buffer, handler); }
+
+  std::vector<accessor> m_accessors;
+};
+
+}  // namespace isthmus::detail
+
+#endif
