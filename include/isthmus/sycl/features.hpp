@@ -20,8 +20,8 @@
 #elif defined(SYCL_IMPLEMENTATION_ONEAPI) || defined(SYCL_EXT_ONEAPI_FREE_FUNCTION_QUERIES)
 #define ISTHMUS_SYCL_DPCPP 1
 // sycl.hpp leaves HIP's traits out unless the compiler driver asked for them.
-#if __has_include(<sycl/detail/backend_traits_hip.hpp>)
-#include <sycl/detail/backend_traits_hip.hpp>
+#if __has_include(<sycl/ext/oneapi/backend/hip.hpp>)
+#include <sycl/ext/oneapi/backend/hip.hpp>
 #endif
 #endif
 
