@@ -1,0 +1,112 @@
+"""Fixtures: communicators of several ranks in this process, jobs of several processes, and the command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import isthmus
+from isthmus import launch
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _no_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The developer's own profile and files must not change what tests see."""
+    for name in list(os.environ):
+        if name.startswith("ISTHMUS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ISTHMUS_PROFILE", "none")
+    monkeypatch.setenv("ISTHMUS_CONFIG", "none")
+
+
+@pytest.fixture(params=[1, 2, 3, 4], ids=lambda size: f"ranks{size}")
+def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]]:
+    """All ranks of a communicator of 1 to 4, in this process."""
+    communicators = isthmus.Communicator.all(request.param, timeout=TIMEOUT_S)
+    yield communicators
+    for communicator in communicators:
+        communicator.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[list[isthmus.Communicator]]:
+    """Two ranks in this process."""
+    communicators = isthmus.Communicator.all(2, timeout=TIMEOUT_S)
+    yield communicators
+    for communicator in communicators:
+        communicator.close()
+
+
+def on_all(communicators: list[isthmus.Communicator], work: Callable[[isthmus.Communicator], Any]) -> list[Any]:
+    """Runs `work` for every rank in a thread of its own; gives the results in rank order.
+
+    The first exception of any rank is raised here, and no thread is waited for longer than the timeout.
+    """
+    results: list[Any] = [None] * len(communicators)
+    errors: list[BaseException] = []
+
+    def body(index: int) -> None:
+        try:
+            results[index] = work(communicators[index])
+        except BaseException as failure:
+            errors.append(failure)
+
+    threads = [threading.Thread(target=body, args=(index,), daemon=True) for index in range(len(communicators))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(3 * TIMEOUT_S)
+        assert not thread.is_alive(), "a rank hangs"
+    if errors:
+        raise errors[0]
+    return results
+
+
+def random_array(dtype: np.dtype, count: int, seed: int) -> np.ndarray:
+    """Random values of that dtype, small enough that sums and products stay finite."""
+    generator = np.random.default_rng(seed)
+    if np.issubdtype(dtype, np.integer):
+        info = np.iinfo(dtype)
+        return generator.integers(info.min, info.max, count, dtype=dtype, endpoint=True)
+    return generator.uniform(-2.0, 2.0, count).astype(dtype)
+
+
+def poisoned(dtype: np.dtype, count: int) -> np.ndarray:
+    """An array of all-ones bytes (NaN or -1): whatever is not written shows."""
+    return np.full(count * dtype.itemsize, 0xFF, np.uint8).view(dtype)
+
+
+def job(ranks: int, program: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs a Python program as that many ranks under MPICH."""
+    launcher = launch.launcher("mpich")
+    command = [*launcher.command(ranks, bind=False), sys.executable, str(program), *arguments]
+    return subprocess.run(
+        command,
+        env=launch.environment(launcher) | variables,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+
+
+def command(*arguments: str, timeout: float = 100, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command line `isthmus` of the package under test."""
+    return subprocess.run(
+        [sys.executable, "-m", "isthmus", *arguments],
+        env=os.environ | {"COLUMNS": "200"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )

@@ -1,0 +1,210 @@
+"""Life cycle, queries, errors and explain of communicators."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+from conftest import TIMEOUT_S, on_all
+
+import isthmus
+from isthmus import Communicator, Device, Error, Platform, Status, UniqueId
+
+
+def test_version_and_queries(ranks) -> None:
+    assert isthmus.__version__.count(".") == 2
+    for index, comm in enumerate(ranks):
+        assert (comm.rank, comm.size, comm.local_size) == (index, len(ranks), len(ranks))
+        assert comm.device == Device(Platform.host, 0)
+        assert f"rank {index} of {len(ranks)}" in repr(comm)
+
+
+def test_from_unique_id_in_threads() -> None:
+    unique_id = UniqueId.create()
+    sums: dict[int, list[float]] = {}
+
+    def body(rank: int) -> None:
+        with Communicator.from_unique_id(unique_id, rank, 3, timeout=TIMEOUT_S) as comm:
+            sums[rank] = comm.allreduce(np.array([rank + 1.0])).tolist()
+
+    threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * TIMEOUT_S)
+    assert sums == {0: [6.0], 1: [6.0], 2: [6.0]}
+
+
+def test_unique_id_crosses_as_text_and_hides_its_secret() -> None:
+    unique_id = UniqueId.create()
+    assert UniqueId.fromhex(unique_id.hex()) == unique_id
+    assert len(unique_id) == 128
+    assert unique_id.hex()[:16] not in repr(unique_id) + str(unique_id)
+    with pytest.raises(ValueError, match="a unique id has 128 bytes"):
+        Communicator.from_unique_id(b"short", 0, 1)
+
+
+def test_missing_ranks_are_an_error_within_the_timeout() -> None:
+    started = time.monotonic()
+    with pytest.raises(Error) as caught:
+        Communicator.from_unique_id(UniqueId.create(), 0, 2, timeout=0.5)
+    assert caught.value.code == Status.timeout
+    assert time.monotonic() - started < 10
+
+
+def test_split_by_color_and_key(ranks) -> None:
+    parts = on_all(ranks, lambda comm: comm.split(comm.rank % 2, key=-comm.rank))
+    for old, part in enumerate(parts):
+        members = [rank for rank in range(len(ranks)) if rank % 2 == old % 2][::-1]
+        assert (part.rank, part.size) == (members.index(old), len(members))
+    sums = on_all(parts, lambda part: int(part.allreduce(np.array([1], np.int32))[0]))
+    assert sums == [part.size for part in parts]
+
+
+def test_split_without_color_joins_none(pair) -> None:
+    parts = on_all(pair, lambda comm: comm.split(0 if comm.rank == 0 else None))
+    assert parts[0].size == 1
+    assert parts[1] is None
+    with pytest.raises(ValueError, match="color must be >= 0 or None, not -3"):
+        pair[0].split(-3)
+
+
+def test_split_in_a_group(pair) -> None:
+    with isthmus.group():
+        parts = [comm.split(0, key=1 - comm.rank) for comm in pair]
+    assert [part.rank for part in parts] == [1, 0]
+
+
+def test_closed_communicators_are_an_error(pair) -> None:
+    pair[0].close()
+    pair[0].close()  # closing twice is fine
+    assert repr(pair[0]) == "<isthmus.Communicator closed>"
+    with pytest.raises(ValueError, match="the communicator is closed"):
+        pair[0].allreduce(np.zeros(1))
+
+
+def test_core_errors_carry_every_field(pair) -> None:
+    with pytest.raises(Error) as caught:
+        pair[1].broadcast(np.zeros(1), root=5)
+    failure = caught.value
+    assert failure.code == Status.invalid_argument
+    assert failure.collective == "broadcast"
+    assert failure.rank == 1
+    assert failure.native_code == 0
+    assert ".cpp:" in failure.location
+    assert "root" in failure.message
+    assert "5" in failure.message
+    assert failure.message in str(failure)
+
+
+def test_errors_can_be_pickled(pair) -> None:
+    with pytest.raises(Error) as caught:
+        pair[0].send(np.zeros(1), 9)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (again.code, again.message, again.hint) == (
+        caught.value.code,
+        caught.value.message,
+        caught.value.hint,
+    )
+    assert str(copy.copy(caught.value)) == str(caught.value)
+
+
+def test_abort_wakes_a_waiting_rank(pair) -> None:
+    def body(comm: Communicator) -> Status | None:
+        if comm.rank == 1:
+            time.sleep(0.2)
+            comm.abort()
+            return None
+        with pytest.raises(Error) as caught:
+            comm.allreduce(np.zeros(4))
+        return caught.value.code
+
+    started = time.monotonic()
+    code = on_all(pair, body)[0]
+    assert code in (Status.aborted, Status.remote)
+    assert time.monotonic() - started < TIMEOUT_S / 2
+    with pytest.raises(Error):
+        pair[0].check()
+
+
+def test_a_missing_partner_is_a_timeout_not_a_hang() -> None:
+    pair = Communicator.all(2, timeout=0.5)
+    with pytest.raises(Error) as caught:
+        pair[0].allreduce(np.zeros(4))
+    assert caught.value.code == Status.timeout
+    for comm in pair:
+        comm.close()
+
+
+def test_an_invalid_operation_stops_its_whole_group(pair) -> None:
+    out = [np.full(2, 7.0) for _ in pair]
+    with pytest.raises(Error), isthmus.group():
+        pair[0].allreduce(np.ones(2), out[0])
+        pair[1].broadcast(np.ones(2), out[1], root=4)
+    assert [part.tolist() for part in out] == [[7.0, 7.0]] * 2
+    assert on_all(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
+
+
+def test_an_exception_inside_a_group_starts_nothing(pair) -> None:
+    out = np.full(2, 7.0)
+    with pytest.raises(RuntimeError, match="on purpose"), isthmus.group():
+        pair[0].allreduce(np.ones(2), out)
+        raise RuntimeError("on purpose")
+    assert out.tolist() == [7.0, 7.0]
+    assert on_all(pair, lambda comm: comm.allreduce(np.ones(1)).tolist()) == [[2.0]] * 2
+
+
+def test_bad_devices_and_sizes() -> None:
+    with pytest.raises(ValueError, match=r"platform 'gpu' is unknown; allowed: host, cuda"):
+        Communicator.all(["gpu"])
+    with pytest.raises(ValueError, match=r"the part after ':' must be an ordinal"):
+        Communicator.all(["cuda:x"])
+    with pytest.raises(Error) as caught:
+        Communicator.all(0)
+    assert caught.value.code == Status.invalid_argument
+
+
+def test_bad_configuration_names_the_place(tmp_path) -> None:
+    file = tmp_path / "isthmus.toml"
+    file.write_text('[[rule]]\ncollective = "alreduce"\nuse = "host"\n')
+    with pytest.raises(Error, match=r"isthmus\.toml:2:.*alreduce") as caught:
+        Communicator.all(1, config=str(file))
+    assert caught.value.code == Status.config
+
+
+def test_info_lists_backends_and_rules(pair) -> None:
+    told = pair[0].info()
+    assert told["size"] == 2
+    assert told["rules"]
+    assert {"name", "available", "reason"} <= told["backends"][0].keys()
+    assert all(backend["available"] or backend["reason"] for backend in told["backends"])
+
+
+def test_explain_names_winner_and_losers(pair, monkeypatch) -> None:
+    told = pair[0].explain("allreduce", count=1000, dtype="float32")
+    assert told["backend"]
+    assert told["query"]["bytes"] == 4000
+    assert told["rejected"]
+    with pytest.raises(ValueError, match="collective 'alreduce' is unknown; allowed: broadcast"):
+        pair[0].explain("alreduce")
+
+
+def test_explain_answers_for_every_collective(pair) -> None:
+    for name in isthmus.COLLECTIVES:
+        told = pair[1].explain(name, count=5, dtype="int16")
+        assert told["query"]["collective"] == name
+        assert told["backend"], told["reason"]
+
+
+def test_explain_follows_the_environment(monkeypatch) -> None:
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=host")
+    with pytest.raises(Error, match="nosuch"):
+        Communicator.all(1)
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=host")
+    with Communicator.all(1)[0] as comm:
+        assert "environment ISTHMUS_RULE" in comm.explain("allreduce", count=1)["source"]
+        assert "environment" not in comm.explain("allreduce", count=1000)["source"]
