@@ -14,9 +14,9 @@ nlohmann::json to_json(const query& query);
 // {"backend", "algorithm", "rule", "source"}; algorithm is "" when the backend chooses.
 nlohmann::json to_json(const rule& rule);
 
-// {"query", "backend", "algorithm", "rule", "source", "reason", "rejected": [{rule..., "reason",
-// "unavailable"}]}. The four of the winner are null when nothing can do it. Ask select() for a trace, else
-// "rejected" is empty.
+// The winner's four fields (null when nothing can do it) and {"query", "reason", "rejected": [...]}. Each
+// rejected rule has its four fields, "reason" and "unavailable": true when it matched the call, but its
+// backend cannot take it. Ask select() for a trace, else "rejected" is empty.
 nlohmann::json to_json(const query& query, const decision& decision);
 
 }  // namespace isthmus::selection

@@ -16,8 +16,8 @@ using namespace std::string_view_literals;
 constexpr std::array field_names = {"collective"sv, "platform"sv, "datatype"sv, "memory"sv,
                                     "ranks"sv,      "nodes"sv,    "bytes"sv,    "use"sv};
 constexpr std::array memory_names = {"any"sv, "symmetric"sv};
-constexpr std::array units = {std::pair{'K', 10}, std::pair{'M', 20}, std::pair{'G', 30}};
-constexpr std::uint64_t largest_size = std::uint64_t{1} << 63;
+constexpr std::array units = {std::pair{'K', 10U}, std::pair{'M', 20U}, std::pair{'G', 30U}};
+constexpr std::uint64_t largest_size = std::uint64_t{1} << 63U;
 
 // The whole of `text` as a number, or nothing.
 template <typename Number>
@@ -54,17 +54,17 @@ void set_bytes(rule& target, std::string_view text) {
   target.end_bytes = last->empty() ? unbounded_bytes : parse_size(*last);
   target.has_byte_range = true;
   if (target.min_bytes >= target.end_bytes)
-    throw grammar_error{fmt::format("bytes \"{}\" holds no size: the end is excluded and must be above the "
-                                    "start",
-                                    text),
-                        ""};
+    throw grammar_error{
+        fmt::format("bytes \"{}\" holds no size: the end is excluded and must be above the "
+                    "start",
+                    text)};
 }
 
 int parse_count(std::string_view field, std::string_view text) {
   const auto value = parse_number<int>(text);
   if (!value || *value < 1 || *value == unbounded_count)
     throw grammar_error{
-        fmt::format("{} \"{}\" is not a whole number from 1 to {}", field, text, unbounded_count - 1), ""};
+        fmt::format("{} \"{}\" is not a whole number from 1 to {}", field, text, unbounded_count - 1)};
   return *value;
 }
 
@@ -78,7 +78,7 @@ std::pair<int, int> parse_count_range(std::string_view field, std::string_view t
   const int min = first.empty() ? 1 : parse_count(field, first);
   const int max = last->empty() ? unbounded_count : parse_count(field, *last);
   if (min > max)
-    throw grammar_error{fmt::format("{} \"{}\" is inverted: {} is above {}", field, text, min, max), ""};
+    throw grammar_error{fmt::format("{} \"{}\" is inverted: {} is above {}", field, text, min, max)};
   return {min, max};
 }
 
@@ -92,6 +92,7 @@ void set_use(rule& target, std::string_view text) {
 template <typename Value>
 std::string join_names(const std::vector<Value>& values, std::span<const std::string_view> names) {
   std::vector<std::string_view> texts;
+  texts.reserve(values.size());
   for (Value value : values) texts.push_back(names[value]);
   return fmt::format("{}", fmt::join(texts, ","));
 }
@@ -100,7 +101,7 @@ std::string join_names(const std::vector<Value>& values, std::span<const std::st
 
 std::uint64_t parse_size(std::string_view text) {
   std::string_view digits = text;
-  int shift = 0;
+  unsigned shift = 0;
   for (const auto& [letter, bits] : units) {
     if (!digits.empty() && digits.back() == letter) {
       shift = bits;
@@ -111,13 +112,13 @@ std::uint64_t parse_size(std::string_view text) {
   const bool is_number =
       !digits.empty() && std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!is_number)
-    throw grammar_error{fmt::format("size \"{}\" is not a number of bytes; allowed: digits and one of the "
-                                    "units K, M, G (1024, 1024^2, 1024^3)",
-                                    text),
-                        ""};
+    throw grammar_error{
+        fmt::format("size \"{}\" is not a number of bytes; allowed: digits and one of the "
+                    "units K, M, G (1024, 1024^2, 1024^3)",
+                    text)};
   const auto value = parse_number<std::uint64_t>(digits);
   if (!value || *value > (largest_size >> shift))
-    throw grammar_error{fmt::format("size \"{}\" is above 2^63 bytes", text), ""};
+    throw grammar_error{fmt::format("size \"{}\" is above 2^63 bytes", text)};
   return *value << shift;
 }
 
@@ -132,20 +133,20 @@ std::string format_size(std::uint64_t bytes) {
 std::int64_t parse_threshold(std::string_view text) {
   if (text.starts_with('-')) {
     if (const auto value = parse_number<std::int64_t>(text)) return *value;
-    throw grammar_error{fmt::format("threshold \"{}\" is not a number of bytes; allowed: a size such as 64K, 0 "
-                                    "(always the vendor's backend) or -1 (always mpi)",
-                                    text),
-                        ""};
+    throw grammar_error{
+        fmt::format("threshold \"{}\" is not a number of bytes; allowed: a size such as 64K, 0 "
+                    "(always the vendor's backend) or -1 (always mpi)",
+                    text)};
   }
   const std::uint64_t size = parse_size(text);
-  if (size >= largest_size) throw grammar_error{fmt::format("threshold \"{}\" is above 2^63 - 1", text), ""};
+  if (size >= largest_size) throw grammar_error{fmt::format("threshold \"{}\" is above 2^63 - 1", text)};
   return static_cast<std::int64_t>(size);
 }
 
 double parse_seconds(std::string_view text) {
   const auto value = parse_number<double>(text);
   if (!value || !std::isfinite(*value) || *value <= 0)
-    throw grammar_error{fmt::format("timeout_s \"{}\" is not a positive number of seconds", text), ""};
+    throw grammar_error{fmt::format("timeout_s \"{}\" is not a positive number of seconds", text)};
   return *value;
 }
 
@@ -155,10 +156,10 @@ std::string parse_identifier(std::string_view what, std::string_view text) {
     return lower(c) || (c >= '0' && c <= '9') || c == '_';
   });
   if (!ok)
-    throw grammar_error{fmt::format("{} \"{}\" is not a name; allowed: a lower-case letter, then lower-case "
-                                    "letters, digits and _",
-                                    what, text),
-                        ""};
+    throw grammar_error{
+        fmt::format("{} \"{}\" is not a name; allowed: a lower-case letter, then lower-case "
+                    "letters, digits and _",
+                    what, text)};
   return std::string(text);
 }
 

@@ -82,8 +82,7 @@ std::span<const std::string_view> platform_names() noexcept { return all_platfor
 
 grammar_error unknown_name(std::string_view what, std::span<const std::string_view> names,
                            std::string_view text) {
-  grammar_error result;
-  result.message = fmt::format("unknown {} \"{}\"; allowed: {}", what, text, fmt::join(names, ", "));
+  grammar_error result(fmt::format("unknown {} \"{}\"; allowed: {}", what, text, fmt::join(names, ", ")));
   const std::string_view meant = nearest(names, text);
   if (!meant.empty()) result.hint = fmt::format("did you mean \"{}\"?", meant);
   return result;

@@ -3,15 +3,21 @@
 
 #include <isthmus/types.h>
 
+#include <exception>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace isthmus::selection {
 
 // A text that breaks the grammar. It does not know where it stands: the reader that does (a TOML file, an
 // environment variable) catches it and throws error (CONFIG) with the place in front.
-struct grammar_error {
+struct grammar_error : std::exception {
+  explicit grammar_error(std::string message_text, std::string hint_text = {})
+      : message(std::move(message_text)), hint(std::move(hint_text)) {}
+  const char* what() const noexcept override { return message.c_str(); }
+
   std::string message;
   std::string hint;
 };

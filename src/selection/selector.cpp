@@ -35,6 +35,7 @@ template <typename Value>
 std::string not_in(std::string_view what, Value value, const std::vector<Value>& filter,
                    std::span<const std::string_view> names) {
   std::vector<std::string_view> wanted;
+  wanted.reserve(filter.size());
   for (Value item : filter) wanted.push_back(names[item]);
   return fmt::format("{} {} is not {}{}", what, names[value], wanted.size() > 1 ? "one of " : "",
                      fmt::join(wanted, ", "));

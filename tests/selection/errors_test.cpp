@@ -182,6 +182,8 @@ TEST(syntax, has_a_place) {
   EXPECT_TRUE(message.starts_with("f.toml:2:13: not TOML: ")) << message;
   const std::string twice = error_of([] { read_toml("threshold = 1\nthreshold = 2", "f.toml", "config"); });
   EXPECT_TRUE(twice.starts_with("f.toml:2:")) << twice;
+  const std::string header = error_of([] { read_toml("[=", "f.toml", "config"); });
+  EXPECT_TRUE(header.starts_with("f.toml:1:2: not TOML: ")) << header;
   const std::string bytes = error_of([] { read_toml("threshold = \"\xff\xfe\"", "f.toml", "config"); });
   EXPECT_TRUE(bytes.starts_with("f.toml:1:")) << bytes;
 }

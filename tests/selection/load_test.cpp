@@ -1,5 +1,6 @@
 // Which sources are read, and which of them wins.
 #include <algorithm>
+#include <random>
 
 #include "selection/profile.hpp"
 #include "selection/support.hpp"
@@ -166,6 +167,66 @@ TEST_F(load, the_example_is_valid) {
   const std::string example = ISTHMUS_SOURCE_DIR "/examples/isthmus.toml";
   const configuration read = load_configuration(example.c_str());
   EXPECT_GT(read.rules.size(), load_configuration(nullptr).rules.size());
+}
+
+// Every TOML block and every ISTHMUS_RULE of the page on selection is read here.
+TEST_F(load, the_documentation_is_valid) {
+  std::ifstream page(ISTHMUS_SOURCE_DIR "/docs/selection.md");
+  std::string block;
+  bool inside = false;
+  int blocks = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (inside && line == "```") {
+      inside = false;
+      ++blocks;
+      EXPECT_NO_THROW(load_configuration(write("block.toml", block).c_str())) << block;
+    } else if (line == "```toml") {
+      inside = true;
+      block.clear();
+    } else if (inside) {
+      block += line + "\n";
+    } else if (line.starts_with("| `ISTHMUS_RULE` | `")) {
+      const auto first = line.find('`', line.find("| `", 2)) + 1;
+      set("ISTHMUS_RULE", line.substr(first, line.find('`', first) - first).c_str());
+      ++blocks;
+      EXPECT_EQ(configured_rules(load_configuration(nullptr)).size(), 2u) << line;
+      set("ISTHMUS_RULE", nullptr);
+    }
+  }
+  EXPECT_EQ(blocks, 2);
+}
+
+// Whatever is done to a file, it is read or refused with a place, and nothing else happens.
+TEST_F(load, damaged_files_are_refused_politely) {
+  std::ifstream stream(ISTHMUS_SOURCE_DIR "/examples/isthmus.toml");
+  const std::string example((std::istreambuf_iterator<char>(stream)), {});
+  std::mt19937 random(1);
+  const auto draw = [&](std::size_t count) { return static_cast<std::size_t>(random()) % count; };
+  int refused = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = example;
+    for (std::size_t damage = 1 + draw(3); damage > 0; --damage) {
+      const std::size_t place = draw(text.size());
+      switch (draw(3)) {
+        case 0:
+          text[place] = static_cast<char>(random());
+          break;
+        case 1:
+          text.erase(place, 1 + draw(9));
+          break;
+        default:
+          text.insert(place, text.substr(draw(text.size()), draw(20)));
+      }
+    }
+    try {
+      load_configuration(write("damaged.toml", text).c_str());
+    } catch (const error& failure) {
+      ++refused;
+      EXPECT_EQ(failure.info().status, ISTHMUS_ERROR_CONFIG);
+      EXPECT_TRUE(std::string(failure.what()).starts_with("damaged.toml:")) << failure.what();
+    }
+  }
+  EXPECT_GT(refused, 300);
 }
 
 TEST_F(load, canonical_text_ignores_sources_but_not_content) {
