@@ -1,0 +1,20 @@
+// Running a native call that may block for ever, without blocking for ever.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+
+namespace isthmus::xccl {
+
+// Runs `call` in a thread of its own and waits at most `timeout`, or until `cancelled` (may be empty) says
+// so. Gives its result, or nothing when it has not come back: the thread then goes on alone, so `call`
+// must own what it uses.
+std::optional<int> run_bounded(std::function<int()> call, std::chrono::duration<double> timeout,
+                               const std::function<bool()>& cancelled = {});
+
+// Waits until `done` returns true, at most `timeout`, or until `cancelled`. False when it gave up.
+bool wait_until(const std::function<bool()>& done, std::chrono::duration<double> timeout,
+                const std::function<bool()>& cancelled);
+
+}  // namespace isthmus::xccl

@@ -1,0 +1,68 @@
+#include "native_api.hpp"
+
+namespace isthmus::xccl {
+namespace {
+
+// Remembers the first name that the library lacks.
+class symbol_loader {
+ public:
+  symbol_loader(const dynamic_library& library, const std::string& prefix)
+      : m_library(library), m_prefix(prefix) {}
+
+  template <typename Function>
+  void need(Function& function, const char* name) {
+    want(function, name);
+    if (function == nullptr && m_missing.empty()) m_missing = m_prefix + name;
+  }
+
+  template <typename Function>
+  void want(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(m_library.symbol(m_prefix + name));
+  }
+
+  const std::string& missing() const { return m_missing; }
+
+ private:
+  const dynamic_library& m_library;
+  std::string m_prefix, m_missing;
+};
+
+}  // namespace
+
+std::string native_functions::load(const dynamic_library& library, const std::string& prefix,
+                                   bool needs_abort) {
+  symbol_loader loader(library, prefix);
+  loader.need(get_version, "GetVersion");
+  loader.need(get_unique_id, "GetUniqueId");
+  loader.need(get_error_string, "GetErrorString");
+  loader.need(get_last_error, "GetLastError");
+  loader.need(comm_destroy, "CommDestroy");
+  loader.need(comm_split, "CommSplit");
+  loader.need(group_start, "GroupStart");
+  loader.need(group_end, "GroupEnd");
+  loader.need(broadcast, "Broadcast");
+  loader.need(reduce, "Reduce");
+  loader.need(all_reduce, "AllReduce");
+  loader.need(reduce_scatter, "ReduceScatter");
+  loader.need(all_gather, "AllGather");
+  loader.need(send, "Send");
+  loader.need(recv, "Recv");
+  loader.want(gather, "Gather");
+  loader.want(scatter, "Scatter");
+  loader.want(all_to_all, "AlltoAll");
+  if (all_to_all == nullptr) loader.want(all_to_all, "AllToAll");  // RCCL's and oneCCL's spelling
+  if (needs_abort) {
+    loader.need(comm_abort, "CommAbort");
+    loader.need(comm_get_async_error, "CommGetAsyncError");
+  }
+  return loader.missing();
+}
+
+std::string version_text(int version) {
+  // NCCL: major*10000 + minor*100 + patch; releases up to 2.8 used major*1000.
+  const int major = version >= 10000 ? version / 10000 : version / 1000;
+  const int minor = version >= 10000 ? version % 10000 / 100 : version % 1000 / 100;
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(version % 100);
+}
+
+}  // namespace isthmus::xccl

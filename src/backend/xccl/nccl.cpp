@@ -1,0 +1,6 @@
+// libisthmus_nccl.so: the plug-in for NVIDIA devices.
+#include "xccl_backend.hpp"
+
+extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
+  return isthmus::xccl::backend<isthmus::xccl::nccl_traits>::get();
+}

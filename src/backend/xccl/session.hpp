@@ -1,0 +1,280 @@
+// One rank's native communicator.
+//
+// Two native communicators stand behind one of Isthmus'. The first, `m_anchor`, is made in the library's
+// non-blocking mode, so that meeting the other ranks can be bounded and given up. In that mode the library
+// starts a host thread for every later call, though, which costs more than the call itself and rules out
+// graph capture. So the ranks then split a blocking one, `m_comm`, off the anchor, which shares its
+// resources and its abort flag, and every operation goes to that. Aborting the anchor releases whatever
+// waits in `m_comm` without freeing it under the feet of a thread that is inside.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <mutex>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "agreement.hpp"
+#include "bounded.hpp"
+#include "collectives.hpp"
+#include "library.hpp"
+#include "native_map.hpp"
+#include "xccl_traits.hpp"
+
+namespace isthmus::xccl {
+
+// "file:line" of the caller, without the folders above src/.
+inline std::string here(const std::source_location& place = std::source_location::current()) {
+  std::string file = place.file_name();
+  if (const auto at = file.rfind("src/backend/"); at != std::string::npos) file.erase(0, at);
+  return file + ":" + std::to_string(place.line());
+}
+
+template <typename Traits>
+class session {
+ public:
+  using library = vendor_library<Traits>;
+  using probe_record = probe<sizeof(typename Traits::unique_id)>;
+
+  session(const isthmus_backend_context& context, library& native) : m_context(context), m_library(native) {}
+
+  // Collective. After a failure the session can only be released.
+  isthmus_status connect(const std::vector<probe_record>& all);
+  isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
+  isthmus_status poll();
+  isthmus_status synchronize();
+  void abort();
+  void release();
+
+  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
+  const char* version() const { return m_library.text.c_str(); }
+
+  // The end of a group that this session took part in.
+  isthmus_status finish_group(int result);
+  void release_scratch();
+
+ private:
+  isthmus_status fail(int result, const char* function, const isthmus_operation* operation,
+                      const std::source_location& place = std::source_location::current());
+  isthmus_status fail_device(int error, const char* function,
+                             const std::source_location& place = std::source_location::current());
+  isthmus_status gave_up(const char* doing,
+                         const std::source_location& place = std::source_location::current());
+  isthmus_status wait_for(native_comm comm, const char* function);
+  isthmus_status make_anchor(const typename Traits::unique_id& id);
+  isthmus_status split_off();
+  isthmus_status start(const isthmus_operation& operation);
+  bool aborted() const {
+    return m_aborted.load(std::memory_order_acquire) || m_context.aborted(m_context.runtime) != 0;
+  }
+
+  const isthmus_backend_context& m_context;
+  library& m_library;
+  native_comm m_anchor = nullptr;
+  native_comm m_comm = nullptr;
+  void* m_barrier_byte = nullptr;
+  int m_capability = 0;
+  std::atomic<bool> m_aborted{false};
+  std::mutex m_abort_mutex;
+  std::vector<scratch> m_scratch;
+};
+
+template <typename Traits>
+isthmus_status session<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
+                                     const std::source_location& place) {
+  const native_meaning meaning = Traits::meaning(result);
+  const char* text = m_library.native.get_last_error(m_comm != nullptr ? m_comm : m_anchor);
+  const char* plain = m_library.native.get_error_string(result);
+  const bool detailed = text != nullptr && *text != '\0';
+  return m_context.fail(m_context.runtime, meaning.status, result, here(place).c_str(), meaning.hint,
+                        "%s%s%s: %s (%s)%s%s", Traits::symbol_prefix, function,
+                        operation != nullptr ? " of one operation" : "", meaning.name,
+                        plain != nullptr ? plain : "no text", detailed ? ": " : "", detailed ? text : "");
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::fail_device(int error, const char* function,
+                                            const std::source_location& place) {
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, here(place).c_str(),
+                        "look for an earlier fault on the device, or for too little free memory",
+                        "%s%s on device %d: %s", Traits::device_prefix, function, m_context.device.ordinal,
+                        m_library.device.get_error_string(error));
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::gave_up(const char* doing, const std::source_location& place) {
+  if (aborted())
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, here(place).c_str(), nullptr,
+                          "the communicator was aborted during %s", doing);
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, here(place).c_str(),
+                        "a rank is missing or stuck; raise the timeout if the ranks are only slow",
+                        "%s took longer than the timeout of %.3g s", doing, m_context.timeout_s);
+}
+
+// Bounded wait for a call that a non-blocking communicator does in the background.
+template <typename Traits>
+isthmus_status session<Traits>::wait_for(native_comm comm, const char* function) {
+  int progress = native_in_progress;
+  int query = native_success;
+  const bool done = wait_until(
+      [&] {
+        query = m_library.native.comm_get_async_error(comm, &progress);
+        return query != native_success || progress != native_in_progress;
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!done) return gave_up(function);
+  if (query != native_success) return fail(query, "CommGetAsyncError", nullptr);
+  if (progress != native_success) return fail(progress, function, nullptr);
+  return ISTHMUS_SUCCESS;
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::make_anchor(const typename Traits::unique_id& id) {
+  auto config = Traits::anchor_config();
+  const int result =
+      m_library.own.comm_init_rank_config(&m_anchor, m_context.size, id, m_context.rank, &config);
+  if (result != native_success && result != native_in_progress)
+    return fail(result, "CommInitRankConfig", nullptr);
+  return wait_for(m_anchor, "CommInitRankConfig");
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::split_off() {
+  auto config = Traits::work_config();
+  const int result = m_library.native.comm_split(m_anchor, 0, m_context.rank, &m_comm, &config);
+  if (result != native_success && result != native_in_progress) return fail(result, "CommSplit", nullptr);
+  return wait_for(m_anchor, "CommSplit");
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::connect(const std::vector<probe_record>& all) {
+  const device_guard guard(m_library.device, m_context.device.ordinal);
+  if (guard.error() != 0) return fail_device(guard.error(), "SetDevice");
+  m_capability = all[0].capability;
+  for (const probe_record& record : all) m_capability = std::min(m_capability, record.capability);
+  typename Traits::unique_id id;
+  std::memcpy(&id, all[0].id, sizeof(id));
+  if (const isthmus_status status = make_anchor(id); status != ISTHMUS_SUCCESS) return status;
+  if (const isthmus_status status = split_off(); status != ISTHMUS_SUCCESS) return status;
+  if (const int error = m_library.device.malloc(&m_barrier_byte, 1); error != 0)
+    return fail_device(error, "Malloc");
+  return ISTHMUS_SUCCESS;
+}
+
+template <typename Traits>
+const char* session<Traits>::supports(const isthmus_operation& operation, const char* algorithm) const {
+  if (algorithm != nullptr && *algorithm != '\0') return "the library chooses its algorithms itself; name none";
+  if (!reduces(operation.collective)) return nullptr;
+  if (!native_datatype_of(operation.datatype)) return "the library has no 16-bit integer type to reduce in";
+  if (!native_op_of(operation.op)) return "the library has no such reduction operation";
+  if (is_float8(operation.datatype)) {
+    if (m_library.version < Traits::float8_version)
+      return "fp8 reductions need version 2.24 of the library or newer";
+    if (m_capability < Traits::float8_capability)
+      return "fp8 reductions need devices of compute capability 9.0 or newer";
+  }
+  return nullptr;
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::start(const isthmus_operation& operation) {
+  const call_site site{m_library.native, &m_library.device,       m_comm, m_context.rank, m_context.size,
+                       m_barrier_byte,   m_context.device.ordinal};
+  scratch kept;
+  const outcome result = enqueue_collective(site, operation, kept);
+  if (kept.pointer != nullptr) m_scratch.push_back(kept);
+  if (result.ok()) return ISTHMUS_SUCCESS;
+  return result.is_device_error ? fail_device(result.result, result.function)
+                                : fail(result.result, result.function, &operation);
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::enqueue(const isthmus_operation* operations, std::size_t n) {
+  if (m_aborted.load(std::memory_order_acquire)) return gave_up("enqueue");
+  if (n == 1) return start(operations[0]);
+  if (const int result = m_library.native.group_start(); result != native_success)
+    return fail(result, "GroupStart", nullptr);
+  isthmus_status status = ISTHMUS_SUCCESS;
+  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = start(operations[i]);
+  const int result = m_library.native.group_end();
+  return status == ISTHMUS_SUCCESS && result != native_success ? fail(result, "GroupEnd", nullptr) : status;
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::finish_group(int result) {
+  release_scratch();
+  return result == native_success ? ISTHMUS_SUCCESS : fail(result, "GroupEnd", nullptr);
+}
+
+template <typename Traits>
+void session<Traits>::release_scratch() {
+  // Stream-ordered: the memory goes back when the stream has passed the operation that uses it.
+  for (const scratch& kept : m_scratch) m_library.device.free_async(kept.pointer, kept.stream);
+  m_scratch.clear();
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::poll() {
+  if (m_aborted.load(std::memory_order_acquire)) return gave_up("poll");
+  int asynchronous = native_success;
+  const int result = m_library.native.comm_get_async_error(m_comm, &asynchronous);
+  if (result != native_success) return fail(result, "CommGetAsyncError", nullptr);
+  if (asynchronous == native_success || asynchronous == native_in_progress) return ISTHMUS_SUCCESS;
+  return fail(asynchronous, "CommGetAsyncError", nullptr);
+}
+
+// The streams that were used may be gone by now, so this waits for the device as a whole.
+template <typename Traits>
+isthmus_status session<Traits>::synchronize() {
+  const device_runtime device = m_library.device;
+  const int ordinal = m_context.device.ordinal;
+  const auto result = run_bounded(
+      [device, ordinal] {
+        const device_guard guard(device, ordinal);
+        return guard.error() != 0 ? guard.error() : device.device_synchronize();
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!result) return gave_up("waiting for the device");
+  return *result == 0 ? ISTHMUS_SUCCESS : fail_device(*result, "DeviceSynchronize");
+}
+
+template <typename Traits>
+void session<Traits>::abort() {
+  const std::lock_guard lock(m_abort_mutex);
+  if (m_aborted.exchange(true) || m_anchor == nullptr) return;
+  // The library's own abort may wait for kernels to leave; nobody here can do more about it if it does not.
+  const auto comm_abort = m_library.native.comm_abort;
+  const native_comm anchor = std::exchange(m_anchor, nullptr);
+  run_bounded([comm_abort, anchor] { return comm_abort(anchor); }, std::chrono::seconds(10));
+}
+
+template <typename Traits>
+void session<Traits>::release() {
+  const bool healthy =
+      !aborted() && m_comm != nullptr && synchronize() == ISTHMUS_SUCCESS && poll() == ISTHMUS_SUCCESS;
+  if (!healthy) abort();
+  const native_functions native = m_library.native;
+  const device_runtime device = m_library.device;
+  const native_comm comm = std::exchange(m_comm, nullptr), anchor = std::exchange(m_anchor, nullptr);
+  void* const byte = std::exchange(m_barrier_byte, nullptr);
+  const int ordinal = m_context.device.ordinal;
+  const auto result = run_bounded(
+      [=] {
+        const device_guard guard(device, ordinal);
+        if (byte != nullptr) device.free(byte);
+        int first = native_success;
+        if (comm != nullptr) first = healthy ? native.comm_destroy(comm) : native.comm_abort(comm);
+        if (anchor != nullptr) native.comm_destroy(anchor);
+        return first;
+      },
+      std::chrono::seconds(30));
+  if (!result)
+    m_context.log(m_context.runtime, 2,
+                  "%s did not release a communicator within 30 s and is left alone with it; a captured graph "
+                  "that still refers to it is the usual cause",
+                  Traits::title);
+}
+
+}  // namespace isthmus::xccl

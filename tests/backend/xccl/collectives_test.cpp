@@ -1,0 +1,190 @@
+// Every collective, datatype and operation through the plug-ins on the stand-ins, against the oracle.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+
+#include "harness.hpp"
+#include "oracle/check.hpp"
+#include "oracle/inputs.hpp"
+#include "oracle/movement.hpp"
+#include "oracle/number.hpp"
+
+namespace {
+
+using harness::group_of_ranks;
+using harness::rank;
+
+struct table_row {
+  isthmus_collective collective;
+  const char* name;
+  bool rooted, reduces;
+};
+constexpr table_row table[] = {
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  {ISTHMUS_##NAME, #name, #peer[0] != 'N', reduces != 0},
+#include <isthmus/collectives.def>
+};
+
+bool uses_counts(isthmus_collective collective) {
+  return collective == ISTHMUS_ALLGATHERV || collective == ISTHMUS_GATHERV || collective == ISTHMUS_SCATTERV ||
+         collective == ISTHMUS_ALLTOALLV;
+}
+
+// Blocks of uneven sizes with gaps, some empty.
+oracle::blocks uneven(int size, int salt) {
+  oracle::blocks made;
+  std::uint64_t at = 0;
+  for (int peer = 0; peer < size; ++peer) {
+    made.counts.push_back(static_cast<std::uint64_t>((peer + salt) % 3) * 37);
+    made.displs.push_back(at);
+    at += made.counts.back() + 5;
+  }
+  return made;
+}
+
+oracle::shape shape_of(isthmus_collective collective, int size, int root, std::uint64_t count) {
+  oracle::shape shape{collective, size, root, count, {}, {}};
+  if (!uses_counts(collective)) return shape;
+  shape.send_parts.resize(static_cast<std::size_t>(size));
+  shape.recv_parts.resize(static_cast<std::size_t>(size));
+  for (int who = 0; who < size; ++who) {
+    const auto at = static_cast<std::size_t>(who);
+    if (collective == ISTHMUS_ALLTOALLV) {
+      oracle::blocks sends, receives;
+      std::uint64_t send_at = 0, recv_at = 0;
+      for (int peer = 0; peer < size; ++peer) {  // what i sends to j depends on i + j only: both sides agree
+        const auto elements = static_cast<std::uint64_t>((who + peer) % 3) * 29;
+        sends.counts.push_back(elements);
+        sends.displs.push_back(send_at);
+        receives.counts.push_back(elements);
+        receives.displs.push_back(recv_at);
+        send_at += elements + 3;
+        recv_at += elements + 7;
+      }
+      shape.send_parts[at] = sends;
+      shape.recv_parts[at] = receives;
+    } else {
+      (collective == ISTHMUS_SCATTERV ? shape.send_parts : shape.recv_parts)[at] = uneven(size, 1);
+    }
+  }
+  return shape;
+}
+
+// One rank's buffers: poisoned, then filled. `where` in place is the same memory, as the row allows it.
+struct buffers {
+  std::vector<std::byte> send, recv;
+};
+
+isthmus_operation operation_for(const oracle::shape& shape, isthmus_datatype datatype, isthmus_reduction_op op,
+                                rank& self, buffers& memory) {
+  isthmus_operation operation{};
+  operation.collective = shape.collective;
+  operation.datatype = datatype;
+  operation.op = op;
+  operation.root = shape.root;
+  operation.count = shape.count;
+  operation.send_buf = memory.send.data();
+  operation.recv_buf = memory.recv.data();
+  operation.stream = self.stream;
+  if (!shape.send_parts.empty()) {
+    const auto me = static_cast<std::size_t>(self.context.rank);
+    operation.send_counts = shape.send_parts[me].counts.data();
+    operation.send_displs = shape.send_parts[me].displs.data();
+    operation.recv_counts = shape.recv_parts[me].counts.data();
+    operation.recv_displs = shape.recv_parts[me].displs.data();
+    const auto& own = shape.collective == ISTHMUS_SCATTERV ? shape.send_parts[me] : shape.recv_parts[me];
+    if (shape.collective != ISTHMUS_ALLTOALLV) operation.count = own.counts[me];
+  }
+  return operation;
+}
+
+void check(group_of_ranks& group, const oracle::shape& shape, isthmus_datatype datatype,
+           isthmus_reduction_op op, const std::string& what) {
+  const oracle::source source{datatype, op, oracle::flavour::ordinary, 77};
+  const std::size_t element = oracle::bytes_of(datatype);
+  const bool point_to_point = shape.collective == ISTHMUS_SEND || shape.collective == ISTHMUS_RECV;
+  std::vector<std::string> errors(static_cast<std::size_t>(group.size()));
+  group.each([&](rank& self) {
+    const int me = self.context.rank;
+    buffers memory;
+    memory.send.resize(oracle::send_extent(shape, me) * element);
+    memory.recv.assign(oracle::recv_extent(shape, me) * element, std::byte{0xa5});
+    oracle::fill(source, me, 0, memory.send);
+    isthmus_operation operation = operation_for(shape, datatype, op, self, memory);
+    std::vector<isthmus_operation> calls{operation};
+    if (point_to_point) {  // a ring: both halves in one group
+      calls = {operation, operation};
+      calls[0].collective = ISTHMUS_SEND;
+      calls[0].root = (me + shape.root) % shape.size;
+      calls[1].collective = ISTHMUS_RECV;
+      calls[1].root = (me - shape.root + shape.size) % shape.size;
+      memory.send.resize(shape.count * element);
+      oracle::fill(source, me, 0, memory.send);
+      memory.recv.assign(shape.count * element, std::byte{0xa5});
+      calls[0].send_buf = memory.send.data();
+      calls[1].recv_buf = memory.recv.data();
+    }
+    auto& error = errors[static_cast<std::size_t>(me)];
+    for (const isthmus_operation& call : calls)
+      if (const char* reason = group.backend().supports(self.state, &call, nullptr)) error = reason;
+    if (error.empty() &&
+        group.backend().enqueue(self.state, calls.data(), nullptr, calls.size()) != ISTHMUS_SUCCESS)
+      error = self.last.message;
+    group.synchronize(self);
+    oracle::shape expected = shape;
+    if (point_to_point) expected.collective = ISTHMUS_RECV;
+    if (error.empty())
+      error = oracle::find_error({source, expected, me, false}, memory.recv.data()).value_or("");
+  });
+  for (int me = 0; me < group.size(); ++me)
+    EXPECT_EQ(errors[static_cast<std::size_t>(me)], "") << what << " on rank " << me << " of " << group.size();
+}
+
+// The stand-in to run on: "standin_xccl", or one that lacks what newer libraries have. A process has one.
+std::string library_under_test() {
+  const char* wanted = std::getenv("STANDIN_LIBRARY");
+  return wanted != nullptr ? wanted : "standin_xccl";
+}
+
+class every_plugin : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(every_plugin, gives_what_the_oracle_allows) {
+  const auto [backend, size] = GetParam();
+  harness::settings settings;
+  settings.backend = backend;
+  settings.platform = settings.backend == "nccl" ? ISTHMUS_PLATFORM_CUDA : ISTHMUS_PLATFORM_HIP;
+  settings.size = size;
+  settings.options["library"] = harness::standin_path(library_under_test());
+  group_of_ranks group(settings);
+  ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
+  for (const table_row& row : table) {
+    if (row.collective == ISTHMUS_BARRIER) continue;
+    for (const std::uint64_t count : {0, 1, 1003, 40000}) {
+      const int root = row.rooted ? (size - 1) : 0;
+      for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype) {
+        const auto type = static_cast<isthmus_datatype>(datatype);
+        if (row.reduces && (type == ISTHMUS_INT16 || type == ISTHMUS_UINT16)) continue;
+        if (count == 40000 && type != ISTHMUS_FLOAT32) continue;
+        for (int op = 0; op < (row.reduces ? ISTHMUS_REDUCTION_OP_COUNT : 1); ++op)
+          check(group,
+                shape_of(row.collective, size, row.collective >= ISTHMUS_SEND && size == 1 ? 0 : root, count),
+                type, static_cast<isthmus_reduction_op>(op),
+                std::string(row.name) + " of " + std::to_string(count) + " of type " +
+                    std::to_string(datatype) + " op " + std::to_string(op));
+      }
+    }
+    if (::testing::Test::HasFailure()) break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(standins, every_plugin,
+                         ::testing::Values(std::tuple("nccl", 1), std::tuple("nccl", 2), std::tuple("nccl", 4),
+                                           std::tuple("rccl", 3)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+}  // namespace

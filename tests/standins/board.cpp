@@ -1,0 +1,61 @@
+#include "board.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+namespace standin {
+
+std::size_t mailbox::put(const char* from, std::size_t bytes) {
+  const std::uint64_t at = written.load(std::memory_order_relaxed);
+  const std::size_t room = capacity - static_cast<std::size_t>(at - read.load(std::memory_order_acquire));
+  const std::size_t moved = std::min({bytes, room, capacity - static_cast<std::size_t>(at % capacity)});
+  std::memcpy(data + at % capacity, from, moved);
+  written.store(at + moved, std::memory_order_release);
+  return moved;
+}
+
+std::size_t mailbox::take(char* to, std::size_t bytes) {
+  const std::uint64_t at = read.load(std::memory_order_relaxed);
+  const std::size_t filled = static_cast<std::size_t>(written.load(std::memory_order_acquire) - at);
+  const std::size_t moved = std::min({bytes, filled, capacity - static_cast<std::size_t>(at % capacity)});
+  std::memcpy(to, data + at % capacity, moved);
+  read.store(at + moved, std::memory_order_release);
+  return moved;
+}
+
+// Fresh shared memory is zero, which is the initial state of everything in it.
+board::board(const std::string& name, int size)
+    : m_name("/" + name), m_size(size), m_bytes(64 + sizeof(mailbox) * static_cast<std::size_t>(size) * size) {
+  const int file = shm_open(m_name.c_str(), O_CREAT | O_RDWR, 0600);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(m_bytes)) != 0)
+    throw std::runtime_error("stand-in: no shared memory");
+  m_memory = mmap(nullptr, m_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  if (m_memory == MAP_FAILED) throw std::runtime_error("stand-in: mmap failed");
+  m_arrived = static_cast<std::atomic<int>*>(m_memory);
+  m_wires = reinterpret_cast<mailbox*>(static_cast<char*>(m_memory) + 64);
+}
+
+board::~board() {
+  munmap(m_memory, m_bytes);
+  shm_unlink(m_name.c_str());
+}
+
+bool board::meet(const std::function<bool()>& stop) {
+  m_arrived->fetch_add(1);
+  while (m_arrived->load() < m_size) {
+    if (stop()) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  shm_unlink(m_name.c_str());
+  return true;
+}
+
+}  // namespace standin

@@ -1,0 +1,71 @@
+// Communicators of the stand-in and the operations that run on them.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "board.hpp"
+
+namespace standin {
+
+enum class kind {
+  broadcast,
+  reduce,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  gather,
+  scatter,
+  send,
+  recv
+};
+
+// One native call. `root` is the peer of send and recv.
+struct request {
+  kind what;
+  const char* send = nullptr;
+  char* recv = nullptr;
+  std::size_t count = 0;
+  int datatype = 0;
+  int op = 0;
+  int root = 0;
+  void* stream = nullptr;
+};
+
+struct communicator {
+  std::string name;  // of its board
+  int rank = 0, size = 1;
+  bool blocking = true, share = false;
+  int splits = 0;
+  std::unique_ptr<board> wires;
+  std::shared_ptr<std::atomic<bool>> abort_flag = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<int> asynchronous{0};  // what ncclCommGetAsyncError reports
+  std::thread setup;                 // of a non-blocking init or split
+
+  // Operations of one communicator run in the order in which they were started, whatever their streams.
+  std::mutex turn_mutex;
+  std::condition_variable turn_changed;
+  std::uint64_t next_ticket = 0, serving = 0;
+
+  ~communicator() {
+    if (setup.joinable()) setup.join();
+  }
+};
+
+// Starts requests that were issued together; they progress together on the streams that they name.
+void launch(communicator& comm, std::vector<request> requests);
+
+// Exchanges one fixed-size record with every rank, in the calling thread; false when aborted.
+bool exchange(communicator& comm, const void* mine, void* all, std::size_t bytes);
+
+// The next collective of this process stops half-way with this code; 0 is none.
+extern std::atomic<int> half_way_code;
+
+}  // namespace standin
