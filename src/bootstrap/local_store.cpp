@@ -1,0 +1,53 @@
+#include "bootstrap/local_store.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+
+#include "runtime/error.hpp"
+
+namespace isthmus {
+namespace {
+
+class local_store final : public store {
+ public:
+  void set(const std::string& key, std::span<const std::byte> value) override {
+    {
+      const std::lock_guard lock(m_mutex);
+      m_values[key].assign(value.begin(), value.end());
+    }
+    m_changed.notify_all();
+  }
+
+  void get(const std::string& key, std::span<std::byte> value, double timeout_s) override {
+    std::unique_lock lock(m_mutex);
+    const auto present = [&] { return m_values.contains(key); };
+    if (!m_changed.wait_for(lock, std::chrono::duration<double>(timeout_s), present))
+      throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                       fmt::format("no value for {} within {} s", key, timeout_s));
+    const auto& stored = m_values[key];
+    if (stored.size() != value.size())
+      throw make_error(
+          ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+          fmt::format("{} holds {} bytes where {} were expected", key, stored.size(), value.size()));
+    std::copy(stored.begin(), stored.end(), value.begin());
+  }
+
+  void erase(const std::string& key) override {
+    const std::lock_guard lock(m_mutex);
+    m_values.erase(key);
+  }
+
+ private:
+  std::mutex m_mutex;
+  std::condition_variable m_changed;
+  std::map<std::string, std::vector<std::byte>> m_values;
+};
+
+}  // namespace
+
+std::shared_ptr<store> make_local_store() { return std::make_shared<local_store>(); }
+
+}  // namespace isthmus

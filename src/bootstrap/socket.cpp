@@ -1,0 +1,192 @@
+#include "bootstrap/socket.hpp"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "runtime/error.hpp"
+
+namespace isthmus::tcp {
+namespace {
+
+using address_list = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+address_list resolve(const endpoint& where, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int code = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found);
+  if (code != 0)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("address: host \"{}\" can't be resolved: {}", where.host, gai_strerror(code)),
+                     "give a numeric address or a name that this machine knows", code);
+  return {found, &freeaddrinfo};
+}
+
+descriptor open_socket(const addrinfo& address) {
+  return descriptor(
+      socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
+}
+
+bool wait_for(int fd, short events, clock::time_point deadline) {
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
+    pollfd entry{fd, events, 0};
+    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 1000)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (left <= 0) return false;
+  }
+}
+
+bool is_wildcard(const addrinfo& address) {
+  if (address.ai_family == AF_INET)
+    return reinterpret_cast<const sockaddr_in*>(address.ai_addr)->sin_addr.s_addr == htonl(INADDR_ANY);
+  if (address.ai_family == AF_INET6)
+    return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
+  return false;
+}
+
+std::uint16_t bound_port(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+// Finishes a non-blocking connect; returns 0 or errno.
+int await_connection(int fd, clock::time_point deadline) {
+  if (!wait_writable(fd, deadline)) return ETIMEDOUT;
+  int code = 0;
+  socklen_t length = sizeof code;
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &length);
+  return code;
+}
+
+}  // namespace
+
+descriptor::~descriptor() {
+  if (m_fd >= 0) close(m_fd);
+}
+
+endpoint parse_endpoint(const char* address) {
+  if (address == nullptr) return {"127.0.0.1", 0};
+  const std::string_view text(address);
+  const auto bad = [&](const char* why) {
+    return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                      fmt::format("unique_id_create: address = \"{}\": {}", address, why),
+                      "write \"host\", \"host:port\", \"[v6]\" or \"[v6]:port\"");
+  };
+  std::string_view host = text, port;
+  if (text.starts_with('[')) {
+    const auto end = text.find(']');
+    if (end == std::string_view::npos) throw bad("the bracket is not closed");
+    host = text.substr(1, end - 1);
+    const auto rest = text.substr(end + 1);
+    if (!rest.empty() && !rest.starts_with(':')) throw bad("only a port may follow the bracket");
+    if (!rest.empty()) port = rest.substr(1);
+    if (!rest.empty() && port.empty()) throw bad("the port is empty");
+  } else if (const auto colon = text.find(':'); colon != std::string_view::npos) {
+    if (text.find(':', colon + 1) != std::string_view::npos) throw bad("an IPv6 address needs brackets");
+    host = text.substr(0, colon);
+    port = text.substr(colon + 1);
+    if (port.empty()) throw bad("the port is empty");
+  }
+  if (host.empty()) throw bad("the host is empty");
+  std::uint16_t number = 0;
+  const auto [end, code] = std::from_chars(port.data(), port.data() + port.size(), number);
+  if (!port.empty() && (code != std::errc() || end != port.data() + port.size()))
+    throw bad("the port is not a number in [0, 65535]");
+  return {std::string(host), number};
+}
+
+descriptor listen_on(endpoint& where) {
+  const auto addresses = resolve(where, AI_PASSIVE);
+  if (is_wildcard(*addresses))
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+        fmt::format("unique_id_create: address = \"{}\" is the wildcard, which other ranks can't connect to",
+                    where.host),
+        "give the address of this machine under which the other ranks reach it");
+  descriptor listener = open_socket(*addresses);
+  const int on = 1;
+  if (listener.get() < 0 || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+      bind(listener.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
+      listen(listener.get(), SOMAXCONN) != 0) {
+    const int code = errno;
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                     fmt::format("unique_id_create: can't listen on {} port {}: {}", where.host, where.port,
+                                 std::strerror(code)),
+                     "choose an address of this machine and a free port (0 takes any)", code);
+  }
+  where.port = bound_port(listener.get());
+  return listener;
+}
+
+descriptor connect_to(const endpoint& where, clock::time_point deadline) {
+  const auto addresses = resolve(where, 0);
+  int code = 0;
+  for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
+    descriptor connection = open_socket(*address);
+    if (connection.get() < 0) {
+      code = errno;
+      continue;
+    }
+    code = connect(connection.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (code == EINPROGRESS) code = await_connection(connection.get(), deadline);
+    if (code != 0) continue;
+    const int on = 1;
+    setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return connection;
+  }
+  throw make_error(
+      code == ETIMEDOUT ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+      fmt::format("communicator_create: can't connect to the store at {} port {}: {}", where.host, where.port,
+                  std::strerror(code)),
+      "the process that made the id must still run, and listen on an address that this machine reaches", code);
+}
+
+bool wait_readable(int fd, clock::time_point deadline) { return wait_for(fd, POLLIN, deadline); }
+bool wait_writable(int fd, clock::time_point deadline) { return wait_for(fd, POLLOUT, deadline); }
+
+bool send_all(int fd, std::span<const std::byte> bytes, clock::time_point deadline) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+      continue;
+    }
+    const bool again = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    if (!again || !wait_writable(fd, deadline)) return false;
+  }
+  return true;
+}
+
+bool receive_all(int fd, std::span<std::byte> bytes, clock::time_point deadline) {
+  while (!bytes.empty()) {
+    if (!wait_readable(fd, deadline)) return false;
+    const ssize_t received = recv(fd, bytes.data(), bytes.size(), 0);
+    if (received > 0) {
+      bytes = bytes.subspan(static_cast<std::size_t>(received));
+      continue;
+    }
+    const bool again = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    if (!again) return false;
+  }
+  return true;
+}
+
+}  // namespace isthmus::tcp

@@ -1,0 +1,57 @@
+// Sockets as owned descriptors; every wait has a deadline.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace isthmus::tcp {
+
+using clock = std::chrono::steady_clock;
+
+inline clock::time_point deadline_after(double seconds) {
+  return clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int fd) : m_fd(fd) {}
+  descriptor(descriptor&& other) noexcept : m_fd(std::exchange(other.m_fd, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    std::swap(m_fd, other.m_fd);
+    return *this;
+  }
+  ~descriptor();
+  int get() const { return m_fd; }
+
+ private:
+  int m_fd = -1;
+};
+
+struct endpoint {
+  std::string host;
+  std::uint16_t port;
+};
+
+// "host", "host:port", "[v6]", "[v6]:port"; NULL is loopback. Throws error (INVALID_ARGUMENT).
+endpoint parse_endpoint(const char* address);
+
+// A listening, non-blocking socket; `where.port` 0 is replaced by the port that was taken. Throws error.
+descriptor listen_on(endpoint& where);
+
+// A connected, non-blocking socket. Throws error (TIMEOUT or REMOTE).
+descriptor connect_to(const endpoint& where, clock::time_point deadline);
+
+// Waits until the socket can be read or written; false at the deadline.
+bool wait_readable(int fd, clock::time_point deadline);
+bool wait_writable(int fd, clock::time_point deadline);
+
+// Sends or receives everything; false when the peer is gone or the deadline has passed.
+bool send_all(int fd, std::span<const std::byte> bytes, clock::time_point deadline);
+bool receive_all(int fd, std::span<std::byte> bytes, clock::time_point deadline);
+
+}  // namespace isthmus::tcp

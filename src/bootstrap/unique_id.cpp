@@ -1,0 +1,84 @@
+#include "bootstrap/unique_id.hpp"
+
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/error.hpp"
+
+namespace isthmus {
+namespace {
+
+constexpr std::uint32_t id_magic = 0x49534944;  // "ISID"
+constexpr std::uint16_t id_version = 1;
+
+// Written in the byte order of the machine: all of Isthmus' platforms are little-endian.
+struct id_layout {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t port;
+  store_secret secret;
+  char host[84];
+  std::uint32_t check;  // so that a damaged copy is noticed before anybody connects anywhere
+};
+static_assert(sizeof(id_layout) == sizeof(isthmus_unique_id));
+
+std::uint32_t checksum(const id_layout& layout) {
+  std::uint32_t hash = 0x811c9dc5u;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&layout);
+  for (std::size_t i = 0; i < offsetof(id_layout, check); ++i) hash = (hash ^ bytes[i]) * 0x01000193u;
+  return hash;
+}
+
+}  // namespace
+
+isthmus_unique_id make_unique_id(const store_address& address) {
+  id_layout layout{};
+  layout.magic = id_magic;
+  layout.version = id_version;
+  layout.port = address.port;
+  layout.secret = address.secret;
+  if (address.host.size() >= sizeof layout.host)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("unique_id_create: the host name has {} characters, at most {} fit",
+                                 address.host.size(), sizeof layout.host - 1),
+                     "give the numeric address");
+  copy_text(layout.host, sizeof layout.host, address.host);
+  layout.check = checksum(layout);
+  isthmus_unique_id id;
+  std::memcpy(&id, &layout, sizeof id);
+  return id;
+}
+
+store_address parse_unique_id(const isthmus_unique_id& id) {
+  id_layout layout;
+  std::memcpy(&layout, &id, sizeof layout);
+  const char* wrong = layout.magic != id_magic           ? "it is not an id of Isthmus"
+                      : layout.version != id_version     ? "it comes from another version of Isthmus"
+                      : layout.check != checksum(layout) ? "it was damaged on its way"
+                                                         : nullptr;
+  if (wrong != nullptr)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("communicator_create: id: {}", wrong),
+                     "pass on all 128 bytes that isthmus_unique_id_create wrote");
+  layout.host[sizeof layout.host - 1] = '\0';
+  return {layout.host, layout.port, layout.secret};
+}
+
+store_secret make_secret() {
+  store_secret secret;
+  if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                     fmt::format("getrandom failed: {}", std::strerror(errno)),
+                     "the kernel's random source is needed for the secret", errno);
+  return secret;
+}
+
+bool equal_secrets(const store_secret& a, const store_secret& b) noexcept {
+  std::byte difference{0};
+  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
+  return difference == std::byte{0};
+}
+
+}  // namespace isthmus

@@ -1,0 +1,30 @@
+// What an isthmus_unique_id holds: where the store listens and the secret that it asks for.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace isthmus {
+
+using store_secret = std::array<std::byte, 32>;
+
+struct store_address {
+  std::string host;  // numeric or a name, at most 80 characters
+  std::uint16_t port = 0;
+  store_secret secret{};
+};
+
+isthmus_unique_id make_unique_id(const store_address& address);
+// Throws error (INVALID_ARGUMENT) when the bytes are not an id of this version.
+store_address parse_unique_id(const isthmus_unique_id& id);
+
+// 256 bits from the kernel. Throws error (SYSTEM).
+store_secret make_secret();
+// Compares in a time that does not depend on where they differ.
+bool equal_secrets(const store_secret& a, const store_secret& b) noexcept;
+
+}  // namespace isthmus

@@ -1,0 +1,280 @@
+// The C entry points of the life cycle and of queries.
+#include <isthmus/isthmus.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bootstrap/local_store.hpp"
+#include "bootstrap/mpi_bootstrap.hpp"
+#include "bootstrap/tcp_store.hpp"
+#include "bootstrap/unique_id.hpp"
+#include "bootstrap/user_store.hpp"
+#include "runtime/communicator.hpp"
+#include "runtime/error.hpp"
+#include "runtime/group.hpp"
+#include "runtime/handles.hpp"
+
+namespace isthmus {
+
+namespace {
+
+error invalid(const char* location, std::string message, std::string hint) {
+  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, std::move(message), std::move(hint));
+}
+
+template <typename Type>
+void require(const char* location, const char* function, const char* argument, const Type* pointer) {
+  if (pointer == nullptr)
+    throw invalid(location, fmt::format("{}: {} is NULL", function, argument), "this argument is required");
+}
+
+void check_device(const char* function, isthmus_device device) {
+  if (device.platform < 0 || device.platform >= ISTHMUS_PLATFORM_COUNT)
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("{}: device.platform = {} is out of range: must be in [0, {})", function,
+                              static_cast<int>(device.platform), static_cast<int>(ISTHMUS_PLATFORM_COUNT)),
+                  "use an ISTHMUS_PLATFORM_ value of types.h");
+  if (device.ordinal < 0)
+    throw invalid(ISTHMUS_HERE, fmt::format("{}: device.ordinal = {} must be >= 0", function, device.ordinal),
+                  "it is the platform's own number of the device");
+}
+
+// The caller's options, or the defaults; checked.
+isthmus_communicator_options options_of(const char* function, const isthmus_communicator_options* given) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  if (given == nullptr) return options;
+  if (given->struct_bytes < sizeof options)
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("{}: options->struct_bytes = {} must be at least {}", function,
+                              given->struct_bytes, sizeof options),
+                  "zero-initialise the options and set struct_bytes = sizeof(isthmus_communicator_options)");
+  options = *given;
+  check_device(function, options.device);
+  if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("{}: options->timeout_s = {} must be in [0, 1e9]", function, options.timeout_s),
+                  "0 takes the configured timeout");
+  return options;
+}
+
+void check_place(const char* function, int rank, int size) {
+  if (size < 1)
+    throw invalid(ISTHMUS_HERE, fmt::format("{}: size = {} must be at least 1", function, size),
+                  "it is the number of ranks of the communicator");
+  if (rank < 0 || rank >= size)
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("{}: rank = {} is out of range: must be in [0, {})", function, rank, size),
+                  "number the ranks from 0 to size - 1");
+}
+
+preparation prepare_with(const isthmus_communicator_options& options) {
+  return prepare(options.device, options.config_path, options.timeout_s);
+}
+
+isthmus_communicator publish(std::shared_ptr<communicator> created) {
+  return handle_table::instance().insert(std::move(created));
+}
+
+void write_json(const char* function, const nlohmann::json& value, char* json, size_t capacity,
+                size_t* needed) {
+  const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (needed != nullptr) *needed = text.size() + 1;
+  if (json == nullptr && capacity > 0)
+    throw invalid(ISTHMUS_HERE, fmt::format("{}: json is NULL but capacity = {}", function, capacity),
+                  "pass capacity 0 to ask for the length only");
+  if (json != nullptr) copy_text(json, capacity, text);
+}
+
+// One thread for each rank, because creation is collective. All or none.
+void create_all(int size, const isthmus_device* devices, const isthmus_communicator_options& options,
+                isthmus_communicator* communicators) {
+  const auto meeting = make_local_store();
+  std::vector<std::shared_ptr<communicator>> created(static_cast<std::size_t>(size));
+  std::vector<std::optional<error>> failures(created.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < created.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      const isthmus_status status = guard([&] {
+        auto prepared = prepare(devices[rank], options.config_path, options.timeout_s);
+        auto ranks = make_store_bootstrap(meeting, "isthmus", static_cast<int>(rank), size, prepared.timeout_s);
+        created[rank] = communicator::create(std::move(ranks), std::move(prepared));
+      });
+      if (status != ISTHMUS_SUCCESS) failures[rank] = error(last_error());
+    });
+  for (auto& thread : threads) thread.join();
+  // The rank that failed by itself tells more than those that only heard of it.
+  const error* first = nullptr;
+  for (const auto& failure : failures)
+    if (failure && (first == nullptr || first->info().status == ISTHMUS_ERROR_REMOTE)) first = &*failure;
+  if (first != nullptr) throw error(*first);
+  for (std::size_t rank = 0; rank < created.size(); ++rank)
+    communicators[rank] = publish(std::move(created[rank]));
+}
+
+}  // namespace
+}  // namespace isthmus
+
+using isthmus::guard;
+using isthmus::handle_table;
+
+isthmus_status isthmus_unique_id_create(const char* address, isthmus_unique_id* id) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "unique_id_create", "id", id);
+    *id = isthmus::start_tcp_store(address);
+  });
+}
+
+isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank, int size,
+                                           const isthmus_communicator_options* options,
+                                           isthmus_communicator* communicator) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create";
+    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    *communicator = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "id", id);
+    isthmus::check_place(function, rank, size);
+    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
+    auto store = isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, prepared.timeout_s);
+    auto ranks = isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, prepared.timeout_s);
+    *communicator = isthmus::publish(isthmus::communicator::create(std::move(ranks), std::move(prepared)));
+  });
+}
+
+isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
+                                               const isthmus_communicator_options* options,
+                                               isthmus_communicator* communicator) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create_mpi";
+    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    *communicator = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "mpi", mpi);
+    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
+    auto ranks = isthmus::make_mpi_bootstrap(mpi, prepared.timeout_s);
+    *communicator = isthmus::publish(isthmus::communicator::create(std::move(ranks), std::move(prepared)));
+  });
+}
+
+isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank, int size,
+                                                 const isthmus_communicator_options* options,
+                                                 isthmus_communicator* communicator) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create_store";
+    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    *communicator = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "store", store);
+    isthmus::check_place(function, rank, size);
+    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
+    auto ranks = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
+                                               prepared.timeout_s);
+    *communicator = isthmus::publish(isthmus::communicator::create(std::move(ranks), std::move(prepared)));
+  });
+}
+
+isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* devices,
+                                               const isthmus_communicator_options* options,
+                                               isthmus_communicator* communicators) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create_all";
+    isthmus::check_place(function, 0, size);
+    isthmus::require(ISTHMUS_HERE, function, "communicators", communicators);
+    for (int rank = 0; rank < size; ++rank) communicators[rank] = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "devices", devices);
+    for (int rank = 0; rank < size; ++rank) isthmus::check_device(function, devices[rank]);
+    isthmus::create_all(size, devices, isthmus::options_of(function, options), communicators);
+  });
+}
+
+isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color, int key,
+                                          isthmus_communicator* communicator) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_split", "communicator", communicator);
+    *communicator = nullptr;
+    if (isthmus::group::active()) {
+      isthmus::group::add_split(parent, color, key, communicator);
+      return;
+    }
+    auto part = handle_table::instance().find(parent).split(color, key);
+    if (part) *communicator = isthmus::publish(std::move(part));
+  });
+}
+
+isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
+  return guard([&] {
+    if (communicator == nullptr) return;
+    if (isthmus::group::uses(communicator))
+      throw isthmus::make_error(
+          ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+          "communicator_destroy: the open group of this thread holds work of this communicator",
+          "call isthmus_group_end first");
+    handle_table::instance().remove(communicator)->close();
+  });
+}
+
+isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
+  return guard([&] {
+    const auto rank = handle_table::instance().share(communicator);
+    isthmus_error_info failure =
+        isthmus::make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
+                            fmt::format("isthmus_communicator_abort was called on rank {}", rank->ranks().rank),
+                            "destroy the communicator on every rank and create a new one")
+            .info();
+    failure.rank = rank->ranks().rank;
+    rank->poison(failure);
+  });
+}
+
+isthmus_status isthmus_communicator_async_error(isthmus_communicator communicator) {
+  return guard([&] {
+    if (const auto failure = handle_table::instance().find(communicator).failure())
+      throw isthmus::error(*failure);
+  });
+}
+
+isthmus_status isthmus_communicator_rank(isthmus_communicator communicator, int* rank) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_rank", "rank", rank);
+    *rank = handle_table::instance().find(communicator).ranks().rank;
+  });
+}
+
+isthmus_status isthmus_communicator_size(isthmus_communicator communicator, int* size) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_size", "size", size);
+    *size = handle_table::instance().find(communicator).ranks().size;
+  });
+}
+
+isthmus_status isthmus_communicator_device(isthmus_communicator communicator, isthmus_device* device) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_device", "device", device);
+    *device = handle_table::instance().find(communicator).ranks().device;
+  });
+}
+
+isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator, int* local_size) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_local_size", "local_size", local_size);
+    *local_size = handle_table::instance().find(communicator).ranks().process_size;
+  });
+}
+
+isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json, size_t capacity,
+                                         size_t* needed) {
+  return guard([&] {
+    isthmus::write_json("communicator_info", handle_table::instance().find(communicator).info(), json, capacity,
+                        needed);
+  });
+}
+
+isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
+                                            const isthmus_operation* operation, char* json, size_t capacity,
+                                            size_t* needed) {
+  return guard([&] {
+    isthmus::communicator& rank = handle_table::instance().find(communicator);
+    isthmus::require(ISTHMUS_HERE, "communicator_explain", "operation", operation);
+    isthmus::write_json("communicator_explain", rank.explain(*operation), json, capacity, needed);
+  });
+}

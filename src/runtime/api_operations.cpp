@@ -1,0 +1,241 @@
+// The C entry points of operations and groups. Each named collective fills one descriptor.
+#include <isthmus/isthmus.h>
+
+#include "runtime/communicator.hpp"
+#include "runtime/error.hpp"
+#include "runtime/group.hpp"
+#include "runtime/handles.hpp"
+
+namespace {
+
+isthmus_status submit(isthmus_communicator communicator, const isthmus_operation& operation) noexcept {
+  return isthmus::guard([&] {
+    if (isthmus::group::active()) [[unlikely]]
+      isthmus::group::add(communicator, operation);
+    else
+      isthmus::handle_table::instance().find(communicator).enqueue(operation);
+  });
+}
+
+}  // namespace
+
+isthmus_status isthmus_enqueue(isthmus_communicator communicator, const isthmus_operation* operation) {
+  if (operation != nullptr) return submit(communicator, *operation);
+  return isthmus::guard([] {
+    throw isthmus::make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE, "enqueue: operation is NULL",
+                              "pass the address of an isthmus_operation");
+  });
+}
+
+isthmus_status isthmus_group_start(void) {
+  return isthmus::guard([] { isthmus::group::start(); });
+}
+
+isthmus_status isthmus_group_end(void) {
+  return isthmus::guard([] { isthmus::group::end(); });
+}
+
+isthmus_status isthmus_broadcast(const void* send_buf, void* recv_buf, uint64_t count,
+                                 isthmus_datatype datatype, int root, isthmus_communicator communicator,
+                                 isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BROADCAST;
+  operation.datatype = datatype;
+  operation.root = root;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_reduce(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
+                              isthmus_reduction_op op, int root, isthmus_communicator communicator,
+                              isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_REDUCE;
+  operation.datatype = datatype;
+  operation.op = op;
+  operation.root = root;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_allreduce(const void* send_buf, void* recv_buf, uint64_t count,
+                                 isthmus_datatype datatype, isthmus_reduction_op op,
+                                 isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = datatype;
+  operation.op = op;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_reduce_scatter(const void* send_buf, void* recv_buf, uint64_t count,
+                                      isthmus_datatype datatype, isthmus_reduction_op op,
+                                      isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_REDUCE_SCATTER;
+  operation.datatype = datatype;
+  operation.op = op;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_allgather(const void* send_buf, void* recv_buf, uint64_t count,
+                                 isthmus_datatype datatype, isthmus_communicator communicator,
+                                 isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLGATHER;
+  operation.datatype = datatype;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_allgatherv(const void* send_buf, uint64_t count, void* recv_buf,
+                                  const uint64_t* recv_counts, const uint64_t* recv_displs,
+                                  isthmus_datatype datatype, isthmus_communicator communicator,
+                                  isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLGATHERV;
+  operation.datatype = datatype;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.recv_counts = recv_counts;
+  operation.recv_displs = recv_displs;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_gather(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
+                              int root, isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_GATHER;
+  operation.datatype = datatype;
+  operation.root = root;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_gatherv(const void* send_buf, uint64_t count, void* recv_buf,
+                               const uint64_t* recv_counts, const uint64_t* recv_displs,
+                               isthmus_datatype datatype, int root, isthmus_communicator communicator,
+                               isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_GATHERV;
+  operation.datatype = datatype;
+  operation.root = root;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.recv_counts = recv_counts;
+  operation.recv_displs = recv_displs;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_scatter(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
+                               int root, isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_SCATTER;
+  operation.datatype = datatype;
+  operation.root = root;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_scatterv(const void* send_buf, const uint64_t* send_counts, const uint64_t* send_displs,
+                                void* recv_buf, uint64_t count, isthmus_datatype datatype, int root,
+                                isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_SCATTERV;
+  operation.datatype = datatype;
+  operation.root = root;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.send_counts = send_counts;
+  operation.send_displs = send_displs;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_alltoall(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
+                                isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLTOALL;
+  operation.datatype = datatype;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_alltoallv(const void* send_buf, const uint64_t* send_counts, const uint64_t* send_displs,
+                                 void* recv_buf, const uint64_t* recv_counts, const uint64_t* recv_displs,
+                                 isthmus_datatype datatype, isthmus_communicator communicator,
+                                 isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLTOALLV;
+  operation.datatype = datatype;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.send_counts = send_counts;
+  operation.send_displs = send_displs;
+  operation.recv_counts = recv_counts;
+  operation.recv_displs = recv_displs;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_send(const void* send_buf, uint64_t count, isthmus_datatype datatype, int peer,
+                            isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_SEND;
+  operation.datatype = datatype;
+  operation.root = peer;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_recv(void* recv_buf, uint64_t count, isthmus_datatype datatype, int peer,
+                            isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_RECV;
+  operation.datatype = datatype;
+  operation.root = peer;
+  operation.count = count;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}
+
+isthmus_status isthmus_barrier(isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BARRIER;
+  operation.stream = stream;
+  return submit(communicator, operation);
+}

@@ -1,0 +1,147 @@
+#include "runtime/backend_instance.hpp"
+
+#include <cstdarg>
+#include <cstdio>
+#include <utility>
+
+#include "runtime/communicator.hpp"
+#include "runtime/error.hpp"
+#include "runtime/log.hpp"
+
+namespace isthmus {
+namespace {
+
+std::string format_text(const char* format, std::va_list arguments) {
+  char text[1024];
+  std::vsnprintf(text, sizeof text, format, arguments);
+  return text;
+}
+
+backend_instance& self(void* runtime) { return *static_cast<backend_instance*>(runtime); }
+
+}  // namespace
+
+backend_instance::backend_instance(communicator& owner, backend_entry entry, std::size_t index)
+    : m_owner(owner), m_entry(std::move(entry)), m_index(index), m_reason(m_entry.reason) {
+  m_capabilities = m_entry.backend == nullptr ? 0 : m_entry.backend->capabilities;
+  const membership& ranks = owner.ranks();
+  m_context.struct_bytes = sizeof m_context;
+  m_context.runtime = this;
+  m_context.rank = ranks.rank;
+  m_context.size = ranks.size;
+  m_context.node_rank = ranks.node_rank;
+  m_context.node_size = ranks.node_size;
+  m_context.process_size = ranks.process_size;
+  m_context.node_of = ranks.node_of.data();
+  m_context.process_of = ranks.process_of.data();
+  m_context.pid_of = ranks.pid_of.data();
+  m_context.device = ranks.device;
+  m_context.timeout_s = owner.timeout_s();
+  m_context.mpi = owner.meeting().mpi_table();
+  m_context.mpi_comm = owner.meeting().mpi_comm();
+  m_context.allgather = on_allgather;
+  m_context.option = on_option;
+  m_context.fail = on_fail;
+  m_context.log = on_log;
+  m_context.aborted = on_aborted;
+  m_context.heap_find = on_heap_find;
+}
+
+const char* backend_instance::version() const {
+  const char* text = usable() && functions().version != nullptr ? functions().version(m_state) : nullptr;
+  return text == nullptr ? "" : text;
+}
+
+std::vector<std::string> backend_instance::notes() const {
+  const std::lock_guard lock(m_mutex);
+  std::vector<std::string> texts;
+  for (const auto& [level, text] : m_logged)
+    if (level >= 2) texts.push_back(text);
+  return texts;
+}
+
+void backend_instance::reject(std::string reason) {
+  destroy();
+  m_reason = std::move(reason);
+}
+
+isthmus_status backend_instance::create() noexcept {
+  const isthmus_status status = functions().create(&m_context, &m_state);
+  m_created = status == ISTHMUS_SUCCESS;
+  return status;
+}
+
+void backend_instance::destroy() noexcept {
+  if (std::exchange(m_created, false)) functions().destroy(std::exchange(m_state, nullptr));
+}
+
+isthmus_error_info backend_instance::take_failure(isthmus_status status, const char* what) {
+  const std::lock_guard lock(m_mutex);
+  isthmus_error_info info =
+      m_failure.value_or(make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), what),
+                                    "the backend gave no details")
+                             .info());
+  m_failure.reset();
+  info.status = status;
+  info.rank = m_context.rank;
+  copy_text(info.backend, sizeof info.backend, name());
+  return info;
+}
+
+void backend_instance::report(isthmus_error_info info) {
+  const std::lock_guard lock(m_mutex);
+  m_failure = info;
+}
+
+isthmus_status backend_instance::on_allgather(void* runtime, const void* mine, void* all, size_t bytes) {
+  backend_instance& backend = self(runtime);
+  const isthmus_status status = guard([&] {
+    bootstrap& meeting = backend.m_owner.meeting();
+    meeting.allgather({static_cast<const std::byte*>(mine), bytes},
+                      {static_cast<std::byte*>(all), bytes * static_cast<std::size_t>(meeting.size())});
+  });
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  return status;
+}
+
+const char* backend_instance::on_option(void* runtime, const char* key) {
+  const backend_instance& backend = self(runtime);
+  return backend.m_owner.option(fmt::format("backend.{}.{}", backend.name(), key));
+}
+
+isthmus_status backend_instance::on_fail(void* runtime, isthmus_status status, int64_t native_code,
+                                         const char* location, const char* hint, const char* format, ...) {
+  std::va_list arguments;
+  va_start(arguments, format);
+  const std::string message = format_text(format, arguments);
+  va_end(arguments);
+  self(runtime).report(
+      make_error(status, location == nullptr ? "" : location, message, hint == nullptr ? "" : hint, native_code)
+          .info());
+  return status;
+}
+
+void backend_instance::on_log(void* runtime, int level, const char* format, ...) {
+  backend_instance& backend = self(runtime);
+  std::va_list arguments;
+  va_start(arguments, format);
+  const std::string text = format_text(format, arguments);
+  va_end(arguments);
+  {
+    const std::lock_guard lock(backend.m_mutex);
+    if (!backend.m_logged.emplace(level, text).second) return;  // once per communicator and text
+  }
+  const auto severity = level >= 2   ? spdlog::level::warn
+                        : level == 1 ? spdlog::level::info
+                                     : spdlog::level::debug;
+  log().log(severity, "rank {}: {}: {}", backend.m_context.rank, backend.name(), text);
+}
+
+int backend_instance::on_aborted(void* runtime) { return self(runtime).m_owner.poisoned() ? 1 : 0; }
+
+int backend_instance::on_heap_find(void* runtime, const void* pointer, uint64_t bytes,
+                                   isthmus_heap_block* block, uint64_t* offset) {
+  return self(runtime).m_owner.heap().find(pointer, bytes, block, offset) ? 1 : 0;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,77 @@
+// One backend for one rank of one communicator: its state and what the runtime offers to it.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/plugin.hpp"
+
+namespace isthmus {
+
+class communicator;
+
+class backend_instance {
+ public:
+  backend_instance(communicator& owner, backend_entry entry, std::size_t index);
+  ~backend_instance() { destroy(); }
+  backend_instance(const backend_instance&) = delete;
+  backend_instance& operator=(const backend_instance&) = delete;
+
+  const std::string& name() const { return m_entry.name; }
+  std::size_t index() const { return m_index; }  // in the communicator's list, the same on all ranks
+  const std::string& source() const { return m_entry.source; }
+  const isthmus_backend& functions() const { return *m_entry.backend; }
+  void* state() const { return m_state; }
+  bool present() const { return m_entry.backend != nullptr; }  // on this rank
+  bool usable() const { return m_created; }                    // on all ranks
+  bool blocking() const { return (m_capabilities & ISTHMUS_BACKEND_BLOCKING) != 0; }
+  // The reason why it can't be used; "" when it can.
+  const std::string& reason() const { return m_reason; }
+  std::uint32_t capabilities() const { return m_capabilities; }  // ANDed over all ranks
+  const char* version() const;
+  // Texts that the backend logged as warnings: what was asked for and is not used.
+  std::vector<std::string> notes() const;
+
+  // Not usable, found before or after create by some rank.
+  void reject(std::string reason);
+  void set_capabilities(std::uint32_t shared) { m_capabilities = shared; }
+
+  // Collective; does not throw. Success, or the status with the details in take_failure().
+  isthmus_status create() noexcept;
+  void destroy() noexcept;
+
+  // The failure that the backend reported last, or one made from `status` when it reported none.
+  isthmus_error_info take_failure(isthmus_status status, const char* what);
+
+ private:
+  static isthmus_status on_allgather(void* runtime, const void* mine, void* all, size_t bytes);
+  static const char* on_option(void* runtime, const char* key);
+  static isthmus_status on_fail(void* runtime, isthmus_status status, int64_t native_code, const char* location,
+                                const char* hint, const char* format, ...);
+  static void on_log(void* runtime, int level, const char* format, ...);
+  static int on_aborted(void* runtime);
+  static int on_heap_find(void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
+                          uint64_t* offset);
+
+  void report(isthmus_error_info info);
+
+  communicator& m_owner;
+  backend_entry m_entry;
+  std::size_t m_index;
+  std::string m_reason;
+  std::uint32_t m_capabilities;
+  isthmus_backend_context m_context{};
+  void* m_state = nullptr;
+  bool m_created = false;
+
+  mutable std::mutex m_mutex;  // backends may report and log from threads of their own
+  std::optional<isthmus_error_info> m_failure;
+  std::set<std::pair<int, std::string>> m_logged;
+};
+
+}  // namespace isthmus

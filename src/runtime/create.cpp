@@ -1,0 +1,172 @@
+// How a communicator comes to its backends: each rank prepares alone, then all agree.
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "runtime/communicator.hpp"
+#include "runtime/exchange.hpp"
+#include "runtime/log.hpp"
+
+namespace isthmus {
+namespace {
+
+struct outcome {  // of one backend's create on one rank
+  std::int32_t status;
+  char message[252];
+};
+
+std::vector<selection::known_backend> known_backends(const std::vector<backend_entry>& entries) {
+  std::vector<selection::known_backend> known;
+  for (const backend_entry& entry : entries) {
+    if (entry.backend == nullptr) continue;
+    std::vector<std::string> algorithms;
+    for (const char* const* name = entry.backend->algorithms; name != nullptr && *name != nullptr; ++name)
+      algorithms.emplace_back(*name);
+    known.push_back({entry.name, std::move(algorithms)});
+  }
+  return known;
+}
+
+// Why this rank can't use the backend, from what it knows by itself; "" when it can try.
+std::string local_obstacle(const backend_entry& entry, const membership& ranks) {
+  if (entry.backend == nullptr) return entry.reason;
+  if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
+    return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
+  if ((entry.backend->capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) != 0 && ranks.process_size > 1)
+    return fmt::format("it allows one rank per process, this process has {}", ranks.process_size);
+  if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
+    return fmt::format("it works on one machine only, the ranks are on {}", ranks.nodes);
+  return "";
+}
+
+// What a rank says about a backend: "name capabilities reason".
+std::string offer_text(const std::vector<backend_entry>& entries, const membership& ranks) {
+  std::string text;
+  for (const backend_entry& entry : entries) {
+    std::string reason = local_obstacle(entry, ranks);
+    std::replace(reason.begin(), reason.end(), '\n', ' ');
+    text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
+                        reason);
+  }
+  return text;
+}
+
+struct offer {
+  std::uint32_t capabilities;
+  std::string reason;
+};
+
+std::vector<std::pair<std::string, offer>> parse_offers(const std::string& text) {
+  std::vector<std::pair<std::string, offer>> offers;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string name, reason;
+    std::uint32_t capabilities = 0;
+    fields >> name >> capabilities;
+    fields.ignore(1);
+    std::getline(fields, reason);
+    offers.emplace_back(name, offer{capabilities, reason});
+  }
+  return offers;
+}
+
+const offer* find_offer(const std::vector<std::pair<std::string, offer>>& offers, const std::string& name) {
+  for (const auto& [candidate, value] : offers)
+    if (candidate == name) return &value;
+  return nullptr;
+}
+
+}  // namespace
+
+preparation prepare(isthmus_device device, const char* config_path, double timeout_s) {
+  preparation prepared;
+  prepared.device = device;
+  try {
+    auto rules = std::make_shared<selection::configuration>(selection::load_configuration(config_path));
+    prepared.timeout_s = timeout_s > 0 ? timeout_s : rules->timeout_s;
+    prepared.rules = rules;
+    prepared.backends = find_backends(rules->plugins);
+    selection::check_backends(*rules, known_backends(prepared.backends));
+  } catch (const error& failure) {
+    if (timeout_s > 0) prepared.timeout_s = timeout_s;
+    prepared.failure = failure;
+  }
+  return prepared;
+}
+
+void communicator::create_backends() {
+  agree_on_backends();
+  for (const auto& backend : m_backends)
+    if (backend->reason().empty()) create_backend(*backend);
+  const auto usable = [](const auto& backend) { return backend->usable(); };
+  if (std::none_of(m_backends.begin(), m_backends.end(), usable)) {
+    std::string reasons;
+    for (const auto& backend : m_backends)
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        fmt::format("no backend works for these ranks: {}", reasons.empty() ? "none is built in" : reasons),
+        "isthmus info lists the backends of this machine");
+  }
+}
+
+// All ranks end with the same list in the same order: backends as rank 0 lists them, then those that only
+// other ranks have. One that some rank can't use is used by none.
+void communicator::agree_on_backends() {
+  const auto texts = gather_texts(*m_meeting, offer_text(m_prepared.backends, m_ranks));
+  std::vector<std::vector<std::pair<std::string, offer>>> offers;
+  for (const std::string& text : texts) offers.push_back(parse_offers(text));
+  std::vector<std::string> names;
+  for (const auto& of_rank : offers)
+    for (const auto& [name, value] : of_rank)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+
+  for (const std::string& name : names) {
+    std::uint32_t shared = ~0u;
+    std::string reason;
+    for (std::size_t rank = 0; rank < offers.size() && reason.empty(); ++rank) {
+      const offer* found = find_offer(offers[rank], name);
+      shared &= found == nullptr ? 0 : found->capabilities;
+      if (found == nullptr)
+        reason = fmt::format("rank {} does not have it", rank);
+      else
+        reason = found->reason;
+    }
+    const auto own = std::find_if(m_prepared.backends.begin(), m_prepared.backends.end(),
+                                  [&](const backend_entry& entry) { return entry.name == name; });
+    backend_entry entry = own != m_prepared.backends.end() ? *own : backend_entry{name, nullptr, "", ""};
+    m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
+    m_backends.back()->set_capabilities(shared);
+    if (!reason.empty()) m_backends.back()->reject(reason);
+  }
+}
+
+void communicator::create_backend(backend_instance& backend) {
+  outcome mine{};
+  std::optional<isthmus_error_info> failure;
+  mine.status = backend.create();
+  if (mine.status != ISTHMUS_SUCCESS) {
+    failure = backend.take_failure(static_cast<isthmus_status>(mine.status), "create");
+    copy_text(mine.message, sizeof mine.message, failure->message);
+  }
+  const auto all = gather_values(*m_meeting, mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].status == ISTHMUS_SUCCESS || all[rank].status == ISTHMUS_ERROR_UNSUPPORTED) continue;
+    backend.destroy();
+    if (failure && mine.status != ISTHMUS_ERROR_UNSUPPORTED) throw error(*failure);
+    throw make_error(
+        ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+        fmt::format("backend {} could not be created on rank {}: {}", backend.name(), rank, all[rank].message),
+        "see the error that this rank reports");
+  }
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].status == ISTHMUS_ERROR_UNSUPPORTED) {
+      backend.reject(all.size() == 1 ? all[rank].message : fmt::format("rank {}: {}", rank, all[rank].message));
+      log().info("rank {}: backend {} is not available: {}", m_ranks.rank, backend.name(), backend.reason());
+      return;
+    }
+}
+
+}  // namespace isthmus

@@ -1,0 +1,237 @@
+#include "runtime/group.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "runtime/communicator.hpp"
+#include "runtime/handles.hpp"
+#include "runtime/tables.hpp"
+#include "runtime/worker.hpp"
+
+namespace isthmus::group {
+namespace {
+
+struct pending_operation {
+  communicator* rank;
+  isthmus_operation operation;
+  choice taken;
+};
+
+struct pending_split {
+  communicator* parent;
+  int color, key;
+  isthmus_communicator* result;
+};
+
+struct group_state {
+  std::vector<pending_operation> operations;
+  std::vector<pending_split> splits;
+  std::deque<std::vector<std::uint64_t>> arrays;  // copies of counts and displacements; addresses are stable
+  std::optional<error> invalid;
+};
+
+// Operations of one communicator on one backend, in the order in which they were added.
+struct batch {
+  communicator* rank;
+  std::size_t rank_order;  // of first use in this group
+  backend_instance* backend;
+  std::vector<isthmus_operation> operations;
+  std::vector<const char*> algorithms;
+};
+
+group_state& state() {
+  thread_local group_state mine;
+  return mine;
+}
+
+const std::uint64_t* keep(group_state& group, const std::uint64_t* array, int size) {
+  return group.arrays.emplace_back(array, array + size).data();
+}
+
+// A copy that outlives the call: with its own arrays where this rank uses them, which may be garbage elsewhere.
+isthmus_operation keep(group_state& group, const isthmus_operation& operation, const membership& ranks) {
+  const collective_row& row = row_of(operation.collective);
+  const bool is_root = operation.root == ranks.rank;
+  const bool sends = row.send_extent == extent::counts && is_at(row.send_at, is_root);
+  const bool receives = row.recv_extent == extent::counts && is_at(row.recv_at, is_root);
+  isthmus_operation copy = operation;
+  copy.send_counts = sends ? keep(group, operation.send_counts, ranks.size) : nullptr;
+  copy.send_displs = sends ? keep(group, operation.send_displs, ranks.size) : nullptr;
+  copy.recv_counts = receives ? keep(group, operation.recv_counts, ranks.size) : nullptr;
+  copy.recv_displs = receives ? keep(group, operation.recv_displs, ranks.size) : nullptr;
+  return copy;
+}
+
+// Collects batches in an order that is the same on every rank: by communicator as first used, and within
+// one communicator by backend.
+std::vector<batch> make_batches(const std::vector<pending_operation>& operations) {
+  std::vector<batch> batches;
+  for (const auto& pending : operations) {
+    const auto same_rank = [&](const batch& candidate) { return candidate.rank == pending.rank; };
+    const auto first = std::find_if(batches.begin(), batches.end(), same_rank);
+    auto place = std::find_if(first, batches.end(), [&](const batch& candidate) {
+      return same_rank(candidate) && candidate.backend == pending.taken.backend;
+    });
+    if (place == batches.end()) {
+      const std::size_t order = first == batches.end() ? batches.size() : first->rank_order;
+      place = batches.insert(batches.end(), {pending.rank, order, pending.taken.backend, {}, {}});
+    }
+    place->operations.push_back(pending.operation);
+    place->algorithms.push_back(pending.taken.algorithm);
+  }
+  std::sort(batches.begin(), batches.end(), [](const batch& a, const batch& b) {
+    return std::pair(a.rank_order, a.backend->index()) < std::pair(b.rank_order, b.backend->index());
+  });
+  return batches;
+}
+
+void run_batch(const batch& work) {
+  work.rank->check_alive();
+  work.rank->run(*work.backend, work.operations.data(), work.algorithms.data(), work.operations.size());
+}
+
+// Runs `job`, keeping the first failure of several.
+template <typename Job>
+void attempt(std::optional<error>& first, Job&& job) noexcept {
+  try {
+    job();
+  } catch (const error& failure) {
+    if (!first) first = failure;
+  } catch (const std::exception& failure) {
+    if (!first) first = make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, failure.what());
+  }
+}
+
+// Backends that do not block: all states of one backend between its group_start and group_end.
+void run_native(const std::vector<batch>& batches, std::optional<error>& first) {
+  std::vector<const isthmus_backend*> seen;
+  for (const batch& leader : batches) {
+    const isthmus_backend& functions = leader.backend->functions();
+    if (leader.backend->blocking() || std::find(seen.begin(), seen.end(), &functions) != seen.end()) continue;
+    seen.push_back(&functions);
+    const bool grouped = functions.group_start != nullptr;
+    isthmus_status status = grouped ? functions.group_start() : ISTHMUS_SUCCESS;
+    if (status == ISTHMUS_SUCCESS) {
+      for (const batch& work : batches)
+        if (&work.backend->functions() == &functions) attempt(first, [&] { run_batch(work); });
+      if (grouped) status = functions.group_end();
+    }
+    if (status == ISTHMUS_SUCCESS) continue;
+    for (const batch& work : batches)
+      if (&work.backend->functions() == &functions)
+        attempt(first, [&] { work.rank->fail_batch(*work.backend, status, work.operations.front()); });
+  }
+}
+
+// Blocking backends: the calling thread serves the first communicator, the worker of each other one its
+// own, so that ranks of one process progress together.
+void run_blocking(const std::vector<batch>& batches, std::optional<error>& first) {
+  std::vector<communicator*> ranks;
+  for (const batch& work : batches)
+    if (work.backend->blocking() && std::find(ranks.begin(), ranks.end(), work.rank) == ranks.end())
+      ranks.push_back(work.rank);
+  std::vector<std::optional<error>> failures(ranks.size());
+  const auto serve = [&](std::size_t index) {
+    for (const batch& work : batches)
+      if (work.rank == ranks[index] && work.backend->blocking())
+        attempt(failures[index], [&] { run_batch(work); });
+  };
+  for (std::size_t index = 1; index < ranks.size(); ++index)
+    ranks[index]->own_worker().start([&serve, index] { serve(index); });
+  if (!ranks.empty()) serve(0);
+  for (std::size_t index = 1; index < ranks.size(); ++index) ranks[index]->own_worker().wait();
+  // The cause rather than its consequence on another rank: ABORTED only when nothing else is there.
+  for (const auto& failure : failures)
+    if (failure && (!first || first->info().status == ISTHMUS_ERROR_ABORTED)) first = failure;
+}
+
+// Splits meet other ranks, perhaps of this same thread, so each gets a thread while it lasts.
+void run_splits(const std::vector<pending_split>& splits, std::optional<error>& first) {
+  std::vector<std::optional<error>> failures(splits.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t index = 0; index < splits.size(); ++index)
+    threads.emplace_back([&, index] {
+      attempt(failures[index], [&] {
+        auto part = splits[index].parent->split(splits[index].color, splits[index].key);
+        if (part) *splits[index].result = handle_table::instance().insert(std::move(part));
+      });
+    });
+  for (auto& thread : threads) thread.join();
+  for (const auto& failure : failures)
+    if (failure && !first) first = failure;
+}
+
+void run(group_state& group) {
+  if (group.invalid) throw error(*group.invalid);
+  for (auto& pending : group.operations) {  // everything that can be refused is refused before anything starts
+    pending.rank->check_alive();
+    pending.taken = pending.rank->choose(pending.operation);
+  }
+  for (const auto& split : group.splits) split.parent->check_alive();
+  std::optional<error> first;
+  run_splits(group.splits, first);
+  const auto batches = make_batches(group.operations);
+  run_native(batches, first);
+  run_blocking(batches, first);
+  if (first) throw error(*first);
+}
+
+// Remembers the first error of the group, so that its end starts nothing.
+template <typename Function>
+void refuse_on_error(Function&& function) {
+  try {
+    function();
+  } catch (const error& failure) {
+    if (!state().invalid) state().invalid = failure;
+    throw;
+  }
+}
+
+}  // namespace
+
+constinit thread_local int depth = 0;
+
+void start() { ++depth; }
+
+void end() {
+  if (depth == 0)
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, "group_end: this thread has no open group",
+                     "call isthmus_group_start first, in the same thread");
+  if (--depth > 0) return;
+  group_state work = std::exchange(state(), group_state{});
+  run(work);
+}
+
+void add(isthmus_communicator handle, const isthmus_operation& operation) {
+  refuse_on_error([&] {
+    communicator& rank = handle_table::instance().find(handle);
+    rank.check_alive();
+    rank.check(operation, true);
+    state().operations.push_back({&rank, keep(state(), operation, rank.ranks()), {}});
+  });
+}
+
+void add_split(isthmus_communicator parent, int color, int key, isthmus_communicator* result) {
+  refuse_on_error([&] {
+    communicator& rank = handle_table::instance().find(parent);
+    rank.check_alive();
+    state().splits.push_back({&rank, color, key, result});
+  });
+}
+
+bool uses(isthmus_communicator handle) {
+  if (!active()) return false;
+  const communicator& rank = handle_table::instance().find(handle);
+  const group_state& group = state();
+  return std::any_of(group.operations.begin(), group.operations.end(),
+                     [&](auto& each) { return each.rank == &rank; }) ||
+         std::any_of(group.splits.begin(), group.splits.end(),
+                     [&](auto& each) { return each.parent == &rank; });
+}
+
+}  // namespace isthmus::group

@@ -1,0 +1,21 @@
+// Checks one operation against THE TABLE, from the point of view of one rank, before anything starts.
+#pragma once
+
+#include <isthmus/types.h>
+
+namespace isthmus {
+
+struct validation_scope {
+  int rank;
+  int size;
+  isthmus_platform platform;
+  bool grouped;  // inside a group a rank may send to itself
+};
+
+// Throws error (INVALID_ARGUMENT or INVALID_USAGE) that names argument, value, rule and hint. Thread-safe.
+void validate(const isthmus_operation& operation, const validation_scope& scope);
+
+// The part of it that explain needs: enumerations and root, no buffers.
+void validate_shape(const isthmus_operation& operation, const validation_scope& scope);
+
+}  // namespace isthmus
