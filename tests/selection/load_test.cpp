@@ -208,14 +208,9 @@ TEST_F(load, damaged_files_are_refused_politely) {
     for (std::size_t damage = 1 + draw(3); damage > 0; --damage) {
       const std::size_t place = draw(text.size());
       switch (draw(3)) {
-        case 0:
-          text[place] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(place, 1 + draw(9));
-          break;
-        default:
-          text.insert(place, text.substr(draw(text.size()), draw(20)));
+        case 0: text[place] = static_cast<char>(random()); break;
+        case 1: text.erase(place, 1 + draw(9)); break;
+        default: text.insert(place, text.substr(draw(text.size()), draw(20)));
       }
     }
     try {
