@@ -27,16 +27,19 @@ inline int position_in_platform(const sycl::device& device) {
   return found == devices.end() ? 0 : static_cast<int>(found - devices.begin());
 }
 
-// CPU devices, sub-devices included, are the host: their memory is the host's. The configuration's map
-// wins over what is known here, so that a new SYCL implementation needs no new release.
+// CPU devices, sub-devices included, are the host whatever drives them: their memory is the host's. For
+// other devices the configuration's map wins over what is known here, so that a new SYCL implementation
+// needs no new release.
 inline isthmus_device native_device(const sycl::device& device, const char* config_path) {
+  if (device.is_cpu()) return {ISTHMUS_PLATFORM_HOST, 0};
   const sycl::backend backend = device.get_backend();
   if (const auto configured = configured_platform(backend, config_path)) {
     int ordinal = position_in_platform(device);
-    with_native(*configured, [&](auto native) { ordinal = native.ordinal(device); });
+    if (*configured == known_platform(backend)) {
+      with_native(*configured, [&](auto native) { ordinal = native.ordinal(device); });
+    }
     return {*configured, ordinal};
   }
-  if (device.is_cpu()) return {ISTHMUS_PLATFORM_HOST, 0};
   const auto known = known_platform(backend);
   if (!known) {
     const std::string number = std::to_string(static_cast<int>(backend));
