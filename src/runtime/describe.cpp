@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/communicator.hpp"
+#include "selection/profile.hpp"
 
 namespace isthmus {
 namespace {
@@ -62,6 +63,7 @@ json communicator::info() {
           {"backends", backends},
           {"rules", rules},
           {"config_files", m_prepared.rules->files},
+          {"profile_path", selection::profile_path(selection::this_machine())},
           {"heap", {{"blocks", m_heap.blocks()}, {"bytes", m_heap.bytes()}}}};
 }
 

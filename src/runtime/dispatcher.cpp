@@ -74,6 +74,11 @@ choice dispatcher::decide(const isthmus_operation& operation) {
   }
   report_unused(decision, operation);
   const std::string& algorithm = decision.winner->algorithm;
+  // Once for each kind of call, because the choice is kept: what a real call took, for whom explain is not
+  // enough.
+  log().debug("rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank, isthmus_collective_name(operation.collective),
+              isthmus_datatype_name(operation.datatype), decision.winner->backend, algorithm.empty() ? "" : ":",
+              algorithm, decision.reason);
   return {find(decision.winner->backend), algorithm.empty() ? nullptr : algorithm.c_str()};
 }
 
