@@ -45,10 +45,8 @@ std::optional<isthmus_datatype> datatype_of(nb::dlpack::dtype type) {
                                : std::nullopt;
     case nb::dlpack::dtype_code::Bfloat:
       return type.bits == 16 ? std::optional(ISTHMUS_BFLOAT16) : std::nullopt;
-    case nb::dlpack::dtype_code::Float8_E4M3FN:
-      return ISTHMUS_FLOAT8_E4M3;
-    case nb::dlpack::dtype_code::Float8_E5M2:
-      return ISTHMUS_FLOAT8_E5M2;
+    case nb::dlpack::dtype_code::Float8_E4M3FN: return ISTHMUS_FLOAT8_E4M3;
+    case nb::dlpack::dtype_code::Float8_E5M2: return ISTHMUS_FLOAT8_E5M2;
     default:  // DLPack's list grows; what has no image here is unsupported
       return std::nullopt;
   }

@@ -110,7 +110,8 @@ void bind_communicator(nb::module_& module) {
              nb::arg("config_path").none(), nb::arg("timeout_s"));
   module.def("create_mpi", &create_mpi, nb::arg("table"), nb::arg("device"), nb::arg("config_path").none(),
              nb::arg("timeout_s"));
-  module.def("create_all", &create_all, nb::arg("devices"), nb::arg("config_path").none(), nb::arg("timeout_s"));
+  module.def("create_all", &create_all, nb::arg("devices"), nb::arg("config_path").none(),
+             nb::arg("timeout_s"));
 
   nb::class_<communicator>(module, "Communicator")
       .def_static("pending", [] { return communicator(std::make_shared<membership>()); })

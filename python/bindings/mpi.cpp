@@ -1,9 +1,9 @@
 // isthmus._mpi: mpi.hpp compiled with one MPI's own mpi.h. The module links that MPI; isthmus/mpi.py makes
 // sure that mpi4py uses the same one before a communicator crosses over.
-#include <isthmus/mpi.hpp>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <isthmus/mpi.hpp>
 #include <string>
 
 namespace nb = nanobind;
@@ -59,6 +59,7 @@ NB_MODULE(_mpi, module) {
   module.def("finalize", &finalize, nb::call_guard<nb::gil_scoped_release>());
   module.def("world_table", [] { return table_of(MPI_COMM_WORLD); });
   // Fortran handles are integers in every MPI and cross between modules of one library.
-  module.def("table", [](int fortran_handle) { return table_of(MPI_Comm_f2c(fortran_handle)); },
-             nb::arg("fortran_handle"));
+  module.def(
+      "table", [](int fortran_handle) { return table_of(MPI_Comm_f2c(fortran_handle)); },
+      nb::arg("fortran_handle"));
 }

@@ -28,8 +28,8 @@ operation make_operation(isthmus_collective collective, isthmus_datatype datatyp
                          int root, uint64_t count, uintptr_t send_address, uintptr_t recv_address,
                          counts send_counts, counts send_displs, counts recv_counts, counts recv_displs,
                          uintptr_t stream) {
-  operation made{{}, std::move(send_counts), std::move(send_displs), std::move(recv_counts),
-                 std::move(recv_displs)};
+  operation made{
+      {}, std::move(send_counts), std::move(send_displs), std::move(recv_counts), std::move(recv_displs)};
   made.value.collective = collective;
   made.value.datatype = datatype;
   made.value.op = op;

@@ -7,9 +7,8 @@ namespace {
 // Raises isthmus.errors.Error. The class lives in Python, where it is readable and can be pickled.
 void raise_error(const isthmus_error_info& info) {
   nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
-  const char* collective = info.collective < 0
-                               ? nullptr
-                               : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
+  const char* collective =
+      info.collective < 0 ? nullptr : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
   nb::object value = type(nb::arg("message") = info.message, nb::arg("code") = info.status,
                           nb::arg("collective") = collective, nb::arg("rank") = info.rank,
                           nb::arg("backend") = info.backend, nb::arg("native_code") = info.native_code,
@@ -48,13 +47,14 @@ void bind_types(nb::module_& module) {
 
   // The rows of THE TABLE as tuples, in its column order; isthmus.table names the columns.
   nb::list collectives;
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
-  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_at,            \
-                                    #send_extent, #recv_at, #recv_extent, #in_place));
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place)    \
+  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_at, #send_extent, \
+                                    #recv_at, #recv_extent, #in_place));
 #include <isthmus/collectives.def>
   module.attr("COLLECTIVE_ROWS") = collectives;
   nb::list datatypes;
-#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) datatypes.append(nb::make_tuple(ISTHMUS_##NAME, bytes, #kind));
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
+  datatypes.append(nb::make_tuple(ISTHMUS_##NAME, bytes, #kind));
 #include <isthmus/collectives.def>
   module.attr("DATATYPE_ROWS") = datatypes;
 

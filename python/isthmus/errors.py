@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 
@@ -39,6 +40,10 @@ class Error(RuntimeError):
         self.native_code = native_code
         self.location = location
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are rebuilt from their positional arguments alone; `code` is an int across processes.
+        return partial(Error, **self.__dict__), ()
 
     def __str__(self) -> str:
         where = [f"rank {self.rank}"] if self.rank >= 0 else []

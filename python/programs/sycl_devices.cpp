@@ -9,14 +9,10 @@ namespace {
 
 const char* kind_of(const sycl::device& device) {
   switch (device.get_info<sycl::info::device::device_type>()) {
-    case sycl::info::device_type::cpu:
-      return "cpu";
-    case sycl::info::device_type::gpu:
-      return "gpu";
-    case sycl::info::device_type::accelerator:
-      return "accelerator";
-    default:
-      return "other";
+    case sycl::info::device_type::cpu: return "cpu";
+    case sycl::info::device_type::gpu: return "gpu";
+    case sycl::info::device_type::accelerator: return "accelerator";
+    default: return "other";
   }
 }
 

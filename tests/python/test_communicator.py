@@ -201,7 +201,9 @@ def test_explain_answers_for_every_collective(pair) -> None:
 
 
 def test_explain_follows_the_environment(monkeypatch) -> None:
-    monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=host")
+    monkeypatch.setenv(
+        "ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=host"
+    )
     with pytest.raises(Error, match="nosuch"):
         Communicator.all(1)
     monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=host")

@@ -1,1 +1,5 @@
-"""placeholder"""
+"""`isthmus demo`"""
+
+
+def demo() -> None:
+    """Main job."""

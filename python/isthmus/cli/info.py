@@ -15,6 +15,13 @@ from .. import __version__, launch, layout, machine
 from ..communicator import Communicator
 from .console import out, print_json
 
+_STYLE: Any = {
+    "box": None,
+    "pad_edge": False,
+    "title_justify": "left",
+    "title_style": "bold underline",
+    "header_style": "bold",
+}
 _OWN_VARIABLES = ("ISTHMUS_", "OCL_ICD_FILENAMES", "SYCL_", "ONEAPI_DEVICE_SELECTOR", "UR_", "MPI4PY_")
 
 
@@ -90,18 +97,38 @@ def _print(found: dict[str, Any]) -> None:
 
 
 def _print_core(core: dict[str, Any]) -> None:
-    out.print_json(json.dumps(core))
+    table = Table(
+        "backend", "", "algorithms", "what", "why not", title="Backends of a host communicator", **_STYLE
+    )
+    for backend in core["backends"]:
+        state = "[green]available[/]" if backend["available"] else "[red]not here[/]"
+        name = " ".join(part for part in (backend["name"], backend["version"]) if part)
+        reason = "; ".join(part for part in (backend["reason"], *backend["notes"]) if part)
+        table.add_row(name, state, " ".join(backend["algorithms"]), backend["description"], reason)
+    out.print(table)
+    rules = Table("rule", "source", title="Rules, weakest first", **_STYLE)
+    for rule in core["rules"]:
+        rules.add_row(rule["rule"], rule["source"])
+    out.print(rules)
+    files = ", ".join(core["config_files"]) or "none"
+    out.print(f"Configuration files read: {files}", markup=False)
+    out.print(f"Profile of this machine: {core['profile_path'] or 'no user folder'}", markup=False)
+    out.print(f"Timeout: {core['timeout_s']:g} s", markup=False)
 
 
 def _print_rest(found: dict[str, Any]) -> None:
-    table = Table("MPI", "launcher", title="MPI", title_justify="left", box=None)
+    table = Table("MPI", "launcher", title="MPI families", **_STYLE)
     for family, where in found["mpi"].items():
         table.add_row(family, where)
     out.print(table)
-    devices = found["sycl_devices"]
-    for device in devices["devices"]:
-        out.print(f"SYCL device {device}", markup=False)
-    if devices["reason"]:
-        out.print(f"no SYCL devices: {devices['reason']}", markup=False)
+    sycl = found["sycl_devices"]
+    devices = Table("device", "kind", "units", "platform", "driver", title="SYCL devices", **_STYLE)
+    for device in sycl["devices"]:
+        devices.add_row(
+            device["name"], device["kind"], str(device["compute_units"]), device["platform"], device["driver"]
+        )
+    out.print(devices if sycl["devices"] else f"\nNo SYCL devices: {sycl['reason']}")
+    if found["environment"]:
+        out.print("\nEnvironment", style="italic")
     for key, value in found["environment"].items():
         out.print(f"{key}={value}", markup=False)
