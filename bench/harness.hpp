@@ -157,19 +157,20 @@ class measurement {
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(elapsed, UINT32_MAX));
   }
 
+  // Batches that double until the time is used up, so that one slow call at the start decides nothing.
   std::vector<double> timed_calls(const call& one, const extent& mine) {
-    const std::uint64_t before = steady_ns();
-    for (int i = 0; i < 2; ++i) timed_call(one, mine);  // warm-up; also tells how many calls fit the time
-    const double seconds_each = static_cast<double>(steady_ns() - before) / 2e9;
-    const double fitting = m_asked.min_time_s / std::max(seconds_each, 1e-7);
-    const auto wanted = static_cast<std::uint64_t>(
-        std::clamp(fitting, static_cast<double>(m_asked.min_samples), static_cast<double>(m_asked.max_samples)));
-    const std::uint64_t samples = m_team.decide(wanted);
-
+    timed_call(one, mine);  // warm-up
     shared_block& block = m_team.block();
-    for (std::uint64_t i = 0; i < samples; ++i)
-      block.elapsed_ticks[m_team.rank()][i] = timed_call(one, mine);
-    m_team.barrier();
+    const auto at_least = static_cast<std::uint64_t>(m_asked.min_samples);
+    const auto at_most = static_cast<std::uint64_t>(m_asked.max_samples);
+    const std::uint64_t start = steady_ns();
+    std::uint64_t samples = 0;
+    for (bool more = true; more;) {
+      const std::uint64_t end = std::min(std::max(at_least, 2 * samples), at_most);
+      for (; samples < end; ++samples) block.elapsed_ticks[m_team.rank()][samples] = timed_call(one, mine);
+      const double elapsed_s = static_cast<double>(steady_ns() - start) / 1e9;
+      more = m_team.decide(samples < at_most && elapsed_s < m_asked.min_time_s) != 0;
+    }
     std::vector<double> result(samples);
     const double to_us = ns_per_tick() / 1e3 / (m_asked.what == pattern::ping ? 2 : 1);
     for (std::uint64_t i = 0; i < samples; ++i) {

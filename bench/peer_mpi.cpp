@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include "harness.hpp"
+#include "harness/meet_mpi.hpp"
 
 namespace {
 
@@ -143,24 +144,6 @@ class mpi_provider : public bench::provider {
   int m_rank = 0, m_size = 0;
 };
 
-// The harness' own shared block, whose name rank 0 tells the others.
-bench::team make_team(double timeout_s) {
-  int rank = 0, size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  char name[64] = "";
-  bench::shared_block* block = nullptr;
-  if (rank == 0) {
-    std::snprintf(name, sizeof name, "%s", bench::fresh_name().c_str());
-    block = bench::map_named(name, true);
-  }
-  MPI_Bcast(name, sizeof name, MPI_CHAR, 0, MPI_COMM_WORLD);
-  if (rank != 0) block = bench::map_named(name, false);
-  MPI_Barrier(MPI_COMM_WORLD);
-  if (rank == 0) bench::unlink_named(name);
-  return {block, rank, size, timeout_s};
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -176,7 +159,7 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   int status = 1;
   try {
-    const bench::team ranks = make_team(asked.timeout_s);
+    const bench::team ranks = bench::meet_through_mpi(asked.timeout_s);
     mpi_provider library;
     status = bench::measure(asked, ranks, library);
   } catch (const std::exception& failure) {

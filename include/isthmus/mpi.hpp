@@ -16,7 +16,9 @@
 // allgatherv, gatherv, scatterv and alltoallv fail there with MPI_ERR_COUNT, never truncated.
 //
 // Arithmetic. float16, bfloat16 and float8 are combined in float32 and rounded at every step of MPI's
-// reduction. Every other type is reduced by MPI itself, except min and max of floating types (NaN).
+// reduction; a float8 sum that leaves the range on the way stays saturated there. Other types are reduced by
+// MPI itself, except where MPI promises less than THE TABLE: min and max of floating types (NaN), and sums
+// and products of 8- and 16-bit integers (overflow).
 #ifndef ISTHMUS_MPI_HPP
 #define ISTHMUS_MPI_HPP
 

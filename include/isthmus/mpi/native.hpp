@@ -103,14 +103,16 @@ inline MPI_Datatype builtin_datatype(isthmus_datatype datatype) {
   return MPI_DATATYPE_NULL;
 }
 
-// MPI's own operation where it computes what THE TABLE says, else MPI_OP_NULL. MPI_MIN and MPI_MAX are
-// not used for floating types: what they make of a NaN depends on the order, even between ranks.
+// MPI's own operation where it computes what THE TABLE says, else MPI_OP_NULL. Not used are MPI_MIN and
+// MPI_MAX of floating types (what they make of a NaN depends on the order, even between ranks) and sums and
+// products of 8 and 16 bits (MPI leaves overflow open, and Open MPI's vector code saturates).
 inline MPI_Op builtin_op(isthmus_datatype datatype, isthmus_reduction_op op) {
   const bool floating = datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT64;
+  const bool narrow = bytes_of(datatype) < 4;
   if (builtin_datatype(datatype) == MPI_DATATYPE_NULL) return MPI_OP_NULL;
   switch (op) {
-    case ISTHMUS_SUM: return MPI_SUM;
-    case ISTHMUS_PROD: return MPI_PROD;
+    case ISTHMUS_SUM: return narrow ? MPI_OP_NULL : MPI_SUM;
+    case ISTHMUS_PROD: return narrow ? MPI_OP_NULL : MPI_PROD;
     case ISTHMUS_MIN: return floating ? MPI_OP_NULL : MPI_MIN;
     case ISTHMUS_MAX: return floating ? MPI_OP_NULL : MPI_MAX;
     case ISTHMUS_AVG:

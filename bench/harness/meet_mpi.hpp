@@ -1,0 +1,31 @@
+// The harness' shared block for ranks that an MPI launcher started.
+#pragma once
+
+#include <mpi.h>
+
+#include <cstdio>
+
+#include "team.hpp"
+
+namespace bench {
+
+// Collective over MPI_COMM_WORLD, whose ranks must be on one machine: rank 0 makes the block and tells
+// the others its name, which is gone again when this returns.
+inline team meet_through_mpi(double timeout_s) {
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  char name[64] = "";
+  shared_block* block = nullptr;
+  if (rank == 0) {
+    std::snprintf(name, sizeof name, "%s", fresh_name().c_str());
+    block = map_named(name, true);
+  }
+  MPI_Bcast(name, sizeof name, MPI_CHAR, 0, MPI_COMM_WORLD);
+  if (rank != 0) block = map_named(name, false);
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) unlink_named(name);
+  return {block, rank, size, timeout_s};
+}
+
+}  // namespace bench

@@ -1,0 +1,207 @@
+// Isthmus through its C API, measured by the harness that measures plain MPI. Started by mpiexec the ranks
+// meet through MPI; with --ranks N the program forks them itself and they meet through a unique id.
+//
+// Exit status: 0 right, 1 failed or wrong, 2 bad arguments, 3 Isthmus cannot do what was asked.
+#include <isthmus/isthmus.h>
+#include <isthmus/memory.h>
+#include <isthmus/mpi.hpp>
+
+#include "harness.hpp"
+#include "harness/fork.hpp"
+#include "harness/meet_mpi.hpp"
+
+namespace {
+
+using isthmus::detail::check;
+
+struct isthmus_options {
+  int ranks = 0;  // 0: started by mpiexec
+  bool heap = false;
+  std::string backend, config;
+};
+
+class isthmus_provider : public bench::provider {
+ public:
+  isthmus_provider(isthmus_communicator communicator, bool heap) : m_communicator(communicator), m_heap(heap) {
+    check(isthmus_communicator_rank(communicator, &m_rank));
+    check(isthmus_communicator_size(communicator, &m_size));
+  }
+
+  bench::provider_identity identity() const override {
+    return {"isthmus", "isthmus", isthmus_version(), m_heap ? "shared_heap" : "host"};
+  }
+
+  std::string refuses(const bench::options& asked) const override {
+    if (asked.what == bench::pattern::ping && m_size < 2) return "ping needs at least 2 ranks";
+    return "";
+  }
+
+  void* allocate(std::uint64_t bytes) override {
+    if (!m_heap) return bench::allocate_private(bytes);
+    void* pointer = nullptr;
+    check(isthmus_memory_allocate_symmetric(m_communicator, std::max<std::uint64_t>(bytes, 1), &pointer));
+    return pointer;
+  }
+  void release(void* pointer) override {
+    if (m_heap) return check(isthmus_memory_free(m_communicator, pointer));
+    std::free(pointer);
+  }
+
+  void run(const bench::call& call) override {
+    using bench::pattern;
+    const void* send = call.send;
+    void* recv = call.recv;
+    const std::uint64_t count = call.count;
+    const isthmus_datatype type = call.datatype;
+    const isthmus_communicator comm = m_communicator;
+    switch (call.what) {
+      case pattern::broadcast: return check(isthmus_broadcast(send, recv, count, type, 0, comm, nullptr));
+      case pattern::reduce: return check(isthmus_reduce(send, recv, count, type, call.op, 0, comm, nullptr));
+      case pattern::allreduce: return check(isthmus_allreduce(send, recv, count, type, call.op, comm, nullptr));
+      case pattern::reduce_scatter:
+        return check(isthmus_reduce_scatter(send, recv, count, type, call.op, comm, nullptr));
+      case pattern::allgather: return check(isthmus_allgather(send, recv, count, type, comm, nullptr));
+      case pattern::gather: return check(isthmus_gather(send, recv, count, type, 0, comm, nullptr));
+      case pattern::scatter: return check(isthmus_scatter(send, recv, count, type, 0, comm, nullptr));
+      case pattern::alltoall: return check(isthmus_alltoall(send, recv, count, type, comm, nullptr));
+      case pattern::sendrecv: return sendrecv(send, recv, count, type);
+      case pattern::ping: return ping(send, recv, count, type);
+      case pattern::barrier: return check(isthmus_barrier(comm, nullptr));
+    }
+  }
+
+  bench::chosen_path path(const bench::call& call) override {
+    isthmus_operation operation{};
+    operation.collective = collective_of(call.what);
+    operation.datatype = call.datatype;
+    operation.op = call.op;
+    operation.root = operation.collective == ISTHMUS_SEND ? (m_rank + 1) % m_size : 0;
+    operation.count = call.count;
+    operation.send_buf = call.send;
+    operation.recv_buf = operation.collective == ISTHMUS_SEND ? nullptr : call.recv;
+    std::size_t needed = 0;
+    check(isthmus_communicator_explain(m_communicator, &operation, nullptr, 0, &needed));
+    std::string text(needed, '\0');
+    check(isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), nullptr));
+    const auto explained = nlohmann::json::parse(text.c_str());
+    const std::string algorithm = explained.value("algorithm", "");
+    return {explained.value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm),
+            explained.value("reason", "")};
+  }
+
+ private:
+  static isthmus_collective collective_of(bench::pattern what) {
+    using bench::pattern;
+    switch (what) {
+      case pattern::broadcast: return ISTHMUS_BROADCAST;
+      case pattern::reduce: return ISTHMUS_REDUCE;
+      case pattern::allreduce: return ISTHMUS_ALLREDUCE;
+      case pattern::reduce_scatter: return ISTHMUS_REDUCE_SCATTER;
+      case pattern::allgather: return ISTHMUS_ALLGATHER;
+      case pattern::gather: return ISTHMUS_GATHER;
+      case pattern::scatter: return ISTHMUS_SCATTER;
+      case pattern::alltoall: return ISTHMUS_ALLTOALL;
+      case pattern::sendrecv:
+      case pattern::ping: return ISTHMUS_SEND;
+      case pattern::barrier: return ISTHMUS_BARRIER;
+    }
+    return ISTHMUS_BARRIER;
+  }
+
+  void sendrecv(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
+    check(isthmus_group_start());
+    const isthmus_status sent = isthmus_send(send, count, type, (m_rank + 1) % m_size, m_communicator, nullptr);
+    const isthmus_status received =
+        isthmus_recv(recv, count, type, (m_rank + m_size - 1) % m_size, m_communicator, nullptr);
+    const isthmus_status ended = isthmus_group_end();
+    check(sent), check(received), check(ended);
+  }
+
+  void ping(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
+    if (m_rank == 0) {
+      check(isthmus_send(send, count, type, 1, m_communicator, nullptr));
+      check(isthmus_recv(recv, count, type, 1, m_communicator, nullptr));
+    } else if (m_rank == 1) {
+      check(isthmus_recv(recv, count, type, 0, m_communicator, nullptr));
+      check(isthmus_send(send, count, type, 0, m_communicator, nullptr));
+    }
+  }
+
+  isthmus_communicator m_communicator;
+  bool m_heap;
+  int m_rank = 0, m_size = 0;
+};
+
+isthmus_communicator_options communicator_options(const bench::options& asked, const isthmus_options& own) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.config_path = own.config.empty() ? nullptr : own.config.c_str();
+  options.timeout_s = asked.timeout_s;
+  return options;
+}
+
+int measure_on(isthmus_communicator communicator, const bench::options& asked, const isthmus_options& own,
+               const bench::team& ranks) {
+  isthmus_provider library(communicator, own.heap);
+  const int status = bench::measure(asked, ranks, library);
+  if (status == 0) check(isthmus_communicator_destroy(communicator));
+  return status;
+}
+
+int forked_rank(const bench::options& asked, const isthmus_options& own, const bench::team& ranks) {
+  try {
+    isthmus_unique_id id;
+    if (ranks.rank() == 0) {
+      check(isthmus_unique_id_create(nullptr, &id));
+      std::memcpy(ranks.block().message, id.bytes, sizeof id.bytes);
+    }
+    ranks.barrier();
+    std::memcpy(id.bytes, ranks.block().message, sizeof id.bytes);
+    const isthmus_communicator_options options = communicator_options(asked, own);
+    isthmus_communicator communicator = nullptr;
+    check(isthmus_communicator_create(&id, ranks.rank(), ranks.size(), &options, &communicator));
+    return measure_on(communicator, asked, own, ranks);
+  } catch (const std::exception& failure) {
+    ranks.give_up();
+    std::fprintf(stderr, "rank %d: %s\n", ranks.rank(), failure.what());
+    return 1;
+  }
+}
+
+int mpi_rank(const bench::options& asked, const isthmus_options& own) {
+  int provided = MPI_THREAD_SINGLE, status = 1;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  try {
+    const bench::team ranks = bench::meet_through_mpi(asked.timeout_s);
+    const isthmus_communicator_options options = communicator_options(asked, own);
+    status = measure_on(isthmus::mpi::create(MPI_COMM_WORLD, &options), asked, own, ranks);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "isthmus_bench: %s\n", failure.what());
+  }
+  if (status == 1) MPI_Abort(MPI_COMM_WORLD, status);
+  MPI_Finalize();
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::options asked;
+  isthmus_options own;
+  CLI::App app("Measures Isthmus collectives through the C API; start it with mpiexec, or with --ranks");
+  bench::command_line line(app, asked);
+  app.add_option("--ranks", own.ranks, "fork this many ranks instead of using MPI")->check(CLI::Range(1, bench::max_ranks));
+  app.add_flag("--heap", own.heap, "buffers in the symmetric heap");
+  app.add_option("--backend", own.backend, "force this backend, or backend:algorithm");
+  app.add_option("--config", own.config, "configuration file");
+  try {
+    app.parse(argc, argv);
+    line.finish(argc, argv);
+  } catch (const CLI::ParseError& failure) {
+    return app.exit(failure) == 0 ? 0 : 2;
+  }
+  if (!own.backend.empty()) setenv("ISTHMUS_BACKEND", own.backend.c_str(), 1);
+  if (own.ranks == 0) return mpi_rank(asked, own);
+  return bench::fork_ranks(own.ranks, asked.timeout_s,
+                           [&](const bench::team& ranks) { return forked_rank(asked, own, ranks); });
+}
