@@ -1,0 +1,183 @@
+#include "backend/host/channel.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/error.hpp"
+
+namespace isthmus::host {
+namespace {
+
+// A cell's payload follows its header.
+std::byte* payload_of(cell_header& cell) { return reinterpret_cast<std::byte*>(&cell) + sizeof(cell_header); }
+
+}  // namespace
+
+channels::channels(team& team) : m_team(team), m_ends(channel_kinds * static_cast<std::size_t>(team.size())) {}
+
+void channels::add(bool sends, int peer, const void* buffer, std::uint64_t bytes) {
+  if (bytes == 0) return;  // both sides know, so there is nothing to say
+  transfer added{};
+  added.sends = sends;
+  added.peer = peer;
+  added.buffer = static_cast<std::byte*>(const_cast<void*>(buffer));
+  added.bytes = bytes;
+  m_transfers.push_back(added);
+}
+
+// Messages to oneself: the first send meets the first recv, and so on. Nothing is written before all match.
+void channels::pair_self() {
+  m_own.clear();
+  std::size_t sends = 0, receives = 0;
+  for (transfer& each : m_transfers) {
+    if (each.peer != m_team.rank()) continue;
+    const std::size_t index = each.sends ? sends++ : receives++;
+    if (m_own.size() <= index) m_own.resize(index + 1);
+    (each.sends ? m_own[index].send : m_own[index].receive) = &each;
+  }
+  for (const own_message& each : m_own) {
+    if (each.send != nullptr && each.receive != nullptr && each.send->bytes == each.receive->bytes) continue;
+    const transfer& lonely = each.send != nullptr ? *each.send : *each.receive;
+    const auto& context = m_team.context();
+    throw failure{context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
+                               "put a send to oneself and its recv, of equal length, into one group",
+                               "a %s of %llu bytes with the own rank %d has no counterpart in its group",
+                               lonely.sends ? "send" : "recv", static_cast<unsigned long long>(lonely.bytes),
+                               lonely.peer)};
+  }
+  for (const own_message& each : m_own) {
+    std::memmove(each.receive->buffer, each.send->buffer, each.send->bytes);
+    each.send->complete = each.receive->complete = true;
+  }
+}
+
+void channels::run_messages(std::span<const isthmus_operation> operations) {
+  m_transfers.clear();
+  for (const isthmus_operation& each : operations) {
+    const std::uint64_t bytes = each.count * isthmus_datatype_bytes(each.datatype);
+    if (each.collective == ISTHMUS_SEND) add(true, each.root, each.send_buf, bytes);
+    if (each.collective == ISTHMUS_RECV) add(false, each.root, each.recv_buf, bytes);
+  }
+  if (m_transfers.empty()) return;
+  pair_self();
+  progress_all(channel_kind::message);
+}
+
+void channels::run_collective(const isthmus_operation& operation) {
+  const std::uint64_t unit = isthmus_datatype_bytes(operation.datatype);
+  const int me = m_team.rank();
+  const auto* send = static_cast<const std::byte*>(operation.send_buf);
+  auto* recv = static_cast<std::byte*>(operation.recv_buf);
+  const bool is_root = operation.root == me;
+  m_transfers.clear();
+  for (int i = 0; i < m_team.size(); ++i) {
+    const int peer = (me + i) % m_team.size();
+    if (operation.collective == ISTHMUS_GATHERV) {
+      if (peer == operation.root) add(true, peer, send, operation.count * unit);
+      if (is_root)
+        add(false, peer, recv + operation.recv_displs[peer] * unit, operation.recv_counts[peer] * unit);
+    } else if (operation.collective == ISTHMUS_SCATTERV) {
+      if (is_root)
+        add(true, peer, send + operation.send_displs[peer] * unit, operation.send_counts[peer] * unit);
+      if (peer == operation.root) add(false, peer, recv, operation.count * unit);
+    } else {
+      add(true, peer, send + operation.send_displs[peer] * unit, operation.send_counts[peer] * unit);
+      const std::size_t sent = m_transfers.size() - 1;
+      add(false, peer, recv + operation.recv_displs[peer] * unit, operation.recv_counts[peer] * unit);
+      if (send == recv && m_transfers.size() == sent + 2) m_transfers.back().gate = sent;
+    }
+  }
+  pair_self();
+  progress_all(channel_kind::collective);
+}
+
+// Moves whatever can move until all is complete. Per direction and peer only the first unfinished message
+// moves, which keeps the order.
+void channels::progress_all(channel_kind kind) {
+  const auto size = static_cast<std::size_t>(m_team.size());
+  waiter wait(m_team);
+  for (;;) {
+    bool moved = false;
+    m_busy.assign(2 * size, 0);
+    m_awaited.clear();
+    for (transfer& each : m_transfers) {
+      if (each.complete) continue;
+      char& busy = m_busy[static_cast<std::size_t>(each.peer) + (each.sends ? size : 0)];
+      if (busy == 0) moved |= progress(kind, each);
+      if (each.complete) continue;
+      busy = 1;
+      m_awaited.push_back(each.peer);
+    }
+    if (m_awaited.empty()) return;
+    if (moved)
+      wait.reset();
+    else
+      wait.pause(m_awaited);
+  }
+}
+
+bool channels::progress(channel_kind kind, transfer& moving) {
+  return moving.sends ? send_cells(kind, moving) : receive_cells(kind, moving);
+}
+
+bool channels::send_cells(channel_kind kind, transfer& moving) {
+  std::uint64_t& sent = ends_of(kind, moving.peer).sent;
+  const flag& taken = m_team.acknowledged(moving.peer, kind, m_team.rank());
+  const std::uint64_t acknowledged = taken.load(std::memory_order_acquire);
+  if (moving.by_address) {
+    moving.complete = acknowledged >= sent;
+    return moving.complete;
+  }
+  const std::uint64_t before = sent;
+  while (!moving.complete && !moving.by_address && sent < acknowledged + m_team.sizes().cells) {
+    cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent);
+    cell.message_bytes = moving.bytes;
+    // within a process the receiver copies from the buffer itself, unless it lies where recv goes
+    moving.by_address = kind == channel_kind::message && moving.moved == 0 &&
+                        moving.bytes > m_team.sizes().cell_bytes && m_team.same_process(moving.peer);
+    if (moving.by_address) {
+      cell.address = moving.buffer;
+      cell.bytes = moving.bytes;
+    } else {
+      cell.address = nullptr;
+      cell.bytes = std::min(m_team.sizes().cell_bytes, moving.bytes - moving.moved);
+      std::memcpy(payload_of(cell), moving.buffer + moving.moved, cell.bytes);
+      moving.moved += cell.bytes;
+      moving.complete = moving.moved == moving.bytes;
+    }
+    cell.ready.store(++sent, std::memory_order_release);
+  }
+  return sent != before;
+}
+
+bool channels::receive_cells(channel_kind kind, transfer& moving) {
+  std::uint64_t& received = ends_of(kind, moving.peer).received;
+  flag& taken = m_team.acknowledged(m_team.rank(), kind, moving.peer);
+  const std::uint64_t before = received;
+  while (!moving.complete) {
+    cell_header& cell = m_team.cell(moving.peer, kind, m_team.rank(), received);
+    if (cell.ready.load(std::memory_order_acquire) != received + 1) break;
+    check_message(moving, cell);
+    if (moving.gate != transfer::no_gate && m_transfers[moving.gate].moved < moving.moved + cell.bytes) break;
+    std::memcpy(moving.buffer + moving.moved, cell.address != nullptr ? cell.address : payload_of(cell),
+                cell.bytes);
+    moving.moved += cell.bytes;
+    moving.complete = moving.moved == moving.bytes;
+    taken.store(++received, std::memory_order_release);
+  }
+  return received != before;
+}
+
+void channels::check_message(const transfer& expected, const cell_header& cell) {
+  if (cell.message_bytes == expected.bytes) return;
+  const auto& context = m_team.context();
+  throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
+                             "give both sides the same count and datatype, in the same order",
+                             "rank %d sent %llu bytes where rank %d expects %llu", expected.peer,
+                             static_cast<unsigned long long>(cell.message_bytes), m_team.rank(),
+                             static_cast<unsigned long long>(expected.bytes))};
+}
+
+}  // namespace isthmus::host

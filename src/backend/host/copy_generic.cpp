@@ -1,0 +1,11 @@
+#include <cstring>
+
+#include "backend/host/copy.hpp"
+
+namespace isthmus::host {
+
+void copy_streaming(void* destination, const void* source, std::size_t bytes) noexcept {
+  std::memcpy(destination, source, bytes);
+}
+
+}  // namespace isthmus::host

@@ -1,0 +1,202 @@
+// One-phase algorithms: contributors publish, takers copy or reduce what they find.
+#include <algorithm>
+#include <cstring>
+
+#include "backend/host/algorithms.hpp"
+#include "backend/host/copy.hpp"
+
+namespace isthmus::host {
+
+void copy(void* destination, const void* source, std::uint64_t bytes, bool streaming) {
+  if (destination == source || bytes == 0) return;  // in place, or nothing
+  if (streaming)
+    copy_streaming(destination, source, bytes);
+  else
+    std::memcpy(destination, source, bytes);
+}
+
+namespace {
+
+void write_packet(packet_line* lines, const std::byte* from, std::uint64_t bytes, std::uint64_t ticket) {
+  constexpr std::uint64_t full = packet_line::capacity;
+  for (; bytes >= full; ++lines, from += full, bytes -= full) {
+    std::memcpy(lines->payload, from, full);
+    lines->ready.store(ticket + 1, std::memory_order_release);
+    if (bytes == full) return;
+  }
+  if (bytes > 0) std::memcpy(lines->payload, from, bytes);
+  lines->ready.store(ticket + 1, std::memory_order_release);
+}
+
+void read_packet(team& team, int peer, const packet_line* lines, std::byte* to, std::uint64_t bytes,
+                 std::uint64_t ticket) {
+  constexpr std::uint64_t full = packet_line::capacity;
+  for (; bytes >= full; ++lines, to += full, bytes -= full) {
+    team.wait_for(peer, lines->ready, ticket);
+    std::memcpy(to, lines->payload, full);
+    if (bytes == full) return;
+  }
+  team.wait_for(peer, lines->ready, ticket);
+  if (bytes > 0) std::memcpy(to, lines->payload, bytes);
+}
+
+// Lines between the packets for two destinations.
+std::uint64_t packet_stride(const geometry& sizes, int size) {
+  return sizes.packet_lines / static_cast<std::uint64_t>(size);
+}
+
+void publish_packets(team& team, const shape& s, std::uint64_t ticket) {
+  team.reserve(ticket);
+  packet_line* lines = team.packets(team.rank(), ticket);
+  const std::uint64_t bytes = s.block_elements(team.rank()) * s.element_bytes;
+  if (!s.per_destination) return write_packet(lines, s.send, bytes, ticket);
+  for (int i = 1; i < team.size(); ++i) {
+    const int peer = (team.rank() + i) % team.size();
+    if (s.takes(peer))
+      write_packet(lines + static_cast<std::uint64_t>(peer) * packet_stride(team.sizes(), team.size()),
+                   s.send + s.send_offset(peer), bytes, ticket);
+  }
+}
+
+// Calls take(peer) for every contributor but this rank, each rank beginning at another one.
+template <typename Take>
+void for_other_contributors(const team& team, const shape& s, Take&& take) {
+  if (s.source != all_ranks) {
+    if (s.source != team.rank()) take(s.source);
+    return;
+  }
+  for (int i = 1; i < team.size(); ++i) take((team.rank() + i) % team.size());
+}
+
+void take_packets(team& team, workspace& work, const shape& s, std::uint64_t ticket) {
+  const int me = team.rank();
+  const std::uint64_t skip =
+      s.per_destination ? static_cast<std::uint64_t>(me) * packet_stride(team.sizes(), team.size()) : 0;
+  const std::byte* own = s.send + s.send_offset(me);
+  if (s.reduce == nullptr) {
+    for_other_contributors(team, s, [&](int peer) {
+      read_packet(team, peer, team.packets(peer, ticket) + skip, s.recv + s.recv_offset(peer),
+                  s.block_elements(peer) * s.element_bytes, ticket);
+    });
+    if (s.contributes(me)) copy(s.recv + s.recv_offset(me), own, s.block_elements(me) * s.element_bytes, false);
+    return;
+  }
+  const std::uint64_t bytes = s.count * s.element_bytes;
+  const std::uint64_t stride = round_up(bytes, line_bytes);
+  if (work.bytes.size() < stride * static_cast<std::uint64_t>(team.size()))
+    work.bytes.resize(stride * static_cast<std::uint64_t>(team.size()));
+  for_other_contributors(team, s, [&](int peer) {
+    std::byte* to = work.bytes.data() + stride * static_cast<std::uint64_t>(peer);
+    read_packet(team, peer, team.packets(peer, ticket) + skip, to, bytes, ticket);
+    work.sources[static_cast<std::size_t>(peer)] = to;
+  });
+  work.sources[static_cast<std::size_t>(me)] = own;
+  s.reduce(s.recv, work.sources.data(), team.size(), s.count);
+}
+
+// A long collective goes through the slots in chunks.
+struct chunks {
+  std::uint64_t elements;  // of each block, in one chunk
+  std::uint64_t stride;    // bytes between the pieces for two destinations in a slot
+  std::uint64_t number;
+};
+
+chunks divide(const team& team, const shape& s) {
+  chunks c{};
+  c.stride = team.sizes().slot_bytes;
+  if (s.per_destination)
+    c.stride = c.stride / static_cast<std::uint64_t>(team.size()) / line_bytes * line_bytes;
+  c.elements = c.stride / s.element_bytes;
+  c.number = (s.count + c.elements - 1) / c.elements;
+  return c;
+}
+
+// Elements of chunk k in a block of that many.
+std::uint64_t chunk_elements(const chunks& c, std::uint64_t k, std::uint64_t block_elements) {
+  const std::uint64_t begin = k * c.elements;
+  return begin >= block_elements ? 0 : std::min(c.elements, block_elements - begin);
+}
+
+void stage_chunk(team& team, const shape& s, const chunks& c, std::uint64_t k, std::uint64_t ticket) {
+  const int me = team.rank();
+  team.reserve(ticket);
+  std::byte* to = team.data(me, ticket);
+  const std::byte* from = s.send + k * c.elements * s.element_bytes;
+  const std::uint64_t bytes = chunk_elements(c, k, s.block_elements(me)) * s.element_bytes;
+  if (!s.per_destination) {
+    copy(to, from, bytes, false);
+  } else {
+    for (int i = 1; i < team.size(); ++i) {
+      const int peer = (me + i) % team.size();
+      if (s.takes(peer))
+        copy(to + static_cast<std::uint64_t>(peer) * c.stride, from + s.send_offset(peer), bytes, false);
+    }
+  }
+  team.slot(me, ticket).staged.store(ticket + 1, std::memory_order_release);
+}
+
+void take_chunk(team& team, workspace& work, const shape& s, const chunks& c, std::uint64_t k,
+                std::uint64_t ticket, bool streaming) {
+  const int me = team.rank();
+  const std::uint64_t begin = k * c.elements * s.element_bytes;
+  const std::uint64_t skip = s.per_destination ? static_cast<std::uint64_t>(me) * c.stride : 0;
+  const std::byte* own = s.send + s.send_offset(me) + begin;
+  if (s.reduce == nullptr) {
+    if (s.contributes(me))
+      copy(s.recv + s.recv_offset(me) + begin, own,
+           chunk_elements(c, k, s.block_elements(me)) * s.element_bytes, streaming);
+    for_other_contributors(team, s, [&](int peer) {
+      const std::uint64_t bytes = chunk_elements(c, k, s.block_elements(peer)) * s.element_bytes;
+      team.wait_for(peer, team.slot(peer, ticket).staged, ticket);
+      copy(s.recv + s.recv_offset(peer) + begin, team.data(peer, ticket) + skip, bytes, streaming);
+    });
+    return;
+  }
+  for_other_contributors(team, s, [&](int peer) {
+    team.wait_for(peer, team.slot(peer, ticket).staged, ticket);
+    work.sources[static_cast<std::size_t>(peer)] = team.data(peer, ticket) + skip;
+  });
+  work.sources[static_cast<std::size_t>(me)] = own;
+  s.reduce(s.recv + begin, work.sources.data(), team.size(), chunk_elements(c, k, s.count));
+}
+
+}  // namespace
+
+std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination) {
+  return (per_destination ? packet_stride(sizes, size) : sizes.packet_lines) * packet_line::capacity;
+}
+
+void run_packet(team& team, workspace& work, const shape& s) {
+  const std::uint64_t ticket = team.take_tickets(1);
+  if (s.contributes(team.rank()) && team.size() > 1) publish_packets(team, s, ticket);
+  if (s.takes(team.rank())) take_packets(team, work, s, ticket);
+  team.complete(ticket);
+}
+
+void run_barrier(team& team) {
+  const std::uint64_t ticket = team.take_tickets(1);
+  team.reserve(ticket);
+  write_packet(team.packets(team.rank(), ticket), nullptr, 0, ticket);
+  for (int i = 1; i < team.size(); ++i) {
+    const int peer = (team.rank() + i) % team.size();
+    team.wait_for(peer, team.packets(peer, ticket)->ready, ticket);
+  }
+  team.complete(ticket);
+}
+
+void run_one_shot(team& team, workspace& work, const shape& s) {
+  const chunks c = divide(team, s);
+  const std::uint64_t first = team.take_tickets(c.number);
+  const bool stages = s.contributes(team.rank()) && team.size() > 1;
+  const bool takes = s.takes(team.rank());
+  const bool streaming = streams(team, s);
+  if (stages) stage_chunk(team, s, c, 0, first);
+  for (std::uint64_t k = 0; k < c.number; ++k) {
+    // the next chunk is staged before this one is taken, so that peers seldom wait
+    if (stages && k + 1 < c.number) stage_chunk(team, s, c, k + 1, first + k + 1);
+    if (takes) take_chunk(team, work, s, c, k, first + k, streaming);
+    team.complete(first + k);
+  }
+}
+
+}  // namespace isthmus::host

@@ -1,0 +1,199 @@
+#include "backend/host/host_backend.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "backend/host/algorithms.hpp"
+#include "backend/host/channel.hpp"
+#include "runtime/error.hpp"
+
+namespace isthmus::host {
+namespace {
+
+enum class algorithm { automatic, packet, one_shot, two_shot, direct, channel };
+
+// In the order of `algorithm`, without automatic.
+constexpr const char* algorithm_names[] = {"packet", "one_shot", "two_shot", "direct", "channel", nullptr};
+
+std::optional<algorithm> find_algorithm(const char* name) {
+  if (name == nullptr || *name == '\0') return algorithm::automatic;
+  for (int i = 0; algorithm_names[i] != nullptr; ++i)
+    if (std::string_view(algorithm_names[i]) == name) return static_cast<algorithm>(i + 1);
+  return std::nullopt;
+}
+
+bool is_message(isthmus_collective collective) {
+  return collective == ISTHMUS_SEND || collective == ISTHMUS_RECV;
+}
+
+bool can_two_shot(isthmus_collective collective) {
+  return collective == ISTHMUS_ALLREDUCE || collective == ISTHMUS_REDUCE;
+}
+
+bool is_per_destination(isthmus_collective collective) {
+  return collective == ISTHMUS_SCATTER || collective == ISTHMUS_ALLTOALL ||
+         collective == ISTHMUS_REDUCE_SCATTER;
+}
+
+// One rank of one communicator.
+class state {
+ public:
+  state(const isthmus_backend_context& context, gathering gathered)
+      : m_team(context, std::move(gathered)), m_channels(m_team) {
+    m_work.sources.resize(static_cast<std::size_t>(context.size));
+  }
+
+  const char* why_not(const isthmus_operation& operation, const char* name) const {
+    const auto chosen = find_algorithm(name);
+    if (!chosen) return "the host backend has no algorithm of that name";
+    switch (*chosen) {
+      case algorithm::automatic: return nullptr;
+      case algorithm::packet: return why_not_packet(operation);
+      case algorithm::one_shot:
+      case algorithm::direct:
+        if (uses_channels(operation.collective)) return "only some ranks know the counts: host:channel";
+        return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: host:packet" : nullptr;
+      case algorithm::two_shot:
+        return can_two_shot(operation.collective) ? nullptr : "two_shot is for allreduce and reduce";
+      case algorithm::channel:
+        return uses_channels(operation.collective)
+                   ? nullptr
+                   : "channel is for send, recv, gatherv, scatterv and alltoallv";
+    }
+    return "unknown algorithm";
+  }
+
+  isthmus_status enqueue(std::span<const isthmus_operation> operations, const char* const* names) noexcept {
+    try {
+      m_team.check_poison();
+      m_team.set_activity("send or recv");
+      m_channels.run_messages(operations);
+      for (std::size_t i = 0; i < operations.size(); ++i)
+        if (!is_message(operations[i].collective)) run(operations[i], names == nullptr ? nullptr : names[i]);
+      return ISTHMUS_SUCCESS;
+    } catch (const failure& failed) {
+      // a usage error was found before anything moved; after all else this rank is out of step for good
+      if (failed.status != ISTHMUS_ERROR_INVALID_USAGE) m_team.poison_as_failed(m_team.rank());
+      return failed.status;
+    } catch (const std::bad_alloc&) {
+      m_team.poison_as_failed(m_team.rank());
+      return fail(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE, "host memory exhausted");
+    } catch (const std::exception& problem) {
+      m_team.poison_as_failed(m_team.rank());
+      return fail(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, problem.what());
+    }
+  }
+
+  void abort() noexcept { m_team.poison_as_aborted(); }
+
+ private:
+  const char* why_not_packet(const isthmus_operation& operation) const {
+    if (operation.collective == ISTHMUS_BARRIER) return nullptr;
+    if (uses_channels(operation.collective)) return "only some ranks know the counts: host:channel";
+    if (operation.collective == ISTHMUS_ALLGATHERV) return "packets are for blocks of equal length";
+    const std::uint64_t capacity =
+        packet_block_bytes(m_team.sizes(), m_team.size(), is_per_destination(operation.collective));
+    return operation.count <= capacity / isthmus_datatype_bytes(operation.datatype)
+               ? nullptr
+               : "larger than what backend.host.packet_lines holds";
+  }
+
+  isthmus_status fail(isthmus_status status, const char* location, const char* message) const noexcept {
+    const auto& context = m_team.context();
+    return context.fail(context.runtime, status, 0, location, nullptr, "%s", message);
+  }
+
+  void run(const isthmus_operation& operation, const char* name) {
+    m_team.set_activity(isthmus_collective_name(operation.collective));
+    if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_team);
+    if (uses_channels(operation.collective)) return m_channels.run_collective(operation);
+    const shape s = shape_of(operation, m_team.rank(), m_team.size());
+    if (s.count == 0) return;  // equal on all ranks
+    const bool updates_in_place =
+        operation.collective == ISTHMUS_ALLTOALL && operation.send_buf == operation.recv_buf;
+    switch (find_algorithm(name).value_or(algorithm::automatic)) {
+      case algorithm::packet: return run_packet(m_team, m_work, s);
+      case algorithm::one_shot: return run_one_shot(m_team, m_work, s);
+      case algorithm::two_shot: return run_two_shot(m_team, m_work, s);
+      case algorithm::automatic:
+      case algorithm::direct:
+      case algorithm::channel:  // never for these collectives: see why_not
+        break;
+    }
+    if (run_direct(m_team, m_work, s, updates_in_place)) return;
+    if (name != nullptr && *name != '\0')
+      m_team.context().log(m_team.context().runtime, 1,
+                           "host:direct: some buffer of %s is not in the symmetric heap; it is staged",
+                           isthmus_collective_name(operation.collective));
+    if (can_two_shot(operation.collective))
+      run_two_shot(m_team, m_work, s);
+    else
+      run_one_shot(m_team, m_work, s);
+  }
+
+  team m_team;
+  channels m_channels;
+  workspace m_work;
+};
+
+isthmus_status create(const isthmus_backend_context* context, void** result) {
+  *result = nullptr;
+  gathering gathered;
+  if (const auto status = meet(*context, gathered)) return status;
+  try {
+    *result = new state(*context, std::move(gathered));
+  } catch (const std::bad_alloc&) {
+    return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, ISTHMUS_HERE, nullptr,
+                         "host memory exhausted");
+  }
+  return ISTHMUS_SUCCESS;
+}
+
+void destroy(void* handle) { delete static_cast<state*>(handle); }
+
+const char* supports(void* handle, const isthmus_operation* operation, const char* name) {
+  return static_cast<const state*>(handle)->why_not(*operation, name);
+}
+
+isthmus_status enqueue(void* handle, const isthmus_operation* operations, const char* const* names,
+                       std::size_t n) {
+  return static_cast<state*>(handle)->enqueue({operations, n}, names);
+}
+
+void abort_state(void* handle) { static_cast<state*>(handle)->abort(); }
+
+const char* version(void*) { return kernels().name; }
+
+constexpr isthmus_backend make_backend() {
+  isthmus_backend backend{};
+  backend.struct_bytes = sizeof(isthmus_backend);
+  backend.magic = ISTHMUS_BACKEND_MAGIC;
+  backend.abi_version = ISTHMUS_BACKEND_ABI;
+  backend.name = "host";
+  backend.description = "shared memory between the ranks of one machine";
+  backend.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  backend.platforms = 1u << ISTHMUS_PLATFORM_HOST;
+  backend.create = create;
+  backend.destroy = destroy;
+  backend.supports = supports;
+  backend.algorithms = algorithm_names;
+  backend.enqueue = enqueue;
+  backend.abort = abort_state;
+  backend.version = version;
+  return backend;
+}
+
+}  // namespace
+}  // namespace isthmus::host
+
+const isthmus_backend* isthmus::host_backend() noexcept {
+  static constexpr isthmus_backend backend = host::make_backend();
+  return &backend;
+}

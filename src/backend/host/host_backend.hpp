@@ -1,0 +1,10 @@
+// The host backend: collectives in shared memory for the ranks of one machine, threads or processes.
+#pragma once
+
+#include <isthmus/backend.h>
+
+namespace isthmus {
+
+const isthmus_backend* host_backend() noexcept;
+
+}  // namespace isthmus

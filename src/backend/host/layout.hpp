@@ -1,0 +1,103 @@
+// What lies in the shared segment of a rank. Every line (64 bytes) has one writer, the owner of the
+// segment, except `poison`. Flags count tickets, so nothing is ever reset: see team.hpp for the protocol.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace isthmus::host {
+
+inline constexpr std::size_t line_bytes = 64;
+inline constexpr std::size_t page_bytes = 4096;
+using flag = std::atomic<std::uint64_t>;
+static_assert(flag::is_always_lock_free, "flags are shared between processes");
+
+// Tunable sizes, equal on all ranks.
+struct geometry {
+  std::uint64_t slot_bytes;    // staging per ticket
+  std::uint64_t packet_lines;  // lines of packets per ticket
+  std::uint64_t depth;         // tickets in flight
+  std::uint64_t cell_bytes;    // payload of one cell of a channel
+  std::uint64_t cells;         // cells per channel
+  bool operator==(const geometry&) const = default;
+};
+
+struct alignas(line_bytes) segment_header {
+  std::uint64_t magic;
+  std::uint64_t cookie[2];            // random; proves that an opened file is this segment
+  alignas(line_bytes) flag poison;    // 0, or who failed and how (team.cpp); any rank writes it
+  alignas(line_bytes) flag departed;  // 1 once the rank has destroyed its communicator
+  alignas(line_bytes) flag done;      // tickets below this number are complete on this rank
+};
+
+// One buffer as all ranks understand it: a place in the symmetric heap, an address of the own process, or
+// (region 0) private.
+struct place {
+  std::uint64_t region;  // 0 private, else block id + 1, or own_process
+  std::uint64_t offset;  // in the block, or the address
+};
+
+// A line that carries its own flag: one cache miss moves both.
+struct alignas(line_bytes) packet_line {
+  static constexpr std::size_t capacity = line_bytes - sizeof(flag);
+  flag ready;  // ticket + 1
+  std::byte payload[capacity];
+};
+
+struct alignas(line_bytes) slot_header {
+  flag staged;  // ticket + 1: the slot's data, or the places, can be read
+  place send;
+  place recv;
+  alignas(line_bytes) flag reduced;  // ticket + 1: the slot's result can be read
+};
+
+// One cell of a channel: a piece of a message from the owner of the segment to one peer.
+struct alignas(line_bytes) cell_header {
+  flag ready;                   // sequence number + 1
+  std::uint64_t message_bytes;  // of the whole message, to catch ranks that disagree
+  std::uint64_t bytes;          // in this cell
+  const std::byte* address;     // peers in the same process: where the whole message is, else NULL
+};
+
+// Channels of point-to-point messages and of the collectives whose counts only some ranks know are kept
+// apart, because those two kinds may overtake each other.
+enum class channel_kind : std::uint64_t { message, collective };
+inline constexpr std::uint64_t channel_kinds = 2;
+
+constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
+  return (value + unit - 1) / unit * unit;
+}
+
+// Offsets in a segment for `size` ranks.
+class layout {
+ public:
+  layout(const geometry& geometry, std::uint64_t size) : m_geometry(geometry), m_size(size) {}
+
+  std::uint64_t acknowledged(channel_kind kind, std::uint64_t source) const {
+    return page_bytes + (static_cast<std::uint64_t>(kind) * m_size + source) * line_bytes;
+  }
+  std::uint64_t slot(std::uint64_t index) const { return slots_begin() + index * slot_stride(); }
+  // Packets have lines of their own: staged data could look like a packet's flag.
+  std::uint64_t slot_packets() const { return sizeof(slot_header); }
+  std::uint64_t slot_data() const { return slot_packets() + m_geometry.packet_lines * line_bytes; }
+  std::uint64_t slot_result() const { return slot_data() + m_geometry.slot_bytes; }
+  std::uint64_t cell(channel_kind kind, std::uint64_t destination, std::uint64_t index) const {
+    const std::uint64_t channel = static_cast<std::uint64_t>(kind) * m_size + destination;
+    return slot(m_geometry.depth) + (channel * m_geometry.cells + index) * cell_stride();
+  }
+  std::uint64_t bytes() const { return round_up(cell(channel_kind::collective, m_size, 0), page_bytes); }
+
+ private:
+  std::uint64_t slots_begin() const {
+    return round_up(page_bytes + channel_kinds * m_size * line_bytes, page_bytes);
+  }
+  // the page more keeps the slots of a rank from falling into the same cache sets
+  std::uint64_t slot_stride() const { return slot_result() + m_geometry.slot_bytes + page_bytes; }
+  std::uint64_t cell_stride() const { return sizeof(cell_header) + m_geometry.cell_bytes; }
+
+  geometry m_geometry;
+  std::uint64_t m_size;
+};
+
+}  // namespace isthmus::host

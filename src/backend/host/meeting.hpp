@@ -1,0 +1,29 @@
+// How the ranks of a communicator come to share memory, or agree that they can't.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <memory>
+#include <vector>
+
+#include "backend/host/layout.hpp"
+#include "backend/host/segment.hpp"
+
+namespace isthmus::host {
+
+struct tuning {
+  std::uint64_t spins;            // looks at a flag before the core is offered to others
+  std::uint64_t streaming_bytes;  // an operation that writes more, over all ranks, writes past the cache
+};
+
+struct gathering {
+  std::vector<std::shared_ptr<segment>> segments;  // by rank
+  geometry sizes;
+  tuning tuned;
+};
+
+// Collective. ISTHMUS_ERROR_UNSUPPORTED on all ranks when one of them can't reach another; CONFIG and
+// MISMATCH for options that are wrong or differ. Failures have gone through context.fail.
+isthmus_status meet(const isthmus_backend_context& context, gathering& result);
+
+}  // namespace isthmus::host

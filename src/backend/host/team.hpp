@@ -1,0 +1,167 @@
+// One rank's view of the ranks that share memory with it, and how it waits for them.
+//
+// Protocol. Every collective uses one or more tickets, numbered alike on all ranks. Ticket t owns slot
+// t % depth of every rank's segment. A rank that contributes to t waits until slot t is free (all peers
+// are done with ticket t - depth), fills it, and stores t + 1 into `staged`; readers wait for that. A rank
+// that has finished with all slots of tickets <= t stores t + 1 into its `done`. Whoever stages ticket t
+// is itself done with all tickets below t - lookahead, so seeing `staged` mostly answers the next
+// question for a free slot too: back-to-back collectives wait for nothing but their data.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include "backend/host/meeting.hpp"
+
+namespace isthmus::host {
+
+// Leaves an operation after context.fail has recorded why. Caught in enqueue.
+struct failure {
+  isthmus_status status;
+};
+
+class team {
+ public:
+  static constexpr std::uint64_t lookahead = 2;
+
+  team(const isthmus_backend_context& context, gathering gathered);
+  team(const team&) = delete;
+  team& operator=(const team&) = delete;
+  ~team();
+
+  int rank() const { return m_context.rank; }
+  int size() const { return m_context.size; }
+  const isthmus_backend_context& context() const { return m_context; }
+  const geometry& sizes() const { return m_sizes; }
+  const tuning& tuned() const { return m_tuned; }
+  bool same_process(int peer) const {
+    return m_context.process_of[peer] == m_context.process_of[m_context.rank];
+  }
+  bool is_one_process() const { return m_context.process_size == m_context.size; }
+
+  segment_header& header(int rank) const { return at<segment_header>(rank, 0); }
+  slot_header& slot(int rank, std::uint64_t ticket) const { return at<slot_header>(rank, slot_offset(ticket)); }
+  packet_line* packets(int rank, std::uint64_t ticket) const {
+    return &at<packet_line>(rank, slot_offset(ticket) + m_layout.slot_packets());
+  }
+  std::byte* data(int rank, std::uint64_t ticket) const {
+    return m_bases[static_cast<std::size_t>(rank)] + slot_offset(ticket) + m_layout.slot_data();
+  }
+  std::byte* result(int rank, std::uint64_t ticket) const {
+    return m_bases[static_cast<std::size_t>(rank)] + slot_offset(ticket) + m_layout.slot_result();
+  }
+  cell_header& cell(int owner, channel_kind kind, int destination, std::uint64_t sequence) const {
+    return at<cell_header>(
+        owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
+  }
+  // Cells that `owner` has taken from its channel from `source`.
+  flag& acknowledged(int owner, channel_kind kind, int source) const {
+    return at<flag>(owner, m_layout.acknowledged(kind, static_cast<std::uint64_t>(source)));
+  }
+
+  std::uint64_t take_tickets(std::uint64_t n) {
+    m_ticket += n;
+    return m_ticket - n;
+  }
+  // Waits until this rank's slot of the ticket may be written.
+  void reserve(std::uint64_t ticket);
+  // Waits until `ready`, one of peer's flags for this ticket that imply that it has staged, is set.
+  void wait_for(int peer, const flag& ready, std::uint64_t ticket);
+  void complete(std::uint64_t ticket) { header(rank()).done.store(ticket + 1, std::memory_order_release); }
+  // Waits until all ranks have completed the ticket.
+  void wait_until_all_complete(std::uint64_t ticket);
+
+  // What error messages say this rank is doing.
+  void set_activity(const char* name) { m_activity = name; }
+  // Fails when somebody has poisoned this communicator.
+  void check_poison() const;
+  // Tells all ranks that this one has failed, or was asked to abort. Any thread.
+  void poison_as_failed(int culprit) noexcept;
+  void poison_as_aborted() noexcept;
+
+ private:
+  friend class waiter;
+
+  template <typename Type>
+  Type& at(int rank, std::uint64_t offset) const {
+    return *reinterpret_cast<Type*>(m_bases[static_cast<std::size_t>(rank)] + offset);
+  }
+  std::uint64_t slot_offset(std::uint64_t ticket) const { return m_layout.slot(ticket % m_sizes.depth); }
+  void wait_until_done(int peer, std::uint64_t tickets);
+  bool has_gone(int peer) const;
+  void poison(std::uint64_t word) noexcept;
+
+  isthmus_backend_context m_context;
+  geometry m_sizes;
+  tuning m_tuned;
+  layout m_layout;
+  std::vector<std::shared_ptr<segment>> m_segments;
+  std::vector<std::byte*> m_bases;
+  std::vector<int> m_process_descriptors;  // by rank; -1 for ranks of this process
+  std::vector<std::uint64_t> m_done;       // by rank: what is known of its `done`
+  std::uint64_t m_ticket = 0;
+  const char* m_activity = "";
+};
+
+// One wait: looks a while, then offers its core to others, then sleeps; meanwhile notices poison, abort,
+// the end of a peer, and the timeout. `while (!ready()) wait.pause(peer);`
+class waiter {
+ public:
+  explicit waiter(team& team) : m_team(team) {}
+
+  void pause(int peer) {
+    if (++m_rounds < m_team.m_tuned.spins)
+      relax();
+    else
+      pause_long({&peer, 1});
+  }
+  // The same for a wait on any of several peers.
+  void pause(std::span<const int> peers) {
+    if (++m_rounds < m_team.m_tuned.spins)
+      relax();
+    else
+      pause_long(peers);
+  }
+  // Something happened: the time starts anew.
+  void reset() {
+    m_rounds = 0;
+    m_is_long = false;
+    m_suspect = -1;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+
+  static void relax();
+  void pause_long(std::span<const int> peers);
+  void check_peers(std::span<const int> peers);
+  [[noreturn]] void time_out(std::span<const int> peers);
+
+  team& m_team;
+  std::uint64_t m_rounds = 0;
+  bool m_is_long = false;
+  int m_suspect = -1;
+  clock::time_point m_begin, m_next_check;
+};
+
+#if defined(__x86_64__)
+inline void waiter::relax() { __builtin_ia32_pause(); }
+#elif defined(__aarch64__)
+inline void waiter::relax() { __asm__ __volatile__("isb" ::: "memory"); }
+#else
+inline void waiter::relax() {}
+#endif
+
+inline void team::wait_for(int peer, const flag& ready, std::uint64_t ticket) {
+  if (ready.load(std::memory_order_acquire) <= ticket) {
+    waiter wait(*this);
+    while (ready.load(std::memory_order_acquire) <= ticket) wait.pause(peer);
+  }
+  std::uint64_t& done = m_done[static_cast<std::size_t>(peer)];
+  if (done + lookahead < ticket) done = ticket - lookahead;
+}
+
+}  // namespace isthmus::host

@@ -1,0 +1,29 @@
+// One collective, played by every rank on random data and compared with what its definition says.
+#pragma once
+
+#include <random>
+
+#include "world.hpp"
+
+namespace host_test {
+
+enum class memory { separate, heap, mixed };  // mixed: only even ranks use the heap
+
+struct play {
+  isthmus_collective collective = ISTHMUS_ALLREDUCE;
+  isthmus_datatype datatype = ISTHMUS_FLOAT32;
+  isthmus_reduction_op op = ISTHMUS_SUM;
+  std::uint64_t count = 1;
+  int root = 0;
+  bool in_place = false;
+  memory where = memory::separate;
+  const char* algorithm = nullptr;
+  std::uint64_t seed = 0;
+
+  std::string describe() const;
+};
+
+// Throws when the result is wrong. Skips, and returns false, when the backend does not support it.
+bool perform(rank& self, const play& play);
+
+}  // namespace host_test

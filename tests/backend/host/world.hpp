@@ -1,0 +1,89 @@
+// Ranks for tests: threads, forked processes, or both, with a backend context made of shared memory.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace host_test {
+
+// Two blocks of symmetric heap per rank, mapped before any rank starts.
+inline constexpr int heap_blocks = 2;
+inline constexpr std::uint64_t heap_block_bytes = 4 << 20;
+
+struct setting {
+  int ranks = 4;
+  int processes = 1;  // rank r lives in process r % processes; 0 is the test's own process
+  double timeout_s = 60;
+  std::map<std::string, std::string> options;
+  std::vector<int> node_of;  // empty: one machine
+};
+
+struct shared_area;
+
+// One rank: the context that the runtime would give, and the backend's state.
+class rank {
+ public:
+  rank(shared_area& area, const setting& setting, int number);
+  rank(const rank&) = delete;
+  rank& operator=(const rank&) = delete;
+  ~rank();
+
+  int number() const { return m_context.rank; }
+  int size() const { return m_context.size; }
+  const isthmus_backend_context& context() const { return m_context; }
+
+  isthmus_status create();
+  void destroy();
+  isthmus_status run(const isthmus_operation& operation, const char* algorithm = nullptr);
+  isthmus_status run(const std::vector<isthmus_operation>& batch);
+  const char* why_not(const isthmus_operation& operation, const char* algorithm) const;
+  void abort();
+  void pretend_aborted() { m_aborted = true; }
+  // Not through the backend: the ranks meet.
+  void meet();
+  std::byte* heap(int block) const;
+
+  // What the backend last reported through context->fail.
+  isthmus_status failure_status() const { return m_failure_status; }
+  const std::string& failure() const { return m_failure; }
+
+ private:
+  static isthmus_status allgather(void* runtime, const void* mine, void* all, std::size_t bytes);
+  static const char* option(void* runtime, const char* key);
+  static isthmus_status fail(void* runtime, isthmus_status status, std::int64_t native_code,
+                             const char* location, const char* hint, const char* format, ...);
+  static void log(void* runtime, int level, const char* format, ...);
+  static int aborted(void* runtime);
+  static int heap_find(void* runtime, const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
+                       std::uint64_t* offset);
+
+  shared_area& m_area;
+  const setting& m_setting;
+  isthmus_backend_context m_context{};
+  std::vector<int> m_node_of, m_process_of;
+  std::vector<std::int64_t> m_pid_of;
+  std::vector<void*> m_peers[heap_blocks];
+  void* m_state = nullptr;
+  std::atomic<bool> m_aborted{false};
+  isthmus_status m_failure_status = ISTHMUS_SUCCESS;
+  std::string m_failure;
+};
+
+// Throws with the text unless it holds; that ends the rank and becomes a complaint.
+void check(bool holds, const std::string& text);
+
+// Runs `body` once for each rank and returns what went wrong: exceptions, and processes that ended badly
+// unless `may_die` names their rank.
+std::vector<std::string> run_ranks(const setting& setting, const std::function<void(rank&)>& body,
+                                   int may_die = -1);
+
+// The same with the backend created before and destroyed after.
+std::vector<std::string> run_backend(const setting& setting, const std::function<void(rank&)>& body);
+
+}  // namespace host_test
