@@ -32,3 +32,13 @@ if(ISTHMUS_SYCL_LIBRARY)
   target_link_libraries(isthmus_sycl_runtime INTERFACE ${ISTHMUS_SYCL_LIBRARY})
   target_link_options(isthmus_sycl_runtime INTERFACE -Wl,-rpath,${ISTHMUS_VENV}/lib)
 endif()
+
+# CUDA C++, for programs that run on NVIDIA devices. The core and its plug-ins never need it.
+if(ISTHMUS_GPU)
+  if(NOT CMAKE_CUDA_ARCHITECTURES)
+    set(CMAKE_CUDA_ARCHITECTURES 90a)
+  endif()
+  enable_language(CUDA)
+  set(CMAKE_CUDA_STANDARD 20)
+  find_package(CUDAToolkit REQUIRED)
+endif()
