@@ -195,20 +195,11 @@ std::uint64_t reduce_integers(isthmus_datatype datatype, isthmus_reduction_op op
   for (const std::uint64_t value : contributions.subspan(1)) {
     switch (op) {
       case ISTHMUS_SUM:
-      case ISTHMUS_AVG:
-        result += value;
-        break;
-      case ISTHMUS_PROD:
-        result *= value;
-        break;
-      case ISTHMUS_MIN:
-        result = less(value, result) ? value : result;
-        break;
-      case ISTHMUS_MAX:
-        result = less(result, value) ? value : result;
-        break;
-      case ISTHMUS_REDUCTION_OP_COUNT:
-        break;
+      case ISTHMUS_AVG: result += value; break;
+      case ISTHMUS_PROD: result *= value; break;
+      case ISTHMUS_MIN: result = less(value, result) ? value : result; break;
+      case ISTHMUS_MAX: result = less(result, value) ? value : result; break;
+      case ISTHMUS_REDUCTION_OP_COUNT: break;
     }
   }
   result = wrap(result);

@@ -11,16 +11,11 @@ std::uint64_t special_bits(const float_format& format, std::uint64_t pick) {
   const std::uint64_t top = ((1ull << format.exponent_bits) - 1) << format.mantissa_bits;
   const std::uint64_t mantissa = (1ull << format.mantissa_bits) - 1;
   switch ((pick >> 1) % 5) {
-    case 0:
-      return sign | top | mantissa;  // NaN in every format
-    case 1:
-      return format.has_infinity ? sign | top : sign | top | (mantissa - 1);  // infinity, else largest
-    case 2:
-      return format.has_infinity ? sign | (top - 1) : sign | top | (mantissa - 1);  // largest finite
-    case 3:
-      return sign | 1;  // smallest subnormal
-    default:
-      return sign;  // +0 or -0
+    case 0: return sign | top | mantissa;                                           // NaN in every format
+    case 1: return format.has_infinity ? sign | top : sign | top | (mantissa - 1);  // infinity, else largest
+    case 2: return format.has_infinity ? sign | (top - 1) : sign | top | (mantissa - 1);  // largest finite
+    case 3: return sign | 1;                                                              // smallest subnormal
+    default: return sign;                                                                 // +0 or -0
   }
 }
 

@@ -19,15 +19,12 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
   const bool at_root = rank == shape.root;
   std::vector<piece> pieces;
   switch (shape.collective) {
-    case ISTHMUS_BROADCAST:
-      return {{0, count, shape.root, 0}};
+    case ISTHMUS_BROADCAST: return {{0, count, shape.root, 0}};
     case ISTHMUS_REDUCE:
       if (at_root) pieces.push_back({0, count, piece::all_ranks, 0});
       return pieces;
-    case ISTHMUS_ALLREDUCE:
-      return {{0, count, piece::all_ranks, 0}};
-    case ISTHMUS_REDUCE_SCATTER:
-      return {{0, count, piece::all_ranks, u(rank) * count}};
+    case ISTHMUS_ALLREDUCE: return {{0, count, piece::all_ranks, 0}};
+    case ISTHMUS_REDUCE_SCATTER: return {{0, count, piece::all_ranks, u(rank) * count}};
     case ISTHMUS_GATHER:
       if (!at_root) return pieces;
       [[fallthrough]];
@@ -41,8 +38,7 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
       for (int r = 0; r < n; ++r)
         pieces.push_back({shape.recv_parts[rank].displs[r], shape.recv_parts[rank].counts[r], r, 0});
       return pieces;
-    case ISTHMUS_SCATTER:
-      return {{0, count, shape.root, u(rank) * count}};
+    case ISTHMUS_SCATTER: return {{0, count, shape.root, u(rank) * count}};
     case ISTHMUS_SCATTERV: {
       const blocks& parts = shape.send_parts[shape.root];
       return {{0, parts.counts[rank], shape.root, parts.displs[rank]}};
@@ -56,11 +52,9 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
                           shape.send_parts[r].displs[rank]});
       return pieces;
     case ISTHMUS_SEND:  // a ring: every rank sends to rank + root and receives from rank - root
-    case ISTHMUS_RECV:
-      return {{0, count, (rank + n - shape.root % n) % n, 0}};
+    case ISTHMUS_RECV: return {{0, count, (rank + n - shape.root % n) % n, 0}};
     case ISTHMUS_BARRIER:
-    case ISTHMUS_COLLECTIVE_COUNT:
-      return pieces;
+    case ISTHMUS_COLLECTIVE_COUNT: return pieces;
   }
   std::abort();
 }
@@ -68,31 +62,22 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
 std::uint64_t send_extent(const shape& shape, int rank) {
   const auto n = static_cast<std::uint64_t>(shape.size);
   switch (shape.collective) {
-    case ISTHMUS_BROADCAST:
-      return rank == shape.root ? shape.count : 0;
+    case ISTHMUS_BROADCAST: return rank == shape.root ? shape.count : 0;
     case ISTHMUS_REDUCE:
     case ISTHMUS_ALLREDUCE:
     case ISTHMUS_ALLGATHER:
     case ISTHMUS_GATHER:
     case ISTHMUS_SEND:
-    case ISTHMUS_RECV:
-      return shape.count;
+    case ISTHMUS_RECV: return shape.count;
     case ISTHMUS_REDUCE_SCATTER:
-    case ISTHMUS_ALLTOALL:
-      return n * shape.count;
-    case ISTHMUS_ALLGATHERV:
-      return shape.recv_parts[rank].counts[rank];
-    case ISTHMUS_GATHERV:
-      return shape.recv_parts[shape.root].counts[rank];
-    case ISTHMUS_SCATTER:
-      return rank == shape.root ? n * shape.count : 0;
-    case ISTHMUS_SCATTERV:
-      return rank == shape.root ? shape.send_parts[rank].extent() : 0;
-    case ISTHMUS_ALLTOALLV:
-      return shape.send_parts[rank].extent();
+    case ISTHMUS_ALLTOALL: return n * shape.count;
+    case ISTHMUS_ALLGATHERV: return shape.recv_parts[rank].counts[rank];
+    case ISTHMUS_GATHERV: return shape.recv_parts[shape.root].counts[rank];
+    case ISTHMUS_SCATTER: return rank == shape.root ? n * shape.count : 0;
+    case ISTHMUS_SCATTERV: return rank == shape.root ? shape.send_parts[rank].extent() : 0;
+    case ISTHMUS_ALLTOALLV: return shape.send_parts[rank].extent();
     case ISTHMUS_BARRIER:
-    case ISTHMUS_COLLECTIVE_COUNT:
-      return 0;
+    case ISTHMUS_COLLECTIVE_COUNT: return 0;
   }
   std::abort();
 }

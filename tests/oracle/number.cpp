@@ -59,18 +59,12 @@ kind kind_of(isthmus_datatype datatype) { return descriptions[datatype].what; }
 
 const float_format& format_of(isthmus_datatype datatype) {
   switch (datatype) {
-    case ISTHMUS_FLOAT16:
-      return half;
-    case ISTHMUS_BFLOAT16:
-      return brain;
-    case ISTHMUS_FLOAT32:
-      return single;
-    case ISTHMUS_FLOAT64:
-      return binary64;
-    case ISTHMUS_FLOAT8_E4M3:
-      return e4m3;
-    case ISTHMUS_FLOAT8_E5M2:
-      return e5m2;
+    case ISTHMUS_FLOAT16: return half;
+    case ISTHMUS_BFLOAT16: return brain;
+    case ISTHMUS_FLOAT32: return single;
+    case ISTHMUS_FLOAT64: return binary64;
+    case ISTHMUS_FLOAT8_E4M3: return e4m3;
+    case ISTHMUS_FLOAT8_E5M2: return e5m2;
     case ISTHMUS_INT8:
     case ISTHMUS_INT16:
     case ISTHMUS_INT32:
@@ -79,8 +73,7 @@ const float_format& format_of(isthmus_datatype datatype) {
     case ISTHMUS_UINT16:
     case ISTHMUS_UINT32:
     case ISTHMUS_UINT64:
-    case ISTHMUS_DATATYPE_COUNT:
-      break;
+    case ISTHMUS_DATATYPE_COUNT: break;
   }
   std::abort();
 }
@@ -102,16 +95,11 @@ long double decode(isthmus_datatype datatype, const std::byte* element) {
       table_of(ISTHMUS_FLOAT8_E5M2)};
   const std::uint64_t bits = load_bits(datatype, element);
   switch (datatype) {
-    case ISTHMUS_FLOAT16:
-      return tables[0][bits];
-    case ISTHMUS_BFLOAT16:
-      return tables[1][bits];
-    case ISTHMUS_FLOAT8_E4M3:
-      return tables[2][bits];
-    case ISTHMUS_FLOAT8_E5M2:
-      return tables[3][bits];
-    default:
-      return value_of(format_of(datatype), bits);
+    case ISTHMUS_FLOAT16: return tables[0][bits];
+    case ISTHMUS_BFLOAT16: return tables[1][bits];
+    case ISTHMUS_FLOAT8_E4M3: return tables[2][bits];
+    case ISTHMUS_FLOAT8_E5M2: return tables[3][bits];
+    default: return value_of(format_of(datatype), bits);
   }
 }
 

@@ -1,0 +1,108 @@
+#include "engines.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <stdexcept>
+
+namespace conformance {
+namespace {
+
+using nlohmann::json;
+
+json info_of(isthmus_communicator communicator) {
+  std::size_t needed = 0;
+  isthmus_communicator_info(communicator, nullptr, 0, &needed);
+  std::string text(needed, '\0');
+  if (isthmus_communicator_info(communicator, text.data(), text.size(), &needed) != ISTHMUS_SUCCESS)
+    throw std::runtime_error(describe_last_error());
+  return json::parse(text.c_str());
+}
+
+std::uint64_t size_of(const std::string& text) {
+  std::size_t used = 0;
+  std::uint64_t value = std::stoull(text, &used);
+  switch (used < text.size() ? text[used] : ' ') {
+    case 'K': return value << 10;
+    case 'M': return value << 20;
+    case 'G': return value << 30;
+    default: return value;
+  }
+}
+
+// The ends of the byte ranges in the rules' text ("bytes=4K..1M").
+std::vector<std::uint64_t> boundaries_of(const json& info) {
+  static const std::regex ends("bytes=([0-9]+[KMG]?)?\\.\\.([0-9]+[KMG]?)?");
+  std::set<std::uint64_t> found;
+  for (const json& rule : info.at("rules")) {
+    const std::string text = rule.at("rule");
+    std::smatch match;
+    if (!std::regex_search(text, match, ends)) continue;
+    for (int end = 1; end <= 2; ++end)
+      if (match[end].length() > 0) found.insert(size_of(match[end]));
+  }
+  found.erase(0);
+  return {found.begin(), found.end()};
+}
+
+}  // namespace
+
+std::vector<engine> find_engines(seat& seat, double timeout_s) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.timeout_s = timeout_s;
+  const std::vector<member> members = seat.create(options);
+  const json info = info_of(members.front().communicator);
+  for (const member& member : members) isthmus_communicator_destroy(member.communicator);
+
+  engine base;
+  base.name = "default";
+  base.boundaries = boundaries_of(info);
+  std::vector<engine> engines{base};
+  base.is_default = false;
+  for (const json& backend : info.at("backends")) {
+    if (!backend.at("available").get<bool>()) continue;
+    base.name = backend.at("name");
+    base.is_algorithm = false;
+    // MPI applies an operation to pairs of elements of the type, so it rounds at every step.
+    base.steps_in_type = base.name == "mpi";
+    engines.push_back(base);
+    for (const json& algorithm : backend.at("algorithms")) {
+      engine one = base;
+      one.name = fmt::format("{}:{}", base.name, algorithm.get<std::string>());
+      one.is_algorithm = true;
+      engines.push_back(one);
+    }
+  }
+  return engines;
+}
+
+bool engine_of(isthmus_communicator communicator, const isthmus_operation& operation, const engine& engine) {
+  char text[1 << 16];
+  if (isthmus_communicator_explain(communicator, &operation, text, sizeof text, nullptr) != ISTHMUS_SUCCESS)
+    throw std::runtime_error(describe_last_error());
+  const json answer = json::parse(text);
+  if (answer.at("backend").is_null()) return false;
+  const std::string backend = answer.at("backend");
+  const std::string algorithm = answer.at("algorithm");
+  return engine.name == (engine.is_algorithm ? backend + ":" + algorithm : backend);
+}
+
+config_file::config_file(const engine& engine) {
+  static std::atomic<int> number{0};
+  m_path = fmt::format("{}/isthmus-conformance-{}-{}.toml", P_tmpdir, getpid(), number++);
+  std::ofstream file(m_path);
+  if (!engine.is_default) file << fmt::format("[[rule]]\nuse = \"{}\"\n", engine.name);
+  if (!file) throw std::runtime_error("cannot write " + m_path);
+}
+
+config_file::~config_file() { std::remove(m_path.c_str()); }
+
+}  // namespace conformance

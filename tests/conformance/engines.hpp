@@ -1,0 +1,41 @@
+// What there is to test: found in the description that a communicator gives of itself.
+#pragma once
+
+#include <isthmus/isthmus.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "seat.hpp"
+
+namespace conformance {
+
+struct engine {
+  std::string name;  // "default", "host", "host:ring"
+  bool is_default = true;
+  bool is_algorithm = false;
+  bool steps_in_type = false;             // rounds 16-bit and 8-bit types at every step instead of once
+  std::vector<std::uint64_t> boundaries;  // bytes at which rules change
+};
+
+// Collective. The default selection first, then every available backend and each algorithm of it.
+std::vector<engine> find_engines(seat& seat, double timeout_s);
+
+// Whether the operation would go by that engine.
+bool engine_of(isthmus_communicator communicator, const isthmus_operation& operation, const engine& engine);
+
+// A configuration file that forces an engine, for as long as the object lives.
+class config_file {
+ public:
+  explicit config_file(const engine& engine);
+  ~config_file();
+  config_file(const config_file&) = delete;
+  config_file& operator=(const config_file&) = delete;
+  const char* path() const { return m_path.c_str(); }
+
+ private:
+  std::string m_path;
+};
+
+}  // namespace conformance

@@ -1,0 +1,21 @@
+#pragma once
+
+#include "rank_buffers.hpp"
+#include "seat.hpp"
+
+namespace conformance {
+
+// Makes the call on one rank, through its named function or, for odd seeds, through isthmus_enqueue. A ring
+// of send and recv is one group, or, where `plain_pairs` is set, blocking calls in an order that can't
+// deadlock.
+isthmus_status issue(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
+                     const member& member, bool plain_pairs);
+
+// Whether a ring can be made of blocking calls: pairs of an even and an odd rank.
+bool can_be_plain_pairs(const oracle::shape& shape);
+
+// The call as a descriptor.
+isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
+                               int rank);
+
+}  // namespace conformance

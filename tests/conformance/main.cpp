@@ -1,0 +1,56 @@
+// The conformance suite: THE TABLE on every backend. docs/testing.md says how to read and use it.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+#include "player.hpp"
+
+namespace {
+
+int run_world(const std::string& world, int ranks, const conformance::player_options& options) {
+  const auto play = [&](conformance::seat& seat) { return conformance::play_all(seat, options); };
+  if (world == "threads") return conformance::run_in_threads(ranks, play);
+  if (world == "group") return conformance::run_in_group(ranks, play);
+  if (world == "processes") return conformance::run_in_processes(ranks, 1, play);
+  if (world == "mixed") return conformance::run_in_processes(ranks, 2, play);
+  return conformance::run_in_mpi(play);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Isthmus conformance suite"};
+  std::string world = "threads";
+  std::string only;
+  int ranks = 4;
+  conformance::player_options options;
+  app.add_option("--world", world, "where ranks live")
+      ->check(CLI::IsMember({"threads", "group", "processes", "mixed", "mpi"}))
+      ->capture_default_str();
+  app.add_option("--ranks", ranks, "number of ranks (mpi: as started)")
+      ->check(CLI::Range(1, 16))
+      ->capture_default_str();
+  app.add_option("--engine", options.engine, "only this backend[:algorithm], or default");
+  app.add_option("--seed", options.plan.seed, "of data and samples")->capture_default_str();
+  app.add_option("--samples", options.plan.samples, "large cases for each engine")->capture_default_str();
+  app.add_option("--batches", options.plan.batches, "of calls back to back and grouped, for each engine")
+      ->capture_default_str();
+  app.add_option("--thinning", options.plan.thinning, "every how manyth case of the full product")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--timeout", options.timeout_s, "of every wait, in seconds")->capture_default_str();
+  app.add_option("--case", only, "one case, as a failure prints it");
+  CLI11_PARSE(app, argc, argv);
+  // Forced algorithms that can't do a call are expected here; the log would warn about each.
+  setenv("ISTHMUS_LOG", "error", 0);
+  try {
+    if (!only.empty()) options.only = conformance::parse(only);
+    const int failures = run_world(world, ranks, options);
+    if (failures > 0) fmt::print("conformance: {} failed (seed {})\n", failures, options.plan.seed);
+    return failures == 0 ? 0 : 1;
+  } catch (const std::exception& failure) {
+    fmt::print(stderr, "conformance: {}\n", failure.what());
+    return 2;
+  }
+}

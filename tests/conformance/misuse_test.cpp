@@ -1,0 +1,426 @@
+// Bad input: every call must say which argument is wrong, its value and the rule, must write nothing, must
+// not hang, and must leave the communicator usable.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <isthmus/isthmus.h>
+#include <isthmus/memory.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr std::uint64_t count = 8;
+
+isthmus_communicator_options options_with(double timeout_s, const char* config = nullptr) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.config_path = config;
+  options.timeout_s = timeout_s;
+  return options;
+}
+
+std::string last_message() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  return fmt::format("{} [{}]", info.message, info.hint);
+}
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What one rank of a test saw.
+struct outcome {
+  isthmus_status status;
+  std::string message;
+};
+
+// Runs `work(rank)` in a thread for each rank.
+std::vector<outcome> on_ranks(int size, const std::function<isthmus_status(int)>& work) {
+  std::vector<outcome> outcomes(static_cast<std::size_t>(size));
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      const isthmus_status status = work(rank);
+      outcomes[rank] = {status, status == ISTHMUS_SUCCESS ? "" : last_message()};
+    });
+  threads.clear();  // joins
+  return outcomes;
+}
+
+// Two ranks in this process, with a sum at the end that shows that they still work.
+class misuse : public testing::Test {
+ protected:
+  void SetUp() override { create(20); }
+  void create(double timeout_s) {
+    const isthmus_device devices[2] = {};
+    const auto options = options_with(timeout_s);
+    ASSERT_EQ(isthmus_communicator_create_all(2, devices, &options, m_ranks), ISTHMUS_SUCCESS)
+        << last_message();
+  }
+  void TearDown() override {
+    for (isthmus_communicator rank : m_ranks) EXPECT_EQ(isthmus_communicator_destroy(rank), ISTHMUS_SUCCESS);
+  }
+  void expect_still_works() {
+    float values[2][3] = {{1, 2, 3}, {10, 20, 30}};
+    const auto outcomes = on_ranks(2, [&](int rank) {
+      return isthmus_allreduce(values[rank], values[rank], 3, ISTHMUS_FLOAT32, ISTHMUS_SUM, m_ranks[rank],
+                               nullptr);
+    });
+    for (const outcome& outcome : outcomes) EXPECT_EQ(outcome.status, ISTHMUS_SUCCESS) << outcome.message;
+    EXPECT_EQ(values[0][2], 33);
+    EXPECT_EQ(values[1][0], 11);
+  }
+  isthmus_communicator m_ranks[2] = {};
+};
+
+// ---- arguments, for every row of THE TABLE -------------------------------------------------------------
+
+// A valid call of rank 0 among two ranks, to be spoiled by the tests.
+struct valid_call {
+  explicit valid_call(isthmus_collective collective) {
+    std::memset(send, 1, sizeof send);
+    std::memset(recv, 2, sizeof recv);
+    operation.collective = collective;
+    operation.datatype = ISTHMUS_FLOAT32;
+    operation.root = collective == ISTHMUS_SEND || collective == ISTHMUS_RECV ? 1 : 0;
+    operation.count = collective == ISTHMUS_BARRIER || collective == ISTHMUS_ALLTOALLV ? 0 : count;
+    operation.send_buf = send;
+    operation.recv_buf = recv;
+    operation.send_counts = operation.recv_counts = counts;
+    operation.send_displs = operation.recv_displs = displs;
+  }
+  bool untouched() const {
+    for (const unsigned char byte : recv)
+      if (byte != 2) return false;
+    for (const unsigned char byte : send)
+      if (byte != 1) return false;
+    return true;
+  }
+  unsigned char send[4 * 4 * count];
+  unsigned char recv[4 * 4 * count];
+  std::uint64_t counts[2] = {count, count};
+  std::uint64_t displs[2] = {0, count};
+  isthmus_operation operation{};
+};
+
+struct table_row {
+  isthmus_collective collective;
+  bool has_root, reduces, sends, receives, has_send_counts, has_recv_counts;
+};
+
+constexpr bool NONE = false, ROOT = true, PEER = true, NOWHERE = false, ALL = true;
+enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
+constexpr table_row table[] = {
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  {ISTHMUS_##NAME,                                                                                          \
+   peer,                                                                                                    \
+   reduces != 0,                                                                                            \
+   send_at,                                                                                                 \
+   recv_at,                                                                                                 \
+   extent::send_extent == extent::COUNTS,                                                                   \
+   extent::recv_extent == extent::COUNTS},
+#include <isthmus/collectives.def>
+};
+
+class argument : public misuse, public testing::WithParamInterface<table_row> {
+ protected:
+  void expect_refused(const std::string& what, const std::function<void(isthmus_operation&)>& spoil,
+                      const std::vector<std::string>& words) {
+    SCOPED_TRACE(what);
+    valid_call call(GetParam().collective);
+    spoil(call.operation);
+    isthmus_status status = ISTHMUS_SUCCESS;
+    // Only rank 0 calls: a bad argument must be found without the other rank.
+    const double seconds = seconds_of([&] { status = isthmus_enqueue(m_ranks[0], &call.operation); });
+    EXPECT_EQ(status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_LT(seconds, 2);
+    EXPECT_TRUE(call.untouched());
+    EXPECT_THAT(last_message(), HasSubstr(isthmus_collective_name(GetParam().collective)));
+    for (const std::string& word : words) EXPECT_THAT(last_message(), HasSubstr(word));
+  }
+};
+
+TEST_P(argument, is_checked_before_anything_starts) {
+  const table_row& row = GetParam();
+  expect_refused("datatype", [](auto& o) { o.datatype = ISTHMUS_DATATYPE_COUNT; },
+                 {"datatype", std::to_string(ISTHMUS_DATATYPE_COUNT)});
+  expect_refused("negative datatype", [](auto& o) { o.datatype = static_cast<isthmus_datatype>(-3); },
+                 {"datatype", "-3"});
+  expect_refused("stream", [](auto& o) { o.stream = &o; }, {"stream", "NULL"});
+  if (row.reduces)
+    expect_refused("op", [](auto& o) { o.op = static_cast<isthmus_reduction_op>(77); }, {"op", "77"});
+  if (row.has_root) {
+    expect_refused("root too large", [](auto& o) { o.root = 2; }, {"= 2", "[0, 2)"});
+    expect_refused("root negative", [](auto& o) { o.root = -1; }, {"= -1", "[0, 2)"});
+  }
+  if (row.sends) expect_refused("send_buf", [](auto& o) { o.send_buf = nullptr; }, {"send_buf", "NULL"});
+  if (row.receives) expect_refused("recv_buf", [](auto& o) { o.recv_buf = nullptr; }, {"recv_buf", "NULL"});
+  if (row.sends && row.receives)
+    expect_refused("overlap", [](auto& o) { o.send_buf = static_cast<const char*>(o.recv_buf) + 4; },
+                   {"send_buf", "recv_buf", "overlap"});
+  if ((row.sends || row.receives) && row.collective != ISTHMUS_ALLTOALLV)
+    expect_refused("count", [](auto& o) { o.count = 1ull << 62; }, {"count"});
+  expect_still_works();
+}
+
+TEST_P(argument, arrays_of_uneven_blocks_are_checked) {
+  const table_row& row = GetParam();
+  static const std::uint64_t wrong_counts[] = {count - 1, count};
+  static const std::uint64_t overlapping[] = {0, count - 1};
+  static const std::uint64_t wrapping[] = {0, ~0ull - 2};
+  if (row.has_send_counts) {
+    expect_refused("send_counts", [](auto& o) { o.send_counts = nullptr; }, {"send_counts", "NULL"});
+    expect_refused("send_displs", [](auto& o) { o.send_displs = nullptr; }, {"send_displs", "NULL"});
+    expect_refused("own block", [](auto& o) { o.send_counts = wrong_counts; }, {"send_counts[0]", "7"});
+    expect_refused("wrap", [](auto& o) { o.send_displs = wrapping; }, {"send_displs[1]"});
+  }
+  if (row.has_recv_counts) {
+    expect_refused("recv_counts", [](auto& o) { o.recv_counts = nullptr; }, {"recv_counts", "NULL"});
+    expect_refused("recv_displs", [](auto& o) { o.recv_displs = nullptr; }, {"recv_displs", "NULL"});
+    expect_refused("own block", [](auto& o) { o.recv_counts = wrong_counts; }, {"recv_counts[", "7"});
+    expect_refused("receive blocks", [](auto& o) { o.recv_displs = overlapping; }, {"recv_displs", "overlap"});
+    expect_refused("wrap", [](auto& o) { o.recv_displs = wrapping; }, {"recv_displs[1]"});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(table, argument, testing::ValuesIn(table),
+                         [](const auto& info) { return isthmus_collective_name(info.param.collective); });
+
+// ---- handles --------------------------------------------------------------------------------------------
+
+TEST_F(misuse, unknown_collective) {
+  valid_call call(ISTHMUS_ALLREDUCE);
+  call.operation.collective = static_cast<isthmus_collective>(99);
+  EXPECT_EQ(isthmus_enqueue(m_ranks[0], &call.operation), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), HasSubstr("99"));
+  EXPECT_EQ(isthmus_enqueue(m_ranks[0], nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_F(misuse, dead_and_foreign_communicators) {
+  const isthmus_communicator dead = m_ranks[1];
+  ASSERT_EQ(isthmus_communicator_destroy(m_ranks[1]), ISTHMUS_SUCCESS);
+  m_ranks[1] = nullptr;
+  int on_stack = 0;
+  for (const isthmus_communicator handle :
+       {dead, isthmus_communicator{}, reinterpret_cast<isthmus_communicator>(&on_stack)}) {
+    valid_call call(ISTHMUS_ALLREDUCE);
+    const isthmus_status status = isthmus_enqueue(handle, &call.operation);
+    EXPECT_THAT(status, AnyOf(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_ERROR_INVALID_ARGUMENT));
+    EXPECT_THAT(last_message(), HasSubstr("communicator"));
+    EXPECT_TRUE(call.untouched());
+    int rank = -7;
+    EXPECT_NE(isthmus_communicator_rank(handle, &rank), ISTHMUS_SUCCESS);
+    EXPECT_EQ(rank, -7);
+  }
+  EXPECT_EQ(isthmus_communicator_destroy(dead), ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_EQ(isthmus_communicator_destroy(nullptr), ISTHMUS_SUCCESS);
+}
+
+TEST_F(misuse, groups_out_of_balance) {
+  EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_THAT(last_message(), HasSubstr("group"));
+  expect_still_works();
+}
+
+TEST_F(misuse, one_bad_call_of_a_group_stops_all_of_it) {
+  valid_call good(ISTHMUS_ALLREDUCE);
+  valid_call bad(ISTHMUS_ALLREDUCE);
+  bad.operation.datatype = ISTHMUS_DATATYPE_COUNT;
+  ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+  isthmus_enqueue(m_ranks[0], &good.operation);
+  isthmus_enqueue(m_ranks[1], &bad.operation);
+  EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(good.untouched());
+  EXPECT_TRUE(bad.untouched());
+  expect_still_works();
+}
+
+TEST_F(misuse, sending_to_oneself_needs_a_group) {
+  valid_call call(ISTHMUS_SEND);
+  call.operation.root = 0;
+  EXPECT_EQ(isthmus_enqueue(m_ranks[0], &call.operation), ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_THAT(last_message(), HasSubstr("group"));
+}
+
+TEST_F(misuse, memory_of_someone_else) {
+  int own = 0;
+  EXPECT_NE(isthmus_memory_free(m_ranks[0], &own), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_free(m_ranks[0], nullptr), ISTHMUS_SUCCESS);
+  void* blocks[2] = {};
+  on_ranks(2, [&](int rank) { return isthmus_memory_allocate_symmetric(m_ranks[rank], 4096, &blocks[rank]); });
+  ASSERT_NE(blocks[0], nullptr);
+  EXPECT_EQ(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
+  EXPECT_NE(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
+  expect_still_works();
+}
+
+// ---- ranks that do not come, or that ask for something else ---------------------------------------------
+
+TEST_F(misuse, a_rank_that_never_comes_is_named) {
+  TearDown();
+  create(1);
+  valid_call call(ISTHMUS_ALLREDUCE);
+  isthmus_status status = ISTHMUS_SUCCESS;
+  const double seconds = seconds_of([&] { status = isthmus_enqueue(m_ranks[0], &call.operation); });
+  EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT) << last_message();
+  EXPECT_THAT(last_message(), HasSubstr("1"));
+  EXPECT_LT(seconds, 6);
+  // Poisoned from here on, on every rank.
+  EXPECT_EQ(isthmus_barrier(m_ranks[0], nullptr), ISTHMUS_ERROR_ABORTED);
+  EXPECT_NE(isthmus_barrier(m_ranks[1], nullptr), ISTHMUS_SUCCESS);
+  EXPECT_NE(isthmus_communicator_async_error(m_ranks[0]), ISTHMUS_SUCCESS);
+}
+
+TEST_F(misuse, abort_releases_a_waiting_rank) {
+  std::jthread rescuer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    isthmus_communicator_abort(m_ranks[0]);
+  });
+  isthmus_status status = ISTHMUS_SUCCESS;
+  const double seconds = seconds_of([&] { status = isthmus_barrier(m_ranks[1], nullptr); });
+  EXPECT_THAT(status, AnyOf(ISTHMUS_ERROR_ABORTED, ISTHMUS_ERROR_REMOTE)) << last_message();
+  EXPECT_LT(seconds, 5);
+}
+
+// ---- creation -------------------------------------------------------------------------------------------
+
+class text_file {
+ public:
+  explicit text_file(const std::string& text) {
+    static int number = 0;
+    m_path = fmt::format("{}/isthmus-misuse-{}-{}.toml", P_tmpdir, getpid(), number++);
+    std::ofstream(m_path) << text;
+  }
+  ~text_file() { std::remove(m_path.c_str()); }
+  text_file(const text_file&) = delete;
+  text_file& operator=(const text_file&) = delete;
+  const char* path() const { return m_path.c_str(); }
+
+ private:
+  std::string m_path;
+};
+
+// Creates rank by rank over a unique id; `arguments` gives each rank what it calls with.
+struct creation {
+  int rank, size;
+  const char* config;
+};
+std::vector<outcome> create_with(const std::vector<creation>& arguments, double timeout_s) {
+  isthmus_unique_id id;
+  EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS) << last_message();
+  return on_ranks(static_cast<int>(arguments.size()), [&](int i) {
+    const auto options = options_with(timeout_s, arguments[i].config);
+    isthmus_communicator communicator = nullptr;
+    const isthmus_status status =
+        isthmus_communicator_create(&id, arguments[i].rank, arguments[i].size, &options, &communicator);
+    EXPECT_EQ(communicator == nullptr, status != ISTHMUS_SUCCESS);
+    isthmus_communicator_destroy(communicator);
+    return status;
+  });
+}
+
+TEST(creation, different_rules_name_the_ranks_and_the_difference) {
+  const text_file plain("");
+  const text_file other("[[rule]]\ncollective = \"allreduce\"\nbytes = \"0..12345\"\nuse = \"host\"\n");
+  std::vector<outcome> outcomes;
+  const double seconds = seconds_of(
+      [&] { outcomes = create_with({{0, 3, plain.path()}, {1, 3, plain.path()}, {2, 3, other.path()}}, 20); });
+  EXPECT_LT(seconds, 10);
+  for (const outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_MISMATCH) << outcome.message;
+    EXPECT_THAT(outcome.message, HasSubstr("12345"));
+    EXPECT_THAT(outcome.message, AllOf(HasSubstr("0"), HasSubstr("2")));
+  }
+}
+
+TEST(creation, different_sizes) {
+  std::vector<outcome> outcomes;
+  const double seconds = seconds_of([&] { outcomes = create_with({{0, 2, nullptr}, {1, 3, nullptr}}, 3); });
+  EXPECT_LT(seconds, 15);
+  for (const outcome& outcome : outcomes)
+    EXPECT_THAT(outcome.status, AnyOf(ISTHMUS_ERROR_MISMATCH, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_ERROR_REMOTE))
+        << outcome.message;
+}
+
+TEST(creation, one_rank_twice) {
+  std::vector<outcome> outcomes;
+  const double seconds = seconds_of([&] { outcomes = create_with({{0, 2, nullptr}, {0, 2, nullptr}}, 3); });
+  EXPECT_LT(seconds, 15);
+  for (const outcome& outcome : outcomes) EXPECT_NE(outcome.status, ISTHMUS_SUCCESS);
+}
+
+TEST(creation, a_missing_rank_is_named) {
+  std::vector<outcome> outcomes;
+  const double seconds = seconds_of([&] { outcomes = create_with({{0, 3, nullptr}, {1, 3, nullptr}}, 1); });
+  EXPECT_LT(seconds, 10);
+  for (const outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_TIMEOUT) << outcome.message;
+    EXPECT_THAT(outcome.message, HasSubstr("2"));
+  }
+}
+
+TEST(creation, arguments) {
+  isthmus_unique_id id;
+  ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  isthmus_communicator communicator = nullptr;
+  const auto options = options_with(2);
+  EXPECT_EQ(isthmus_communicator_create(&id, 3, 2, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), AllOf(HasSubstr("rank"), HasSubstr("3")));
+  EXPECT_EQ(isthmus_communicator_create(&id, 0, 0, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), HasSubstr("size"));
+  EXPECT_EQ(isthmus_communicator_create(nullptr, 0, 1, &options, &communicator),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_communicator_create(&id, 0, 1, &options, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  isthmus_communicator_options no_size{};
+  no_size.timeout_s = 2;
+  EXPECT_EQ(isthmus_communicator_create(&id, 0, 1, &no_size, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), HasSubstr("struct_bytes"));
+  EXPECT_EQ(communicator, nullptr);
+  isthmus_unique_id garbage;
+  std::memset(&garbage, 0x5a, sizeof garbage);
+  EXPECT_NE(isthmus_communicator_create(&garbage, 0, 1, &options, &communicator), ISTHMUS_SUCCESS);
+  EXPECT_EQ(communicator, nullptr);
+}
+
+TEST(creation, configuration_errors_say_where) {
+  const isthmus_device device{};
+  isthmus_communicator communicator = nullptr;
+  auto options = options_with(5, "/nonexistent/isthmus.toml");
+  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
+  EXPECT_THAT(last_message(), HasSubstr("/nonexistent/isthmus.toml"));
+  const text_file unknown("\n[[rule]]\ncollective = \"allredcue\"\nuse = \"host\"\n");
+  options.config_path = unknown.path();
+  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
+  EXPECT_THAT(last_message(), AllOf(HasSubstr(std::string(unknown.path()) + ":3:"), HasSubstr("allredcue"),
+                                    HasSubstr("allreduce")));
+  EXPECT_EQ(communicator, nullptr);
+}
+
+TEST(creation, a_device_that_no_backend_serves) {
+  const isthmus_device device{static_cast<isthmus_platform>(42), 0};
+  isthmus_communicator communicator = nullptr;
+  const auto options = options_with(5);
+  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), AllOf(HasSubstr("platform"), HasSubstr("42")));
+}
+
+}  // namespace

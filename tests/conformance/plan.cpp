@@ -1,0 +1,107 @@
+#include "plan.hpp"
+
+#include <algorithm>
+
+#include "oracle/number.hpp"
+
+namespace conformance {
+namespace {
+
+using oracle::mix;
+
+constexpr std::uint64_t small_counts[] = {0, 1, 17};
+constexpr std::uint64_t large_counts[] = {2, 33, 255, 1000, 4099, 32771};
+
+bool is_floating(isthmus_datatype datatype) { return oracle::kind_of(datatype) == oracle::kind::floating; }
+
+// The dimensions that are not multiplied out are drawn from the seed.
+test_case complete(test_case test, std::uint64_t seed, int size) {
+  test.seed = mix(seed, 1) >> 1;
+  test.root = static_cast<int>(mix(seed, 2) % static_cast<std::uint64_t>(size));
+  test.heap = mix(seed, 3) % 3 == 0;
+  test.special = reduces(test.collective) && is_floating(test.datatype) && mix(seed, 4) % 3 == 0;
+  return test;
+}
+
+std::vector<isthmus_reduction_op> ops_of(isthmus_collective collective) {
+  std::vector<isthmus_reduction_op> ops;
+  for (int op = 0; op < (reduces(collective) ? ISTHMUS_REDUCTION_OP_COUNT : 1); ++op)
+    ops.push_back(static_cast<isthmus_reduction_op>(op));
+  return ops;
+}
+
+std::vector<test_case> full_product() {
+  std::vector<test_case> all;
+  for (const isthmus_collective collective : collectives())
+    for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
+      for (const isthmus_reduction_op op : ops_of(collective))
+        for (int in_place = 0; in_place <= (can_be_in_place(collective) ? 1 : 0); ++in_place)
+          for (const std::uint64_t count : small_counts) {
+            if (collective == ISTHMUS_BARRIER && (count != 0 || datatype != 0)) continue;
+            all.push_back({collective, static_cast<isthmus_datatype>(datatype), op, count, 0, in_place == 1});
+          }
+  return all;
+}
+
+// Counts whose buffers lie just below, at and just above a boundary, counted with one block or with all.
+std::uint64_t near_boundary(std::uint64_t boundary, std::uint64_t seed, std::size_t width, int size) {
+  const std::uint64_t blocks = mix(seed, 5) % 2 == 0 ? 1 : static_cast<std::uint64_t>(size);
+  const std::uint64_t count = boundary / (width * blocks);
+  const std::uint64_t shifted = count + mix(seed, 6) % 3;  // count - 1, count, count + 1
+  return shifted > 0 ? shifted - 1 : 0;
+}
+
+test_case draw(const plan_options& options, std::uint64_t seed, int size,
+               const std::vector<std::uint64_t>& boundaries) {
+  const auto all = collectives();
+  test_case test;
+  test.collective = all[mix(seed, 10) % all.size()];
+  // Half of the draws go to the collectives that have the most algorithms.
+  if (mix(seed, 11) % 2 == 0)
+    test.collective = static_cast<isthmus_collective>(mix(seed, 12) % (ISTHMUS_ALLGATHER + 1));
+  test.datatype = static_cast<isthmus_datatype>(mix(seed, 13) % ISTHMUS_DATATYPE_COUNT);
+  const auto ops = ops_of(test.collective);
+  test.op = ops[mix(seed, 14) % ops.size()];
+  test.in_place = can_be_in_place(test.collective) && mix(seed, 15) % 2 == 0;
+  const std::size_t width = oracle::bytes_of(test.datatype);
+  test.count = large_counts[mix(seed, 16) % std::size(large_counts)];
+  if (!boundaries.empty() && mix(seed, 17) % 2 == 0)
+    test.count = near_boundary(boundaries[mix(seed, 18) % boundaries.size()], seed, width, size);
+  test.count = std::min(test.count, options.largest_bytes / width);
+  if (test.collective == ISTHMUS_BARRIER) test.count = 0;
+  return complete(test, seed, size);
+}
+
+std::vector<test_case> draw_batch(const plan_options& options, std::uint64_t seed, int size, int length) {
+  plan_options small = options;
+  small.largest_bytes = 1u << 16;
+  std::vector<test_case> batch;
+  for (int i = 0; i < length; ++i) {
+    batch.push_back(draw(small, mix(seed, 20, static_cast<std::uint64_t>(i)), size, {}));
+    batch.back().heap = mix(seed, 21) % 2 == 0;
+  }
+  return batch;
+}
+
+}  // namespace
+
+plan make_plan(const plan_options& options, int size, const std::vector<std::uint64_t>& boundaries) {
+  plan made;
+  std::uint64_t index = 0;
+  for (const test_case& test : full_product()) {
+    ++index;
+    if (mix(options.seed, 30, index) % static_cast<std::uint64_t>(options.thinning) == 0)
+      made.singles.push_back(complete(test, mix(options.seed, 31, index), size));
+  }
+  for (int i = 0; i < options.samples; ++i)
+    made.singles.push_back(
+        draw(options, mix(options.seed, 32, static_cast<std::uint64_t>(i)), size, boundaries));
+  for (int i = 0; i < options.batches; ++i) {
+    const auto number = static_cast<std::uint64_t>(i);
+    made.back_to_back.push_back(draw_batch(options, mix(options.seed, 33, number), size, 30));
+    made.grouped.push_back(draw_batch(options, mix(options.seed, 34, number), size, 2 + i % 4));
+  }
+  return made;
+}
+
+}  // namespace conformance

@@ -1,0 +1,23 @@
+// Runs a plan on one seat: creates communicators for every engine (a backend, or one algorithm of it, forced
+// by a rule), makes the calls and checks what came out.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "plan.hpp"
+#include "seat.hpp"
+
+namespace conformance {
+
+struct player_options {
+  plan_options plan;
+  std::string engine;             // "": default selection and then every engine; else only this one
+  std::optional<test_case> only;  // one case instead of the plan
+  double timeout_s = 60;
+};
+
+// Collective over all seats. Prints one line for each failure and a summary for each engine (rank 0).
+int play_all(seat& seat, const player_options& options);
+
+}  // namespace conformance

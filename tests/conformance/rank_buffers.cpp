@@ -1,0 +1,176 @@
+#include "rank_buffers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "oracle/check.hpp"
+#include "oracle/number.hpp"
+
+namespace conformance {
+namespace {
+
+constexpr std::size_t guard_bytes = 64;
+constexpr std::byte poison{0xa5};
+
+// Elements by which the buffers miss their natural alignment to cache lines.
+std::size_t misalignment(const test_case& test) { return oracle::mix(test.seed, 55) % 4; }
+
+// Bytes of the largest send and receive buffer of any rank, with the misalignment, rounded up.
+struct regions {
+  std::size_t send;
+  std::size_t recv;
+};
+
+regions regions_of(const test_case& test, const oracle::shape& shape) {
+  std::uint64_t send = 0;
+  std::uint64_t recv = 0;
+  for (int rank = 0; rank < shape.size; ++rank) {
+    send = std::max(send, oracle::send_extent(shape, rank));
+    recv = std::max(recv, oracle::recv_extent(shape, rank));
+  }
+  if (test.in_place) send = recv = std::max(send, recv);
+  const std::size_t width = oracle::bytes_of(test.datatype);
+  const auto rounded = [&](std::uint64_t elements) {
+    return (((elements + misalignment(test)) * width + guard_bytes - 1) / guard_bytes + 1) * guard_bytes;
+  };
+  return {rounded(send), test.in_place ? 0 : rounded(recv)};
+}
+
+// Elements between the start of the send and of the receive buffer when they alias.
+std::uint64_t alias_offset(const test_case& test, const oracle::shape& shape, int rank, bool in_recv) {
+  const auto block = static_cast<std::uint64_t>(rank) * shape.count;
+  switch (test.collective) {
+    case ISTHMUS_ALLGATHER:
+    case ISTHMUS_GATHER: return in_recv ? block : 0;
+    case ISTHMUS_ALLGATHERV:
+    case ISTHMUS_GATHERV: return in_recv ? shape.recv_parts[rank].displs[rank] : 0;
+    case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_SCATTER: return in_recv ? 0 : block;
+    case ISTHMUS_SCATTERV: return in_recv ? 0 : shape.send_parts[rank].displs[rank];
+    default: return 0;
+  }
+}
+
+bool aliases_here(const test_case& test, const oracle::shape& shape, int rank) {
+  if (!test.in_place) return false;
+  switch (test.collective) {
+    case ISTHMUS_BROADCAST:
+    case ISTHMUS_REDUCE:
+    case ISTHMUS_GATHER:
+    case ISTHMUS_GATHERV:
+    case ISTHMUS_SCATTER:
+    case ISTHMUS_SCATTERV: return rank == shape.root;
+    default: return true;
+  }
+}
+
+bool sends(const oracle::shape& shape, int rank) {
+  switch (shape.collective) {
+    case ISTHMUS_BROADCAST:
+    case ISTHMUS_SCATTER:
+    case ISTHMUS_SCATTERV: return rank == shape.root;
+    case ISTHMUS_BARRIER: return false;
+    default: return true;
+  }
+}
+
+bool receives(const oracle::shape& shape, int rank) {
+  switch (shape.collective) {
+    case ISTHMUS_REDUCE:
+    case ISTHMUS_GATHER:
+    case ISTHMUS_GATHERV: return rank == shape.root;
+    case ISTHMUS_BARRIER: return false;
+    default: return true;
+  }
+}
+
+}  // namespace
+
+std::size_t rank_buffers::bytes_needed(const test_case& test, const oracle::shape& shape) {
+  const regions sizes = regions_of(test, shape);
+  return sizes.send + sizes.recv + 3 * guard_bytes;
+}
+
+rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, int rank,
+                           std::span<std::byte> memory)
+    : m_test(test), m_shape(shape), m_rank(rank), m_memory(memory.first(bytes_needed(test, shape))) {
+  const regions sizes = regions_of(test, shape);
+  const std::size_t width = oracle::bytes_of(test.datatype);
+  std::fill(m_memory.begin(), m_memory.end(), poison);
+  std::byte* first = m_memory.data() + guard_bytes + misalignment(test) * width;
+  if (aliases_here(test, shape, rank)) {
+    m_send = first + alias_offset(test, shape, rank, true) * width;
+    m_recv = first + alias_offset(test, shape, rank, false) * width;
+  } else {
+    std::byte* second = test.in_place ? first : first + sizes.send + guard_bytes;
+    m_send = sends(shape, rank) ? first : nullptr;
+    m_recv = receives(shape, rank) ? second : nullptr;
+  }
+  if (!sends(shape, rank)) m_send = nullptr;
+  if (!receives(shape, rank)) m_recv = nullptr;
+  m_send_bytes = oracle::send_extent(shape, rank) * width;
+  write_inputs();
+  m_before.assign(m_memory.begin(), m_memory.end());
+}
+
+void rank_buffers::write_inputs() {
+  if (m_send == nullptr) return;
+  const std::size_t width = oracle::bytes_of(m_test.datatype);
+  const bool in_blocks = !m_shape.send_parts.empty();
+  if (!in_blocks) {
+    oracle::fill(source_of(m_test), m_rank, 0, {m_send, m_send_bytes});
+    return;
+  }
+  const oracle::blocks& parts = m_shape.send_parts[static_cast<std::size_t>(m_rank)];
+  for (std::size_t r = 0; r < parts.counts.size(); ++r)
+    oracle::fill(source_of(m_test), m_rank, parts.displs[r],
+                 {m_send + parts.displs[r] * width, parts.counts[r] * width});
+}
+
+std::vector<std::pair<std::size_t, std::size_t>> rank_buffers::result_ranges() const {
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  if (m_recv == nullptr) return ranges;
+  const std::size_t width = oracle::bytes_of(m_test.datatype);
+  const auto start = static_cast<std::size_t>(m_recv - m_memory.data());
+  for (const oracle::piece& piece : oracle::expected_pieces(m_shape, m_rank))
+    if (piece.count > 0)
+      ranges.emplace_back(start + piece.recv_at * width, start + (piece.recv_at + piece.count) * width);
+  std::sort(ranges.begin(), ranges.end());
+  return ranges;
+}
+
+std::optional<std::string> rank_buffers::find_error(bool results, bool values, bool steps_in_type) const {
+  std::size_t at = 0;
+  auto ranges = results ? result_ranges() : std::vector<std::pair<std::size_t, std::size_t>>{};
+  ranges.emplace_back(m_memory.size(), m_memory.size());
+  for (const auto& [begin, end] : ranges) {
+    if (std::memcmp(m_memory.data() + at, m_before.data() + at, begin - at) != 0) {
+      while (m_memory[at] == m_before[at]) ++at;
+      const auto from = [&](const std::byte* start) { return m_memory.data() + at - start; };
+      return fmt::format("byte {} was overwritten ({} from send_buf, {} from recv_buf)", at,
+                         m_send ? fmt::format("{:+}", from(m_send)) : "none",
+                         m_recv ? fmt::format("{:+}", from(m_recv)) : "none");
+    }
+    at = end;
+  }
+  if (!results || !values || m_recv == nullptr) return std::nullopt;
+  return oracle::find_error({source_of(m_test), m_shape, m_rank, steps_in_type}, m_recv);
+}
+
+void rank_buffers::reuse_send_buffer() {
+  if (m_send == nullptr || m_test.in_place) return;
+  std::memset(m_send, 0x3c, m_send_bytes);
+  std::memset(m_before.data() + (m_send - m_memory.data()), 0x3c, m_send_bytes);
+}
+
+std::uint64_t rank_buffers::hash() const {
+  std::uint64_t value = 0xcbf29ce484222325ull;  // FNV-1a
+  for (const auto& [begin, end] : result_ranges())
+    for (std::size_t i = begin; i < end; ++i)
+      value = (value ^ std::to_integer<std::uint64_t>(m_memory[i])) * 0x100000001b3ull;
+  return value;
+}
+
+}  // namespace conformance

@@ -1,0 +1,116 @@
+#include "seat.hpp"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <barrier>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+namespace conformance {
+namespace {
+
+std::vector<isthmus_communicator> create_all(int size, const isthmus_communicator_options& options) {
+  std::vector<isthmus_communicator> communicators(static_cast<std::size_t>(size));
+  const std::vector<isthmus_device> devices(communicators.size(), options.device);
+  if (isthmus_communicator_create_all(size, devices.data(), &options, communicators.data()) != ISTHMUS_SUCCESS)
+    throw std::runtime_error(describe_last_error());
+  return communicators;
+}
+
+// What the threads of run_in_threads share.
+struct thread_table {
+  explicit thread_table(int size) : gate(size), values(static_cast<std::size_t>(size)) {}
+  std::barrier<> gate;
+  std::vector<isthmus_communicator> communicators;
+  std::string error;
+  std::vector<std::vector<std::uint64_t>> values;
+};
+
+class thread_seat final : public seat {
+ public:
+  thread_seat(thread_table& table, int rank) : m_table(table), m_rank(rank) {}
+  int size() const override { return static_cast<int>(m_table.values.size()); }
+  const char* world() const override { return "threads"; }
+
+  std::vector<member> create(const isthmus_communicator_options& options) override {
+    if (m_rank == 0) {
+      m_table.error.clear();
+      try {
+        m_table.communicators = create_all(size(), options);
+      } catch (const std::runtime_error& failure) {
+        m_table.error = failure.what();
+      }
+    }
+    m_table.gate.arrive_and_wait();
+    const std::string error = m_table.error;
+    const isthmus_communicator own = error.empty() ? m_table.communicators[m_rank] : nullptr;
+    m_table.gate.arrive_and_wait();
+    if (!error.empty()) throw std::runtime_error(error);
+    return {{m_rank, own}};
+  }
+
+  std::vector<std::vector<std::uint64_t>> exchange(
+      const std::vector<std::vector<std::uint64_t>>& mine) override {
+    m_table.values[m_rank] = mine.front();
+    m_table.gate.arrive_and_wait();
+    auto all = m_table.values;
+    m_table.gate.arrive_and_wait();
+    return all;
+  }
+
+ private:
+  thread_table& m_table;
+  int m_rank;
+};
+
+class group_seat final : public seat {
+ public:
+  explicit group_seat(int size) : m_size(size) {}
+  int size() const override { return m_size; }
+  const char* world() const override { return "group"; }
+  std::vector<member> create(const isthmus_communicator_options& options) override {
+    std::vector<member> members;
+    for (isthmus_communicator communicator : create_all(m_size, options))
+      members.push_back({static_cast<int>(members.size()), communicator});
+    return members;
+  }
+  std::vector<std::vector<std::uint64_t>> exchange(
+      const std::vector<std::vector<std::uint64_t>>& mine) override {
+    return mine;
+  }
+
+ private:
+  int m_size;
+};
+
+}  // namespace
+
+int run_in_threads(int size, const play& play) {
+  thread_table table(size);
+  std::atomic<int> failures{0};
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      thread_seat seat(table, rank);
+      failures += play(seat);
+    });
+  threads.clear();  // joins
+  return failures;
+}
+
+int run_in_group(int size, const play& play) {
+  group_seat seat(size);
+  return play(seat);
+}
+
+std::string describe_last_error() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  return fmt::format("{}: {} ({}{}{}{})", isthmus_status_name(info.status), info.message, info.location,
+                     info.backend[0] ? ", backend " : "", info.backend,
+                     info.hint[0] ? fmt::format("; hint: {}", info.hint) : "");
+}
+
+}  // namespace conformance

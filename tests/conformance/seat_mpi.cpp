@@ -1,0 +1,59 @@
+// Ranks under the user's MPI.
+#include <fmt/format.h>
+
+#include <isthmus/mpi.hpp>
+#include <stdexcept>
+
+#include "seat.hpp"
+
+namespace conformance {
+namespace {
+
+class mpi_seat final : public seat {
+ public:
+  mpi_seat() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &m_rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &m_size);
+  }
+  int size() const override { return m_size; }
+  const char* world() const override { return "mpi"; }
+
+  std::vector<member> create(const isthmus_communicator_options& options) override {
+    return {{m_rank, isthmus::mpi::create(MPI_COMM_WORLD, &options)}};
+  }
+
+  std::vector<std::vector<std::uint64_t>> exchange(
+      const std::vector<std::vector<std::uint64_t>>& mine) override {
+    const int count = static_cast<int>(mine.front().size());
+    std::vector<int> counts(static_cast<std::size_t>(m_size));
+    MPI_Allgather(&count, 1, MPI_INT, counts.data(), 1, MPI_INT, MPI_COMM_WORLD);
+    std::vector<std::vector<std::uint64_t>> all;
+    for (int rank = 0; rank < m_size; ++rank) {
+      auto& row = all.emplace_back(static_cast<std::size_t>(counts[rank]));
+      if (rank == m_rank) row = mine.front();
+      MPI_Bcast(row.data(), counts[rank], MPI_UINT64_T, rank, MPI_COMM_WORLD);
+    }
+    return all;
+  }
+
+ private:
+  int m_rank = 0, m_size = 1;
+};
+
+}  // namespace
+
+int run_in_mpi(const play& play) {
+  int provided = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  int failures = 0;
+  {
+    mpi_seat seat;
+    failures = play(seat);
+  }
+  int all = 0;
+  MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Finalize();
+  return all;
+}
+
+}  // namespace conformance

@@ -1,0 +1,11 @@
+#include <stdexcept>
+
+#include "seat.hpp"
+
+namespace conformance {
+
+int run_in_mpi(const play&) {
+  throw std::runtime_error("this program was built without MPI; run conformance_mpi under mpiexec");
+}
+
+}  // namespace conformance
