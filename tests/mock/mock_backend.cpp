@@ -1,0 +1,182 @@
+#include "mock/mock_backend.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace mock {
+namespace {
+
+struct state {
+  const isthmus_backend_context* context;
+  int rank;
+};
+
+std::mutex mutex;
+script current;
+std::vector<record> log;
+std::vector<state*> live;
+std::atomic<int> asked{0};
+
+void note(event what, int rank) {
+  const std::lock_guard lock(mutex);
+  log.push_back({what, rank, {}, {}, {}, std::this_thread::get_id()});
+}
+
+state& self(void* pointer) { return *static_cast<state*>(pointer); }
+
+isthmus_status report(const state& rank, isthmus_status status) {
+  if (status == ISTHMUS_SUCCESS || current.failure.empty()) return status;
+  return rank.context->fail(rank.context->runtime, status, current.native_code, "mock:1", "scripted hint", "%s",
+                            current.failure.c_str());
+}
+
+isthmus_status create(const isthmus_backend_context* context, void** result) {
+  note(event::create, context->rank);
+  *result = nullptr;
+  auto fresh = std::make_unique<state>(state{context, context->rank});
+  const isthmus_status status = current.create ? current.create(context->rank) : ISTHMUS_SUCCESS;
+  if (status != ISTHMUS_SUCCESS) return report(*fresh, status);
+  const std::lock_guard lock(mutex);
+  live.push_back(fresh.get());
+  *result = fresh.release();
+  return ISTHMUS_SUCCESS;
+}
+
+void destroy(void* pointer) {
+  note(event::destroy, self(pointer).rank);
+  const std::lock_guard lock(mutex);
+  std::erase(live, &self(pointer));
+  delete &self(pointer);
+}
+
+const char* supports(void*, const isthmus_operation* operation, const char* algorithm) {
+  asked.fetch_add(1);
+  return current.supports ? current.supports(*operation, algorithm) : nullptr;
+}
+
+std::vector<std::uint64_t> copy(const std::uint64_t* array, int size) {
+  return array == nullptr ? std::vector<std::uint64_t>{} : std::vector<std::uint64_t>(array, array + size);
+}
+
+// Elsewhere the pointers may be garbage.
+bool reads_send_arrays(const isthmus_operation& operation, int rank) {
+  return operation.collective == ISTHMUS_ALLTOALLV ||
+         (operation.collective == ISTHMUS_SCATTERV && operation.root == rank);
+}
+bool reads_recv_arrays(const isthmus_operation& operation, int rank) {
+  return operation.collective == ISTHMUS_ALLTOALLV || operation.collective == ISTHMUS_ALLGATHERV ||
+         (operation.collective == ISTHMUS_GATHERV && operation.root == rank);
+}
+
+isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const char* const* algorithms,
+                       size_t n) {
+  const state& rank = self(pointer);
+  record entry{event::enqueue, rank.rank, {operations, operations + n}, {}, {}, std::this_thread::get_id()};
+  for (size_t i = 0; i < n; ++i) {
+    entry.algorithms.emplace_back(algorithms[i] == nullptr ? "" : algorithms[i]);
+    const isthmus_operation& each = operations[i];
+    const bool sends = reads_send_arrays(each, rank.rank), receives = reads_recv_arrays(each, rank.rank);
+    for (const std::uint64_t* array :
+         {sends ? each.send_counts : nullptr, sends ? each.send_displs : nullptr,
+          receives ? each.recv_counts : nullptr, receives ? each.recv_displs : nullptr})
+      entry.arrays.push_back(copy(array, rank.context->size));
+  }
+  {
+    const std::lock_guard lock(mutex);
+    log.push_back(std::move(entry));
+  }
+  return report(rank, current.enqueue ? current.enqueue(rank.rank, operations[0]) : ISTHMUS_SUCCESS);
+}
+
+isthmus_status group_start() {
+  note(event::group_start, -1);
+  return current.group_start ? current.group_start() : ISTHMUS_SUCCESS;
+}
+
+isthmus_status group_end() {
+  note(event::group_end, -1);
+  return current.group_end ? current.group_end() : ISTHMUS_SUCCESS;
+}
+
+isthmus_status poll(void* pointer) {
+  return report(self(pointer), current.poll ? current.poll(self(pointer).rank) : ISTHMUS_SUCCESS);
+}
+
+void abort(void* pointer) { note(event::abort, self(pointer).rank); }
+
+isthmus_status synchronize(void* pointer) {
+  note(event::synchronize, self(pointer).rank);
+  return report(self(pointer), current.synchronize ? current.synchronize(self(pointer).rank) : ISTHMUS_SUCCESS);
+}
+
+const char* version(void*) { return "mock 1.0"; }
+
+constexpr const char* algorithms[] = {"fast", "slow", nullptr};
+
+isthmus_backend functions = {sizeof(isthmus_backend),
+                             ISTHMUS_BACKEND_MAGIC,
+                             ISTHMUS_BACKEND_ABI,
+                             "mock",
+                             "records and fails as it is told",
+                             0,
+                             (1u << ISTHMUS_PLATFORM_COUNT) - 1,
+                             create,
+                             destroy,
+                             supports,
+                             algorithms,
+                             enqueue,
+                             group_start,
+                             group_end,
+                             poll,
+                             abort,
+                             synchronize,
+                             version};
+
+}  // namespace
+
+void reset(script next) {
+  const std::lock_guard lock(mutex);
+  functions.capabilities = next.capabilities;
+  functions.platforms = next.platforms;
+  current = std::move(next);
+  log.clear();
+  asked.store(0);
+}
+
+std::vector<record> records() {
+  const std::lock_guard lock(mutex);
+  return log;
+}
+
+std::vector<record> records(event what) {
+  auto all = records();
+  std::erase_if(all, [what](const record& entry) { return entry.what != what; });
+  return all;
+}
+
+int live_states() {
+  const std::lock_guard lock(mutex);
+  return static_cast<int>(live.size());
+}
+
+int supports_calls() { return asked.load(); }
+
+const isthmus_backend_context* context_of(int rank) {
+  const std::lock_guard lock(mutex);
+  const auto found =
+      std::find_if(live.begin(), live.end(), [rank](const state* each) { return each->rank == rank; });
+  return found == live.end() ? nullptr : (*found)->context;
+}
+
+std::string path() { return MOCK_PLUGIN_PATH; }
+
+std::string configuration() { return "[plugins]\nmock = \"" + path() + "\"\n[[rule]]\nuse = \"mock\"\n"; }
+
+}  // namespace mock
+
+__attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
+  return &mock::functions;
+}
