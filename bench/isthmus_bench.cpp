@@ -170,7 +170,8 @@ int forked_rank(const bench::options& asked, const isthmus_options& own, const b
 
 int mpi_rank(const bench::options& asked, const isthmus_options& own) {
   int provided = MPI_THREAD_SINGLE, status = 1;
-  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  // One thread at a time calls MPI here; MPI_THREAD_MULTIPLE would slow MPICH down (docs/benchmarks.md).
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   try {
     const bench::team ranks = bench::meet_through_mpi(asked.timeout_s);
     const isthmus_communicator_options options = communicator_options(asked, own);

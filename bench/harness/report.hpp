@@ -1,6 +1,8 @@
 // The record format of the project (docs/benchmarks.md) and the formulas behind its bandwidths.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <ctime>
 #include <fstream>
@@ -137,6 +139,9 @@ class report {
       std::fflush(stdout);
     }
   }
+
+  // A record that the caller made.
+  void add_record(nlohmann::json record) { m_document["records"].push_back(std::move(record)); }
 
   void write() const {
     if (m_asked.json.empty()) return;

@@ -1,7 +1,7 @@
 // Isthmus on the user's own MPI: header-only, C++17. This file includes <mpi.h> and hands the core a table
 // of functions compiled against it, so MPICH, Open MPI and Intel MPI all work with one libisthmus.
 //
-//   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+//   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
 //   isthmus_communicator communicator = isthmus::mpi::create(MPI_COMM_WORLD);
 //   isthmus_allreduce(send, recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicator, nullptr);
 //   isthmus_communicator_destroy(communicator);

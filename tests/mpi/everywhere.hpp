@@ -1,0 +1,36 @@
+// A failure on one rank must fail the test on all, or the others would go on and hang in the next call.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <mpi.h>
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+namespace mpi_test {
+
+inline int rank() {
+  int value = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &value);
+  return value;
+}
+inline int size() {
+  int value = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &value);
+  return value;
+}
+
+// Collective. The first rank's problem, told to all; "" when no rank has one.
+inline std::string problem_anywhere(const std::optional<std::string>& mine) {
+  const int none = size();
+  int reporter = mine ? rank() : none, first = none;
+  MPI_Allreduce(&reporter, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  if (first == none) return "";
+  char text[1024] = "";
+  if (first == rank()) std::strncpy(text, mine->c_str(), sizeof text - 1);
+  MPI_Bcast(text, sizeof text, MPI_CHAR, first, MPI_COMM_WORLD);
+  return "rank " + std::to_string(first) + ": " + text;
+}
+
+}  // namespace mpi_test

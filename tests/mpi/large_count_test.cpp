@@ -1,0 +1,81 @@
+// Counts above INT_MAX for real: 2^31 + 3 elements of one byte through two ranks, in the order of 5 GiB.
+#include <isthmus/mpi.hpp>
+
+#include <sys/sysinfo.h>
+
+#include <climits>
+#include <memory>
+
+#include "mpi/everywhere.hpp"
+
+namespace {
+
+constexpr std::uint64_t count = static_cast<std::uint64_t>(INT_MAX) + 4;
+
+// A cheap pattern whose period is prime, so that shifted or repeated pieces differ.
+signed char element(std::uint64_t index, int rank) {
+  return static_cast<signed char>(index % 251 % 60 + static_cast<std::uint64_t>(rank));
+}
+
+bool has_memory(std::uint64_t bytes) {
+  struct sysinfo info{};
+  return sysinfo(&info) == 0 && (info.freeram + info.bufferram) * info.mem_unit > bytes + bytes / 2;
+}
+
+class large_count_test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // One rank decides for all: what is free changes while they ask.
+    int enough = has_memory(static_cast<std::uint64_t>(mpi_test::size()) * 2 * count);
+    MPI_Bcast(&enough, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (!enough) GTEST_SKIP() << "needs " << mpi_test::size() * 2 * count / (1 << 20) << " MiB of free memory";
+    m_table = isthmus::mpi::table(MPI_COMM_WORLD);
+    m_buffer.reset(new signed char[count]);
+  }
+
+  isthmus_operation operation(isthmus_collective collective) {
+    isthmus_operation result{};
+    result.collective = collective;
+    result.datatype = ISTHMUS_INT8;
+    result.op = ISTHMUS_SUM;
+    result.count = count;
+    result.send_buf = result.recv_buf = m_buffer.get();
+    return result;
+  }
+
+  void fill(int rank) {
+    for (std::uint64_t i = 0; i < count; ++i) m_buffer[i] = element(i, rank);
+  }
+
+  template <typename Expected>
+  std::optional<std::string> first_wrong(Expected&& expected) const {
+    for (std::uint64_t i = 0; i < count; ++i)
+      if (m_buffer[i] != expected(i))
+        return "element " + std::to_string(i) + " is " + std::to_string(m_buffer[i]) + ", not " +
+               std::to_string(expected(i));
+    return std::nullopt;
+  }
+
+  isthmus_mpi_table m_table{};
+  std::unique_ptr<signed char[]> m_buffer;
+};
+
+TEST_F(large_count_test, broadcast_and_allreduce_in_place) {
+  fill(mpi_test::rank());
+  isthmus_operation broadcast = operation(ISTHMUS_BROADCAST);
+  broadcast.root = mpi_test::size() - 1;
+  ASSERT_EQ(m_table.collective(m_table.comm, &broadcast), 0);
+  ASSERT_EQ(mpi_test::problem_anywhere(first_wrong([&](std::uint64_t i) { return element(i, broadcast.root); })), "");
+
+  fill(mpi_test::rank());
+  const isthmus_operation allreduce = operation(ISTHMUS_ALLREDUCE);
+  ASSERT_EQ(m_table.collective(m_table.comm, &allreduce), 0);
+  const auto sum = [](std::uint64_t i) {
+    int total = 0;
+    for (int r = 0; r < mpi_test::size(); ++r) total += element(i, r);
+    return static_cast<signed char>(total);
+  };
+  ASSERT_EQ(mpi_test::problem_anywhere(first_wrong(sum)), "");
+}
+
+}  // namespace

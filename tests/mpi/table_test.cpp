@@ -1,0 +1,214 @@
+// The function table that mpi.hpp fills, called directly: every collective, datatype, operation and
+// in-place form against the oracle. Built a second time with a tiny ISTHMUS_MPI_COUNT_LIMIT, where every
+// count above it must be split or described by a derived type.
+#include <isthmus/mpi.hpp>
+
+#include <climits>
+#include <cmath>
+#include <thread>
+
+#include "conformance/rank_buffers.hpp"
+#include "conformance/test_case.hpp"
+#include "mpi/everywhere.hpp"
+
+namespace {
+
+using conformance::test_case;
+using mpi_test::problem_anywhere;
+
+class table_test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    m_table = isthmus::mpi::table(MPI_COMM_WORLD);
+    ASSERT_EQ(m_table.comm_dup(m_table.comm, &m_comm), 0);
+  }
+  void TearDown() override { EXPECT_EQ(m_table.comm_free(m_comm), 0); }
+
+  std::string text_of(int code) const {
+    char text[512] = "";
+    m_table.error_string(code, text, sizeof text);
+    return text;
+  }
+
+  isthmus_operation operation_of(const test_case& test, const oracle::shape& shape,
+                                 const conformance::rank_buffers& buffers) const {
+    const int rank = mpi_test::rank();
+    isthmus_operation operation{};
+    operation.collective = test.collective;
+    operation.datatype = test.datatype;
+    operation.op = test.op;
+    operation.root = shape.root;
+    operation.count = shape.count;
+    operation.send_buf = buffers.send_buf();
+    operation.recv_buf = buffers.recv_buf();
+    if (!shape.recv_parts.empty()) {
+      const oracle::blocks& parts = shape.recv_parts[static_cast<std::size_t>(rank)];
+      operation.recv_counts = parts.counts.data(), operation.recv_displs = parts.displs.data();
+    }
+    if (!shape.send_parts.empty()) {
+      const oracle::blocks& parts = shape.send_parts[static_cast<std::size_t>(rank)];
+      operation.send_counts = parts.counts.data(), operation.send_displs = parts.displs.data();
+    }
+    const auto root = static_cast<std::size_t>(shape.root), me = static_cast<std::size_t>(rank);
+    if (test.collective == ISTHMUS_ALLGATHERV) operation.count = shape.recv_parts[me].counts[me];
+    if (test.collective == ISTHMUS_GATHERV) operation.count = shape.recv_parts[root].counts[me];
+    if (test.collective == ISTHMUS_SCATTERV) operation.count = shape.send_parts[root].counts[me];
+    return operation;
+  }
+
+  int ring(isthmus_operation operation) {
+    const int n = mpi_test::size(), distance = operation.root;
+    isthmus_operation receive = operation;
+    operation.root = (mpi_test::rank() + distance) % n;
+    receive.collective = ISTHMUS_RECV;
+    receive.root = (mpi_test::rank() + n - distance % n) % n;
+    void* requests[2] = {};
+    int code = m_table.start(m_comm, &receive, &requests[0]);
+    if (code == 0) code = m_table.start(m_comm, &operation, &requests[1]);
+    for (void*& request : requests)
+      for (int done = 0; code == 0 && request != nullptr && !done;) code = m_table.test(&request, &done);
+    return code;
+  }
+
+  void run(const test_case& test) {
+    const oracle::shape shape = conformance::shape_of(test, mpi_test::size());
+    std::vector<std::byte> memory(conformance::rank_buffers::bytes_needed(test, shape));
+    const conformance::rank_buffers buffers(test, shape, mpi_test::rank(), memory);
+    const isthmus_operation operation = operation_of(test, shape, buffers);
+    const int code = test.collective == ISTHMUS_SEND ? ring(operation) : m_table.collective(m_comm, &operation);
+    std::optional<std::string> problem;
+    if (code != 0) problem = text_of(code);
+    if (!problem) problem = buffers.find_error(true, true, /*steps_in_type*/ true);
+    if (problem && !m_problem) m_problem = conformance::to_string(test) + ": " + *problem;
+  }
+
+  // Counts and displacements of the v-collectives cannot be split.
+  static bool can_be_said(const test_case& test) {
+    const bool v_collective = test.collective == ISTHMUS_ALLGATHERV || test.collective == ISTHMUS_GATHERV ||
+                              test.collective == ISTHMUS_SCATTERV || test.collective == ISTHMUS_ALLTOALLV;
+    return !v_collective || isthmus::mpi::detail::native::count_limit >= INT_MAX;
+  }
+
+  // Checked once at the end: a rank that stops alone would leave the others in the next call.
+  void run_all(std::uint64_t count, const std::vector<isthmus_datatype>& datatypes, bool special) {
+    std::uint64_t seed = 1;
+    for (const isthmus_collective collective : conformance::collectives())
+      for (const isthmus_datatype datatype : datatypes)
+        for (int op = 0; op < (conformance::reduces(collective) ? ISTHMUS_AVG : 1); ++op)
+          for (int in_place = 0; in_place <= (conformance::can_be_in_place(collective) ? 1 : 0); ++in_place) {
+            test_case test{collective, datatype, static_cast<isthmus_reduction_op>(op), count, 0, in_place == 1};
+            test.root = static_cast<int>(++seed) % mpi_test::size();
+            test.special = special && conformance::reduces(collective);
+            test.seed = seed;
+            if (can_be_said(test)) run(test);
+          }
+    EXPECT_EQ(problem_anywhere(m_problem), "");
+  }
+
+  static std::vector<isthmus_datatype> all_datatypes() {
+    std::vector<isthmus_datatype> all;
+    for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) all.push_back(static_cast<isthmus_datatype>(i));
+    return all;
+  }
+
+  isthmus_mpi_table m_table{};
+  isthmus_mpi_comm m_comm = nullptr;
+  std::optional<std::string> m_problem;
+};
+
+TEST_F(table_test, one_element) { run_all(1, all_datatypes(), false); }
+TEST_F(table_test, some_elements) { run_all(17, all_datatypes(), false); }
+TEST_F(table_test, more_elements) {
+  run_all(1031, {ISTHMUS_INT8, ISTHMUS_UINT64, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32, ISTHMUS_FLOAT8_E4M3}, false);
+}
+// Not float8: with the largest value among the inputs it saturates on the way, as mpi.hpp says.
+TEST_F(table_test, not_a_number_and_infinity) {
+  run_all(33, {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32, ISTHMUS_FLOAT64}, true);
+}
+
+// float32 min and max must say NaN on every rank, wherever the NaN stands; MPI_MIN and MPI_MAX need not.
+TEST_F(table_test, one_nan_is_seen_by_all) {
+  for (int holder = 0; holder < mpi_test::size(); ++holder)
+    for (const isthmus_reduction_op op : {ISTHMUS_MIN, ISTHMUS_MAX}) {
+      const float mine = holder == mpi_test::rank() ? NAN : 1.0f;
+      float result = 0;
+      isthmus_operation operation{};
+      operation.collective = ISTHMUS_ALLREDUCE;
+      operation.datatype = ISTHMUS_FLOAT32;
+      operation.op = op;
+      operation.count = 1;
+      operation.send_buf = &mine;
+      operation.recv_buf = &result;
+      ASSERT_EQ(m_table.collective(m_comm, &operation), 0);
+      EXPECT_TRUE(std::isnan(result)) << "NaN on rank " << holder;
+    }
+}
+
+TEST_F(table_test, avg_is_no_operation_of_mpi) {
+  float value = 1, result = 0;
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.op = ISTHMUS_AVG;
+  operation.count = 1;
+  operation.send_buf = &value;
+  operation.recv_buf = &result;
+  const int code = m_table.collective(m_comm, &operation);
+  EXPECT_NE(code, 0);
+  EXPECT_NE(text_of(code), "");
+}
+
+TEST_F(table_test, counts_beyond_the_native_type_are_refused) {
+  const auto too_many = isthmus::mpi::detail::native::count_limit + 1;
+  const std::vector<std::uint64_t> counts(static_cast<std::size_t>(mpi_test::size()), too_many);
+  const std::vector<std::uint64_t> displs(counts.size(), 0);
+  char element = 0;
+  isthmus_operation operation{};
+  operation.datatype = ISTHMUS_INT8;
+  operation.send_buf = &element;
+  operation.recv_buf = &element + 1;
+  operation.send_counts = operation.recv_counts = counts.data();
+  operation.send_displs = operation.recv_displs = displs.data();
+  for (const isthmus_collective collective : {ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALLV}) {
+    operation.collective = collective;
+    EXPECT_EQ(m_table.collective(m_comm, &operation), MPI_ERR_COUNT);
+  }
+}
+
+TEST_F(table_test, describes_the_library) {
+  int level = MPI_THREAD_SINGLE, main = 0;
+  MPI_Query_thread(&level);
+  EXPECT_EQ(m_table.thread_level, isthmus::mpi::detail::thread_level_number(level));
+  EXPECT_EQ(m_table.can_large_counts, isthmus::mpi::detail::native::large_counts);
+  EXPECT_GT(std::strlen(m_table.library), 3u);
+  EXPECT_EQ(std::strchr(m_table.library, '\n'), nullptr);
+  EXPECT_EQ(m_table.is_main_thread(&main), 0);
+  EXPECT_EQ(main, 1);
+  int elsewhere = 1;
+  std::thread([&] { m_table.is_main_thread(&elsewhere); }).join();
+  EXPECT_EQ(elsewhere, 0);
+}
+
+TEST_F(table_test, splits_by_color_and_key) {
+  const int color = mpi_test::rank() % 2 == 0 ? 5 : ISTHMUS_NO_COLOR;
+  isthmus_mpi_comm part = nullptr;
+  ASSERT_EQ(m_table.comm_split(m_comm, color, -mpi_test::rank(), &part), 0);
+  if (color < 0) {
+    EXPECT_EQ(part, nullptr);
+    return;
+  }
+  int rank = -1, size = 0;
+  EXPECT_EQ(m_table.comm_rank(part, &rank), 0);
+  EXPECT_EQ(m_table.comm_size(part, &size), 0);
+  EXPECT_EQ(size, (mpi_test::size() + 1) / 2);
+  EXPECT_EQ(rank, size - 1 - mpi_test::rank() / 2);  // descending keys turn the order round
+  EXPECT_EQ(m_table.comm_free(part), 0);
+}
+
+TEST_F(table_test, lasting_tables_are_shared) {
+  EXPECT_EQ(isthmus::mpi::lasting_table(MPI_COMM_WORLD), isthmus::mpi::lasting_table(MPI_COMM_WORLD));
+  EXPECT_NE(isthmus::mpi::lasting_table(MPI_COMM_WORLD), isthmus::mpi::lasting_table(MPI_COMM_SELF));
+  EXPECT_THROW(isthmus::mpi::table(MPI_COMM_NULL), isthmus::exception);
+}
+
+}  // namespace
