@@ -1,0 +1,165 @@
+// Every collective, datatype, operation and buffer convention on devices, through the C API, against the
+// oracle: which library ran is what `explain` says.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "scenario.hpp"
+
+namespace {
+
+using gpu::member;
+using gpu::rank_call;
+using gpu::scenario;
+using gpu::world;
+
+void expect_right(const scenario& what, const std::string& name) {
+  world::get().each([&](member& self) {
+    const rank_call call(what, self);
+    ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << name << " on rank " << self.rank << ": " << gpu::last_error();
+    self.queue->synchronize();
+    EXPECT_EQ(call.error(), "") << name << " on rank " << self.rank << " of " << world::get().size();
+  });
+}
+
+std::string describe(const gpu::table_row& row, const scenario& what) {
+  return std::string(row.name) + " of " + std::to_string(what.shape.count) + " " +
+         isthmus_datatype_name(what.datatype) +
+         (row.reduces ? std::string(" ") + isthmus_reduction_op_name(what.op) : "") +
+         (what.in_place ? " in place" : "");
+}
+
+class every_collective : public ::testing::TestWithParam<gpu::table_row> {};
+
+TEST_P(every_collective, every_datatype_and_operation) {
+  const gpu::table_row& row = GetParam();
+  const int size = world::get().size();
+  for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype) {
+    const auto type = static_cast<isthmus_datatype>(datatype);
+    if (row.reduces && (type == ISTHMUS_INT16 || type == ISTHMUS_UINT16)) continue;  // NCCL has no such type
+    for (int op = 0; op < (row.reduces ? ISTHMUS_REDUCTION_OP_COUNT : 1); ++op)
+      for (const bool in_place : {false, true}) {
+        if (in_place && !row.can_be_in_place) continue;
+        const int root = row.rooted ? size - 1 : 0;
+        const scenario what{gpu::make_shape(row.collective, size, root, 1003), type,
+                            static_cast<isthmus_reduction_op>(op), in_place, 11};
+        expect_right(what, describe(row, what));
+      }
+    if (HasFailure()) return;
+  }
+}
+
+TEST_P(every_collective, every_size_and_root) {
+  const gpu::table_row& row = GetParam();
+  const int size = world::get().size();
+  for (const std::uint64_t count : {0, 1, 31, 4096, 1 << 19})
+    for (int root = 0; root < (row.rooted ? size : 1); ++root) {
+      const scenario what{gpu::make_shape(row.collective, size, root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                          false, count};
+      expect_right(what, describe(row, what));
+      if (HasFailure()) return;
+    }
+}
+
+// Ranks are late by turns; the second call must not disturb the first.
+TEST_P(every_collective, back_to_back_with_skewed_ranks) {
+  const gpu::table_row& row = GetParam();
+  const int size = world::get().size();
+  const scenario first{gpu::make_shape(row.collective, size, 0, 20000), ISTHMUS_INT32, ISTHMUS_SUM, false, 5};
+  scenario second = first;
+  second.seed = 6;
+  world::get().each([&](member& self) {
+    const rank_call a(first, self), b(second, self);
+    for (int repetition = 0; repetition < 50; ++repetition) {
+      if (repetition % size == self.rank) std::this_thread::sleep_for(std::chrono::microseconds(300));
+      ASSERT_EQ((repetition % 2 == 0 ? a : b).start(), ISTHMUS_SUCCESS) << gpu::last_error();
+    }
+    self.queue->synchronize();
+    EXPECT_EQ(a.error(), "");
+    EXPECT_EQ(b.error(), "");
+  });
+}
+
+TEST_P(every_collective, one_thread_drives_all_ranks) {
+  if (!world::get().in_one_process()) GTEST_SKIP() << "the ranks are processes";
+  const gpu::table_row& row = GetParam();
+  const scenario what{gpu::make_shape(row.collective, world::get().size(), 0, 5000), ISTHMUS_FLOAT32,
+                      ISTHMUS_SUM, false, 9};
+  std::vector<std::unique_ptr<rank_call>> calls;
+  for (member& self : world::get().members()) {
+    gpu::use_device(self.device);
+    calls.push_back(std::make_unique<rank_call>(what, self));
+  }
+  ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+  for (const auto& call : calls) ASSERT_EQ(call->start(), ISTHMUS_SUCCESS) << gpu::last_error();
+  ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << gpu::last_error();
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    world::get().members()[i].queue->synchronize();
+    EXPECT_EQ(calls[i]->error(), "") << row.name << " on rank " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(table, every_collective, ::testing::ValuesIn(gpu::table()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(barrier, completes) {
+  world::get().each([](member& self) {
+    for (int i = 0; i < 20; ++i)
+      ASSERT_EQ(isthmus_barrier(self.communicator, self.queue->native()), ISTHMUS_SUCCESS) << gpu::last_error();
+    self.queue->synchronize();
+  });
+}
+
+TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
+  world::get().each([](member& self) {
+    isthmus_communicator part = nullptr;
+    ASSERT_EQ(isthmus_communicator_split(self.communicator, self.rank % 2, self.rank, &part), ISTHMUS_SUCCESS)
+        << gpu::last_error();
+    int size = 0;
+    ASSERT_EQ(isthmus_communicator_size(part, &size), ISTHMUS_SUCCESS);
+    gpu::buffer data(4);
+    const std::int32_t one = 1;
+    data.write(std::as_bytes(std::span(&one, 1)), *self.queue);
+    ASSERT_EQ(
+        isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_INT32, ISTHMUS_SUM, part, self.queue->native()),
+        ISTHMUS_SUCCESS)
+        << gpu::last_error();
+    const std::vector<std::byte> host = data.read(*self.queue);
+    EXPECT_EQ(static_cast<int>(host[0]), size);
+    EXPECT_EQ(isthmus_communicator_destroy(part), ISTHMUS_SUCCESS) << gpu::last_error();
+  });
+}
+
+TEST(selection, says_that_the_vendor_library_takes_device_buffers) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.count = 1 << 20;
+  std::vector<char> text(1 << 16);
+  ASSERT_EQ(isthmus_communicator_explain(world::get().members()[0].communicator, &operation, text.data(),
+                                         text.size(), nullptr),
+            ISTHMUS_SUCCESS);
+  EXPECT_EQ(nlohmann::json::parse(text.data()).at("backend"), "nccl") << text.data();
+}
+
+TEST(misuse, two_ranks_on_one_device_are_refused_with_a_reason) {
+  if (!world::get().in_one_process()) GTEST_SKIP() << "needs all ranks here";
+  const isthmus_device same[2] = {{ISTHMUS_PLATFORM_CUDA, 0}, {ISTHMUS_PLATFORM_CUDA, 0}};
+  isthmus_communicator pair[2] = {};
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof(options);
+  options.timeout_s = 20;
+  const isthmus_status made = isthmus_communicator_create_all(2, same, &options, pair);
+  std::string why = made == ISTHMUS_SUCCESS ? "" : gpu::last_error();
+  if (made == ISTHMUS_SUCCESS) {  // the communicator exists without NCCL; the operation then says why
+    gpu::use_device(0);
+    gpu::buffer data(4);
+    EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, pair[0], nullptr),
+              ISTHMUS_ERROR_UNSUPPORTED);
+    why = gpu::last_error();
+    for (isthmus_communicator each : pair) isthmus_communicator_destroy(each);
+  }
+  EXPECT_NE(why.find("same device"), std::string::npos) << why;
+}
+
+}  // namespace

@@ -1,0 +1,44 @@
+// Device memory and streams for the GPU tests, by RAII; every call is checked.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace gpu {
+
+int device_count();  // 0 where there is none
+void use_device(int device);
+
+class stream {
+ public:
+  explicit stream(int device);
+  ~stream();
+  stream(const stream&) = delete;
+  stream& operator=(const stream&) = delete;
+  void* native() const { return m_stream; }
+  void synchronize() const;
+
+ private:
+  void* m_stream = nullptr;
+};
+
+// Memory of the current device.
+class buffer {
+ public:
+  explicit buffer(std::size_t bytes);
+  ~buffer();
+  buffer(const buffer&) = delete;
+  buffer& operator=(const buffer&) = delete;
+  std::byte* data() const { return m_data; }
+  std::size_t bytes() const { return m_bytes; }
+  // Stream-ordered; returns when the copy is complete.
+  void write(std::span<const std::byte> from, const stream& on, std::size_t offset = 0);
+  std::vector<std::byte> read(const stream& on) const;
+
+ private:
+  std::size_t m_bytes;
+  std::byte* m_data = nullptr;
+};
+
+}  // namespace gpu

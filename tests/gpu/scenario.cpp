@@ -1,0 +1,164 @@
+#include "scenario.hpp"
+
+#include <algorithm>
+#include <string_view>
+
+#include "oracle/number.hpp"
+
+namespace gpu {
+namespace {
+
+bool takes_counts(isthmus_collective collective) {
+  return collective == ISTHMUS_ALLGATHERV || collective == ISTHMUS_GATHERV || collective == ISTHMUS_SCATTERV ||
+         collective == ISTHMUS_ALLTOALLV;
+}
+
+bool is_ring(isthmus_collective collective) { return collective == ISTHMUS_SEND || collective == ISTHMUS_RECV; }
+
+std::uint64_t send_elements(const scenario& what, int rank) {
+  return is_ring(what.shape.collective) ? what.shape.count : oracle::send_extent(what.shape, rank);
+}
+std::uint64_t recv_elements(const scenario& what, int rank) {
+  return is_ring(what.shape.collective) ? what.shape.count : oracle::recv_extent(what.shape, rank);
+}
+
+}  // namespace
+
+const std::vector<table_row>& table() {
+  static const std::vector<table_row> rows = [] {
+    std::vector<table_row> all{
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  {ISTHMUS_##NAME, #name, std::string_view(#peer) != "NONE", reduces != 0,                                  \
+   std::string_view(#in_place) != "NEVER"},
+#include <isthmus/collectives.def>
+    };
+    std::erase_if(all, [](const table_row& row) { return row.collective == ISTHMUS_BARRIER; });
+    return all;
+  }();
+  return rows;
+}
+
+oracle::shape make_shape(isthmus_collective collective, int size, int root, std::uint64_t count) {
+  oracle::shape shape{collective, size, root, count, {}, {}};
+  if (!takes_counts(collective)) return shape;
+  shape.send_parts.resize(static_cast<std::size_t>(size));
+  shape.recv_parts.resize(static_cast<std::size_t>(size));
+  // Block sizes: count, a third of it, nothing. What rank i sends to j depends on i + j, so both sides agree.
+  const auto part = [count](int salt) { return salt % 3 == 0 ? count : salt % 3 == 1 ? count / 3 : 0; };
+  for (int rank = 0; rank < size; ++rank) {
+    oracle::blocks parts;
+    std::uint64_t at = 0;
+    for (int peer = 0; peer < size; ++peer) {
+      parts.counts.push_back(part(collective == ISTHMUS_ALLTOALLV ? rank + peer : peer));
+      parts.displs.push_back(at);
+      at += parts.counts.back() + 5;
+    }
+    const auto me = static_cast<std::size_t>(rank);
+    if (collective != ISTHMUS_SCATTERV) shape.recv_parts[me] = parts;
+    if (collective == ISTHMUS_SCATTERV || collective == ISTHMUS_ALLTOALLV) shape.send_parts[me] = parts;
+  }
+  return shape;
+}
+
+rank_call::rank_call(const scenario& what, member& self)
+    : m_what(what),
+      m_self(self),
+      m_element(oracle::bytes_of(what.datatype)),
+      m_send_elements(send_elements(what, self.rank)),
+      m_recv_elements(recv_elements(what, self.rank)),
+      m_memory(std::max(m_send_elements, m_recv_elements) * m_element),
+      m_separate(what.in_place ? 0 : m_recv_elements * m_element) {
+  build();
+  refill(what.seed);
+}
+
+// Where the smaller of two in-place buffers lies in the larger one, in elements.
+std::uint64_t rank_call::own_offset() const {
+  const auto me = static_cast<std::size_t>(m_self.rank);
+  switch (m_what.shape.collective) {
+    case ISTHMUS_ALLGATHER:
+    case ISTHMUS_REDUCE_SCATTER: return m_what.shape.count * me;
+    case ISTHMUS_GATHER:
+    case ISTHMUS_SCATTER: return m_self.rank == m_what.shape.root ? m_what.shape.count * me : 0;
+    case ISTHMUS_ALLGATHERV: return m_what.shape.recv_parts[me].displs[me];
+    case ISTHMUS_GATHERV: return m_self.rank == m_what.shape.root ? m_what.shape.recv_parts[me].displs[me] : 0;
+    case ISTHMUS_SCATTERV: return m_self.rank == m_what.shape.root ? m_what.shape.send_parts[me].displs[me] : 0;
+    default: return 0;
+  }
+}
+
+void rank_call::build() {
+  const oracle::shape& shape = m_what.shape;
+  const auto me = static_cast<std::size_t>(m_self.rank);
+  isthmus_operation operation{};
+  operation.collective = shape.collective;
+  operation.datatype = m_what.datatype;
+  operation.op = m_what.op;
+  operation.root = shape.root;
+  operation.count = shape.count;
+  operation.stream = m_self.queue->native();
+  if (m_what.in_place) {
+    const bool sends_more = m_send_elements >= m_recv_elements;
+    std::byte* const block = m_memory.data() + own_offset() * m_element;
+    operation.send_buf = sends_more ? m_memory.data() : block;
+    operation.recv_buf = sends_more ? block : m_memory.data();
+  } else {
+    operation.send_buf = m_memory.data();
+    operation.recv_buf = m_separate.data();
+  }
+  if (takes_counts(shape.collective)) {
+    const oracle::blocks& own =
+        shape.collective == ISTHMUS_SCATTERV ? shape.send_parts[me] : shape.recv_parts[me];
+    operation.count = shape.collective == ISTHMUS_ALLTOALLV ? 0 : own.counts[me];
+    const bool sends = !shape.send_parts[me].counts.empty(), receives = !shape.recv_parts[me].counts.empty();
+    operation.send_counts = sends ? m_what.shape.send_parts[me].counts.data() : nullptr;
+    operation.send_displs = sends ? m_what.shape.send_parts[me].displs.data() : nullptr;
+    operation.recv_counts = receives ? m_what.shape.recv_parts[me].counts.data() : nullptr;
+    operation.recv_displs = receives ? m_what.shape.recv_parts[me].displs.data() : nullptr;
+  }
+  m_operations = {operation};
+  if (!is_ring(shape.collective)) return;
+  m_operations = {operation, operation};
+  m_operations[0].collective = ISTHMUS_SEND;
+  m_operations[0].recv_buf = nullptr;
+  m_operations[0].root = (m_self.rank + shape.root) % shape.size;
+  m_operations[1].collective = ISTHMUS_RECV;
+  m_operations[1].send_buf = nullptr;
+  m_operations[1].root = (m_self.rank - shape.root + shape.size) % shape.size;
+}
+
+void rank_call::refill(std::uint64_t seed) {
+  m_what.seed = seed;
+  const std::vector<std::byte> poison(std::max(m_memory.bytes(), m_separate.bytes()), std::byte{0xa5});
+  m_memory.write({poison.data(), m_memory.bytes()}, *m_self.queue);
+  m_separate.write({poison.data(), m_separate.bytes()}, *m_self.queue);
+  std::vector<std::byte> inputs(m_send_elements * m_element);
+  oracle::fill({m_what.datatype, m_what.op, oracle::flavour::ordinary, seed}, m_self.rank, 0, inputs);
+  const auto* send = static_cast<const std::byte*>(m_operations[0].send_buf);
+  m_memory.write(inputs, *m_self.queue, send != nullptr ? static_cast<std::size_t>(send - m_memory.data()) : 0);
+}
+
+isthmus_status rank_call::start() const {
+  if (m_operations.size() == 1) return isthmus_enqueue(m_self.communicator, m_operations.data());
+  if (const auto status = isthmus_group_start(); status != ISTHMUS_SUCCESS) return status;
+  isthmus_status status = ISTHMUS_SUCCESS;
+  for (const isthmus_operation& operation : m_operations)
+    if (const auto mine = isthmus_enqueue(m_self.communicator, &operation); status == ISTHMUS_SUCCESS)
+      status = mine;
+  const auto ended = isthmus_group_end();
+  return status == ISTHMUS_SUCCESS ? ended : status;
+}
+
+std::string rank_call::error() const {
+  const buffer& holder = m_what.in_place ? m_memory : m_separate;
+  const std::vector<std::byte> host = holder.read(*m_self.queue);
+  const auto* recv = static_cast<const std::byte*>(m_operations.back().recv_buf);
+  const std::size_t offset = recv != nullptr ? static_cast<std::size_t>(recv - holder.data()) : 0;
+  oracle::request request{
+      {m_what.datatype, m_what.op, oracle::flavour::ordinary, m_what.seed}, m_what.shape, m_self.rank};
+  // Vendor libraries round 8- and 16-bit floats at every step: docs/vendor_backends.md, "Arithmetic".
+  request.steps_in_type = true;
+  return oracle::find_error(request, host.data() + offset).value_or("");
+}
+
+}  // namespace gpu

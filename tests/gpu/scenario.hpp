@@ -1,0 +1,61 @@
+// One collective call on every rank: its shape, its buffers on the device, and the check of its result.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "oracle/check.hpp"
+#include "oracle/inputs.hpp"
+#include "oracle/movement.hpp"
+#include "world.hpp"
+
+namespace gpu {
+
+struct table_row {
+  isthmus_collective collective;
+  const char* name;
+  bool rooted;
+  bool reduces;
+  bool can_be_in_place;
+};
+// All rows of THE TABLE except barrier, which has no result.
+const std::vector<table_row>& table();
+
+// Uneven blocks with gaps, some empty, for the collectives that take counts.
+oracle::shape make_shape(isthmus_collective collective, int size, int root, std::uint64_t count);
+
+struct scenario {
+  oracle::shape shape;
+  isthmus_datatype datatype = ISTHMUS_FLOAT32;
+  isthmus_reduction_op op = ISTHMUS_SUM;
+  bool in_place = false;
+  std::uint64_t seed = 1;
+};
+
+// One rank's buffers and operations of a scenario. send and recv come as a ring, as two operations.
+class rank_call {
+ public:
+  // Fills the inputs and poisons the output.
+  rank_call(const scenario& what, member& self);
+  const std::vector<isthmus_operation>& operations() const { return m_operations; }
+  // Starts the operations: alone, or both in a group.
+  isthmus_status start() const;
+  // Fills and poisons again, with another seed.
+  void refill(std::uint64_t seed);
+  // "" or the first wrong element, once the stream is idle.
+  std::string error() const;
+
+ private:
+  std::uint64_t own_offset() const;  // of the block that in-place buffers share
+  void build();
+
+  scenario m_what;
+  member& m_self;
+  std::size_t m_element;
+  std::uint64_t m_send_elements, m_recv_elements;
+  buffer m_memory, m_separate;
+  std::vector<isthmus_operation> m_operations;
+};
+
+}  // namespace gpu
