@@ -1,0 +1,119 @@
+#include "cell.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "oracle.hpp"
+
+namespace sycl_collectives {
+
+arena::arena(const sycl::queue& queue, std::uint64_t send_elements, std::uint64_t recv_elements)
+    : queue(queue),
+      usm_send(sycl::malloc_device<float>(std::max<std::uint64_t>(1, send_elements), queue)),
+      usm_recv(sycl::malloc_device<float>(std::max<std::uint64_t>(1, recv_elements), queue)),
+      host_send(new float[std::max<std::uint64_t>(1, send_elements)]),
+      host_recv(new float[std::max<std::uint64_t>(1, recv_elements)]) {}
+
+arena::~arena() {
+  sycl::free(usm_send, queue);
+  sycl::free(usm_recv, queue);
+}
+
+namespace {
+
+float_buffer make_buffer(std::uint64_t elements) {
+  return float_buffer(sycl::range<1>(std::max<std::uint64_t>(1, elements)));
+}
+
+void fill_on_host(float* data, std::uint64_t count, std::uint32_t key) {
+  for (std::uint64_t i = 0; i < count; ++i)
+    data[i] = as_float(random_float_bits(key, static_cast<unsigned>(i)));
+}
+
+}  // namespace
+
+cell::cell(const shape& shape, arena& memory, const kernels& kernels, const isthmus::communicator& ranks,
+           MPI_Comm comm)
+    : m_shape(shape),
+      m_memory(memory),
+      m_kernels(kernels),
+      m_ranks(ranks),
+      m_comm(comm),
+      m_send_buffer(make_buffer(shape.send_elements)),
+      m_recv_buffer(make_buffer(shape.recv_elements)) {}
+
+template <typename Data>
+void cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call, std::uint64_t poisoned) {
+  const std::uint32_t key = stream_key(call, m_shape.rank);
+  m_kernels.fill(m_memory.queue, send, m_shape.send_elements, key);
+  if (m_shape.in_place && m_shape.rank == m_shape.root) {
+    m_kernels.fill(m_memory.queue, recv, m_shape.recv_elements, key);
+  } else {
+    m_kernels.poison(m_memory.queue, recv, std::min(poisoned, m_shape.recv_elements));
+  }
+  m_memory.queue.wait();
+}
+
+void cell::prepare_on_host(std::uint32_t call, bool poison) {
+  const std::uint32_t key = stream_key(call, m_shape.rank);
+  fill_on_host(m_memory.host_send.get(), m_shape.send_elements, key);
+  if (m_shape.in_place && m_shape.rank == m_shape.root) {
+    fill_on_host(m_memory.host_recv.get(), m_shape.recv_elements, key);
+  } else if (poison) {
+    std::fill_n(m_memory.host_recv.get(), m_shape.recv_elements, std::bit_cast<float>(poison_bits));
+  }
+}
+
+void cell::prepare(path path, std::uint32_t call, bool poison) {
+  const std::uint64_t poisoned = poison ? m_shape.recv_elements : 1;
+  switch (path) {
+    case path::isthmus_usm: return prepare_on_device(m_memory.usm_send, m_memory.usm_recv, call, poisoned);
+    case path::isthmus_buffer:
+    case path::listing1: return prepare_on_device(m_send_buffer, m_recv_buffer, call, poisoned);
+    case path::isthmus_host:
+    case path::mpi_host: return prepare_on_host(call, poison);
+  }
+}
+
+void cell::run(path path) {
+  switch (path) {
+    case path::isthmus_usm:
+      call_isthmus(m_ranks, m_memory.queue, m_shape, m_memory.usm_send, m_memory.usm_recv).wait();
+      return;
+    case path::isthmus_buffer:
+      call_isthmus(m_ranks, m_memory.queue, m_shape, m_send_buffer, m_recv_buffer).wait();
+      return;
+    case path::isthmus_host:
+      return call_core(m_ranks.native(), m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
+    case path::listing1: return call_listing1(m_comm, m_shape, m_send_buffer, m_recv_buffer);
+    case path::mpi_host: return call_mpi(m_comm, m_shape, m_memory.host_send.get(), m_memory.host_recv.get());
+  }
+}
+
+std::uint64_t cell::verify(path path, std::uint32_t call) {
+  const std::uint64_t count = m_shape.recv_elements;
+  if (count == 0) return 0;
+  switch (path) {
+    case path::isthmus_usm: {
+      m_kernels.consume(m_memory.queue, m_memory.usm_recv, count).wait();
+      std::vector<float> result(count);
+      m_memory.queue.memcpy(result.data(), m_memory.usm_recv, count * sizeof(float)).wait();
+      return count_wrong(m_shape, call, result.data());
+    }
+    case path::isthmus_buffer:
+    case path::listing1: {
+      m_kernels.consume(m_memory.queue, m_recv_buffer, count).wait();
+      const sycl::host_accessor result(m_recv_buffer, sycl::read_only);
+      return count_wrong(m_shape, call, &result[0]);
+    }
+    case path::isthmus_host:
+    case path::mpi_host: {
+      float* result = m_memory.host_recv.get();
+      for (std::uint64_t i = 0; i < count; ++i) result[i] = consumed(result[i]);
+      return count_wrong(m_shape, call, result);
+    }
+  }
+  return count;
+}
+
+}  // namespace sycl_collectives

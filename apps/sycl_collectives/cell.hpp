@@ -1,0 +1,59 @@
+// One collective at one size, through every path, with the memory that each path works on.
+#pragma once
+
+#include <isthmus/sycl/mpi.hpp>
+#include <memory>
+#include <vector>
+
+#include "calls.hpp"
+#include "kernels.hpp"
+#include "shape.hpp"
+
+namespace sycl_collectives {
+
+enum class path { isthmus_usm, isthmus_buffer, isthmus_host, listing1, mpi_host };
+inline constexpr path all_paths[] = {path::isthmus_usm, path::isthmus_buffer, path::isthmus_host,
+                                     path::listing1, path::mpi_host};
+
+// Memory that is allocated once for the whole job, as large as its largest cell.
+struct arena {
+  arena(const sycl::queue& queue, std::uint64_t send_elements, std::uint64_t recv_elements);
+  ~arena();
+  arena(const arena&) = delete;
+  arena& operator=(const arena&) = delete;
+
+  sycl::queue queue;
+  float* usm_send;
+  float* usm_recv;
+  std::unique_ptr<float[]> host_send, host_recv;
+};
+
+class cell {
+ public:
+  cell(const shape& shape, arena& memory, const kernels& kernels, const isthmus::communicator& ranks,
+       MPI_Comm comm);
+
+  const shape& what() const { return m_shape; }
+
+  // Fresh random inputs for `call`, on the side where the path computes: a kernel for the SYCL paths, so
+  // that their data lies on the device. `poison`: the whole receive buffer; else it is only touched.
+  void prepare(path path, std::uint32_t call, bool poison);
+  // The operation; complete when it returns.
+  void run(path path);
+  // Lets the consumer work on the result and compares with the oracle. Returns the wrong elements.
+  std::uint64_t verify(path path, std::uint32_t call);
+
+ private:
+  template <typename Data>
+  void prepare_on_device(Data& send, Data& recv, std::uint32_t call, std::uint64_t poisoned);
+  void prepare_on_host(std::uint32_t call, bool poison);
+
+  shape m_shape;
+  arena& m_memory;
+  const kernels& m_kernels;
+  const isthmus::communicator& m_ranks;
+  MPI_Comm m_comm;
+  float_buffer m_send_buffer, m_recv_buffer;
+};
+
+}  // namespace sycl_collectives

@@ -1,0 +1,195 @@
+// The main job: ranks under MPI, each on a SYCL device, compute inputs with a kernel, run every collective
+// of Isthmus on buffers and on USM, check every result, and time it beside plain MPI.
+//
+//   mpiexec -n 4 sycl_collectives --out results.json
+//
+// Times. For each call, the maximum over ranks; then minimum, median and maximum over calls. The paths of a
+// cell take turns, in an order that rotates from sample to sample, so that a change of the machine's speed
+// meets all of them alike. Every call has fresh random inputs. Exit status: 0, 1 (a failure), 2 (a result
+// was wrong).
+#include <sys/sysinfo.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "bench/harness/clock.hpp"
+#include "bench/harness/meet_mpi.hpp"
+#include "cell.hpp"
+#include "options.hpp"
+#include "report.hpp"
+
+namespace sycl_collectives {
+
+namespace {
+
+constexpr std::uint64_t large_bytes = 8u << 20;
+constexpr int large_min_samples = 3;
+
+// The whole job on one rank.
+class job {
+ public:
+  job(const options& asked, const isthmus::communicator& ranks, const sycl::queue& queue,
+      const bench::team& team)
+      : m_asked(asked), m_ranks(ranks), m_queue(queue), m_team(team), m_kernels(queue) {
+    for (const collective_case& what : all_cases()) {
+      const bool wanted =
+          asked.collectives.empty() ||
+          std::count(asked.collectives.begin(), asked.collectives.end(), std::string(what.name)) > 0;
+      if (!wanted) continue;
+      if (what.collective == ISTHMUS_BARRIER) {
+        m_shapes.push_back(make_shape(what, 0, ranks.rank(), ranks.size()));
+        continue;
+      }
+      for (const std::uint64_t bytes : asked.sizes)
+        m_shapes.push_back(make_shape(what, bytes, ranks.rank(), ranks.size()));
+    }
+  }
+
+  // Returns the wrong elements of all ranks.
+  std::uint64_t run() {
+    const std::uint64_t start = bench::steady_ns();
+    std::unique_ptr<report> told;
+    if (m_ranks.rank() == 0) told = std::make_unique<report>(m_asked, m_ranks, m_shapes.size());
+    const std::uint64_t limit = memory_limit();
+    std::uint64_t send_elements = 0, recv_elements = 0;
+    for (const shape& shape : m_shapes) {
+      if (footprint(shape) > limit) continue;
+      send_elements = std::max(send_elements, shape.send_elements);
+      recv_elements = std::max(recv_elements, shape.recv_elements);
+    }
+    arena memory(m_queue, send_elements, recv_elements);
+    for (const shape& shape : m_shapes) {
+      if (footprint(shape) > limit) {
+        if (told) told->cell_skipped(shape, "its buffers would take more than half of the free memory");
+        continue;
+      }
+      cell cell(shape, memory, m_kernels, m_ranks, MPI_COMM_WORLD);
+      const std::vector<measurement> measured = measure(cell);
+      if (told) told->cell_done(shape, measured, explain(m_ranks, shape));
+    }
+    std::uint64_t wrong = told ? told->wrong() : 0;
+    if (told) told->finish(static_cast<double>(bench::steady_ns() - start) / 1e9);
+    MPI_Bcast(&wrong, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    return wrong;
+  }
+
+ private:
+  // The largest footprint over the ranks: USM, buffers and host arrays, on every rank of this machine.
+  std::uint64_t footprint(const shape& shape) const {
+    std::uint64_t elements = 0;
+    for (int r = 0; r < shape.size; ++r) {
+      const auto other = make_shape(shape.what, shape.bytes, r, shape.size);
+      elements += other.send_elements + other.recv_elements;
+    }
+    return 3 * elements * sizeof(float);
+  }
+
+  // Half of what is free now; rank 0's view, so that all ranks skip the same cells.
+  static std::uint64_t memory_limit() {
+    struct sysinfo info{};
+    sysinfo(&info);
+    std::uint64_t limit = (static_cast<std::uint64_t>(info.freeram) + info.bufferram) * info.mem_unit / 2;
+    MPI_Bcast(&limit, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
+    return limit;
+  }
+
+  std::uint64_t verify(cell& cell, path path) {
+    const std::uint32_t call = m_call++;
+    cell.prepare(path, call, true);
+    m_team.barrier();
+    cell.run(path);
+    std::uint64_t mine = cell.verify(path, call), all = 0;
+    MPI_Allreduce(&mine, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return all;
+  }
+
+  double time_once(cell& cell, path path) {
+    cell.prepare(path, m_call++, false);
+    m_team.barrier();
+    const std::uint64_t before = bench::ticks();
+    cell.run(path);
+    return static_cast<double>(bench::ticks() - before) * bench::ns_per_tick() / 1e3;
+  }
+
+  std::vector<measurement> measure(cell& cell) {
+    std::vector<measurement> measured;
+    for (const path path : all_paths) measured.push_back({path, {}, verify(cell, path)});
+    const int min_samples = cell.what().bytes < large_bytes ? m_asked.min_samples : large_min_samples;
+    const std::uint64_t start = bench::steady_ns();
+    for (int sample = 0;; ++sample) {
+      for (std::size_t turn = 0; turn < measured.size(); ++turn) {
+        measurement& one = measured[(turn + static_cast<std::size_t>(sample)) % measured.size()];
+        one.samples_us.push_back(time_once(cell, one.taken));
+      }
+      const bool spent = static_cast<double>(bench::steady_ns() - start) / 1e9 > m_asked.budget_s;
+      const bool enough = sample + 1 >= min_samples && (spent || sample + 1 >= m_asked.max_samples);
+      if (m_team.decide(enough ? 1 : 0) == 1) break;
+    }
+    for (measurement& one : measured) {
+      MPI_Allreduce(MPI_IN_PLACE, one.samples_us.data(), static_cast<int>(one.samples_us.size()), MPI_DOUBLE,
+                    MPI_MAX, MPI_COMM_WORLD);
+    }
+    return measured;
+  }
+
+  const options& m_asked;
+  const isthmus::communicator& m_ranks;
+  sycl::queue m_queue;
+  const bench::team& m_team;
+  kernels m_kernels;
+  std::vector<shape> m_shapes;
+  std::uint32_t m_call = 1;
+};
+
+// Before the SYCL runtime starts. The CPU device of PyPI's wheel has to be named, and each rank's kernels
+// get their share of the cores instead of all of them. What the user has set stays.
+void prepare_environment() {
+  MPI_Comm node = MPI_COMM_NULL;
+  int node_size = 1;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
+  MPI_Comm_size(node, &node_size);
+  MPI_Comm_free(&node);
+  setenv("OCL_ICD_FILENAMES", ISTHMUS_OPENCL_CPU, 0);
+  const std::string units = std::to_string(std::max(1, get_nprocs() / node_size));
+  setenv("DPCPP_CPU_NUM_CUS", units.c_str(), 0);
+}
+
+// A GPU for each rank where there are any, else the CPU.
+sycl::device pick_device(int rank) {
+  const auto gpus = sycl::device::get_devices(sycl::info::device_type::gpu);
+  if (!gpus.empty()) return gpus[static_cast<std::size_t>(rank) % gpus.size()];
+  return sycl::device{sycl::cpu_selector_v};
+}
+
+int run(const options& asked) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const sycl::device device = pick_device(rank);
+  const sycl::queue queue(device, sycl::property::queue::in_order{});
+  const isthmus::communicator ranks = isthmus::make_communicator(
+      MPI_COMM_WORLD, device, {.config = asked.config, .timeout_s = asked.timeout_s});
+  const bench::team team = bench::meet_through_mpi(asked.timeout_s);
+  return job(asked, ranks, queue, team).run() == 0 ? 0 : 2;
+}
+
+}  // namespace
+
+}  // namespace sycl_collectives
+
+int main(int argc, char** argv) {
+  const sycl_collectives::options asked = sycl_collectives::parse(argc, argv);
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  int status = 1;
+  try {
+    sycl_collectives::prepare_environment();
+    status = sycl_collectives::run(asked);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "sycl_collectives: %s\n", failure.what());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  MPI_Finalize();
+  return status;
+}

@@ -1,0 +1,26 @@
+// The job's command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sycl_collectives {
+
+struct options {
+  std::vector<std::uint64_t> sizes;      // bytes, rising
+  std::vector<std::string> collectives;  // empty: all
+  std::string out;                       // results.json; "": not written
+  std::string config;                    // Isthmus' configuration; "": the usual places
+  bool progress_json = false;            // JSON lines instead of a table
+  double budget_s = 0.04;                // measured time per collective and size, if enough samples fit
+  int min_samples = 5;                   // below 8 MiB; 3 from there on
+  int max_samples = 400;
+  double timeout_s = 60;
+  std::string command;
+};
+
+// Exits for --help and after a message about a wrong option.
+options parse(int argc, char** argv);
+
+}  // namespace sycl_collectives

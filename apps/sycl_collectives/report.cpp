@@ -1,0 +1,219 @@
+#include "report.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+namespace sycl_collectives {
+
+namespace {
+
+struct path_label {
+  const char* provider;
+  const char* mode;
+};
+
+// The provider of plain MPI is the family that this program was linked with.
+const char* mpi_family() {
+  static const std::string library = isthmus::mpi::detail::library();
+  if (library.find("Open MPI") != std::string::npos) return "openmpi";
+  if (library.find("Intel") != std::string::npos) return "impi";
+  return "mpich";
+}
+
+path_label label(path taken) {
+  switch (taken) {
+    case path::isthmus_usm: return {"isthmus", "sycl_usm"};
+    case path::isthmus_buffer: return {"isthmus", "sycl_buffer"};
+    case path::isthmus_host: return {"isthmus", "host"};
+    case path::listing1: return {"listing1", "sycl_buffer"};
+    case path::mpi_host: return {mpi_family(), "host"};
+  }
+  return {"", ""};
+}
+
+bool is_isthmus(path taken) { return taken != path::listing1 && taken != path::mpi_host; }
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+std::string environment(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : otherwise;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
+
+nlohmann::json record_of(const shape& shape, const measurement& measured, const chosen& chosen,
+                         double core_us) {
+  const path_label label = sycl_collectives::label(measured.taken);
+  const double middle = median(measured.samples_us);
+  const auto [low, high] = std::minmax_element(measured.samples_us.begin(), measured.samples_us.end());
+  const double algbw = shape.counted_bytes / middle / 1e3;
+  nlohmann::json record = {{"collective", shape.what.name},
+                           {"dtype", "float32"},
+                           {"bytes", shape.bytes},
+                           {"ranks", shape.size},
+                           {"provider", label.provider},
+                           {"backend", is_isthmus(measured.taken) ? chosen.backend : mpi_family()},
+                           {"reason", is_isthmus(measured.taken) ? chosen.reason : "plain MPI"},
+                           {"mode", label.mode},
+                           {"samples", measured.samples_us.size()},
+                           {"time_us", {{"min", *low}, {"median", middle}, {"max", *high}}},
+                           {"algbw_gbs", algbw},
+                           {"busbw_gbs", algbw * shape.bus_factor},
+                           {"wrong", measured.wrong}};
+  const isthmus_collective what = shape.what.collective;
+  if (what == ISTHMUS_REDUCE || what == ISTHMUS_ALLREDUCE || what == ISTHMUS_REDUCE_SCATTER)
+    record["op"] = "sum";
+  if (measured.taken == path::isthmus_usm || measured.taken == path::isthmus_buffer) {
+    record["over_c_api_us"] = middle - core_us;
+  }
+  return record;
+}
+
+}  // namespace
+
+chosen explain(const isthmus::communicator& ranks, const shape& shape) {
+  const auto told = nlohmann::json::parse(ranks.explain(shape.what.collective, shape.count));
+  const nlohmann::json& selection = told.at("selection");
+  std::string backend = selection.value("backend", "");
+  if (const std::string algorithm = selection.value("algorithm", ""); !algorithm.empty())
+    backend += ":" + algorithm;
+  return {backend, selection.value("reason", "")};
+}
+
+report::report(const options& asked, const isthmus::communicator& ranks, std::size_t cells)
+    : m_asked(asked), m_cells(cells) {
+  const std::string device = ranks.device().get_info<sycl::info::device::name>();
+  const unsigned cores = std::thread::hardware_concurrency();
+  const sycl::platform platform = ranks.device().get_platform();
+  m_document = {{"schema", 1},
+                {"date", utc_now()},
+                {"commit", environment("ISTHMUS_BENCH_COMMIT", "")},
+                {"command", asked.command},
+                {"machine",
+                 {{"name", environment("ISTHMUS_BENCH_MACHINE", "cpu" + std::to_string(cores))},
+                  {"cpu", cpu_name()},
+                  {"cores", cores},
+                  {"gpus", nlohmann::json::array()}}},
+                {"versions",
+                 {{"isthmus", isthmus_version()},
+                  {"sycl", platform.get_info<sycl::info::platform::name>() + " " +
+                               ranks.device().get_info<sycl::info::device::driver_version>()},
+                  {"mpi", isthmus::mpi::detail::library()}}},
+                {"records", nlohmann::json::array()}};
+  if (!ranks.device().is_cpu()) m_document["machine"]["gpus"].push_back(device);
+  nlohmann::json paths = nlohmann::json::array();
+  for (const path taken : all_paths)
+    paths.push_back({{"provider", label(taken).provider}, {"mode", label(taken).mode}});
+  const nlohmann::json sycl_path = nlohmann::json::parse(ranks.explain(ISTHMUS_BARRIER, 0)).at("sycl");
+  if (asked.progress_json) {
+    say({{"event", "start"},
+         {"ranks", ranks.size()},
+         {"cells", cells},
+         {"device", device},
+         {"kernels", kernels::how_compiled()},
+         {"sycl", sycl_path},
+         {"paths", paths}});
+    return;
+  }
+  std::printf("%d ranks on %s; kernels: %s; calls: %s\n", ranks.size(), device.c_str(),
+              kernels::how_compiled().c_str(), sycl_path.at("reason").get<std::string>().c_str());
+}
+
+void report::say(const nlohmann::json& line) const {
+  std::printf("%s\n", line.dump().c_str());
+  std::fflush(stdout);
+}
+
+void report::cell_done(const shape& shape, const std::vector<measurement>& measured, const chosen& chosen) {
+  ++m_done;
+  double core_us = 0;
+  for (const measurement& one : measured) {
+    if (one.taken == path::isthmus_host) core_us = median(one.samples_us);
+  }
+  nlohmann::json records = nlohmann::json::array();
+  for (const measurement& one : measured) {
+    records.push_back(record_of(shape, one, chosen, core_us));
+    m_wrong += one.wrong;
+    m_document["records"].push_back(records.back());
+  }
+  if (m_asked.progress_json) {
+    say({{"event", "cell"},
+         {"done", m_done},
+         {"cells", m_cells},
+         {"collective", shape.what.name},
+         {"bytes", shape.bytes},
+         {"records", records}});
+    return;
+  }
+  if (m_previous != shape.what.name) {
+    std::printf("\n%-14s %10s  %-9s %-11s %11s %11s %11s %8s %8s %6s  %s\n", "collective", "bytes", "provider",
+                "mode", "min us", "median us", "max us", "algbw", "busbw", "wrong", "backend (reason)");
+    m_previous = shape.what.name;
+  }
+  for (const nlohmann::json& record : records) {
+    const nlohmann::json& time = record["time_us"];
+    std::printf("%-14s %10llu  %-9s %-11s %11.2f %11.2f %11.2f %8.3f %8.3f %6llu  %s (%s)\n", shape.what.name,
+                static_cast<unsigned long long>(shape.bytes), record["provider"].get<std::string>().c_str(),
+                record["mode"].get<std::string>().c_str(), time["min"].get<double>(),
+                time["median"].get<double>(), time["max"].get<double>(), record["algbw_gbs"].get<double>(),
+                record["busbw_gbs"].get<double>(), record["wrong"].get<unsigned long long>(),
+                record["backend"].get<std::string>().c_str(), record["reason"].get<std::string>().c_str());
+  }
+  std::fflush(stdout);
+}
+
+void report::cell_skipped(const shape& shape, const std::string& reason) {
+  ++m_done;
+  if (m_asked.progress_json) {
+    say({{"event", "skipped"},
+         {"done", m_done},
+         {"cells", m_cells},
+         {"collective", shape.what.name},
+         {"bytes", shape.bytes},
+         {"reason", reason}});
+    return;
+  }
+  std::printf("%-14s %10llu  skipped: %s\n", shape.what.name, static_cast<unsigned long long>(shape.bytes),
+              reason.c_str());
+}
+
+void report::finish(double seconds) {
+  if (!m_asked.out.empty()) {
+    std::ofstream file(m_asked.out);
+    file << m_document.dump(1) << '\n';
+    if (!file.flush()) throw std::runtime_error("cannot write " + m_asked.out);
+  }
+  if (m_asked.progress_json) {
+    say({{"event", "end"}, {"seconds", seconds}, {"wrong", m_wrong}, {"out", m_asked.out}});
+    return;
+  }
+  std::printf("\n%zu cells in %.1f s, %llu wrong elements%s%s\n", m_done, seconds,
+              static_cast<unsigned long long>(m_wrong), m_asked.out.empty() ? "" : "; records in ",
+              m_asked.out.c_str());
+}
+
+}  // namespace sycl_collectives

@@ -1,0 +1,53 @@
+// What the job says while it runs and what it leaves behind: the record format of docs/benchmarks.md.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cell.hpp"
+#include "options.hpp"
+
+namespace sycl_collectives {
+
+// Samples of one path in one cell: the maximum over ranks of each call, and wrong elements of all ranks.
+struct measurement {
+  path taken;
+  std::vector<double> samples_us;
+  std::uint64_t wrong = 0;
+};
+
+// Which backend a path's calls go to, and why.
+struct chosen {
+  std::string backend;
+  std::string reason;
+};
+chosen explain(const isthmus::communicator& ranks, const shape& shape);
+
+// Used on rank 0 only. Progress goes to standard output: a table, or with --progress json one object a line:
+//   {"event": "start", "ranks", "cells", "device", "kernels", "paths"}
+//   {"event": "cell", "done", "cells", "collective", "bytes", "records": [...]}   as in results.json
+//   {"event": "skipped", "done", "cells", "collective", "bytes", "reason"}
+//   {"event": "end", "seconds", "wrong", "out"}
+class report {
+ public:
+  report(const options& asked, const isthmus::communicator& ranks, std::size_t cells);
+
+  void cell_done(const shape& shape, const std::vector<measurement>& measured, const chosen& chosen);
+  void cell_skipped(const shape& shape, const std::string& reason);
+  // Writes the file and the summary; throws std::runtime_error if it cannot.
+  void finish(double seconds);
+  std::uint64_t wrong() const { return m_wrong; }
+
+ private:
+  void say(const nlohmann::json& line) const;
+
+  const options& m_asked;
+  std::size_t m_cells;
+  std::size_t m_done = 0;
+  std::uint64_t m_wrong = 0;
+  std::string m_previous;
+  nlohmann::json m_document;
+};
+
+}  // namespace sycl_collectives
