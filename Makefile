@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 RANKS ?= 4
 
-.PHONY: run test build setup lint format clean
+.PHONY: gpu-check run test build setup lint format clean
 setup:
 	@scripts/setup
 
@@ -14,6 +14,9 @@ run: build
 
 test: build
 	@scripts/test
+
+gpu-check:
+	@scripts/gpu_check
 
 lint: setup
 	@scripts/lint

@@ -1,0 +1,350 @@
+// Isthmus over NCCL against NCCL alone, in one process and one run: what a call costs the host, and what it
+// costs the device inside a captured graph. One thread a rank; the order of the two alternates; a sample is
+// the maximum over ranks and a figure the median over samples.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "library.hpp"
+#include "oracle/inputs.hpp"
+#include "pairs.hpp"
+#include "xccl_traits.hpp"
+
+namespace gpu_bench {
+namespace {
+
+using isthmus::xccl::dynamic_library;
+using isthmus::xccl::nccl_traits;
+using steady = std::chrono::steady_clock;
+
+void check(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+// Samples of one provider: the slowest rank of each.
+struct samples {
+  std::vector<double> us;
+  double median() const {
+    std::vector<double> sorted = us;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+  nlohmann::json json() const {
+    return {{"min", *std::min_element(us.begin(), us.end())},
+            {"median", median()},
+            {"max", *std::max_element(us.begin(), us.end())}};
+  }
+};
+
+struct measured {
+  samples host[2], graph[2];  // NCCL, Isthmus
+  samples host_difference;    // of paired samples
+  std::uint64_t wrong = 0;
+};
+
+class bench {
+ public:
+  bench(int ranks, std::uint64_t largest, int repetitions);
+  measured run(const bench_case& what);
+  int size() const { return static_cast<int>(m_ranks.size()); }
+  const std::string& nccl_version() const { return m_version; }
+
+ private:
+  void start_rank(rank_state& rank, const isthmus::xccl::xccl_unique_id& id);
+  void run_rank(const bench_case& what, rank_state& rank, measured& result);
+  std::vector<std::byte> output_of(const bench_case& what, rank_state& rank, const std::function<int()>& call);
+  void compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
+  void time_host(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
+  void time_graph(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
+  // Rank by rank into a shared sample; every rank calls it.
+  double slowest(const rank_state& rank, double us);
+  void each(const std::function<void(rank_state&)>& work);
+
+  int m_repetitions;
+  std::uint64_t m_largest;
+  std::string m_version;
+  dynamic_library m_library;
+  isthmus::xccl::native_functions m_native;
+  isthmus::xccl::xccl_entry_points m_entry;
+  std::vector<rank_state> m_ranks;
+  std::vector<double> m_times;
+  std::unique_ptr<std::barrier<>> m_barrier;
+};
+
+bench::bench(int ranks, std::uint64_t largest, int repetitions)
+    : m_repetitions(repetitions),
+      m_largest(largest),
+      m_ranks(static_cast<std::size_t>(ranks)),
+      m_times(m_ranks.size()),
+      m_barrier(std::make_unique<std::barrier<>>(ranks)) {
+  std::string reason;
+  m_library = dynamic_library::open(candidates(nccl_traits::library_search()), reason);
+  if (!m_library) throw std::runtime_error("no NCCL: " + reason);
+  if (const std::string missing = m_native.load(m_library, "nccl", true) + m_entry.load(m_library);
+      !missing.empty())
+    throw std::runtime_error("NCCL lacks " + missing);
+  int version = 0;
+  m_native.get_version(&version);
+  m_version = isthmus::xccl::version_text(version);
+
+  std::vector<isthmus_device> devices;
+  for (int rank = 0; rank < ranks; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
+  std::vector<isthmus_communicator> communicators(m_ranks.size());
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof(options);
+  options.timeout_s = 60;
+  if (isthmus_communicator_create_all(ranks, devices.data(), &options, communicators.data()) !=
+      ISTHMUS_SUCCESS) {
+    isthmus_error_info info;
+    isthmus_last_error(&info);
+    throw std::runtime_error(info.message);
+  }
+  isthmus::xccl::xccl_unique_id id;
+  m_native.get_unique_id(&id);
+  for (int rank = 0; rank < ranks; ++rank) {
+    rank_state& state = m_ranks[static_cast<std::size_t>(rank)];
+    state.rank = state.device = rank;
+    state.size = ranks;
+    state.native = &m_native;
+    state.communicator = communicators[static_cast<std::size_t>(rank)];
+  }
+  each([&](rank_state& rank) { start_rank(rank, id); });
+}
+
+void bench::start_rank(rank_state& rank, const isthmus::xccl::xccl_unique_id& id) {
+  check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
+  isthmus::xccl::xccl_config config;
+  config.blocking = 1;
+  if (m_entry.comm_init_rank_config(&rank.raw, rank.size, id, rank.rank, &config) != 0)
+    throw std::runtime_error("ncclCommInitRankConfig failed");
+  const std::uint64_t send_bytes = largest_send(m_largest, rank.size),
+                      recv_bytes = largest_recv(m_largest, rank.size);
+  check(cudaMalloc(reinterpret_cast<void**>(&rank.send), send_bytes));
+  check(cudaMalloc(reinterpret_cast<void**>(&rank.recv), recv_bytes));
+  check(cudaMalloc(reinterpret_cast<void**>(&rank.byte), 1));
+  // Random floats; a 16 MiB pattern repeated, which no cache or link can exploit.
+  std::vector<std::byte> inputs(std::min<std::uint64_t>(send_bytes, 16 << 20));
+  oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank.rank, 0, inputs);
+  for (std::uint64_t at = 0; at < send_bytes; at += inputs.size())
+    check(cudaMemcpy(rank.send + at, inputs.data(), std::min<std::uint64_t>(inputs.size(), send_bytes - at),
+                     cudaMemcpyHostToDevice));
+}
+
+void bench::each(const std::function<void(rank_state&)>& work) {
+  std::vector<std::thread> threads;
+  for (rank_state& rank : m_ranks)
+    threads.emplace_back([&work, &rank] {
+      try {
+        check(cudaSetDevice(rank.device));
+        work(rank);
+      } catch (const std::exception& failure) {
+        std::fprintf(stderr, "rank %d: %s\n", rank.rank, failure.what());
+        std::_Exit(1);  // the other ranks wait for this one
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+double bench::slowest(const rank_state& rank, double us) {
+  m_times[static_cast<std::size_t>(rank.rank)] = us;
+  m_barrier->arrive_and_wait();
+  const double worst = *std::max_element(m_times.begin(), m_times.end());
+  m_barrier->arrive_and_wait();
+  return worst;
+}
+
+void expect_ok(int code, const bench_case& what) {
+  if (code != 0) throw std::runtime_error(std::string(what.name) + " failed with code " + std::to_string(code));
+}
+
+// The first and last 4 MiB of what a call writes into poisoned memory.
+std::vector<std::byte> bench::output_of(const bench_case& what, rank_state& rank,
+                                        const std::function<int()>& call) {
+  const std::uint64_t bytes = output_bytes(what, rank);
+  check(cudaMemsetAsync(rank.recv, 0xa5, bytes, rank.stream));
+  expect_ok(call(), what);
+  check(cudaStreamSynchronize(rank.stream));
+  const std::uint64_t part = std::min<std::uint64_t>(bytes, 4 << 20);
+  std::vector<std::byte> host(2 * part);
+  check(cudaMemcpy(host.data(), rank.recv, part, cudaMemcpyDeviceToHost));
+  check(cudaMemcpy(host.data() + part, rank.recv + bytes - part, part, cudaMemcpyDeviceToHost));
+  return host;
+}
+
+void bench::compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result) {
+  const std::vector<std::byte> raw = output_of(what, rank, [&] { return calls.raw(); });
+  const std::vector<std::byte> ours = output_of(what, rank, [&] { return calls.isthmus(); });
+  std::uint64_t wrong = 0;
+  for (std::size_t at = 0; at + 4 <= raw.size(); at += 4)
+    if (std::memcmp(&raw[at], &ours[at], 4) != 0) ++wrong;
+  const double most = slowest(rank, static_cast<double>(wrong));
+  if (rank.rank == 0) result.wrong = static_cast<std::uint64_t>(most);
+}
+
+void bench::time_host(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result) {
+  const int calls_per_sample = what.bytes <= (1 << 20) ? 40 : 10;
+  const auto sample = [&](int provider) {
+    check(cudaStreamSynchronize(rank.stream));
+    m_barrier->arrive_and_wait();
+    const auto start = steady::now();
+    for (int i = 0; i < calls_per_sample; ++i) expect_ok(provider == 0 ? calls.raw() : calls.isthmus(), what);
+    const std::chrono::duration<double, std::micro> took = steady::now() - start;
+    check(cudaStreamSynchronize(rank.stream));
+    return slowest(rank, took.count() / calls_per_sample);
+  };
+  sample(0);
+  sample(1);
+  for (int i = 0; i < m_repetitions; ++i) {
+    double us[2];
+    for (const int provider : {i % 2, 1 - i % 2}) us[provider] = sample(provider);
+    if (rank.rank != 0) continue;
+    result.host[0].us.push_back(us[0]);
+    result.host[1].us.push_back(us[1]);
+    result.host_difference.us.push_back(us[1] - us[0]);
+  }
+}
+
+void bench::time_graph(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result) {
+  const int calls_per_graph = what.bytes <= (64 << 10) ? 20 : what.bytes <= (4 << 20) ? 8 : 2;
+  cudaGraphExec_t graphs[2];
+  for (const int provider : {0, 1}) {
+    cudaGraph_t graph;
+    m_barrier->arrive_and_wait();
+    check(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < calls_per_graph; ++i) expect_ok(provider == 0 ? calls.raw() : calls.isthmus(), what);
+    check(cudaStreamEndCapture(rank.stream, &graph));
+    check(cudaGraphInstantiate(&graphs[provider], graph, 0));
+    check(cudaGraphDestroy(graph));
+  }
+  cudaEvent_t start, stop;
+  check(cudaEventCreate(&start));
+  check(cudaEventCreate(&stop));
+  const auto sample = [&](int provider) {
+    m_barrier->arrive_and_wait();
+    // One more raw call first: the ranks then start together on the device.
+    rank.native->all_reduce(rank.byte, rank.byte, 1, 1, 0, rank.raw, rank.stream);
+    check(cudaEventRecord(start, rank.stream));
+    check(cudaGraphLaunch(graphs[provider], rank.stream));
+    check(cudaEventRecord(stop, rank.stream));
+    check(cudaStreamSynchronize(rank.stream));
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, start, stop));
+    return slowest(rank, ms * 1e3 / calls_per_graph);
+  };
+  for (int i = 0; i < 2; ++i) sample(0), sample(1);
+  for (int i = 0; i < m_repetitions; ++i)
+    for (const int provider : {i % 2, 1 - i % 2}) {
+      const double us = sample(provider);
+      if (rank.rank == 0) result.graph[provider].us.push_back(us);
+    }
+  check(cudaEventDestroy(start));
+  check(cudaEventDestroy(stop));
+  for (cudaGraphExec_t graph : graphs) check(cudaGraphExecDestroy(graph));
+}
+
+void bench::run_rank(const bench_case& what, rank_state& rank, measured& result) {
+  const pair_of_calls calls(what, rank);
+  compare(what, rank, calls, result);
+  time_host(what, rank, calls, result);
+  time_graph(what, rank, calls, result);
+}
+
+measured bench::run(const bench_case& what) {
+  measured result;
+  each([&](rank_state& rank) { run_rank(what, rank, result); });
+  return result;
+}
+
+// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its doc/PERFORMANCE.md).
+double bus_factor(const bench_case& what, int size) {
+  const double n = size;
+  switch (what.collective) {
+    case ISTHMUS_ALLREDUCE: return 2 * (n - 1) / n;
+    case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_GATHER:
+    case ISTHMUS_GATHERV:
+    case ISTHMUS_SCATTER:
+    case ISTHMUS_SCATTERV:
+    case ISTHMUS_ALLTOALL:
+    case ISTHMUS_ALLTOALLV: return (n - 1) / n;
+    case ISTHMUS_ALLGATHER:
+    case ISTHMUS_ALLGATHERV: return n - 1;  // bytes are one rank's here
+    default: return 1;
+  }
+}
+
+nlohmann::json record(const bench_case& what, int size, const measured& result, int provider, bool graph) {
+  const samples& times = graph ? result.graph[provider] : result.host[provider];
+  nlohmann::json line = {{"collective", what.name},
+                         {"dtype", "float32"},
+                         {"op", "sum"},
+                         {"bytes", what.bytes},
+                         {"ranks", size},
+                         {"provider", provider == 0 ? "nccl" : "isthmus"},
+                         {"mode", graph ? "graph" : "host"},
+                         {"time_us", times.json()},
+                         {"wrong", provider == 0 ? 0 : result.wrong}};
+  if (provider == 1) line["backend"] = "nccl";
+  if (graph && what.collective != ISTHMUS_BARRIER) {
+    const double bandwidth = static_cast<double>(what.bytes) / times.median() / 1e3;
+    line["algbw_gbs"] = bandwidth;
+    line["busbw_gbs"] = bandwidth * bus_factor(what, size);
+  }
+  if (!graph && provider == 1) line["host_overhead_us"] = result.host_difference.median();
+  return line;
+}
+
+}  // namespace
+}  // namespace gpu_bench
+
+int main(int argc, char** argv) {
+  CLI::App app{"Isthmus over NCCL against NCCL alone"};
+  int ranks = 0, repetitions = 21;
+  std::vector<std::uint64_t> sizes{128, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 128 << 20};
+  std::string out;
+  app.add_option("--ranks", ranks, "ranks, one a device (default: all devices)");
+  app.add_option("--repetitions", repetitions, "samples of each figure")->check(CLI::Range(3, 10000));
+  app.add_option("--bytes", sizes, "sizes in bytes");
+  app.add_option("--out", out, "JSON file with the records");
+  CLI11_PARSE(app, argc, argv);
+  if (ranks == 0 && cudaGetDeviceCount(&ranks) != cudaSuccess) ranks = 0;
+  if (ranks < 2) return std::puts("SKIPPED: fewer than two CUDA devices"), 77;
+  try {
+    gpu_bench::bench bench(ranks, *std::max_element(sizes.begin(), sizes.end()), repetitions);
+    nlohmann::json records = nlohmann::json::array();
+    std::printf("%-15s %10s | %9s %9s %7s | %9s %9s %7s | wrong\n", "ranks=", "bytes", "nccl host", "isthmus",
+                "diff", "nccl graph", "isthmus", "ratio");
+    for (const std::uint64_t bytes : sizes)
+      for (const auto& what : gpu_bench::cases(bytes)) {
+        if (what.collective == ISTHMUS_BARRIER && bytes != sizes.front()) continue;
+        const gpu_bench::measured result = bench.run(what);
+        for (const bool graph : {false, true})
+          for (const int provider : {0, 1})
+            records.push_back(gpu_bench::record(what, ranks, result, provider, graph));
+        std::printf("%-15s %10llu | %9.2f %9.2f %7.2f | %9.2f %9.2f %7.3f | %llu\n", what.name,
+                    static_cast<unsigned long long>(bytes), result.host[0].median(), result.host[1].median(),
+                    result.host_difference.median(), result.graph[0].median(), result.graph[1].median(),
+                    result.graph[1].median() / result.graph[0].median(),
+                    static_cast<unsigned long long>(result.wrong));
+        std::fflush(stdout);
+      }
+    if (!out.empty())
+      std::ofstream(out) << nlohmann::json{
+          {"versions", {{"isthmus", isthmus_version()}, {"nccl", bench.nccl_version()}}},
+          {"records", records}}.dump(1);
+    std::fflush(stdout);
+    std::_Exit(0);  // the communicators go with the process; the measurement is complete
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "failed: %s\n", failure.what());
+    return 1;
+  }
+}
