@@ -145,7 +145,11 @@ interval allowed(isthmus_datatype datatype, isthmus_reduction_op op, std::span<c
   }
   const accumulated exact = accumulate(op, contributions);
   if (std::isnan(exact.value)) return {0, 0, true};
-  if (std::isinf(exact.value)) return {exact.value, exact.value, false};
+  if (std::isinf(exact.value)) {
+    // Saturated at an early step, an infinity goes on as a number: the order decides.
+    const bool tamed = steps_in_type && format.saturates;
+    return {tamed ? -std::fabs(exact.value) : exact.value, tamed ? std::fabs(exact.value) : exact.value, false};
+  }
   if (contributions.size() == 1) return {exact.value, exact.value, false};  // nothing to round
 
   const bool accumulate_in_single = format.rounded_once && !steps_in_type;
@@ -168,7 +172,7 @@ interval allowed(isthmus_datatype datatype, isthmus_reduction_op op, std::span<c
   // The oracle's own sum is not exact either; for float64 that matters.
   bound += n * exact.magnitude * std::numeric_limits<long double>::epsilon();
   // A partial result that may leave the accumulator's range makes the order decide: nothing to hold it to.
-  if (leaves_range(steps, largest_partial) && !leaves_range(steps, exact.value))
+  if (leaves_range(steps, largest_partial) && (steps.saturates || !leaves_range(steps, exact.value)))
     bound = std::numeric_limits<long double>::infinity();
   return {value - bound, value + bound, false};
 }
