@@ -107,7 +107,7 @@ void communicator::fail_batch(backend_instance& backend, isthmus_status status,
   isthmus_error_info failure = backend.take_failure(status, row_of(first.collective).name);
   if (failure.collective < 0) failure.collective = first.collective;
   // Whoever was poisoned by another rank's failure reports that one: it is the cause.
-  if (poisoned() && status == ISTHMUS_ERROR_ABORTED) throw_poisoned();
+  if (poisoned() && is_consequence(status)) throw_poisoned();
   poison(failure);
   throw error(failure);
 }

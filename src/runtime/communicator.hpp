@@ -45,6 +45,11 @@ struct flight {
   bool busy;
 };
 
+// Statuses that only say that another rank failed: a cause, where one is known, tells more.
+constexpr bool is_consequence(isthmus_status status) {
+  return status == ISTHMUS_ERROR_ABORTED || status == ISTHMUS_ERROR_REMOTE;
+}
+
 class communicator : public std::enable_shared_from_this<communicator> {
  public:
   // Collective over the bootstrap. Throws on every rank or on none.

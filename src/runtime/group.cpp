@@ -145,9 +145,8 @@ void run_blocking(const std::vector<batch>& batches, std::optional<error>& first
     ranks[index]->own_worker().start([&serve, index] { serve(index); });
   if (!ranks.empty()) serve(0);
   for (std::size_t index = 1; index < ranks.size(); ++index) ranks[index]->own_worker().wait();
-  // The cause rather than its consequence on another rank: ABORTED only when nothing else is there.
   for (const auto& failure : failures)
-    if (failure && (!first || first->info().status == ISTHMUS_ERROR_ABORTED)) first = failure;
+    if (failure && (!first || is_consequence(first->info().status))) first = failure;
 }
 
 // Splits meet other ranks, perhaps of this same thread, so each gets a thread while it lasts.
@@ -163,7 +162,7 @@ void run_splits(const std::vector<pending_split>& splits, std::optional<error>& 
     });
   for (auto& thread : threads) thread.join();
   for (const auto& failure : failures)
-    if (failure && !first) first = failure;
+    if (failure && (!first || is_consequence(first->info().status))) first = failure;
 }
 
 void run(group_state& group) {

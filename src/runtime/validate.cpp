@@ -59,17 +59,19 @@ struct side {
 
 void check_enumerations(const isthmus_operation& operation) {
   if (operation.collective < 0 || operation.collective >= ISTHMUS_COLLECTIVE_COUNT)
-    invalid(ISTHMUS_HERE, out_of_range("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
+    invalid(ISTHMUS_HERE,
+            out_of_range("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
             "use an ISTHMUS_ collective of types.h");
   const collective_row& row = row_of(operation.collective);
   if (operation.datatype < 0 || operation.datatype >= ISTHMUS_DATATYPE_COUNT)
-    invalid(
-        ISTHMUS_HERE,
-        fmt::format("{}: {}", row.name, out_of_range("datatype", static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT)),
-        "use an ISTHMUS_ datatype of types.h");
+    invalid(ISTHMUS_HERE,
+            fmt::format("{}: {}", row.name,
+                        out_of_range("datatype", static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT)),
+            "use an ISTHMUS_ datatype of types.h");
   if (row.reduces && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
     invalid(ISTHMUS_HERE,
-            fmt::format("{}: {}", row.name, out_of_range("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
+            fmt::format("{}: {}", row.name,
+                        out_of_range("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
             "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
 }
 

@@ -37,7 +37,8 @@ struct script {
   std::int64_t native_code = 77;
 };
 
-// Forgets all records and installs a script. Not while communicators are live.
+// Forgets all records and installs a script; not while a call runs. Capabilities count for communicators that
+// are created afterwards.
 void reset(script next = {});
 std::vector<record> records();
 std::vector<record> records(event what);
