@@ -64,6 +64,7 @@ class enqueuer {
 };
 
 void enqueuer::reduction() {
+  if (m_site.size == 1) return broadcast();  // NCCL refuses some types in its one-rank reduction
   const int datatype = *native_datatype_of(m_op.datatype), op = *native_op_of(m_op.op);
   if (m_op.collective == ISTHMUS_ALLREDUCE) {
     m_outcome.note(
