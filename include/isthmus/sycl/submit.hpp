@@ -67,7 +67,8 @@ inline sycl::event submit_host_task(request&& moved) {
             if (!operand.buffer) return operand.pointer;
             return &views.at(uses.index_of(operand))[0] + operand.offset_bytes;
           };
-          enqueue(*shared, address(shared->send), address(shared->recv), nullptr);
+          enqueue(*shared, shared->sends() ? address(shared->send) : nullptr,
+                  shared->receives() ? address(shared->recv) : nullptr, nullptr);
         });
       });
     });

@@ -30,9 +30,10 @@ class buffer_uses {
     }
   }
 
+  // Position of the operand's buffer in all(); all().size() when this rank does not use it.
   std::size_t index_of(const operand& operand) const {
     std::size_t index = 0;
-    while (!(m_uses[index].buffer == *operand.buffer)) ++index;
+    while (index < m_uses.size() && !(m_uses[index].buffer == *operand.buffer)) ++index;
     return index;
   }
   const std::vector<buffer_use>& all() const { return m_uses; }
@@ -76,11 +77,13 @@ class host_views {
     }
   }
 
+  // NULL for a buffer that this rank does not use.
   void* address(const operand& operand) const {
     if (!operand.buffer) return operand.pointer;
-    unsigned char* start =
-        std::visit([](const auto& accessor) { return const_cast<unsigned char*>(&accessor[0]); },
-                   m_accessors[m_uses->index_of(operand)]);
+    const std::size_t index = m_uses->index_of(operand);
+    if (index == m_accessors.size()) return nullptr;
+    unsigned char* start = std::visit(
+        [](const auto& accessor) { return const_cast<unsigned char*>(&accessor[0]); }, m_accessors[index]);
     return start + operand.offset_bytes;
   }
 
