@@ -11,8 +11,8 @@
 namespace isthmus {
 
 struct communicator_options {
-  std::string config;    // TOML file; "": ISTHMUS_CONFIG, ./isthmus.toml, user and system folders
-  double timeout_s = 0;  // bound on every wait for other ranks; 0: config or 300 s
+  std::string config = {};  // TOML file; "": ISTHMUS_CONFIG, ./isthmus.toml, user and system folders
+  double timeout_s = 0;     // bound on every wait for other ranks; 0: config or 300 s
   host_execution host = host_execution::calling_thread;
 };
 
