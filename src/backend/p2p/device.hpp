@@ -1,0 +1,184 @@
+// The thin layer between the peer-memory kernels and the two device languages: the runtime calls that
+// the backend makes, and the few instructions that CUDA C++ and HIP spell differently.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
+#include <hip/hip_fp16.h>
+#include <hip/hip_runtime.h>
+#define ISTHMUS_P2P_HIP 1
+#define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_HIP
+#else
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#define ISTHMUS_P2P_HIP 0
+#define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_CUDA
+#endif
+
+namespace isthmus::p2p {
+
+#if ISTHMUS_P2P_HIP
+
+using gpu_stream = hipStream_t;
+using gpu_error = hipError_t;
+// ROCm renamed its bfloat16 more than once; the kernels need the bits and two conversions.
+struct bfloat16 {
+  std::uint16_t bits;
+};
+using gpu_ipc_handle = hipIpcMemHandle_t;
+constexpr gpu_error gpu_success = hipSuccess;
+constexpr gpu_error gpu_invalid_value = hipErrorInvalidValue;
+inline gpu_error gpu_last_error() { return hipGetLastError(); }
+inline const char* gpu_error_text(gpu_error code) { return hipGetErrorString(code); }
+inline gpu_error gpu_get_device(int* device) { return hipGetDevice(device); }
+inline gpu_error gpu_set_device(int device) { return hipSetDevice(device); }
+inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) { return hipMalloc(pointer, bytes); }
+inline gpu_error gpu_free(void* pointer) { return hipFree(pointer); }
+inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) { return hipMemset(pointer, value, bytes); }
+inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
+  return hipMemcpy(to, from, bytes, hipMemcpyDefault);
+}
+inline gpu_error gpu_synchronize_device() { return hipDeviceSynchronize(); }
+inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return hipStreamSynchronize(stream); }
+inline gpu_error gpu_memset_async(void* pointer, int value, std::size_t bytes, gpu_stream stream) {
+  return hipMemsetAsync(pointer, value, bytes, stream);
+}
+template <typename Kernel>
+gpu_error gpu_load_kernel(Kernel* kernel) {
+  hipFuncAttributes attributes;
+  return hipFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+}
+inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
+  return hipHostMalloc(pointer, bytes, hipHostMallocPortable | hipHostMallocMapped);
+}
+inline gpu_error gpu_host_free(void* pointer) { return hipHostFree(pointer); }
+inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) { return hipIpcGetMemHandle(handle, pointer); }
+inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
+  return hipIpcOpenMemHandle(pointer, handle, hipIpcMemLazyEnablePeerAccess);
+}
+inline gpu_error gpu_ipc_close(void* pointer) { return hipIpcCloseMemHandle(pointer); }
+inline gpu_error gpu_bus_id(char* text, int bytes, int device) { return hipDeviceGetPCIBusId(text, bytes, device); }
+inline gpu_error gpu_ordinal(int* device, const char* bus_id) { return hipDeviceGetByPCIBusId(device, bus_id); }
+inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
+  return hipDeviceCanAccessPeer(can, device, peer);
+}
+inline gpu_error gpu_enable_peer(int peer) {
+  const gpu_error code = hipDeviceEnablePeerAccess(peer, 0);
+  if (code != hipErrorPeerAccessAlreadyEnabled) return code;
+  (void)hipGetLastError();  // not an error here; do not leave it for the user's next check
+  return gpu_success;
+}
+
+// Four words that another device may be writing. Each word is read at once; the four are not one unit.
+__device__ inline uint4 load_remote(const uint4* from) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(from);
+  uint4 value;
+  value.x = __hip_atomic_load(words + 0, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  value.y = __hip_atomic_load(words + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  value.z = __hip_atomic_load(words + 2, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  value.w = __hip_atomic_load(words + 3, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  return value;
+}
+
+__device__ inline void store_remote(uint4* to, uint4 value) {
+  auto* words = reinterpret_cast<std::uint32_t*>(to);
+  __hip_atomic_store(words + 0, value.x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(words + 1, value.y, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(words + 2, value.z, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(words + 3, value.w, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+
+__device__ inline float bfloat16_to_float(bfloat16 value) {
+  return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
+}
+// To nearest, ties to even; a NaN stays one.
+__device__ inline bfloat16 bfloat16_from_float(float value) {
+  const std::uint32_t bits = __float_as_uint(value);
+  if (value != value) return {static_cast<std::uint16_t>(bits >> 16 | 0x40u)};
+  return {static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+}
+
+// Nanoseconds (100 MHz counter).
+__device__ inline std::uint64_t now_ns() { return wall_clock64() * 10; }
+
+#else
+
+using gpu_stream = cudaStream_t;
+using gpu_error = cudaError_t;
+using bfloat16 = __nv_bfloat16;
+using gpu_ipc_handle = cudaIpcMemHandle_t;
+constexpr gpu_error gpu_success = cudaSuccess;
+constexpr gpu_error gpu_invalid_value = cudaErrorInvalidValue;
+inline gpu_error gpu_last_error() { return cudaGetLastError(); }
+inline const char* gpu_error_text(gpu_error code) { return cudaGetErrorString(code); }
+inline gpu_error gpu_get_device(int* device) { return cudaGetDevice(device); }
+inline gpu_error gpu_set_device(int device) { return cudaSetDevice(device); }
+inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) { return cudaMalloc(pointer, bytes); }
+inline gpu_error gpu_free(void* pointer) { return cudaFree(pointer); }
+inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) { return cudaMemset(pointer, value, bytes); }
+inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+}
+inline gpu_error gpu_synchronize_device() { return cudaDeviceSynchronize(); }
+inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return cudaStreamSynchronize(stream); }
+inline gpu_error gpu_memset_async(void* pointer, int value, std::size_t bytes, gpu_stream stream) {
+  return cudaMemsetAsync(pointer, value, bytes, stream);
+}
+template <typename Kernel>
+gpu_error gpu_load_kernel(Kernel* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+}
+inline gpu_error gpu_host_free(void* pointer) { return cudaFreeHost(pointer); }
+inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) { return cudaIpcGetMemHandle(handle, pointer); }
+inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
+  return cudaIpcOpenMemHandle(pointer, handle, cudaIpcMemLazyEnablePeerAccess);
+}
+inline gpu_error gpu_ipc_close(void* pointer) { return cudaIpcCloseMemHandle(pointer); }
+inline gpu_error gpu_bus_id(char* text, int bytes, int device) { return cudaDeviceGetPCIBusId(text, bytes, device); }
+inline gpu_error gpu_ordinal(int* device, const char* bus_id) { return cudaDeviceGetByPCIBusId(device, bus_id); }
+inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
+  return cudaDeviceCanAccessPeer(can, device, peer);
+}
+inline gpu_error gpu_enable_peer(int peer) {
+  const gpu_error code = cudaDeviceEnablePeerAccess(peer, 0);
+  if (code != cudaErrorPeerAccessAlreadyEnabled) return code;
+  (void)cudaGetLastError();  // not an error here; do not leave it for the user's next check
+  return gpu_success;
+}
+
+// Four words that another device may be writing. Each word is read at once; the four are not one unit.
+__device__ inline uint4 load_remote(const uint4* from) {
+  uint4 value;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+
+__device__ inline void store_remote(uint4* to, uint4 value) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};"
+               :
+               : "l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+__device__ inline float bfloat16_to_float(bfloat16 value) { return __bfloat162float(value); }
+__device__ inline bfloat16 bfloat16_from_float(float value) { return __float2bfloat16_rn(value); }
+
+__device__ inline std::uint64_t now_ns() {
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+}
+
+#endif
+
+}  // namespace isthmus::p2p
