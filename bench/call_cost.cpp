@@ -2,6 +2,7 @@
 // time is validation, selection and dispatch. Beside it the same through MPI on MPI_COMM_SELF, and the bare
 // MPI call, whose difference is what Isthmus adds to MPI. Start it with mpiexec -n 1.
 #include <isthmus/isthmus.h>
+
 #include <isthmus/mpi.hpp>
 
 #include "harness/clock.hpp"
@@ -20,7 +21,8 @@ struct cost {
 };
 
 template <typename Call>
-cost measure(std::string provider, std::string backend, std::string collective, std::uint64_t count, Call&& call) {
+cost measure(std::string provider, std::string backend, std::string collective, std::uint64_t count,
+             Call&& call) {
   std::vector<double> samples;
   for (int r = 0; r < repetitions; ++r) {
     const std::uint64_t start = bench::ticks();
@@ -55,20 +57,29 @@ std::vector<cost> measure_all() {
       costs.push_back(measure("isthmus", backend, "allreduce", count, [&] {
         check(isthmus_allreduce(&send, &recv, count, ISTHMUS_FLOAT32, ISTHMUS_SUM, one.get(), nullptr));
       }));
-    costs.push_back(measure("isthmus", backend, "barrier", 0, [&] { check(isthmus_barrier(one.get(), nullptr)); }));
+    costs.push_back(
+        measure("isthmus", backend, "barrier", 0, [&] { check(isthmus_barrier(one.get(), nullptr)); }));
   }
   MPI_Comm comm = MPI_COMM_NULL;  // a duplicate, as Isthmus uses one
   MPI_Comm_dup(MPI_COMM_SELF, &comm);
-  costs.push_back(measure("mpi", "", "allreduce", 1, [&] { MPI_Allreduce(&send, &recv, 1, MPI_FLOAT, MPI_SUM, comm); }));
+  costs.push_back(
+      measure("mpi", "", "allreduce", 1, [&] { MPI_Allreduce(&send, &recv, 1, MPI_FLOAT, MPI_SUM, comm); }));
   costs.push_back(measure("mpi", "", "barrier", 0, [&] { MPI_Barrier(comm); }));
   MPI_Comm_free(&comm);
   return costs;
 }
 
 nlohmann::json record_of(const cost& one) {
-  return {{"collective", one.collective}, {"dtype", "float32"}, {"op", "sum"}, {"bytes", 4 * one.count}, {"ranks", 1},
-          {"provider", one.provider},     {"backend", one.backend}, {"mode", "host"},
-          {"time_us", {{"min", one.call_us.min_us}, {"median", one.call_us.median_us}, {"max", one.call_us.max_us}}},
+  return {{"collective", one.collective},
+          {"dtype", "float32"},
+          {"op", "sum"},
+          {"bytes", 4 * one.count},
+          {"ranks", 1},
+          {"provider", one.provider},
+          {"backend", one.backend},
+          {"mode", "host"},
+          {"time_us",
+           {{"min", one.call_us.min_us}, {"median", one.call_us.median_us}, {"max", one.call_us.max_us}}},
           {"host_overhead_us", one.call_us.median_us}};
 }
 
@@ -84,12 +95,13 @@ int main(int argc, char** argv) {
   int provided = MPI_THREAD_SINGLE, status = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);
   try {
-    std::printf("%-10s %-8s %-10s %6s %10s %10s\n", "provider", "backend", "collective", "count", "median ns", "min ns");
+    std::printf("%-10s %-8s %-10s %6s %10s %10s\n", "provider", "backend", "collective", "count", "median ns",
+                "min ns");
     bench::report report(asked, {"isthmus", "isthmus", isthmus_version()}, 1);
     for (const cost& one : measure_all()) {
       std::printf("%-10s %-8s %-10s %6llu %10.1f %10.1f\n", one.provider.c_str(), one.backend.c_str(),
-                  one.collective.c_str(), static_cast<unsigned long long>(one.count), one.call_us.median_us * 1e3,
-                  one.call_us.min_us * 1e3);
+                  one.collective.c_str(), static_cast<unsigned long long>(one.count),
+                  one.call_us.median_us * 1e3, one.call_us.min_us * 1e3);
       report.add_record(record_of(one));
     }
     report.write();

@@ -54,7 +54,10 @@ inline void* allocate_private(std::uint64_t bytes) {
 class measurement {
  public:
   measurement(const options& asked, const team& ranks, provider& library)
-      : m_asked(asked), m_team(ranks), m_library(library), m_report(asked, labelled(asked, library), ranks.size()) {}
+      : m_asked(asked),
+        m_team(ranks),
+        m_library(library),
+        m_report(asked, labelled(asked, library), ranks.size()) {}
 
   // Returns the number of wrong elements over all sizes, the same on every rank.
   std::uint64_t sweep() {
@@ -80,14 +83,16 @@ class measurement {
   }
 
   std::uint64_t bytes_per_count() const {
-    return datatype_bytes(m_asked.datatype) * (has_size_blocks() ? static_cast<std::uint64_t>(m_team.size()) : 1);
+    return datatype_bytes(m_asked.datatype) *
+           (has_size_blocks() ? static_cast<std::uint64_t>(m_team.size()) : 1);
   }
 
   // Sizes below one element per block become one element.
   std::set<std::uint64_t> block_counts() const {
     std::set<std::uint64_t> counts;
     for (const std::uint64_t bytes : m_asked.sizes)
-      counts.insert(m_asked.what == pattern::barrier ? 0 : std::max<std::uint64_t>(1, bytes / bytes_per_count()));
+      counts.insert(m_asked.what == pattern::barrier ? 0
+                                                     : std::max<std::uint64_t>(1, bytes / bytes_per_count()));
     return counts;
   }
 
@@ -106,20 +111,15 @@ class measurement {
     const std::vector<double> samples = timed_calls(one, mine);
     wrong += checked_call(one, mine);
     wrong = sum_over_ranks(wrong);
-    if (m_team.rank() == 0)
-      m_report.add(count * bytes_per_count(), samples, wrong, m_library.path(one));
+    if (m_team.rank() == 0) m_report.add(count * bytes_per_count(), samples, wrong, m_library.path(one));
     m_team.barrier();
     m_library.release(send);
     m_library.release(recv);
     return wrong;
   }
 
-  bool uses_all_blocks_to_send() const {
-    return extent_of(m_asked.what, 1, 0, 2).send == 2;
-  }
-  bool uses_all_blocks_to_recv() const {
-    return extent_of(m_asked.what, 1, 0, 2).recv == 2;
-  }
+  bool uses_all_blocks_to_send() const { return extent_of(m_asked.what, 1, 0, 2).send == 2; }
+  bool uses_all_blocks_to_recv() const { return extent_of(m_asked.what, 1, 0, 2).recv == 2; }
 
   // Fresh input, all-ones poison (NaN or -1) in the output.
   void prepare(const call& one, const extent& mine) {
@@ -203,7 +203,8 @@ class measurement {
 inline int measure(const options& asked, const team& ranks, provider& library) {
   try {
     if (const std::string reason = library.refuses(asked); !reason.empty()) {
-      if (ranks.rank() == 0) std::fprintf(stderr, "%s: %s\n", library.identity().provider.c_str(), reason.c_str());
+      if (ranks.rank() == 0)
+        std::fprintf(stderr, "%s: %s\n", library.identity().provider.c_str(), reason.c_str());
       return 3;
     }
     const std::uint64_t wrong = measurement(asked, ranks, library).sweep();

@@ -4,6 +4,7 @@
 // Exit status: 0 right, 1 failed or wrong, 2 bad arguments, 3 Isthmus cannot do what was asked.
 #include <isthmus/isthmus.h>
 #include <isthmus/memory.h>
+
 #include <isthmus/mpi.hpp>
 
 #include "harness.hpp"
@@ -191,7 +192,8 @@ int main(int argc, char** argv) {
   isthmus_options own;
   CLI::App app("Measures Isthmus collectives through the C API; start it with mpiexec, or with --ranks");
   bench::command_line line(app, asked);
-  app.add_option("--ranks", own.ranks, "fork this many ranks instead of using MPI")->check(CLI::Range(1, bench::max_ranks));
+  app.add_option("--ranks", own.ranks, "fork this many ranks instead of using MPI")
+      ->check(CLI::Range(1, bench::max_ranks));
   app.add_flag("--heap", own.heap, "buffers in the symmetric heap");
   app.add_option("--backend", own.backend, "force this backend, or backend:algorithm");
   app.add_option("--config", own.config, "configuration file");

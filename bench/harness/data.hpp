@@ -55,19 +55,29 @@ struct floating_element {
   }
 };
 
-template <> struct element<ISTHMUS_INT8> : integer_element<std::uint8_t, std::int8_t> {};
-template <> struct element<ISTHMUS_INT16> : integer_element<std::uint16_t, std::int16_t> {};
-template <> struct element<ISTHMUS_INT32> : integer_element<std::uint32_t, std::int32_t> {};
-template <> struct element<ISTHMUS_INT64> : integer_element<std::uint64_t, std::int64_t> {};
-template <> struct element<ISTHMUS_UINT8> : integer_element<std::uint8_t, std::uint8_t> {};
-template <> struct element<ISTHMUS_UINT16> : integer_element<std::uint16_t, std::uint16_t> {};
-template <> struct element<ISTHMUS_UINT32> : integer_element<std::uint32_t, std::uint32_t> {};
-template <> struct element<ISTHMUS_UINT64> : integer_element<std::uint64_t, std::uint64_t> {};
+template <>
+struct element<ISTHMUS_INT8> : integer_element<std::uint8_t, std::int8_t> {};
+template <>
+struct element<ISTHMUS_INT16> : integer_element<std::uint16_t, std::int16_t> {};
+template <>
+struct element<ISTHMUS_INT32> : integer_element<std::uint32_t, std::int32_t> {};
+template <>
+struct element<ISTHMUS_INT64> : integer_element<std::uint64_t, std::int64_t> {};
+template <>
+struct element<ISTHMUS_UINT8> : integer_element<std::uint8_t, std::uint8_t> {};
+template <>
+struct element<ISTHMUS_UINT16> : integer_element<std::uint16_t, std::uint16_t> {};
+template <>
+struct element<ISTHMUS_UINT32> : integer_element<std::uint32_t, std::uint32_t> {};
+template <>
+struct element<ISTHMUS_UINT64> : integer_element<std::uint64_t, std::uint64_t> {};
 
-template <> struct element<ISTHMUS_FLOAT32> : floating_element<std::uint32_t, 8, 23> {
+template <>
+struct element<ISTHMUS_FLOAT32> : floating_element<std::uint32_t, 8, 23> {
   static double decode(std::uint32_t raw) { return std::bit_cast<float>(raw); }
 };
-template <> struct element<ISTHMUS_FLOAT64> : floating_element<std::uint64_t, 11, 52> {
+template <>
+struct element<ISTHMUS_FLOAT64> : floating_element<std::uint64_t, 11, 52> {
   static double decode(std::uint64_t raw) { return std::bit_cast<double>(raw); }
 };
 
@@ -104,10 +114,14 @@ struct small_element : Base {
   }
 };
 
-template <> struct element<ISTHMUS_FLOAT16> : small_element<floating_element<std::uint16_t, 5, 10>, true> {};
-template <> struct element<ISTHMUS_BFLOAT16> : small_element<floating_element<std::uint16_t, 8, 7>, true> {};
-template <> struct element<ISTHMUS_FLOAT8_E4M3> : small_element<floating_element<std::uint8_t, 4, 3>, false> {};
-template <> struct element<ISTHMUS_FLOAT8_E5M2> : small_element<floating_element<std::uint8_t, 5, 2>, true> {};
+template <>
+struct element<ISTHMUS_FLOAT16> : small_element<floating_element<std::uint16_t, 5, 10>, true> {};
+template <>
+struct element<ISTHMUS_BFLOAT16> : small_element<floating_element<std::uint16_t, 8, 7>, true> {};
+template <>
+struct element<ISTHMUS_FLOAT8_E4M3> : small_element<floating_element<std::uint8_t, 4, 3>, false> {};
+template <>
+struct element<ISTHMUS_FLOAT8_E5M2> : small_element<floating_element<std::uint8_t, 5, 2>, true> {};
 
 // Calls `function` with element<datatype>.
 template <typename Function>

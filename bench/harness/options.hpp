@@ -15,7 +15,17 @@ namespace bench {
 //   sendrecv  every rank sends to the next one and receives from the one before (as nccl-tests does)
 //   ping      ranks 0 and 1 send to each other in turn; the time is half a round trip
 enum class pattern {
-  broadcast, reduce, allreduce, reduce_scatter, allgather, gather, scatter, alltoall, sendrecv, ping, barrier
+  broadcast,
+  reduce,
+  allreduce,
+  reduce_scatter,
+  allgather,
+  gather,
+  scatter,
+  alltoall,
+  sendrecv,
+  ping,
+  barrier
 };
 
 inline const std::vector<std::pair<std::string, pattern>>& pattern_names() {
@@ -64,7 +74,7 @@ struct options {
   isthmus_datatype datatype = ISTHMUS_FLOAT32;
   isthmus_reduction_op op = ISTHMUS_SUM;
   std::uint64_t seed = 1;
-  std::string json;         // "": no file
+  std::string json;  // "": no file
   bool check = true;
   double min_time_s = 0.05;  // measured time per size, generation and barriers included
   int min_samples = 5;
@@ -113,9 +123,11 @@ class command_line {
     std::vector<std::string> collectives;
     for (const auto& entry : pattern_names()) collectives.push_back(entry.first);
     app.add_option("collective", m_result.collective, "what to measure")
-        ->required()->check(CLI::IsMember(collectives));
+        ->required()
+        ->check(CLI::IsMember(collectives));
     app.add_option("--sizes", m_sizes, "FIRST:LAST (doubling) or a list, in bytes")->capture_default_str();
-    app.add_option("--dtype", m_datatype, "element type")->check(CLI::IsMember(datatype_names()))
+    app.add_option("--dtype", m_datatype, "element type")
+        ->check(CLI::IsMember(datatype_names()))
         ->capture_default_str();
     app.add_option("--op", m_op, "reduction")->check(CLI::IsMember(op_names()))->capture_default_str();
     app.add_option("--seed", m_result.seed, "of the random inputs")->capture_default_str();
@@ -123,9 +135,11 @@ class command_line {
     app.add_flag("--check,!--no-check", m_result.check, "verify results before and after timing");
     app.add_option("--min-time", m_result.min_time_s, "seconds per size")->capture_default_str();
     app.add_option("--min-samples", m_result.min_samples, "calls per size, at least")
-        ->check(CLI::Range(1, 100000))->capture_default_str();
+        ->check(CLI::Range(1, 100000))
+        ->capture_default_str();
     app.add_option("--max-samples", m_result.max_samples, "calls per size, at most")
-        ->check(CLI::Range(1, 100000))->capture_default_str();
+        ->check(CLI::Range(1, 100000))
+        ->capture_default_str();
     app.add_option("--timeout", m_result.timeout_s, "seconds to wait for the other ranks")
         ->capture_default_str();
     app.add_option("--provider", m_result.provider, "label in the records");

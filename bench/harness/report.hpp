@@ -107,27 +107,29 @@ class report {
     std::printf("# %s %s, %s%s%s, %d ranks, %s\n", m_identity.provider.c_str(), m_asked.collective.c_str(),
                 datatype_name().c_str(), reduces(m_asked.what) ? " " : "",
                 reduces(m_asked.what) ? op_name().c_str() : "", m_ranks, m_identity.version.c_str());
-    std::printf("%12s %10s %12s %12s %12s %9s %9s %7s  %s\n", "bytes", "samples", "min us", "median us", "max us",
-                "algbw", "busbw", "wrong", "backend");
+    std::printf("%12s %10s %12s %12s %12s %9s %9s %7s  %s\n", "bytes", "samples", "min us", "median us",
+                "max us", "algbw", "busbw", "wrong", "backend");
   }
 
   void add(std::uint64_t bytes, const std::vector<double>& samples_us, std::uint64_t wrong,
            const chosen_path& path) {
     const sample_summary time = summarise(samples_us);
-    const double algbw = counted_bytes(m_asked.what, static_cast<double>(bytes), m_ranks) / time.median_us / 1e3;
+    const double algbw =
+        counted_bytes(m_asked.what, static_cast<double>(bytes), m_ranks) / time.median_us / 1e3;
     const double busbw = algbw * bus_factor(m_asked.what, m_ranks);
-    nlohmann::json record = {{"collective", m_asked.collective},
-                             {"dtype", datatype_name()},
-                             {"bytes", bytes},
-                             {"ranks", m_ranks},
-                             {"provider", m_identity.provider},
-                             {"backend", path.backend},
-                             {"reason", path.reason},
-                             {"mode", m_identity.mode},
-                             {"samples", samples_us.size()},
-                             {"time_us", {{"min", time.min_us}, {"median", time.median_us}, {"max", time.max_us}}},
-                             {"algbw_gbs", algbw},
-                             {"busbw_gbs", busbw}};
+    nlohmann::json record = {
+        {"collective", m_asked.collective},
+        {"dtype", datatype_name()},
+        {"bytes", bytes},
+        {"ranks", m_ranks},
+        {"provider", m_identity.provider},
+        {"backend", path.backend},
+        {"reason", path.reason},
+        {"mode", m_identity.mode},
+        {"samples", samples_us.size()},
+        {"time_us", {{"min", time.min_us}, {"median", time.median_us}, {"max", time.max_us}}},
+        {"algbw_gbs", algbw},
+        {"busbw_gbs", busbw}};
     if (reduces(m_asked.what)) record["op"] = op_name();
     if (m_asked.check) record["wrong"] = wrong;
     m_document["records"].push_back(std::move(record));

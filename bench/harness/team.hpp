@@ -88,7 +88,8 @@ class team {
 
 // A block that processes forked from here share.
 inline shared_block* map_for_children() {
-  void* pointer = mmap(nullptr, sizeof(shared_block), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* pointer =
+      mmap(nullptr, sizeof(shared_block), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (pointer == MAP_FAILED) throw std::runtime_error("mmap: " + std::string(std::strerror(errno)));
   return static_cast<shared_block*>(pointer);
 }

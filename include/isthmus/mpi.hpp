@@ -22,9 +22,9 @@
 #ifndef ISTHMUS_MPI_HPP
 #define ISTHMUS_MPI_HPP
 
-#include <isthmus/mpi/collectives.hpp>
 #include <isthmus/mpi_table.h>
 
+#include <isthmus/mpi/collectives.hpp>
 #include <list>
 #include <mutex>
 #include <string>
@@ -109,8 +109,27 @@ inline int comm_free(isthmus_mpi_comm comm) {
 
 // A send or receive that was started; more than one request where its count had to be split.
 struct pending {
+  bool receives;
   std::vector<MPI_Request> requests;
 };
+
+// Receives can be cancelled for certain; a send that the peer may already be reading cannot.
+inline int give_up(pending& started) {
+  int first_error = MPI_SUCCESS;
+  const auto keep_first = [&](int code) {
+    if (first_error == MPI_SUCCESS) first_error = code;
+  };
+  for (MPI_Request& piece : started.requests) {
+    if (piece == MPI_REQUEST_NULL) continue;
+    if (started.receives) {
+      keep_first(MPI_Cancel(&piece));
+      keep_first(MPI_Wait(&piece, MPI_STATUS_IGNORE));
+    } else {
+      keep_first(MPI_Request_free(&piece));
+    }
+  }
+  return first_error;
+}
 
 inline int start_pieces(const job& job, pending& started) {
   const bool sends = job.asked.collective == ISTHMUS_SEND;
@@ -128,20 +147,22 @@ inline int start(isthmus_mpi_comm comm, const isthmus_operation* operation, void
   *request = nullptr;
   return guarded([&] {
     auto started = std::make_unique<pending>();
+    started->receives = operation->collective == ISTHMUS_RECV;
     const job job{*operation, to_comm(comm), vocabulary::get().datatype(operation->datatype),
                   bytes_of(operation->datatype), /*rank*/ -1};
     const int code = start_pieces(job, *started);
-    if (code == MPI_SUCCESS) {
+    if (code == MPI_SUCCESS)
       *request = started.release();
-      return code;
-    }
-    for (MPI_Request& piece : started->requests) {
-      if (piece == MPI_REQUEST_NULL) continue;
-      MPI_Cancel(&piece);
-      MPI_Request_free(&piece);
-    }
+    else
+      give_up(*started);
     return code;
   });
+}
+
+inline int cancel(void** request) {
+  const std::unique_ptr<pending> started(static_cast<pending*>(*request));
+  *request = nullptr;
+  return give_up(*started);
 }
 
 inline int test(void** request, int* done) {
@@ -187,13 +208,17 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialized);
   MPI_Finalized(&finalized);
-  if (!initialized) detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI is not initialised", "call MPI_Init_thread first");
+  if (!initialized)
+    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI is not initialised", "call MPI_Init_thread first");
   if (finalized)
-    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI has been finalised", "make communicators before MPI_Finalize");
+    detail::raise(ISTHMUS_ERROR_INVALID_USAGE, "MPI has been finalised",
+                  "make communicators before MPI_Finalize");
   if (comm == MPI_COMM_NULL)
-    detail::raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm is MPI_COMM_NULL", "pass a communicator that holds this rank");
+    detail::raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm is MPI_COMM_NULL",
+                  "pass a communicator that holds this rank");
   if (const int code = detail::vocabulary::get().error(); code != MPI_SUCCESS)
-    detail::raise(ISTHMUS_ERROR_BACKEND, "MPI cannot make Isthmus' datatypes and operations: " + detail::text_of(code),
+    detail::raise(ISTHMUS_ERROR_BACKEND,
+                  "MPI cannot make Isthmus' datatypes and operations: " + detail::text_of(code),
                   "the MPI library refused; its text says why");
   MPI_Query_thread(&level);
 
@@ -217,6 +242,7 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   };
   result.start = detail::start;
   result.test = detail::test;
+  result.cancel = detail::cancel;
   return result;
 }
 

@@ -38,6 +38,9 @@ typedef struct isthmus_mpi_table {
   // Nonblocking point to point, for groups; `request` is the table's own.
   int (*start)(isthmus_mpi_comm comm, const isthmus_operation* send_or_recv, void** request);
   int (*test)(void** request, int* done);  // sets *request to NULL when done
+  // Gives a request up and sets *request to NULL: a receive writes nothing once this has returned; the
+  // buffer of a send may still be read.
+  int (*cancel)(void** request);
 } isthmus_mpi_table;
 
 #ifdef __cplusplus

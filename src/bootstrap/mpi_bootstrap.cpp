@@ -20,7 +20,8 @@ void check(const isthmus_mpi_table& mpi, int code, const char* what) {
   if (code == 0) return;
   char text[512] = "";
   mpi.error_string(code, text, sizeof text);
-  throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, fmt::format("{} failed in {}: {}", what, mpi.library, text),
+  throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                   fmt::format("{} failed in {}: {}", what, mpi.library, text),
                    "the text is MPI's own; see the documentation of that library", code);
 }
 
@@ -52,7 +53,7 @@ class owned_comm {
 };
 
 // One allgather by messages between all pairs: unlike MPI_Allgather it can be given up, and it knows who is
-// missing. MPI writes into buffers of its own, which outlive a wait that was given up.
+// missing. The buffers are its own, so that they can outlive a wait that was given up.
 struct exchange {
   std::vector<std::byte> mine, all;
   std::vector<void*> sends, receives;  // one request for each rank; NULL: done
@@ -61,7 +62,9 @@ struct exchange {
 class mpi_bootstrap final : public bootstrap {
  public:
   mpi_bootstrap(const isthmus_mpi_table& mpi, owned_comm control, double timeout_s)
-      : m_mpi(mpi), m_control(std::move(control)), m_payload(owned_comm::duplicate(mpi, m_control.get())),
+      : m_mpi(mpi),
+        m_control(std::move(control)),
+        m_payload(owned_comm::duplicate(mpi, m_control.get())),
         m_timeout_s(timeout_s) {
     check(m_mpi, m_mpi.comm_rank(m_control.get(), &m_rank), "MPI_Comm_rank");
     check(m_mpi, m_mpi.comm_size(m_control.get(), &m_size), "MPI_Comm_size");
@@ -82,7 +85,9 @@ class mpi_bootstrap final : public bootstrap {
       start(*running, mine);
       finish(*running);
     } catch (...) {
-      // MPI may still read and write these buffers; nothing tells when it is done with them.
+      for (void*& request : running->receives)
+        if (request != nullptr) m_mpi.cancel(&request);
+      // A peer may still read what was sent to it; nothing tells when it is done.
       static_cast<void>(running.release());
       throw;
     }
@@ -126,7 +131,8 @@ class mpi_bootstrap final : public bootstrap {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_timeout_s);
     while (!advance(running.receives) | !advance(running.sends)) {
       if (m_cancelled.load(std::memory_order_acquire))
-        throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the exchange with the other ranks was cancelled");
+        throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
+                         "the exchange with the other ranks was cancelled");
       if (clock::now() > deadline) throw timeout(running);
       sched_yield();
     }
@@ -148,10 +154,11 @@ class mpi_bootstrap final : public bootstrap {
     std::string missing;
     for (std::size_t peer = 0; peer < running.receives.size(); ++peer)
       if (running.receives[peer] != nullptr) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", peer);
-    return make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-                      fmt::format("rank {} of {} waited {} s for an exchange over MPI; nothing came from rank {}", m_rank,
-                                  m_size, m_timeout_s, missing.empty() ? "(its own messages were not taken)" : missing),
-                      "that rank did not call the same function, or it is gone");
+    return make_error(
+        ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+        fmt::format("rank {} of {} waited {} s for an exchange over MPI; nothing came from rank {}", m_rank,
+                    m_size, m_timeout_s, missing.empty() ? "(its own messages were not taken)" : missing),
+        "that rank did not call the same function, or it is gone");
   }
 
   const isthmus_mpi_table& m_mpi;
@@ -165,10 +172,11 @@ class mpi_bootstrap final : public bootstrap {
 
 std::unique_ptr<bootstrap> make_mpi_bootstrap(const isthmus_mpi_table* table, double timeout_s) {
   if (table->magic != ISTHMUS_MPI_TABLE_MAGIC || table->struct_bytes < sizeof(isthmus_mpi_table))
-    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("mpi is no table of this version: magic {:#x}, {} bytes; {:#x} and {} are wanted", table->magic,
-                                 table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, sizeof(isthmus_mpi_table)),
-                     "fill it with isthmus::mpi::table of the mpi.hpp that belongs to this library");
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+        fmt::format("mpi is no table of this version: magic {:#x}, {} bytes; {:#x} and {} are wanted",
+                    table->magic, table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, sizeof(isthmus_mpi_table)),
+        "fill it with isthmus::mpi::table of the mpi.hpp that belongs to this library");
   const mpi_pass pass(*table);
   check(pass);
   return std::make_unique<mpi_bootstrap>(*table, owned_comm::duplicate(*table, table->comm), timeout_s);

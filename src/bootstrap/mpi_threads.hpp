@@ -16,10 +16,12 @@ class mpi_pass {
     if (mpi.thread_level == serialized) {
       m_holds = !inside().exchange(true, std::memory_order_acquire);
       if (!m_holds)
-        m_breach = "another thread of this process is inside MPI, which was initialised with MPI_THREAD_SERIALIZED";
+        m_breach =
+            "another thread of this process is inside MPI, which was initialised with MPI_THREAD_SERIALIZED";
     } else if (!on_main_thread(mpi)) {
       m_breach =
-          "MPI was initialised below MPI_THREAD_SERIALIZED, so only the thread that initialised it may communicate";
+          "MPI was initialised below MPI_THREAD_SERIALIZED, so only the thread that initialised it may "
+          "communicate";
     }
   }
   ~mpi_pass() {
@@ -30,7 +32,8 @@ class mpi_pass {
 
   // NULL when MPI may be called, else the rule that would be broken.
   const char* breach() const noexcept { return m_breach; }
-  static constexpr const char* hint = "call MPI_Init_thread with MPI_THREAD_MULTIPLE and check what it provides";
+  static constexpr const char* hint =
+      "call MPI_Init_thread with MPI_THREAD_MULTIPLE and check what it provides";
 
  private:
   static constexpr int serialized = 2, multiple = 3;

@@ -1,9 +1,8 @@
 // Counts above INT_MAX for real: 2^31 + 3 elements of one byte through two ranks, in the order of 5 GiB.
-#include <isthmus/mpi.hpp>
-
 #include <sys/sysinfo.h>
 
 #include <climits>
+#include <isthmus/mpi.hpp>
 #include <memory>
 
 #include "mpi/everywhere.hpp"
@@ -65,7 +64,8 @@ TEST_F(large_count_test, broadcast_and_allreduce_in_place) {
   isthmus_operation broadcast = operation(ISTHMUS_BROADCAST);
   broadcast.root = mpi_test::size() - 1;
   ASSERT_EQ(m_table.collective(m_table.comm, &broadcast), 0);
-  ASSERT_EQ(mpi_test::problem_anywhere(first_wrong([&](std::uint64_t i) { return element(i, broadcast.root); })), "");
+  ASSERT_EQ(
+      mpi_test::problem_anywhere(first_wrong([&](std::uint64_t i) { return element(i, broadcast.root); })), "");
 
   fill(mpi_test::rank());
   const isthmus_operation allreduce = operation(ISTHMUS_ALLREDUCE);

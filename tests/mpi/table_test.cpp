@@ -1,10 +1,9 @@
 // The function table that mpi.hpp fills, called directly: every collective, datatype, operation and
 // in-place form against the oracle. Built a second time with a tiny ISTHMUS_MPI_COUNT_LIMIT, where every
 // count above it must be split or described by a derived type.
-#include <isthmus/mpi.hpp>
-
 #include <climits>
 #include <cmath>
+#include <isthmus/mpi.hpp>
 #include <thread>
 
 #include "conformance/rank_buffers.hpp"
@@ -96,7 +95,8 @@ class table_test : public ::testing::Test {
       for (const isthmus_datatype datatype : datatypes)
         for (int op = 0; op < (conformance::reduces(collective) ? ISTHMUS_AVG : 1); ++op)
           for (int in_place = 0; in_place <= (conformance::can_be_in_place(collective) ? 1 : 0); ++in_place) {
-            test_case test{collective, datatype, static_cast<isthmus_reduction_op>(op), count, 0, in_place == 1};
+            test_case test{collective, datatype, static_cast<isthmus_reduction_op>(op),
+                           count,      0,        in_place == 1};
             test.root = static_cast<int>(++seed) % mpi_test::size();
             test.special = special && conformance::reduces(collective);
             test.seed = seed;

@@ -3,10 +3,9 @@
 #ifndef ISTHMUS_MPI_COLLECTIVES_HPP
 #define ISTHMUS_MPI_COLLECTIVES_HPP
 
-#include <isthmus/mpi/native.hpp>
-
 #include <algorithm>
 #include <array>
+#include <isthmus/mpi/native.hpp>
 #include <memory>
 #include <new>
 #include <vector>
@@ -51,7 +50,8 @@ int in_pieces(std::uint64_t count, Step&& step) {
 // does not fit: the gather family must stay one call, because MPI places the blocks.
 class block {
  public:
-  block(std::uint64_t count, MPI_Datatype element) : m_count(static_cast<native::count>(count)), m_type(element) {
+  block(std::uint64_t count, MPI_Datatype element)
+      : m_count(static_cast<native::count>(count)), m_type(element) {
     if (count <= native::count_limit) return;
     m_owned = true;
     m_count = 1;
@@ -221,8 +221,8 @@ inline int gather(const job& job) {
   const block own(asked.count, job.type);
   if (own.error() != MPI_SUCCESS) return own.error();
   return native::gather(/*sendbuf*/ in_place ? MPI_IN_PLACE : asked.send_buf, own.count(), own.type(),
-                        /*recvbuf*/ job.is_root() ? asked.recv_buf : nullptr, own.count(), own.type(), asked.root,
-                        job.comm);
+                        /*recvbuf*/ job.is_root() ? asked.recv_buf : nullptr, own.count(), own.type(),
+                        asked.root, job.comm);
 }
 
 inline int gatherv(const job& job) {
@@ -245,8 +245,8 @@ inline int scatter(const job& job) {
   const block own(asked.count, job.type);
   if (own.error() != MPI_SUCCESS) return own.error();
   return native::scatter(/*sendbuf*/ job.is_root() ? asked.send_buf : nullptr, own.count(), own.type(),
-                         /*recvbuf*/ in_place ? MPI_IN_PLACE : asked.recv_buf, own.count(), own.type(), asked.root,
-                         job.comm);
+                         /*recvbuf*/ in_place ? MPI_IN_PLACE : asked.recv_buf, own.count(), own.type(),
+                         asked.root, job.comm);
 }
 
 inline int scatterv(const job& job) {
@@ -296,14 +296,15 @@ inline int alltoallv(const job& job) {
     for (int r = 0; r < size; ++r) end = std::max(end, asked.send_displs[r] + asked.send_counts[r]);
     copy = copy_of(asked.send_buf, end * job.element_bytes);
   }
-  return native::alltoallv(/*sendbuf*/ copy ? copy.get() : asked.send_buf, send.counts.data(), send.displs.data(),
-                           job.type, /*recvbuf*/ asked.recv_buf, recv.counts.data(), recv.displs.data(), job.type,
-                           job.comm);
+  return native::alltoallv(/*sendbuf*/ copy ? copy.get() : asked.send_buf, send.counts.data(),
+                           send.displs.data(), job.type, /*recvbuf*/ asked.recv_buf, recv.counts.data(),
+                           recv.displs.data(), job.type, job.comm);
 }
 
 inline int send(const job& job) {
   return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
-    return native::send(/*buf*/ job.send_at(first), count, job.type, /*dest*/ job.asked.root, payload_tag, job.comm);
+    return native::send(/*buf*/ job.send_at(first), count, job.type, /*dest*/ job.asked.root, payload_tag,
+                        job.comm);
   });
 }
 

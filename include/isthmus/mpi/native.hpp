@@ -147,7 +147,8 @@ class vocabulary {
   }
   // MPI_OP_NULL for avg, which is no operation of two elements.
   MPI_Op op(isthmus_datatype datatype, isthmus_reduction_op op) const {
-    return datatype < ISTHMUS_DATATYPE_COUNT && op < ISTHMUS_REDUCTION_OP_COUNT ? m_ops[datatype][op] : MPI_OP_NULL;
+    return datatype < ISTHMUS_DATATYPE_COUNT && op < ISTHMUS_REDUCTION_OP_COUNT ? m_ops[datatype][op]
+                                                                                : MPI_OP_NULL;
   }
 
  private:

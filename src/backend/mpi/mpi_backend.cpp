@@ -52,8 +52,8 @@ class session {
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n) {
     const mpi_pass pass(m_mpi);
     if (pass.breach() != nullptr)
-      return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE, mpi_pass::hint, "%s",
-                            pass.breach());
+      return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE, mpi_pass::hint,
+                            "%s", pass.breach());
     if (n == 1 && !is_point_to_point(operations[0])) return run_collective(operations[0]);
     return run_batch(operations, n);
   }
@@ -76,7 +76,8 @@ class session {
     sum.op = ISTHMUS_SUM;
     const isthmus_status status = call(sum);
     const bool receives = asked.collective != ISTHMUS_REDUCE || asked.root == m_context.rank;
-    if (status == ISTHMUS_SUCCESS && receives) mpi::divide(asked.recv_buf, asked.count, asked.datatype, m_context.size);
+    if (status == ISTHMUS_SUCCESS && receives)
+      mpi::divide(asked.recv_buf, asked.count, asked.datatype, m_context.size);
     return status;
   }
 
@@ -87,15 +88,23 @@ class session {
     return code == 0 ? ISTHMUS_SUCCESS : native_failure(code, operation);
   }
 
-  // Point to point starts at once and moves on while the collectives run in their order.
   isthmus_status run_batch(const isthmus_operation* operations, std::size_t n) {
     m_open.clear();
+    const isthmus_status status = start_and_finish(operations, n);
+    for (open_request& left : m_open)  // after a failure: nothing may write later
+      if (left.request != nullptr) m_mpi.cancel(&left.request);
+    return status;
+  }
+
+  // Point to point starts at once and moves on while the collectives run in their order.
+  isthmus_status start_and_finish(const isthmus_operation* operations, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i)
       if (is_point_to_point(operations[i]) && !moves_nothing(operations[i]))
         if (const isthmus_status status = start(operations[i]); status != ISTHMUS_SUCCESS) return status;
     for (std::size_t i = 0; i < n; ++i)
       if (!is_point_to_point(operations[i]))
-        if (const isthmus_status status = run_collective(operations[i]); status != ISTHMUS_SUCCESS) return status;
+        if (const isthmus_status status = run_collective(operations[i]); status != ISTHMUS_SUCCESS)
+          return status;
     return finish();
   }
 
@@ -140,7 +149,8 @@ class session {
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
                           "the peer did not call the other side with this communicator, or it is gone",
                           "rank %d waited %g s to %s rank %d", m_context.rank, m_context.timeout_s,
-                          stuck.collective == ISTHMUS_SEND ? "send to" : "receive from", static_cast<int>(stuck.root));
+                          stuck.collective == ISTHMUS_SEND ? "send to" : "receive from",
+                          static_cast<int>(stuck.root));
   }
 
   isthmus_status native_failure(int code, const isthmus_operation& operation) {
@@ -148,7 +158,8 @@ class session {
     m_mpi.error_string(code, text, sizeof text);
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, code, ISTHMUS_HERE,
                           "the text is MPI's own; the same count and datatype are needed on all ranks",
-                          "%s failed in %s: %s", isthmus_collective_name(operation.collective), m_mpi.library, text);
+                          "%s failed in %s: %s", isthmus_collective_name(operation.collective), m_mpi.library,
+                          text);
   }
 
   struct open_request {
@@ -168,7 +179,8 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   if (context->mpi == nullptr)
     return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE,
-                         "create the communicator with isthmus::mpi::create", "the communicator was not made from MPI");
+                         "create the communicator with isthmus::mpi::create",
+                         "the communicator was not made from MPI");
   *state = new (std::nothrow) session(*context);
   if (*state == nullptr)
     return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, ISTHMUS_HERE, nullptr,
