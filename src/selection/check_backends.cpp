@@ -51,7 +51,8 @@ void check_backends(const configuration& configuration, const std::vector<known_
 
   for (const rule& rule : configuration.rules) {
     checked(rule.source, [&] {
-      parse_name("backend", names, rule.backend);
+      // The threshold's shorthand names it whether or not it is there: a missing side gives way to the other.
+      if (rule.backend != "hybrid") parse_name("backend", names, rule.backend);
       const auto backend = std::find_if(known.begin(), known.end(),
                                         [&](const known_backend& item) { return item.name == rule.backend; });
       if (backend != known.end()) check_algorithm(rule, *backend);

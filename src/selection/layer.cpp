@@ -42,7 +42,7 @@ class threshold_expansion {
     for (const auto& [platform, backend] : layer.vendor_backends) m_vendor[platform] = backend;
     if (layer.threshold) {
       m_threshold = *layer.threshold;
-      if (m_threshold.value < 0) append(rules, make_rule(m_threshold.source, "mpi"));
+      if (m_threshold.value < 0) always_mpi(rules);
       for (const auto& [platform, backend] : m_vendor) expand(platform, m_threshold.source, rules);
       return;
     }
@@ -50,13 +50,23 @@ class threshold_expansion {
   }
 
  private:
+  // MPI reads host memory; for buffers of CUDA and HIP devices the backend hybrid brings them there.
+  static const char* mpi_for(isthmus_platform platform) {
+    return platform == ISTHMUS_PLATFORM_CUDA || platform == ISTHMUS_PLATFORM_HIP ? "hybrid" : "mpi";
+  }
+  void always_mpi(std::vector<rule>& rules) const {
+    append(rules, make_rule(m_threshold.source, "mpi"));
+    rule staged = make_rule(m_threshold.source, "hybrid");
+    staged.platforms = {ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HIP};
+    append(rules, staged);
+  }
   void expand(isthmus_platform platform, const std::string& source, std::vector<rule>& rules) const {
     if (m_threshold.value < 0) return;  // always MPI
     rule vendor = make_rule(source, m_vendor.at(platform).value);
     vendor.platforms = {platform};
     append(rules, vendor);
     if (m_threshold.value == 0) return;  // always the vendor's
-    rule below = make_rule(source, "mpi");
+    rule below = make_rule(source, mpi_for(platform));
     below.platforms = {platform};
     below.has_byte_range = true;
     below.end_bytes = static_cast<std::uint64_t>(m_threshold.value);

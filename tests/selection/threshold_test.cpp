@@ -23,8 +23,8 @@ configuration configured_by(const std::string& text) {
 
 TEST(threshold, positive_splits_by_size) {
   const configuration split = configured_by("threshold = 4096");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 0), "mpi");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 4095), "mpi");
+  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 0), "hybrid");
+  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 4095), "hybrid");
   EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 4096), "nccl");
   EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, std::numeric_limits<std::uint64_t>::max()), "nccl");
   EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_HOST, 1 << 20), "mpi");  // no vendor backend there
@@ -44,9 +44,10 @@ TEST(threshold, negative_is_always_mpi) {
   const configuration never = configured_by("threshold = -1\n[platform.host]\nbackend = \"host\"");
   for (const isthmus_platform platform :
        {ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST, ISTHMUS_PLATFORM_OPENCL}) {
-    EXPECT_EQ(chosen(never, platform, 0), "mpi");
-    EXPECT_EQ(chosen(never, platform, 1 << 30), "mpi");
-    EXPECT_EQ(chosen(never, platform, std::nullopt), "mpi");
+    const char* mpi = platform == ISTHMUS_PLATFORM_CUDA ? "hybrid" : "mpi";
+    EXPECT_EQ(chosen(never, platform, 0), mpi);
+    EXPECT_EQ(chosen(never, platform, 1 << 30), mpi);
+    EXPECT_EQ(chosen(never, platform, std::nullopt), mpi);
   }
 }
 
@@ -54,7 +55,7 @@ TEST(threshold, expands_to_rules_with_their_place) {
   const configuration split = configured_by("timeout_s = 1\nthreshold = \"64K\"\n[[rule]]\nuse = \"x\"");
   EXPECT_EQ(texts(split.rules),
             (std::vector<std::string>{"use=mpi", "platform=cuda use=nccl", "platform=cuda use=nccl",
-                                      "platform=cuda bytes=0..64K use=mpi", "use=x"}));
+                                      "platform=cuda bytes=0..64K use=hybrid", "use=x"}));
   EXPECT_EQ(sources(split.rules),
             (std::vector<std::string>{"default, default_backend", "default, platform.cuda",
                                       "config f.toml:2, threshold", "config f.toml:2, threshold",
@@ -65,7 +66,7 @@ TEST(threshold, a_new_vendor_backend_keeps_an_earlier_threshold) {
   const configuration merged = merge({read_toml("threshold = 1024", "d", "default"),
                                       read_toml("[platform.hip]\nbackend = \"rccl\"", "f.toml", "config")});
   EXPECT_EQ(texts(merged.rules),
-            (std::vector<std::string>{"platform=hip use=rccl", "platform=hip bytes=0..1K use=mpi"}));
+            (std::vector<std::string>{"platform=hip use=rccl", "platform=hip bytes=0..1K use=hybrid"}));
   EXPECT_EQ(merged.rules[0].source, "config f.toml:2, platform.hip");
 }
 
@@ -77,13 +78,13 @@ TEST(threshold, a_later_threshold_keeps_earlier_vendor_backends) {
 
 TEST(threshold, the_largest) {
   const configuration merged = configured_by("threshold = 9223372036854775807");
-  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 2), "mpi");
+  EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 2), "hybrid");
   EXPECT_EQ(chosen(merged, ISTHMUS_PLATFORM_CUDA, (std::uint64_t{1} << 63) - 1), "nccl");
 }
 
 TEST(threshold, a_side_that_is_missing_gives_way_to_the_other) {
   const configuration split = configured_by("threshold = 4096");
-  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 1, "mpi"), "nccl");
+  EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 1, "hybrid"), "nccl");
   EXPECT_EQ(chosen(split, ISTHMUS_PLATFORM_CUDA, 4096, "nccl"), "mpi");
 }
 

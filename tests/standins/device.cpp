@@ -255,6 +255,19 @@ extern "C" {
 void standin_stream_submit(void* handle, void (*function)(void*), void* argument) {
   machine::get().resolve(handle).submit([=] { function(argument); });
 }
+// The driver's wait on a word of memory, which device code and hosts write.
+STANDIN_API int cuStreamWaitValue32_v2(void* handle, std::uint64_t address, std::uint32_t value, unsigned) {
+  machine::get().resolve(handle).submit([=] {
+    const std::atomic_ref<std::uint32_t> word(*reinterpret_cast<std::uint32_t*>(address));
+    while (word.load(std::memory_order_acquire) < value) std::this_thread::yield();
+  });
+  return 0;
+}
+STANDIN_API int hipStreamWaitValue32(void* handle, void* address, std::uint32_t value, unsigned flags,
+                                     std::uint32_t) {
+  return cuStreamWaitValue32_v2(handle, reinterpret_cast<std::uint64_t>(address), value, flags);
+}
+
 void standin_set_device_count(int count) { machine::get().device_count = count; }
 void standin_alias_device(int a, int b) { machine::get().alias(a, b); }
 }
