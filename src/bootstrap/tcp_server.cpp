@@ -45,9 +45,19 @@ server::~server() {
   m_thread.join();
 }
 
-void server::wake() const {
+void server::wake() {
+  const std::lock_guard lock(m_wake_mutex);
   const std::uint64_t one = 1;
+  if (m_wake.get() < 0) return;
   [[maybe_unused]] const ssize_t ignored = write(m_wake.get(), &one, sizeof one);
+}
+
+// A server that is done leaves no descriptor behind, though its object is collected later.
+void server::close_down() {
+  m_connections.clear();
+  m_listener = descriptor();
+  const std::lock_guard lock(m_wake_mutex);
+  m_wake = descriptor();
 }
 
 // All ranks have come and all have gone.
@@ -82,8 +92,7 @@ void server::loop() {
     if (entries[0].revents != 0) accept_all();
     std::erase_if(m_connections, [](const auto& each) { return each->dead; });
   }
-  m_connections.clear();
-  m_listener = descriptor();
+  close_down();
   m_finished.store(true, std::memory_order_release);
 }
 
@@ -133,7 +142,9 @@ void server::greet(connection& from) {
   std::memcpy(&hello, from.in.data(), sizeof hello);
   from.in.clear();
   if (!equal_secrets(hello.secret, m_secret)) {
-    log().warn("store: a connection without the right secret was dropped");
+    // Said once: strangers must not be able to fill the log.
+    log().log(m_turned_away++ == 0 ? spdlog::level::warn : spdlog::level::debug,
+              "store: a connection without the right secret was dropped");
     from.dead = true;
     return;
   }

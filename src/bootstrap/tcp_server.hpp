@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -51,13 +52,16 @@ class server {
   void publish(const std::string& key, std::span<const std::byte> value);
   static void reply(connection& to, reply_kind kind, std::uint32_t id, std::span<const std::byte> value);
   bool done() const;
-  void wake() const;
+  void wake();
+  void close_down();
 
   descriptor m_listener;
-  descriptor m_wake;  // an eventfd
+  std::mutex m_wake_mutex;
+  descriptor m_wake;  // an eventfd; gone once the thread has finished
   store_secret m_secret;
   int m_size = 0;  // ranks, as the first of them says
   std::set<int> m_joined;
+  int m_turned_away = 0;
   std::vector<std::unique_ptr<connection>> m_connections;
   std::map<std::string, std::vector<std::byte>, std::less<>> m_values;
   std::atomic<bool> m_stop{false};

@@ -1,16 +1,10 @@
 #include "runtime/builtin_backends.hpp"
 
+#include "backend/host/host_backend.hpp"
+#include "backend/mpi/mpi_backend.hpp"
+
 namespace isthmus {
 
-// Weak until both folders have landed.
-[[gnu::weak]] const isthmus_backend* host_backend() noexcept;
-[[gnu::weak]] const isthmus_backend* mpi_backend() noexcept;
-
-std::vector<const isthmus_backend*> builtin_backends() {
-  std::vector<const isthmus_backend*> backends;
-  if (host_backend != nullptr) backends.push_back(host_backend());
-  if (mpi_backend != nullptr) backends.push_back(mpi_backend());
-  return backends;
-}
+std::vector<const isthmus_backend*> builtin_backends() { return {host_backend(), mpi_backend()}; }
 
 }  // namespace isthmus

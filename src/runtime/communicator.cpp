@@ -33,8 +33,7 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> me
   created->create_backends();
   add_sibling(created->m_ranks.token, created);
   // Only calls into the user's MPI wait without a bound of their own.
-  created->m_watched = created->m_meeting->mpi_table() != nullptr;
-  if (created->m_watched) watch(created);
+  if (created->m_meeting->mpi_table() != nullptr) watch(created);
   return created;
 }
 
@@ -191,7 +190,7 @@ void communicator::close() {
   m_worker.reset();
   for (const auto& backend : m_backends) backend->destroy();
   if (const std::size_t left = m_heap.clear(); left > 0)
-    log().warn("rank {}: {} blocks of the symmetric heap were still live when the communicator was destroyed",
+    log().warn("rank {}: {} block(s) of the symmetric heap were still live when the communicator was destroyed",
                m_ranks.rank, left);
   if (failure) throw error(*failure);
 }

@@ -117,7 +117,6 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::vector<std::unique_ptr<backend_instance>> m_backends;
   dispatcher m_dispatcher;
   validation_scope m_scope{};
-  bool m_watched = false;
 
   std::atomic<std::uint64_t> m_flight{0};  // sequence << 24 | datatype << 16 | collective << 8 | busy
   std::atomic<std::uint64_t> m_flight_count{0};

@@ -3,7 +3,9 @@
 #include <future>
 #include <latch>
 
+#include "runtime/handles.hpp"
 #include "runtime/support.hpp"
+#include "runtime/watchdog.hpp"
 
 namespace {
 
@@ -165,6 +167,38 @@ TEST(timeout, a_collective_that_one_rank_never_calls) {
   EXPECT_GE(named, 1) << "whose own wait ends first names the missing rank, the others hear of it";
   EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
   EXPECT_EQ(allreduce(ranks[2]), ISTHMUS_ERROR_ABORTED) << "who comes late does not wait";
+}
+
+// A backend that waits inside a native call which knows no timeout: the watchdog ends it through abort.
+TEST(timeout, a_native_call_that_does_not_return) {
+  mock::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.enqueue = [](int, const isthmus_operation&) {
+    while (mock::records(event::abort).empty()) std::this_thread::yield();  // as MPI would, until it is killed
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  mock::reset(script);
+  test::ranks ranks(1, mock::configuration(), ISTHMUS_PLATFORM_HOST, 0.3);
+  isthmus::watch(isthmus::handle_table::instance().share(ranks[0]));
+  testing::internal::CaptureStderr();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+  EXPECT_GE(seconds(std::chrono::steady_clock::now() - start).count(), 0.3);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("inside allreduce of 4 x float32"), std::string::npos) << log;
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
+}
+
+TEST(timeout, the_watchdog_leaves_quick_calls_alone) {
+  mock::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  mock::reset(script);
+  test::ranks ranks(1, mock::configuration(), ISTHMUS_PLATFORM_HOST, 0.05);
+  isthmus::watch(isthmus::handle_table::instance().share(ranks[0]));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(900);
+  while (std::chrono::steady_clock::now() < end)
+    ASSERT_EQ(allreduce(ranks[0]), ISTHMUS_SUCCESS) << last_error().message;
 }
 
 TEST(handle, destroyed_foreign_and_null) {

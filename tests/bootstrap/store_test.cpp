@@ -1,0 +1,190 @@
+// Stores keep their contract; a bootstrap on any of them exchanges, splits, times out and is cancelled.
+#include <future>
+#include <numeric>
+
+#include "bootstrap/local_store.hpp"
+#include "bootstrap/support.hpp"
+#include "bootstrap/tcp_store.hpp"
+#include "bootstrap/unique_id.hpp"
+
+namespace {
+
+using namespace isthmus;
+
+enum class kind { local, tcp };
+
+// One store for each rank, as ranks of processes of their own would have it.
+class stores : public testing::TestWithParam<kind> {
+ protected:
+  std::vector<std::shared_ptr<store>> make(int size) {
+    std::vector<std::shared_ptr<store>> all;
+    if (GetParam() == kind::local) {
+      all.assign(static_cast<std::size_t>(size), make_local_store());
+    } else {
+      const auto where = parse_unique_id(start_tcp_store(nullptr));
+      for (int rank = 0; rank < size; ++rank) all.push_back(connect_tcp_store(where, rank, size, 5));
+    }
+    return all;
+  }
+  std::vector<std::unique_ptr<bootstrap>> meet(int size, double timeout_s = 5) {
+    std::vector<std::unique_ptr<bootstrap>> all;
+    const auto shared = make(size);
+    for (int rank = 0; rank < size; ++rank)
+      all.push_back(
+          make_store_bootstrap(shared[static_cast<std::size_t>(rank)], "isthmus", rank, size, timeout_s));
+    return all;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(both, stores, testing::Values(kind::local, kind::tcp),
+                         [](const auto& info) { return info.param == kind::local ? "local" : "tcp"; });
+
+TEST_P(stores, what_one_sets_another_gets) {
+  const auto all = make(2);
+  all[0]->set("a", test::bytes("hello"));
+  EXPECT_EQ(test::get(*all[1], "a", 5, 5), "hello");
+  all[0]->set("empty", {});
+  EXPECT_EQ(test::get(*all[1], "empty", 0, 5), "");
+}
+
+TEST_P(stores, a_get_waits_for_the_set) {
+  const auto all = make(2);
+  auto got = std::async(std::launch::async, [&] { return test::get(*all[1], "late", 4, 10); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  all[0]->set("late", test::bytes("here"));
+  EXPECT_EQ(got.get(), "here");
+}
+
+TEST_P(stores, a_get_ends_at_its_timeout) {
+  const auto all = make(2);
+  const auto start = std::chrono::steady_clock::now();
+  const auto error = test::error_of([&] { test::get(*all[1], "never", 4, 0.1); });
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_NE(std::string(error.message).find("never"), std::string::npos);
+  EXPECT_GE(test::seconds_since(start), 0.09);
+  EXPECT_LT(test::seconds_since(start), 3);
+  all[0]->set("never", test::bytes("well"));  // the store is as good as before
+  EXPECT_EQ(test::get(*all[1], "never", 4, 5), "well");
+}
+
+TEST_P(stores, a_get_without_patience_still_finds_what_is_there) {
+  const auto all = make(2);
+  all[0]->set("a", test::bytes("x"));
+  EXPECT_EQ(test::get(*all[0], "a", 1, 0), "x");
+  EXPECT_EQ(test::error_of([&] { test::get(*all[0], "b", 1, 0); }).status, ISTHMUS_ERROR_TIMEOUT);
+}
+
+TEST_P(stores, another_size_than_stored) {
+  const auto all = make(1);
+  all[0]->set("a", test::bytes("four"));
+  EXPECT_EQ(test::error_of([&] { test::get(*all[0], "a", 3, 1); }).status, ISTHMUS_ERROR_MISMATCH);
+}
+
+TEST_P(stores, erased_keys_are_gone) {
+  const auto all = make(1);
+  all[0]->set("a", test::bytes("x"));
+  all[0]->erase("a");
+  EXPECT_EQ(test::error_of([&] { test::get(*all[0], "a", 1, 0); }).status, ISTHMUS_ERROR_TIMEOUT);
+}
+
+// Threads that share a rank's connection wait for keys that come in the opposite order.
+TEST_P(stores, many_threads_wait_on_one_store) {
+  const auto all = make(2);
+  constexpr int n = 8;
+  std::vector<std::future<std::string>> got;
+  for (int i = 0; i < n; ++i)
+    got.push_back(
+        std::async(std::launch::async, [&, i] { return test::get(*all[1], "k" + std::to_string(i), 1, 10); }));
+  for (int i = n - 1; i >= 0; --i) all[0]->set("k" + std::to_string(i), test::bytes(std::to_string(i)));
+  for (int i = 0; i < n; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)].get(), std::to_string(i));
+}
+
+TEST_P(stores, large_values) {
+  const auto all = make(2);
+  std::string large(3 << 20, '\0');
+  for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 2654435761u >> 13);
+  std::jthread setter([&] { all[0]->set("large", test::bytes(large)); });
+  EXPECT_EQ(test::get(*all[1], "large", large.size(), 10), large);
+}
+
+TEST_P(stores, allgather_in_rank_order_many_times) {
+  const auto ranks = meet(5);
+  test::on_each(5, [&](int rank) {
+    for (int round = 0; round < 30; ++round) {
+      const int mine = rank * 1000 + round;
+      std::vector<int> all(5);
+      ranks[static_cast<std::size_t>(rank)]->allgather(std::as_bytes(std::span(&mine, 1)),
+                                                       std::as_writable_bytes(std::span(all)));
+      for (int other = 0; other < 5; ++other)
+        ASSERT_EQ(all[static_cast<std::size_t>(other)], other * 1000 + round);
+    }
+  });
+}
+
+TEST_P(stores, split_orders_by_key_and_rank) {
+  const auto ranks = meet(6);
+  test::on_each(6, [&](int rank) {
+    const int key = rank == 0 ? 5 : 1;  // rank 0 comes last in its part; the others keep their order
+    auto part = ranks[static_cast<std::size_t>(rank)]->split(rank == 5 ? -1 : rank % 2, key);
+    if (rank == 5) {
+      EXPECT_EQ(part, nullptr);
+      return;
+    }
+    ASSERT_NE(part, nullptr);
+    const std::vector<std::vector<int>> members{{2, 4, 0}, {1, 3}};
+    const auto& expected = members[static_cast<std::size_t>(rank % 2)];
+    EXPECT_EQ(part->size(), static_cast<int>(expected.size()));
+    EXPECT_EQ(expected.at(static_cast<std::size_t>(part->rank())), rank);
+    std::vector<int> all(expected.size());
+    part->allgather(std::as_bytes(std::span(&rank, 1)), std::as_writable_bytes(std::span(all)));
+    EXPECT_EQ(all, expected);
+  });
+}
+
+TEST_P(stores, missing_ranks_are_named) {
+  const auto ranks = meet(4, 0.4);
+  const auto start = std::chrono::steady_clock::now();
+  test::on_each(4, [&](int rank) {
+    if (rank == 0 || rank == 3) return;
+    std::vector<std::byte> mine(8), all(32);
+    const auto error = test::error_of([&] { ranks[static_cast<std::size_t>(rank)]->allgather(mine, all); });
+    EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT);
+    EXPECT_NE(std::string(error.message).find("missing: 0, 3"), std::string::npos) << error.message;
+  });
+  EXPECT_LT(test::seconds_since(start), 5);
+}
+
+TEST_P(stores, cancel_ends_a_wait) {
+  const auto ranks = meet(2, 60);
+  auto waiting = std::async(std::launch::async, [&] {
+    std::vector<std::byte> mine(8), all(16);
+    return test::error_of([&] { ranks[0]->allgather(mine, all); }).status;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto start = std::chrono::steady_clock::now();
+  ranks[0]->cancel();
+  EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
+  EXPECT_LT(test::seconds_since(start), 3);
+}
+
+TEST(unique_id, carries_address_and_secret) {
+  const auto id = start_tcp_store("localhost:0");
+  const auto where = parse_unique_id(id);
+  EXPECT_EQ(where.host, "localhost");
+  EXPECT_NE(where.port, 0);
+  EXPECT_FALSE(equal_secrets(where.secret, parse_unique_id(start_tcp_store(nullptr)).secret))
+      << "every id has its own";
+  EXPECT_FALSE(equal_secrets(where.secret, store_secret{}));
+  EXPECT_TRUE(equal_secrets(where.secret, where.secret));
+}
+
+TEST(unique_id, every_damaged_byte_is_noticed) {
+  const auto id = start_tcp_store(nullptr);
+  for (std::size_t i = 0; i < sizeof id.bytes; ++i) {
+    auto damaged = id;
+    damaged.bytes[i] ^= 0x10;
+    EXPECT_EQ(test::error_of([&] { parse_unique_id(damaged); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT) << i;
+  }
+}
+
+}  // namespace

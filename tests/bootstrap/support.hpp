@@ -1,0 +1,46 @@
+// Shared by the tests of the bootstrap.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/bootstrap.hpp"
+#include "runtime/error.hpp"
+
+namespace test {
+
+template <typename Job>
+void on_each(int size, Job&& job) {
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&job, rank] { job(rank); });
+}
+
+inline std::span<const std::byte> bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+inline std::string get(isthmus::store& store, const std::string& key, std::size_t size, double timeout_s) {
+  std::string value(size, '\0');
+  store.get(key, std::as_writable_bytes(std::span(value)), timeout_s);
+  return value;
+}
+
+// The error that `job` throws; its status is ISTHMUS_SUCCESS when it throws none.
+template <typename Job>
+isthmus_error_info error_of(Job&& job) {
+  try {
+    job();
+  } catch (const isthmus::error& failure) {
+    return failure.info();
+  }
+  return {};
+}
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace test
