@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -60,7 +61,7 @@ class tcp_client final : public store {
       throw make_error(
           ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
           fmt::format("{} holds {} bytes where {} were expected", key, slot.value.size(), value.size()));
-    std::memcpy(value.data(), slot.value.data(), value.size());
+    std::copy(slot.value.begin(), slot.value.end(), value.begin());
   }
 
  private:
