@@ -17,10 +17,10 @@ typedef void* isthmus_mpi_comm;  // owned by the table's side; freed with comm_f
 typedef struct isthmus_mpi_table {
   size_t struct_bytes;
   uint32_t magic;
-  isthmus_mpi_comm comm;      // the user's communicator
-  const char* library;        // first line of MPI_Get_library_version
-  int thread_level;           // 0 single, 1 funneled, 2 serialized, 3 multiple (MPI_Query_thread)
-  int can_large_counts;       // 1 when MPI 4's _c functions are used; else counts above INT_MAX are split
+  isthmus_mpi_comm comm;  // the user's communicator
+  const char* library;    // first line of MPI_Get_library_version
+  int thread_level;       // 0 single, 1 funneled, 2 serialized, 3 multiple (MPI_Query_thread)
+  int can_large_counts;   // 1 when MPI 4's _c functions are used; else counts above INT_MAX are split
 
   int (*is_main_thread)(int* flag);
   int (*error_string)(int code, char* text, size_t capacity);
