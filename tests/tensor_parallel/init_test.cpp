@@ -1,0 +1,119 @@
+// What init refuses, and that a foreign engine is called as the contract says.
+#include <gtest/gtest.h>
+#include <isthmus/tensor_parallel.h>
+
+#include <string>
+#include <vector>
+
+namespace {
+
+std::string last_error() {
+  isthmus_error_info info;
+  isthmus_last_error(&info);
+  return info.message;
+}
+
+TEST(tensor_parallel_init, refuses_devices_of_several_platforms) {
+  const isthmus_device devices[] = {{ISTHMUS_PLATFORM_HOST, 0}, {ISTHMUS_PLATFORM_CUDA, 0}};
+  EXPECT_EQ(isthmus_tensor_parallel_init(2, devices, nullptr, nullptr), nullptr);
+  EXPECT_NE(last_error().find("devices[1] of cuda"), std::string::npos) << last_error();
+}
+
+TEST(tensor_parallel_init, refuses_bad_arguments) {
+  const std::vector<isthmus_device> devices(17, isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
+  EXPECT_EQ(isthmus_tensor_parallel_init(0, devices.data(), nullptr, nullptr), nullptr);
+  EXPECT_EQ(isthmus_tensor_parallel_init(17, devices.data(), nullptr, nullptr), nullptr);
+  EXPECT_NE(last_error().find("17"), std::string::npos);
+  EXPECT_EQ(isthmus_tensor_parallel_init(2, nullptr, nullptr, nullptr), nullptr);
+  const isthmus_device wild{static_cast<isthmus_platform>(77), 0};
+  EXPECT_EQ(isthmus_tensor_parallel_init(1, &wild, nullptr, nullptr), nullptr);
+  isthmus_tensor_parallel_options options{};
+  EXPECT_EQ(isthmus_tensor_parallel_init(2, devices.data(), nullptr, &options), nullptr);
+  EXPECT_NE(last_error().find("struct_bytes"), std::string::npos);
+  options.struct_bytes = sizeof options;
+  options.timeout_s = -1;
+  EXPECT_EQ(isthmus_tensor_parallel_init(2, devices.data(), nullptr, &options), nullptr);
+  isthmus_tensor_parallel_free(nullptr);
+}
+
+TEST(tensor_parallel_init, says_what_a_platform_lacks) {
+  const isthmus_device device{ISTHMUS_PLATFORM_LEVEL_ZERO, 0};
+  EXPECT_EQ(isthmus_tensor_parallel_init(1, &device, nullptr, nullptr), nullptr);
+  EXPECT_NE(last_error().find("level_zero"), std::string::npos) << last_error();
+}
+
+// An engine of the test's own: what it was asked last.
+struct asked {
+  std::uint64_t count = 0;
+  isthmus_shots shots = ISTHMUS_ONE_SHOT;
+  bool bfloat16_wire = false;
+  int open = 0, closed = 0;
+  bool answer = true;
+} recorded;
+
+void* open_engine(int n, const isthmus_device*, const isthmus_stream*, double, char* reason, std::size_t bytes) {
+  if (n == 13) {
+    std::snprintf(reason, bytes, "unlucky");
+    return nullptr;
+  }
+  ++recorded.open;
+  return &recorded;
+}
+bool record(void*, void* const*, std::uint64_t count, isthmus_datatype, std::uint64_t, isthmus_shots shots, bool wire) {
+  recorded.count = count;
+  recorded.shots = shots;
+  recorded.bfloat16_wire = wire;
+  return recorded.answer;
+}
+void close_engine(void*) { ++recorded.closed; }
+
+const isthmus_tensor_parallel_engine engine = {sizeof engine, ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI, 1u << ISTHMUS_PLATFORM_CUDA,
+                                               "test", open_engine, record, close_engine};
+
+isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE) {
+  const std::vector<isthmus_device> devices(static_cast<std::size_t>(n), isthmus_device{ISTHMUS_PLATFORM_CUDA, 0});
+  isthmus_tensor_parallel_options options{};
+  options.struct_bytes = sizeof options;
+  options.engine = &engine;
+  options.wire = wire;
+  return isthmus_tensor_parallel_init(n, devices.data(), nullptr, &options);
+}
+
+TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
+  float data[4];
+  void* pointers[4] = {data, data, data, data};
+  const auto ask = [&](isthmus_tensor_parallel handle, std::uint64_t count, isthmus_datatype type = ISTHMUS_FLOAT32) {
+    EXPECT_TRUE(isthmus_tensor_parallel_allreduce(handle, pointers, count, type, ISTHMUS_ALL_ACTIVE)) << last_error();
+    EXPECT_EQ(recorded.count, count);
+    return recorded;
+  };
+  const auto two = make(2), four = make(4), exact = make(4, ISTHMUS_WIRE_EXACT);
+  EXPECT_FALSE(ask(two, 32767).bfloat16_wire);
+  EXPECT_TRUE(ask(two, 32768).bfloat16_wire);
+  EXPECT_FALSE(ask(four, 32768).bfloat16_wire);
+  EXPECT_TRUE(ask(four, 1 << 20).bfloat16_wire);
+  EXPECT_FALSE(ask(exact, 1 << 20).bfloat16_wire);
+  EXPECT_FALSE(ask(two, 1 << 20, ISTHMUS_FLOAT16).bfloat16_wire);
+  EXPECT_EQ(ask(exact, 1024).shots, ISTHMUS_ONE_SHOT);
+  EXPECT_EQ(ask(exact, 768 * 1024 / 4 - 1).shots, ISTHMUS_ONE_SHOT);
+  EXPECT_EQ(ask(exact, 768 * 1024 / 4).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(ask(four, 768 * 1024 / 4).shots, ISTHMUS_ONE_SHOT) << "half the bytes travel";
+  EXPECT_EQ(ask(exact, std::uint64_t(1) << 34).shots, ISTHMUS_TWO_SHOT);
+  for (const auto handle : {two, four, exact}) isthmus_tensor_parallel_free(handle);
+  EXPECT_EQ(recorded.open, recorded.closed);
+}
+
+TEST(tensor_parallel_engine, its_refusals_come_through) {
+  EXPECT_EQ(make(13), nullptr);
+  EXPECT_NE(last_error().find("unlucky"), std::string::npos);
+  float data[2];
+  void* pointers[2] = {data, data};
+  const auto handle = make(2);
+  recorded.answer = false;
+  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_FLOAT32, 3));
+  recorded.answer = true;
+  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_INT32, 3)) << "devices sum floats only";
+  isthmus_tensor_parallel_free(handle);
+}
+
+}  // namespace
