@@ -287,10 +287,11 @@ double bus_factor(const bench_case& what, int size) {
 
 nlohmann::json record(const bench_case& what, int size, const measured& result, int provider, bool graph) {
   const samples& times = graph ? result.graph[provider] : result.host[provider];
+  const std::uint64_t bytes = what.collective == ISTHMUS_BARRIER ? 0 : what.bytes;
   nlohmann::json line = {{"collective", what.name},
                          {"dtype", "float32"},
                          {"op", "sum"},
-                         {"bytes", what.bytes},
+                         {"bytes", bytes},
                          {"ranks", size},
                          {"provider", provider == 0 ? "nccl" : "isthmus"},
                          {"mode", graph ? "graph" : "host"},
@@ -299,11 +300,9 @@ nlohmann::json record(const bench_case& what, int size, const measured& result, 
   if (provider == 1) line["backend"] = "nccl";
   // How far a second series of the same NCCL calls lies off the first: no smaller difference means anything.
   if (provider == 0 && graph) line["repeat_us"] = result.graph[2].json();
-  if (graph && what.collective != ISTHMUS_BARRIER) {
-    const double bandwidth = static_cast<double>(what.bytes) / times.median() / 1e3;
-    line["algbw_gbs"] = bandwidth;
-    line["busbw_gbs"] = bandwidth * bus_factor(what, size);
-  }
+  const double bandwidth = static_cast<double>(bytes) / times.median() / 1e3;
+  line["algbw_gbs"] = bandwidth;
+  line["busbw_gbs"] = bandwidth * bus_factor(what, size);
   if (!graph && provider == 1) line["host_overhead_us"] = result.host_difference.median();
   return line;
 }
