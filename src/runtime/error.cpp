@@ -10,7 +10,8 @@ namespace {
 // __FILE__ carries the build machine's folders; a reader wants the path inside the project.
 std::string project_path(std::string_view location) {
   const auto cut = location.rfind("/src/");
-  return std::string(cut == std::string_view::npos ? location : location.substr(cut + 1));
+  if (cut != std::string_view::npos) location.remove_prefix(cut + 1);
+  return std::string(location);
 }
 
 }  // namespace
