@@ -8,4 +8,6 @@ void copy_streaming(void* destination, const void* source, std::size_t bytes) no
   std::memcpy(destination, source, bytes);
 }
 
+void streaming_fence() noexcept {}
+
 }  // namespace isthmus::host

@@ -27,7 +27,8 @@ void copy_streaming(void* destination, const void* source, std::size_t bytes) no
     _mm_stream_si128(reinterpret_cast<__m128i*>(to) + 3, d);
   }
   std::memcpy(to, from, bytes);
-  _mm_sfence();
 }
+
+void streaming_fence() noexcept { _mm_sfence(); }
 
 }  // namespace isthmus::host

@@ -31,8 +31,8 @@ buffer locate(const team& team, const void* pointer, std::uint64_t bytes) {
 
 class direct {
  public:
-  direct(team& team, workspace& work, const shape& s)
-      : m_team(team), m_work(work), m_shape(s), m_streaming(streams(team, s)) {}
+  direct(team& team, workspace& work, const shape& s, store shared)
+      : m_team(team), m_work(work), m_shape(s), m_shared(shared), m_results(store_for_results(team, s)) {}
 
   bool run(bool updates_in_place) {
     m_ticket = m_team.take_tickets(1);
@@ -40,6 +40,7 @@ class direct {
     // every rank sees the same places, so all decide alike
     const bool reachable = all_reach_what_they_need();
     if (reachable) move();
+    streaming_fence();
     m_team.complete(m_ticket);
     // until then a peer may read or write this rank's buffers
     if (reachable) m_team.wait_until_all_complete(m_ticket);
@@ -116,7 +117,7 @@ class direct {
   void push() {
     const int me = m_team.rank();
     copy(recv_of(m_shape.sink) + m_shape.recv_offset(me), m_shape.send,
-         m_shape.block_elements(me) * m_shape.element_bytes, m_streaming);
+         m_shape.block_elements(me) * m_shape.element_bytes, m_shared);
   }
 
   void pull() {
@@ -126,7 +127,7 @@ class direct {
       const std::uint64_t bytes = m_shape.block_elements(peer) * m_shape.element_bytes;
       if (m_shape.contributes(peer) && bytes > 0)
         copy(m_shape.recv + m_shape.recv_offset(peer), send_of(peer) + m_shape.send_offset(me), bytes,
-             m_streaming);
+             m_results);
     }
   }
 
@@ -156,22 +157,22 @@ class direct {
         m_work.sources[static_cast<std::size_t>(r)] = send_of(r) + at * bytes;
       m_shape.reduce(result, m_work.sources.data(), m_team.size(), length);
       for (std::byte* destination : m_work.destinations)
-        copy(destination + at * bytes, result, length * bytes, m_streaming);
+        copy(destination + at * bytes, result, length * bytes, m_shared);
     }
   }
 
   team& m_team;
   workspace& m_work;
   const shape& m_shape;
-  bool m_streaming;
+  store m_shared, m_results;
   std::uint64_t m_ticket = 0;
   buffer m_send, m_recv;
 };
 
 }  // namespace
 
-bool run_direct(team& team, workspace& work, const shape& s, bool updates_in_place) {
-  return direct(team, work, s).run(updates_in_place);
+bool run_direct(team& team, workspace& work, const shape& s, store shared, bool updates_in_place) {
+  return direct(team, work, s, shared).run(updates_in_place);
 }
 
 }  // namespace isthmus::host

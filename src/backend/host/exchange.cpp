@@ -7,14 +7,6 @@
 
 namespace isthmus::host {
 
-void copy(void* destination, const void* source, std::uint64_t bytes, bool streaming) {
-  if (destination == source || bytes == 0) return;  // in place, or nothing
-  if (streaming)
-    copy_streaming(destination, source, bytes);
-  else
-    std::memcpy(destination, source, bytes);
-}
-
 namespace {
 
 void write_packet(packet_line* lines, const std::byte* from, std::uint64_t bytes, std::uint64_t ticket) {
@@ -78,7 +70,8 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t tic
       read_packet(team, peer, team.packets(peer, ticket) + skip, s.recv + s.recv_offset(peer),
                   s.block_elements(peer) * s.element_bytes, ticket);
     });
-    if (s.contributes(me)) copy(s.recv + s.recv_offset(me), own, s.block_elements(me) * s.element_bytes, false);
+    if (s.contributes(me))
+      copy(s.recv + s.recv_offset(me), own, s.block_elements(me) * s.element_bytes, store::cached);
     return;
   }
   const std::uint64_t bytes = s.count * s.element_bytes;
@@ -117,26 +110,28 @@ std::uint64_t chunk_elements(const chunks& c, std::uint64_t k, std::uint64_t blo
   return begin >= block_elements ? 0 : std::min(c.elements, block_elements - begin);
 }
 
-void stage_chunk(team& team, const shape& s, const chunks& c, std::uint64_t k, std::uint64_t ticket) {
+void stage_chunk(team& team, const shape& s, const chunks& c, std::uint64_t k, std::uint64_t ticket,
+                 store shared) {
   const int me = team.rank();
   team.reserve(ticket);
   std::byte* to = team.data(me, ticket);
   const std::byte* from = s.send + k * c.elements * s.element_bytes;
   const std::uint64_t bytes = chunk_elements(c, k, s.block_elements(me)) * s.element_bytes;
   if (!s.per_destination) {
-    copy(to, from, bytes, false);
+    copy(to, from, bytes, shared);
   } else {
     for (int i = 1; i < team.size(); ++i) {
       const int peer = (me + i) % team.size();
       if (s.takes(peer))
-        copy(to + static_cast<std::uint64_t>(peer) * c.stride, from + s.send_offset(peer), bytes, false);
+        copy(to + static_cast<std::uint64_t>(peer) * c.stride, from + s.send_offset(peer), bytes, shared);
     }
   }
+  if (shared == store::streaming) streaming_fence();
   team.slot(me, ticket).staged.store(ticket + 1, std::memory_order_release);
 }
 
 void take_chunk(team& team, workspace& work, const shape& s, const chunks& c, std::uint64_t k,
-                std::uint64_t ticket, bool streaming) {
+                std::uint64_t ticket, store results) {
   const int me = team.rank();
   const std::uint64_t begin = k * c.elements * s.element_bytes;
   const std::uint64_t skip = s.per_destination ? static_cast<std::uint64_t>(me) * c.stride : 0;
@@ -144,11 +139,11 @@ void take_chunk(team& team, workspace& work, const shape& s, const chunks& c, st
   if (s.reduce == nullptr) {
     if (s.contributes(me))
       copy(s.recv + s.recv_offset(me) + begin, own,
-           chunk_elements(c, k, s.block_elements(me)) * s.element_bytes, streaming);
+           chunk_elements(c, k, s.block_elements(me)) * s.element_bytes, results);
     for_other_contributors(team, s, [&](int peer) {
       const std::uint64_t bytes = chunk_elements(c, k, s.block_elements(peer)) * s.element_bytes;
       team.wait_for(peer, team.slot(peer, ticket).staged, ticket);
-      copy(s.recv + s.recv_offset(peer) + begin, team.data(peer, ticket) + skip, bytes, streaming);
+      copy(s.recv + s.recv_offset(peer) + begin, team.data(peer, ticket) + skip, bytes, results);
     });
     return;
   }
@@ -184,19 +179,20 @@ void run_barrier(team& team) {
   team.complete(ticket);
 }
 
-void run_one_shot(team& team, workspace& work, const shape& s) {
+void run_one_shot(team& team, workspace& work, const shape& s, store shared) {
   const chunks c = divide(team, s);
   const std::uint64_t first = team.take_tickets(c.number);
   const bool stages = s.contributes(team.rank()) && team.size() > 1;
   const bool takes = s.takes(team.rank());
-  const bool streaming = streams(team, s);
-  if (stages) stage_chunk(team, s, c, 0, first);
+  const store results = store_for_results(team, s);
+  if (stages) stage_chunk(team, s, c, 0, first, shared);
   for (std::uint64_t k = 0; k < c.number; ++k) {
     // the next chunk is staged before this one is taken, so that peers seldom wait
-    if (stages && k + 1 < c.number) stage_chunk(team, s, c, k + 1, first + k + 1);
-    if (takes) take_chunk(team, work, s, c, k, first + k, streaming);
+    if (stages && k + 1 < c.number) stage_chunk(team, s, c, k + 1, first + k + 1, shared);
+    if (takes) take_chunk(team, work, s, c, k, first + k, results);
     team.complete(first + k);
   }
+  if (results == store::streaming) streaming_fence();
 }
 
 }  // namespace isthmus::host

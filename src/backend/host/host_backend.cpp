@@ -17,17 +17,29 @@
 namespace isthmus::host {
 namespace {
 
-enum class algorithm { automatic, packet, one_shot, two_shot, direct, channel };
+enum class algorithm { packet, one_shot, two_shot, direct, channel };
 
-// In the order of `algorithm`, without automatic.
-constexpr const char* algorithm_names[] = {"packet", "one_shot", "two_shot", "direct", "channel", nullptr};
+struct choice {
+  algorithm what;
+  store shared;
+};
 
-std::optional<algorithm> find_algorithm(const char* name) {
-  if (name == nullptr || *name == '\0') return algorithm::automatic;
-  for (int i = 0; algorithm_names[i] != nullptr; ++i)
-    if (std::string_view(algorithm_names[i]) == name) return static_cast<algorithm>(i + 1);
+// In the order of choices.
+constexpr const char* algorithm_names[] = {"packet",          "one_shot",          "one_shot_streamed",
+                                           "two_shot",        "two_shot_streamed", "direct",
+                                           "direct_streamed", "channel",           nullptr};
+constexpr choice choices[] = {{algorithm::packet, store::cached},      {algorithm::one_shot, store::cached},
+                              {algorithm::one_shot, store::streaming}, {algorithm::two_shot, store::cached},
+                              {algorithm::two_shot, store::streaming}, {algorithm::direct, store::cached},
+                              {algorithm::direct, store::streaming},   {algorithm::channel, store::cached}};
+
+std::optional<choice> find_algorithm(const char* name) {
+  for (std::size_t i = 0; algorithm_names[i] != nullptr; ++i)
+    if (std::string_view(algorithm_names[i]) == name) return choices[i];
   return std::nullopt;
 }
+
+bool is_named(const char* name) { return name != nullptr && *name != '\0'; }
 
 bool is_message(isthmus_collective collective) {
   return collective == ISTHMUS_SEND || collective == ISTHMUS_RECV;
@@ -51,10 +63,10 @@ class state {
   }
 
   const char* why_not(const isthmus_operation& operation, const char* name) const {
+    if (!is_named(name)) return nullptr;
     const auto chosen = find_algorithm(name);
     if (!chosen) return "the host backend has no algorithm of that name";
-    switch (*chosen) {
-      case algorithm::automatic: return nullptr;
+    switch (chosen->what) {
       case algorithm::packet: return why_not_packet(operation);
       case algorithm::one_shot:
       case algorithm::direct:
@@ -118,24 +130,26 @@ class state {
     if (s.count == 0) return;  // equal on all ranks
     const bool updates_in_place =
         operation.collective == ISTHMUS_ALLTOALL && operation.send_buf == operation.recv_buf;
-    switch (find_algorithm(name).value_or(algorithm::automatic)) {
+    // without a name: nothing staged where that can be, else what always works
+    constexpr choice otherwise{algorithm::direct, store::streaming};
+    const choice chosen = is_named(name) ? find_algorithm(name).value_or(otherwise) : otherwise;
+    switch (chosen.what) {
       case algorithm::packet: return run_packet(m_team, m_work, s);
-      case algorithm::one_shot: return run_one_shot(m_team, m_work, s);
-      case algorithm::two_shot: return run_two_shot(m_team, m_work, s);
-      case algorithm::automatic:
+      case algorithm::one_shot: return run_one_shot(m_team, m_work, s, chosen.shared);
+      case algorithm::two_shot: return run_two_shot(m_team, m_work, s, chosen.shared);
       case algorithm::direct:
       case algorithm::channel:  // never for these collectives: see why_not
         break;
     }
-    if (run_direct(m_team, m_work, s, updates_in_place)) return;
-    if (name != nullptr && *name != '\0')
+    if (run_direct(m_team, m_work, s, chosen.shared, updates_in_place)) return;
+    if (is_named(name))
       m_team.context().log(m_team.context().runtime, 1,
-                           "host:direct: some buffer of %s is not in the symmetric heap; it is staged",
+                           "host:%s: some buffer of %s is not in the symmetric heap; it is staged", name,
                            isthmus_collective_name(operation.collective));
     if (can_two_shot(operation.collective))
-      run_two_shot(m_team, m_work, s);
+      run_two_shot(m_team, m_work, s, chosen.shared);
     else
-      run_one_shot(m_team, m_work, s);
+      run_one_shot(m_team, m_work, s, chosen.shared);
   }
 
   team m_team;

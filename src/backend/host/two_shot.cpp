@@ -30,13 +30,14 @@ class partition {
 
 class two_shot {
  public:
-  two_shot(team& team, workspace& work, const shape& s)
+  two_shot(team& team, workspace& work, const shape& s, store shared)
       : m_team(team),
         m_work(work),
         m_shape(s),
         m_partition(team, s),
         m_takes(s.takes(team.rank())),
-        m_streaming(streams(team, s)) {}
+        m_shared(shared),
+        m_results(store_for_results(team, s)) {}
 
   void run() {
     const std::uint64_t chunks = m_partition.chunks();
@@ -49,6 +50,7 @@ class two_shot {
       if (k > 0) gather(k - 1);
     }
     gather(chunks - 1);
+    if (m_results == store::streaming) streaming_fence();
   }
 
  private:
@@ -61,9 +63,9 @@ class two_shot {
     const std::byte* from = m_shape.send + m_partition.begin(k) * bytes;
     const std::uint64_t own_begin = m_partition.slice_begin(k, me) * bytes;
     const std::uint64_t own_end = m_partition.slice_begin(k, me + 1) * bytes;
-    copy(to, from, own_begin, false);
-    copy(to + own_end, from + own_end, m_partition.length(k) * bytes - own_end, false);
-    m_team.slot(me, ticket).staged.store(ticket + 1, std::memory_order_release);
+    copy(to, from, own_begin, m_shared);
+    copy(to + own_end, from + own_end, m_partition.length(k) * bytes - own_end, m_shared);
+    publish(m_team.slot(me, ticket).staged, ticket);
   }
 
   void reduce(std::uint64_t k) {
@@ -78,16 +80,19 @@ class two_shot {
     std::byte* result = m_team.result(me, ticket);
     // block by block, so that the copy into the user's buffer reads the first-level cache
     const std::uint64_t block = page_bytes / bytes;
+    alignas(line_bytes) std::byte reduced[page_bytes];
     for (std::uint64_t at = begin; at < end; at += block) {
       const std::uint64_t length = std::min(block, end - at);
       for (int r = 0; r < m_team.size(); ++r)
         m_work.sources[static_cast<std::size_t>(r)] =
             r == me ? m_shape.send + (chunk + at) * bytes : m_team.data(r, ticket) + at * bytes;
-      std::byte* out = result + (at - begin) * bytes;
+      std::byte* shared = result + (at - begin) * bytes;
+      std::byte* out = m_shared == store::cached ? shared : reduced;
       m_shape.reduce(out, m_work.sources.data(), m_team.size(), length);
-      if (m_takes) copy(m_shape.recv + (chunk + at) * bytes, out, length * bytes, m_streaming);
+      copy(shared, out, length * bytes, m_shared);
+      if (m_takes) copy(m_shape.recv + (chunk + at) * bytes, out, length * bytes, m_results);
     }
-    m_team.slot(me, ticket).reduced.store(ticket + 1, std::memory_order_release);
+    publish(m_team.slot(me, ticket).reduced, ticket);
   }
 
   void gather(std::uint64_t k) {
@@ -97,21 +102,29 @@ class two_shot {
       const std::uint64_t begin = m_partition.slice_begin(k, peer), end = m_partition.slice_begin(k, peer + 1);
       m_team.wait_for(peer, m_team.slot(peer, ticket).reduced, ticket);
       copy(m_shape.recv + (m_partition.begin(k) + begin) * bytes, m_team.result(peer, ticket),
-           (end - begin) * bytes, m_streaming);
+           (end - begin) * bytes, m_results);
     }
     m_team.complete(ticket);
+  }
+
+  void publish(flag& ready, std::uint64_t ticket) const {
+    if (m_shared == store::streaming) streaming_fence();
+    ready.store(ticket + 1, std::memory_order_release);
   }
 
   team& m_team;
   workspace& m_work;
   const shape& m_shape;
   partition m_partition;
-  bool m_takes, m_streaming;
+  bool m_takes;
+  store m_shared, m_results;
   std::uint64_t m_first = 0;
 };
 
 }  // namespace
 
-void run_two_shot(team& team, workspace& work, const shape& s) { two_shot(team, work, s).run(); }
+void run_two_shot(team& team, workspace& work, const shape& s, store shared) {
+  two_shot(team, work, s, shared).run();
+}
 
 }  // namespace isthmus::host

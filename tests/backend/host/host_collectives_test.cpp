@@ -18,7 +18,9 @@ constexpr isthmus_collective collectives[] = {ISTHMUS_BROADCAST,      ISTHMUS_RE
                                               ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER, ISTHMUS_GATHER,
                                               ISTHMUS_SCATTER,        ISTHMUS_ALLTOALL,  ISTHMUS_ALLGATHERV,
                                               ISTHMUS_GATHERV,        ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV};
-constexpr const char* algorithms[] = {nullptr, "packet", "one_shot", "two_shot", "direct"};
+constexpr const char* algorithms[] = {
+    nullptr,  "packet",         "one_shot", "one_shot_streamed", "two_shot", "two_shot_streamed",
+    "direct", "direct_streamed"};
 
 struct crew {
   int ranks, processes;
@@ -63,27 +65,28 @@ TEST_P(host_collectives, are_right_for_every_algorithm_and_memory) {
 }
 
 TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
-  EXPECT_EQ(run_backend(make_setting(),
-                        [](rank& self) {
-                          std::uint64_t seed = 77;
-                          for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
-                            for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op)
-                              for (const auto collective :
-                                   {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_REDUCE_SCATTER})
-                                for (const char* algorithm : {"packet", "one_shot", "two_shot", "direct"})
-                                  for (const std::uint64_t count : {5, 3001}) {
-                                    play p;
-                                    p.collective = collective;
-                                    p.datatype = static_cast<isthmus_datatype>(datatype);
-                                    p.op = static_cast<isthmus_reduction_op>(op);
-                                    p.algorithm = algorithm;
-                                    p.count = count;
-                                    p.where = seed % 2 == 0 ? memory::heap : memory::separate;
-                                    p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
-                                    p.seed = ++seed;
-                                    perform(self, p);
-                                  }
-                        }),
+  EXPECT_EQ(run_backend(
+                make_setting(),
+                [](rank& self) {
+                  std::uint64_t seed = 77;
+                  for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
+                    for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op)
+                      for (const auto collective : {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_REDUCE_SCATTER})
+                        for (const char* algorithm : {"packet", "one_shot", "one_shot_streamed", "two_shot",
+                                                      "two_shot_streamed", "direct", "direct_streamed"})
+                          for (const std::uint64_t count : {5, 3001}) {
+                            play p;
+                            p.collective = collective;
+                            p.datatype = static_cast<isthmus_datatype>(datatype);
+                            p.op = static_cast<isthmus_reduction_op>(op);
+                            p.algorithm = algorithm;
+                            p.count = count;
+                            p.where = seed % 2 == 0 ? memory::heap : memory::separate;
+                            p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                            p.seed = ++seed;
+                            perform(self, p);
+                          }
+                }),
             complaints{});
 }
 
@@ -259,7 +262,8 @@ TEST(host_backend, names_its_algorithms_and_says_why_not) {
                     operation.collective = ISTHMUS_ALLREDUCE;
                     operation.datatype = ISTHMUS_FLOAT64;
                     operation.count = 1;
-                    for (const char* name : {"packet", "one_shot", "two_shot", "direct"})
+                    for (const char* name : {"packet", "one_shot", "one_shot_streamed", "two_shot",
+                                             "two_shot_streamed", "direct", "direct_streamed"})
                       check(self.why_not(operation, name) == nullptr, std::string("allreduce by ") + name);
                     check(self.why_not(operation, "channel") != nullptr, "allreduce by channel");
                     check(self.why_not(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
