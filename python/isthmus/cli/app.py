@@ -10,8 +10,15 @@ import typer
 from .. import __version__
 from ..errors import Error
 from ..layout import MissingError
+from ..table import Status
 from . import bench, demo, explain, info, run, tune
 from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
+
+_EXIT_CODES = {
+    Status.invalid_argument: BAD_ARGUMENT,
+    Status.config: BAD_ARGUMENT,
+    Status.unsupported: NOT_AVAILABLE,
+}
 
 app = typer.Typer(
     name="isthmus",
@@ -57,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     except MissingError as missing:
         return _fail(str(missing), NOT_AVAILABLE)
     except Error as failure:
-        return _fail(str(failure), FAILED)
+        return _fail(str(failure), _EXIT_CODES.get(failure.code, FAILED))
     except ValueError as failure:
         return _fail(str(failure), BAD_ARGUMENT)
     except KeyboardInterrupt:

@@ -57,6 +57,8 @@ def bench(
         draw(report.records, plot, f"{collective}, {dtype}, {ranks} ranks, {report.machine.cpu}")
     if json_file != "-":
         out.print(table_of(outcome.records))
+        for line in reasons_of(outcome.records):
+            out.print(line, markup=False)
         for name, reason in outcome.skipped.items():
             note(f"{name} was left out: {reason}")
     wrong = sum(record.wrong or 0 for record in report.records)
@@ -74,28 +76,27 @@ def _providers(ranks: int, backend: str, heap: bool, peers: list[str]) -> list[P
 
 
 def table_of(records: list[Record]) -> Table:
-    """One row for each size: medians of all paths, Isthmus' bandwidth, ratio to the best peer, and why."""
+    """One row for each size: medians of all paths, then Isthmus' bandwidth, ratio to the best peer, backend."""
     paths = list(dict.fromkeys(path_name(record) for record in records))
+    own_paths = list(dict.fromkeys(path_name(record) for record in records if record.provider == "isthmus"))
     best = best_peers(records)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("bytes", justify="right")
+    table.add_column("\nbytes", justify="right")
     for path in paths:
-        table.add_column(f"{path}\nmedian us", justify="right")
-    own_paths = [path for path in paths if path.startswith("isthmus")]
+        table.add_column(f"{path}\nus", justify="right")
     for path in own_paths:
-        table.add_column(f"{path}\nGB/s (bus)", justify="right")
+        table.add_column(f"{path}\nbus GB/s", justify="right")
         if best:
-            table.add_column(f"{path}\nover best peer", justify="right")
-    table.add_column("backend")
-    table.add_column("why")
+            table.add_column(f"{path}\nvs best peer", justify="right")
+    table.add_column("\nbackend")
     for size in dict.fromkeys(record.bytes for record in records):
         row = {path_name(record): record for record in records if record.bytes == size}
         cells = [format_size(size)]
         cells += [format_us(row[path].time_us.median) if path in row else "" for path in paths]
         for path in own_paths:
             cells += _own_cells(row.get(path), best)
-        own = next((row[path] for path in own_paths if path in row), None)
-        table.add_row(*cells, own.backend if own else "", own.reason if own else "")
+        backends = dict.fromkeys(row[path].backend for path in own_paths if path in row)
+        table.add_row(*cells, ", ".join(backends))
     return table
 
 
@@ -109,3 +110,15 @@ def _own_cells(record: Record | None, best: dict) -> list[str]:
         style = "green" if ratio and ratio >= 1 else "red"
         cells.append(f"[{style}]{ratio:.2f}x[/]" if ratio else "")
     return cells
+
+
+def reasons_of(records: list[Record]) -> list[str]:
+    """Why each backend was taken: one line for each backend and rule, with the sizes it took."""
+    sizes: dict[tuple[str, str], list[int]] = {}
+    for record in records:
+        if record.backend and record.reason:
+            sizes.setdefault((record.backend, record.reason), []).append(record.bytes)
+    return [
+        f"{backend}, {format_size(min(taken))} to {format_size(max(taken))}: {reason}"
+        for (backend, reason), taken in sizes.items()
+    ]

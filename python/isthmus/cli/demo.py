@@ -1,5 +1,231 @@
-"""`isthmus demo`"""
+"""`isthmus demo`, what `make run` calls: the SYCL job on every collective, its table, file and picture."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from .. import launch, layout
+from ..records import Record, Report
+from ..sizes import format_size, format_us
+from .console import FAILED, CommandError, note, out, print_json, progress
+from .measure import measured_variables, stream_lines, telling
+from .plot import draw_all
+
+USM, BUFFER, HOST = ("isthmus", "sycl_usm"), ("isthmus", "sycl_buffer"), ("isthmus", "host")
+LISTING1 = ("listing1", "sycl_buffer")
 
 
-def demo() -> None:
-    """Main job."""
+def demo(
+    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks; more than cores works.")] = 4,
+    sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = "128:128M",
+    collectives: Annotated[str, typer.Option(help="List of collectives; empty: all.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Few sizes up to 1 MiB, few samples.")] = False,
+    folder: Annotated[Path, typer.Option("--out", help="Folder of results.json and results.png.")] = Path(
+        "out/run"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report instead of the tables.")] = False,
+) -> None:
+    """Runs a SYCL program of several ranks: every collective on USM and buffers, verified and timed.
+
+    Beside Isthmus the same job measures the paper's Listing 1 (plain MPI through a host_accessor) and
+    plain MPI on host pointers.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "results.json"
+    file.unlink(missing_ok=True)
+    launcher = launch.launcher("mpich")
+    command = [*launcher.command(ranks), str(layout.program("sycl_collectives"))]
+    command += ["--progress", "json", "--out", str(file)]
+    command += ["--quick"] if quick else ["--sizes", sizes]
+    command += ["--collectives", collectives] if collectives else []
+    _run(command, launch.environment(launcher) | measured_variables(), show=not as_json)
+    report = Report.load(file)
+    picture = folder / "results.png"
+    draw_all(report.records, picture, f"Isthmus: {ranks} ranks on SYCL, {report.machine.cpu}")
+    if as_json:
+        print_json(json.loads(report.to_json()))
+    else:
+        out.print()
+        for sentence in summary(report.records):
+            out.print(sentence, markup=False, soft_wrap=True)
+        out.print(f"\nRecords: {file}\nPicture: {picture}", markup=False)
+    wrong = sum(record.wrong or 0 for record in report.records)
+    if wrong:
+        raise CommandError(f"{wrong} elements are wrong", FAILED)
+
+
+def _run(command: list[str], environment: dict[str, str], *, show: bool) -> None:
+    """Runs the job and prints the table of each collective as soon as it is complete."""
+    waiting: list[Record] = []
+    with progress() as display, closing(stream_lines(command, environment)) as lines:
+        task = display.add_task("starting; the first run compiles the kernels", total=None)
+        while True:
+            try:
+                event = _event(next(lines))
+            except StopIteration as end:
+                code, said = end.value
+                break
+            if event["event"] == "start":
+                display.update(task, total=event["cells"])
+                note(_about(event))
+            elif event["event"] in ("cell", "skipped"):
+                where = f"{event['collective']} {format_size(event['bytes'])}"
+                display.update(task, completed=event["done"], description=where)
+            if event["event"] == "skipped":
+                note(f"{event['collective']} of {format_size(event['bytes'])} is skipped: {event['reason']}")
+            if event["event"] == "cell":
+                records = [Record.model_validate(record) for record in event["records"]]
+                if waiting and waiting[0].collective != event["collective"]:
+                    _show(waiting, show)
+                    waiting = []
+                waiting += records
+    if waiting:
+        _show(waiting, show)
+    if code not in (0, 2):  # 2: a result was wrong, which the report tells better
+        raise CommandError(f"the SYCL job failed with exit status {code}: {telling(said, code)}")
+
+
+def _event(line: str) -> dict[str, Any]:
+    """One line of the job; what is no event (a library's own words) is passed on as a note."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        event = None
+    if isinstance(event, dict) and "event" in event:
+        return event
+    note(line.rstrip())
+    return {"event": "words"}
+
+
+def _about(event: dict[str, Any]) -> str:
+    reason = event.get("sycl", {}).get("reason", "")
+    cores = len(os.sched_getaffinity(0))
+    return (
+        f"{event['ranks']} ranks on {event['device']} ({cores} cores); kernels by {event['kernels']}"
+        f"{'; calls: ' + reason if reason else ''}"
+    )
+
+
+def _show(records: list[Record], show: bool) -> None:
+    if show:
+        out.print(table_of(records))
+        for reason in dict.fromkeys(record.reason for record in records if record.provider == "isthmus"):
+            out.print(f"  {records[0].collective} went to {_backends(records)}: {reason}", markup=False)
+        out.print()
+
+
+def _backends(records: list[Record]) -> str:
+    return ", ".join(dict.fromkeys(record.backend for record in records if record.provider == "isthmus"))
+
+
+def table_of(records: list[Record]) -> Table:
+    """One collective: a row for each size, Isthmus on USM in full, the other paths by their medians."""
+    table = Table(
+        title=f"{records[0].collective}, float32, us (max over ranks)",
+        title_justify="left",
+        title_style="bold",
+        header_style="bold",
+        box=None,
+        pad_edge=False,
+    )
+    plain = next(
+        (record.provider for record in records if record.provider not in ("isthmus", "listing1")), "mpi"
+    )
+    headings = ("bytes", "USM min", "median", "max", "algbw GB/s", "busbw GB/s", "buffer", "C API", "Listing 1")
+    for heading in (*headings, plain, "vs Listing 1", "vs " + plain):
+        table.add_column(heading, justify="right")
+    table.add_column("verified")
+    for size in dict.fromkeys(record.bytes for record in records):
+        table.add_row(
+            *_row({record.path: record for record in records if record.bytes == size}, (plain, "host"))
+        )
+    return table
+
+
+def _row(paths: dict[tuple[str, str], Record], plain: tuple[str, str]) -> list[str]:
+    own = paths[USM]
+    time = own.time_us
+    wrong = sum(record.wrong or 0 for record in paths.values())
+
+    def median(path: tuple[str, str]) -> str:
+        return format_us(paths[path].time_us.median) if path in paths else ""
+
+    def ratio(path: tuple[str, str]) -> str:
+        if path not in paths or not time.median:
+            return ""
+        value = paths[path].time_us.median / time.median
+        return f"[{'green' if value >= 1 else 'red'}]{value:.2f}x[/]"
+
+    return [
+        format_size(own.bytes),
+        *(format_us(value) for value in (time.min, time.median, time.max)),
+        f"{own.algbw_gbs:.3f}",
+        f"{own.busbw_gbs:.3f}",
+        *(median(path) for path in (BUFFER, HOST, LISTING1, plain)),
+        ratio(LISTING1),
+        ratio(plain),
+        "[green]yes[/]" if wrong == 0 else f"[red]{wrong} wrong[/]",
+    ]
+
+
+def summary(records: list[Record]) -> list[str]:
+    """What the tables say, in plain sentences made from the figures alone."""
+    by_point: dict[tuple, dict[tuple[str, str], Record]] = {}
+    for record in records:
+        by_point.setdefault(record.point, {})[record.path] = record
+    points = [point for point in by_point.values() if USM in point and LISTING1 in point and point[USM].bytes]
+    sentences = []
+    if points:
+        ratios = {id(point): point[LISTING1].time_us.median / point[USM].time_us.median for point in points}
+        faster = [point for point in points if ratios[id(point)] >= 1]
+        sentences.append(
+            f"Isthmus on USM is faster than Listing 1 at {len(faster)} of {len(points)} points, "
+            f"{statistics.median(ratios.values()):.2f}x in the median."
+        )
+        large = [point for point in points if point[USM].bytes >= 1 << 20]
+        if large:
+            middle = statistics.median(ratios[id(point)] for point in large)
+            worst = min(large, key=lambda point: ratios[id(point)])
+            sentences[-1] += (
+                f" From 1 MiB up it is {middle:.2f}x in the median and {ratios[id(worst)]:.2f}x at worst "
+                f"({worst[USM].collective}, {format_size(worst[USM].bytes)})."
+            )
+        slower = sorted({point[USM].collective for point in points if ratios[id(point)] < 1})
+        if slower:
+            sentences.append(f"It is slower than Listing 1 at some sizes of: {', '.join(slower)}.")
+        sentences += _largest_allreduce(points)
+    sentences.append(_selected(records))
+    checked = sum(record.wrong is not None for record in records)
+    wrong = sum(record.wrong or 0 for record in records)
+    sentences.append(f"{checked} of {len(records)} measurements were verified; {wrong} elements are wrong.")
+    return sentences
+
+
+def _largest_allreduce(points: list[dict[tuple[str, str], Record]]) -> list[str]:
+    found = [point for point in points if point[USM].collective == "allreduce"]
+    if not found:
+        return []
+    point = max(found, key=lambda point: point[USM].bytes)
+    own, other = point[USM], point[LISTING1]
+    return [
+        f"An allreduce of {format_size(own.bytes)} takes {format_us(own.time_us.median)} us on USM and "
+        f"{format_us(other.time_us.median)} us by Listing 1."
+    ]
+
+
+def _selected(records: list[Record]) -> str:
+    counts: dict[tuple[str, str], int] = {}
+    for record in records:
+        if record.path == USM:
+            counts[record.backend, record.reason] = counts.get((record.backend, record.reason), 0) + 1
+    total = sum(counts.values())
+    told = [f"{backend} took {count} of {total} ({reason})" for (backend, reason), count in counts.items()]
+    return "Backends: " + "; ".join(told) + "."

@@ -7,13 +7,14 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from .. import launch, layout, machine
+from ..communicator import Communicator
 from ..records import Record, Report, merge_rounds, report_from
-from .console import CommandError, note, progress
+from .console import BAD_ARGUMENT, CommandError, note, progress
 
 # Exit statuses of the measurement programs (bench/peer_mpi.cpp says so).
 _CANNOT = 3
@@ -51,11 +52,17 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Provider:
-    """One thing to measure: how to start it, and the label of its records ("": its own)."""
+    """One thing to measure: how to start it, and which of its records to keep (None: all)."""
 
     name: str
     command: tuple[str, ...]
     variables: dict[str, str] = field(default_factory=dict)
+    arguments: Callable[[Sweep, Path], list[str]] = lambda sweep, file: [
+        *sweep.arguments(),
+        "--json",
+        str(file),
+    ]
+    keep: Callable[[Record], bool] = lambda record: True
 
 
 @dataclass
@@ -69,6 +76,7 @@ class Outcome:
 
 def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Provider:
     """Isthmus through the C API, as ranks that MPICH starts. `backend` forces one candidate."""
+    _check_backend(backend)
     launcher = launch.launcher("mpich")
     program = str(layout.program("isthmus_bench"))
     variables = {"ISTHMUS_BACKEND": backend} if backend else {}
@@ -79,15 +87,52 @@ def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Pr
     )
 
 
+def _check_backend(backend: str) -> None:
+    """Raises the core's own error for a name that it does not know, before anything is started."""
+    if not backend:
+        return
+    before = os.environ.get("ISTHMUS_BACKEND")
+    os.environ["ISTHMUS_BACKEND"] = backend
+    try:
+        Communicator.all(1)[0].close()
+    finally:
+        os.environ.pop("ISTHMUS_BACKEND")
+        if before is not None:
+            os.environ["ISTHMUS_BACKEND"] = before
+
+
 def peer_provider(name: str, ranks: int) -> Provider:
     """Plain MPI of a family, started by that family's own launcher; set up when absent."""
     if name == "mpich":
         return Provider(name, (*launch.launcher(name).command(ranks), str(layout.program("peer_mpi"))))
+    if name == "listing1":
+        return _listing1_provider(ranks)
     if name in launch.PEERS:
         launch.ensure_peer(name, note)
         program = launch.peer_folder(name) / "peer_mpi"
         return Provider(name, (*launch.launcher(name).command(ranks), str(program)))
     raise ValueError(f"peer {name!r} is unknown; allowed: mpich, {', '.join(launch.PEERS)}, listing1")
+
+
+def _listing1_provider(ranks: int) -> Provider:
+    """The paper's Listing 1 (plain MPI through a host_accessor) beside Isthmus on USM, in the SYCL job."""
+    launcher = launch.launcher("mpich")
+
+    def arguments(sweep: Sweep, file: Path) -> list[str]:
+        if sweep.dtype != "float32" or sweep.op != "sum":
+            raise CommandError(
+                "listing1 is measured with float32 and sum; leave it out of --peers", BAD_ARGUMENT
+            )
+        sizes = ",".join(str(size) for size in sweep.sizes)
+        return ["--collectives", sweep.collective, "--sizes", sizes, "--out", str(file)]
+
+    return Provider(
+        "listing1",
+        (*launcher.command(ranks), str(layout.program("sycl_collectives"))),
+        launch.variables(launcher),
+        arguments,
+        lambda record: record.provider == "listing1" or record.mode == "sycl_usm",
+    )
 
 
 def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int) -> Outcome:
@@ -108,7 +153,7 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int) -> Outcome
             display.update(task, description=f"round {index + 1} of {rounds}: {provider.name}")
             report = _run(provider, sweep, skipped, lambda: display.advance(task))
             if report is not None:
-                results.append(report.records)
+                results.append([record for record in report.records if provider.keep(record)])
                 versions |= report.versions
     return Outcome(merge_rounds(results), versions, skipped)
 
@@ -124,17 +169,23 @@ def _run(
 ) -> Report | None:
     with tempfile.TemporaryDirectory(prefix="isthmus-bench-") as folder:
         file = Path(folder) / "report.json"
-        command = [*provider.command, *sweep.arguments(), "--json", str(file)]
+        command = [*provider.command, *provider.arguments(sweep, file)]
         code, said = _watch(command, os.environ | measured_variables() | provider.variables, on_point)
         if code == 0:
             return Report.load(file)
-    reason = said[-1] if said else f"exit status {code}"
+    reason = telling(said, code)
     if code == _CANNOT:
         skipped[provider.name] = reason
         return None
     raise CommandError(
         f"{provider.name} failed with exit status {code}: {reason} (command: {shlex.join(command)})"
     )
+
+
+def telling(said: list[str], code: int) -> str:
+    """The line that tells most: the program's own, not the launcher's words about its end."""
+    own = [line for line in said if not line.startswith(("Abort(", "application called MPI_Abort", "[", "="))]
+    return next(iter(own or said), f"exit status {code} and not a word")
 
 
 def measured_variables() -> dict[str, str]:
@@ -149,14 +200,29 @@ def _watch(
 
     Gives the exit status and what it said on standard error. The group dies with this process' interrupt.
     """
+    lines = stream_lines(command, environment)
+    while True:
+        try:
+            line = next(lines)
+        except StopIteration as end:
+            return end.value
+        if line.strip()[:1].isdigit():
+            on_point()
+
+
+def stream_lines(
+    command: list[str], environment: dict[str, str]
+) -> Generator[str, None, tuple[int, list[str]]]:
+    """Yields the lines of a program's standard output; returns its exit status and standard error's lines.
+
+    The program has its own process group, which is ended when the generator is closed early.
+    """
     with tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
         )
         try:
-            for line in child.stdout:
-                if line.strip()[:1].isdigit():
-                    on_point()
+            yield from child.stdout
             code = child.wait()
         except BaseException:
             os.killpg(child.pid, signal.SIGTERM)

@@ -1,78 +1,135 @@
-"""Pictures of reports: latency and bandwidth over size, one line per path."""
+"""Pictures of reports: latency and bandwidth over size, log axes, one line per path."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ..records import Record
 from ..sizes import format_size
 
-# Colour-blind safe (Okabe and Ito); Isthmus' own paths first, warm, drawn above the others.
-_OWN = ("#D55E00", "#CC79A7", "#E69F00", "#8C2D04", "#7A0177")
-_OTHERS = ("#0072B2", "#009E73", "#56B4E9", "#666666", "#AAAAAA", "#000000")
+# Colour-blind safe (Okabe and Ito). Isthmus' own paths are warm, solid and drawn above the others.
+_OWN = {"sycl_usm": "#D55E00", "sycl_buffer": "#E69F00", "host": "#8C2D04", "shared_heap": "#CC79A7"}
+_OTHERS = {"listing1": "#0072B2", "mpich": "#56B4E9", "openmpi": "#009E73", "impi": "#666666"}
+_SPARE = ("#000000", "#AAAAAA", "#7A0177", "#F0E442")
+_MODES = {"shared_heap": "heap", "sycl_usm": "SYCL USM", "sycl_buffer": "SYCL buffer"}
+_PROVIDERS = {
+    "isthmus": "Isthmus",
+    "listing1": "Listing 1",
+    "mpich": "MPICH",
+    "openmpi": "Open MPI",
+    "impi": "Intel MPI",
+}
 _MARKERS = "osD^vP*X"
 
 
 def path_name(record: Record) -> str:
-    """A path as pictures and tables call it: provider, and its mode where it is not the plain one."""
-    return record.provider if record.mode == "host" else f"{record.provider} {record.mode}"
+    """A path in tables: provider, and its mode where it is not the plain one."""
+    if record.mode == "host" or record.provider == "listing1":
+        return record.provider
+    return f"{record.provider} {_MODES.get(record.mode, record.mode)}"
+
+
+def _label(record: Record) -> str:
+    """A path in legends."""
+    name = _PROVIDERS.get(record.provider, record.provider)
+    if record.provider != "isthmus":
+        return name
+    return f"{name}, {_MODES.get(record.mode, 'C API' if record.mode == 'host' else record.mode)}"
 
 
 def draw(records: list[Record], target: Path | str, title: str) -> None:
-    """Writes a picture (PNG, SVG or PDF, by the name) of one collective, dtype and op."""
+    """Writes a picture (PNG, SVG or PDF, by the name) of one collective: latency and bandwidth."""
+    with _pyplot() as pyplot:
+        figure, (latency, bandwidth) = pyplot.subplots(1, 2, figsize=(12.5, 5.4), layout="constrained")
+        _draw_pair(records, latency, bandwidth)
+        _finish(pyplot, figure, latency, target, title)
+
+
+def draw_all(records: list[Record], target: Path | str, title: str) -> None:
+    """Writes a picture of several collectives: allreduce (or the first) large, the others small."""
+    names = list(dict.fromkeys(record.collective for record in records if record.bytes))
+    main = "allreduce" if "allreduce" in names else names[0]
+    others = [name for name in names if name != main]
+    columns = 4
+    rows = -(-len(others) // columns)
+    with _pyplot() as pyplot:
+        figure = pyplot.figure(figsize=(14, 6 + 2.7 * rows), layout="constrained")
+        grid = figure.add_gridspec(rows + 2, columns)
+        latency = figure.add_subplot(grid[0:2, 0:2])
+        bandwidth = figure.add_subplot(grid[0:2, 2:4])
+        _draw_pair([record for record in records if record.collective == main], latency, bandwidth)
+        latency.set_title(f"{main}: time of one call (lower is better)")
+        bandwidth.set_title(f"{main}: bus bandwidth (higher is better)")
+        for index, name in enumerate(others):
+            axes = figure.add_subplot(grid[2 + index // columns, index % columns])
+            shown = [record for record in records if record.collective == name]
+            _draw_lines(axes, shown, lambda record: record.time_us.median, small=True)
+            _decorate(axes, shown, "us" if index % columns == 0 else "", ticks=4)
+            axes.set_title(name, fontsize=10)
+        _finish(pyplot, figure, latency, target, title)
+
+
+@contextmanager
+def _pyplot() -> Iterator[Any]:
     import matplotlib
 
     matplotlib.use("Agg")  # no display is needed
     from matplotlib import pyplot
 
-    lines = _lines(records)
     with pyplot.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
-        figure, (latency, bandwidth) = pyplot.subplots(1, 2, figsize=(12.5, 5.2), layout="constrained")
-        own = others = 0
-        for name, points in lines.items():
-            is_own = points[0].provider == "isthmus"
-            color = _OWN[own % len(_OWN)] if is_own else _OTHERS[others % len(_OTHERS)]
-            style = {
-                "color": color,
-                "marker": _MARKERS[(own if is_own else others) % len(_MARKERS)],
-                "markersize": 4.5,
-                "linewidth": 2.2 if is_own else 1.4,
-                "linestyle": "-" if is_own else "--",
-                "zorder": 3 if is_own else 2,
-            }
-            own, others = own + is_own, others + (not is_own)
-            sizes = [point.bytes for point in points]
-            latency.plot(sizes, [point.time_us.median for point in points], label=name, **style)
-            if is_own:
-                low = [point.time_us.min for point in points]
-                latency.fill_between(sizes, low, [p.time_us.median for p in points], color=color, alpha=0.12)
-            bandwidth.plot(sizes, [point.busbw_gbs for point in points], label=name, **style)
-        _decorate(latency, records, "time of one call, us (median)", "Latency: lower is better")
-        _decorate(bandwidth, records, "bus bandwidth, GB/s", "Bandwidth: higher is better")
-        latency.legend(frameon=False, loc="upper left")
-        figure.suptitle(title, fontweight="bold")
-        Path(target).parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(target, dpi=140)
-        pyplot.close(figure)
+        yield pyplot
 
 
-def _lines(records: list[Record]) -> dict[str, list[Record]]:
-    lines: dict[str, list[Record]] = {}
-    for record in sorted(records, key=lambda record: (record.provider != "isthmus", record.bytes)):
+def _draw_pair(records: list[Record], latency: Any, bandwidth: Any) -> None:
+    _draw_lines(latency, records, lambda record: record.time_us.median, small=False)
+    _draw_lines(bandwidth, records, lambda record: record.busbw_gbs, small=False)
+    _decorate(latency, records, "us, median of the maximum over ranks", ticks=8)
+    _decorate(bandwidth, records, "GB/s", ticks=8)
+    latency.set_title("Time of one call (lower is better)")
+    bandwidth.set_title("Bus bandwidth (higher is better)")
+
+
+def _draw_lines(axes: Any, records: list[Record], value: Any, *, small: bool) -> None:
+    lines: dict[tuple[str, str], list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.bytes):
         if record.bytes:
-            lines.setdefault(path_name(record), []).append(record)
-    return lines
+            lines.setdefault(record.path, []).append(record)
+    spare = iter(_SPARE * len(lines))
+    for index, ((provider, mode), points) in enumerate(lines.items()):
+        own = provider == "isthmus"
+        color = _OWN.get(mode) if own else _OTHERS.get(provider)
+        axes.plot(
+            [point.bytes for point in points],
+            [value(point) for point in points],
+            label=_label(points[0]),
+            color=color or next(spare),
+            marker=None if small else _MARKERS[index % len(_MARKERS)],
+            markersize=4.5,
+            linewidth=(1.6 if small else 2.0) if own else (1.1 if small else 1.4),
+            linestyle="-" if own else "--",
+            zorder=3 if own else 2,
+        )
 
 
-def _decorate(axes, records: list[Record], ylabel: str, title: str) -> None:
+def _decorate(axes: Any, records: list[Record], ylabel: str, *, ticks: int) -> None:
     sizes = sorted({record.bytes for record in records if record.bytes})
-    shown = sizes[:: max(1, len(sizes) // 8)]
+    shown = sizes[:: max(1, -(-len(sizes) // ticks))]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(shown, [format_size(size) for size in shown])
     axes.minorticks_off()
+    axes.set_xticks(shown, [format_size(size) for size in shown])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.grid(True, which="major", alpha=0.25)
-    axes.set_xlabel("bytes")
     axes.set_ylabel(ylabel)
-    axes.set_title(title, fontsize=11)
+
+
+def _finish(pyplot: Any, figure: Any, legend_of: Any, target: Path | str, title: str) -> None:
+    handles, labels = legend_of.get_legend_handles_labels()
+    figure.suptitle(title, fontweight="bold", fontsize=13)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=130)
+    pyplot.close(figure)

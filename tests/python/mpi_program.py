@@ -1,0 +1,78 @@
+"""What the ranks of test_mpi run. Usage: mpi_program.py MODE; every rank prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+
+import isthmus
+
+
+def without_mpi4py() -> dict:
+    with isthmus.Communicator.from_mpi(timeout=20) as comm:
+        told = use(comm)
+    assert "mpi4py" not in sys.modules
+    return told
+
+
+def with_mpi4py() -> dict:
+    from mpi4py import MPI
+
+    with isthmus.Communicator.from_mpi(MPI.COMM_WORLD, timeout=20) as comm:
+        told = use(comm)
+    # The user's own communicator is untouched: both libraries may be used side by side.
+    told["mpi4py_sum"] = MPI.COMM_WORLD.allreduce(1)
+    return told
+
+
+def of_a_part() -> dict:
+    from mpi4py import MPI
+
+    part = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, -MPI.COMM_WORLD.rank)
+    with isthmus.Communicator.from_mpi(part, timeout=20) as comm:
+        return use(comm) | {"world": MPI.COMM_WORLD.rank, "part": part.rank}
+
+
+def left_open() -> dict:
+    comm = isthmus.Communicator.from_mpi(timeout=20)  # closed by the exit handler, before MPI ends
+    return use(comm)
+
+
+def other_library() -> dict:
+    from isthmus import _mpi
+
+    real = _mpi.library_version()
+    _mpi.library_version = lambda: real.replace("MPICH", "Some other MPI", 1)
+    from mpi4py import MPI
+
+    try:
+        isthmus.Communicator.from_mpi(MPI.COMM_WORLD)
+    except RuntimeError as failure:
+        return {"error": str(failure)}
+    return {"error": ""}
+
+
+def use(comm: isthmus.Communicator) -> dict:
+    array = np.full(1000, comm.rank + 1, np.int64)
+    total = comm.allreduce(array)
+    gathered = comm.allgather(np.array([comm.rank], np.int32)).reshape(-1)
+    heap = comm.empty(10, "float64")
+    heap[:] = comm.rank
+    comm.broadcast(heap, root=comm.size - 1)
+    half = comm.split(comm.rank % 2)
+    return {
+        "rank": comm.rank,
+        "size": comm.size,
+        "sum": sorted(set(total.tolist())),
+        "gathered": gathered.tolist(),
+        "heap": sorted(set(heap.tolist())),
+        "half": half.size,
+        "bootstrap": comm.info()["bootstrap"],
+        "backends": {backend["name"]: backend["available"] for backend in comm.info()["backends"]},
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(globals()[sys.argv[1]]()), flush=True)

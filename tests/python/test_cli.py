@@ -1,0 +1,255 @@
+"""The command line, through subprocesses as users start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import command
+
+import isthmus
+from isthmus import layout
+from isthmus.records import Report
+from isthmus.sizes import format_size, parse_size, parse_sizes
+from isthmus.table import count_of_bytes
+
+in_checkout = pytest.mark.skipif(layout.checkout() is None, reason="needs the programs of a build tree")
+
+
+def told(*arguments: str, **variables: str) -> dict:
+    done = command(*arguments, **variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def one_line_error(done: subprocess.CompletedProcess[str], code: int, pattern: str) -> None:
+    assert done.returncode == code, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert re.search(pattern, done.stderr), done.stderr
+
+
+def test_sizes() -> None:
+    assert parse_sizes("128:1K") == [128, 256, 512, 1024]
+    assert parse_sizes("8,1M") == [8, 1 << 20]
+    assert [format_size(size) for size in (0, 100, 1024, 3 << 19, 1 << 30)] == ["0", "100", "1K", "1536K", "1G"]
+    for text in ("", "1k", "-1", "1T", "x"):
+        with pytest.raises(ValueError, match="must be bytes"):
+            parse_size(text)
+    with pytest.raises(ValueError, match="hold no size"):
+        parse_sizes("8:4")
+
+
+def test_count_of_bytes_follows_the_table() -> None:
+    assert count_of_bytes("allreduce", 64, "float32", 4) == 16
+    assert count_of_bytes("allgather", 64, "float32", 4) == 16  # bytes per rank
+    assert count_of_bytes("reduce_scatter", 64, "float32", 4) == 4
+    assert count_of_bytes("alltoall", 8, "float64", 4) == 1
+    assert count_of_bytes("barrier", 64, "float32", 4) == 0
+
+
+def test_version_and_help() -> None:
+    assert command("--version").stdout.strip() == isthmus.__version__
+    listed = command("--help").stdout
+    for name in ("info", "explain", "run", "bench", "tune", "demo"):
+        assert name in listed
+    assert command().returncode == 2
+
+
+def test_info() -> None:
+    found = told("info", "--json", ISTHMUS_TEST_MARK="here")
+    assert found["version"] == isthmus.__version__
+    assert found["machine"]["cores"] >= 1
+    assert {backend["name"] for backend in found["core"]["backends"]} >= {"host", "mpi"}
+    assert found["environment"]["ISTHMUS_TEST_MARK"] == "here"
+    assert "devices" in found["sycl_devices"]
+    text = command("info")
+    assert text.returncode == 0, text.stderr
+    assert isthmus.__version__ in text.stdout
+
+
+def test_explain_in_this_process() -> None:
+    answer = told("explain", "allreduce", "--bytes", "64K", "--ranks", "3", "--json")
+    assert answer["query"]["bytes"] == 65536
+    assert answer["query"]["ranks"] == 3
+    assert answer["backend"]
+    text = command("explain", "allreduce", "--bytes", "64K").stdout
+    assert "takes" in text
+    assert "not" in text
+
+
+def test_explain_in_a_job_knows_mpi() -> None:
+    forced = {"ISTHMUS_RULE": "collective=broadcast bytes=..1K use=mpi"}
+    answer = told("explain", "broadcast", "--bytes", "512", "--ranks", "2", "--mpi", "--json", **forced)
+    assert answer["backend"] == "mpi"
+    assert "environment ISTHMUS_RULE" in answer["source"]
+    assert (
+        told("explain", "broadcast", "--bytes", "2K", "-n", "2", "--mpi", "--json", **forced)["backend"]
+        != "mpi"
+    )
+
+
+def test_explain_agrees_with_a_real_call(tmp_path) -> None:
+    """What a call took stands in the log, once for each kind of call."""
+    program = tmp_path / "calls.py"
+    program.write_text(
+        "import isthmus, numpy as np\n"
+        "comm = isthmus.Communicator.all(1)[0]\n"
+        "for count in (4, 4096):\n"
+        "    comm.allreduce(np.zeros(count, np.float32))\n"
+    )
+    rule = {"ISTHMUS_RULE": "collective=allreduce bytes=1K.. use=host:two_shot"}
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env=os.environ | rule | {"ISTHMUS_LOG": "debug"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    taken = re.findall(r"allreduce of float32 takes (\S+): (.+)", done.stdout + done.stderr)
+    explained = [
+        told("explain", "allreduce", "--bytes", size, "--ranks", "1", "--json", **rule)
+        for size in ("16", "16K")
+    ]
+    assert len(taken) == 2
+    for (used, reason), answer in zip(taken, explained, strict=True):
+        assert used == ":".join(part for part in (answer["backend"], answer["algorithm"]) if part)
+        assert reason == answer["reason"]
+    assert taken[0] != taken[1]
+
+
+def test_bad_arguments_give_one_line() -> None:
+    one_line_error(
+        command("explain", "alreduce"), 2, r"isthmus: collective 'alreduce' is unknown; allowed: broad"
+    )
+    one_line_error(command("explain", "allreduce", "--bytes", "64k"), 2, r"size '64k' must be bytes")
+    one_line_error(command("explain", "allreduce", "--dtype", "f32"), 2, r"dtype 'f32' is unknown")
+    one_line_error(command("bench", "allreduce", "--sizes", "x"), 2, r"size 'x'")
+    one_line_error(
+        command("bench", "allreduce", "--sizes", "8", "--peers", "nompi"), 2, r"peer 'nompi' is unknown"
+    )
+    one_line_error(command("run", "--mpi", "lam", "true"), 2, r"--mpi 'lam' is unknown; allowed: mpich")
+    one_line_error(command("run", "no-such-program"), 2, r"program 'no-such-program' was not found")
+    one_line_error(command("explain", "reduce", ISTHMUS_THRESHOLD="soon"), 2, r"environment ISTHMUS_THRESHOLD")
+
+
+def test_run_passes_arguments_environment_and_exit_code(tmp_path) -> None:
+    program = tmp_path / "program"
+    program.write_text(
+        '#!/bin/sh\nprintf \'%s|%s|%s\\n\' "$*" "$SYCL_CACHE_PERSISTENT" "$OCL_ICD_FILENAMES"\nexit 7\n'
+    )
+    program.chmod(0o755)
+    done = command("run", "-n", "2", str(program), "--json", "a b")
+    assert done.returncode == 7
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    driver = Path(sys.prefix) / "lib" / "libintelocl.so"
+    expected = f"--json a b|1|{driver}" if driver.is_file() else "--json a b||"
+    assert lines == [expected] * 2
+
+
+def test_run_json_tells_what_was_started() -> None:
+    done = command("run", "-n", "2", "--json", "true")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["exit_code"] == 0
+    assert " -n 2 " in answer["command"]
+    assert "LD_LIBRARY_PATH" in answer["environment"]
+
+
+def test_run_passes_signals(tmp_path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho started\nexec sleep 60\n")
+    program.chmod(0o755)
+    started = time.monotonic()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "isthmus", "run", "-n", "1", str(program)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "started\n"
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(30) != 0
+    assert time.monotonic() - started < 40
+
+
+@in_checkout
+def test_bench_writes_valid_records(tmp_path) -> None:
+    file, picture = tmp_path / "bench.json", tmp_path / "bench.png"
+    done = command(
+        *("bench", "allreduce", "--ranks", "2", "--sizes", "128,4K", "--peers", "mpich", "--rounds", "2"),
+        *("--min-time", "0.001", "--heap", "--json", str(file), "--plot", str(picture)),
+    )
+    assert done.returncode == 0, done.stderr
+    report = Report.load(file)
+    seen = {(record.provider, record.mode, record.bytes) for record in report.records}
+    paths = (("isthmus", "host"), ("isthmus", "shared_heap"), ("mpich", "host"))
+    assert seen == {(*path, size) for path in paths for size in (128, 4096)}
+    for record in report.records:
+        assert record.wrong == 0
+        assert len(record.round_medians_us) == 2
+        assert record.provider != "isthmus" or (record.backend and record.reason)
+    assert report.machine.name.startswith(("cpu", "h"))
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "vs best peer" in done.stdout
+
+
+@in_checkout
+def test_bench_forces_a_backend() -> None:
+    arguments = ("--ranks", "2", "--sizes", "1K", "--peers", "", "--rounds", "1", "--min-time", "0.001")
+    report = Report.model_validate(told("bench", "broadcast", *arguments, "--backend", "mpi", "--json", "-"))
+    assert [record.backend for record in report.records] == ["mpi"]
+    one_line_error(
+        command("bench", "broadcast", *arguments, "--backend", "hots"), 2, 'hots.*did you mean "host"'
+    )
+
+
+@in_checkout
+def test_bench_leaves_out_a_peer_that_cannot() -> None:
+    arguments = ("--ranks", "2", "--sizes", "1K", "--rounds", "1", "--min-time", "0.001")
+    done = command("bench", "allreduce", "--dtype", "bfloat16", "--peers", "mpich", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "mpich was left out: " in done.stderr
+
+
+@in_checkout
+def test_tune_writes_a_profile_that_selection_reads(tmp_path) -> None:
+    profile = tmp_path / "profile.toml"
+    answer = told(
+        *("tune", "--collectives", "allreduce", "--ranks", "2", "--sizes", "1K,64K", "--rounds", "1"),
+        *("--min-time", "0.001", "--candidates", "host,mpi", "--profile", str(profile), "--json"),
+    )
+    assert answer["profile"] == str(profile)
+    assert {record["provider"] for record in answer["records"]} == {"rules", "host", "mpi"}
+    with_profile = told(
+        "explain", "allreduce", "--bytes", "1K", "-n", "2", "--mpi", "--json", ISTHMUS_PROFILE=str(profile)
+    )
+    expected = next((rule["use"] for rule in answer["rules"] if rule["bytes"].startswith("0..")), None)
+    assert expected in (None, with_profile["backend"])
+
+
+def test_tune_rules_from_measurements() -> None:
+    from test_records import record
+
+    from isthmus.cli.tune import profile_text, rules_of
+
+    times = {"": [10, 10, 10, 10], "mpi": [5, 5, 9.9, 20], "host:packet": [7, 4, 30, 5]}
+    sizes = [128, 1024, 4096, 65536]
+    measured = {
+        name: [record(time, size=size, provider=name or "rules") for time, size in zip(row, sizes, strict=True)]
+        for name, row in times.items()
+    }
+    rules = rules_of("allreduce", measured, 4)
+    assert [(rule["bytes"], rule["use"]) for rule in rules] == [
+        ("0..1K", "mpi"),
+        ("1K..4K", "host:packet"),
+        ("64K..", "host:packet"),
+    ]
+    text = profile_text(rules, "isthmus tune")
+    assert text.count("[[rule]]") == 3
+    assert 'collective = ["allreduce"]' in text
