@@ -148,6 +148,10 @@ void enqueuer::scatter() {
 // copy. Stream-ordered memory keeps that free of host waits and valid inside a captured graph.
 const void* enqueuer::stable_source(std::size_t size, scratch& kept) {
   if (m_op.send_buf != m_op.recv_buf || size == 0) return m_op.send_buf;
+  if (m_site.runtime == nullptr) {
+    m_outcome.note(native_invalid_usage, "AllToAll in place, which needs device memory for a copy");
+    return nullptr;
+  }
   const device_guard guard(*m_site.runtime, m_site.device);
   m_outcome.is_device_error = true;
   m_outcome.note(m_site.runtime->malloc_async(&kept.pointer, size, m_op.stream), "MallocAsync");
