@@ -1,0 +1,130 @@
+"""Every code block of the documentation that follows a comment `<!-- test: ... -->` is compiled and run.
+
+The comment holds `prints "TEXT"` (each TEXT must be in the output), and for programs `ranks N` to start
+N processes under MPI. Languages: c, cpp (MPI and SYCL), python, sh.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("BUILD", "build")
+VENV = ROOT / ".venv"
+BLOCK = re.compile(r"<!-- test:(?P<rule>.*?)-->\s*\n```(?P<language>\w+)\n(?P<code>.*?)^```", re.M | re.S)
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TIMEOUT_S = 120
+
+
+@dataclass
+class Block:
+    place: str
+    language: str
+    code: str
+    prints: list[str]
+    ranks: int
+
+
+def blocks() -> list[Block]:
+    found = []
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for match in BLOCK.finditer(text):
+            rule = match["rule"]
+            ranks = re.search(r"\branks (\d+)", rule)
+            line = text.count("\n", 0, match.start("code"))
+            found.append(
+                Block(
+                    place=f"{document.relative_to(ROOT)}:{line}",
+                    language=match["language"],
+                    code=match["code"],
+                    prints=re.findall(r'"([^"]*)"', rule),
+                    ranks=int(ranks[1]) if ranks else 1,
+                )
+            )
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {
+        **os.environ,
+        "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}",
+        "OCL_ICD_FILENAMES": str(VENV / "lib" / "libintelocl.so"),
+        "COLUMNS": "110",
+    }
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, f"{shlex.join(command)}: exit status {done.returncode}\n{output}"
+    return output
+
+
+def compile_block(block: Block, folder: Path) -> list[str]:
+    """Builds a C or C++ block; returns the command that starts it."""
+    program = folder / "program"
+    library = BUILD / "lib"
+    flags = [f"-I{ROOT / 'include'}", f"-L{library}", f"-Wl,-rpath,{library}", "-Wall", "-Wextra", "-Werror"]
+    if block.language == "c":
+        source = folder / "program.c"
+        command = ["gcc", "-std=c99", str(source), "-o", str(program), *flags, "-listhmus"]
+    else:
+        source = folder / "program.cpp"
+        venv = [f"-isystem{VENV / 'include'}", f"-isystem{VENV / 'include' / 'sycl'}", f"-L{VENV / 'lib'}"]
+        venv += ["-DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING", f"-Wl,-rpath,{VENV / 'lib'}"]
+        command = ["g++", "-std=c++20", str(source), "-o", str(program), *flags, *venv]
+        command += ["-listhmus", "-lmpi", "-lsycl"]
+    source.write_text(block.code)
+    run(command, folder)
+    launch = [str(VENV / "bin" / "mpiexec"), "-n", str(block.ranks)] if block.ranks > 1 else []
+    return [*launch, str(program)]
+
+
+@pytest.mark.parametrize("block", blocks(), ids=lambda block: block.place)
+def test_block(block: Block, tmp_path: Path) -> None:
+    folder = ROOT
+    if block.language in ("c", "cpp"):
+        folder = tmp_path
+        command = compile_block(block, tmp_path)
+    elif block.language == "python":
+        (tmp_path / "program.py").write_text(block.code)
+        folder = tmp_path
+        command = [sys.executable, "program.py"]
+    else:
+        assert block.language == "sh", f"no way to run {block.language}"
+        command = [shutil.which("bash") or "bash", "-euo", "pipefail", "-c", block.code]
+    output = run(command, folder)
+    for text in block.prints:
+        assert text in output, f"{block.place}: {text!r} is not in\n{output}"
+
+
+def test_the_readme_has_blocks_to_run() -> None:
+    languages = {block.language for block in blocks() if block.place.startswith("README.md")}
+    assert {"c", "cpp", "python"} <= languages
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
