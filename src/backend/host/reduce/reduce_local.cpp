@@ -5,11 +5,9 @@
 
 namespace {
 
-void check_arguments(const void* in_buf, const void* inout_buf, std::uint64_t count, isthmus_datatype datatype,
-                     isthmus_reduction_op op) {
+void check_arguments(const void* in_buf, const void* inout_buf, std::uint64_t count, unsigned datatype_number,
+                     unsigned op_number) {
   using isthmus::make_error;
-  const auto datatype_number = static_cast<unsigned>(datatype);
-  const auto op_number = static_cast<unsigned>(op);
   if (datatype_number >= ISTHMUS_DATATYPE_COUNT)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("datatype is {}; it must be one of the {} of THE TABLE", datatype_number,
@@ -30,12 +28,16 @@ void check_arguments(const void* in_buf, const void* inout_buf, std::uint64_t co
 
 }  // namespace
 
-isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf, uint64_t count,
-                                    isthmus_datatype datatype, isthmus_reduction_op op) {
+// C callers can pass any number as an enumerator; looking at it is the point of the check.
+[[gnu::no_sanitize("enum")]] isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf,
+                                                                 uint64_t count, isthmus_datatype datatype,
+                                                                 isthmus_reduction_op op) {
+  const auto datatype_number = static_cast<unsigned>(datatype);
+  const auto op_number = static_cast<unsigned>(op);
   return isthmus::guard([&] {
-    check_arguments(in_buf, inout_buf, count, datatype, op);
-    const isthmus_reduction_op step = op == ISTHMUS_AVG ? ISTHMUS_SUM : op;  // the caller divides
+    check_arguments(in_buf, inout_buf, count, datatype_number, op_number);
+    const unsigned step = op_number == ISTHMUS_AVG ? unsigned{ISTHMUS_SUM} : op_number;  // the caller divides
     const void* const sources[2] = {in_buf, inout_buf};
-    isthmus::host::kernels().reduce[datatype][step](inout_buf, sources, 2, count);
+    isthmus::host::kernels().reduce[datatype_number][step](inout_buf, sources, 2, count);
   });
 }
