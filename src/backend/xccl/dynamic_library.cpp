@@ -76,7 +76,8 @@ dynamic_library dynamic_library::open(const std::vector<std::string>& paths, std
     library.m_handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library.m_handle != nullptr) {
       link_map* map = nullptr;
-      const bool known = dlinfo(library.m_handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && *map->l_name != '\0';
+      const bool known =
+          dlinfo(library.m_handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && *map->l_name != '\0';
       library.m_path = known ? map->l_name : path;
       reason.clear();
       return library;
