@@ -4,6 +4,8 @@
 #include <set>
 
 #include "runtime/error.hpp"
+#include "selection/defaults.hpp"
+#include "selection/layer.hpp"
 #include "selection/names.hpp"
 #include "selection/selection.hpp"
 
@@ -37,6 +39,18 @@ std::string_view backend_of_option(std::string_view key) {
   return key.substr(first, key.find('.', first) - first);
 }
 
+// The backends whose options the built-in defaults set; like those of its rules, a build may lack them. Read
+// from the defaults themselves, because a forced backend leaves none of their rules in the configuration.
+const std::set<std::string, std::less<>>& configured_by_defaults() {
+  static const auto names = [] {
+    std::set<std::string, std::less<>> found;
+    for (const auto& [key, value] : read_toml(default_configuration, "defaults.toml", "default").options)
+      found.emplace(backend_of_option(key));
+    return found;
+  }();
+  return names;
+}
+
 }  // namespace
 
 void check_backends(const configuration& configuration, const std::vector<known_backend>& known) {
@@ -58,8 +72,10 @@ void check_backends(const configuration& configuration, const std::vector<known_
       if (backend != known.end()) check_algorithm(rule, *backend);
     });
   }
-  for (const auto& [key, value] : configuration.options)
+  for (const auto& [key, value] : configuration.options) {
+    if (configured_by_defaults().contains(backend_of_option(key))) continue;
     checked(fmt::format("option {}", key), [&] { parse_name("backend", names, backend_of_option(key)); });
+  }
 }
 
 }  // namespace isthmus::selection

@@ -47,5 +47,14 @@ TEST(check_backends, knows_algorithms) {
       "\"mpi\"");
 }
 
+class check_backends_forced : public configured {};
+
+TEST_F(check_backends_forced, leaves_the_defaults_the_options_of_backends_that_a_build_lacks) {
+  set("ISTHMUS_BACKEND", "mpi");
+  const configuration loaded = load_configuration(nullptr);
+  EXPECT_FALSE(loaded.options.empty());
+  EXPECT_EQ(error_of([&] { check_backends(loaded, known); }), "no error");
+}
+
 }  // namespace
 }  // namespace isthmus::selection
