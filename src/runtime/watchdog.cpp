@@ -44,7 +44,12 @@ class watchdog {
       m_stop = true;
     }
     m_changed.notify_all();
-    if (m_thread.joinable()) m_thread.join();
+    if (!m_thread.joinable()) return;
+    // A backend's abort may end the process (MPI_Abort) from the watchdog's own thread.
+    if (m_thread.get_id() == std::this_thread::get_id())
+      m_thread.detach();
+    else
+      m_thread.join();
   }
 
  private:
