@@ -7,7 +7,7 @@ setup:
 	@scripts/setup
 
 build: setup
-	@scripts/build
+	@scripts/build -DISTHMUS_PYTHON=ON
 
 run: build
 	@.venv/bin/isthmus demo --ranks $(RANKS)

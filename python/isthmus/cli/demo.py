@@ -15,6 +15,7 @@ from rich.table import Table
 from .. import launch, layout
 from ..records import Record, Report
 from ..sizes import format_size, format_us
+from .bench import reasons_of
 from .console import FAILED, CommandError, note, out, print_json, progress
 from .measure import measured_variables, stream_lines, telling
 from .plot import draw_all
@@ -117,13 +118,9 @@ def _about(event: dict[str, Any]) -> str:
 def _show(records: list[Record], show: bool) -> None:
     if show:
         out.print(table_of(records))
-        for reason in dict.fromkeys(record.reason for record in records if record.provider == "isthmus"):
-            out.print(f"  {records[0].collective} went to {_backends(records)}: {reason}", markup=False)
+        for reason in reasons_of([record for record in records if record.path == USM]):
+            out.print(f"  {reason}", markup=False)
         out.print()
-
-
-def _backends(records: list[Record]) -> str:
-    return ", ".join(dict.fromkeys(record.backend for record in records if record.provider == "isthmus"))
 
 
 def table_of(records: list[Record]) -> Table:
@@ -222,10 +219,11 @@ def _largest_allreduce(points: list[dict[tuple[str, str], Record]]) -> list[str]
 
 
 def _selected(records: list[Record]) -> str:
-    counts: dict[tuple[str, str], int] = {}
+    counts: dict[str, int] = {}
+    sources: dict[str, None] = {}
     for record in records:
         if record.path == USM:
-            counts[record.backend, record.reason] = counts.get((record.backend, record.reason), 0) + 1
-    total = sum(counts.values())
-    told = [f"{backend} took {count} of {total} ({reason})" for (backend, reason), count in counts.items()]
-    return "Backends: " + "; ".join(told) + "."
+            counts[record.backend] = counts.get(record.backend, 0) + 1
+            sources[record.reason.rpartition("(")[2].rstrip(")")] = None
+    told = ", ".join(f"{backend} took {count}" for backend, count in counts.items())
+    return f"Of {sum(counts.values())} calls on USM {told}, by rules of: {', '.join(sources)}."
