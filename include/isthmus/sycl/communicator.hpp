@@ -93,7 +93,7 @@ class communicator {
   communicator& operator=(const communicator&) = delete;
   // Waits for this rank's operations, never for other ranks.
   ~communicator() {
-    if (m_rank) m_rank->wait_idle();
+    if (m_rank) m_rank->close();
   }
 
   int rank() const { return state().rank(); }
@@ -339,14 +339,14 @@ class communicator {
     return native;
   }
 
-  // Every handle gets an owner, or is destroyed.
+  // Every handle gets an owner, or is destroyed; the one whose owner could not be made already is.
   static std::vector<communicator> adopt_all(const std::vector<isthmus_communicator>& handles,
                                              const std::vector<sycl::device>& devices, host_execution host) {
     std::vector<communicator> ranks;
     try {
       for (std::size_t r = 0; r < handles.size(); ++r) ranks.emplace_back(handles[r], devices[r], host);
     } catch (...) {
-      for (std::size_t r = ranks.size(); r < handles.size(); ++r) isthmus_communicator_destroy(handles[r]);
+      for (std::size_t r = ranks.size() + 1; r < handles.size(); ++r) isthmus_communicator_destroy(handles[r]);
       throw;
     }
     return ranks;

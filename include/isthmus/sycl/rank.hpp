@@ -71,9 +71,13 @@ inline bool log_wanted() {
   return text == "trace" || text == "debug" || text == "info";
 }
 
+struct handle_deleter {
+  void operator()(isthmus_communicator handle) const noexcept { isthmus_communicator_destroy(handle); }
+};
+
 class rank_state {
  public:
-  // Takes the handle over.
+  // Takes the handle over, also when it throws.
   rank_state(isthmus_communicator handle, const sycl::device& device, host_execution host)
       : m_handle(handle), m_device(device) {
     check(isthmus_communicator_rank(handle, &m_rank));
@@ -96,9 +100,9 @@ class rank_state {
   }
   rank_state(const rank_state&) = delete;
   rank_state& operator=(const rank_state&) = delete;
-  ~rank_state() { isthmus_communicator_destroy(m_handle); }
+  ~rank_state() = default;
 
-  isthmus_communicator handle() const noexcept { return m_handle; }
+  isthmus_communicator handle() const noexcept { return m_handle.get(); }
   const sycl::device& device() const noexcept { return m_device; }
   isthmus_device native() const noexcept { return m_native; }
   int rank() const noexcept { return m_rank; }
@@ -110,12 +114,13 @@ class rank_state {
   // depends on the one before. Returns that event and stores `submit(previous)` in its place.
   template <typename Submit>
   sycl::event in_order(Submit&& submit) {
-    const std::lock_guard lock(m_mutex);
+    const std::lock_guard lock(m_order);
     m_last = submit(m_last);
     return *m_last;
   }
 
-  // Background work that the handle must outlive.
+  // Background work that the handle must outlive: begun when it is about to be submitted, ended when it has
+  // run or could not be submitted.
   void begin() {
     const std::lock_guard lock(m_mutex);
     ++m_in_flight;
@@ -125,10 +130,12 @@ class rank_state {
     --m_in_flight;
     m_idle.notify_all();
   }
-  // Bounded: each operation ends by the communicator's timeout at the latest.
-  void wait_idle() noexcept {
+  // Waits for this rank's host tasks, each of which ends by the communicator's timeout at the latest, and
+  // destroys the handle; what is left may be held by a task that the runtime has not yet thrown away.
+  void close() noexcept {
     std::unique_lock lock(m_mutex);
     m_idle.wait(lock, [this] { return m_in_flight == 0; });
+    m_handle.reset();
   }
 
   void record(const exception& failure) {
@@ -141,17 +148,18 @@ class rank_state {
   }
 
  private:
-  isthmus_communicator m_handle;
+  std::unique_ptr<isthmus_communicator_impl, handle_deleter> m_handle;
   sycl::device m_device;
   isthmus_device m_native{};
   int m_rank = -1;
   int m_size = 0;
   int m_local_size = 0;
   path_choice m_path{};
-  mutable std::mutex m_mutex;
+  std::mutex m_order;  // guards m_last; its holder may take m_mutex
+  std::optional<sycl::event> m_last;
+  mutable std::mutex m_mutex;  // guards what follows
   std::condition_variable m_idle;
   std::size_t m_in_flight = 0;
-  std::optional<sycl::event> m_last;
   std::optional<exception> m_failure;  // the first that happened in the background
 };
 

@@ -55,12 +55,11 @@ inline sycl::event submit_host_task(request&& moved) {
   const auto shared = std::make_shared<request>(std::move(moved));
   buffer_uses uses;
   uses.add(*shared);
-  return shared->rank->in_order([&](const std::optional<sycl::event>& previous) {
+  const auto submit = [&](const std::optional<sycl::event>& previous) {
     return shared->queue.submit([&](sycl::handler& handler) {
       handler.depends_on(shared->dependencies);
       if (previous) handler.depends_on(*previous);
       const command_views<sycl::target::host_task> views(uses, handler);
-      shared->rank->begin();
       handler.host_task([shared, uses, views] {
         run_in_background(*shared->rank, [&] {
           const auto address = [&](const operand& operand) -> void* {
@@ -72,7 +71,14 @@ inline sycl::event submit_host_task(request&& moved) {
         });
       });
     });
-  });
+  };
+  shared->rank->begin();
+  try {
+    return shared->rank->in_order(submit);
+  } catch (...) {
+    shared->rank->end();
+    throw;
+  }
 }
 
 // ---- device platforms -----------------------------------------------------------------------------------
@@ -154,13 +160,27 @@ inline sycl::event run_native(request&& moved) {
   return event;
 }
 
+// In group.hpp: addresses and stream first, then the core outside of the SYCL runtime, then the event.
+std::vector<sycl::event> run_group_native(std::vector<request>& requests);
+
+// The body of a native command runs under a lock of DPC++'s scheduler, and a vendor library may wait there
+// for another rank (NCCL connects at the first call). Where that rank is a thread of this process and needs
+// the lock, both would wait for ever (seen on 2 H200s), so the library is then called outside.
+inline sycl::event run_native_beside_siblings(request&& request) {
+  std::vector<detail::request> one;
+  one.push_back(std::move(request));
+  return run_group_native(one).front();
+}
+
 // ---- one request ----------------------------------------------------------------------------------------
 
 inline sycl::event run(request&& request) {
   switch (request.rank->path().path) {
     case enqueue_path::calling_thread: return run_here(request);
     case enqueue_path::host_task: return submit_host_task(std::move(request));
-    case enqueue_path::native_command: return run_native(std::move(request));
+    case enqueue_path::native_command:
+      return request.rank->local_size() > 1 ? run_native_beside_siblings(std::move(request))
+                                            : run_native(std::move(request));
     case enqueue_path::native_stream: return run_on_stream(request);
   }
   throw request.error(ISTHMUS_ERROR_INTERNAL, "unknown path", "");

@@ -1,0 +1,169 @@
+// The two kernels of tensor_parallel.hpp, for SYCL compilers and, through DPC++'s runtime compiler, for plain
+// C++ compilers.
+#ifndef ISTHMUS_SYCL_TENSOR_KERNELS_HPP
+#define ISTHMUS_SYCL_TENSOR_KERNELS_HPP
+
+#include <isthmus/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <sycl/sycl.hpp>
+#include <vector>
+
+namespace isthmus::detail {
+
+// The numbers that the device code below knows.
+enum class tensor_format : std::uint32_t { float32 = 0, float16 = 1, bfloat16 = 2 };
+
+inline std::optional<tensor_format> tensor_format_of(isthmus_datatype datatype) {
+  if (datatype == ISTHMUS_FLOAT32) return tensor_format::float32;
+  if (datatype == ISTHMUS_FLOAT16) return tensor_format::float16;
+  if (datatype == ISTHMUS_BFLOAT16) return tensor_format::bfloat16;
+  return std::nullopt;
+}
+inline std::size_t bytes_of(tensor_format format) { return format == tensor_format::float32 ? 4 : 2; }
+
+// One sum on one device: all that its kernel needs.
+struct tensor_sum {
+  void* tensor;
+  void* own;    // the own contribution, in the wire's format
+  void* inbox;  // the others', slot_bytes apart
+  std::uint64_t slot_bytes, count, active;
+  std::uint32_t rank, size, wire, format;
+};
+
+// Device code, as code and as text: a SYCL compiler gets the one, the runtime compiler the other. This macro
+// is what keeps the two the same.
+#define ISTHMUS_SYCL_CODE_AND_TEXT(...)                           \
+  inline constexpr const char* tensor_device_text = #__VA_ARGS__; \
+  namespace tensor_device {                                       \
+  __VA_ARGS__                                                     \
+  }
+ISTHMUS_SYCL_CODE_AND_TEXT(
+    inline unsigned short to_bfloat16(float value) {
+      const unsigned bits = __builtin_bit_cast(unsigned, value);
+      if (value != value) return static_cast<unsigned short>(bits >> 16 | 0x40u);
+      return static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+    } inline float load(const void* from, unsigned long i, unsigned format) {
+      if (format == 0) return static_cast<const float*>(from)[i];
+      if (format == 1) return static_cast<float>(static_cast<const sycl::half*>(from)[i]);
+      return __builtin_bit_cast(float, static_cast<unsigned>(static_cast<const unsigned short*>(from)[i])
+                                           << 16);
+    } inline void store(void* to, unsigned long i, unsigned format, float value) {
+      if (format == 0)
+        static_cast<float*>(to)[i] = value;
+      else if (format == 1)
+        static_cast<sycl::half*>(to)[i] = static_cast<sycl::half>(value);
+      else
+        static_cast<unsigned short*>(to)[i] = to_bfloat16(value);
+    } inline void narrow(unsigned long i, void* to, const void* from) {
+      static_cast<unsigned short*>(to)[i] = to_bfloat16(static_cast<const float*>(from)[i]);
+    } inline void add(unsigned long i, void* tensor, const void* own, const void* inbox,
+                      unsigned long slot_bytes, unsigned long active, unsigned rank, unsigned size,
+                      unsigned wire, unsigned format) {
+      float sum = 0;
+      for (unsigned r = 0; r < size; ++r) {
+        if ((active >> r & 1ul) == 0) continue;
+        const char* slot = static_cast<const char*>(inbox) + r * slot_bytes;
+        sum += load(r == rank ? own : static_cast<const void*>(slot), i, wire);
+      }
+      if (wire == 2) sum = __builtin_bit_cast(float, static_cast<unsigned>(to_bfloat16(sum)) << 16);
+      store(tensor, i, format, sum);
+    })
+#undef ISTHMUS_SYCL_CODE_AND_TEXT
+
+inline sycl::nd_range<1> cover(std::uint64_t count) {
+  constexpr std::size_t group = 256;
+  return {sycl::range<1>((count + group - 1) / group * group), sycl::range<1>(group)};
+}
+
+#if defined(__GNUC__) && !defined(__clang__)
+
+// g++ with DPC++'s runtime: compiled for the queue's device when it is made (2 s; SYCL_CACHE_PERSISTENT=1
+// keeps it).
+class tensor_kernels {
+ public:
+  explicit tensor_kernels(const sycl::queue& queue)
+      : m_bundle(compile(queue)),
+        m_narrow(m_bundle.ext_oneapi_get_kernel("tensor_narrow")),
+        m_add(m_bundle.ext_oneapi_get_kernel("tensor_add")) {}
+
+  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count) const {
+    return queue.submit([&](sycl::handler& handler) {
+      handler.set_args(to, const_cast<void*>(from), static_cast<unsigned long>(count));
+      handler.parallel_for(cover(count), m_narrow);
+    });
+  }
+  sycl::event add(sycl::queue& queue, const tensor_sum& sum, const std::vector<sycl::event>& before) const {
+    return queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(before);
+      handler.set_args(sum.tensor, sum.own, sum.inbox, static_cast<unsigned long>(sum.slot_bytes),
+                       static_cast<unsigned long>(sum.count), static_cast<unsigned long>(sum.active), sum.rank,
+                       sum.size, sum.wire, sum.format);
+      handler.parallel_for(cover(sum.count), m_add);
+    });
+  }
+
+ private:
+  using bundle = sycl::kernel_bundle<sycl::bundle_state::executable>;
+  static bundle compile(const sycl::queue& queue) {
+    namespace exp = sycl::ext::oneapi::experimental;
+    static constexpr const char* loops = R"(
+extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((exp::nd_range_kernel<1>))
+void tensor_narrow(void* to, void* from, unsigned long count) {
+  const unsigned long i = here();
+  if (i < count) narrow(i, to, from);
+}
+extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((exp::nd_range_kernel<1>))
+void tensor_add(void* tensor, void* own, void* inbox, unsigned long slot_bytes, unsigned long count,
+                unsigned long active, unsigned rank, unsigned size, unsigned wire, unsigned format) {
+  const unsigned long i = here();
+  if (i < count) add(i, tensor, own, inbox, slot_bytes, active, rank, size, wire, format);
+}
+)";
+    const std::string text =
+        std::string("#include <sycl/sycl.hpp>\nnamespace exp = sycl::ext::oneapi::experimental;\n") +
+        tensor_device_text +
+        "\ninline unsigned long here() { return "
+        "sycl::ext::oneapi::this_work_item::get_nd_item<1>().get_global_id(0); }\n" +
+        loops;
+    auto source = exp::create_kernel_bundle_from_source(queue.get_context(), exp::source_language::sycl, text);
+    return exp::build(source);
+  }
+
+  bundle m_bundle;
+  sycl::kernel m_narrow, m_add;
+};
+
+#else
+
+class tensor_kernels {
+ public:
+  explicit tensor_kernels(const sycl::queue&) {}
+
+  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count) const {
+    return queue.parallel_for(cover(count), [=](sycl::nd_item<1> item) {
+      const unsigned long i = item.get_global_id(0);
+      if (i < count) tensor_device::narrow(i, to, from);
+    });
+  }
+  sycl::event add(sycl::queue& queue, const tensor_sum& sum, const std::vector<sycl::event>& before) const {
+    return queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(before);
+      handler.parallel_for(cover(sum.count), [sum](sycl::nd_item<1> item) {
+        const unsigned long i = item.get_global_id(0);
+        if (i < sum.count)
+          tensor_device::add(i, sum.tensor, sum.own, sum.inbox, sum.slot_bytes, sum.active, sum.rank, sum.size,
+                             sum.wire, sum.format);
+      });
+    });
+  }
+};
+
+#endif
+
+}  // namespace isthmus::detail
+
+#endif
