@@ -1,0 +1,49 @@
+// 02: a part of a two-dimensional buffer, and an explicit dependency on an out-of-order queue.
+//
+//   mpiexec -n 3 02_buffers_and_dependencies
+#include <cstdio>
+#include <isthmus/sycl/mpi.hpp>
+
+int main(int argc, char** argv) {
+  int provided = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  int wrong = 0;
+  {
+    const sycl::device device{sycl::default_selector_v};
+    sycl::queue queue{device};  // out of order: accessors and events say what comes first
+    const isthmus::communicator ranks = isthmus::make_communicator(MPI_COMM_WORLD, device);
+
+    // Row 2 of a grid goes from rank 0 to all. The broadcast waits for the producer, because both access
+    // the buffer; rows in front and behind stay as they are.
+    constexpr std::size_t rows = 4, columns = 100, row = 2;
+    sycl::buffer<double, 2> grid{sycl::range<2>(rows, columns)};
+    queue.submit([&](sycl::handler& handler) {
+      sycl::accessor cells{grid, handler, sycl::write_only_host_task, sycl::no_init};
+      const double value = ranks.rank() == 0 ? 0.5 : -1;
+      handler.host_task([=] {
+        for (std::size_t i = 0; i < rows; ++i) {
+          for (std::size_t j = 0; j < columns; ++j) cells[i][j] = value;
+        }
+      });
+    });
+    ranks.broadcast(queue, isthmus::at(grid, row * columns), columns, 0);
+
+    // USM has no accessors: the producer's event is passed on, and so is the collective's.
+    int* mine = sycl::malloc_shared<int>(1, queue);
+    int* all = sycl::malloc_shared<int>(static_cast<std::size_t>(ranks.size()), queue);
+    const int rank = ranks.rank();
+    const sycl::event produced =
+        queue.submit([&](sycl::handler& handler) { handler.host_task([=] { *mine = 10 * rank; }); });
+    sycl::event gathered = ranks.allgather(queue, mine, all, 1, {produced});
+    gathered.wait();
+
+    const sycl::host_accessor cells{grid, sycl::read_only};
+    wrong += cells[row][0] != 0.5 || cells[row - 1][columns - 1] != (rank == 0 ? 0.5 : -1);
+    for (int r = 0; r < ranks.size(); ++r) wrong += all[r] != 10 * r;
+    std::printf("rank %d of %d: row %zu holds %g, %d wrong\n", rank, ranks.size(), row, cells[row][0], wrong);
+    sycl::free(mine, queue);
+    sycl::free(all, queue);
+  }
+  MPI_Finalize();
+  return wrong == 0 ? 0 : 1;
+}

@@ -1,0 +1,126 @@
+// Operations come after what they depend on and before what depends on them. Producers are slow on purpose.
+#include <chrono>
+
+#include "fixture.hpp"
+
+namespace sycl_test {
+
+using ordering = ranks_of_one_process;
+using namespace std::chrono_literals;
+
+// Writes `values` after a while.
+void produce_slowly(sycl::handler& handler, int* target, const std::vector<int>& values) {
+  handler.host_task([=] {
+    std::this_thread::sleep_for(50ms);
+    std::copy(values.begin(), values.end(), target);
+  });
+}
+
+TEST_F(ordering, in_order_queue_is_respected) {
+  const auto fresh = random_ints(capacity, 77);
+  in_threads([&](std::size_t r) {
+    queues[r].submit([&](sycl::handler& handler) { produce_slowly(handler, send[r], fresh); });
+    comms[r].allreduce(queues[r], send[r], recv[r], capacity, isthmus::reduction_op::max);
+    queues[r].submit([&](sycl::handler& handler) {
+      int* result = recv[r];
+      handler.host_task([=] {
+        for (std::size_t i = 0; i < capacity; ++i) result[i] = result[i] / 2;
+      });
+    });
+    queues[r].wait();
+  });
+  for (std::size_t i = 0; i < capacity; ++i) ASSERT_EQ(recv[1][i], fresh[i] / 2);
+}
+
+TEST_F(ordering, dependencies_of_out_of_order_queues_are_respected) {
+  const auto fresh = random_ints(capacity, 78);
+  in_threads([&](std::size_t r) {
+    sycl::queue queue(comms[r].device());
+    const sycl::event produced =
+        queue.submit([&](sycl::handler& handler) { produce_slowly(handler, send[r], fresh); });
+    const sycl::event reduced =
+        comms[r].allreduce(queue, send[r], recv[r], capacity, isthmus::reduction_op::min, {produced});
+    queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(reduced);
+      int* result = recv[r];
+      handler.host_task([=] { result[0] = result[1]; });
+    });
+    queue.wait();
+  });
+  for (std::size_t i = 1; i < capacity; ++i) ASSERT_EQ(recv[0][i], fresh[i]);
+  EXPECT_EQ(recv[0][0], fresh[1]);
+}
+
+TEST_F(ordering, accesses_to_buffers_are_respected) {
+  const auto fresh = random_ints(100, 79);
+  std::vector<sycl::buffer<int, 1>> buffers(size, sycl::buffer<int, 1>(sycl::range<1>(1)));
+  for (auto& buffer : buffers) buffer = sycl::buffer<int, 1>(sycl::range<1>(100));
+  isthmus::group group;
+  for (std::size_t r = 0; r < size; ++r) {
+    sycl::queue queue(comms[r].device());
+    queue.submit([&](sycl::handler& handler) {
+      sycl::accessor data(buffers[r], handler, sycl::write_only_host_task);
+      handler.host_task([=] {
+        std::this_thread::sleep_for(30ms);
+        for (std::size_t i = 0; i < 100; ++i) data[i] = fresh[i];
+      });
+    });
+    comms[r].allreduce(queue, buffers[r], 100, isthmus::reduction_op::max);
+  }
+  group.end();
+  for (auto& buffer : buffers) {
+    const sycl::host_accessor result(buffer, sycl::read_only);
+    for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(result[i], fresh[i]);
+  }
+}
+
+// One rank, so that the host task's path can run in this process.
+class host_task_path : public testing::Test {
+ protected:
+  sycl::device device{sycl::cpu_selector_v};
+  isthmus::communicator make() {
+    return {
+        device, isthmus::make_unique_id(), 0, 1, {.timeout_s = 20, .host = isthmus::host_execution::host_task}};
+  }
+  std::vector<int> from = random_ints(100, 9), to = std::vector<int>(100, poison);
+};
+
+TEST_F(host_task_path, does_not_block_and_keeps_the_order) {
+  const isthmus::communicator one = make();
+  EXPECT_EQ(one.path(), isthmus::enqueue_path::host_task);
+  sycl::queue queue(device);
+  const sycl::event slow = queue.submit(
+      [&](sycl::handler& handler) { handler.host_task([] { std::this_thread::sleep_for(200ms); }); });
+  const auto before = std::chrono::steady_clock::now();
+  const sycl::event done =
+      one.allreduce(queue, from.data(), to.data(), 100, isthmus::reduction_op::sum, {slow});
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 100ms);
+  sycl::event(done).wait();
+  EXPECT_EQ(to, from);
+}
+
+TEST_F(host_task_path, works_on_buffers) {
+  const isthmus::communicator one = make();
+  sycl::queue queue(device);
+  sycl::buffer<int, 1> source(from.begin(), from.end()), target(sycl::range<1>(100));
+  one.allreduce(queue, source, target, 100);
+  const sycl::host_accessor result(target, sycl::read_only);
+  for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(result[i], from[i]);
+}
+
+TEST_F(host_task_path, failures_in_the_background_are_not_lost) {
+  int handled = 0;
+  const isthmus::communicator one = make();
+  sycl::queue queue(
+      device, [&](const sycl::exception_list& failures) { handled += static_cast<int>(failures.size()); });
+  EXPECT_FALSE(one.async_error().has_value());
+  one.abort();
+  one.allreduce(queue, from.data(), to.data(), 100).wait();
+  queue.wait_and_throw();
+  EXPECT_EQ(handled, 1);
+  ASSERT_TRUE(one.async_error().has_value());
+  EXPECT_EQ(one.async_error()->code(), ISTHMUS_ERROR_ABORTED);
+  EXPECT_EQ(to[0], poison);
+}
+
+}  // namespace sycl_test
