@@ -130,10 +130,11 @@ TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
   });
 }
 
+// Of a datatype that no peer-memory kernel takes.
 TEST(selection, says_that_the_vendor_library_takes_device_buffers) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
-  operation.datatype = ISTHMUS_FLOAT32;
+  operation.datatype = ISTHMUS_INT32;
   operation.count = 1 << 20;
   std::vector<char> text(1 << 16);
   ASSERT_EQ(isthmus_communicator_explain(world::get().members()[0].communicator, &operation, text.data(),

@@ -31,15 +31,20 @@ struct bfloat16 {
 using gpu_ipc_handle = hipIpcMemHandle_t;
 constexpr gpu_error gpu_success = hipSuccess;
 constexpr gpu_error gpu_invalid_value = hipErrorInvalidValue;
-inline gpu_error gpu_last_error() { return hipGetLastError(); }
 inline const char* gpu_error_text(gpu_error code) { return hipGetErrorString(code); }
 inline gpu_error gpu_get_device(int* device) { return hipGetDevice(device); }
 inline gpu_error gpu_set_device(int device) { return hipSetDevice(device); }
-inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) { return hipMalloc(pointer, bytes); }
+// Other devices write here while a kernel reads: no cache of this device may keep it.
+inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) {
+  return hipExtMallocWithFlags(pointer, bytes, hipDeviceMallocFinegrained);
+}
 inline gpu_error gpu_free(void* pointer) { return hipFree(pointer); }
 inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) { return hipMemset(pointer, value, bytes); }
 inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
   return hipMemcpy(to, from, bytes, hipMemcpyDefault);
+}
+inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream) {
+  return hipLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
 inline gpu_error gpu_synchronize_device() { return hipDeviceSynchronize(); }
 inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return hipStreamSynchronize(stream); }
@@ -112,7 +117,6 @@ using bfloat16 = __nv_bfloat16;
 using gpu_ipc_handle = cudaIpcMemHandle_t;
 constexpr gpu_error gpu_success = cudaSuccess;
 constexpr gpu_error gpu_invalid_value = cudaErrorInvalidValue;
-inline gpu_error gpu_last_error() { return cudaGetLastError(); }
 inline const char* gpu_error_text(gpu_error code) { return cudaGetErrorString(code); }
 inline gpu_error gpu_get_device(int* device) { return cudaGetDevice(device); }
 inline gpu_error gpu_set_device(int device) { return cudaSetDevice(device); }
@@ -121,6 +125,9 @@ inline gpu_error gpu_free(void* pointer) { return cudaFree(pointer); }
 inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) { return cudaMemset(pointer, value, bytes); }
 inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
   return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+}
+inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream) {
+  return cudaLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
 inline gpu_error gpu_synchronize_device() { return cudaDeviceSynchronize(); }
 inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return cudaStreamSynchronize(stream); }

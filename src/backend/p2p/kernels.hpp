@@ -63,6 +63,13 @@ struct call {
   std::uint64_t timeout_ns;
 };
 
+// Launches with the call's own shape. Its own result, not the thread's last error: that may be an old one.
+template <typename Kernel>
+gpu_error gpu_launch(Kernel* kernel, const call& call, gpu_stream stream) {
+  void* arguments[] = {const_cast<p2p::call*>(&call)};
+  return gpu_launch_kernel(reinterpret_cast<const void*>(kernel), dim3(call.slots), dim3(call.threads), arguments, stream);
+}
+
 // Each enqueues one collective on `stream` and sets the launch shape of `call` itself. Sums (or averages)
 // are bit-identical on all ranks: contributions, each rounded to the wire type, the own one too, are
 // added in float32 in rank order and the result is rounded once, to the wire type. `wire` is the

@@ -107,14 +107,12 @@ void set_shape(call& call) {
 
 gpu_error launch_allgather(call call, gpu_stream stream) {
   set_shape(call);
-  allgather<<<call.slots, call.threads, 0, stream>>>(call);
-  return gpu_last_error();
+  return gpu_launch(allgather, call, stream);
 }
 
 gpu_error launch_broadcast(call call, gpu_stream stream) {
   set_shape(call);
-  broadcast<<<call.slots, call.threads, 0, stream>>>(call);
-  return gpu_last_error();
+  return gpu_launch(broadcast, call, stream);
 }
 
 gpu_error load_moves() {
