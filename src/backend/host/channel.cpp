@@ -86,7 +86,10 @@ void channels::run_collective(const isthmus_operation& operation) {
       add(true, peer, send + operation.send_displs[peer] * unit, operation.send_counts[peer] * unit);
       const std::size_t sent = m_transfers.size() - 1;
       add(false, peer, recv + operation.recv_displs[peer] * unit, operation.recv_counts[peer] * unit);
-      if (send == recv && m_transfers.size() == sent + 2) m_transfers.back().gate = sent;
+      if (send != recv) continue;
+      for (std::size_t added = sent; added < m_transfers.size(); ++added)
+        m_transfers[added].in_place = true;
+      if (m_transfers.size() == sent + 2) m_transfers.back().gate = sent;
     }
   }
   pair_self();
@@ -134,9 +137,9 @@ bool channels::send_cells(channel_kind kind, transfer& moving) {
   while (!moving.complete && !moving.by_address && sent < acknowledged + m_team.sizes().cells) {
     cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent);
     cell.message_bytes = moving.bytes;
-    // within a process the receiver copies from the buffer itself, unless it lies where recv goes
-    moving.by_address = kind == channel_kind::message && moving.moved == 0 &&
-                        moving.bytes > m_team.sizes().cell_bytes && m_team.same_process(moving.peer);
+    // a long message is copied once, by the receiver, out of the buffer itself
+    moving.by_address = !moving.in_place && moving.moved == 0 && m_team.is_readable_by(moving.peer) &&
+                        moving.bytes > m_team.tuned().address_bytes;
     if (moving.by_address) {
       cell.address = moving.buffer;
       cell.bytes = moving.bytes;
@@ -161,8 +164,10 @@ bool channels::receive_cells(channel_kind kind, transfer& moving) {
     if (cell.ready.load(std::memory_order_acquire) != received + 1) break;
     check_message(moving, cell);
     if (moving.gate != transfer::no_gate && m_transfers[moving.gate].moved < moving.moved + cell.bytes) break;
-    std::memcpy(moving.buffer + moving.moved, cell.address != nullptr ? cell.address : payload_of(cell),
-                cell.bytes);
+    if (cell.address != nullptr)
+      m_team.read_from(moving.peer, moving.buffer, cell.address, cell.bytes);
+    else
+      std::memcpy(moving.buffer + moving.moved, payload_of(cell), cell.bytes);
     moving.moved += cell.bytes;
     moving.complete = moving.moved == moving.bytes;
     taken.store(++received, std::memory_order_release);

@@ -22,6 +22,7 @@ struct transfer {
   // alltoallv in place: a piece may only be received over what the transfer with this index has sent
   std::size_t gate = no_gate;
   std::uint64_t moved = 0;
+  bool in_place = false;    // the buffer is received into as well, so it must not be sent as an address
   bool by_address = false;  // sent as an address; complete when the peer has taken it
   bool complete = false;
 };

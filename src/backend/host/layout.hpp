@@ -57,7 +57,7 @@ struct alignas(line_bytes) cell_header {
   flag ready;                   // sequence number + 1
   std::uint64_t message_bytes;  // of the whole message, to catch ranks that disagree
   std::uint64_t bytes;          // in this cell
-  const std::byte* address;     // peers in the same process: where the whole message is, else NULL
+  const std::byte* address;  // where the whole message is in the sender, which the receiver can read; else NULL
 };
 
 // Channels of point-to-point messages and of the collectives whose counts only some ranks know are kept

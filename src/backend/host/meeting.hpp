@@ -14,12 +14,14 @@ namespace isthmus::host {
 struct tuning {
   std::uint64_t spins;            // looks at a flag before the core is offered to others
   std::uint64_t streaming_bytes;  // an operation that writes more, over all ranks, writes past the cache
+  std::uint64_t address_bytes;    // longer messages are read from the sender's own buffer
 };
 
 struct gathering {
   std::vector<std::shared_ptr<segment>> segments;  // by rank
   geometry sizes;
   tuning tuned;
+  bool reads_peers = false;  // every rank may read the memory of every other process of the ranks
 };
 
 // Collective. ISTHMUS_ERROR_UNSUPPORTED on all ranks when one of them can't reach another; CONFIG and

@@ -4,10 +4,14 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <ctime>
+#include <system_error>
 
 #include "runtime/error.hpp"
 
@@ -30,6 +34,7 @@ team::team(const isthmus_backend_context& context, gathering gathered)
       m_sizes(gathered.sizes),
       m_tuned(gathered.tuned),
       m_layout(gathered.sizes, static_cast<std::uint64_t>(context.size)),
+      m_reads_peers(gathered.reads_peers),
       m_segments(std::move(gathered.segments)),
       m_done(m_segments.size(), 0) {
   for (int r = 0; r < size(); ++r) {
@@ -62,6 +67,32 @@ void team::wait_until_done(int peer, std::uint64_t tickets) {
 
 void team::wait_until_all_complete(std::uint64_t ticket) {
   for (int i = 1; i < size(); ++i) wait_until_done((rank() + i) % size(), ticket + 1);
+}
+
+// In pieces, so that poison is noticed in the middle of a long message.
+void team::read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const {
+  if (same_process(peer)) {
+    std::memcpy(to, address, bytes);
+    return;
+  }
+  constexpr std::uint64_t piece = 4 << 20;
+  const auto process = static_cast<pid_t>(m_segments[static_cast<std::size_t>(peer)]->address().pid);
+  for (std::uint64_t moved = 0; moved < bytes;) {
+    const std::uint64_t wanted = std::min(piece, bytes - moved);
+    iovec here{to + moved, wanted};
+    iovec there{const_cast<std::byte*>(address) + moved, wanted};
+    const ssize_t got = ::process_vm_readv(process, &here, 1, &there, 1, 0);
+    if (got <= 0) {
+      check_poison();
+      const int code = got < 0 ? errno : EFAULT;
+      throw failure{m_context.fail(
+          m_context.runtime, code == ESRCH ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
+          "does the sender's buffer have as many bytes as its call said?",
+          "reading %llu bytes of rank %d's message failed: %s", static_cast<unsigned long long>(bytes), peer,
+          std::generic_category().message(code).c_str())};
+    }
+    moved += static_cast<std::uint64_t>(got);
+  }
 }
 
 void team::check_poison() const {

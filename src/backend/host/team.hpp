@@ -40,6 +40,10 @@ class team {
   bool same_process(int peer) const {
     return m_context.process_of[peer] == m_context.process_of[m_context.rank];
   }
+  // May a message to `peer` be an address that it copies from?
+  bool is_readable_by(int peer) const { return m_reads_peers || same_process(peer); }
+  // Copies out of a buffer of `peer`, of which the peer said where it is.
+  void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
   bool is_one_process() const { return m_context.process_size == m_context.size; }
 
   segment_header& header(int rank) const { return at<segment_header>(rank, 0); }
@@ -98,6 +102,7 @@ class team {
   geometry m_sizes;
   tuning m_tuned;
   layout m_layout;
+  bool m_reads_peers;
   std::vector<std::shared_ptr<segment>> m_segments;
   std::vector<std::byte*> m_bases;
   std::vector<int> m_process_descriptors;  // by rank; -1 for ranks of this process
