@@ -83,12 +83,15 @@ void channels::run_collective(const isthmus_operation& operation) {
         add(true, peer, send + operation.send_displs[peer] * unit, operation.send_counts[peer] * unit);
       if (peer == operation.root) add(false, peer, recv, operation.count * unit);
     } else {
-      add(true, peer, send + operation.send_displs[peer] * unit, operation.send_counts[peer] * unit);
+      const bool blocks = operation.collective == ISTHMUS_ALLTOALL;
+      const auto block = static_cast<std::uint64_t>(peer) * operation.count;
+      add(true, peer, send + (blocks ? block : operation.send_displs[peer]) * unit,
+          (blocks ? operation.count : operation.send_counts[peer]) * unit);
       const std::size_t sent = m_transfers.size() - 1;
-      add(false, peer, recv + operation.recv_displs[peer] * unit, operation.recv_counts[peer] * unit);
+      add(false, peer, recv + (blocks ? block : operation.recv_displs[peer]) * unit,
+          (blocks ? operation.count : operation.recv_counts[peer]) * unit);
       if (send != recv) continue;
-      for (std::size_t added = sent; added < m_transfers.size(); ++added)
-        m_transfers[added].in_place = true;
+      for (std::size_t added = sent; added < m_transfers.size(); ++added) m_transfers[added].in_place = true;
       if (m_transfers.size() == sent + 2) m_transfers.back().gate = sent;
     }
   }

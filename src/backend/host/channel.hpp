@@ -33,7 +33,7 @@ class channels {
 
   // All send and recv operations of a batch, together. Waits until they are complete.
   void run_messages(std::span<const isthmus_operation> operations);
-  // gatherv, scatterv or alltoallv.
+  // gatherv, scatterv, alltoall or alltoallv.
   void run_collective(const isthmus_operation& operation);
 
  private:

@@ -75,9 +75,9 @@ class state {
       case algorithm::two_shot:
         return can_two_shot(operation.collective) ? nullptr : "two_shot is for allreduce and reduce";
       case algorithm::channel:
-        return uses_channels(operation.collective)
+        return uses_channels(operation.collective) || operation.collective == ISTHMUS_ALLTOALL
                    ? nullptr
-                   : "channel is for send, recv, gatherv, scatterv and alltoallv";
+                   : "channel is for send, recv, gatherv, scatterv, alltoall and alltoallv";
     }
     return "unknown algorithm";
   }
@@ -125,20 +125,21 @@ class state {
   void run(const isthmus_operation& operation, const char* name) {
     m_team.set_activity(isthmus_collective_name(operation.collective));
     if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_team);
-    if (uses_channels(operation.collective)) return m_channels.run_collective(operation);
+    // without a name: nothing staged where that can be, else what always works
+    constexpr choice otherwise{algorithm::direct, store::streaming};
+    const choice chosen = is_named(name) ? find_algorithm(name).value_or(otherwise) : otherwise;
+    if (uses_channels(operation.collective) || chosen.what == algorithm::channel)
+      return m_channels.run_collective(operation);
     const shape s = shape_of(operation, m_team.rank(), m_team.size());
     if (s.count == 0) return;  // equal on all ranks
     const bool updates_in_place =
         operation.collective == ISTHMUS_ALLTOALL && operation.send_buf == operation.recv_buf;
-    // without a name: nothing staged where that can be, else what always works
-    constexpr choice otherwise{algorithm::direct, store::streaming};
-    const choice chosen = is_named(name) ? find_algorithm(name).value_or(otherwise) : otherwise;
     switch (chosen.what) {
       case algorithm::packet: return run_packet(m_team, m_work, s);
       case algorithm::one_shot: return run_one_shot(m_team, m_work, s, chosen.shared);
       case algorithm::two_shot: return run_two_shot(m_team, m_work, s, chosen.shared);
       case algorithm::direct:
-      case algorithm::channel:  // never for these collectives: see why_not
+      case algorithm::channel:  // done above
         break;
     }
     if (run_direct(m_team, m_work, s, chosen.shared, updates_in_place)) return;
