@@ -21,8 +21,8 @@ void copy_text(char* destination, std::size_t capacity, const std::string& text)
   destination[text.copy(destination, capacity - 1)] = '\0';
 }
 
-error make_error(isthmus_status status, const char* location, std::string message, std::string hint,
-                 std::int64_t native_code) {
+error make_error(isthmus_status status, const char* location, const std::string& message,
+                 const std::string& hint, std::int64_t native_code) {
   isthmus_error_info info{};
   info.status = status;
   info.collective = -1;

@@ -26,8 +26,8 @@ class error : public std::exception {
 #define ISTHMUS_HERE __FILE__ ":" ISTHMUS_STRING(__LINE__)
 
 // Builds the error; the message says argument, value and rule, the hint what to do.
-error make_error(isthmus_status status, const char* location, std::string message, std::string hint = {},
-                 std::int64_t native_code = 0);
+error make_error(isthmus_status status, const char* location, const std::string& message,
+                 const std::string& hint = {}, std::int64_t native_code = 0);
 
 // Copies `text` into a fixed array, cut where it does not fit, always terminated.
 void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept;
