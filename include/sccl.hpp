@@ -77,7 +77,7 @@ inline void scclInit(int& argc, char**& argv) {
   MPI_Initialized(&initialized);
   if (initialized != 0) return;
   int provided = MPI_THREAD_SINGLE;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   runtime.owns_mpi = true;
 }
 

@@ -181,7 +181,9 @@ int run(const options& asked) {
 int main(int argc, char** argv) {
   const sycl_collectives::options asked = sycl_collectives::parse(argc, argv);
   int provided = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
+  // One thread at a time calls MPI here. MULTIPLE would make MPICH, the peer, several times slower for short
+  // messages (docs/benchmarks.md).
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   int status = 1;
   try {
     sycl_collectives::prepare_environment();
