@@ -90,15 +90,16 @@ class tensor_kernels {
         m_narrow(m_bundle.ext_oneapi_get_kernel("tensor_narrow")),
         m_add(m_bundle.ext_oneapi_get_kernel("tensor_add")) {}
 
-  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count) const {
+  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count,
+                     const std::vector<sycl::event>& before) const {
     return queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(before);
       handler.set_args(to, const_cast<void*>(from), static_cast<unsigned long>(count));
       handler.parallel_for(cover(count), m_narrow);
     });
   }
-  sycl::event add(sycl::queue& queue, const tensor_sum& sum, const std::vector<sycl::event>& before) const {
+  sycl::event add(sycl::queue& queue, const tensor_sum& sum) const {
     return queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(before);
       handler.set_args(sum.tensor, sum.own, sum.inbox, static_cast<unsigned long>(sum.slot_bytes),
                        static_cast<unsigned long>(sum.count), static_cast<unsigned long>(sum.active), sum.rank,
                        sum.size, sum.wire, sum.format);
@@ -143,15 +144,15 @@ class tensor_kernels {
  public:
   explicit tensor_kernels(const sycl::queue&) {}
 
-  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count) const {
-    return queue.parallel_for(cover(count), [=](sycl::nd_item<1> item) {
+  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count,
+                     const std::vector<sycl::event>& before) const {
+    return queue.parallel_for(cover(count), before, [=](sycl::nd_item<1> item) {
       const unsigned long i = item.get_global_id(0);
       if (i < count) tensor_device::narrow(i, to, from);
     });
   }
-  sycl::event add(sycl::queue& queue, const tensor_sum& sum, const std::vector<sycl::event>& before) const {
+  sycl::event add(sycl::queue& queue, const tensor_sum& sum) const {
     return queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(before);
       handler.parallel_for(cover(sum.count), [sum](sycl::nd_item<1> item) {
         const unsigned long i = item.get_global_id(0);
         if (i < sum.count)

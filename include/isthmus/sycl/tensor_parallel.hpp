@@ -7,9 +7,10 @@
 // or, from C, as the engine of the trio: options.engine = isthmus::sycl_tensor_parallel_engine(), streams are
 // sycl::queue pointers.
 //
-// Every device sends its tensor to all others, then adds all of them in rank order in float32: sums are
-// bit-identical everywhere. The host does not wait. Devices of one context copy directly; between contexts a
-// copy of raw memory does nothing and says nothing, so those go through host memory, in two steps.
+// Every device fetches the tensors of all others, then adds all of them in rank order in float32: sums are
+// bit-identical everywhere. Devices of one context copy directly and the host does not wait. Between contexts
+// a copy of raw memory does nothing and says nothing: there the tensors go through host memory and the host
+// waits for them, so give the queues one context where the platform allows it.
 #ifndef ISTHMUS_SYCL_TENSOR_PARALLEL_HPP
 #define ISTHMUS_SYCL_TENSOR_PARALLEL_HPP
 
@@ -23,6 +24,7 @@
 #include <isthmus/sycl/tensor_kernels.hpp>
 #include <memory>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 namespace isthmus {
@@ -36,15 +38,15 @@ class tensor_parallel {
       throw std::invalid_argument("tensor_parallel: 1 to 16 queues are possible");
     for (const sycl::queue& queue : queues) {
       if (!queue.is_in_order()) throw std::invalid_argument("tensor_parallel: every queue must be in order");
-      m_seats.emplace_back(queue);
+      m_seats.emplace_back(queue, kernels_for(queue));
     }
+    m_share_context = share_context();
   }
 
   // Waits for what was enqueued.
   ~tensor_parallel() {
     for (seat& seat : m_seats) try {
         seat.queue.wait();
-        seat.copies.wait();
       } catch (const sycl::exception&) {  // the queue's owner hears of it, too
       }
   }
@@ -80,16 +82,16 @@ class tensor_parallel {
     std::vector<std::byte> staging;  // on the host; empty where all devices share a context
   };
   struct seat {
-    explicit seat(const sycl::queue& given)
-        : queue(given),
-          copies(given.get_context(), given.get_device(), sycl::property::queue::in_order{}),
-          kernels(given) {}
-    sycl::queue queue, copies;
-    detail::tensor_kernels kernels;
+    seat(const sycl::queue& given, std::shared_ptr<detail::tensor_kernels> shared)
+        : queue(given), kernels(std::move(shared)) {}
+    sycl::queue queue;
+    std::shared_ptr<detail::tensor_kernels> kernels;  // one for each context
     buffers now;
     std::vector<buffers> retired;  // of smaller calls that may be in flight
-    sycl::event added;             // the latest sum here: what it read and sent may be overwritten after it
-    std::vector<sycl::event> received, sent;
+    bool is_prepared = false;
+    sycl::event prepared;
+    std::vector<sycl::event> read_by_others;  // copies out of the outbox that the next call must not overtake
+    std::vector<sycl::event> unstaged;        // copies out of the staging
   };
   struct call {
     void* const* pointers;
@@ -100,6 +102,11 @@ class tensor_parallel {
     std::uint64_t wire_bytes() const { return count * detail::bytes_of(wire); }
   };
 
+  std::shared_ptr<detail::tensor_kernels> kernels_for(const sycl::queue& queue) const {
+    for (const seat& each : m_seats)
+      if (each.queue.get_context() == queue.get_context()) return each.kernels;
+    return std::make_shared<detail::tensor_kernels>(queue);
+  }
   bool share_context() const {
     return std::all_of(m_seats.begin(), m_seats.end(), [&](const seat& each) {
       return each.queue.get_context() == m_seats[0].queue.get_context();
@@ -111,13 +118,12 @@ class tensor_parallel {
     if (bytes <= m_slot_bytes || m_seats.size() == 1) return true;
     const std::uint64_t slot = std::max(bytes, 2 * m_slot_bytes);
     std::vector<buffers> made;
-    const bool staged = !share_context();
     for (seat& seat : m_seats) try {
         buffers fresh;
         fresh.inbox = allocate(seat, slot * m_seats.size());
         fresh.outbox = allocate(seat, slot);
         if (!fresh.inbox || !fresh.outbox) return false;
-        if (staged) fresh.staging.resize(slot);
+        if (!m_share_context) fresh.staging.resize(slot);
         made.push_back(std::move(fresh));
       } catch (const std::exception&) {
         return false;
@@ -137,57 +143,51 @@ class tensor_parallel {
   }
 
   void enqueue(const call& what) {
-    std::vector<sycl::event> ready;
-    for (std::size_t rank = 0; rank < m_seats.size(); ++rank) ready.push_back(prepare(what, rank));
+    for (std::size_t rank = 0; rank < m_seats.size(); ++rank) prepare(what, rank);
     if (m_seats.size() > 1)
       for (std::size_t from = 0; from < m_seats.size(); ++from)
-        if (what.is_active(from)) send(what, from, ready[from]);
+        if (what.is_active(from)) m_share_context ? send(what, from) : send_through_host(what, from);
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) add(what, rank);
   }
 
   // The tensor as it travels, in the outbox: what is sent must not change while the own sum is written.
-  sycl::event prepare(const call& what, std::size_t rank) {
+  // Nothing overwrites the outbox before all have read it for the call before.
+  void prepare(const call& what, std::size_t rank) {
     seat& seat = m_seats[rank];
-    seat.received.clear();
-    seat.sent.clear();
-    if (m_seats.size() == 1 || !what.is_active(rank)) return {};
-    if (what.wire == what.format)
-      return seat.queue.memcpy(seat.now.outbox.get(), what.pointers[rank], what.wire_bytes());
-    return seat.kernels.narrow(seat.queue, seat.now.outbox.get(), what.pointers[rank], what.count);
+    seat.is_prepared = m_seats.size() > 1 && what.is_active(rank);
+    if (!seat.is_prepared) return;
+    std::vector<sycl::event> before = std::exchange(seat.read_by_others, {});
+    seat.prepared = what.wire == what.format
+                        ? seat.queue.memcpy(seat.now.outbox.get(), what.pointers[rank], what.wire_bytes(), before)
+                        : seat.kernels->narrow(seat.queue, seat.now.outbox.get(), what.pointers[rank], what.count, before);
   }
 
-  void send(const call& what, std::size_t from, const sycl::event& ready) {
+  // Each device fetches on its own queue, so that a slot of its inbox is free: the sum before has been added.
+  void send(const call& what, std::size_t from) {
     seat& source = m_seats[from];
-    sycl::event staged;
-    bool is_staged = false;
     for (std::size_t i = 1; i < m_seats.size(); ++i) {
-      const std::size_t to = (from + i) % m_seats.size();
-      seat& target = m_seats[to];
-      std::byte* slot = target.now.inbox.get() + from * m_slot_bytes;
-      sycl::event copied;
-      if (source.queue.get_context() == target.queue.get_context()) {
-        copied = source.copies.memcpy(slot, source.now.outbox.get(), what.wire_bytes(), {ready, target.added});
-      } else {
-        if (!is_staged) {
-          std::vector<sycl::event> before{ready};  // the last call's staging must have been read everywhere
-          for (const seat& each : m_seats) before.push_back(each.added);
-          staged = source.copies.memcpy(source.now.staging.data(), source.now.outbox.get(), what.wire_bytes(),
-                                        before);
-          is_staged = true;
-        }
-        copied =
-            target.copies.memcpy(slot, source.now.staging.data(), what.wire_bytes(), {staged, target.added});
-      }
-      target.received.push_back(copied);
-      source.sent.push_back(copied);
+      seat& target = m_seats[(from + i) % m_seats.size()];
+      source.read_by_others.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
+                                                          source.now.outbox.get(), what.wire_bytes(), {source.prepared}));
     }
   }
 
-  // Also waits for what this device sent, so that the next call may fill the outbox.
+  // Between contexts events are no safe dependencies either (DPC++ 2026.2 crashes on them now and then), so
+  // here the host waits for the tensor to be in its memory, and for the copies out of it.
+  void send_through_host(const call& what, std::size_t from) {
+    seat& source = m_seats[from];
+    for (sycl::event& copied : source.unstaged) copied.wait();
+    source.unstaged.clear();
+    source.queue.memcpy(source.now.staging.data(), source.now.outbox.get(), what.wire_bytes()).wait();
+    for (std::size_t i = 1; i < m_seats.size(); ++i) {
+      seat& target = m_seats[(from + i) % m_seats.size()];
+      source.unstaged.push_back(
+          target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes, source.now.staging.data(), what.wire_bytes()));
+    }
+  }
+
   void add(const call& what, std::size_t rank) {
     seat& seat = m_seats[rank];
-    std::vector<sycl::event> before = seat.received;
-    before.insert(before.end(), seat.sent.begin(), seat.sent.end());
     const bool alone = m_seats.size() == 1;
     const detail::tensor_sum sum{what.pointers[rank],
                                  alone ? what.pointers[rank] : static_cast<void*>(seat.now.outbox.get()),
@@ -199,11 +199,12 @@ class tensor_parallel {
                                  static_cast<std::uint32_t>(m_seats.size()),
                                  static_cast<std::uint32_t>(what.wire),
                                  static_cast<std::uint32_t>(what.format)};
-    seat.added = seat.kernels.add(seat.queue, sum, before);
+    seat.kernels->add(seat.queue, sum);
   }
 
   std::vector<seat> m_seats;
   std::uint64_t m_slot_bytes = 0;
+  bool m_share_context = true;
   bool m_broken = false;
 };
 
