@@ -20,8 +20,8 @@ namespace isthmus {
 
 namespace {
 
-error invalid(const char* location, std::string message, std::string hint) {
-  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, std::move(message), std::move(hint));
+error invalid(const char* location, const std::string& message, const std::string& hint) {
+  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
 }
 
 template <typename Type>

@@ -40,8 +40,9 @@ struct side {
   byte_range span() const { return {reinterpret_cast<std::uintptr_t>(buf), bytes}; }
 };
 
-[[noreturn, gnu::cold]] void invalid(const char* location, std::string message, std::string hint) {
-  throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, std::move(message), std::move(hint));
+[[noreturn, gnu::cold]] void invalid(const char* location, const std::string& message,
+                                     const std::string& hint) {
+  throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
 }
 
 [[noreturn, gnu::cold]] void too_large(const isthmus_operation& operation, const char* what,

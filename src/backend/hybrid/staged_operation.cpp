@@ -9,9 +9,11 @@ namespace {
 
 enum class place { nowhere, root, all };
 enum class extent { nothing, count, count_x_size, counts };
+// THE TABLE's own words. NOLINTBEGIN(readability-identifier-naming)
 constexpr place NOWHERE = place::nowhere, ROOT = place::root, ALL = place::all;
 constexpr extent NOTHING = extent::nothing, COUNT = extent::count, COUNT_X_SIZE = extent::count_x_size,
                  COUNTS = extent::counts;
+// NOLINTEND(readability-identifier-naming)
 
 struct row {
   place send_at;
