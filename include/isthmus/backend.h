@@ -34,7 +34,7 @@ enum {
 
 // A block of the symmetric heap, as seen by this rank.
 typedef struct isthmus_heap_block {
-  uint64_t id;         // the same on all ranks
+  uint64_t id;  // the same on all ranks
   uint64_t bytes;
   void* const* peers;  // `size` addresses at which this process reaches each rank's copy; NULL: it can't
 } isthmus_heap_block;
@@ -77,7 +77,7 @@ typedef struct isthmus_backend {
   const char* name;         // [a-z][a-z0-9_]*, unique
   const char* description;  // one line
   uint32_t capabilities;
-  uint32_t platforms;       // bit mask of 1u << isthmus_platform
+  uint32_t platforms;  // bit mask of 1u << isthmus_platform
 
   // Collective over the ranks. Leaves *state NULL and returns ISTHMUS_ERROR_UNSUPPORTED, with a reason
   // through context->fail, where this machine can't: the communicator then goes on without the backend

@@ -118,7 +118,8 @@ ISTHMUS_API isthmus_status isthmus_communicator_async_error(isthmus_communicator
 
 ISTHMUS_API isthmus_status isthmus_communicator_rank(isthmus_communicator communicator, int* rank);
 ISTHMUS_API isthmus_status isthmus_communicator_size(isthmus_communicator communicator, int* size);
-ISTHMUS_API isthmus_status isthmus_communicator_device(isthmus_communicator communicator, isthmus_device* device);
+ISTHMUS_API isthmus_status isthmus_communicator_device(isthmus_communicator communicator,
+                                                       isthmus_device* device);
 
 // Ranks of this communicator that live in this process (1 for MPI style).
 ISTHMUS_API isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator, int* local_size);
@@ -175,14 +176,14 @@ ISTHMUS_API isthmus_status isthmus_reduce_scatter(const void* send_buf, void* re
                                                   isthmus_communicator communicator, isthmus_stream stream);
 // Block r of recv_buf[n*count] on every rank = send_buf[count] of rank r.
 ISTHMUS_API isthmus_status isthmus_allgather(const void* send_buf, void* recv_buf, uint64_t count,
-                                             isthmus_datatype datatype,
-                                             isthmus_communicator communicator, isthmus_stream stream);
+                                             isthmus_datatype datatype, isthmus_communicator communicator,
+                                             isthmus_stream stream);
 // recv_counts[r] elements at recv_displs[r] of recv_buf = send_buf of rank r; count is
 // recv_counts[own rank]. Both arrays have n entries and are equal on all ranks.
 ISTHMUS_API isthmus_status isthmus_allgatherv(const void* send_buf, uint64_t count, void* recv_buf,
                                               const uint64_t* recv_counts, const uint64_t* recv_displs,
-                                              isthmus_datatype datatype,
-                                              isthmus_communicator communicator, isthmus_stream stream);
+                                              isthmus_datatype datatype, isthmus_communicator communicator,
+                                              isthmus_stream stream);
 // Block r of recv_buf[n*count] on root = send_buf[count] of rank r.
 ISTHMUS_API isthmus_status isthmus_gather(const void* send_buf, void* recv_buf, uint64_t count,
                                           isthmus_datatype datatype, int root,
@@ -203,15 +204,15 @@ ISTHMUS_API isthmus_status isthmus_scatterv(const void* send_buf, const uint64_t
                                             isthmus_communicator communicator, isthmus_stream stream);
 // Block s of recv_buf[n*count] on rank r = block r of send_buf[n*count] of rank s.
 ISTHMUS_API isthmus_status isthmus_alltoall(const void* send_buf, void* recv_buf, uint64_t count,
-                                            isthmus_datatype datatype,
-                                            isthmus_communicator communicator, isthmus_stream stream);
+                                            isthmus_datatype datatype, isthmus_communicator communicator,
+                                            isthmus_stream stream);
 // The same with counts and displacements: recv_counts[s] here equals send_counts[r] on rank s. In place
 // (recv_buf == send_buf) the send arrays must equal the receive arrays.
 ISTHMUS_API isthmus_status isthmus_alltoallv(const void* send_buf, const uint64_t* send_counts,
                                              const uint64_t* send_displs, void* recv_buf,
                                              const uint64_t* recv_counts, const uint64_t* recv_displs,
-                                             isthmus_datatype datatype,
-                                             isthmus_communicator communicator, isthmus_stream stream);
+                                             isthmus_datatype datatype, isthmus_communicator communicator,
+                                             isthmus_stream stream);
 // Point to point: the peer calls the other with the same count and datatype. Messages between two ranks
 // arrive in the order sent. A send may block until it is received. peer == own rank needs a group.
 ISTHMUS_API isthmus_status isthmus_send(const void* send_buf, uint64_t count, isthmus_datatype datatype,

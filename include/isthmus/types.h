@@ -49,11 +49,11 @@ typedef enum isthmus_status {
   ISTHMUS_ERROR_CONFIG = 4,            // configuration file or environment
   ISTHMUS_ERROR_MISMATCH = 5,          // ranks disagree: rules, sizes, versions
   ISTHMUS_ERROR_OUT_OF_MEMORY = 6,
-  ISTHMUS_ERROR_SYSTEM = 7,            // an operating system call failed; native_code is errno
-  ISTHMUS_ERROR_BACKEND = 8,           // a native library failed; native_code is its own code
-  ISTHMUS_ERROR_REMOTE = 9,            // another rank failed or vanished
+  ISTHMUS_ERROR_SYSTEM = 7,   // an operating system call failed; native_code is errno
+  ISTHMUS_ERROR_BACKEND = 8,  // a native library failed; native_code is its own code
+  ISTHMUS_ERROR_REMOTE = 9,   // another rank failed or vanished
   ISTHMUS_ERROR_TIMEOUT = 10,
-  ISTHMUS_ERROR_ABORTED = 11,          // the communicator was poisoned by an earlier failure or an abort
+  ISTHMUS_ERROR_ABORTED = 11,  // the communicator was poisoned by an earlier failure or an abort
   ISTHMUS_ERROR_INTERNAL = 12
 } isthmus_status;
 
