@@ -64,12 +64,15 @@ isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus
   const auto options = options_of(given);
   const auto rules = selection::load_configuration(options.config_path);
   const isthmus_platform platform = devices[0].platform;
+  // Nothing travels on the host, so nothing is gained there by rounding.
+  const bool by_rule_on_host = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_BY_RULE;
+  const isthmus_wire wire = by_rule_on_host ? ISTHMUS_WIRE_EXACT : options.wire;
   const auto* engine = options.engine != nullptr ? options.engine : &find_engine(platform, rules);
   if (const std::string wrong = check_engine(engine, platform); !wrong.empty())
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "tensor_parallel: " + wrong);
   const std::vector<isthmus_stream> defaults(static_cast<std::size_t>(n), nullptr);
   auto handle = std::unique_ptr<isthmus_tensor_parallel_impl>(new isthmus_tensor_parallel_impl{
-      n, platform, engine, nullptr, tuning(rules, platform, n, options.wire)});
+      n, platform, engine, nullptr, tuning(rules, platform, n, wire)});
   char reason[256] = "the engine gave no reason";
   handle->state = engine->open(n, devices, streams != nullptr ? streams : defaults.data(),
                                options.timeout_s > 0 ? options.timeout_s : rules.timeout_s, reason, sizeof reason);
