@@ -1,4 +1,4 @@
-// The spelling of the SuCL paper (seed 003, listing 3) over isthmus::communicator, for programs written
+// The spelling of the SuCL paper (listing 3) over isthmus::communicator, for programs written
 // after it. New programs use isthmus/sycl.hpp, which has more (USM, groups, several ranks in a process).
 //
 // One rank for each process, as in the paper. Offsets and counts have the buffer's dimension and must name

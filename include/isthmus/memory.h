@@ -1,4 +1,4 @@
-// Memory that communication likes best. See docs/memory.md for what each kind costs.
+// Memory that communication likes best. docs/host_backend.md has what it gains.
 #ifndef ISTHMUS_MEMORY_H
 #define ISTHMUS_MEMORY_H
 

@@ -34,7 +34,7 @@ void append(std::vector<rule>& rules, rule added) {
   rules.push_back(std::move(added));
 }
 
-// The shorthand of the paper (seed 003, section 4.3) over several layers: the latest threshold and the
+// The shorthand of the SuCL paper (section 4.3) over several layers: the latest threshold and the
 // latest vendor backend of each platform count, whichever layer they came from.
 class threshold_expansion {
  public:

@@ -1,4 +1,4 @@
-// The paper's threshold and default backend (seed 003, section 4.3), asked through select().
+// The SuCL paper's threshold and default backend (section 4.3), asked through select().
 #include "selection/layer.hpp"
 #include "selection/support.hpp"
 

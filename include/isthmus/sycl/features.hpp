@@ -27,7 +27,7 @@
 
 namespace isthmus::detail {
 
-// Buffers of all shapes travel as one-dimensional buffers of bytes (seed 003, section 4.2).
+// Buffers of all shapes travel as one-dimensional buffers of bytes (the SuCL paper, section 4.2).
 using byte_buffer = sycl::buffer<unsigned char, 1>;
 using device_accessor = sycl::accessor<unsigned char, 1, sycl::access_mode::read_write, sycl::target::device>;
 
