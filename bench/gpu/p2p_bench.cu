@@ -48,7 +48,8 @@ struct nccl_library {
   decltype(&ncclGroupEnd) group_end = symbol<decltype(&ncclGroupEnd)>("ncclGroupEnd");
   decltype(&ncclMemAlloc) mem_alloc = symbol<decltype(&ncclMemAlloc)>("ncclMemAlloc");
   decltype(&ncclGetVersion) get_version = symbol<decltype(&ncclGetVersion)>("ncclGetVersion");
-  decltype(&ncclCommWindowRegister) window_register = symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
+  decltype(&ncclCommWindowRegister) window_register =
+      symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
 
   static void* open() {
     const char* path = std::getenv("ISTHMUS_NCCL_LIBRARY");
@@ -103,7 +104,8 @@ class bench {
   int size() const { return static_cast<int>(m_ranks.size()); }
   std::vector<isthmus_communicator> communicators(const char* rules);
   std::uint64_t count_wrong(const provider& which, std::uint64_t count, const type_row& type);
-  std::vector<cudaGraphExec_t> capture(const provider& which, std::uint64_t count, const type_row& type, int calls);
+  std::vector<cudaGraphExec_t> capture(const provider& which, std::uint64_t count, const type_row& type,
+                                       int calls);
   double sample(const std::vector<cudaGraphExec_t>& graphs, int calls);
   void nccl(bool symmetric, std::uint64_t count, const type_row& type);
   void isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count, const type_row& type);
@@ -135,14 +137,16 @@ bench::bench(int ranks, std::uint64_t largest) : m_ranks(static_cast<std::size_t
     // A 16 MiB pattern of random floats, repeated; 16-bit types read pairs of random bits out of it.
     oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank, 0, inputs);
     for (std::uint64_t at = 0; at < largest; at += inputs.size())
-      check(cudaMemcpy(static_cast<std::byte*>(state.send) + at, inputs.data(), std::min<std::uint64_t>(inputs.size(), largest - at),
-                       cudaMemcpyDefault));
+      check(cudaMemcpy(static_cast<std::byte*>(state.send) + at, inputs.data(),
+                       std::min<std::uint64_t>(inputs.size(), largest - at), cudaMemcpyDefault));
   }
   std::vector<ncclWindow_t> windows(2 * m_ranks.size());
   check(m_nccl.group_start());
   for (int rank = 0; rank < ranks; ++rank) {
-    check(m_nccl.window_register(symmetric[rank], m_ranks[rank].send, largest, &windows[2 * rank], NCCL_WIN_COLL_SYMMETRIC));
-    check(m_nccl.window_register(symmetric[rank], m_ranks[rank].recv, largest, &windows[2 * rank + 1], NCCL_WIN_COLL_SYMMETRIC));
+    check(m_nccl.window_register(symmetric[rank], m_ranks[rank].send, largest, &windows[2 * rank],
+                                 NCCL_WIN_COLL_SYMMETRIC));
+    check(m_nccl.window_register(symmetric[rank], m_ranks[rank].recv, largest, &windows[2 * rank + 1],
+                                 NCCL_WIN_COLL_SYMMETRIC));
   }
   check(m_nccl.group_end());
   m_exact = communicators("");
@@ -169,22 +173,25 @@ std::vector<isthmus_communicator> bench::communicators(const char* rules) {
 void bench::nccl(bool symmetric, std::uint64_t count, const type_row& type) {
   check(m_nccl.group_start());
   for (rank_state& rank : m_ranks)
-    check(m_nccl.all_reduce(rank.send, rank.recv, count, type.nccl, ncclSum, symmetric ? rank.symmetric : rank.plain, rank.stream));
+    check(m_nccl.all_reduce(rank.send, rank.recv, count, type.nccl, ncclSum,
+                            symmetric ? rank.symmetric : rank.plain, rank.stream));
   check(m_nccl.group_end());
 }
 
 void bench::isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count, const type_row& type) {
   check(isthmus_group_start());
   for (int rank = 0; rank < size(); ++rank)
-    check(isthmus_allreduce(m_ranks[rank].send, m_ranks[rank].recv, count, type.type, ISTHMUS_SUM, group[rank], m_ranks[rank].stream));
+    check(isthmus_allreduce(m_ranks[rank].send, m_ranks[rank].recv, count, type.type, ISTHMUS_SUM, group[rank],
+                            m_ranks[rank].stream));
   check(isthmus_group_end());
 }
 
 std::vector<provider> bench::providers() {
-  return {{"nccl", "nccl", "graph", [this](auto count, auto& type) { nccl(false, count, type); }},
-          {"nccl_symmetric", "nccl", "graph", [this](auto count, auto& type) { nccl(true, count, type); }},
-          {"isthmus", "p2p", "graph", [this](auto count, auto& type) { isthmus(m_exact, count, type); }},
-          {"isthmus", "p2p", "bf16_wire", [this](auto count, auto& type) { isthmus(m_bf16, count, type); }, true}};
+  return {
+      {"nccl", "nccl", "graph", [this](auto count, auto& type) { nccl(false, count, type); }},
+      {"nccl_symmetric", "nccl", "graph", [this](auto count, auto& type) { nccl(true, count, type); }},
+      {"isthmus", "p2p", "graph", [this](auto count, auto& type) { isthmus(m_exact, count, type); }},
+      {"isthmus", "p2p", "bf16_wire", [this](auto count, auto& type) { isthmus(m_bf16, count, type); }, true}};
 }
 
 float to_float(const type_row& type, const std::byte* element) {
@@ -199,8 +206,8 @@ std::uint64_t bench::count_wrong(const provider& which, std::uint64_t count, con
   }
   which.call(count, type);
   for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
-  const double u = which.mode == "bf16_wire" ? std::ldexp(2.1, -8)
-                   : type.bytes == 4         ? std::ldexp(1.0 * size(), -24)
+  const double u = which.mode == "bf16_wire"  ? std::ldexp(2.1, -8)
+                   : type.bytes == 4          ? std::ldexp(1.0 * size(), -24)
                    : type.nccl == ncclFloat16 ? std::ldexp(1.0 * size(), -11)
                                               : std::ldexp(1.0 * size(), -8);
   const std::uint64_t part = std::min<std::uint64_t>(count, 65536 / type.bytes);
@@ -208,8 +215,10 @@ std::uint64_t bench::count_wrong(const provider& which, std::uint64_t count, con
   for (const std::uint64_t first : {std::uint64_t(0), count - part}) {
     std::vector<std::vector<std::byte>> in(m_ranks.size(), std::vector<std::byte>(part * type.bytes)), out = in;
     for (int rank = 0; rank < size(); ++rank) {
-      check(cudaMemcpy(in[rank].data(), static_cast<std::byte*>(m_ranks[rank].send) + first * type.bytes, part * type.bytes, cudaMemcpyDefault));
-      check(cudaMemcpy(out[rank].data(), static_cast<std::byte*>(m_ranks[rank].recv) + first * type.bytes, part * type.bytes, cudaMemcpyDefault));
+      check(cudaMemcpy(in[rank].data(), static_cast<std::byte*>(m_ranks[rank].send) + first * type.bytes,
+                       part * type.bytes, cudaMemcpyDefault));
+      check(cudaMemcpy(out[rank].data(), static_cast<std::byte*>(m_ranks[rank].recv) + first * type.bytes,
+                       part * type.bytes, cudaMemcpyDefault));
       wrong += which.name == "isthmus" && out[rank] != out[0];  // bit by bit
     }
     for (std::uint64_t i = 0; i < part; ++i) {
@@ -221,18 +230,20 @@ std::uint64_t bench::count_wrong(const provider& which, std::uint64_t count, con
       }
       // Random bits read as 16-bit floats hold NaN and infinities, and overflow: no bound to check there.
       if (!(magnitude < (type.nccl == ncclFloat16 ? 6e4 : 1e38))) continue;
-      for (const auto& each : out) wrong += !(std::fabs(to_float(type, &each[i * type.bytes]) - sum) <= u * magnitude + 1e-7);
+      for (const auto& each : out)
+        wrong += !(std::fabs(to_float(type, &each[i * type.bytes]) - sum) <= u * magnitude + 1e-7);
     }
   }
   return wrong;
 }
 
-std::vector<cudaGraphExec_t> bench::capture(const provider& which, std::uint64_t count, const type_row& type, int calls) {
+std::vector<cudaGraphExec_t> bench::capture(const provider& which, std::uint64_t count, const type_row& type,
+                                            int calls) {
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
     check(cudaStreamBeginCapture(m_ranks[rank].stream, cudaStreamCaptureModeThreadLocal));
   }
-  const auto record = [&](cudaEvent_t rank_state::*event) {
+  const auto record = [&](cudaEvent_t rank_state::* event) {
     for (int rank = 0; rank < size(); ++rank) {
       check(cudaSetDevice(rank));
       check(cudaEventRecordWithFlags(m_ranks[rank].*event, m_ranks[rank].stream, cudaEventRecordExternal));
@@ -278,9 +289,12 @@ std::string bench::backend_of(isthmus_communicator communicator, std::uint64_t c
   operation.recv_buf = m_ranks[0].recv;
   std::vector<char> text(1 << 16);
   std::size_t needed = 0;
-  if (isthmus_communicator_explain(communicator, &operation, text.data(), text.size(), &needed) != ISTHMUS_SUCCESS) return "?";
+  if (isthmus_communicator_explain(communicator, &operation, text.data(), text.size(), &needed) !=
+      ISTHMUS_SUCCESS)
+    return "?";
   const auto found = nlohmann::json::parse(text.data(), nullptr, false);
-  return found.value("backend", "?") + (found.value("algorithm", "").empty() ? "" : ":" + found.value("algorithm", ""));
+  return found.value("backend", "?") +
+         (found.value("algorithm", "").empty() ? "" : ":" + found.value("algorithm", ""));
 }
 
 nlohmann::json bench::run(std::uint64_t bytes, const type_row& type, int samples) {
@@ -307,18 +321,20 @@ nlohmann::json bench::run(std::uint64_t bytes, const type_row& type, int samples
     std::sort(times[which].begin(), times[which].end());
     const double median = times[which][times[which].size() / 2];
     const bool ours = all[which].name == "isthmus";
-    records.push_back({{"collective", "allreduce"},
-                       {"dtype", type.name},
-                       {"op", "sum"},
-                       {"bytes", bytes},
-                       {"ranks", size()},
-                       {"provider", all[which].name},
-                       {"backend", ours ? backend_of(all[which].mode == "graph" ? m_exact[0] : m_bf16[0], count, type) : "nccl"},
-                       {"mode", all[which].mode},
-                       {"time_us", {{"min", times[which].front()}, {"median", median}, {"max", times[which].back()}}},
-                       {"algbw_gbs", bytes / median / 1e3},
-                       {"busbw_gbs", bytes / median / 1e3 * 2 * (size() - 1) / size()},
-                       {"wrong", wrong[which]}});
+    records.push_back(
+        {{"collective", "allreduce"},
+         {"dtype", type.name},
+         {"op", "sum"},
+         {"bytes", bytes},
+         {"ranks", size()},
+         {"provider", all[which].name},
+         {"backend",
+          ours ? backend_of(all[which].mode == "graph" ? m_exact[0] : m_bf16[0], count, type) : "nccl"},
+         {"mode", all[which].mode},
+         {"time_us", {{"min", times[which].front()}, {"median", median}, {"max", times[which].back()}}},
+         {"algbw_gbs", bytes / median / 1e3},
+         {"busbw_gbs", bytes / median / 1e3 * 2 * (size() - 1) / size()},
+         {"wrong", wrong[which]}});
     std::printf(" %s%s %.2f%s", all[which].name.c_str(), all[which].mode == "bf16_wire" ? "/bf16" : "", median,
                 wrong[which] != 0 ? " WRONG" : "");
     for (cudaGraphExec_t graph : graphs[which]) check(cudaGraphExecDestroy(graph));
@@ -349,19 +365,24 @@ nlohmann::json bench::host_cost() {
         check(cudaSetDevice(rank));
         nothing<<<1, 32, 0, m_ranks[rank].stream>>>();
       }
-    bare.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / 50 / size());
+    bare.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() /
+                   50 / size());
     for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
     const auto start = std::chrono::steady_clock::now();
     for (int call = 0; call < 50; ++call)
-      if (!isthmus_tensor_parallel_allreduce(handle, pointers.data(), 1024, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE))
+      if (!isthmus_tensor_parallel_allreduce(handle, pointers.data(), 1024, ISTHMUS_FLOAT32,
+                                             ISTHMUS_ALL_ACTIVE))
         throw std::runtime_error("the trio refused");
-    samples.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / 50 / size());
+    samples.push_back(
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / 50 /
+        size());
     for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
   }
   isthmus_tensor_parallel_free(handle);
   std::sort(samples.begin(), samples.end());
   std::sort(bare.begin(), bare.end());
-  std::printf("host cost of the trio for each device: %.2f us; of launching nothing: %.2f us\n", samples[10], bare[10]);
+  std::printf("host cost of the trio for each device: %.2f us; of launching nothing: %.2f us\n", samples[10],
+              bare[10]);
   const double bandwidth = 4096 / samples[10] / 1e3;  // of the host's time; the format wants one
   return {{"collective", "allreduce"},
           {"dtype", "float32"},
@@ -385,7 +406,8 @@ int main(int argc, char** argv) try {
   CLI::App app{"Isthmus' peer-memory allreduce against NCCL"};
   int ranks = 0, samples = 25;
   std::string out;
-  std::vector<std::uint64_t> sizes{128, 1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20};
+  std::vector<std::uint64_t> sizes{128,       1 << 10, 8 << 10, 16 << 10, 64 << 10, 256 << 10,
+                                   512 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 128 << 20};
   app.add_option("--ranks", ranks, "devices (0: all)");
   app.add_option("--samples", samples, "samples of each provider and size");
   app.add_option("--sizes", sizes, "bytes");
@@ -398,11 +420,13 @@ int main(int argc, char** argv) try {
   }
   if (ranks == 0) ranks = std::min(found, 16);
   bench bench(ranks, *std::max_element(sizes.begin(), sizes.end()));
-  std::printf("%d ranks, NCCL %d, median us over %d samples of the maximum over ranks\n", ranks, bench.nccl_version(), samples);
+  std::printf("%d ranks, NCCL %d, median us over %d samples of the maximum over ranks\n", ranks,
+              bench.nccl_version(), samples);
   nlohmann::json records = nlohmann::json::array();
   for (const type_row& type : types)
     for (const std::uint64_t bytes : sizes) {
-      if (type.type != ISTHMUS_FLOAT32 && bytes != (8 << 10) && bytes != (1 << 20) && bytes != (64 << 20)) continue;
+      if (type.type != ISTHMUS_FLOAT32 && bytes != (8 << 10) && bytes != (1 << 20) && bytes != (64 << 20))
+        continue;
       for (auto& record : bench.run(bytes, type, samples)) records.push_back(std::move(record));
     }
   records.push_back(bench.host_cost());

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's symmetric-memory allreduce, the peer of p2p_bench: one process a GPU, captured graphs, multicast off.
+"""PyTorch's symmetric-memory allreduce, the peer of p2p_bench: a process a GPU, captured graphs, no multicast.
 
     torch_symm_mem.py [--ranks N] [--samples N] [--out FILE]
 
@@ -52,15 +52,16 @@ def run_rank(rank: int, size: int, samples: int, out: str | None) -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=size, device_id=torch.device("cuda", rank))
     group = dist.group.WORLD.group_name
+    ops = torch.ops.symm_mem
     records = []
     for dtype in (torch.float32, torch.bfloat16):
         for size_bytes in SIZES:
             count = size_bytes // dtype.itemsize
             tensor = symm_mem.empty(count, dtype=dtype, device="cuda")
             symm_mem.rendezvous(tensor, group)
-            providers = {"torch_two_shot": lambda t=tensor: torch.ops.symm_mem.two_shot_all_reduce_(t, "sum", group)}
+            providers = {"torch_two_shot": lambda t=tensor: ops.two_shot_all_reduce_(t, "sum", group)}
             if size_bytes <= 1 << 20:
-                providers["torch_one_shot"] = lambda t=tensor: torch.ops.symm_mem.one_shot_all_reduce(t, "sum", group)
+                providers["torch_one_shot"] = lambda t=tensor: ops.one_shot_all_reduce(t, "sum", group)
             for provider, call in providers.items():
                 torch.manual_seed(rank)
                 tensor.copy_(torch.rand(count, device="cuda") / (4 * size))
@@ -71,13 +72,21 @@ def run_rank(rank: int, size: int, samples: int, out: str | None) -> None:
                     print(f"{provider} {dtype} {size_bytes}: {error}", file=sys.stderr)
                     continue
                 median = statistics.median(times)
-                records.append({
-                    "collective": "allreduce", "dtype": str(dtype).split(".")[1], "op": "sum", "bytes": size_bytes,
-                    "ranks": size, "provider": provider, "backend": "torch", "mode": "graph",
-                    "time_us": {"min": min(times), "median": median, "max": max(times)},
-                    "algbw_gbs": size_bytes / median / 1e3,
-                    "busbw_gbs": size_bytes / median / 1e3 * 2 * (size - 1) / size,
-                })
+                records.append(
+                    {
+                        "collective": "allreduce",
+                        "dtype": str(dtype).split(".")[1],
+                        "op": "sum",
+                        "bytes": size_bytes,
+                        "ranks": size,
+                        "provider": provider,
+                        "backend": "torch",
+                        "mode": "graph",
+                        "time_us": {"min": min(times), "median": median, "max": max(times)},
+                        "algbw_gbs": size_bytes / median / 1e3,
+                        "busbw_gbs": size_bytes / median / 1e3 * 2 * (size - 1) / size,
+                    }
+                )
                 if rank == 0:
                     print(f"{size_bytes:9} {records[-1]['dtype']:8} {provider} {median:.2f}", flush=True)
     if rank == 0 and out:

@@ -43,12 +43,12 @@ typedef struct isthmus_tensor_parallel_engine {
   uint32_t platforms;  // bit mask of 1u << isthmus_platform
   const char* name;
   // NULL, and why in `reason`, where these devices can't work together; everything is released then.
-  void* (*open)(int n, const isthmus_device* devices, const isthmus_stream* streams, double timeout_s, char* reason,
-                size_t reason_bytes);
+  void* (*open)(int n, const isthmus_device* devices, const isthmus_stream* streams, double timeout_s,
+                char* reason, size_t reason_bytes);
   // As isthmus_tensor_parallel_allreduce. `shots` and `bfloat16_wire` are advice from the rules, except
   // that an exact wire is never replaced by another.
-  bool (*allreduce)(void* state, void* const* pointers, uint64_t count, isthmus_datatype datatype, uint64_t active,
-                    isthmus_shots shots, bool bfloat16_wire);
+  bool (*allreduce)(void* state, void* const* pointers, uint64_t count, isthmus_datatype datatype,
+                    uint64_t active, isthmus_shots shots, bool bfloat16_wire);
   // Waits for what was enqueued, bounded by the timeout, and releases everything.
   void (*close)(void* state);
 } isthmus_tensor_parallel_engine;
@@ -66,9 +66,9 @@ typedef struct isthmus_tensor_parallel_options {
 // `devices`, `streams` and `options` (NULL: defaults) are read during the call only; the streams must
 // outlive the handle. NULL where these devices can't work together (several platforms, no peer access, no
 // memory): isthmus_last_error says why, and nothing is held. May synchronise the devices.
-ISTHMUS_API isthmus_tensor_parallel isthmus_tensor_parallel_init(int n, const isthmus_device* devices,
-                                                                 const isthmus_stream* streams,
-                                                                 const isthmus_tensor_parallel_options* options);
+ISTHMUS_API isthmus_tensor_parallel
+isthmus_tensor_parallel_init(int n, const isthmus_device* devices, const isthmus_stream* streams,
+                             const isthmus_tensor_parallel_options* options);
 
 #define ISTHMUS_ALL_ACTIVE UINT64_MAX
 

@@ -31,7 +31,8 @@ std::string check_engine(const isthmus_tensor_parallel_engine* engine, isthmus_p
   return "";
 }
 
-const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform, const selection::configuration& rules) {
+const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
+                                                  const selection::configuration& rules) {
   if (platform == ISTHMUS_PLATFORM_HOST) return host_engine();
   std::string found;
   for (const backend_entry& entry : find_backends(rules.plugins)) {

@@ -9,7 +9,8 @@ namespace isthmus::tensor_parallel {
 
 // The host's own, or the first plug-in that exports an engine for `platform`. Throws error (UNSUPPORTED)
 // with the places that were searched where there is none.
-const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform, const selection::configuration& rules);
+const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
+                                                  const selection::configuration& rules);
 
 // "" or what is wrong with an engine's header.
 std::string check_engine(const isthmus_tensor_parallel_engine* engine, isthmus_platform platform);

@@ -1,8 +1,8 @@
 #include "tensor_parallel/host_engine.hpp"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -13,7 +13,7 @@ namespace isthmus::tensor_parallel {
 namespace {
 
 // One block stays in the second-level cache between being summed and being copied to every rank.
-constexpr std::size_t block_bytes = 64 * 1024;
+constexpr std::size_t block_bytes = std::size_t{64} * 1024;
 
 struct host_state {
   explicit host_state(int ranks) : n(ranks) { sources.reserve(static_cast<std::size_t>(ranks)); }
@@ -24,7 +24,8 @@ struct host_state {
   std::vector<const void*> sources;
 };
 
-void* open(int n, const isthmus_device*, const isthmus_stream*, double, char* reason, std::size_t reason_bytes) {
+void* open(int n, const isthmus_device*, const isthmus_stream*, double, char* reason,
+           std::size_t reason_bytes) {
   try {
     return new host_state(n);
   } catch (const std::bad_alloc&) {
@@ -63,9 +64,10 @@ class summation {
       std::memset(m_state.sum.data(), 0, length * element);
     else
       host::kernels().reduce[m_datatype][ISTHMUS_SUM](m_state.sum.data(), sources.data(),
-                                                       static_cast<int>(sources.size()), length);
+                                                      static_cast<int>(sources.size()), length);
     for (int rank = 0; rank < m_state.n; ++rank)
-      std::memcpy(static_cast<std::byte*>(m_pointers[rank]) + first * element, m_state.sum.data(), length * element);
+      std::memcpy(static_cast<std::byte*>(m_pointers[rank]) + first * element, m_state.sum.data(),
+                  length * element);
   }
 
   void bfloat16_block(std::uint64_t first, std::size_t length) {
@@ -81,8 +83,8 @@ class summation {
     if (sources.empty())
       std::memset(sum, 0, length * sizeof *sum);
     else
-      host::kernels().reduce[ISTHMUS_BFLOAT16][ISTHMUS_SUM](sum, sources.data(), static_cast<int>(sources.size()),
-                                                            length);
+      host::kernels().reduce[ISTHMUS_BFLOAT16][ISTHMUS_SUM](sum, sources.data(),
+                                                            static_cast<int>(sources.size()), length);
     for (int rank = 0; rank < m_state.n; ++rank)
       for (std::size_t i = 0; i < length; ++i) store(rank, first + i, from_bfloat16(sum[i]));
   }
@@ -133,9 +135,13 @@ void close(void* opaque) { delete static_cast<host_state*>(opaque); }
 }  // namespace
 
 const isthmus_tensor_parallel_engine& host_engine() noexcept {
-  static const isthmus_tensor_parallel_engine engine = {
-      sizeof(isthmus_tensor_parallel_engine), ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI, 1u << ISTHMUS_PLATFORM_HOST, "host",
-      open, allreduce, close};
+  static const isthmus_tensor_parallel_engine engine = {sizeof(isthmus_tensor_parallel_engine),
+                                                        ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
+                                                        1u << ISTHMUS_PLATFORM_HOST,
+                                                        "host",
+                                                        open,
+                                                        allreduce,
+                                                        close};
   return engine;
 }
 

@@ -27,7 +27,8 @@ error invalid(const char* location, std::string message, const char* hint) {
 
 void check_devices(int n, const isthmus_device* devices) {
   if (n < 1 || n > most_devices)
-    throw invalid(ISTHMUS_HERE, fmt::format("n = {} must be in [1, {}]", n, most_devices), "it counts the devices");
+    throw invalid(ISTHMUS_HERE, fmt::format("n = {} must be in [1, {}]", n, most_devices),
+                  "it counts the devices");
   if (devices == nullptr) throw invalid(ISTHMUS_HERE, "devices is NULL", "it holds n devices");
   for (int i = 0; i < n; ++i) {
     const unsigned platform = static_cast<unsigned>(devices[i].platform);
@@ -37,7 +38,8 @@ void check_devices(int n, const isthmus_device* devices) {
     if (devices[i].platform != devices[0].platform)
       throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                        fmt::format("tensor_parallel: devices[0] is of platform {}, devices[{}] of {}",
-                                   isthmus_platform_name(devices[0].platform), i, isthmus_platform_name(devices[i].platform)),
+                                   isthmus_platform_name(devices[0].platform), i,
+                                   isthmus_platform_name(devices[i].platform)),
                        "one handle serves devices of one platform");
   }
 }
@@ -46,14 +48,17 @@ isthmus_tensor_parallel_options options_of(const isthmus_tensor_parallel_options
   isthmus_tensor_parallel_options options{};
   if (given == nullptr) return options;
   if (given->struct_bytes < sizeof options)
-    throw invalid(ISTHMUS_HERE, fmt::format("options->struct_bytes = {} must be at least {}", given->struct_bytes, sizeof options),
-                  "zero-initialise the options and set struct_bytes = sizeof(isthmus_tensor_parallel_options)");
+    throw invalid(
+        ISTHMUS_HERE,
+        fmt::format("options->struct_bytes = {} must be at least {}", given->struct_bytes, sizeof options),
+        "zero-initialise the options and set struct_bytes = sizeof(isthmus_tensor_parallel_options)");
   options = *given;
   if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
     throw invalid(ISTHMUS_HERE, fmt::format("options->timeout_s = {} must be in [0, 1e9]", options.timeout_s),
                   "0 takes the configured timeout");
   if (options.wire < ISTHMUS_WIRE_BY_RULE || options.wire > ISTHMUS_WIRE_BFLOAT16)
-    throw invalid(ISTHMUS_HERE, fmt::format("options->wire = {} must be in [0, 2]", static_cast<int>(options.wire)),
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("options->wire = {} must be in [0, 2]", static_cast<int>(options.wire)),
                   "use an ISTHMUS_WIRE_ value");
   return options;
 }
@@ -71,35 +76,43 @@ isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus
   if (const std::string wrong = check_engine(engine, platform); !wrong.empty())
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "tensor_parallel: " + wrong);
   const std::vector<isthmus_stream> defaults(static_cast<std::size_t>(n), nullptr);
-  auto handle = std::unique_ptr<isthmus_tensor_parallel_impl>(new isthmus_tensor_parallel_impl{
-      n, platform, engine, nullptr, tuning(rules, platform, n, wire)});
+  auto handle = std::unique_ptr<isthmus_tensor_parallel_impl>(
+      new isthmus_tensor_parallel_impl{n, platform, engine, nullptr, tuning(rules, platform, n, wire)});
   char reason[256] = "the engine gave no reason";
-  handle->state = engine->open(n, devices, streams != nullptr ? streams : defaults.data(),
-                               options.timeout_s > 0 ? options.timeout_s : rules.timeout_s, reason, sizeof reason);
+  handle->state =
+      engine->open(n, devices, streams != nullptr ? streams : defaults.data(),
+                   options.timeout_s > 0 ? options.timeout_s : rules.timeout_s, reason, sizeof reason);
   if (handle->state == nullptr)
-    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     fmt::format("tensor_parallel: engine {} can't drive these devices: {}", engine->name, reason));
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        fmt::format("tensor_parallel: engine {} can't drive these devices: {}", engine->name, reason));
   return handle.release();
 }
 
 // "" or why a call can't be taken. Static storage: the call path allocates nothing.
-const char* obstacle(isthmus_tensor_parallel handle, void* const* pointers, std::uint64_t count, isthmus_datatype datatype) {
+const char* obstacle(isthmus_tensor_parallel handle, void* const* pointers, std::uint64_t count,
+                     isthmus_datatype datatype) {
   if (handle == nullptr) return "handle is NULL";
   if (static_cast<unsigned>(datatype) >= ISTHMUS_DATATYPE_COUNT) return "datatype is out of range";
-  const bool floating = datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT16 || datatype == ISTHMUS_BFLOAT16;
-  if (handle->platform != ISTHMUS_PLATFORM_HOST && !floating) return "devices sum float32, float16 and bfloat16 only";
+  const bool floating =
+      datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT16 || datatype == ISTHMUS_BFLOAT16;
+  if (handle->platform != ISTHMUS_PLATFORM_HOST && !floating)
+    return "devices sum float32, float16 and bfloat16 only";
   if (count == 0) return "";
   if (pointers == nullptr) return "pointers is NULL";
   const std::size_t element = isthmus_datatype_bytes(datatype);
   for (int i = 0; i < handle->n; ++i) {
     if (pointers[i] == nullptr) return "a pointer is NULL";
-    if (reinterpret_cast<std::uintptr_t>(pointers[i]) % element != 0) return "a pointer is not aligned to its elements";
+    if (reinterpret_cast<std::uintptr_t>(pointers[i]) % element != 0)
+      return "a pointer is not aligned to its elements";
   }
   return "";
 }
 
 bool refuse(isthmus_status status, const char* why) {
-  last_error() = make_error(status, ISTHMUS_HERE, fmt::format("tensor_parallel_allreduce: {}; no tensor was touched", why)).info();
+  last_error() =
+      make_error(status, ISTHMUS_HERE, fmt::format("tensor_parallel_allreduce: {}; no tensor was touched", why))
+          .info();
   return false;
 }
 
@@ -108,7 +121,8 @@ bool refuse(isthmus_status status, const char* why) {
 
 using namespace isthmus::tensor_parallel;
 
-isthmus_tensor_parallel isthmus_tensor_parallel_init(int n, const isthmus_device* devices, const isthmus_stream* streams,
+isthmus_tensor_parallel isthmus_tensor_parallel_init(int n, const isthmus_device* devices,
+                                                     const isthmus_stream* streams,
                                                      const isthmus_tensor_parallel_options* options) {
   isthmus_tensor_parallel handle = nullptr;
   isthmus::guard([&] { handle = init(n, devices, streams, options); });

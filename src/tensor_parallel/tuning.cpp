@@ -21,14 +21,15 @@ const std::string* find_option(const selection::configuration& rules, const std:
 }
 
 std::uint64_t bf16_elements(const selection::configuration& rules, int ranks) {
-  for (const std::string& key : {fmt::format("backend.p2p.bf16_elements_{}", ranks), std::string("backend.p2p.bf16_elements")}) {
+  for (const std::string& key :
+       {fmt::format("backend.p2p.bf16_elements_{}", ranks), std::string("backend.p2p.bf16_elements")}) {
     const std::string* text = find_option(rules, key);
     if (text == nullptr) continue;
     std::uint64_t value = 0;
     const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), value);
     if (failure != std::errc() || end != text->data() + text->size())
-      throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("{} = \"{}\" is no whole number", key, *text),
-                       "it counts float32 elements");
+      throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                       fmt::format("{} = \"{}\" is no whole number", key, *text), "it counts float32 elements");
     return value;
   }
   return never;
@@ -48,14 +49,17 @@ isthmus_shots ask(const selection::configuration& rules, isthmus_platform platfo
     return backend == "p2p" && !algorithm.empty() ? nullptr : "not the engine's";
   };
   const auto decision = selection::select(rules, query, available, false);
-  const bool one = decision.winner != nullptr && std::string_view(decision.winner->algorithm).starts_with("one_shot");
+  const bool one =
+      decision.winner != nullptr && std::string_view(decision.winner->algorithm).starts_with("one_shot");
   return one ? ISTHMUS_ONE_SHOT : ISTHMUS_TWO_SHOT;
 }
 
 }  // namespace
 
 tuning::tuning(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire)
-    : m_bf16_elements(wire == ISTHMUS_WIRE_EXACT ? never : wire == ISTHMUS_WIRE_BFLOAT16 ? 0 : bf16_elements(rules, ranks)) {
+    : m_bf16_elements(wire == ISTHMUS_WIRE_EXACT      ? never
+                      : wire == ISTHMUS_WIRE_BFLOAT16 ? 0
+                                                      : bf16_elements(rules, ranks)) {
   std::set<std::uint64_t> edges = {0};
   for (const auto& rule : rules.rules) {
     if (!rule.has_byte_range) continue;
@@ -73,8 +77,9 @@ tuning::tuning(const selection::configuration& rules, isthmus_platform platform,
 
 isthmus_shots tuning::shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const {
   const auto& steps = m_steps[datatype];
-  const auto after = std::upper_bound(steps.begin(), steps.end(), wire_bytes,
-                                      [](std::uint64_t bytes, const step& each) { return bytes < each.begin_bytes; });
+  const auto after =
+      std::upper_bound(steps.begin(), steps.end(), wire_bytes,
+                       [](std::uint64_t bytes, const step& each) { return bytes < each.begin_bytes; });
   return std::prev(after)->shots;  // the first step begins at 0
 }
 

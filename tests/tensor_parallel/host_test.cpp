@@ -13,7 +13,8 @@ namespace {
 struct handle {
   isthmus_tensor_parallel value;
   explicit handle(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE) {
-    const std::vector<isthmus_device> devices(static_cast<std::size_t>(n), isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
+    const std::vector<isthmus_device> devices(static_cast<std::size_t>(n),
+                                              isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
     isthmus_tensor_parallel_options options{};
     options.struct_bytes = sizeof options;
     options.wire = wire;
@@ -44,7 +45,8 @@ TEST(tensor_parallel_host, every_active_mask_with_nan_in_inactive_shards) {
     ASSERT_NE(engine.value, nullptr) << last_error();
     for (std::uint64_t active = 0; active < 1u << ranks; ++active) {
       tensor sum(active + 1, ranks, 33, active);
-      ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 33, ISTHMUS_FLOAT32, active));
+      ASSERT_TRUE(
+          isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 33, ISTHMUS_FLOAT32, active));
       for (int rank = 0; rank < ranks; ++rank)
         ASSERT_EQ(shards::count_wrong(sum.shard[static_cast<std::size_t>(rank)], active + 1, ranks, active), 0u)
             << "mask " << active << " of " << ranks << ", rank " << rank;
@@ -55,11 +57,14 @@ TEST(tensor_parallel_host, every_active_mask_with_nan_in_inactive_shards) {
 TEST(tensor_parallel_host, sizes_around_the_thresholds_and_blocks) {
   for (int ranks : {2, 3, 16}) {
     const handle engine(ranks);
-    for (std::uint64_t count : {0, 1, 16383, 16384, 16385, 32767, 32768, 32769, 65535, 65537, (4 << 20) / 4 + 1, 5}) {
+    for (std::uint64_t count :
+         {0, 1, 16383, 16384, 16385, 32767, 32768, 32769, 65535, 65537, (4 << 20) / 4 + 1, 5}) {
       tensor sum(count + 3, ranks, count, ISTHMUS_ALL_ACTIVE);
-      ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+      ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), count, ISTHMUS_FLOAT32,
+                                                    ISTHMUS_ALL_ACTIVE));
       for (const auto& shard : sum.shard)
-        ASSERT_EQ(shards::count_wrong(shard, count + 3, ranks, ISTHMUS_ALL_ACTIVE), 0u) << count << " of " << ranks;
+        ASSERT_EQ(shards::count_wrong(shard, count + 3, ranks, ISTHMUS_ALL_ACTIVE), 0u)
+            << count << " of " << ranks;
     }
   }
 }
@@ -73,11 +78,13 @@ TEST(tensor_parallel_host, bfloat16_wire_keeps_its_error_bound_and_rounds) {
     std::vector<void*> pointers;
     for (int rank = 0; rank < ranks; ++rank) {
       auto& own = shard[static_cast<std::size_t>(rank)];
-      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 9}, rank, 0, std::as_writable_bytes(std::span(own)));
+      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 9}, rank, 0,
+                   std::as_writable_bytes(std::span(own)));
       pointers.push_back(own.data());
     }
     const auto inputs = shard;
-    ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+    ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, ISTHMUS_FLOAT32,
+                                                  ISTHMUS_ALL_ACTIVE));
     const double u = std::ldexp(1.0, -8);
     std::uint64_t inexact = 0;
     for (std::uint64_t i = 0; i < count; ++i) {
@@ -103,15 +110,18 @@ TEST(tensor_parallel_host, sums_every_datatype_rounding_once) {
     std::vector<std::vector<std::byte>> shard(ranks, std::vector<std::byte>(count * 2));
     std::vector<void*> pointers;
     for (int rank = 0; rank < ranks; ++rank) {
-      oracle::fill({type, ISTHMUS_SUM, oracle::flavour::ordinary, 4}, rank, 0, shard[static_cast<std::size_t>(rank)]);
+      oracle::fill({type, ISTHMUS_SUM, oracle::flavour::ordinary, 4}, rank, 0,
+                   shard[static_cast<std::size_t>(rank)]);
       pointers.push_back(shard[static_cast<std::size_t>(rank)].data());
     }
     const auto inputs = shard;
-    ASSERT_TRUE(isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, type, ISTHMUS_ALL_ACTIVE));
+    ASSERT_TRUE(
+        isthmus_tensor_parallel_allreduce(engine.value, pointers.data(), count, type, ISTHMUS_ALL_ACTIVE));
     for (std::uint64_t i = 0; i < count; ++i) {
       float sum = 0;
       for (const auto& input : inputs) sum += static_cast<float>(oracle::decode(type, input.data() + i * 2));
-      ASSERT_EQ(oracle::decode(type, shard[1].data() + i * 2), oracle::round_to(oracle::format_of(type), sum)) << i;
+      ASSERT_EQ(oracle::decode(type, shard[1].data() + i * 2), oracle::round_to(oracle::format_of(type), sum))
+          << i;
     }
   }
 }
@@ -121,9 +131,11 @@ TEST(tensor_parallel_host, false_leaves_every_tensor_as_it_was) {
   tensor sum(5, 2, 100, ISTHMUS_ALL_ACTIVE);
   const auto before = sum.shard;
   void* missing[2] = {sum.pointers[0], nullptr};
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, missing, 100, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+  EXPECT_FALSE(
+      isthmus_tensor_parallel_allreduce(engine.value, missing, 100, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
   EXPECT_NE(last_error().find("NULL"), std::string::npos);
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 100, static_cast<isthmus_datatype>(99), 3));
+  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, sum.pointers.data(), 100,
+                                                 static_cast<isthmus_datatype>(99), 3));
   EXPECT_FALSE(isthmus_tensor_parallel_allreduce(nullptr, sum.pointers.data(), 100, ISTHMUS_FLOAT32, 3));
   EXPECT_FALSE(isthmus_tensor_parallel_allreduce(engine.value, nullptr, 100, ISTHMUS_FLOAT32, 3));
   void* odd[2] = {sum.pointers[0], static_cast<std::byte*>(sum.pointers[1]) + 1};

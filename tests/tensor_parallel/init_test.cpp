@@ -51,7 +51,8 @@ struct asked {
   bool answer = true;
 } recorded;
 
-void* open_engine(int n, const isthmus_device*, const isthmus_stream*, double, char* reason, std::size_t bytes) {
+void* open_engine(int n, const isthmus_device*, const isthmus_stream*, double, char* reason,
+                  std::size_t bytes) {
   if (n == 13) {
     std::snprintf(reason, bytes, "unlucky");
     return nullptr;
@@ -59,7 +60,8 @@ void* open_engine(int n, const isthmus_device*, const isthmus_stream*, double, c
   ++recorded.open;
   return &recorded;
 }
-bool record(void*, void* const*, std::uint64_t count, isthmus_datatype, std::uint64_t, isthmus_shots shots, bool wire) {
+bool record(void*, void* const*, std::uint64_t count, isthmus_datatype, std::uint64_t, isthmus_shots shots,
+            bool wire) {
   recorded.count = count;
   recorded.shots = shots;
   recorded.bfloat16_wire = wire;
@@ -67,11 +69,13 @@ bool record(void*, void* const*, std::uint64_t count, isthmus_datatype, std::uin
 }
 void close_engine(void*) { ++recorded.closed; }
 
-const isthmus_tensor_parallel_engine engine = {sizeof engine, ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI, 1u << ISTHMUS_PLATFORM_CUDA,
-                                               "test", open_engine, record, close_engine};
+const isthmus_tensor_parallel_engine engine = {
+    sizeof engine, ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI, 1u << ISTHMUS_PLATFORM_CUDA, "test", open_engine, record,
+    close_engine};
 
 isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE) {
-  const std::vector<isthmus_device> devices(static_cast<std::size_t>(n), isthmus_device{ISTHMUS_PLATFORM_CUDA, 0});
+  const std::vector<isthmus_device> devices(static_cast<std::size_t>(n),
+                                            isthmus_device{ISTHMUS_PLATFORM_CUDA, 0});
   isthmus_tensor_parallel_options options{};
   options.struct_bytes = sizeof options;
   options.engine = &engine;
@@ -82,8 +86,10 @@ isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE) {
 TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   float data[4];
   void* pointers[4] = {data, data, data, data};
-  const auto ask = [&](isthmus_tensor_parallel handle, std::uint64_t count, isthmus_datatype type = ISTHMUS_FLOAT32) {
-    EXPECT_TRUE(isthmus_tensor_parallel_allreduce(handle, pointers, count, type, ISTHMUS_ALL_ACTIVE)) << last_error();
+  const auto ask = [&](isthmus_tensor_parallel handle, std::uint64_t count,
+                       isthmus_datatype type = ISTHMUS_FLOAT32) {
+    EXPECT_TRUE(isthmus_tensor_parallel_allreduce(handle, pointers, count, type, ISTHMUS_ALL_ACTIVE))
+        << last_error();
     EXPECT_EQ(recorded.count, count);
     return recorded;
   };
@@ -112,7 +118,8 @@ TEST(tensor_parallel_engine, its_refusals_come_through) {
   recorded.answer = false;
   EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_FLOAT32, 3));
   recorded.answer = true;
-  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_INT32, 3)) << "devices sum floats only";
+  EXPECT_FALSE(isthmus_tensor_parallel_allreduce(handle, pointers, 1, ISTHMUS_INT32, 3))
+      << "devices sum floats only";
   isthmus_tensor_parallel_free(handle);
 }
 

@@ -31,7 +31,8 @@ inline float expected(std::uint64_t seed, int ranks, std::uint64_t active, std::
   return sum;
 }
 
-inline std::uint64_t count_wrong(const std::vector<float>& result, std::uint64_t seed, int ranks, std::uint64_t active) {
+inline std::uint64_t count_wrong(const std::vector<float>& result, std::uint64_t seed, int ranks,
+                                 std::uint64_t active) {
   std::uint64_t wrong = 0;
   for (std::uint64_t i = 0; i < result.size(); ++i) wrong += !(result[i] == expected(seed, ranks, active, i));
   return wrong;

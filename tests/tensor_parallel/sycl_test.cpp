@@ -42,8 +42,7 @@ class tensor_parallel_sycl : public ::testing::TestWithParam<std::tuple<int, boo
   void make(std::uint64_t bytes) {
     const auto [n, one_context] = GetParam();
     queues = make_queues(static_cast<std::size_t>(n), one_context);
-    for (auto& queue : queues)
-      pointers.push_back(sycl::malloc_device(bytes, queue));
+    for (auto& queue : queues) pointers.push_back(sycl::malloc_device(bytes, queue));
   }
   void TearDown() override {
     for (std::size_t i = 0; i < queues.size(); ++i) {
@@ -55,12 +54,16 @@ class tensor_parallel_sycl : public ::testing::TestWithParam<std::tuple<int, boo
   void write(std::uint64_t seed, std::uint64_t count, std::uint64_t active) {
     for (int rank = 0; rank < n(); ++rank) {
       const auto shard = shards::make(seed, rank, count, (active >> rank & 1u) != 0);
-      queues[static_cast<std::size_t>(rank)].memcpy(pointers[static_cast<std::size_t>(rank)], shard.data(), count * 4).wait();
+      queues[static_cast<std::size_t>(rank)]
+          .memcpy(pointers[static_cast<std::size_t>(rank)], shard.data(), count * 4)
+          .wait();
     }
   }
   std::vector<float> read(int rank, std::uint64_t count) {  // ordered by the queue alone
     std::vector<float> result(count);
-    queues[static_cast<std::size_t>(rank)].memcpy(result.data(), pointers[static_cast<std::size_t>(rank)], count * 4).wait();
+    queues[static_cast<std::size_t>(rank)]
+        .memcpy(result.data(), pointers[static_cast<std::size_t>(rank)], count * 4)
+        .wait();
     return result;
   }
 
@@ -75,7 +78,8 @@ TEST_P(tensor_parallel_sycl, every_active_mask_with_nan_in_inactive_shards) {
     write(active + 7, 333, active);
     ASSERT_TRUE(sum.allreduce(pointers.data(), 333, ISTHMUS_FLOAT32, active));
     for (int rank = 0; rank < n(); ++rank)
-      ASSERT_EQ(shards::count_wrong(read(rank, 333), active + 7, n(), active), 0u) << "mask " << active << ", rank " << rank;
+      ASSERT_EQ(shards::count_wrong(read(rank, 333), active + 7, n(), active), 0u)
+          << "mask " << active << ", rank " << rank;
   }
 }
 
@@ -87,7 +91,8 @@ TEST_P(tensor_parallel_sycl, sizes_grow_and_shrink_on_both_wires) {
       write(count, count, ISTHMUS_ALL_ACTIVE);
       ASSERT_TRUE(sum.allreduce(pointers.data(), count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE, narrow));
       for (int rank = 0; rank < n(); ++rank)
-        ASSERT_EQ(shards::count_wrong(read(rank, count), count, n(), ISTHMUS_ALL_ACTIVE), 0u) << count << " on rank " << rank;
+        ASSERT_EQ(shards::count_wrong(read(rank, count), count, n(), ISTHMUS_ALL_ACTIVE), 0u)
+            << count << " on rank " << rank;
     }
 }
 
@@ -103,7 +108,8 @@ TEST_P(tensor_parallel_sycl, calls_follow_each_other_without_the_host) {
   }
   for (int rank = 0; rank < n(); ++rank) {
     const auto result = read(rank, 9000);
-    for (std::uint64_t i = 0; i < 9000; ++i) ASSERT_EQ(result[i], shards::value(1, 0, i) * factor) << i << " on rank " << rank;
+    for (std::uint64_t i = 0; i < 9000; ++i)
+      ASSERT_EQ(result[i], shards::value(1, 0, i) * factor) << i << " on rank " << rank;
   }
 }
 
@@ -120,7 +126,8 @@ TEST_P(tensor_parallel_sycl, a_late_producer_is_waited_for_on_the_device_only) {
   });
   ASSERT_TRUE(sum.allreduce(pointers.data(), 1000));
   const bool one_context = std::get<1>(GetParam());  // between contexts the host does wait
-  EXPECT_TRUE(!one_context || std::chrono::steady_clock::now() - start < std::chrono::milliseconds(200)) << "the host waited";
+  EXPECT_TRUE(!one_context || std::chrono::steady_clock::now() - start < std::chrono::milliseconds(200))
+      << "the host waited";
   for (int rank = 0; rank < n(); ++rank)
     EXPECT_EQ(shards::count_wrong(read(rank, 1000), 3, n(), ISTHMUS_ALL_ACTIVE), 0u) << rank;
 }
@@ -149,7 +156,8 @@ TEST_P(tensor_parallel_sycl, is_the_engine_of_the_trio) {
   ASSERT_NE(handle, nullptr);
   for (const std::uint64_t count : {77, 100000}) {
     write(8, count, ISTHMUS_ALL_ACTIVE);
-    ASSERT_TRUE(isthmus_tensor_parallel_allreduce(handle, pointers.data(), count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+    ASSERT_TRUE(
+        isthmus_tensor_parallel_allreduce(handle, pointers.data(), count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
     for (int rank = 0; rank < n(); ++rank)
       EXPECT_EQ(shards::count_wrong(read(rank, count), 8, n(), ISTHMUS_ALL_ACTIVE), 0u) << rank;
   }
@@ -158,7 +166,8 @@ TEST_P(tensor_parallel_sycl, is_the_engine_of_the_trio) {
   EXPECT_EQ(isthmus_tensor_parallel_init(n(), devices.data(), streams.data(), &options), nullptr);
 }
 
-INSTANTIATE_TEST_SUITE_P(devices, tensor_parallel_sycl, ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(devices, tensor_parallel_sycl,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4), ::testing::Bool()),
                          [](const auto& info) {
                            return std::to_string(std::get<0>(info.param)) +
                                   (std::get<1>(info.param) ? "_in_one_context" : "_in_own_contexts");
@@ -173,7 +182,8 @@ TEST(tensor_parallel_sycl_wire, bfloat16_keeps_its_bound_and_16_bit_types_round_
   std::vector<void*> pointers;
   for (int rank = 0; rank < 2; ++rank) {
     auto& input = inputs[static_cast<std::size_t>(rank)];
-    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 9}, rank, 0, std::as_writable_bytes(std::span(input)));
+    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 9}, rank, 0,
+                 std::as_writable_bytes(std::span(input)));
     auto& queue = queues[static_cast<std::size_t>(rank)];
     pointers.push_back(sycl::malloc_device(count * 4, queue));
     queue.memcpy(pointers.back(), input.data(), count * 4);
@@ -192,7 +202,8 @@ TEST(tensor_parallel_sycl_wire, bfloat16_keeps_its_bound_and_16_bit_types_round_
     inexact += error > 1e-6 * size;
   }
   EXPECT_GT(inexact, count / 2) << "nothing was rounded";
-  for (int rank = 0; rank < 2; ++rank) sycl::free(pointers[static_cast<std::size_t>(rank)], queues[static_cast<std::size_t>(rank)]);
+  for (int rank = 0; rank < 2; ++rank)
+    sycl::free(pointers[static_cast<std::size_t>(rank)], queues[static_cast<std::size_t>(rank)]);
 }
 
 }  // namespace

@@ -157,9 +157,10 @@ class tensor_parallel {
     seat.is_prepared = m_seats.size() > 1 && what.is_active(rank);
     if (!seat.is_prepared) return;
     std::vector<sycl::event> before = std::exchange(seat.read_by_others, {});
-    seat.prepared = what.wire == what.format
-                        ? seat.queue.memcpy(seat.now.outbox.get(), what.pointers[rank], what.wire_bytes(), before)
-                        : seat.kernels->narrow(seat.queue, seat.now.outbox.get(), what.pointers[rank], what.count, before);
+    seat.prepared =
+        what.wire == what.format
+            ? seat.queue.memcpy(seat.now.outbox.get(), what.pointers[rank], what.wire_bytes(), before)
+            : seat.kernels->narrow(seat.queue, seat.now.outbox.get(), what.pointers[rank], what.count, before);
   }
 
   // Each device fetches on its own queue, so that a slot of its inbox is free: the sum before has been added.
@@ -168,7 +169,8 @@ class tensor_parallel {
     for (std::size_t i = 1; i < m_seats.size(); ++i) {
       seat& target = m_seats[(from + i) % m_seats.size()];
       source.read_by_others.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
-                                                          source.now.outbox.get(), what.wire_bytes(), {source.prepared}));
+                                                          source.now.outbox.get(), what.wire_bytes(),
+                                                          {source.prepared}));
     }
   }
 
@@ -181,8 +183,8 @@ class tensor_parallel {
     source.queue.memcpy(source.now.staging.data(), source.now.outbox.get(), what.wire_bytes()).wait();
     for (std::size_t i = 1; i < m_seats.size(); ++i) {
       seat& target = m_seats[(from + i) % m_seats.size()];
-      source.unstaged.push_back(
-          target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes, source.now.staging.data(), what.wire_bytes()));
+      source.unstaged.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
+                                                    source.now.staging.data(), what.wire_bytes()));
     }
   }
 

@@ -62,9 +62,13 @@ struct pipeline {
   // Elements of slice `owner`; the last slices of a message may be short or empty.
   __device__ std::uint64_t length(int owner) const {
     const std::uint64_t first = owner * slice;
-    return first >= count ? 0 : min(static_cast<unsigned long long>(slice), static_cast<unsigned long long>(count - first));
+    return first >= count
+               ? 0
+               : min(static_cast<unsigned long long>(slice), static_cast<unsigned long long>(count - first));
   }
-  __device__ bool inside(int owner, std::uint64_t i) const { return i * vector_of<Wire>::elements < length(owner); }
+  __device__ bool inside(int owner, std::uint64_t i) const {
+    return i * vector_of<Wire>::elements < length(owner);
+  }
   __device__ uint4 load(int owner, std::uint64_t i) const {
     if (!in) return make_uint4(0, 0, 0, 0);
     return load_elements<T, Wire>(in + owner * slice, i, length(owner), in_aligned);
@@ -113,7 +117,8 @@ struct pipeline {
         const int peer = rank_after<N>(c, i);
         const uint4* from = place.row(0, first_step + step, peer) + inbox(u);
         if (inside(c.rank, index(step, u))) words &= all_of(load_remote(from));
-        if (SecondShot && inside(peer, index(step, u))) words &= all_of(load_remote(from + ranks<N>(c) * slot_vectors));
+        if (SecondShot && inside(peer, index(step, u)))
+          words &= all_of(load_remote(from + ranks<N>(c) * slot_vectors));
       }
     }
     return words;
@@ -154,15 +159,21 @@ __global__ void __launch_bounds__(512) two_shot(const call c) {
   const slot slot(c);
   patience patience(c);
   // Slices start on whole vectors, so that their alignment is that of the buffers.
-  const std::uint64_t slice = SecondShot ? (vectors_of<Wire>(c.count) + ranks<N>(c) - 1) / ranks<N>(c) *
-                                               vector_of<Wire>::elements
-                                         : c.count;
+  const std::uint64_t slice =
+      SecondShot ? (vectors_of<Wire>(c.count) + ranks<N>(c) - 1) / ranks<N>(c) * vector_of<Wire>::elements
+                 : c.count;
   const std::uint64_t count = SecondShot ? c.count : c.count * ranks<N>(c);
   const bool slices_aligned = slice * sizeof(T) % 16 == 0;
   constexpr bool by_loads = sizeof(Wire) == 4;
-  const pipeline<T, Wire, N, U, SecondShot> p{c, slot, patience, static_cast<const T*>(c.send_buf),
-                                              static_cast<T*>(c.recv_buf), slice, count,
-                                              is_aligned(c.send_buf) && slices_aligned, is_aligned(c.recv_buf),
+  const pipeline<T, Wire, N, U, SecondShot> p{c,
+                                              slot,
+                                              patience,
+                                              static_cast<const T*>(c.send_buf),
+                                              static_cast<T*>(c.recv_buf),
+                                              slice,
+                                              count,
+                                              is_aligned(c.send_buf) && slices_aligned,
+                                              is_aligned(c.recv_buf),
                                               *slot.step()};
   const std::uint64_t per_step = std::uint64_t(U) * gridDim.x * blockDim.x;
   const auto steps = static_cast<std::uint32_t>((vectors_of<Wire>(slice) + per_step - 1) / per_step);
@@ -263,9 +274,8 @@ gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_strea
 gpu_error load_reductions(int size) {
   for (const element type : {element::float32, element::float16, element::bfloat16})
     for (const element wire : {type, element::bfloat16}) {
-      const gpu_error code = with_types(type, wire, size, [&]<typename T, typename Wire, int N>() {
-        return load_kernels<T, Wire, N>();
-      });
+      const gpu_error code = with_types(
+          type, wire, size, [&]<typename T, typename Wire, int N>() { return load_kernels<T, Wire, N>(); });
       if (code != gpu_success) return code;
     }
   return gpu_success;

@@ -39,11 +39,14 @@ inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) {
   return hipExtMallocWithFlags(pointer, bytes, hipDeviceMallocFinegrained);
 }
 inline gpu_error gpu_free(void* pointer) { return hipFree(pointer); }
-inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) { return hipMemset(pointer, value, bytes); }
+inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
+  return hipMemset(pointer, value, bytes);
+}
 inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
   return hipMemcpy(to, from, bytes, hipMemcpyDefault);
 }
-inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream) {
+inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
+                                   gpu_stream stream) {
   return hipLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
 inline gpu_error gpu_synchronize_device() { return hipDeviceSynchronize(); }
@@ -60,12 +63,16 @@ inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
   return hipHostMalloc(pointer, bytes, hipHostMallocPortable | hipHostMallocMapped);
 }
 inline gpu_error gpu_host_free(void* pointer) { return hipHostFree(pointer); }
-inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) { return hipIpcGetMemHandle(handle, pointer); }
+inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) {
+  return hipIpcGetMemHandle(handle, pointer);
+}
 inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
   return hipIpcOpenMemHandle(pointer, handle, hipIpcMemLazyEnablePeerAccess);
 }
 inline gpu_error gpu_ipc_close(void* pointer) { return hipIpcCloseMemHandle(pointer); }
-inline gpu_error gpu_bus_id(char* text, int bytes, int device) { return hipDeviceGetPCIBusId(text, bytes, device); }
+inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
+  return hipDeviceGetPCIBusId(text, bytes, device);
+}
 inline gpu_error gpu_ordinal(int* device, const char* bus_id) { return hipDeviceGetByPCIBusId(device, bus_id); }
 inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
   return hipDeviceCanAccessPeer(can, device, peer);
@@ -126,11 +133,14 @@ inline gpu_error gpu_get_device(int* device) { return cudaGetDevice(device); }
 inline gpu_error gpu_set_device(int device) { return cudaSetDevice(device); }
 inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) { return cudaMalloc(pointer, bytes); }
 inline gpu_error gpu_free(void* pointer) { return cudaFree(pointer); }
-inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) { return cudaMemset(pointer, value, bytes); }
+inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
+  return cudaMemset(pointer, value, bytes);
+}
 inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
   return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
 }
-inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream) {
+inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
+                                   gpu_stream stream) {
   return cudaLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
 inline gpu_error gpu_synchronize_device() { return cudaDeviceSynchronize(); }
@@ -147,13 +157,19 @@ inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
   return cudaHostAlloc(pointer, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
 }
 inline gpu_error gpu_host_free(void* pointer) { return cudaFreeHost(pointer); }
-inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) { return cudaIpcGetMemHandle(handle, pointer); }
+inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) {
+  return cudaIpcGetMemHandle(handle, pointer);
+}
 inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
   return cudaIpcOpenMemHandle(pointer, handle, cudaIpcMemLazyEnablePeerAccess);
 }
 inline gpu_error gpu_ipc_close(void* pointer) { return cudaIpcCloseMemHandle(pointer); }
-inline gpu_error gpu_bus_id(char* text, int bytes, int device) { return cudaDeviceGetPCIBusId(text, bytes, device); }
-inline gpu_error gpu_ordinal(int* device, const char* bus_id) { return cudaDeviceGetByPCIBusId(device, bus_id); }
+inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
+  return cudaDeviceGetPCIBusId(text, bytes, device);
+}
+inline gpu_error gpu_ordinal(int* device, const char* bus_id) {
+  return cudaDeviceGetByPCIBusId(device, bus_id);
+}
 inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
   return cudaDeviceCanAccessPeer(can, device, peer);
 }

@@ -74,8 +74,8 @@ __device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row
 // a later generation. The loads of all ranks are in flight together. False when patience ended first: then
 // there is no sum, and nothing may be stored, so that a call which one rank never joined changes no buffer.
 template <typename Wire, int N>
-__device__ inline bool receive_and_add(const slot& slot, std::uint32_t step, int k, uint4 own, patience& patience,
-                                       uint4& result) {
+__device__ inline bool receive_and_add(const slot& slot, std::uint32_t step, int k, uint4 own,
+                                       patience& patience, uint4& result) {
   const call& c = slot.c;
   uint4* inbox = slot.row(0, step, 0) + k;
   uint4 v[most_ranks<N>];

@@ -17,10 +17,10 @@
 namespace isthmus::p2p {
 
 constexpr int max_ranks = 16;
-constexpr int max_slots = 132;        // thread blocks of one launch
-constexpr int depth = 8;              // generations of an inbox
-constexpr int slot_vectors = 1024;    // 16-byte vectors from one rank in one generation of one slot
-constexpr int packet_vectors = 512;   // the same for the packet inbox, which has packet_depth generations
+constexpr int max_slots = 132;       // thread blocks of one launch
+constexpr int depth = 8;             // generations of an inbox
+constexpr int slot_vectors = 1024;   // 16-byte vectors from one rank in one generation of one slot
+constexpr int packet_vectors = 512;  // the same for the packet inbox, which has packet_depth generations
 constexpr int packet_depth = 2;
 
 enum class element { float32, float16, bfloat16 };
@@ -52,9 +52,9 @@ struct host_flags {
 };
 
 struct call {
-  const void* send_buf;           // NULL: this rank contributes zeros (allreduce and reduce_scatter)
+  const void* send_buf;  // NULL: this rank contributes zeros (allreduce and reduce_scatter)
   void* recv_buf;
-  std::uint64_t count;            // as THE TABLE counts; bytes for the moving collectives
+  std::uint64_t count;  // as THE TABLE counts; bytes for the moving collectives
   int rank, size, root;
   int slots, threads;             // launch shape, equal on all ranks
   float divisor;                  // 1, or the number of ranks for avg
@@ -67,7 +67,8 @@ struct call {
 template <typename Kernel>
 gpu_error gpu_launch(Kernel* kernel, const call& call, gpu_stream stream) {
   void* arguments[] = {const_cast<p2p::call*>(&call)};
-  return gpu_launch_kernel(reinterpret_cast<const void*>(kernel), dim3(call.slots), dim3(call.threads), arguments, stream);
+  return gpu_launch_kernel(reinterpret_cast<const void*>(kernel), dim3(call.slots), dim3(call.threads),
+                           arguments, stream);
 }
 
 // Each enqueues one collective on `stream` and sets the launch shape of `call` itself. Sums (or averages)

@@ -29,7 +29,9 @@ class local_meeting {
     }
   }
 
-  const isthmus_backend_context& context(int rank) const { return m_seats[static_cast<std::size_t>(rank)].context; }
+  const isthmus_backend_context& context(int rank) const {
+    return m_seats[static_cast<std::size_t>(rank)].context;
+  }
 
  private:
   struct seat {

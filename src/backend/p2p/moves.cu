@@ -20,7 +20,8 @@ struct packet_slot {
   // Row of rank `from` in the packet inbox of the i-th next rank.
   __device__ uint4* row(int i, int from) const {
     auto* inbox = reinterpret_cast<uint4*>(c.scratch[i] + packet_offset(c.size));
-    return inbox + ((std::size_t(blockIdx.x) * packet_depth + step % packet_depth) * c.size + from) * packet_vectors;
+    return inbox +
+           ((std::size_t(blockIdx.x) * packet_depth + step % packet_depth) * c.size + from) * packet_vectors;
   }
   __device__ void send_to_all(int k, uint2 data) const {
     for (int i = 1; i < c.size; ++i) store_remote(row(i, c.rank) + k, make_uint4(data.x, step, data.y, step));
@@ -89,7 +90,8 @@ __global__ void __launch_bounds__(packet_vectors) broadcast(const call c) {
   } else if (c.rank != c.root && threadIdx.x == 0) {
     slot.send_to_all(0, make_uint2(0, 0));
   }
-  if (c.rank != c.root && inside) store_bytes(c.recv_buf, index, c.count, slot.receive(c.root, threadIdx.x, patience));
+  if (c.rank != c.root && inside)
+    store_bytes(c.recv_buf, index, c.count, slot.receive(c.root, threadIdx.x, patience));
   if (threadIdx.x == 0)
     for (int from = 0; from < c.size; ++from)
       if (from != c.rank && from != c.root) slot.receive(from, 0, patience);

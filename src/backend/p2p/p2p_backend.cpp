@@ -76,8 +76,8 @@ const char* cannot_reduce(const isthmus_operation& operation, const named_algori
   if (operation.op != ISTHMUS_SUM && operation.op != ISTHMUS_AVG) return "reduces with sum and avg only";
   if (algorithm.bfloat16_wire && *type != element::float32) return "the bfloat16 wire is for float32 buffers";
   const element wire = algorithm.bfloat16_wire ? element::bfloat16 : *type;
-  if (algorithm.value == algorithm::one_shot &&
-      (operation.collective != ISTHMUS_ALLREDUCE || operation.count > one_shot_limit_bytes / element_bytes(wire)))
+  if (algorithm.value == algorithm::one_shot && (operation.collective != ISTHMUS_ALLREDUCE ||
+                                                 operation.count > one_shot_limit_bytes / element_bytes(wire)))
     return "one_shot is for allreduce of messages that fit the inbox (2 MiB on the wire)";
   return nullptr;
 }
@@ -132,7 +132,8 @@ gpu_error launch(const state& state, const isthmus_operation& operation, const n
   const auto stream = static_cast<gpu_stream>(operation.stream);
   if (operation.collective == ISTHMUS_ALLGATHER || operation.collective == ISTHMUS_BROADCAST) {
     call.count *= datatype_bytes(operation.datatype);
-    return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(call, stream) : launch_broadcast(call, stream);
+    return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(call, stream)
+                                                     : launch_broadcast(call, stream);
   }
   const element type = *element_of(operation.datatype);
   const element wire = algorithm.bfloat16_wire ? element::bfloat16 : type;
@@ -144,7 +145,8 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
   *out = nullptr;
   auto* made = new (std::nothrow) state(context);
   if (!made)
-    return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, "p2p_backend.cpp:create", nullptr, "no host memory");
+    return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, "p2p_backend.cpp:create", nullptr,
+                         "no host memory");
   if (!made->peer.reason().empty()) {
     const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, made->peer.native_code(),
                                       "p2p_backend.cpp:create", nullptr, "%s", made->peer.reason().c_str());
@@ -157,7 +159,8 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
 
 void destroy(void* opaque) { delete static_cast<state*>(opaque); }
 
-isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const char* const* algorithms, std::size_t n) {
+isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const char* const* algorithms,
+                       std::size_t n) {
   auto& self = *static_cast<state*>(opaque);
   const isthmus_backend_context& context = *self.context;
   const device_guard guard(context.device.ordinal);
@@ -187,8 +190,8 @@ isthmus_status synchronize(void* opaque) {
   const device_guard guard(self.context->device.ordinal);
   const gpu_error code = gpu_synchronize_device();
   if (code != gpu_success)
-    return self.context->fail(self.context->runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:synchronize", nullptr,
-                              "the device failed: %s", gpu_error_text(code));
+    return self.context->fail(self.context->runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:synchronize",
+                              nullptr, "the device failed: %s", gpu_error_text(code));
   return poll(opaque);
 }
 

@@ -37,7 +37,8 @@ peers::peers(const isthmus_backend_context& context) : m_size(context.size) {
   char mapped[160] = {};
   if (m_reason.empty()) copy_reason(mapped, map(context, offers));
   std::vector<char> all(std::size_t(m_size) * sizeof(mapped));
-  if (context.allgather(context.runtime, mapped, all.data(), sizeof(mapped)) != ISTHMUS_SUCCESS && m_reason.empty())
+  if (context.allgather(context.runtime, mapped, all.data(), sizeof(mapped)) != ISTHMUS_SUCCESS &&
+      m_reason.empty())
     m_reason = "the ranks could not exchange their addresses";
   for (int rank = 0; rank < m_size && m_reason.empty(); ++rank)
     if (const char* reason = all.data() + rank * sizeof(mapped); *reason)
@@ -47,7 +48,8 @@ peers::peers(const isthmus_backend_context& context) : m_size(context.size) {
 peers::offer peers::make_offer(const isthmus_backend_context& context) {
   offer offer{};
   if (context.size > max_ranks) {
-    std::snprintf(offer.reason, sizeof(offer.reason), "%d ranks, at most %d are possible", context.size, max_ranks);
+    std::snprintf(offer.reason, sizeof(offer.reason), "%d ranks, at most %d are possible", context.size,
+                  max_ranks);
     return offer;
   }
   if (context.node_size != context.size) {
@@ -99,11 +101,13 @@ std::string peers::map(const isthmus_backend_context& context, const std::vector
     const offer& peer = offers[rank];
     // By bus: ordinals of several processes need not mean the same device.
     if (std::strcmp(peer.bus_id, offers[context.rank].bus_id) == 0)
-      return "shares its device with rank " + std::to_string(rank) + "; peer memory needs a device for each rank";
+      return "shares its device with rank " + std::to_string(rank) +
+             "; peer memory needs a device for each rank";
     int ordinal = -1, reachable = 0;
     gpu_error code = gpu_ordinal(&ordinal, peer.bus_id);
     if (code == gpu_success) code = gpu_can_access_peer(&reachable, m_device, ordinal);
-    if (code != gpu_success || !reachable) return "its device cannot access the memory of rank " + std::to_string(rank);
+    if (code != gpu_success || !reachable)
+      return "its device cannot access the memory of rank " + std::to_string(rank);
     if (context.process_of[rank] == context.process_of[context.rank]) {
       code = gpu_enable_peer(ordinal);
       m_scratch[i] = peer.pointer;

@@ -38,8 +38,8 @@ class tensor_engine {
   // "" once all devices reach each other.
   const std::string& reason() const { return m_reason; }
 
-  bool allreduce(void* const* pointers, std::uint64_t count, element type, std::uint64_t active, isthmus_shots shots,
-                 bool bfloat16_wire) {
+  bool allreduce(void* const* pointers, std::uint64_t count, element type, std::uint64_t active,
+                 isthmus_shots shots, bool bfloat16_wire) {
     if (m_broken || is_expired()) return false;
     const device_guard guard(m_seats[0].device);
     if (guard.code() != gpu_success) return false;
@@ -47,8 +47,9 @@ class tensor_engine {
 
     const element wire = bfloat16_wire ? element::bfloat16 : type;
     const std::uint64_t wire_bytes = count * (wire == element::float32 ? 4 : 2);
-    const algorithm taken =
-        shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes ? algorithm::one_shot : algorithm::two_shot;
+    const algorithm taken = shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes
+                                ? algorithm::one_shot
+                                : algorithm::two_shot;
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) {
       seat& seat = m_seats[rank];
       call call = seat.prepared;
@@ -82,7 +83,8 @@ class tensor_engine {
     {
       std::vector<std::jthread> threads;
       for (int rank = 0; rank < n; ++rank)
-        threads.emplace_back([&, rank] { m_seats[rank].peer = std::make_unique<peers>(meeting.context(rank)); });
+        threads.emplace_back(
+            [&, rank] { m_seats[rank].peer = std::make_unique<peers>(meeting.context(rank)); });
     }
     for (int rank = 0; rank < n && m_reason.empty(); ++rank) m_reason = m_seats[rank].peer->reason();
     if (!m_reason.empty()) return;
@@ -105,7 +107,8 @@ class tensor_engine {
   // One device: nothing travels, so nothing is rounded.
   bool alone(void* pointer, std::uint64_t count, element type, std::uint64_t active) {
     if ((active & 1u) != 0) return true;
-    return gpu_memset_async(pointer, 0, count * (type == element::float32 ? 4 : 2), m_seats[0].stream) == gpu_success;
+    return gpu_memset_async(pointer, 0, count * (type == element::float32 ? 4 : 2), m_seats[0].stream) ==
+           gpu_success;
   }
 
   // Device `failed` and those after it have not joined this call, those before it wait in it. Once the
@@ -114,10 +117,12 @@ class tensor_engine {
   void give_up(std::size_t failed) {
     m_broken = true;
     for (std::size_t rank = failed; rank < m_seats.size(); ++rank)
-      if (gpu_set_device(m_seats[rank].device) == gpu_success) (void)gpu_synchronize_stream(m_seats[rank].stream);
+      if (gpu_set_device(m_seats[rank].device) == gpu_success)
+        (void)gpu_synchronize_stream(m_seats[rank].stream);
     for (const seat& seat : m_seats) seat.peer->flags()->abort = 1;
     for (std::size_t rank = 0; rank < failed; ++rank)
-      if (gpu_set_device(m_seats[rank].device) == gpu_success) (void)gpu_synchronize_stream(m_seats[rank].stream);
+      if (gpu_set_device(m_seats[rank].device) == gpu_success)
+        (void)gpu_synchronize_stream(m_seats[rank].stream);
     (void)gpu_set_device(m_seats[0].device);
   }
 
@@ -138,8 +143,8 @@ void* open(int n, const isthmus_device* devices, const isthmus_stream* streams, 
   return nullptr;
 }
 
-bool allreduce(void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype, std::uint64_t active,
-               isthmus_shots shots, bool bfloat16_wire) {
+bool allreduce(void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
+               std::uint64_t active, isthmus_shots shots, bool bfloat16_wire) {
   const auto type = datatype == ISTHMUS_FLOAT32    ? std::optional(element::float32)
                     : datatype == ISTHMUS_FLOAT16  ? std::optional(element::float16)
                     : datatype == ISTHMUS_BFLOAT16 ? std::optional(element::bfloat16)

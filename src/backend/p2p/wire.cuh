@@ -69,7 +69,8 @@ __device__ __noinline__ uint4 load_elements_singly(const T* from, std::uint64_t 
 }
 
 template <typename T, typename Wire>
-__device__ __noinline__ void store_elements_singly(T* to, std::uint64_t first, std::uint64_t count, uint4 bits) {
+__device__ __noinline__ void store_elements_singly(T* to, std::uint64_t first, std::uint64_t count,
+                                                   uint4 bits) {
   const vector_of<Wire> wire(bits);
 #pragma unroll
   for (int i = 0; i < vector_of<Wire>::elements; ++i)
@@ -92,13 +93,15 @@ __device__ inline uint4 load_elements(const T* from, std::uint64_t index, std::u
 #pragma unroll
     for (int i = 0; i < n / per_load; ++i) part[i].bits = vectors[i];
 #pragma unroll
-    for (int i = 0; i < n; ++i) wire.lanes[i] = from_float<Wire>(to_float(part[i / per_load].lanes[i % per_load]));
+    for (int i = 0; i < n; ++i)
+      wire.lanes[i] = from_float<Wire>(to_float(part[i / per_load].lanes[i % per_load]));
     return sendable(wire.bits);
   }
 }
 
 template <typename T, typename Wire>
-__device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t count, bool aligned, uint4 bits) {
+__device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t count, bool aligned,
+                                      uint4 bits) {
   constexpr int n = vector_of<Wire>::elements, per_store = vector_of<T>::elements;
   const std::uint64_t first = index * n;
   if (!aligned || first + n > count) return store_elements_singly<T, Wire>(to, first, count, bits);
@@ -111,7 +114,8 @@ __device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t 
     for (int i = 0; i < n / per_store; ++i) {
       vector_of<T> part;
 #pragma unroll
-      for (int k = 0; k < per_store; ++k) part.lanes[k] = from_float<T>(to_float(wire.lanes[i * per_store + k]));
+      for (int k = 0; k < per_store; ++k)
+        part.lanes[k] = from_float<T>(to_float(wire.lanes[i * per_store + k]));
       vectors[i] = part.bits;
     }
   }
