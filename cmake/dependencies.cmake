@@ -2,7 +2,18 @@
 
 # Header-only C++ libraries from Debian packages (or ISTHMUS_DEPS_DIR): toml++, spdlog, fmt, nlohmann json.
 add_library(isthmus_deps INTERFACE)
-target_compile_definitions(isthmus_deps INTERFACE FMT_HEADER_ONLY SPDLOG_FMT_EXTERNAL)
+target_compile_definitions(isthmus_deps INTERFACE SPDLOG_FMT_EXTERNAL)
+if(ISTHMUS_SANITIZE)
+  # Instrumenting fmt and spdlog in every file would take most of the build's time and find nothing of ours.
+  # The thread sanitizer has to see spdlog's shared state, or it would miss the order that its locks make.
+  target_link_libraries(isthmus_deps INTERFACE fmt)
+  if(NOT ISTHMUS_SANITIZE STREQUAL "thread")
+    target_compile_definitions(isthmus_deps INTERFACE SPDLOG_COMPILED_LIB)
+    target_link_libraries(isthmus_deps INTERFACE spdlog)
+  endif()
+else()
+  target_compile_definitions(isthmus_deps INTERFACE FMT_HEADER_ONLY)
+endif()
 if(ISTHMUS_DEPS_DIR)
   target_include_directories(isthmus_deps SYSTEM INTERFACE ${ISTHMUS_DEPS_DIR}/include)
 endif()
