@@ -68,6 +68,12 @@ typedef struct isthmus_backend_context {
   // Finds the heap block that holds [pointer, pointer + bytes); 0 when there is none. Cheap.
   int (*heap_find)(void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                    uint64_t* offset);
+  // A block of the symmetric heap for the backend itself (scratch, signals): collective over the ranks, in
+  // create only. Device memory starts as zeros. It lives until the communicator is destroyed. NULL, like
+  // heap_free, in a context without a heap.
+  isthmus_status (*heap_allocate)(void* runtime, uint64_t bytes, isthmus_heap_block* block);
+  // Releases such a block early. Local: the backend knows that no rank uses it any more.
+  isthmus_status (*heap_free)(void* runtime, uint64_t id);
 } isthmus_backend_context;
 
 typedef struct isthmus_backend {

@@ -1,0 +1,102 @@
+// What Isthmus needs of a device's driver, found at run time: memory that peers can map, copies that the
+// copy engines make, and the stream operations that order them. CUDA, HIP and Level Zero implement it; no
+// other folder knows how they differ.
+//
+// Devices are ordinals of the platform. Every function may be called by any thread, with any device
+// current, and leaves current what was current before. Functions throw isthmus::error: OUT_OF_MEMORY where
+// the device says so, UNSUPPORTED where the platform has no such thing, else BACKEND with the native code.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace isthmus {
+
+// The platform's own: CUstream, hipStream_t, an immediate ze_command_list_handle_t; and its events.
+using native_stream = void*;
+using native_event = void*;
+
+// Plain bytes with which another process of this machine and user maps a block, while its owner lives.
+struct shared_handle {
+  std::array<std::byte, 128> bytes;
+};
+
+// One contiguous copy between any two places that the stream's device reaches.
+struct device_copy {
+  void* to;
+  const void* from;
+  std::uint64_t bytes;
+};
+
+struct device_memory_info {
+  std::uint64_t free_bytes;
+  std::uint64_t total_bytes;
+};
+
+enum class stream_priority { normal, high };
+
+class device_driver {
+ public:
+  // The process's driver of `platform`, loaded at the first call and kept; nullptr and `reason` where this
+  // machine has none. Never throws.
+  static device_driver* get(isthmus_platform platform, std::string& reason);
+
+  virtual ~device_driver() = default;
+
+  virtual std::string version() = 0;
+  virtual int device_count() = 0;
+  virtual std::string name(int device) = 0;
+  // Names the same device in every process of the machine, whatever its ordinals are.
+  virtual std::string bus_id(int device) = 0;
+  virtual device_memory_info memory_info(int device) = 0;
+  virtual bool can_access_peer(int device, int peer) = 0;
+  // The device that owns `pointer`, or -1 for host memory and for what the driver doesn't know.
+  virtual int owner_of(const void* pointer) = 0;
+
+  // ---- memory ---------------------------------------------------------------------------------------
+  // Plain memory of one device: no mirror in host memory. bytes > 0.
+  virtual void* allocate(int device, std::uint64_t bytes) = 0;
+  virtual void free(int device, void* pointer) = 0;
+  // Pinned host memory that every device of the platform reaches.
+  virtual void* allocate_host(std::uint64_t bytes) = 0;
+  virtual void free_host(void* pointer) = 0;
+
+  // Memory that peers can map, zero-filled. `bytes` is rounded up to granularity(device).
+  virtual std::uint64_t granularity(int device) = 0;
+  virtual void* allocate_shared(int device, std::uint64_t bytes) = 0;
+  virtual void free_shared(int device, void* pointer) = 0;
+  // Lets `peer`, a device of this process, use a shared block at the same address.
+  virtual void allow_access(void* pointer, int peer) = 0;
+  virtual shared_handle export_shared(void* pointer) = 0;
+  // Maps another process's block for `device`; release_import undoes it.
+  virtual void* import_shared(int device, const shared_handle& handle) = 0;
+  virtual void release_import(int device, void* pointer) = 0;
+
+  // ---- streams and events ---------------------------------------------------------------------------
+  virtual native_stream create_stream(int device, stream_priority priority) = 0;
+  virtual void destroy_stream(int device, native_stream stream) = 0;
+  virtual void synchronize(int device, native_stream stream) = 0;
+  virtual bool is_capturing(native_stream stream) = 0;
+  virtual native_event create_event(int device) = 0;  // no timing
+  virtual void destroy_event(native_event event) = 0;
+  virtual void record(native_event event, native_stream stream) = 0;
+  virtual void wait(native_stream stream, native_event event) = 0;  // the stream waits, not the host
+  virtual bool done(native_event event) = 0;
+
+  // ---- work on a stream; all return before it is done -----------------------------------------------
+  // Copies without order among themselves, by the copy engines where the driver lets one choose.
+  virtual void copy(int device, std::span<const device_copy> copies, native_stream stream) = 0;
+  virtual void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,
+                    native_stream stream) = 0;
+  // Writes a word after all earlier work of the stream is visible to every device that can see it.
+  virtual void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) = 0;
+  // Holds the stream until std::int32_t(*word - value) >= 0: counters may wrap.
+  virtual void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) = 0;
+};
+
+}  // namespace isthmus
