@@ -22,7 +22,7 @@
 namespace gpu_bench {
 namespace {
 
-using isthmus::xccl::dynamic_library;
+using isthmus::dynamic_library;
 using isthmus::xccl::nccl_traits;
 using steady = std::chrono::steady_clock;
 
@@ -87,7 +87,7 @@ bench::bench(int ranks, std::uint64_t largest, int repetitions)
       m_times(m_ranks.size()),
       m_barrier(std::make_unique<std::barrier<>>(ranks)) {
   std::string reason;
-  m_library = dynamic_library::open(candidates(nccl_traits::library_search()), reason);
+  m_library = dynamic_library::open(nccl_traits::library_search(), reason);
   if (!m_library) throw std::runtime_error("no NCCL: " + reason);
   if (const std::string missing = m_native.load(m_library, "nccl", true) + m_entry.load(m_library);
       !missing.empty())

@@ -53,14 +53,14 @@ void check(cudaError_t error) {
 
 // NCCL as a program uses it without Isthmus.
 struct nccl {
-  isthmus::xccl::dynamic_library library;
+  isthmus::dynamic_library library;
   isthmus::xccl::native_functions functions;
   isthmus::xccl::xccl_entry_points entry;
   std::string version;
 
   nccl() {
     std::string reason;
-    library = isthmus::xccl::dynamic_library::open(candidates(nccl_traits::library_search()), reason);
+    library = isthmus::dynamic_library::open(nccl_traits::library_search(), reason);
     if (!library) throw std::runtime_error("no NCCL: " + reason);
     if (const std::string missing = functions.load(library, "nccl", true) + entry.load(library);
         !missing.empty())

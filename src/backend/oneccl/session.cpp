@@ -35,7 +35,7 @@ xccl::native_meaning meaning_of(int result) {
 }
 
 std::string load(const isthmus_backend_context& context, library& into) {
-  xccl::search_request search;
+  search_request search;
   search.option = context.option(context.runtime, "library");
   search.variable = "ISTHMUS_ONECCL_LIBRARY";
   search.site_packages = context.option(context.runtime, "site_packages");
@@ -43,7 +43,7 @@ std::string load(const isthmus_backend_context& context, library& into) {
   search.wheel_folders = {"../.."};  // PyPI's wheel puts it into the environment's lib/
   search.system_folders = {"/opt/intel/oneapi/ccl/latest/lib"};
   std::string reason;
-  const auto file = xccl::dynamic_library::open(candidates(search), reason);
+  const auto file = dynamic_library::open(search, reason);
   if (!file) return "no oneCCL library could be loaded: " + reason;
   into.path = file.path();
   const std::string missing = into.native.load(file, "oneccl", false);

@@ -11,8 +11,8 @@
 
 #include "../xccl/agreement.hpp"
 #include "../xccl/collectives.hpp"
-#include "../xccl/dynamic_library.hpp"
 #include "../xccl/native_api.hpp"
+#include "runtime/dynamic_library.hpp"
 
 namespace isthmus::oneccl {
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <string>
 
-#include "dynamic_library.hpp"
 #include "native_api.hpp"
+#include "runtime/dynamic_library.hpp"
 
 namespace isthmus::xccl {
 

@@ -58,7 +58,7 @@ std::string vendor_library<Traits>::load(const isthmus_backend_context& context)
   search_request search = Traits::library_search();
   search.option = option_of(context, "library");
   search.site_packages = option_of(context, "site_packages");
-  const dynamic_library library = dynamic_library::open(candidates(search), reason);
+  const dynamic_library library = dynamic_library::open(search, reason);
   if (!library) return std::string("no ") + Traits::title + " library could be loaded: " + reason;
   path = library.path();
 
@@ -78,7 +78,7 @@ std::string vendor_library<Traits>::load(const isthmus_backend_context& context)
     search_request runtime = Traits::runtime_search();
     runtime.option = option_of(context, "runtime_library");
     runtime.site_packages = search.site_packages;
-    const dynamic_library device_library = dynamic_library::open(candidates(runtime), reason);
+    const dynamic_library device_library = dynamic_library::open(runtime, reason);
     if (!device_library) return std::string("no ") + Traits::runtime_title + " could be loaded: " + reason;
     missing = device.load(device_library, Traits::device_prefix);
     if (!missing.empty()) return device_library.path() + " lacks " + missing;

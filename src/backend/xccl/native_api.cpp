@@ -1,34 +1,6 @@
 #include "native_api.hpp"
 
 namespace isthmus::xccl {
-namespace {
-
-// Remembers the first name that the library lacks.
-class symbol_loader {
- public:
-  symbol_loader(const dynamic_library& library, const std::string& prefix)
-      : m_library(library), m_prefix(prefix) {}
-
-  template <typename Function>
-  void need(Function& function, const char* name) {
-    want(function, name);
-    if (function == nullptr && m_missing.empty()) m_missing = m_prefix + name;
-  }
-
-  template <typename Function>
-  void want(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(m_library.symbol(m_prefix + name));
-  }
-
-  const std::string& missing() const { return m_missing; }
-
- private:
-  const dynamic_library& m_library;
-  std::string m_prefix, m_missing;
-};
-
-}  // namespace
-
 std::string native_functions::load(const dynamic_library& library, const std::string& prefix,
                                    bool needs_abort) {
   symbol_loader loader(library, prefix);

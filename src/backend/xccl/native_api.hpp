@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "dynamic_library.hpp"
+#include "runtime/dynamic_library.hpp"
 
 namespace isthmus::xccl {
 

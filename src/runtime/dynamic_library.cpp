@@ -1,4 +1,4 @@
-#include "dynamic_library.hpp"
+#include "runtime/dynamic_library.hpp"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
-namespace isthmus::xccl {
+namespace isthmus {
 namespace {
 
 namespace fs = std::filesystem;
@@ -69,10 +69,10 @@ std::vector<std::string> candidates(const search_request& request) {
   return paths;
 }
 
-dynamic_library dynamic_library::open(const std::vector<std::string>& paths, std::string& reason) {
+dynamic_library dynamic_library::open(const search_request& request, std::string& reason) {
   dynamic_library library;
   reason = "tried";
-  for (const std::string& path : paths) {
+  for (const std::string& path : candidates(request)) {
     library.m_handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library.m_handle != nullptr) {
       link_map* map = nullptr;
@@ -90,4 +90,4 @@ dynamic_library dynamic_library::open(const std::vector<std::string>& paths, std
 
 void* dynamic_library::symbol(const std::string& name) const { return dlsym(m_handle, name.c_str()); }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus
