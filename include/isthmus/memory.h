@@ -1,4 +1,5 @@
-// Memory that communication likes best. docs/host_backend.md has what it gains.
+// Memory: blocks of the symmetric heap, which every rank can reach, and plain blocks of one device, which
+// cost no host memory. docs/memory.md says where they come from. Functions may be called from any thread.
 #ifndef ISTHMUS_MEMORY_H
 #define ISTHMUS_MEMORY_H
 
@@ -7,6 +8,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+// ---- symmetric heap: blocks of a communicator ---------------------------------------------------------
 
 // A block of the symmetric heap: collective over the communicator, the same `bytes` on every rank, and
 // mapped into every peer that can (on the host platform: shared memory). Collectives whose buffers lie
@@ -19,6 +22,71 @@ ISTHMUS_API isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicato
 // sure that no operation still uses it. NULL is allowed; a foreign pointer or a second free is an error.
 // Blocks that are still live when the communicator is destroyed are released with it.
 ISTHMUS_API isthmus_status isthmus_memory_free(isthmus_communicator communicator, void* pointer);
+
+// ---- plain memory of one device, without a communicator -----------------------------------------------
+// A device tries its providers in order and every block remembers its own: "umf" (UMF's CUDA, Level Zero or
+// operating-system provider), "direct" (the driver's own call), "sycl" (sycl::malloc_device, where a SYCL
+// program registered it). [memory] in the configuration and ISTHMUS_MEMORY_* force or forbid them; both are
+// read once in a process.
+
+// Zero-initialise, set `struct_bytes = sizeof`, then what you need.
+typedef struct isthmus_memory_options {
+  size_t struct_bytes;
+  int32_t unpooled;  // 1: a block of its own from the driver, which gets it back when it is freed
+} isthmus_memory_options;
+
+// A block of `bytes` bytes on `device`, aligned to at least 256 bytes, contents undefined; the host can
+// read it where the platform is host. `options` may be NULL. bytes == 0 gives NULL. OUT_OF_MEMORY lists
+// what every provider said, and leaves all other blocks usable.
+ISTHMUS_API isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t bytes,
+                                                          const isthmus_memory_options* options,
+                                                          void** pointer);
+
+// Makes the block at *pointer (NULL: a new one) `bytes` bytes long and keeps its contents, as far as they
+// fit; it may move. The caller has waited for the work that uses it. On failure the block is as it was.
+ISTHMUS_API isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointer, uint64_t bytes);
+
+// Releases a block of `device`; the caller has waited for the work that uses it. NULL is allowed. A second
+// free, another device and a pointer that is no start of a block are errors that say which.
+ISTHMUS_API isthmus_status isthmus_memory_free_device(isthmus_device device, void* pointer);
+
+// Gives what the pools of `device` hold unused back to the driver.
+ISTHMUS_API isthmus_status isthmus_memory_trim(isthmus_device device);
+
+typedef struct isthmus_memory_info {
+  isthmus_device device;
+  void* begin;        // start of the block
+  uint64_t bytes;     // as it was asked for
+  char provider[16];  // "umf", "direct", "sycl"
+  int32_t pooled;     // 1: a part of what a pool holds
+} isthmus_memory_info;
+
+// The live plain block that holds `pointer`; INVALID_ARGUMENT when there is none.
+ISTHMUS_API isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* info);
+
+// JSON about `device`: its providers in order, each with its state or the reason why it is missing, the
+// pool, live blocks. It opens the providers. `capacity` and `needed` as in isthmus_communicator_info.
+ISTHMUS_API isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity,
+                                                  size_t* needed);
+
+// Blocks of this process that live: plain ones and those of symmetric heaps that are their callers' to
+// free. A program that freed everything sees 0.
+ISTHMUS_API uint64_t isthmus_memory_live_blocks(void);
+
+// The allocator of a front end, "sycl" for now, which the core cannot call by itself. Both functions may
+// come from any thread, return 0 or a native code, and do not throw.
+typedef struct isthmus_memory_provider {
+  size_t struct_bytes;
+  const char* name;  // "sycl"
+  void* context;     // lives as long as the process
+  int (*allocate)(void* context, uint64_t bytes, void** pointer);
+  int (*free)(void* context, void* pointer);
+} isthmus_memory_provider;
+
+// Adds a provider to `device` for the rest of the process. The first of a name stays; later ones change
+// nothing. `provider` is read during the call only.
+ISTHMUS_API isthmus_status isthmus_memory_register(isthmus_device device,
+                                                   const isthmus_memory_provider* provider);
 
 #ifdef __cplusplus
 }
