@@ -40,6 +40,10 @@ struct device_memory_info {
 
 enum class stream_priority { normal, high };
 
+// How a block reaches another process: as a file descriptor of physical memory that the peer maps where it
+// likes (CUDA VMM), or as the older interprocess handle of a plain allocation (CUDA and HIP IPC).
+enum class sharing { descriptor, handle };
+
 class device_driver {
  public:
   // The process's driver of `platform`, loaded at the first call and kept; nullptr and `reason` where this
@@ -68,12 +72,19 @@ class device_driver {
 
   // Memory that peers can map, zero-filled. `bytes` is rounded up to granularity(device).
   virtual std::uint64_t granularity(int device) = 0;
-  virtual void* allocate_shared(int device, std::uint64_t bytes) = 0;
+  virtual sharing best_sharing(int device) = 0;
+  virtual void* allocate_shared(int device, std::uint64_t bytes, sharing how) = 0;
+  void* allocate_shared(int device, std::uint64_t bytes) {
+    return allocate_shared(device, bytes, best_sharing(device));
+  }
   virtual void free_shared(int device, void* pointer) = 0;
   // Lets `peer`, a device of this process, use a shared block at the same address.
   virtual void allow_access(void* pointer, int peer) = 0;
   virtual shared_handle export_shared(void* pointer) = 0;
-  // Maps another process's block for `device`; release_import undoes it.
+  // Once all peers have it: nobody can import the block any more, and its descriptor is closed.
+  virtual void end_export(void* pointer) = 0;
+  // Maps another process's block for `device`; release_import undoes it. SYSTEM where this process may not
+  // take the owner's descriptor: a block with sharing::handle may then still do.
   virtual void* import_shared(int device, const shared_handle& handle) = 0;
   virtual void release_import(int device, void* pointer) = 0;
 
@@ -81,15 +92,18 @@ class device_driver {
   virtual native_stream create_stream(int device, stream_priority priority) = 0;
   virtual void destroy_stream(int device, native_stream stream) = 0;
   virtual void synchronize(int device, native_stream stream) = 0;
-  virtual bool is_capturing(native_stream stream) = 0;
+  virtual bool is_capturing(int device, native_stream stream) = 0;
   virtual native_event create_event(int device) = 0;  // no timing
   virtual void destroy_event(native_event event) = 0;
-  virtual void record(native_event event, native_stream stream) = 0;
-  virtual void wait(native_stream stream, native_event event) = 0;  // the stream waits, not the host
+  // `device` is the stream's: the NULL stream, which every device has, is allowed.
+  virtual void record(int device, native_event event, native_stream stream) = 0;
+  // The stream waits, not the host. The event may be of another device.
+  virtual void wait(int device, native_stream stream, native_event event) = 0;
   virtual bool done(native_event event) = 0;
 
   // ---- work on a stream; all return before it is done -----------------------------------------------
-  // Copies without order among themselves, by the copy engines where the driver lets one choose.
+  // Copies without order among themselves, by the copy engines where the driver lets one choose (not while
+  // the stream is captured, nor on the NULL stream). Copies of 0 bytes are left out.
   virtual void copy(int device, std::span<const device_copy> copies, native_stream stream) = 0;
   virtual void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,
                     native_stream stream) = 0;
