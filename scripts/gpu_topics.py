@@ -1,0 +1,103 @@
+"""What scripts/gpu_check runs: one entry of TOPICS for each topic. docs/gpu_check.md says how to add one.
+
+Commands are one string each, split like a shell's words (no shell runs them). In them stand
+  {bin}     where the build puts its programs          {lib}      its libraries
+  {python}  the interpreter that runs gpu_check         {pythonpath} the built Python package's folder
+  {ranks}   the number of GPUs                          {out}      the folder for results
+  {mpiexec} the launcher, with the options it wants     {scripts}  this folder
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command, with the time it may take. It is skipped, with the reason, where the machine has fewer
+    than `gpus` or lacks one of `needs` (the names of gpu_check's PROBES). Exit code 77 means that the program
+    found nothing to run on. `records` is a file of records that the command writes, `env` what it needs set."""
+
+    name: str
+    command: str
+    limit_s: int
+    gpus: int = 1
+    needs: tuple[str, ...] = ()
+    records: str = ""
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Steps that belong together, what has to be built for them (CMake targets), and the CMake options
+    without which those targets don't exist. `needs` holds for every step and for the build."""
+
+    name: str
+    targets: tuple[str, ...]
+    steps: tuple[Step, ...]
+    options: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+TOPICS = (
+    Topic(
+        "collectives",
+        ("gpu_collectives_test",),
+        (
+            Step("collectives, ranks in threads", "{bin}/gpu_collectives_test", 150, gpus=2),
+            Step("collectives, one rank", "{bin}/gpu_collectives_test --ranks 1", 60),
+            Step(
+                "collectives, ranks in processes",
+                "{python} {scripts}/each_rank {ranks} {bin}/gpu_collectives_test",
+                150,
+                gpus=2,
+            ),
+        ),
+    ),
+    Topic(
+        "asynchrony",
+        ("gpu_asynchrony_test",),
+        (Step("asynchrony, graphs, abort", "{bin}/gpu_asynchrony_test", 90),),
+    ),
+    Topic(
+        "hybrid",
+        ("gpu_hybrid_test",),
+        (Step("MPI on device buffers beside NCCL", "{mpiexec} -n {ranks} {bin}/gpu_hybrid_test", 90, gpus=2),),
+        needs=("mpi",),
+    ),
+    Topic(
+        "p2p",
+        ("gpu_tensor_parallel_test", "p2p_bench"),
+        (
+            Step("tensor parallelism on every number of GPUs", "{bin}/gpu_tensor_parallel_test", 120, gpus=2),
+            Step(
+                "peer-memory allreduce against NCCL",
+                "{bin}/p2p_bench --out {out}/p2p.json",
+                90,
+                gpus=2,
+                records="{out}/p2p.json",
+            ),
+            Step(
+                "PyTorch's symmetric memory",
+                "{python} bench/gpu/torch_symm_mem.py --out {out}/torch_symm_mem.json",
+                90,
+                gpus=2,
+                needs=("torch",),
+                records="{out}/torch_symm_mem.json",
+            ),
+        ),
+        options=("-DISTHMUS_P2P=ON",),
+        needs=("nccl_header",),
+    ),
+    Topic(
+        "nccl",
+        ("nccl_bench",),
+        (
+            Step(
+                "Isthmus over NCCL against NCCL",
+                "{bin}/nccl_bench --out {out}/nccl.json",
+                180,
+                gpus=2,
+                records="{out}/nccl.json",
+            ),
+        ),
+    ),
+)
