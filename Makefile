@@ -7,7 +7,7 @@ setup:
 	@scripts/setup
 
 build: setup
-	@scripts/build -DISTHMUS_PYTHON=ON
+	@scripts/build -DISTHMUS_PYTHON=ON -DISTHMUS_LINK_FMT=ON
 
 run: build
 	@.venv/bin/isthmus demo --ranks $(RANKS)

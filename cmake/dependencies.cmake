@@ -3,14 +3,8 @@
 # Header-only C++ libraries from Debian packages (or ISTHMUS_DEPS_DIR): toml++, spdlog, fmt, nlohmann json.
 add_library(isthmus_deps INTERFACE)
 target_compile_definitions(isthmus_deps INTERFACE SPDLOG_FMT_EXTERNAL)
-if(ISTHMUS_SANITIZE)
-  # Instrumenting fmt and spdlog in every file would take most of the build's time and find nothing of ours.
-  # The thread sanitizer has to see spdlog's shared state, or it would miss the order that its locks make.
+if(ISTHMUS_LINK_FMT)
   target_link_libraries(isthmus_deps INTERFACE fmt)
-  if(NOT ISTHMUS_SANITIZE STREQUAL "thread")
-    target_compile_definitions(isthmus_deps INTERFACE SPDLOG_COMPILED_LIB)
-    target_link_libraries(isthmus_deps INTERFACE spdlog)
-  endif()
 else()
   target_compile_definitions(isthmus_deps INTERFACE FMT_HEADER_ONLY)
 endif()

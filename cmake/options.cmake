@@ -4,6 +4,9 @@ option(ISTHMUS_PYTHON "Build the Python module" ON)
 option(ISTHMUS_SYCL "Build the SYCL programs (needs a SYCL runtime)" ON)
 option(ISTHMUS_GPU "Build the tests and benchmarks that run on NVIDIA devices (needs nvcc)" OFF)
 option(ISTHMUS_P2P "Build the peer-memory kernels for CUDA devices (needs nvcc)" OFF)
+# Generating fmt's code in every file takes more time than all the rest; a library that is to be copied to
+# another machine should carry it all the same.
+option(ISTHMUS_LINK_FMT "Link the system's fmt instead of compiling it in" OFF)
 set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument everything that is built")
 set(ISTHMUS_VENV "${CMAKE_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment that scripts/setup made")
 set(ISTHMUS_DEPS_DIR "" CACHE PATH "Folder whose include/ holds toml++, spdlog, fmt, nlohmann and gtest where the system lacks them")

@@ -143,8 +143,8 @@ void server::greet(connection& from) {
   from.in.clear();
   if (!equal_secrets(hello.secret, m_secret)) {
     // Said once: strangers must not be able to fill the log.
-    log().log(m_turned_away++ == 0 ? spdlog::level::warn : spdlog::level::debug,
-              "store: a connection without the right secret was dropped");
+    log(m_turned_away++ == 0 ? log_level::warning : log_level::debug,
+        "store: a connection without the right secret was dropped");
     from.dead = true;
     return;
   }
@@ -199,7 +199,7 @@ void server::parse(connection& from) {
     request_header header;
     std::memcpy(&header, rest.data(), sizeof header);
     if (header.key_bytes > max_key_bytes || header.value_bytes > max_value_bytes) {
-      log().warn("store: rank {} sent a malformed request and was dropped", from.rank);
+      log(log_level::warning, "store: rank {} sent a malformed request and was dropped", from.rank);
       from.dead = true;
       return;
     }
@@ -231,7 +231,7 @@ void server::handle(connection& from, const request_header& header, std::string 
       return;
     }
   }
-  log().warn("store: rank {} sent a request of unknown kind and was dropped", from.rank);
+  log(log_level::warning, "store: rank {} sent a request of unknown kind and was dropped", from.rank);
   from.dead = true;
 }
 

@@ -131,10 +131,8 @@ void backend_instance::on_log(void* runtime, int level, const char* format, ...)
     const std::lock_guard lock(backend.m_mutex);
     if (!backend.m_logged.emplace(level, text).second) return;  // once per communicator and text
   }
-  const auto severity = level >= 2   ? spdlog::level::warn
-                        : level == 1 ? spdlog::level::info
-                                     : spdlog::level::debug;
-  log().log(severity, "rank {}: {}: {}", backend.m_context.rank, backend.name(), text);
+  const auto severity = level >= 2 ? log_level::warning : level == 1 ? log_level::info : log_level::debug;
+  log(severity, "rank {}: {}: {}", backend.m_context.rank, backend.name(), text);
 }
 
 int backend_instance::on_aborted(void* runtime) { return self(runtime).m_owner.poisoned() ? 1 : 0; }

@@ -24,7 +24,7 @@ communicator::~communicator() {
   try {
     close();
   } catch (const error& failure) {
-    log().warn("rank {}: while destroying a communicator: {}", m_ranks.rank, failure.what());
+    log(log_level::warning, "rank {}: while destroying a communicator: {}", m_ranks.rank, failure.what());
   }
 }
 
@@ -190,8 +190,9 @@ void communicator::close() {
   m_worker.reset();
   for (const auto& backend : m_backends) backend->destroy();
   if (const std::size_t left = m_heap.clear(); left > 0)
-    log().warn("rank {}: {} block(s) of the symmetric heap were still live when the communicator was destroyed",
-               m_ranks.rank, left);
+    log(log_level::warning,
+        "rank {}: {} block(s) of the symmetric heap were still live when the communicator was destroyed",
+        m_ranks.rank, left);
   if (failure) throw error(*failure);
 }
 

@@ -164,7 +164,8 @@ void communicator::create_backend(backend_instance& backend) {
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].status == ISTHMUS_ERROR_UNSUPPORTED) {
       backend.reject(all.size() == 1 ? all[rank].message : fmt::format("rank {}: {}", rank, all[rank].message));
-      log().info("rank {}: backend {} is not available: {}", m_ranks.rank, backend.name(), backend.reason());
+      log(log_level::info, "rank {}: backend {} is not available: {}", m_ranks.rank, backend.name(),
+          backend.reason());
       return;
     }
 }

@@ -76,9 +76,9 @@ choice dispatcher::decide(const isthmus_operation& operation) {
   const std::string& algorithm = decision.winner->algorithm;
   // Once for each kind of call, because the choice is kept: what a real call took, for whom explain is not
   // enough.
-  log().debug("rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank, isthmus_collective_name(operation.collective),
-              isthmus_datatype_name(operation.datatype), decision.winner->backend, algorithm.empty() ? "" : ":",
-              algorithm, decision.reason);
+  log(log_level::debug, "rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank,
+      isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
+      decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
   return {find(decision.winner->backend), algorithm.empty() ? nullptr : algorithm.c_str()};
 }
 
@@ -87,9 +87,9 @@ void dispatcher::report_unused(const selection::decision& decision, const isthmu
     if (!asked_for_but_not_used(rejection) ||
         !m_reported.insert(rejection.candidate->text + rejection.reason).second)
       continue;
-    log().warn("rank {}: {}: rule \"{}\" ({}) is not followed: {}", m_ranks.rank,
-               isthmus_collective_name(operation.collective), rejection.candidate->text,
-               rejection.candidate->source, rejection.reason);
+    log(log_level::warning, "rank {}: {}: rule \"{}\" ({}) is not followed: {}", m_ranks.rank,
+        isthmus_collective_name(operation.collective), rejection.candidate->text, rejection.candidate->source,
+        rejection.reason);
   }
 }
 

@@ -1,10 +1,10 @@
 #include "runtime/log.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdlib>
 #include <memory>
-#include <string>
 
 namespace isthmus {
 namespace {
@@ -27,11 +27,27 @@ spdlog::logger* make_logger() {
   return logger;
 }
 
+spdlog::logger& logger() {
+  static spdlog::logger* const instance = make_logger();
+  return *instance;
+}
+
+spdlog::level::level_enum native_level(log_level level) noexcept {
+  switch (level) {
+    case log_level::debug: return spdlog::level::debug;
+    case log_level::info: return spdlog::level::info;
+    case log_level::warning: return spdlog::level::warn;
+    case log_level::error: return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
 }  // namespace
 
-spdlog::logger& log() noexcept {
-  static spdlog::logger* logger = make_logger();
-  return *logger;
+bool is_logged(log_level level) noexcept { return logger().should_log(native_level(level)); }
+
+void write_log(log_level level, const std::string& line) {
+  logger().log(native_level(level), spdlog::string_view_t(line));
 }
 
 }  // namespace isthmus

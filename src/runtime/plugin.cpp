@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <regex>
 #include <sstream>
+#include <string_view>
 
 #include "runtime/builtin_backends.hpp"
 #include "runtime/error.hpp"
@@ -111,6 +111,13 @@ void add_scanned(std::vector<backend_entry>& entries, const std::string& path) {
   }
 }
 
+bool is_backend_name(std::string_view name) {
+  const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
+  return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
 }  // namespace
 
 std::string check_backend(const isthmus_backend* backend) {
@@ -124,8 +131,7 @@ std::string check_backend(const isthmus_backend* backend) {
   if (backend->struct_bytes < sizeof(isthmus_backend))
     return fmt::format("its isthmus_backend has {} bytes, {} are needed", backend->struct_bytes,
                        sizeof(isthmus_backend));
-  static const std::regex name_rule("[a-z][a-z0-9_]*");
-  if (backend->name == nullptr || !std::regex_match(backend->name, name_rule))
+  if (backend->name == nullptr || !is_backend_name(backend->name))
     return fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*",
                        backend->name == nullptr ? "" : backend->name);
   constexpr std::uint32_t all_platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
@@ -150,7 +156,7 @@ const isthmus_backend* load_plugin(const std::string& path) {
   if (known != loaded.end()) return known->second;
   const isthmus_backend* backend = open_plugin(path);
   loaded.emplace(key, backend);
-  log().info("loaded backend {} from {}", backend->name, path);
+  log(log_level::info, "loaded backend {} from {}", backend->name, path);
   return backend;
 }
 

@@ -104,7 +104,7 @@ class watchdog {
             .info();
     failure.rank = rank.ranks().rank;
     failure.collective = stuck.collective;
-    log().error("{}; {}", failure.message, failure.hint);
+    log(log_level::error, "{}; {}", failure.message, failure.hint);
     rank.poison(failure);
   }
 
