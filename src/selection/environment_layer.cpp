@@ -95,6 +95,13 @@ layer read_environment() {
   with_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
   with_variable("ISTHMUS_RULE",
                 [&](std::string_view value) { result.rules = parse_rules(value, "environment ISTHMUS_RULE"); });
+  with_variable("ISTHMUS_MEMORY_PROVIDER", [&](std::string_view value) {
+    std::vector<std::string> providers;
+    for (std::string_view word : split(value, ",")) add_provider(providers, word);
+    result.memory.providers = {std::move(providers), "environment ISTHMUS_MEMORY_PROVIDER"};
+  });
+  with_variable("ISTHMUS_MEMORY_POOL",
+                [&](std::string_view value) { result.memory.pool = parse_flag("pool", value); });
   with_variable("ISTHMUS_BACKEND", [&](std::string_view value) {
     rule forced;
     forced.source = "environment ISTHMUS_BACKEND";

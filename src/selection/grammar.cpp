@@ -16,6 +16,8 @@ using namespace std::string_view_literals;
 constexpr std::array field_names = {"collective"sv, "platform"sv, "datatype"sv, "memory"sv,
                                     "ranks"sv,      "nodes"sv,    "bytes"sv,    "use"sv};
 constexpr std::array memory_names = {"any"sv, "symmetric"sv};
+constexpr std::array provider_names = {"umf"sv, "direct"sv, "sycl"sv};
+constexpr std::array flag_names = {"false"sv, "true"sv};
 constexpr std::array units = {std::pair{'K', 10U}, std::pair{'M', 20U}, std::pair{'G', 30U}};
 constexpr std::uint64_t largest_size = std::uint64_t{1} << 63U;
 
@@ -165,6 +167,22 @@ std::string parse_identifier(std::string_view what, std::string_view text) {
 
 isthmus_platform parse_platform(std::string_view text) {
   return static_cast<isthmus_platform>(parse_name("platform", platform_names(), text));
+}
+
+bool parse_flag(std::string_view what, std::string_view text) {
+  return parse_name(what, flag_names, text) == 1;
+}
+
+void add_provider(std::vector<std::string>& providers, std::string_view word) {
+  const bool forbids = word.starts_with('-');
+  parse_name("memory provider", provider_names, forbids ? word.substr(1) : word);
+  if (std::find(providers.begin(), providers.end(), word) != providers.end())
+    throw grammar_error{fmt::format("memory provider \"{}\" is given twice", word)};
+  if (!providers.empty() && providers.front().starts_with('-') != forbids)
+    throw grammar_error{
+        fmt::format("memory providers \"{}\" and \"{}\" mix two forms", providers.front(), word),
+        "name all that may be used in their order, or put - before all that may not"};
+  providers.emplace_back(word);
 }
 
 std::span<const std::string_view> rule_fields() noexcept { return field_names; }

@@ -24,6 +24,11 @@ double parse_seconds(std::string_view text);
 // A backend, plug-in, algorithm or option name: [a-z][a-z0-9_]*.
 std::string parse_identifier(std::string_view what, std::string_view text);
 isthmus_platform parse_platform(std::string_view text);
+// "true" or "false".
+bool parse_flag(std::string_view what, std::string_view text);
+
+// Adds one word to a list of memory providers: "umf", "direct", "sycl", or all of them behind "-".
+void add_provider(std::vector<std::string>& providers, std::string_view word);
 
 // Names of the fields of a rule, "use" included.
 std::span<const std::string_view> rule_fields() noexcept;

@@ -77,6 +77,22 @@ class threshold_expansion {
   placed<std::int64_t> m_threshold{0, ""};
 };
 
+// A list of names replaces what was there; a list of names behind "-" is taken out of it.
+void apply(const memory_layer& layer, memory_settings& settings) {
+  if (layer.providers) {
+    const auto& words = layer.providers->value;
+    if (words.front().front() != '-') {
+      settings.providers = words;
+    } else {
+      for (const std::string& word : words) std::erase(settings.providers, word.substr(1));
+    }
+    settings.providers_source = layer.providers->source;
+  }
+  settings.pool = layer.pool.value_or(settings.pool);
+  settings.pool_max_bytes = layer.pool_max_bytes.value_or(settings.pool_max_bytes);
+  settings.pool_keep_bytes = layer.pool_keep_bytes.value_or(settings.pool_keep_bytes);
+}
+
 }  // namespace
 
 configuration merge(const std::vector<layer>& layers) {
@@ -94,6 +110,7 @@ configuration merge(const std::vector<layer>& layers) {
     for (const auto& [name, platform] : layer.sycl_backends) assign(result.sycl_backends, name, platform);
     for (const auto& [name, path] : layer.plugins) assign(result.plugins, name, path);
     for (const auto& [key, value] : layer.options) assign(result.options, key, value);
+    apply(layer.memory, result.memory);
     if (!layer.file.empty()) result.files.push_back(layer.file);
   }
   for (const layer& layer : layers) {

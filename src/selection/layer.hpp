@@ -16,6 +16,14 @@ struct placed {
   std::string source;
 };
 
+// What one source says about memory_settings.
+struct memory_layer {
+  // Either names, which replace the list so far, or names behind "-", which are taken out of it.
+  std::optional<placed<std::vector<std::string>>> providers;
+  std::optional<bool> pool;
+  std::optional<std::uint64_t> pool_max_bytes, pool_keep_bytes;
+};
+
 struct layer {
   std::optional<placed<std::string>> default_backend;
   std::optional<placed<std::int64_t>> threshold;
@@ -26,7 +34,8 @@ struct layer {
   std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;
   std::vector<std::pair<std::string, std::string>> plugins;
   std::vector<std::pair<std::string, std::string>> options;  // keys as in configuration::options
-  std::string file;                                          // "" for the built-in text and the environment
+  memory_layer memory;
+  std::string file;  // "" for the built-in text and the environment
 };
 
 // Parses TOML `text`. `name` stands in error messages, `kind` ("config", "profile") in the sources of

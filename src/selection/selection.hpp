@@ -46,6 +46,15 @@ struct rule {
   std::string algorithm;  // "": the backend's only or own choice
 };
 
+// Where plain memory of a device comes from: the key [memory], docs/memory.md.
+struct memory_settings {
+  std::vector<std::string> providers;  // in the order of trial; what is not in it is not tried
+  std::string providers_source;        // what had the last word about them, spelled as rule::source
+  bool pool = true;
+  std::uint64_t pool_max_bytes = 0;   // larger blocks are never parts of a pool
+  std::uint64_t pool_keep_bytes = 0;  // what the pool of one device keeps of the driver's blocks when unused
+};
+
 // Everything that was configured. Rules are ordered: a later one wins over an earlier one.
 struct configuration {
   std::vector<rule> rules;
@@ -55,6 +64,7 @@ struct configuration {
   std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;
   std::vector<std::pair<std::string, std::string>> plugins;  // backend name, path
   std::vector<std::pair<std::string, std::string>> options;  // "backend.<name>.<key>", value
+  memory_settings memory;                                    // ranks may differ
 
   // Order- and source-independent text of what decides selection. Ranks compare it at init.
   std::string canonical() const;

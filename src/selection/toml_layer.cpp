@@ -19,9 +19,11 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr std::array top_level_keys = {"default_backend"sv, "threshold"sv, "timeout_s"sv, "sycl_backends"sv,
-                                       "platform"sv,        "plugins"sv,   "backend"sv,   "rule"sv};
+constexpr std::array top_level_keys = {"default_backend"sv, "threshold"sv, "timeout_s"sv,
+                                       "sycl_backends"sv,   "platform"sv,  "plugins"sv,
+                                       "backend"sv,         "memory"sv,    "rule"sv};
 constexpr std::array platform_keys = {"backend"sv};
+constexpr std::array memory_keys = {"provider"sv, "pool"sv, "pool_max_bytes"sv, "pool_keep_bytes"sv};
 
 const char* type_name(const toml::node& node) {
   switch (node.type()) {
@@ -114,6 +116,8 @@ class reader {
       plugins(as_table(name, node, "[plugins]"));
     } else if (name == "backend") {
       backends(as_table(name, node, "[backend.host]"));
+    } else if (name == "memory") {
+      memory(as_table(name, node, "[memory]"));
     } else if (name == "rule") {
       rules(node);
     } else {
@@ -173,6 +177,42 @@ class reader {
                                      scalar(option.str(), value));
       }
     }
+  }
+
+  void memory(const toml::table& table) {
+    for (auto&& [key, node] : table) {
+      const std::string_view name = key.str();
+      const auto bytes = [&, &value = node] {
+        return at(value.source(), [&] { return parse_size(as_string_or_integer(name, value)); });
+      };
+      if (name == "provider") {
+        m_layer.memory.providers = {providers(node), source(node.source(), "memory.provider")};
+      } else if (name == "pool") {
+        const auto* flag = node.as_boolean();
+        if (flag == nullptr) fail(node.source(), fmt::format("pool is {}, must be a boolean", type_name(node)));
+        m_layer.memory.pool = flag->get();
+      } else if (name == "pool_max_bytes") {
+        m_layer.memory.pool_max_bytes = bytes();
+      } else if (name == "pool_keep_bytes") {
+        m_layer.memory.pool_keep_bytes = bytes();
+      } else {
+        fail(key.source(), unknown_name("key", memory_keys, name));
+      }
+    }
+  }
+
+  std::vector<std::string> providers(const toml::node& node) const {
+    std::vector<std::string> words;
+    const auto add = [&](const toml::node& word) {
+      at(word.source(), [&] { add_provider(words, as_string("provider", word)); });
+    };
+    if (const auto* list = node.as_array()) {
+      if (list->empty()) fail(node.source(), "provider is an empty list, which would leave no memory at all");
+      for (const toml::node& word : *list) add(word);
+    } else {
+      add(node);
+    }
+    return words;
   }
 
   // Backends parse their options themselves: they get text.

@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"treshold = 3",
                  expected("1:1",
                           "unknown key \"treshold\"; allowed: default_backend, threshold, timeout_s, "
-                          "sycl_backends, platform, plugins, backend, rule",
+                          "sycl_backends, platform, plugins, backend, memory, rule",
                           "did you mean \"threshold\"?")},
         bad_file{"threshold = 1.5",
                  expected("1:13", "threshold is a floating-point number, must be an integer or a string")},
@@ -56,6 +56,34 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"timeout_s = 0", expected("1:13", "timeout_s \"0\" is not a positive number of seconds")},
         bad_file{"timeout_s = nan",
                  expected("1:13", "timeout_s \"nan\" is not a positive number of seconds")}));
+
+INSTANTIATE_TEST_SUITE_P(
+    memory, errors,
+    ::testing::Values(
+        bad_file{"memory = true", expected("1:10", "memory is a boolean, must be a table", "write [memory]")},
+        bad_file{"[memory]\nproviders = \"umf\"",
+                 expected("2:1",
+                          "unknown key \"providers\"; allowed: provider, pool, pool_max_bytes, pool_keep_bytes",
+                          "did you mean \"provider\"?")},
+        bad_file{"[memory]\nprovider = [\"direct\", \"usm\"]",
+                 expected("2:23", "unknown memory provider \"usm\"; allowed: umf, direct, sycl",
+                          "did you mean \"umf\"?")},
+        bad_file{"[memory]\nprovider = \"-direkt\"",
+                 expected("2:12", "unknown memory provider \"direkt\"; allowed: umf, direct, sycl",
+                          "did you mean \"direct\"?")},
+        bad_file{"[memory]\nprovider = [\"umf\", \"umf\"]",
+                 expected("2:20", "memory provider \"umf\" is given twice")},
+        bad_file{"[memory]\nprovider = [\"umf\", \"-sycl\"]",
+                 expected("2:20", "memory providers \"umf\" and \"-sycl\" mix two forms",
+                          "name all that may be used in their order, or put - before all that may not")},
+        bad_file{"[memory]\nprovider = []",
+                 expected("2:12", "provider is an empty list, which would leave no memory at all")},
+        bad_file{"[memory]\npool = \"yes\"", expected("2:8", "pool is a string, must be a boolean")},
+        bad_file{
+            "[memory]\npool_keep_bytes = \"1 GB\"",
+            expected("2:19",
+                     "size \"1 GB\" is not a number of bytes; allowed: digits and one of the units K, M, G "
+                     "(1024, 1024^2, 1024^3)")}));
 
 INSTANTIATE_TEST_SUITE_P(
     tables, errors,

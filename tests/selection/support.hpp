@@ -24,7 +24,8 @@ class configured : public ::testing::Test {
     m_folder = mkdtemp(pattern.data());
     std::filesystem::current_path(m_folder);
     for (const char* name : {"ISTHMUS_CONFIG", "ISTHMUS_PROFILE", "ISTHMUS_THRESHOLD",
-                             "ISTHMUS_DEFAULT_BACKEND", "ISTHMUS_TIMEOUT_S", "ISTHMUS_RULE", "ISTHMUS_BACKEND"})
+                             "ISTHMUS_DEFAULT_BACKEND", "ISTHMUS_TIMEOUT_S", "ISTHMUS_RULE", "ISTHMUS_BACKEND",
+                             "ISTHMUS_MEMORY_PROVIDER", "ISTHMUS_MEMORY_POOL"})
       set(name, nullptr);
     set("XDG_CONFIG_HOME", (m_folder / "xdg").c_str());
   }
