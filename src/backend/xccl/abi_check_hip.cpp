@@ -1,8 +1,8 @@
 // device_runtime.hpp against HIP's own header. Compiled where it is installed; no code comes of it.
 #include <hip/hip_runtime_api.h>
 
-#include "abi_check.hpp"
 #include "device_runtime.hpp"
+#include "runtime/abi_check.hpp"
 
 namespace isthmus::xccl {
 

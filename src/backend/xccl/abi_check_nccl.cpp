@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "abi_check.hpp"
 #include "native_api.hpp"
+#include "runtime/abi_check.hpp"
 #include "xccl_traits.hpp"
 
 namespace isthmus::xccl {

@@ -78,6 +78,8 @@ class device_driver {
     return allocate_shared(device, bytes, best_sharing(device));
   }
   virtual void free_shared(int device, void* pointer) = 0;
+  // Kernels and copies of `device` reach plain memory of `peer` directly from now on; any number of times.
+  virtual void enable_peer(int device, int peer) = 0;
   // Lets `peer`, a device of this process, use a shared block at the same address.
   virtual void allow_access(void* pointer, int peer) = 0;
   virtual shared_handle export_shared(void* pointer) = 0;

@@ -1,9 +1,9 @@
-// Compares declarations of this folder with a vendor's header, at compile time.
+// Compares declarations of functions with a vendor's header, at compile time.
 #pragma once
 
 #include <type_traits>
 
-namespace isthmus::xccl {
+namespace isthmus {
 
 // The same type as the calling convention sees it: enumerations are ints, pointers are pointers.
 template <typename Type>
@@ -12,9 +12,15 @@ struct abi_type {
                                   std::conditional_t<std::is_enum_v<Type>, int, std::remove_cv_t<Type>>>;
 };
 
+// CUDA's driver spells addresses of devices as `unsigned long long` (sizes are size_t, another type).
+template <typename Ours, typename Theirs>
+constexpr bool is_device_address = std::is_pointer_v<Ours> && std::is_same_v<Theirs, unsigned long long> &&
+                                   sizeof(void*) == sizeof(unsigned long long);
+
 // A small structure passed by value is the same when its size and alignment are.
 template <typename Ours, typename Theirs>
 constexpr bool same_argument = std::is_same_v<typename abi_type<Ours>::type, typename abi_type<Theirs>::type> ||
+                               is_device_address<Ours, Theirs> ||
                                (std::is_class_v<Ours> && std::is_class_v<Theirs> &&
                                 sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs));
 
@@ -39,4 +45,4 @@ constexpr bool calls(Theirs) {
   return same_function<Ours, Theirs>::value;
 }
 
-}  // namespace isthmus::xccl
+}  // namespace isthmus

@@ -1,0 +1,64 @@
+#include "memory/driver/device_driver.hpp"
+
+#include <memory>
+#include <mutex>
+
+#include "memory/driver/gpu_driver.hpp"
+#include "runtime/error.hpp"
+
+namespace isthmus {
+namespace {
+
+device_driver* start(std::unique_ptr<gpu::gpu_api> api, std::string& reason) {
+  if (api == nullptr) return nullptr;
+  int devices = 0;
+  int code = api->init(0);
+  if (code == gpu::success) code = api->get_count(&devices);
+  if (code != gpu::success || devices == 0) {
+    reason = fmt::format("{}: {}", api->title(), code == gpu::success ? "no device" : api->text(code));
+    return nullptr;
+  }
+  // Never deleted: a driver must outlive every static object that may still free a block.
+  return new gpu::gpu_driver(std::move(api), devices);
+}
+
+device_driver* load(isthmus_platform platform, std::string& reason) {
+  switch (platform) {
+    case ISTHMUS_PLATFORM_CUDA: return start(gpu::load_cuda(reason), reason);
+    case ISTHMUS_PLATFORM_HIP: return start(gpu::load_hip(reason), reason);
+    case ISTHMUS_PLATFORM_LEVEL_ZERO:
+    case ISTHMUS_PLATFORM_OPENCL:
+    case ISTHMUS_PLATFORM_HOST:
+    case ISTHMUS_PLATFORM_COUNT: break;
+  }
+  reason = "this platform has no device driver in Isthmus";
+  return nullptr;
+}
+
+struct slot {
+  std::once_flag once;
+  device_driver* driver = nullptr;
+  std::string reason;
+};
+
+}  // namespace
+
+device_driver* device_driver::get(isthmus_platform platform, std::string& reason) {
+  static auto* const slots = new std::array<slot, ISTHMUS_PLATFORM_COUNT>;
+  if (platform < 0 || platform >= ISTHMUS_PLATFORM_COUNT) {
+    reason = "no such platform";
+    return nullptr;
+  }
+  slot& own = (*slots)[static_cast<std::size_t>(platform)];
+  std::call_once(own.once, [&] {
+    try {
+      own.driver = load(platform, own.reason);
+    } catch (const std::exception& failure) {
+      own.reason = failure.what();
+    }
+  });
+  reason = own.reason;
+  return own.driver;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,104 @@
+// The device driver of CUDA and of HIP: one body over the table that both fill.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "memory/driver/gpu_api.hpp"
+
+namespace isthmus::gpu {
+
+// Makes a device current for a scope; what was current before comes back.
+class current_device {
+ public:
+  current_device(gpu_api& api, int device) : m_api(api), m_code(api.enter(device, &m_before)) {}
+  ~current_device() {
+    if (m_code == success) m_api.leave(m_before);
+  }
+  current_device(const current_device&) = delete;
+  current_device& operator=(const current_device&) = delete;
+  int code() const { return m_code; }
+
+ private:
+  gpu_api& m_api;
+  std::intptr_t m_before = 0;
+  int m_code;
+};
+
+class gpu_driver final : public device_driver {
+ public:
+  gpu_driver(std::unique_ptr<gpu_api> api, int devices);
+
+  std::string version() override;
+  int device_count() override { return m_devices; }
+  std::string name(int device) override;
+  std::string bus_id(int device) override;
+  device_memory_info memory_info(int device) override;
+  bool can_access_peer(int device, int peer) override;
+  int owner_of(const void* pointer) override;
+
+  void* allocate(int device, std::uint64_t bytes) override;
+  void free(int device, void* pointer) override;
+  void* allocate_host(std::uint64_t bytes) override;
+  void free_host(void* pointer) override;
+
+  std::uint64_t granularity(int device) override;
+  sharing best_sharing(int device) override;
+  using device_driver::allocate_shared;
+  void* allocate_shared(int device, std::uint64_t bytes, sharing how) override;
+  void free_shared(int device, void* pointer) override;
+  void enable_peer(int device, int peer) override;
+  void allow_access(void* pointer, int peer) override;
+  shared_handle export_shared(void* pointer) override;
+  void end_export(void* pointer) override;
+  void* import_shared(int device, const shared_handle& handle) override;
+  void release_import(int device, void* pointer) override;
+
+  native_stream create_stream(int device, stream_priority priority) override;
+  void destroy_stream(int device, native_stream stream) override;
+  void synchronize(int device, native_stream stream) override;
+  bool is_capturing(int device, native_stream stream) override;
+  native_event create_event(int device) override;
+  void destroy_event(native_event event) override;
+  void record(int device, native_event event, native_stream stream) override;
+  void wait(int device, native_stream stream, native_event event) override;
+  bool done(native_event event) override;
+
+  void copy(int device, std::span<const device_copy> copies, native_stream stream) override;
+  void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes, native_stream stream) override;
+  void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) override;
+  void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) override;
+
+ private:
+  struct block {  // shared memory that this process owns or has imported
+    int device;
+    std::uint64_t bytes;
+    sharing how;
+    bool imported;
+    allocation physical;
+    int descriptor;  // -1 unless exported
+  };
+
+  // Throws what `code` means; `what` is the native call in words.
+  void check(int code, const char* location, const std::string& what, int device = -1);
+  allocation_properties properties(int device) const;
+  void* map_physical(int device, allocation physical, std::uint64_t bytes);
+  void unmap_physical(void* pointer, const block& mapped);
+  void* create_physical(int device, std::uint64_t bytes, allocation* physical);
+  void* import_descriptor(int device, std::int64_t pid, int descriptor, std::uint64_t bytes,
+                          allocation* physical);
+  void clear(int device, void* pointer, std::uint64_t bytes);
+  void remember(void* pointer, const block& made);
+  block known(const void* pointer, const char* location, const char* what);
+  block forget(int device, void* pointer, const char* location, const char* what);
+  bool batches(int device, std::span<const device_copy> copies, native_stream stream);
+
+  std::unique_ptr<gpu_api> m_api;
+  int m_devices;
+  std::mutex m_mutex;  // over what follows
+  std::map<const void*, block> m_blocks;
+  std::vector<native_stream> m_own_streams;  // by device, for zero-filling
+};
+
+}  // namespace isthmus::gpu
