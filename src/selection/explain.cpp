@@ -33,6 +33,7 @@ nlohmann::json to_json(const query& query, const decision& decision) {
     nlohmann::json entry = to_json(*rejection.candidate);
     entry["reason"] = rejection.reason;
     entry["unavailable"] = rejection.unavailable;
+    entry["concerns"] = concerns(*rejection.candidate, query);
     json["rejected"].push_back(std::move(entry));
   }
   return json;

@@ -101,6 +101,10 @@ struct decision {
   std::vector<rejection> rejections;  // filled only when `trace` is set, later rules first
 };
 
+// Whether the rule is about calls of this collective on this platform at all: most default rules are not,
+// and a reader who asks for one call wants to see those that are.
+bool concerns(const rule& rule, const query& query);
+
 // Walks the rules from the last to the first and takes the first that matches and is available.
 decision select(const configuration& configuration, const query& query, const availability& available,
                 bool trace);

@@ -76,6 +76,10 @@ std::string unavailable(const rule& rule, const char* why) {
 
 }  // namespace
 
+bool concerns(const rule& rule, const query& query) {
+  return holds(rule.collectives, query.collective) && holds(rule.platforms, query.platform);
+}
+
 decision select(const configuration& configuration, const query& query, const availability& available,
                 bool trace) {
   decision result;

@@ -81,7 +81,12 @@ def test_explain_in_this_process() -> None:
     assert answer["backend"]
     text = command("explain", "allreduce", "--bytes", "64K").stdout
     assert "takes" in text
-    assert "not" in text
+    # Every other rule is either shown with its reason or counted.
+    concerned = [rejected for rejected in answer["rejected"] if rejected["concerns"]]
+    assert 0 < len(concerned) < len(answer["rejected"])
+    assert f"{len(answer['rejected']) - len(concerned)} rules for other collectives or platforms" in text
+    assert "p2p" not in text
+    assert "p2p" in command("explain", "allreduce", "--bytes", "64K", "--all").stdout
 
 
 def test_explain_in_a_job_knows_mpi() -> None:

@@ -13,8 +13,10 @@ const char* only_mpi(const std::string& backend, const std::string&) {
 }
 
 TEST(explain, decision_as_json) {
-  const configuration rules = merge({read_toml(
-      "[[rule]]\nuse = \"mpi\"\n[[rule]]\nbytes = \"0..1K\"\nuse = \"host:packet\"", "f.toml", "config")});
+  const configuration rules =
+      merge({read_toml("[[rule]]\nuse = \"mpi\"\n[[rule]]\nbytes = \"0..1K\"\nuse = \"host:packet\"\n"
+                       "[[rule]]\nplatform = \"cuda\"\nuse = \"nccl\"",
+                       "f.toml", "config")});
   const query query{
       ISTHMUS_ALLGATHER, ISTHMUS_BFLOAT16, ISTHMUS_PLATFORM_HOST, memory_kind::symmetric, 4, 1, 64};
   const auto expected = nlohmann::json::parse(R"json({
@@ -22,9 +24,12 @@ TEST(explain, decision_as_json) {
     "reason": "rule \"use=mpi\" (config f.toml:1)",
     "query": {"collective": "allgather", "datatype": "bfloat16", "platform": "host", "memory": "symmetric",
               "ranks": 4, "nodes": 1, "bytes": 64},
-    "rejected": [{"backend": "host", "algorithm": "packet", "rule": "bytes=0..1K use=host:packet",
+    "rejected": [{"backend": "nccl", "algorithm": "", "rule": "platform=cuda use=nccl", "source": "config f.toml:6",
+                  "reason": "platform host is not cuda", "unavailable": false, "concerns": false},
+                 {"backend": "host", "algorithm": "packet", "rule": "bytes=0..1K use=host:packet",
                   "source": "config f.toml:3",
-                  "reason": "backend host:packet is not available: no such library", "unavailable": true}]})json");
+                  "reason": "backend host:packet is not available: no such library", "unavailable": true,
+                  "concerns": true}]})json");
   EXPECT_EQ(to_json(query, select(rules, query, only_mpi, true)), expected);
 }
 

@@ -25,6 +25,9 @@ def explain(
     platform: Annotated[str, typer.Option(help="host, cuda, hip, level_zero or opencl.")] = "host",
     config: Annotated[str | None, typer.Option(help="Configuration file instead of the usual ones.")] = None,
     mpi: Annotated[bool, typer.Option("--mpi", help="Ask a job of that many processes under MPICH.")] = False,
+    all_rules: Annotated[
+        bool, typer.Option("--all", help="Also the rules for other collectives and platforms.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Which backend and rule a call would take here, and why the others did not.
@@ -39,7 +42,7 @@ def explain(
     if as_json:
         print_json(told)
     else:
-        _print(told)
+        _print(told, all_rules)
 
 
 def ask(
@@ -74,7 +77,7 @@ def ask_job(
     return job.ask(ranks, {"explain": asked, "config": config})
 
 
-def _print(told: dict[str, Any]) -> None:
+def _print(told: dict[str, Any], all_rules: bool) -> None:
     query = told["query"]
     size = "" if query["bytes"] is None else f" of {format_size(query['bytes'])} bytes"
     out.print(
@@ -85,9 +88,13 @@ def _print(told: dict[str, Any]) -> None:
     table = Table("", "use", "rule", "source", "why", box=None, pad_edge=False)
     if told["backend"] is not None:
         table.add_row("[green]takes[/]", use_of(told), told["rule"], told["source"], "")
-    for rejected in told["rejected"]:
+    shown = [rejected for rejected in told["rejected"] if all_rules or rejected["concerns"]]
+    for rejected in shown:
         table.add_row("[dim]not[/]", use_of(rejected), rejected["rule"], rejected["source"], rejected["reason"])
     out.print(table)
+    hidden = len(told["rejected"]) - len(shown)
+    if hidden:
+        out.print(f"[dim]{hidden} rules for other collectives or platforms are left out (--all shows them)[/]")
     out.print(told["reason"], markup=False)
 
 
