@@ -53,6 +53,7 @@ static_assert(calls<decltype(cuda_api::pop_context)>(&cuCtxPopCurrent));
 static_assert(calls<decltype(cuda_api::enable_context)>(&cuCtxEnablePeerAccess));
 static_assert(calls<decltype(cuda_api::copy_async)>(&cuMemcpyAsync));
 static_assert(calls<decltype(cuda_api::wait_value)>(&cuStreamWaitValue32));
+static_assert(calls<decltype(cuda_api::batch_words)>(&cuStreamBatchMemOp));
 #if CUDA_VERSION >= 13000
 static_assert(calls<decltype(cuda_api::copy_batch_v2)>(&cuMemcpyBatchAsync));
 #elif CUDA_VERSION >= 12080
@@ -69,7 +70,13 @@ static_assert(host_portable == CU_MEMHOSTALLOC_PORTABLE && host_mapped == CU_MEM
 static_assert(ipc_lazy_peer_access == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 static_assert(attribute_memory_type == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(attribute_ordinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
-static_assert(wait_until_reached == CU_STREAM_WAIT_VALUE_GEQ);
+static_assert(wait_until_reached == CU_STREAM_WAIT_VALUE_GEQ && wait_until_equal == CU_STREAM_WAIT_VALUE_EQ);
+static_assert(kind_wait_word == CU_STREAM_MEM_OP_WAIT_VALUE_32 &&
+              kind_write_word == CU_STREAM_MEM_OP_WRITE_VALUE_32);
+static_assert(sizeof(word_operation) == sizeof(CUstreamBatchMemOpParams) &&
+              offsetof(word_operation, word) == offsetof(CUstreamBatchMemOpParams, waitValue.address) &&
+              offsetof(word_operation, value) == offsetof(CUstreamBatchMemOpParams, waitValue.value) &&
+              offsetof(word_operation, flags) == offsetof(CUstreamBatchMemOpParams, writeValue.flags));
 static_assert(cuda_memory_type_device == CU_MEMORYTYPE_DEVICE);
 static_assert(attribute_virtual_memory == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
 static_assert(attribute_file_descriptors == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);

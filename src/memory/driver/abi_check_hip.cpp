@@ -54,7 +54,7 @@ static_assert(stream_non_blocking == hipStreamNonBlocking && event_disable_timin
 static_assert(host_portable == hipHostMallocPortable && host_mapped == hipHostMallocMapped);
 static_assert(attribute_memory_type == HIP_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(attribute_ordinal == HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
-static_assert(wait_until_reached == hipStreamWaitValueGte);
+static_assert(wait_until_reached == hipStreamWaitValueGte && wait_until_equal == hipStreamWaitValueEq);
 static_assert(hip_copy_default == hipMemcpyDefault && hip_fine_grained == hipDeviceMallocFinegrained);
 static_assert(sizeof(ipc_handle) == sizeof(hipIpcMemHandle_t));
 

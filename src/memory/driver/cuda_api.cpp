@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace isthmus::gpu {
 
 std::unique_ptr<gpu_api> load_cuda(std::string& reason) {
@@ -55,6 +57,7 @@ bool cuda_api::load(std::string& reason) {
   loader.need(enable_context, "CtxEnablePeerAccess");
   loader.need(copy_async, "MemcpyAsync");
   loader.need(wait_value, "StreamWaitValue32_v2");
+  loader.want(batch_words, "StreamBatchMemOp_v2");
   loader.want(copy_batch_v2, "MemcpyBatchAsync_v2");
   loader.want(copy_batch_v1, "MemcpyBatchAsync");
   load_virtual_memory(library);
@@ -143,6 +146,23 @@ int cuda_api::copy_batch(std::span<void*> to, std::span<void*> from, std::span<s
 
 int cuda_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
   return wait_value(stream, word, value, wait_until_reached);
+}
+
+int cuda_api::words(native_stream stream, std::span<const word_step> steps) {
+  if (batch_words == nullptr) return not_supported;
+  constexpr std::size_t most = 128;  // in one call; more go in several
+  std::array<word_operation, most> batch{};
+  for (std::size_t at = 0; at < steps.size(); at += most) {
+    const auto part = steps.subspan(at, std::min(most, steps.size() - at));
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      const bool waits = part[i].action == word_action::wait_equal;
+      batch[i] = {waits ? kind_wait_word : kind_write_word, part[i].word, part[i].value,
+                  waits ? wait_until_equal : 0, {}};
+    }
+    const int code = batch_words(stream, static_cast<unsigned>(part.size()), batch.data(), 0);
+    if (code != success) return code;
+  }
+  return success;
 }
 
 }  // namespace isthmus::gpu

@@ -17,6 +17,16 @@ struct copy_attributes {
   memory_location source_hint, destination_hint;
   unsigned flags;
 };
+// One operation of a batch on words.
+struct word_operation {
+  int kind;
+  void* word;
+  std::uint64_t value;
+  unsigned flags;
+  std::uint64_t for_the_driver[2];
+};
+inline constexpr int kind_wait_word = 1;
+inline constexpr int kind_write_word = 2;
 inline constexpr int source_in_stream_order = 1;
 inline constexpr unsigned prefer_overlap_with_compute = 1;
 inline constexpr int cuda_memory_type_device = 2;
@@ -42,6 +52,7 @@ class cuda_api final : public gpu_api {
   int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
                  native_stream stream) override;
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
+  int words(native_stream stream, std::span<const word_step> steps) override;
 
   int (*get_attribute)(int* value, int attribute, int device) = nullptr;
   int (*error_string)(int code, const char** text) = nullptr;
@@ -57,6 +68,7 @@ class cuda_api final : public gpu_api {
                        std::size_t* attribute_of, std::size_t attributes, std::size_t* failed,
                        native_stream) = nullptr;
   int (*wait_value)(native_stream stream, void* word, std::uint32_t value, unsigned flags) = nullptr;
+  int (*batch_words)(native_stream stream, unsigned count, word_operation*, unsigned flags) = nullptr;
 
  private:
   static constexpr int max_devices = 64;

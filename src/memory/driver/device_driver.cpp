@@ -43,6 +43,12 @@ struct slot {
 
 }  // namespace
 
+void device_driver::words(int device, std::span<const word_step>, native_stream) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   fmt::format("device {}: this platform's streams can't wait for an exact word", device),
+                   "choose a backend that needs no stream memory operations");
+}
+
 device_driver* device_driver::get(isthmus_platform platform, std::string& reason) {
   static auto* const slots = new std::array<slot, ISTHMUS_PLATFORM_COUNT>;
   if (platform < 0 || platform >= ISTHMUS_PLATFORM_COUNT) {

@@ -33,6 +33,14 @@ struct device_copy {
   std::uint64_t bytes;
 };
 
+// One step of a list of words (device_driver::words).
+enum class word_action { write, wait_equal };
+struct word_step {
+  word_action action;
+  std::uint32_t* word;
+  std::uint32_t value;
+};
+
 struct device_memory_info {
   std::uint64_t free_bytes;
   std::uint64_t total_bytes;
@@ -113,6 +121,9 @@ class device_driver {
   virtual void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) = 0;
   // Holds the stream until std::int32_t(*word - value) >= 0: counters may wrap.
   virtual void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) = 0;
+  // Steps in order, as one command where the driver has such a thing: `write` as write_word, `wait_equal` holds
+  // the stream until *word == value. May be captured.
+  virtual void words(int device, std::span<const word_step> steps, native_stream stream);
 };
 
 }  // namespace isthmus

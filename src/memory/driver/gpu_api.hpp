@@ -28,6 +28,7 @@ inline constexpr unsigned host_mapped = 2;
 inline constexpr unsigned ipc_lazy_peer_access = 1;
 inline constexpr int attribute_memory_type = 2;
 inline constexpr int attribute_ordinal = 9;
+inline constexpr unsigned wait_until_equal = 1;
 inline constexpr unsigned wait_until_reached = 0;  // std::int32_t(*word - value) >= 0
 
 struct ipc_handle {
@@ -101,6 +102,7 @@ class gpu_api {
   virtual int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
                          native_stream stream) = 0;
   virtual int wait_word(native_stream stream, void* word, std::uint32_t value) = 0;
+  virtual int words(native_stream stream, std::span<const word_step> steps) = 0;
 
   int (*init)(unsigned flags) = nullptr;
   int (*get_version)(int* version) = nullptr;

@@ -224,4 +224,12 @@ void gpu_driver::wait_word(int device, const std::uint32_t* word, std::uint32_t 
         "letting a stream wait for a word", device);
 }
 
+void gpu_driver::words(int device, std::span<const word_step> steps, native_stream stream) {
+  if (steps.empty()) return;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->words(stream, steps), ISTHMUS_HERE,
+        fmt::format("{} words that a stream writes or waits for", steps.size()), device);
+}
+
 }  // namespace isthmus::gpu

@@ -69,6 +69,7 @@ class gpu_driver final : public device_driver {
   void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes, native_stream stream) override;
   void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) override;
   void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) override;
+  void words(int device, std::span<const word_step> steps, native_stream stream) override;
 
  private:
   struct block {  // shared memory that this process owns or has imported

@@ -99,4 +99,13 @@ int hip_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
   return wait_value(stream, word, value, wait_until_reached, whole_word);
 }
 
+int hip_api::words(native_stream stream, std::span<const word_step> steps) {
+  int code = success;
+  for (auto step = steps.begin(); step != steps.end() && code == success; ++step)
+    code = step->action == word_action::wait_equal
+               ? wait_value(stream, step->word, step->value, wait_until_equal, whole_word)
+               : write_word(stream, step->word, step->value, 0);
+  return code;
+}
+
 }  // namespace isthmus::gpu

@@ -31,6 +31,7 @@ class hip_api final : public gpu_api {
     return not_supported;
   }
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
+  int words(native_stream stream, std::span<const word_step> steps) override;
 
   const char* (*error_string)(int code) = nullptr;
   int (*last_error)() = nullptr;
