@@ -33,6 +33,9 @@ ISTHMUS_API isthmus_status isthmus_memory_free(isthmus_communicator communicator
 typedef struct isthmus_memory_options {
   size_t struct_bytes;
   int32_t unpooled;  // 1: a block of its own from the driver, which gets it back when it is freed
+  // level_zero: the ze_context_handle_t of the program that uses the block (a SYCL queue's), because a block
+  // is of use in its own context only; it lives as long as the process. NULL: Isthmus' own. Else NULL.
+  void* native_context;
 } isthmus_memory_options;
 
 // A block of `bytes` bytes on `device`, aligned to at least 256 bytes, contents undefined; the host can
@@ -43,7 +46,8 @@ ISTHMUS_API isthmus_status isthmus_memory_allocate_device(isthmus_device device,
                                                           void** pointer);
 
 // Makes the block at *pointer (NULL: a new one) `bytes` bytes long and keeps its contents, as far as they
-// fit; it may move. The caller has waited for the work that uses it. On failure the block is as it was.
+// fit; it may move and keeps its native context. The caller has waited for the work that uses it. On failure
+// the block is as it was.
 ISTHMUS_API isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointer, uint64_t bytes);
 
 // Releases a block of `device`; the caller has waited for the work that uses it. NULL is allowed. A second

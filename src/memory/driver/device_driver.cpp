@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "memory/driver/gpu_driver.hpp"
+#include "memory/driver/level_zero_driver.hpp"
 #include "runtime/error.hpp"
 
 namespace isthmus {
@@ -27,6 +28,7 @@ device_driver* load(isthmus_platform platform, std::string& reason) {
     case ISTHMUS_PLATFORM_CUDA: return start(gpu::load_cuda(reason), reason);
     case ISTHMUS_PLATFORM_HIP: return start(gpu::load_hip(reason), reason);
     case ISTHMUS_PLATFORM_LEVEL_ZERO:
+      return level_zero_driver::load(reason).release();  // never deleted either
     case ISTHMUS_PLATFORM_OPENCL:
     case ISTHMUS_PLATFORM_HOST:
     case ISTHMUS_PLATFORM_COUNT: break;
