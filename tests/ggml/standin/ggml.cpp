@@ -68,6 +68,7 @@ bool own_allreduce(void*, ggml_tensor**) {
   return true;
 }
 void set_threads() {}
+void (*record_on_queue)(void* queue) = nullptr;
 
 template <typename Object>
 Object* place(ggml_context* context) {
@@ -110,6 +111,7 @@ void ggml_backend_event_record(ggml_backend_event* event, ggml_backend* backend)
   ++event->recorded;
   if (backend->device->kind == standin::kind::cuda_static) return;  // a runtime that nobody else sees
   void* stream = backend->stream;
+  if (backend->device->kind == standin::kind::sycl) return record_on_queue(stream);
   if (backend->device->kind == standin::kind::cuda_restless) {
     static int turn = 0;
     stream = static_cast<char*>(stream) + ++turn;
@@ -173,6 +175,15 @@ std::vector<ggml_backend*> make_backends(kind what, std::size_t n, bool has_trio
     const int ordinal = static_cast<int>(n - i) + 2;
     made.push_back(new ggml_backend{device, make_stream(ordinal), ordinal});
   }
+  return made;
+}
+
+std::vector<ggml_backend*> make_sycl_backends(const std::vector<void*>& queues, void (*record)(void* queue)) {
+  record_on_queue = record;
+  auto* registry = new ggml_backend_reg{"SYCL", false};
+  std::vector<ggml_backend*> made;
+  for (void* queue : queues)
+    made.push_back(new ggml_backend{new ggml_backend_device{registry, kind::sycl, "SYCL"}, queue, 0});
   return made;
 }
 

@@ -20,7 +20,7 @@ void* ggml_backend_reg_get_proc_address(ggml_backend_reg* registry, const char* 
 
 namespace standin {
 
-enum class kind { cpu, cuda, cuda_static, cuda_no_events, cuda_restless, vulkan };
+enum class kind { cpu, cuda, cuda_static, cuda_no_events, cuda_restless, vulkan, sycl };
 enum class type : std::int32_t { f32 = 0, f16 = 1, q8_0 = 8, i32 = 26, bf16 = 30 };
 
 // What a registry's own trio was asked, and what happened to the backends.
@@ -33,6 +33,8 @@ calls& recorded();
 
 // A registry of `kind` with n devices, each with one backend. `has_trio`: it has an allreduce of its own.
 std::vector<ggml_backend*> make_backends(kind what, std::size_t n, bool has_trio);
+// SYCL backends on queues of the test's; `record` records an event on a queue.
+std::vector<ggml_backend*> make_sycl_backends(const std::vector<void*>& queues, void (*record)(void* queue));
 ggml_backend_reg* registry_of(ggml_backend* backend);
 void* stream_of(ggml_backend* backend);  // of the CUDA kinds
 int ordinal_of(ggml_backend* backend);   // counted downwards, unlike the position
