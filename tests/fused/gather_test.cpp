@@ -1,0 +1,298 @@
+// ALLGATHER_GEMM on the host: every layout, type and odd shape against a float64 oracle; late ranks; the same
+// bits over repetitions; the parts of a run.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "matrices.hpp"
+#include "world.hpp"
+
+namespace fused_test {
+namespace {
+
+struct shape {
+  std::uint64_t rows_per_rank, n, k;
+  isthmus_datatype input = ISTHMUS_FLOAT16, output = ISTHMUS_FLOAT32;
+  isthmus_matrix_layout b_layout = ISTHMUS_ROW_MAJOR;
+  std::uint64_t gap = 0;  // of all leading dimensions
+  std::uint32_t chunks = 0;
+  isthmus_fused_mode mode = ISTHMUS_FUSED_PIPELINED;
+  bool bias = false, gathered = false, in_heap = true, sharded = false, in_place = false;
+  double alpha = 1, beta = 0;
+};
+
+// One rank's plan and buffers.
+class rank_run {
+ public:
+  rank_run(member& self, const shape& what)
+      : m_self(self),
+        m_what(what),
+        m_n(what.n + (what.sharded ? static_cast<std::uint64_t>(self.rank) : 0)),
+        m_m(what.rows_per_rank * static_cast<std::uint64_t>(self.size)),
+        m_a(what.input, what.rows_per_rank, what.k, ISTHMUS_ROW_MAJOR, what.k + what.gap),
+        m_whole_a(what.input, m_m, what.k, ISTHMUS_ROW_MAJOR, 0),
+        m_b(what.input, what.k, m_n, what.b_layout,
+            (what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : what.k) + what.gap),
+        m_c(what.output, m_m, m_n, ISTHMUS_ROW_MAJOR, m_n + what.gap),
+        m_b_data(m_b.bytes()),
+        m_c_data(m_c.bytes()),
+        m_c_before(m_c.bytes()),
+        m_bias(what.bias ? m_n * isthmus_datatype_bytes(what.output) : 0),
+        m_gathered(what.gathered || what.in_place ? m_whole_a.bytes() : 0),
+        m_private_a(m_a.bytes()) {
+    create_plan();
+    m_a_data = m_private_a.data();
+    if (what.in_place) m_a_data = m_gathered.data() + own_row() * what.k * isthmus_datatype_bytes(what.input);
+    if (what.in_heap && m_a.bytes() > 0) {
+      void* block = nullptr;
+      if (isthmus_memory_allocate_symmetric(self.communicator, m_a.bytes(), &block) != ISTHMUS_SUCCESS)
+        throw std::runtime_error(last_error_text());
+      m_heap = m_a_data = static_cast<std::byte*>(block);
+    }
+  }
+
+  ~rank_run() {
+    EXPECT_EQ(isthmus_fused_plan_destroy(m_plan), ISTHMUS_SUCCESS) << last_error_text();
+    EXPECT_EQ(isthmus_memory_free(m_self.communicator, m_heap), ISTHMUS_SUCCESS);
+  }
+
+  void fill(std::uint64_t seed) {
+    m_seed = seed;
+    for (std::byte& each : m_gathered) each = std::byte{0xff};
+    m_a.fill(seed, own_row(), m_a_data);
+    m_b.fill(seed + 1 + (m_what.sharded ? static_cast<std::uint64_t>(m_self.rank) : 0), 0, m_b_data.data());
+    if (m_what.beta != 0)
+      m_c.fill(seed + 100, 0, m_c_data.data());
+    else
+      m_c.poison(m_c_data.data());
+    m_c_before = m_c_data;
+    if (m_what.bias) matrix(m_what.output, 1, m_n, ISTHMUS_ROW_MAJOR, 0).fill(seed + 200, 0, m_bias.data());
+  }
+
+  isthmus_fused_arguments arguments() {
+    isthmus_fused_arguments with{};
+    with.struct_bytes = sizeof with;
+    with.a = m_a_data;
+    with.b = m_b_data.data();
+    with.c = m_c_data.data();
+    with.bias = m_what.bias ? m_bias.data() : nullptr;
+    with.gathered_a = m_gathered.empty() ? nullptr : m_gathered.data();
+    with.alpha = m_what.alpha;
+    with.beta = m_what.beta;
+    return with;
+  }
+
+  void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
+    auto with = arguments();
+    with.view = view;
+    if (isthmus_fused_run(m_plan, &with) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
+    // The contract lets the caller overwrite A at once; the rows of peers must not be affected.
+    if (view == ISTHMUS_FUSED_WHOLE && !m_what.in_place) m_a.poison(m_a_data);
+  }
+
+  void check() const {
+    std::vector<std::byte> a(m_whole_a.bytes());
+    m_whole_a.fill(m_seed, 0, a.data());
+    const product whole{m_whole_a,
+                        m_b,
+                        m_c,
+                        a.data(),
+                        m_b_data.data(),
+                        m_c_before.data(),
+                        m_what.bias ? m_bias.data() : nullptr,
+                        m_what.alpha,
+                        m_what.beta,
+                        m_what.output};
+    EXPECT_EQ(product_error(whole, m_c_data.data(), 0), "") << "rank " << m_self.rank;
+    EXPECT_EQ(m_c.gaps_error(m_c_data.data()), "") << "rank " << m_self.rank;
+    if (!m_gathered.empty()) {
+      EXPECT_EQ(std::memcmp(m_gathered.data(), a.data(), a.size()), 0) << "gathered A";
+    }
+  }
+
+  nlohmann::json info() const {
+    std::size_t needed = 0;
+    if (isthmus_fused_plan_info(m_plan, nullptr, 0, &needed) != ISTHMUS_SUCCESS)
+      throw std::runtime_error(last_error_text());
+    std::string text(needed, '\0');
+    if (isthmus_fused_plan_info(m_plan, text.data(), needed, nullptr) != ISTHMUS_SUCCESS)
+      throw std::runtime_error(last_error_text());
+    text.resize(needed - 1);
+    return nlohmann::json::parse(text);
+  }
+
+  const std::vector<std::byte>& c() const { return m_c_data; }
+
+ private:
+  std::uint64_t own_row() const { return static_cast<std::uint64_t>(m_self.rank) * m_what.rows_per_rank; }
+
+  void create_plan() {
+    isthmus_fused_description asked{};
+    asked.struct_bytes = sizeof asked;
+    asked.mode = m_what.mode;
+    asked.m = m_m, asked.n = m_n, asked.k = m_what.k;
+    asked.input = m_what.input, asked.output = m_what.output;
+    asked.b_layout = m_what.b_layout;
+    asked.flags = m_what.sharded ? static_cast<std::uint32_t>(ISTHMUS_FUSED_SHARDED_B) : 0u;
+    asked.lda = m_what.gap > 0 ? m_what.k + m_what.gap : 0;
+    asked.ldb = m_what.gap > 0 ? (m_what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : m_what.k) + m_what.gap : 0;
+    asked.ldc = m_what.gap > 0 ? m_n + m_what.gap : 0;
+    asked.chunks = m_what.chunks;
+    if (isthmus_fused_plan_create(m_self.communicator, &asked, &m_plan) != ISTHMUS_SUCCESS)
+      throw std::runtime_error(last_error_text());
+  }
+
+  member& m_self;
+  shape m_what;
+  std::uint64_t m_n, m_m;
+  matrix m_a, m_whole_a, m_b, m_c;
+  std::vector<std::byte> m_b_data, m_c_data, m_c_before, m_bias, m_gathered, m_private_a;
+  std::byte* m_a_data = nullptr;
+  std::byte* m_heap = nullptr;
+  isthmus_fused_plan m_plan = nullptr;
+  std::uint64_t m_seed = 0;
+};
+
+std::uint64_t next_seed() {
+  static std::uint64_t seed = 1000;
+  return seed += 1000;
+}
+
+void play(const shape& what, int repetitions = 2) {
+  const std::uint64_t seed = next_seed();
+  world::get().each([&](member& self) {
+    rank_run run(self, what);
+    for (int i = 0; i < repetitions; ++i) {
+      run.fill(seed + static_cast<std::uint64_t>(i) * 7);
+      run.run();
+      run.check();
+    }
+  });
+}
+
+TEST(fused_gather, types_and_layouts) {
+  const std::pair<isthmus_datatype, isthmus_datatype> types[] = {{ISTHMUS_FLOAT16, ISTHMUS_FLOAT32},
+                                                                 {ISTHMUS_FLOAT16, ISTHMUS_FLOAT16},
+                                                                 {ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32},
+                                                                 {ISTHMUS_BFLOAT16, ISTHMUS_BFLOAT16},
+                                                                 {ISTHMUS_FLOAT32, ISTHMUS_FLOAT32}};
+  for (const auto& [input, output] : types)
+    for (const auto layout : {ISTHMUS_ROW_MAJOR, ISTHMUS_COLUMN_MAJOR})
+      for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL})
+        for (const std::uint64_t gap : {0, 5}) {
+          SCOPED_TRACE(testing::Message()
+                       << isthmus_datatype_name(input) << " " << isthmus_datatype_name(output) << " layout "
+                       << layout << " mode " << mode << " gap " << gap);
+          play({.rows_per_rank = 37,
+                .n = 29,
+                .k = 41,
+                .input = input,
+                .output = output,
+                .b_layout = layout,
+                .gap = gap,
+                .chunks = 3,
+                .mode = mode,
+                .bias = true,
+                .gathered = gap == 0,
+                .alpha = 1.25,
+                .beta = gap == 0 ? 0.0 : -0.5});
+        }
+}
+
+TEST(fused_gather, odd_shapes) {
+  for (const auto& [rows, n, k] : {std::tuple(1, 1, 1), std::tuple(1, 300, 7), std::tuple(300, 1, 3),
+                                   std::tuple(130, 17, 257), std::tuple(2, 3, 1000), std::tuple(513, 8, 16)})
+    for (const bool in_heap : {true, false})
+      play({.rows_per_rank = static_cast<std::uint64_t>(rows),
+            .n = static_cast<std::uint64_t>(n),
+            .k = static_cast<std::uint64_t>(k),
+            .in_heap = in_heap});
+}
+
+TEST(fused_gather, nothing_to_do) {
+  play({.rows_per_rank = 0, .n = 5, .k = 4});
+  play({.rows_per_rank = 3, .n = 0, .k = 4});
+  play({.rows_per_rank = 3, .n = 5, .k = 0, .bias = true, .beta = 2});
+  play({.rows_per_rank = 3, .n = 5, .k = 0, .mode = ISTHMUS_FUSED_SEQUENTIAL});
+}
+
+TEST(fused_gather, every_chunk_count) {
+  for (const std::uint32_t chunks : {1u, 2u, 7u, 64u})
+    play({.rows_per_rank = 64, .n = 12, .k = 20, .chunks = chunks, .in_heap = chunks != 7});
+}
+
+TEST(fused_gather, sharded_b_and_gathered_in_place) {
+  play({.rows_per_rank = 33, .n = 10, .k = 24, .sharded = true});
+  play({.rows_per_rank = 33, .n = 10, .k = 24, .mode = ISTHMUS_FUSED_SEQUENTIAL, .sharded = true});
+  play({.rows_per_rank = 33, .n = 10, .k = 24, .in_heap = false, .in_place = true});
+  play({.rows_per_rank = 33,
+        .n = 10,
+        .k = 24,
+        .mode = ISTHMUS_FUSED_SEQUENTIAL,
+        .in_heap = false,
+        .in_place = true});
+}
+
+// Ranks enter late at random, over many back-to-back runs: whoever is early must wait for exactly its rows.
+TEST(fused_gather, late_ranks_and_the_same_bits) {
+  const std::uint64_t seed = next_seed();
+  for (const bool in_heap : {true, false})
+    world::get().each([&](member& self) {
+      rank_run run(
+          self,
+          {.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5, .in_heap = in_heap});
+      std::mt19937 random(static_cast<unsigned>(self.rank) + 1);
+      std::vector<std::byte> first;
+      for (int i = 0; i < 12; ++i) {
+        run.fill(i % 2 == 0 ? seed : seed + static_cast<std::uint64_t>(i));
+        if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+        run.run();
+        if (i % 2 == 1) {
+          run.check();
+          continue;
+        }
+        if (first.empty()) first = run.c();
+        EXPECT_EQ(std::memcmp(first.data(), run.c().data(), first.size()), 0)
+            << "run " << i << " differs from the first";
+      }
+    });
+}
+
+TEST(fused_gather, parts_of_a_run) {
+  world::get().each([&](member& self) {
+    for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL}) {
+      rank_run run(self, {.rows_per_rank = 16, .n = 9, .k = 12, .mode = mode});
+      run.fill(42);
+      const auto before = run.c();
+      run.run(ISTHMUS_FUSED_COMMUNICATION_ONLY);
+      EXPECT_EQ(run.c(), before) << "communication alone leaves C as it is";
+      run.run(ISTHMUS_FUSED_COMPUTE_ONLY);  // on what has just been gathered
+      run.check();
+    }
+  });
+}
+
+TEST(fused_gather, info_tells_the_order_and_its_reason) {
+  world::get().each([&](member& self) {
+    rank_run run(self, {.rows_per_rank = 64, .n = 9, .k = 12, .chunks = 2, .in_heap = false});
+    run.fill(1);
+    run.run();
+    const auto info = run.info();
+    EXPECT_EQ(info["mode"], self.size > 1 ? "pipelined" : "sequential");
+    EXPECT_EQ(info["groups"][0]["source"], self.rank);
+    EXPECT_EQ(info["groups"].size(), static_cast<std::size_t>(1 + 2 * (self.size - 1)));
+    if (self.size > 1) {
+      EXPECT_NE(info["notes"][0].get<std::string>().find("outside the symmetric heap"), std::string::npos);
+    }
+    std::uint64_t rows = 0;
+    for (const auto& each : info["groups"]) rows += each["rows"].get<std::uint64_t>();
+    EXPECT_EQ(rows, 64u * static_cast<std::uint64_t>(self.size));
+  });
+}
+
+}  // namespace
+}  // namespace fused_test

@@ -1,0 +1,118 @@
+#include "world.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <stdexcept>
+#include <thread>
+
+namespace fused_test {
+namespace {
+
+std::unique_ptr<world>& slot() {
+  static std::unique_ptr<world> only;
+  return only;
+}
+
+const char* argument(int argc, char** argv, const char* name) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
+  return nullptr;
+}
+
+isthmus_communicator_options options() {
+  isthmus_communicator_options chosen{};
+  chosen.struct_bytes = sizeof chosen;
+  chosen.timeout_s = 60;
+  return chosen;
+}
+
+isthmus_unique_id shared_id(int rank, const std::string& path) {
+  isthmus_unique_id id{};
+  if (rank == 0) {
+    if (isthmus_unique_id_create(nullptr, &id) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
+    std::ofstream(path + ".part", std::ios::binary)
+        .write(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes);
+    if (std::rename((path + ".part").c_str(), path.c_str()) != 0)
+      throw std::runtime_error("cannot write " + path);
+    return id;
+  }
+  for (int tries = 0; tries < 6000; ++tries) {
+    std::ifstream file(path, std::ios::binary);
+    if (file.read(reinterpret_cast<char*>(id.bytes), sizeof id.bytes)) return id;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  throw std::runtime_error("rank 0 never wrote " + path);
+}
+
+}  // namespace
+
+isthmus_error_info last_error() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  return info;
+}
+
+std::string last_error_text() {
+  const auto info = last_error();
+  return std::string(info.message) + " [" + info.hint + "]";
+}
+
+void world::start(int argc, char** argv) {
+  auto made = std::make_unique<world>();
+  const auto chosen = options();
+  if (const char* rank = argument(argc, argv, "--rank")) {
+    const char* size = argument(argc, argv, "--size");
+    const char* id = argument(argc, argv, "--id");
+    if (size == nullptr || id == nullptr) throw std::runtime_error("--rank needs --size and --id");
+    made->m_size = std::atoi(size);
+    member own{std::atoi(rank), made->m_size};
+    const isthmus_unique_id meeting = shared_id(own.rank, id);
+    if (isthmus_communicator_create(&meeting, own.rank, own.size, &chosen, &own.communicator) !=
+        ISTHMUS_SUCCESS)
+      throw std::runtime_error(last_error_text());
+    made->m_members.push_back(own);
+  } else {
+    const char* ranks = argument(argc, argv, "--ranks");
+    made->m_size = ranks != nullptr ? std::atoi(ranks) : 3;
+    const std::vector<isthmus_device> devices(static_cast<std::size_t>(made->m_size),
+                                              {ISTHMUS_PLATFORM_HOST, 0});
+    std::vector<isthmus_communicator> handles(devices.size());
+    if (isthmus_communicator_create_all(made->m_size, devices.data(), &chosen, handles.data()) !=
+        ISTHMUS_SUCCESS)
+      throw std::runtime_error(last_error_text());
+    for (int rank = 0; rank < made->m_size; ++rank)
+      made->m_members.push_back({rank, made->m_size, handles[static_cast<std::size_t>(rank)]});
+  }
+  slot() = std::move(made);
+}
+
+world& world::get() { return *slot(); }
+
+void world::stop() {
+  if (slot() == nullptr) return;
+  slot()->each([](member& self) {
+    EXPECT_EQ(isthmus_communicator_destroy(self.communicator), ISTHMUS_SUCCESS) << last_error_text();
+  });
+  slot().reset();
+}
+
+void world::each(const std::function<void(member&)>& work) {
+  std::vector<std::thread> threads;
+  for (member& self : m_members)
+    threads.emplace_back([&work, &self] {
+      try {
+        work(self);
+      } catch (const std::exception& failure) {
+        ADD_FAILURE() << "rank " << self.rank << ": " << failure.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace fused_test
