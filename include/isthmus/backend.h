@@ -74,6 +74,9 @@ typedef struct isthmus_backend_context {
   isthmus_status (*heap_allocate)(void* runtime, uint64_t bytes, isthmus_heap_block* block);
   // Releases such a block early. Local: the backend knows that no rank uses it any more.
   isthmus_status (*heap_free)(void* runtime, uint64_t id);
+  // What the backend's own `split` returned for this communicator on this rank; NULL also where there was no
+  // split. `create` owns it, whatever it returns; only some ranks may have one.
+  void* part;
 } isthmus_backend_context;
 
 typedef struct isthmus_backend {
@@ -117,6 +120,20 @@ typedef struct isthmus_backend {
   isthmus_status (*synchronize)(void* state);
   // "library version" for info; may be NULL. Static or state storage.
   const char* (*version)(void* state);
+
+  // A communicator is being split: makes what `create` of the part can be made out of (its context's `part`),
+  // or NULL. Collective over all ranks of `state`, also those with color < 0, which get NULL. Bounded by the
+  // timeout. drop_part releases what no create was given. Both may be NULL.
+  void* (*split)(void* state, int color, int key);
+  void (*drop_part)(void* part);
+
+  // The program has allocated a block of the symmetric heap (collective, in the same order on all ranks, may
+  // use context->allgather): the backend may register it. It cannot fail; a backend that cannot register
+  // says so through context->log. Blocks that backends allocate for themselves are not announced.
+  void (*block_added)(void* state, const isthmus_heap_block* block);
+  // The block is about to be released. Local: other ranks may keep theirs. Not called for blocks that live
+  // until destroy. Both may be NULL.
+  void (*block_removed)(void* state, const isthmus_heap_block* block);
 } isthmus_backend;
 
 // What a plug-in exports. The pointer has static storage.

@@ -20,6 +20,6 @@ isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicat
 isthmus_status isthmus_memory_free(isthmus_communicator communicator, void* pointer) {
   return isthmus::guard([&] {
     isthmus::communicator& owner = isthmus::handle_table::instance().find(communicator);
-    if (pointer != nullptr) owner.heap().free(pointer);
+    if (pointer != nullptr) owner.free_symmetric(pointer);
   });
 }

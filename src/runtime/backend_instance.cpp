@@ -62,11 +62,14 @@ std::vector<std::string> backend_instance::notes() const {
 
 void backend_instance::reject(std::string reason) {
   destroy();
+  m_part.reset();
   m_reason = std::move(reason);
 }
 
 isthmus_status backend_instance::create() noexcept {
+  m_context.part = m_part.release();
   const isthmus_status status = functions().create(&m_context, &m_state);
+  m_context.part = nullptr;
   m_created = status == ISTHMUS_SUCCESS;
   return status;
 }

@@ -3,10 +3,12 @@
 
 #include <isthmus/backend.h>
 
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/plugin.hpp"
@@ -14,6 +16,9 @@
 namespace isthmus {
 
 class communicator;
+
+// What a backend made of a split for the part's create (isthmus_backend::split); drop_part releases it.
+using backend_part = std::unique_ptr<void, void (*)(void*)>;
 
 class backend_instance {
  public:
@@ -41,6 +46,8 @@ class backend_instance {
   void reject(std::string reason);
   void set_capabilities(std::uint32_t shared) { m_capabilities = shared; }
 
+  // What the parent communicator's backend of this name left for create().
+  void adopt(backend_part part) { m_part = std::move(part); }
   // Collective; does not throw. Success, or the status with the details in take_failure().
   isthmus_status create() noexcept;
   void destroy() noexcept;
@@ -66,6 +73,7 @@ class backend_instance {
   std::string m_reason;
   std::uint32_t m_capabilities;
   isthmus_backend_context m_context{};
+  backend_part m_part{nullptr, nullptr};
   void* m_state = nullptr;
   bool m_created = false;
 

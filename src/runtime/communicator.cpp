@@ -29,8 +29,13 @@ communicator::~communicator() {
 }
 
 std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> meeting, preparation prepared) {
+  return create(std::move(meeting), std::move(prepared), {});
+}
+
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> meeting, preparation prepared,
+                                                   parts inherited) {
   std::shared_ptr<communicator> created(new communicator(std::move(meeting), std::move(prepared)));
-  created->create_backends();
+  created->create_backends(std::move(inherited));
   add_sibling(created->m_ranks.token, created);
   // Only calls into the user's MPI wait without a bound of their own.
   if (created->m_meeting->mpi_table() != nullptr) watch(created);
@@ -44,9 +49,21 @@ std::shared_ptr<communicator> communicator::split(int color, int key) {
                      fmt::format("communicator_split: color = {} must be >= 0 or ISTHMUS_NO_COLOR (-1)", color),
                      "ranks with the same color form a communicator");
   auto part = m_meeting->split(color, key);
+  parts native = split_backends(color, key);
   if (!part) return nullptr;
   preparation inherited = m_prepared;
-  return create(std::move(part), std::move(inherited));
+  return create(std::move(part), std::move(inherited), std::move(native));
+}
+
+// All ranks call the backends in the same order, those without a part, too.
+communicator::parts communicator::split_backends(int color, int key) {
+  parts made;
+  for (const auto& backend : m_backends) {
+    if (!backend->usable() || backend->functions().split == nullptr) continue;
+    if (void* const part = backend->functions().split(backend->state(), color, key))
+      made.emplace(backend->name(), backend_part(part, backend->functions().drop_part));
+  }
+  return made;
 }
 
 error communicator::annotate(const error& failure, const isthmus_operation& operation) const {
@@ -205,7 +222,23 @@ void* communicator::allocate_symmetric(std::uint64_t bytes) {
                     "communicator is on {}",
                     isthmus_platform_name(m_ranks.device.platform)),
         "allocate with the platform's own functions");
-  return m_heap.allocate(*m_meeting, m_ranks, bytes);
+  void* const pointer = m_heap.allocate(*m_meeting, m_ranks, bytes);
+  isthmus_heap_block block;
+  if (m_heap.find(pointer, 1, &block, nullptr))
+    for (const auto& backend : m_backends)
+      if (backend->usable() && backend->functions().block_added != nullptr)
+        backend->functions().block_added(backend->state(), &block);
+  return pointer;
+}
+
+void communicator::free_symmetric(void* pointer) {
+  isthmus_heap_block block;
+  std::uint64_t offset = 0;
+  if (m_heap.find(pointer, 1, &block, &offset) && offset == 0)
+    for (const auto& backend : m_backends)
+      if (backend->usable() && backend->functions().block_removed != nullptr)
+        backend->functions().block_removed(backend->state(), &block);
+  m_heap.free(pointer);
 }
 
 const char* communicator::option(const std::string& key) const {

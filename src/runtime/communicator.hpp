@@ -5,6 +5,7 @@
 #include <isthmus/types.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
@@ -88,7 +89,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // Waits for this rank's operations and releases everything; throws what went wrong on the way.
   void close();
 
+  // Blocks of the symmetric heap; backends hear of them.
   void* allocate_symmetric(std::uint64_t bytes);
+  void free_symmetric(void* pointer);
 
   nlohmann::json info();
   nlohmann::json explain(const isthmus_operation& operation);
@@ -102,7 +105,12 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
  private:
   communicator(std::unique_ptr<bootstrap> meeting, preparation prepared);
-  void create_backends();
+  // What the backends of a parent left for this communicator's, by name.
+  using parts = std::map<std::string, backend_part>;
+  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> meeting, preparation prepared,
+                                              parts inherited);
+  parts split_backends(int color, int key);
+  void create_backends(parts inherited);
   void agree_on_backends();
   void create_backend(backend_instance& backend);
   [[noreturn, gnu::cold]] void throw_poisoned() const;

@@ -96,8 +96,11 @@ preparation prepare(isthmus_device device, const char* config_path, double timeo
   return prepared;
 }
 
-void communicator::create_backends() {
+void communicator::create_backends(parts inherited) {
   agree_on_backends();
+  for (const auto& backend : m_backends)
+    if (const auto part = inherited.find(backend->name()); part != inherited.end() && backend->reason().empty())
+      backend->adopt(std::move(part->second));
   for (const auto& backend : m_backends)
     if (backend->reason().empty()) create_backend(*backend);
   const auto usable = [](const auto& backend) { return backend->usable(); };

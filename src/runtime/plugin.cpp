@@ -142,6 +142,10 @@ std::string check_backend(const isthmus_backend* backend) {
     return "create, destroy, supports and enqueue must not be NULL";
   if ((backend->group_start == nullptr) != (backend->group_end == nullptr))
     return "group_start and group_end must both be NULL or both be set";
+  if ((backend->split == nullptr) != (backend->drop_part == nullptr))
+    return "split and drop_part must both be NULL or both be set";
+  if ((backend->block_added == nullptr) != (backend->block_removed == nullptr))
+    return "block_added and block_removed must both be NULL or both be set";
   return "";
 }
 

@@ -20,9 +20,10 @@ std::vector<record> log;
 std::vector<state*> live;
 std::atomic<int> asked{0};
 
-void note(event what, int rank) {
+void note(event what, int rank, void* part = nullptr, isthmus_heap_block block = {}) {
   const std::lock_guard lock(mutex);
-  log.push_back({what, rank, {}, {}, {}, std::this_thread::get_id()});
+  block.peers = nullptr;
+  log.push_back({what, rank, {}, {}, {}, std::this_thread::get_id(), part, block});
 }
 
 state& self(void* pointer) { return *static_cast<state*>(pointer); }
@@ -34,7 +35,7 @@ isthmus_status report(const state& rank, isthmus_status status) {
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** result) {
-  note(event::create, context->rank);
+  note(event::create, context->rank, context->part);
   *result = nullptr;
   auto fresh = std::make_unique<state>(state{context, context->rank});
   const isthmus_status status = current.create ? current.create(context->rank) : ISTHMUS_SUCCESS;
@@ -74,7 +75,8 @@ bool reads_recv_arrays(const isthmus_operation& operation, int rank) {
 isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const char* const* algorithms,
                        size_t n) {
   const state& rank = self(pointer);
-  record entry{event::enqueue, rank.rank, {operations, operations + n}, {}, {}, std::this_thread::get_id()};
+  record entry{
+      event::enqueue, rank.rank, {operations, operations + n}, {}, {}, std::this_thread::get_id(), {}, {}};
   for (size_t i = 0; i < n; ++i) {
     entry.algorithms.emplace_back(algorithms[i] == nullptr ? "" : algorithms[i]);
     const isthmus_operation& each = operations[i];
@@ -114,6 +116,23 @@ isthmus_status synchronize(void* pointer) {
 
 const char* version(void*) { return "mock 1.0"; }
 
+void* split(void* pointer, int color, int key) {
+  const int rank = self(pointer).rank;
+  void* const part = current.split ? current.split(rank, color, key) : nullptr;
+  note(event::split, rank, part);
+  return part;
+}
+
+void drop_part(void* part) { note(event::drop_part, -1, part); }
+
+void block_added(void* pointer, const isthmus_heap_block* block) {
+  note(event::block_added, self(pointer).rank, nullptr, *block);
+}
+
+void block_removed(void* pointer, const isthmus_heap_block* block) {
+  note(event::block_removed, self(pointer).rank, nullptr, *block);
+}
+
 constexpr const char* algorithms[] = {"fast", "slow", nullptr};
 
 isthmus_backend functions = {sizeof(isthmus_backend),
@@ -133,7 +152,11 @@ isthmus_backend functions = {sizeof(isthmus_backend),
                              poll,
                              abort,
                              synchronize,
-                             version};
+                             version,
+                             split,
+                             drop_part,
+                             block_added,
+                             block_removed};
 
 }  // namespace
 

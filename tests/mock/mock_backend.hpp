@@ -11,7 +11,19 @@
 
 namespace mock {
 
-enum class event { create, destroy, enqueue, group_start, group_end, abort, synchronize };
+enum class event {
+  create,
+  destroy,
+  enqueue,
+  group_start,
+  group_end,
+  abort,
+  synchronize,
+  split,
+  drop_part,
+  block_added,
+  block_removed
+};
 
 struct record {
   event what;
@@ -20,6 +32,8 @@ struct record {
   std::vector<std::string> algorithms;             // "" for NULL
   std::vector<std::vector<std::uint64_t>> arrays;  // send counts, displs, recv counts, displs of each operation
   std::thread::id thread;
+  void* part = nullptr;        // create: what the context held; split: what was returned
+  isthmus_heap_block block{};  // block_added, block_removed; `peers` is not kept
 };
 
 // What the mock does; set before communicators are created. The functions get the rank and may be empty.
@@ -33,7 +47,8 @@ struct script {
   std::function<isthmus_status()> group_end;
   std::function<isthmus_status(int rank)> poll;
   std::function<isthmus_status(int rank)> synchronize;
-  std::string failure = "scripted failure";  // what context->fail is told; "" keeps silent
+  std::function<void*(int rank, int color, int key)> split;  // empty: NULL
+  std::string failure = "scripted failure";                  // what context->fail is told; "" keeps silent
   std::int64_t native_code = 77;
 };
 
