@@ -3,7 +3,6 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
-#include <deque>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,23 +15,33 @@
 namespace isthmus::group {
 namespace {
 
-struct pending_operation {
-  communicator* rank;
-  isthmus_operation operation;
-  choice taken;
-};
-
 struct pending_split {
   communicator* parent;
   int color, key;
   isthmus_communicator* result;
 };
 
+// What the open group holds. Entry i of the first four vectors is operation i; apart, so that a group of one
+// communicator on one backend, the usual one, hands them on as they are.
 struct group_state {
-  std::vector<pending_operation> operations;
+  std::vector<isthmus_operation> operations;
+  std::vector<communicator*> ranks;
+  std::vector<backend_instance*> backends;  // chosen at the end
+  std::vector<const char*> algorithms;
   std::vector<pending_split> splits;
-  std::deque<std::vector<std::uint64_t>> arrays;  // copies of counts and displacements; addresses are stable
+  std::vector<std::vector<std::uint64_t>> arrays;  // copies of counts and displacements
   std::optional<error> invalid;
+
+  // Keeps the memory: the next group of this thread allocates nothing.
+  void clear() {
+    operations.clear();
+    ranks.clear();
+    backends.clear();
+    algorithms.clear();
+    splits.clear();
+    arrays.clear();
+    invalid.reset();
+  }
 };
 
 // Operations of one communicator on one backend, in the order in which they were added.
@@ -69,20 +78,20 @@ isthmus_operation keep(group_state& group, const isthmus_operation& operation, c
 
 // Collects batches in an order that is the same on every rank: by communicator as first used, and within
 // one communicator by backend.
-std::vector<batch> make_batches(const std::vector<pending_operation>& operations) {
+std::vector<batch> make_batches(const group_state& group) {
   std::vector<batch> batches;
-  for (const auto& pending : operations) {
-    const auto same_rank = [&](const batch& candidate) { return candidate.rank == pending.rank; };
+  for (std::size_t i = 0; i < group.operations.size(); ++i) {
+    const auto same_rank = [&](const batch& candidate) { return candidate.rank == group.ranks[i]; };
     const auto first = std::find_if(batches.begin(), batches.end(), same_rank);
     auto place = std::find_if(first, batches.end(), [&](const batch& candidate) {
-      return same_rank(candidate) && candidate.backend == pending.taken.backend;
+      return same_rank(candidate) && candidate.backend == group.backends[i];
     });
     if (place == batches.end()) {
       const std::size_t order = first == batches.end() ? batches.size() : first->rank_order;
-      place = batches.insert(batches.end(), {pending.rank, order, pending.taken.backend, {}, {}});
+      place = batches.insert(batches.end(), {group.ranks[i], order, group.backends[i], {}, {}});
     }
-    place->operations.push_back(pending.operation);
-    place->algorithms.push_back(pending.taken.algorithm);
+    place->operations.push_back(group.operations[i]);
+    place->algorithms.push_back(group.algorithms[i]);
   }
   std::sort(batches.begin(), batches.end(), [](const batch& a, const batch& b) {
     return std::pair(a.rank_order, a.backend->index()) < std::pair(b.rank_order, b.backend->index());
@@ -165,20 +174,46 @@ void run_splits(const std::vector<pending_split>& splits, std::optional<error>& 
     if (failure && (!first || is_consequence(first->info().status))) first = failure;
 }
 
+bool is_one_batch(const group_state& group) {
+  const auto all_equal = [](const auto& values) {
+    return std::all_of(values.begin(), values.end(), [&](auto* value) { return value == values.front(); });
+  };
+  return !group.operations.empty() && all_equal(group.ranks) && all_equal(group.backends);
+}
+
 void run(group_state& group) {
   if (group.invalid) throw error(*group.invalid);
-  for (auto& pending : group.operations) {  // everything that can be refused is refused before anything starts
-    pending.rank->check_alive();
-    pending.taken = pending.rank->choose(pending.operation);
+  for (std::size_t i = 0; i < group.operations.size(); ++i) {
+    // Everything that can be refused is refused before anything starts.
+    group.ranks[i]->check_alive();
+    const choice taken = group.ranks[i]->choose(group.operations[i]);
+    group.backends.push_back(taken.backend);
+    group.algorithms.push_back(taken.algorithm);
   }
+  if (group.splits.empty() && is_one_batch(group))  // no brackets: they join several states
+    return group.ranks[0]->run(*group.backends[0], group.operations.data(), group.algorithms.data(),
+                               group.operations.size());
   for (const auto& split : group.splits) split.parent->check_alive();
   std::optional<error> first;
   run_splits(group.splits, first);
-  const auto batches = make_batches(group.operations);
+  const auto batches = make_batches(group);
   run_native(batches, first);
   run_blocking(batches, first);
   if (first) throw error(*first);
 }
+
+// The thread's group, taken out of its place, so that the work may open groups of its own; its memory goes
+// back.
+struct taken_group {
+  taken_group() : group(std::move(state())) { state().clear(); }
+  ~taken_group() {
+    group.clear();
+    if (state().operations.empty() && state().splits.empty()) state() = std::move(group);
+  }
+  taken_group(const taken_group&) = delete;
+  taken_group& operator=(const taken_group&) = delete;
+  group_state group;
+};
 
 // Remembers the first error of the group, so that its end starts nothing.
 template <typename Function>
@@ -187,6 +222,9 @@ void refuse_on_error(Function&& function) {
     function();
   } catch (const error& failure) {
     if (!state().invalid) state().invalid = failure;
+    throw;
+  } catch (const std::exception& failure) {  // the vectors may have been left uneven
+    if (!state().invalid) state().invalid = make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, failure.what());
     throw;
   }
 }
@@ -202,8 +240,8 @@ void end() {
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, "group_end: this thread has no open group",
                      "call isthmus_group_start first, in the same thread");
   if (--depth > 0) return;
-  group_state work = std::exchange(state(), group_state{});
-  run(work);
+  taken_group work;
+  run(work.group);
 }
 
 void add(isthmus_communicator handle, const isthmus_operation& operation) {
@@ -211,7 +249,8 @@ void add(isthmus_communicator handle, const isthmus_operation& operation) {
     communicator& rank = handle_table::instance().find(handle);
     rank.check_alive();
     rank.check(operation, true);
-    state().operations.push_back({&rank, keep(state(), operation, rank.ranks()), {}});
+    state().operations.push_back(keep(state(), operation, rank.ranks()));
+    state().ranks.push_back(&rank);
   });
 }
 
@@ -227,8 +266,7 @@ bool uses(isthmus_communicator handle) {
   if (!active()) return false;
   const communicator& rank = handle_table::instance().find(handle);
   const group_state& group = state();
-  return std::any_of(group.operations.begin(), group.operations.end(),
-                     [&](auto& each) { return each.rank == &rank; }) ||
+  return std::find(group.ranks.begin(), group.ranks.end(), &rank) != group.ranks.end() ||
          std::any_of(group.splits.begin(), group.splits.end(),
                      [&](auto& each) { return each.parent == &rank; });
 }
