@@ -1,158 +1,19 @@
 // A stand-in for the CUDA and HIP runtimes: devices are host memory, a stream is a thread with a queue.
 #include "device.hpp"
 
-#include <atomic>
-#include <condition_variable>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <set>
-#include <thread>
 
+#include "device_memory.hpp"
+#include "machine.hpp"
 #include "standin.h"
-
-namespace {
-
-enum result : int { success = 0, invalid_value = 1, out_of_memory = 2, not_ready = 600, invalid_device = 101 };
-
-// Runs tasks in order in a thread of its own, as a device does.
-class stream {
- public:
-  stream() : m_thread([this] { run(); }) {}
-  ~stream() {
-    {
-      const std::lock_guard lock(m_mutex);
-      m_stop = true;
-    }
-    m_changed.notify_all();
-    m_thread.join();
-  }
-  void submit(std::function<void()> task) {
-    {
-      const std::lock_guard lock(m_mutex);
-      m_tasks.push_back(std::move(task));
-      ++m_submitted;
-    }
-    m_changed.notify_all();
-  }
-  void synchronize() {
-    std::unique_lock lock(m_mutex);
-    const std::uint64_t until = m_submitted;
-    m_changed.wait(lock, [&] { return m_completed >= until; });
-  }
-  bool idle() {
-    const std::lock_guard lock(m_mutex);
-    return m_completed == m_submitted;
-  }
-
- private:
-  void run() {
-    std::unique_lock lock(m_mutex);
-    while (true) {
-      m_changed.wait(lock, [this] { return m_stop || !m_tasks.empty(); });
-      if (m_tasks.empty()) return;
-      const auto task = std::move(m_tasks.front());
-      m_tasks.pop_front();
-      lock.unlock();
-      task();
-      lock.lock();
-      ++m_completed;
-      m_changed.notify_all();
-    }
-  }
-
-  std::mutex m_mutex;
-  std::condition_variable m_changed;
-  std::deque<std::function<void()>> m_tasks;
-  std::uint64_t m_submitted = 0, m_completed = 0;
-  bool m_stop = false;
-  std::thread m_thread;
-};
-
-// Marks a point of a stream.
-struct event {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::uint64_t recorded = 0, reached = 0;
-};
-
-class machine {
- public:
-  static machine& get() {
-    static auto* const only = new machine;  // streams may outlive static destruction
-    return *only;
-  }
-  std::atomic<int> device_count{8};
-  static int& current() {
-    thread_local int device = 0;
-    return device;
-  }
-
-  stream* create() {
-    const std::lock_guard lock(m_mutex);
-    auto made = std::make_unique<stream>();
-    stream* const raw = made.get();
-    m_streams[raw] = {std::move(made), current()};
-    return raw;
-  }
-  bool destroy(stream* target) {
-    std::unique_ptr<stream> dying;
-    const std::lock_guard lock(m_mutex);
-    const auto found = m_streams.find(target);
-    if (found == m_streams.end()) return false;
-    dying = std::move(found->second.first);
-    m_streams.erase(found);
-    dying.reset();  // joins: everything submitted is done
-    return true;
-  }
-  stream& resolve(void* handle) {
-    if (handle != nullptr) return *static_cast<stream*>(handle);
-    const std::lock_guard lock(m_mutex);
-    auto& made = m_defaults[current()];
-    if (made == nullptr) made = std::make_unique<stream>();
-    return *made;
-  }
-  // Waits for every stream of a device. Streams must not be destroyed meanwhile, as on a real device.
-  void synchronize(int device) {
-    std::set<stream*> all;
-    {
-      const std::lock_guard lock(m_mutex);
-      for (auto& [raw, owned] : m_streams)
-        if (owned.second == device) all.insert(raw);
-      if (m_defaults[device] != nullptr) all.insert(m_defaults[device].get());
-    }
-    for (stream* each : all) each->synchronize();
-  }
-  int bus_of(int device) {
-    const std::lock_guard lock(m_mutex);
-    const auto found = m_aliases.find(device);
-    return found == m_aliases.end() ? device : found->second;
-  }
-  void alias(int a, int b) {
-    const std::lock_guard lock(m_mutex);
-    m_aliases[a] = b;
-  }
-
- private:
-  std::mutex m_mutex;
-  std::map<stream*, std::pair<std::unique_ptr<stream>, int>> m_streams;
-  std::map<int, std::unique_ptr<stream>> m_defaults;
-  std::map<int, int> m_aliases;
-};
-
-}  // namespace
 
 namespace standin {
 
 int get_device_count(int* count) {
   *count = machine::get().device_count;
-  return *count > 0 ? success : 100;  // "no device"
+  return *count > 0 ? success : no_device;
 }
 int get_device(int* device) { return *device = machine::current(), success; }
 int set_device(int device) {
@@ -171,20 +32,25 @@ int get_attribute(int* value, int attribute, int) {
 }
 int device_synchronize() { return machine::get().synchronize(machine::current()), success; }
 int allocate(void** pointer, std::size_t bytes) {
-  *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  return *pointer != nullptr || bytes == 0 ? success : out_of_memory;
+  return device_memory::get().allocate(pointer, bytes, machine::current());
+}
+int allocate_host(void** pointer, std::size_t bytes) {
+  return device_memory::get().allocate_host(pointer, bytes);
 }
 int release(void* pointer) {
   machine::get().synchronize(machine::current());  // as cudaFree does
-  std::free(pointer);
-  return success;
+  return device_memory::get().free(pointer);
 }
 int release_async(void* pointer, void* on) {
-  machine::get().resolve(on).submit([pointer] { std::free(pointer); });
+  machine::get().resolve(on).submit([pointer] { device_memory::get().free(pointer); });
   return success;
 }
 int copy_async(void* to, const void* from, std::size_t bytes, int, void* on) {
-  machine::get().resolve(on).submit([=] { std::memcpy(to, from, bytes); });
+  stream& ordered = machine::get().resolve(on);
+  device_memory& memory = device_memory::get();
+  if (!memory.reachable(ordered.device, to, bytes) || !memory.reachable(ordered.device, from, bytes))
+    return invalid_value;
+  ordered.submit([=] { std::memcpy(to, from, bytes); });
   return success;
 }
 int stream_create(void** handle) { return *handle = machine::get().create(), success; }
@@ -197,44 +63,44 @@ int launch_host(void* handle, void (*function)(void*), void* argument) {
   machine::get().resolve(handle).submit([=] { function(argument); });
   return success;
 }
-int event_create(void** handle) { return *handle = new event, success; }
-int event_destroy(void* handle) { return delete static_cast<event*>(handle), success; }
+int event_create(void** handle) { return *handle = new std::shared_ptr<event>(new event), success; }
+int event_destroy(void* handle) { return delete static_cast<std::shared_ptr<event>*>(handle), success; }
 int event_record(void* handle, void* on) {
-  auto& mark = *static_cast<event*>(handle);
+  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(mark.mutex);
-    number = ++mark.recorded;
+    const std::lock_guard lock(mark->mutex);
+    number = ++mark->recorded;
   }
-  machine::get().resolve(on).submit([&mark, number] {
-    const std::lock_guard lock(mark.mutex);
-    if (number > mark.reached) mark.reached = number;
-    mark.changed.notify_all();
+  machine::get().resolve(on).submit([mark, number] {
+    const std::lock_guard lock(mark->mutex);
+    if (number > mark->reached) mark->reached = number;
+    mark->changed.notify_all();
   });
   return success;
 }
 int event_query(void* handle) {
-  auto& mark = *static_cast<event*>(handle);
-  const std::lock_guard lock(mark.mutex);
-  return mark.reached == mark.recorded ? success : not_ready;
+  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
+  const std::lock_guard lock(mark->mutex);
+  return mark->reached == mark->recorded ? success : not_ready;
 }
 int event_synchronize(void* handle) {
-  auto& mark = *static_cast<event*>(handle);
-  std::unique_lock lock(mark.mutex);
-  const std::uint64_t until = mark.recorded;
-  mark.changed.wait(lock, [&] { return mark.reached >= until; });
+  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
+  std::unique_lock lock(mark->mutex);
+  const std::uint64_t until = mark->recorded;
+  mark->changed.wait(lock, [&] { return mark->reached >= until; });
   return success;
 }
 int stream_wait_event(void* on, void* handle) {
-  auto& mark = *static_cast<event*>(handle);
+  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
   std::uint64_t until = 0;
   {
-    const std::lock_guard lock(mark.mutex);
-    until = mark.recorded;
+    const std::lock_guard lock(mark->mutex);
+    until = mark->recorded;
   }
-  machine::get().resolve(on).submit([&mark, until] {
-    std::unique_lock lock(mark.mutex);
-    mark.changed.wait(lock, [&] { return mark.reached >= until; });
+  machine::get().resolve(on).submit([mark, until] {
+    std::unique_lock lock(mark->mutex);
+    mark->changed.wait(lock, [&] { return mark->reached >= until; });
   });
   return success;
 }
@@ -243,31 +109,27 @@ const char* error_text(int error) {
     case success: return "no error";
     case invalid_value: return "invalid argument";
     case out_of_memory: return "out of memory";
-    case not_ready: return "device not ready";
+    case no_device: return "no device is detected";
     case invalid_device: return "invalid device ordinal";
+    case invalid_handle: return "invalid resource handle";
+    case not_ready: return "device not ready";
+    case illegal_address: return "an illegal memory access was encountered";
+    case peer_already_enabled: return "peer access is already enabled";
+    case not_supported: return "operation not supported";
+    case capture_unsupported: return "operation not permitted when stream is capturing";
   }
-  return error == 100 ? "no device is detected" : "unknown error";
+  return "unknown error";
 }
 
 }  // namespace standin
 
 extern "C" {
 void standin_stream_submit(void* handle, void (*function)(void*), void* argument) {
-  machine::get().resolve(handle).submit([=] { function(argument); });
+  standin::machine::get().resolve(handle).submit([=] { function(argument); });
 }
-// The driver's wait on a word of memory, which device code and hosts write.
-STANDIN_API int cuStreamWaitValue32_v2(void* handle, std::uint64_t address, std::uint32_t value, unsigned) {
-  machine::get().resolve(handle).submit([=] {
-    const std::atomic_ref<std::uint32_t> word(*reinterpret_cast<std::uint32_t*>(address));
-    while (word.load(std::memory_order_acquire) < value) std::this_thread::yield();
-  });
-  return 0;
+void standin_set_device_count(int count) { standin::machine::get().device_count = count; }
+void standin_alias_device(int a, int b) { standin::machine::get().alias(a, b); }
+void standin_set_capturing(void* handle, int capturing) {
+  standin::machine::get().resolve(handle).capturing = capturing != 0;
 }
-STANDIN_API int hipStreamWaitValue32(void* handle, void* address, std::uint32_t value, unsigned flags,
-                                     std::uint32_t) {
-  return cuStreamWaitValue32_v2(handle, reinterpret_cast<std::uint64_t>(address), value, flags);
-}
-
-void standin_set_device_count(int count) { machine::get().device_count = count; }
-void standin_alias_device(int a, int b) { machine::get().alias(a, b); }
 }

@@ -12,6 +12,7 @@ int bus_id(char* text, int capacity, int device);
 int get_attribute(int* value, int attribute, int device);
 int device_synchronize();
 int allocate(void** pointer, std::size_t bytes);
+int allocate_host(void** pointer, std::size_t bytes);
 int release(void* pointer);
 int release_async(void* pointer, void* stream);
 int copy_async(void* to, const void* from, std::size_t bytes, int kind, void* stream);

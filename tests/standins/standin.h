@@ -21,6 +21,27 @@ STANDIN_API void standin_set_device_count(int count);
 // Puts device `a` on the same bus id as device `b`.
 STANDIN_API void standin_alias_device(int a, int b);
 
+// Their drivers, cu* and hip*, in the same library (ISTHMUS_CUDA_DRIVER_LIBRARY, ISTHMUS_HIP_RUNTIME_LIBRARY).
+// Device memory is shared memory: what a process exports, another one really maps. An access that would
+// fault on a device (no peer access, out of a block's range) fails the call with "invalid argument".
+
+// Whether `device` reaches the memory of `peer` (yes, unless a test says no).
+STANDIN_API void standin_connect(int device, int peer, int connected);
+// Bytes that each device has (default 64 GiB, taken as they are touched).
+STANDIN_API void standin_set_memory(size_t bytes);
+// Whether the CUDA driver shares blocks as file descriptors (default) or only as interprocess handles.
+STANDIN_API void standin_set_descriptors(int supported);
+// Makes a stream look captured: it still runs what it gets, but refuses what capture refuses.
+STANDIN_API void standin_set_capturing(void* stream, int capturing);
+// The `nth` call (1 is the next) of a driver function of this process returns `code`.
+STANDIN_API void standin_fail_driver(const char* function, int nth, int code);
+// Calls of a driver function so far, in this process.
+STANDIN_API int standin_driver_calls(const char* function);
+// Blocks, physical allocations and address ranges of this process that live.
+STANDIN_API size_t standin_live_memory(void);
+// Contexts that this thread pushed and did not pop.
+STANDIN_API int standin_context_depth(void);
+
 // ---- libstandin_xccl.so: nccl* ------------------------------------------------------------------------
 
 // Version that ncclGetVersion reports (default 22809).

@@ -1,0 +1,308 @@
+#include "device_memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "machine.hpp"
+
+namespace standin {
+namespace {
+
+constexpr std::size_t page = 4096;
+
+std::size_t whole_pages(std::size_t bytes) {
+  return (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
+}
+
+// The name carries the device to whoever imports the file.
+int make_file(std::size_t bytes, int device) {
+  const int file = memfd_create(("standin-device-" + std::to_string(device)).c_str(), MFD_CLOEXEC);
+  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) != 0) {
+    close(file);
+    return -1;
+  }
+  return file;
+}
+
+int device_of_file(int file) {
+  char name[128] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(file);
+  int device = -1;
+  if (readlink(link.c_str(), name, sizeof name - 1) < 0 ||
+      std::sscanf(name, "/memfd:standin-device-%d", &device) != 1)
+    return -1;
+  return device;
+}
+
+void* view(int file, std::size_t bytes) {
+  void* const place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return place == MAP_FAILED ? nullptr : place;
+}
+
+const std::byte* at(const void* pointer) { return static_cast<const std::byte*>(pointer); }
+
+}  // namespace
+
+device_memory& device_memory::get() {
+  static auto* const only = new device_memory;
+  return *only;
+}
+
+bool device_memory::fits(int device, std::size_t bytes) const {
+  const auto used = m_used.find(device);
+  const std::size_t taken = used == m_used.end() ? 0 : used->second;
+  return bytes <= m_capacity - std::min(m_capacity, taken);
+}
+
+int device_memory::allocate(void** pointer, std::size_t bytes, int device) {
+  *pointer = nullptr;
+  if (bytes == 0) return success;
+  const std::lock_guard lock(m_mutex);
+  if (!fits(device, bytes)) return out_of_memory;
+  const int file = make_file(whole_pages(bytes), device);
+  void* const place = file < 0 ? nullptr : view(file, whole_pages(bytes));
+  if (place == nullptr) {
+    if (file >= 0) close(file);
+    return out_of_memory;
+  }
+  m_blocks[at(place)] = {kind::plain, bytes, device, file, 0, {}};
+  m_used[device] += bytes;
+  *pointer = place;
+  return success;
+}
+
+int device_memory::allocate_host(void** pointer, std::size_t bytes) {
+  *pointer = std::aligned_alloc(page, whole_pages(bytes));
+  if (*pointer == nullptr) return out_of_memory;
+  const std::lock_guard lock(m_mutex);
+  m_blocks[at(*pointer)] = {kind::host, bytes, -1, -1, 0, {}};
+  return success;
+}
+
+int device_memory::free(void* pointer) {
+  if (pointer == nullptr) return success;
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_blocks.find(at(pointer));
+  if (found == m_blocks.end() || found->second.what == kind::mapped) return invalid_value;
+  const block freed = found->second;
+  m_blocks.erase(found);
+  if (freed.what == kind::host) {
+    std::free(pointer);
+    return success;
+  }
+  if (freed.what == kind::plain) m_used[freed.device] -= freed.bytes;
+  munmap(pointer, whole_pages(freed.bytes));
+  close(freed.file);
+  return success;
+}
+
+int device_memory::ipc_export(ipc_address* address, void* pointer) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_blocks.find(at(pointer));
+  if (found == m_blocks.end() || found->second.what != kind::plain) return invalid_value;
+  *address = {getpid(), found->second.file, found->second.device, found->second.bytes};
+  return success;
+}
+
+int device_memory::ipc_open(void** pointer, const ipc_address& address) {
+  if (address.pid == getpid()) return invalid_value;  // as on a device: a process can't open its own
+  const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return invalid_handle;
+  void* const place = view(file, whole_pages(address.bytes));
+  if (place == nullptr) {
+    close(file);
+    return out_of_memory;
+  }
+  const std::lock_guard lock(m_mutex);
+  m_blocks[at(place)] = {kind::imported, address.bytes, address.device, file, 0, {}};
+  *pointer = place;
+  return success;
+}
+
+int device_memory::create(std::uint64_t* handle, std::size_t bytes, int device) {
+  const std::lock_guard lock(m_mutex);
+  if (!fits(device, bytes)) return out_of_memory;
+  const int file = make_file(bytes, device);
+  if (file < 0) return out_of_memory;
+  *handle = m_next++;
+  m_physical[*handle] = {file, bytes, device, false, 1};
+  m_used[device] += bytes;
+  return success;
+}
+
+void device_memory::drop(std::map<std::uint64_t, physical>::iterator found) {
+  if (--found->second.references > 0) return;
+  if (!found->second.imported) m_used[found->second.device] -= found->second.bytes;
+  close(found->second.file);
+  m_physical.erase(found);
+}
+
+int device_memory::release(std::uint64_t handle) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_physical.find(handle);
+  if (found == m_physical.end()) return invalid_value;
+  drop(found);
+  return success;
+}
+
+int device_memory::export_file(int* file, std::uint64_t handle) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_physical.find(handle);
+  if (found == m_physical.end()) return invalid_value;
+  *file = fcntl(found->second.file, F_DUPFD_CLOEXEC, 0);
+  return *file < 0 ? invalid_handle : success;
+}
+
+int device_memory::import_file(std::uint64_t* handle, int file) {
+  const int device = device_of_file(file);
+  struct stat status{};
+  if (device < 0 || fstat(file, &status) != 0) return invalid_value;
+  const std::lock_guard lock(m_mutex);
+  *handle = m_next++;
+  m_physical[*handle] = {fcntl(file, F_DUPFD_CLOEXEC, 0), static_cast<std::size_t>(status.st_size), device,
+                         true, 1};
+  return success;
+}
+
+int device_memory::reserve(void** address, std::size_t bytes) {
+  void* const place = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (place == MAP_FAILED) return out_of_memory;
+  const std::lock_guard lock(m_mutex);
+  m_reserved[at(place)] = bytes;
+  *address = place;
+  return success;
+}
+
+int device_memory::unreserve(void* address, std::size_t bytes) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_reserved.find(at(address));
+  if (found == m_reserved.end() || found->second != bytes || m_blocks.contains(at(address)))
+    return invalid_value;
+  m_reserved.erase(found);
+  munmap(address, bytes);
+  return success;
+}
+
+int device_memory::map(void* address, std::size_t bytes, std::uint64_t handle) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_physical.find(handle);
+  const auto place = m_reserved.find(at(address));
+  if (found == m_physical.end() || place == m_reserved.end() || bytes > place->second ||
+      bytes != found->second.bytes || m_blocks.contains(at(address)))
+    return invalid_value;
+  if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED)
+    return out_of_memory;
+  ++found->second.references;
+  m_blocks[at(address)] = {kind::mapped, bytes, found->second.device, -1, handle, {}};
+  return success;
+}
+
+int device_memory::unmap(void* address, std::size_t bytes) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_blocks.find(at(address));
+  if (found == m_blocks.end() || found->second.what != kind::mapped || found->second.bytes != bytes)
+    return invalid_value;
+  drop(m_physical.find(found->second.physical));
+  m_blocks.erase(found);
+  mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  return success;
+}
+
+int device_memory::set_access(void* address, std::size_t bytes, int device, bool allowed) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_blocks.find(at(address));
+  if (found == m_blocks.end() || found->second.what != kind::mapped || found->second.bytes != bytes)
+    return invalid_value;
+  const int owner = found->second.device;
+  if (device != owner && m_apart.contains({device, owner})) return invalid_device;
+  if (allowed)
+    found->second.allowed.insert(device);
+  else
+    found->second.allowed.erase(device);
+  const int protection = found->second.allowed.empty() ? PROT_NONE : PROT_READ | PROT_WRITE;
+  return mprotect(address, bytes, protection) == 0 ? success : invalid_value;
+}
+
+bool device_memory::connected(int device, int peer) {
+  const std::lock_guard lock(m_mutex);
+  return device != peer && !m_apart.contains({device, peer});
+}
+
+void device_memory::connect(int device, int peer, bool connected) {
+  const std::lock_guard lock(m_mutex);
+  if (connected)
+    m_apart.erase({device, peer});
+  else
+    m_apart.insert({device, peer});
+}
+
+int device_memory::enable_peer(int device, int peer) {
+  const std::lock_guard lock(m_mutex);
+  if (device == peer || m_apart.contains({device, peer})) return invalid_device;
+  return m_enabled.insert({device, peer}).second ? success : peer_already_enabled;
+}
+
+const device_memory::block* device_memory::find(const void* pointer, std::size_t bytes) const {
+  auto after = m_blocks.upper_bound(at(pointer));
+  if (after == m_blocks.begin()) return nullptr;
+  --after;
+  const auto distance = static_cast<std::size_t>(at(pointer) - after->first);
+  return distance < after->second.bytes && bytes <= after->second.bytes - distance ? &after->second : nullptr;
+}
+
+bool device_memory::reachable(int device, const void* pointer, std::size_t bytes) {
+  const std::lock_guard lock(m_mutex);
+  const block* const found = find(pointer, 0);
+  if (found == nullptr) return true;  // the program's own memory
+  if (find(pointer, bytes) == nullptr) return false;
+  return found->what != kind::mapped || found->allowed.contains(device);
+}
+
+bool device_memory::direct(int device, const void* pointer, std::size_t bytes) {
+  const std::lock_guard lock(m_mutex);
+  const block* const found = find(pointer, bytes);
+  if (found == nullptr) return false;
+  switch (found->what) {
+    case kind::host: return true;
+    case kind::mapped: return found->allowed.contains(device);
+    case kind::imported: return true;
+    case kind::plain: return found->device == device || m_enabled.contains({device, found->device});
+  }
+  return false;
+}
+
+int device_memory::owner(const void* pointer) {
+  const std::lock_guard lock(m_mutex);
+  const block* const found = find(pointer, 0);
+  return found == nullptr ? -2 : found->device;
+}
+
+std::size_t device_memory::capacity(int) {
+  const std::lock_guard lock(m_mutex);
+  return m_capacity;
+}
+
+void device_memory::set_capacity(std::size_t bytes) {
+  const std::lock_guard lock(m_mutex);
+  m_capacity = bytes;
+}
+
+std::size_t device_memory::used(int device) {
+  const std::lock_guard lock(m_mutex);
+  return m_used[device];
+}
+
+std::size_t device_memory::live() {
+  const std::lock_guard lock(m_mutex);
+  return m_blocks.size() + m_physical.size() + m_reserved.size();
+}
+
+}  // namespace standin

@@ -1,0 +1,93 @@
+// Memory of the stand-in's devices: shared memory of this machine, so that processes really share what
+// they export. It knows which device owns which address and who may reach it, and refuses the rest: what
+// would fault on a device fails here, too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+
+namespace standin {
+
+struct ipc_address {  // what stands in a 64-byte interprocess handle
+  std::int64_t pid;
+  std::int32_t file;
+  std::int32_t device;
+  std::uint64_t bytes;
+};
+
+class device_memory {
+ public:
+  static device_memory& get();
+
+  // Plain memory, as cudaMalloc and cudaHostAlloc give it.
+  int allocate(void** pointer, std::size_t bytes, int device);
+  int allocate_host(void** pointer, std::size_t bytes);
+  int free(void* pointer);
+  int ipc_export(ipc_address* address, void* pointer);
+  int ipc_open(void** pointer, const ipc_address& address);
+
+  // Physical memory, named by a handle, apart from addresses.
+  int create(std::uint64_t* handle, std::size_t bytes, int device);
+  int release(std::uint64_t handle);
+  int export_file(int* file, std::uint64_t handle);
+  int import_file(std::uint64_t* handle, int file);
+  int reserve(void** address, std::size_t bytes);
+  int unreserve(void* address, std::size_t bytes);
+  int map(void* address, std::size_t bytes, std::uint64_t handle);
+  int unmap(void* address, std::size_t bytes);
+  int set_access(void* address, std::size_t bytes, int device, bool allowed);
+
+  // Devices that see each other's memory (all, until a test says otherwise).
+  bool connected(int device, int peer);
+  void connect(int device, int peer, bool connected);
+  int enable_peer(int device, int peer);
+
+  // A copy of `device` may touch the whole range. Plain memory of any device may be copied, as drivers do.
+  bool reachable(int device, const void* pointer, std::size_t bytes);
+  // A write or a wait may: plain memory of others needs enable_peer.
+  bool direct(int device, const void* pointer, std::size_t bytes);
+  int owner(const void* pointer);  // -1: pinned host memory; -2: unknown
+
+  std::size_t capacity(int device);
+  void set_capacity(std::size_t bytes);
+  std::size_t used(int device);
+  std::size_t live();  // allocations of every kind, mappings and reservations
+  void set_sharing(bool descriptors) { m_descriptors = descriptors; }
+  bool has_descriptors() const { return m_descriptors; }
+
+ private:
+  enum class kind { plain, host, imported, mapped };
+  struct block {
+    kind what;
+    std::size_t bytes;
+    int device;
+    int file;  // of plain memory, for exports
+    std::uint64_t physical;
+    std::set<int> allowed;  // mapped memory only
+  };
+  struct physical {
+    int file;
+    std::size_t bytes;
+    int device;
+    bool imported;
+    int references;  // the handle and its mappings
+  };
+  const block* find(const void* pointer, std::size_t bytes) const;
+  void drop(std::map<std::uint64_t, physical>::iterator found);
+  bool fits(int device, std::size_t bytes) const;
+
+  std::mutex m_mutex;
+  std::map<const std::byte*, block> m_blocks;
+  std::map<const std::byte*, std::size_t> m_reserved;
+  std::map<std::uint64_t, physical> m_physical;
+  std::map<int, std::size_t> m_used;
+  std::set<std::pair<int, int>> m_apart, m_enabled;
+  std::uint64_t m_next = 1;
+  std::size_t m_capacity = std::size_t{64} << 30;
+  bool m_descriptors = true;
+};
+
+}  // namespace standin

@@ -1,0 +1,45 @@
+// The driver's functions behind both families' names; cuda_driver.cpp and hip_driver.cpp spell them out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace standin {
+
+struct ipc_handle {
+  char bytes[64];
+};
+
+// Records the call, fails it where a test wants that, else runs it.
+int enter_driver(const char* function);
+template <typename Body>
+int call(const char* function, Body&& body) {
+  const int code = enter_driver(function);
+  return code != 0 ? code : body();
+}
+
+int memory_info(std::size_t* free, std::size_t* total);
+int pointer_attribute(void* value, int attribute, void* pointer);
+int ipc_get(ipc_handle* handle, void* pointer);
+int ipc_open(void** pointer, const ipc_handle& handle);
+int stream_is_capturing(void* stream, int* status);
+int fill(void* pointer, unsigned char value, std::size_t bytes, void* stream);
+int write_word(void* stream, void* word, std::uint32_t value);
+int wait_word(void* stream, void* word, std::uint32_t value);
+// Steps in order; a wait holds until the word has exactly that value.
+struct word_step {
+  bool waits;
+  std::uint32_t* word;
+  std::uint32_t value;
+};
+int words(void* stream, const std::vector<word_step>& steps);
+int copy_batch(void** to, void** from, const std::size_t* bytes, std::size_t count, void* stream);
+int device_name(char* text, int capacity, int device);
+int can_access_peer(int* can, int device, int peer);
+
+// The current device, as a stack of contexts.
+int push_device(int device);
+int pop_device(int* device);
+
+}  // namespace standin

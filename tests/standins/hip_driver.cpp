@@ -1,0 +1,71 @@
+// The stand-in under the names that HIP adds to its runtime's (device_names.cpp.in), as far as Isthmus calls
+// them: no descriptors, no batches.
+#include "device.hpp"
+#include "device_memory.hpp"
+#include "driver.hpp"
+#include "machine.hpp"
+#include "standin.h"
+
+using standin::call;
+using standin::device_memory;
+using standin::machine;
+
+extern "C" {
+STANDIN_API int hipInit(unsigned) {
+  return call(__func__, [] { return machine::get().device_count > 0 ? standin::success : standin::no_device; });
+}
+STANDIN_API int hipDriverGetVersion(int* version) { return *version = 60400000, standin::success; }
+STANDIN_API int hipRuntimeGetVersion(int* version) { return *version = 60400000, standin::success; }
+STANDIN_API int hipGetLastError() { return standin::success; }
+STANDIN_API int hipDeviceGetName(char* text, int capacity, int device) {
+  return standin::device_name(text, capacity, device);
+}
+STANDIN_API int hipDeviceCanAccessPeer(int* can, int device, int peer) {
+  return call(__func__, [=] { return standin::can_access_peer(can, device, peer); });
+}
+STANDIN_API int hipDeviceEnablePeerAccess(int peer, unsigned) {
+  return call(__func__, [=] { return device_memory::get().enable_peer(machine::current(), peer); });
+}
+STANDIN_API int hipDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 1;
+  *greatest = -1;
+  return standin::success;
+}
+STANDIN_API int hipMemGetInfo(std::size_t* free, std::size_t* total) {
+  return standin::memory_info(free, total);
+}
+STANDIN_API int hipPointerGetAttribute(void* value, int attribute, void* pointer) {
+  return standin::pointer_attribute(value, attribute, pointer);
+}
+STANDIN_API int hipExtMallocWithFlags(void** pointer, std::size_t bytes, unsigned) {
+  return call(__func__, [=] { return standin::allocate(pointer, bytes); });
+}
+STANDIN_API int hipIpcGetMemHandle(standin::ipc_handle* handle, void* pointer) {
+  return call(__func__, [=] { return standin::ipc_get(handle, pointer); });
+}
+STANDIN_API int hipIpcOpenMemHandle(void** pointer, standin::ipc_handle handle, unsigned) {
+  return call(__func__, [=] { return standin::ipc_open(pointer, handle); });
+}
+STANDIN_API int hipIpcCloseMemHandle(void* pointer) {
+  return call(__func__, [=] { return device_memory::get().free(pointer); });
+}
+STANDIN_API int hipStreamCreateWithPriority(void** stream, unsigned, int) {
+  return call(__func__, [=] { return standin::stream_create(stream); });
+}
+STANDIN_API int hipStreamIsCapturing(void* stream, int* status) {
+  return standin::stream_is_capturing(stream, status);
+}
+STANDIN_API int hipMemsetD8Async(void* pointer, unsigned char value, std::size_t bytes, void* stream) {
+  return call(__func__, [=] { return standin::fill(pointer, value, bytes, stream); });
+}
+STANDIN_API int hipStreamWriteValue32(void* stream, void* word, std::uint32_t value, unsigned) {
+  return call(__func__, [=] { return standin::write_word(stream, word, value); });
+}
+STANDIN_API int hipStreamWaitValue32(void* stream, void* word, std::uint32_t value, unsigned flags,
+                                     std::uint32_t) {
+  return call(__func__, [=] {
+    if (flags == 1) return standin::words(stream, {{true, static_cast<std::uint32_t*>(word), value}});
+    return flags == 0 ? standin::wait_word(stream, word, value) : static_cast<int>(standin::not_supported);
+  });
+}
+}

@@ -1,0 +1,158 @@
+// Devices of the stand-in: a stream is a thread with a queue, an event a counter. Internal to the library.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+namespace standin {
+
+enum result : int {
+  success = 0,
+  invalid_value = 1,
+  out_of_memory = 2,
+  no_device = 100,
+  invalid_device = 101,
+  invalid_handle = 400,
+  not_ready = 600,
+  illegal_address = 700,
+  peer_already_enabled = 704,
+  not_supported = 801,
+  capture_unsupported = 900
+};
+
+// Runs tasks in order in a thread of its own, as a device does.
+class stream {
+ public:
+  explicit stream(int device) : device(device), m_thread([this] { run(); }) {}
+  ~stream() {
+    {
+      const std::lock_guard lock(m_mutex);
+      m_stop = true;
+    }
+    m_changed.notify_all();
+    m_thread.join();
+  }
+  void submit(std::function<void()> task) {
+    {
+      const std::lock_guard lock(m_mutex);
+      m_tasks.push_back(std::move(task));
+      ++m_submitted;
+    }
+    m_changed.notify_all();
+  }
+  void synchronize() {
+    std::unique_lock lock(m_mutex);
+    const std::uint64_t until = m_submitted;
+    m_changed.wait(lock, [&] { return m_completed >= until; });
+  }
+  bool idle() {
+    const std::lock_guard lock(m_mutex);
+    return m_completed == m_submitted;
+  }
+  const int device;
+  std::atomic<bool> capturing{false};  // as tests say; nothing is recorded
+
+ private:
+  void run() {
+    std::unique_lock lock(m_mutex);
+    while (true) {
+      m_changed.wait(lock, [this] { return m_stop || !m_tasks.empty(); });
+      if (m_tasks.empty()) return;
+      const auto task = std::move(m_tasks.front());
+      m_tasks.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+      ++m_completed;
+      m_changed.notify_all();
+    }
+  }
+
+  std::mutex m_mutex;
+  std::condition_variable m_changed;
+  std::deque<std::function<void()>> m_tasks;
+  std::uint64_t m_submitted = 0, m_completed = 0;
+  bool m_stop = false;
+  std::thread m_thread;
+};
+
+// Marks a point of a stream. Its handle is a pointer to a shared_ptr: it may be destroyed while awaited.
+struct event {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::uint64_t recorded = 0, reached = 0;
+};
+
+class machine {
+ public:
+  static machine& get() {
+    static auto* const only = new machine;  // streams may outlive static destruction
+    return *only;
+  }
+  std::atomic<int> device_count{8};
+  static int& current() {
+    thread_local int device = 0;
+    return device;
+  }
+
+  stream* create() {
+    const std::lock_guard lock(m_mutex);
+    auto made = std::make_unique<stream>(current());
+    stream* const raw = made.get();
+    m_streams[raw] = std::move(made);
+    return raw;
+  }
+  bool destroy(stream* target) {
+    std::unique_ptr<stream> dying;
+    const std::lock_guard lock(m_mutex);
+    const auto found = m_streams.find(target);
+    if (found == m_streams.end()) return false;
+    dying = std::move(found->second);
+    m_streams.erase(found);
+    dying.reset();  // joins: everything submitted is done
+    return true;
+  }
+  stream& resolve(void* handle) {
+    if (handle != nullptr) return *static_cast<stream*>(handle);
+    const std::lock_guard lock(m_mutex);
+    auto& made = m_defaults[current()];
+    if (made == nullptr) made = std::make_unique<stream>(current());
+    return *made;
+  }
+  // Waits for every stream of a device. Streams must not be destroyed meanwhile, as on a real device.
+  void synchronize(int device) {
+    std::set<stream*> all;
+    {
+      const std::lock_guard lock(m_mutex);
+      for (auto& [raw, owned] : m_streams)
+        if (owned->device == device) all.insert(raw);
+      if (m_defaults[device] != nullptr) all.insert(m_defaults[device].get());
+    }
+    for (stream* each : all) each->synchronize();
+  }
+  int bus_of(int device) {
+    const std::lock_guard lock(m_mutex);
+    const auto found = m_aliases.find(device);
+    return found == m_aliases.end() ? device : found->second;
+  }
+  void alias(int a, int b) {
+    const std::lock_guard lock(m_mutex);
+    m_aliases[a] = b;
+  }
+
+ private:
+  std::mutex m_mutex;
+  std::map<stream*, std::unique_ptr<stream>> m_streams;
+  std::map<int, std::unique_ptr<stream>> m_defaults;
+  std::map<int, int> m_aliases;
+};
+
+}  // namespace standin
