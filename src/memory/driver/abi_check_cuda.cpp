@@ -31,6 +31,7 @@ static_assert(calls<decltype(gpu_api::event_create)>(&cuEventCreate));
 static_assert(calls<decltype(gpu_api::event_destroy)>(&cuEventDestroy));
 static_assert(calls<decltype(gpu_api::event_record)>(&cuEventRecord));
 static_assert(calls<decltype(gpu_api::event_query)>(&cuEventQuery));
+static_assert(calls<decltype(gpu_api::event_elapsed)>(&cuEventElapsedTime));
 static_assert(calls<decltype(gpu_api::fill)>(&cuMemsetD8Async));
 static_assert(calls<decltype(gpu_api::write_word)>(&cuStreamWriteValue32));
 

@@ -33,6 +33,7 @@ static_assert(calls<decltype(gpu_api::event_destroy)>(&hipEventDestroy));
 static_assert(calls<decltype(gpu_api::event_record)>(
     static_cast<hipError_t (*)(hipEvent_t, hipStream_t)>(&hipEventRecord)));
 static_assert(calls<decltype(gpu_api::event_query)>(&hipEventQuery));
+static_assert(calls<decltype(gpu_api::event_elapsed)>(&hipEventElapsedTime));
 static_assert(calls<decltype(gpu_api::fill)>(&hipMemsetD8Async));
 static_assert(calls<decltype(gpu_api::write_word)>(&hipStreamWriteValue32));
 

@@ -47,6 +47,7 @@ bool cuda_api::load(std::string& reason) {
   loader.need(event_destroy, "EventDestroy_v2");
   loader.need(event_record, "EventRecord");
   loader.need(event_query, "EventQuery");
+  loader.want(event_elapsed, "EventElapsedTime");
   loader.need(fill, "MemsetD8Async");
   loader.need(write_word, "StreamWriteValue32_v2");
   loader.need(get_attribute, "DeviceGetAttribute");
@@ -156,8 +157,11 @@ int cuda_api::words(native_stream stream, std::span<const word_step> steps) {
     const auto part = steps.subspan(at, std::min(most, steps.size() - at));
     for (std::size_t i = 0; i < part.size(); ++i) {
       const bool waits = part[i].action == word_action::wait_equal;
-      batch[i] = {waits ? kind_wait_word : kind_write_word, part[i].word, part[i].value,
-                  waits ? wait_until_equal : 0, {}};
+      batch[i] = {waits ? kind_wait_word : kind_write_word,
+                  part[i].word,
+                  part[i].value,
+                  waits ? wait_until_equal : 0,
+                  {}};
     }
     const int code = batch_words(stream, static_cast<unsigned>(part.size()), batch.data(), 0);
     if (code != success) return code;

@@ -27,8 +27,7 @@ device_driver* load(isthmus_platform platform, std::string& reason) {
   switch (platform) {
     case ISTHMUS_PLATFORM_CUDA: return start(gpu::load_cuda(reason), reason);
     case ISTHMUS_PLATFORM_HIP: return start(gpu::load_hip(reason), reason);
-    case ISTHMUS_PLATFORM_LEVEL_ZERO:
-      return level_zero_driver::load(reason).release();  // never deleted either
+    case ISTHMUS_PLATFORM_LEVEL_ZERO: return level_zero_driver::load(reason).release();  // never deleted either
     case ISTHMUS_PLATFORM_OPENCL:
     case ISTHMUS_PLATFORM_HOST:
     case ISTHMUS_PLATFORM_COUNT: break;
@@ -50,6 +49,19 @@ void device_driver::words(int device, std::span<const word_step>, native_stream)
                    fmt::format("device {}: this platform's streams can't wait for an exact word", device),
                    "choose a backend that needs no stream memory operations");
 }
+
+native_event device_driver::create_timed_event(int device) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   fmt::format("device {}: this platform's events have no time in Isthmus", device),
+                   "use the vendor's profiler");
+}
+
+double device_driver::elapsed_us(native_event, native_event) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "this platform's events have no time in Isthmus",
+                   "use the vendor's profiler");
+}
+
+void device_driver::with_device(int, const std::function<void()>& work) { work(); }
 
 device_driver* device_driver::get(isthmus_platform platform, std::string& reason) {
   static auto* const slots = new std::array<slot, ISTHMUS_PLATFORM_COUNT>;

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -110,6 +111,13 @@ class device_driver {
   // The stream waits, not the host. The event may be of another device.
   virtual void wait(int device, native_stream stream, native_event event) = 0;
   virtual bool done(native_event event) = 0;
+  // An event that elapsed_us can ask for its time; UNSUPPORTED where the platform has no such thing.
+  virtual native_event create_timed_event(int device);
+  // Microseconds between two timed events that are done.
+  virtual double elapsed_us(native_event from, native_event to);
+
+  // Runs `work` with `device` current for this thread, for vendors' libraries that go by that.
+  virtual void with_device(int device, const std::function<void()>& work);
 
   // ---- work on a stream; all return before it is done -----------------------------------------------
   // Copies without order among themselves, by the copy engines where the driver lets one choose (not while

@@ -129,6 +129,7 @@ class gpu_api {
   int (*event_destroy)(native_event event) = nullptr;
   int (*event_record)(native_event event, native_stream stream) = nullptr;
   int (*event_query)(native_event event) = nullptr;
+  int (*event_elapsed)(float* milliseconds, native_event from, native_event to) = nullptr;  // may be missing
   int (*fill)(void* pointer, unsigned char value, std::size_t bytes, native_stream stream) = nullptr;
   int (*write_word)(native_stream stream, void* word, std::uint32_t value, unsigned flags) = nullptr;
   virtual_memory memory;

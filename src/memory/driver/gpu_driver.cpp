@@ -143,6 +143,27 @@ native_event gpu_driver::create_event(int device) {
   return event;
 }
 
+native_event gpu_driver::create_timed_event(int device) {
+  if (m_api->event_elapsed == nullptr) return device_driver::create_timed_event(device);
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  native_event event = nullptr;
+  check(m_api->event_create(&event, 0), ISTHMUS_HERE, "creating a timed event", device);
+  return event;
+}
+
+double gpu_driver::elapsed_us(native_event from, native_event to) {
+  float milliseconds = 0;
+  check(m_api->event_elapsed(&milliseconds, from, to), ISTHMUS_HERE, "comparing the times of events");
+  return 1e3 * static_cast<double>(milliseconds);
+}
+
+void gpu_driver::with_device(int device, const std::function<void()>& work) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  work();
+}
+
 void gpu_driver::destroy_event(native_event event) {
   check(m_api->event_destroy(event), ISTHMUS_HERE, "destroying an event");
 }

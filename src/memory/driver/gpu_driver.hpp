@@ -64,6 +64,9 @@ class gpu_driver final : public device_driver {
   void record(int device, native_event event, native_stream stream) override;
   void wait(int device, native_stream stream, native_event event) override;
   bool done(native_event event) override;
+  native_event create_timed_event(int device) override;
+  double elapsed_us(native_event from, native_event to) override;
+  void with_device(int device, const std::function<void()>& work) override;
 
   void copy(int device, std::span<const device_copy> copies, native_stream stream) override;
   void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes, native_stream stream) override;

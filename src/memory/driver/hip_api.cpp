@@ -47,6 +47,7 @@ bool hip_api::load(std::string& reason) {
   loader.need(event_destroy, "EventDestroy");
   loader.need(event_record, "EventRecord");
   loader.need(event_query, "EventQuery");
+  loader.want(event_elapsed, "EventElapsedTime");
   loader.need(fill, "MemsetD8Async");
   loader.need(write_word, "StreamWriteValue32");
   loader.need(error_string, "GetErrorString");
