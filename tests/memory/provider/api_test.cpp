@@ -1,0 +1,133 @@
+// The C entry points: arguments, the host's providers, registration.
+#include <gtest/gtest.h>
+#include <isthmus/memory.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace {
+
+constexpr isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
+
+std::string last_message() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  return info.message;
+}
+
+nlohmann::json explain(isthmus_device device) {
+  size_t needed = 0;
+  EXPECT_EQ(isthmus_memory_explain(device, nullptr, 0, &needed), ISTHMUS_SUCCESS);
+  std::string text(needed, '\0');
+  EXPECT_EQ(isthmus_memory_explain(device, text.data(), text.size(), nullptr), ISTHMUS_SUCCESS);
+  return nlohmann::json::parse(text.c_str());
+}
+
+TEST(memory_api, blocks_of_the_host_are_ordinary_memory) {
+  void* block = nullptr;
+  ASSERT_EQ(isthmus_memory_allocate_device(host, 1000000, nullptr, &block), ISTHMUS_SUCCESS);
+  std::memset(block, 7, 1000000);
+  isthmus_memory_info info{};
+  ASSERT_EQ(isthmus_memory_query(static_cast<char*>(block) + 999999, &info), ISTHMUS_SUCCESS);
+  EXPECT_EQ(info.begin, block);
+  EXPECT_EQ(info.bytes, 1000000U);
+  EXPECT_EQ(isthmus_memory_live_blocks(), 1U);
+  const nlohmann::json told = explain(host);
+  // Whichever of them this machine has: the first that is available served.
+  for (const auto& provider : told["providers"]) {
+    if (!provider["available"].get<bool>()) continue;
+    EXPECT_EQ(provider["name"], info.provider);
+    EXPECT_EQ(provider["live_bytes"], 1000000);
+    break;
+  }
+  EXPECT_EQ(isthmus_memory_query(static_cast<char*>(block) + 1000000, &info), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  ASSERT_EQ(isthmus_memory_free_device(host, block), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_memory_query(block, &info), ISTHMUS_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(memory_api, arguments_are_checked) {
+  void* block = reinterpret_cast<void*>(8);
+  EXPECT_EQ(isthmus_memory_allocate_device(host, 1, nullptr, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(last_message(), "memory_allocate_device: pointer is NULL");
+  EXPECT_EQ(isthmus_memory_allocate_device({ISTHMUS_PLATFORM_HOST, 1}, 1, nullptr, &block),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(last_message(), "memory_allocate_device: device.ordinal = 1, but platform host has one device, 0");
+  EXPECT_EQ(block, nullptr);
+  EXPECT_EQ(isthmus_memory_allocate_device({ISTHMUS_PLATFORM_CUDA, -1}, 1, nullptr, &block),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_memory_allocate_device({ISTHMUS_PLATFORM_COUNT, 0}, 1, nullptr, &block),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  isthmus_memory_options options{};
+  EXPECT_EQ(isthmus_memory_allocate_device(host, 1, &options, &block), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  options.struct_bytes = sizeof options;
+  options.native_context = &options;
+  EXPECT_EQ(isthmus_memory_allocate_device(host, 1, &options, &block), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_memory_resize_device(host, nullptr, 1), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_memory_query(block, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_memory_free_device(host, nullptr), ISTHMUS_SUCCESS);
+}
+
+TEST(memory_api, more_than_there_is_lists_what_was_tried) {
+  void* block = nullptr;
+  EXPECT_EQ(isthmus_memory_allocate_device(host, std::uint64_t{1} << 60U, nullptr, &block),
+            ISTHMUS_ERROR_OUT_OF_MEMORY);
+  const std::string message = last_message();
+  EXPECT_NE(message.find("umf: "), std::string::npos) << message;
+  EXPECT_NE(message.find("direct: mmap of"), std::string::npos) << message;
+  EXPECT_EQ(block, nullptr);
+}
+
+// A front end's allocator, on a device that has nothing else here.
+struct front_end {
+  int allocated = 0, freed = 0;
+  static int allocate(void* context, uint64_t bytes, void** pointer) {
+    if (bytes > 1U << 30U) return 42;
+    ++static_cast<front_end*>(context)->allocated;
+    *pointer = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return 0;
+  }
+  static int free(void* context, void* pointer) {
+    ++static_cast<front_end*>(context)->freed;
+    std::free(pointer);
+    return 0;
+  }
+};
+
+TEST(memory_api, a_front_end_registers_its_allocator) {
+  static front_end first, second;
+  constexpr isthmus_device device{ISTHMUS_PLATFORM_OPENCL, 5};
+  void* block = nullptr;
+  EXPECT_EQ(isthmus_memory_allocate_device(device, 100, nullptr, &block), ISTHMUS_ERROR_UNSUPPORTED);
+  isthmus_memory_provider provider{sizeof provider, "sycl", &first, &front_end::allocate, &front_end::free};
+  ASSERT_EQ(isthmus_memory_register(device, &provider), ISTHMUS_SUCCESS);
+  provider.context = &second;
+  ASSERT_EQ(isthmus_memory_register(device, &provider), ISTHMUS_SUCCESS);
+  isthmus_memory_options options{sizeof options, 1, nullptr};
+  ASSERT_EQ(isthmus_memory_allocate_device(device, 100, &options, &block), ISTHMUS_SUCCESS);
+  isthmus_memory_info info{};
+  ASSERT_EQ(isthmus_memory_query(block, &info), ISTHMUS_SUCCESS);
+  EXPECT_STREQ(info.provider, "sycl");
+  EXPECT_EQ(first.allocated, 1);
+  EXPECT_EQ(isthmus_memory_resize_device(device, &block, 200), ISTHMUS_ERROR_UNSUPPORTED);
+  ASSERT_EQ(isthmus_memory_free_device(device, block), ISTHMUS_SUCCESS);
+  ASSERT_EQ(isthmus_memory_trim(device), ISTHMUS_SUCCESS);
+  EXPECT_EQ(first.freed, first.allocated);
+  EXPECT_EQ(second.allocated, 0);
+  EXPECT_EQ(isthmus_memory_allocate_device(device, std::uint64_t{2} << 30U, nullptr, &block),
+            ISTHMUS_ERROR_OUT_OF_MEMORY);
+}
+
+TEST(memory_api, registration_is_checked) {
+  isthmus_memory_provider provider{sizeof provider, "mine", nullptr, &front_end::allocate, &front_end::free};
+  EXPECT_EQ(isthmus_memory_register(host, &provider), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(last_message(), "memory_register: provider->name = \"mine\"; the rule is \"sycl\"");
+  provider.name = "sycl";
+  provider.free = nullptr;
+  EXPECT_EQ(isthmus_memory_register(host, &provider), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(last_message(), "memory_register: provider->free is NULL");
+  EXPECT_EQ(isthmus_memory_register(host, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+}
+
+}  // namespace
