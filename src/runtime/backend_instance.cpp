@@ -22,7 +22,11 @@ backend_instance& self(void* runtime) { return *static_cast<backend_instance*>(r
 }  // namespace
 
 backend_instance::backend_instance(communicator& owner, backend_entry entry, std::size_t index)
-    : m_owner(owner), m_entry(std::move(entry)), m_index(index), m_reason(m_entry.reason) {
+    : m_enqueue(entry.backend != nullptr ? entry.backend->enqueue : nullptr),
+      m_owner(owner),
+      m_entry(std::move(entry)),
+      m_index(index),
+      m_reason(m_entry.reason) {
   m_capabilities = m_entry.backend == nullptr ? 0 : m_entry.backend->capabilities;
   const membership& ranks = owner.ranks();
   m_context.struct_bytes = sizeof m_context;

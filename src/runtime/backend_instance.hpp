@@ -32,6 +32,10 @@ class backend_instance {
   const std::string& source() const { return m_entry.source; }
   const isthmus_backend& functions() const { return *m_entry.backend; }
   void* state() const { return m_state; }
+  // Of the call path, which reads one cache line of this object.
+  isthmus_status enqueue(const isthmus_operation* operations, const char* const* algorithms, std::size_t n) {
+    return m_enqueue(m_state, operations, algorithms, n);
+  }
   bool present() const { return m_entry.backend != nullptr; }  // on this rank
   bool usable() const { return m_created; }                    // on all ranks
   bool blocking() const { return (m_capabilities & ISTHMUS_BACKEND_BLOCKING) != 0; }
@@ -67,6 +71,8 @@ class backend_instance {
 
   void report(isthmus_error_info info);
 
+  decltype(isthmus_backend::enqueue) m_enqueue;
+  void* m_state = nullptr;
   communicator& m_owner;
   backend_entry m_entry;
   std::size_t m_index;
@@ -74,7 +80,6 @@ class backend_instance {
   std::uint32_t m_capabilities;
   isthmus_backend_context m_context{};
   backend_part m_part{nullptr, nullptr};
-  void* m_state = nullptr;
   bool m_created = false;
 
   mutable std::mutex m_mutex;  // backends may report and log from threads of their own

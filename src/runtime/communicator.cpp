@@ -105,7 +105,7 @@ void communicator::run(backend_instance& backend, const isthmus_operation* opera
   m_flight.store(sequence << 24 | static_cast<std::uint64_t>(operations->datatype) << 16 |
                      static_cast<std::uint64_t>(operations->collective) << 8 | 1,
                  std::memory_order_relaxed);
-  const isthmus_status status = backend.functions().enqueue(backend.state(), operations, algorithms, n);
+  const isthmus_status status = backend.enqueue(operations, algorithms, n);
   m_flight.store(sequence << 24, std::memory_order_relaxed);
   if (status != ISTHMUS_SUCCESS) [[unlikely]]
     fail_batch(backend, status, *operations);

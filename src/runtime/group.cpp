@@ -3,6 +3,7 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -53,9 +54,19 @@ struct batch {
   std::vector<const char*> algorithms;
 };
 
-group_state& state() {
-  thread_local group_state mine;
+struct thread_groups {
+  std::unique_ptr<group_state> open, spare;
+};
+thread_groups& current() {
+  thread_local thread_groups mine;
   return mine;
+}
+
+group_state& state() {
+  thread_groups& mine = current();
+  if (mine.open == nullptr)
+    mine.open = mine.spare != nullptr ? std::move(mine.spare) : std::make_unique<group_state>();
+  return *mine.open;
 }
 
 const std::uint64_t* keep(group_state& group, const std::uint64_t* array, int size) {
@@ -205,14 +216,15 @@ void run(group_state& group) {
 // The thread's group, taken out of its place, so that the work may open groups of its own; its memory goes
 // back.
 struct taken_group {
-  taken_group() : group(std::move(state())) { state().clear(); }
+  taken_group() : group(std::move(current().open)) {}
   ~taken_group() {
-    group.clear();
-    if (state().operations.empty() && state().splits.empty()) state() = std::move(group);
+    if (group == nullptr) return;
+    group->clear();
+    current().spare = std::move(group);
   }
   taken_group(const taken_group&) = delete;
   taken_group& operator=(const taken_group&) = delete;
-  group_state group;
+  std::unique_ptr<group_state> group;  // null: nothing was added
 };
 
 // Remembers the first error of the group, so that its end starts nothing.
@@ -240,8 +252,8 @@ void end() {
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, "group_end: this thread has no open group",
                      "call isthmus_group_start first, in the same thread");
   if (--depth > 0) return;
-  taken_group work;
-  run(work.group);
+  const taken_group work;
+  if (work.group != nullptr) run(*work.group);
 }
 
 void add(isthmus_communicator handle, const isthmus_operation& operation) {
@@ -249,8 +261,9 @@ void add(isthmus_communicator handle, const isthmus_operation& operation) {
     communicator& rank = handle_table::instance().find(handle);
     rank.check_alive();
     rank.check(operation, true);
-    state().operations.push_back(keep(state(), operation, rank.ranks()));
-    state().ranks.push_back(&rank);
+    group_state& group = state();
+    group.operations.push_back(keep(group, operation, rank.ranks()));
+    group.ranks.push_back(&rank);
   });
 }
 
@@ -263,7 +276,7 @@ void add_split(isthmus_communicator parent, int color, int key, isthmus_communic
 }
 
 bool uses(isthmus_communicator handle) {
-  if (!active()) return false;
+  if (!active() || current().open == nullptr) return false;
   const communicator& rank = handle_table::instance().find(handle);
   const group_state& group = state();
   return std::find(group.ranks.begin(), group.ranks.end(), &rank) != group.ranks.end() ||

@@ -24,12 +24,18 @@ bool overlap(const byte_range& a, const byte_range& b) {
   return a.bytes > 0 && b.bytes > 0 && a.begin < b.end() && b.begin < a.end();
 }
 
+struct side_names {
+  const char* buf;
+  const char* counts;
+  const char* displs;
+};
+constexpr side_names send_names{"send_buf", "send_counts", "send_displs"};
+constexpr side_names recv_names{"recv_buf", "recv_counts", "recv_displs"};
+
 // One side of an operation as this rank sees it. `bytes` spans from the buffer's first element to the
 // end of the last block.
 struct side {
-  const char* buf_name;
-  const char* counts_name;
-  const char* displs_name;
+  const side_names& names;
   const void* buf;
   const std::uint64_t* counts;
   const std::uint64_t* displs;
@@ -90,8 +96,8 @@ void check_root(const isthmus_operation& operation, const collective_row& row, c
 }
 
 void check_arrays(const isthmus_operation& operation, const side& part) {
-  const char* missing = part.counts == nullptr   ? part.counts_name
-                        : part.displs == nullptr ? part.displs_name
+  const char* missing = part.counts == nullptr   ? part.names.counts
+                        : part.displs == nullptr ? part.names.displs
                                                  : nullptr;
   if (missing != nullptr)
     invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing),
@@ -107,12 +113,12 @@ std::uint64_t counts_bytes(const isthmus_operation& operation, const side& part,
     std::uint64_t end = 0;
     if (__builtin_add_overflow(part.counts[rank], part.displs[rank], &end))
       too_large(operation,
-                fmt::format("{}[{}] + {}[{}]", part.displs_name, rank, part.counts_name, rank).c_str(),
+                fmt::format("{}[{}] + {}[{}]", part.names.displs, rank, part.names.counts, rank).c_str(),
                 part.counts[rank]);
     elements = std::max(elements, end);
   }
   const auto bytes = checked_product(elements, bytes_of(operation.datatype));
-  if (!bytes || *bytes > max_bytes) too_large(operation, part.counts_name, elements);
+  if (!bytes || *bytes > max_bytes) too_large(operation, part.names.counts, elements);
   return *bytes;
 }
 
@@ -138,10 +144,10 @@ void measure(const isthmus_operation& operation, side& part, int size) {
   if (part.bytes > 0 && part.buf == nullptr)
     invalid(ISTHMUS_HERE,
             fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
-                        row_of(operation.collective).name, part.buf_name, part.bytes),
+                        row_of(operation.collective).name, part.names.buf, part.bytes),
             "pass a buffer, or a count of 0");
   if (part.bytes > 0 && part.span().begin > std::numeric_limits<std::uintptr_t>::max() - part.bytes)
-    too_large(operation, part.buf_name, part.bytes);
+    too_large(operation, part.names.buf, part.bytes);
 }
 
 // Non-empty blocks of one side as byte ranges, in address order.
@@ -271,22 +277,10 @@ void validate(const isthmus_operation& operation, const validation_scope& scope)
   const collective_row& row = row_of(operation.collective);
   check_stream(operation, row, scope);
   const bool is_root = operation.root == scope.rank;
-  side send{"send_buf",
-            "send_counts",
-            "send_displs",
-            operation.send_buf,
-            operation.send_counts,
-            operation.send_displs,
-            row.send_extent,
-            is_at(row.send_at, is_root)};
-  side recv{"recv_buf",
-            "recv_counts",
-            "recv_displs",
-            operation.recv_buf,
-            operation.recv_counts,
-            operation.recv_displs,
-            row.recv_extent,
-            is_at(row.recv_at, is_root)};
+  side send{send_names,      operation.send_buf,         operation.send_counts, operation.send_displs,
+            row.send_extent, is_at(row.send_at, is_root)};
+  side recv{recv_names,      operation.recv_buf,         operation.recv_counts, operation.recv_displs,
+            row.recv_extent, is_at(row.recv_at, is_root)};
   measure(operation, send, scope.size);
   measure(operation, recv, scope.size);
   if (row.send_extent == extent::counts || row.recv_extent == extent::counts) {

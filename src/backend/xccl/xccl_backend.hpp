@@ -4,6 +4,7 @@
 #include <isthmus/backend.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,6 +36,8 @@ class backend {
     thread_local open_group open;
     return open;
   }
+  // Groups that any thread has open: a call without one need not look at its thread's.
+  static inline std::atomic<int> s_open_groups{0};
 
   static isthmus_backend make();
   static std::string examine(const isthmus_backend_context& context, library* native, probe_record& mine);
@@ -116,6 +119,10 @@ isthmus_status backend<Traits>::enqueue(void* state, const isthmus_operation* op
                                         std::size_t n) {
   auto* const self = static_cast<session_type*>(state);
   const isthmus_status status = self->enqueue(operations, n);
+  if (s_open_groups.load(std::memory_order_relaxed) == 0) {
+    self->release_scratch();
+    return status;
+  }
   open_group& open = group();
   if (open.depth == 0)
     self->release_scratch();
@@ -130,6 +137,7 @@ isthmus_status backend<Traits>::group_start() {
   if (native == nullptr) return ISTHMUS_ERROR_INVALID_USAGE;
   const int result = native->native.group_start();
   if (result != native_success) return Traits::meaning(result).status;
+  s_open_groups.fetch_add(1, std::memory_order_relaxed);
   ++group().depth;
   return ISTHMUS_SUCCESS;
 }
@@ -139,6 +147,7 @@ isthmus_status backend<Traits>::group_end() {
   open_group& open = group();
   if (open.depth == 0) return ISTHMUS_ERROR_INVALID_USAGE;
   const int result = library::loaded()->native.group_end();
+  s_open_groups.fetch_sub(1, std::memory_order_relaxed);
   if (--open.depth > 0) return result == native_success ? ISTHMUS_SUCCESS : Traits::meaning(result).status;
   isthmus_status status = ISTHMUS_SUCCESS;
   for (session_type* member : std::exchange(open.members, {})) {
