@@ -12,7 +12,10 @@ build: setup
 run: build
 	@.venv/bin/isthmus demo --ranks $(RANKS)
 
-test: build
+# Tests want PyTorch, too, and the build looks for it.
+test:
+	@scripts/setup torch
+	@scripts/build -DISTHMUS_PYTHON=ON
 	@scripts/test
 
 gpu-check:

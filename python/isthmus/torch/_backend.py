@@ -1,0 +1,52 @@
+"""The backend's registration: what `init_process_group` and `new_group` call."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+NAME = "isthmus"
+
+try:
+    from . import _extension
+except ImportError as failure:
+    raise ImportError(
+        f"isthmus.torch was not built for PyTorch {torch.__version__}: {failure}. "
+        "Build it with scripts/build in an environment that has this PyTorch (docs/torch.md)."
+    ) from failure
+
+
+def register() -> None:
+    """Makes "isthmus" known to torch.distributed; again: does nothing."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+
+
+def _create(options: Any, _backend_options: Any) -> dist.Backend:
+    """One rank's backend of one group. Nothing is exchanged here: communicators are made when first used."""
+    timeout = options.timeout
+
+    def fallback(store: dist.Store, device: str) -> dist.Backend:
+        return _torch_backend(store, options.group_rank, options.group_size, timeout, device)
+
+    return _extension.ProcessGroupIsthmus(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timeout.total_seconds(),
+        options.group_id,
+        torch.version.hip is not None,
+        fallback,
+    )
+
+
+def _torch_backend(store: dist.Store, rank: int, size: int, timeout: timedelta, device: str) -> dist.Backend:
+    """PyTorch's own backend for what Isthmus has no image of."""
+    if device == "cpu":
+        return dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, size, options)

@@ -1,0 +1,132 @@
+#include "endpoint.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "status.hpp"
+
+namespace isthmus::torch_backend {
+namespace {
+
+// Kinds of calls that one communicator remembers. Sizes that never repeat would fill memory.
+constexpr std::size_t remembered_kinds = 4096;
+
+// Bytes of this rank's part, whichever buffer holds it.
+std::uint64_t own_bytes(const isthmus_operation& operation) {
+  return operation.count * isthmus_datatype_bytes(operation.datatype);
+}
+
+}  // namespace
+
+std::size_t endpoint::call_kind_hash::operator()(const call_kind& kind) const noexcept {
+  std::size_t mixed = kind.count;
+  for (const int part : {static_cast<int>(kind.collective), static_cast<int>(kind.datatype),
+                         static_cast<int>(kind.op), kind.root})
+    mixed = mixed * 0x9e3779b97f4a7c15u + static_cast<std::size_t>(part);
+  return mixed ^ mixed >> 29;
+}
+
+isthmus_communicator endpoint::open() {
+  const std::lock_guard lock(m_mutex);
+  return open_locked();
+}
+
+isthmus_communicator endpoint::open_locked() {
+  {
+    const std::lock_guard lock(m_handle_mutex);
+    if (m_closed)
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str("isthmus: process group ", m_place.group, " was shut down or aborted"));
+    if (m_communicator != nullptr) return m_communicator;
+    m_rendezvous = std::make_unique<rendezvous>(m_store, m_place.scope);
+  }
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.device = m_place.device;
+  options.timeout_s = m_place.timeout_s;
+  isthmus_communicator made = nullptr;
+  check(isthmus_communicator_create_store(m_rendezvous->table(), m_place.rank, m_place.size, &options, &made));
+  const std::lock_guard lock(m_handle_mutex);
+  m_communicator = made;
+  return made;
+}
+
+void endpoint::launch(const std::vector<transfer>& transfers, isthmus_stream stream) {
+  if (transfers.empty()) return;
+  const std::lock_guard lock(m_mutex);
+  const isthmus_communicator communicator = open_locked();
+  const bool grouped = transfers.size() > 1;
+  if (grouped) check(isthmus_group_start());
+  std::string refused;
+  for (const transfer& each : transfers) {
+    const isthmus_operation operation = each.on(stream);
+    if (isthmus_enqueue(communicator, &operation) == ISTHMUS_SUCCESS) continue;
+    refused = describe_last_error();
+    break;
+  }
+  if (grouped) {  // has to be closed in any case; after a refusal it starts nothing
+    const isthmus_status status = isthmus_group_end();
+    if (refused.empty()) check(status);
+  }
+  if (!refused.empty()) C10_THROW_ERROR(DistBackendError, refused);
+  for (const transfer& each : transfers) count(each.on(stream));
+}
+
+void endpoint::check_health() {
+  const std::lock_guard lock(m_mutex);
+  if (m_communicator != nullptr) check(isthmus_communicator_async_error(m_communicator));
+}
+
+void endpoint::abort() noexcept {
+  const std::lock_guard lock(m_handle_mutex);
+  if (m_rendezvous) m_rendezvous->cancel();
+  if (m_communicator != nullptr) isthmus_communicator_abort(m_communicator);
+}
+
+void endpoint::close() noexcept {
+  const std::lock_guard lock(m_mutex);
+  const std::lock_guard handle_lock(m_handle_mutex);
+  m_closed = true;
+  if (m_communicator != nullptr && isthmus_communicator_destroy(m_communicator) != ISTHMUS_SUCCESS)
+    TORCH_WARN("while closing process group ", m_place.group, ": ", describe_last_error());
+  m_communicator = nullptr;
+  m_rendezvous.reset();
+}
+
+void endpoint::count(const isthmus_operation& operation) { tally_of(operation).add(own_bytes(operation)); }
+
+tally& endpoint::tally_of(const isthmus_operation& operation) {
+  const call_kind kind{operation.collective, operation.datatype, operation.op, operation.root, operation.count};
+  const auto known = m_tallies.find(kind);
+  if (known != m_tallies.end()) return *known->second;
+  if (m_tallies.size() >= remembered_kinds) m_tallies.clear();
+  tally& found = path_report::instance().of(path_of(operation));
+  m_tallies.emplace(kind, &found);
+  return found;
+}
+
+// explain runs the selector that the call ran, so this is what the call took.
+path endpoint::path_of(const isthmus_operation& operation) {
+  path taken{m_place.group, m_place.device_name, isthmus_collective_name(operation.collective), "unknown", ""};
+  std::vector<char> text(1u << 14);
+  std::size_t needed = 0;
+  isthmus_status status =
+      isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &needed);
+  if (status == ISTHMUS_SUCCESS && needed > text.size()) {
+    text.resize(needed);
+    status = isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &needed);
+  }
+  if (status != ISTHMUS_SUCCESS) {
+    taken.reason = describe_last_error();
+    return taken;
+  }
+  const auto explained = nlohmann::json::parse(text.data());
+  const std::string algorithm = explained.value("algorithm", nlohmann::json("")).is_string()
+                                    ? explained["algorithm"].get<std::string>()
+                                    : std::string();
+  if (explained["backend"].is_string()) taken.backend = explained["backend"].get<std::string>();
+  if (!algorithm.empty()) taken.backend += ":" + algorithm;
+  taken.reason = explained.value("reason", "");
+  return taken;
+}
+
+}  // namespace isthmus::torch_backend

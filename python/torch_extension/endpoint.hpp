@@ -1,0 +1,80 @@
+// One rank's communicator on one device, made when it is first used, with the count of what its calls took.
+#pragma once
+
+#include <isthmus/isthmus.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unordered_map>
+
+#include "plan.hpp"
+#include "rendezvous.hpp"
+#include "report.hpp"
+
+namespace isthmus::torch_backend {
+
+struct place {
+  int rank = 0, size = 1;
+  isthmus_device device{};
+  double timeout_s = 0;
+  std::string scope;        // prefix of the store's keys
+  std::string group;        // for report()
+  std::string device_name;  // "cpu", "cuda:0"
+};
+
+class endpoint {
+ public:
+  endpoint(c10::intrusive_ptr<c10d::Store> store, place where)
+      : m_store(std::move(store)), m_place(std::move(where)) {}
+  ~endpoint() { close(); }
+  endpoint(const endpoint&) = delete;
+  endpoint& operator=(const endpoint&) = delete;
+
+  const place& where() const { return m_place; }
+
+  // Starts the transfers together, on `stream`; on the host they are complete on return. The first call is
+  // collective and waits for the other ranks. Throws DistBackendError. Any thread.
+  void launch(const std::vector<transfer>& transfers, isthmus_stream stream);
+
+  // Throws when the communicator has failed, asynchronously too. Any thread; does not wait.
+  void check_health();
+
+  // The communicator, made if need be: collective then.
+  isthmus_communicator open();
+
+  // Poisons the communicator, here and on the other ranks, and ends waits in launch. Any thread.
+  void abort() noexcept;
+  // Waits for outstanding operations and releases the communicator. It cannot be opened again.
+  void close() noexcept;
+
+ private:
+  struct call_kind {
+    isthmus_collective collective;
+    isthmus_datatype datatype;
+    isthmus_reduction_op op;
+    int root;
+    std::uint64_t count;
+    bool operator==(const call_kind&) const = default;
+  };
+  struct call_kind_hash {
+    std::size_t operator()(const call_kind& kind) const noexcept;
+  };
+
+  isthmus_communicator open_locked();
+  void count(const isthmus_operation& operation);
+  tally& tally_of(const isthmus_operation& operation);
+  path path_of(const isthmus_operation& operation);
+
+  c10::intrusive_ptr<c10d::Store> m_store;
+  const place m_place;
+  std::mutex m_mutex;         // calls on one communicator must not overlap
+  std::mutex m_handle_mutex;  // guards the two below, so that abort need not wait for a call
+  std::unique_ptr<rendezvous> m_rendezvous;
+  isthmus_communicator m_communicator = nullptr;
+  bool m_closed = false;
+  std::unordered_map<call_kind, tally*, call_kind_hash> m_tallies;
+};
+
+}  // namespace isthmus::torch_backend

@@ -1,0 +1,104 @@
+// Where plans run: one after the other, in the order in which they were submitted.
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/util/FunctionRef.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "endpoint.hpp"
+#include "works.hpp"
+
+namespace isthmus::torch_backend {
+
+using work_ptr = c10::intrusive_ptr<c10d::Work>;
+
+class lane {
+ public:
+  lane(std::shared_ptr<endpoint> place, milliseconds timeout)
+      : m_endpoint(std::move(place)), m_timeout(timeout) {}
+  virtual ~lane() = default;
+  lane(const lane&) = delete;
+  lane& operator=(const lane&) = delete;
+
+  // Runs `build` where the memory that it allocates belongs to the lane's stream.
+  virtual plan prepare(bool asynchronous, c10::function_ref<plan()> build) = 0;
+  // Runs a prepared plan. Throws what can be known at once; the work raises the rest.
+  virtual work_ptr run(plan planned) = 0;
+  // Waits for what was submitted, at most the timeout, and releases the communicator.
+  virtual void shutdown() noexcept = 0;
+  // Ends waits at once, here and on the other ranks.
+  void abort() noexcept { m_endpoint->abort(); }
+
+  endpoint& place() { return *m_endpoint; }
+
+ protected:
+  const std::shared_ptr<endpoint> m_endpoint;
+  const milliseconds m_timeout;
+};
+
+// A thread that blocks in the host's collectives. A synchronous call that finds it idle runs in the caller's
+// thread, which saves two switches of threads.
+class host_lane final : public lane {
+ public:
+  using lane::lane;
+  ~host_lane() override;
+
+  plan prepare(bool asynchronous, c10::function_ref<plan()> build) override;
+  work_ptr run(plan planned) override;
+  void shutdown() noexcept override;
+
+ private:
+  struct job {
+    plan planned;
+    c10::intrusive_ptr<host_work> work;
+  };
+
+  void loop();
+  void perform(const job& each) noexcept;
+
+  std::mutex m_mutex;
+  std::condition_variable m_changed;
+  std::deque<job> m_queue;
+  bool m_busy = false;  // somebody runs a plan
+  bool m_stop = false;
+  std::thread m_thread;
+};
+
+// A stream beside the caller's for asynchronous calls, the caller's own stream for synchronous ones. Written
+// against PyTorch's device-independent streams and events, so it needs no vendor's header.
+class device_lane final : public lane {
+ public:
+  device_lane(std::shared_ptr<endpoint> place, milliseconds timeout, c10::Device device);
+  ~device_lane() override;
+
+  plan prepare(bool asynchronous, c10::function_ref<plan()> build) override;
+  work_ptr run(plan planned) override;
+  void shutdown() noexcept override;
+
+ private:
+  struct sample {
+    std::chrono::steady_clock::time_point since;
+    std::shared_ptr<c10::Event> done;
+  };
+
+  c10::Stream stream_for(bool asynchronous) const;
+  void watch(const std::shared_ptr<c10::Event>& done, c10::Stream stream);
+  void watchdog();
+
+  const c10::Device m_device;
+  const c10::Stream m_side;
+  std::mutex m_mutex;
+  std::condition_variable m_changed;
+  std::deque<sample> m_samples;
+  bool m_stop = false;
+  std::thread m_watchdog;
+};
+
+}  // namespace isthmus::torch_backend

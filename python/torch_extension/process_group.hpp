@@ -1,0 +1,139 @@
+// The torch.distributed backend "isthmus": every call of c10d::Backend as a plan over Isthmus' collectives.
+//
+// Order. The collectives of one group on one device run in the order of the calls; send and recv run beside
+// them, in order for each peer, direction and tag (on devices tags are ignored, as with NCCL). Threads. Calls
+// may come from any thread, as torch.distributed allows; all ranks make the same calls in the same order.
+// Communicators are made at the first call that needs them, which therefore waits for the other ranks.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <tuple>
+#include <vector>
+
+#include "lanes.hpp"
+#include "plans.hpp"
+
+namespace isthmus::torch_backend {
+
+using tensors = std::vector<at::Tensor>;
+using tensor_lists = std::vector<std::vector<at::Tensor>>;
+using splits = std::vector<int64_t>;
+
+// A message's way between two ranks of the group; the group's collectives have none.
+struct channel {
+  int source = -1, destination = -1, tag = 0;
+  auto operator<=>(const channel&) const = default;
+};
+
+class process_group final : public c10d::Backend {
+ public:
+  using store_ptr = c10::intrusive_ptr<c10d::Store>;
+  using backend_ptr = c10::intrusive_ptr<c10d::Backend>;
+  // PyTorch's own backend for a device type, for what Isthmus has no image of.
+  using fallback_maker = std::function<backend_ptr(const store_ptr&, c10::DeviceType)>;
+
+  struct settings {
+    milliseconds timeout{0};
+    std::string name;                                      // of the group, for report() and messages
+    isthmus_platform accelerator = ISTHMUS_PLATFORM_CUDA;  // what PyTorch's device type "cuda" is here
+    fallback_maker make_fallback;
+  };
+
+  process_group(store_ptr store, int rank, int size, settings chosen);
+  ~process_group() override;
+
+  const std::string getBackendName() const override { return "isthmus"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  bool supportsCoalescing() const override { return true; }
+  void setTimeout(milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return m_sequence; }
+  c10d::ErrorType getError() override;
+
+  void startCoalescing() override;
+  work_ptr endCoalescing() override;
+
+  work_ptr broadcast(tensors& data, const c10d::BroadcastOptions& options) override;
+  work_ptr allreduce(tensors& data, const c10d::AllreduceOptions& options) override;
+  work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;
+  work_ptr allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) override;
+  work_ptr reduce(tensors& data, const c10d::ReduceOptions& options) override;
+  work_ptr allgather(tensor_lists& outputs, tensors& inputs, const c10d::AllgatherOptions& options) override;
+  work_ptr _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& options) override;
+  work_ptr allgather_coalesced(tensor_lists& outputs, tensors& inputs,
+                               const c10d::AllgatherOptions& options) override;
+  work_ptr allgather_into_tensor_coalesced(tensors& outputs, tensors& inputs,
+                                           const c10d::AllgatherOptions& options) override;
+  work_ptr gather(tensor_lists& outputs, tensors& inputs, const c10d::GatherOptions& options) override;
+  work_ptr scatter(tensors& outputs, tensor_lists& inputs, const c10d::ScatterOptions& options) override;
+  work_ptr reduce_scatter(tensors& outputs, tensor_lists& inputs,
+                          const c10d::ReduceScatterOptions& options) override;
+  work_ptr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) override;
+  work_ptr reduce_scatter_tensor_coalesced(tensors& outputs, tensors& inputs,
+                                           const c10d::ReduceScatterOptions& options) override;
+  work_ptr alltoall_base(at::Tensor& output, at::Tensor& input, splits& output_splits, splits& input_splits,
+                         const c10d::AllToAllOptions& options) override;
+  work_ptr alltoall(tensors& outputs, tensors& inputs, const c10d::AllToAllOptions& options) override;
+  work_ptr send(tensors& data, int peer, int tag) override;
+  work_ptr recv(tensors& data, int peer, int tag) override;
+  work_ptr recvAnysource(tensors& data, int tag) override;
+  work_ptr barrier(const c10d::BarrierOptions& options) override;
+  // Every rank tells rank 0, which names those that did not come within the timeout.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  void abort() override;
+  void shutdown() override;
+
+  // The communicator behind the collectives on `device`: for symmetric memory. Collective when it is the first
+  // use.
+  isthmus_communicator communicator(c10::Device device);
+
+ private:
+  using lane_key = std::tuple<c10::DeviceType, c10::DeviceIndex, channel>;
+
+  plans::party self() const { return {getRank(), getSize()}; }
+  c10::Device resolve(c10::Device device) const;
+  c10::Device barrier_device(const c10d::BarrierOptions& options);
+  lane& lane_of(c10::Device device, const channel& way = {});
+  std::unique_ptr<lane> make_lane(c10::Device device, const channel& way) const;
+
+  work_ptr submit(c10::Device device, bool asynchronous, c10::function_ref<plan()> build);
+  // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
+  work_ptr reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
+                    bool asynchronous, c10::function_ref<plan(const plans::combination&)> build,
+                    c10::function_ref<work_ptr(c10d::Backend&)> otherwise);
+  work_ptr message(at::Tensor data, isthmus_collective collective, const channel& way, int peer);
+  // PyTorch's own backend, with the reason in the log and in report().
+  c10d::Backend& fallback(c10::Device device, const char* collective, const std::string& reason,
+                          const at::Tensor& data);
+
+  const store_ptr m_store;
+  settings m_settings;
+  const c10::intrusive_ptr<Options> m_options;
+  std::atomic<uint64_t> m_sequence{0};
+
+  std::mutex m_mutex;  // of what follows
+  std::map<lane_key, std::unique_ptr<lane>> m_lanes;
+  std::map<c10::DeviceType, backend_ptr> m_fallbacks;
+  bool m_closed = false;
+
+  // What the thread between startCoalescing and endCoalescing has asked for.
+  struct coalesced {
+    std::thread::id owner;
+    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, plan> plans;
+    std::vector<work_ptr> works;  // of messages and fallbacks, which run apart
+  };
+  coalesced* coalescing();
+  std::unique_ptr<coalesced> m_coalesced;
+  uint64_t m_monitored_barriers = 0;
+};
+
+}  // namespace isthmus::torch_backend

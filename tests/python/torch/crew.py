@@ -1,0 +1,126 @@
+"""Processes that run the same function as the ranks of a torch.distributed job.
+
+PyTorch is imported once, in a server that the ranks are forked from, and the ranks stay for many jobs: starting
+four interpreters for every test would take most of the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT_S = 20
+BACKEND = "cpu:isthmus,cuda:isthmus"
+QUIET = {
+    "ISTHMUS_CONFIG": "none",
+    "ISTHMUS_PROFILE": "none",
+    "OMP_NUM_THREADS": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "PYTHONWARNINGS": "ignore",
+}
+
+
+class RankError(AssertionError):
+    """The traceback of the first rank that raised."""
+
+
+class Crew:
+    """`size` ranks. Not thread-safe."""
+
+    def __init__(self, size: int, **environment: str) -> None:
+        self.size = size
+        self._folder = tempfile.TemporaryDirectory(prefix="isthmus-torch-")
+        self._jobs = 0
+        variables = QUIET | {"WORLD_SIZE": str(size)} | environment
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed", "numpy", "torch.distributed.fsdp"])
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(size):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, there, variables, list(sys.path)), daemon=True)
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self.processes.append(process)
+
+    def run(
+        self, work: Callable[..., Any], *arguments: Any, backend: str | None = BACKEND, limit_s: float = 100
+    ) -> list[Any]:
+        """`work(*arguments)` on every rank, in a fresh default group (backend None: none); in rank order."""
+        self.start(work, *arguments, backend=backend)
+        return [self.finish(rank, limit_s) for rank in range(self.size)]
+
+    def start(self, work: Callable[..., Any], *arguments: Any, backend: str | None = BACKEND) -> None:
+        self._jobs += 1
+        store = f"file://{self._folder.name}/{self._jobs}"
+        for pipe in self._pipes:
+            pipe.send((store, work, arguments, backend))
+
+    def finish(self, rank: int, limit_s: float = 100) -> Any:
+        """What one rank returned; raises what it raised. A rank that is gone or late ends the crew."""
+        pipe = self._pipes[rank]
+        if not pipe.poll(limit_s):
+            self.close()
+            raise RankError(f"rank {rank} gave no answer within {limit_s} s")
+        try:
+            good, result = pipe.recv()
+        except EOFError:
+            self.close()
+            raise RankError(f"rank {rank} is gone") from None
+        if not good:
+            self.close()  # the others may wait for it
+            raise RankError(f"rank {rank}:\n{result}")
+        return result
+
+    @property
+    def broken(self) -> bool:
+        return not all(process.is_alive() for process in self.processes)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join(10)
+        self._folder.cleanup()
+
+
+def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[str]) -> None:
+    os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=variables["WORLD_SIZE"])
+    sys.path[:] = path
+    torch.set_num_threads(1)
+    while True:
+        try:
+            store, work, arguments, backend = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, _perform(store, work, arguments, backend)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))
+
+
+def _perform(store: str, work: Callable[..., Any], arguments: tuple[Any, ...], backend: str | None) -> Any:
+    import isthmus.torch
+
+    isthmus.torch.reset_report()
+    torch.manual_seed(1)
+    if backend is not None:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        # By a file: connections to PyTorch's TCP store look up host names, which can take seconds.
+        dist.init_process_group(backend, store, timedelta(seconds=TIMEOUT_S), size, rank)
+    try:
+        return work(*arguments)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

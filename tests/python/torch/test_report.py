@@ -1,0 +1,72 @@
+"""report(): which path every collective took, and what went to PyTorch's own backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from crew import Crew
+
+import isthmus.torch
+from isthmus.torch import _knobs
+
+
+def counted() -> list[dict[str, Any]]:
+    for _ in range(3):
+        dist.all_reduce(torch.ones(4))
+    dist.all_reduce(torch.ones(100_000))
+    dist.all_gather_into_tensor(torch.empty(40), torch.ones(10))
+    pair = dist.new_group([0, 1])
+    if dist.get_rank() < 2:
+        dist.broadcast(torch.ones(2), 0, group=pair)
+    return [row.__dict__ for row in isthmus.torch.report()]
+
+
+def test_report_counts_calls_and_bytes_by_path(crew: Crew) -> None:
+    for rank, rows in enumerate(crew.run(counted)):
+        reduced = [row for row in rows if row["collective"] == "allreduce"]
+        assert {row["path"] for row in reduced} == {"host:packet", "host"}, "the sizes take different rules"
+        assert sum(row["calls"] for row in reduced) == 4
+        assert sum(row["bytes"] for row in reduced) == 3 * 16 + 400_000
+        assert all("rule" in row["reason"] and row["device"] == "cpu" for row in rows)
+        gathered = [row for row in rows if row["collective"] == "allgather"]
+        assert [(row["calls"], row["bytes"]) for row in gathered] == [(1, 40)]
+        in_pair = [row for row in rows if row["collective"] == "broadcast"]
+        assert len(in_pair) == (1 if rank < 2 else 0)
+        assert len({row["group"] for row in rows}) == (2 if rank < 2 else 1)
+
+
+def falls_back() -> list[dict[str, Any]]:
+    bits = torch.tensor([1 << dist.get_rank()])
+    dist.all_reduce(bits, dist.ReduceOp.BOR)
+    assert bits.item() == 0b1111
+    sparse = torch.sparse_coo_tensor([[dist.get_rank()]], [2.0], (4,))
+    dist.all_reduce(sparse)
+    assert sparse.to_dense().tolist() == [2.0] * 4
+    return [row.__dict__ for row in isthmus.torch.report()]
+
+
+def test_what_isthmus_has_no_image_of_goes_to_gloo_with_a_reason(crew: Crew) -> None:
+    for rows in crew.run(falls_back):
+        assert {row["path"] for row in rows} == {"torch:gloo"}
+        assert {row["reason"] for row in rows} == {
+            "Isthmus has no bitwise reductions",
+            "Isthmus has no sparse reduction",
+        }
+
+
+def test_the_knob_is_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=host")
+    _knobs.apply_knobs()
+    assert _knobs.os.environ["ISTHMUS_RULE"] == "collective=barrier use=host", "off by default"
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
+    _knobs.apply_knobs()
+    _knobs.apply_knobs()
+    first, second = _knobs.os.environ["ISTHMUS_RULE"].split("; ")
+    assert first == "collective=barrier use=host"
+    assert second.endswith("use=copy_engine") and "allgather" in second
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "yes")
+    with pytest.raises(ValueError, match="must be 0 or 1"):
+        _knobs.apply_knobs()
