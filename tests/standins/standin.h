@@ -58,6 +58,8 @@ STANDIN_API size_t standin_calls(char* text, size_t capacity);
 STANDIN_API void standin_clear_calls(void);
 // Communicators that exist in this process.
 STANDIN_API int standin_live_communicators(void);
+// Buffers and windows that are registered in this process.
+STANDIN_API int standin_registered(void);
 
 #ifdef __cplusplus
 }

@@ -198,6 +198,9 @@ STANDIN_API int ncclCommAbort(void* handle) {
   return success;
 }
 
+STANDIN_API int ncclCommCount(void* handle, int* count) { return *count = as_comm(handle)->size, success; }
+STANDIN_API int ncclCommUserRank(void* handle, int* rank) { return *rank = as_comm(handle)->rank, success; }
+
 STANDIN_API int ncclCommGetAsyncError(void* handle, int* code) {
   *code = as_comm(handle)->asynchronous;
   return success;

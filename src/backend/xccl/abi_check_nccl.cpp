@@ -36,6 +36,10 @@ static_assert(calls<decltype(native_functions::comm_destroy)>(&ncclCommDestroy))
 static_assert(calls<decltype(native_functions::comm_split)>(&ncclCommSplit));
 static_assert(calls<decltype(native_functions::comm_abort)>(&ncclCommAbort));
 static_assert(calls<decltype(native_functions::comm_get_async_error)>(&ncclCommGetAsyncError));
+static_assert(calls<decltype(native_functions::comm_count)>(&ncclCommCount));
+static_assert(calls<decltype(native_functions::comm_user_rank)>(&ncclCommUserRank));
+static_assert(calls<decltype(native_functions::comm_register)>(&ncclCommRegister));
+static_assert(calls<decltype(native_functions::comm_deregister)>(&ncclCommDeregister));
 static_assert(calls<decltype(native_functions::group_start)>(&ncclGroupStart));
 static_assert(calls<decltype(native_functions::group_end)>(&ncclGroupEnd));
 static_assert(calls<decltype(native_functions::broadcast)>(&ncclBroadcast));
@@ -46,6 +50,13 @@ static_assert(calls<decltype(native_functions::all_gather)>(&ncclAllGather));
 static_assert(calls<decltype(native_functions::send)>(&ncclSend));
 static_assert(calls<decltype(native_functions::recv)>(&ncclRecv));
 static_assert(calls<decltype(xccl_entry_points::comm_init_rank_config)>(&ncclCommInitRankConfig));
+
+static_assert(split_no_color == NCCL_SPLIT_NOCOLOR);
+#ifdef NCCL_WIN_COLL_SYMMETRIC  // 2.27 and newer
+static_assert(calls<decltype(native_functions::window_register)>(&ncclCommWindowRegister));
+static_assert(calls<decltype(native_functions::window_deregister)>(&ncclCommWindowDeregister));
+static_assert(window_symmetric == NCCL_WIN_COLL_SYMMETRIC);
+#endif
 
 static_assert(sizeof(xccl_unique_id) == sizeof(ncclUniqueId));
 // The fields that this project sets, in the form that later versions only append to.

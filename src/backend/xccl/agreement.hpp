@@ -17,6 +17,7 @@ struct probe {
   std::int32_t usable = 0;
   std::int32_t version = 0;
   std::int32_t capability = 0;     // major compute capability; 0 where the platform has none
+  std::int32_t has_part = 0;       // of a split: the native communicator is there already
   char device[32] = {};            // PCI bus id, unique on its machine
   char reason[320] = {};           // when not usable
   unsigned char id[IdBytes] = {};  // rank 0's

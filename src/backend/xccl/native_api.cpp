@@ -26,6 +26,12 @@ std::string native_functions::load(const dynamic_library& library, const std::st
   if (needs_abort) {
     loader.need(comm_abort, "CommAbort");
     loader.need(comm_get_async_error, "CommGetAsyncError");
+    loader.need(comm_count, "CommCount");
+    loader.need(comm_user_rank, "CommUserRank");
+    loader.want(comm_register, "CommRegister");
+    loader.want(comm_deregister, "CommDeregister");
+    loader.want(window_register, "CommWindowRegister");
+    loader.want(window_deregister, "CommWindowDeregister");
   }
   return loader.missing();
 }

@@ -13,6 +13,10 @@ namespace isthmus::xccl {
 
 using native_comm = void*;
 using native_stream = void*;
+using native_window = void*;
+
+inline constexpr int window_symmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
+inline constexpr int split_no_color = -1;   // NCCL_SPLIT_NOCOLOR
 
 enum native_result : int {
   native_success = 0,
@@ -70,6 +74,14 @@ struct native_functions {
   // NCCL and RCCL only; null in a library without them.
   int (*comm_abort)(native_comm comm) = nullptr;
   int (*comm_get_async_error)(native_comm comm, int* result) = nullptr;
+  int (*comm_count)(native_comm comm, int* count) = nullptr;
+  int (*comm_user_rank)(native_comm comm, int* rank) = nullptr;
+  // Buffers that the library may use in place: 2.19 and newer; windows, collective: 2.27 and newer.
+  int (*comm_register)(native_comm comm, void* buffer, std::size_t bytes, void** handle) = nullptr;
+  int (*comm_deregister)(native_comm comm, void* handle) = nullptr;
+  int (*window_register)(native_comm comm, void* buffer, std::size_t bytes, native_window* window,
+                         int flags) = nullptr;
+  int (*window_deregister)(native_comm comm, native_window window) = nullptr;
 
   // Looks every name up behind `prefix`. Returns the first missing one that is needed, or "".
   std::string load(const dynamic_library& library, const std::string& prefix, bool needs_abort);

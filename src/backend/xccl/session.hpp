@@ -21,6 +21,7 @@
 #include "collectives.hpp"
 #include "library.hpp"
 #include "native_map.hpp"
+#include "registration.hpp"
 #include "xccl_traits.hpp"
 
 namespace isthmus::xccl {
@@ -38,10 +39,12 @@ class session {
   using library = vendor_library<Traits>;
   using probe_record = probe<sizeof(typename Traits::unique_id)>;
 
-  session(const isthmus_backend_context& context, library& native) : m_context(context), m_library(native) {}
+  session(const isthmus_backend_context& context, library& native, registration how)
+      : m_context(context), m_library(native), m_blocks(native.native, how) {}
 
-  // Collective. After a failure the session can only be released.
-  isthmus_status connect(const std::vector<probe_record>& all);
+  // Collective. `part`, if any, is the anchor that a split has made. After a failure the session can only be
+  // released.
+  isthmus_status connect(const std::vector<probe_record>& all, native_comm part);
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
   isthmus_status poll();
   isthmus_status synchronize();
@@ -50,6 +53,12 @@ class session {
 
   const char* supports(const isthmus_operation& operation, const char* algorithm) const;
   const char* version() const { return m_library.text.c_str(); }
+
+  // Collective; an anchor for the part of a split, or null where it could not be made.
+  native_comm split(int color, int key);
+  // Collective; the other local.
+  void block_added(const isthmus_heap_block& block);
+  void block_removed(const isthmus_heap_block& block);
 
   // The end of a group that this session took part in.
   isthmus_status finish_group(int result);
@@ -66,6 +75,7 @@ class session {
   isthmus_status make_anchor(const typename Traits::unique_id& id);
   isthmus_status split_off();
   isthmus_status start(const isthmus_operation& operation);
+  int register_block(const isthmus_heap_block& block);
   bool aborted() const {
     return m_aborted.load(std::memory_order_acquire) || m_context.aborted(m_context.runtime) != 0;
   }
@@ -79,6 +89,7 @@ class session {
   std::atomic<bool> m_aborted{false};
   std::mutex m_abort_mutex;
   std::vector<scratch> m_scratch;
+  registered_blocks m_blocks;
 };
 
 template <typename Traits>
@@ -149,14 +160,17 @@ isthmus_status session<Traits>::split_off() {
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::connect(const std::vector<probe_record>& all) {
+isthmus_status session<Traits>::connect(const std::vector<probe_record>& all, native_comm part) {
+  m_anchor = part;
   const device_guard guard(m_library.device, m_context.device.ordinal);
   if (guard.error() != 0) return fail_device(guard.error(), "SetDevice");
   m_capability = all[0].capability;
   for (const probe_record& record : all) m_capability = std::min(m_capability, record.capability);
-  typename Traits::unique_id id;
-  std::memcpy(&id, all[0].id, sizeof(id));
-  if (const isthmus_status status = make_anchor(id); status != ISTHMUS_SUCCESS) return status;
+  if (part == nullptr) {
+    typename Traits::unique_id id;
+    std::memcpy(&id, all[0].id, sizeof(id));
+    if (const isthmus_status status = make_anchor(id); status != ISTHMUS_SUCCESS) return status;
+  }
   if (const isthmus_status status = split_off(); status != ISTHMUS_SUCCESS) return status;
   if (const int error = m_library.device.malloc(&m_barrier_byte, 1); error != 0)
     return fail_device(error, "Malloc");
@@ -260,10 +274,12 @@ void session<Traits>::release() {
   const native_comm comm = std::exchange(m_comm, nullptr), anchor = std::exchange(m_anchor, nullptr);
   void* const byte = std::exchange(m_barrier_byte, nullptr);
   const int ordinal = m_context.device.ordinal;
+  registered_blocks blocks = m_blocks;
   const auto result = run_bounded(
-      [=] {
+      [=]() mutable {
         const device_guard guard(device, ordinal);
         if (byte != nullptr) device.free(byte);
+        if (comm != nullptr && healthy) blocks.clear(comm);
         int first = native_success;
         if (comm != nullptr) first = healthy ? native.comm_destroy(comm) : native.comm_abort(comm);
         if (anchor != nullptr) native.comm_destroy(anchor);
@@ -275,6 +291,99 @@ void session<Traits>::release() {
                   "%s did not release a communicator within 30 s and is left alone with it; a captured graph "
                   "that still refers to it is the usual cause",
                   Traits::title);
+}
+
+template <typename Traits>
+native_comm session<Traits>::split(int color, int key) {
+  if (m_aborted.load(std::memory_order_acquire)) return nullptr;
+  // The working communicator blocks in this call until all ranks have come.
+  const auto made = std::make_shared<native_comm>(nullptr);
+  const auto comm_split = m_library.native.comm_split;
+  const device_runtime device = m_library.device;
+  const int ordinal = m_context.device.ordinal;
+  const native_comm whole = m_comm;
+  const auto result = run_bounded(
+      [=] {
+        const device_guard guard(device, ordinal);
+        auto config = Traits::anchor_config();
+        return comm_split(whole, color < 0 ? split_no_color : color, key, made.get(), &config);
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!result || (*result != native_success && *result != native_in_progress)) {
+    m_context.log(m_context.runtime, 2, "%sCommSplit %s: the part is made anew", Traits::symbol_prefix,
+                  result ? Traits::meaning(*result).name : "did not return");
+    return nullptr;
+  }
+  if (*made == nullptr) return nullptr;
+  int progress = native_in_progress;
+  const bool done = wait_until(
+      [&] {
+        return m_library.native.comm_get_async_error(*made, &progress) != native_success ||
+               progress != native_in_progress;
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (done && progress == native_success) return *made;
+  m_library.native.comm_abort(*made);
+  return nullptr;
+}
+
+template <typename Traits>
+void session<Traits>::block_added(const isthmus_heap_block& block) {
+  if (m_blocks.how() == registration::off || m_aborted.load(std::memory_order_acquire)) return;
+  struct verdict {
+    std::int32_t result;
+    char reason[124];
+  } mine{};
+  if (const std::string missing = m_blocks.lacking(); !missing.empty()) {
+    mine.result = native_invalid_usage;
+    put_text(mine.reason, sizeof(mine.reason), m_library.text + " lacks " + Traits::symbol_prefix + missing);
+  }
+  std::vector<verdict> all(static_cast<std::size_t>(m_context.size));
+  const auto exchange = [&] { return m_context.allgather(m_context.runtime, &mine, all.data(), sizeof(mine)); };
+  const auto refused = [&] {
+    const auto worst =
+        std::find_if(all.begin(), all.end(), [](auto& each) { return each.result != native_success; });
+    if (worst == all.end()) return false;
+    // Asked for by name, it is worth a warning.
+    m_context.log(m_context.runtime, m_blocks.how() == registration::windows ? 2 : 1,
+                  "blocks of the symmetric heap are not registered with %s: rank %d: %s", Traits::title,
+                  static_cast<int>(worst - all.begin()), worst->reason);
+    return true;
+  };
+  // Agreed before, because making a window waits for every rank, and after, because it may fail on one.
+  if (exchange() != ISTHMUS_SUCCESS || refused()) return;
+  mine.result = register_block(block);
+  if (mine.result != native_success)
+    put_text(
+        mine.reason, sizeof(mine.reason),
+        Traits::symbol_prefix + std::string(m_blocks.function()) + ": " + Traits::meaning(mine.result).name);
+  if (exchange() != ISTHMUS_SUCCESS || refused()) block_removed(block);
+}
+
+template <typename Traits>
+int session<Traits>::register_block(const isthmus_heap_block& block) {
+  void* const own = block.peers[m_context.rank];
+  const device_runtime device = m_library.device;
+  const int ordinal = m_context.device.ordinal;
+  const native_comm comm = m_comm;
+  // The copy outlives a call that does not return.
+  const auto blocks = std::make_shared<registered_blocks>(m_blocks);
+  const auto result = run_bounded(
+      [=, id = block.id, bytes = block.bytes] {
+        const device_guard guard(device, ordinal);
+        return blocks->add(comm, id, own, bytes);
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!result) return native_internal_error;
+  m_blocks = *blocks;
+  return *result;
+}
+
+template <typename Traits>
+void session<Traits>::block_removed(const isthmus_heap_block& block) {
+  if (m_aborted.load(std::memory_order_acquire)) return;  // the library forgets it with the communicator
+  const device_guard guard(m_library.device, m_context.device.ordinal);
+  m_blocks.remove(m_comm, block.id);
 }
 
 }  // namespace isthmus::xccl

@@ -41,11 +41,17 @@ class backend {
 
   static isthmus_backend make();
   static std::string examine(const isthmus_backend_context& context, library* native, probe_record& mine);
+  static std::string make_id(const library& native, int ordinal, probe_record& mine);
   static isthmus_status create(const isthmus_backend_context* context, void** state);
+  static bool fits(const library& native, native_comm part, const isthmus_backend_context& context);
+  static isthmus_status agree_on_id(const isthmus_backend_context& context, const library& native,
+                                    std::vector<probe_record>& all);
   static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*,
                                 std::size_t n);
   static isthmus_status group_start();
   static isthmus_status group_end();
+  // Of a part that nobody has operations on.
+  static void drop_part(void* part) { library::loaded()->native.comm_abort(part); }
 };
 
 // What this rank brings. Returns why it cannot take part, or "".
@@ -66,12 +72,45 @@ std::string backend<Traits>::examine(const isthmus_backend_context& context, lib
   if (Traits::capability_attribute >= 0)
     device.device_get_attribute(&mine.capability, Traits::capability_attribute, ordinal);
   mine.version = native->version;
-  if (context.rank != 0) return {};
-  const device_guard guard(device, ordinal);
-  const int result = native->native.get_unique_id(mine.id);
+  if (!registration_of(option_of(context, "registration")))
+    return std::string("backend.") + Traits::name + ".registration is none of off, buffers, windows";
+  mine.has_part = context.part != nullptr && fits(*native, context.part, context) ? 1 : 0;
+  if (context.rank != 0 || mine.has_part != 0) return {};
+  return make_id(*native, ordinal, mine);
+}
+
+template <typename Traits>
+std::string backend<Traits>::make_id(const library& native, int ordinal, probe_record& mine) {
+  const device_guard guard(native.device, ordinal);
+  const int result = native.native.get_unique_id(mine.id);
   return result == native_success
              ? ""
              : std::string(Traits::symbol_prefix) + "GetUniqueId: " + Traits::meaning(result).name;
+}
+
+// Ranks of a split are numbered by key and rank, here and in the library; nothing rests on that unseen.
+template <typename Traits>
+bool backend<Traits>::fits(const library& native, native_comm part, const isthmus_backend_context& context) {
+  int size = 0, rank = -1;
+  return native.native.comm_count(part, &size) == native_success && size == context.size &&
+         native.native.comm_user_rank(part, &rank) == native_success && rank == context.rank;
+}
+
+// Where only some ranks have a part, rank 0 may not have made an id in time.
+template <typename Traits>
+isthmus_status backend<Traits>::agree_on_id(const isthmus_backend_context& context, const library& native,
+                                            std::vector<probe_record>& all) {
+  if (all[0].has_part == 0) return ISTHMUS_SUCCESS;
+  probe_record mine = all[static_cast<std::size_t>(context.rank)];
+  const std::string reason = context.rank == 0 ? make_id(native, context.device.ordinal, mine) : "";
+  mine.usable = reason.empty() ? 1 : 0;
+  put_text(mine.reason, sizeof(mine.reason), reason);
+  if (const isthmus_status status = context.allgather(context.runtime, &mine, all.data(), sizeof(mine));
+      status != ISTHMUS_SUCCESS)
+    return status;
+  if (all[0].usable != 0) return ISTHMUS_SUCCESS;
+  return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, 0, here().c_str(), nullptr, "rank 0: %s",
+                      all[0].reason);
 }
 
 template <typename Traits>
@@ -79,6 +118,8 @@ isthmus_status backend<Traits>::create(const isthmus_backend_context* context, v
   *state = nullptr;
   probe_record mine;
   std::string reason;
+  // Owned here, until a session has taken it.
+  std::unique_ptr<void, void (*)(void*)> part(context->part, drop_part);
   library* const native = library::get(*context, reason);
   if (native != nullptr) reason = examine(*context, native, mine);
   mine.usable = reason.empty() ? 1 : 0;
@@ -91,8 +132,15 @@ isthmus_status backend<Traits>::create(const isthmus_backend_context* context, v
     return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, here().c_str(), Traits::install_hint,
                          "%s", why.c_str());
 
-  auto made = std::make_unique<session_type>(*context, *native);
-  const isthmus_status status = made->connect(all);
+  const bool split_off = std::all_of(all.begin(), all.end(), [](auto& each) { return each.has_part != 0; });
+  if (!split_off) {
+    part.reset();
+    if (const isthmus_status status = agree_on_id(*context, *native, all); status != ISTHMUS_SUCCESS)
+      return status;
+  }
+  auto made =
+      std::make_unique<session_type>(*context, *native, *registration_of(option_of(*context, "registration")));
+  const isthmus_status status = made->connect(all, part.release());
   const int code = status;
   std::vector<int> codes(static_cast<std::size_t>(context->size));
   isthmus_status exchanged = context->allgather(context->runtime, &code, codes.data(), sizeof(code));
@@ -109,7 +157,8 @@ isthmus_status backend<Traits>::create(const isthmus_backend_context* context, v
     made->release();
     return result;
   }
-  context->log(context->runtime, 1, "%s %s from %s", Traits::title, native->text.c_str(), native->path.c_str());
+  context->log(context->runtime, 1, "%s %s from %s%s", Traits::title, native->text.c_str(),
+               native->path.c_str(), split_off ? ", split off the parent's communicator" : "");
   *state = made.release();
   return ISTHMUS_SUCCESS;
 }
@@ -182,6 +231,16 @@ isthmus_backend backend<Traits>::make() {
   table.abort = [](void* state) { static_cast<session_type*>(state)->abort(); };
   table.synchronize = [](void* state) { return static_cast<session_type*>(state)->synchronize(); };
   table.version = [](void* state) { return static_cast<session_type*>(state)->version(); };
+  table.split = [](void* state, int color, int key) -> void* {
+    return static_cast<session_type*>(state)->split(color, key);
+  };
+  table.drop_part = drop_part;
+  table.block_added = [](void* state, const isthmus_heap_block* block) {
+    static_cast<session_type*>(state)->block_added(*block);
+  };
+  table.block_removed = [](void* state, const isthmus_heap_block* block) {
+    static_cast<session_type*>(state)->block_removed(*block);
+  };
   return table;
 }
 

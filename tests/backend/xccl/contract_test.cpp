@@ -6,42 +6,19 @@
 #include <thread>
 
 #include "harness.hpp"
-#include "standin.h"
+#include "steer.hpp"
 
 namespace {
 
 using harness::group_of_ranks;
 using harness::rank;
 using harness::settings;
-
-template <typename Function>
-Function steer(const char* name) {
-  return reinterpret_cast<Function>(harness::standin("standin_xccl", name));
-}
-template <typename Function>
-Function device(const char* name) {
-  return reinterpret_cast<Function>(harness::standin("standin_device", name));
-}
-void fail_next(const char* function, int nth, int code) {
-  steer<decltype(&standin_fail)>("standin_fail")(function, nth, code);
-}
-std::string calls() {
-  std::string text(1 << 16, '\0');
-  text.resize(steer<decltype(&standin_calls)>("standin_calls")(text.data(), text.size()) - 1);
-  return text;
-}
-int live() { return steer<decltype(&standin_live_communicators)>("standin_live_communicators")(); }
-
-isthmus_operation allreduce(rank& self, float* data, std::uint64_t count) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLREDUCE;
-  operation.datatype = ISTHMUS_FLOAT32;
-  operation.op = ISTHMUS_SUM;
-  operation.count = count;
-  operation.send_buf = operation.recv_buf = data;
-  operation.stream = self.stream;
-  return operation;
-}
+using steering::allreduce;
+using steering::calls;
+using steering::device;
+using steering::fail_next;
+using steering::live;
+using steering::steer;
 
 void expect_refused(const settings& wanted, const std::string& part_of_reason) {
   group_of_ranks group(wanted);

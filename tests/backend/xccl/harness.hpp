@@ -45,6 +45,7 @@ struct settings {
   isthmus_platform platform = ISTHMUS_PLATFORM_CUDA;
   double timeout_s = 20;
   std::map<std::string, std::string> options;  // "library", ...
+  std::vector<void*> parts;                    // what each rank's context holds from a split; empty: NULL
 };
 
 // Creates the backend on every rank, and destroys it. Options default to the stand-ins.

@@ -1,0 +1,40 @@
+// The stand-ins' strings, and the operation that most contract tests use.
+#pragma once
+
+#include <string>
+
+#include "harness.hpp"
+#include "standin.h"
+
+namespace steering {
+
+template <typename Function>
+Function steer(const char* name) {
+  return reinterpret_cast<Function>(harness::standin("standin_xccl", name));
+}
+template <typename Function>
+Function device(const char* name) {
+  return reinterpret_cast<Function>(harness::standin("standin_device", name));
+}
+inline void fail_next(const char* function, int nth, int code) {
+  steer<decltype(&standin_fail)>("standin_fail")(function, nth, code);
+}
+inline std::string calls() {
+  std::string text(1 << 16, '\0');
+  text.resize(steer<decltype(&standin_calls)>("standin_calls")(text.data(), text.size()) - 1);
+  return text;
+}
+inline int live() { return steer<decltype(&standin_live_communicators)>("standin_live_communicators")(); }
+
+inline isthmus_operation allreduce(harness::rank& self, float* data, std::uint64_t count) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.op = ISTHMUS_SUM;
+  operation.count = count;
+  operation.send_buf = operation.recv_buf = data;
+  operation.stream = self.stream;
+  return operation;
+}
+
+}  // namespace steering
