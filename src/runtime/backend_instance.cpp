@@ -49,6 +49,8 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.log = on_log;
   m_context.aborted = on_aborted;
   m_context.heap_find = on_heap_find;
+  m_context.heap_allocate = on_heap_allocate;
+  m_context.heap_free = on_heap_free;
 }
 
 const char* backend_instance::version() const {
@@ -147,6 +149,26 @@ int backend_instance::on_aborted(void* runtime) { return self(runtime).m_owner.p
 int backend_instance::on_heap_find(void* runtime, const void* pointer, uint64_t bytes,
                                    isthmus_heap_block* block, uint64_t* offset) {
   return self(runtime).m_owner.heap().find(pointer, bytes, block, offset) ? 1 : 0;
+}
+
+isthmus_status backend_instance::on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block) {
+  backend_instance& backend = self(runtime);
+  *block = {};
+  const isthmus_status status = guard([&] {
+    communicator& owner = backend.m_owner;
+    const void* const pointer =
+        owner.heap().allocate(owner.meeting(), owner.ranks(), bytes, symmetric_heap::owner::backend);
+    owner.heap().find(pointer, bytes, block, nullptr);
+  });
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  return status;
+}
+
+isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
+  backend_instance& backend = self(runtime);
+  const isthmus_status status = guard([&] { backend.m_owner.heap().free_of_backend(id); });
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  return status;
 }
 
 }  // namespace isthmus

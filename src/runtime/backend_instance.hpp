@@ -68,6 +68,8 @@ class backend_instance {
   static int on_aborted(void* runtime);
   static int on_heap_find(void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                           uint64_t* offset);
+  static isthmus_status on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block);
+  static isthmus_status on_heap_free(void* runtime, uint64_t id);
 
   void report(isthmus_error_info info);
 

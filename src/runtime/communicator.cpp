@@ -215,13 +215,6 @@ void communicator::close() {
 
 void* communicator::allocate_symmetric(std::uint64_t bytes) {
   check_alive();
-  if (m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
-    throw make_error(
-        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("memory_allocate_symmetric: the symmetric heap exists on the host platform only, this "
-                    "communicator is on {}",
-                    isthmus_platform_name(m_ranks.device.platform)),
-        "allocate with the platform's own functions");
   void* const pointer = m_heap.allocate(*m_meeting, m_ranks, bytes);
   isthmus_heap_block block;
   if (m_heap.find(pointer, 1, &block, nullptr))

@@ -182,11 +182,13 @@ TEST_F(heap_test, more_than_there_is) {
   EXPECT_EQ(allocate(ranks, 64).size(), 2u);
 }
 
-TEST_F(heap_test, device_platforms_have_none_yet) {
-  test::ranks ranks(1, mock::configuration(), ISTHMUS_PLATFORM_CUDA);
-  void* pointer = nullptr;
-  EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[0], 8, &pointer), ISTHMUS_ERROR_UNSUPPORTED);
-  EXPECT_NE(std::string(last_error().message).find("cuda"), std::string::npos);
+TEST_F(heap_test, a_platform_without_a_driver_says_so_on_every_rank) {
+  test::ranks ranks(2, mock::configuration(), ISTHMUS_PLATFORM_OPENCL);
+  test::on_each(2, [&](int rank) {
+    void* pointer = nullptr;
+    EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 8, &pointer), ISTHMUS_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::string(last_error().message).find("opencl"), std::string::npos) << last_error().message;
+  });
 }
 
 TEST_F(heap_test, ten_thousand_random_steps) {
