@@ -1,0 +1,248 @@
+#include "backend/copy_engine/call.hpp"
+
+#include <algorithm>
+
+namespace isthmus::copy_engine {
+namespace {
+
+// The finaliser of splitmix64: every bit of the input reaches every bit of the result.
+std::uint64_t mixed(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+std::uint64_t joined(std::uint64_t before, std::uint64_t value) {
+  return mixed(before * 0x9e3779b97f4a7c15u + value + 1);
+}
+
+// Of `bytes`, what is left at `at`, at most `most`.
+std::uint64_t rest(std::uint64_t bytes, std::uint64_t at, std::uint64_t most) {
+  return at >= bytes ? 0 : std::min(bytes - at, most);
+}
+
+}  // namespace
+
+equipment::equipment(device_driver& d, int own_device, int own_rank, int ranks, const settings& s)
+    : driver(d),
+      device(own_device),
+      rank(own_rank),
+      size(ranks),
+      options(s),
+      caller(d, own_device),
+      local(d, own_device),
+      slot_uses(static_cast<std::size_t>(ranks), 0) {}
+
+call::call(equipment& tools, const isthmus_operation& operation, const movement& moved, call_record& record,
+           call_log& log, bool captured)
+    : m_tools(tools),
+      m_operation(operation),
+      m_moved(moved),
+      m_record(record),
+      m_log(log),
+      m_captured(captured),
+      m_send(static_cast<const std::byte*>(operation.send_buf)),
+      m_recv(static_cast<std::byte*>(operation.recv_buf)),
+      m_together(moved.total_in <= tools.options.together_bytes) {}
+
+// ---- what both ways share ---------------------------------------------------------------------------
+
+std::uint64_t call::bytes_to(int reader) const {
+  return reader == m_tools.rank ? 0 : m_moved.outgoing[static_cast<std::size_t>(reader)].bytes;
+}
+
+std::uint64_t call::bytes_from(int source) const {
+  return source == m_tools.rank ? 0 : m_moved.incoming[static_cast<std::size_t>(source)].bytes;
+}
+
+// All that both ends of a transfer know and must agree on. Never 0, which means "nothing here".
+std::uint32_t call::tag_of(std::uint64_t bytes) const {
+  const std::uint64_t rooted = static_cast<std::uint64_t>(m_operation.root) << 16;
+  const std::uint64_t kind =
+      static_cast<std::uint64_t>(m_operation.collective) << 1 | (m_record.staged ? 1u : 0u);
+  return static_cast<std::uint32_t>(joined(joined(joined(0, rooted | kind), m_where), bytes) >> 32) | 1u;
+}
+
+// From here on the watch knows what this call waits for.
+void call::begin(bool staged, std::uint64_t where) {
+  m_where = where;
+  m_record.staged = staged;
+  m_record.collective = m_operation.collective;
+  m_record.datatype = m_operation.datatype;
+  m_record.count = m_operation.count;
+  m_record.tags.assign(static_cast<std::size_t>(m_tools.size), 0);
+  for (int source = 0; source < m_tools.size; ++source)
+    if (const std::uint64_t bytes = bytes_from(source); bytes > 0)
+      m_record.tags[static_cast<std::size_t>(source)] = tag_of(bytes);
+  m_log.add(m_record, m_captured);
+  m_tools.caller.write(m_tools.progress, m_record.id);
+}
+
+lane& call::lane_to(int step) {
+  if (m_together || m_one_stream || m_tools.beside.empty()) return m_tools.caller;
+  const auto turn = static_cast<std::size_t>(step - 1) % (m_tools.beside.size() + 1);
+  return turn == 0 ? m_tools.caller : m_tools.beside[turn - 1];
+}
+
+void call::borrow_lanes() {
+  if (m_together || m_one_stream) return;
+  for (lane& one : m_tools.beside) one.follow(m_tools.caller, m_tools.fork);
+}
+
+void call::return_lanes() {
+  if (m_together || m_one_stream) return;
+  for (std::size_t i = 0; i < m_tools.beside.size(); ++i)
+    m_tools.caller.follow(m_tools.beside[i], m_tools.joins[i]);
+}
+
+void call::copy_own_block(lane& by) {
+  const auto own = static_cast<std::size_t>(m_tools.rank);
+  const block from = m_moved.outgoing[own], to = m_moved.incoming[own];
+  if (from.bytes > 0 && to.bytes > 0) by.copy(m_recv + to.at, m_send + from.at, from.bytes);
+}
+
+// Marks what readers will take that still need bytes `beyond` the given place of their blocks.
+void call::lend(lane& by, thing what, std::uint64_t beyond) {
+  for (int step = 1; step < m_tools.size; ++step)
+    if (const int reader = next_reader(step); bytes_to(reader) > beyond)
+      by.write(m_tools.area.lent(m_tools.rank, what, reader), 1);
+}
+
+void call::announce(lane& by, thing what, std::uint64_t beyond) {
+  for (int step = 1; step < m_tools.size; ++step)
+    if (const int reader = next_reader(step); bytes_to(reader) > beyond)
+      by.write(m_tools.area.ready(reader, what, m_tools.rank), tag_of(bytes_to(reader)));
+}
+
+void call::await(lane& by, thing what, int source) {
+  std::uint32_t* word = m_tools.area.ready(m_tools.rank, what, source);
+  by.wait_equal(word, m_record.tags[static_cast<std::size_t>(source)]);
+  by.write(word, 0);
+}
+
+void call::give_back(lane& by, thing what, int source) {
+  by.write(m_tools.area.lent(source, what, m_tools.rank), 0);
+}
+
+// `wanted` is in the order in which this rank visits its peers.
+void call::fetch_all(const std::vector<fetched>& wanted) {
+  if (m_together) {
+    for (const fetched& one : wanted) await(m_tools.caller, one.what, one.source);
+    for (const fetched& one : wanted) m_tools.caller.copy(one.to, one.from, one.bytes);
+    for (const fetched& one : wanted) give_back(m_tools.caller, one.what, one.source);
+    return;
+  }
+  for (const fetched& one : wanted) {
+    lane& by = lane_to((one.source - m_tools.rank + m_tools.size) % m_tools.size);
+    await(by, one.what, one.source);
+    by.copy(one.to, one.from, one.bytes);
+    give_back(by, one.what, one.source);
+  }
+}
+
+// ---- out of the users' buffers ----------------------------------------------------------------------
+
+void call::issue_from_heap(const heap_sources& sources) {
+  begin(false, sources.where);
+  lane& main = m_tools.caller;
+  // A large own block is copied beside the others, a small one while the acknowledgements are on their way.
+  const bool beside = !m_together && !sources.own_first;
+  if (sources.own_first) copy_own_block(main);
+  lend(main, thing::own_buffer, 0);
+  announce(main, thing::own_buffer, 0);
+  if (beside) {
+    m_tools.local.follow(main, m_tools.fork);
+    copy_own_block(m_tools.local);
+  }
+  borrow_lanes();
+  std::vector<fetched> wanted;
+  for (int step = 1; step < m_tools.size; ++step) {
+    const int source = next_source(step);
+    const block& to = m_moved.incoming[static_cast<std::size_t>(source)];
+    if (to.bytes > 0)
+      wanted.push_back({thing::own_buffer, source, sources.from[static_cast<std::size_t>(source)],
+                        m_recv + to.at, to.bytes});
+  }
+  fetch_all(wanted);
+  return_lanes();
+  if (beside)
+    main.follow(m_tools.local, m_tools.local_join);
+  else if (!sources.own_first)
+    copy_own_block(main);
+  for (int step = 1; step < m_tools.size; ++step)
+    if (const int reader = next_reader(step); bytes_to(reader) > 0)
+      main.wait_equal(m_tools.area.lent(m_tools.rank, thing::own_buffer, reader), 0);
+}
+
+// ---- through the outbox -----------------------------------------------------------------------------
+
+std::uint64_t call::pieces_of(int source) const {
+  const std::uint64_t bytes = m_moved.longest[static_cast<std::size_t>(source)];
+  return (bytes + m_piece_bytes - 1) / m_piece_bytes;
+}
+
+// A slot holds one piece for all readers, or one for each: then in rank order, without the source.
+void call::stage(lane& by, std::uint64_t piece) {
+  const int own = m_tools.rank;
+  const std::uint64_t at = piece * m_piece_bytes;
+  const thing slot = slot_of(m_tools.slot_uses[static_cast<std::size_t>(own)] + piece);
+  for (int step = 1; step < m_tools.size; ++step)
+    by.wait_equal(m_tools.area.lent(own, slot, next_reader(step)), 0);
+  lend(by, slot, at);
+  std::byte* to = m_tools.area.slot(own, slot);
+  for (int reader = 0; reader < m_tools.size; ++reader) {
+    const std::uint64_t bytes = rest(bytes_to(reader), at, m_piece_bytes);
+    if (bytes > 0) by.copy(to, m_send + m_moved.outgoing[static_cast<std::size_t>(reader)].at + at, bytes);
+    if (bytes > 0 && m_moved.same_for_all) break;
+    if (reader != own && !m_moved.same_for_all) to += m_piece_bytes;
+  }
+  announce(by, slot, at);
+  by.flush();
+}
+
+void call::fetch_staged(std::uint64_t piece) {
+  const std::uint64_t at = piece * m_piece_bytes;
+  std::vector<fetched> wanted;
+  for (int step = 1; step < m_tools.size; ++step) {
+    const int source = next_source(step);
+    const std::uint64_t bytes = rest(bytes_from(source), at, m_piece_bytes);
+    if (bytes == 0) continue;
+    const thing slot = slot_of(m_tools.slot_uses[static_cast<std::size_t>(source)] + piece);
+    const int row = m_moved.same_for_all ? 0 : m_tools.rank < source ? m_tools.rank : m_tools.rank - 1;
+    const std::byte* from = m_tools.area.slot(source, slot) + static_cast<std::uint64_t>(row) * m_piece_bytes;
+    wanted.push_back(
+        {slot, source, from, m_recv + m_moved.incoming[static_cast<std::size_t>(source)].at + at, bytes});
+  }
+  fetch_all(wanted);
+}
+
+void call::issue_staged() {
+  begin(true, 0);
+  const auto rows = static_cast<std::uint64_t>(m_moved.same_for_all ? 1 : std::max(m_tools.size - 1, 1));
+  m_piece_bytes = m_tools.area.slot_bytes() / rows / alignment * alignment;
+  std::uint64_t pieces = 0;
+  for (int source = 0; source < m_tools.size; ++source) pieces = std::max(pieces, pieces_of(source));
+
+  lane& main = m_tools.caller;
+  m_one_stream = m_send == m_recv && m_operation.collective == ISTHMUS_ALLTOALL;
+  const bool beside = pieces > 1 && !m_one_stream;
+  lane& stager = beside ? m_tools.local : main;
+  if (beside) stager.follow(main, m_tools.fork);
+  borrow_lanes();
+  // One piece ahead: the peers fetch one slot while the other is filled.
+  const std::uint64_t own_pieces = pieces_of(m_tools.rank);
+  if (own_pieces > 0) stage(stager, 0);
+  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+    if (piece + 1 < own_pieces) stage(stager, piece + 1);
+    fetch_staged(piece);
+    for (lane& one : m_tools.beside) one.flush();
+    main.flush();
+  }
+  copy_own_block(stager);
+  return_lanes();
+  if (beside) main.follow(stager, m_tools.local_join);
+  for (int source = 0; source < m_tools.size; ++source)
+    m_tools.slot_uses[static_cast<std::size_t>(source)] += pieces_of(source);
+}
+
+}  // namespace isthmus::copy_engine

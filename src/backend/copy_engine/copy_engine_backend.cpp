@@ -1,0 +1,141 @@
+#include "backend/copy_engine/copy_engine_backend.hpp"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "backend/copy_engine/session.hpp"
+#include "runtime/error.hpp"
+
+namespace isthmus {
+namespace {
+
+using copy_engine::session;
+using copy_engine::settings;
+
+// What every rank tells the others before they share memory. Plain bytes.
+struct offer {
+  char problem[200];  // "" when this rank can
+  char bus_id[32];
+};
+
+session& self(void* state) { return *static_cast<session*>(state); }
+
+// The pieces of a rank that come before any other rank is needed. Returns what is in the way, or "".
+std::string prepare(const isthmus_backend_context& context, settings& options, std::unique_ptr<session>& made,
+                    offer& mine) {
+  if (context.device.platform == ISTHMUS_PLATFORM_LEVEL_ZERO)
+    return "streams of this platform are SYCL queues, which the core can't turn into command lists";
+  if (context.node_size != context.size) return "the ranks are on several machines";
+  if (context.size > copy_engine::max_ranks)
+    return fmt::format("{} ranks; at most {} are possible", context.size, copy_engine::max_ranks);
+  if (context.heap_allocate == nullptr || context.heap_free == nullptr)
+    return "the runtime has no symmetric heap for backends here";
+  std::string problem = read_settings(context, options);
+  if (!problem.empty()) return problem;
+  device_driver* driver = device_driver::get(context.device.platform, problem);
+  if (driver == nullptr) return problem;
+  try {
+    if (context.device.ordinal < 0 || context.device.ordinal >= driver->device_count())
+      return fmt::format("device {} of {} does not exist", context.device.ordinal, driver->device_count());
+    copy_text(mine.bus_id, sizeof mine.bus_id, driver->bus_id(context.device.ordinal));
+    made = std::make_unique<session>(context, *driver, options);
+  } catch (const error& caught) {
+    return caught.what();
+  }
+  return "";
+}
+
+// Collective: the first problem of any rank, or "".
+std::string agree(const isthmus_backend_context& context, offer& mine, const std::string& problem,
+                  std::vector<offer>& all) {
+  copy_text(mine.problem, sizeof mine.problem, problem);
+  all.resize(static_cast<std::size_t>(context.size));
+  if (context.allgather(context.runtime, &mine, all.data(), sizeof mine) != ISTHMUS_SUCCESS)
+    return "the ranks could not talk to each other";
+  for (int rank = 0; rank < context.size; ++rank)
+    if (const char* text = all[static_cast<std::size_t>(rank)].problem; *text != '\0')
+      return fmt::format("rank {}: {}", rank, text);
+  return "";
+}
+
+// Streams of one device may share a queue, in which a rank that waits would keep the other from answering.
+std::string shared_device(const std::vector<offer>& all) {
+  for (std::size_t first = 0; first < all.size(); ++first)
+    for (std::size_t second = first + 1; second < all.size(); ++second)
+      if (std::strcmp(all[first].bus_id, all[second].bus_id) == 0)
+        return fmt::format("ranks {} and {} share the device {}; copy engines need a device for each rank",
+                           first, second, all[first].bus_id);
+  return "";
+}
+
+std::string unreachable_peer(const isthmus_backend_context& context, const isthmus_heap_block& shared) {
+  for (int rank = 0; rank < context.size; ++rank)
+    if (shared.peers[rank] == nullptr) return fmt::format("the memory of rank {} can't be mapped", rank);
+  return "";
+}
+
+isthmus_status unsupported(const isthmus_backend_context& context, const std::string& reason) {
+  return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr, "%s",
+                      reason.c_str());
+}
+
+isthmus_status create(const isthmus_backend_context* given, void** state) {
+  *state = nullptr;
+  const isthmus_backend_context& context = *given;
+  offer mine{};
+  settings options;
+  std::unique_ptr<session> made;
+  std::vector<offer> all;
+  std::string problem = agree(context, mine, prepare(context, options, made, mine), all);
+  if (problem.empty()) problem = shared_device(all);
+  if (!problem.empty()) return unsupported(context, problem);
+
+  isthmus_heap_block shared{};
+  const std::uint64_t bytes = copy_engine::peer_area::bytes_for(context.size == 1 ? 0 : options.transit_bytes);
+  if (context.heap_allocate(context.runtime, bytes, &shared) != ISTHMUS_SUCCESS)
+    return unsupported(context, fmt::format("no shared block of {} bytes on these devices", bytes));
+  problem = agree(context, mine, unreachable_peer(context, shared), all);
+  if (!problem.empty()) {
+    context.heap_free(context.runtime, shared.id);
+    return unsupported(context, problem);
+  }
+  made->open(shared);
+  *state = made.release();
+  return ISTHMUS_SUCCESS;
+}
+
+isthmus_backend make_table() {
+  isthmus_backend made{};
+  made.struct_bytes = sizeof made;
+  made.magic = ISTHMUS_BACKEND_MAGIC;
+  made.abi_version = ISTHMUS_BACKEND_ABI;
+  made.name = "copy_engine";
+  made.description = "copies by the devices' DMA engines between peers of one machine";
+  made.capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE;
+  made.platforms = 1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
+  made.create = create;
+  made.destroy = [](void* state) { delete static_cast<session*>(state); };
+  made.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
+    return self(state).supports(*operation, algorithm);
+  };
+  made.algorithms = copy_engine::algorithm_names;
+  made.enqueue = [](void* state, const isthmus_operation* operations, const char* const* algorithms,
+                    std::size_t n) { return self(state).enqueue(operations, algorithms, n); };
+  made.poll = [](void* state) { return self(state).poll(); };
+  made.abort = [](void* state) { self(state).abort(); };
+  made.synchronize = [](void* state) { return self(state).synchronize(); };
+  made.version = [](void* state) { return self(state).version(); };
+  return made;
+}
+
+}  // namespace
+
+const isthmus_backend* copy_engine_backend() noexcept {
+  static const isthmus_backend table = make_table();
+  return &table;
+}
+
+}  // namespace isthmus

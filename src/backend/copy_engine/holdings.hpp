@@ -1,0 +1,34 @@
+// The driver's objects that a rank holds; released together, also when a constructor gives up half-way.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "memory/driver/device_driver.hpp"
+
+namespace isthmus::copy_engine {
+
+class holdings {
+ public:
+  holdings(device_driver& driver, int device) : m_driver(driver), m_device(device) {}
+  ~holdings();
+  holdings(const holdings&) = delete;
+  holdings& operator=(const holdings&) = delete;
+
+  // Each throws isthmus::error.
+  native_stream stream(stream_priority priority);
+  native_event event();
+  void* pinned(std::uint64_t bytes);  // zeros
+
+  // Pinned memory stays for good: a stream that is stuck may still write to it.
+  void keep_pinned() { m_pinned.clear(); }
+
+ private:
+  device_driver& m_driver;
+  int m_device;
+  std::vector<native_stream> m_streams;
+  std::vector<native_event> m_events;
+  std::vector<void*> m_pinned;
+};
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,188 @@
+#include "backend/copy_engine/session.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "backend/copy_engine/watch.hpp"
+#include "runtime/error.hpp"
+
+namespace isthmus::copy_engine {
+namespace {
+
+using namespace std::chrono_literals;
+using seconds = std::chrono::duration<double>;
+
+// CUDA's and HIP's NULL stream, by both its names. It waits for all blocking streams, takes no batches and
+// can't be captured; a stream of our own does the work between two events.
+bool is_legacy(native_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 1; }
+
+}  // namespace
+
+const char* const algorithm_names[] = {"zero_copy", "staged", nullptr};
+
+std::optional<algorithm> find_algorithm(const char* name) {
+  if (name == nullptr) return algorithm::automatic;
+  if (std::strcmp(name, algorithm_names[0]) == 0) return algorithm::zero_copy;
+  if (std::strcmp(name, algorithm_names[1]) == 0) return algorithm::staged;
+  return std::nullopt;
+}
+
+session::session(const isthmus_backend_context& context, device_driver& driver, const settings& options)
+    : m_context(context),
+      m_held(driver, context.device.ordinal),
+      m_tools(driver, context.device.ordinal, context.rank, context.size, options),
+      m_overseer(context, m_tools, m_log, m_held),
+      m_own_stream(m_held.stream(stream_priority::normal)),
+      m_entered(m_held.event()),
+      m_ended(m_held.event()) {
+  m_tools.progress = m_overseer.progress();
+  m_tools.local.start_on(m_held.stream(stream_priority::normal));
+  m_tools.fork = m_held.event();
+  m_tools.local_join = m_held.event();
+  const int lanes = options.streams == 0 ? context.size - 1 : std::min(options.streams, context.size - 1);
+  for (int i = 1; i < lanes; ++i) {
+    m_tools.beside.emplace_back(driver, m_tools.device).start_on(m_held.stream(stream_priority::normal));
+    m_tools.joins.push_back(m_held.event());
+  }
+  // A device that lacks what is needed says so here, where all ranks can still do without.
+  const word_step probe[] = {{word_action::write, m_tools.progress, 0},
+                             {word_action::wait_equal, m_tools.progress, 0}};
+  driver.words(m_tools.device, probe, m_own_stream);
+  driver.synchronize(m_tools.device, m_own_stream);
+  m_version = driver.version();
+}
+
+void session::open(const isthmus_heap_block& shared) {
+  m_tools.area = peer_area(shared, m_context.size, m_tools.options.transit_bytes);
+  watch::instance().add(m_overseer);
+}
+
+session::~session() {
+  if (!m_tools.area.is_open()) return;
+  const auto deadline = overseer::clock::now() + seconds(std::min(m_context.timeout_s, 30.0));
+  // Until the stream is through, the watch may still have to release it.
+  while (m_overseer.current() != 0 && overseer::clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  watch::instance().remove(m_overseer);
+  if (m_overseer.current() != 0) m_held.keep_pinned();
+  try {
+    while (!m_overseer.failed() && m_context.aborted(m_context.runtime) == 0 &&
+           !m_overseer.all_loans_returned() && overseer::clock::now() < deadline)
+      std::this_thread::sleep_for(100us);
+  } catch (const error& caught) {
+    m_context.log(m_context.runtime, 1, "while releasing: %s", caught.what());
+  }
+}
+
+const char* session::supports(const isthmus_operation& operation, const char* name) const {
+  const auto wanted = find_algorithm(name);
+  if (!wanted) return "unknown algorithm; zero_copy and staged exist";
+  if (!is_moved(operation.collective))
+    return "moves data only: allgather, allgatherv, alltoall, broadcast, gather and scatter";
+  if (*wanted == algorithm::zero_copy)
+    if (const char* reason = never_from_heap(operation.collective)) return reason;
+  const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
+  if (m_context.size > 1 && m_tools.area.slot_bytes() < rows * alignment)
+    return "backend.copy_engine.transit_bytes is less than 512 bytes for each peer";
+  return nullptr;
+}
+
+isthmus_status session::report(const failure& why) {
+  return m_context.fail(m_context.runtime, why.status, 0, ISTHMUS_HERE, why.hint.c_str(), "%s",
+                        why.message.c_str());
+}
+
+isthmus_status session::report_driver(const char* doing, const isthmus_error_info& info) {
+  return m_context.fail(m_context.runtime, info.status, info.native_code, info.location, info.hint, "%s: %s",
+                        doing, info.message);
+}
+
+isthmus_status session::enqueue(const isthmus_operation* operations, const char* const* algorithms,
+                                std::size_t n) {
+  if (m_overseer.failed()) return poll();
+  try {
+    for (std::size_t i = 0; i < n; ++i)
+      start(operations[i], find_algorithm(algorithms[i]).value_or(algorithm::automatic));
+    return ISTHMUS_SUCCESS;
+  } catch (const error& caught) {
+    return report_driver("enqueue", caught.info());
+  }
+}
+
+void session::start(const isthmus_operation& operation, algorithm wanted) {
+  describe(operation, m_context.rank, m_context.size, m_moved);
+  if (operation.count == 0 && std::ranges::all_of(m_moved.longest, [](auto bytes) { return bytes == 0; }))
+    return;
+  device_driver& driver = m_tools.driver;
+  const int device = m_tools.device;
+  const bool legacy = is_legacy(operation.stream);
+  const bool captured = !legacy && driver.is_capturing(device, operation.stream);
+  const native_stream stream = legacy ? m_own_stream : operation.stream;
+  if (legacy) {
+    driver.record(device, m_entered, operation.stream);
+    driver.wait(device, stream, m_entered);
+  }
+  // Calls of one communicator come one after the other, whatever streams they are on. A graph can't wait for
+  // what is outside of it: its launches have to be ordered by the caller.
+  if (!captured && m_any_ended) driver.wait(device, stream, m_ended);
+  m_tools.caller.start_on(stream);
+  issue(operation, wanted, captured);
+  if (captured) return;
+  driver.record(device, m_ended, stream);
+  m_any_ended = true;
+  if (legacy) driver.wait(device, operation.stream, m_ended);
+}
+
+void session::issue(const isthmus_operation& operation, algorithm wanted, bool captured) {
+  m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
+  call one(m_tools, operation, m_moved, m_record, m_log, captured);
+  m_sources.all = false;
+  if (wanted != algorithm::staged) find_sources(m_context, operation, m_moved, m_sources);
+  if (wanted == algorithm::zero_copy && !m_sources.all)
+    m_context.log(
+        m_context.runtime, 2,
+        "%s: the rule says zero_copy, but buffers that peers would fetch from are not in the symmetric heap: "
+        "they are staged",
+        isthmus_collective_name(operation.collective));
+  if (m_sources.all)
+    one.issue_from_heap(m_sources);
+  else
+    one.issue_staged();
+  m_tools.caller.write(m_tools.progress, 0);
+  m_tools.caller.flush();
+}
+
+isthmus_status session::poll() {
+  if (const auto why = m_overseer.reason()) return report(*why);
+  return ISTHMUS_SUCCESS;
+}
+
+bool session::is_idle() { return (!m_any_ended || m_tools.driver.done(m_ended)) && m_overseer.current() == 0; }
+
+isthmus_status session::synchronize() {
+  const auto deadline = overseer::clock::now() + seconds(m_context.timeout_s);
+  try {
+    for (auto pause = 10us; !is_idle(); pause = std::min(pause * 2, decltype(pause)(1000us))) {
+      if (m_overseer.failed()) return poll();
+      if (m_context.aborted(m_context.runtime) != 0)
+        return report({ISTHMUS_ERROR_ABORTED, "the communicator was aborted", ""});
+      if (overseer::clock::now() > deadline)
+        return report({ISTHMUS_ERROR_TIMEOUT, "the streams did not finish within the timeout",
+                       "a kernel before or between the collectives takes longer, or a peer is stuck"});
+      std::this_thread::sleep_for(pause);
+    }
+  } catch (const error& caught) {
+    return report_driver("waiting for the device", caught.info());
+  }
+  return poll();
+}
+
+void session::abort() {
+  m_overseer.request_abort();
+  watch::instance().wake();
+}
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,62 @@
+// One rank of one communicator, served by copy engines.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <optional>
+#include <string>
+
+#include "backend/copy_engine/call.hpp"
+#include "backend/copy_engine/heap_sources.hpp"
+#include "backend/copy_engine/overseer.hpp"
+
+namespace isthmus::copy_engine {
+
+// What a rule may name behind "copy_engine:". automatic: out of the heap where the buffers are in it.
+enum class algorithm { automatic, zero_copy, staged };
+std::optional<algorithm> find_algorithm(const char* name);
+extern const char* const algorithm_names[];
+
+class session {
+ public:
+  // Local. Throws isthmus::error. The context and the driver outlive it.
+  session(const isthmus_backend_context& context, device_driver& driver, const settings& options);
+  // Waits until no peer fetches from here any more, at most the timeout.
+  ~session();
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  // The memory that the ranks share, once all have it; before the first call.
+  void open(const isthmus_heap_block& shared);
+
+  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
+  isthmus_status enqueue(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
+  isthmus_status poll();
+  isthmus_status synchronize();
+  void abort();
+  const char* version() const { return m_version.c_str(); }
+
+ private:
+  void start(const isthmus_operation& operation, algorithm wanted);
+  void issue(const isthmus_operation& operation, algorithm wanted, bool captured);
+  bool is_idle();
+  isthmus_status report(const failure& why);
+  isthmus_status report_driver(const char* doing, const isthmus_error_info& info);
+
+  const isthmus_backend_context& m_context;
+  holdings m_held;
+  equipment m_tools;
+  call_log m_log;
+  overseer m_overseer;
+  native_stream m_own_stream;  // stands in for the legacy NULL stream
+  native_event m_entered, m_ended;
+  bool m_any_ended = false;
+  std::uint32_t m_last_id = 0;
+  std::string m_version;
+  // Filled anew by each call; kept for their memory.
+  movement m_moved;
+  heap_sources m_sources;
+  call_record m_record;
+};
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,35 @@
+#include "backend/copy_engine/settings.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstring>
+
+namespace isthmus::copy_engine {
+namespace {
+
+template <typename Number>
+std::string read(const isthmus_backend_context& context, const char* key, Number most, Number& result) {
+  const char* text = context.option(context.runtime, key);
+  if (text == nullptr) return "";
+  const char* end = text + std::strlen(text);
+  const auto [rest, problem] = std::from_chars(text, end, result);
+  if (problem == std::errc{} && rest == end && result >= 0 && result <= most) return "";
+  return fmt::format("option backend.copy_engine.{} = \"{}\" must be a whole number from 0 to {}", key, text,
+                     most);
+}
+
+}  // namespace
+
+std::string read_settings(const isthmus_backend_context& context, settings& result) {
+  constexpr std::uint64_t most_bytes = std::uint64_t{1} << 40;
+  std::string problem = read(context, "transit_bytes", most_bytes, result.transit_bytes);
+  if (problem.empty()) problem = read(context, "together_bytes", most_bytes, result.together_bytes);
+  // Several links to several peers (xGMI, Xe Link) need as many copies at once; behind an NVLink switch one
+  // copy fills the port.
+  result.streams = context.device.platform == ISTHMUS_PLATFORM_CUDA ? 1 : 0;
+  if (problem.empty()) problem = read(context, "streams", 64, result.streams);
+  return problem;
+}
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,20 @@
+// The options backend.copy_engine.* of the configuration, which are equal on all ranks.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <cstdint>
+#include <string>
+
+namespace isthmus::copy_engine {
+
+struct settings {
+  std::uint64_t transit_bytes = 0;   // of a rank's outbox, both slots together; 0: nothing can be staged
+  std::uint64_t together_bytes = 0;  // up to so many bytes from all peers, a rank waits for all of them at once
+  int streams = 1;                   // among which the peers are divided; 0: one for each
+};
+
+// The first problem in words, or "". Absent options take the built-in defaults (selection/defaults.toml).
+std::string read_settings(const isthmus_backend_context& context, settings& result);
+
+}  // namespace isthmus::copy_engine

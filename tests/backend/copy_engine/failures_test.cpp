@@ -1,0 +1,153 @@
+// What happens when ranks do not do the same, do not come, or give up.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "conformance/rank_buffers.hpp"
+#include "world.hpp"
+
+namespace copy_engine_test {
+namespace {
+
+using namespace std::chrono_literals;
+using steady = std::chrono::steady_clock;
+
+constexpr std::uint64_t count = 500;
+
+isthmus_operation allgather(const std::byte* send, std::byte* recv, std::uint64_t elements = count) {
+  isthmus_operation made{};
+  made.collective = ISTHMUS_ALLGATHER;
+  made.datatype = ISTHMUS_INT32;
+  made.count = elements;
+  made.send_buf = send;
+  made.recv_buf = recv;
+  return made;
+}
+
+// Polls until the backend says that something went wrong; its status.
+isthmus_status failure_of(rank& one, std::chrono::seconds limit) {
+  const auto end = steady::now() + limit;
+  while (steady::now() < end) {
+    if (const isthmus_status status = one.session().poll(); status != ISTHMUS_SUCCESS) return status;
+    std::this_thread::sleep_for(2ms);
+  }
+  return ISTHMUS_SUCCESS;
+}
+
+TEST(copy_engine_failures, a_missing_rank_is_a_timeout_and_the_stream_goes_on) {
+  setup with;
+  with.timeout_s = 0.4;
+  world all(with);
+  rank& alone = all.at(0);
+  ASSERT_EQ(alone.run(allgather(alone.heap().data(), alone.heap().data() + 8192), nullptr), ISTHMUS_SUCCESS);
+  EXPECT_EQ(failure_of(alone, 10s), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_NE(alone.message.find("no signal from rank(s) 1"), std::string::npos) << alone.message;
+  EXPECT_NE(alone.message.find("allgather of 500 x int32"), std::string::npos) << alone.message;
+  EXPECT_EQ(alone.enqueue(allgather(alone.heap().data(), alone.heap().data() + 8192), nullptr),
+            ISTHMUS_ERROR_TIMEOUT);
+}
+
+TEST(copy_engine_failures, a_rank_that_gave_up_is_named_by_its_peers) {
+  setup with;
+  with.timeout_s = 30;
+  world all(with);
+  all.at(1).session().abort();
+  rank& waits = all.at(0);
+  const auto begin = steady::now();
+  ASSERT_EQ(waits.run(allgather(waits.heap().data(), waits.heap().data() + 8192), "staged"), ISTHMUS_SUCCESS);
+  EXPECT_EQ(failure_of(waits, 10s), ISTHMUS_ERROR_REMOTE);
+  EXPECT_LT(steady::now() - begin, 10s);
+  EXPECT_NE(waits.message.find("rank 1 gave up"), std::string::npos) << waits.message;
+}
+
+TEST(copy_engine_failures, abort_releases_a_stream_with_many_calls_queued) {
+  for (const char* name : {"zero_copy", "staged"}) {
+    setup with;
+    with.options = {2048, 0, 1};
+    world all(with);
+    rank& waits = all.at(0);
+    for (int i = 0; i < 20; ++i)
+      ASSERT_EQ(waits.enqueue(allgather(waits.heap().data(), waits.heap().data() + 8192), name),
+                ISTHMUS_SUCCESS);
+    std::this_thread::sleep_for(50ms);
+    waits.session().abort();
+    waits.driver().synchronize(0, waits.stream());  // the test hangs when it is not released
+    EXPECT_EQ(failure_of(waits, 5s), ISTHMUS_ERROR_ABORTED);
+  }
+}
+
+// Different sizes, places, collectives and ways: an error on both sides, soon, and nobody's buffers written
+// but the receive buffers of the calls.
+struct mismatch {
+  const char* name;
+  std::uint64_t other_count;
+  std::size_t other_place;
+  const char* algorithms[2];
+  bool gather = false;
+};
+void PrintTo(const mismatch& one, std::ostream* out) { *out << one.name; }
+
+class mismatches : public testing::TestWithParam<mismatch> {};
+
+TEST_P(mismatches, are_errors_and_write_nothing_elsewhere) {
+  const mismatch& how = GetParam();
+  setup with;
+  with.timeout_s = 20;
+  with.options = {1 << 14, 1 << 12, 1};
+  world all(with);
+  all.each([&](rank& one) {
+    std::fill(one.heap().begin(), one.heap().end(), std::byte{0xa5});
+    const bool second = one.number() == 1;
+    const std::size_t place = second ? how.other_place : 0;
+    constexpr std::size_t recv_at = 1 << 16, recv_end = recv_at + (1 << 15);
+    isthmus_operation operation =
+        allgather(one.heap().data() + place, one.heap().data() + recv_at, second ? how.other_count : count);
+    if (second && how.gather) {
+      operation.collective = ISTHMUS_GATHER;
+      operation.root = 1;
+    }
+    const auto begin = steady::now();
+    ASSERT_EQ(one.run(operation, how.algorithms[one.number()]), ISTHMUS_SUCCESS);
+    const isthmus_status status = failure_of(one, 15s);
+    EXPECT_TRUE(status == ISTHMUS_ERROR_MISMATCH || status == ISTHMUS_ERROR_REMOTE)
+        << status << " " << one.message;
+    EXPECT_LT(steady::now() - begin, 15s);
+    for (std::size_t i = 0; i < one.heap().size(); ++i)
+      if (i < recv_at || i >= recv_end) {
+        ASSERT_EQ(one.heap()[i], std::byte{0xa5}) << "byte " << i;
+      }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(kinds, mismatches,
+                         testing::Values(mismatch{"size", count + 1, 0, {nullptr, nullptr}},
+                                         mismatch{"size_staged", count - 3, 0, {"staged", "staged"}},
+                                         mismatch{"place", count, 4096, {nullptr, nullptr}},
+                                         mismatch{"way", count, 0, {"zero_copy", "staged"}},
+                                         mismatch{"collective", count, 0, {"staged", "staged"}, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(copy_engine_failures, a_fault_of_the_driver_is_reported_with_its_code) {
+  setup with;
+  with.timeout_s = 1;
+  world all(with);
+  rank& one = all.at(0);
+  one.driver().fail_after(1);
+  EXPECT_EQ(one.enqueue(allgather(one.heap().data(), one.heap().data() + 8192), nullptr),
+            ISTHMUS_ERROR_BACKEND);
+  EXPECT_NE(one.message.find("injected fault"), std::string::npos) << one.message;
+}
+
+TEST(copy_engine_failures, a_constructor_that_fails_leaves_nothing_behind) {
+  isthmus_backend_context context{};
+  context.size = 2;
+  context.timeout_s = 1;
+  for (int calls = 0; calls < 4; ++calls) {
+    fake_driver driver(1, {});
+    driver.fail_after(calls);
+    EXPECT_ANY_THROW(isthmus::copy_engine::session(context, driver, {4096, 0, 1}));
+  }
+}
+
+}  // namespace
+}  // namespace copy_engine_test
