@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""llama.cpp split by tensor over all GPUs: tokens per second and perplexity with Isthmus beside what ggml has.
+
+Runs an unmodified llama.cpp (llama-bench, llama-perplexity) on a random-weight model of 7B shape, by turns:
+Isthmus preloaded, then ggml's NCCL, internal and copy-and-add ("butterfly") paths. Writes records in the format
+of docs/architecture.md: `time_us` is a whole test, `tokens_per_s` the median over all rounds' repetitions.
+Needs the packages gguf and numpy (tests/ggml/llama/make_model.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WIDTH = 4096  # of the residual stream, which every allreduce sums
+PROMPT, GENERATED = 512, 128
+# Bandwidths have no meaning for a whole model.
+COMMON = {"algbw_gbs": 0, "busbw_gbs": 0, "model": "llama 7B shape, q8_0, random weights"}
+PERPLEXITY = re.compile(r"PPL = ([\d.]+) \+/- ([\d.]+)")
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of summing: a provider of the records and the environment that selects it."""
+
+    provider: str
+    environment: dict[str, str]
+
+
+@dataclass
+class Series:
+    """Samples of one test in one way, over all rounds."""
+
+    seconds: list[float] = field(default_factory=list)
+    tokens_per_s: list[float] = field(default_factory=list)
+
+
+def ways(library: Path) -> list[Way]:
+    return [
+        Way("isthmus", {"LD_PRELOAD": str(library)}),
+        Way("ggml_nccl", {"GGML_CUDA_ALLREDUCE": "nccl"}),
+        Way("ggml_internal", {"GGML_CUDA_ALLREDUCE": "internal"}),
+        Way("ggml_butterfly", {"GGML_CUDA_ALLREDUCE": "none"}),
+    ]
+
+
+def run(program: Path, arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    libraries = f"{program.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
+    settings = os.environ | {"LD_LIBRARY_PATH": libraries, "ISTHMUS_LOG": "info"} | environment
+    done = subprocess.run(
+        [str(program), *arguments], env=settings, capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{program.name} failed: {done.stderr[-2000:]}")
+    used = "Isthmus sums over" in done.stderr
+    if used != ("LD_PRELOAD" in environment) and "tensor" in arguments:
+        raise RuntimeError(f"{program.name}: Isthmus was {'' if used else 'not '}used: {done.stderr[-2000:]}")
+    return done
+
+
+def measure(llama: Path, model: Path, way: Way, repetitions: int) -> dict[str, Series]:
+    arguments = ["-m", str(model), "-sm", "tensor", "-fa", "on", "-ngl", "99", "-o", "json"]
+    arguments += ["-p", str(PROMPT), "-n", str(GENERATED), "-r", str(repetitions)]
+    found = {}
+    for test in json.loads(run(llama / "llama-bench", arguments, way.environment).stdout):
+        name = f"pp{test['n_prompt']}" if test["n_prompt"] else f"tg{test['n_gen']}"
+        found[name] = Series([ns / 1e9 for ns in test["samples_ns"]], test["samples_ts"])
+    return found
+
+
+def record(way: Way, test: str, series: Series, gpus: int) -> dict:
+    tokens = PROMPT if test.startswith("pp") else 1
+    times = sorted(1e6 * seconds for seconds in series.seconds)
+    return {
+        "collective": "allreduce",
+        "dtype": "float32",
+        "op": "sum",
+        "bytes": tokens * WIDTH * 4,
+        "ranks": gpus,
+        "provider": way.provider,
+        "mode": "llama_bench",
+        "time_us": {"min": times[0], "median": statistics.median(times), "max": times[-1]},
+        **COMMON,
+        "test": test,
+        "tokens_per_s": round(statistics.median(series.tokens_per_s), 1),
+        "samples": len(times),
+    }
+
+
+def write_text(path: Path) -> None:
+    """A fixed text of made-up sentences."""
+    words = ("isthmus", "narrow", "water", "bridge", "shore", "current", "grain", "timber", "salt", "letters")
+    state, lines = 1, []
+    for _ in range(80):
+        sentence = []
+        for _ in range(9):
+            state = (state * 1103515245 + 12345) % 2**31
+            sentence.append(words[state // 65536 % len(words)])
+        lines.append(" ".join(sentence).capitalize() + ".")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def perplexity(llama: Path, model: Path, text: Path, split: str, environment: dict[str, str]) -> dict:
+    arguments = ["-m", str(model), "-f", str(text), "-sm", split, "-fa", "on", "-ngl", "99", "-c", "512"]
+    start = time.monotonic()
+    done = run(llama / "llama-perplexity", [*arguments, "--chunks", "6"], environment)
+    us = 1e6 * (time.monotonic() - start)
+    found = PERPLEXITY.search(done.stdout + done.stderr)
+    if found is None:
+        raise RuntimeError(f"llama-perplexity gave no figure: {done.stdout[-500:]} {done.stderr[-500:]}")
+    return {
+        "time_us": {"min": us, "median": us, "max": us},
+        "perplexity": float(found[1]),
+        "perplexity_error": float(found[2]),
+    }
+
+
+def compare_perplexity(llama: Path, model: Path, library: Path, gpus: int) -> list[dict]:
+    """Records of one device, then of several over each wire. Raises where a wire is outside of the noise."""
+    text = model.with_suffix(".txt")
+    write_text(text)
+    preload = {"LD_PRELOAD": str(library)}
+    runs = [("one_device", "exact", 1, perplexity(llama, model, text, "none", {}))]
+    for mode, wire in (("exact", "exact"), ("bf16_wire", "bfloat16")):
+        measured = perplexity(llama, model, text, "tensor", preload | {"ISTHMUS_GGML_WIRE": wire})
+        runs.append(("isthmus", mode, gpus, measured))
+    reference = runs[0][3]
+    records = []
+    for provider, mode, ranks, measured in runs:
+        value, noise = measured["perplexity"], reference["perplexity_error"]
+        print(f"perplexity, {provider}, {mode}: {value:.2f} +/- {measured['perplexity_error']:.2f}")
+        if abs(value - reference["perplexity"]) > noise:
+            raise RuntimeError(f"{mode}: {value} is outside of {reference['perplexity']} +/- {noise}")
+        records.append(
+            {"collective": "allreduce", "dtype": "float32", "op": "sum", "bytes": PROMPT * WIDTH * 4}
+            | {"ranks": ranks, "provider": provider, "mode": mode, "test": "perplexity"}
+            | COMMON
+            | measured
+        )
+    return records
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--llama", type=Path, required=True, help="folder of llama.cpp's programs and libraries"
+    )
+    parser.add_argument("--library", type=Path, required=True, help="libisthmus_ggml.so")
+    parser.add_argument("--gpus", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", type=Path, default=Path("/dev/shm/isthmus-7b.gguf"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, default=4)
+    arguments = parser.parse_args()
+    make = [sys.executable, str(ROOT / "tests/ggml/llama/make_model.py"), str(arguments.model)]
+    subprocess.run([*make, "--shape", "7b", "--type", "q8_0"], check=True)
+    try:
+        records = compare_perplexity(arguments.llama, arguments.model, arguments.library, arguments.gpus)
+        all_ways = ways(arguments.library)
+        series: dict[tuple[str, str], Series] = {}
+        for turn in range(arguments.rounds):  # every round in another order
+            for way in all_ways[turn % len(all_ways) :] + all_ways[: turn % len(all_ways)]:
+                measured = measure(arguments.llama, arguments.model, way, arguments.repetitions)
+                for test, samples in measured.items():
+                    whole = series.setdefault((test, way.provider), Series())
+                    whole.seconds += samples.seconds
+                    whole.tokens_per_s += samples.tokens_per_s
+    finally:
+        arguments.model.unlink(missing_ok=True)
+    for (test, provider), samples in series.items():
+        way = next(way for way in all_ways if way.provider == provider)
+        records.append(record(way, test, samples, arguments.gpus))
+        print(
+            f"{test:6} {provider:16} {records[-1]['tokens_per_s']:9.1f} tokens/s, {len(samples.seconds)} samples"
+        )
+    versions = {"llama.cpp": "of llama-cpp-python 0.3.36"}
+    arguments.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
