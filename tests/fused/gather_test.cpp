@@ -1,14 +1,16 @@
-// ALLGATHER_GEMM on the host: every layout, type and odd shape against a float64 oracle; late ranks; the same
+// ALLGATHER_GEMM: every layout, type and odd shape against a float64 oracle; late ranks; the same
 // bits over repetitions; the parts of a run.
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
 #include "matrices.hpp"
+#include "place.hpp"
 #include "world.hpp"
 
 namespace fused_test {
@@ -25,6 +27,36 @@ struct shape {
   double alpha = 1, beta = 0;
 };
 
+// Memory of the program's platform with a copy on the host, which the checks look at.
+class block {
+ public:
+  block(std::uint64_t bytes, void* stream, void* given = nullptr)
+      : m_host(bytes), m_stream(stream), m_given(given != nullptr), m_data(given) {
+    if (!m_given && bytes > 0) m_data = allocate(bytes);
+  }
+  ~block() {
+    if (!m_given && m_data != nullptr) release(m_data);
+  }
+  block(const block&) = delete;
+  block& operator=(const block&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(m_data); }
+  std::vector<std::byte>& host() { return m_host; }
+  const std::vector<std::byte>& host() const { return m_host; }
+  void upload() {
+    if (!m_host.empty()) copy(m_data, m_host.data(), m_host.size(), m_stream);
+  }
+  void download() {
+    if (!m_host.empty()) copy(m_host.data(), m_data, m_host.size(), m_stream);
+  }
+
+ private:
+  std::vector<std::byte> m_host;
+  void* m_stream;
+  bool m_given;
+  void* m_data;
+};
+
 // One rank's plan and buffers.
 class rank_run {
  public:
@@ -33,84 +65,88 @@ class rank_run {
         m_what(what),
         m_n(what.n + (what.sharded ? static_cast<std::uint64_t>(self.rank) : 0)),
         m_m(what.rows_per_rank * static_cast<std::uint64_t>(self.size)),
-        m_a(what.input, what.rows_per_rank, what.k, ISTHMUS_ROW_MAJOR, what.k + what.gap),
+        m_a(what.input, what.rows_per_rank, what.k, ISTHMUS_ROW_MAJOR, what.k + a_gap()),
         m_whole_a(what.input, m_m, what.k, ISTHMUS_ROW_MAJOR, 0),
         m_b(what.input, what.k, m_n, what.b_layout,
             (what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : what.k) + what.gap),
         m_c(what.output, m_m, m_n, ISTHMUS_ROW_MAJOR, m_n + what.gap),
-        m_b_data(m_b.bytes()),
-        m_c_data(m_c.bytes()),
-        m_c_before(m_c.bytes()),
-        m_bias(what.bias ? m_n * isthmus_datatype_bytes(what.output) : 0),
-        m_gathered(what.gathered || what.in_place ? m_whole_a.bytes() : 0),
-        m_private_a(m_a.bytes()) {
+        m_b_data(m_b.bytes(), self.stream),
+        m_c_data(m_c.bytes(), self.stream),
+        m_bias(what.bias ? m_n * isthmus_datatype_bytes(what.output) : 0, self.stream),
+        m_gathered(what.gathered || what.in_place ? m_whole_a.bytes() : 0, self.stream) {
     create_plan();
-    m_a_data = m_private_a.data();
-    if (what.in_place) m_a_data = m_gathered.data() + own_row() * what.k * isthmus_datatype_bytes(what.input);
+    void* given = nullptr;
+    if (what.in_place) given = m_gathered.data() + own_row() * what.k * isthmus_datatype_bytes(what.input);
     if (what.in_heap && m_a.bytes() > 0) {
-      void* block = nullptr;
-      if (isthmus_memory_allocate_symmetric(self.communicator, m_a.bytes(), &block) != ISTHMUS_SUCCESS)
+      if (isthmus_memory_allocate_symmetric(self.communicator, m_a.bytes(), &m_heap) != ISTHMUS_SUCCESS)
         throw std::runtime_error(last_error_text());
-      m_heap = m_a_data = static_cast<std::byte*>(block);
+      given = m_heap;
     }
+    m_a_data = std::make_unique<block>(m_a.bytes(), self.stream, given);
   }
 
   ~rank_run() {
     EXPECT_EQ(isthmus_fused_plan_destroy(m_plan), ISTHMUS_SUCCESS) << last_error_text();
+    m_a_data.reset();
     EXPECT_EQ(isthmus_memory_free(m_self.communicator, m_heap), ISTHMUS_SUCCESS);
   }
 
   void fill(std::uint64_t seed) {
     m_seed = seed;
-    for (std::byte& each : m_gathered) each = std::byte{0xff};
-    m_a.fill(seed, own_row(), m_a_data);
-    m_b.fill(seed + 1 + (m_what.sharded ? static_cast<std::uint64_t>(m_self.rank) : 0), 0, m_b_data.data());
+    for (std::byte& each : m_gathered.host()) each = std::byte{0xff};
+    m_a.fill(seed, own_row(), m_a_data->host().data());
+    m_b.fill(seed + 1 + (m_what.sharded ? static_cast<std::uint64_t>(m_self.rank) : 0), 0,
+             m_b_data.host().data());
     if (m_what.beta != 0)
-      m_c.fill(seed + 100, 0, m_c_data.data());
+      m_c.fill(seed + 100, 0, m_c_data.host().data());
     else
-      m_c.poison(m_c_data.data());
-    m_c_before = m_c_data;
-    if (m_what.bias) matrix(m_what.output, 1, m_n, ISTHMUS_ROW_MAJOR, 0).fill(seed + 200, 0, m_bias.data());
-  }
-
-  isthmus_fused_arguments arguments() {
-    isthmus_fused_arguments with{};
-    with.struct_bytes = sizeof with;
-    with.a = m_a_data;
-    with.b = m_b_data.data();
-    with.c = m_c_data.data();
-    with.bias = m_what.bias ? m_bias.data() : nullptr;
-    with.gathered_a = m_gathered.empty() ? nullptr : m_gathered.data();
-    with.alpha = m_what.alpha;
-    with.beta = m_what.beta;
-    return with;
+      m_c.poison(m_c_data.host().data());
+    m_c_before = m_c_data.host();
+    if (m_what.bias)
+      matrix(m_what.output, 1, m_n, ISTHMUS_ROW_MAJOR, 0).fill(seed + 200, 0, m_bias.host().data());
+    for (block* each : {&m_gathered, m_a_data.get(), &m_b_data, &m_c_data, &m_bias}) each->upload();
   }
 
   void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
-    auto with = arguments();
+    isthmus_fused_arguments with{};
+    with.struct_bytes = sizeof with;
+    with.a = m_a_data->data();
+    with.b = m_b_data.data();
+    with.c = m_c_data.data();
+    with.bias = m_what.bias ? m_bias.data() : nullptr;
+    with.gathered_a = m_gathered.data();
+    with.alpha = m_what.alpha;
+    with.beta = m_what.beta;
+    with.stream = m_self.stream;
     with.view = view;
     if (isthmus_fused_run(m_plan, &with) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
-    // The contract lets the caller overwrite A at once; the rows of peers must not be affected.
-    if (view == ISTHMUS_FUSED_WHOLE && !m_what.in_place) m_a.poison(m_a_data);
+    if (view == ISTHMUS_FUSED_WHOLE && !m_what.in_place) {
+      // The contract lets the caller overwrite A at once, in the stream's order: peers must have their rows.
+      m_a.poison(m_a_data->host().data());
+      m_a_data->upload();
+    }
+    m_c_data.download();
+    m_gathered.download();
   }
 
   void check() const {
     std::vector<std::byte> a(m_whole_a.bytes());
     m_whole_a.fill(m_seed, 0, a.data());
+    const std::byte* c = m_c_data.host().data();
     const product whole{m_whole_a,
                         m_b,
                         m_c,
                         a.data(),
-                        m_b_data.data(),
+                        m_b_data.host().data(),
                         m_c_before.data(),
-                        m_what.bias ? m_bias.data() : nullptr,
+                        m_what.bias ? m_bias.host().data() : nullptr,
                         m_what.alpha,
                         m_what.beta,
                         m_what.output};
-    EXPECT_EQ(product_error(whole, m_c_data.data(), 0), "") << "rank " << m_self.rank;
-    EXPECT_EQ(m_c.gaps_error(m_c_data.data()), "") << "rank " << m_self.rank;
-    if (!m_gathered.empty()) {
-      EXPECT_EQ(std::memcmp(m_gathered.data(), a.data(), a.size()), 0) << "gathered A";
+    EXPECT_EQ(product_error(whole, c, 0), "") << "rank " << m_self.rank;
+    EXPECT_EQ(m_c.gaps_error(c), "") << "rank " << m_self.rank;
+    if (!m_gathered.host().empty()) {
+      EXPECT_EQ(std::memcmp(m_gathered.host().data(), a.data(), a.size()), 0) << "gathered A";
     }
   }
 
@@ -125,10 +161,12 @@ class rank_run {
     return nlohmann::json::parse(text);
   }
 
-  const std::vector<std::byte>& c() const { return m_c_data; }
+  const std::vector<std::byte>& c() const { return m_c_data.host(); }
 
  private:
   std::uint64_t own_row() const { return static_cast<std::uint64_t>(m_self.rank) * m_what.rows_per_rank; }
+  // On devices the gathered A is dense, and so is every shard.
+  std::uint64_t a_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_what.gap : 0; }
 
   void create_plan() {
     isthmus_fused_description asked{};
@@ -138,9 +176,11 @@ class rank_run {
     asked.input = m_what.input, asked.output = m_what.output;
     asked.b_layout = m_what.b_layout;
     asked.flags = m_what.sharded ? static_cast<std::uint32_t>(ISTHMUS_FUSED_SHARDED_B) : 0u;
-    asked.lda = m_what.gap > 0 ? m_what.k + m_what.gap : 0;
-    asked.ldb = m_what.gap > 0 ? (m_what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : m_what.k) + m_what.gap : 0;
-    asked.ldc = m_what.gap > 0 ? m_n + m_what.gap : 0;
+    if (m_what.gap > 0) {
+      asked.lda = m_what.k + a_gap();
+      asked.ldb = (m_what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : m_what.k) + m_what.gap;
+      asked.ldc = m_n + m_what.gap;
+    }
     asked.chunks = m_what.chunks;
     if (isthmus_fused_plan_create(m_self.communicator, &asked, &m_plan) != ISTHMUS_SUCCESS)
       throw std::runtime_error(last_error_text());
@@ -150,9 +190,10 @@ class rank_run {
   shape m_what;
   std::uint64_t m_n, m_m;
   matrix m_a, m_whole_a, m_b, m_c;
-  std::vector<std::byte> m_b_data, m_c_data, m_c_before, m_bias, m_gathered, m_private_a;
-  std::byte* m_a_data = nullptr;
-  std::byte* m_heap = nullptr;
+  block m_b_data, m_c_data, m_bias, m_gathered;
+  std::vector<std::byte> m_c_before;
+  std::unique_ptr<block> m_a_data;
+  void* m_heap = nullptr;
   isthmus_fused_plan m_plan = nullptr;
   std::uint64_t m_seed = 0;
 };

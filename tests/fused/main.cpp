@@ -1,12 +1,17 @@
-// Starts the world, runs the tests in it, and ends it.
+// Starts the world, runs the tests in it, and ends it. Exit code 77: nothing to run on.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
+#include "place.hpp"
 #include "world.hpp"
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
+  if (fused_test::device_count() == 0) {
+    std::puts("SKIPPED: no CUDA device");
+    return 77;
+  }
   try {
     fused_test::world::start(argc, argv);
   } catch (const std::exception& failure) {

@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "place.hpp"
+
 namespace fused_test {
 namespace {
 
@@ -65,13 +67,14 @@ std::string last_error_text() {
 
 void world::start(int argc, char** argv) {
   auto made = std::make_unique<world>();
-  const auto chosen = options();
+  auto chosen = options();
   if (const char* rank = argument(argc, argv, "--rank")) {
     const char* size = argument(argc, argv, "--size");
     const char* id = argument(argc, argv, "--id");
     if (size == nullptr || id == nullptr) throw std::runtime_error("--rank needs --size and --id");
     made->m_size = std::atoi(size);
     member own{std::atoi(rank), made->m_size};
+    chosen.device = {platform(), own.rank};
     const isthmus_unique_id meeting = shared_id(own.rank, id);
     if (isthmus_communicator_create(&meeting, own.rank, own.size, &chosen, &own.communicator) !=
         ISTHMUS_SUCCESS)
@@ -79,9 +82,12 @@ void world::start(int argc, char** argv) {
     made->m_members.push_back(own);
   } else {
     const char* ranks = argument(argc, argv, "--ranks");
-    made->m_size = ranks != nullptr ? std::atoi(ranks) : 3;
-    const std::vector<isthmus_device> devices(static_cast<std::size_t>(made->m_size),
-                                              {ISTHMUS_PLATFORM_HOST, 0});
+    made->m_size = ranks != nullptr                      ? std::atoi(ranks)
+                   : platform() == ISTHMUS_PLATFORM_HOST ? 3
+                                                         : device_count();
+    std::vector<isthmus_device> devices;
+    for (int rank = 0; rank < made->m_size; ++rank)
+      devices.push_back({platform(), platform() == ISTHMUS_PLATFORM_HOST ? 0 : rank});
     std::vector<isthmus_communicator> handles(devices.size());
     if (isthmus_communicator_create_all(made->m_size, devices.data(), &chosen, handles.data()) !=
         ISTHMUS_SUCCESS)
@@ -89,6 +95,7 @@ void world::start(int argc, char** argv) {
     for (int rank = 0; rank < made->m_size; ++rank)
       made->m_members.push_back({rank, made->m_size, handles[static_cast<std::size_t>(rank)]});
   }
+  for (member& each : made->m_members) each.stream = create_stream(each.rank);
   slot() = std::move(made);
 }
 
@@ -97,6 +104,7 @@ world& world::get() { return *slot(); }
 void world::stop() {
   if (slot() == nullptr) return;
   slot()->each([](member& self) {
+    destroy_stream(self.stream);
     EXPECT_EQ(isthmus_communicator_destroy(self.communicator), ISTHMUS_SUCCESS) << last_error_text();
   });
   slot().reset();
@@ -107,6 +115,7 @@ void world::each(const std::function<void(member&)>& work) {
   for (member& self : m_members)
     threads.emplace_back([&work, &self] {
       try {
+        use_device(self.rank);
         work(self);
       } catch (const std::exception& failure) {
         ADD_FAILURE() << "rank " << self.rank << ": " << failure.what();

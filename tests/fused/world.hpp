@@ -16,6 +16,7 @@ namespace fused_test {
 struct member {
   int rank = 0, size = 1;
   isthmus_communicator communicator = nullptr;
+  void* stream = nullptr;
 };
 
 class world {
@@ -26,8 +27,8 @@ class world {
 
   int size() const { return m_size; }
   bool in_one_process() const { return m_members.size() == static_cast<std::size_t>(m_size); }
-  // Runs `work` for every rank of this process, in threads of their own. An exception becomes a failure that
-  // names the rank.
+  // Runs `work` for every rank of this process, in threads of their own with the rank's device current. An
+  // exception becomes a failure that names the rank.
   void each(const std::function<void(member&)>& work);
 
  private:

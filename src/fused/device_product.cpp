@@ -1,0 +1,164 @@
+#include "fused/device_product.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/error.hpp"
+
+namespace isthmus::fused {
+namespace {
+
+// What NVIDIA recommends for Hopper; split-K needs it, and small last chunks need split-K.
+constexpr std::uint64_t workspace_size = std::uint64_t{32} << 20;
+
+int type_of(isthmus_datatype type) {
+  switch (type) {
+    case ISTHMUS_FLOAT16: return lt_type_float16;
+    case ISTHMUS_BFLOAT16: return lt_type_bfloat16;
+    case ISTHMUS_FLOAT32: return lt_type_float32;
+    default: break;  // problem.cpp admits no others
+  }
+  throw make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, "a datatype that plans don't have");
+}
+
+// Bytes, at most what cuBLASLt distinguishes.
+unsigned alignment_of(const void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return address == 0 ? 256 : static_cast<unsigned>(std::min<std::uintptr_t>(address & -address, 256));
+}
+
+}  // namespace
+
+// cuBLAS counts columns first, so the transposed product is computed: C^T[n x rows] = B^T[n x k] A^T[k x rows].
+// A row-major matrix is its transpose's column-major form as it lies.
+struct device_product::operation {
+  explicit operation(const cublaslt& library) : library(library) {}
+  ~operation() {
+    for (void* layout : {b_layout, a_layout, c_layout})
+      if (layout != nullptr) library.layout_destroy(layout);
+    if (desc != nullptr) library.desc_destroy(desc);
+  }
+  operation(const operation&) = delete;
+  operation& operator=(const operation&) = delete;
+
+  const cublaslt& library;
+  void* desc = nullptr;
+  void* b_layout = nullptr;
+  void* a_layout = nullptr;
+  void* c_layout = nullptr;
+  lt_algorithm algorithm{};
+};
+
+device_product::device_product(const problem& what, device_driver& driver, int device, const cublaslt& library)
+    : m_what(what),
+      m_driver(driver),
+      m_device(device),
+      m_library(library),
+      m_inner(std::max<std::uint64_t>(what.asked.k, 1)),
+      m_ldb(std::max<std::uint64_t>(what.asked.ldb, 1)) {
+  m_driver.with_device(device, [&] { check(library.create(&m_handle), ISTHMUS_HERE, "cublasLtCreate"); });
+  m_workspace_bytes = workspace_size;
+  m_workspace = driver.allocate(device, m_workspace_bytes);
+  if (what.asked.k > 0) return;
+  m_zeros_bytes = std::max<std::uint64_t>({what.asked.m, what.asked.n, 1}) * what.input_bytes();
+  m_zeros = driver.allocate(device, m_zeros_bytes);
+  const native_stream stream = driver.create_stream(device, stream_priority::normal);
+  driver.fill(device, m_zeros, 0, m_zeros_bytes, stream);
+  driver.synchronize(device, stream);
+  driver.destroy_stream(device, stream);
+}
+
+device_product::~device_product() {
+  m_operations.clear();
+  m_driver.with_device(m_device, [&] { m_library.destroy(m_handle); });
+  for (void* block : {m_workspace, m_zeros})
+    if (block != nullptr) m_driver.free(m_device, block);
+}
+
+void device_product::check(int status, const char* location, const char* call) const {
+  if (status == lt_success) return;
+  throw make_error(ISTHMUS_ERROR_BACKEND, location,
+                   fmt::format("{} failed: {}", call, m_library.get_status_name(status)),
+                   "an earlier kernel may have faulted, or this cuBLASLt does not know the shape", status);
+}
+
+std::unique_ptr<device_product::operation> device_product::prepare(const key& wanted) {
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
+  const auto& asked = m_what.asked;
+  const int input = type_of(asked.input), output = type_of(asked.output);
+  const bool row_major = asked.b_layout == ISTHMUS_ROW_MAJOR;
+  auto made = std::make_unique<operation>(m_library);
+  check(m_library.desc_create(&made->desc, lt_compute_float32, lt_type_float32), ISTHMUS_HERE,
+        "cublasLtMatmulDescCreate");
+  const int transposed = row_major ? lt_no_transpose : lt_transpose;
+  check(m_library.desc_set(made->desc, lt_desc_transpose_a, &transposed, sizeof transposed), ISTHMUS_HERE,
+        "cublasLtMatmulDescSetAttribute");
+  if (has_bias) {
+    const int epilogue = lt_epilogue_bias;
+    check(m_library.desc_set(made->desc, lt_desc_epilogue, &epilogue, sizeof epilogue), ISTHMUS_HERE,
+          "cublasLtMatmulDescSetAttribute");
+    check(m_library.desc_set(made->desc, lt_desc_bias_type, &output, sizeof output), ISTHMUS_HERE,
+          "cublasLtMatmulDescSetAttribute");
+  }
+  const auto layout = [&](void** to, int type, std::uint64_t height, std::uint64_t width,
+                          std::uint64_t leading) {
+    check(m_library.layout_create(to, type, height, width, static_cast<std::int64_t>(leading)), ISTHMUS_HERE,
+          "cublasLtMatrixLayoutCreate");
+  };
+  const std::uint64_t ldb = asked.k > 0 ? m_ldb : (row_major ? asked.n : 1);
+  layout(&made->b_layout, input, row_major ? asked.n : m_inner, row_major ? m_inner : asked.n, ldb);
+  layout(&made->a_layout, input, m_inner, rows, asked.k > 0 ? lda : 1);
+  layout(&made->c_layout, output, asked.n, rows, asked.ldc);
+  choose_algorithm(*made, wanted);
+  return made;
+}
+
+void device_product::choose_algorithm(operation& made, const key& wanted) {
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
+  void* preference = nullptr;
+  check(m_library.preference_create(&preference), ISTHMUS_HERE, "cublasLtMatmulPreferenceCreate");
+  const std::unique_ptr<void, int (*)(void*)> guard(preference, m_library.preference_destroy);
+  const auto set = [&](int attribute, const auto& value) {
+    check(m_library.preference_set(preference, attribute, &value, sizeof value), ISTHMUS_HERE,
+          "cublasLtMatmulPreferenceSetAttribute");
+  };
+  set(lt_preference_workspace, m_workspace_bytes);
+  set(lt_preference_alignment_a, static_cast<std::uint32_t>(align_b));  // cuBLAS' A is our B
+  set(lt_preference_alignment_b, static_cast<std::uint32_t>(align_a));
+  set(lt_preference_alignment_c, static_cast<std::uint32_t>(align_c));
+  set(lt_preference_alignment_d, static_cast<std::uint32_t>(align_c));
+  lt_heuristic best{};
+  int found = 0;
+  check(m_library.heuristic(m_handle, made.desc, made.b_layout, made.a_layout, made.c_layout, made.c_layout,
+                            preference, 1, &best, &found),
+        ISTHMUS_HERE, "cublasLtMatmulAlgoGetHeuristic");
+  if (found == 0)
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     fmt::format("cuBLASLt has no algorithm for {} x {} x {}", rows, m_what.asked.n, m_inner),
+                     "leading dimensions that are multiples of 16 bytes help");
+  made.algorithm = best.algorithm;
+}
+
+device_product::operation& device_product::find(const key& wanted) {
+  auto& place = m_operations[wanted];
+  if (place == nullptr) place = prepare(wanted);
+  return *place;
+}
+
+void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
+                             const scalars& with, native_stream stream) {
+  if (rows == 0 || m_what.asked.n == 0) return;
+  if (m_zeros != nullptr) a = b = m_zeros;
+  m_driver.with_device(m_device, [&] {
+    operation& one = find({rows, lda, with.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
+    if (with.bias != nullptr)
+      check(m_library.desc_set(one.desc, lt_desc_bias_pointer, &with.bias, sizeof with.bias), ISTHMUS_HERE,
+            "cublasLtMatmulDescSetAttribute");
+    check(
+        m_library.matmul(m_handle, one.desc, &with.alpha, b, one.b_layout, a, one.a_layout, &with.beta, c,
+                         one.c_layout, c, one.c_layout, &one.algorithm, m_workspace, m_workspace_bytes, stream),
+        ISTHMUS_HERE, "cublasLtMatmul");
+  });
+}
+
+}  // namespace isthmus::fused

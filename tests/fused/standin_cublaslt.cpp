@@ -1,0 +1,137 @@
+// A stand-in for cuBLASLt: the C interface as far as Isthmus calls it, real arithmetic in double, on the
+// streams of libstandin_device.so.
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "oracle/number.hpp"
+#include "standins/standin.h"
+
+namespace {
+
+struct description {
+  int transposes_a = 0, epilogue = 1, bias_type = 0;
+  const void* bias = nullptr;
+};
+struct layout {
+  isthmus_datatype type;
+  std::uint64_t rows, cols, leading;
+};
+
+isthmus_datatype datatype_of(int type) {
+  return type == 2 ? ISTHMUS_FLOAT16 : type == 14 ? ISTHMUS_BFLOAT16 : ISTHMUS_FLOAT32;
+}
+
+std::uint64_t bytes_of(isthmus_datatype type) { return oracle::bytes_of(type); }
+
+double load(isthmus_datatype type, const void* from, std::uint64_t index) {
+  return static_cast<double>(
+      oracle::decode(type, static_cast<const std::byte*>(from) + index * bytes_of(type)));
+}
+
+// Through the value's own bits: the format's rounding, then the pattern that decodes to it.
+void store(isthmus_datatype type, double value, void* to, std::uint64_t index) {
+  auto* place = static_cast<std::byte*>(to) + index * bytes_of(type);
+  const float rounded = static_cast<float>(oracle::round_to(oracle::format_of(type), value));
+  std::uint32_t bits;
+  std::memcpy(&bits, &rounded, sizeof bits);
+  if (type == ISTHMUS_FLOAT32) return oracle::store_bits(type, bits, place);
+  if (type == ISTHMUS_BFLOAT16) return oracle::store_bits(type, bits >> 16, place);
+  const std::uint32_t sign = bits >> 31 << 15, magnitude = bits & 0x7fffffffu;
+  const std::uint32_t half =
+      magnitude < 0x38800000u
+          ? static_cast<std::uint32_t>(static_cast<double>(rounded < 0 ? -rounded : rounded) * 0x1p24)
+          : (magnitude - 0x38000000u) >> 13;
+  oracle::store_bits(type, sign | half, place);
+}
+
+struct product {
+  description how;
+  layout a, b, c;
+  const void *a_data, *b_data;
+  const void* c_data;
+  void* d_data;
+  float alpha, beta;
+
+  // D = alpha op(A) B + beta C + bias, all column-major.
+  void run() const {
+    const std::uint64_t height = c.rows, width = c.cols, inner = b.rows;
+    std::vector<double> left(height * inner), right(inner * width);
+    for (std::uint64_t i = 0; i < height; ++i)
+      for (std::uint64_t k = 0; k < inner; ++k)
+        left[i * inner + k] =
+            load(a.type, a_data, how.transposes_a != 0 ? k + i * a.leading : i + k * a.leading);
+    for (std::uint64_t j = 0; j < width; ++j)
+      for (std::uint64_t k = 0; k < inner; ++k) right[j * inner + k] = load(b.type, b_data, k + j * b.leading);
+    for (std::uint64_t j = 0; j < width; ++j)
+      for (std::uint64_t i = 0; i < height; ++i) {
+        double sum = 0;
+        for (std::uint64_t k = 0; k < inner; ++k) sum += left[i * inner + k] * right[j * inner + k];
+        sum *= static_cast<double>(alpha);
+        if (beta != 0) sum += static_cast<double>(beta) * load(c.type, c_data, i + j * c.leading);
+        if (how.epilogue == 4) sum += load(datatype_of(how.bias_type), how.bias, i);
+        store(c.type, sum, d_data, i + j * c.leading);
+      }
+  }
+};
+
+}  // namespace
+
+extern "C" {
+STANDIN_API std::size_t cublasLtGetVersion() { return 130000; }
+STANDIN_API const char* cublasLtGetStatusName(int) { return "CUBLAS_STATUS_OF_THE_STANDIN"; }
+STANDIN_API int cublasLtCreate(void** handle) { return *handle = new int(0), 0; }
+STANDIN_API int cublasLtDestroy(void* handle) { return delete static_cast<int*>(handle), 0; }
+STANDIN_API int cublasLtMatmulDescCreate(void** desc, int, int) { return *desc = new description, 0; }
+STANDIN_API int cublasLtMatmulDescDestroy(void* desc) { return delete static_cast<description*>(desc), 0; }
+STANDIN_API int cublasLtMatmulDescSetAttribute(void* desc, int attribute, const void* value,
+                                               std::size_t bytes) {
+  auto& to = *static_cast<description*>(desc);
+  void* fields[] = {&to.transposes_a, &to.epilogue, &to.bias, &to.bias_type};
+  const int attributes[] = {3, 7, 8, 26};
+  for (int i = 0; i < 4; ++i)
+    if (attributes[i] == attribute) return std::memcpy(fields[i], value, bytes), 0;
+  return 7;
+}
+STANDIN_API int cublasLtMatrixLayoutCreate(void** made, int type, std::uint64_t rows, std::uint64_t cols,
+                                           std::int64_t leading) {
+  if (leading < static_cast<std::int64_t>(rows)) return 7;  // CUBLAS_STATUS_INVALID_VALUE, as the real one
+  return *made = new layout{datatype_of(type), rows, cols, static_cast<std::uint64_t>(leading)}, 0;
+}
+STANDIN_API int cublasLtMatrixLayoutDestroy(void* made) { return delete static_cast<layout*>(made), 0; }
+STANDIN_API int cublasLtMatmulPreferenceCreate(void** made) { return *made = new int(0), 0; }
+STANDIN_API int cublasLtMatmulPreferenceDestroy(void* made) { return delete static_cast<int*>(made), 0; }
+STANDIN_API int cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, std::size_t) { return 0; }
+STANDIN_API int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*,
+                                               int* found) {
+  return *found = 1, 0;
+}
+STANDIN_API int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_layout,
+                               const void* b, void* b_layout, const void* beta, const void* c, void* c_layout,
+                               void* d, void*, const void*, void*, std::size_t, void* stream) {
+  const auto& how = *static_cast<description*>(desc);
+  const auto &left = *static_cast<layout*>(a_layout), &right = *static_cast<layout*>(b_layout),
+             &result = *static_cast<layout*>(c_layout);
+  const std::uint64_t inner = how.transposes_a != 0 ? left.rows : left.cols;
+  if (inner != right.rows || result.cols != right.cols) return 7;
+  auto* one = new product{how,
+                          left,
+                          right,
+                          result,
+                          a,
+                          b,
+                          c,
+                          d,
+                          *static_cast<const float*>(alpha),
+                          *static_cast<const float*>(beta)};
+  standin_stream_submit(
+      stream,
+      [](void* argument) {
+        auto* made = static_cast<product*>(argument);
+        made->run();
+        delete made;
+      },
+      one);
+  return 0;
+}
+}
