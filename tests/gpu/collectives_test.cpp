@@ -2,7 +2,9 @@
 // oracle: which library ran is what `explain` says.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "scenario.hpp"
 
@@ -126,6 +128,27 @@ TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
         << gpu::last_error();
     const std::vector<std::byte> host = data.read(*self.queue);
     EXPECT_EQ(static_cast<int>(host[0]), size);
+    EXPECT_EQ(isthmus_communicator_destroy(part), ISTHMUS_SUCCESS) << gpu::last_error();
+  });
+}
+
+// The part of all ranks, turned around, comes from the whole's own native communicator: roots must agree.
+TEST(split, in_another_order_numbers_its_ranks_anew) {
+  world::get().each([](member& self) {
+    isthmus_communicator part = nullptr;
+    ASSERT_EQ(isthmus_communicator_split(self.communicator, 0, -self.rank, &part), ISTHMUS_SUCCESS)
+        << gpu::last_error();
+    const int last = world::get().size() - 1;
+    gpu::buffer data(4);
+    const std::int32_t mine = self.rank + 100;
+    data.write(std::as_bytes(std::span(&mine, 1)), *self.queue);
+    ASSERT_EQ(isthmus_broadcast(data.data(), data.data(), 1, ISTHMUS_INT32, 0, part, self.queue->native()),
+              ISTHMUS_SUCCESS)
+        << gpu::last_error();
+    std::int32_t got = 0;
+    const std::vector<std::byte> host = data.read(*self.queue);
+    std::memcpy(&got, host.data(), sizeof(got));
+    EXPECT_EQ(got, last + 100) << "rank 0 of the part is the last of the whole";
     EXPECT_EQ(isthmus_communicator_destroy(part), ISTHMUS_SUCCESS) << gpu::last_error();
   });
 }
