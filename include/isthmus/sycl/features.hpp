@@ -128,6 +128,36 @@ bool with_native(isthmus_platform, Function&&) {
 }
 #endif
 
+// The native context whose device memory the context's kernels can use, where the platform has several for one
+// device: Level Zero's. Null elsewhere.
+#if defined(ISTHMUS_SYCL_DPCPP)
+inline void* native_memory_context(const sycl::context& context) {
+  if (context.get_backend() != sycl::backend::ext_oneapi_level_zero) return nullptr;
+  return sycl::get_native<sycl::backend::ext_oneapi_level_zero>(context);
+}
+#else
+inline void* native_memory_context(const sycl::context&) { return nullptr; }
+#endif
+
+// Whether work of `device` may read and write memory of `peer`, in one context.
+#if defined(SYCL_EXT_ONEAPI_PEER_ACCESS)
+inline bool reaches(sycl::device device, const sycl::device& peer) {
+  return device == peer || device.ext_oneapi_can_access_peer(peer);
+}
+// Makes it so. The program may have done it already, which is an error to the implementation and none here.
+inline void enable_access(sycl::device device, const sycl::device& peer) {
+  if (device == peer) return;
+  try {
+    device.ext_oneapi_enable_peer_access(peer);
+  } catch (const sycl::exception&) {
+    if (!device.ext_oneapi_can_access_peer(peer)) throw;
+  }
+}
+#else
+inline bool reaches(const sycl::device& device, const sycl::device& peer) { return device == peer; }
+inline void enable_access(const sycl::device&, const sycl::device&) {}
+#endif
+
 // The platform behind a backend value that this header knows.
 #if defined(ISTHMUS_SYCL_DPCPP)
 inline std::optional<isthmus_platform> known_platform(sycl::backend backend) {

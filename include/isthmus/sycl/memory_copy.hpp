@@ -1,0 +1,229 @@
+// Copies between memory of any two SYCL devices, in one context or in two.
+//
+// A memcpy on a queue whose context does not know one of the pointers is accepted by SYCL implementations and
+// may do nothing at all, so data that crosses contexts always goes through memory that both sides reach.
+#ifndef ISTHMUS_SYCL_MEMORY_COPY_HPP
+#define ISTHMUS_SYCL_MEMORY_COPY_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <isthmus/error.hpp>
+#include <isthmus/sycl/features.hpp>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isthmus::memory {
+
+// How a copy gets from one device to another.
+enum class path {
+  automatic,  // the first of the following that is possible
+  host,       // both are memory of the host: one memmove, in a host task
+  direct,     // by a command of the target's queue: one context, and the devices reach each other
+  staged      // in chunks through pinned host memory: always possible
+};
+
+namespace detail {
+
+using isthmus::detail::make_exception;
+
+// Where one side of a copy is. The queue's context must be the pointer's.
+struct side {
+  sycl::queue queue;
+  unsigned char* pointer;
+};
+
+inline bool same_memory(const side& one, const side& other) {
+  return one.queue.get_context() == other.queue.get_context() &&
+         one.queue.get_device() == other.queue.get_device();
+}
+
+inline bool overlap(const side& to, const side& from, std::size_t bytes) {
+  return same_memory(to, from) && to.pointer < from.pointer + bytes && from.pointer < to.pointer + bytes;
+}
+
+inline bool can_be_direct(const side& to, const side& from, std::size_t bytes) {
+  return to.queue.get_context() == from.queue.get_context() &&
+         isthmus::detail::reaches(to.queue.get_device(), from.queue.get_device()) && !overlap(to, from, bytes);
+}
+
+inline bool can_be_host(const side& to, const side& from) {
+  return to.queue.get_device().is_cpu() && from.queue.get_device().is_cpu();
+}
+
+inline path choose(const side& to, const side& from, std::size_t bytes, path wanted) {
+  const bool host = can_be_host(to, from), direct = can_be_direct(to, from, bytes);
+  switch (wanted) {
+    case path::automatic: return host ? path::host : direct ? path::direct : path::staged;
+    case path::host:
+      if (host) return path::host;
+      break;
+    case path::direct:
+      if (direct) return path::direct;
+      break;
+    case path::staged: return path::staged;
+  }
+  throw make_exception({.status = ISTHMUS_ERROR_UNSUPPORTED,
+                        .message = std::string("copy: path ") + (wanted == path::host ? "host" : "direct") +
+                                   " is not possible between '" +
+                                   from.queue.get_device().get_info<sycl::info::device::name>() + "' and '" +
+                                   to.queue.get_device().get_info<sycl::info::device::name>() + "'",
+                        .hint = "path::automatic takes what is possible"});
+}
+
+// Pinned memory is slow to make, so it is kept for the next copy of the same context, for the whole process:
+// it is never given back, because a context may not outlive static objects.
+class staging_store {
+ public:
+  static constexpr std::size_t chunk_bytes = std::size_t{4} << 20;
+
+  static staging_store& instance() {
+    static staging_store& once = *new staging_store;
+    return once;
+  }
+
+  unsigned char* take(const sycl::queue& queue) {
+    {
+      const std::lock_guard lock(m_mutex);
+      const auto found = std::find_if(m_idle.begin(), m_idle.end(),
+                                      [&](const auto& entry) { return entry.first == queue.get_context(); });
+      if (found != m_idle.end()) {
+        unsigned char* pointer = found->second;
+        m_idle.erase(found);
+        return pointer;
+      }
+    }
+    // Pinned in the context of the side that reads; it belongs to no device of it.
+    auto* pointer = sycl::malloc_host<unsigned char>(chunk_bytes, queue.get_context());
+    if (pointer == nullptr)
+      throw make_exception(
+          {.status = ISTHMUS_ERROR_OUT_OF_MEMORY,
+           .message = "copy: malloc_host of " + std::to_string(chunk_bytes) + " bytes failed"});
+    return pointer;
+  }
+
+  void give_back(const sycl::context& context, unsigned char* pointer) {
+    const std::lock_guard lock(m_mutex);
+    m_idle.emplace_back(context, pointer);
+  }
+
+ private:
+  std::mutex m_mutex;
+  std::vector<std::pair<sycl::context, unsigned char*>> m_idle;
+};
+
+// The buffers of one copy, which go back when the copy is done.
+class staging {
+ public:
+  explicit staging(const sycl::queue& queue, std::size_t count) : m_context(queue.get_context()) {
+    for (std::size_t i = 0; i < count; ++i) m_buffers.push_back(staging_store::instance().take(queue));
+  }
+  ~staging() {
+    for (unsigned char* buffer : m_buffers) staging_store::instance().give_back(m_context, buffer);
+  }
+  staging(const staging&) = delete;
+  staging& operator=(const staging&) = delete;
+  unsigned char* operator[](std::size_t i) const { return m_buffers[i]; }
+  std::size_t size() const { return m_buffers.size(); }
+
+ private:
+  sycl::context m_context;
+  std::vector<unsigned char*> m_buffers;
+};
+
+inline sycl::event copy_on_host(const side& to, const side& from, std::size_t bytes,
+                                const std::vector<sycl::event>& after) {
+  sycl::queue queue = to.queue;
+  return queue.submit([&](sycl::handler& handler) {
+    handler.depends_on(after);
+    unsigned char* target = to.pointer;
+    const unsigned char* source = from.pointer;
+    handler.host_task([=] { std::memmove(target, source, bytes); });
+  });
+}
+
+inline sycl::event copy_directly(const side& to, const side& from, std::size_t bytes,
+                                 const std::vector<sycl::event>& after) {
+  isthmus::detail::enable_access(to.queue.get_device(), from.queue.get_device());
+  sycl::queue queue = to.queue;
+  return queue.memcpy(to.pointer, from.pointer, bytes, after);
+}
+
+// Two chunks are under way at a time, one being read and one being written. Chunks go from the end to the
+// start where the target overlaps its source from above, as memmove does.
+inline sycl::event copy_staged(const side& to, const side& from, std::size_t bytes,
+                               const std::vector<sycl::event>& after) {
+  constexpr std::size_t chunk = staging_store::chunk_bytes;
+  const std::size_t chunks = (bytes + chunk - 1) / chunk;
+  const bool backwards = overlap(to, from, bytes) && to.pointer > from.pointer;
+  const auto buffers = std::make_shared<staging>(from.queue, std::min<std::size_t>(chunks, 3));
+  std::vector<sycl::event> written(buffers->size());
+  sycl::queue reader = from.queue, writer = to.queue;
+  sycl::event last;
+  for (std::size_t i = 0; i < chunks; ++i) {
+    const std::size_t slot = i % buffers->size();
+    const std::size_t offset = (backwards ? chunks - 1 - i : i) * chunk;
+    const std::size_t length = std::min(chunk, bytes - offset);
+    std::vector<sycl::event> free_again = i < buffers->size() ? after : std::vector{written[slot]};
+    const sycl::event read = reader.memcpy((*buffers)[slot], from.pointer + offset, length, free_again);
+    std::vector<sycl::event> ready{read};
+    if (i > 0) ready.push_back(last);
+    last = written[slot] = writer.memcpy(to.pointer + offset, (*buffers)[slot], length, ready);
+  }
+  // The buffers live until the last chunk is out of them.
+  return writer.submit([&](sycl::handler& handler) {
+    handler.depends_on(last);
+    handler.host_task([buffers] {});
+  });
+}
+
+}  // namespace detail
+
+// Copies `bytes` bytes from `from`, memory of from_queue's device and context, to `to`, memory of to_queue's.
+// Ranges of one device may overlap. Starts after the events of `after` and, where the queues are in order,
+// after their earlier work; the event that is returned says that it is done, and later work of in-order
+// queues comes after it. The host does not wait. Throws isthmus::exception: UNSUPPORTED for a path that these
+// devices do not have, OUT_OF_MEMORY without pinned memory.
+inline sycl::event copy(const sycl::queue& to_queue, void* to, const sycl::queue& from_queue, const void* from,
+                        std::size_t bytes, const std::vector<sycl::event>& after = {},
+                        path wanted = path::automatic) {
+  const detail::side target{to_queue, static_cast<unsigned char*>(to)};
+  const detail::side source{from_queue, static_cast<unsigned char*>(const_cast<void*>(from))};
+  const path chosen = detail::choose(target, source, bytes, wanted);
+  std::vector<sycl::event> before = after;
+  sycl::queue reader = from_queue, writer = to_queue;
+  if (reader.is_in_order()) before.push_back(isthmus::detail::marker(reader));
+  if (writer.is_in_order()) before.push_back(isthmus::detail::marker(writer));
+  if (bytes == 0 || to == from) {
+    return writer.submit([&](sycl::handler& handler) {
+      handler.depends_on(before);
+      handler.host_task([] {});
+    });
+  }
+  const sycl::event done = chosen == path::host     ? detail::copy_on_host(target, source, bytes, before)
+                           : chosen == path::direct ? detail::copy_directly(target, source, bytes, before)
+                                                    : detail::copy_staged(target, source, bytes, before);
+  // Later work of an in-order reading queue may overwrite the source.
+  if (reader.is_in_order() && reader != writer) {
+    reader.submit([&](sycl::handler& handler) {
+      handler.depends_on(done);
+      handler.host_task([] {});
+    });
+  }
+  return done;
+}
+
+// The path that copy() takes for these queues and `bytes` bytes.
+inline path copy_path(const sycl::queue& to_queue, const void* to, const sycl::queue& from_queue,
+                      const void* from, std::size_t bytes) {
+  const auto pointer = [](const void* of) { return static_cast<unsigned char*>(const_cast<void*>(of)); };
+  return detail::choose({to_queue, pointer(to)}, {from_queue, pointer(from)}, bytes, path::automatic);
+}
+
+}  // namespace isthmus::memory
+
+#endif
