@@ -179,9 +179,7 @@ def main() -> int:
     for (test, provider), samples in series.items():
         way = next(way for way in all_ways if way.provider == provider)
         records.append(record(way, test, samples, arguments.gpus))
-        print(
-            f"{test:6} {provider:16} {records[-1]['tokens_per_s']:9.1f} tokens/s, {len(samples.seconds)} samples"
-        )
+        print(f"{test:6} {provider:16} {records[-1]['tokens_per_s']:9.1f} tokens/s of {len(samples.seconds)}")
     versions = {"llama.cpp": "of llama-cpp-python 0.3.36"}
     arguments.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
     return 0

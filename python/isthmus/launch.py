@@ -106,3 +106,16 @@ def variables(mpi: Launcher | None = None) -> dict[str, str]:
 def environment(mpi: Launcher | None = None) -> dict[str, str]:
     """The whole environment of a started program."""
     return os.environ | variables(mpi)
+
+
+def ggml_variables(wire: str) -> dict[str, str]:
+    """What a program that uses ggml needs so that Isthmus sums its split tensors. Nothing else is changed: such
+    programs bring their own SYCL or CUDA. Raises MissingError where the library was not built."""
+    library = layout.library_folder() / "libisthmus_ggml.so"
+    if not library.is_file():
+        raise MissingError(f"{library} is not built; run make build")
+    preloaded = os.environ.get("LD_PRELOAD")
+    return {
+        "LD_PRELOAD": os.pathsep.join([str(library), *([preloaded] if preloaded else [])]),
+        "ISTHMUS_GGML_WIRE": wire,
+    }
