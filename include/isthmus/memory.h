@@ -92,6 +92,44 @@ typedef struct isthmus_memory_provider {
 ISTHMUS_API isthmus_status isthmus_memory_register(isthmus_device device,
                                                    const isthmus_memory_provider* provider);
 
+// ---- copies between devices, and between a device and the host -----------------------------------------
+
+// How bytes travel from device to device. `direct`: in one step, where the devices reach each other's memory.
+// `staged`: in chunks through pinned host memory, both halves of the way at the same time.
+typedef enum isthmus_copy_path {
+  ISTHMUS_COPY_AUTO = 0,  // direct where the devices can, else staged
+  ISTHMUS_COPY_DIRECT = 1,
+  ISTHMUS_COPY_STAGED = 2
+} isthmus_copy_path;
+
+// Zero-initialise, set `struct_bytes = sizeof`, then what you need.
+typedef struct isthmus_copy_options {
+  size_t struct_bytes;
+  isthmus_copy_path path;
+  // 1: `stream` is one of from_device, which then pushes. 0: one of to_device, which pulls.
+  int32_t push;
+  // Native events of the platform (CUevent, hipEvent_t) that the copy waits for, and one that it records when
+  // it is through (NULL: none).
+  void* const* wait_events;
+  size_t wait_count;
+  void* done_event;
+} isthmus_copy_options;
+
+// to[0 .. bytes) on to_device = from[0 .. bytes) on from_device, after earlier work of `stream`; later work of
+// `stream` sees it, and the host does not wait. Devices are of one platform, or one of them is the host
+// ({ISTHMUS_PLATFORM_HOST, 0}; pageable memory makes the driver wait); `stream` is then the other one's, NULL
+// its default stream. Between two places of the host the copy is done on return and `stream` is NULL.
+// `options` may be NULL. Any alignment; bytes == 0 only orders. Ranges that overlap are refused, unless they
+// are the same one, which is left as it is. INVALID_ARGUMENT, and UNSUPPORTED where the asked path or the pair
+// of platforms has none; nothing has been started then. A staged copy cannot be captured into a graph.
+ISTHMUS_API isthmus_status isthmus_memory_copy(void* to, isthmus_device to_device, const void* from,
+                                               isthmus_device from_device, uint64_t bytes,
+                                               const isthmus_copy_options* options, isthmus_stream stream);
+
+// The path that a copy between these devices takes by itself: DIRECT or STAGED.
+ISTHMUS_API isthmus_status isthmus_memory_copy_path(isthmus_device to_device, isthmus_device from_device,
+                                                    isthmus_copy_path* path);
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,6 +3,7 @@
 // Types are neutral; abi_check_cuda.cpp and abi_check_hip.cpp compare them with the vendors' headers.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -103,6 +104,9 @@ class gpu_api {
                          native_stream stream) = 0;
   virtual int wait_word(native_stream stream, void* word, std::uint32_t value) = 0;
   virtual int words(native_stream stream, std::span<const word_step> steps) = 0;
+
+  // The device that was current last: host memory is pinned with its context, so that no other device gets one.
+  std::atomic<int> recent_device{0};
 
   int (*init)(unsigned flags) = nullptr;
   int (*get_version)(int* version) = nullptr;

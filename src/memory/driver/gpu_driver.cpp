@@ -87,10 +87,12 @@ void gpu_driver::free(int device, void* pointer) {
   check(m_api->free(pointer), ISTHMUS_HERE, fmt::format("freeing {}", pointer), device);
 }
 
-// The pages belong to no device; a context must be current all the same, and any will do.
+// The pages belong to no device; a context must be current all the same. Device 0 is not taken for that: where
+// nobody uses it, it would get a context for nothing.
 void* gpu_driver::allocate_host(std::uint64_t bytes) {
-  const current_device current(*m_api, 0);
-  check(current.code(), ISTHMUS_HERE, "making the device current", 0);
+  const int device = m_api->recent_device;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
   void* pointer = nullptr;
   check(m_api->allocate_host(&pointer, bytes, host_portable | host_mapped), ISTHMUS_HERE,
         fmt::format("pinning {} bytes of host memory", bytes));
@@ -98,8 +100,9 @@ void* gpu_driver::allocate_host(std::uint64_t bytes) {
 }
 
 void gpu_driver::free_host(void* pointer) {
-  const current_device current(*m_api, 0);
-  check(current.code(), ISTHMUS_HERE, "making the device current", 0);
+  const int device = m_api->recent_device;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
   check(m_api->free_host(pointer), ISTHMUS_HERE, fmt::format("freeing pinned memory at {}", pointer));
 }
 

@@ -12,7 +12,9 @@ namespace isthmus::gpu {
 // Makes a device current for a scope; what was current before comes back.
 class current_device {
  public:
-  current_device(gpu_api& api, int device) : m_api(api), m_code(api.enter(device, &m_before)) {}
+  current_device(gpu_api& api, int device) : m_api(api), m_code(api.enter(device, &m_before)) {
+    if (m_code == success) api.recent_device.store(device, std::memory_order_relaxed);
+  }
   ~current_device() {
     if (m_code == success) m_api.leave(m_before);
   }

@@ -1,0 +1,172 @@
+#include "memory/copy/copy.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+
+#include "memory/copy/staging_lane.hpp"
+#include "memory/driver/device_driver.hpp"
+#include "runtime/error.hpp"
+
+namespace isthmus {
+namespace {
+
+bool on_host(isthmus_device device) { return device.platform == ISTHMUS_PLATFORM_HOST; }
+
+std::string text_of(isthmus_device device) {
+  return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
+}
+
+error unsupported(const char* location, const std::string& message, const std::string& hint) {
+  return make_error(ISTHMUS_ERROR_UNSUPPORTED, location, "memory_copy: " + message, hint);
+}
+
+device_driver& driver_of(isthmus_platform platform) {
+  std::string reason;
+  if (device_driver* const driver = device_driver::get(platform, reason)) return *driver;
+  throw unsupported(ISTHMUS_HERE, fmt::format("{}: {}", isthmus_platform_name(platform), reason),
+                    "copy with the platform's own functions");
+}
+
+void check_ordinal(device_driver& driver, const char* argument, isthmus_device device) {
+  if (device.ordinal < 0 || device.ordinal >= driver.device_count())
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("memory_copy: {}.ordinal = {} must be in [0, {})", argument, device.ordinal,
+                                 driver.device_count()),
+                     "it is the platform's own numbering");
+}
+
+void check_platforms(isthmus_device to_device, isthmus_device from_device) {
+  if (to_device.platform != from_device.platform)
+    throw unsupported(ISTHMUS_HERE,
+                      fmt::format("from {} to {}: no driver copies between platforms", text_of(from_device),
+                                  text_of(to_device)),
+                      "copy to the host first");
+}
+
+// What the driver said of a pair, once: the question goes to it on the first copy only.
+class pair_table {
+ public:
+  bool direct(device_driver& driver, isthmus_platform platform, int device, int peer) {
+    if (device >= known_devices || peer >= known_devices) return ask(driver, device, peer);
+    const auto index = static_cast<std::size_t>((platform * known_devices + device) * known_devices + peer);
+    std::atomic<answer>& entry = m_answers[index];
+    if (entry.load(std::memory_order_acquire) == answer::unknown)
+      entry.store(ask(driver, device, peer) ? answer::yes : answer::no, std::memory_order_release);
+    return entry.load(std::memory_order_acquire) == answer::yes;
+  }
+
+ private:
+  enum class answer : std::uint8_t { unknown, yes, no };
+  static constexpr int known_devices = 32;
+
+  static bool ask(device_driver& driver, int device, int peer) {
+    if (!driver.can_access_peer(device, peer)) return false;
+    driver.enable_peer(device, peer);
+    return true;
+  }
+
+  std::array<std::atomic<answer>, ISTHMUS_PLATFORM_COUNT * known_devices * known_devices> m_answers{};
+};
+
+pair_table& pairs() {
+  static auto& table = *new pair_table;
+  return table;
+}
+
+void check_ranges(const copy_request& request) {
+  if (request.to == nullptr || request.from == nullptr)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("memory_copy: {} is NULL, but bytes = {}",
+                                 request.to == nullptr ? "to" : "from", request.bytes),
+                     "NULL is allowed with bytes == 0 only");
+  const auto to = reinterpret_cast<std::uintptr_t>(request.to);
+  const auto from = reinterpret_cast<std::uintptr_t>(request.from);
+  const std::uint64_t distance = to > from ? to - from : from - to;
+  if (request.bytes > ~std::uintptr_t{0} - std::max(to, from))
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+        fmt::format("memory_copy: bytes = {} reaches past the end of the address space", request.bytes),
+        "is it a negative number?");
+  if (distance != 0 && distance < request.bytes)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("memory_copy: to = {} and from = {} overlap in {} of {} bytes", request.to,
+                                 request.from, request.bytes - distance, request.bytes),
+                     "the ranges must be apart, or the same; copy through a third buffer");
+}
+
+void copy_on_host(const copy_request& request) {
+  if (request.stream != nullptr || request.done_event != nullptr || !request.wait_events.empty())
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     "memory_copy: a stream or event is given, but both places are on the host",
+                     "the host has neither: the copy is done on return");
+  if (request.bytes > 0 && request.to != request.from) std::memcpy(request.to, request.from, request.bytes);
+}
+
+isthmus_copy_path path_of(device_driver& driver, const copy_request& request, int stream_device) {
+  const bool between = !on_host(request.to_device) && !on_host(request.from_device) &&
+                       request.to_device.ordinal != request.from_device.ordinal;
+  if (!between) {
+    if (request.path == ISTHMUS_COPY_STAGED && (on_host(request.to_device) || on_host(request.from_device)))
+      throw unsupported(ISTHMUS_HERE, "path = STAGED, but one of the places is the host already",
+                        "leave the path to ISTHMUS_COPY_AUTO");
+    return request.path == ISTHMUS_COPY_STAGED ? ISTHMUS_COPY_STAGED : ISTHMUS_COPY_DIRECT;
+  }
+  if (request.path == ISTHMUS_COPY_STAGED) return ISTHMUS_COPY_STAGED;
+  const int other =
+      stream_device == request.to_device.ordinal ? request.from_device.ordinal : request.to_device.ordinal;
+  if (pairs().direct(driver, request.to_device.platform, stream_device, other)) return ISTHMUS_COPY_DIRECT;
+  if (request.path == ISTHMUS_COPY_DIRECT)
+    throw unsupported(ISTHMUS_HERE,
+                      fmt::format("path = DIRECT, but {}:{} cannot access the memory of device {}",
+                                  isthmus_platform_name(request.to_device.platform), stream_device, other),
+                      "ISTHMUS_COPY_AUTO stages the copy through the host");
+  return ISTHMUS_COPY_STAGED;
+}
+
+}  // namespace
+
+isthmus_copy_path automatic_path(isthmus_device to_device, isthmus_device from_device) {
+  if (on_host(to_device) || on_host(from_device)) return ISTHMUS_COPY_DIRECT;
+  check_platforms(to_device, from_device);
+  device_driver& driver = driver_of(to_device.platform);
+  check_ordinal(driver, "to_device", to_device);
+  check_ordinal(driver, "from_device", from_device);
+  const bool same = to_device.ordinal == from_device.ordinal;
+  return same || pairs().direct(driver, to_device.platform, to_device.ordinal, from_device.ordinal)
+             ? ISTHMUS_COPY_DIRECT
+             : ISTHMUS_COPY_STAGED;
+}
+
+void copy_memory(const copy_request& request) {
+  if (request.bytes > 0) check_ranges(request);
+  if (on_host(request.to_device) && on_host(request.from_device)) return copy_on_host(request);
+  const isthmus_device far = on_host(request.to_device) ? request.from_device : request.to_device;
+  if (!on_host(request.to_device) && !on_host(request.from_device))
+    check_platforms(request.to_device, request.from_device);
+  device_driver& driver = driver_of(far.platform);
+  if (!on_host(request.to_device)) check_ordinal(driver, "to_device", request.to_device);
+  if (!on_host(request.from_device)) check_ordinal(driver, "from_device", request.from_device);
+  const bool pushes = on_host(request.to_device) || (request.push && !on_host(request.from_device));
+  const int device = pushes ? request.from_device.ordinal : request.to_device.ordinal;
+  const isthmus_copy_path path = path_of(driver, request, device);
+  const bool moves = request.bytes > 0 && request.to != request.from;
+  if (moves && path == ISTHMUS_COPY_STAGED && driver.is_capturing(device, request.stream))
+    throw unsupported(ISTHMUS_HERE,
+                      "the copy is staged through the host, and the stream is captured into a graph",
+                      "capture copies between devices that reach each other only");
+  for (void* event : request.wait_events) driver.wait(device, request.stream, event);
+  if (moves && path == ISTHMUS_COPY_DIRECT) {
+    const device_copy one{request.to, request.from, request.bytes};
+    driver.copy(device, {&one, 1}, request.stream);
+  } else if (moves) {
+    staging_lane::between(driver, far.platform, request.from_device.ordinal, request.to_device.ordinal)
+        .copy(request.to, request.from, request.bytes, device, request.stream);
+  }
+  if (request.done_event != nullptr) driver.record(device, request.done_event, request.stream);
+}
+
+}  // namespace isthmus

@@ -1,0 +1,30 @@
+// Copies between devices of one platform, and between a device and the host.
+#pragma once
+
+#include <isthmus/memory.h>
+
+#include <cstdint>
+#include <span>
+
+namespace isthmus {
+
+struct copy_request {
+  void* to;
+  isthmus_device to_device;
+  const void* from;
+  isthmus_device from_device;
+  std::uint64_t bytes;
+  isthmus_copy_path path = ISTHMUS_COPY_AUTO;
+  bool push = false;
+  std::span<void* const> wait_events;
+  void* done_event = nullptr;
+  void* stream = nullptr;
+};
+
+// As isthmus_memory_copy. Throws error (INVALID_ARGUMENT, UNSUPPORTED, or the driver's).
+void copy_memory(const copy_request& request);
+
+// What ISTHMUS_COPY_AUTO means between these two: DIRECT or STAGED.
+isthmus_copy_path automatic_path(isthmus_device to_device, isthmus_device from_device);
+
+}  // namespace isthmus

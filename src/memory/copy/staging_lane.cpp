@@ -1,0 +1,66 @@
+#include "memory/copy/staging_lane.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <tuple>
+
+namespace isthmus {
+
+staging_lane& staging_lane::between(device_driver& driver, isthmus_platform platform, int from, int to) {
+  static std::mutex& mutex = *new std::mutex;
+  static auto& lanes = *new std::map<std::tuple<isthmus_platform, int, int>, std::unique_ptr<staging_lane>>;
+  const std::lock_guard lock(mutex);
+  auto& lane = lanes[{platform, from, to}];
+  if (lane == nullptr) lane.reset(new staging_lane(driver, from, to));
+  return *lane;
+}
+
+staging_lane::staging_lane(device_driver& driver, int from, int to)
+    : m_driver(driver),
+      m_from(from),
+      m_to(to),
+      m_down(driver.create_stream(from, stream_priority::normal)),
+      m_up(driver.create_stream(to, stream_priority::normal)),
+      m_begin_from(driver.create_event(from)),
+      m_begin_to(driver.create_event(to)),
+      m_end(driver.create_event(to)) {
+  for (slot& each : m_slots) {
+    each.memory = driver.allocate_host(slot_bytes);
+    each.filled = driver.create_event(from);
+    each.drained = driver.create_event(to);
+  }
+}
+
+// The first chunk goes down while nothing goes up, and the last one up while nothing goes down: many small
+// chunks lose little by that, but each costs the host a few calls.
+std::uint64_t staging_lane::chunk_of(std::uint64_t bytes) {
+  const std::uint64_t even = bytes / chunks_of_a_copy / 4096 * 4096;
+  return std::clamp(even, smallest_chunk, slot_bytes);
+}
+
+void staging_lane::copy(void* to, const void* from, std::uint64_t bytes, int stream_device,
+                        native_stream stream) {
+  const std::lock_guard lock(m_mutex);
+  const native_event begin = stream_device == m_from ? m_begin_from : m_begin_to;
+  m_driver.record(stream_device, begin, stream);
+  m_driver.wait(m_from, m_down, begin);
+  const std::uint64_t chunk = chunk_of(bytes);
+  for (std::uint64_t done = 0; done < bytes; done += chunk) {
+    slot& through = m_slots[m_next++ % slots];
+    const std::uint64_t part = std::min(chunk, bytes - done);
+    const device_copy down{through.memory, static_cast<const std::byte*>(from) + done, part};
+    const device_copy up{static_cast<std::byte*>(to) + done, through.memory, part};
+    if (through.used) m_driver.wait(m_from, m_down, through.drained);
+    m_driver.copy(m_from, {&down, 1}, m_down);
+    m_driver.record(m_from, through.filled, m_down);
+    m_driver.wait(m_to, m_up, through.filled);
+    m_driver.copy(m_to, {&up, 1}, m_up);
+    m_driver.record(m_to, through.drained, m_up);
+    through.used = true;
+  }
+  m_driver.record(m_to, m_end, m_up);
+  m_driver.wait(stream_device, stream, m_end);
+}
+
+}  // namespace isthmus

@@ -1,0 +1,48 @@
+// The way of staged copies from one device to another: pinned memory in a few slots, and a stream on either
+// side, so that a chunk goes down to the host while the one before it goes up.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+
+#include "memory/driver/device_driver.hpp"
+
+namespace isthmus {
+
+class staging_lane {
+ public:
+  // Made at the first use and kept for the life of the process. Throws what the driver throws.
+  static staging_lane& between(device_driver& driver, isthmus_platform platform, int from, int to);
+
+  // Enqueues the copy after what `stream` (of `stream_device`) holds, and lets `stream` wait for its end.
+  // Copies of one lane go one after the other. Any thread.
+  void copy(void* to, const void* from, std::uint64_t bytes, int stream_device, native_stream stream);
+
+ private:
+  static constexpr std::size_t slots = 4;
+  static constexpr std::uint64_t slot_bytes = 4u << 20;
+  static constexpr std::uint64_t smallest_chunk = 256u << 10;
+  static constexpr std::uint64_t chunks_of_a_copy = 32;
+
+  staging_lane(device_driver& driver, int from, int to);
+  static std::uint64_t chunk_of(std::uint64_t bytes);
+
+  struct slot {
+    void* memory = nullptr;
+    native_event filled = nullptr;
+    native_event drained = nullptr;
+    bool used = false;
+  };
+
+  device_driver& m_driver;
+  const int m_from, m_to;
+  std::mutex m_mutex;
+  native_stream m_down, m_up;
+  native_event m_begin_from, m_begin_to;  // of the caller's stream, on either device
+  native_event m_end;
+  std::array<slot, slots> m_slots;
+  std::size_t m_next = 0;
+};
+
+}  // namespace isthmus
