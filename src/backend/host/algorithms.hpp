@@ -15,6 +15,7 @@ struct workspace {
   std::vector<std::byte> bytes;
   std::vector<const void*> sources;
   std::vector<std::byte*> destinations;
+  std::vector<piece> pieces;
 };
 
 // How the user's own buffers are written: past the cache when all ranks together write more than it holds.

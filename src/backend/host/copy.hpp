@@ -3,23 +3,36 @@
 
 #include <cstddef>
 #include <cstring>
+#include <span>
+
+#include "backend/host/reduce/kernels.hpp"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 namespace isthmus::host {
 
-// memcpy whose stores do not load or keep the destination in the cache where the processor can do that.
-// The stores are ordered before later ones only by streaming_fence.
-void copy_streaming(void* destination, const void* source, std::size_t bytes) noexcept;
-void streaming_fence() noexcept;
+// Orders streaming stores before later stores.
+#if defined(__SSE2__)
+inline void streaming_fence() noexcept { _mm_sfence(); }
+#else
+inline void streaming_fence() noexcept {}
+#endif
 
-enum class store { cached, streaming };
+// Copies all pieces, a few side by side, line by line: a core that reads several distant streams at once has
+// more of them under way than with one after the other.
+void copy_together(std::span<const piece> pieces, store how) noexcept;
 
 // Nothing to do when source and destination are the same: in place.
 inline void copy(void* destination, const void* source, std::size_t bytes, store how) noexcept {
   if (destination == source || bytes == 0) return;
-  if (how == store::streaming)
-    copy_streaming(destination, source, bytes);
-  else
+  if (how == store::cached) {
     std::memcpy(destination, source, bytes);
+    return;
+  }
+  const piece all{static_cast<std::byte*>(destination), static_cast<const std::byte*>(source), bytes};
+  copy_together({&all, 1}, how);
 }
 
 }  // namespace isthmus::host

@@ -110,8 +110,8 @@ std::uint64_t chunk_elements(const chunks& c, std::uint64_t k, std::uint64_t blo
   return begin >= block_elements ? 0 : std::min(c.elements, block_elements - begin);
 }
 
-void stage_chunk(team& team, const shape& s, const chunks& c, std::uint64_t k, std::uint64_t ticket,
-                 store shared) {
+void stage_chunk(team& team, workspace& work, const shape& s, const chunks& c, std::uint64_t k,
+                 std::uint64_t ticket, store shared) {
   const int me = team.rank();
   team.reserve(ticket);
   std::byte* to = team.data(me, ticket);
@@ -120,11 +120,14 @@ void stage_chunk(team& team, const shape& s, const chunks& c, std::uint64_t k, s
   if (!s.per_destination) {
     copy(to, from, bytes, shared);
   } else {
+    work.pieces.clear();
     for (int i = 1; i < team.size(); ++i) {
       const int peer = (me + i) % team.size();
       if (s.takes(peer))
-        copy(to + static_cast<std::uint64_t>(peer) * c.stride, from + s.send_offset(peer), bytes, shared);
+        work.pieces.push_back(
+            {to + static_cast<std::uint64_t>(peer) * c.stride, from + s.send_offset(peer), bytes});
     }
+    copy_together(work.pieces, shared);
   }
   if (shared == store::streaming) streaming_fence();
   team.slot(me, ticket).staged.store(ticket + 1, std::memory_order_release);
@@ -140,11 +143,13 @@ void take_chunk(team& team, workspace& work, const shape& s, const chunks& c, st
     if (s.contributes(me))
       copy(s.recv + s.recv_offset(me) + begin, own,
            chunk_elements(c, k, s.block_elements(me)) * s.element_bytes, results);
+    work.pieces.clear();
     for_other_contributors(team, s, [&](int peer) {
       const std::uint64_t bytes = chunk_elements(c, k, s.block_elements(peer)) * s.element_bytes;
       team.wait_for(peer, team.slot(peer, ticket).staged, ticket);
-      copy(s.recv + s.recv_offset(peer) + begin, team.data(peer, ticket) + skip, bytes, results);
+      work.pieces.push_back({s.recv + s.recv_offset(peer) + begin, team.data(peer, ticket) + skip, bytes});
     });
+    copy_together(work.pieces, results);
     return;
   }
   for_other_contributors(team, s, [&](int peer) {
@@ -185,10 +190,10 @@ void run_one_shot(team& team, workspace& work, const shape& s, store shared) {
   const bool stages = s.contributes(team.rank()) && team.size() > 1;
   const bool takes = s.takes(team.rank());
   const store results = store_for_results(team, s);
-  if (stages) stage_chunk(team, s, c, 0, first, shared);
+  if (stages) stage_chunk(team, work, s, c, 0, first, shared);
   for (std::uint64_t k = 0; k < c.number; ++k) {
     // the next chunk is staged before this one is taken, so that peers seldom wait
-    if (stages && k + 1 < c.number) stage_chunk(team, s, c, k + 1, first + k + 1, shared);
+    if (stages && k + 1 < c.number) stage_chunk(team, work, s, c, k + 1, first + k + 1, shared);
     if (takes) take_chunk(team, work, s, c, k, first + k, results);
     team.complete(first + k);
   }

@@ -3,7 +3,7 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <optional>
@@ -12,6 +12,7 @@
 
 #include "backend/host/algorithms.hpp"
 #include "backend/host/channel.hpp"
+#include "backend/host/store_chooser.hpp"
 #include "runtime/error.hpp"
 
 namespace isthmus::host {
@@ -19,19 +20,32 @@ namespace {
 
 enum class algorithm { packet, one_shot, two_shot, direct, channel };
 
+// The form in which memory is written that other ranks read.
+enum class form { cached, streaming, adaptive };
+
 struct choice {
   algorithm what;
-  store shared;
+  form shared;
 };
 
 // In the order of choices.
-constexpr const char* algorithm_names[] = {"packet",          "one_shot",          "one_shot_streamed",
-                                           "two_shot",        "two_shot_streamed", "direct",
-                                           "direct_streamed", "channel",           nullptr};
-constexpr choice choices[] = {{algorithm::packet, store::cached},      {algorithm::one_shot, store::cached},
-                              {algorithm::one_shot, store::streaming}, {algorithm::two_shot, store::cached},
-                              {algorithm::two_shot, store::streaming}, {algorithm::direct, store::cached},
-                              {algorithm::direct, store::streaming},   {algorithm::channel, store::cached}};
+constexpr const char* algorithm_names[] = {"packet",
+                                           "one_shot",
+                                           "one_shot_streamed",
+                                           "one_shot_adaptive",
+                                           "two_shot",
+                                           "two_shot_streamed",
+                                           "two_shot_adaptive",
+                                           "direct",
+                                           "direct_streamed",
+                                           "channel",
+                                           nullptr};
+constexpr choice choices[] = {{algorithm::packet, form::cached},      {algorithm::one_shot, form::cached},
+                              {algorithm::one_shot, form::streaming}, {algorithm::one_shot, form::adaptive},
+                              {algorithm::two_shot, form::cached},    {algorithm::two_shot, form::streaming},
+                              {algorithm::two_shot, form::adaptive},  {algorithm::direct, form::cached},
+                              {algorithm::direct, form::streaming},   {algorithm::channel, form::cached}};
+static_assert(std::size(algorithm_names) == std::size(choices) + 1);
 
 std::optional<choice> find_algorithm(const char* name) {
   for (std::size_t i = 0; algorithm_names[i] != nullptr; ++i)
@@ -58,7 +72,7 @@ bool is_per_destination(isthmus_collective collective) {
 class state {
  public:
   state(const isthmus_backend_context& context, gathering gathered)
-      : m_team(context, std::move(gathered)), m_channels(m_team) {
+      : m_team(context, std::move(gathered)), m_channels(m_team), m_chooser(m_team) {
     m_work.sources.resize(static_cast<std::size_t>(context.size));
   }
 
@@ -126,35 +140,46 @@ class state {
     m_team.set_activity(isthmus_collective_name(operation.collective));
     if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_team);
     // without a name: nothing staged where that can be, else what always works
-    constexpr choice otherwise{algorithm::direct, store::streaming};
+    constexpr choice otherwise{algorithm::direct, form::adaptive};
     const choice chosen = is_named(name) ? find_algorithm(name).value_or(otherwise) : otherwise;
     if (uses_channels(operation.collective) || chosen.what == algorithm::channel)
       return m_channels.run_collective(operation);
     const shape s = shape_of(operation, m_team.rank(), m_team.size());
     if (s.count == 0) return;  // equal on all ranks
-    const bool updates_in_place =
-        operation.collective == ISTHMUS_ALLTOALL && operation.send_buf == operation.recv_buf;
     switch (chosen.what) {
       case algorithm::packet: return run_packet(m_team, m_work, s);
-      case algorithm::one_shot: return run_one_shot(m_team, m_work, s, chosen.shared);
-      case algorithm::two_shot: return run_two_shot(m_team, m_work, s, chosen.shared);
+      case algorithm::one_shot:
+      case algorithm::two_shot: return run_staged(operation.collective, s, chosen);
       case algorithm::direct:
       case algorithm::channel:  // done above
         break;
     }
-    if (run_direct(m_team, m_work, s, chosen.shared, updates_in_place)) return;
+    const bool updates_in_place =
+        operation.collective == ISTHMUS_ALLTOALL && operation.send_buf == operation.recv_buf;
+    const store shared = chosen.shared == form::cached ? store::cached : store::streaming;
+    if (run_direct(m_team, m_work, s, shared, updates_in_place)) return;
     if (is_named(name))
       m_team.context().log(m_team.context().runtime, 1,
                            "host:%s: some buffer of %s is not in the symmetric heap; it is staged", name,
                            isthmus_collective_name(operation.collective));
-    if (can_two_shot(operation.collective))
-      run_two_shot(m_team, m_work, s, chosen.shared);
+    const auto staged = can_two_shot(operation.collective) ? algorithm::two_shot : algorithm::one_shot;
+    run_staged(operation.collective, s, {staged, chosen.shared});
+  }
+
+  void run_staged(isthmus_collective collective, const shape& s, choice chosen) {
+    const bool is_free = chosen.shared == form::adaptive;
+    const store shared = is_free ? m_chooser.begin(collective, s.count * s.element_bytes)
+                                 : (chosen.shared == form::cached ? store::cached : store::streaming);
+    if (chosen.what == algorithm::two_shot)
+      run_two_shot(m_team, m_work, s, shared);
     else
-      run_one_shot(m_team, m_work, s, chosen.shared);
+      run_one_shot(m_team, m_work, s, shared);
+    if (is_free) m_chooser.end();
   }
 
   team m_team;
   channels m_channels;
+  store_chooser m_chooser;
   workspace m_work;
 };
 

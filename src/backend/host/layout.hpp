@@ -23,13 +23,25 @@ struct geometry {
   bool operator==(const geometry&) const = default;
 };
 
+// Rank 0 tells in what form it wishes that ranks store shared data, for each kind of call: see
+// store_chooser.hpp. Only a hint.
+using wish = std::atomic<std::uint8_t>;
+inline constexpr std::uint8_t wish_streaming = 0, wish_cached = 1;
+inline constexpr std::size_t wish_sizes = 65;  // by the number of bits of the size in bytes
+inline constexpr std::size_t wish_kinds = 16 * wish_sizes;
+constexpr std::size_t wish_kind(std::size_t collective, int size_bits) {
+  return collective * wish_sizes + static_cast<std::size_t>(size_bits);
+}
+
 struct alignas(line_bytes) segment_header {
   std::uint64_t magic;
   std::uint64_t cookie[2];            // random; proves that an opened file is this segment
   alignas(line_bytes) flag poison;    // 0, or who failed and how (team.cpp); any rank writes it
   alignas(line_bytes) flag departed;  // 1 once the rank has destroyed its communicator
   alignas(line_bytes) flag done;      // tickets below this number are complete on this rank
+  alignas(line_bytes) wish wishes[wish_kinds];
 };
+static_assert(sizeof(segment_header) <= page_bytes);
 
 // One buffer as all ranks understand it: a place in the symmetric heap, an address of the own process, or
 // (region 0) private.
@@ -80,7 +92,10 @@ class layout {
   std::uint64_t slot(std::uint64_t index) const { return slots_begin() + index * slot_stride(); }
   // Packets have lines of their own: staged data could look like a packet's flag.
   std::uint64_t slot_packets() const { return sizeof(slot_header); }
-  std::uint64_t slot_data() const { return slot_packets() + m_geometry.packet_lines * line_bytes; }
+  // Slices begin with a page: a processor's prefetcher stops at its end.
+  std::uint64_t slot_data() const {
+    return round_up(slot_packets() + m_geometry.packet_lines * line_bytes, page_bytes);
+  }
   std::uint64_t slot_result() const { return slot_data() + m_geometry.slot_bytes; }
   std::uint64_t cell(channel_kind kind, std::uint64_t destination, std::uint64_t index) const {
     const std::uint64_t channel = static_cast<std::uint64_t>(kind) * m_size + destination;

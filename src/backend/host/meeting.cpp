@@ -52,9 +52,9 @@ geometry read_geometry(const isthmus_backend_context& context) {
   constexpr std::uint64_t largest = 1u << 30;
   const auto ranks = static_cast<std::uint64_t>(context.size);
   geometry sizes{};
-  sizes.slot_bytes = option(context, "slot_bytes", 128 << 10, page_bytes, largest);
+  sizes.slot_bytes = option(context, "slot_bytes", ranks * (8 << 10), page_bytes, largest);
   sizes.packet_lines = option(context, "packet_lines", 512, 1, largest / line_bytes);
-  sizes.depth = option(context, "depth", 4, 4, 1024);
+  sizes.depth = option(context, "depth", 8, 4, 1024);
   sizes.cell_bytes = option(context, "cell_bytes", 32 << 10, line_bytes, largest);
   sizes.cells = option(context, "cells", 4, 2, 1024);
   // every destination gets at least a few lines of each

@@ -25,7 +25,7 @@ struct failure {
 
 class team {
  public:
-  static constexpr std::uint64_t lookahead = 2;
+  static constexpr std::uint64_t lookahead = 4;
 
   team(const isthmus_backend_context& context, gathering gathered);
   team(const team&) = delete;

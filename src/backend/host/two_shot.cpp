@@ -1,31 +1,23 @@
 // Two-phase reduction: every rank reduces one slice of each chunk, then takes the other slices.
 #include <algorithm>
+#include <optional>
 
 #include "backend/host/algorithms.hpp"
 
 namespace isthmus::host {
 namespace {
 
-// Chunk k of the vector, in elements, and how the ranks divide it.
-class partition {
- public:
-  partition(const team& team, const shape& s)
-      : m_count(s.count),
-        m_ranks(static_cast<std::uint64_t>(team.size())),
-        m_line_elements(line_bytes / s.element_bytes),
-        m_chunk(team.sizes().slot_bytes / s.element_bytes) {}
+// One chunk of the vector, in bytes, and how the ranks divide it: into slices of whole lines.
+struct chunk {
+  std::uint64_t ticket;
+  std::uint64_t begin;   // in the vector
+  std::uint64_t length;  // of all slices together
+  std::uint64_t slice;   // of one; the last ones may be shorter, or empty
 
-  std::uint64_t chunks() const { return (m_count + m_chunk - 1) / m_chunk; }
-  std::uint64_t begin(std::uint64_t k) const { return k * m_chunk; }
-  std::uint64_t length(std::uint64_t k) const { return std::min(m_chunk, m_count - begin(k)); }
-  // Where the slice of `rank` begins in chunk k; slice_begin(k, rank + 1) is its end. Whole lines.
-  std::uint64_t slice_begin(std::uint64_t k, int rank) const {
-    const std::uint64_t slice = round_up((length(k) + m_ranks - 1) / m_ranks, m_line_elements);
-    return std::min(length(k), slice * static_cast<std::uint64_t>(rank));
+  std::uint64_t slice_begin(int rank) const {
+    return std::min(length, slice * static_cast<std::uint64_t>(rank));
   }
-
- private:
-  std::uint64_t m_count, m_ranks, m_line_elements, m_chunk;
+  std::uint64_t slice_length(int rank) const { return slice_begin(rank + 1) - slice_begin(rank); }
 };
 
 class two_shot {
@@ -34,91 +26,129 @@ class two_shot {
       : m_team(team),
         m_work(work),
         m_shape(s),
-        m_partition(team, s),
+        m_bytes(s.count * s.element_bytes),
+        m_chunk_bytes(chunk_bytes(team, m_bytes)),
         m_takes(s.takes(team.rank())),
         m_shared(shared),
         m_results(store_for_results(team, s)) {}
 
+  // Chunk k is staged in step k, reduced `distance` steps later and gathered as many after that. By then
+  // the peers have published, and within a step the writes of one chunk overlap with the reads of another.
   void run() {
-    const std::uint64_t chunks = m_partition.chunks();
-    m_first = m_team.take_tickets(chunks);
-    stage(0);
-    for (std::uint64_t k = 0; k < chunks; ++k) {
-      // staging one chunk ahead and gathering one chunk behind hides the waits for both
-      if (k + 1 < chunks) stage(k + 1);
-      reduce(k);
-      if (k > 0) gather(k - 1);
+    m_chunks = (m_bytes + m_chunk_bytes - 1) / m_chunk_bytes;
+    m_first = m_team.take_tickets(m_chunks);
+    for (std::uint64_t step = 0; step < m_chunks + 2 * distance; ++step) {
+      const auto staged = chunk_at(step, 0), reduced = chunk_at(step, distance),
+                 gathered = chunk_at(step, 2 * distance);
+      wait_for_peers(staged, reduced, gathered);
+      const std::uint64_t slice =
+          std::max({staged ? staged->slice : 0, reduced ? reduced->slice : 0, gathered ? gathered->slice : 0});
+      for (std::uint64_t at = 0; at < slice; at += block_bytes) {
+        if (staged) stage(*staged, at);
+        if (reduced) reduce(*reduced, at);
+        if (gathered && m_takes) gather(*gathered, at);
+      }
+      publish(staged, reduced, gathered);
     }
-    gather(chunks - 1);
     if (m_results == store::streaming) streaming_fence();
   }
 
  private:
-  // The own slice is not staged: its only reader is this rank.
-  void stage(std::uint64_t k) {
-    const int me = m_team.rank();
-    const std::uint64_t ticket = m_first + k, bytes = m_shape.element_bytes;
-    m_team.reserve(ticket);
-    std::byte* to = m_team.data(me, ticket);
-    const std::byte* from = m_shape.send + m_partition.begin(k) * bytes;
-    const std::uint64_t own_begin = m_partition.slice_begin(k, me) * bytes;
-    const std::uint64_t own_end = m_partition.slice_begin(k, me + 1) * bytes;
-    copy(to, from, own_begin, m_shared);
-    copy(to + own_end, from + own_end, m_partition.length(k) * bytes - own_end, m_shared);
-    publish(m_team.slot(me, ticket).staged, ticket);
+  static constexpr std::uint64_t distance = team::lookahead / 2;
+  // Steps go block by block: small enough that the processor overlaps the parts of a step, and that what
+  // was reduced is still in the first-level cache when it is copied.
+  static constexpr std::uint64_t block_bytes = 512;
+
+  // What a slot holds; less for short vectors, so that they overlap as well; slices of a page at least.
+  static std::uint64_t chunk_bytes(const team& team, std::uint64_t bytes) {
+    const std::uint64_t least = page_bytes * static_cast<std::uint64_t>(team.size());
+    return std::min(team.sizes().slot_bytes, std::max(least, round_up(bytes / 4, least)));
   }
 
-  void reduce(std::uint64_t k) {
-    const int me = m_team.rank();
-    const std::uint64_t ticket = m_first + k, bytes = m_shape.element_bytes;
+  // The chunk whose turn it is in this step, if there is one.
+  std::optional<chunk> chunk_at(std::uint64_t step, std::uint64_t delay) const {
+    if (step < delay || step - delay >= m_chunks) return std::nullopt;
+    const std::uint64_t k = step - delay, begin = k * m_chunk_bytes;
+    const std::uint64_t length = std::min(m_chunk_bytes, m_bytes - begin);
+    const auto ranks = static_cast<std::uint64_t>(m_team.size());
+    return chunk{m_first + k, begin, length, round_up((length + ranks - 1) / ranks, line_bytes)};
+  }
+
+  void wait_for_peers(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
+                      const std::optional<chunk>& gathered) {
+    if (staged) m_team.reserve(staged->ticket);
+    // each flag is a cache miss, so all are under way before the first is looked at
+    for (int r = 0; r < m_team.size(); ++r) {
+      if (reduced) __builtin_prefetch(&m_team.slot(r, reduced->ticket).staged);
+      if (gathered) __builtin_prefetch(&m_team.slot(r, gathered->ticket).reduced);
+    }
     for (int i = 1; i < m_team.size(); ++i) {
-      const int peer = (me + i) % m_team.size();
-      m_team.wait_for(peer, m_team.slot(peer, ticket).staged, ticket);
-    }
-    const std::uint64_t begin = m_partition.slice_begin(k, me), end = m_partition.slice_begin(k, me + 1);
-    const std::uint64_t chunk = m_partition.begin(k);
-    std::byte* result = m_team.result(me, ticket);
-    // block by block, so that the copy into the user's buffer reads the first-level cache
-    const std::uint64_t block = page_bytes / bytes;
-    alignas(line_bytes) std::byte reduced[page_bytes];
-    for (std::uint64_t at = begin; at < end; at += block) {
-      const std::uint64_t length = std::min(block, end - at);
-      for (int r = 0; r < m_team.size(); ++r)
-        m_work.sources[static_cast<std::size_t>(r)] =
-            r == me ? m_shape.send + (chunk + at) * bytes : m_team.data(r, ticket) + at * bytes;
-      std::byte* shared = result + (at - begin) * bytes;
-      std::byte* out = m_shared == store::cached ? shared : reduced;
-      m_shape.reduce(out, m_work.sources.data(), m_team.size(), length);
-      copy(shared, out, length * bytes, m_shared);
-      if (m_takes) copy(m_shape.recv + (chunk + at) * bytes, out, length * bytes, m_results);
-    }
-    publish(m_team.slot(me, ticket).reduced, ticket);
-  }
-
-  void gather(std::uint64_t k) {
-    const std::uint64_t ticket = m_first + k, bytes = m_shape.element_bytes;
-    for (int i = 1; m_takes && i < m_team.size(); ++i) {
       const int peer = (m_team.rank() + i) % m_team.size();
-      const std::uint64_t begin = m_partition.slice_begin(k, peer), end = m_partition.slice_begin(k, peer + 1);
-      m_team.wait_for(peer, m_team.slot(peer, ticket).reduced, ticket);
-      copy(m_shape.recv + (m_partition.begin(k) + begin) * bytes, m_team.result(peer, ticket),
-           (end - begin) * bytes, m_results);
+      if (reduced) m_team.wait_for(peer, m_team.slot(peer, reduced->ticket).staged, reduced->ticket);
+      if (gathered && m_takes)
+        m_team.wait_for(peer, m_team.slot(peer, gathered->ticket).reduced, gathered->ticket);
     }
-    m_team.complete(ticket);
   }
 
-  void publish(flag& ready, std::uint64_t ticket) const {
-    if (m_shared == store::streaming) streaming_fence();
-    ready.store(ticket + 1, std::memory_order_release);
+  void publish(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
+               const std::optional<chunk>& gathered) {
+    const int me = m_team.rank();
+    if (m_shared == store::streaming && (staged || reduced)) streaming_fence();
+    if (staged) m_team.slot(me, staged->ticket).staged.store(staged->ticket + 1, std::memory_order_release);
+    if (reduced) m_team.slot(me, reduced->ticket).reduced.store(reduced->ticket + 1, std::memory_order_release);
+    if (gathered) m_team.complete(gathered->ticket);
+  }
+
+  // Bytes of the block at `at` of a slice that is so long.
+  static std::uint64_t block_at(std::uint64_t slice_length, std::uint64_t at) {
+    return at >= slice_length ? 0 : std::min(block_bytes, slice_length - at);
+  }
+
+  // The own slice is not staged: its only reader is this rank.
+  void stage(const chunk& c, std::uint64_t at) {
+    std::byte* to = m_team.data(m_team.rank(), c.ticket);
+    m_work.pieces.clear();
+    for (int i = 1; i < m_team.size(); ++i) {
+      const int peer = (m_team.rank() + i) % m_team.size();
+      const std::uint64_t offset = c.slice_begin(peer) + at;
+      m_work.pieces.push_back(
+          {to + offset, m_shape.send + c.begin + offset, block_at(c.slice_length(peer), at)});
+    }
+    copy_together(m_work.pieces, m_shared);
+  }
+
+  void reduce(const chunk& c, std::uint64_t at) {
+    const int me = m_team.rank();
+    const std::uint64_t length = block_at(c.slice_length(me), at), offset = c.slice_begin(me) + at;
+    if (length == 0) return;
+    for (int r = 0; r < m_team.size(); ++r)
+      m_work.sources[static_cast<std::size_t>(r)] =
+          r == me ? m_shape.send + c.begin + offset : m_team.data(r, c.ticket) + offset;
+    alignas(line_bytes) std::byte reduced[block_bytes];
+    std::byte* shared = m_team.result(me, c.ticket) + at;
+    std::byte* out = m_shared == store::cached ? shared : reduced;
+    m_shape.reduce(out, m_work.sources.data(), m_team.size(), length / m_shape.element_bytes);
+    copy(shared, out, length, m_shared);
+    if (m_takes) copy(m_shape.recv + c.begin + offset, out, length, m_results);
+  }
+
+  void gather(const chunk& c, std::uint64_t at) {
+    m_work.pieces.clear();
+    for (int i = 1; i < m_team.size(); ++i) {
+      const int peer = (m_team.rank() + i) % m_team.size();
+      m_work.pieces.push_back({m_shape.recv + c.begin + c.slice_begin(peer) + at,
+                               m_team.result(peer, c.ticket) + at, block_at(c.slice_length(peer), at)});
+    }
+    copy_together(m_work.pieces, m_results);
   }
 
   team& m_team;
   workspace& m_work;
   const shape& m_shape;
-  partition m_partition;
+  std::uint64_t m_bytes, m_chunk_bytes;
   bool m_takes;
   store m_shared, m_results;
-  std::uint64_t m_first = 0;
+  std::uint64_t m_first = 0, m_chunks = 0;
 };
 
 }  // namespace

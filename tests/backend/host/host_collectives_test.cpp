@@ -117,6 +117,26 @@ TEST_P(host_collectives, back_to_back_mixed_with_skewed_ranks) {
             complaints{});
 }
 
+// Often enough that rank 0 tries the other form of storing several times, and ranks store in both at once.
+TEST_P(host_collectives, are_right_while_rank_0_tries_both_forms) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          const isthmus_collective kinds[] = {ISTHMUS_ALLREDUCE, ISTHMUS_ALLTOALL,
+                                                              ISTHMUS_BROADCAST};
+                          for (std::uint64_t i = 0; i < (crowded(self) ? 150 : 600); ++i) {
+                            play p;
+                            p.collective = kinds[i % std::size(kinds)];
+                            p.algorithm = i % 2 == 0 ? "one_shot_adaptive" : "two_shot_adaptive";
+                            if (p.collective != ISTHMUS_ALLREDUCE) p.algorithm = "one_shot_adaptive";
+                            p.count = 2048;
+                            p.root = self.size() - 1;
+                            p.seed = i;
+                            check(perform(self, p), p.describe() + " is not supported");
+                          }
+                        }),
+            complaints{});
+}
+
 TEST_P(host_collectives, no_rank_leaves_a_barrier_before_all_have_entered) {
   setting s = make_setting();
   EXPECT_EQ(

@@ -1,5 +1,6 @@
 // The kernels, written as plain loops that GCC vectorises for the instruction set of the translation unit
 // that includes this. Internal linkage throughout; see formats.inc.hpp.
+#include "backend/host/reduce/copy.inc.hpp"
 #include "backend/host/reduce/formats.inc.hpp"
 #include "backend/host/reduce/kernels.hpp"
 
@@ -140,7 +141,7 @@ struct kernel {
 };
 
 constexpr kernel_table make_kernel_table(const char* name) {
-  kernel_table table{name, {}};
+  kernel_table table{name, &copy_lines, {}};
 #define ISTHMUS_DATATYPE(dtype, DTYPE, bytes, kind)                              \
   {                                                                              \
     using format = typename format_of<ISTHMUS_##DTYPE>::type;                    \
