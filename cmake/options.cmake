@@ -3,7 +3,13 @@ option(ISTHMUS_APPS "Build the apps, benchmarks and examples" ON)
 option(ISTHMUS_PYTHON "Build the Python module" ON)
 option(ISTHMUS_SYCL "Build the SYCL programs (needs a SYCL runtime)" ON)
 option(ISTHMUS_GPU "Build the tests and benchmarks that run on NVIDIA devices (needs nvcc)" OFF)
-option(ISTHMUS_P2P "Build the peer-memory kernels for CUDA devices (needs nvcc)" OFF)
+# Two minutes of nvcc: by default only where the kernels can run.
+find_program(ISTHMUS_NVCC nvcc)
+set(p2p_default OFF)
+if(ISTHMUS_NVCC AND EXISTS /dev/nvidia0)
+  set(p2p_default ON)
+endif()
+option(ISTHMUS_P2P "Build the peer-memory kernels for CUDA devices (needs nvcc)" ${p2p_default})
 # Generating fmt's code in every file takes more time than all the rest; a library that is to be copied to
 # another machine should carry it all the same.
 option(ISTHMUS_LINK_FMT "Link the system's fmt instead of compiling it in" OFF)

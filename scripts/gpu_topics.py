@@ -5,6 +5,7 @@ Commands are one string each, split like a shell's words (no shell runs them). I
   {python}  the interpreter that runs gpu_check         {pythonpath} the built Python package's folder
   {ranks}   the number of GPUs                          {out}      the folder for results
   {mpiexec} the launcher, with the options it wants     {scripts}  this folder
+  {carry}   what was carried to this machine
 """
 
 from dataclasses import dataclass, field
@@ -99,5 +100,30 @@ TOPICS = (
                 records="{out}/nccl.json",
             ),
         ),
+    ),
+    Topic(
+        "ggml",
+        ("isthmus_ggml",),
+        (
+            Step(
+                "llama.cpp, one GPU and several: the same tokens",
+                "{python} tests/ggml/llama/check.py {carry}/llama/bin/probe {lib}/libisthmus_ggml.so"
+                " --kind gpu --devices {ranks}",
+                90,
+                gpus=2,
+                env={"PYTHONPATH": "{carry}/llama/site"},
+            ),
+            Step(
+                "llama-bench and perplexity beside ggml's own ways",
+                "{python} bench/gpu/llama_bench.py --llama {carry}/llama/bin --library {lib}/libisthmus_ggml.so"
+                " --gpus {ranks} --out {out}/llama.json",
+                300,
+                gpus=2,
+                records="{out}/llama.json",
+                env={"PYTHONPATH": "{carry}/llama/site"},
+            ),
+        ),
+        options=("-DISTHMUS_P2P=ON",),
+        needs=("llama",),
     ),
 )

@@ -21,6 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/ggml/llama"))
+from libraries import search_path  # noqa: E402
+
 WIDTH = 4096  # of the residual stream, which every allreduce sums
 PROMPT, GENERATED = 512, 128
 # Bandwidths have no meaning for a whole model.
@@ -54,8 +57,7 @@ def ways(library: Path) -> list[Way]:
 
 
 def run(program: Path, arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    libraries = f"{program.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"
-    settings = os.environ | {"LD_LIBRARY_PATH": libraries, "ISTHMUS_LOG": "info"} | environment
+    settings = os.environ | search_path(program.parent) | {"ISTHMUS_LOG": "info"} | environment
     done = subprocess.run(
         [str(program), *arguments], env=settings, capture_output=True, text=True, timeout=120, check=False
     )

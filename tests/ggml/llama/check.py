@@ -16,6 +16,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from libraries import search_path
+
 # Relative differences of the prompt's mean negative log-likelihood. Several devices add in another order.
 EXACT_NOISE = 1e-4
 BFLOAT16_NOISE = 5e-3
@@ -45,7 +47,7 @@ class Setting:
         extra |= {"LD_PRELOAD": str(self.library), "ISTHMUS_GGML_WIRE": wire} if wire else {}
         done = subprocess.run(
             [str(self.probe), str(self.model), self.kind, str(devices)],
-            env=os.environ | extra,
+            env=os.environ | search_path(self.probe.parent) | extra,
             capture_output=True,
             text=True,
             timeout=150,
