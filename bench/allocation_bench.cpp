@@ -1,0 +1,303 @@
+// What an allocation of plain device memory costs: Isthmus' pool against the driver's own calls, by turns in
+// one process; and what large blocks cost the host's memory. Platforms: cuda, and host (mmap is its driver).
+//
+//   allocation_bench --platform cuda --json out.json
+#include <dlfcn.h>
+#include <isthmus/memory.h>
+#include <sys/mman.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using steady = std::chrono::steady_clock;
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+
+void check(isthmus_status status) {
+  if (status == ISTHMUS_SUCCESS) return;
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  fail(std::string(info.message) + " (" + info.hint + ")");
+}
+
+// The platform's own allocator, without Isthmus.
+struct native_memory {
+  virtual ~native_memory() = default;
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void free(void* pointer, std::size_t bytes) = 0;
+  virtual std::size_t total_bytes() = 0;
+  virtual void fill(void* pointer, unsigned char value, std::size_t bytes) = 0;
+  virtual unsigned char read(const void* pointer) = 0;
+};
+
+struct host_memory final : native_memory {
+  void* allocate(std::size_t bytes) override {
+    void* pointer = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return pointer == MAP_FAILED ? nullptr : pointer;
+  }
+  void free(void* pointer, std::size_t bytes) override { munmap(pointer, bytes); }
+  std::size_t total_bytes() override { return 0; }
+  void fill(void* pointer, unsigned char value, std::size_t bytes) override {
+    std::memset(pointer, value, bytes);
+  }
+  unsigned char read(const void* pointer) override { return *static_cast<const unsigned char*>(pointer); }
+};
+
+// CUDA's driver, found at run time: the program needs no CUDA to be built.
+struct cuda_memory final : native_memory {
+  explicit cuda_memory(int ordinal) {
+    m_library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (m_library == nullptr) fail(dlerror());
+    void* context = nullptr;
+    int device = 0;
+    call<int(unsigned)>("cuInit", 0U);
+    call<int(int*, int)>("cuDeviceGet", &device, ordinal);
+    call<int(void**, int)>("cuDevicePrimaryCtxRetain", &context, device);
+    call<int(void*)>("cuCtxSetCurrent", context);
+    m_allocate = find<int(unsigned long long*, std::size_t)>("cuMemAlloc_v2");
+    m_free = find<int(unsigned long long)>("cuMemFree_v2");
+    m_device = device;
+  }
+  void* allocate(std::size_t bytes) override {
+    unsigned long long pointer = 0;
+    return m_allocate(&pointer, bytes) == 0 ? reinterpret_cast<void*>(pointer) : nullptr;
+  }
+  void free(void* pointer, std::size_t) override { m_free(reinterpret_cast<unsigned long long>(pointer)); }
+  std::size_t total_bytes() override {
+    std::size_t bytes = 0;
+    call<int(std::size_t*, int)>("cuDeviceTotalMem_v2", &bytes, m_device);
+    return bytes;
+  }
+  void fill(void* pointer, unsigned char value, std::size_t bytes) override {
+    call<int(unsigned long long, unsigned char, std::size_t)>(
+        "cuMemsetD8_v2", reinterpret_cast<unsigned long long>(pointer), value, bytes);
+  }
+  unsigned char read(const void* pointer) override {
+    unsigned char value = 0;
+    call<int(void*, unsigned long long, std::size_t)>("cuMemcpyDtoH_v2", &value,
+                                                      reinterpret_cast<unsigned long long>(pointer), 1);
+    return value;
+  }
+
+ private:
+  template <typename Function>
+  Function* find(const char* name) {
+    auto* function = reinterpret_cast<Function*>(dlsym(m_library, name));
+    if (function == nullptr) fail(std::string("libcuda.so.1 lacks ") + name);
+    return function;
+  }
+  template <typename Function, typename... Arguments>
+  void call(const char* name, Arguments... arguments) {
+    const int code = find<Function>(name)(arguments...);
+    if (code != 0) fail(std::string(name) + " gave " + std::to_string(code));
+  }
+
+  void* m_library;
+  int (*m_allocate)(unsigned long long*, std::size_t);
+  int (*m_free)(unsigned long long);
+  int m_device;
+};
+
+// One way to allocate, as the measurement sees it.
+struct allocator {
+  std::string provider, mode;
+  std::function<void*(std::size_t)> allocate;
+  std::function<void(void*, std::size_t)> free;
+};
+
+allocator isthmus_memory(isthmus_device device, bool pooled) {
+  const isthmus_memory_options options{sizeof options, pooled ? 0 : 1, nullptr};
+  return {"isthmus", pooled ? "pool" : "unpooled",
+          [=](std::size_t bytes) {
+            void* pointer = nullptr;
+            check(isthmus_memory_allocate_device(device, bytes, &options, &pointer));
+            return pointer;
+          },
+          [=](void* pointer, std::size_t) { check(isthmus_memory_free_device(device, pointer)); }};
+}
+
+// From 256 bytes to the largest, as many of each power of two.
+std::vector<std::size_t> random_sizes(std::size_t count, std::size_t largest) {
+  std::mt19937 engine(20261121);
+  std::uniform_real_distribution<double> exponent(8, std::log2(static_cast<double>(largest)));
+  std::vector<std::size_t> sizes(count);
+  for (std::size_t& size : sizes) size = static_cast<std::size_t>(std::exp2(exponent(engine)));
+  return sizes;
+}
+
+double seconds(steady::time_point from) { return std::chrono::duration<double>(steady::now() - from).count(); }
+
+// "each": a block is freed before the next is allocated. "all": all live at a time, freed in another order.
+double time_round(const allocator& with, const std::vector<std::size_t>& sizes, bool each,
+                  const std::vector<std::size_t>& order) {
+  std::vector<void*> blocks(sizes.size());
+  const auto start = steady::now();
+  if (each) {
+    for (std::size_t size : sizes) with.free(with.allocate(size), size);
+  } else {
+    for (std::size_t i = 0; i < sizes.size(); ++i) blocks[i] = with.allocate(sizes[i]);
+    for (std::size_t i : order) with.free(blocks[i], sizes[i]);
+  }
+  return seconds(start);
+}
+
+// Whether blocks that live at a time are apart: each is filled with its own value, then all ends are read.
+std::uint64_t count_wrong(const allocator& with, native_memory& native, const std::vector<std::size_t>& sizes) {
+  std::vector<unsigned char*> blocks;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    blocks.push_back(static_cast<unsigned char*>(with.allocate(sizes[i])));
+    native.fill(blocks[i], static_cast<unsigned char>(i % 255 + 1), sizes[i]);
+  }
+  std::uint64_t wrong = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto value = static_cast<unsigned char>(i % 255 + 1);
+    wrong += (native.read(blocks[i]) != value) + (native.read(blocks[i] + sizes[i] - 1) != value);
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) with.free(blocks[i], sizes[i]);
+  return wrong;
+}
+
+nlohmann::json record(const std::string& what, const allocator& with, const std::string& pattern,
+                      std::vector<double> us, std::uint64_t bytes) {
+  std::sort(us.begin(), us.end());
+  return {{"collective", what},
+          {"dtype", "uint8"},
+          {"bytes", bytes},
+          {"ranks", 1},
+          {"provider", with.provider},
+          {"mode", with.mode},
+          {"pattern", pattern},
+          {"time_us", {{"min", us.front()}, {"median", us[us.size() / 2]}, {"max", us.back()}}},
+          {"algbw_gbs", 0},
+          {"busbw_gbs", 0}};
+}
+
+double median_of(const nlohmann::json& record) { return record["time_us"]["median"]; }
+
+// Every allocator by turns, so that what changes on the machine changes for all.
+void measure_sizes(const std::vector<allocator>& all, native_memory& native, int rounds, std::size_t largest,
+                   nlohmann::json& records) {
+  const std::vector<std::size_t> sizes = random_sizes(1000, largest);
+  std::vector<std::size_t> order(sizes.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), std::mt19937(3));
+  std::uint64_t bytes = 0;
+  for (std::size_t size : sizes) bytes += size;
+  for (const bool each : {true, false}) {
+    std::vector<std::vector<double>> us(all.size());
+    for (int round = -1; round < rounds; ++round) {  // the first is not counted: pools start empty
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        const double one = time_round(all[i], sizes, each, order) * 1e6 / static_cast<double>(sizes.size());
+        if (round >= 0) us[i].push_back(one);
+      }
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      records.push_back(record("allocate_free", all[i], each ? "each" : "all", us[i], bytes));
+      if (!each) records.back()["wrong"] = count_wrong(all[i], native, sizes);
+      records.back()["largest"] = largest;
+      records.back()["driver_over_this"] =
+          i == 0 ? 1.0 : median_of(records[records.size() - 1 - i]) / median_of(records.back());
+      std::printf("%-5s %-12s %-9s %9.3f us per alloc + free  %8.1f x\n", each ? "each" : "all",
+                  all[i].provider.c_str(), all[i].mode.c_str(), median_of(records.back()),
+                  records.back()["driver_over_this"].get<double>());
+    }
+  }
+}
+
+// ---- host memory beside large blocks ----------------------------------------------------------------------
+
+double mebi_of(const char* file, const char* key) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.rfind(key, 0) == 0) return std::stod(line.substr(std::strlen(key))) / 1024;
+  }
+  return std::nan("");
+}
+
+void measure_large(const allocator& with, native_memory& native, std::size_t bytes, nlohmann::json& records) {
+  with.free(with.allocate(1 << 20), 1 << 20);  // what the first block starts is not the block's
+  const double rss = mebi_of("/proc/self/status", "VmRSS:"),
+               available = mebi_of("/proc/meminfo", "MemAvailable:");
+  const auto start = steady::now();
+  void* block = with.allocate(bytes);
+  const double us = seconds(start) * 1e6;
+  native.fill(block, 7, bytes);
+  const bool wrong = native.read(static_cast<unsigned char*>(block) + bytes - 1) != 7;
+  const double rss_after = mebi_of("/proc/self/status", "VmRSS:");
+  const double available_after = mebi_of("/proc/meminfo", "MemAvailable:");
+  with.free(block, bytes);
+  records.push_back(record("allocate_large", with, "one block", {us}, bytes));
+  records.back()["wrong"] = wrong ? 1 : 0;
+  records.back()["host_rss_mib_per_gpu"] = rss_after - rss;
+  records.back()["host_available_mib"] = available - available_after;
+  std::printf("%-12s %-9s %8.1f GiB  host RSS %+.1f MiB, MemAvailable %+.1f MiB\n", with.provider.c_str(),
+              with.mode.c_str(), static_cast<double>(bytes) / (1 << 30), rss_after - rss,
+              available_after - available);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  CLI::App app("Costs of allocating plain device memory");
+  std::string platform = "cuda", json;
+  int ordinal = 0, rounds = 9;
+  std::size_t largest = 4U << 20U;
+  app.add_option("--platform", platform, "cuda or host")->check(CLI::IsMember({"cuda", "host"}));
+  app.add_option("--device", ordinal, "ordinal of the device");
+  app.add_option("--rounds", rounds, "samples of 1,000 allocations")->check(CLI::Range(1, 1000));
+  app.add_option("--largest", largest, "largest size in bytes; the smallest is 256")
+      ->check(CLI::Range(512, 1 << 30));
+  app.add_option("--json", json, "file for the records");
+  CLI11_PARSE(app, count, arguments);
+  try {
+    const bool cuda = platform == "cuda";
+    const isthmus_device device{cuda ? ISTHMUS_PLATFORM_CUDA : ISTHMUS_PLATFORM_HOST, ordinal};
+    std::unique_ptr<native_memory> native;
+    if (cuda)
+      native = std::make_unique<cuda_memory>(ordinal);
+    else
+      native = std::make_unique<host_memory>();
+    const std::vector<allocator> all = {
+        {cuda ? "cuda_driver" : "mmap", cuda ? "cuMemAlloc" : "mmap",
+         [&](std::size_t bytes) {
+           void* pointer = native->allocate(bytes);
+           if (pointer == nullptr) fail("the driver is out of memory");
+           return pointer;
+         },
+         [&](void* pointer, std::size_t bytes) { native->free(pointer, bytes); }},
+        isthmus_memory(device, true),
+        isthmus_memory(device, false)};
+    nlohmann::json records = nlohmann::json::array();
+    measure_sizes(all, *native, rounds, largest, records);
+    check(isthmus_memory_trim(device));
+    if (cuda) {
+      measure_large(all[1], *native, std::size_t{4} << 30U, records);
+      measure_large(all[1], *native, native->total_bytes() / 10 * 9, records);
+    }
+    std::string told(4096, '\0');
+    check(isthmus_memory_explain(device, told.data(), told.size(), nullptr));
+    if (!json.empty())
+      std::ofstream(json)
+          << nlohmann::json{{"records", records}, {"explain", nlohmann::json::parse(told.c_str())}}.dump(1)
+          << "\n";
+    std::printf("%llu live blocks\n", static_cast<unsigned long long>(isthmus_memory_live_blocks()));
+    return isthmus_memory_live_blocks() == 0 ? 0 : 1;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "allocation_bench: %s\n", failure.what());
+    return 2;
+  }
+}
