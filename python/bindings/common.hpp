@@ -83,5 +83,6 @@ void bind_buffer(nb::module_& module);
 void bind_communicator(nb::module_& module);
 void bind_operations(nb::module_& module);
 void bind_memory(nb::module_& module);
+void bind_fused(nb::module_& module);
 
 }  // namespace isthmus::python

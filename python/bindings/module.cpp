@@ -9,4 +9,5 @@ NB_MODULE(_isthmus, module) {
   isthmus::python::bind_communicator(module);
   isthmus::python::bind_operations(module);
   isthmus::python::bind_memory(module);
+  isthmus::python::bind_fused(module);
 }

@@ -1,0 +1,109 @@
+// fused.h: plans. Addresses, types and shapes come from Python, which has checked the arrays.
+#include <isthmus/fused.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common.hpp"
+
+namespace isthmus::python {
+namespace {
+
+// Shares the ownership of its communicator, which must outlive it. The GIL is held when it is destroyed.
+class fused_plan {
+ public:
+  fused_plan(const communicator& owner, isthmus_fused_kind kind, isthmus_fused_mode mode, uint64_t m,
+             uint64_t n, uint64_t k, isthmus_datatype input, isthmus_datatype output, bool b_column_major,
+             uint32_t flags, uint64_t lda, uint64_t ldb, uint64_t ldc, uint32_t chunks)
+      : m_member(owner.member()) {
+    isthmus_fused_description asked{};
+    asked.struct_bytes = sizeof(asked);
+    asked.kind = kind;
+    asked.mode = mode;
+    asked.m = m, asked.n = n, asked.k = k;
+    asked.input = input, asked.output = output;
+    asked.b_layout = b_column_major ? ISTHMUS_COLUMN_MAJOR : ISTHMUS_ROW_MAJOR;
+    asked.flags = flags;
+    asked.lda = lda, asked.ldb = ldb, asked.ldc = ldc;
+    asked.chunks = chunks;
+    check_released([&] { return isthmus_fused_plan_create(m_member->handle(), &asked, &m_plan); });
+  }
+  fused_plan(const fused_plan&) = delete;
+  fused_plan& operator=(const fused_plan&) = delete;
+  ~fused_plan() {
+    nb::gil_scoped_release released;
+    isthmus_fused_plan_destroy(m_plan);
+  }
+
+  void run(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t bias, uintptr_t gathered_a, double alpha,
+           double beta, isthmus_fused_view view, uintptr_t stream) {
+    isthmus_fused_arguments with{};
+    with.struct_bytes = sizeof(with);
+    with.a = reinterpret_cast<const void*>(a);
+    with.b = reinterpret_cast<const void*>(b);
+    with.c = reinterpret_cast<void*>(c);
+    with.bias = reinterpret_cast<const void*>(bias);
+    with.gathered_a = reinterpret_cast<void*>(gathered_a);
+    with.alpha = alpha;
+    with.beta = beta;
+    with.view = view;
+    with.stream = reinterpret_cast<isthmus_stream>(stream);
+    check_released([&] { return isthmus_fused_run(m_plan, &with); });
+  }
+
+  std::string info() const { return text_of(isthmus_fused_plan_info); }
+  std::string trace() const { return text_of(isthmus_fused_plan_trace); }
+
+  void close() {
+    const isthmus_fused_plan plan = std::exchange(m_plan, nullptr);
+    check_released([&] { return isthmus_fused_plan_destroy(plan); });
+  }
+
+ private:
+  template <typename Query>
+  std::string text_of(Query query) const {
+    size_t needed = 0;
+    check_released([&] { return query(m_plan, nullptr, 0, &needed); });
+    std::string json(needed, '\0');
+    check(query(m_plan, json.data(), json.size(), nullptr));
+    json.resize(needed - 1);
+    return json;
+  }
+
+  std::shared_ptr<membership> m_member;
+  isthmus_fused_plan m_plan = nullptr;
+};
+
+}  // namespace
+
+void bind_fused(nb::module_& module) {
+  nb::enum_<isthmus_fused_kind>(module, "FusedKind")
+      .value("allgather_gemm", ISTHMUS_FUSED_ALLGATHER_GEMM)
+      .value("gemm_reduce_scatter", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER);
+  nb::enum_<isthmus_fused_mode>(module, "FusedMode")
+      .value("model", ISTHMUS_FUSED_BY_MODEL)
+      .value("sequential", ISTHMUS_FUSED_SEQUENTIAL)
+      .value("pipelined", ISTHMUS_FUSED_PIPELINED);
+  nb::enum_<isthmus_fused_view>(module, "FusedView")
+      .value("whole", ISTHMUS_FUSED_WHOLE)
+      .value("compute_only", ISTHMUS_FUSED_COMPUTE_ONLY)
+      .value("communication_only", ISTHMUS_FUSED_COMMUNICATION_ONLY);
+  module.attr("FUSED_SHARDED_B") = static_cast<uint32_t>(ISTHMUS_FUSED_SHARDED_B);
+  module.attr("FUSED_TRACE") = static_cast<uint32_t>(ISTHMUS_FUSED_TRACE);
+  nb::class_<fused_plan>(module, "FusedPlan")
+      .def(nb::init<const communicator&, isthmus_fused_kind, isthmus_fused_mode, uint64_t, uint64_t, uint64_t,
+                    isthmus_datatype, isthmus_datatype, bool, uint32_t, uint64_t, uint64_t, uint64_t,
+                    uint32_t>(),
+           nb::arg("communicator"), nb::arg("kind"), nb::arg("mode"), nb::arg("m"), nb::arg("n"), nb::arg("k"),
+           nb::arg("input"), nb::arg("output"), nb::arg("b_column_major"), nb::arg("flags"), nb::arg("lda"),
+           nb::arg("ldb"), nb::arg("ldc"), nb::arg("chunks"))
+      .def("run", &fused_plan::run, nb::arg("a"), nb::arg("b"), nb::arg("c"), nb::arg("bias"),
+           nb::arg("gathered_a"), nb::arg("alpha"), nb::arg("beta"), nb::arg("view"), nb::arg("stream"))
+      .def("info", &fused_plan::info)
+      .def("trace", &fused_plan::trace)
+      .def("close", &fused_plan::close);
+}
+
+}  // namespace isthmus::python

@@ -1,0 +1,82 @@
+"""The measurement behind `isthmus bench allgather_gemm`: a process per rank, NumPy on the host, torch on CUDA.
+
+Needs nothing but NumPy (and torch for CUDA), so that it runs on bare machines, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..communicator import UniqueId
+
+
+class BenchError(Exception):
+    """A rank failed; the text is what it said last."""
+
+
+@dataclass
+class Job:
+    """What every rank measures. Times are medians over `samples`, after a verification and before another."""
+
+    shapes: list[tuple[int, int, int]]  # m, k, n
+    platform: str = "host"
+    dtype: str = "float16"
+    output: str = "float16"
+    chunks: int = 0
+    samples: int = 15
+    min_sample_us: float = 3000.0
+    late_runs: int = 4  # verified runs with ranks that come late at random
+    peers: bool = True
+    in_heap: bool = True
+    trace: bool = False
+    limit_s: float = 1e9  # no further shape is begun after this
+    seed: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> dict[str, Any]:
+    """Runs the job on `ranks` processes; rank 0's result. `on_line` gets every line that rank 0 prints."""
+    identity = UniqueId.create()
+    children = [_start(job, rank, ranks, identity) for rank in range(ranks)]
+    deadline = time.monotonic() + timeout_s
+    try:
+        result = None
+        for line in children[0].stdout:
+            if line.startswith("result:"):
+                result = json.loads(line.removeprefix("result:"))
+            elif on_line is not None:
+                on_line(line.rstrip())
+        for rank, child in enumerate(children):
+            code = child.wait(timeout=max(1.0, min(30.0, deadline - time.monotonic())))
+            if code:
+                raise BenchError(f"rank {rank} failed with exit status {code}; its words are above")
+    except subprocess.TimeoutExpired:
+        raise BenchError(f"the ranks did not end within {timeout_s:.0f} s") from None
+    finally:
+        for child in children:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    if result is None:
+        raise BenchError("rank 0 gave no result")
+    return result
+
+
+def _start(job: Job, rank: int, ranks: int, identity: UniqueId) -> subprocess.Popen:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "isthmus._fused_bench.rank"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    child.stdin.write(json.dumps({"job": asdict(job), "rank": rank, "ranks": ranks, "id": identity.hex()}))
+    child.stdin.close()
+    return child

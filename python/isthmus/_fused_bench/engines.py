@@ -1,0 +1,206 @@
+"""Where matrices live and how time is taken: NumPy and the host's clock, or torch and the device's events."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .._buffers import numpy_dtype
+
+
+class HostEngine:
+    """Ranks are processes of this machine; a call is timed by each, and the slowest counts."""
+
+    name = "host"
+
+    def __init__(self, communicator: Any, seed: int) -> None:
+        self.communicator = communicator
+        self.random = np.random.default_rng(seed + 7919 * communicator.rank)
+        self.late = random.Random(seed + communicator.rank)
+
+    def matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        return np.empty((rows, cols), numpy_dtype(dtype))
+
+    def heap_matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        return self.communicator.empty((rows, cols), dtype)
+
+    def fill(self, array: Any) -> None:
+        array[...] = (2 * self.random.random(array.shape, np.float32) - 1).astype(array.dtype)
+
+    def poison(self, array: Any) -> None:
+        array.view(np.uint8)[...] = 0xFF
+
+    def share(self, array: Any) -> None:
+        """Rank 0's contents become everybody's."""
+        self.communicator.broadcast(array.view(np.uint8).reshape(-1))
+
+    def gather(self, shard: Any) -> Any:
+        whole = np.empty((shard.shape[0] * self.communicator.size, *shard.shape[1:]), shard.dtype)
+        self.communicator.allgather(
+            np.ascontiguousarray(shard).view(np.uint8).reshape(-1), whole.view(np.uint8).reshape(-1)
+        )
+        return whole
+
+    def barrier(self) -> None:
+        self.communicator.barrier()
+
+    def worst(self, value: float) -> float:
+        return float(self.communicator.allreduce(np.array([value]), op="max")[0])
+
+    def total(self, value: int) -> int:
+        return int(self.communicator.allreduce(np.array([value], np.int64))[0])
+
+    def come_late(self) -> None:
+        time.sleep(self.late.random() * 2e-3)
+
+    def time_us(self, call: Callable[[], Any], calls: int) -> float:
+        self.barrier()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return self.worst((time.perf_counter() - begin) * 1e6 / calls)
+
+    def synchronize(self) -> None:
+        pass
+
+    def wrong_elements(self, c: Any, a: Any, b: Any) -> int:
+        a64, b64 = a.astype(np.float64), b.astype(np.float64)
+        expected = a64 @ b64
+        bound = _bound(np.abs(a64) @ np.abs(b64), np.abs(expected), a.shape[1], c.dtype.name)
+        return int(np.count_nonzero(~(np.abs(c.astype(np.float64) - expected) <= bound)))
+
+    def peers(self, job: Any, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
+        return {}
+
+    def versions(self) -> dict[str, str]:
+        return {"numpy": np.__version__}
+
+
+class CudaEngine:
+    """A GPU each; calls are enqueued back to back and timed by the device's events."""
+
+    name = "cuda"
+
+    def __init__(self, communicator: Any, seed: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.torch, self.dist = torch, dist
+        self.communicator = communicator
+        torch.manual_seed(seed + 7919 * communicator.rank)
+        self.late = random.Random(seed + communicator.rank)
+        self.device = torch.device("cuda", communicator.rank)
+        dist.init_process_group(
+            "nccl", rank=communicator.rank, world_size=communicator.size, device_id=self.device
+        )
+        self.stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self.stream)
+
+    def matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        return self.torch.empty((rows, cols), dtype=getattr(self.torch, dtype), device=self.device)
+
+    def heap_matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        wanted = getattr(self.torch, dtype)
+        flat = self.communicator.empty((rows * cols * wanted.itemsize,), "uint8")
+        tensor = self.torch.from_dlpack(flat)
+        return tensor.view(wanted).view(rows, cols)
+
+    def fill(self, array: Any) -> None:
+        array.uniform_(-1, 1)
+
+    def poison(self, array: Any) -> None:
+        array.view(self.torch.uint8).fill_(0xFF)
+
+    def share(self, array: Any) -> None:
+        self.dist.broadcast(array, 0)
+
+    def gather(self, shard: Any) -> Any:
+        rows = shard.shape[0] * self.communicator.size
+        whole = self.torch.empty((rows, shard.shape[1]), dtype=shard.dtype, device=self.device)
+        self.dist.all_gather_into_tensor(whole, shard.contiguous())
+        return whole
+
+    def barrier(self) -> None:
+        self.dist.barrier()
+
+    def worst(self, value: float) -> float:
+        slowest = self.torch.tensor([value], dtype=self.torch.float64, device=self.device)
+        self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
+        return float(slowest.item())
+
+    def total(self, value: int) -> int:
+        sum_ = self.torch.tensor([value], dtype=self.torch.int64, device=self.device)
+        self.dist.all_reduce(sum_)
+        return int(sum_.item())
+
+    def come_late(self) -> None:
+        self.torch.cuda._sleep(int(self.late.random() * 2_000_000))
+
+    def time_us(self, call: Callable[[], Any], calls: int) -> float:
+        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.dist.barrier()
+        call()  # aligns the ranks on their devices
+        start.record()
+        for _ in range(calls):
+            call()
+        stop.record()
+        self.torch.cuda.synchronize()
+        return self.worst(start.elapsed_time(stop) * 1e3 / calls)
+
+    def synchronize(self) -> None:
+        self.torch.cuda.synchronize()
+
+    def wrong_elements(self, c: Any, a: Any, b: Any) -> int:
+        torch, wrong = self.torch, 0
+        b64 = b.double()
+        for begin in range(0, a.shape[0], 4096):
+            rows = slice(begin, begin + 4096)
+            a64 = a[rows].double()
+            expected = a64 @ b64
+            bound = _bound(a64.abs() @ b64.abs(), expected.abs(), a.shape[1], str(c.dtype).split(".")[1])
+            wrong += int((~((c[rows].double() - expected).abs() <= bound)).sum().item())
+        torch.cuda.synchronize()
+        return wrong
+
+    def peers(self, job: Any, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
+        """torch's two: its own gather and product, and its pipelined operator on its own symmetric memory."""
+        torch, dist = self.torch, self.dist
+        import torch.distributed._symmetric_memory as symm_mem
+
+        whole = self.matrix(a.shape[0] * self.communicator.size, a.shape[1], job.dtype)
+        c = self.matrix(whole.shape[0], b.shape[1], job.dtype)
+        group = dist.group.WORLD.group_name
+        symmetric = symm_mem.empty(tuple(a.shape), dtype=a.dtype, device=self.device)
+        symm_mem.rendezvous(symmetric, group)
+        symmetric.copy_(a)
+
+        def sequential() -> Any:
+            dist.all_gather_into_tensor(whole, a)
+            return torch.matmul(whole, b, out=c)
+
+        def fused() -> Any:
+            return torch.ops.symm_mem.fused_all_gather_matmul(symmetric, [b], 0, group)[1][0]
+
+        return {"torch_sequential": sequential, "torch_async_tp": fused}
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": self.torch.__version__, "nccl": ".".join(map(str, self.torch.cuda.nccl.version()))}
+
+
+def _bound(magnitude: Any, expected: Any, k: int, output: str) -> Any:
+    """k + 8 roundings of float32 over the sum of the magnitudes, and one of the result's own type."""
+    roundoff = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[output]
+    return magnitude * ((k + 8) * 2.0**-24) + expected * (1.01 * roundoff) + 1e-30
+
+
+def make_engine(platform: str, communicator: Any, seed: int) -> Any:
+    if platform == "host":
+        return HostEngine(communicator, seed)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29547")
+    return CudaEngine(communicator, seed)

@@ -1,0 +1,184 @@
+"""What one rank does: reads its part from standard input, measures, and rank 0 prints the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Before torch is loaded: multicast stays off, as for every measurement of this project.
+os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+
+from .. import Communicator
+from ..fused import Plan
+from . import Job
+from .engines import make_engine
+
+_MOST_CALLS = 200
+
+
+class Bench:
+    """One shape at a time: verify, measure in turn, verify again."""
+
+    def __init__(self, job: Job, communicator: Communicator) -> None:
+        self.job = job
+        self.communicator = communicator
+        self.engine = make_engine(job.platform, communicator, job.seed)
+
+    def shape(self, m: int, k: int, n: int) -> dict[str, Any]:
+        job, engine = self.job, self.engine
+        rows = m // self.communicator.size
+        a = (engine.heap_matrix if job.in_heap else engine.matrix)(rows, k, job.dtype)
+        b, c = engine.matrix(k, n, job.dtype), engine.matrix(m, n, job.output)
+        plans = {
+            "sequential": self._plan(a, b, "sequential"),
+            "pipelined": self._plan(a, b, "pipelined"),
+            "fused": self._plan(a, b, "model"),
+        }
+        calls = self._calls(plans, a, b, c)
+        result: dict[str, Any] = {"m": m, "k": k, "n": n, "info": plans["fused"].info}
+        result["pipelined_info"] = plans["pipelined"].info
+        result["wrong_before"] = self._verify(calls, a, b, c, late=False)
+        if job.peers:
+            calls |= self._peers(a, b)
+        result["times_us"] = self._measure(calls)
+        own = {name: call for name, call in calls.items() if name in plans}
+        result["wrong_after"] = self._verify(own, a, b, c, late=False)
+        result["wrong_late"] = sum(
+            self._verify({"pipelined": own["pipelined"]}, a, b, c, late=True) for _ in range(job.late_runs)
+        )
+        if job.trace:
+            result["trace"] = self._trace(a, b, c)
+        for plan in plans.values():
+            plan.close()
+        return result
+
+    def _plan(self, a: Any, b: Any, mode: str, trace: bool = False) -> Plan:
+        return Plan(
+            self.communicator, a, b, output=self.job.output, mode=mode, chunks=self.job.chunks, trace=trace
+        )
+
+    def _calls(self, plans: dict[str, Plan], a: Any, b: Any, c: Any) -> dict[str, Callable[[], Any]]:
+        def part(name: str, view: str) -> Callable[[], Any]:
+            plan = plans[name]
+            return lambda: plan(a, b, out=c, view=view)
+
+        return {
+            "compute_only": part("sequential", "compute_only"),
+            "compute_chunked": part("pipelined", "compute_only"),
+            "gather": part("pipelined", "communication_only"),
+            "gather_library": part("sequential", "communication_only"),
+            "sequential": part("sequential", "whole"),
+            "pipelined": part("pipelined", "whole"),
+            "fused": part("fused", "whole"),
+        }
+
+    def _verify(self, calls: dict[str, Callable[[], Any]], a: Any, b: Any, c: Any, *, late: bool) -> int:
+        """Wrong elements over all ranks and whole calls, each on fresh random data and a poisoned C."""
+        wrong = 0
+        for name in ("sequential", "pipelined", "fused"):
+            if name not in calls:
+                continue
+            self.engine.fill(a)
+            self.engine.fill(b)
+            self.engine.share(b)
+            self.engine.poison(c)
+            whole = self.engine.gather(a)
+            self.engine.synchronize()
+            self.engine.barrier()
+            if late:
+                self.engine.come_late()
+            calls[name]()
+            wrong += self.engine.wrong_elements(c, whole, b)
+        return self.engine.total(wrong)
+
+    def _peers(self, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
+        found = {}
+        for name, call in self.engine.peers(self.job, a, b).items():
+            try:
+                call()
+                self.engine.synchronize()
+                found[name] = call
+            except Exception as failure:  # what torch cannot do here is left out, with its words
+                print(f"{name}: {str(failure).splitlines()[0][:200]}", file=sys.stderr, flush=True)
+        return found
+
+    def _measure(self, calls: dict[str, Callable[[], Any]]) -> dict[str, dict[str, float]]:
+        """Every call in every round, so that clocks and neighbours drift over all alike."""
+        repetitions = {}
+        for name, call in calls.items():
+            self.engine.time_us(call, 1)
+            once = self.engine.time_us(call, 3)
+            repetitions[name] = max(1, min(_MOST_CALLS, int(self.job.min_sample_us / once) + 1))
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        for index in range(self.job.samples):
+            order = list(calls.items())
+            for name, call in order if index % 2 == 0 else reversed(order):
+                samples[name].append(self.engine.time_us(call, repetitions[name]))
+        return {
+            name: {"min": min(values), "median": statistics.median(values), "max": max(values)}
+            for name, values in samples.items()
+        }
+
+    def _trace(self, a: Any, b: Any, c: Any) -> list[dict[str, Any]]:
+        """The events of one run of all ranks, on one clock as far as the platform has one."""
+        with self._plan(a, b, "pipelined", trace=True) as plan:
+            for _ in range(3):
+                self.engine.barrier()
+                plan(a, b, out=c)
+                self.engine.synchronize()
+            own = plan.trace["traceEvents"]
+        if self.communicator.size == 1:
+            return own
+        return gather_events(self.communicator, own, self.engine)
+
+
+def gather_events(communicator: Communicator, own: list[dict[str, Any]], engine: Any) -> list[dict[str, Any]]:
+    """All ranks' events on every rank: padded texts over the engine's own gather."""
+    text = json.dumps(own).encode()
+    length = int(engine.worst(float(len(text))))
+    row = engine.matrix(1, length, "uint8")
+    if engine.name == "host":
+        row[0, :] = list(text.ljust(length))
+        texts = [bytes(line) for line in engine.gather(row)]
+    else:
+        row.copy_(engine.torch.tensor(list(text.ljust(length)), dtype=engine.torch.uint8).view(1, -1))
+        texts = [bytes(line.tolist()) for line in engine.gather(row).cpu()]
+    return [event for each in texts for event in json.loads(each)]
+
+
+def main() -> int:
+    given = json.loads(sys.stdin.read())
+    job, rank = Job(**given["job"]), given["rank"]
+    begin = time.monotonic()
+    device = f"{job.platform}:{rank}" if job.platform != "host" else "host"
+    if job.platform == "cuda":
+        import torch
+
+        torch.cuda.set_device(rank)
+    communicator = Communicator.from_unique_id(
+        bytes.fromhex(given["id"]), rank, given["ranks"], device=device, timeout=60.0
+    )
+    bench = Bench(job, communicator)
+    results = []
+    for m, k, n in job.shapes:
+        if bench.engine.worst(time.monotonic() - begin) > job.limit_s:
+            break
+        results.append(bench.shape(m, k, n))
+        if rank == 0:
+            medians = {name: round(value["median"], 1) for name, value in results[-1]["times_us"].items()}
+            print(f"{m} {k} {n} {medians}", flush=True)
+    if rank == 0:
+        print("result:" + json.dumps({"shapes": results, "versions": bench.engine.versions()}), flush=True)
+    if job.platform == "cuda":
+        bench.engine.dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""Matrix products fused with the collective that feeds them: communication hides behind compute.
+
+>>> import numpy as np, isthmus, isthmus.fused
+>>> with isthmus.Communicator.all(1)[0] as ranks:
+...     a, b = np.ones((2, 3), np.float32), np.ones((3, 4), np.float32)
+...     with isthmus.fused.Plan(ranks, a, b) as plan:
+...         plan(a, b)[0].tolist()
+[3.0, 3.0, 3.0, 3.0]
+
+Arrays are NumPy arrays (host) or anything with DLPack, `shape` and `strides` (torch tensors): two-dimensional,
+in memory of the communicator's platform. bfloat16 comes as torch's or ml_dtypes' type.
+"""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _isthmus
+from ._buffers import numpy_dtype, view
+from ._collectives import native_stream
+from .table import Datatype, Platform
+from .table import datatype as named_datatype
+
+MODES = ("model", "sequential", "pipelined")
+VIEWS = ("whole", "compute_only", "communication_only")
+
+
+class Matrix(NamedTuple):
+    """Where a matrix lies: elements between rows (or columns, when column-major)."""
+
+    address: int
+    datatype: Datatype
+    rows: int
+    cols: int
+    leading: int
+    column_major: bool
+
+
+def matrix(array: Any, name: str, platform: Platform, *, writable: bool = False) -> Matrix:
+    """The memory of a two-dimensional array. One of its strides must be one element.
+
+    Raises TypeError or ValueError that names the array.
+    """
+    shape, strides = tuple(int(size) for size in array.shape), _element_strides(array)
+    if len(shape) != 2:
+        raise ValueError(f"{name} has shape {shape}; a matrix is needed")
+    rows, cols = shape
+    row_major = strides[1] == 1 or cols <= 1
+    if not row_major and not (strides[0] == 1 or rows <= 1):
+        raise ValueError(f"{name} has strides {strides} elements; rows or columns must be contiguous")
+    leading = max(strides[0], cols, 1) if row_major else max(strides[1], rows, 1)
+    # `view` wants contiguous memory: the first line stands for the whole, whose extent the core checks.
+    lines = array[:1, :] if row_major else array.T[:1, :]
+    first = view(lines, name, None, platform, writable=writable)
+    return Matrix(first.address, first.datatype, rows, cols, leading, not row_major)
+
+
+def _element_strides(array: Any) -> tuple[int, ...]:
+    if callable(getattr(array, "stride", None)):  # torch
+        return tuple(array.stride())
+    return tuple(int(stride) // array.dtype.itemsize for stride in array.strides)
+
+
+class Plan:
+    """allgather(A) @ B for arrays like `a` and `b`, run as often as wanted. Collective.
+
+    `a` is this rank's rows of A, `b` the whole B or, with `sharded_b`, this rank's columns. Every rank gets
+    all rows of C, in `output` (default: the input's type). `mode` is "model", "sequential" or "pipelined";
+    `chunks` the pieces that each remote shard travels in (0: by the cost model). Several ranks of one process
+    make and run plans from a thread each. Raises isthmus.Error; MISMATCH on all ranks that disagree.
+    """
+
+    def __init__(
+        self,
+        communicator: Any,
+        a: Any,
+        b: Any,
+        *,
+        output: Datatype | str | None = None,
+        mode: str = "model",
+        chunks: int = 0,
+        sharded_b: bool = False,
+        trace: bool = False,
+    ) -> None:
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r} is unknown; allowed: {', '.join(MODES)}")
+        self._communicator = communicator
+        self._platform = communicator.device.platform
+        left, right = matrix(a, "a", self._platform), matrix(b, "b", self._platform)
+        if left.column_major:
+            raise ValueError("a must have contiguous rows")
+        if left.cols != right.rows or left.datatype != right.datatype:
+            raise ValueError(
+                f"a is {left.rows} x {left.cols} {left.datatype.name}, b {right.rows} x {right.cols} "
+                f"{right.datatype.name}: a's columns must be b's rows, of one type"
+            )
+        self.m, self.k, self.n = left.rows * communicator.size, left.cols, right.cols
+        self._shapes = (left._replace(address=0), right._replace(address=0))
+        self.output = left.datatype if output is None else named_datatype(output)
+        flags = (_isthmus.FUSED_SHARDED_B if sharded_b else 0) | (_isthmus.FUSED_TRACE if trace else 0)
+        self._native = _isthmus.FusedPlan(
+            communicator._native,
+            _isthmus.FusedKind.allgather_gemm,
+            getattr(_isthmus.FusedMode, mode),
+            self.m,
+            self.n,
+            self.k,
+            left.datatype,
+            self.output,
+            right.column_major,
+            flags,
+            left.leading,
+            right.leading,
+            0,
+            int(chunks),
+        )
+
+    def __call__(
+        self,
+        a: Any,
+        b: Any,
+        *,
+        out: Any = None,
+        bias: Any = None,
+        gathered_a: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        view: str = "whole",
+        stream: Any = None,
+    ) -> Any:
+        """out = alpha * allgather(a) @ b + beta * out + bias; returns `out`, which is allocated when it is None.
+
+        `gathered_a` gets the whole A. On devices the call only enqueues on `stream` (default: torch's current
+        one for tensors), and the arrays must live until the stream has passed.
+        """
+        if view not in VIEWS:
+            raise ValueError(f"view {view!r} is unknown; allowed: {', '.join(VIEWS)}")
+        left, right = matrix(a, "a", self._platform), matrix(b, "b", self._platform)
+        if (left._replace(address=0), right._replace(address=0)) != self._shapes:
+            raise ValueError("a and b must have the shapes, strides and types that the plan was made for")
+        if out is None:
+            if beta != 0:
+                raise ValueError("beta != 0 reads out: pass it")
+            out = self._allocate(a)
+        c = self._dense(out, "out", (self.m, self.n), self.output)
+        gathered = 0
+        if gathered_a is not None:
+            gathered = self._dense(gathered_a, "gathered_a", (self.m, self.k), left.datatype)
+        row = 0
+        if bias is not None:
+            row = self._vector(bias)
+        self._native.run(
+            left.address,
+            right.address,
+            c,
+            row,
+            gathered,
+            float(alpha),
+            float(beta),
+            getattr(_isthmus.FusedView, view),
+            self._stream(a, stream),
+        )
+        return out
+
+    def _allocate(self, like: Any) -> Any:
+        if isinstance(like, np.ndarray):
+            return np.empty((self.m, self.n), numpy_dtype(self.output))
+        import torch
+
+        return torch.empty((self.m, self.n), dtype=getattr(torch, self.output.name), device=like.device)
+
+    def _dense(self, array: Any, name: str, shape: tuple[int, int], wanted: Datatype) -> int:
+        given = matrix(array, name, self._platform, writable=True)
+        if (given.rows, given.cols) != shape or given.datatype != wanted or given.column_major:
+            raise ValueError(f"{name} must be {shape[0]} x {shape[1]} {wanted.name} with contiguous rows")
+        if given.leading != max(shape[1], 1) and shape[0] > 1:
+            raise ValueError(f"{name} must be dense: {given.leading} elements lie between its rows")
+        return given.address
+
+    def _vector(self, bias: Any) -> int:
+        given = view(bias, "bias", None, self._platform, writable=False)
+        if given.elements != self.n or given.datatype != self.output:
+            raise ValueError(f"bias must have {self.n} elements of {self.output.name}")
+        return given.address
+
+    def _stream(self, a: Any, stream: Any) -> int:
+        if stream is None and self._platform != Platform.host and hasattr(a, "is_cuda"):
+            import torch
+
+            stream = torch.cuda.current_stream(a.device)
+        return native_stream(stream)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Mode and its reason, chunks, groups in order, predicted times, libraries, workspace, notes."""
+        return json.loads(self._native.info())
+
+    @property
+    def trace(self) -> dict[str, Any]:
+        """The latest run on this rank in the Chrome trace format; waits for it. Needs trace=True."""
+        return json.loads(self._native.trace())
+
+    def close(self) -> None:
+        """Waits for this rank's runs and releases the workspace."""
+        self._native.close()
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
