@@ -65,6 +65,20 @@ TOPICS = (
         needs=("mpi",),
     ),
     Topic(
+        "threshold",
+        ("threshold_bench",),
+        (
+            Step(
+                "the threshold between MPI and NCCL",
+                "{mpiexec} -n {ranks} {bin}/threshold_bench --out {out}/threshold.json --profile {out}/profile.toml",
+                120,
+                gpus=2,
+                records="{out}/threshold.json",
+            ),
+        ),
+        needs=("mpi",),
+    ),
+    Topic(
         "p2p",
         ("gpu_tensor_parallel_test", "p2p_bench"),
         (

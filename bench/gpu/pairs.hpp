@@ -39,12 +39,13 @@ std::uint64_t output_bytes(const bench_case& what, const rank_state& rank);
 std::uint64_t largest_send(std::uint64_t bytes, int size);
 std::uint64_t largest_recv(std::uint64_t bytes, int size);
 
-// One call, ready to be repeated; returns 0 or the library's code.
+// One call, ready to be repeated; returns 0 or the library's code. `rank` outlives it.
 class pair_of_calls {
  public:
   pair_of_calls(const bench_case& what, const rank_state& rank);
   int raw() const { return m_raw(); }
   int isthmus() const { return m_isthmus(); }
+  const isthmus_operation& operation() const { return m_operation; }
 
  private:
   std::vector<std::uint64_t> m_counts, m_displs;
