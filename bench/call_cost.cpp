@@ -3,6 +3,7 @@
 // MPI call, whose difference is what Isthmus adds to MPI. Start it with mpiexec -n 1.
 #include <isthmus/isthmus.h>
 
+#include <filesystem>
 #include <isthmus/mpi.hpp>
 
 #include "harness/clock.hpp"
@@ -90,7 +91,8 @@ int main(int argc, char** argv) {
   CLI::App app("Measures the cost of a call on the host");
   app.add_option("--json", asked.json, "write the records to this file");
   CLI11_PARSE(app, argc, argv);
-  for (int i = 0; i < argc; ++i) asked.command += (i ? " " : "") + std::string(argv[i]);
+  asked.command = std::filesystem::path(argv[0]).filename().string();
+  for (int i = 1; i < argc; ++i) asked.command += " " + std::string(argv[i]);
 
   int provided = MPI_THREAD_SINGLE, status = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);

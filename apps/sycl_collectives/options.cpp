@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <filesystem>
 
 #include "shape.hpp"
 
@@ -80,7 +81,8 @@ options parse(int argc, char** argv) {
     std::exit(app.exit(error));
   }
   asked.progress_json = progress == "json";
-  for (int i = 0; i < argc; ++i) asked.command += (i > 0 ? " " : "") + std::string(argv[i]);
+  asked.command = std::filesystem::path(argv[0]).filename().string();
+  for (int i = 1; i < argc; ++i) asked.command += " " + std::string(argv[i]);
   return asked;
 }
 

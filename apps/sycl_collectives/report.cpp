@@ -112,7 +112,7 @@ report::report(const options& asked, const isthmus::communicator& ranks, std::si
   m_document = {{"schema", 1},
                 {"date", utc_now()},
                 {"commit", environment("ISTHMUS_BENCH_COMMIT", "")},
-                {"command", asked.command},
+                {"command", environment("ISTHMUS_BENCH_COMMAND", asked.command)},
                 {"machine",
                  {{"name", environment("ISTHMUS_BENCH_MACHINE", "cpu" + std::to_string(cores))},
                   {"cpu", cpu_name()},

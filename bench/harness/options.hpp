@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -153,7 +154,9 @@ class command_line {
     m_result.op = static_cast<isthmus_reduction_op>(index_of(op_names(), m_op));
     m_result.sizes = m_result.what == pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
     if (m_result.max_samples < m_result.min_samples) m_result.max_samples = m_result.min_samples;
-    for (int i = 0; i < argc; ++i) m_result.command += (i ? " " : "") + std::string(argv[i]);
+    // the program by its name: where it lies on this machine tells a reader nothing
+    m_result.command = std::filesystem::path(argv[0]).filename().string();
+    for (int i = 1; i < argc; ++i) m_result.command += " " + std::string(argv[i]);
   }
 
  private:

@@ -83,8 +83,8 @@ inline std::string environment(const char* name, const std::string& otherwise) {
   return value ? value : otherwise;
 }
 
-// The commit and the machine's name are not a program's to know: the launcher passes them in
-// ISTHMUS_BENCH_COMMIT and ISTHMUS_BENCH_MACHINE.
+// The commit, the machine's name and what the user typed are not a program's to know: the launcher passes
+// them in ISTHMUS_BENCH_COMMIT, ISTHMUS_BENCH_MACHINE and ISTHMUS_BENCH_COMMAND.
 class report {
  public:
   report(const options& asked, provider_identity identity, int ranks)
@@ -93,7 +93,7 @@ class report {
     m_document = {{"schema", 1},
                   {"date", utc_now()},
                   {"commit", environment("ISTHMUS_BENCH_COMMIT", "")},
-                  {"command", asked.command},
+                  {"command", environment("ISTHMUS_BENCH_COMMAND", asked.command)},
                   {"machine",
                    {{"name", environment("ISTHMUS_BENCH_MACHINE", "cpu" + std::to_string(cores))},
                     {"cpu", cpu_name()},

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -189,8 +190,12 @@ def telling(said: list[str], code: int) -> str:
 
 
 def measured_variables() -> dict[str, str]:
-    """What the measurement programs cannot know: the commit, and the machine's name."""
-    return {"ISTHMUS_BENCH_COMMIT": machine.commit(), "ISTHMUS_BENCH_MACHINE": machine.describe()["name"]}
+    """What the measurement programs cannot know: commit, the machine's name, and what the user typed."""
+    return {
+        "ISTHMUS_BENCH_COMMIT": machine.commit(),
+        "ISTHMUS_BENCH_MACHINE": machine.describe()["name"],
+        "ISTHMUS_BENCH_COMMAND": shlex.join(["isthmus", *sys.argv[1:]]),
+    }
 
 
 def _watch(
