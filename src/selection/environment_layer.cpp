@@ -82,6 +82,23 @@ std::vector<rule> parse_rules(std::string_view text, const std::string& source) 
   return rules;
 }
 
+// "backend.copy_engine.transit_bytes=64; backend.NAME.OPTION=VALUE"
+std::vector<std::pair<std::string, std::string>> parse_options(std::string_view text) {
+  constexpr const char* shape = "write backend.NAME.OPTION=VALUE, ';' between them";
+  std::vector<std::pair<std::string, std::string>> options;
+  for (std::string_view piece : split(text, ";")) {
+    if (piece.empty()) continue;  // a trailing semicolon
+    const auto equals = piece.find('=');
+    const auto words = split(piece.substr(0, equals), ".");
+    if (equals == std::string_view::npos || words.size() != 3 || words.front() != "backend")
+      throw grammar_error{fmt::format("\"{}\" is no option of a backend", piece), shape};
+    options.emplace_back(fmt::format("backend.{}.{}", parse_identifier("backend", words[1]),
+                                     parse_identifier("option", words[2])),
+                         trim(piece.substr(equals + 1)));
+  }
+  return options;
+}
+
 }  // namespace
 
 layer read_environment() {
@@ -95,6 +112,7 @@ layer read_environment() {
   with_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
   with_variable("ISTHMUS_RULE",
                 [&](std::string_view value) { result.rules = parse_rules(value, "environment ISTHMUS_RULE"); });
+  with_variable("ISTHMUS_OPTION", [&](std::string_view value) { result.options = parse_options(value); });
   with_variable("ISTHMUS_MEMORY_PROVIDER", [&](std::string_view value) {
     std::vector<std::string> providers;
     for (std::string_view word : split(value, ",")) add_provider(providers, word);

@@ -44,6 +44,14 @@ TEST_F(environment, every_variable_is_read) {
   EXPECT_EQ(sources(read.rules), std::vector<std::string>(2, "environment ISTHMUS_RULE"));
 }
 
+TEST_F(environment, options_of_backends) {
+  set("ISTHMUS_OPTION", " backend.host.one = 64 ; backend.copy_engine.two=a=b;");
+  EXPECT_EQ(read_environment().options, (std::vector<std::pair<std::string, std::string>>{
+                                            {"backend.host.one", "64"}, {"backend.copy_engine.two", "a=b"}}));
+  for (const char* wrong : {"host.one=64", "backend.host=64", "backend.host.one", "backend.ho st.one=1"})
+    EXPECT_TRUE(error_with("ISTHMUS_OPTION", wrong).starts_with("environment ISTHMUS_OPTION: ")) << wrong;
+}
+
 TEST_F(environment, a_forced_backend_is_the_only_rule) {
   set("ISTHMUS_RULE", "use=host");
   set("ISTHMUS_BACKEND", "mpi");
