@@ -25,6 +25,19 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
 
 
+def monitored_barrier(
+    group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+) -> None:
+    """Waits on the host until all ranks of the group came; rank 0's error names those that did not.
+
+    torch.distributed.monitored_barrier is the same for gloo, and refuses every other backend. `timeout` bounds
+    the wait (default: the group's); with `wait_all_ranks` all missing ranks are named, else the first.
+    """
+    backend = (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
+    unset = timedelta(milliseconds=-1)  # c10d's own mark for it
+    backend.monitored_barrier(unset if timeout is None else timeout, wait_all_ranks)
+
+
 def _create(options: Any, _backend_options: Any) -> dist.Backend:
     """One rank's backend of one group. Nothing is exchanged here: communicators are made when first used."""
     timeout = options.timeout

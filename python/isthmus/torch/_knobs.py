@@ -1,4 +1,4 @@
-"""Environment variables of isthmus.torch, as rules of the selector: they bind like any other rule."""
+"""Environment variables of isthmus.torch, as rules and options of the selector: they bind like any other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import os
 
 
 def apply_knobs() -> None:
-    """Adds to ISTHMUS_RULE what the opt-in variables ask for. Communicators read it when they are made."""
+    """Adds what the opt-in variables ask for to ISTHMUS_RULE and ISTHMUS_OPTION.
+
+    Communicators read those when they are made, so the variables have to be set before the first collective,
+    and alike on all ranks.
+    """
     if _flag("ISTHMUS_DMA_ALLGATHER"):
-        _add_rule("collective=allgather,allgatherv platform=cuda,hip use=copy_engine")
+        _add("ISTHMUS_RULE", "collective=allgather,allgatherv platform=cuda,hip use=copy_engine")
+        if (most := _bytes("ISTHMUS_DMA_ALLGATHER_MAX_BYTES")) is not None:
+            _add("ISTHMUS_OPTION", f"backend.copy_engine.transit_bytes={most}")
 
 
 def _flag(name: str) -> bool:
@@ -18,7 +24,16 @@ def _flag(name: str) -> bool:
     return value == "1"
 
 
-def _add_rule(rule: str) -> None:
-    rules = [text.strip() for text in os.environ.get("ISTHMUS_RULE", "").split(";") if text.strip()]
-    if rule not in rules:  # a child process inherits what its parent has added
-        os.environ["ISTHMUS_RULE"] = "; ".join([*rules, rule])
+def _bytes(name: str) -> int | None:
+    text = os.environ.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ValueError(f"{name}={text!r}: it must be a whole number of bytes")
+    return int(text)
+
+
+def _add(variable: str, piece: str) -> None:
+    pieces = [text.strip() for text in os.environ.get(variable, "").split(";") if text.strip()]
+    if piece not in pieces:  # a child process inherits what its parent has added
+        os.environ[variable] = "; ".join([*pieces, piece])

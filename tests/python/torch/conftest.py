@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from crew import Crew
@@ -39,3 +39,17 @@ def _crews() -> Iterator[_Holder]:
 def crew(_crews: _Holder) -> Crew:
     """Four ranks on the host."""
     return _crews.get()
+
+
+@pytest.fixture
+def fresh_crew() -> Iterator[Callable[..., Crew]]:
+    """Makes crews of new processes, for what keeps state of its own (DeepSpeed) and for what ends a process."""
+    crews: list[Crew] = []
+
+    def make(**environment: str) -> Crew:
+        crews.append(Crew(RANKS, **environment))
+        return crews[-1]
+
+    yield make
+    for crew in crews:
+        crew.close()

@@ -25,9 +25,12 @@ QUIET = {
     "ISTHMUS_CONFIG": "none",
     "ISTHMUS_PROFILE": "none",
     "OMP_NUM_THREADS": "1",
-    "MASTER_ADDR": "127.0.0.1",
     "PYTHONWARNINGS": "ignore",
 }
+
+
+# What the server imports. DeepSpeed's optimizers pull in all of PyTorch's compiler, ten seconds for a process.
+PRELOADED = ["torch.distributed.fsdp", "torch._dynamo", "deepspeed.runtime.zero.muon.muon_optimizer"]
 
 
 class RankError(AssertionError):
@@ -42,8 +45,9 @@ class Crew:
         self._folder = tempfile.TemporaryDirectory(prefix="isthmus-torch-")
         self._jobs = 0
         variables = QUIET | {"WORLD_SIZE": str(size)} | environment
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed asks when it is imported, in the server
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "torch.distributed", "numpy", "torch.distributed.fsdp"])
+        context.set_forkserver_preload(PRELOADED)
         self._pipes: list[Connection] = []
         self.processes = []
         for rank in range(size):
@@ -104,6 +108,7 @@ def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[st
             store, work, arguments, backend = pipe.recv()
         except EOFError:
             return
+        os.environ["TEST_STORE"] = store  # for work that makes its default group itself
         try:
             pipe.send((True, _perform(store, work, arguments, backend)))
         except BaseException:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -57,16 +59,38 @@ def test_what_isthmus_has_no_image_of_goes_to_gloo_with_a_reason(crew: Crew) -> 
         }
 
 
-def test_the_knob_is_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=host")
+    monkeypatch.setenv("ISTHMUS_OPTION", "")
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "1048576")
     _knobs.apply_knobs()
-    assert _knobs.os.environ["ISTHMUS_RULE"] == "collective=barrier use=host", "off by default"
+    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=host", "off by default"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
     _knobs.apply_knobs()
     _knobs.apply_knobs()
-    first, second = _knobs.os.environ["ISTHMUS_RULE"].split("; ")
+    first, second = os.environ["ISTHMUS_RULE"].split("; ")
     assert first == "collective=barrier use=host"
     assert second.endswith("use=copy_engine") and "allgather" in second
-    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "yes")
-    with pytest.raises(ValueError, match="must be 0 or 1"):
+    assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.transit_bytes=1048576"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ISTHMUS_DMA_ALLGATHER", "yes"), ("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "64M")]
+)
+def test_a_wrong_knob_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
+    monkeypatch.setenv("ISTHMUS_RULE", "")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=name):
         _knobs.apply_knobs()
+
+
+def gathers() -> dict[str, Any]:
+    dist.all_gather_into_tensor(torch.empty(40), torch.ones(10))
+    return {row.collective: row.path for row in isthmus.torch.report()}
+
+
+def test_the_knob_leaves_host_tensors_alone(fresh_crew: Callable[..., Crew]) -> None:
+    variables = {"ISTHMUS_DMA_ALLGATHER": "1", "ISTHMUS_DMA_ALLGATHER_MAX_BYTES": "4096"}
+    for paths in fresh_crew(**variables).run(gathers):
+        assert paths["allgather"].startswith("host")

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""isthmus.torch on GPUs, beside PyTorch's own NCCL backend: check_backend.py OUT.json [RANKS].
+
+Values: data movement bit for bit, reductions bit for bit on two ranks (a sum of two does not depend on its order)
+and within rounding on more. Then the asynchronous contract: nothing waits on the host, streams are ordered by
+events, memory is not reused too early.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import ranks
+import torch
+import torch.distributed as dist
+
+import isthmus.torch
+
+reference: Any = None  # the group of PyTorch's own backend
+MOVED = [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool, torch.complex64]
+REDUCED = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
+
+
+def random(count: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(1000 * seed + dist.get_rank())
+    values = torch.randint(-8, 8, (count,), generator=generator, device="cuda").float()
+    values += torch.rand(count, generator=generator, device="cuda") if dtype.is_floating_point else 0
+    return values.to(dtype)
+
+
+def poison(count: int, dtype: torch.dtype) -> torch.Tensor:
+    data = torch.empty(count, dtype=dtype, device="cuda")
+    data.view(torch.uint8).fill_(1 if dtype == torch.bool else 0xA5)
+    return data
+
+
+def same(mine: torch.Tensor, theirs: torch.Tensor, exact: bool = True) -> None:
+    if exact or dist.get_world_size() == 2:
+        assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8)), (mine, theirs)
+    else:
+        torch.testing.assert_close(mine, theirs)
+
+
+def data_movement() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype in MOVED:
+        for count in (1, 1000, 1 << 20):
+            wire = torch.uint8 if dtype in (torch.float8_e4m3fn, torch.bool) else dtype  # NCCL's lacks them
+            mine = random(count, dtype)
+            theirs = poison(size * count, dtype)
+            dist.all_gather_into_tensor(theirs.view(wire), mine.view(wire), group=reference)
+
+            gathered = poison(size * count, dtype)
+            dist.all_gather_into_tensor(gathered, mine)
+            same(gathered, theirs)
+            own = poison(size * count, dtype)
+            own[rank * count : (rank + 1) * count] = mine
+            dist.all_gather_into_tensor(own, own[rank * count : (rank + 1) * count])
+            same(own, theirs)
+            listed = [poison(count, dtype) for _ in range(size)]
+            dist.all_gather(listed, mine)
+            same(torch.cat(listed), theirs)
+
+            for root in range(size):
+                data = mine.clone() if rank == root else poison(count, dtype)
+                dist.broadcast(data, root)
+                same(data, theirs[root * count : (root + 1) * count])
+                parts = [poison(count, dtype) for _ in range(size)] if rank == root else None
+                dist.gather(mine, parts, dst=root)
+                if parts is not None:
+                    same(torch.cat(parts), theirs)
+                back = poison(count, dtype)
+                dist.scatter(back, list(theirs.split(count)) if rank == root else None, src=root)
+                same(back, mine)
+
+            exchanged, expected = poison(size * count, dtype), poison(size * count, dtype)
+            dist.all_to_all_single(exchanged, theirs)
+            dist.all_to_all_single(expected.view(wire), theirs.view(wire), group=reference)
+            same(exchanged, expected)
+
+
+def reductions() -> None:
+    size = dist.get_world_size()
+    operations = [dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN, dist.ReduceOp.MAX]
+    for dtype in REDUCED:
+        for op in [*operations, *([dist.ReduceOp.AVG] if dtype.is_floating_point else [])]:
+            for count in (7, 5000, 1 << 20):
+                data = random(size * count, dtype)
+                mine, theirs = data.clone(), data.clone()
+                dist.all_reduce(mine, op)
+                dist.all_reduce(theirs, op, group=reference)
+                same(mine, theirs, exact=False)
+                mine, theirs = poison(count, dtype), poison(count, dtype)
+                dist.reduce_scatter_tensor(mine, data, op)
+                dist.reduce_scatter_tensor(theirs, data, op, group=reference)
+                same(mine, theirs, exact=False)
+    mine, theirs = random(999, torch.float32), random(999, torch.float32)
+    dist.all_reduce(mine, dist._make_nccl_premul_sum(0.5))
+    dist.all_reduce(theirs, dist._make_nccl_premul_sum(0.5), group=reference)
+    same(mine, theirs, exact=False)
+
+
+def coalescing() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    inputs = [torch.full((count,), float(rank), device="cuda") for count in (5, 4096, 1 << 20)]
+    outputs = [poison(size * each.numel(), each.dtype) for each in inputs]
+    with dist._coalescing_manager(device=torch.device("cuda"), async_ops=True) as manager:
+        for output, each in zip(outputs, inputs, strict=True):
+            dist.all_gather_into_tensor(output, each)
+    manager.wait()
+    for output in outputs:
+        expected = torch.arange(float(size), device="cuda").repeat_interleave(output.numel() // size)
+        same(output, expected)
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for each in inputs:
+            dist.all_reduce(each)
+    manager.wait()
+    for each in inputs:
+        same(each, torch.full_like(each, size * (size - 1) / 2))
+
+
+def messages() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ahead, behind = (rank + 1) % size, (rank - 1) % size
+    for count in (3, 1 << 20):
+        received = poison(count, torch.float32)
+        operations = [
+            dist.P2POp(dist.isend, torch.full((count,), float(rank), device="cuda"), ahead),
+            dist.P2POp(dist.irecv, received, behind),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        same(received, torch.full_like(received, float(behind)))
+    data = torch.full((1 << 18,), float(rank), device="cuda")
+    if rank == 0:
+        dist.send(data, 1)
+    elif rank == 1:
+        dist.recv(data, 0)
+        same(data, torch.zeros_like(data))
+
+
+def host_does_not_wait() -> dict[str, float]:
+    """Collectives behind 200 ms of GPU work return at once, and their results are right all the same."""
+    data = [random(1 << 20, torch.float32, seed) for seed in range(10)]
+    expected = [each.clone() for each in data]
+    for each in expected:
+        dist.all_reduce(each, group=reference)
+    dist.all_reduce(data[0].clone())  # the communicator exists
+    torch.cuda.synchronize()
+    torch.cuda._sleep(int(2e8))
+    start = time.perf_counter()
+    works = [dist.all_reduce(each, async_op=True) for each in data]
+    started = time.perf_counter() - start
+    assert not works[-1].is_completed()
+    for work in works:
+        work.wait()
+    waited = time.perf_counter() - start
+    assert not works[-1].is_completed(), "wait() waited on the host"
+    torch.cuda.synchronize()
+    total = time.perf_counter() - start
+    assert works[-1].is_completed()
+    for mine, theirs in zip(data, expected, strict=True):
+        same(mine, theirs, exact=False)
+    assert waited < total / 4, (started, waited, total)
+    return {
+        "started_ms": round(started * 1e3, 2),
+        "waited_ms": round(waited * 1e3, 2),
+        "all_ms": round(total * 1e3, 1),
+    }
+
+
+def streams_are_ordered() -> None:
+    """Producer, collective and consumer on three streams, with the work's tensors dropped at once."""
+    size = dist.get_world_size()
+    for step in range(20):
+        producer, consumer = torch.cuda.Stream(), torch.cuda.Stream()
+        with torch.cuda.stream(producer):
+            torch.cuda._sleep(int(2e6))
+            data = torch.full((1 << 20,), float(step + dist.get_rank()), device="cuda")
+            work = dist.all_reduce(data, async_op=True)
+        with torch.cuda.stream(consumer):
+            work.wait()
+            total = data.sum(dtype=torch.float64)
+        del work
+        data.record_stream(consumer)
+        del data
+        noise = torch.full((1 << 20,), -1.0, device="cuda")  # would overwrite memory that was freed too early
+        consumer.synchronize()
+        assert total.item() == (1 << 20) * (size * step + size * (size - 1) / 2), step
+        del noise
+
+
+def works_that_nobody_waits_for() -> None:
+    size = dist.get_world_size()
+    kept = []
+    for step in range(50):
+        data = torch.full((1 << 18,), 1.0, device="cuda")
+        output = torch.empty(size << 18, device="cuda")
+        dist.all_gather_into_tensor(output, data, async_op=True)
+        del data
+        kept.append(torch.full((1 << 18,), float("nan"), device="cuda"))
+        if step % 10 == 9:
+            torch.cuda.synchronize()
+            assert output.eq(1.0).all()
+            kept.clear()
+
+
+def futures() -> None:
+    data = torch.full((1000,), 1.0, device="cuda")
+    future = dist.all_reduce(data, async_op=True).get_future()
+    halved = future.then(lambda done: done.value()[0] / 2)
+    assert halved.wait().eq(dist.get_world_size() / 2).all()
+
+
+def barriers_and_objects() -> None:
+    torch.cuda._sleep(int(1e8))
+    event = torch.cuda.Event()
+    event.record()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
+    assert event.query(), "a barrier of a device covers its earlier work"
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, dist.get_rank())
+    assert gathered == list(range(dist.get_world_size()))
+    isthmus.torch.monitored_barrier(timeout=timedelta(seconds=20))
+
+
+def graph_capture() -> None:
+    """Collectives in a CUDA graph, replayed on new data."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    data = torch.zeros(1 << 16, device="cuda")
+    gathered = torch.zeros(size << 16, device="cuda")
+    for _ in range(2):  # communicators and first-time set-up
+        dist.all_reduce(data)
+        dist.all_gather_into_tensor(gathered, data)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(data)
+        dist.all_gather_into_tensor(gathered, data)
+    for step in range(5):
+        data.fill_(float(step + rank))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert gathered.eq(size * step + size * (size - 1) / 2).all()
+
+
+def fallbacks() -> None:
+    bits = torch.tensor([1 << dist.get_rank()], device="cuda")
+    try:
+        dist.all_reduce(bits, dist.ReduceOp.BOR)
+    except RuntimeError as failure:  # NCCL's own limit, in its own words
+        assert "Cannot use ReduceOp.BOR with NCCL" in str(failure), failure
+    rows = [row for row in isthmus.torch.report() if row.path == "torch:nccl"]
+    assert rows and rows[0].reason == "Isthmus has no bitwise reductions"
+
+
+def report() -> list[str]:
+    return sorted({f"{row.collective} {row.path}" for row in isthmus.torch.report() if row.device != "cpu"})
+
+
+CHECKS = [
+    data_movement,
+    reductions,
+    coalescing,
+    messages,
+    host_does_not_wait,
+    streams_are_ordered,
+    works_that_nobody_waits_for,
+    futures,
+    barriers_and_objects,
+    graph_capture,
+    fallbacks,
+    report,
+]
+
+
+def body(rank: int, out: Path) -> None:
+    global reference
+    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=40))
+    reference = dist.new_group(backend="nccl")
+    ranks.play(rank, CHECKS, out)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else torch.cuda.device_count()
+    ranks.run(count, body, Path(sys.argv[1]))

@@ -1,0 +1,62 @@
+"""Processes of one job on the GPUs of this machine, one for each, and the table of what they found."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as multiprocessing
+
+Check = Callable[[], Any]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run(ranks: int, body: Callable[..., None], *arguments: Any) -> None:
+    """`body(rank, *arguments)` in a process for each rank, with the variables that torch.distributed reads."""
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
+    multiprocessing.spawn(_enter, (body, arguments), nprocs=ranks)
+
+
+def _enter(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    torch.cuda.set_device(rank)
+    body(rank, *arguments)
+
+
+def play(rank: int, checks: list[Check], out: Path) -> None:
+    """Runs the checks one after the other; a failure is written down, and ends the run: the ranks would differ."""
+    results = []
+    for check in checks:
+        start = time.monotonic()
+        problem, value = "", None
+        try:
+            value = check()
+            torch.cuda.synchronize()
+        except BaseException:
+            problem = traceback.format_exc()
+        seconds = time.monotonic() - start
+        results.append(
+            {"check": check.__name__, "seconds": round(seconds, 2), "problem": problem, "value": value}
+        )
+        if rank == 0 or problem:
+            verdict = "FAILED" if problem else "passed"
+            note = "" if value is None else f"  {value}"
+            print(f"rank {rank} {verdict} {seconds:6.2f} s  {check.__name__}{note}", flush=True)
+        if problem:
+            print(problem[-1500:], flush=True)
+            break
+    out.with_name(f"{out.stem}-rank{rank}.json").write_text(json.dumps(results, indent=1) + "\n")
+    if any(result["problem"] for result in results):
+        raise SystemExit(1)

@@ -1,0 +1,118 @@
+"""What goes wrong says so, at once or within the timeout, on every rank."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from crew import Crew
+
+import isthmus.torch
+
+
+def one_rank_is_late() -> float:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    dist.all_reduce(torch.ones(4), group=group)
+    if dist.get_rank() == 3:
+        time.sleep(3)
+        return 0.0
+    begin = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match=r"isthmus: "):
+        dist.all_reduce(torch.ones(4), group=group)
+    return time.monotonic() - begin
+
+
+def test_a_missing_call_ends_in_an_error_after_the_timeout(fresh_crew: Callable[..., Crew]) -> None:
+    waited = fresh_crew().run(one_rank_is_late)
+    assert all(0.7 < seconds < 3 for seconds in waited[:3]), waited
+
+
+def asks_for_less_time() -> float:
+    if dist.get_rank() == 0:
+        return 0.0
+    begin = time.monotonic()
+    work = dist.all_reduce(torch.ones(4), async_op=True)
+    with pytest.raises(dist.DistBackendError, match=r"not complete after 300 ms"):
+        work.wait(timedelta(milliseconds=300))
+    return time.monotonic() - begin
+
+
+def test_wait_takes_a_timeout(fresh_crew: Callable[..., Crew]) -> None:
+    waited = fresh_crew().run(asks_for_less_time)
+    assert all(0.2 < seconds < 3 for seconds in waited[1:]), waited
+
+
+def dies() -> str:
+    dist.all_reduce(torch.ones(4))
+    if dist.get_rank() == 2:
+        os.kill(os.getpid(), 9)
+    try:
+        while True:
+            dist.all_reduce(torch.ones(4))
+    except dist.DistBackendError as failure:
+        return str(failure)
+
+
+def test_the_death_of_a_rank_ends_the_calls_of_the_others(fresh_crew: Callable[..., Crew]) -> None:
+    crew = fresh_crew()
+    begin = time.monotonic()
+    crew.start(dies)
+    for rank in (0, 1, 3):
+        assert "isthmus" in crew.finish(rank, 30)
+    assert time.monotonic() - begin < 25
+
+
+def aborts() -> str:
+    dist.all_reduce(torch.ones(4))
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+        backend.abort()
+    try:
+        dist.all_reduce(torch.ones(4))
+    except dist.DistBackendError as failure:
+        return str(failure)
+    return "no error"
+
+
+def test_abort_ends_the_waits_of_every_rank(fresh_crew: Callable[..., Crew]) -> None:
+    begin = time.monotonic()
+    for text in fresh_crew().run(aborts):
+        assert "abort" in text, text
+    assert time.monotonic() - begin < 10
+
+
+def late_for_the_barrier() -> str:
+    isthmus.torch.monitored_barrier(timeout=timedelta(seconds=5))
+    if dist.get_rank() == 2:
+        return ""
+    try:
+        isthmus.torch.monitored_barrier(timeout=timedelta(seconds=1), wait_all_ranks=True)
+    except dist.DistBackendError as failure:
+        return str(failure)
+    return "no error"
+
+
+def test_monitored_barrier_names_the_missing_ranks(fresh_crew: Callable[..., Crew]) -> None:
+    texts = fresh_crew().run(late_for_the_barrier)
+    assert "ranks that did not come within 1000 ms: 2" in texts[0]
+    assert "waited 1000 ms for rank 0" in texts[1] and "waited" in texts[3]
+
+
+def used_after_its_end() -> None:
+    group = dist.new_group([0, 1, 2, 3])
+    backend = group._get_backend(torch.device("cpu"))
+    dist.all_reduce(torch.ones(4), group=group)
+    dist.destroy_process_group(group)
+    with pytest.raises(dist.DistBackendError, match="was shut down"):
+        backend.barrier().wait()
+    dist.barrier()
+
+
+def test_a_destroyed_group_says_so(crew: Crew) -> None:
+    crew.run(used_after_its_end)

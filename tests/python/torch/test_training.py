@@ -1,0 +1,77 @@
+"""DDP, FSDP2, tensor parallelism and DeepSpeed's ZeRO train a model to gloo's losses on Isthmus' paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trainers
+from crew import BACKEND, Crew
+from trainers import Trained
+
+STEPS = 8
+
+
+def check(mine: list[Trained], gloo: list[Trained], expected: set[str], tolerance: float = 2e-5) -> None:
+    """Losses agree rank by rank (sums of floats may differ in order) and fall; no collective fell back."""
+    for rank, (ours, theirs) in enumerate(zip(mine, gloo, strict=True)):
+        assert ours.losses == pytest.approx(theirs.losses, rel=tolerance), f"rank {rank}"
+        assert ours.losses[-1] < ours.losses[0]
+        assert {collective for collective, _ in ours.paths} >= expected
+        assert all(path.startswith("host") for _, path in ours.paths), ours.paths
+        assert not theirs.paths
+
+
+def both(crew: Crew, work: Callable[..., Trained], *arguments: object) -> tuple[list[Trained], list[Trained]]:
+    return crew.run(work, "cpu", STEPS, *arguments), crew.run(work, "cpu", STEPS, *arguments, backend="gloo")
+
+
+def test_ddp(crew: Crew) -> None:
+    check(*both(crew, trainers.ddp), expected={"allreduce", "broadcast", "allgather"})
+
+
+def test_ddp_with_a_hook_on_futures(crew: Crew) -> None:
+    check(*both(crew, trainers.ddp_compressed), expected={"allreduce"}, tolerance=3e-3)
+
+
+def test_the_backend_by_its_plain_name(crew: Crew) -> None:
+    check(
+        crew.run(trainers.ddp, "cpu", STEPS, backend="isthmus"),
+        crew.run(trainers.ddp, "cpu", STEPS, backend=BACKEND.replace("isthmus", "gloo")),
+        expected={"allreduce"},
+    )
+
+
+def test_fsdp2(crew: Crew) -> None:
+    check(*both(crew, trainers.fsdp2), expected={"allgather", "reduce_scatter"})
+
+
+def test_fsdp2_in_bfloat16(crew: Crew) -> None:
+    check(*both(crew, trainers.fsdp2, True), expected={"allgather", "reduce_scatter"}, tolerance=2e-2)
+
+
+def test_tensor_parallelism(crew: Crew) -> None:
+    check(*both(crew, trainers.tensor_parallel), expected={"allreduce"})
+
+
+ZERO = {
+    "stage 1": {"stage": 1},
+    "stage 2": {"stage": 2},
+    "stage 3": {"stage": 3},
+    # no prefetch: every parameter is gathered when it is needed
+    "stage 3, sequential": {"stage": 3, "stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0},
+    # weights are kept whole within pairs, so that half of the gathers are in groups of two
+    "stage 3, secondary groups": {"stage": 3, "zero_hpz_partition_size": 2, "half": True},
+}
+
+
+def zero(device: str, steps: int, backend: str, options: dict[str, object]) -> Trained:
+    return trainers.deepspeed_zero(device, steps, backend, **options)
+
+
+@pytest.mark.parametrize("options", ZERO.values(), ids=ZERO)
+def test_zero(fresh_crew: Callable[..., Crew], options: dict[str, object]) -> None:
+    mine = fresh_crew().run(zero, "cpu", STEPS, "isthmus", options, backend=None)
+    gloo = fresh_crew().run(zero, "cpu", STEPS, "gloo", options, backend=None)
+    expected = {"allgather"} if options["stage"] == 3 else {"allreduce"}
+    check(mine, gloo, expected, tolerance=2e-2 if options.get("half") else 2e-5)
