@@ -1,11 +1,15 @@
-// memory.h: arrays in the symmetric heap. An array shares the ownership of its communicator, whose
-// destruction would release the memory under it.
+// memory.h: arrays in the symmetric heap and plain arrays of a device. An array of the heap shares the
+// ownership of its communicator, whose destruction would release the memory under it.
 #include <isthmus/memory.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "common.hpp"
@@ -49,10 +53,64 @@ nb::ndarray<nb::array_api, uint8_t> allocate_symmetric(const communicator& self,
                                              dlpack_device(where.platform), where.ordinal);
 }
 
+// ---- plain memory ---------------------------------------------------------------------------------------
+
+using device_pair = std::pair<isthmus_platform, int>;
+
+isthmus_device device_of(const device_pair& device) { return {device.first, device.second}; }
+
+struct plain_block {
+  isthmus_device device;
+  void* pointer = nullptr;
+
+  ~plain_block() {
+    if (pointer != nullptr) {
+      isthmus_memory_free_device(device, pointer);
+    }
+  }
+};
+
+// Uninitialised bytes, like allocate_symmetric; a driver may take its time, so the GIL is released.
+nb::ndarray<nb::array_api, uint8_t> allocate_device(const device_pair& device, uint64_t bytes, bool unpooled) {
+  auto owned = std::make_unique<plain_block>(plain_block{device_of(device), nullptr});
+  const isthmus_memory_options options{sizeof options, unpooled ? 1 : 0, nullptr};
+  check_released(
+      [&] { return isthmus_memory_allocate_device(owned->device, bytes, &options, &owned->pointer); });
+  void* pointer = owned->pointer;
+  nb::capsule owner(owned.release(), [](void* dying) noexcept { delete static_cast<plain_block*>(dying); });
+  const size_t shape[] = {static_cast<size_t>(bytes)};
+  return nb::ndarray<nb::array_api, uint8_t>(pointer, 1, shape, owner, nullptr, nb::dtype<uint8_t>(),
+                                             dlpack_device(device.first), device.second);
+}
+
+// (platform, ordinal, address of the block, bytes, provider, pooled) of the block that holds an address.
+nb::tuple query(uint64_t address) {
+  isthmus_memory_info info{};
+  check(isthmus_memory_query(reinterpret_cast<const void*>(address), &info));
+  return nb::make_tuple(info.device.platform, info.device.ordinal, reinterpret_cast<uint64_t>(info.begin),
+                        info.bytes, info.provider, info.pooled != 0);
+}
+
+std::string explain_memory(const device_pair& device) {
+  size_t needed = 0;
+  check_released([&] { return isthmus_memory_explain(device_of(device), nullptr, 0, &needed); });
+  std::string text(needed, '\0');
+  check(isthmus_memory_explain(device_of(device), text.data(), text.size(), nullptr));
+  text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
+  return text;
+}
+
 }  // namespace
 
 void bind_memory(nb::module_& module) {
   module.def("allocate_symmetric", &allocate_symmetric, nb::arg("communicator"), nb::arg("bytes"));
+  module.def("allocate_device", &allocate_device, nb::arg("device"), nb::arg("bytes"), nb::arg("unpooled"));
+  module.def("query_memory", &query, nb::arg("address"));
+  module.def("explain_memory", &explain_memory, nb::arg("device"));
+  module.def("live_blocks", &isthmus_memory_live_blocks);
+  module.def(
+      "trim_memory", [](const device_pair& device) { check(isthmus_memory_trim(device_of(device))); },
+      nb::arg("device"));
 }
 
 }  // namespace isthmus::python

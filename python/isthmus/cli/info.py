@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from .. import __version__, launch, layout, machine
+from .. import __version__, launch, layout, machine, memory
 from ..communicator import Communicator
 from .console import out, print_json
 
@@ -47,6 +47,7 @@ def collect(config: str | None) -> dict[str, Any]:
         "machine": machine.describe(),
         "versions": machine.versions(),
         "core": core,
+        "memory": {device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")},
         "mpi": _mpi_families(),
         "sycl_devices": _sycl_devices(),
         "environment": {
@@ -93,6 +94,7 @@ def _print(found: dict[str, Any]) -> None:
     )
     out.print(f"python    {sys.executable}", markup=False)
     _print_core(found["core"])
+    _print_memory(found["memory"])
     _print_rest(found)
 
 
@@ -114,6 +116,21 @@ def _print_core(core: dict[str, Any]) -> None:
     out.print(f"Configuration files read: {files}", markup=False)
     out.print(f"Profile of this machine: {core['profile_path'] or 'no user folder'}", markup=False)
     out.print(f"Timeout: {core['timeout_s']:g} s", markup=False)
+
+
+def _print_memory(devices: dict[str, Any]) -> None:
+    table = Table(
+        "device", "provider", "", "pool", "why not", title="Plain memory, in the order of trial", **_STYLE
+    )
+    for device, told in devices.items():
+        for provider in told["providers"]:
+            state = "[green]available[/]" if provider["available"] else "[red]not here[/]"
+            pool = provider["pool"]
+            kept = f"up to {pool['max_bytes'] >> 20} MiB a block" if isinstance(pool, dict) else pool
+            table.add_row(device, provider["name"], state, kept, provider["reason"])
+    out.print(table)
+    sources = sorted({told["order_source"] for told in devices.values()})
+    out.print(f"Order of providers: {', '.join(sources)}", markup=False)
 
 
 def _print_rest(found: dict[str, Any]) -> None:

@@ -1,0 +1,123 @@
+"""isthmus.memory on the host: arrays, their lifetime, providers, errors."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import on_all
+
+import isthmus
+from isthmus import memory
+
+
+@pytest.fixture(autouse=True)
+def no_leaks():
+    gc.collect()
+    before = memory.live_blocks()
+    yield
+    gc.collect()
+    assert memory.live_blocks() == before
+
+
+def test_arrays_are_numpy_arrays_on_the_host() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal((7, 5))
+    array = memory.empty((7, 5), "float64")
+    array[:] = values
+    assert array.dtype == np.float64
+    np.testing.assert_array_equal(array, values)
+    assert array.ctypes.data % 256 == 0
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "float16", "bfloat16", "float8_e4m3"])
+def test_every_dtype_of_the_table_has_an_array(dtype) -> None:
+    assert memory.empty(3, dtype).nbytes == 3 * isthmus.DATATYPES[dtype].bytes
+
+
+def test_query_finds_the_block_of_any_view() -> None:
+    array = memory.empty((100, 10), "float32")
+    block = memory.query(array[50:60])
+    assert block.device == isthmus.Device(isthmus.Platform.host, 0)
+    assert (block.address, block.bytes) == (array.ctypes.data, 4000)
+    assert block.provider in ("umf", "direct")
+    assert memory.query(array.ctypes.data + 3999) == block
+    with pytest.raises(isthmus.Error, match="lies in no live plain block"):
+        memory.query(np.zeros(3))
+
+
+def test_the_last_view_releases_the_block() -> None:
+    before = memory.live_blocks()
+    array = memory.empty(1000, unpooled=True)
+    view = array[10:20]
+    del array
+    gc.collect()
+    assert memory.live_blocks() == before + 1
+    view[:] = 3
+    del view
+    gc.collect()
+    assert memory.live_blocks() == before
+
+
+def test_empty_shapes() -> None:
+    assert memory.empty((0, 3)).shape == (0, 3)
+    assert memory.empty(()).shape == ()
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match="shape must not be negative"):
+        memory.empty((2, -1))
+    with pytest.raises(ValueError, match="more than an address can hold"):
+        memory.empty((1 << 40, 1 << 40))
+    with pytest.raises(isthmus.Error) as caught:
+        memory.empty(1 << 58, "float64")
+    assert caught.value.code == isthmus.Status.out_of_memory
+    assert "tried umf: " in str(caught.value) and "direct: " in str(caught.value)
+    with pytest.raises(isthmus.Error, match="platform host has one device"):
+        memory.empty(1, device="host:1")
+
+
+def test_explain_names_every_provider() -> None:
+    array = memory.empty(1000, "uint8")
+    told = memory.explain("host")
+    assert told["order"] == ["umf", "direct", "sycl"]
+    assert [one["name"] for one in told["providers"]] == told["order"]
+    serving = {one["name"]: one for one in told["providers"]}[memory.query(array).provider]
+    assert serving["available"] and serving["live_bytes"] >= 1000
+    missing = [one for one in told["providers"] if not one["available"]]
+    assert all(one["reason"] for one in missing)
+    memory.trim("host")
+
+
+def test_symmetric_arrays_are_the_communicators(pair) -> None:
+    arrays = on_all(pair, lambda comm: memory.symmetric(comm, (4, 2), "float32"))
+    for rank, array in enumerate(arrays):
+        array[:] = rank + 1
+    on_all(pair, lambda comm: comm.allreduce(isthmus.IN_PLACE, arrays[comm.rank]))
+    assert arrays[0].tolist() == [[3.0, 3.0]] * 4
+
+
+def test_environment_forces_a_provider() -> None:
+    program = "from isthmus import memory; a = memory.empty(9); print(memory.query(a).provider)"
+    for provider in ("direct", "-umf"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "ISTHMUS_MEMORY_PROVIDER": provider},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == "direct"
+
+
+def test_info_shows_the_providers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "isthmus", "info", "--json"], capture_output=True, text=True, check=True
+    )
+    host = json.loads(done.stdout)["memory"]["host:0"]
+    assert [one["name"] for one in host["providers"]] == ["umf", "direct", "sycl"]
