@@ -89,7 +89,10 @@ std::unique_ptr<memory_source> open_os(const umf_library& umf, isthmus_device de
 bool retain_primary_context(int ordinal, void*& context, int& device, std::string& reason) {
   const search_request request{.names = {"libcuda.so.1"}, .wheel_folders = {}, .system_folders = {}};
   const dynamic_library library = dynamic_library::open(request, reason);
-  if (!library) return false;
+  if (!library) {
+    reason = "no CUDA driver: " + reason;
+    return false;
+  }
   int (*init)(unsigned) = nullptr;
   int (*device_get)(int*, int) = nullptr;
   int (*primary_context_retain)(void**, int) = nullptr;
