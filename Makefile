@@ -15,7 +15,7 @@ run: build
 # Tests want PyTorch, too, and the build looks for it.
 test:
 	@scripts/setup torch
-	@scripts/build -DISTHMUS_PYTHON=ON
+	@scripts/build -DISTHMUS_PYTHON=ON -DISTHMUS_LINK_FMT=ON
 	@scripts/test
 
 gpu-check:

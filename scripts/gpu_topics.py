@@ -70,7 +70,8 @@ TOPICS = (
         (
             Step(
                 "the threshold between MPI and NCCL",
-                "{mpiexec} -n {ranks} {bin}/threshold_bench --out {out}/threshold.json --profile {out}/profile.toml",
+                "{mpiexec} -n {ranks} {bin}/threshold_bench --out {out}/threshold.json"
+                " --profile {out}/profile.toml",
                 120,
                 gpus=2,
                 records="{out}/threshold.json",

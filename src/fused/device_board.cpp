@@ -42,7 +42,7 @@ device_board::~device_board() {
   for (void* block : {m_own_stage, m_own_words}) {
     try {
       if (block != nullptr) m_owner.heap().free(block);
-    } catch (const error&) {
+    } catch (const error&) {  // NOLINT(bugprone-empty-catch)
       // The communicator was destroyed first, and its heap with it.
     }
   }

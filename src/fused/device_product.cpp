@@ -152,8 +152,9 @@ void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t row
   m_driver.with_device(m_device, [&] {
     operation& one = find({rows, lda, with.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
     if (with.bias != nullptr)
-      check(m_library.desc_set(one.desc, lt_desc_bias_pointer, &with.bias, sizeof with.bias), ISTHMUS_HERE,
-            "cublasLtMatmulDescSetAttribute");
+      check(m_library.desc_set(one.desc, lt_desc_bias_pointer, static_cast<const void*>(&with.bias),
+                               sizeof with.bias),
+            ISTHMUS_HERE, "cublasLtMatmulDescSetAttribute");
     check(
         m_library.matmul(m_handle, one.desc, &with.alpha, b, one.b_layout, a, one.a_layout, &with.beta, c,
                          one.c_layout, c, one.c_layout, &one.algorithm, m_workspace, m_workspace_bytes, stream),

@@ -136,7 +136,7 @@ isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
                                          const isthmus_fused_description* description,
                                          isthmus_fused_plan* plan) {
   return isthmus::guard([&] {
-    require_out(plan);
+    require_out(static_cast<const void*>(plan));
     *plan = nullptr;
     *plan = create(communicator, description);
   });

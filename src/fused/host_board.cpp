@@ -34,7 +34,7 @@ host_board::~host_board() {
   for (void* block : {m_own_stage, m_own_lines}) {
     try {
       if (block != nullptr) m_owner.heap().free(block);
-    } catch (const error&) {
+    } catch (const error&) {  // NOLINT(bugprone-empty-catch)
       // The communicator was destroyed first, and its heap with it.
     }
   }

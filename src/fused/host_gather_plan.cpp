@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "fused/host_costs.hpp"
 #include "runtime/error.hpp"
@@ -234,7 +235,8 @@ std::byte* host_gather_plan::gathered_row(int source, std::uint64_t row) const {
 }
 
 std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const problem& what) {
-  return std::make_unique<host_gather_plan>(owner, what, find_blas(*owner));
+  const blas& library = find_blas(*owner);
+  return std::make_unique<host_gather_plan>(std::move(owner), what, library);
 }
 
 }  // namespace isthmus::fused

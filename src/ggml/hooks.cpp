@@ -47,6 +47,7 @@ extern "C" [[gnu::visibility("default")]] void* ggml_backend_reg_get_proc_addres
   return ours;
 }
 
+// NOLINTNEXTLINE(readability-identifier-naming)
 extern "C" [[gnu::visibility("default")]] int cudaEventRecord(void* event, void* stream) {
   using namespace isthmus::ggml;
   constexpr int initialization_error = 3;  // cudaErrorInitializationError

@@ -31,9 +31,9 @@ void stream_watch::note(stream_kind kind, void* stream) noexcept {
 }
 
 found_stream find_stream(const library& ggml, backend* backend, stream_kind kind) {
-  const found_stream first = watch_one_event(ggml, backend, kind);
+  found_stream first = watch_one_event(ggml, backend, kind);
   if (!first.reason.empty()) return first;
-  const found_stream second = watch_one_event(ggml, backend, kind);
+  found_stream second = watch_one_event(ggml, backend, kind);
   if (second.reason.empty() && second.stream != first.stream)
     return {nullptr, "it changes streams from one event to the next"};
   return second;

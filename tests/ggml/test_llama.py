@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "llama"))
+import build as llama
 import check
 
-import build as llama
 from isthmus import layout
 
 

@@ -47,7 +47,7 @@ class tensor_parallel {
   ~tensor_parallel() {
     for (seat& seat : m_seats) try {
         seat.queue.wait();
-      } catch (const sycl::exception&) {  // the queue's owner hears of it, too
+      } catch (const sycl::exception&) {  // NOLINT(bugprone-empty-catch): the queue's owner hears of it, too
       }
   }
   tensor_parallel(const tensor_parallel&) = delete;

@@ -23,7 +23,8 @@ bool store_chooser::is_timed(const trial& kind) const {
 }
 
 store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes) {
-  const std::size_t kind = wish_kind(static_cast<std::size_t>(collective), std::bit_width(bytes));
+  const std::size_t kind =
+      wish_kind(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
   m_wish = &m_team.header(0).wishes[kind];
   if (m_team.rank() == 0) {
     m_trial = &m_trials[kind];

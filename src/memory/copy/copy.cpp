@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "memory/copy/staging_lane.hpp"
 #include "memory/driver/device_driver.hpp"
@@ -51,8 +52,11 @@ void check_platforms(isthmus_device to_device, isthmus_device from_device) {
 class pair_table {
  public:
   bool direct(device_driver& driver, isthmus_platform platform, int device, int peer) {
-    if (device >= known_devices || peer >= known_devices) return ask(driver, device, peer);
-    const auto index = static_cast<std::size_t>((platform * known_devices + device) * known_devices + peer);
+    if (std::cmp_greater_equal(device, known_devices) || std::cmp_greater_equal(peer, known_devices))
+      return ask(driver, device, peer);
+    const auto index = (static_cast<std::size_t>(platform) * known_devices + static_cast<std::size_t>(device)) *
+                           known_devices +
+                       static_cast<std::size_t>(peer);
     std::atomic<answer>& entry = m_answers[index];
     if (entry.load(std::memory_order_acquire) == answer::unknown)
       entry.store(ask(driver, device, peer) ? answer::yes : answer::no, std::memory_order_release);
@@ -61,7 +65,7 @@ class pair_table {
 
  private:
   enum class answer : std::uint8_t { unknown, yes, no };
-  static constexpr int known_devices = 32;
+  static constexpr std::size_t known_devices = 32;
 
   static bool ask(device_driver& driver, int device, int peer) {
     if (!driver.can_access_peer(device, peer)) return false;

@@ -10,12 +10,14 @@
 
 #include "memory/driver/device_driver.hpp"
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are Level Zero's
 struct _ze_context_handle_t;
 struct _ze_device_handle_t;
 struct _ze_driver_handle_t;
 struct _ze_command_list_handle_t;
 struct _ze_event_pool_handle_t;
 struct _ze_event_handle_t;
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace isthmus {
 
