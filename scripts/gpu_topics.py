@@ -5,7 +5,8 @@ Commands are one string each, split like a shell's words (no shell runs them). I
   {python}  the interpreter that runs gpu_check         {pythonpath} the built Python package's folder
   {ranks}   the number of GPUs                          {out}      the folder for results
   {mpiexec} the launcher, with the options it wants     {scripts}  this folder
-  {carry}   what was carried to this machine
+  {carry}   what was carried to this machine            {llama}    where llama.cpp is built
+  {architectures} of the GPUs, as CMake names them
 """
 
 from dataclasses import dataclass, field
@@ -121,8 +122,15 @@ TOPICS = (
         ("isthmus_ggml",),
         (
             Step(
+                "build of llama.cpp for CUDA",
+                "{python} tests/ggml/llama/build_llama.py cuda {carry}/llama/source.tar.gz {llama}"
+                " {architectures}",
+                300,
+                gpus=2,
+            ),
+            Step(
                 "llama.cpp, one GPU and several: the same tokens",
-                "{python} tests/ggml/llama/check.py {carry}/llama/bin/probe {lib}/libisthmus_ggml.so"
+                "{python} tests/ggml/llama/check.py {llama}/build/bin/probe {lib}/libisthmus_ggml.so"
                 " --kind gpu --devices {ranks}",
                 90,
                 gpus=2,
@@ -130,7 +138,7 @@ TOPICS = (
             ),
             Step(
                 "llama-bench and perplexity beside ggml's own ways",
-                "{python} bench/gpu/llama_bench.py --llama {carry}/llama/bin --library {lib}/libisthmus_ggml.so"
+                "{python} bench/gpu/llama_bench.py --llama {llama}/build/bin --library {lib}/libisthmus_ggml.so"
                 " --gpus {ranks} --out {out}/llama.json",
                 300,
                 gpus=2,
@@ -139,6 +147,6 @@ TOPICS = (
             ),
         ),
         options=("-DISTHMUS_P2P=ON",),
-        needs=("llama",),
+        needs=("nccl_header", "llama"),
     ),
 )

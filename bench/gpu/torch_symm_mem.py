@@ -91,7 +91,7 @@ def run_rank(rank: int, size: int, samples: int, out: str | None) -> None:
                     print(f"{size_bytes:9} {records[-1]['dtype']:8} {provider} {median:.2f}", flush=True)
     if rank == 0 and out:
         with open(out, "w") as file:
-            json.dump(records, file, indent=1)
+            json.dump({"versions": {"torch": torch.__version__}, "records": records}, file, indent=1)
     dist.destroy_process_group()
 
 

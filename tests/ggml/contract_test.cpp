@@ -1,5 +1,5 @@
 // libisthmus_ggml.so, preloaded, between a stand-in ggml and what it stands in front of. The real ggml is
-// played by `make ggml-check` and by `make gpu-check ONLY=ggml`.
+// played by test_llama.py beside this file and by `make gpu-check ONLY=ggml`.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "llama"))
-import build as llama
+import build_llama as llama
 import check
 
 from isthmus import layout
