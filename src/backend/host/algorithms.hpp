@@ -15,7 +15,8 @@ struct workspace {
   std::vector<std::byte> bytes;
   std::vector<const void*> sources;
   std::vector<std::byte*> destinations;
-  std::vector<piece> pieces;
+  std::vector<const void*> block_sources;
+  std::vector<piece> pieces, staged, taken;
 };
 
 // How the user's own buffers are written: past the cache when all ranks together write more than it holds.

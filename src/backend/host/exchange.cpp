@@ -1,4 +1,4 @@
-// One-phase algorithms: contributors publish, takers copy or reduce what they find.
+// Packets: contributors publish lines that carry their own flags, takers copy or reduce what they find.
 #include <algorithm>
 #include <cstring>
 
@@ -87,79 +87,6 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t tic
   s.reduce(s.recv, work.sources.data(), team.size(), s.count);
 }
 
-// A long collective goes through the slots in chunks.
-struct chunks {
-  std::uint64_t elements;  // of each block, in one chunk
-  std::uint64_t stride;    // bytes between the pieces for two destinations in a slot
-  std::uint64_t number;
-};
-
-chunks divide(const team& team, const shape& s) {
-  chunks c{};
-  c.stride = team.sizes().slot_bytes;
-  if (s.per_destination)
-    c.stride = c.stride / static_cast<std::uint64_t>(team.size()) / line_bytes * line_bytes;
-  c.elements = c.stride / s.element_bytes;
-  c.number = (s.count + c.elements - 1) / c.elements;
-  return c;
-}
-
-// Elements of chunk k in a block of that many.
-std::uint64_t chunk_elements(const chunks& c, std::uint64_t k, std::uint64_t block_elements) {
-  const std::uint64_t begin = k * c.elements;
-  return begin >= block_elements ? 0 : std::min(c.elements, block_elements - begin);
-}
-
-void stage_chunk(team& team, workspace& work, const shape& s, const chunks& c, std::uint64_t k,
-                 std::uint64_t ticket, store shared) {
-  const int me = team.rank();
-  team.reserve(ticket);
-  std::byte* to = team.data(me, ticket);
-  const std::byte* from = s.send + k * c.elements * s.element_bytes;
-  const std::uint64_t bytes = chunk_elements(c, k, s.block_elements(me)) * s.element_bytes;
-  if (!s.per_destination) {
-    copy(to, from, bytes, shared);
-  } else {
-    work.pieces.clear();
-    for (int i = 1; i < team.size(); ++i) {
-      const int peer = (me + i) % team.size();
-      if (s.takes(peer))
-        work.pieces.push_back(
-            {to + static_cast<std::uint64_t>(peer) * c.stride, from + s.send_offset(peer), bytes});
-    }
-    copy_together(work.pieces, shared);
-  }
-  if (shared == store::streaming) streaming_fence();
-  team.slot(me, ticket).staged.store(ticket + 1, std::memory_order_release);
-}
-
-void take_chunk(team& team, workspace& work, const shape& s, const chunks& c, std::uint64_t k,
-                std::uint64_t ticket, store results) {
-  const int me = team.rank();
-  const std::uint64_t begin = k * c.elements * s.element_bytes;
-  const std::uint64_t skip = s.per_destination ? static_cast<std::uint64_t>(me) * c.stride : 0;
-  const std::byte* own = s.send + s.send_offset(me) + begin;
-  if (s.reduce == nullptr) {
-    if (s.contributes(me))
-      copy(s.recv + s.recv_offset(me) + begin, own,
-           chunk_elements(c, k, s.block_elements(me)) * s.element_bytes, results);
-    work.pieces.clear();
-    for_other_contributors(team, s, [&](int peer) {
-      const std::uint64_t bytes = chunk_elements(c, k, s.block_elements(peer)) * s.element_bytes;
-      team.wait_for(peer, team.slot(peer, ticket).staged, ticket);
-      work.pieces.push_back({s.recv + s.recv_offset(peer) + begin, team.data(peer, ticket) + skip, bytes});
-    });
-    copy_together(work.pieces, results);
-    return;
-  }
-  for_other_contributors(team, s, [&](int peer) {
-    team.wait_for(peer, team.slot(peer, ticket).staged, ticket);
-    work.sources[static_cast<std::size_t>(peer)] = team.data(peer, ticket) + skip;
-  });
-  work.sources[static_cast<std::size_t>(me)] = own;
-  s.reduce(s.recv + begin, work.sources.data(), team.size(), chunk_elements(c, k, s.count));
-}
-
 }  // namespace
 
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination) {
@@ -182,22 +109,6 @@ void run_barrier(team& team) {
     team.wait_for(peer, team.packets(peer, ticket)->ready, ticket);
   }
   team.complete(ticket);
-}
-
-void run_one_shot(team& team, workspace& work, const shape& s, store shared) {
-  const chunks c = divide(team, s);
-  const std::uint64_t first = team.take_tickets(c.number);
-  const bool stages = s.contributes(team.rank()) && team.size() > 1;
-  const bool takes = s.takes(team.rank());
-  const store results = store_for_results(team, s);
-  if (stages) stage_chunk(team, work, s, c, 0, first, shared);
-  for (std::uint64_t k = 0; k < c.number; ++k) {
-    // the next chunk is staged before this one is taken, so that peers seldom wait
-    if (stages && k + 1 < c.number) stage_chunk(team, work, s, c, k + 1, first + k + 1, shared);
-    if (takes) take_chunk(team, work, s, c, k, first + k, results);
-    team.complete(first + k);
-  }
-  if (results == store::streaming) streaming_fence();
 }
 
 }  // namespace isthmus::host
