@@ -105,38 +105,40 @@ class machine {
 
   stream* create() {
     const std::lock_guard lock(m_mutex);
-    auto made = std::make_unique<stream>(current());
+    auto made = std::make_shared<stream>(current());
     stream* const raw = made.get();
     m_streams[raw] = std::move(made);
     return raw;
   }
   bool destroy(stream* target) {
-    std::unique_ptr<stream> dying;
-    const std::lock_guard lock(m_mutex);
-    const auto found = m_streams.find(target);
-    if (found == m_streams.end()) return false;
-    dying = std::move(found->second);
-    m_streams.erase(found);
-    dying.reset();  // joins: everything submitted is done
+    std::shared_ptr<stream> dying;
+    {
+      const std::lock_guard lock(m_mutex);
+      const auto found = m_streams.find(target);
+      if (found == m_streams.end()) return false;
+      dying = std::move(found->second);
+      m_streams.erase(found);
+    }
+    dying->synchronize();  // everything submitted is done
     return true;
   }
   stream& resolve(void* handle) {
     if (handle != nullptr) return *static_cast<stream*>(handle);
     const std::lock_guard lock(m_mutex);
     auto& made = m_defaults[current()];
-    if (made == nullptr) made = std::make_unique<stream>(current());
+    if (made == nullptr) made = std::make_shared<stream>(current());
     return *made;
   }
-  // Waits for every stream of a device. Streams must not be destroyed meanwhile, as on a real device.
+  // Waits for every stream of a device; others may be made and destroyed meanwhile.
   void synchronize(int device) {
-    std::set<stream*> all;
+    std::set<std::shared_ptr<stream>> all;
     {
       const std::lock_guard lock(m_mutex);
       for (auto& [raw, owned] : m_streams)
-        if (owned->device == device) all.insert(raw);
-      if (m_defaults[device] != nullptr) all.insert(m_defaults[device].get());
+        if (owned->device == device) all.insert(owned);
+      if (m_defaults[device] != nullptr) all.insert(m_defaults[device]);
     }
-    for (stream* each : all) each->synchronize();
+    for (const auto& each : all) each->synchronize();
   }
   int bus_of(int device) {
     const std::lock_guard lock(m_mutex);
@@ -150,8 +152,8 @@ class machine {
 
  private:
   std::mutex m_mutex;
-  std::map<stream*, std::unique_ptr<stream>> m_streams;
-  std::map<int, std::unique_ptr<stream>> m_defaults;
+  std::map<stream*, std::shared_ptr<stream>> m_streams;
+  std::map<int, std::shared_ptr<stream>> m_defaults;
   std::map<int, int> m_aliases;
 };
 
