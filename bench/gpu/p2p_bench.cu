@@ -1,7 +1,8 @@
 // Allreduce through Isthmus' peer-memory kernels against NCCL's default and its symmetric kernels: captured
 // graphs on the same buffers, providers in turn, one run. One host thread drives all devices. A sample is
 // the maximum over ranks of (stop - start) / calls, both recorded inside the graph behind two calls that
-// align the ranks; a figure is the median over samples.
+// align the ranks; a figure is the median over samples. From 1 MiB on, the two forms of two shots that tensor
+// parallelism has for long exact tensors are measured beside them, in place as engines call them.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <dlfcn.h>
@@ -16,6 +17,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -86,7 +88,12 @@ struct provider {
   std::string name, backend, mode;
   std::function<void(std::uint64_t count, const type_row&)> call;  // all ranks
   bool float32_only = false;
+  std::uint64_t from_bytes = 0;
+  bool in_place() const { return mode == "in_place"; }
 };
+
+// Releases with the bench; the streams belong to it.
+using trio = std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_free)>;
 
 class bench {
  public:
@@ -94,19 +101,24 @@ class bench {
   std::vector<provider> providers();
   nlohmann::json run(std::uint64_t bytes, const type_row& type, int samples);
   nlohmann::json host_cost();
-  int nccl_version() {
+  std::string nccl_version() {
     int version = 0;
     check(m_nccl.get_version(&version));
-    return version;
+    return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+           std::to_string(version % 100);
   }
 
  private:
   int size() const { return static_cast<int>(m_ranks.size()); }
   std::vector<isthmus_communicator> communicators(const char* rules);
+  trio tensor_parallel(const char* algorithm);
+  void sum_in_place(const trio& handle, std::uint64_t count, const type_row& type);
+  void prepare(const provider& which, std::uint64_t bytes);
   std::uint64_t count_wrong(const provider& which, std::uint64_t count, const type_row& type);
   std::vector<cudaGraphExec_t> capture(const provider& which, std::uint64_t count, const type_row& type,
                                        int calls);
-  double sample(const std::vector<cudaGraphExec_t>& graphs, int calls);
+  double sample(const provider& which, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
+                int calls);
   void nccl(bool symmetric, std::uint64_t count, const type_row& type);
   void isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count, const type_row& type);
   std::string backend_of(isthmus_communicator communicator, std::uint64_t count, const type_row& type);
@@ -115,6 +127,7 @@ class bench {
   std::uint64_t m_largest;
   nccl_library m_nccl;
   std::vector<isthmus_communicator> m_exact, m_bf16;
+  trio m_inboxes{nullptr, isthmus_tensor_parallel_free}, m_direct{nullptr, isthmus_tensor_parallel_free};
 };
 
 bench::bench(int ranks, std::uint64_t largest) : m_ranks(static_cast<std::size_t>(ranks)), m_largest(largest) {
@@ -154,11 +167,18 @@ bench::bench(int ranks, std::uint64_t largest) : m_ranks(static_cast<std::size_t
       "[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:two_shot_bf16\"\n"
       "[[rule]]\ncollective = \"allreduce\"\nranks = 2\nbytes = \"..2M\"\nuse = \"p2p:one_shot_bf16\"\n"
       "[[rule]]\ncollective = \"allreduce\"\nranks = \"3..\"\nbytes = \"..1M\"\nuse = \"p2p:one_shot_bf16\"\n");
+  m_inboxes = tensor_parallel("two_shot");
+  m_direct = tensor_parallel("two_shot_direct");
+}
+
+std::string write_rules(const std::string& rules) {
+  std::string path = "/tmp/isthmus_p2p_bench.toml";
+  std::ofstream(path) << rules;
+  return path;
 }
 
 std::vector<isthmus_communicator> bench::communicators(const char* rules) {
-  const std::string path = "/tmp/isthmus_p2p_bench.toml";
-  std::ofstream(path) << rules;
+  const std::string path = write_rules(rules);
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < size(); ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
   std::vector<isthmus_communicator> made(m_ranks.size());
@@ -168,6 +188,34 @@ std::vector<isthmus_communicator> bench::communicators(const char* rules) {
   options.timeout_s = 60;
   check(isthmus_communicator_create_all(size(), devices.data(), &options, made.data()));
   return made;
+}
+
+// A handle that takes one algorithm for every size, on an exact wire.
+trio bench::tensor_parallel(const char* algorithm) {
+  const std::string path =
+      write_rules("[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:" + std::string(algorithm) + "\"\n");
+  std::vector<isthmus_device> devices;
+  std::vector<isthmus_stream> streams;
+  for (int rank = 0; rank < size(); ++rank) {
+    devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
+    streams.push_back(m_ranks[rank].stream);
+  }
+  isthmus_tensor_parallel_options options{};
+  options.struct_bytes = sizeof options;
+  options.config_path = path.c_str();
+  options.timeout_s = 60;
+  options.wire = ISTHMUS_WIRE_EXACT;
+  trio made(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
+            isthmus_tensor_parallel_free);
+  if (made == nullptr) check(ISTHMUS_ERROR_BACKEND);
+  return made;
+}
+
+void bench::sum_in_place(const trio& handle, std::uint64_t count, const type_row& type) {
+  std::vector<void*> pointers;
+  for (const rank_state& rank : m_ranks) pointers.push_back(rank.recv);
+  if (!isthmus_tensor_parallel_allreduce(handle.get(), pointers.data(), count, type.type, ISTHMUS_ALL_ACTIVE))
+    check(ISTHMUS_ERROR_BACKEND);
 }
 
 void bench::nccl(bool symmetric, std::uint64_t count, const type_row& type) {
@@ -191,11 +239,22 @@ std::vector<provider> bench::providers() {
       {"nccl", "nccl", "graph", [this](auto count, auto& type) { nccl(false, count, type); }},
       {"nccl_symmetric", "nccl", "graph", [this](auto count, auto& type) { nccl(true, count, type); }},
       {"isthmus", "p2p", "graph", [this](auto count, auto& type) { isthmus(m_exact, count, type); }},
-      {"isthmus", "p2p", "bf16_wire", [this](auto count, auto& type) { isthmus(m_bf16, count, type); }, true}};
+      {"isthmus", "p2p", "bf16_wire", [this](auto count, auto& type) { isthmus(m_bf16, count, type); }, true},
+      {"isthmus", "tensor_parallel:two_shot", "in_place",
+       [this](auto count, auto& type) { sum_in_place(m_inboxes, count, type); }, false, 1 << 20},
+      {"isthmus", "tensor_parallel:two_shot_direct", "in_place",
+       [this](auto count, auto& type) { sum_in_place(m_direct, count, type); }, false, 1 << 20}};
 }
 
 float to_float(const type_row& type, const std::byte* element) {
   return static_cast<float>(oracle::decode(type.type, element));
+}
+
+// In place every call sums sums: each sample starts with the inputs again, so that they don't overflow.
+void bench::prepare(const provider& which, std::uint64_t bytes) {
+  if (!which.in_place()) return;
+  for (const rank_state& rank : m_ranks)
+    check(cudaMemcpyAsync(rank.recv, rank.send, bytes, cudaMemcpyDefault, rank.stream));
 }
 
 // Elements of the first and last 64 KiB that lie outside the error bound of the type and of the wire.
@@ -204,6 +263,7 @@ std::uint64_t bench::count_wrong(const provider& which, std::uint64_t count, con
     check(cudaSetDevice(rank));
     check(cudaMemsetAsync(m_ranks[rank].recv, 0xa5, count * type.bytes, m_ranks[rank].stream));
   }
+  prepare(which, count * type.bytes);
   which.call(count, type);
   for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
   const double u = which.mode == "bf16_wire"  ? std::ldexp(2.1, -8)
@@ -264,7 +324,9 @@ std::vector<cudaGraphExec_t> bench::capture(const provider& which, std::uint64_t
   return graphs;
 }
 
-double bench::sample(const std::vector<cudaGraphExec_t>& graphs, int calls) {
+double bench::sample(const provider& which, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
+                     int calls) {
+  prepare(which, bytes);
   for (int rank = 0; rank < size(); ++rank) {
     check(cudaSetDevice(rank));
     check(cudaGraphLaunch(graphs[rank], m_ranks[rank].stream));
@@ -301,26 +363,28 @@ nlohmann::json bench::run(std::uint64_t bytes, const type_row& type, int samples
   const std::uint64_t count = bytes / type.bytes;
   const int calls = bytes <= (256 << 10) ? 64 : bytes <= (4 << 20) ? 24 : 6;
   auto all = providers();
-  if (type.type != ISTHMUS_FLOAT32) std::erase_if(all, [](const provider& each) { return each.float32_only; });
+  std::erase_if(all, [&](const provider& each) {
+    return bytes < each.from_bytes || (each.float32_only && type.type != ISTHMUS_FLOAT32);
+  });
   std::vector<std::uint64_t> wrong;
   std::vector<std::vector<cudaGraphExec_t>> graphs;
   std::vector<std::vector<double>> times(all.size());
   for (const provider& each : all) {
     wrong.push_back(count_wrong(each, count, type));
     graphs.push_back(capture(each, count, type, calls));
-    sample(graphs.back(), calls);
+    sample(each, bytes, graphs.back(), calls);
   }
   for (int i = 0; i < samples; ++i)
     for (std::size_t turn = 0; turn < all.size(); ++turn) {
       const std::size_t which = (turn + i) % all.size();
-      times[which].push_back(sample(graphs[which], calls));
+      times[which].push_back(sample(all[which], bytes, graphs[which], calls));
     }
   nlohmann::json records = nlohmann::json::array();
   std::printf("%9lu %-8s", bytes, type.name);
   for (std::size_t which = 0; which < all.size(); ++which) {
     std::sort(times[which].begin(), times[which].end());
     const double median = times[which][times[which].size() / 2];
-    const bool ours = all[which].name == "isthmus";
+    const bool by_rules = all[which].backend == "p2p";
     records.push_back(
         {{"collective", "allreduce"},
          {"dtype", type.name},
@@ -328,14 +392,15 @@ nlohmann::json bench::run(std::uint64_t bytes, const type_row& type, int samples
          {"bytes", bytes},
          {"ranks", size()},
          {"provider", all[which].name},
-         {"backend",
-          ours ? backend_of(all[which].mode == "graph" ? m_exact[0] : m_bf16[0], count, type) : "nccl"},
+         {"backend", by_rules ? backend_of(all[which].mode == "graph" ? m_exact[0] : m_bf16[0], count, type)
+                              : all[which].backend},
          {"mode", all[which].mode},
          {"time_us", {{"min", times[which].front()}, {"median", median}, {"max", times[which].back()}}},
          {"algbw_gbs", bytes / median / 1e3},
          {"busbw_gbs", bytes / median / 1e3 * 2 * (size() - 1) / size()},
          {"wrong", wrong[which]}});
-    std::printf(" %s%s %.2f%s", all[which].name.c_str(), all[which].mode == "bf16_wire" ? "/bf16" : "", median,
+    const std::string& label = all[which].in_place() ? all[which].backend : all[which].name;
+    std::printf(" %s%s %.2f%s", label.c_str(), all[which].mode == "bf16_wire" ? "/bf16" : "", median,
                 wrong[which] != 0 ? " WRONG" : "");
     for (cudaGraphExec_t graph : graphs[which]) check(cudaGraphExecDestroy(graph));
   }
@@ -420,8 +485,8 @@ int main(int argc, char** argv) try {
   }
   if (ranks == 0) ranks = std::min(found, 16);
   bench bench(ranks, *std::max_element(sizes.begin(), sizes.end()));
-  std::printf("%d ranks, NCCL %d, median us over %d samples of the maximum over ranks\n", ranks,
-              bench.nccl_version(), samples);
+  std::printf("%d ranks, NCCL %s, median us over %d samples of the maximum over ranks\n", ranks,
+              bench.nccl_version().c_str(), samples);
   nlohmann::json records = nlohmann::json::array();
   for (const type_row& type : types)
     for (const std::uint64_t bytes : sizes) {
@@ -430,7 +495,10 @@ int main(int argc, char** argv) try {
       for (auto& record : bench.run(bytes, type, samples)) records.push_back(std::move(record));
     }
   records.push_back(bench.host_cost());
-  if (!out.empty()) std::ofstream(out) << records.dump(1) << "\n";
+  if (!out.empty()) {
+    const nlohmann::json versions = {{"isthmus", isthmus_version()}, {"nccl", bench.nccl_version()}};
+    std::ofstream(out) << nlohmann::json{{"versions", versions}, {"records", records}}.dump(1) << "\n";
+  }
   std::uint64_t wrong = 0;
   for (const auto& record : records) wrong += record.value("wrong", std::uint64_t(0));
   return wrong == 0 ? 0 : 1;

@@ -31,7 +31,12 @@ typedef enum isthmus_wire {
 } isthmus_wire;
 
 // Algorithms of a peer-memory engine; what each is good for is in docs/p2p.md.
-typedef enum isthmus_shots { ISTHMUS_ONE_SHOT = 0, ISTHMUS_TWO_SHOT = 1 } isthmus_shots;
+// An engine that lacks one takes another.
+typedef enum isthmus_shots {
+  ISTHMUS_ONE_SHOT = 0,
+  ISTHMUS_TWO_SHOT = 1,
+  ISTHMUS_TWO_SHOT_DIRECT = 2  // results go straight into the other devices' tensors
+} isthmus_shots;
 
 // What moves the data on a platform. The library brings one for the host, its p2p plug-in those for CUDA
 // and HIP; sycl/tensor_parallel.hpp is one for SYCL queues, which only the user's own program can compile.

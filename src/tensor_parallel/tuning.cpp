@@ -49,9 +49,9 @@ isthmus_shots ask(const selection::configuration& rules, isthmus_platform platfo
     return backend == "p2p" && !algorithm.empty() ? nullptr : "not the engine's";
   };
   const auto decision = selection::select(rules, query, available, false);
-  const bool one =
-      decision.winner != nullptr && std::string_view(decision.winner->algorithm).starts_with("one_shot");
-  return one ? ISTHMUS_ONE_SHOT : ISTHMUS_TWO_SHOT;
+  const std::string_view algorithm = decision.winner != nullptr ? decision.winner->algorithm : "";
+  if (algorithm.starts_with("one_shot")) return ISTHMUS_ONE_SHOT;
+  return algorithm == "two_shot_direct" ? ISTHMUS_TWO_SHOT_DIRECT : ISTHMUS_TWO_SHOT;
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <isthmus/tensor_parallel.h>
 
+#include <cstdio>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -73,13 +75,14 @@ const isthmus_tensor_parallel_engine engine = {
     sizeof engine, ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI, 1u << ISTHMUS_PLATFORM_CUDA, "test", open_engine, record,
     close_engine};
 
-isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE) {
+isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE, const char* config = nullptr) {
   const std::vector<isthmus_device> devices(static_cast<std::size_t>(n),
                                             isthmus_device{ISTHMUS_PLATFORM_CUDA, 0});
   isthmus_tensor_parallel_options options{};
   options.struct_bytes = sizeof options;
   options.engine = &engine;
   options.wire = wire;
+  options.config_path = config;
   return isthmus_tensor_parallel_init(n, devices.data(), nullptr, &options);
 }
 
@@ -107,6 +110,23 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   EXPECT_EQ(ask(exact, std::uint64_t(1) << 34).shots, ISTHMUS_TWO_SHOT);
   for (const auto handle : {two, four, exact}) isthmus_tensor_parallel_free(handle);
   EXPECT_EQ(recorded.open, recorded.closed);
+}
+
+TEST(tensor_parallel_engine, gets_direct_results_where_a_rule_names_them) {
+  const std::string path = testing::TempDir() + "/isthmus_direct_results.toml";
+  std::ofstream(path) << "[[rule]]\ncollective = \"allreduce\"\nbytes = \"4M..\"\n"
+                         "use = \"p2p:two_shot_direct\"\n";
+  const auto handle = make(2, ISTHMUS_WIRE_EXACT, path.c_str());
+  ASSERT_NE(handle, nullptr) << last_error();
+  float data[2];
+  void* pointers[2] = {data, data};
+  for (const std::uint64_t count : {(1u << 20) - 1, 1u << 20}) {
+    ASSERT_TRUE(
+        isthmus_tensor_parallel_allreduce(handle, pointers, count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
+    EXPECT_EQ(recorded.shots, count < 1u << 20 ? ISTHMUS_TWO_SHOT : ISTHMUS_TWO_SHOT_DIRECT) << count;
+  }
+  isthmus_tensor_parallel_free(handle);
+  (void)std::remove(path.c_str());
 }
 
 TEST(tensor_parallel_engine, its_refusals_come_through) {

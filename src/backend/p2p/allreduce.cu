@@ -2,6 +2,7 @@
 // on the other devices, through words that carry their own arrival (wire.cuh): no barrier inside.
 
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/p2p/inbox.cuh"
 
@@ -39,10 +40,15 @@ __global__ void __launch_bounds__(512) one_shot(const call c) {
   if (threadIdx.x == 0) *slot.step() = step + 1;
 }
 
-// Slice r of the message is added by rank r (first shot) and sent to all (second shot), step by step:
-// while the results of one step travel, the inputs of the next are already on their way. Without the
-// second shot this is reduce_scatter. U: vectors of a slice that a thread handles in one step.
-template <typename T, typename Wire, int N, int U, bool SecondShot>
+// What becomes of a sum: it stays here (reduce_scatter), it goes to the others through their inboxes, or
+// straight into their buffers, where this device can write those. Straight saves reading and emptying the inbox
+// once more, but needs a fence and a flag at the end.
+enum class results { stay, inbox, direct };
+
+// Slice r of the message is added by rank r (first shot) and sent to all (second shot), step by step: while the
+// results of one step travel, the inputs of the next are already on their way. U: vectors of a slice that a
+// thread handles in one step.
+template <typename T, typename Wire, int N, int U, results Results>
 struct pipeline {
   const call& c;
   const slot& place;
@@ -74,7 +80,8 @@ struct pipeline {
     return load_elements<T, Wire>(in + owner * slice, i, length(owner), in_aligned);
   }
   __device__ void store(int owner, std::uint64_t i, uint4 v) const {
-    store_elements<T, Wire>(SecondShot ? out + owner * slice : out, i, length(owner), out_aligned, v);
+    store_elements<T, Wire>(Results == results::stay ? out : out + owner * slice, i, length(owner), out_aligned,
+                            v);
   }
 
   __device__ void scatter(std::uint32_t step) const {
@@ -96,8 +103,20 @@ struct pipeline {
       if (!inside(c.rank, i)) break;
       uint4 sum;
       if (!receive_and_add<Wire, N>(place, first_step + step, inbox(u), load(c.rank, i), wait, sum)) break;
-      if (SecondShot) send_to_all<N>(place, first_step + step, ranks<N>(c) + c.rank, inbox(u), sum);
+      if (Results == results::inbox)
+        send_to_all<N>(place, first_step + step, ranks<N>(c) + c.rank, inbox(u), sum);
+      if (Results == results::direct) deliver(i, sum);
       store(c.rank, i, sum);
+    }
+  }
+
+  // A peer's buffer may be written here: what it held has arrived, because the sum is complete.
+  __device__ void deliver(std::uint64_t index, uint4 sum) const {
+#pragma unroll
+    for (int i = 1; i < most_ranks<N>; ++i) {
+      if (!N && i >= c.size) break;
+      auto* to = static_cast<T*>(c.recv_of[i]) + c.rank * slice;
+      store_elements<T, Wire>(to, index, length(c.rank), is_aligned(to), sum);
     }
   }
 
@@ -117,7 +136,7 @@ struct pipeline {
         const int peer = rank_after<N>(c, i);
         const uint4* from = place.row(0, first_step + step, peer) + inbox(u);
         if (inside(c.rank, index(step, u))) words &= all_of(load_remote(from));
-        if (SecondShot && inside(peer, index(step, u)))
+        if (Results == results::inbox && inside(peer, index(step, u)))
           words &= all_of(load_remote(from + ranks<N>(c) * slot_vectors));
       }
     }
@@ -154,27 +173,44 @@ struct pipeline {
 constexpr std::uint32_t fence_period = depth - 4;
 constexpr std::uint32_t confirm_after = 3;
 
-template <typename T, typename Wire, int N, int U, bool SecondShot>
+// Tells the others that this block's results are in their buffers, and waits for theirs. A block that gave up
+// says nothing, so that the others give up, too.
+template <int N>
+__device__ inline void hand_over(const slot& slot, patience& patience) {
+  const call& c = slot.c;
+  const std::uint32_t number = *slot.hand_overs() + 1;
+  const bool is_incomplete = __syncthreads_or(patience.lost) != 0;  // the whole block has stored
+  const int i = static_cast<int>(threadIdx.x) + 1;
+  if (is_incomplete || i >= ranks<N>(c)) return;
+  store_flag(slot.done(i, c.rank), number);
+  const std::uint32_t* theirs = slot.done(0, rank_after<N>(c, i));
+  // A peer whose block has no share in the next call may have handed that over, too: one more is as good.
+  while (static_cast<std::int32_t>(load_flag(theirs) - number) < 0 && !patience.exhausted()) {
+  }
+}
+
+template <typename T, typename Wire, int N, int U, results Results>
 __global__ void __launch_bounds__(512) two_shot(const call c) {
   const slot slot(c);
   patience patience(c);
   // Slices start on whole vectors, so that their alignment is that of the buffers.
+  constexpr bool scatters = Results == results::stay;
   const std::uint64_t slice =
-      SecondShot ? (vectors_of<Wire>(c.count) + ranks<N>(c) - 1) / ranks<N>(c) * vector_of<Wire>::elements
-                 : c.count;
-  const std::uint64_t count = SecondShot ? c.count : c.count * ranks<N>(c);
+      scatters ? c.count
+               : (vectors_of<Wire>(c.count) + ranks<N>(c) - 1) / ranks<N>(c) * vector_of<Wire>::elements;
+  const std::uint64_t count = scatters ? c.count * ranks<N>(c) : c.count;
   const bool slices_aligned = slice * sizeof(T) % 16 == 0;
   constexpr bool by_loads = sizeof(Wire) == 4;
-  const pipeline<T, Wire, N, U, SecondShot> p{c,
-                                              slot,
-                                              patience,
-                                              static_cast<const T*>(c.send_buf),
-                                              static_cast<T*>(c.recv_buf),
-                                              slice,
-                                              count,
-                                              is_aligned(c.send_buf) && slices_aligned,
-                                              is_aligned(c.recv_buf),
-                                              *slot.step()};
+  const pipeline<T, Wire, N, U, Results> p{c,
+                                           slot,
+                                           patience,
+                                           static_cast<const T*>(c.send_buf),
+                                           static_cast<T*>(c.recv_buf),
+                                           slice,
+                                           count,
+                                           is_aligned(c.send_buf) && slices_aligned,
+                                           is_aligned(c.recv_buf),
+                                           *slot.step()};
   const std::uint64_t per_step = std::uint64_t(U) * gridDim.x * blockDim.x;
   const auto steps = static_cast<std::uint32_t>((vectors_of<Wire>(slice) + per_step - 1) / per_step);
 
@@ -182,13 +218,17 @@ __global__ void __launch_bounds__(512) two_shot(const call c) {
   for (std::uint32_t s = 0; s < steps; ++s) {
     if (!by_loads && steps > depth - 2 && s > 0 && (s + blockIdx.x) % fence_period == 0) __threadfence_system();
     if (s + 1 < steps) p.scatter(s + 1);
-    if (by_loads && s >= confirm_after && s - confirm_after + depth - 1 < steps) p.confirm(s - confirm_after);
+    if (by_loads && s >= confirm_after && s - confirm_after + depth - 2 < steps) p.confirm(s - confirm_after);
     p.reduce(s);
-    if (SecondShot && s > 0) p.collect(s - 1);
+    if (Results == results::inbox && s > 0) p.collect(s - 1);
   }
-  if (SecondShot) p.collect(steps - 1);
+  if (Results == results::inbox) p.collect(steps - 1);
+  if (Results == results::direct) hand_over<N>(slot, patience);
   __syncthreads();  // every thread has read the step
-  if (threadIdx.x == 0) *slot.step() = p.first_step + steps;
+  if (threadIdx.x == 0) {
+    *slot.step() = p.first_step + steps;
+    if (Results == results::direct) *slot.hand_overs() += 1;
+  }
 }
 
 // Launch shapes. A message should spread over as many multiprocessors as it has warps for (latency), and
@@ -207,20 +247,24 @@ void set_shape(call& call, std::uint64_t vectors) {
   call.threads = shape.threads;
 }
 
-template <typename T, typename Wire, int N, bool SecondShot>
+template <typename T, typename Wire, int N, results Results>
 gpu_error launch_two_shot(call call, std::uint64_t vectors, gpu_stream stream) {
   set_shape(call, vectors);
   // One vector a step keeps the pipeline short; two keep the links busy once it is long anyway.
   if (vectors <= std::uint64_t(4) * max_slots * 512)
-    return gpu_launch(two_shot<T, Wire, N, 1, SecondShot>, call, stream);
-  return gpu_launch(two_shot<T, Wire, N, 2, SecondShot>, call, stream);
+    return gpu_launch(two_shot<T, Wire, N, 1, Results>, call, stream);
+  return gpu_launch(two_shot<T, Wire, N, 2, Results>, call, stream);
 }
 
 template <typename T, typename Wire, int N>
 gpu_error launch(algorithm algorithm, call call, gpu_stream stream) {
   const std::uint64_t vectors = vectors_of<Wire>(call.count);
-  if (algorithm == algorithm::two_shot)
-    return launch_two_shot<T, Wire, N, true>(call, (vectors + call.size - 1) / call.size, stream);
+  const std::uint64_t slice = (vectors + call.size - 1) / call.size;
+  if (algorithm == algorithm::two_shot) return launch_two_shot<T, Wire, N, results::inbox>(call, slice, stream);
+  if constexpr (std::is_same_v<T, Wire>)
+    if (algorithm == algorithm::two_shot_direct)
+      return launch_two_shot<T, Wire, N, results::direct>(call, slice, stream);
+  if (algorithm != algorithm::one_shot) return gpu_invalid_value;
   set_shape(call, vectors);
   return gpu_launch(one_shot<T, Wire, N>, call, stream);
 }
@@ -228,10 +272,13 @@ gpu_error launch(algorithm algorithm, call call, gpu_stream stream) {
 template <typename T, typename Wire, int N>
 gpu_error load_kernels() {
   gpu_error code = gpu_load_kernel(one_shot<T, Wire, N>);
-  if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 1, true>);
-  if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 2, true>);
-  if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 1, false>);
-  if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 2, false>);
+  const auto load_two_shots = [&]<results Results>() {
+    if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 1, Results>);
+    if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 2, Results>);
+  };
+  load_two_shots.template operator()<results::inbox>();
+  load_two_shots.template operator()<results::stay>();
+  if constexpr (std::is_same_v<T, Wire>) load_two_shots.template operator()<results::direct>();
   return code;
 }
 
@@ -267,7 +314,7 @@ gpu_error launch_allreduce(algorithm algorithm, element type, element wire, call
 
 gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_stream stream) {
   return with_types(type, wire, call.size, [&]<typename T, typename Wire, int N>() {
-    return launch_two_shot<T, Wire, N, false>(call, vectors_of<Wire>(call.count), stream);
+    return launch_two_shot<T, Wire, N, results::stay>(call, vectors_of<Wire>(call.count), stream);
   });
 }
 

@@ -103,6 +103,13 @@ __device__ inline void store_remote(uint4* to, uint4 value) {
   __hip_atomic_store(words + 3, value.w, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
+__device__ inline std::uint32_t load_flag(const std::uint32_t* from) {
+  return __hip_atomic_load(from, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+__device__ inline void store_flag(std::uint32_t* to, std::uint32_t value) {
+  __hip_atomic_store(to, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+
 __device__ inline float bfloat16_to_float(bfloat16 value) {
   return __uint_as_float(static_cast<std::uint32_t>(value.bits) << 16);
 }
@@ -195,6 +202,15 @@ __device__ inline void store_remote(uint4* to, uint4 value) {
                :
                : "l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
+}
+
+__device__ inline std::uint32_t load_flag(const std::uint32_t* from) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ inline void store_flag(std::uint32_t* to, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(to), "r"(value) : "memory");
 }
 
 __device__ inline float bfloat16_to_float(bfloat16 value) { return __bfloat162float(value); }

@@ -24,18 +24,22 @@ constexpr int packet_vectors = 512;  // the same for the packet inbox, which has
 constexpr int packet_depth = 2;
 
 enum class element { float32, float16, bfloat16 };
-// The order of backend.cpp's table of names.
-enum class algorithm { one_shot, two_shot };
+enum class algorithm { one_shot, two_shot, two_shot_direct };
 
-// The first bytes of the scratch; only the owner touches them.
+// The first bytes of the scratch; only the owner touches them, but for `done`.
 struct control {
   std::uint32_t step[max_slots];         // the next step of each slot's inbox
   std::uint32_t packet_step[max_slots];  // the same for the packet inbox; starts at 1
+  // Kernels of a slot so far that stored straight into the others' buffers. Not the step: other kernels count
+  // that on, too, and a flag left behind by half of its range would look as if it were ahead.
+  std::uint32_t hand_overs[max_slots];
+  // [slot][r]: written by rank r alone, its number of such kernels whose results are all in this rank's buffer.
+  std::uint32_t done[max_slots][max_ranks];
 };
 
 // Layout: control; inbox [slot][depth][2 * size][slot_vectors], of whose rows the first `size` receive
 // inputs and the others results; packet inbox [slot][packet_depth][size][packet_vectors].
-constexpr std::size_t inbox_offset = 4096;
+constexpr std::size_t inbox_offset = 16384;
 static_assert(sizeof(control) <= inbox_offset);
 constexpr std::size_t inbox_bytes(int size) {
   return std::size_t(max_slots) * depth * 2 * size * slot_vectors * 16;
@@ -59,6 +63,7 @@ struct call {
   int slots, threads;             // launch shape, equal on all ranks
   float divisor;                  // 1, or the number of ranks for avg
   std::byte* scratch[max_ranks];  // [i]: scratch of rank (rank + i) % size, as this device reaches it
+  void* recv_of[max_ranks];       // two_shot_direct: the recv_buf of rank (rank + i) % size
   host_flags* flags;
   std::uint64_t timeout_ns;
 };
@@ -74,7 +79,7 @@ gpu_error gpu_launch(Kernel* kernel, const call& call, gpu_stream stream) {
 // Each enqueues one collective on `stream` and sets the launch shape of `call` itself. Sums (or averages)
 // are bit-identical on all ranks: contributions, each rounded to the wire type, the own one too, are
 // added in float32 in rank order and the result is rounded once, to the wire type. `wire` is the
-// buffers' own type, or bfloat16 for float32 buffers.
+// buffers' own type, or bfloat16 for float32 buffers (not with two_shot_direct).
 gpu_error launch_allreduce(algorithm algorithm, element type, element wire, call call, gpu_stream stream);
 gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_stream stream);
 // Move bytes unchanged; `count` is in bytes per rank, at most packet_limit.

@@ -22,8 +22,10 @@ constexpr named_algorithm algorithm_rows[] = {
     {"two_shot", algorithm::two_shot, false},
     {"one_shot_bf16", algorithm::one_shot, true},
     {"two_shot_bf16", algorithm::two_shot, true},
+    {"two_shot_direct", algorithm::two_shot_direct, false},
 };
-constexpr const char* algorithm_names[] = {"one_shot", "two_shot", "one_shot_bf16", "two_shot_bf16", nullptr};
+constexpr const char* algorithm_names[] = {"one_shot",      "two_shot",        "one_shot_bf16",
+                                           "two_shot_bf16", "two_shot_direct", nullptr};
 
 // Without a name: the one that can do any size, exactly.
 const named_algorithm* find_algorithm(const char* name) {
@@ -84,7 +86,10 @@ const char* cannot_reduce(const isthmus_operation& operation, const named_algori
 
 const char* supports(void*, const isthmus_operation* operation, const char* name) {
   const named_algorithm* algorithm = find_algorithm(name);
-  if (!algorithm) return "unknown algorithm; one_shot, two_shot, one_shot_bf16 and two_shot_bf16 exist";
+  if (!algorithm)
+    return "unknown algorithm; one_shot, two_shot, one_shot_bf16, two_shot_bf16 and two_shot_direct exist";
+  if (algorithm->value == algorithm::two_shot_direct)
+    return "two_shot_direct has to know all ranks' buffers: isthmus/tensor_parallel.h only";
   switch (operation->collective) {
     case ISTHMUS_ALLREDUCE:
     case ISTHMUS_REDUCE_SCATTER: return cannot_reduce(*operation, *algorithm);

@@ -13,6 +13,7 @@
 #include "backend/p2p/device_guard.hpp"
 #include "backend/p2p/local_meeting.hpp"
 #include "backend/p2p/peers.hpp"
+#include "backend/p2p/reach.hpp"
 
 namespace isthmus::p2p {
 namespace {
@@ -47,15 +48,16 @@ class tensor_engine {
 
     const element wire = bfloat16_wire ? element::bfloat16 : type;
     const std::uint64_t wire_bytes = count * (wire == element::float32 ? 4 : 2);
-    const algorithm taken = shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes
-                                ? algorithm::one_shot
-                                : algorithm::two_shot;
+    const algorithm taken = choose(shots, pointers, wire == type, wire_bytes);
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) {
       seat& seat = m_seats[rank];
       call call = seat.prepared;
       call.send_buf = (active >> rank & 1u) != 0 ? pointers[rank] : nullptr;
       call.recv_buf = pointers[rank];
       call.count = count;
+      if (taken == algorithm::two_shot_direct)
+        for (std::size_t i = 0; i < m_seats.size(); ++i)
+          call.recv_of[i] = pointers[(rank + i) % m_seats.size()];
       gpu_error code = rank == 0 ? gpu_success : gpu_set_device(seat.device);
       if (code == gpu_success) code = launch_allreduce(taken, type, wire, call, seat.stream);
       if (code != gpu_success) {
@@ -97,6 +99,17 @@ class tensor_engine {
       call.flags = m_seats[rank].peer->flags();
       call.timeout_ns = static_cast<std::uint64_t>(timeout_s * 1e9);
     }
+  }
+
+  // The advice as far as it can be followed.
+  algorithm choose(isthmus_shots shots, void* const* pointers, bool as_it_is, std::uint64_t wire_bytes) const {
+    if (shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes) return algorithm::one_shot;
+    if (shots != ISTHMUS_TWO_SHOT_DIRECT || !as_it_is) return algorithm::two_shot;
+    for (std::size_t owner = 0; owner < m_seats.size(); ++owner)
+      for (std::size_t peer = 0; peer < m_seats.size(); ++peer)
+        if (peer != owner && !is_writable_by(pointers[owner], m_seats[owner].device, m_seats[peer].device))
+          return algorithm::two_shot;
+    return algorithm::two_shot_direct;
   }
 
   bool is_expired() const {
