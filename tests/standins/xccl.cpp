@@ -17,7 +17,7 @@ using standin::request;
 
 namespace {
 
-enum result : int { success = 0, internal_error = 3, invalid_argument = 4, invalid_usage = 5, in_progress = 7 };
+enum result : int { success = 0, internal_error = 3, in_progress = 7 };
 
 // The first fields of ncclConfig_t.
 struct config {
@@ -31,18 +31,6 @@ struct config {
 struct unique_id {
   char text[128];
 };
-
-// The group that the calling thread has open: requests by communicator, in order of first use.
-struct group {
-  int depth = 0;
-  int error = 0;  // of a call inside: nothing of the group starts
-  std::vector<std::pair<communicator*, std::vector<request>>> work;
-};
-
-group& open_group() {
-  thread_local group only;
-  return only;
-}
 
 void configure(communicator& comm, const config* wanted) {
   if (wanted == nullptr) return;
@@ -89,29 +77,6 @@ int split(communicator& parent, communicator* child, int color, int key, int num
 communicator* as_comm(void* handle) { return static_cast<communicator*>(handle); }
 
 }  // namespace
-
-namespace standin {
-
-int issue(const char* function, void* handle, request call) {
-  auto* const comm = static_cast<communicator*>(handle);
-  if (const int code = enter(function)) {
-    if (open_group().depth > 0) open_group().error = code;
-    return code;
-  }
-  if (comm == nullptr || comm->wires == nullptr) return invalid_argument;
-  if (comm->abort_flag->load()) return internal_error;
-  group& open = open_group();
-  if (open.depth == 0) {
-    launch(*comm, {call});
-    return success;
-  }
-  for (auto& [known, calls] : open.work)
-    if (known == comm) return calls.push_back(call), success;
-  open.work.push_back({comm, {call}});
-  return success;
-}
-
-}  // namespace standin
 
 using standin::issue;
 
@@ -206,17 +171,8 @@ STANDIN_API int ncclCommGetAsyncError(void* handle, int* code) {
   return success;
 }
 
-STANDIN_API int ncclGroupStart() { return ++open_group().depth, success; }
-STANDIN_API int ncclGroupEnd() {
-  group& open = open_group();
-  if (open.depth == 0) return invalid_usage;
-  if (--open.depth > 0) return success;
-  auto work = std::exchange(open.work, {});
-  if (const int code = std::exchange(open.error, 0)) return code;
-  if (const int code = standin::enter("ncclGroupEnd")) return code;
-  for (auto& [comm, calls] : work) standin::launch(*comm, std::move(calls));
-  return success;
-}
+STANDIN_API int ncclGroupStart() { return standin::start_group(); }
+STANDIN_API int ncclGroupEnd() { return standin::end_group("ncclGroupEnd"); }
 
 STANDIN_API int ncclBroadcast(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
                               void* stream) {

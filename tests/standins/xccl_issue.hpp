@@ -8,4 +8,8 @@ namespace standin {
 // Records the call, then starts it or adds it to the calling thread's open group.
 int issue(const char* function, void* comm, request call);
 
+// The calling thread's group. The end of the outermost one starts what was issued in it.
+int start_group();
+int end_group(const char* function);
+
 }  // namespace standin

@@ -1,0 +1,112 @@
+// oneCCL's C interface of version 2022 on the stand-in's engine: streams are sycl::queue*, one rank a process.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sycl/sycl.hpp>
+
+#include "engine.hpp"
+#include "standin.h"
+#include "steering.hpp"
+#include "xccl_issue.hpp"
+
+using standin::communicator;
+using standin::issue;
+using standin::kind;
+
+namespace {
+
+struct unique_id {
+  char data[4096];
+};
+
+communicator* as_comm(void* handle) { return static_cast<communicator*>(handle); }
+
+}  // namespace
+
+extern "C" {
+
+// What engine.cpp asks of a stream, on a queue: a host task, in order.
+STANDIN_API void standin_stream_submit(void* stream, void (*function)(void*), void* argument) {
+  static_cast<sycl::queue*>(stream)->submit(
+      [=](sycl::handler& handler) { handler.host_task([=] { function(argument); }); });
+}
+
+STANDIN_API int onecclGetVersion(int* version) {
+  const char* told = std::getenv("STANDIN_ONECCL_VERSION");
+  return *version = told != nullptr ? std::atoi(told) : 20220200, 0;
+}
+
+STANDIN_API int onecclGetUniqueId(void* id) {
+  if (const int code = standin::enter("onecclGetUniqueId")) return code;
+  unsigned char secret[16];
+  std::ifstream("/dev/urandom", std::ios::binary).read(reinterpret_cast<char*>(secret), sizeof(secret));
+  unique_id made{};
+  std::strcpy(made.data, "isthmus-standin-");
+  for (const unsigned char byte : secret) std::snprintf(made.data + std::strlen(made.data), 3, "%02x", byte);
+  std::memcpy(id, &made, sizeof(made));
+  return 0;
+}
+
+STANDIN_API const char* onecclGetErrorString(int code) { return code == 0 ? "no error" : "an error"; }
+STANDIN_API const char* onecclGetLastError(void*) { return "stand-in: the test asked for this failure"; }
+
+STANDIN_API int onecclCommInitRank(void** comm, size_t size, unique_id id, int rank) {
+  if (const int code = standin::enter("onecclCommInitRank")) return code;
+  auto* const made = new communicator;
+  standin::count_communicators(1);
+  made->name = id.data;
+  made->rank = rank;
+  made->size = static_cast<int>(size);
+  made->wires = std::make_unique<standin::board>(made->name, made->size);
+  made->wires->meet([] { return false; });
+  *comm = made;
+  return 0;
+}
+
+STANDIN_API int onecclCommDestroy(void* comm) {
+  if (const int code = standin::enter("onecclCommDestroy")) return code;
+  delete as_comm(comm);
+  standin::count_communicators(-1);
+  return 0;
+}
+
+// The backend looks it up and has no use for it.
+STANDIN_API int onecclCommSplit(void*, int, int, void**, void*) {
+  return standin::enter("onecclCommSplit") + 12;
+}
+
+STANDIN_API int onecclGroupStart() { return standin::start_group(); }
+STANDIN_API int onecclGroupEnd() { return standin::end_group("onecclGroupEnd"); }
+
+STANDIN_API int onecclBroadcast(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
+                                void* stream) {
+  return issue("onecclBroadcast", comm, {kind::broadcast, send, recv, count, datatype, 0, root, stream});
+}
+STANDIN_API int onecclReduce(const char* send, char* recv, size_t count, int datatype, int op, int root,
+                             void* comm, void* stream) {
+  return issue("onecclReduce", comm, {kind::reduce, send, recv, count, datatype, op, root, stream});
+}
+STANDIN_API int onecclAllReduce(const char* send, char* recv, size_t count, int datatype, int op, void* comm,
+                                void* stream) {
+  return issue("onecclAllReduce", comm, {kind::all_reduce, send, recv, count, datatype, op, 0, stream});
+}
+STANDIN_API int onecclReduceScatter(const char* send, char* recv, size_t count, int datatype, int op,
+                                    void* comm, void* stream) {
+  return issue("onecclReduceScatter", comm, {kind::reduce_scatter, send, recv, count, datatype, op, 0, stream});
+}
+STANDIN_API int onecclAllGather(const char* send, char* recv, size_t count, int datatype, void* comm,
+                                void* stream) {
+  return issue("onecclAllGather", comm, {kind::all_gather, send, recv, count, datatype, 0, 0, stream});
+}
+STANDIN_API int onecclAllToAll(const char* send, char* recv, size_t count, int datatype, void* comm,
+                               void* stream) {
+  return issue("onecclAllToAll", comm, {kind::all_to_all, send, recv, count, datatype, 0, 0, stream});
+}
+STANDIN_API int onecclSend(const char* send, size_t count, int datatype, int peer, void* comm, void* stream) {
+  return issue("onecclSend", comm, {kind::send, send, nullptr, count, datatype, 0, peer, stream});
+}
+STANDIN_API int onecclRecv(char* recv, size_t count, int datatype, int peer, void* comm, void* stream) {
+  return issue("onecclRecv", comm, {kind::recv, nullptr, recv, count, datatype, 0, peer, stream});
+}
+}
