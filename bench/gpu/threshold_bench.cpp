@@ -4,8 +4,8 @@
 // sizes below which MPI was faster as a profile, which selection reads (ISTHMUS_PROFILE). Then it runs with
 // that profile, by turns with what a program without Isthmus has: NCCL itself, MPI with copies to pinned memory
 // around it, and MPI on the device buffers where the library reads them. A time is from the call to the moment
-// when the stream is idle; a sample the middle of several calls, of the slowest rank; a figure the median over
-// samples.
+// when the stream is idle; a sample the middle of several calls in a row, of the slowest rank; a figure the
+// median over samples.
 #include <mpi.h>
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
@@ -231,26 +231,26 @@ contender bench::raw_mpi(const bench_case& what, bool direct) {
       {}};
 }
 
+// MPI leaves the caches full of its copies and the device idle, so the call after one of its own is up to half
+// as slow again, whoever makes it. So each contender makes its calls in a row, and the first does not count.
 void bench::time(std::vector<contender>& contenders, std::uint64_t bytes) {
   const int calls = bytes <= (64 << 10) ? 20 : bytes <= (4 << 20) ? 6 : 3;
-  const auto count = static_cast<int>(contenders.size());
   for (contender& each : contenders) each.us.clear();
-  for (int sample = -1; sample < m_samples; ++sample) {
-    std::vector<std::vector<double>> us(contenders.size());
-    for (int turn = 0; turn < calls * count; ++turn) {
-      const auto who = static_cast<std::size_t>((sample + 1 + turn) % count);
-      check_mpi(MPI_Barrier(MPI_COMM_WORLD));
-      const auto start = steady::now();
-      contenders[who].run();
-      us[who].push_back(std::chrono::duration<double, std::micro>(steady::now() - start).count());
-    }
-    for (std::size_t who = 0; who < contenders.size(); ++who) {
-      const double mine = median(us[who]);
+  for (int sample = -1; sample < m_samples; ++sample)
+    for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
+      contender& who = contenders[(static_cast<std::size_t>(sample + 1) + turn) % contenders.size()];
+      std::vector<double> us;
+      for (int call = -1; call < calls; ++call) {
+        check_mpi(MPI_Barrier(MPI_COMM_WORLD));
+        const auto start = steady::now();
+        who.run();
+        if (call >= 0) us.push_back(std::chrono::duration<double, std::micro>(steady::now() - start).count());
+      }
+      const double mine = median(us);
       double slowest = 0;
       check_mpi(MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD));
-      if (sample >= 0) contenders[who].us.push_back(slowest);  // the first sample warms up
+      if (sample >= 0) who.us.push_back(slowest);  // the first sample warms up
     }
-  }
 }
 
 std::vector<std::byte> bench::output(const bench_case& what, const contender& one) {
