@@ -66,7 +66,7 @@ ISTHMUS_API isthmus_status isthmus_fused_plan_create(isthmus_communicator commun
                                                      isthmus_fused_plan* plan);
 
 // A run as a whole, or a part of it for benchmarks: the products on whatever the workspace holds, or the
-// collective alone (which leaves C as it is).
+// collective alone, on whatever it holds (which leaves C as it is for ALLGATHER_GEMM).
 typedef enum isthmus_fused_view {
   ISTHMUS_FUSED_WHOLE = 0,
   ISTHMUS_FUSED_COMPUTE_ONLY = 1,

@@ -1,4 +1,4 @@
-"""Matrix products fused with the collective that feeds them: communication hides behind compute.
+"""Matrix products fused with the collective that feeds or follows them: communication hides behind compute.
 
 >>> import numpy as np, isthmus, isthmus.fused
 >>> with isthmus.Communicator.all(1)[0] as ranks:
@@ -22,11 +22,13 @@ import numpy as np
 from . import _isthmus
 from ._buffers import numpy_dtype, view
 from ._collectives import native_stream
-from .table import Datatype, Platform
+from .table import DATATYPES, Datatype, Platform
 from .table import datatype as named_datatype
 
+KINDS = ("allgather_gemm", "gemm_reduce_scatter")
 MODES = ("model", "sequential", "pipelined")
 VIEWS = ("whole", "compute_only", "communication_only")
+_TORCH_DEVICES = {"cpu": Platform.host, "cuda": Platform.cuda}
 
 
 class Matrix(NamedTuple):
@@ -53,10 +55,20 @@ def matrix(array: Any, name: str, platform: Platform, *, writable: bool = False)
     if not row_major and not (strides[0] == 1 or rows <= 1):
         raise ValueError(f"{name} has strides {strides} elements; rows or columns must be contiguous")
     leading = max(strides[0], cols, 1) if row_major else max(strides[1], rows, 1)
+    address, datatype = _memory(array, row_major, name, platform, writable)
+    return Matrix(address, datatype, rows, cols, leading, not row_major)
+
+
+def _memory(array: Any, row_major: bool, name: str, platform: Platform, writable: bool) -> tuple[int, Datatype]:
+    # A torch tensor says it at once; its DLPack capsule would order streams that nobody waits for.
+    if _TORCH_DEVICES.get(getattr(getattr(array, "device", None), "type", "")) == platform:
+        own = str(array.dtype).removeprefix("torch.")
+        if own in DATATYPES and hasattr(array, "data_ptr"):
+            return array.data_ptr(), named_datatype(own)
     # `view` wants contiguous memory: the first line stands for the whole, whose extent the core checks.
     lines = array[:1, :] if row_major else array.T[:1, :]
     first = view(lines, name, None, platform, writable=writable)
-    return Matrix(first.address, first.datatype, rows, cols, leading, not row_major)
+    return first.address, first.datatype
 
 
 def _element_strides(array: Any) -> tuple[int, ...]:
@@ -66,12 +78,15 @@ def _element_strides(array: Any) -> tuple[int, ...]:
 
 
 class Plan:
-    """allgather(A) @ B for arrays like `a` and `b`, run as often as wanted. Collective.
+    """A product of arrays like `a` and `b`, run as often as wanted. Collective.
 
-    `a` is this rank's rows of A, `b` the whole B or, with `sharded_b`, this rank's columns. Every rank gets
-    all rows of C, in `output` (default: the input's type). `mode` is "model", "sequential" or "pipelined";
-    `chunks` the pieces that each remote shard travels in (0: by the cost model). Several ranks of one process
-    make and run plans from a thread each. Raises isthmus.Error; MISMATCH on all ranks that disagree.
+    `kind` "allgather_gemm": C = allgather(A) @ B. `a` is this rank's rows of A, `b` the whole B or, with
+    `sharded_b`, this rank's columns. Every rank gets all rows of C. "gemm_reduce_scatter": C = this rank's rows
+    of the sum of all ranks' A @ B; `a` has all rows.
+
+    C is in `output` (default: the input's type). `mode` is "model", "sequential" or "pipelined"; `chunks` the
+    pieces that each rank's rows travel in (0: by the cost model). Several ranks of one process make and run
+    plans from a thread each. Raises isthmus.Error; MISMATCH on all ranks that disagree.
     """
 
     def __init__(
@@ -80,12 +95,15 @@ class Plan:
         a: Any,
         b: Any,
         *,
+        kind: str = "allgather_gemm",
         output: Datatype | str | None = None,
         mode: str = "model",
         chunks: int = 0,
         sharded_b: bool = False,
         trace: bool = False,
     ) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"kind {kind!r} is unknown; allowed: {', '.join(KINDS)}")
         if mode not in MODES:
             raise ValueError(f"mode {mode!r} is unknown; allowed: {', '.join(MODES)}")
         self._communicator = communicator
@@ -98,13 +116,15 @@ class Plan:
                 f"a is {left.rows} x {left.cols} {left.datatype.name}, b {right.rows} x {right.cols} "
                 f"{right.datatype.name}: a's columns must be b's rows, of one type"
             )
-        self.m, self.k, self.n = left.rows * communicator.size, left.cols, right.cols
+        gathers, size = kind == "allgather_gemm", communicator.size
+        self.m, self.k, self.n = left.rows * (size if gathers else 1), left.cols, right.cols
+        self._c_rows = self.m if gathers else self.m // size
         self._shapes = (left._replace(address=0), right._replace(address=0))
         self.output = left.datatype if output is None else named_datatype(output)
         flags = (_isthmus.FUSED_SHARDED_B if sharded_b else 0) | (_isthmus.FUSED_TRACE if trace else 0)
         self._native = _isthmus.FusedPlan(
             communicator._native,
-            _isthmus.FusedKind.allgather_gemm,
+            getattr(_isthmus.FusedKind, kind),
             getattr(_isthmus.FusedMode, mode),
             self.m,
             self.n,
@@ -132,10 +152,11 @@ class Plan:
         view: str = "whole",
         stream: Any = None,
     ) -> Any:
-        """out = alpha * allgather(a) @ b + beta * out + bias; returns `out`, which is allocated when it is None.
+        """out = alpha * allgather(a) @ b + beta * out + bias; returns `out` (None: a new one).
 
-        `gathered_a` gets the whole A. On devices the call only enqueues on `stream` (default: torch's current
-        one for tensors), and the arrays must live until the stream has passed.
+        Or the rows of the sum, by the plan's kind: then beta is 0. `gathered_a` gets the whole A. On devices
+        the call only enqueues on `stream` (default: torch's current one for tensors), and the arrays must live
+        until the stream has passed.
         """
         if view not in VIEWS:
             raise ValueError(f"view {view!r} is unknown; allowed: {', '.join(VIEWS)}")
@@ -146,7 +167,7 @@ class Plan:
             if beta != 0:
                 raise ValueError("beta != 0 reads out: pass it")
             out = self._allocate(a)
-        c = self._dense(out, "out", (self.m, self.n), self.output)
+        c = self._dense(out, "out", (self._c_rows, self.n), self.output)
         gathered = 0
         if gathered_a is not None:
             gathered = self._dense(gathered_a, "gathered_a", (self.m, self.k), left.datatype)
@@ -168,10 +189,10 @@ class Plan:
 
     def _allocate(self, like: Any) -> Any:
         if isinstance(like, np.ndarray):
-            return np.empty((self.m, self.n), numpy_dtype(self.output))
+            return np.empty((self._c_rows, self.n), numpy_dtype(self.output))
         import torch
 
-        return torch.empty((self.m, self.n), dtype=getattr(torch, self.output.name), device=like.device)
+        return torch.empty((self._c_rows, self.n), dtype=getattr(torch, self.output.name), device=like.device)
 
     def _dense(self, array: Any, name: str, shape: tuple[int, int], wanted: Datatype) -> int:
         given = matrix(array, name, self._platform, writable=True)

@@ -25,7 +25,8 @@ device_board::device_board(communicator& owner, device_driver& driver, std::uint
       m_driver(driver),
       m_size(owner.ranks().size),
       m_rank(owner.ranks().rank),
-      m_device(owner.ranks().device.ordinal) {
+      m_device(owner.ranks().device.ordinal),
+      m_stage_bytes(stage_bytes) {
   const std::uint64_t words = 2 * static_cast<std::uint64_t>(m_size) * word_gap;
   m_own_words = owner.allocate_symmetric(words * sizeof(std::uint32_t));
   m_words = peers_of(owner, m_own_words);

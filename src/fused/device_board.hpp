@@ -1,5 +1,6 @@
-// The words by which the streams of the ranks wait for each other, and the stage of rows that lie outside the
-// symmetric heap. All in the symmetric heap: words are written by peers and waited for by their owner.
+// The words by which the streams of the ranks wait for each other, and a stage: for rows that lie outside the
+// symmetric heap, or for partial sums. All in the symmetric heap: words are written by peers and waited for by
+// their owner.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +19,13 @@ class device_board {
   device_board(const device_board&) = delete;
   device_board& operator=(const device_board&) = delete;
 
-  // The word of `owner` in which `writer` counts the steps of its rows that may be fetched.
+  // The word of `owner` in which `writer` counts the steps of its rows, or of its sums, that may be fetched.
   std::uint32_t* ready(int owner, int writer) const { return word(owner, writer); }
-  // The word of `owner` in which `reader` counts the runs whose rows it has fetched from there.
+  // The word of `owner` in which `reader` counts the runs for which it has fetched all it needs from there.
   std::uint32_t* done(int owner, int reader) const { return word(owner, m_size + reader); }
   std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stages[static_cast<std::size_t>(rank)]); }
+
+  std::uint64_t stage_bytes() const { return m_stage_bytes; }
 
   // Lets every wait of this rank's streams pass, for a failed communicator: what they fetch is not used.
   void release_all();
@@ -37,6 +40,7 @@ class device_board {
   communicator& m_owner;
   device_driver& m_driver;
   int m_size, m_rank, m_device;
+  std::uint64_t m_stage_bytes;
   std::vector<void*> m_words, m_stages;  // by rank, as this process reaches them
   void* m_own_words = nullptr;
   void* m_own_stage = nullptr;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <map>
+#include <functional>
+#include <memory>
 
-#include "fused/device_gather_plan.hpp"
+#include "fused/device_plan.hpp"
+#include "runtime/error.hpp"
 #include "runtime/exchange.hpp"
 
 namespace isthmus::fused {
@@ -18,6 +20,7 @@ struct measured {
   std::array<double, samples> product_us;  // of (i + 1) sixteenths of a shard
   double whole_us;
   double bytes_per_us;
+  double collective_us;
 };
 
 // Linear between the samples, which contain the steps.
@@ -33,7 +36,7 @@ double interpolate(const measured& figures, std::uint64_t shard_rows, std::uint6
 }  // namespace
 
 template <typename Work>
-double device_gather_plan::time_us(int repetitions, native_stream stream, Work&& work) {
+double device_plan::time_us(int repetitions, native_stream stream, Work&& work) {
   work();
   m_driver.synchronize(m_device, stream);
   const auto begin = std::chrono::steady_clock::now();
@@ -43,30 +46,19 @@ double device_gather_plan::time_us(int repetitions, native_stream stream, Work&&
          repetitions;
 }
 
-// On whatever the buffers hold: zeros are a little faster than data, for every candidate alike.
-double device_gather_plan::measure_product_us(std::uint64_t rows, native_stream stream) {
-  const std::uint64_t b_bytes = std::max<std::uint64_t>(m_what.b_extent() * m_what.input_bytes(), 1);
-  const std::uint64_t c_bytes = std::max<std::uint64_t>(m_what.c_extent() * m_what.output_bytes(), 1);
-  if (m_scratch == nullptr) {
-    m_scratch = m_driver.allocate(m_device, b_bytes + 256 + c_bytes);
-    m_driver.fill(m_device, m_scratch, 0x3c, b_bytes + 256 + c_bytes, stream);
-  }
-  isthmus_fused_arguments with{};
-  with.b = m_scratch;
-  with.c = static_cast<std::byte*>(m_scratch) + (b_bytes + 255) / 256 * 256;
-  with.alpha = 1;
-  with.stream = stream;
-  const double once = time_us(1, stream, [&] { multiply(m_gathered, 0, rows, with); });
-  return time_us(std::clamp(static_cast<int>(400 / once), 2, 20), stream,
-                 [&] { multiply(m_gathered, 0, rows, with); });
+// On constant data, which is a little faster than random data, for every candidate alike.
+double device_plan::measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c) {
+  const native_stream stream = m_copy.stream;
+  const auto multiply = [&] { m_product.enqueue(a, m_what.asked.lda, rows, b, c, {1, 0, nullptr}, stream); };
+  const double once = time_us(1, stream, multiply);
+  return time_us(std::clamp(static_cast<int>(400 / once), 2, 20), stream, multiply);
 }
 
 // All ranks pull at the same time, as in a run.
-double device_gather_plan::measure_link(native_stream stream) {
-  const std::uint64_t bytes = m_what.shard_bytes();
-  const auto pull_next = [&] {
-    copy(m_gathered, m_board->stage((m_what.rank + 1) % m_what.size), bytes, stream);
-  };
+double device_plan::measure_link(std::byte* to) {
+  const std::uint64_t bytes = m_what.moved_bytes();
+  const native_stream stream = m_copy.stream;
+  const auto pull_next = [&] { copy(to, m_board->stage((m_what.rank + 1) % m_what.size), bytes, stream); };
   gather_values(m_owner->meeting(), 0);
   const double once = time_us(1, stream, pull_next);
   const double us = time_us(std::clamp(static_cast<int>(1000 / once), 2, 50), stream, pull_next);
@@ -74,18 +66,40 @@ double device_gather_plan::measure_link(native_stream stream) {
   return static_cast<double>(bytes) / us;
 }
 
-costs device_gather_plan::measure() {
-  m_gathered = gathered({});
+// Equally often on all ranks: it is one operation of theirs. 0 where no backend has it, on all ranks alike.
+double device_plan::measure_collective_us(std::byte* whole) {
+  std::byte* part = m_board->stage(m_what.rank);
+  const bool gathers = m_what.gathers();
+  try {
+    return time_us(5, m_copy.stream,
+                   [&] { enqueue_collective(gathers ? part : whole, gathers ? whole : part, m_copy.stream); });
+  } catch (const error& failure) {
+    if (failure.info().status != ISTHMUS_ERROR_UNSUPPORTED) throw;
+    return 0;
+  }
+}
+
+costs device_plan::measure() {
+  const auto padded = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::uint64_t a_bytes = padded(m_what.asked.m * m_what.asked.lda * m_what.input_bytes()),
+                      b_bytes = padded(m_what.b_extent() * m_what.input_bytes()),
+                      c_bytes = padded(m_what.asked.m * m_what.asked.ldc * m_what.output_bytes());
+  const std::uint64_t bytes = std::max<std::uint64_t>(a_bytes + b_bytes + c_bytes, 1);
+  // Released on every way out: what follows may throw.
+  const std::unique_ptr<void, std::function<void(void*)>> scratch(
+      m_driver.allocate(m_device, bytes), [this](void* block) { m_driver.free(m_device, block); });
+  m_driver.fill(m_device, scratch.get(), 0x3c, bytes, m_copy.stream);
+  auto* a = static_cast<std::byte*>(scratch.get());
+  std::byte* b = a + a_bytes;
+  std::byte* c = b + b_bytes;
   measured own{};
-  m_driver.fill(m_device, m_gathered, 0x3c, m_workspace_bytes, m_copy.stream);
   for (std::size_t index = 0; index < samples; ++index) {
     const std::uint64_t rows = std::max<std::uint64_t>(1, m_what.shard_rows * (index + 1) / samples);
-    own.product_us[index] = measure_product_us(rows, m_copy.stream);
+    own.product_us[index] = measure_product_us(rows, a, b, c);
   }
-  own.whole_us = measure_product_us(m_what.asked.m, m_copy.stream);
-  own.bytes_per_us = measure_link(m_copy.stream);
-  if (m_scratch != nullptr) m_driver.free(m_device, m_scratch);
-  m_scratch = nullptr;
+  own.whole_us = measure_product_us(m_what.asked.m, a, b, c);
+  own.bytes_per_us = measure_link(m_what.gathers() ? a : c);
+  own.collective_us = measure_collective_us(m_what.gathers() ? a : c);
 
   const auto all = gather_values(m_owner->meeting(), own);
   measured worst = own;
@@ -94,6 +108,7 @@ costs device_gather_plan::measure() {
       worst.product_us[index] = std::max(worst.product_us[index], each.product_us[index]);
     worst.whole_us = std::max(worst.whole_us, each.whole_us);
     worst.bytes_per_us = std::min(worst.bytes_per_us, each.bytes_per_us);
+    worst.collective_us = std::max(worst.collective_us, each.collective_us);
   }
   costs figures;
   figures.product_us = [worst, shard = m_what.shard_rows, m = m_what.asked.m](std::uint64_t rows) {
@@ -102,8 +117,11 @@ costs device_gather_plan::measure() {
   figures.bytes_per_us = number_option(*m_owner, "link_gbs", worst.bytes_per_us / 1e3) * 1e3;
   figures.chunk_us = number_option(*m_owner, "chunk_us", chunk_default_us);
   figures.fixed_us = number_option(*m_owner, "pipeline_us", pipeline_default_us);
-  figures.source = fmt::format("measured: own shard {:.0f} us, whole {:.0f} us, {:.0f} GB/s from peers",
-                               worst.product_us[samples - 1], worst.whole_us, figures.bytes_per_us / 1e3);
+  figures.collective_us = worst.collective_us;
+  figures.source = fmt::format(
+      "measured: product of a shard {:.0f} us, of all rows {:.0f} us, {:.0f} GB/s from peers, {} {:.0f} us",
+      worst.product_us[samples - 1], worst.whole_us, figures.bytes_per_us / 1e3,
+      m_what.gathers() ? "allgather" : "reduce_scatter", figures.collective_us);
   return figures;
 }
 

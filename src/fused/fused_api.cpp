@@ -58,9 +58,12 @@ void refuse_groups(const char* function) {
 
 std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const problem& what) {
   const isthmus_platform platform = owner->ranks().device.platform;
-  if (platform == ISTHMUS_PLATFORM_HOST && what.gathers()) return make_host_gather_plan(std::move(owner), what);
-  if (platform == ISTHMUS_PLATFORM_CUDA && what.gathers())
-    return make_device_gather_plan(std::move(owner), what);
+  if (platform == ISTHMUS_PLATFORM_HOST)
+    return what.gathers() ? make_host_gather_plan(std::move(owner), what)
+                          : make_host_scatter_plan(std::move(owner), what);
+  if (platform == ISTHMUS_PLATFORM_CUDA)
+    return what.gathers() ? make_device_gather_plan(std::move(owner), what)
+                          : make_device_scatter_plan(std::move(owner), what);
   throw make_error(
       ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
       fmt::format("fused_plan_create: not supported on platform {}", isthmus_platform_name(platform)),

@@ -50,52 +50,51 @@ void host_product::set_b(const void* b) {
   m_ldb = width;
 }
 
-void host_product::run(const void* a, std::uint64_t lda, std::uint64_t rows, void* c, const scalars& with) {
+void host_product::run(const void* a, std::uint64_t lda, std::uint64_t rows, const target& to,
+                       const scalars& with) {
   const auto& asked = m_what.asked;
   const auto* from = static_cast<const std::byte*>(a);
-  auto* to = static_cast<std::byte*>(c);
   const bool whole = asked.input == ISTHMUS_FLOAT32 && asked.output == ISTHMUS_FLOAT32;
   const std::uint64_t step = whole ? std::max<std::uint64_t>(rows, 1) : m_panel_rows;
   for (std::uint64_t begin = 0; begin < rows; begin += step) {
     const std::uint64_t count = std::min(step, rows - begin);
     const std::byte* source = from + begin * lda * m_what.input_bytes();
-    std::byte* target = to + begin * asked.ldc * m_what.output_bytes();
+    const target panel{static_cast<std::byte*>(to.c) + begin * to.ldc * m_what.output_bytes(), to.ldc};
     if (asked.input == ISTHMUS_FLOAT32) {
-      run_panel(reinterpret_cast<const float*>(source), lda, count, target, with);
+      run_panel(reinterpret_cast<const float*>(source), lda, count, panel, with);
       continue;
     }
     for (std::uint64_t row = 0; row < count; ++row)
       widen(asked.input, source + row * lda * m_what.input_bytes(), m_a_panel.data() + row * asked.k, asked.k);
-    run_panel(m_a_panel.data(), asked.k, count, target, with);
+    run_panel(m_a_panel.data(), asked.k, count, panel, with);
   }
 }
 
-void host_product::run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, void* c,
+void host_product::run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to,
                              const scalars& with) {
   const auto& asked = m_what.asked;
   const bool transposed = asked.b_layout == ISTHMUS_COLUMN_MAJOR;
   const bool direct = asked.output == ISTHMUS_FLOAT32;
-  float* target = direct ? static_cast<float*>(c) : m_c_panel.data();
   m_blas.sgemm(rows, asked.n, asked.k, with.alpha, a, lda, transposed, m_b, m_ldb, direct ? with.beta : 0.0f,
-               target, direct ? asked.ldc : asked.n);
-  if (!direct || with.bias != nullptr) finish_rows(c, rows, with);
+               direct ? static_cast<float*>(to.c) : m_c_panel.data(), direct ? to.ldc : asked.n);
+  if (!direct || with.bias != nullptr) finish_rows(to, rows, with);
 }
 
 // Adds what BLAS doesn't know, in float32, and rounds once.
-void host_product::finish_rows(void* c, std::uint64_t rows, const scalars& with) {
+void host_product::finish_rows(const target& to, std::uint64_t rows, const scalars& with) {
   const auto& asked = m_what.asked;
   const bool direct = asked.output == ISTHMUS_FLOAT32;
   std::vector<float> bias(with.bias != nullptr ? asked.n : 0);
   if (with.bias != nullptr) widen(asked.output, with.bias, bias.data(), asked.n);
   for (std::uint64_t row = 0; row < rows; ++row) {
-    auto* target = static_cast<std::byte*>(c) + row * asked.ldc * m_what.output_bytes();
-    float* line = direct ? reinterpret_cast<float*>(target) : m_c_panel.data() + row * asked.n;
+    auto* given = static_cast<std::byte*>(to.c) + row * to.ldc * m_what.output_bytes();
+    float* line = direct ? reinterpret_cast<float*>(given) : m_c_panel.data() + row * asked.n;
     if (!direct && with.beta != 0) {
-      widen(asked.output, target, m_row.data(), asked.n);
+      widen(asked.output, given, m_row.data(), asked.n);
       for (std::uint64_t i = 0; i < asked.n; ++i) line[i] += with.beta * m_row[i];
     }
     for (std::uint64_t i = 0; i < bias.size(); ++i) line[i] += bias[i];
-    if (!direct) narrow(asked.output, line, target, asked.n);
+    if (!direct) narrow(asked.output, line, given, asked.n);
   }
 }
 

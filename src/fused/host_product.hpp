@@ -13,6 +13,10 @@ namespace isthmus::fused {
 
 class host_product {
  public:
+  struct target {
+    void* c;
+    std::uint64_t ldc;
+  };
   struct scalars {
     float alpha, beta;
     const void* bias;  // may be null
@@ -24,13 +28,13 @@ class host_product {
   // Reads B once for the run.
   void set_b(const void* b);
   // Rows of A with `lda` elements between them to rows of C.
-  void run(const void* a, std::uint64_t lda, std::uint64_t rows, void* c, const scalars& with);
+  void run(const void* a, std::uint64_t lda, std::uint64_t rows, const target& to, const scalars& with);
 
   std::uint64_t workspace_bytes() const;
 
  private:
-  void run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, void* c, const scalars& with);
-  void finish_rows(void* c, std::uint64_t rows, const scalars& with);
+  void run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to, const scalars& with);
+  void finish_rows(const target& to, std::uint64_t rows, const scalars& with);
 
   const problem& m_what;
   const blas& m_blas;

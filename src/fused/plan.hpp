@@ -43,7 +43,9 @@ class plan {
 
 // Collective; throws on all ranks or on none, except for OUT_OF_MEMORY.
 std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const problem& what);
+std::unique_ptr<plan> make_host_scatter_plan(std::shared_ptr<communicator> owner, const problem& what);
 std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner, const problem& what);
+std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner, const problem& what);
 
 // The configured option [backend.fused] key as a number > 0, or `fallback`. Throws error (CONFIG).
 double number_option(const communicator& owner, const char* key, double fallback);

@@ -26,6 +26,11 @@ struct problem {
   std::uint64_t b_extent() const;
   std::uint64_t c_extent() const;
   std::uint64_t shard_bytes() const { return shard_rows * asked.k * input_bytes(); }
+  // Of one row of A, or of partial sums of C, on its way; of one rank's rows of it.
+  std::uint64_t moved_row_bytes() const {
+    return gathers() ? asked.k * input_bytes() : asked.n * output_bytes();
+  }
+  std::uint64_t moved_bytes() const { return shard_rows * moved_row_bytes(); }
   double flops(std::uint64_t rows) const;
 };
 

@@ -1,5 +1,5 @@
-// In which pieces a gathered A travels and in which products it is consumed: a pure function of the problem
-// and of measured costs, so that every rank that agrees on the costs gets the same answer.
+// In which pieces a gathered A, or partial sums, travel and in which products they are used: a pure function of
+// the problem and of measured costs, so that every rank that agrees on the costs gets the same answer.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,36 @@ struct costs {
   double bytes_per_us = 1;                               // that arrive from other ranks, all together
   double chunk_us = 0;                                   // before the first byte of a chunk arrives
   double fixed_us = 0;                                   // what pipelining costs in any case
+  double collective_us = 0;                              // of the communicator's own; 0: what the link takes
   bool overlaps = true;                                  // copies go on while products are computed
   std::string source;                                    // where the figures come from, for info
 };
 
-// One chunk on its way and one product: rows [begin, begin + rows) of the shard of `source`.
+// One product: rows [begin, begin + rows) of those that rank `source` has of A (ALLGATHER_GEMM) or of C
+// (GEMM_REDUCE_SCATTER). `arrives`: it waits for a chunk of a peer, the rows of A or the sums so far.
 struct row_group {
   int source;
   std::uint64_t begin, rows;
+  bool arrives;
 };
 
 struct schedule {
   bool pipelined = false;
   std::string reason;
-  std::vector<row_group> groups;  // in order of computation, own shard first; sources in ring order
-  std::uint32_t chunks = 1;       // the most of any source
+  // In order of computation. ALLGATHER_GEMM: own shard first, sources in ring order. GEMM_REDUCE_SCATTER: the
+  // rows of the rank before this one first, own rows last, all in the same pieces.
+  std::vector<row_group> groups;
+  std::uint32_t chunks = 1;  // the most of any source
   double pipelined_us = 0, sequential_us = 0;
 };
 
-// Groups are chosen so that the last product ends as early as possible when chunks arrive in order: the
-// optimum over all ways to cut the shards at multiples of 1/16, by dynamic programming.
+// ALLGATHER_GEMM: groups are chosen so that the last product ends as early as possible when chunks arrive in
+// order: the optimum over all ways to cut the shards at multiples of 1/16, by dynamic programming.
+// GEMM_REDUCE_SCATTER: the best of 1 to 16 pieces.
 schedule make_schedule(const problem& what, const costs& figures);
 
-// Collective: pipelined only where every rank wants to; their products may differ (sharded B).
-void agree_on_mode(communicator& owner, schedule& wished);
+// Collective: pipelined only where every rank wants to; their products may differ (sharded B or k). Sums are
+// cut as rank 0 wants it, because they pass through all ranks.
+void agree_on_order(communicator& owner, const problem& what, schedule& wished);
 
 }  // namespace isthmus::fused

@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "block.hpp"
 #include "matrices.hpp"
 #include "place.hpp"
 #include "world.hpp"
@@ -25,36 +26,6 @@ struct shape {
   isthmus_fused_mode mode = ISTHMUS_FUSED_PIPELINED;
   bool bias = false, gathered = false, in_heap = true, sharded = false, in_place = false;
   double alpha = 1, beta = 0;
-};
-
-// Memory of the program's platform with a copy on the host, which the checks look at.
-class block {
- public:
-  block(std::uint64_t bytes, void* stream, void* given = nullptr)
-      : m_host(bytes), m_stream(stream), m_given(given != nullptr), m_data(given) {
-    if (!m_given && bytes > 0) m_data = allocate(bytes);
-  }
-  ~block() {
-    if (!m_given && m_data != nullptr) release(m_data);
-  }
-  block(const block&) = delete;
-  block& operator=(const block&) = delete;
-
-  std::byte* data() const { return static_cast<std::byte*>(m_data); }
-  std::vector<std::byte>& host() { return m_host; }
-  const std::vector<std::byte>& host() const { return m_host; }
-  void upload() {
-    if (!m_host.empty()) copy(m_data, m_host.data(), m_host.size(), m_stream);
-  }
-  void download() {
-    if (!m_host.empty()) copy(m_host.data(), m_data, m_host.size(), m_stream);
-  }
-
- private:
-  std::vector<std::byte> m_host;
-  void* m_stream;
-  bool m_given;
-  void* m_data;
 };
 
 // One rank's plan and buffers.
@@ -197,11 +168,6 @@ class rank_run {
   isthmus_fused_plan m_plan = nullptr;
   std::uint64_t m_seed = 0;
 };
-
-std::uint64_t next_seed() {
-  static std::uint64_t seed = 1000;
-  return seed += 1000;
-}
 
 void play(const shape& what, int repetitions = 2) {
   const std::uint64_t seed = next_seed();

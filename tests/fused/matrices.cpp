@@ -41,11 +41,12 @@ void matrix::poison(std::byte* to) const {
   if (bytes() > 0) std::memset(to, 0xff, bytes());
 }
 
-void matrix::fill(std::uint64_t seed, std::uint64_t first_row, std::byte* to) const {
+void matrix::fill(std::uint64_t seed, std::uint64_t first_row, std::byte* to, std::uint64_t first_col) const {
   poison(to);
   for (std::uint64_t row = 0; row < m_rows; ++row)
     for (std::uint64_t col = 0; col < m_cols; ++col)
-      store_random(m_type, oracle::mix(seed, row + first_row, col), to + index(row, col) * bytes_of(m_type));
+      store_random(m_type, oracle::mix(seed, row + first_row, col + first_col),
+                   to + index(row, col) * bytes_of(m_type));
 }
 
 double matrix::at(const std::byte* of, std::uint64_t row, std::uint64_t col) const {
@@ -80,7 +81,8 @@ std::string product_error(const product& what, const std::byte* c_data, std::uin
       const double expected = what.alpha * sum + before + bias;
       const double bound =
           tolerance * (std::fabs(what.alpha) * magnitude + std::fabs(before) + std::fabs(bias)) +
-          1.01 * out_roundoff * std::fabs(expected) + 1e-30;
+          1.01 * out_roundoff * (std::fabs(expected) + what.partial_sums * std::fabs(what.alpha) * magnitude) +
+          1e-30;
       const double found = what.c.at(c_data, row + first, col);
       if (!(std::fabs(found - expected) <= bound))
         return "C(" + std::to_string(row + first) + ", " + std::to_string(col) +

@@ -19,8 +19,9 @@ class matrix {
          std::uint64_t leading);
 
   std::uint64_t bytes() const;
-  // Element (row, col) becomes a random number in (-1, 1) that depends on seed, row + first_row and col.
-  void fill(std::uint64_t seed, std::uint64_t first_row, std::byte* to) const;
+  // Element (row, col) becomes a random number in (-1, 1) that depends on seed, row + first_row and
+  // col + first_col.
+  void fill(std::uint64_t seed, std::uint64_t first_row, std::byte* to, std::uint64_t first_col = 0) const;
   void poison(std::byte* to) const;
   double at(const std::byte* of, std::uint64_t row, std::uint64_t col) const;
   // "" or the first byte outside of the elements that is not poison any more.
@@ -44,10 +45,11 @@ struct product {
   const std::byte *a_data, *b_data, *c_before, *bias;  // bias may be null: `bias_type` is C's
   double alpha, beta;
   isthmus_datatype output;
+  int partial_sums = 0;  // of the product's terms, that were rounded to C's type on the way
 };
 
 // "" or the first element of C (rows [first, first + a.rows())) that is further from the float64 product than
-// k + 8 roundings of float32 and one of C's type allow.
+// k + 8 roundings of float32, one of C's type and those of partial sums allow.
 std::string product_error(const product& what, const std::byte* c_data, std::uint64_t first);
 
 }  // namespace fused_test

@@ -103,5 +103,48 @@ TEST(fused_schedule, is_the_optimum_over_all_cuts) {
   }
 }
 
+problem make_scatter(int rank, int size, std::uint64_t shard_rows, std::uint64_t n, std::uint64_t k) {
+  problem what = make_problem(rank, size, shard_rows, n, k);
+  what.asked.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
+  return what;
+}
+
+TEST(fused_schedule, sums_go_round_and_end_at_home) {
+  for (int size = 2; size < 6; ++size)
+    for (const std::uint32_t chunks : {1u, 3u}) {
+      std::vector<schedule> orders;
+      for (int rank = 0; rank < size; ++rank) {
+        auto what = make_scatter(rank, size, 384, 512, 512);
+        what.asked.chunks = chunks;
+        what.asked.mode = ISTHMUS_FUSED_PIPELINED;
+        orders.push_back(make_schedule(what, device(10, 256, 100000)));
+        ASSERT_EQ(orders.back().groups.size(), static_cast<std::size_t>(size) * chunks);
+      }
+      for (int rank = 0; rank < size; ++rank) {
+        const auto& own = orders[static_cast<std::size_t>(rank)].groups;
+        const auto& before = orders[static_cast<std::size_t>((rank + size - 1) % size)].groups;
+        for (std::size_t index = 0; index < own.size(); ++index) {
+          EXPECT_EQ(own[index].arrives, index >= chunks);
+          if (index < chunks) continue;
+          EXPECT_EQ(own[index].source, before[index - chunks].source) << "the rank before has worked on them";
+          EXPECT_EQ(own[index].begin, before[index - chunks].begin);
+          EXPECT_EQ(own[index].rows, before[index - chunks].rows);
+        }
+        EXPECT_EQ(own.back().source, rank);
+        EXPECT_EQ(own.back().begin + own.back().rows, 384u);
+      }
+    }
+}
+
+// With one piece nothing overlaps: a step waits for the whole sum of the step before.
+TEST(fused_schedule, sums_are_cut_where_that_hides_their_way) {
+  const auto large = make_schedule(make_scatter(0, 2, 4096, 4096, 4096), device(50, 1024, 100000));
+  EXPECT_TRUE(large.pipelined) << large.reason;
+  EXPECT_GE(large.chunks, 2u);
+  const double products = 2 * (4 + 4 * 50);
+  EXPECT_LT(large.pipelined_us, products + 4096.0 * 4096 * 4 / 100000) << "a part of the way is hidden";
+  EXPECT_FALSE(make_schedule(make_scatter(0, 2, 64, 64, 64), device(5, 100000, 300000)).pipelined);
+}
+
 }  // namespace
 }  // namespace isthmus::fused

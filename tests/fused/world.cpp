@@ -54,6 +54,11 @@ isthmus_unique_id shared_id(int rank, const std::string& path) {
 
 }  // namespace
 
+std::uint64_t next_seed() {
+  static std::uint64_t seed = 1000;
+  return seed += 1000;
+}
+
 isthmus_error_info last_error() {
   isthmus_error_info info{};
   isthmus_last_error(&info);

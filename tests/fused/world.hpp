@@ -7,6 +7,7 @@
 #include <isthmus/fused.h>
 #include <isthmus/memory.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -35,6 +36,9 @@ class world {
   int m_size = 0;
   std::vector<member> m_members;
 };
+
+// Another one at every call, the same on all ranks that ask equally often from one thread.
+std::uint64_t next_seed();
 
 // The calling thread's latest failure.
 isthmus_error_info last_error();

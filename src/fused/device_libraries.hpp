@@ -1,0 +1,18 @@
+// What a device plan runs on, found at run time.
+#pragma once
+
+#include "fused/cublaslt.hpp"
+#include "memory/driver/device_driver.hpp"
+#include "runtime/communicator.hpp"
+
+namespace isthmus::fused {
+
+struct device_libraries {
+  device_driver& driver;
+  const cublaslt& blas;
+};
+
+// Collective: all ranks throw error (UNSUPPORTED) where one lacks something.
+device_libraries find_device_libraries(communicator& owner);
+
+}  // namespace isthmus::fused

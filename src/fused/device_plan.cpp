@@ -1,0 +1,226 @@
+#include "fused/device_plan.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <thread>
+
+#include "fused/host_costs.hpp"
+#include "runtime/error.hpp"
+
+namespace isthmus::fused {
+
+device_plan::device_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
+                         const cublaslt& library)
+    : plan(std::move(owner), what),
+      m_driver(driver),
+      m_device(m_owner->ranks().device.ordinal),
+      m_product(m_what, driver, m_device, library),
+      m_library(library) {
+  allocate();
+}
+
+void device_plan::allocate() {
+  m_copy = {m_driver.create_stream(m_device, stream_priority::high), m_driver.create_event(m_device)};
+  m_signal = {m_driver.create_stream(m_device, stream_priority::normal), m_driver.create_event(m_device)};
+  m_start = m_driver.create_event(m_device);
+  m_finished = m_driver.create_event(m_device);
+  if (m_what.traces()) {
+    m_zero = m_driver.create_timed_event(m_device);
+    m_now = m_driver.create_timed_event(m_device);
+  }
+  // Recorded once, so that whoever asks has an answer before the first run.
+  m_driver.record(m_device, m_start, m_copy.stream);
+  m_driver.record(m_device, m_finished, m_copy.stream);
+}
+
+void device_plan::settle(std::uint64_t stage_bytes) {
+  const int nodes = m_owner->ranks().nodes;
+  const bool may_pipeline = m_what.size > 1 && m_what.moved_bytes() > 0 && nodes == 1 &&
+                            m_what.asked.mode != ISTHMUS_FUSED_SEQUENTIAL;
+  if (may_pipeline) {
+    m_board.emplace(*m_owner, m_driver, stage_bytes);
+    m_figures = measure();
+  } else {
+    m_figures.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
+    m_figures.source = "not asked";
+  }
+  m_order = make_schedule(m_what, m_figures);
+  if (nodes > 1) m_order = without_shared_memory(m_what, m_order, nodes);
+  agree_on_order(*m_owner, m_what, m_order);
+  if (!m_order.pipelined) {
+    m_board.reset();
+    return;
+  }
+  for (std::size_t index = 0; index < m_order.groups.size(); ++index) {
+    m_group_events.push_back(m_driver.create_event(m_device));
+    if (m_what.traces())
+      m_marks.push_back({m_driver.create_timed_event(m_device), m_driver.create_timed_event(m_device),
+                         m_driver.create_timed_event(m_device), m_driver.create_timed_event(m_device)});
+  }
+  watch();
+}
+
+void device_plan::watch() {
+  m_sentinel.emplace(
+      m_owner->timeout_s(),
+      [this] {
+        return m_driver.done(m_start) && !m_driver.done(m_finished) ? sentinel::state::running
+                                                                    : sentinel::state::idle;
+      },
+      [this] { return m_owner->poisoned(); },
+      [this](bool timed_out) {
+        if (timed_out)
+          m_owner->poison(
+              make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                         fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for rows, "
+                                     "or for others to fetch its own",
+                                     m_owner->timeout_s(), m_what.rank),
+                         "a rank is late, hangs, or has ended; timeout_s bounds this wait")
+                  .info());
+        m_board->release_all();
+      });
+}
+
+device_plan::~device_plan() {
+  m_sentinel.reset();
+  m_board.reset();
+  for (const lane& each : {m_copy, m_signal}) {
+    m_driver.destroy_stream(m_device, each.stream);
+    m_driver.destroy_event(each.event);
+  }
+  for (const native_event event : m_group_events) m_driver.destroy_event(event);
+  for (const marks& each : m_marks)
+    for (const native_event event : {each.copy_begin, each.copy_end, each.product_begin, each.product_end})
+      m_driver.destroy_event(event);
+  for (const native_event event : {m_start, m_finished, m_zero, m_now})
+    if (event != nullptr) m_driver.destroy_event(event);
+  if (m_workspace != nullptr) m_driver.free(m_device, m_workspace);
+}
+
+void device_plan::synchronize() {
+  const auto begin = std::chrono::steady_clock::now();
+  while (m_has_run && !m_driver.done(m_finished)) {
+    const double waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    // The sentinel ends a run that is late, so twice the timeout means that the device itself hangs.
+    if (waited_s > 2 * m_owner->timeout_s() + 10)
+      throw make_error(
+          ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+          fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", waited_s),
+          "the device hangs; end the process");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  if (m_has_run) collect_marks();
+}
+
+void device_plan::close() {
+  m_sentinel.reset();
+  m_driver.synchronize(m_device, m_signal.stream);
+  m_driver.synchronize(m_device, m_copy.stream);
+}
+
+void device_plan::describe(nlohmann::json& info) const {
+  info["libraries"]["cublaslt"] = fmt::format("{} {}", m_library.path, m_library.get_version());
+  info["libraries"]["driver"] = m_driver.version();
+  info["workspace_bytes"] =
+      m_workspace_bytes + m_product.workspace_bytes() + (m_board ? m_board->stage_bytes() : 0);
+  if (m_staged)
+    info["notes"].push_back(
+        "A was outside the symmetric heap: its rows were copied into the plan's stage first");
+}
+
+void device_plan::run(const isthmus_fused_arguments& with) {
+  m_owner->check_alive();
+  if (m_driver.is_capturing(m_device, with.stream))
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     "fused_run: the stream is being captured into a graph",
+                     "every run has a number of its own, which a graph would repeat");
+  if (!m_order.pipelined) {
+    enqueue_sequential(with);
+    return end_run(with.stream);
+  }
+  try {
+    begin_run(with);
+    enqueue_pipelined(with);
+    end_run(with.stream);
+  } catch (const error& failure) {
+    if (!m_owner->poisoned()) m_owner->poison(failure.info());
+    throw;
+  }
+}
+
+void device_plan::begin_run(const isthmus_fused_arguments& with) {
+  if (m_has_run) m_driver.wait(m_device, with.stream, m_finished);  // the caller may have changed streams
+  if (m_zero != nullptr) m_driver.record(m_device, m_zero, with.stream);
+  m_driver.record(m_device, m_start, with.stream);
+  if (m_sentinel) m_sentinel->begin_run();
+  m_view = with.view;
+  if (with.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run;
+}
+
+void device_plan::end_run(native_stream stream) {
+  m_driver.record(m_device, m_finished, stream);
+  m_has_run = true;
+}
+
+std::byte* device_plan::workspace() {
+  if (m_workspace == nullptr) {
+    const auto& asked = m_what.asked;
+    const std::uint64_t row_bytes =
+        m_what.gathers() ? asked.k * m_what.input_bytes() : asked.n * m_what.output_bytes();
+    m_workspace_bytes = std::max<std::uint64_t>(asked.m * row_bytes, 1);
+    m_workspace = m_driver.allocate(m_device, m_workspace_bytes);
+  }
+  return static_cast<std::byte*>(m_workspace);
+}
+
+void device_plan::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
+  const device_copy one{to, from, bytes};
+  if (bytes > 0) m_driver.copy(m_device, {&one, 1}, stream);
+}
+
+void device_plan::join_lanes(native_stream stream) {
+  for (const lane& each : {m_signal, m_copy}) {
+    m_driver.record(m_device, each.event, each.stream);
+    m_driver.wait(m_device, stream, each.event);
+  }
+}
+
+// ---- timeline -----------------------------------------------------------------------------------------
+
+void device_plan::mark(native_event marks::* which, std::size_t group, native_stream stream) {
+  if (!m_marks.empty()) m_driver.record(m_device, m_marks[group].*which, stream);
+}
+
+// When the run began, by the machine's clock: the least of a few looks, because each is late by what it takes
+// the host to notice an event.
+std::int64_t device_plan::zero_ns() {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int look = 0; look < 5; ++look) {
+    m_driver.record(m_device, m_now, m_signal.stream);
+    m_driver.synchronize(m_device, m_signal.stream);
+    const std::int64_t now_ns = timeline::now_ns();
+    least = std::min(least, now_ns - static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_zero, m_now)));
+  }
+  return least;
+}
+
+void device_plan::collect_marks() {
+  if (m_marks.empty()) return;
+  m_timeline.clear();
+  const std::int64_t zero = zero_ns();
+  const auto add = [&](track where, std::size_t index, native_event begin, native_event end) {
+    const auto at = [&](native_event event) {
+      return zero + static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_zero, event));
+    };
+    m_timeline.add({where, name_of(m_order.groups[index]), at(begin), at(end)});
+  };
+  for (std::size_t index = 0; index < m_marks.size(); ++index) {
+    if (m_view != ISTHMUS_FUSED_COMMUNICATION_ONLY)
+      add(track::compute, index, m_marks[index].product_begin, m_marks[index].product_end);
+    if (m_view != ISTHMUS_FUSED_COMPUTE_ONLY && m_order.groups[index].arrives)
+      add(track::copy, index, m_marks[index].copy_begin, m_marks[index].copy_end);
+  }
+}
+
+}  // namespace isthmus::fused

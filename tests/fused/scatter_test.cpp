@@ -1,0 +1,257 @@
+// GEMM_REDUCE_SCATTER: types, layouts and odd shapes against a float64 oracle; late ranks; the same bits over
+// repetitions; the parts of a run.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "block.hpp"
+#include "matrices.hpp"
+#include "place.hpp"
+#include "world.hpp"
+
+namespace fused_test {
+namespace {
+
+struct shape {
+  std::uint64_t rows_per_rank, n, k;  // rank r has k + r columns of A where `uneven`
+  isthmus_datatype input = ISTHMUS_FLOAT16, output = ISTHMUS_FLOAT32;
+  isthmus_matrix_layout b_layout = ISTHMUS_ROW_MAJOR;
+  std::uint64_t gap = 0;  // of all leading dimensions
+  std::uint32_t chunks = 0;
+  isthmus_fused_mode mode = ISTHMUS_FUSED_PIPELINED;
+  bool bias = false, uneven = false;
+  double alpha = 1;
+
+  std::uint64_t columns_of(int rank) const { return k + (uneven ? static_cast<std::uint64_t>(rank) : 0); }
+  std::uint64_t columns_before(int rank) const {
+    std::uint64_t columns = 0;
+    for (int each = 0; each < rank; ++each) columns += columns_of(each);
+    return columns;
+  }
+};
+
+// One rank's plan and buffers. What all ranks multiply is one product with a longer inner dimension.
+class rank_run {
+ public:
+  rank_run(member& self, const shape& what)
+      : m_self(self),
+        m_what(what),
+        m_k(what.columns_of(self.rank)),
+        m_m(what.rows_per_rank * static_cast<std::uint64_t>(self.size)),
+        m_a(what.input, m_m, m_k, ISTHMUS_ROW_MAJOR, m_k + what.gap),
+        m_b(what.input, m_k, what.n, what.b_layout,
+            (what.b_layout == ISTHMUS_ROW_MAJOR ? what.n : m_k) + what.gap),
+        m_c(what.output, what.rows_per_rank, what.n, ISTHMUS_ROW_MAJOR, what.n + c_gap()),
+        m_a_data(m_a.bytes(), self.stream),
+        m_b_data(m_b.bytes(), self.stream),
+        m_c_data(m_c.bytes(), self.stream),
+        m_bias(what.bias ? what.n * isthmus_datatype_bytes(what.output) : 0, self.stream) {
+    isthmus_fused_description asked{};
+    asked.struct_bytes = sizeof asked;
+    asked.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
+    asked.mode = what.mode;
+    asked.m = m_m, asked.n = what.n, asked.k = m_k;
+    asked.input = what.input, asked.output = what.output;
+    asked.b_layout = what.b_layout;
+    asked.lda = m_k + what.gap;
+    asked.ldb = (what.b_layout == ISTHMUS_ROW_MAJOR ? what.n : m_k) + what.gap;
+    asked.ldc = what.n + c_gap();
+    asked.chunks = what.chunks;
+    if (isthmus_fused_plan_create(self.communicator, &asked, &m_plan) != ISTHMUS_SUCCESS)
+      throw std::runtime_error(last_error_text());
+  }
+  ~rank_run() { EXPECT_EQ(isthmus_fused_plan_destroy(m_plan), ISTHMUS_SUCCESS) << last_error_text(); }
+  rank_run(const rank_run&) = delete;
+  rank_run& operator=(const rank_run&) = delete;
+
+  void fill(std::uint64_t seed) {
+    m_seed = seed;
+    const std::uint64_t before = m_what.columns_before(m_self.rank);
+    m_a.fill(seed, 0, m_a_data.host().data(), before);
+    m_b.fill(seed + 1, before, m_b_data.host().data());
+    m_c.poison(m_c_data.host().data());
+    if (m_what.bias) bias_row().fill(seed + 200, 0, m_bias.host().data());
+    for (block* each : {&m_a_data, &m_b_data, &m_c_data, &m_bias}) each->upload();
+  }
+
+  void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
+    isthmus_fused_arguments with{};
+    with.struct_bytes = sizeof with;
+    with.a = m_a_data.data();
+    with.b = m_b_data.data();
+    with.c = m_c_data.data();
+    with.bias = m_what.bias ? m_bias.data() : nullptr;
+    with.alpha = m_what.alpha;
+    with.stream = m_self.stream;
+    with.view = view;
+    if (isthmus_fused_run(m_plan, &with) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
+    m_c_data.download();
+  }
+
+  void check() const {
+    const std::uint64_t columns = m_what.columns_before(m_self.size);
+    const matrix a(m_what.input, m_what.rows_per_rank, columns, ISTHMUS_ROW_MAJOR, 0);
+    const matrix b(m_what.input, columns, m_what.n, ISTHMUS_ROW_MAJOR, 0);
+    std::vector<std::byte> a_data(a.bytes()), b_data(b.bytes());
+    a.fill(m_seed, static_cast<std::uint64_t>(m_self.rank) * m_what.rows_per_rank, a_data.data());
+    b.fill(m_seed + 1, 0, b_data.data());
+    const std::byte* c = m_c_data.host().data();
+    const product whole{a,
+                        b,
+                        m_c,
+                        a_data.data(),
+                        b_data.data(),
+                        nullptr,
+                        m_what.bias ? m_bias.host().data() : nullptr,
+                        m_what.alpha,
+                        0,
+                        m_what.output,
+                        2 * m_self.size};
+    EXPECT_EQ(product_error(whole, c, 0), "") << "rank " << m_self.rank;
+    EXPECT_EQ(m_c.gaps_error(c), "") << "rank " << m_self.rank;
+  }
+
+  const std::vector<std::byte>& c() const { return m_c_data.host(); }
+
+ private:
+  matrix bias_row() const { return {m_what.output, 1, m_what.n, ISTHMUS_ROW_MAJOR, 0}; }
+  // On devices C is dense.
+  std::uint64_t c_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_what.gap : 0; }
+
+  member& m_self;
+  shape m_what;
+  std::uint64_t m_k, m_m;
+  matrix m_a, m_b, m_c;
+  block m_a_data, m_b_data, m_c_data, m_bias;
+  isthmus_fused_plan m_plan = nullptr;
+  std::uint64_t m_seed = 0;
+};
+
+void play(const shape& what, int repetitions = 2) {
+  const std::uint64_t seed = next_seed();
+  world::get().each([&](member& self) {
+    rank_run run(self, what);
+    for (int i = 0; i < repetitions; ++i) {
+      run.fill(seed + static_cast<std::uint64_t>(i) * 7);
+      run.run();
+      run.check();
+    }
+  });
+}
+
+TEST(fused_scatter, types_and_layouts) {
+  const std::pair<isthmus_datatype, isthmus_datatype> types[] = {{ISTHMUS_FLOAT16, ISTHMUS_FLOAT32},
+                                                                 {ISTHMUS_FLOAT16, ISTHMUS_FLOAT16},
+                                                                 {ISTHMUS_BFLOAT16, ISTHMUS_BFLOAT16},
+                                                                 {ISTHMUS_FLOAT32, ISTHMUS_FLOAT32}};
+  for (const auto& [input, output] : types)
+    for (const auto layout : {ISTHMUS_ROW_MAJOR, ISTHMUS_COLUMN_MAJOR})
+      for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL})
+        for (const std::uint64_t gap : {0, 5}) {
+          SCOPED_TRACE(testing::Message()
+                       << isthmus_datatype_name(input) << " " << isthmus_datatype_name(output) << " layout "
+                       << layout << " mode " << mode << " gap " << gap);
+          play({.rows_per_rank = 37,
+                .n = 29,
+                .k = 41,
+                .input = input,
+                .output = output,
+                .b_layout = layout,
+                .gap = gap,
+                .chunks = 3,
+                .mode = mode,
+                .bias = gap == 0,
+                .uneven = gap != 0,
+                .alpha = gap == 0 ? 1.0 : -1.25});
+        }
+}
+
+TEST(fused_scatter, odd_shapes_and_chunk_counts) {
+  for (const auto& [rows, n, k] : {std::tuple(1, 1, 1), std::tuple(1, 300, 7), std::tuple(300, 1, 3),
+                                   std::tuple(130, 17, 257), std::tuple(513, 8, 16)})
+    play({.rows_per_rank = static_cast<std::uint64_t>(rows),
+          .n = static_cast<std::uint64_t>(n),
+          .k = static_cast<std::uint64_t>(k)});
+  for (const std::uint32_t chunks : {1u, 2u, 7u, 64u})
+    play({.rows_per_rank = 64, .n = 12, .k = 20, .chunks = chunks});
+}
+
+TEST(fused_scatter, nothing_to_do) {
+  play({.rows_per_rank = 0, .n = 5, .k = 4});
+  play({.rows_per_rank = 3, .n = 0, .k = 4});
+  play({.rows_per_rank = 3, .n = 5, .k = 0, .bias = true});
+  play({.rows_per_rank = 3, .n = 5, .k = 0, .uneven = true});
+  play({.rows_per_rank = 3, .n = 5, .k = 0, .mode = ISTHMUS_FUSED_SEQUENTIAL, .bias = true});
+}
+
+// Ranks enter late at random, over many back-to-back runs: nobody may add to sums that are not there yet, nor
+// overwrite sums that a neighbour still reads.
+TEST(fused_scatter, late_ranks_and_the_same_bits) {
+  const std::uint64_t seed = next_seed();
+  world::get().each([&](member& self) {
+    rank_run run(self, {.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5});
+    std::mt19937 random(static_cast<unsigned>(self.rank) + 1);
+    std::vector<std::byte> first;
+    for (int i = 0; i < 12; ++i) {
+      run.fill(i % 2 == 0 ? seed : seed + static_cast<std::uint64_t>(i));
+      if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+      run.run();
+      if (i % 2 == 1) {
+        run.check();
+        continue;
+      }
+      if (first.empty()) first = run.c();
+      EXPECT_EQ(std::memcmp(first.data(), run.c().data(), first.size()), 0)
+          << "run " << i << " differs from the first";
+    }
+  });
+}
+
+// The parts run, in any order, and leave a plan that still computes the right thing.
+TEST(fused_scatter, parts_of_a_run) {
+  world::get().each([&](member& self) {
+    for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL}) {
+      rank_run run(self, {.rows_per_rank = 16, .n = 9, .k = 12, .chunks = 2, .mode = mode});
+      run.fill(42);
+      run.run(ISTHMUS_FUSED_COMMUNICATION_ONLY);
+      run.run(ISTHMUS_FUSED_COMPUTE_ONLY);
+      run.run(ISTHMUS_FUSED_COMMUNICATION_ONLY);
+      run.fill(43);
+      run.run();
+      run.check();
+    }
+  });
+}
+
+TEST(fused_scatter, what_it_has_not_is_refused) {
+  world::get().each([](member& self) {
+    isthmus_fused_description asked{};
+    asked.struct_bytes = sizeof asked;
+    asked.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
+    asked.m = 4 * static_cast<std::uint64_t>(self.size), asked.n = 4, asked.k = 4;
+    asked.input = ISTHMUS_FLOAT16, asked.output = ISTHMUS_FLOAT32;
+    asked.flags = ISTHMUS_FUSED_SHARDED_B;
+    isthmus_fused_plan plan = nullptr;
+    EXPECT_EQ(isthmus_fused_plan_create(self.communicator, &asked, &plan), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    asked.flags = 0;
+    ASSERT_EQ(isthmus_fused_plan_create(self.communicator, &asked, &plan), ISTHMUS_SUCCESS)
+        << last_error_text();
+    alignas(8) static thread_local std::byte memory[4096];
+    isthmus_fused_arguments with{};
+    with.struct_bytes = sizeof with;
+    with.a = memory, with.b = memory + 1024, with.c = memory + 2048;
+    with.alpha = 1, with.beta = 1;
+    EXPECT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(last_error().message).find("beta = 1 must be 0"), std::string::npos);
+    with.beta = 0, with.gathered_a = memory + 3072;
+    EXPECT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(last_error().message).find("gathered_a must be NULL"), std::string::npos);
+    EXPECT_EQ(isthmus_fused_plan_destroy(plan), ISTHMUS_SUCCESS);
+  });
+}
+
+}  // namespace
+}  // namespace fused_test
