@@ -149,4 +149,29 @@ TOPICS = (
         options=("-DISTHMUS_P2P=ON",),
         needs=("nccl_header", "llama"),
     ),
+    Topic(
+        "fused",
+        ("gpu_fused_test", "isthmus_python"),
+        (
+            Step("fused products against float64, ranks in threads", "{bin}/gpu_fused_test", 60, gpus=2),
+            Step(
+                "fused products, ranks in processes",
+                "{python} {scripts}/each_rank {ranks} {bin}/gpu_fused_test",
+                60,
+                gpus=2,
+            ),
+            Step(
+                "allgather + GEMM beside torch's two ways",
+                "{python} bench/gpu/fused_bench.py --out {out}/fused.json --trace {out}/fused-trace.json"
+                " --plans {out}/fused-plans.json --limit 60",
+                120,
+                gpus=2,
+                needs=("torch",),
+                records="{out}/fused.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+        ),
+        options=("-DISTHMUS_PYTHON=ON",),
+        needs=("python_module",),
+    ),
 )

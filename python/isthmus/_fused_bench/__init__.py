@@ -10,8 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import asdict, dataclass, field
+import threading
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..communicator import UniqueId
@@ -31,21 +31,28 @@ class Job:
     output: str = "float16"
     chunks: int = 0
     samples: int = 15
-    min_sample_us: float = 3000.0
+    min_sample_us: float = 2000.0
     late_runs: int = 4  # verified runs with ranks that come late at random
     peers: bool = True
     in_heap: bool = True
-    trace: bool = False
+    traced: tuple[int, int, int] | None = None  # the shape of which one more run is traced
+    sweep: tuple[int, ...] = ()  # chunk counts to try beside the model's
     limit_s: float = 1e9  # no further shape is begun after this
     seed: int = 1
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> dict[str, Any]:
     """Runs the job on `ranks` processes; rank 0's result. `on_line` gets every line that rank 0 prints."""
     identity = UniqueId.create()
     children = [_start(job, rank, ranks, identity) for rank in range(ranks)]
-    deadline = time.monotonic() + timeout_s
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        _kill(children)
+
+    watchdog = threading.Timer(timeout_s, give_up)
+    watchdog.start()
     try:
         result = None
         for line in children[0].stdout:
@@ -53,20 +60,25 @@ def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> 
                 result = json.loads(line.removeprefix("result:"))
             elif on_line is not None:
                 on_line(line.rstrip())
-        for rank, child in enumerate(children):
-            code = child.wait(timeout=max(1.0, min(30.0, deadline - time.monotonic())))
-            if code:
-                raise BenchError(f"rank {rank} failed with exit status {code}; its words are above")
-    except subprocess.TimeoutExpired:
-        raise BenchError(f"the ranks did not end within {timeout_s:.0f} s") from None
+        codes = [child.wait() for child in children]
     finally:
-        for child in children:
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+        watchdog.cancel()
+        _kill(children)
+    if late.is_set():
+        raise BenchError(f"the ranks did not end within {timeout_s:.0f} s")
+    for rank, code in enumerate(codes):
+        if code:
+            raise BenchError(f"rank {rank} failed with exit status {code}; its words are above")
     if result is None:
         raise BenchError("rank 0 gave no result")
     return result
+
+
+def _kill(children: list[subprocess.Popen]) -> None:
+    for child in children:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def _start(job: Job, rank: int, ranks: int, identity: UniqueId) -> subprocess.Popen:

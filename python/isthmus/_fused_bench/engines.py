@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .._buffers import numpy_dtype
+
+_CYCLES_PER_US = 2500  # of a delay; no device's clock is faster
 
 
 class HostEngine:
@@ -65,6 +68,10 @@ class HostEngine:
             call()
         return self.worst((time.perf_counter() - begin) * 1e6 / calls)
 
+    def host_us(self, call: Callable[[], Any]) -> float:
+        """A host call is complete when it returns, so its own time says it all."""
+        return self.time_us(call, 3)
+
     def synchronize(self) -> None:
         pass
 
@@ -100,6 +107,7 @@ class CudaEngine:
         )
         self.stream = torch.cuda.Stream()
         torch.cuda.set_stream(self.stream)
+        self.host_times: weakref.WeakKeyDictionary[Callable[[], Any], float] = weakref.WeakKeyDictionary()
 
     def matrix(self, rows: int, cols: int, dtype: str) -> Any:
         return self.torch.empty((rows, cols), dtype=getattr(self.torch, dtype), device=self.device)
@@ -142,8 +150,10 @@ class CudaEngine:
         self.torch.cuda._sleep(int(self.late.random() * 2_000_000))
 
     def time_us(self, call: Callable[[], Any], calls: int) -> float:
+        """The device's time: a delay lets the host queue all calls before the first one starts."""
         start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.dist.barrier()
+        self.torch.cuda._sleep(int(self._host_us(call) * (calls + 1) * _CYCLES_PER_US))
         call()  # aligns the ranks on their devices
         start.record()
         for _ in range(calls):
@@ -151,6 +161,22 @@ class CudaEngine:
         stop.record()
         self.torch.cuda.synchronize()
         return self.worst(start.elapsed_time(stop) * 1e3 / calls)
+
+    def host_us(self, call: Callable[[], Any]) -> float:
+        """What queueing one call costs the host."""
+        return self.worst(self._host_us(call))
+
+    def _host_us(self, call: Callable[[], Any]) -> float:
+        if call not in self.host_times:
+            times = []
+            for _ in range(5):
+                self.torch.cuda.synchronize()
+                begin = time.perf_counter()
+                call()
+                times.append((time.perf_counter() - begin) * 1e6)
+            self.torch.cuda.synchronize()
+            self.host_times[call] = sorted(times)[2]
+        return self.host_times[call]
 
     def synchronize(self) -> None:
         self.torch.cuda.synchronize()

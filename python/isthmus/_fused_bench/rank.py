@@ -16,10 +16,10 @@ os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 
 from .. import Communicator
 from ..fused import Plan
-from . import Job
+from . import Job, figures
 from .engines import make_engine
 
-_MOST_CALLS = 200
+_MOST_CALLS = 50  # more would fill a device's queue, and the host's own time would show
 
 
 class Bench:
@@ -46,22 +46,42 @@ class Bench:
         result["wrong_before"] = self._verify(calls, a, b, c, late=False)
         if job.peers:
             calls |= self._peers(a, b)
+        result["host_us"] = {name: engine.host_us(call) for name, call in calls.items()}
         result["times_us"] = self._measure(calls)
+        result["chunks_us"] = self._sweep(a, b, c)
         own = {name: call for name, call in calls.items() if name in plans}
         result["wrong_after"] = self._verify(own, a, b, c, late=False)
         result["wrong_late"] = sum(
             self._verify({"pipelined": own["pipelined"]}, a, b, c, late=True) for _ in range(job.late_runs)
         )
-        if job.trace:
+        if job.traced is not None and tuple(job.traced) == (m, k, n):
             result["trace"] = self._trace(a, b, c)
         for plan in plans.values():
             plan.close()
         return result
 
-    def _plan(self, a: Any, b: Any, mode: str, trace: bool = False) -> Plan:
+    def _plan(self, a: Any, b: Any, mode: str, *, chunks: int | None = None, trace: bool = False) -> Plan:
         return Plan(
-            self.communicator, a, b, output=self.job.output, mode=mode, chunks=self.job.chunks, trace=trace
+            self.communicator,
+            a,
+            b,
+            output=self.job.output,
+            mode=mode,
+            chunks=self.job.chunks if chunks is None else chunks,
+            trace=trace,
         )
+
+    def _sweep(self, a: Any, b: Any, c: Any) -> dict[int, dict[str, float]]:
+        """Pipelined with other numbers of chunks, to judge the model by."""
+        if not self.job.sweep:
+            return {}
+        plans = {chunks: self._plan(a, b, "pipelined", chunks=chunks) for chunks in self.job.sweep}
+        times = self._measure(
+            {chunks: lambda plan=plan: plan(a, b, out=c) for chunks, plan in plans.items()},
+        )
+        for plan in plans.values():
+            plan.close()
+        return times
 
     def _calls(self, plans: dict[str, Plan], a: Any, b: Any, c: Any) -> dict[str, Callable[[], Any]]:
         def part(name: str, view: str) -> Callable[[], Any]:
@@ -108,14 +128,14 @@ class Bench:
                 print(f"{name}: {str(failure).splitlines()[0][:200]}", file=sys.stderr, flush=True)
         return found
 
-    def _measure(self, calls: dict[str, Callable[[], Any]]) -> dict[str, dict[str, float]]:
+    def _measure(self, calls: dict[Any, Callable[[], Any]]) -> dict[Any, dict[str, float]]:
         """Every call in every round, so that clocks and neighbours drift over all alike."""
         repetitions = {}
         for name, call in calls.items():
             self.engine.time_us(call, 1)
             once = self.engine.time_us(call, 3)
             repetitions[name] = max(1, min(_MOST_CALLS, int(self.job.min_sample_us / once) + 1))
-        samples: dict[str, list[float]] = {name: [] for name in calls}
+        samples: dict[Any, list[float]] = {name: [] for name in calls}
         for index in range(self.job.samples):
             order = list(calls.items())
             for name, call in order if index % 2 == 0 else reversed(order):
@@ -171,8 +191,7 @@ def main() -> int:
             break
         results.append(bench.shape(m, k, n))
         if rank == 0:
-            medians = {name: round(value["median"], 1) for name, value in results[-1]["times_us"].items()}
-            print(f"{m} {k} {n} {medians}", flush=True)
+            print(f"{m} x {k} x {n}: {figures.verdict(results[-1])}", flush=True)
     if rank == 0:
         print("result:" + json.dumps({"shapes": results, "versions": bench.engine.versions()}), flush=True)
     if job.platform == "cuda":

@@ -12,13 +12,16 @@ from rich.table import Table
 from ..records import Record, best_peers
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import datatype, reduction_op
-from .console import FAILED, CommandError, note, out, write_output
+from .console import BAD_ARGUMENT, FAILED, CommandError, note, out, write_output
+from .fused import Request, bench_fused
 from .measure import Provider, Sweep, isthmus_provider, measure, peer_provider, report_of
 from .plot import draw, path_name
 
+_FUSED = "allgather_gemm"
+
 
 def bench(
-    collective: Annotated[str, typer.Argument(help="allreduce, broadcast, ..., also sendrecv and ping.")],
+    collective: Annotated[str, typer.Argument(help="allreduce, ..., sendrecv, ping, allgather_gemm.")],
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks.")] = 4,
     sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = "128:128M",
     dtype: Annotated[str, typer.Option(help="Element type.")] = "float32",
@@ -34,11 +37,48 @@ def bench(
         str, typer.Option("--json", metavar="FILE", help="Write the report; '-': print it.")
     ] = "",
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw latency and bandwidth (PNG, SVG, PDF).")] = "",
+    m: Annotated[int, typer.Option("--m", min=1, help="Rows of A and C.", rich_help_panel=_FUSED)] = 4096,
+    k: Annotated[int, typer.Option("--k", min=1, help="Columns of A.", rich_help_panel=_FUSED)] = 4096,
+    n: Annotated[int, typer.Option("--n", min=1, help="Columns of B.", rich_help_panel=_FUSED)] = 4096,
+    output: Annotated[str, typer.Option(help="Element type of C.", rich_help_panel=_FUSED)] = "float32",
+    device: Annotated[str, typer.Option(help="host or cuda.", rich_help_panel=_FUSED)] = "host",
+    chunks: Annotated[
+        int, typer.Option(min=0, help="Pieces of a remote shard; 0: by the model.", rich_help_panel=_FUSED)
+    ] = 0,
+    trace: Annotated[
+        str, typer.Option(metavar="FILE", help="Write one run for Perfetto.", rich_help_panel=_FUSED)
+    ] = "",
 ) -> None:
     """Measures COLLECTIVE and prints median times, bandwidth and the ratio to the best peer.
 
     Each call has fresh random input and a poisoned output; the time is the maximum over the ranks.
+    allgather_gemm measures C = allgather(A) B of --m, --k and --n; --sizes, --op, --backend, --rounds, --heap
+    and --min-time are not for it, and --peers '' leaves torch out.
     """
+    if collective == "allgather_gemm":
+        if dtype == "float32" and output == "float32":
+            note("float32 in; --dtype float16 or bfloat16 is what matrix units are fast at")
+        bench_fused(
+            Request(
+                ranks=ranks,
+                m=m,
+                k=k,
+                n=n,
+                dtype=dtype,
+                output=output,
+                device=device,
+                chunks=chunks,
+                peers=bool(peers),
+                trace=trace,
+                plot=plot,
+                json_file=json_file,
+                command=shlex.join(["isthmus", *sys.argv[1:]]),
+                timeout=timeout,
+            )
+        )
+        return
+    if trace:
+        raise CommandError("--trace is for allgather_gemm", BAD_ARGUMENT)
     sweep = Sweep(
         collective,
         [0] if collective == "barrier" else parse_sizes(sizes),

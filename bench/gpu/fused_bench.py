@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Fused allgather + GEMM on every GPU of this machine, beside torch's two ways: seed 002's shapes, and both
+sides of the point where copying and computing take equally long.
+
+    PYTHONPATH=<build>/python fused_bench.py [--ranks N] [--out FILE] [--trace FILE] [--plans FILE]
+                                             [--shapes MxKxN,...] [--sweep 1,2,4] [--limit SECONDS]
+
+Every shape is verified before and after it is timed, every element against float64, and again with ranks that
+come late at random. Exit code 1: an element is wrong, or a shape was left out for lack of time. 77: fewer than
+two GPUs.
+"""
+
+import argparse
+import json
+import sys
+
+SEED = [(2048, 2048, 1024), (4096, 4096, 2048), (4096, 4096, 4096), (8192, 4096, 4096), (16384, 4096, 4096)]
+BALANCE = [(8192, 8192, n) for n in (512, 1024, 2048, 4096, 8192, 16384)]
+TRACED = (8192, 8192, 2048)  # copying and computing take about equally long there
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=0, help="GPUs; 0: all")
+    parser.add_argument("--out", default="", help="records")
+    parser.add_argument("--trace", default="", help=f"one run of {TRACED} for Perfetto")
+    parser.add_argument("--plans", default="", help="everything that was measured and planned, as JSON")
+    parser.add_argument("--shapes", default="", help="MxKxN,... instead of the list")
+    parser.add_argument("--sweep", default="", help="chunk counts to try beside the model's")
+    parser.add_argument("--dtype", default="float16")
+    parser.add_argument("--output", default="float16")
+    parser.add_argument("--samples", type=int, default=15)
+    parser.add_argument(
+        "--limit", type=float, default=60, help="no further shape is begun after so many seconds"
+    )
+    given = parser.parse_args()
+    import torch
+
+    ranks = given.ranks or torch.cuda.device_count()
+    if min(ranks, torch.cuda.device_count()) < 2:
+        print("SKIPPED: needs two GPUs")
+        return 77
+    from isthmus import _fused_bench
+    from isthmus._fused_bench import figures
+
+    shapes = [tuple(map(int, text.split("x"))) for text in given.shapes.split(",") if text] or SEED + BALANCE
+    job = _fused_bench.Job(
+        shapes=shapes,
+        platform="cuda",
+        dtype=given.dtype,
+        output=given.output,
+        samples=given.samples,
+        traced=TRACED if given.trace else None,
+        sweep=tuple(int(text) for text in given.sweep.split(",") if text),
+        limit_s=given.limit,
+    )
+    result = _fused_bench.run(job, ranks, given.limit + 60, lambda line: print(line, flush=True))
+    records = []
+    for shape in result["shapes"]:
+        records += figures.records(shape, ranks, given.dtype, given.output, "cuda")
+    for path, content in (
+        (given.out, {"records": records, "versions": result["versions"]}),
+        (given.trace, {"traceEvents": next((s["trace"] for s in result["shapes"] if "trace" in s), [])}),
+        (given.plans, result),
+    ):
+        if path:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(content, file)
+    wrong = sum(figures.wrong(shape) for shape in result["shapes"])
+    print(f"{wrong} wrong elements, {len(result['shapes'])} of {len(shapes)} shapes", flush=True)
+    return int(wrong > 0 or len(result["shapes"]) < len(shapes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

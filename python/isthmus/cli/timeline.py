@@ -1,0 +1,42 @@
+"""The picture of one run: chunks that move beside products, a row for each rank and track."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_COLOURS = {"compute": "#D55E00", "copy": "#0072B2", "stage": "#999999"}
+
+
+def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) -> None:
+    """Writes a picture (PNG, SVG or PDF, by the name) of Chrome trace events."""
+    import matplotlib
+
+    matplotlib.use("Agg")  # no display is needed
+    from matplotlib import pyplot
+    from matplotlib.patches import Patch
+
+    slices = [event for event in events if event["ph"] == "X"]
+    rows = sorted({(event["pid"], event["tid"], event["cat"]) for event in slices})
+    begin = min(event["ts"] for event in slices)
+    figure, axes = pyplot.subplots(figsize=(12, 0.6 + 0.5 * len(rows)), layout="constrained")
+    for index, (rank, track, _) in enumerate(rows):
+        own = [event for event in slices if (event["pid"], event["tid"]) == (rank, track)]
+        axes.broken_barh(
+            [(event["ts"] - begin, event["dur"]) for event in own],
+            (index - 0.4, 0.8),
+            facecolors=[_COLOURS[event["cat"]] for event in own],
+            edgecolor="white",
+            linewidth=0.8,
+        )
+    axes.set_yticks(range(len(rows)), [f"rank {rank} {name}" for rank, _, name in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel("us")
+    axes.set_title(title)
+    present = list(dict.fromkeys(name for _, _, name in rows))
+    axes.legend(handles=[Patch(color=_COLOURS[name], label=name) for name in present], loc="upper right")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(target, dpi=130)
+    pyplot.close(figure)

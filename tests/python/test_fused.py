@@ -1,0 +1,170 @@
+"""isthmus.fused against NumPy's float64: types, layouts, forms and errors; the command around it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import command, on_all
+
+import isthmus
+from isthmus.fused import Plan
+from isthmus.records import Report
+
+ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
+
+
+@pytest.fixture(autouse=True)
+def _blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    import scipy_openblas32
+
+    folder = Path(scipy_openblas32.get_lib_dir())
+    monkeypatch.setenv("ISTHMUS_BLAS_LIBRARY", str(folder / "libscipy_openblas.so"))
+
+
+def random_matrix(rows: int, cols: int, dtype: str, seed: int) -> np.ndarray:
+    wanted = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    return (2 * np.random.default_rng(seed).random((rows, cols)) - 1).astype(wanted)
+
+
+def check(c: np.ndarray, expected: np.ndarray, magnitude: np.ndarray, k: int, output: str) -> None:
+    bound = magnitude * ((k + 8) * 2.0**-24) + np.abs(expected) * 1.01 * ROUNDOFF[output] + 1e-30
+    assert np.all(np.abs(c.astype(np.float64) - expected) <= bound)
+
+
+@pytest.mark.parametrize("mode", ["model", "sequential", "pipelined"])
+@pytest.mark.parametrize(
+    ("dtype", "output"), [("float16", "float32"), ("bfloat16", "bfloat16"), ("float32", "float32")]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_products(pair: list[isthmus.Communicator], mode: str, dtype: str, output: str, order: str) -> None:
+    a, b = random_matrix(46, 31, dtype, 1), np.asarray(random_matrix(31, 17, dtype, 2), order=order)
+    bias = random_matrix(1, 17, output, 3)[0]
+    a64, b64 = a.astype(np.float64), b.astype(np.float64)
+
+    def rank(communicator: isthmus.Communicator) -> None:
+        own = a[communicator.rank * 23 : (communicator.rank + 1) * 23]
+        gathered = np.empty_like(a)
+        with Plan(communicator, own, b, output=output, mode=mode) as plan:
+            for scale in (1.0, -0.75):
+                c = plan(own, b, bias=bias, alpha=scale, gathered_a=gathered)
+                magnitude = abs(scale) * (np.abs(a64) @ np.abs(b64)) + np.abs(bias.astype(np.float64))
+                check(c, scale * (a64 @ b64) + bias.astype(np.float64), magnitude, 31, output)
+                assert np.array_equal(gathered.view(np.uint8), a.view(np.uint8))
+
+    on_all(pair, rank)
+
+
+@pytest.mark.parametrize("mode", ["model", "sequential", "pipelined"])
+def test_reduce_scatter(pair: list[isthmus.Communicator], mode: str) -> None:
+    a, b = random_matrix(46, 31, "float16", 1), random_matrix(31, 17, "float16", 2)
+    bias = random_matrix(1, 17, "float32", 3)[0]
+    expected = a.astype(np.float64) @ b.astype(np.float64) + bias
+    magnitude = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) + np.abs(bias)
+
+    def rank(communicator: isthmus.Communicator) -> None:
+        # Rank 0 has 12 of the inner dimension, rank 1 the other 19.
+        inner = slice(0, 12) if communicator.rank == 0 else slice(12, 31)
+        left, right = np.ascontiguousarray(a[:, inner]), b[inner]
+        own = slice(communicator.rank * 23, (communicator.rank + 1) * 23)
+        with Plan(communicator, left, right, kind="gemm_reduce_scatter", output="float32", mode=mode) as plan:
+            c = plan(left, right, bias=bias)
+            assert c.shape == (23, 17)
+            check(c, expected[own], magnitude[own], 40, "float32")
+            with pytest.raises(isthmus.Error, match="beta = 1 must be 0"):
+                plan(left, right, out=c, beta=1.0)
+
+    on_all(pair, rank)
+
+
+def test_torch_tensors(pair: list[isthmus.Communicator]) -> None:
+    torch = pytest.importorskip("torch")
+    a = torch.tensor(random_matrix(20, 12, "float32", 4)).to(torch.bfloat16)
+    b = torch.tensor(random_matrix(12, 8, "float32", 5)).to(torch.bfloat16)
+
+    def rank(communicator: isthmus.Communicator) -> None:
+        own = a[communicator.rank * 10 : (communicator.rank + 1) * 10]
+        with Plan(communicator, own, b, mode="pipelined", chunks=2, trace=True) as plan:
+            c = plan(own, b)
+            assert c.dtype == torch.bfloat16
+            expected = (a.double() @ b.double()).numpy()
+            check(c.double().numpy(), expected, (a.double().abs() @ b.double().abs()).numpy(), 12, "bfloat16")
+            names = [event["name"] for event in plan.trace["traceEvents"] if event["ph"] == "X"]
+            assert len([name for name in names if f"rank {1 - communicator.rank} rows" in name]) == 4
+            assert plan.info["mode"] == "pipelined"
+
+    on_all(pair, rank)
+
+
+def test_errors(pair: list[isthmus.Communicator]) -> None:
+    def rank(communicator: isthmus.Communicator) -> None:
+        a, b = random_matrix(4, 3, "float32", 6), random_matrix(3, 5, "float32", 7)
+        with pytest.raises(ValueError, match="a's columns must be b's rows"):
+            Plan(communicator, a, b.T)
+        with pytest.raises(ValueError, match="rows or columns must be contiguous"):
+            Plan(communicator, np.zeros((8, 6), np.float32)[::2, ::2], b)
+        with pytest.raises(ValueError, match="kind 'gemm' is unknown"):
+            Plan(communicator, a, b, kind="gemm")
+        with pytest.raises(ValueError, match="mode 'fast' is unknown"):
+            Plan(communicator, a, b, mode="fast")
+        with pytest.raises(isthmus.Error, match="description->n: rank 0 has 5, rank 1 has 4"):
+            Plan(communicator, a, b[:, : 5 - communicator.rank])
+        with Plan(communicator, a, b) as plan:
+            with pytest.raises(ValueError, match="the plan was made for"):
+                plan(a[:2], b)
+            with pytest.raises(ValueError, match="out must be 8 x 5 float32"):
+                plan(a, b, out=np.empty((8, 4), np.float32))
+            whole = np.zeros((9, 3), np.float32)
+            with pytest.raises(isthmus.Error, match="overlaps"):
+                plan(whole[1:5], b, gathered_a=whole[:8])
+            assert np.allclose(plan(a, b)[communicator.rank * 4 : communicator.rank * 4 + 4], a @ b)
+
+    on_all(pair, rank)
+
+
+def test_command(tmp_path: Path) -> None:
+    written = {name: tmp_path / name for name in ("report.json", "trace.json", "picture.png")}
+    done = command(
+        *("bench", "allgather_gemm", "-n", "2", "--m", "64", "--k", "32", "--n", "48", "--dtype", "float16"),
+        *("--json", str(written["report.json"]), "--trace", str(written["trace.json"])),
+        *("--plot", str(written["picture.png"])),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in done.stdout
+    for view in ("compute only", "sequential", "pipelined"):
+        assert view in done.stdout
+    report = Report.load(written["report.json"])
+    assert {"compute_only", "sequential", "pipelined", "fused"} <= {each.view for each in report.records}
+    assert all(each.wrong == 0 for each in report.records if each.view in ("sequential", "pipelined", "fused"))
+    slices = [
+        each for each in json.loads(written["trace.json"].read_text())["traceEvents"] if each["ph"] == "X"
+    ]
+    for rank in (0, 1):
+        own = {(each["cat"], each["name"]) for each in slices if each["pid"] == rank}
+        assert ("compute", f"rank {rank} rows 0..32") in own
+        assert any(cat == "copy" and name.startswith(f"rank {1 - rank} rows") for cat, name in own)
+    assert written["picture.png"].read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--m", "65"), "--m 65 must be a multiple of the 2 ranks"),
+        (("--dtype", "int32"), "int32 is not supported"),
+        (("--dtype", "float16", "--output", "bfloat16"), "--output is float32 or the input's float16"),
+        (("--device", "tpu"), "--device tpu is unknown"),
+    ],
+)
+def test_command_refuses(arguments: tuple[str, ...], words: str) -> None:
+    done = command("bench", "allgather_gemm", "-n", "2", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_trace_is_for_products() -> None:
+    done = command("bench", "allreduce", "--trace", "file.json")
+    assert done.returncode == 2
+    assert "--trace is for allgather_gemm" in done.stderr
