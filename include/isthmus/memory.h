@@ -18,6 +18,13 @@ extern "C" {
 ISTHMUS_API isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicator, uint64_t bytes,
                                                              void** pointer);
 
+// *peer = where this process reaches the byte of `rank`'s block that corresponds to `pointer`, a byte of a live
+// block of the own rank: for the program's own kernels and copies, which order themselves. It is valid until
+// this rank frees the block, and NULL where the rank is out of reach (another machine, a device without peer
+// access). Local. INVALID_ARGUMENT for a rank that there is not and a pointer into no block.
+ISTHMUS_API isthmus_status isthmus_memory_peer(isthmus_communicator communicator, const void* pointer, int rank,
+                                               void** peer);
+
 // Releases a block: local, does not wait for other ranks, which keep their own blocks. The caller makes
 // sure that no operation still uses it. NULL is allowed; a foreign pointer or a second free is an error.
 // Blocks that are still live when the communicator is destroyed are released with it.

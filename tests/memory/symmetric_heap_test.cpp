@@ -83,6 +83,45 @@ TEST_F(heap_test, every_rank_reaches_every_block) {
       EXPECT_EQ(static_cast<char*>(blocks[static_cast<std::size_t>(other)])[rank], 10 * rank + other);
 }
 
+TEST_F(heap_test, programs_reach_the_blocks_of_their_peers) {
+  test::ranks ranks(3, mock::configuration());
+  const auto blocks = allocate(ranks, 10000);
+  for (int rank = 0; rank < 3; ++rank)
+    for (int other = 0; other < 3; ++other) {
+      void* peer = nullptr;
+      ASSERT_EQ(
+          isthmus_memory_peer(ranks[rank], static_cast<char*>(blocks[static_cast<std::size_t>(rank)]) + 9999,
+                              other, &peer),
+          ISTHMUS_SUCCESS)
+          << last_error().message;
+      *static_cast<char*>(peer) = static_cast<char>(10 * rank + other);
+      EXPECT_EQ(static_cast<char*>(blocks[static_cast<std::size_t>(other)])[9999], 10 * rank + other);
+    }
+}
+
+TEST_F(heap_test, peers_of_what_is_no_block) {
+  test::ranks ranks(2, mock::configuration());
+  const auto blocks = allocate(ranks, 4096);
+  auto* own = static_cast<char*>(blocks[0]);
+  const auto expect_refused = [&](const void* pointer, int rank, const std::string& text) {
+    void* peer = own;
+    EXPECT_EQ(isthmus_memory_peer(ranks[0], pointer, rank, &peer), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(peer, nullptr);
+    EXPECT_NE(std::string(last_error().message).find(text), std::string::npos) << last_error().message;
+    EXPECT_STRNE(last_error().hint, "");
+  };
+  expect_refused(own, -1, "rank = -1 must be in [0, 2)");
+  expect_refused(own, 2, "rank = 2 must be in [0, 2)");
+  expect_refused(own + 4096, 1, "lies in no live block");
+  expect_refused(blocks[1], 1, "lies in no live block");
+  expect_refused(nullptr, 1, "lies in no live block");
+  EXPECT_EQ(isthmus_memory_peer(ranks[0], own, 1, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_memory_free(ranks[0], own), ISTHMUS_SUCCESS);
+  expect_refused(own, 1, "lies in no live block");
+  void* peer = own;
+  EXPECT_EQ(isthmus_memory_peer(nullptr, own, 1, &peer), ISTHMUS_ERROR_INVALID_USAGE);
+}
+
 TEST_F(heap_test, find_knows_the_edges) {
   test::ranks ranks(1, mock::configuration());
   char outside = 0;
