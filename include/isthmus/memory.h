@@ -40,6 +40,10 @@ ISTHMUS_API isthmus_status isthmus_memory_free(isthmus_communicator communicator
 typedef struct isthmus_memory_options {
   size_t struct_bytes;
   int32_t unpooled;  // 1: a block of its own from the driver, which gets it back when it is freed
+  // 1: a block that isthmus_memory_resize_device resizes by mapping pages, without a copy and without both
+  // sizes at a time. It is never pooled. On cuda (virtual memory) only its own device reaches it, and those
+  // that isthmus_memory_copy takes it to; it has no interprocess handle. UNSUPPORTED on hip and level_zero.
+  int32_t growable;
   // level_zero: the ze_context_handle_t of the program that uses the block (a SYCL queue's), because a block
   // is of use in its own context only; it lives as long as the process. NULL: Isthmus' own. Else NULL.
   void* native_context;
@@ -53,8 +57,8 @@ ISTHMUS_API isthmus_status isthmus_memory_allocate_device(isthmus_device device,
                                                           void** pointer);
 
 // Makes the block at *pointer (NULL: a new one) `bytes` bytes long and keeps its contents, as far as they
-// fit; it may move and keeps its native context. The caller has waited for the work that uses it. On failure
-// the block is as it was.
+// fit; it may move, and keeps its native context and whether it is growable. The caller has waited for the work
+// that uses it. On failure the block is as it was.
 ISTHMUS_API isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointer, uint64_t bytes);
 
 // Releases a block of `device`; the caller has waited for the work that uses it. NULL is allowed. A second

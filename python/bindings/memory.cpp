@@ -73,7 +73,7 @@ struct plain_block {
 // Uninitialised bytes, like allocate_symmetric; a driver may take its time, so the GIL is released.
 nb::ndarray<nb::array_api, uint8_t> allocate_device(const device_pair& device, uint64_t bytes, bool unpooled) {
   auto owned = std::make_unique<plain_block>(plain_block{device_of(device), nullptr});
-  const isthmus_memory_options options{sizeof options, unpooled ? 1 : 0, nullptr};
+  const isthmus_memory_options options{sizeof options, unpooled ? 1 : 0, 0, nullptr};
   check_released(
       [&] { return isthmus_memory_allocate_device(owned->device, bytes, &options, &owned->pointer); });
   void* pointer = owned->pointer;

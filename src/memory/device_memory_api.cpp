@@ -81,8 +81,9 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
     isthmus::require(function, "pointer", pointer);
     *pointer = nullptr;
     const isthmus_memory_options wanted = isthmus::options_of(function, options);
+    isthmus::device_memory& memory = isthmus::memory_of(function, device, wanted.native_context);
     *pointer =
-        isthmus::memory_of(function, device, wanted.native_context).allocate(bytes, wanted.unpooled != 0);
+        wanted.growable != 0 ? memory.allocate_growable(bytes) : memory.allocate(bytes, wanted.unpooled != 0);
   });
 }
 

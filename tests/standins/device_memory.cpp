@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <string>
 
 #include "machine.hpp"
@@ -184,7 +185,9 @@ int device_memory::reserve(void** address, std::size_t bytes) {
 int device_memory::unreserve(void* address, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
   const auto found = m_reserved.find(at(address));
-  if (found == m_reserved.end() || found->second != bytes || m_blocks.contains(at(address)))
+  const auto mapped = m_blocks.lower_bound(at(address));
+  if (found == m_reserved.end() || found->second != bytes ||
+      (mapped != m_blocks.end() && mapped->first < at(address) + bytes))
     return invalid_value;
   m_reserved.erase(found);
   munmap(address, bytes);
@@ -194,9 +197,13 @@ int device_memory::unreserve(void* address, std::size_t bytes) {
 int device_memory::map(void* address, std::size_t bytes, std::uint64_t handle) {
   const std::lock_guard lock(m_mutex);
   const auto found = m_physical.find(handle);
-  const auto place = m_reserved.find(at(address));
-  if (found == m_physical.end() || place == m_reserved.end() || bytes > place->second ||
-      bytes != found->second.bytes || m_blocks.contains(at(address)))
+  const auto place = m_reserved.upper_bound(at(address));
+  if (found == m_physical.end() || place == m_reserved.begin() || bytes != found->second.bytes)
+    return invalid_value;
+  const auto& [begin, reserved] = *std::prev(place);
+  const auto next = m_blocks.lower_bound(at(address));
+  if (at(address) + bytes > begin + reserved || find(address, 0) != nullptr ||
+      (next != m_blocks.end() && next->first < at(address) + bytes))
     return invalid_value;
   if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED)
     return out_of_memory;
@@ -258,12 +265,19 @@ const device_memory::block* device_memory::find(const void* pointer, std::size_t
   return distance < after->second.bytes && bytes <= after->second.bytes - distance ? &after->second : nullptr;
 }
 
+// Mappings behind each other are one range to whoever may reach all of them.
 bool device_memory::reachable(int device, const void* pointer, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
-  const block* const found = find(pointer, 0);
+  const block* found = find(pointer, 0);
   if (found == nullptr) return true;  // the program's own memory
-  if (find(pointer, bytes) == nullptr) return false;
-  return found->what != kind::mapped || found->allowed.contains(device);
+  while (found != nullptr && found->what == kind::mapped && found->allowed.contains(device)) {
+    if (find(pointer, bytes) != nullptr) return true;
+    const std::byte* const end = std::prev(m_blocks.upper_bound(at(pointer)))->first + found->bytes;
+    bytes -= static_cast<std::size_t>(end - at(pointer));
+    pointer = end;
+    found = find(pointer, 0);
+  }
+  return found != nullptr && found->what != kind::mapped && find(pointer, bytes) != nullptr;
 }
 
 bool device_memory::direct(int device, const void* pointer, std::size_t bytes) {

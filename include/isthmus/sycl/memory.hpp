@@ -110,7 +110,7 @@ inline void free(void* pointer, const sycl::queue& queue) {
 inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const options& wanted = {}) {
   const isthmus_device device = detail::device_of(queue);
   const detail::sycl_provider& fallback = detail::sycl_provider::of(device, queue);
-  const isthmus_memory_options native{sizeof native, wanted.unpooled ? 1 : 0,
+  const isthmus_memory_options native{sizeof native, wanted.unpooled ? 1 : 0, 0,
                                       isthmus::detail::native_memory_context(queue.get_context())};
   void* pointer = nullptr;
   isthmus::detail::check(isthmus_memory_allocate_device(device, bytes, &native, &pointer));

@@ -36,6 +36,12 @@ device_driver* load(isthmus_platform platform, std::string& reason) {
   return nullptr;
 }
 
+[[noreturn]] void fail_mapped() {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   "this driver has no blocks that grow by mapping pages",
+                   "resize an ordinary block: its contents are copied");
+}
+
 struct slot {
   std::once_flag once;
   device_driver* driver = nullptr;
@@ -60,6 +66,10 @@ double device_driver::elapsed_us(native_event, native_event) {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "this platform's events have no time in Isthmus",
                    "use the vendor's profiler");
 }
+
+void* device_driver::allocate_mapped(int, std::uint64_t) { fail_mapped(); }
+void* device_driver::resize_mapped(int, void*, std::uint64_t) { fail_mapped(); }
+void device_driver::free_mapped(int, void*) { fail_mapped(); }
 
 void device_driver::with_device(int, const std::function<void()>& work) { work(); }
 

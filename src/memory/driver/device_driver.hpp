@@ -75,6 +75,12 @@ class device_driver {
   // Plain memory of one device: no mirror in host memory. bytes > 0.
   virtual void* allocate(int device, std::uint64_t bytes) = 0;
   virtual void free(int device, void* pointer) = 0;
+  // Plain memory whose size changes by mapping pages, without a copy: resize_mapped returns its address, at
+  // which the contents are as far as they fit. The caller has waited for the work that uses it; on failure it
+  // is as it was. Other devices reach it after enable_peer. UNSUPPORTED where the platform maps no pages.
+  virtual void* allocate_mapped(int device, std::uint64_t bytes);
+  virtual void* resize_mapped(int device, void* pointer, std::uint64_t bytes);
+  virtual void free_mapped(int device, void* pointer);
   // Pinned host memory that every device of the platform reaches.
   virtual void* allocate_host(std::uint64_t bytes) = 0;
   virtual void free_host(void* pointer) = 0;

@@ -3,11 +3,18 @@
 
 #include <map>
 #include <mutex>
+#include <set>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "memory/driver/gpu_api.hpp"
 
 namespace isthmus::gpu {
+
+constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) {
+  return (bytes + step - 1) / step * step;
+}
 
 // Makes a device current for a scope; what was current before comes back.
 class current_device {
@@ -42,6 +49,9 @@ class gpu_driver final : public device_driver {
 
   void* allocate(int device, std::uint64_t bytes) override;
   void free(int device, void* pointer) override;
+  void* allocate_mapped(int device, std::uint64_t bytes) override;
+  void* resize_mapped(int device, void* pointer, std::uint64_t bytes) override;
+  void free_mapped(int device, void* pointer) override;
   void* allocate_host(std::uint64_t bytes) override;
   void free_host(void* pointer) override;
 
@@ -86,6 +96,17 @@ class gpu_driver final : public device_driver {
     int descriptor;  // -1 unless exported
   };
 
+  struct page_run {  // one piece of physical memory
+    allocation physical;
+    std::uint64_t bytes;
+  };
+  struct mapped_block {
+    int device;
+    std::uint64_t reserved;  // addresses
+    std::uint64_t bytes;     // of all runs, which lie behind each other from the start
+    std::vector<page_run> runs;
+  };
+
   // Throws what `code` means; `what` is the native call in words.
   void check(int code, const char* location, const std::string& what, int device = -1);
   allocation_properties properties(int device) const;
@@ -98,6 +119,12 @@ class gpu_driver final : public device_driver {
   void remember(void* pointer, const block& made);
   block known(const void* pointer, const char* location, const char* what);
   block forget(int device, void* pointer, const char* location, const char* what);
+  void* grow(void* pointer, mapped_block& block, std::uint64_t bytes);
+  void shrink(void* pointer, mapped_block& block, std::uint64_t bytes);
+  int map_runs(void* place, std::span<const page_run> runs, int device);
+  int unmap_runs(void* place, std::span<const page_run> runs);
+  int give_access(void* place, std::span<const page_run> runs, int device);
+  std::map<void*, mapped_block>::iterator mapped(int device, void* pointer, const char* location);
   bool batches(int device, std::span<const device_copy> copies, native_stream stream);
 
   std::unique_ptr<gpu_api> m_api;
@@ -105,6 +132,10 @@ class gpu_driver final : public device_driver {
   std::mutex m_mutex;  // over what follows
   std::map<const void*, block> m_blocks;
   std::vector<native_stream> m_own_streams;  // by device, for zero-filling
+
+  std::mutex m_mapping;  // over what follows, also while the driver maps
+  std::map<void*, mapped_block> m_mapped;
+  std::set<std::pair<int, int>> m_peers;  // (device, peer) of enable_peer
 };
 
 }  // namespace isthmus::gpu

@@ -21,10 +21,6 @@ struct block_address {
 };
 static_assert(sizeof(block_address) <= sizeof(shared_handle));
 
-constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) {
-  return (bytes + step - 1) / step * step;
-}
-
 }  // namespace
 
 allocation_properties gpu_driver::properties(int device) const {
@@ -163,6 +159,12 @@ void gpu_driver::enable_peer(int device, int peer) {
   const int code = m_api->enable_peer(peer);
   if (code != peer_already_enabled)
     check(code, ISTHMUS_HERE, fmt::format("enabling access to device {}", peer), device);
+  const std::lock_guard lock(m_mapping);
+  if (!m_peers.emplace(device, peer).second) return;
+  for (const auto& [pointer, block] : m_mapped)
+    if (block.device == peer)
+      check(give_access(pointer, block.runs, device), ISTHMUS_HERE,
+            fmt::format("giving access to a block of device {}", peer), device);
 }
 
 void gpu_driver::allow_access(void* pointer, int peer) {

@@ -19,6 +19,7 @@ struct memory_block {
   device_memory* owner;
   std::size_t provider;  // its place in the owner's order
   bool pooled;
+  bool growable = false;
 };
 
 class block_table {

@@ -80,7 +80,7 @@ void device_memory::open_pool(provider& entry) {
         device_text(m_device), entry.pool_reason);
 }
 
-void* device_memory::allocate_from(provider& entry, std::uint64_t bytes, bool unpooled, bool& pooled) {
+void* device_memory::take(provider& entry, std::uint64_t bytes, bool unpooled, bool& pooled) {
   pooled = !unpooled && entry.pool && bytes <= entry.pool->max_bytes();
   if (!pooled && !entry.pool) return entry.source->allocate(bytes);
   try {
@@ -94,7 +94,24 @@ void* device_memory::allocate_from(provider& entry, std::uint64_t bytes, bool un
   return entry.source->allocate(bytes);
 }
 
-void* device_memory::allocate(std::uint64_t bytes, bool unpooled) {
+// A new block, or `old` with another size.
+void* device_memory::take_mapped(provider& entry, const memory_block* old, std::uint64_t bytes) {
+  const auto attempt = [&] {
+    return old == nullptr ? entry.source->allocate_mapped(bytes)
+                          : entry.source->resize_mapped(reinterpret_cast<void*>(old->begin), old->bytes, bytes);
+  };
+  try {
+    return attempt();
+  } catch (const error& failure) {
+    if (failure.info().status != ISTHMUS_ERROR_OUT_OF_MEMORY) throw;
+  }
+  trim();
+  return attempt();
+}
+
+// take(entry, block) makes the block and notes what kind it is.
+template <typename Take>
+void* device_memory::allocate_by(Take&& take, std::uint64_t bytes, bool may_fall_back) {
   if (bytes == 0) return nullptr;
   failures before;
   for (const auto& entry : m_providers) {
@@ -105,11 +122,11 @@ void* device_memory::allocate(std::uint64_t bytes, bool unpooled) {
       continue;
     }
     try {
-      bool pooled = false;
-      void* pointer = allocate_from(*entry, bytes, unpooled, pooled);
-      block_table::instance().insert(
-          {reinterpret_cast<std::uintptr_t>(pointer), bytes, this, entry->place, pooled});
-      report_fallback(*entry, before);
+      memory_block block{0, bytes, this, entry->place, false};
+      void* pointer = take(*entry, block);
+      block.begin = reinterpret_cast<std::uintptr_t>(pointer);
+      block_table::instance().insert(block);
+      if (may_fall_back) report_fallback(*entry, before);
       return pointer;
     } catch (const error& failure) {
       before.add(entry->name, failure.what());
@@ -126,6 +143,21 @@ void* device_memory::allocate(std::uint64_t bytes, bool unpooled) {
                    before.first ? before.first->info().native_code : 0);
 }
 
+void* device_memory::allocate(std::uint64_t bytes, bool unpooled) {
+  return allocate_by(
+      [&](provider& entry, memory_block& block) { return take(entry, bytes, unpooled, block.pooled); }, bytes,
+      true);
+}
+
+void* device_memory::allocate_growable(std::uint64_t bytes) {
+  return allocate_by(
+      [&](provider& entry, memory_block& block) {
+        block.growable = true;
+        return take_mapped(entry, nullptr, bytes);
+      },
+      bytes, false);  // only some providers have such blocks: that is no fallback
+}
+
 void device_memory::report_fallback(const provider& taken, const failures& before) {
   if (before.text.empty()) return;
   const std::uint64_t bit = std::uint64_t{1} << taken.place;
@@ -139,7 +171,9 @@ void device_memory::report_fallback(const provider& taken, const failures& befor
 void device_memory::release(const memory_block& block) {
   provider& entry = *m_providers[block.provider];
   void* pointer = reinterpret_cast<void*>(block.begin);
-  if (block.pooled)
+  if (block.growable)
+    entry.source->free_mapped(pointer, block.bytes);
+  else if (block.pooled)
     entry.pool->free(pointer);
   else
     entry.source->free(pointer, block.bytes);
@@ -155,6 +189,7 @@ void* device_memory::resize(isthmus_device device, void* pointer, std::uint64_t 
   if (pointer == nullptr) return allocate(bytes, false);
   const memory_block old = block_table::instance().at(device, pointer, "memory_resize_device");
   if (bytes == old.bytes) return pointer;
+  if (old.growable && bytes > 0) return resize_growable(old, bytes);
   const std::string& name = provider_name(old);
   void* fresh = allocate(bytes, false);
   try {
@@ -165,6 +200,22 @@ void* device_memory::resize(isthmus_device device, void* pointer, std::uint64_t 
   }
   free(pointer);
   return fresh;
+}
+
+// The table must not know the old addresses any more when the driver may give them to somebody else.
+void* device_memory::resize_growable(memory_block block, std::uint64_t bytes) {
+  auto& table = block_table::instance();
+  table.remove(m_device, reinterpret_cast<void*>(block.begin), "memory_resize_device");
+  try {
+    const void* moved = take_mapped(*m_providers[block.provider], &block, bytes);
+    block.begin = reinterpret_cast<std::uintptr_t>(moved);
+    block.bytes = bytes;
+  } catch (const error&) {
+    table.insert(block);
+    throw;
+  }
+  table.insert(block);
+  return reinterpret_cast<void*>(block.begin);
 }
 
 void device_memory::copy(void* to, const void* from, std::uint64_t bytes, const std::string& provider) {

@@ -36,6 +36,7 @@ class device_memory {
   // As the functions of memory.h say; `device` is the caller's, which the block's is checked against. Any
   // thread.
   void* allocate(std::uint64_t bytes, bool unpooled);
+  void* allocate_growable(std::uint64_t bytes);
   void* resize(isthmus_device device, void* pointer, std::uint64_t bytes);
   void free(void* pointer) { free(m_device, pointer); }
   void trim();
@@ -54,7 +55,11 @@ class device_memory {
 
   void open(provider& entry);
   void open_pool(provider& entry);
-  void* allocate_from(provider& entry, std::uint64_t bytes, bool unpooled, bool& pooled);
+  template <typename Take>
+  void* allocate_by(Take&& take, std::uint64_t bytes, bool may_fall_back);
+  void* take(provider& entry, std::uint64_t bytes, bool unpooled, bool& pooled);
+  void* take_mapped(provider& entry, const memory_block* old, std::uint64_t bytes);
+  void* resize_growable(memory_block block, std::uint64_t bytes);
   void report_fallback(const provider& taken, const failures& before);
   void release(const memory_block& block);
   void copy(void* to, const void* from, std::uint64_t bytes, const std::string& provider);

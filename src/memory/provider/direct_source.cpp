@@ -17,6 +17,11 @@ class driver_source final : public memory_source {
   driver_source(device_driver& driver, int device) : m_driver(driver), m_device(device) {}
   void* allocate(std::uint64_t bytes) override { return m_driver.allocate(m_device, bytes); }
   void free(void* pointer, std::uint64_t) override { m_driver.free(m_device, pointer); }
+  void* allocate_mapped(std::uint64_t bytes) override { return m_driver.allocate_mapped(m_device, bytes); }
+  void* resize_mapped(void* pointer, std::uint64_t, std::uint64_t bytes) override {
+    return m_driver.resize_mapped(m_device, pointer, bytes);
+  }
+  void free_mapped(void* pointer, std::uint64_t) override { m_driver.free_mapped(m_device, pointer); }
 
  private:
   device_driver& m_driver;
@@ -49,6 +54,15 @@ class mapping_source final : public memory_source {
     if (munmap(pointer, bytes) != 0) fail(errno, "munmap", bytes);
   }
 
+  void* allocate_mapped(std::uint64_t bytes) override { return allocate(bytes); }
+  void* resize_mapped(void* pointer, std::uint64_t old_bytes, std::uint64_t bytes) override {
+    void* moved = mremap(pointer, old_bytes, bytes, MREMAP_MAYMOVE);
+    // Newer kernels call a size beyond the address space an invalid argument; nothing else can be invalid here.
+    if (moved == MAP_FAILED) fail(errno == EINVAL ? ENOMEM : errno, "mremap", bytes);
+    return moved;
+  }
+  void free_mapped(void* pointer, std::uint64_t bytes) override { free(pointer, bytes); }
+
  private:
   [[noreturn]] static void fail(int code, const char* call, std::uint64_t bytes) {
     throw make_error(code == ENOMEM ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
@@ -56,7 +70,16 @@ class mapping_source final : public memory_source {
   }
 };
 
+[[noreturn]] void fail_mapped() {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "has no growable blocks",
+                   "resize an ordinary block: its contents are copied");
+}
+
 }  // namespace
+
+void* memory_source::allocate_mapped(std::uint64_t) { fail_mapped(); }
+void* memory_source::resize_mapped(void*, std::uint64_t, std::uint64_t) { fail_mapped(); }
+void memory_source::free_mapped(void*, std::uint64_t) { fail_mapped(); }
 
 std::unique_ptr<memory_source> open_direct_source(isthmus_device device, void* native_context,
                                                   std::string& reason) {

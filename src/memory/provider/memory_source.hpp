@@ -20,6 +20,12 @@ class memory_source {
 
   // Gives a block back; `bytes` as it was asked for. Throws error. Any thread.
   virtual void free(void* pointer, std::uint64_t bytes) = 0;
+
+  // Blocks whose size changes by mapping pages, as device_driver says. A source without them throws
+  // UNSUPPORTED.
+  virtual void* allocate_mapped(std::uint64_t bytes);
+  virtual void* resize_mapped(void* pointer, std::uint64_t old_bytes, std::uint64_t bytes);
+  virtual void free_mapped(void* pointer, std::uint64_t bytes);
 };
 
 // nullptr, and why in `reason`, where this machine or process has no such source. `native_context` is as in

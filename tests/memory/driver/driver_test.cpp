@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "memory/driver/device_driver.hpp"
@@ -184,6 +185,95 @@ TEST_F(driver_test, a_failed_mapping_leaves_nothing_behind) {
   const auto failure = failure_of([] { driver().allocate_shared(0, 64); });
   EXPECT_EQ(failure.status, ISTHMUS_ERROR_BACKEND);
   EXPECT_EQ(failure.native_code, 700);
+}
+
+// The bytes of `block`, which must be `count` times what was written before.
+bool holds(const unsigned char* block, std::uint64_t count, unsigned char value) {
+  return std::count(block, block + count, value) == static_cast<std::ptrdiff_t>(count);
+}
+
+TEST_F(driver_test, mapped_blocks_grow_and_shrink_by_pages) {
+  if (on_hip()) {
+    EXPECT_EQ(failure_of([] { driver().allocate_mapped(0, 64); }).status, ISTHMUS_ERROR_UNSUPPORTED);
+    return;
+  }
+  const std::uint64_t page = driver().granularity(0);
+  const auto used = [] { return driver().memory_info(0).total_bytes - driver().memory_info(0).free_bytes; };
+  const std::uint64_t before = used();
+  auto* block = static_cast<unsigned char*>(driver().allocate_mapped(0, 1));
+  EXPECT_EQ(driver().owner_of(block), 0);
+  std::uint64_t held = 0;  // bytes with value 1, 2, ... page by page
+  int moves = 0;
+  for (const std::uint64_t bytes : {page - 1, page, page + 1, 2 * page, 2 * page + 1, 3 * page, 3 * page + 1,
+                                    7 * page - 5, 16 * page + 9}) {
+    auto* const place = static_cast<unsigned char*>(driver().resize_mapped(0, block, bytes));
+    moves += place != block ? 1 : 0;
+    block = place;
+    const std::uint64_t whole = (bytes + page - 1) / page * page;
+    EXPECT_EQ(used() - before, whole) << bytes;
+    for (std::uint64_t at = 0; at < whole; at += page) {
+      const auto value = static_cast<unsigned char>(at / page + 1);
+      if (at >= held) std::memset(block + at, value, page);
+      EXPECT_TRUE(holds(block + at, page, value)) << "page " << at / page << " at " << bytes;
+    }
+    held = whole;
+  }
+  EXPECT_GT(moves, 0);
+  EXPECT_LT(moves, 6) << "addresses are reserved ahead";
+  void* const same = driver().resize_mapped(0, block, 4 * page);
+  EXPECT_EQ(same, block);
+  EXPECT_LT(used() - before, 16 * page);
+  EXPECT_TRUE(holds(block + 3 * page, page, 4));
+  EXPECT_EQ(failure_of([&] { driver().resize_mapped(1, block, page); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+  driver().free_mapped(0, block);
+  EXPECT_EQ(used(), before);
+  EXPECT_EQ(failure_of([&] { driver().free_mapped(0, block); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_F(driver_test, a_failed_growth_leaves_the_block_as_it_was) {
+  if (on_hip()) GTEST_SKIP() << "HIP blocks do not grow";
+  const std::uint64_t page = driver().granularity(0);
+  auto* const block = static_cast<unsigned char*>(driver().allocate_mapped(0, page));
+  std::memset(block, 5, page);
+  const std::size_t while_held = standin_live_memory();
+  // 9 pages need new addresses, 2 do not; the second mapping of a move is that of the new pages.
+  for (const std::uint64_t pages : {2, 9})
+    for (const auto& [function, nth] :
+         {std::pair("cuMemCreate", 1), std::pair("cuMemAddressReserve", 1), std::pair("cuMemMap", 1),
+          std::pair("cuMemMap", 2), std::pair("cuMemSetAccess", 1), std::pair("cuMemSetAccess", 2)}) {
+      if (pages == 2 && (nth == 2 || std::string(function) == "cuMemAddressReserve")) continue;
+      standin_fail_driver(function, nth, 2);
+      EXPECT_EQ(failure_of([&] { driver().resize_mapped(0, block, pages * page); }).status,
+                ISTHMUS_ERROR_OUT_OF_MEMORY)
+          << function << " " << nth << ", " << pages << " pages";
+      EXPECT_EQ(standin_live_memory(), while_held);
+      EXPECT_TRUE(holds(block, page, 5));
+    }
+  driver().free_mapped(0, block);
+}
+
+TEST_F(driver_test, peers_reach_mapped_blocks_once_they_are_enabled) {
+  if (on_hip()) GTEST_SKIP() << "HIP blocks do not grow";
+  const std::uint64_t page = driver().granularity(2);
+  auto* block = static_cast<unsigned char*>(driver().allocate_mapped(2, 64));
+  const scoped_stream peer(3);
+  std::vector<unsigned char> seen(3 * page);
+  const auto pull = [&](std::uint64_t bytes) {
+    const isthmus::device_copy one{seen.data(), block, bytes};
+    driver().copy(3, {&one, 1}, peer.stream);
+    peer.finish();
+  };
+  EXPECT_NE(failure_of([&] { pull(64); }).status, ISTHMUS_SUCCESS);
+  driver().enable_peer(3, 2);
+  std::memset(block, 8, page);
+  pull(page);
+  EXPECT_TRUE(holds(seen.data(), page, 8));
+  block = static_cast<unsigned char*>(driver().resize_mapped(2, block, 3 * page));
+  std::memset(block + page, 9, 2 * page);
+  pull(3 * page);
+  EXPECT_TRUE(holds(seen.data(), page, 8));
+  EXPECT_TRUE(holds(seen.data() + page, 2 * page, 9));
+  driver().free_mapped(2, block);
 }
 
 TEST_F(driver_test, copies_go_in_batches_unless_the_stream_is_captured) {

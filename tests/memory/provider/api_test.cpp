@@ -69,6 +69,36 @@ TEST(memory_api, arguments_are_checked) {
   EXPECT_EQ(isthmus_memory_free_device(host, nullptr), ISTHMUS_SUCCESS);
 }
 
+TEST(memory_api, growable_blocks_keep_what_fits) {
+  isthmus_memory_options options{};
+  options.struct_bytes = sizeof options;
+  options.growable = 1;
+  void* block = nullptr;
+  ASSERT_EQ(isthmus_memory_allocate_device(host, 5000, &options, &block), ISTHMUS_SUCCESS);
+  isthmus_memory_info info{};
+  std::uint64_t held = 0;
+  for (const std::uint64_t bytes : {5000U, 8192U, 8193U, 3U << 20U, 200U << 20U, 4097U, 300000U}) {
+    ASSERT_EQ(isthmus_memory_resize_device(host, &block, bytes), ISTHMUS_SUCCESS) << last_message();
+    auto* const data = static_cast<unsigned char*>(block);
+    for (std::uint64_t at = 0; at < bytes; at += 1000) {
+      if (at < held) {
+        EXPECT_EQ(data[at], static_cast<unsigned char>(at / 1000));
+      }
+      data[at] = static_cast<unsigned char>(at / 1000);
+    }
+    held = bytes;
+    ASSERT_EQ(isthmus_memory_query(data + bytes - 1, &info), ISTHMUS_SUCCESS);
+    EXPECT_EQ(info.bytes, bytes);
+    EXPECT_EQ(info.pooled, 0);
+    EXPECT_STREQ(info.provider, "direct");
+    EXPECT_EQ(isthmus_memory_live_blocks(), 1U);
+  }
+  EXPECT_EQ(isthmus_memory_resize_device(host, &block, std::uint64_t{1} << 60U), ISTHMUS_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(static_cast<unsigned char*>(block)[1000], 1);
+  ASSERT_EQ(isthmus_memory_resize_device(host, &block, 0), ISTHMUS_SUCCESS);
+  EXPECT_EQ(block, nullptr);
+}
+
 TEST(memory_api, more_than_there_is_lists_what_was_tried) {
   void* block = nullptr;
   EXPECT_EQ(isthmus_memory_allocate_device(host, std::uint64_t{1} << 60U, nullptr, &block),
@@ -104,7 +134,7 @@ TEST(memory_api, a_front_end_registers_its_allocator) {
   ASSERT_EQ(isthmus_memory_register(device, &provider), ISTHMUS_SUCCESS);
   provider.context = &second;
   ASSERT_EQ(isthmus_memory_register(device, &provider), ISTHMUS_SUCCESS);
-  isthmus_memory_options options{sizeof options, 1, nullptr};
+  isthmus_memory_options options{sizeof options, 1, 0, nullptr};
   ASSERT_EQ(isthmus_memory_allocate_device(device, 100, &options, &block), ISTHMUS_SUCCESS);
   isthmus_memory_info info{};
   ASSERT_EQ(isthmus_memory_query(block, &info), ISTHMUS_SUCCESS);

@@ -177,6 +177,12 @@ TEST_F(device_memory_test, resizing_keeps_what_fits) {
   EXPECT_EQ(memory.resize(host, bytes, 0), nullptr);
 }
 
+TEST_F(device_memory_test, growable_blocks_are_told_apart_where_no_provider_has_them) {
+  device_memory memory(host, settings({"umf", "direct"}), open_from(m_all));
+  const std::string message = error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { memory.allocate_growable(1000); });
+  EXPECT_THAT(message, HasSubstr("umf: has no growable blocks; direct: has no growable blocks"));
+}
+
 TEST_F(device_memory_test, wrong_frees_say_what_is_wrong) {
   device_memory memory(host, settings({"umf"}), open_from(m_all));
   void* block = memory.allocate(1000, false);

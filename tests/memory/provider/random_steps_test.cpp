@@ -74,6 +74,7 @@ class random_steps : public testing::TestWithParam<unsigned> {
     isthmus_memory_options options{};
     options.struct_bytes = sizeof options;
     options.unpooled = number(0, 19) == 0 ? 1 : 0;
+    options.growable = number(0, 19) == 0 ? 1 : 0;
     void* pointer = nullptr;
     ASSERT_EQ(isthmus_memory_allocate_device(host, bytes, &options, &pointer), ISTHMUS_SUCCESS);
     add(pointer, bytes);
