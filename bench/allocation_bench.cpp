@@ -1,7 +1,7 @@
 // What an allocation of plain device memory costs: Isthmus' pool against the driver's own calls, by turns in
-// one process; and what large blocks cost the host's memory. Platforms: cuda, and host (mmap is its driver).
+// one process. Platforms: cuda, and host (mmap is its driver).
 //
-//   allocation_bench --platform cuda --json out.json
+//   allocation_bench --platform cuda --largest 4M,16M --out out.json
 #include <dlfcn.h>
 #include <isthmus/memory.h>
 #include <sys/mman.h>
@@ -39,7 +39,6 @@ struct native_memory {
   virtual ~native_memory() = default;
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void free(void* pointer, std::size_t bytes) = 0;
-  virtual std::size_t total_bytes() = 0;
   virtual void fill(void* pointer, unsigned char value, std::size_t bytes) = 0;
   virtual unsigned char read(const void* pointer) = 0;
 };
@@ -50,7 +49,6 @@ struct host_memory final : native_memory {
     return pointer == MAP_FAILED ? nullptr : pointer;
   }
   void free(void* pointer, std::size_t bytes) override { munmap(pointer, bytes); }
-  std::size_t total_bytes() override { return 0; }
   void fill(void* pointer, unsigned char value, std::size_t bytes) override {
     std::memset(pointer, value, bytes);
   }
@@ -70,18 +68,12 @@ struct cuda_memory final : native_memory {
     call<int(void*)>("cuCtxSetCurrent", context);
     m_allocate = find<int(unsigned long long*, std::size_t)>("cuMemAlloc_v2");
     m_free = find<int(unsigned long long)>("cuMemFree_v2");
-    m_device = device;
   }
   void* allocate(std::size_t bytes) override {
     unsigned long long pointer = 0;
     return m_allocate(&pointer, bytes) == 0 ? reinterpret_cast<void*>(pointer) : nullptr;
   }
   void free(void* pointer, std::size_t) override { m_free(reinterpret_cast<unsigned long long>(pointer)); }
-  std::size_t total_bytes() override {
-    std::size_t bytes = 0;
-    call<int(std::size_t*, int)>("cuDeviceTotalMem_v2", &bytes, m_device);
-    return bytes;
-  }
   void fill(void* pointer, unsigned char value, std::size_t bytes) override {
     call<int(unsigned long long, unsigned char, std::size_t)>(
         "cuMemsetD8_v2", reinterpret_cast<unsigned long long>(pointer), value, bytes);
@@ -109,7 +101,6 @@ struct cuda_memory final : native_memory {
   void* m_library;
   int (*m_allocate)(unsigned long long*, std::size_t);
   int (*m_free)(unsigned long long);
-  int m_device;
 };
 
 // One way to allocate, as the measurement sees it.
@@ -120,7 +111,7 @@ struct allocator {
 };
 
 allocator isthmus_memory(isthmus_device device, bool pooled) {
-  const isthmus_memory_options options{sizeof options, pooled ? 0 : 1, nullptr};
+  const isthmus_memory_options options{sizeof options, pooled ? 0 : 1, 0, nullptr};
   return {"isthmus", pooled ? "pool" : "unpooled",
           [=](std::size_t bytes) {
             void* pointer = nullptr;
@@ -128,6 +119,16 @@ allocator isthmus_memory(isthmus_device device, bool pooled) {
             return pointer;
           },
           [=](void* pointer, std::size_t) { check(isthmus_memory_free_device(device, pointer)); }};
+}
+
+// What the pool may keep unused; there is nothing to measure without one.
+std::uint64_t kept_by_pool(isthmus_device device) {
+  std::string told(4096, '\0');
+  check(isthmus_memory_explain(device, told.data(), told.size(), nullptr));
+  const nlohmann::json providers = nlohmann::json::parse(told.c_str())["providers"];
+  for (const nlohmann::json& one : providers)
+    if (one["available"].get<bool>() && one["pool"].is_object()) return one["pool"]["keep_bytes"];
+  fail("there is no pool: " + providers.dump());
 }
 
 // From 256 bytes to the largest, as many of each power of two.
@@ -211,57 +212,28 @@ void measure_sizes(const std::vector<allocator>& all, native_memory& native, int
       records.back()["largest"] = largest;
       records.back()["driver_over_this"] =
           i == 0 ? 1.0 : median_of(records[records.size() - 1 - i]) / median_of(records.back());
-      std::printf("%-5s %-12s %-9s %9.3f us per alloc + free  %8.1f x\n", each ? "each" : "all",
-                  all[i].provider.c_str(), all[i].mode.c_str(), median_of(records.back()),
-                  records.back()["driver_over_this"].get<double>());
+      std::printf("up to %9zu bytes, %-5s %-12s %-10s %9.3f us per alloc + free  %8.1f x\n", largest,
+                  each ? "each" : "all", all[i].provider.c_str(), all[i].mode.c_str(),
+                  median_of(records.back()), records.back()["driver_over_this"].get<double>());
     }
   }
-}
-
-// ---- host memory beside large blocks ----------------------------------------------------------------------
-
-double mebi_of(const char* file, const char* key) {
-  std::ifstream stream(file);
-  for (std::string line; std::getline(stream, line);) {
-    if (line.rfind(key, 0) == 0) return std::stod(line.substr(std::strlen(key))) / 1024;
-  }
-  return std::nan("");
-}
-
-void measure_large(const allocator& with, native_memory& native, std::size_t bytes, nlohmann::json& records) {
-  with.free(with.allocate(1 << 20), 1 << 20);  // what the first block starts is not the block's
-  const double rss = mebi_of("/proc/self/status", "VmRSS:"),
-               available = mebi_of("/proc/meminfo", "MemAvailable:");
-  const auto start = steady::now();
-  void* block = with.allocate(bytes);
-  const double us = seconds(start) * 1e6;
-  native.fill(block, 7, bytes);
-  const bool wrong = native.read(static_cast<unsigned char*>(block) + bytes - 1) != 7;
-  const double rss_after = mebi_of("/proc/self/status", "VmRSS:");
-  const double available_after = mebi_of("/proc/meminfo", "MemAvailable:");
-  with.free(block, bytes);
-  records.push_back(record("allocate_large", with, "one block", {us}, bytes));
-  records.back()["wrong"] = wrong ? 1 : 0;
-  records.back()["host_rss_mib_per_gpu"] = rss_after - rss;
-  records.back()["host_available_mib"] = available - available_after;
-  std::printf("%-12s %-9s %8.1f GiB  host RSS %+.1f MiB, MemAvailable %+.1f MiB\n", with.provider.c_str(),
-              with.mode.c_str(), static_cast<double>(bytes) / (1 << 30), rss_after - rss,
-              available_after - available);
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
   CLI::App app("Costs of allocating plain device memory");
-  std::string platform = "cuda", json;
+  std::string platform = "cuda", out;
   int ordinal = 0, rounds = 9;
-  std::size_t largest = 4U << 20U;
+  std::vector<std::size_t> largest = {4U << 20U};
   app.add_option("--platform", platform, "cuda or host")->check(CLI::IsMember({"cuda", "host"}));
   app.add_option("--device", ordinal, "ordinal of the device");
   app.add_option("--rounds", rounds, "samples of 1,000 allocations")->check(CLI::Range(1, 1000));
-  app.add_option("--largest", largest, "largest size in bytes; the smallest is 256")
+  app.add_option("--largest", largest, "largest sizes, a measurement each; the smallest size is 256 bytes")
+      ->delimiter(',')
+      ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(512, 1 << 30));
-  app.add_option("--json", json, "file for the records");
+  app.add_option("--out", out, "JSON file with the records");
   CLI11_PARSE(app, count, arguments);
   try {
     const bool cuda = platform == "cuda";
@@ -281,18 +253,15 @@ int main(int count, char** arguments) {
          [&](void* pointer, std::size_t bytes) { native->free(pointer, bytes); }},
         isthmus_memory(device, true),
         isthmus_memory(device, false)};
+    const std::uint64_t keep_bytes = kept_by_pool(device);
     nlohmann::json records = nlohmann::json::array();
-    measure_sizes(all, *native, rounds, largest, records);
+    for (const std::size_t bytes : largest) measure_sizes(all, *native, rounds, bytes, records);
+    for (nlohmann::json& one : records)
+      if (one["mode"] == "pool") one["pool_keep_bytes"] = keep_bytes;
     check(isthmus_memory_trim(device));
-    if (cuda) {
-      measure_large(all[1], *native, std::size_t{4} << 30U, records);
-      measure_large(all[1], *native, native->total_bytes() / 10 * 9, records);
-    }
-    std::string told(4096, '\0');
-    check(isthmus_memory_explain(device, told.data(), told.size(), nullptr));
-    if (!json.empty())
-      std::ofstream(json)
-          << nlohmann::json{{"records", records}, {"explain", nlohmann::json::parse(told.c_str())}}.dump(1)
+    if (!out.empty())
+      std::ofstream(out)
+          << nlohmann::json{{"versions", {{"isthmus", isthmus_version()}}}, {"records", records}}.dump(1)
           << "\n";
     std::printf("%llu live blocks\n", static_cast<unsigned long long>(isthmus_memory_live_blocks()));
     return isthmus_memory_live_blocks() == 0 ? 0 : 1;

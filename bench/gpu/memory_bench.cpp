@@ -1,0 +1,415 @@
+// What device memory costs the host, and how fast copies are: the host's memory before and beside blocks of
+// 4 GiB and of 90 % of every GPU; copies between devices beside the raw copy engine, and staged ones beside the
+// two links that they use. The order of providers alternates in every round; figures are medians.
+#include <cuda_runtime_api.h>
+#include <isthmus/memory.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
+isthmus_device cuda(int ordinal) { return {ISTHMUS_PLATFORM_CUDA, ordinal}; }
+
+void check(cudaError_t error) {
+  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
+}
+
+void check(isthmus_status status) {
+  if (status == ISTHMUS_SUCCESS) return;
+  isthmus_error_info info;
+  isthmus_last_error(&info);
+  throw std::runtime_error(info.message);
+}
+
+// ---- host memory ---------------------------------------------------------------------------------------
+
+// A line of a /proc file in MiB.
+double mib_of(const char* file, const std::string& key) {
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);)
+    if (line.rfind(key, 0) == 0) return std::stod(line.substr(key.size())) / 1024;
+  throw std::runtime_error(std::string(file) + " has no " + key);
+}
+
+struct host_memory {
+  double rss_mib = mib_of("/proc/self/status", "VmRSS:");
+  double available_mib = 0;
+  // The median of some moments: other processes come and go.
+  host_memory() {
+    std::vector<double> seen;
+    for (int i = 0; i < 15; ++i) {
+      seen.push_back(mib_of("/proc/meminfo", "MemAvailable:"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    std::nth_element(seen.begin(), seen.begin() + 7, seen.end());
+    available_mib = seen[7];
+  }
+};
+
+std::string provider_of(const void* block) {
+  isthmus_memory_info info;
+  return isthmus_memory_query(block, &info) == ISTHMUS_SUCCESS ? info.provider : "symmetric_heap";
+}
+
+// Takes a block on each of the first `gpus`, touches it, measures, and gives it back.
+nlohmann::json host_cost(int gpus, const std::string& what, const std::function<std::uint64_t(int)>& bytes_on,
+                         const std::function<std::vector<void*>()>& take,
+                         const std::function<void(const std::vector<void*>&)>& give) {
+  const host_memory before;
+  const auto start = std::chrono::steady_clock::now();
+  const auto blocks = take();
+  const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  for (int gpu = 0; gpu < gpus; ++gpu) {
+    check(cudaSetDevice(gpu));
+    check(cudaMemset(blocks[static_cast<std::size_t>(gpu)], 0x5a, bytes_on(gpu)));
+    check(cudaDeviceSynchronize());
+  }
+  const host_memory during;
+  const std::string provider = provider_of(blocks[0]);
+  give(blocks);
+  const double rss = (during.rss_mib - before.rss_mib) / gpus;
+  const double available = (during.available_mib - before.available_mib) / gpus;
+  std::printf("%d GPU(s), %-14s %7.2f GiB each by %-14s: RSS %+8.1f MiB, MemAvailable %+8.1f MiB per GPU\n",
+              gpus, what.c_str(), static_cast<double>(bytes_on(0)) / (1u << 30), provider.c_str(), rss,
+              available);
+  return {{"collective", "allocate"},
+          {"dtype", "uint8"},
+          {"bytes", bytes_on(0)},
+          {"ranks", gpus},
+          {"provider", "isthmus"},
+          {"backend", provider},
+          {"mode", "host"},
+          {"view", what},
+          {"time_us", {{"min", us}, {"median", us}, {"max", us}}},
+          {"algbw_gbs", 0},
+          {"busbw_gbs", 0},
+          {"host_rss_mib_per_gpu", rss},
+          {"host_available_mib_per_gpu", available}};
+}
+
+std::uint64_t most_of(int gpu) {
+  check(cudaSetDevice(gpu));
+  std::size_t free_bytes = 0, total_bytes = 0;
+  check(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return static_cast<std::uint64_t>(0.9 * static_cast<double>(free_bytes)) >> 21 << 21;
+}
+
+nlohmann::json plain_cost(int gpus, const std::string& what,
+                          const std::function<std::uint64_t(int)>& bytes_on) {
+  isthmus_memory_options options{};
+  options.struct_bytes = sizeof options;
+  options.unpooled = 1;
+  return host_cost(
+      gpus, what, bytes_on,
+      [&] {
+        std::vector<void*> blocks(static_cast<std::size_t>(gpus));
+        for (int gpu = 0; gpu < gpus; ++gpu)
+          check(isthmus_memory_allocate_device(cuda(gpu), bytes_on(gpu), &options,
+                                               &blocks[static_cast<std::size_t>(gpu)]));
+        return blocks;
+      },
+      [&](const std::vector<void*>& blocks) {
+        for (int gpu = 0; gpu < gpus; ++gpu)
+          check(isthmus_memory_free_device(cuda(gpu), blocks[static_cast<std::size_t>(gpu)]));
+      });
+}
+
+// From 45 % to 90 % of what is free: with a copy there would be no room for it.
+nlohmann::json growth_cost(int gpu) {
+  isthmus_memory_options options{};
+  options.struct_bytes = sizeof options;
+  options.growable = 1;
+  const std::uint64_t most = most_of(gpu), first = most / 2 >> 21 << 21;
+  void* block = nullptr;
+  check(isthmus_memory_allocate_device(cuda(gpu), first, &options, &block));
+  check(cudaMemset(block, 0x5a, first));
+  check(cudaDeviceSynchronize());
+  const host_memory before;
+  const auto start = std::chrono::steady_clock::now();
+  check(isthmus_memory_resize_device(cuda(gpu), &block, most));
+  const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  check(cudaMemset(static_cast<std::byte*>(block) + first, 0x77, most - first));
+  check(cudaDeviceSynchronize());
+  const host_memory during;
+  // Both ends of the old part and of the new one.
+  const std::vector<std::pair<std::uint64_t, unsigned char>> ends = {
+      {0, 0x5a}, {first - 1, 0x5a}, {first, 0x77}, {most - 1, 0x77}};
+  std::uint64_t wrong = 0;
+  for (const auto& [at, value] : ends) {
+    unsigned char seen = 0;
+    check(cudaMemcpy(&seen, static_cast<std::byte*>(block) + at, 1, cudaMemcpyDefault));
+    wrong += seen != value ? 1 : 0;
+  }
+  const std::string provider = provider_of(block);
+  check(isthmus_memory_free_device(cuda(gpu), block));
+  const double rss = during.rss_mib - before.rss_mib, available = during.available_mib - before.available_mib;
+  std::printf("growing from %.2f to %.2f GiB: %.1f ms, %llu wrong, RSS %+.1f MiB, MemAvailable %+.1f MiB\n",
+              static_cast<double>(first) / (1u << 30), static_cast<double>(most) / (1u << 30), us / 1e3,
+              static_cast<unsigned long long>(wrong), rss, available);
+  return {{"collective", "resize"},
+          {"dtype", "uint8"},
+          {"bytes", most},
+          {"from_bytes", first},
+          {"ranks", 1},
+          {"provider", "isthmus"},
+          {"backend", provider},
+          {"mode", "host"},
+          {"view", "45 % to 90 % of free, growable"},
+          {"time_us", {{"min", us}, {"median", us}, {"max", us}}},
+          {"algbw_gbs", 0},
+          {"busbw_gbs", 0},
+          {"host_rss_mib_per_gpu", rss},
+          {"host_available_mib_per_gpu", available},
+          {"wrong", wrong}};
+}
+
+// The symmetric heap's blocks are mapped into all peers; they must cost no more.
+nlohmann::json heap_cost(int gpus, std::uint64_t bytes) {
+  std::vector<isthmus_device> devices;
+  for (int gpu = 0; gpu < gpus; ++gpu) devices.push_back(cuda(gpu));
+  std::vector<isthmus_communicator> ranks(devices.size());
+  check(isthmus_communicator_create_all(gpus, devices.data(), nullptr, ranks.data()));
+  const auto each = [&](const std::function<void(std::size_t)>& work) {
+    std::vector<std::jthread> threads;
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) threads.emplace_back([&, rank] { work(rank); });
+  };
+  const auto take = [&](std::uint64_t count) {
+    std::vector<void*> blocks(ranks.size());
+    each(
+        [&](std::size_t rank) { check(isthmus_memory_allocate_symmetric(ranks[rank], count, &blocks[rank])); });
+    return blocks;
+  };
+  const auto give = [&](const std::vector<void*>& blocks) {
+    each([&](std::size_t rank) { check(isthmus_memory_free(ranks[rank], blocks[rank])); });
+  };
+  give(take(1 << 22));  // what the first block sets up is not this one's cost
+  auto record =
+      host_cost(gpus, "symmetric heap", [&](int) { return bytes; }, [&] { return take(bytes); }, give);
+  for (const auto rank : ranks) check(isthmus_communicator_destroy(rank));
+  return record;
+}
+
+// ---- copies --------------------------------------------------------------------------------------------
+
+struct copy_place {
+  explicit copy_place(int gpu, std::uint64_t bytes) : gpu(gpu) {
+    check(cudaSetDevice(gpu));
+    check(cudaMalloc(&memory, bytes));
+    check(cudaMallocHost(&pinned, bytes));
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    check(cudaEventCreate(&begin));
+    check(cudaEventCreate(&end));
+    std::mt19937_64 random(static_cast<unsigned>(gpu));
+    for (std::uint64_t i = 0; i < bytes / 8; ++i) static_cast<std::uint64_t*>(pinned)[i] = random();
+    check(cudaMemcpy(memory, pinned, bytes, cudaMemcpyDefault));
+  }
+  ~copy_place() {
+    cudaSetDevice(gpu);
+    cudaFree(memory);
+    cudaFreeHost(pinned);
+    cudaStreamDestroy(stream);
+  }
+  copy_place(const copy_place&) = delete;
+  copy_place& operator=(const copy_place&) = delete;
+
+  int gpu;
+  void* memory = nullptr;
+  void* pinned = nullptr;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t begin = nullptr, end = nullptr;
+};
+
+struct contender {
+  std::string provider, backend;
+  copy_place* on;  // whose stream times it
+  std::function<void()> copy;
+  std::vector<double> us;
+  double median() const {
+    std::vector<double> sorted = us;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+};
+
+double time_once(contender& one, int repeats) {
+  check(cudaSetDevice(one.on->gpu));
+  check(cudaEventRecord(one.on->begin, one.on->stream));
+  for (int i = 0; i < repeats; ++i) one.copy();
+  check(cudaEventRecord(one.on->end, one.on->stream));
+  check(cudaEventSynchronize(one.on->end));
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, one.on->begin, one.on->end));
+  return 1e3 * static_cast<double>(ms) / repeats;
+}
+
+isthmus_copy_options options_of(isthmus_copy_path path, bool push) {
+  isthmus_copy_options options{};
+  options.struct_bytes = sizeof options;
+  options.path = path;
+  options.push = push ? 1 : 0;
+  return options;
+}
+
+// 8-byte words of `to` that differ from `from`, after `copy` has run over a poisoned `to`.
+std::uint64_t wrong_words(contender& one, copy_place& from, copy_place& to, std::uint64_t bytes) {
+  check(cudaSetDevice(to.gpu));
+  check(cudaMemset(to.memory, 0xcd, bytes));
+  check(cudaDeviceSynchronize());
+  one.copy();
+  check(cudaSetDevice(one.on->gpu));
+  check(cudaStreamSynchronize(one.on->stream));
+  std::vector<std::uint64_t> sent(bytes / 8), seen(bytes / 8);
+  check(cudaMemcpy(sent.data(), from.memory, bytes, cudaMemcpyDefault));
+  check(cudaMemcpy(seen.data(), to.memory, bytes, cudaMemcpyDefault));
+  std::uint64_t wrong = 0;
+  for (std::size_t i = 0; i < sent.size(); ++i) wrong += sent[i] != seen[i] ? 1 : 0;
+  return wrong;
+}
+
+std::vector<contender> contenders(copy_place& from, copy_place& to, std::uint64_t bytes) {
+  const auto isthmus_copy = [&, bytes](isthmus_copy_path path, bool push) {
+    return [&, bytes, options = options_of(path, push), stream = push ? from.stream : to.stream] {
+      check(isthmus_memory_copy(to.memory, cuda(to.gpu), from.memory, cuda(from.gpu), bytes, &options, stream));
+    };
+  };
+  std::vector<contender> all;
+  all.push_back(
+      {"cuda",
+       "peer, pull",
+       &to,
+       [&, bytes] { check(cudaMemcpyPeerAsync(to.memory, to.gpu, from.memory, from.gpu, bytes, to.stream)); },
+       {}});
+  all.push_back(
+      {"cuda",
+       "peer, push",
+       &from,
+       [&, bytes] { check(cudaMemcpyPeerAsync(to.memory, to.gpu, from.memory, from.gpu, bytes, from.stream)); },
+       {}});
+  all.push_back({"isthmus", "direct, pull", &to, isthmus_copy(ISTHMUS_COPY_DIRECT, false), {}});
+  all.push_back({"isthmus", "direct, push", &from, isthmus_copy(ISTHMUS_COPY_DIRECT, true), {}});
+  all.push_back(
+      {"cuda",
+       "link down",
+       &from,
+       [&, bytes] { check(cudaMemcpyAsync(from.pinned, from.memory, bytes, cudaMemcpyDefault, from.stream)); },
+       {}});
+  all.push_back(
+      {"cuda",
+       "link up",
+       &to,
+       [&, bytes] { check(cudaMemcpyAsync(to.memory, to.pinned, bytes, cudaMemcpyDefault, to.stream)); },
+       {}});
+  all.push_back({"isthmus", "staged", &to, isthmus_copy(ISTHMUS_COPY_STAGED, false), {}});
+  return all;
+}
+
+void measure_copies(copy_place& from, copy_place& to, std::uint64_t bytes, int rounds,
+                    nlohmann::json& records) {
+  auto all = contenders(from, to, bytes);
+  const int repeats = static_cast<int>(std::clamp<std::uint64_t>((256u << 20) / bytes, 2, 20));
+  std::vector<std::uint64_t> wrong(all.size(), 0);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i].backend.rfind("link", 0) != 0) wrong[i] = wrong_words(all[i], from, to, bytes);
+  for (auto& one : all) time_once(one, 1);
+  for (int round = 0; round < rounds; ++round)
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      auto& one = all[round % 2 == 0 ? i : all.size() - 1 - i];
+      one.us.push_back(time_once(one, repeats));
+    }
+  const auto gbs = [&](const contender& one) { return static_cast<double>(bytes) / one.median() / 1e3; };
+  for (std::size_t i = 0; i < all.size(); ++i)
+    records.push_back({{"collective", "copy"},
+                       {"dtype", "uint8"},
+                       {"bytes", bytes},
+                       {"ranks", 2},
+                       {"provider", all[i].provider},
+                       {"backend", all[i].backend},
+                       {"mode", "stream"},
+                       {"time_us",
+                        {{"min", *std::min_element(all[i].us.begin(), all[i].us.end())},
+                         {"median", all[i].median()},
+                         {"max", *std::max_element(all[i].us.begin(), all[i].us.end())}}},
+                       {"algbw_gbs", gbs(all[i])},
+                       {"busbw_gbs", gbs(all[i])},
+                       {"wrong", wrong[i]}});
+  const double raw = std::max(gbs(all[0]), gbs(all[1])), slower = std::min(gbs(all[4]), gbs(all[5]));
+  std::printf("%11llu | %7.1f %7.1f | %7.1f %7.1f %6.3f | %6.1f %6.1f | %6.1f %6.3f | %llu\n",
+              static_cast<unsigned long long>(bytes), gbs(all[0]), gbs(all[1]), gbs(all[2]), gbs(all[3]),
+              std::max(gbs(all[2]), gbs(all[3])) / raw, gbs(all[4]), gbs(all[5]), gbs(all[6]),
+              gbs(all[6]) / slower, static_cast<unsigned long long>(wrong[2] + wrong[3] + wrong[6]));
+  std::fflush(stdout);
+}
+
+nlohmann::json copies(int rounds) {
+  nlohmann::json records = nlohmann::json::array();
+  const std::uint64_t most = 1u << 30;
+  copy_place from(0, most), to(1, most);
+  for (const auto& [device, peer] : {std::pair(0, 1), std::pair(1, 0)}) {
+    check(cudaSetDevice(device));
+    if (const auto code = cudaDeviceEnablePeerAccess(peer, 0); code != cudaErrorPeerAccessAlreadyEnabled)
+      check(code);
+    (void)cudaGetLastError();
+  }
+  std::printf("%11s | %7s %7s | %7s %7s %6s | %6s %6s | %6s %6s | wrong   (GB/s)\n", "bytes", "peer<", "peer>",
+              "direct<", "direct>", "ratio", "down", "up", "staged", "ratio");
+  for (const std::uint64_t bytes :
+       {std::uint64_t{8} << 10, std::uint64_t{64} << 10, std::uint64_t{1} << 20, std::uint64_t{4} << 20,
+        std::uint64_t{16} << 20, std::uint64_t{64} << 20, std::uint64_t{256} << 20, most})
+    measure_copies(from, to, bytes, rounds, records);
+  return records;
+}
+
+nlohmann::json host_costs(int gpus) {
+  nlohmann::json records = nlohmann::json::array();
+  const std::uint64_t four_gib = std::uint64_t{4} << 30;
+  const auto warm = [](int) { return std::uint64_t{64} << 20; };
+  for (int count = 1; count <= gpus; count *= 2) {
+    plain_cost(count, "warm-up", warm);  // contexts and memset's kernel
+    records.push_back(plain_cost(count, "4 GiB", [&](int) { return four_gib; }));
+    std::vector<std::uint64_t> most;
+    for (int gpu = 0; gpu < count; ++gpu) most.push_back(most_of(gpu));
+    records.push_back(
+        plain_cost(count, "90 % of free", [&](int gpu) { return most[static_cast<std::size_t>(gpu)]; }));
+  }
+  records.push_back(growth_cost(0));
+  records.push_back(heap_cost(gpus, four_gib));
+  return records;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"What device memory costs the host, and how fast copies between devices are"};
+  int rounds = 11;
+  std::string out;
+  app.add_option("--rounds", rounds, "samples of each copy")->check(CLI::Range(3, 1000));
+  app.add_option("--out", out, "JSON file with the records");
+  CLI11_PARSE(app, argc, argv);
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return std::puts("SKIPPED: no CUDA device"), 77;
+  try {
+    nlohmann::json records = host_costs(gpus);
+    if (gpus > 1)
+      for (auto& record : copies(rounds)) records.push_back(std::move(record));
+    if (!out.empty())
+      std::ofstream(out) << nlohmann::json{
+          {"versions", {{"isthmus", isthmus_version()}}},
+          {"records", records}}.dump(1);
+    return 0;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "failed: %s\n", failure.what());
+    return 1;
+  }
+}

@@ -1,0 +1,241 @@
+// The symmetric heap and copies on devices: every rank reaches every byte of every block, whatever its size;
+// copies arrive by every path. Runs with ranks in threads and in processes.
+#include <gtest/gtest.h>
+#include <isthmus/memory.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "world.hpp"
+
+namespace gpu {
+namespace {
+
+constexpr isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
+isthmus_device cuda(int ordinal) { return {ISTHMUS_PLATFORM_CUDA, ordinal}; }
+
+using bytes = std::vector<std::byte>;
+
+bytes random_bytes(std::uint64_t count, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  bytes made(count + 8);
+  for (std::uint64_t at = 0; at < count; at += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(made.data() + at, &word, 8);
+  }
+  made.resize(count);
+  return made;
+}
+
+void require(isthmus_status status) {
+  if (status != ISTHMUS_SUCCESS) throw std::runtime_error(last_error());
+}
+
+void put(member& self, void* to, const bytes& from) {
+  require(isthmus_memory_copy(to, cuda(self.device), from.data(), host, from.size(), nullptr,
+                              self.queue->native()));
+  self.queue->synchronize();
+}
+
+bytes get(member& self, const void* from, std::uint64_t count) {
+  bytes seen(count);
+  require(
+      isthmus_memory_copy(seen.data(), host, from, cuda(self.device), count, nullptr, self.queue->native()));
+  self.queue->synchronize();
+  return seen;
+}
+
+// No rank goes on before all have come.
+void meet(member& self) {
+  require(isthmus_barrier(self.communicator, self.queue->native()));
+  self.queue->synchronize();
+}
+
+std::byte* allocate(member& self, std::uint64_t count) {
+  void* pointer = nullptr;
+  require(isthmus_memory_allocate_symmetric(self.communicator, count, &pointer));
+  return static_cast<std::byte*>(pointer);
+}
+
+std::byte* peer(member& self, const void* pointer, int rank) {
+  void* reached = nullptr;
+  require(isthmus_memory_peer(self.communicator, pointer, rank, &reached));
+  return static_cast<std::byte*>(reached);
+}
+
+TEST(gpu_memory, every_rank_reaches_every_byte_at_every_size) {
+  world::get().each([](member& self) {
+    const std::uint64_t mib = 1 << 20;
+    for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{4097}, mib, mib + 1, 2 * mib - 1, 2 * mib,
+                                      2 * mib + 1, 4 * mib, 6 * mib + 5, 40 * mib + 3}) {
+      std::byte* const own = allocate(self, count);
+      put(self, own, random_bytes(count, count + static_cast<std::uint64_t>(self.rank)));
+      meet(self);
+      for (int rank = 0; rank < world::get().size(); ++rank) {
+        const auto* const theirs = peer(self, own, rank);
+        if (theirs == nullptr) throw std::runtime_error("rank " + std::to_string(rank) + " is out of reach");
+        EXPECT_TRUE(get(self, theirs, count) == random_bytes(count, count + static_cast<std::uint64_t>(rank)))
+            << count << " bytes of rank " << rank;
+      }
+      meet(self);
+      const int next = (self.rank + 1) % world::get().size();
+      put(self, peer(self, own + count - 1, next), {static_cast<std::byte>(self.rank + 50)});
+      meet(self);
+      const int before = (self.rank + world::get().size() - 1) % world::get().size();
+      EXPECT_EQ(get(self, own + count - 1, 1)[0], static_cast<std::byte>(before + 50));
+      require(isthmus_memory_free(self.communicator, own));
+    }
+  });
+}
+
+TEST(gpu_memory, many_blocks_freed_in_any_order_keep_their_contents) {
+  world::get().each([](member& self) {
+    std::mt19937_64 sizes(5), own_order(static_cast<unsigned>(self.rank));
+    struct live {
+      std::byte* at;
+      std::uint64_t count, seed;
+    };
+    std::vector<live> blocks;
+    for (int round = 0; round < 3; ++round) {
+      while (blocks.size() < 60) {
+        const std::uint64_t count = 1 + sizes() % (sizes() % 8 == 0 ? 5u << 20 : 100000u), seed = sizes();
+        blocks.push_back({allocate(self, count), count, seed + static_cast<std::uint64_t>(self.rank)});
+        put(self, blocks.back().at, random_bytes(count, blocks.back().seed));
+      }
+      std::shuffle(blocks.begin(), blocks.end(), own_order);
+      for (const live& block : blocks)
+        EXPECT_TRUE(get(self, block.at, block.count) == random_bytes(block.count, block.seed));
+      const std::size_t keep = round == 2 ? 0 : 25;
+      for (; blocks.size() > keep; blocks.pop_back())
+        require(isthmus_memory_free(self.communicator, blocks.back().at));
+    }
+  });
+}
+
+struct plain_block {
+  plain_block(int device, std::uint64_t count) : device(device) {
+    require(isthmus_memory_allocate_device(cuda(device), count, nullptr, &at));
+  }
+  ~plain_block() { EXPECT_EQ(isthmus_memory_free_device(cuda(device), at), ISTHMUS_SUCCESS) << last_error(); }
+  plain_block(const plain_block&) = delete;
+  plain_block& operator=(const plain_block&) = delete;
+  std::byte* data() const { return static_cast<std::byte*>(at); }
+  int device;
+  void* at = nullptr;
+};
+
+// As many bytes as `expected` has, on another device of this process and back.
+void cross(member& self, std::byte* block, const bytes& expected) {
+  const int other = (self.device + 1) % world::get().size();
+  const plain_block far(other, expected.size());
+  bytes seen(expected.size());
+  for (const bool push : {true, false}) {
+    isthmus_copy_options options{};
+    options.struct_bytes = sizeof options;
+    options.push = push ? 1 : 0;
+    const stream pulling(other);
+    require(isthmus_memory_copy(far.data(), cuda(other), block, cuda(self.device), expected.size(), &options,
+                                push ? self.queue->native() : pulling.native()));
+    (push ? *self.queue : pulling).synchronize();
+    require(isthmus_memory_copy(seen.data(), host, far.data(), cuda(other), expected.size(), nullptr,
+                                pulling.native()));
+    pulling.synchronize();
+    EXPECT_TRUE(seen == expected) << expected.size() << " bytes, push " << push;
+  }
+  use_device(self.device);
+}
+
+TEST(gpu_memory, growable_blocks_keep_their_contents_across_pages) {
+  world::get().each([](member& self) {
+    const auto seed = static_cast<std::uint64_t>(self.rank);
+    const std::uint64_t mib = 1 << 20;
+    isthmus_memory_options options{};
+    options.struct_bytes = sizeof options;
+    options.growable = 1;
+    void* block = nullptr;
+    require(isthmus_memory_allocate_device(cuda(self.device), 1, &options, &block));
+    std::uint64_t held = 0;
+    for (const std::uint64_t count : {std::uint64_t{1}, 2 * mib - 1, 2 * mib, 2 * mib + 1, 4 * mib, 4 * mib + 1,
+                                      6 * mib + 1, 40 * mib + 3, 70 * mib, 5 * mib + 1, 9 * mib}) {
+      require(isthmus_memory_resize_device(cuda(self.device), &block, count));
+      const bytes expected = random_bytes(count, seed);
+      auto* const data = static_cast<std::byte*>(block);
+      if (count > held)
+        put(self, data + held, {expected.begin() + static_cast<std::ptrdiff_t>(held), expected.end()});
+      EXPECT_TRUE(get(self, block, count) == expected) << held << " -> " << count << " bytes";
+      if (world::get().in_one_process() && world::get().size() > 1) cross(self, data, expected);
+      held = count;
+    }
+    require(isthmus_memory_free_device(cuda(self.device), block));
+  });
+}
+
+void copy_and_check(member& self, int other, isthmus_copy_path path, bool push) {
+  isthmus_copy_options options{};
+  options.struct_bytes = sizeof options;
+  options.path = path;
+  options.push = push ? 1 : 0;
+  for (const std::uint64_t count : {0ul, 1ul, 4095ul, 300001ul, 33ul << 20, (70ul << 20) + 7}) {
+    const plain_block from(push ? self.device : other, count + 64), to(push ? other : self.device, count + 64);
+    const bytes sent = random_bytes(count + 64, count), poison(count + 64, std::byte{0xcd});
+    const stream near(to.device);
+    for (const auto& [block, contents] : {std::pair(&from, &sent), std::pair(&to, &poison)}) {
+      const stream on(block->device);
+      require(isthmus_memory_copy(block->data(), cuda(block->device), contents->data(), host, count + 64,
+                                  nullptr, on.native()));
+      on.synchronize();
+    }
+    require(isthmus_memory_copy(to.data() + 5, cuda(to.device), from.data() + 13, cuda(from.device), count,
+                                &options, self.queue->native()));
+    self.queue->synchronize();
+    bytes seen(count + 64), expected = poison;
+    require(
+        isthmus_memory_copy(seen.data(), host, to.data(), cuda(to.device), count + 64, nullptr, near.native()));
+    near.synchronize();
+    std::copy_n(sent.begin() + 13, count, expected.begin() + 5);
+    EXPECT_TRUE(seen == expected) << count << " bytes, path " << path << ", push " << push;
+  }
+  use_device(self.device);
+}
+
+TEST(gpu_memory, copies_arrive_by_every_path) {
+  if (!world::get().in_one_process() || world::get().size() < 2)
+    GTEST_SKIP() << "needs two devices in a process";
+  world::get().each([](member& self) {
+    const int other = (self.device + 1) % world::get().size();
+    for (const auto path : {ISTHMUS_COPY_AUTO, ISTHMUS_COPY_DIRECT, ISTHMUS_COPY_STAGED})
+      for (const bool push : {false, true}) copy_and_check(self, other, path, push);
+  });
+}
+
+// Heap blocks are copied by address; an order of copies on one stream holds, through staging, too.
+TEST(gpu_memory, copies_follow_each_other_on_a_stream) {
+  if (!world::get().in_one_process() || world::get().size() < 2)
+    GTEST_SKIP() << "needs two devices in a process";
+  world::get().each([](member& self) {
+    const int next = (self.rank + 1) % world::get().size();
+    constexpr std::uint64_t count = (9 << 20) + 1;
+    std::byte* const own = allocate(self, count);
+    const plain_block far(next, count), back(self.device, count);
+    const bytes sent = random_bytes(count, 3);
+    isthmus_copy_options push{}, pull{};
+    push.struct_bytes = pull.struct_bytes = sizeof push;
+    push.push = 1;
+    push.path = ISTHMUS_COPY_STAGED;
+    bytes seen(count);
+    void* const on = self.queue->native();
+    require(isthmus_memory_copy(own, cuda(self.device), sent.data(), host, count, nullptr, on));
+    require(isthmus_memory_copy(far.data(), cuda(next), own, cuda(self.device), count, &push, on));
+    require(isthmus_memory_copy(back.data(), cuda(self.device), far.data(), cuda(next), count, &pull, on));
+    require(isthmus_memory_copy(seen.data(), host, back.data(), cuda(self.device), count, nullptr, on));
+    self.queue->synchronize();
+    EXPECT_TRUE(seen == sent);
+    require(isthmus_memory_free(self.communicator, own));
+  });
+}
+
+TEST(gpu_memory, nothing_is_left) { EXPECT_EQ(isthmus_memory_live_blocks(), 0u); }
+
+}  // namespace
+}  // namespace gpu
