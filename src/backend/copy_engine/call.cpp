@@ -45,41 +45,46 @@ call::call(equipment& tools, const isthmus_operation& operation, const movement&
       m_recv(static_cast<std::byte*>(operation.recv_buf)),
       m_together(moved.total_in <= tools.options.together_bytes) {}
 
-// ---- what both ways share ---------------------------------------------------------------------------
+// ---- what all ways share ----------------------------------------------------------------------------
 
-std::uint64_t call::bytes_to(int reader) const {
-  return reader == m_tools.rank ? 0 : m_moved.outgoing[static_cast<std::size_t>(reader)].bytes;
+std::uint64_t call::bytes_lent_to(int peer) const {
+  if (peer == m_tools.rank) return 0;
+  const auto& blocks = m_how == way::push ? m_moved.incoming : m_moved.outgoing;
+  return blocks[static_cast<std::size_t>(peer)].bytes;
 }
 
-std::uint64_t call::bytes_from(int source) const {
-  return source == m_tools.rank ? 0 : m_moved.incoming[static_cast<std::size_t>(source)].bytes;
+std::uint64_t call::bytes_copied_of(int peer) const {
+  if (peer == m_tools.rank) return 0;
+  const auto& blocks = m_how == way::push ? m_moved.outgoing : m_moved.incoming;
+  return blocks[static_cast<std::size_t>(peer)].bytes;
 }
 
 // All that both ends of a transfer know and must agree on. Never 0, which means "nothing here".
 std::uint32_t call::tag_of(std::uint64_t bytes) const {
-  const std::uint64_t rooted = static_cast<std::uint64_t>(m_operation.root) << 16;
-  const std::uint64_t kind =
-      static_cast<std::uint64_t>(m_operation.collective) << 1 | (m_record.staged ? 1u : 0u);
-  return static_cast<std::uint32_t>(joined(joined(joined(0, rooted | kind), m_where), bytes) >> 32) | 1u;
+  const std::uint64_t kind = static_cast<std::uint64_t>(m_operation.root) << 16 |
+                             static_cast<std::uint64_t>(m_operation.collective) << 2 |
+                             static_cast<std::uint64_t>(m_how);
+  return static_cast<std::uint32_t>(joined(joined(joined(0, kind), m_where), bytes) >> 32) | 1u;
 }
 
 // From here on the watch knows what this call waits for.
-void call::begin(bool staged, std::uint64_t where) {
+void call::begin(way how, std::uint64_t where) {
+  m_how = how;
   m_where = where;
-  m_record.staged = staged;
+  m_record.staged = how == way::staged;
   m_record.collective = m_operation.collective;
   m_record.datatype = m_operation.datatype;
   m_record.count = m_operation.count;
   m_record.tags.assign(static_cast<std::size_t>(m_tools.size), 0);
-  for (int source = 0; source < m_tools.size; ++source)
-    if (const std::uint64_t bytes = bytes_from(source); bytes > 0)
-      m_record.tags[static_cast<std::size_t>(source)] = tag_of(bytes);
+  for (int peer = 0; peer < m_tools.size; ++peer)
+    if (const std::uint64_t bytes = bytes_copied_of(peer); bytes > 0)
+      m_record.tags[static_cast<std::size_t>(peer)] = tag_of(bytes);
   m_log.add(m_record, m_captured);
-  m_tools.caller.write(m_tools.progress, m_record.id);
 }
 
-lane& call::lane_to(int step) {
+lane& call::lane_to(int peer) {
   if (m_together || m_one_stream || m_tools.beside.empty()) return m_tools.caller;
+  const int step = (peer - m_tools.rank + m_tools.size) % m_tools.size;
   const auto turn = static_cast<std::size_t>(step - 1) % (m_tools.beside.size() + 1);
   return turn == 0 ? m_tools.caller : m_tools.beside[turn - 1];
 }
@@ -101,77 +106,82 @@ void call::copy_own_block(lane& by) {
   if (from.bytes > 0 && to.bytes > 0) by.copy(m_recv + to.at, m_send + from.at, from.bytes);
 }
 
-// Marks what readers will take that still need bytes `beyond` the given place of their blocks.
+// Beside everything else: that was fastest at every size, and costs nothing in place.
+void call::start_own_block() {
+  const auto own = static_cast<std::size_t>(m_tools.rank);
+  const block from = m_moved.outgoing[own], to = m_moved.incoming[own];
+  if (from.bytes == 0 || to.bytes == 0 || m_recv + to.at == m_send + from.at) return;
+  m_own_beside = true;
+  m_tools.local.follow(m_tools.caller, m_tools.fork);
+  copy_own_block(m_tools.local);
+  m_tools.local.flush();
+}
+
+// To every peer that still needs bytes `beyond` the given place of its block. All loans are marked before the
+// first is announced: a borrower may be that fast.
 void call::lend(lane& by, thing what, std::uint64_t beyond) {
   for (int step = 1; step < m_tools.size; ++step)
-    if (const int reader = next_reader(step); bytes_to(reader) > beyond)
-      by.write(m_tools.area.lent(m_tools.rank, what, reader), 1);
-}
-
-void call::announce(lane& by, thing what, std::uint64_t beyond) {
+    if (const int peer = served_at(step); bytes_lent_to(peer) > beyond)
+      by.write(m_tools.area.lent(m_tools.rank, what, peer), 1);
   for (int step = 1; step < m_tools.size; ++step)
-    if (const int reader = next_reader(step); bytes_to(reader) > beyond)
-      by.write(m_tools.area.ready(reader, what, m_tools.rank), tag_of(bytes_to(reader)));
+    if (const int peer = served_at(step); bytes_lent_to(peer) > beyond)
+      by.write(m_tools.area.ready(peer, what, m_tools.rank), tag_of(bytes_lent_to(peer)));
 }
 
-void call::await(lane& by, thing what, int source) {
-  std::uint32_t* word = m_tools.area.ready(m_tools.rank, what, source);
-  by.wait_equal(word, m_record.tags[static_cast<std::size_t>(source)]);
+void call::await(lane& by, const transfer& one) {
+  std::uint32_t* word = m_tools.area.ready(m_tools.rank, one.what, one.lender);
+  by.wait_equal(word, m_record.tags[static_cast<std::size_t>(one.lender)]);
   by.write(word, 0);
 }
 
-void call::give_back(lane& by, thing what, int source) {
-  by.write(m_tools.area.lent(source, what, m_tools.rank), 0);
+void call::give_back(lane& by, const transfer& one) {
+  by.write(m_tools.area.lent(one.lender, one.what, m_tools.rank), 0);
 }
 
 // `wanted` is in the order in which this rank visits its peers.
-void call::fetch_all(const std::vector<fetched>& wanted) {
+void call::copy_all(const std::vector<transfer>& wanted) {
   if (m_together) {
-    for (const fetched& one : wanted) await(m_tools.caller, one.what, one.source);
-    for (const fetched& one : wanted) m_tools.caller.copy(one.to, one.from, one.bytes);
-    for (const fetched& one : wanted) give_back(m_tools.caller, one.what, one.source);
+    for (const transfer& one : wanted) await(m_tools.caller, one);
+    for (const transfer& one : wanted) m_tools.caller.copy(one.to, one.from, one.bytes);
+    for (const transfer& one : wanted) give_back(m_tools.caller, one);
     return;
   }
-  for (const fetched& one : wanted) {
-    lane& by = lane_to((one.source - m_tools.rank + m_tools.size) % m_tools.size);
-    await(by, one.what, one.source);
+  for (const transfer& one : wanted) {
+    lane& by = lane_to(one.lender);
+    await(by, one);
     by.copy(one.to, one.from, one.bytes);
-    give_back(by, one.what, one.source);
+    give_back(by, one);
   }
 }
 
-// ---- out of the users' buffers ----------------------------------------------------------------------
+// ---- between the users' buffers ---------------------------------------------------------------------
 
-void call::issue_from_heap(const heap_sources& sources) {
-  begin(false, sources.where);
+void call::issue_in_heap(way how, const heap_places& places) {
+  begin(how, places.where);
   lane& main = m_tools.caller;
-  // A large own block is copied beside the others, a small one while the acknowledgements are on their way.
-  const bool beside = !m_together && !sources.own_first;
-  if (sources.own_first) copy_own_block(main);
-  lend(main, thing::own_buffer, 0);
-  announce(main, thing::own_buffer, 0);
-  if (beside) {
-    m_tools.local.follow(main, m_tools.fork);
-    copy_own_block(m_tools.local);
-  }
-  borrow_lanes();
-  std::vector<fetched> wanted;
-  for (int step = 1; step < m_tools.size; ++step) {
-    const int source = next_source(step);
-    const block& to = m_moved.incoming[static_cast<std::size_t>(source)];
-    if (to.bytes > 0)
-      wanted.push_back({thing::own_buffer, source, sources.from[static_cast<std::size_t>(source)],
-                        m_recv + to.at, to.bytes});
-  }
-  fetch_all(wanted);
-  return_lanes();
-  if (beside)
-    main.follow(m_tools.local, m_tools.local_join);
-  else if (!sources.own_first)
+  if (places.own_first)
     copy_own_block(main);
+  else
+    start_own_block();
+  lend(main, thing::own_buffer, 0);
+  note_progress();  // while the peers' signals are on their way
+  borrow_lanes();
+  std::vector<transfer> wanted;
+  for (int step = 1; step < m_tools.size; ++step) {
+    const int peer = neighbour(step);
+    const auto row = static_cast<std::size_t>(peer);
+    const std::uint64_t bytes = bytes_copied_of(peer);
+    if (bytes == 0) continue;
+    const std::byte* from = how == way::push ? m_send + m_moved.outgoing[row].at : places.at[row];
+    std::byte* to = how == way::push ? places.at[row] : m_recv + m_moved.incoming[row].at;
+    wanted.push_back({thing::own_buffer, peer, from, to, bytes});
+  }
+  copy_all(wanted);
+  return_lanes();
+  if (m_own_beside) main.follow(m_tools.local, m_tools.local_join);
   for (int step = 1; step < m_tools.size; ++step)
-    if (const int reader = next_reader(step); bytes_to(reader) > 0)
-      main.wait_equal(m_tools.area.lent(m_tools.rank, thing::own_buffer, reader), 0);
+    if (const int peer = served_at(step); bytes_lent_to(peer) > 0)
+      main.wait_equal(m_tools.area.lent(m_tools.rank, thing::own_buffer, peer), 0);
 }
 
 // ---- through the outbox -----------------------------------------------------------------------------
@@ -187,25 +197,24 @@ void call::stage(lane& by, std::uint64_t piece) {
   const std::uint64_t at = piece * m_piece_bytes;
   const thing slot = slot_of(m_tools.slot_uses[static_cast<std::size_t>(own)] + piece);
   for (int step = 1; step < m_tools.size; ++step)
-    by.wait_equal(m_tools.area.lent(own, slot, next_reader(step)), 0);
-  lend(by, slot, at);
+    by.wait_equal(m_tools.area.lent(own, slot, served_at(step)), 0);
   std::byte* to = m_tools.area.slot(own, slot);
   for (int reader = 0; reader < m_tools.size; ++reader) {
-    const std::uint64_t bytes = rest(bytes_to(reader), at, m_piece_bytes);
+    const std::uint64_t bytes = rest(bytes_lent_to(reader), at, m_piece_bytes);
     if (bytes > 0) by.copy(to, m_send + m_moved.outgoing[static_cast<std::size_t>(reader)].at + at, bytes);
     if (bytes > 0 && m_moved.same_for_all) break;
     if (reader != own && !m_moved.same_for_all) to += m_piece_bytes;
   }
-  announce(by, slot, at);
+  lend(by, slot, at);
   by.flush();
 }
 
 void call::fetch_staged(std::uint64_t piece) {
   const std::uint64_t at = piece * m_piece_bytes;
-  std::vector<fetched> wanted;
+  std::vector<transfer> wanted;
   for (int step = 1; step < m_tools.size; ++step) {
-    const int source = next_source(step);
-    const std::uint64_t bytes = rest(bytes_from(source), at, m_piece_bytes);
+    const int source = neighbour(step);
+    const std::uint64_t bytes = rest(bytes_copied_of(source), at, m_piece_bytes);
     if (bytes == 0) continue;
     const thing slot = slot_of(m_tools.slot_uses[static_cast<std::size_t>(source)] + piece);
     const int row = m_moved.same_for_all ? 0 : m_tools.rank < source ? m_tools.rank : m_tools.rank - 1;
@@ -213,11 +222,11 @@ void call::fetch_staged(std::uint64_t piece) {
     wanted.push_back(
         {slot, source, from, m_recv + m_moved.incoming[static_cast<std::size_t>(source)].at + at, bytes});
   }
-  fetch_all(wanted);
+  copy_all(wanted);
 }
 
 void call::issue_staged() {
-  begin(true, 0);
+  begin(way::staged, 0);
   const auto rows = static_cast<std::uint64_t>(m_moved.same_for_all ? 1 : std::max(m_tools.size - 1, 1));
   m_piece_bytes = m_tools.area.slot_bytes() / rows / alignment * alignment;
   std::uint64_t pieces = 0;
@@ -225,9 +234,13 @@ void call::issue_staged() {
 
   lane& main = m_tools.caller;
   m_one_stream = m_send == m_recv && m_operation.collective == ISTHMUS_ALLTOALL;
+  note_progress();
   const bool beside = pieces > 1 && !m_one_stream;
   lane& stager = beside ? m_tools.local : main;
-  if (beside) stager.follow(main, m_tools.fork);
+  if (beside)
+    stager.follow(main, m_tools.fork);
+  else
+    start_own_block();
   borrow_lanes();
   // One piece ahead: the peers fetch one slot while the other is filled.
   const std::uint64_t own_pieces = pieces_of(m_tools.rank);
@@ -238,9 +251,9 @@ void call::issue_staged() {
     for (lane& one : m_tools.beside) one.flush();
     main.flush();
   }
-  copy_own_block(stager);
+  if (beside) copy_own_block(stager);
   return_lanes();
-  if (beside) main.follow(stager, m_tools.local_join);
+  if (beside || m_own_beside) main.follow(m_tools.local, m_tools.local_join);
   for (int source = 0; source < m_tools.size; ++source)
     m_tools.slot_uses[static_cast<std::size_t>(source)] += pieces_of(source);
 }

@@ -34,12 +34,16 @@ struct equipment {
   std::vector<std::uint64_t> slot_uses;  // by source: how often a slot of its outbox has been used
 };
 
-// Where every source's data lie when all of them are in the symmetric heap.
-struct heap_sources {
-  bool all = false;                    // else nothing else here means anything
-  std::vector<const std::byte*> from;  // by source, the part that is for this rank; nullptr: nothing
-  bool own_first = false;              // the own block must be in place before it is lent
-  std::uint64_t where = 0;             // block and offset, equal on all ranks
+// Who copies. staged: readers fetch from the sources' outboxes; pull: out of the sources' own buffers; push:
+// sources put into the readers' own buffers.
+enum class way : std::uint8_t { staged, pull, push };
+
+// Where the peers' buffers are when all of them are in the symmetric heap.
+struct heap_places {
+  bool all = false;            // else nothing else here means anything
+  std::vector<std::byte*> at;  // by peer: the part of its buffer that this rank fetches from or puts to
+  bool own_first = false;      // the own block must be in place before it is lent
+  std::uint64_t where = 0;     // block and offset, equal on all ranks
 };
 
 class call {
@@ -48,40 +52,42 @@ class call {
   call(equipment& tools, const isthmus_operation& operation, const movement& moved, call_record& record,
        call_log& log, bool captured);
 
-  // Peers fetch out of the user's own buffers.
-  void issue_from_heap(const heap_sources& sources);
-  // Peers fetch out of the outbox, into which the data are copied piece by piece.
+  // `how` is pull or push.
+  void issue_in_heap(way how, const heap_places& places);
   void issue_staged();
 
  private:
-  void begin(bool staged, std::uint64_t where);
+  void begin(way how, std::uint64_t where);
   std::uint32_t tag_of(std::uint64_t bytes) const;
-  std::uint64_t bytes_to(int reader) const;
-  std::uint64_t bytes_from(int source) const;
-  int next_source(int step) const { return (m_tools.rank + step) % m_tools.size; }
-  int next_reader(int step) const { return (m_tools.rank + m_tools.size - step) % m_tools.size; }
+  // Bytes between this rank and a peer (0 for itself): what it may copy of ours, and we of its.
+  std::uint64_t bytes_lent_to(int peer) const;
+  std::uint64_t bytes_copied_of(int peer) const;
+  // Everybody starts with its right neighbour and is served by its left one first.
+  int neighbour(int step) const { return (m_tools.rank + step) % m_tools.size; }
+  int served_at(int step) const { return (m_tools.rank + m_tools.size - step) % m_tools.size; }
 
+  lane& lane_to(int peer);
   void borrow_lanes();
   void return_lanes();
-  lane& lane_to(int step);
+  void start_own_block();
   void copy_own_block(lane& by);
 
   void lend(lane& by, thing what, std::uint64_t beyond);
-  void announce(lane& by, thing what, std::uint64_t beyond);
-  void await(lane& by, thing what, int source);
-  void give_back(lane& by, thing what, int source);
-  struct fetched {
+  struct transfer {
     thing what;
-    int source;
+    int lender;
     const std::byte* from;
     std::byte* to;
     std::uint64_t bytes;
   };
-  void fetch_all(const std::vector<fetched>& wanted);
+  void await(lane& by, const transfer& one);
+  void give_back(lane& by, const transfer& one);
+  void copy_all(const std::vector<transfer>& wanted);
 
   void stage(lane& by, std::uint64_t piece);
   void fetch_staged(std::uint64_t piece);
   std::uint64_t pieces_of(int source) const;
+  void note_progress() { m_tools.caller.write(m_tools.progress, m_record.id); }
 
   equipment& m_tools;
   const isthmus_operation& m_operation;
@@ -91,10 +97,12 @@ class call {
   bool m_captured;
   const std::byte* m_send;
   std::byte* m_recv;
+  way m_how = way::staged;
   std::uint64_t m_where = 0;
   std::uint64_t m_piece_bytes = 0;
   bool m_together;            // small: wait for all peers, then copy from all
   bool m_one_stream = false;  // in place: fetching must not overtake staging
+  bool m_own_beside = false;  // the own block is being copied on the local lane
 };
 
 }  // namespace isthmus::copy_engine

@@ -20,15 +20,20 @@ class holdings {
   native_event event();
   void* pinned(std::uint64_t bytes);  // zeros
 
-  // Pinned memory stays for good: a stream that is stuck may still write to it.
+  // Nobody gets the pinned memory after this rank: a stream that is stuck may still write to it.
   void keep_pinned() { m_pinned.clear(); }
 
  private:
+  struct pinned_block {
+    void* memory;
+    std::uint64_t bytes;
+  };
+
   device_driver& m_driver;
   int m_device;
   std::vector<native_stream> m_streams;
   std::vector<native_event> m_events;
-  std::vector<void*> m_pinned;
+  std::vector<pinned_block> m_pinned;
 };
 
 }  // namespace isthmus::copy_engine

@@ -75,7 +75,7 @@ bool overseer::still_stuck(std::uint32_t id) const {
   return true;
 }
 
-// Waits for what this rank's own stream was given; false: not soon.
+// For what the overseer's stream was given.
 bool overseer::wait_briefly() {
   m_tools.driver.record(m_tools.device, m_done, m_stream);
   const auto end = clock::now() + round_limit;

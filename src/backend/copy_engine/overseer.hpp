@@ -48,12 +48,13 @@ class overseer {
   bool failed() const { return m_failed.load(std::memory_order_acquire); }
   std::optional<failure> reason() const;
 
-  // Whether no peer may still fetch something from here. Not while the watch looks.
+  // Not while the watch looks: whether no peer may still fetch something from here; and whether this rank's own
+  // stream got through soon.
   bool all_loans_returned();
+  bool wait_briefly();
 
  private:
   bool read_signals();
-  bool wait_briefly();
   void inspect(std::uint32_t id, clock::time_point now);
   bool is_mismatch(const call_record& record) const;
   bool still_stuck(std::uint32_t id) const;

@@ -22,14 +22,18 @@ bool is_legacy(native_stream stream) { return reinterpret_cast<std::uintptr_t>(s
 
 }  // namespace
 
-const char* const algorithm_names[] = {"zero_copy", "staged", nullptr};
+const char* const algorithm_names[] = {"staged", "zero_copy", "push", nullptr};
 
-std::optional<algorithm> find_algorithm(const char* name) {
-  if (name == nullptr) return algorithm::automatic;
-  if (std::strcmp(name, algorithm_names[0]) == 0) return algorithm::zero_copy;
-  if (std::strcmp(name, algorithm_names[1]) == 0) return algorithm::staged;
+namespace {
+
+// Nothing for a name that does not exist.
+std::optional<way> find_way(const char* name) {
+  for (const way one : {way::staged, way::pull, way::push})
+    if (std::strcmp(name, algorithm_names[static_cast<int>(one)]) == 0) return one;
   return std::nullopt;
 }
+
+}  // namespace
 
 session::session(const isthmus_backend_context& context, device_driver& driver, const settings& options)
     : m_context(context),
@@ -67,23 +71,25 @@ session::~session() {
   // Until the stream is through, the watch may still have to release it.
   while (m_overseer.current() != 0 && overseer::clock::now() < deadline) std::this_thread::sleep_for(1ms);
   watch::instance().remove(m_overseer);
-  if (m_overseer.current() != 0) m_held.keep_pinned();
+  bool quiet = false;
   try {
     while (!m_overseer.failed() && m_context.aborted(m_context.runtime) == 0 &&
            !m_overseer.all_loans_returned() && overseer::clock::now() < deadline)
       std::this_thread::sleep_for(100us);
+    quiet = m_overseer.current() == 0 && m_overseer.wait_briefly();
   } catch (const error& caught) {
     m_context.log(m_context.runtime, 1, "while releasing: %s", caught.what());
   }
+  if (!quiet) m_held.keep_pinned();
 }
 
 const char* session::supports(const isthmus_operation& operation, const char* name) const {
-  const auto wanted = find_algorithm(name);
-  if (!wanted) return "unknown algorithm; zero_copy and staged exist";
+  const auto wanted = name == nullptr ? way::staged : find_way(name);
+  if (!wanted) return "unknown algorithm; zero_copy, push and staged exist";
   if (!is_moved(operation.collective))
     return "moves data only: allgather, allgatherv, alltoall, broadcast, gather and scatter";
-  if (*wanted == algorithm::zero_copy)
-    if (const char* reason = never_from_heap(operation.collective)) return reason;
+  if (*wanted != way::staged)
+    if (const char* reason = never_in_heap(operation.collective)) return reason;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
   if (m_context.size > 1 && m_tools.area.slot_bytes() < rows * alignment)
     return "backend.copy_engine.transit_bytes is less than 512 bytes for each peer";
@@ -105,14 +111,14 @@ isthmus_status session::enqueue(const isthmus_operation* operations, const char*
   if (m_overseer.failed()) return poll();
   try {
     for (std::size_t i = 0; i < n; ++i)
-      start(operations[i], find_algorithm(algorithms[i]).value_or(algorithm::automatic));
+      start(operations[i], algorithms[i] == nullptr ? std::nullopt : find_way(algorithms[i]));
     return ISTHMUS_SUCCESS;
   } catch (const error& caught) {
     return report_driver("enqueue", caught.info());
   }
 }
 
-void session::start(const isthmus_operation& operation, algorithm wanted) {
+void session::start(const isthmus_operation& operation, std::optional<way> wanted) {
   describe(operation, m_context.rank, m_context.size, m_moved);
   if (operation.count == 0 && std::ranges::all_of(m_moved.longest, [](auto bytes) { return bytes == 0; }))
     return;
@@ -136,19 +142,20 @@ void session::start(const isthmus_operation& operation, algorithm wanted) {
   if (legacy) driver.wait(device, operation.stream, m_ended);
 }
 
-void session::issue(const isthmus_operation& operation, algorithm wanted, bool captured) {
+void session::issue(const isthmus_operation& operation, std::optional<way> wanted, bool captured) {
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
   call one(m_tools, operation, m_moved, m_record, m_log, captured);
-  m_sources.all = false;
-  if (wanted != algorithm::staged) find_sources(m_context, operation, m_moved, m_sources);
-  if (wanted == algorithm::zero_copy && !m_sources.all)
+  const way direct = wanted.value_or(way::pull);
+  m_places.all = false;
+  if (direct != way::staged) find_places(m_context, operation, m_moved, direct, m_places);
+  if (wanted && direct != way::staged && !m_places.all)
     m_context.log(
         m_context.runtime, 2,
-        "%s: the rule says zero_copy, but buffers that peers would fetch from are not in the symmetric heap: "
-        "they are staged",
-        isthmus_collective_name(operation.collective));
-  if (m_sources.all)
-    one.issue_from_heap(m_sources);
+        "%s: the rule says %s, but the buffers that peers would touch are not in the symmetric heap: it is "
+        "staged",
+        isthmus_collective_name(operation.collective), algorithm_names[static_cast<int>(direct)]);
+  if (m_places.all)
+    one.issue_in_heap(direct, m_places);
   else
     one.issue_staged();
   m_tools.caller.write(m_tools.progress, 0);

@@ -7,15 +7,14 @@
 #include <string>
 
 #include "backend/copy_engine/call.hpp"
-#include "backend/copy_engine/heap_sources.hpp"
+#include "backend/copy_engine/heap_places.hpp"
 #include "backend/copy_engine/overseer.hpp"
 
 namespace isthmus::copy_engine {
 
-// What a rule may name behind "copy_engine:". automatic: out of the heap where the buffers are in it.
-enum class algorithm { automatic, zero_copy, staged };
-std::optional<algorithm> find_algorithm(const char* name);
-extern const char* const algorithm_names[];
+// What a rule may name behind "copy_engine:". No name: zero_copy where the buffers are in the heap, else
+// staged.
+extern const char* const algorithm_names[];  // in the order of `way`
 
 class session {
  public:
@@ -37,8 +36,8 @@ class session {
   const char* version() const { return m_version.c_str(); }
 
  private:
-  void start(const isthmus_operation& operation, algorithm wanted);
-  void issue(const isthmus_operation& operation, algorithm wanted, bool captured);
+  void start(const isthmus_operation& operation, std::optional<way> wanted);
+  void issue(const isthmus_operation& operation, std::optional<way> wanted, bool captured);
   bool is_idle();
   isthmus_status report(const failure& why);
   isthmus_status report_driver(const char* doing, const isthmus_error_info& info);
@@ -55,7 +54,7 @@ class session {
   std::string m_version;
   // Filled anew by each call; kept for their memory.
   movement m_moved;
-  heap_sources m_sources;
+  heap_places m_places;
   call_record m_record;
 };
 

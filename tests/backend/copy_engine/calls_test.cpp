@@ -15,7 +15,7 @@ using conformance::test_case;
 
 constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER, ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
                                         ISTHMUS_BROADCAST, ISTHMUS_GATHER,     ISTHMUS_SCATTER};
-constexpr const char* algorithms[] = {nullptr, "zero_copy", "staged"};
+constexpr const char* algorithms[] = {nullptr, "zero_copy", "push", "staged"};
 
 // Draws a call from a seed; the same on all ranks.
 test_case drawn(std::uint64_t seed, int ranks) {
@@ -35,7 +35,7 @@ test_case drawn(std::uint64_t seed, int ranks) {
 const char* drawn_algorithm(std::uint64_t seed, const test_case& test) {
   const char* name = algorithms[oracle::mix(seed, 8) % std::size(algorithms)];
   const bool rooted_blocks = test.collective == ISTHMUS_GATHER || test.collective == ISTHMUS_SCATTER;
-  return name == algorithms[1] && rooted_blocks ? nullptr : name;
+  return rooted_blocks && (name == algorithms[1] || name == algorithms[2]) ? nullptr : name;
 }
 
 // Plays `calls` drawn calls on every rank, without anything that holds the ranks together but the calls.

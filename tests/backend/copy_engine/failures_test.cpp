@@ -61,7 +61,7 @@ TEST(copy_engine_failures, a_rank_that_gave_up_is_named_by_its_peers) {
 }
 
 TEST(copy_engine_failures, abort_releases_a_stream_with_many_calls_queued) {
-  for (const char* name : {"zero_copy", "staged"}) {
+  for (const char* name : {"zero_copy", "push", "staged"}) {
     setup with;
     with.options = {2048, 0, 1};
     world all(with);
@@ -124,6 +124,7 @@ INSTANTIATE_TEST_SUITE_P(kinds, mismatches,
                                          mismatch{"size_staged", count - 3, 0, {"staged", "staged"}},
                                          mismatch{"place", count, 4096, {nullptr, nullptr}},
                                          mismatch{"way", count, 0, {"zero_copy", "staged"}},
+                                         mismatch{"direction", count, 0, {"staged", "push"}},
                                          mismatch{"collective", count, 0, {"staged", "staged"}, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 

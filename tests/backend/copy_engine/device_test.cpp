@@ -1,0 +1,293 @@
+// The backend through the C API, on whatever devices a driver has: a machine's GPUs, or the stand-in.
+//
+//   copy_engine_device_test [--platform cuda|hip] [--world threads|processes] [--ranks N] [--calls N]
+//
+// Random calls of every collective that it knows, at every place of buffers, checked byte by byte against the
+// oracle; parts of a communicator; skewed calls back to back; every kind of stream; captured graphs where the
+// driver has them; ranks that do not come. Exit code 77: fewer than two devices.
+#include <dlfcn.h>
+#include <isthmus/memory.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "device_world.hpp"
+#include "oracle/inputs.hpp"
+
+namespace copy_engine_test {
+namespace {
+
+using conformance::test_case;
+using steady = std::chrono::steady_clock;
+
+constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER, ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
+                                        ISTHMUS_BROADCAST, ISTHMUS_GATHER,     ISTHMUS_SCATTER};
+
+struct options {
+  std::string platform = "cuda", world = "threads";
+  int ranks = 0;
+  int calls = 120;
+};
+
+test_case drawn(std::uint64_t seed, int ranks) {
+  const auto pick = [&](std::uint64_t what, std::uint64_t among) { return oracle::mix(seed, what) % among; };
+  constexpr std::uint64_t counts[] = {0, 1, 3, 17, 255, 1001, 4099, 32771, 50001};
+  test_case test;
+  test.collective = moved[pick(1, std::size(moved))];
+  test.datatype = static_cast<isthmus_datatype>(pick(2, ISTHMUS_DATATYPE_COUNT));
+  test.count = counts[pick(3, std::size(counts))];
+  test.root = static_cast<int>(pick(4, static_cast<std::uint64_t>(ranks)));
+  test.in_place = pick(5, 2) == 0 && conformance::can_be_in_place(test.collective);
+  test.heap = pick(6, 2) == 0;
+  test.seed = oracle::mix(seed, 7) >> 1;
+  return test;
+}
+
+int report(const char* where, int rank, const test_case& test, const std::string& problem) {
+  std::printf("FAIL %s, rank %d: %s | %s\n", where, rank, problem.c_str(),
+              conformance::to_string(test).c_str());
+  return 1;
+}
+
+// A failed call leaves the communicator poisoned: the first problem ends the series.
+int play_series(member& one, const char* where, int calls, std::uint64_t seed) {
+  for (int i = 0; i < calls; ++i) {
+    const test_case test = drawn(oracle::mix(seed, static_cast<std::uint64_t>(i)), one.size());
+    if (const auto wrong = one.play(test)) return report(where, one.rank(), test, *wrong);
+  }
+  return 0;
+}
+
+// The engine that a test is about must be the one that runs.
+int check_choice(member& one, const char* wanted) {
+  test_case test;
+  test.collective = ISTHMUS_ALLGATHER;
+  test.count = 100;
+  const placed_call call(test, one.rank(), one.size(), one.place().mirror(), one.place().plain());
+  const std::string taken = one.taken_by(call.operation);
+  if (taken == wanted) return 0;
+  return report("choice", one.rank(), test, "goes by " + taken + " instead of " + wanted);
+}
+
+// ---- cases --------------------------------------------------------------------------------------------
+
+int random_calls(member& one, int calls) { return play_series(one, "random calls", calls, 1000); }
+
+// Nobody goes on while a part is being released: the last rank of a process frees all ranks' memory, and where
+// that waits for the devices (hipFree) it must not wait for a stream that waits for this rank.
+int parts(member& one, meeting& all) {
+  int failures = 0;
+  for (const bool halves : {true, false}) {
+    isthmus_communicator made = nullptr;
+    // Ranks by parity, then all of them in the opposite order.
+    if (isthmus_communicator_split(one.handle(), halves ? one.rank() % 2 : 0, -one.rank(), &made) !=
+        ISTHMUS_SUCCESS)
+      return report("split", one.rank(), {}, last_error());
+    {
+      member part(one.place(), made);
+      failures += play_series(part, "part", 30, 2000 + (halves ? one.rank() % 2 : 7));
+      all.wait();
+    }
+    all.wait();
+  }
+  return failures;
+}
+
+// Many calls before anybody looks, from ranks that lag behind each other.
+int skewed(member& one) {
+  constexpr int calls = 40;
+  seat& place = one.place();
+  std::vector<std::unique_ptr<placed_call>> all;
+  std::size_t at = 0;
+  for (int i = 0; i < calls; ++i) {
+    test_case test = drawn(oracle::mix(3000, static_cast<std::uint64_t>(i)), one.size());
+    test.count = std::min<std::uint64_t>(test.count, 1001);
+    if (test.collective == ISTHMUS_GATHER || test.collective == ISTHMUS_SCATTER)
+      test.collective = ISTHMUS_ALLTOALL;
+    auto call = std::make_unique<placed_call>(test, one.rank(), one.size(), place.mirror().subspan(at),
+                                              (test.heap ? one.heap() : place.plain()) + at);
+    place.upload(call->on_device, call->mirror);
+    at += (call->mirror.size() + 255) / 256 * 256;
+    all.push_back(std::move(call));
+  }
+  for (int i = 0; i < calls; ++i) {
+    const std::uint64_t late =
+        oracle::mix(4000 + static_cast<std::uint64_t>(one.rank()), static_cast<std::uint64_t>(i));
+    if (late % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(late % 3000));
+    all[static_cast<std::size_t>(i)]->operation.stream = place.stream();
+    if (isthmus_enqueue(one.handle(), &all[static_cast<std::size_t>(i)]->operation) != ISTHMUS_SUCCESS)
+      return report("skewed calls", one.rank(), {}, last_error());
+  }
+  for (const auto& call : all) place.download(call->mirror, call->on_device);
+  place.synchronize();
+  for (const auto& call : all)
+    if (const auto wrong = call->buffers.find_error(true, true, false))
+      return report("skewed calls", one.rank(), {}, *wrong);
+  return 0;
+}
+
+int streams(member& one) {
+  seat& place = one.place();
+  int failures = 0;
+  const isthmus::native_stream other =
+      place.driver().create_stream(place.device(), isthmus::stream_priority::high);
+  for (const isthmus::native_stream stream : {isthmus::native_stream(nullptr), other, place.own_stream()}) {
+    place.use_stream(stream);
+    failures += play_series(one, stream == nullptr ? "the NULL stream" : "another stream", 15, 5000);
+  }
+  place.synchronize();
+  place.driver().destroy_stream(place.device(), other);
+  return failures;
+}
+
+// CUDA's own functions for graphs, where a real driver is loaded.
+struct graph_functions {
+  int (*begin)(void* stream, int mode) = nullptr;
+  int (*end)(void* stream, void** graph) = nullptr;
+  int (*instantiate)(void** executable, void* graph, unsigned long long flags) = nullptr;
+  int (*launch)(void* executable, void* stream) = nullptr;
+
+  bool load() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) return false;
+    begin = reinterpret_cast<decltype(begin)>(dlsym(library, "cuStreamBeginCapture_v2"));
+    end = reinterpret_cast<decltype(end)>(dlsym(library, "cuStreamEndCapture"));
+    instantiate = reinterpret_cast<decltype(instantiate)>(dlsym(library, "cuGraphInstantiateWithFlags"));
+    launch = reinterpret_cast<decltype(launch)>(dlsym(library, "cuGraphLaunch"));
+    return begin != nullptr && end != nullptr && instantiate != nullptr && launch != nullptr;
+  }
+};
+
+// The graph is launched with new data each time, among calls that are not captured.
+int graphs(member& one) {
+  graph_functions cuda;
+  if (!cuda.load()) {
+    if (one.rank() == 0) std::puts("graphs: not on this driver");
+    return 0;
+  }
+  seat& place = one.place();
+  for (const bool heap : {true, false}) {
+    test_case test;
+    test.collective = ISTHMUS_ALLTOALL;
+    test.datatype = ISTHMUS_UINT8;
+    test.count = 200003;
+    test.heap = heap;
+    test.seed = 4;  // the layout follows from it
+    std::byte* room = heap ? one.heap() : place.plain();
+    placed_call captured(test, one.rank(), one.size(), place.mirror(), room);
+    captured.operation.stream = place.stream();
+    constexpr int thread_local_mode = 1;
+    void *graph = nullptr, *executable = nullptr;
+    if (cuda.begin(place.stream(), thread_local_mode) != 0) return report("capture", one.rank(), test, "begin");
+    const isthmus_status status = isthmus_enqueue(one.handle(), &captured.operation);
+    if (cuda.end(place.stream(), &graph) != 0 || status != ISTHMUS_SUCCESS)
+      return report("capture", one.rank(), test, last_error());
+    if (const int code = cuda.instantiate(&executable, graph, 0); code != 0)
+      return report("capture", one.rank(), test, "instantiate: " + std::to_string(code));
+    for (int i = 0; i < 9; ++i) {
+      if (i % 3 == 2) {
+        if (play_series(one, "among graphs", 2, 6000 + static_cast<std::uint64_t>(i)) != 0) return 1;
+        continue;
+      }
+      placed_call fresh(test, one.rank(), one.size(), place.mirror(), room);
+      place.upload(room, fresh.mirror);
+      if (cuda.launch(executable, place.stream()) != 0) return report("replay", one.rank(), test, "launch");
+      place.download(fresh.mirror, room);
+      place.synchronize();
+      if (const auto wrong = fresh.buffers.find_error(true, true, false))
+        return report("replay", one.rank(), test, *wrong);
+    }
+  }
+  return 0;
+}
+
+// Rank 0 is left alone: its call fails in time, says so, and its stream goes on.
+int missing_rank(seat& place, meeting& all, int rank, int size) {
+  int failures = 0;
+  for (const char* use : {"copy_engine:zero_copy", "copy_engine:staged"}) {
+    member one(place, all.fresh_id(rank), rank, size, use, 2);
+    one.heap();
+    if (rank == 0) {
+      test_case test;
+      test.collective = ISTHMUS_ALLGATHER;
+      test.count = 5000;
+      test.heap = true;
+      placed_call call(test, rank, size, place.mirror(), one.heap());
+      call.operation.stream = place.stream();
+      const auto begin = steady::now();
+      if (isthmus_enqueue(one.handle(), &call.operation) != ISTHMUS_SUCCESS)
+        failures += report("missing rank", rank, test, last_error());
+      place.synchronize();
+      const double seconds = std::chrono::duration<double>(steady::now() - begin).count();
+      if (seconds < 1.5 || seconds > 20)
+        failures += report("missing rank", rank, test, "released after " + std::to_string(seconds) + " s");
+      if (isthmus_communicator_async_error(one.handle()) != ISTHMUS_ERROR_TIMEOUT)
+        failures += report("missing rank", rank, test, "no timeout: " + last_error());
+    }
+    all.wait();
+  }
+  return failures;
+}
+
+int play_all(const options& asked, seat& place, meeting& all, int rank, int size) {
+  int failures = 0;
+  for (const char* use : {"copy_engine", "copy_engine:push", "copy_engine:staged"}) {
+    member one(place, all.fresh_id(rank), rank, size, use, 60);
+    failures += check_choice(one, use);
+    if (failures == 0) failures += random_calls(one, asked.calls);
+    if (failures == 0) failures += parts(one, all);
+    if (failures == 0) failures += skewed(one);
+    if (failures == 0) failures += streams(one);
+    if (failures == 0) failures += graphs(one);
+    place.synchronize();
+    all.wait();
+  }
+  return failures + missing_rank(place, all, rank, size);
+}
+
+// Asked in a process of its own: a driver does not survive a fork.
+int count_devices(isthmus_platform platform) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::string reason;
+    isthmus::device_driver* driver = isthmus::device_driver::get(platform, reason);
+    if (driver == nullptr) std::printf("%s\n", reason.c_str());
+    std::fflush(stdout);
+    std::_Exit(driver == nullptr ? 0 : driver->device_count());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+}
+
+}  // namespace
+}  // namespace copy_engine_test
+
+int main(int argc, char** argv) {
+  using namespace copy_engine_test;
+  CLI::App app{"Copy-engine collectives on the devices of this machine"};
+  options asked;
+  app.add_option("--platform", asked.platform, "whose driver")->check(CLI::IsMember({"cuda", "hip"}));
+  app.add_option("--world", asked.world, "where ranks live")->check(CLI::IsMember({"threads", "processes"}));
+  app.add_option("--ranks", asked.ranks, "one device each; default: all devices, at most 4");
+  app.add_option("--calls", asked.calls, "random calls for each algorithm");
+  CLI11_PARSE(app, argc, argv);
+  const isthmus_platform platform = asked.platform == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
+  const int devices = count_devices(platform);
+  if (devices < 2) {
+    std::puts("SKIPPED: copy engines need two devices");
+    return 77;
+  }
+  const int size = asked.ranks > 0 ? asked.ranks : std::min(devices, 4);
+  const auto begin = steady::now();
+  const int failures = run(
+      platform, asked.world == "processes", size,
+      [&](seat& place, meeting& all, int rank, int ranks) { return play_all(asked, place, all, rank, ranks); });
+  std::printf("copy_engine on %d %s devices, ranks in %s: %d failed, %.1f s\n", size, asked.platform.c_str(),
+              asked.world.c_str(), failures, std::chrono::duration<double>(steady::now() - begin).count());
+  return failures == 0 ? 0 : 1;
+}
