@@ -151,6 +151,35 @@ TOPICS = (
         needs=("nccl_header",),
     ),
     Topic(
+        "copy_engine",
+        ("copy_engine_device_test", "copy_engine_bench"),
+        (
+            Step("copy engines, ranks in threads", "{bin}/copy_engine_device_test", 60, gpus=2),
+            Step(
+                "copy engines, ranks in processes",
+                "{bin}/copy_engine_device_test --world processes",
+                60,
+                gpus=2,
+            ),
+            Step(
+                "copy engines against NCCL, alone and beside matrix products",
+                "{bin}/copy_engine_bench --out {out}/copy_engine.json",
+                90,
+                gpus=2,
+                records="{out}/copy_engine.json",
+            ),
+            Step(
+                "PyTorch's low-contention all-gather",
+                "{python} bench/gpu/torch_low_contention.py --out {out}/torch_low_contention.json",
+                60,
+                gpus=2,
+                needs=("torch",),
+                records="{out}/torch_low_contention.json",
+            ),
+        ),
+        needs=("nccl_header",),
+    ),
+    Topic(
         "nccl",
         ("nccl_bench",),
         (

@@ -1,0 +1,241 @@
+#include "copy_engine_calls.hpp"
+
+#include <dlfcn.h>
+#include <isthmus/memory.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include "oracle/inputs.hpp"
+
+namespace copy_bench {
+
+void check(cudaError_t code) {
+  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
+}
+void check(ncclResult_t code) {
+  if (code != ncclSuccess) throw std::runtime_error("NCCL: error " + std::to_string(code));
+}
+void check(isthmus_status status) {
+  if (status == ISTHMUS_SUCCESS) return;
+  isthmus_error_info info;
+  isthmus_last_error(&info);
+  throw std::runtime_error(info.message);
+}
+
+std::string shape::name() const {
+  return std::string(isthmus_collective_name(collective)) + (in_place ? " in place" : "");
+}
+
+std::uint64_t shape::block(int size) const {
+  return collective == ISTHMUS_ALLTOALL ? bytes / static_cast<std::uint64_t>(size) : bytes;
+}
+
+std::uint64_t shape::output(int size) const {
+  return collective == ISTHMUS_ALLGATHER ? bytes * static_cast<std::uint64_t>(size) : bytes;
+}
+
+double shape::bytes_in(int size) const {
+  const auto one = static_cast<double>(block(size));
+  return collective == ISTHMUS_BROADCAST ? one : one * (size - 1);
+}
+
+// NCCL as the machine has it, found at run time.
+struct world::nccl_library {
+  void* handle = open();
+  decltype(&ncclGetUniqueId) unique_id = symbol<decltype(&ncclGetUniqueId)>("ncclGetUniqueId");
+  decltype(&ncclCommInitRankConfig) init = symbol<decltype(&ncclCommInitRankConfig)>("ncclCommInitRankConfig");
+  decltype(&ncclAllGather) all_gather = symbol<decltype(&ncclAllGather)>("ncclAllGather");
+  decltype(&ncclAlltoAll) all_to_all = symbol<decltype(&ncclAlltoAll)>("ncclAlltoAll");
+  decltype(&ncclBroadcast) broadcast = symbol<decltype(&ncclBroadcast)>("ncclBroadcast");
+  decltype(&ncclMemAlloc) mem_alloc = symbol<decltype(&ncclMemAlloc)>("ncclMemAlloc");
+  decltype(&ncclGetVersion) get_version = symbol<decltype(&ncclGetVersion)>("ncclGetVersion");
+  decltype(&ncclCommWindowRegister) window_register =
+      symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
+
+  static void* open() {
+    const char* path = std::getenv("ISTHMUS_NCCL_LIBRARY");
+    void* handle = dlopen(path != nullptr ? path : "libnccl.so.2", RTLD_NOW);
+    if (handle == nullptr) throw std::runtime_error(dlerror());
+    return handle;
+  }
+  template <typename Function>
+  Function symbol(const char* name) {
+    void* found = dlsym(handle, name);
+    if (found == nullptr) throw std::runtime_error(std::string("NCCL lacks ") + name);
+    return reinterpret_cast<Function>(found);
+  }
+};
+
+world::world(int size, std::uint64_t largest)
+    : m_size(size),
+      m_largest(largest),
+      m_gate(size),
+      m_values(static_cast<std::size_t>(size)),
+      m_nccl(std::make_shared<nccl_library>()) {
+  add_nccl();
+  add_isthmus("zero_copy", true);
+  add_isthmus("push", true);
+  add_isthmus("staged", false);
+}
+
+int world::nccl_version() {
+  int version = 0;
+  check(m_nccl->get_version(&version));
+  return version;
+}
+
+void world::each(const std::function<void(int)>& work) {
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < m_size; ++rank)
+    threads.emplace_back([&work, rank] {
+      try {
+        check(cudaSetDevice(rank));
+        work(rank);
+      } catch (const std::exception& failure) {
+        std::fprintf(stderr, "rank %d: %s\n", rank, failure.what());
+        std::_Exit(1);
+      }
+    });
+}
+
+double world::slowest(int rank, double value) {
+  m_values[static_cast<std::size_t>(rank)] = value;
+  meet();
+  const double worst = *std::max_element(m_values.begin(), m_values.end());
+  meet();
+  return worst;
+}
+
+// A 16 MiB pattern of random floats, repeated, which no cache or link can exploit.
+void world::fill(int rank, const rank_buffers& to) {
+  std::vector<std::byte> inputs(std::min<std::uint64_t>(m_largest, 16 << 20));
+  oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank, 0, inputs);
+  for (std::uint64_t at = 0; at < m_largest; at += inputs.size())
+    check(cudaMemcpy(to.send + at, inputs.data(), std::min<std::uint64_t>(inputs.size(), m_largest - at),
+                     cudaMemcpyDefault));
+}
+
+// ---- NCCL ---------------------------------------------------------------------------------------------
+
+void world::call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
+                      cudaStream_t stream) {
+  const std::uint64_t block = what.block(m_size);
+  const std::byte* send = what.in_place ? at.recv + static_cast<std::uint64_t>(rank) * block : at.send;
+  switch (what.collective) {
+    case ISTHMUS_ALLGATHER:
+      return check(m_nccl->all_gather(send, at.recv, block, ncclInt8, communicator, stream));
+    case ISTHMUS_ALLTOALL:
+      return check(m_nccl->all_to_all(send, at.recv, block, ncclInt8, communicator, stream));
+    default: return check(m_nccl->broadcast(send, at.recv, block, ncclInt8, 0, communicator, stream));
+  }
+}
+
+// Both on the same buffers, which are windows of the copy-engine communicator only. It copies by engines what
+// it can (allgather, alltoall) and falls back to kernels silently.
+void world::add_nccl() {
+  ncclUniqueId plain_id, zero_id;
+  check(m_nccl->unique_id(&plain_id));
+  check(m_nccl->unique_id(&zero_id));
+  m_plain.resize(static_cast<std::size_t>(m_size));
+  m_zero.resize(static_cast<std::size_t>(m_size));
+  std::vector<rank_buffers> buffers(static_cast<std::size_t>(m_size));
+  each([&](int rank) {
+    const auto own = static_cast<std::size_t>(rank);
+    ncclConfig_t plain = NCCL_CONFIG_INITIALIZER, zero = NCCL_CONFIG_INITIALIZER;
+    zero.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    check(m_nccl->init(&m_plain[own], m_size, plain_id, rank, &plain));
+    check(m_nccl->init(&m_zero[own], m_size, zero_id, rank, &zero));
+    const std::uint64_t recv_bytes = m_largest * static_cast<std::uint64_t>(m_size);
+    check(m_nccl->mem_alloc(reinterpret_cast<void**>(&buffers[own].send), m_largest));
+    check(m_nccl->mem_alloc(reinterpret_cast<void**>(&buffers[own].recv), recv_bytes));
+    ncclWindow_t windows[2];
+    check(m_nccl->window_register(m_zero[own], buffers[own].send, m_largest, &windows[0],
+                                  NCCL_WIN_COLL_SYMMETRIC));
+    check(m_nccl->window_register(m_zero[own], buffers[own].recv, recv_bytes, &windows[1],
+                                  NCCL_WIN_COLL_SYMMETRIC));
+    fill(rank, buffers[own]);
+  });
+  const auto call_by = [this, buffers](const std::vector<ncclComm_t>& communicators) {
+    return [this, buffers, &communicators](const shape& what, int rank, cudaStream_t stream) {
+      const auto own = static_cast<std::size_t>(rank);
+      call_nccl(communicators[own], buffers[own], what, rank, stream);
+    };
+  };
+  m_providers.push_back({"nccl", "nccl", call_by(m_plain), buffers, true});
+  m_providers.push_back({"nccl_copy_engine", "nccl", call_by(m_zero), buffers, false});
+}
+
+// ---- Isthmus ------------------------------------------------------------------------------------------
+
+// Outside of the heap the buffers are NCCL's.
+void world::add_isthmus(const char* algorithm, bool heap) {
+  const std::string path = "/tmp/isthmus_copy_engine_bench.toml";
+  const std::string use = std::string("copy_engine:") + algorithm;
+  std::ofstream(path) << "[[rule]]\nuse = \"" << use << "\"\n";
+  std::vector<isthmus_device> devices;
+  for (int rank = 0; rank < m_size; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.config_path = path.c_str();
+  options.timeout_s = 60;
+  std::vector<isthmus_communicator> made(static_cast<std::size_t>(m_size));
+  check(isthmus_communicator_create_all(m_size, devices.data(), &options, made.data()));
+  std::vector<rank_buffers> buffers = m_providers.front().buffers;
+  each([&](int rank) {
+    const auto own = static_cast<std::size_t>(rank);
+    if (!heap) return;
+    void *send = nullptr, *recv = nullptr;
+    check(isthmus_memory_allocate_symmetric(made[own], m_largest, &send));
+    check(isthmus_memory_allocate_symmetric(made[own], m_largest * static_cast<std::uint64_t>(m_size), &recv));
+    buffers[own] = {static_cast<std::byte*>(send), static_cast<std::byte*>(recv)};
+    fill(rank, buffers[own]);
+  });
+  m_communicators.push_back(made);
+  const auto call = [this, made, buffers](const shape& what, int rank, cudaStream_t stream) {
+    const auto own = static_cast<std::size_t>(rank);
+    isthmus_operation operation{};
+    operation.collective = what.collective;
+    operation.datatype = ISTHMUS_UINT8;
+    operation.count = what.block(m_size);
+    operation.recv_buf = buffers[own].recv;
+    operation.send_buf = what.in_place ? buffers[own].recv + static_cast<std::uint64_t>(rank) * operation.count
+                                       : buffers[own].send;
+    operation.stream = stream;
+    check(isthmus_enqueue(made[own], &operation));
+  };
+  m_providers.push_back({"isthmus", use, call, buffers, false});
+}
+
+// ---- right or wrong -----------------------------------------------------------------------------------
+
+std::uint64_t world::count_wrong(const provider& by, const shape& what, int rank, cudaStream_t stream) {
+  const auto size = static_cast<std::uint64_t>(m_size), own = static_cast<std::uint64_t>(rank);
+  const std::uint64_t block = what.block(m_size);
+  const rank_buffers& mine = by.buffers[own];
+  check(cudaMemsetAsync(mine.recv, 0xa5, what.output(m_size), stream));
+  if (what.in_place)
+    check(cudaMemcpyAsync(mine.recv + own * block, mine.send, block, cudaMemcpyDefault, stream));
+  check(cudaStreamSynchronize(stream));
+  meet();  // pushing peers write here
+  by.enqueue(what, rank, stream);
+  check(cudaStreamSynchronize(stream));
+  const std::uint64_t part = std::min<std::uint64_t>(block, 256 << 10) / 4 * 4;
+  std::vector<std::byte> got(part), sent(part);
+  std::uint64_t wrong = 0;
+  for (std::uint64_t source = 0; source < (what.collective == ISTHMUS_BROADCAST ? 1 : size); ++source)
+    for (const std::uint64_t first : {std::uint64_t{0}, block - part}) {
+      const std::uint64_t within = what.collective == ISTHMUS_ALLTOALL ? own * block : 0;
+      check(cudaMemcpy(got.data(), mine.recv + source * block + first, part, cudaMemcpyDefault));
+      check(cudaMemcpy(sent.data(), by.buffers[source].send + within + first, part, cudaMemcpyDefault));
+      for (std::uint64_t at = 0; at < part; at += 4) wrong += std::memcmp(&got[at], &sent[at], 4) != 0;
+    }
+  return wrong;
+}
+
+}  // namespace copy_bench

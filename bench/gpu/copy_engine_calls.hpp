@@ -1,0 +1,85 @@
+// Moving collectives by NCCL, by NCCL's copy-engine mode and by Isthmus' copy engines: the same shapes on the
+// same contents, a thread a rank.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <isthmus/isthmus.h>
+#include <nccl.h>
+
+#include <barrier>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace copy_bench {
+
+struct shape {
+  isthmus_collective collective;  // allgather, alltoall or broadcast (from rank 0)
+  bool in_place;                  // allgather only
+  std::uint64_t bytes;            // allgather: what a rank contributes; else a rank's whole buffer
+
+  std::string name() const;
+  std::uint64_t block(int size) const;  // bytes from one rank to another
+  std::uint64_t output(int size) const;
+  double bytes_in(
+      int size) const;  // that a rank gets from its peers; a broadcast's root gets as much as it sends
+};
+
+struct rank_buffers {
+  std::byte* send = nullptr;  // shape.bytes
+  std::byte* recv = nullptr;  // as many for each rank
+};
+
+// One way to run a shape on every rank, with buffers of its own kind.
+struct provider {
+  std::string name, backend;  // as in records
+  std::function<void(const shape&, int rank, cudaStream_t)> enqueue;
+  std::vector<rank_buffers> buffers;  // by rank
+  bool kernels = false;               // NCCL's default: the others promise to leave the compute units alone
+};
+
+void check(cudaError_t code);
+void check(ncclResult_t code);
+void check(isthmus_status status);
+
+// All ranks of this process; a device each.
+class world {
+ public:
+  world(int size, std::uint64_t largest);
+
+  int size() const { return m_size; }
+  int nccl_version();
+  const std::vector<provider>& providers() const { return m_providers; }
+
+  // Runs `work` for every rank in a thread of its own with its device current. A failure ends the process: the
+  // other ranks would wait for ever.
+  void each(const std::function<void(int rank)>& work);
+  void meet() { m_gate.arrive_and_wait(); }
+  // The largest of what the ranks give; every rank calls it.
+  double slowest(int rank, double value);
+
+  // Words of the output that are not what the peers sent, of the first and last 256 KiB of every block. In a
+  // thread of `each`.
+  std::uint64_t count_wrong(const provider& by, const shape& what, int rank, cudaStream_t stream);
+
+ private:
+  struct nccl_library;
+  void add_nccl();
+  void add_isthmus(const char* algorithm, bool heap);
+  void fill(int rank, const rank_buffers& to);
+  void call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
+                 cudaStream_t stream);
+
+  int m_size;
+  std::uint64_t m_largest;
+  std::barrier<> m_gate;
+  std::vector<double> m_values;
+  std::shared_ptr<nccl_library> m_nccl;
+  std::vector<ncclComm_t> m_plain, m_zero;
+  std::vector<std::vector<isthmus_communicator>> m_communicators;
+  std::vector<provider> m_providers;
+};
+
+}  // namespace copy_bench

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""PyTorch's _low_contention_all_gather beside copy_engine_bench: a process a GPU, input in symmetric memory.
+
+    torch_low_contention.py [--ranks N] [--samples N] [--rounds N] [--out FILE]
+
+Issued call by call: the operation runs on a stream of its own and hands out a Work, which no graph keeps.
+A sample is the maximum over ranks of the time divided by its calls; a figure the median over samples. Products
+beside it are compared with products alone just before and just after.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable
+
+os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+os.environ["NCCL_NVLS_ENABLE"] = "0"
+
+SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20, 64 << 20, 256 << 20]
+BESIDE = 64 << 20
+SIDE = 8192
+PRODUCTS = 20
+
+
+def slowest(value: float) -> float:
+    import torch
+    import torch.distributed as dist
+
+    worst = torch.tensor([value], device="cuda", dtype=torch.float64)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+    return worst.item()
+
+
+def timed(call: Callable[[], None], calls: int) -> float:
+    """Microseconds of a call, of the slowest rank."""
+    import torch
+    import torch.distributed as dist
+
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    dist.barrier()
+    for _ in range(2):
+        call()  # aligns the ranks on the device
+    start.record()
+    for _ in range(calls):
+        call()
+    stop.record()
+    torch.cuda.synchronize()
+    return slowest(start.elapsed_time(stop) * 1e3 / calls)
+
+
+def gather_of(size_bytes: int, group: str) -> tuple[Callable[[], object], int]:
+    """The call, and how many words of its first result are not what the peers put in."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed._symmetric_memory as symm_mem
+
+    tensor = symm_mem.empty(size_bytes // 4, dtype=torch.int32, device="cuda")
+    symm_mem.rendezvous(tensor, group)
+    torch.manual_seed(dist.get_rank())
+    tensor.random_()
+    wait = torch.ops._c10d_functional.wait_tensor
+
+    def call() -> torch.Tensor:
+        return wait(torch.ops.symm_mem._low_contention_all_gather(tensor, group))
+
+    expected = torch.empty(tensor.numel() * dist.get_world_size(), dtype=torch.int32, device="cuda")
+    dist.all_gather_into_tensor(expected, tensor)
+    return call, int((call() != expected).sum().item())
+
+
+def record(size: int, size_bytes: int, times: list[float], wrong: int) -> dict:
+    median = statistics.median(times)
+    return {
+        "collective": "allgather",
+        "dtype": "int32",
+        "bytes": size_bytes,
+        "ranks": size,
+        "in_place": False,
+        "provider": "torch_low_contention",
+        "backend": "torch",
+        "mode": "stream",
+        "time_us": {"min": min(times), "median": median, "max": max(times)},
+        "algbw_gbs": size_bytes / median / 1e3,
+        "busbw_gbs": size_bytes * (size - 1) / median / 1e3,
+        "wrong": wrong,
+    }
+
+
+def beside_products(
+    call: Callable[[], object], call_us: float, rounds: int
+) -> tuple[float, float, list[float]]:
+    """By how many percent products slow down beside the calls, and beside nothing; the products' ms."""
+    import torch
+    import torch.distributed as dist
+
+    a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    c = torch.empty_like(a)
+    compute, comm = torch.cuda.Stream(), torch.cuda.Stream()
+    start, stop, end = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+
+    def sample(calls: int) -> float:
+        torch.cuda.synchronize()
+        dist.barrier()
+        with torch.cuda.stream(compute):
+            start.record()
+            for _ in range(PRODUCTS):
+                torch.mm(a, b, out=c)
+            stop.record()
+        with torch.cuda.stream(comm):
+            for _ in range(calls):
+                call()
+            end.record()
+        torch.cuda.synchronize()
+        if calls > 0 and stop.elapsed_time(end) < 0:
+            raise RuntimeError("the collectives ended before the products beside them")
+        return slowest(start.elapsed_time(stop))
+
+    for _ in range(3):
+        alone = sample(0)
+    calls = int(1.5 * alone * 1e3 / call_us) + 1
+    ratios: dict[int, list[float]] = {calls: [], 0: []}
+    times = []
+    before = alone
+    for _ in range(rounds):
+        for number in (calls, 0):
+            ms, after = sample(number), sample(0)
+            ratios[number].append(2 * ms / (before + after))
+            if number:
+                times.append(ms)
+            before = after
+    slowdown = {number: 100 * (statistics.median(values) - 1) for number, values in ratios.items()}
+    return slowdown[calls], slowdown[0], times
+
+
+def run_rank(rank: int, size: int, samples: int, rounds: int, out: str | None) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=size, device_id=torch.device("cuda", rank))
+    group = dist.group.WORLD.group_name
+    records = []
+    for size_bytes in SIZES:
+        call, wrong = gather_of(size_bytes, group)
+        calls = 48 if size_bytes <= 256 << 10 else 16 if size_bytes <= 4 << 20 else 6
+        timed(call, calls)
+        times = [timed(call, calls) for _ in range(samples)]
+        records.append(record(size, size_bytes, times, int(slowest(wrong))))
+        if rank == 0:
+            print(f"{size_bytes:9} {statistics.median(times):8.2f} us, {wrong} wrong words", flush=True)
+        if size_bytes == BESIDE and rounds > 0:
+            slowdown, noise, products = beside_products(call, statistics.median(times), rounds)
+            more = record(size, size_bytes, times, wrong) | {
+                "beside": f"{PRODUCTS} products {SIDE}x{SIDE}x{SIDE} bfloat16",
+                "gemm_slowdown_pct": slowdown,
+                "method_noise_pct": noise,
+                "gemm_ms": {"min": min(products), "median": statistics.median(products), "max": max(products)},
+            }
+            records.append(more)
+            if rank == 0:
+                print(f"products beside it: {slowdown:+.2f} %, beside nothing {noise:+.2f} %", flush=True)
+    if rank == 0 and out:
+        with open(out, "w") as file:
+            json.dump({"versions": {"torch": torch.__version__}, "records": records}, file, indent=1)
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--samples", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--out")
+    arguments = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        print("SKIPPED: no torch")
+        return 77
+    ranks = arguments.ranks or torch.cuda.device_count()
+    if ranks < 2:
+        print("SKIPPED: fewer than two CUDA devices")
+        return 77
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29547")
+    torch.multiprocessing.spawn(
+        run_rank, args=(ranks, arguments.samples, arguments.rounds, arguments.out), nprocs=ranks
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
