@@ -1,5 +1,7 @@
 #include "endpoint.hpp"
 
+#include <isthmus/memory.h>
+
 #include <nlohmann/json.hpp>
 
 #include "status.hpp"
@@ -76,6 +78,23 @@ void endpoint::check_health() {
   if (m_communicator != nullptr) check(isthmus_communicator_async_error(m_communicator));
 }
 
+void* endpoint::allocate(std::uint64_t bytes) {
+  const std::lock_guard lock(m_mutex);
+  void* block = nullptr;
+  check(isthmus_memory_allocate_symmetric(open_locked(), bytes, &block));
+  const std::lock_guard handle_lock(m_handle_mutex);
+  ++m_blocks;
+  return block;
+}
+
+void endpoint::free(void* block) noexcept {
+  const std::lock_guard lock(m_mutex);
+  const std::lock_guard handle_lock(m_handle_mutex);
+  if (isthmus_memory_free(m_communicator, block) != ISTHMUS_SUCCESS)
+    TORCH_WARN("in process group ", m_place.group, ": ", describe_last_error());
+  if (--m_blocks == 0 && m_closed) release();
+}
+
 void endpoint::abort() noexcept {
   const std::lock_guard lock(m_handle_mutex);
   if (m_rendezvous) m_rendezvous->cancel();
@@ -86,6 +105,10 @@ void endpoint::close() noexcept {
   const std::lock_guard lock(m_mutex);
   const std::lock_guard handle_lock(m_handle_mutex);
   m_closed = true;
+  if (m_blocks == 0) release();
+}
+
+void endpoint::release() noexcept {
   if (m_communicator != nullptr && isthmus_communicator_destroy(m_communicator) != ISTHMUS_SUCCESS)
     TORCH_WARN("while closing process group ", m_place.group, ": ", describe_last_error());
   m_communicator = nullptr;

@@ -44,9 +44,15 @@ class endpoint {
   // The communicator, made if need be: collective then.
   isthmus_communicator open();
 
+  // A block of the symmetric heap: collective. The communicator outlives it, even if the endpoint is closed
+  // before.
+  void* allocate(std::uint64_t bytes);
+  void free(void* block) noexcept;
+
   // Poisons the communicator, here and on the other ranks, and ends waits in launch. Any thread.
   void abort() noexcept;
-  // Waits for outstanding operations and releases the communicator. It cannot be opened again.
+  // Waits for outstanding operations and releases the communicator, or leaves that to the last block's end. It
+  // cannot be opened again.
   void close() noexcept;
 
  private:
@@ -63,6 +69,7 @@ class endpoint {
   };
 
   isthmus_communicator open_locked();
+  void release() noexcept;
   void count(const isthmus_operation& operation);
   tally& tally_of(const isthmus_operation& operation);
   path path_of(const isthmus_operation& operation);
@@ -70,9 +77,10 @@ class endpoint {
   c10::intrusive_ptr<c10d::Store> m_store;
   const place m_place;
   std::mutex m_mutex;         // calls on one communicator must not overlap
-  std::mutex m_handle_mutex;  // guards the two below, so that abort need not wait for a call
+  std::mutex m_handle_mutex;  // guards what follows, so that abort need not wait for a call
   std::unique_ptr<rendezvous> m_rendezvous;
   isthmus_communicator m_communicator = nullptr;
+  std::size_t m_blocks = 0;
   bool m_closed = false;
   std::unordered_map<call_kind, tally*, call_kind_hash> m_tallies;
 };

@@ -31,12 +31,14 @@ class lane {
   virtual plan prepare(bool asynchronous, c10::function_ref<plan()> build) = 0;
   // Runs a prepared plan. Throws what can be known at once; the work raises the rest.
   virtual work_ptr run(plan planned) = 0;
+  // The streams that plans would run on now, the caller's own first; none on the host.
+  virtual std::vector<c10::Stream> streams() const = 0;
   // Waits for what was submitted, at most the timeout, and releases the communicator.
   virtual void shutdown() noexcept = 0;
   // Ends waits at once, here and on the other ranks.
   void abort() noexcept { m_endpoint->abort(); }
 
-  endpoint& place() { return *m_endpoint; }
+  const std::shared_ptr<endpoint>& place() const { return m_endpoint; }
 
  protected:
   const std::shared_ptr<endpoint> m_endpoint;
@@ -52,6 +54,7 @@ class host_lane final : public lane {
 
   plan prepare(bool asynchronous, c10::function_ref<plan()> build) override;
   work_ptr run(plan planned) override;
+  std::vector<c10::Stream> streams() const override { return {}; }
   void shutdown() noexcept override;
 
  private:
@@ -80,6 +83,7 @@ class device_lane final : public lane {
 
   plan prepare(bool asynchronous, c10::function_ref<plan()> build) override;
   work_ptr run(plan planned) override;
+  std::vector<c10::Stream> streams() const override { return {stream_for(false), m_side}; }
   void shutdown() noexcept override;
 
  private:

@@ -45,7 +45,9 @@ process_group::process_group(store_ptr store, int rank, int size, settings chose
   init();
 }
 
-process_group::~process_group() = default;
+process_group::~process_group() {
+  for (const auto& [key, made] : m_pools) made->close();  // tensors may outlive the group
+}
 
 c10::intrusive_ptr<c10d::Backend::Options> process_group::getBackendOptions() { return m_options; }
 
@@ -60,41 +62,74 @@ void process_group::setTimeout(milliseconds timeout) {
 // "cuda" without an index is the current device.
 c10::Device process_group::resolve(c10::Device device) const {
   if (device.is_cpu()) return c10::Device(c10::kCPU);
+  TORCH_CHECK_VALUE(device.is_cuda(), "isthmus: tensors on ", device, " are not supported: cpu and cuda are");
   if (device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
 lane& process_group::lane_of(c10::Device device, const channel& way) {
   const std::lock_guard lock(m_mutex);
+  check_open();
+  const lane_key key{device.type(), device.index(), way};
+  const auto known = m_lanes.find(key);
+  if (known != m_lanes.end()) return *known->second;
+  return *m_lanes.emplace(key, make_lane(device, way)).first->second;
+}
+
+void process_group::check_open() const {
   if (m_closed)
     C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name, " was shut down"));
-  auto& place = m_lanes[{device.type(), device.index(), way}];
-  if (!place) place = make_lane(device, way);
-  return *place;
 }
 
 std::unique_ptr<lane> process_group::make_lane(c10::Device device, const channel& way) const {
-  TORCH_CHECK_VALUE(device.is_cpu() || device.is_cuda(), "isthmus: tensors on ", device,
-                    " are not supported: cpu and cuda are");
   const bool message = way.source >= 0;
-  const std::string kind = device.is_cpu() ? "cpu" : "cuda";
-  place where;
-  where.rank = message ? (way.source == getRank() ? 0 : 1) : getRank();
-  where.size = message ? 2 : getSize();
-  where.device = device.is_cpu() ? isthmus_device{ISTHMUS_PLATFORM_HOST, 0}
-                                 : isthmus_device{m_settings.accelerator, device.index()};
-  where.timeout_s = static_cast<double>(m_settings.timeout.count()) / 1e3;
-  where.scope = message ? c10::str("isthmus_", kind, "_", way.source, "_", way.destination, "_", way.tag)
-                        : c10::str("isthmus_", kind);
-  where.group = m_settings.name;
-  where.device_name = name_of(device);
+  place where = place_on(device);
+  if (message) {
+    where.rank = way.source == getRank() ? 0 : 1;
+    where.size = 2;
+    where.scope += c10::str("_", way.source, "_", way.destination, "_", way.tag);
+  }
   auto meeting = std::make_shared<endpoint>(m_store, std::move(where));
   if (device.is_cpu()) return std::make_unique<host_lane>(std::move(meeting), m_settings.timeout);
   return std::make_unique<device_lane>(std::move(meeting), m_settings.timeout, device);
 }
 
+// All ranks of the group, on `device`.
+place process_group::place_on(c10::Device device) const {
+  place where;
+  where.rank = getRank();
+  where.size = getSize();
+  where.device = device.is_cpu() ? isthmus_device{ISTHMUS_PLATFORM_HOST, 0}
+                                 : isthmus_device{m_settings.accelerator, device.index()};
+  where.timeout_s = static_cast<double>(m_settings.timeout.count()) / 1e3;
+  where.scope = device.is_cpu() ? "isthmus_cpu" : "isthmus_cuda";
+  where.group = m_settings.name;
+  where.device_name = name_of(device);
+  return where;
+}
+
+pool& process_group::pool_of(c10::Device device) {
+  const std::shared_ptr<endpoint> heap = lane_of(device).place();
+  const std::lock_guard lock(m_mutex);
+  check_open();
+  auto& made = m_pools[{device.type(), device.index()}];
+  if (!made) {
+    place voters = place_on(c10::kCPU);
+    voters.scope = heap->where().scope + "_pool";
+    voters.group += " (memory pool)";
+    made = std::make_shared<pool>(heap, std::make_shared<endpoint>(m_store, std::move(voters)));
+  }
+  return *made;
+}
+
+at::Tensor process_group::allocateTensor(long elements, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(elements >= 0, "isthmus: allocate_tensor: size is ", elements, ": it must be >= 0");
+  const c10::Device device = resolve(options.device());
+  return pool_of(device).allocate(elements, options.device(device), lane_of(device).streams());
+}
+
 isthmus_communicator process_group::communicator(c10::Device device) {
-  return lane_of(resolve(device)).place().open();
+  return lane_of(resolve(device)).place()->open();
 }
 
 work_ptr process_group::submit(c10::Device device, bool asynchronous, c10::function_ref<plan()> build) {
@@ -413,7 +448,7 @@ c10d::ErrorType process_group::getError() {
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, made] : m_lanes) {
     try {
-      made->place().check_health();
+      made->place()->check_health();
     } catch (const c10::DistBackendError&) {
       return c10d::ErrorType::COMM_ERROR;
     }
@@ -424,14 +459,17 @@ c10d::ErrorType process_group::getError() {
 void process_group::abort() {
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, made] : m_lanes) made->abort();
+  for (const auto& [key, made] : m_pools) made->abort();
   for (const auto& [type, other] : m_fallbacks) other->abort();
 }
 
 void process_group::shutdown() {
   const std::lock_guard lock(m_mutex);
   m_closed = true;
+  for (const auto& [key, made] : m_pools) made->close();
   for (const auto& [key, made] : m_lanes) made->shutdown();
   for (const auto& [type, other] : m_fallbacks) other->shutdown();
+  m_pools.clear();
   m_lanes.clear();
   m_fallbacks.clear();
 }

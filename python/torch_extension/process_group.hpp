@@ -18,6 +18,7 @@
 
 #include "lanes.hpp"
 #include "plans.hpp"
+#include "pool.hpp"
 
 namespace isthmus::torch_backend {
 
@@ -89,21 +90,27 @@ class process_group final : public c10d::Backend {
   // Every rank tells rank 0, which names those that did not come within the timeout.
   void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
+  // Tensors of the symmetric heap, on the host as well: allocation is collective, in the order of calls.
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
+  at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
+
   void abort() override;
   void shutdown() override;
 
-  // The communicator behind the collectives on `device`: for symmetric memory. Collective when it is the first
-  // use.
+  // The communicator behind the collectives on `device`. Collective when it is the first use.
   isthmus_communicator communicator(c10::Device device);
 
  private:
   using lane_key = std::tuple<c10::DeviceType, c10::DeviceIndex, channel>;
 
   plans::party self() const { return {getRank(), getSize()}; }
+  void check_open() const;
   c10::Device resolve(c10::Device device) const;
   c10::Device barrier_device(const c10d::BarrierOptions& options);
   lane& lane_of(c10::Device device, const channel& way = {});
   std::unique_ptr<lane> make_lane(c10::Device device, const channel& way) const;
+  place place_on(c10::Device device) const;
+  pool& pool_of(c10::Device device);
 
   work_ptr submit(c10::Device device, bool asynchronous, c10::function_ref<plan()> build);
   // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
@@ -122,6 +129,7 @@ class process_group final : public c10d::Backend {
 
   std::mutex m_mutex;  // of what follows
   std::map<lane_key, std::unique_ptr<lane>> m_lanes;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> m_pools;
   std::map<c10::DeviceType, backend_ptr> m_fallbacks;
   bool m_closed = false;
 

@@ -50,6 +50,12 @@ def test_fsdp2_in_bfloat16(crew: Crew) -> None:
     check(*both(crew, trainers.fsdp2, True), expected={"allgather", "reduce_scatter"}, tolerance=2e-2)
 
 
+def test_fsdp2_in_the_symmetric_heap(crew: Crew) -> None:
+    # its only allreduces are the ranks' agreements on blocks
+    expected = {"allgather", "reduce_scatter", "allreduce"}
+    check(*both(crew, trainers.fsdp2, False, True), expected=expected)
+
+
 def test_tensor_parallelism(crew: Crew) -> None:
     check(*both(crew, trainers.tensor_parallel), expected={"allreduce"})
 
