@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""Trains a decoder with sharded parameters over torch.distributed, and writes step times and losses.
+
+    torchrun --nproc-per-node 2 train.py --model gpt-7b --layers 8 --framework zero3 --out off.json
+
+off.sh and on.sh start it without and with all-gathers by the copy engines. --device cpu --model gpt-tiny runs
+anywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from models import SHAPES, Decoder, Shape
+from text import make_batches
+from torch import nn
+
+import isthmus.torch
+
+HERE = Path(__file__).resolve().parent
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=SHAPES, default="gpt-7b")
+    parser.add_argument("--layers", type=int, help="instead of the model's own depth")
+    parser.add_argument("--framework", choices=("zero3", "fsdp2"), default="zero3")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--backend", default="cpu:isthmus,cuda:isthmus", help="of torch.distributed")
+    parser.add_argument("--init-method", default="env://", help="how the ranks meet")
+    parser.add_argument("--length", type=int, default=2048, help="words of a sequence")
+    parser.add_argument("--batch", type=int, default=1, help="sequences a rank and step")
+    parser.add_argument("--batches", type=int, default=64, help="of text, read again and again")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--warmup", type=int, default=10, help="steps that are not timed")
+    parser.add_argument("--rate", type=float, default=1e-4, help="learning rate")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--symmetric", action="store_true", help="fsdp2: gathered parameters lie in the symmetric heap"
+    )
+    parser.add_argument("--deterministic", action="store_true", help="the same losses in every run")
+    parser.add_argument("--config", type=Path, default=HERE / "zero3.json", help="DeepSpeed's")
+    parser.add_argument("--out", type=Path, help="rank 0 writes its results here")
+    options = parser.parse_args(arguments)
+    if options.steps <= options.warmup:
+        parser.error(f"--steps {options.steps} must be more than --warmup {options.warmup}")
+    if options.symmetric and options.framework != "fsdp2":
+        parser.error("--symmetric needs --framework fsdp2: DeepSpeed allocates its buffers itself")
+    return options
+
+
+def meeting(options: argparse.Namespace) -> dict[str, Any]:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return {"init_method": options.init_method, "rank": rank, "world_size": size}
+
+
+class Fsdp2:
+    """PyTorch's own sharding, a layer at a time."""
+
+    def __init__(self, options: argparse.Namespace, shape: Shape) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        dist.init_process_group(options.backend, timeout=timedelta(minutes=5), **meeting(options))
+        mesh = init_device_mesh(options.device, (dist.get_world_size(),))
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+        with torch.device("meta"):
+            self.model: nn.Module = Decoder(shape, options.length)
+        for layer in self.model.layers:
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(self.model, mesh=mesh, mp_policy=policy)
+        if options.symmetric:
+            for module in [*self.model.layers, self.model]:
+                module.set_allocate_memory_from_process_group_for_comm(True)
+        self.model.to_empty(device=options.device)
+        # Each rank fills its own shards: equal from run to run, which is all that a comparison needs.
+        torch.manual_seed(options.seed + dist.get_rank())
+        for parameter in self.model.parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter.to_local(), std=0.02)
+        for module in self.model.modules():
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                module.reset_parameters()
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), options.rate, fused=options.device == "cuda"
+        )
+
+    def step(self, words: torch.Tensor) -> torch.Tensor:
+        loss = self.model(words)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.detach()
+
+
+class Zero3:
+    """DeepSpeed, which knows nothing of Isthmus but the name of its backend."""
+
+    def __init__(self, options: argparse.Namespace, shape: Shape) -> None:
+        os.environ.setdefault("DS_ACCELERATOR", options.device)
+        import deepspeed
+
+        if options.device == "cpu":  # else DeepSpeed compiles an extension of its own, for most of a minute
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(dist_backend=options.backend, verbose=False, **meeting(options))
+        configuration: dict[str, Any] = json.loads(options.config.read_text())
+        configuration["train_micro_batch_size_per_gpu"] = options.batch
+        configuration["optimizer"]["params"]["lr"] = options.rate
+        with deepspeed.zero.Init(config_dict_or_path=configuration):
+            model = Decoder(shape, options.length)
+        for parameter in model.parameters():
+            with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+                if dist.get_rank() == 0 and parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+        self.engine, *_ = deepspeed.initialize(model=model, config=configuration)
+
+    def step(self, words: torch.Tensor) -> torch.Tensor:
+        loss = self.engine(words)
+        self.engine.backward(loss)
+        self.engine.step()
+        return loss.detach()
+
+
+def start(options: argparse.Namespace, shape: Shape) -> Fsdp2 | Zero3:
+    if options.deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # what PyTorch asks for
+        torch.use_deterministic_algorithms(True)
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    torch.manual_seed(options.seed)
+    return {"zero3": Zero3, "fsdp2": Fsdp2}[options.framework](options, shape)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    shape = SHAPES[options.model]
+    shape = dataclasses.replace(shape, layers=options.layers or shape.layers)
+    trainer = start(options, shape)
+    batches = make_batches(options.batches, options.batch, options.length, shape.vocabulary, dist.get_rank())
+    times, losses = [], []
+    isthmus.torch.reset_report()
+    for step in range(options.steps):
+        begin = time.perf_counter()
+        losses.append(trainer.step(batches[step % len(batches)].to(options.device)))
+        if options.device == "cuda":
+            torch.cuda.synchronize()  # a step ends when the device has ended it
+        times.append(time.perf_counter() - begin)
+    paths = [dataclasses.asdict(row) for row in isthmus.torch.report()]
+    mean = torch.stack(losses).float()
+    dist.all_reduce(mean)
+    losses = (mean / dist.get_world_size()).tolist()
+    return results(options, shape, times[options.warmup :], losses) | {"paths": paths}
+
+
+def results(
+    options: argparse.Namespace, shape: Shape, times: list[float], losses: list[float]
+) -> dict[str, Any]:
+    size = dist.get_world_size()
+    step_s = statistics.median(times)
+    return {
+        "model": options.model,
+        "layers": shape.layers,
+        "framework": options.framework,
+        "backend": options.backend,
+        "dma_allgather": os.environ.get("ISTHMUS_DMA_ALLGATHER", "0") == "1",
+        "ranks": size,
+        "length": options.length,
+        "batch": options.batch,
+        "step_ms": {
+            "min": min(times) * 1e3,
+            "median": step_s * 1e3,
+            "max": max(times) * 1e3,
+        },
+        "steps_ms": [time * 1e3 for time in times],
+        "tokens_per_s": size * options.batch * options.length / step_s,
+        "memory_gib": used_memory_gib() if options.device == "cuda" else None,
+        "losses": losses,
+    }
+
+
+def used_memory_gib() -> dict[str, float]:
+    """PyTorch's own peak, and all that is in use on the device: the symmetric heap and NCCL's buffers, too."""
+    free, total = torch.cuda.mem_get_info()
+    return {"torch_peak": torch.cuda.max_memory_allocated() / 2**30, "device": (total - free) / 2**30}
+
+
+def main() -> None:
+    options = parse()
+    found = run(options)
+    if dist.get_rank() == 0:
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(
+            f"{found['framework']} {found['model']} {found['layers']} layers, {found['ranks']} ranks, "
+            f"DMA all-gather {'on' if found['dma_allgather'] else 'off'}: "
+            f"{found['step_ms']['median']:.1f} ms a step, {found['tokens_per_s']:.0f} words/s, "
+            f"loss {found['losses'][0]:.4f} -> {found['losses'][-1]:.4f}"
+        )
+        for row in found["paths"]:
+            print(f"  {row['calls']:6} {row['collective']:15} {row['path']:20} {row['reason']}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
