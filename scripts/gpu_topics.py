@@ -249,4 +249,52 @@ TOPICS = (
         options=("-DISTHMUS_PYTHON=ON",),
         needs=("python_module",),
     ),
+    Topic(
+        "torch",
+        ("isthmus_python", "isthmus_torch"),
+        (
+            Step(
+                "torch.distributed beside PyTorch's NCCL",
+                "{python} tests/gpu/torch/check_backend.py {out}/torch-backend.json {ranks}",
+                90,
+                gpus=2,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "all-gathers by the copy engines run no kernel",
+                "{python} tests/gpu/torch/check_copy_engine.py {out}/torch-copy-engine.json {ranks}",
+                90,
+                gpus=2,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+        ),
+        options=("-DISTHMUS_PYTHON=ON",),
+        needs=("torch", "python_module"),
+    ),
+    Topic(
+        "train",
+        ("isthmus_python", "isthmus_torch"),
+        (
+            Step(
+                "FSDP2 with and without the copy engines",
+                "{python} bench/gpu/torch_train.py --ranks {ranks} --out {out}/fsdp2.json",
+                150,
+                gpus=2,
+                records="{out}/fsdp2.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "DeepSpeed's ZeRO-3 with and without the copy engines",
+                "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on --wheels {carry}/deepspeed"
+                " --ranks {ranks} --out {out}/zero3.json",
+                150,
+                gpus=2,
+                needs=("deepspeed",),
+                records="{out}/zero3.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+        ),
+        options=("-DISTHMUS_PYTHON=ON",),
+        needs=("torch", "python_module"),
+    ),
 )

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """isthmus.torch on GPUs, beside PyTorch's own NCCL backend: check_backend.py OUT.json [RANKS].
 
-Values: data movement bit for bit, reductions bit for bit on two ranks (a sum of two does not depend on its order)
-and within rounding on more. Then the asynchronous contract: nothing waits on the host, streams are ordered by
-events, memory is not reused too early.
+Values: data movement bit for bit, reductions bit for bit on two ranks (a sum of two does not depend on its
+order) and within rounding on more. Then the asynchronous contract: nothing waits on the host, streams are
+ordered by events, memory is not reused too early.
 """
 
 from __future__ import annotations

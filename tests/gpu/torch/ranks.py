@@ -36,7 +36,7 @@ def _enter(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> 
 
 
 def play(rank: int, checks: list[Check], out: Path) -> None:
-    """Runs the checks one after the other; a failure is written down, and ends the run: the ranks would differ."""
+    """Runs the checks in turn; a failure is written down and ends the run, because the ranks would differ."""
     results = []
     for check in checks:
         start = time.monotonic()

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""ISTHMUS_DMA_ALLGATHER=1 on GPUs: check_copy_engine.py OUT.json [RANKS].
+
+All-gathers take the copy engine and no other way, give what NCCL gives, and no collective kernel runs for them:
+PyTorch's profiler sees NCCL's kernels where NCCL is asked, and none where Isthmus is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import ranks
+import torch
+import torch.distributed as dist
+from check_backend import poison, random, same
+from torch.profiler import ProfilerActivity, profile
+
+import isthmus.torch
+
+reference: Any = None  # the group of PyTorch's own backend
+COUNTS = (1, 1000, 65536 + 3, 5 << 20)
+
+
+def paths() -> set[tuple[str, str]]:
+    """Collective and backend of what ran on the device since the last reset."""
+    rows = isthmus.torch.report()
+    return {(row.collective, row.path.split(":")[0]) for row in rows if row.device != "cpu"}
+
+
+def kernels_of(work: Any) -> Counter[str]:
+    """Names of what the device ran for `work`, warmed up before."""
+    work()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as recorded:
+        work()
+        torch.cuda.synchronize()
+    device = torch.autograd.DeviceType.CUDA
+    return Counter(event.name for event in recorded.events() if event.device_type == device)
+
+
+def collectives_in(kernels: Counter[str]) -> list[str]:
+    return [name for name in kernels if "nccl" in name.lower()]
+
+
+def symmetric(count: int, dtype: torch.dtype) -> torch.Tensor:
+    backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+    return backend.allocate_tensor(count, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
+
+
+def values(make: Any) -> None:
+    """Against NCCL: outputs and inputs by `make`, out of place and in place, back to back."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    isthmus.torch.reset_report()
+    for dtype in (torch.bfloat16, torch.float32, torch.uint8):
+        for count in COUNTS:
+            for turn in range(3):
+                mine = random(count, dtype, turn)
+                theirs = poison(size * count, dtype)
+                dist.all_gather_into_tensor(theirs, mine, group=reference)
+                source, gathered, own = make(count, dtype), make(size * count, dtype), make(size * count, dtype)
+                source.copy_(mine)
+                dist.all_gather_into_tensor(gathered, source)
+                part = own[rank * count : (rank + 1) * count]
+                part.copy_(mine)
+                dist.all_gather_into_tensor(own, part)
+                source.zero_()  # behind the gather on this rank: peers must have fetched by then
+                part.zero_()
+                own[rank * count : (rank + 1) * count] = mine
+                same(gathered, theirs)
+                same(own, theirs)
+    assert paths() == {("allgather", "copy_engine")}, paths()
+
+
+def values_of_plain_memory() -> None:
+    values(poison)
+
+
+def values_of_the_symmetric_heap() -> None:
+    values(symmetric)
+
+
+def the_heap_serves_again() -> None:
+    first = symmetric(1 << 20, torch.float32)
+    place = first.data_ptr()
+    other = symmetric(1 << 20, torch.float32)
+    del first
+    assert symmetric(1 << 20, torch.float32).data_ptr() == place
+    del other
+    if dist.get_rank() == 0:
+        kept = symmetric(1 << 20, torch.float32)
+        place = kept.data_ptr()
+    else:
+        place = symmetric(1 << 20, torch.float32).data_ptr()
+    again = symmetric(1 << 20, torch.float32)
+    assert again.data_ptr() != place, "rank 0 still uses that block, so no rank gets it"
+
+
+def no_collective_kernel_runs() -> dict[str, dict[str, int]]:
+    size = dist.get_world_size()
+    factor = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
+    source, output = random(8 << 20, torch.bfloat16), poison(size * (8 << 20), torch.bfloat16)
+    heap_source, heap_output = symmetric(8 << 20, torch.bfloat16), symmetric(size * (8 << 20), torch.bfloat16)
+    heap_source.copy_(source)
+
+    def products() -> None:
+        for _ in range(4):
+            torch.mm(factor, factor)
+
+    def beside_a_product(output: torch.Tensor, source: torch.Tensor, group: Any) -> None:
+        work = dist.all_gather_into_tensor(output, source, group=group, async_op=True)
+        products()
+        work.wait()
+
+    alone = set(kernels_of(products))
+    by_nccl = kernels_of(lambda: beside_a_product(output, source, reference))
+    assert collectives_in(by_nccl), f"the profiler does not show NCCL's own kernels: {by_nccl}"
+    staged = kernels_of(lambda: beside_a_product(output, source, None))
+    heap = kernels_of(lambda: beside_a_product(heap_output, heap_source, None))
+    same(heap_output, output)
+    for found in (staged, heap):
+        assert not collectives_in(found), found
+        # beside the products there are copies, and nothing else
+        assert set(found) > alone and all(name.startswith("Mem") for name in set(found) - alone), found
+    return {"nccl": dict(by_nccl), "staged": dict(staged), "heap": dict(heap)}
+
+
+def fsdp2_gathers_without_kernels() -> dict[str, int]:
+    """A training step: its all-gathers run no kernel, its reduce-scatters are NCCL's."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(4))).cuda().bfloat16()
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for module in [*model, model]:
+        module.set_allocate_memory_from_process_group_for_comm(True)
+    data = torch.randn(64, 1024, device="cuda", dtype=torch.bfloat16)
+    isthmus.torch.reset_report()
+    found = kernels_of(lambda: model(data).sum().backward())
+    nccl = {name: count for name, count in found.items() if "nccl" in name.lower()}
+    assert nccl and all("ReduceScatter" in name for name in nccl), nccl
+    assert ("allgather", "copy_engine") in paths() and ("allgather", "nccl") not in paths(), paths()
+    return nccl
+
+
+def graph_capture() -> None:
+    size, rank = dist.get_world_size(), dist.get_rank()
+    data = torch.zeros(1 << 16, device="cuda")
+    gathered = torch.zeros(size << 16, device="cuda")
+    dist.all_gather_into_tensor(gathered, data)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_gather_into_tensor(gathered, data)
+    for step in range(5):
+        data.fill_(float(step + rank))
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = torch.arange(float(step), float(step + size), device="cuda").repeat_interleave(1 << 16)
+        same(gathered, expected)
+
+
+CHECKS = [
+    values_of_plain_memory,
+    values_of_the_symmetric_heap,
+    the_heap_serves_again,
+    no_collective_kernel_runs,
+    fsdp2_gathers_without_kernels,
+    graph_capture,
+]
+
+
+def body(rank: int, out: Path) -> None:
+    global reference
+    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=30))
+    reference = dist.new_group(backend="nccl")
+    ranks.play(rank, CHECKS, out)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    os.environ["ISTHMUS_DMA_ALLGATHER"] = "1"
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else torch.cuda.device_count()
+    ranks.run(count, body, Path(sys.argv[1]))
