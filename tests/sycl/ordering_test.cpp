@@ -99,6 +99,21 @@ TEST_F(host_task_path, does_not_block_and_keeps_the_order) {
   EXPECT_EQ(to, from);
 }
 
+// An in-order queue keeps its own order; between two of them the communicator does.
+TEST_F(host_task_path, keeps_the_order_between_in_order_queues) {
+  const isthmus::communicator one = make();
+  const sycl::property_list in_order{sycl::property::queue::in_order()};
+  sycl::queue first(device, in_order), second(device, in_order);
+  std::vector<int> between(100, poison), back(100, poison);
+  first.submit([&](sycl::handler& handler) { handler.host_task([] { std::this_thread::sleep_for(100ms); }); });
+  one.allreduce(first, from.data(), between.data(), 100, isthmus::reduction_op::sum);
+  one.allreduce(second, between.data(), to.data(), 100, isthmus::reduction_op::sum);
+  one.allreduce(second, to.data(), back.data(), 100, isthmus::reduction_op::sum).wait();
+  EXPECT_EQ(to, from);
+  EXPECT_EQ(back, from);
+  first.wait();
+}
+
 TEST_F(host_task_path, works_on_buffers) {
   const isthmus::communicator one = make();
   sycl::queue queue(device);

@@ -111,11 +111,14 @@ class rank_state {
   const path_choice& path() const noexcept { return m_path; }
 
   // Operations of one communicator keep their order, also on out-of-order queues: each asynchronous one
-  // depends on the one before. Returns that event and stores `submit(previous)` in its place.
+  // depends on the one before, unless an in-order queue sees to it, which is cheaper. Returns the event of
+  // `submit(previous)`.
   template <typename Submit>
-  sycl::event in_order(Submit&& submit) {
+  sycl::event in_order(const sycl::queue& queue, Submit&& submit) {
     const std::lock_guard lock(m_order);
-    m_last = submit(m_last);
+    const bool same_queue = m_last_queue && *m_last_queue == queue;
+    m_last = submit(same_queue && queue.is_in_order() ? std::nullopt : m_last);
+    if (!same_queue) m_last_queue = queue;
     return *m_last;
   }
 
@@ -155,8 +158,9 @@ class rank_state {
   int m_size = 0;
   int m_local_size = 0;
   path_choice m_path{};
-  std::mutex m_order;  // guards m_last; its holder may take m_mutex
+  std::mutex m_order;  // guards what the last operation left; its holder may take m_mutex
   std::optional<sycl::event> m_last;
+  std::optional<sycl::queue> m_last_queue;
   mutable std::mutex m_mutex;  // guards what follows
   std::condition_variable m_idle;
   std::size_t m_in_flight = 0;

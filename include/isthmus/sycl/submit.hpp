@@ -74,7 +74,7 @@ inline sycl::event submit_host_task(request&& moved) {
   };
   shared->rank->begin();
   try {
-    return shared->rank->in_order(submit);
+    return shared->rank->in_order(shared->queue, submit);
   } catch (...) {
     shared->rank->end();
     throw;
@@ -144,19 +144,23 @@ sycl::event submit_native(const std::shared_ptr<request>& shared, const std::opt
 // The runtime may run the body now or, behind an unfinished host task, later in a thread of its own, so a
 // failure is thrown here when it is known here, and is kept by the rank in any case.
 inline sycl::event run_native(request&& moved) {
-  const auto shared = std::make_shared<request>(std::move(moved));
-  const auto failed = std::make_shared<std::optional<exception>>();
-  sycl::event event = shared->rank->in_order([&](const std::optional<sycl::event>& previous) {
-    return submit_native(shared, previous, [shared, failed](const native_place& place) {
+  struct call : request {
+    explicit call(request&& asked) : request(std::move(asked)) {}
+    std::optional<exception> failed;
+  };
+  const auto shared = std::make_shared<call>(std::move(moved));
+  sycl::event event = shared->rank->in_order(shared->queue, [&](const std::optional<sycl::event>& previous) {
+    // The command keeps the call alive.
+    return submit_native(shared, previous, [self = shared.get()](const native_place& place) {
       try {
-        enqueue(*shared, place.send, place.recv, place.stream);
+        enqueue(*self, place.send, place.recv, place.stream);
       } catch (const exception& failure) {
-        shared->rank->record(failure);
-        *failed = failure;
+        self->rank->record(failure);
+        self->failed = failure;
       }
     });
   });
-  if (*failed) throw **failed;
+  if (shared->failed) throw *shared->failed;
   return event;
 }
 
