@@ -238,11 +238,21 @@ TOPICS = (
             Step(
                 "allgather + GEMM beside torch's two ways",
                 "{python} bench/gpu/fused_bench.py --out {out}/fused.json --trace {out}/fused-trace.json"
-                " --plans {out}/fused-plans.json --limit 60",
+                " --plans {out}/fused-plans.json --limit 50",
                 120,
                 gpus=2,
                 needs=("torch",),
                 records="{out}/fused.json",
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "GEMM + reduce_scatter beside torch's two ways",
+                "{python} bench/gpu/fused_bench.py --kind gemm_reduce_scatter --out {out}/fused_scatter.json"
+                " --shapes 4096x4096x4096,8192x8192x8192 --limit 20",
+                80,
+                gpus=2,
+                needs=("torch",),
+                records="{out}/fused_scatter.json",
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
         ),

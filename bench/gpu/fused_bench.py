@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Fused allgather + GEMM on every GPU of this machine, beside torch's two ways: seed 002's shapes, and both
-sides of the point where copying and computing take equally long.
+"""Fused allgather + GEMM (or GEMM + reduce_scatter) on every GPU of this machine, beside torch's two ways: seed
+002's shapes, and both sides of the point where copying and computing take equally long.
 
-    PYTHONPATH=<build>/python fused_bench.py [--ranks N] [--out FILE] [--trace FILE] [--plans FILE]
-                                             [--shapes MxKxN,...] [--sweep 1,2,4] [--limit SECONDS]
+    PYTHONPATH=<build>/python fused_bench.py [--kind KIND] [--ranks N] [--out FILE]
+                                             [--trace FILE] [--plans FILE] [--shapes MxKxN,...]
+                                             [--sweep 1,2,4] [--limit SECONDS]
 
 Every shape is verified before and after it is timed, every element against float64, and again with ranks that
 come late at random. Exit code 1: an element is wrong, or a shape was left out for lack of time. 77: fewer than
@@ -22,6 +23,7 @@ TRACED = (8192, 8192, 2048)  # copying and computing take about equally long the
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=0, help="GPUs; 0: all")
+    parser.add_argument("--kind", default="allgather_gemm", choices=["allgather_gemm", "gemm_reduce_scatter"])
     parser.add_argument("--out", default="", help="records")
     parser.add_argument("--trace", default="", help=f"one run of {TRACED} for Perfetto")
     parser.add_argument("--plans", default="", help="everything that was measured and planned, as JSON")
@@ -46,6 +48,7 @@ def main() -> int:
     shapes = [tuple(map(int, text.split("x"))) for text in given.shapes.split(",") if text] or SEED + BALANCE
     job = _fused_bench.Job(
         shapes=shapes,
+        kind=given.kind,
         platform="cuda",
         dtype=given.dtype,
         output=given.output,
@@ -67,8 +70,11 @@ def main() -> int:
             with open(path, "w", encoding="utf-8") as file:
                 json.dump(content, file)
     wrong = sum(figures.wrong(shape) for shape in result["shapes"])
-    print(f"{wrong} wrong elements, {len(result['shapes'])} of {len(shapes)} shapes", flush=True)
-    return int(wrong > 0 or len(result["shapes"]) < len(shapes))
+    print(
+        f"{wrong} wrong elements, {len(result['shapes'])} of {len(shapes)} shapes {result['failed']}",
+        flush=True,
+    )
+    return int(wrong > 0 or len(result["shapes"]) < len(shapes) or bool(result["failed"]))
 
 
 if __name__ == "__main__":

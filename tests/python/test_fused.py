@@ -149,6 +149,15 @@ def test_command(tmp_path: Path) -> None:
     assert written["picture.png"].read_bytes().startswith(b"\x89PNG")
 
 
+def test_command_for_the_mirror() -> None:
+    done = command(
+        *("bench", "gemm_reduce_scatter", "-n", "2", "--m", "64", "--k", "32", "--n", "48"),
+        *("--dtype", "bfloat16", "--output", "bfloat16"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "verified against float64, every element: wrong before 0, after 0, with late ranks 0" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,4 +1,5 @@
-"""The measurement behind `isthmus bench allgather_gemm`: a process per rank, NumPy on the host, torch on CUDA.
+"""The measurement behind `isthmus bench allgather_gemm` and its mirror: a process per rank, NumPy on the host,
+torch on CUDA.
 
 Needs nothing but NumPy (and torch for CUDA), so that it runs on bare machines, too.
 """
@@ -25,7 +26,8 @@ class BenchError(Exception):
 class Job:
     """What every rank measures. Times are medians over `samples`, after a verification and before another."""
 
-    shapes: list[tuple[int, int, int]]  # m, k, n
+    shapes: list[tuple[int, int, int]]  # m, k, n of the whole product
+    kind: str = "allgather_gemm"
     platform: str = "host"
     dtype: str = "float16"
     output: str = "float16"
@@ -42,7 +44,10 @@ class Job:
 
 
 def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> dict[str, Any]:
-    """Runs the job on `ranks` processes; rank 0's result. `on_line` gets every line that rank 0 prints."""
+    """Runs the job on `ranks` processes; rank 0's result. `on_line` gets every line that rank 0 prints.
+
+    "failed" in it names ranks that went wrong after the result was there; before that it is a BenchError.
+    """
     identity = UniqueId.create()
     children = [_start(job, rank, ranks, identity) for rank in range(ranks)]
     late = threading.Event()
@@ -66,12 +71,10 @@ def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> 
         _kill(children)
     if late.is_set():
         raise BenchError(f"the ranks did not end within {timeout_s:.0f} s")
-    for rank, code in enumerate(codes):
-        if code:
-            raise BenchError(f"rank {rank} failed with exit status {code}; its words are above")
+    failed = [f"rank {rank} ended with exit status {code}" for rank, code in enumerate(codes) if code]
     if result is None:
-        raise BenchError("rank 0 gave no result")
-    return result
+        raise BenchError(", ".join(failed or ["rank 0 gave no result"]) + "; its words are above")
+    return result | {"failed": ", ".join(failed)}
 
 
 def _kill(children: list[subprocess.Popen]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import time
@@ -80,6 +81,20 @@ class HostEngine:
         expected = a64 @ b64
         bound = _bound(np.abs(a64) @ np.abs(b64), np.abs(expected), a.shape[1], c.dtype.name)
         return int(np.count_nonzero(~(np.abs(c.astype(np.float64) - expected) <= bound)))
+
+    def wrong_sums(self, c: Any, a: Any, b: Any) -> int:
+        """Of this rank's rows of the sum over ranks of a @ b."""
+        wrong, rows = 0, c.shape[0]
+        b64 = b.astype(np.float64)
+        for owner in range(self.communicator.size):
+            a64 = a[owner * rows : (owner + 1) * rows].astype(np.float64)
+            expected = self.communicator.allreduce(a64 @ b64)
+            magnitude = self.communicator.allreduce(np.abs(a64) @ np.abs(b64))
+            if owner == self.communicator.rank:
+                inner = a.shape[1] * self.communicator.size
+                bound = _bound(magnitude, np.abs(expected), inner, c.dtype.name, 2 * self.communicator.size)
+                wrong = int(np.count_nonzero(~(np.abs(c.astype(np.float64) - expected) <= bound)))
+        return wrong
 
     def peers(self, job: Any, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
         return {}
@@ -193,35 +208,71 @@ class CudaEngine:
         torch.cuda.synchronize()
         return wrong
 
+    def wrong_sums(self, c: Any, a: Any, b: Any) -> int:
+        """Of this rank's rows of the sum over ranks of a @ b."""
+        torch, wrong, rows = self.torch, 0, c.shape[0]
+        b64 = b.double()
+        for owner in range(self.communicator.size):
+            a64 = a[owner * rows : (owner + 1) * rows].double()
+            expected, magnitude = a64 @ b64, a64.abs() @ b64.abs()
+            self.dist.all_reduce(expected)
+            self.dist.all_reduce(magnitude)
+            if owner == self.communicator.rank:
+                inner, output = a.shape[1] * self.communicator.size, str(c.dtype).split(".")[1]
+                bound = _bound(magnitude, expected.abs(), inner, output, 2 * self.communicator.size)
+                wrong = int((~((c.double() - expected).abs() <= bound)).sum().item())
+        torch.cuda.synchronize()
+        return wrong
+
     def peers(self, job: Any, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
-        """torch's two: its own gather and product, and its pipelined operator on its own symmetric memory."""
+        """What makes torch's two calls: its own collective and product, and its pipelined operator."""
         torch, dist = self.torch, self.dist
-        import torch.distributed._symmetric_memory as symm_mem
-
-        whole = self.matrix(a.shape[0] * self.communicator.size, a.shape[1], job.dtype)
-        c = self.matrix(whole.shape[0], b.shape[1], job.dtype)
+        symm_mem = importlib.import_module("torch.distributed._symmetric_memory")  # has the operators
         group = dist.group.WORLD.group_name
-        symmetric = symm_mem.empty(tuple(a.shape), dtype=a.dtype, device=self.device)
-        symm_mem.rendezvous(symmetric, group)
-        symmetric.copy_(a)
+        size = self.communicator.size
 
-        def sequential() -> Any:
-            dist.all_gather_into_tensor(whole, a)
-            return torch.matmul(whole, b, out=c)
+        def gather_sequential() -> Callable[[], Any]:
+            whole = self.matrix(a.shape[0] * size, a.shape[1], job.dtype)
+            c = self.matrix(whole.shape[0], b.shape[1], job.dtype)
 
-        def fused() -> Any:
-            return torch.ops.symm_mem.fused_all_gather_matmul(symmetric, [b], 0, group)[1][0]
+            def call() -> Any:
+                dist.all_gather_into_tensor(whole, a)
+                return torch.matmul(whole, b, out=c)
 
-        return {"torch_sequential": sequential, "torch_async_tp": fused}
+            return call
+
+        def gather_fused() -> Callable[[], Any]:
+            symmetric = symm_mem.empty(tuple(a.shape), dtype=a.dtype, device=self.device)
+            symm_mem.rendezvous(symmetric, group)
+            symmetric.copy_(a)
+            return lambda: torch.ops.symm_mem.fused_all_gather_matmul(symmetric, [b], 0, group)
+
+        def scatter_sequential() -> Callable[[], Any]:
+            whole = self.matrix(a.shape[0], b.shape[1], job.dtype)
+            c = self.matrix(a.shape[0] // size, b.shape[1], job.dtype)
+
+            def call() -> Any:
+                torch.matmul(a, b, out=whole)
+                return dist.reduce_scatter_tensor(c, whole)
+
+            return call
+
+        def scatter_fused() -> Callable[[], Any]:
+            return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, group)
+
+        if job.kind == "allgather_gemm":
+            return {"torch_sequential": gather_sequential, "torch_async_tp": gather_fused}
+        return {"torch_sequential": scatter_sequential, "torch_async_tp": scatter_fused}
 
     def versions(self) -> dict[str, str]:
         return {"torch": self.torch.__version__, "nccl": ".".join(map(str, self.torch.cuda.nccl.version()))}
 
 
-def _bound(magnitude: Any, expected: Any, k: int, output: str) -> Any:
-    """k + 8 roundings of float32 over the sum of the magnitudes, and one of the result's own type."""
+def _bound(magnitude: Any, expected: Any, k: int, output: str, partial_sums: int = 0) -> Any:
+    """k + 8 roundings of float32 over the sum of the magnitudes, one of the result's own type, and of partial
+    sums in that type."""
     roundoff = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[output]
-    return magnitude * ((k + 8) * 2.0**-24) + expected * (1.01 * roundoff) + 1e-30
+    return magnitude * ((k + 8) * 2.0**-24 + partial_sums * roundoff) + expected * (1.01 * roundoff) + 1e-30
 
 
 def make_engine(platform: str, communicator: Any, seed: int) -> Any:

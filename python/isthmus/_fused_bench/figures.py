@@ -6,6 +6,7 @@ from typing import Any
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 PIPELINES = ("pipelined", "fused", "torch_async_tp")
+MOVES = ("communication_only", "collective_only")
 _WHOLE = ("sequential", "pipelined", "fused")  # calls whose results are verified
 
 Shape = dict[str, Any]  # what Bench.shape gives
@@ -16,20 +17,20 @@ def median_us(shape: Shape, view: str) -> float:
     return shape["times_us"][view]["median"]
 
 
-def gather_us(shape: Shape) -> float:
-    """T_comm: the faster way to gather A, by the plan's chunks or by the library's allgather."""
-    return min(median_us(shape, "gather"), median_us(shape, "gather_library"))
+def communication_us(shape: Shape) -> float:
+    """T_comm: the faster way to move the data, by the plan's chunks or by the communicator's collective."""
+    return min(median_us(shape, "communication_only"), median_us(shape, "collective_only"))
 
 
 def overlap_efficiency(shape: Shape, view: str) -> float:
     """The part of what could be hidden that was: (T_comm + T_gemm - T) / min(T_comm, T_gemm)."""
-    gather, product = gather_us(shape), median_us(shape, "compute_only")
-    return (gather + product - median_us(shape, view)) / min(gather, product)
+    moved, product = communication_us(shape), median_us(shape, "compute_only")
+    return (moved + product - median_us(shape, view)) / min(moved, product)
 
 
 def above_bound(shape: Shape, view: str) -> float:
     """The time of a view over max(T_gemm, T_comm), below which no schedule can go."""
-    return median_us(shape, view) / max(gather_us(shape), median_us(shape, "compute_only"))
+    return median_us(shape, view) / max(communication_us(shape), median_us(shape, "compute_only"))
 
 
 def tflops(shape: Shape, view: str) -> float:
@@ -62,15 +63,18 @@ def verdict(shape: Shape) -> str:
 
 def records(shape: Shape, ranks: int, dtype: str, output: str, platform: str) -> list[dict[str, Any]]:
     """The shape's figures in the project's record format."""
-    shard_bytes = shape["m"] // ranks * shape["k"] * ITEM_BYTES[dtype]
+    gathers = shape["kind"] == "allgather_gemm"
+    shard_bytes = (
+        shape["m"] // ranks * (shape["k"] * ITEM_BYTES[dtype] if gathers else shape["n"] * ITEM_BYTES[output])
+    )
     made = []
     for view, time in shape["times_us"].items():
         own = not view.startswith("torch_")
         moved = 0.0 if view.startswith("compute") else (ranks - 1) * shard_bytes / time["median"] / 1e3
         record = {
-            "collective": "allgather_gemm",
+            "collective": shape["kind"],
             "dtype": dtype,
-            "bytes": shard_bytes,
+            "bytes": shard_bytes if gathers else shard_bytes * ranks,
             "ranks": ranks,
             "provider": "isthmus" if own else view,
             "backend": f"fused:{shape['info']['mode']}" if view == "fused" else "",
@@ -88,7 +92,7 @@ def records(shape: Shape, ranks: int, dtype: str, output: str, platform: str) ->
         }
         if view in _WHOLE:
             record["wrong"] = wrong(shape)
-        if not view.startswith("gather"):
+        if view not in MOVES:
             record["tflops"] = tflops(shape, view)
         if view in PIPELINES:
             record["overlap_efficiency"] = overlap_efficiency(shape, view)

@@ -29,19 +29,23 @@ class Bench:
         self.job = job
         self.communicator = communicator
         self.engine = make_engine(job.platform, communicator, job.seed)
+        self.gathers = job.kind == "allgather_gemm"
 
     def shape(self, m: int, k: int, n: int) -> dict[str, Any]:
         job, engine = self.job, self.engine
-        rows = m // self.communicator.size
-        a = (engine.heap_matrix if job.in_heap else engine.matrix)(rows, k, job.dtype)
-        b, c = engine.matrix(k, n, job.dtype), engine.matrix(m, n, job.output)
+        size, gathers = self.communicator.size, self.gathers
+        rows, inner = (m // size, k) if gathers else (m, k // size)
+        a = (engine.heap_matrix if gathers and job.in_heap else engine.matrix)(rows, inner, job.dtype)
+        b = engine.matrix(inner, n, job.dtype)
+        c = engine.matrix(m if gathers else m // size, n, job.output)
         plans = {
             "sequential": self._plan(a, b, "sequential"),
             "pipelined": self._plan(a, b, "pipelined"),
             "fused": self._plan(a, b, "model"),
         }
         calls = self._calls(plans, a, b, c)
-        result: dict[str, Any] = {"m": m, "k": k, "n": n, "info": plans["fused"].info}
+        result: dict[str, Any] = {"kind": job.kind, "m": m, "k": k, "n": n}
+        result["info"] = plans["fused"].info
         result["pipelined_info"] = plans["pipelined"].info
         result["wrong_before"] = self._verify(calls, a, b, c, late=False)
         if job.peers:
@@ -65,6 +69,7 @@ class Bench:
             self.communicator,
             a,
             b,
+            kind=self.job.kind,
             output=self.job.output,
             mode=mode,
             chunks=self.job.chunks if chunks is None else chunks,
@@ -91,8 +96,8 @@ class Bench:
         return {
             "compute_only": part("sequential", "compute_only"),
             "compute_chunked": part("pipelined", "compute_only"),
-            "gather": part("pipelined", "communication_only"),
-            "gather_library": part("sequential", "communication_only"),
+            "communication_only": part("pipelined", "communication_only"),
+            "collective_only": part("sequential", "communication_only"),
             "sequential": part("sequential", "whole"),
             "pipelined": part("pipelined", "whole"),
             "fused": part("fused", "whole"),
@@ -106,21 +111,25 @@ class Bench:
                 continue
             self.engine.fill(a)
             self.engine.fill(b)
-            self.engine.share(b)
+            if self.gathers:
+                self.engine.share(b)
             self.engine.poison(c)
-            whole = self.engine.gather(a)
             self.engine.synchronize()
             self.engine.barrier()
             if late:
                 self.engine.come_late()
             calls[name]()
-            wrong += self.engine.wrong_elements(c, whole, b)
+            if self.gathers:
+                wrong += self.engine.wrong_elements(c, self.engine.gather(a), b)
+            else:
+                wrong += self.engine.wrong_sums(c, a, b)
         return self.engine.total(wrong)
 
     def _peers(self, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
         found = {}
-        for name, call in self.engine.peers(self.job, a, b).items():
+        for name, make in self.engine.peers(self.job, a, b).items():
             try:
+                call = make()
                 call()
                 self.engine.synchronize()
                 found[name] = call
@@ -196,6 +205,7 @@ def main() -> int:
         print("result:" + json.dumps({"shapes": results, "versions": bench.engine.versions()}), flush=True)
     if job.platform == "cuda":
         bench.engine.dist.destroy_process_group()
+    communicator.close()
     return 0
 
 

@@ -17,11 +17,13 @@ from .fused import Request, bench_fused
 from .measure import Provider, Sweep, isthmus_provider, measure, peer_provider, report_of
 from .plot import draw, path_name
 
-_FUSED = "allgather_gemm"
+_FUSED = "allgather_gemm, gemm_reduce_scatter"
 
 
 def bench(
-    collective: Annotated[str, typer.Argument(help="allreduce, ..., sendrecv, ping, allgather_gemm.")],
+    collective: Annotated[
+        str, typer.Argument(help="allreduce, ..., sendrecv, ping, allgather_gemm, gemm_reduce_scatter.")
+    ],
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks.")] = 4,
     sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = "128:128M",
     dtype: Annotated[str, typer.Option(help="Element type.")] = "float32",
@@ -52,14 +54,16 @@ def bench(
     """Measures COLLECTIVE and prints median times, bandwidth and the ratio to the best peer.
 
     Each call has fresh random input and a poisoned output; the time is the maximum over the ranks.
-    allgather_gemm measures C = allgather(A) B of --m, --k and --n; --sizes, --op, --backend, --rounds, --heap
-    and --min-time are not for it, and --peers '' leaves torch out.
+    allgather_gemm measures C = allgather(A) B of --m, --k and --n, gemm_reduce_scatter the rows of a sum of
+    products; --sizes, --op, --backend, --rounds, --heap and --min-time are not for them, and --peers '' leaves
+    torch out.
     """
-    if collective == "allgather_gemm":
+    if collective in ("allgather_gemm", "gemm_reduce_scatter"):
         if dtype == "float32" and output == "float32":
             note("float32 in; --dtype float16 or bfloat16 is what matrix units are fast at")
         bench_fused(
             Request(
+                kind=collective,
                 ranks=ranks,
                 m=m,
                 k=k,
@@ -78,7 +82,7 @@ def bench(
         )
         return
     if trace:
-        raise CommandError("--trace is for allgather_gemm", BAD_ARGUMENT)
+        raise CommandError("--trace is for allgather_gemm and gemm_reduce_scatter", BAD_ARGUMENT)
     sweep = Sweep(
         collective,
         [0] if collective == "barrier" else parse_sizes(sizes),

@@ -1,4 +1,5 @@
-"""`isthmus bench allgather_gemm`: the three views of a fused product, what was hidden, and torch beside it."""
+"""`isthmus bench allgather_gemm` and `gemm_reduce_scatter`: the views of a fused product, what was hidden, and
+torch beside it."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ from .timeline import draw_timeline
 _VIEWS = {
     "compute_only": "compute only: one product",
     "compute_chunked": "compute only: the plan's products",
-    "gather": "gather only: by chunks",
-    "gather_library": "gather only: the allgather",
+    "communication_only": "communication only: by chunks",
+    "collective_only": "communication only: the collective",
     "sequential": "sequential",
     "pipelined": "pipelined",
     "fused": "by the model",
-    "torch_sequential": "torch: gather, then product",
-    "torch_async_tp": "torch: fused_all_gather_matmul",
+    "torch_sequential": "torch: one after the other",
+    "torch_async_tp": "torch: its fused operator",
 }
 
 
@@ -34,6 +35,7 @@ _VIEWS = {
 class Request:
     """What the command line asked for."""
 
+    kind: str
     ranks: int
     m: int
     k: int
@@ -60,12 +62,14 @@ def bench_fused(asked: Request) -> None:
     if asked.trace:
         _write_trace(asked.trace, shape["trace"])
     if asked.plot:
-        title = f"allgather + GEMM, {asked.m} x {asked.k} x {asked.n} {asked.dtype}, {asked.ranks} ranks"
+        title = f"{asked.kind}, {asked.m} x {asked.k} x {asked.n} {asked.dtype}, {asked.ranks} ranks"
         draw_timeline(shape["trace"], asked.plot, title)
     if asked.json_file != "-":
         out.print(table_of(shape, asked.output))
         for line in summary_of(shape):
             out.print(line, markup=False)
+    if result["failed"]:
+        raise CommandError(result["failed"], FAILED)
     if wrong := figures.wrong(shape):
         raise CommandError(f"{wrong} elements are wrong", FAILED)
 
@@ -74,6 +78,7 @@ def _measure(asked: Request) -> dict[str, Any]:
     _check(asked)
     job = _fused_bench.Job(
         shapes=[(asked.m, asked.k, asked.n)],
+        kind=asked.kind,
         platform=asked.device,
         dtype=asked.dtype,
         output=asked.output,
@@ -99,8 +104,9 @@ def _check(asked: Request) -> None:
         )
     if asked.device not in ("host", "cuda"):
         raise CommandError(f"--device {asked.device} is unknown; allowed: host, cuda", BAD_ARGUMENT)
-    if asked.m % asked.ranks:
-        raise CommandError(f"--m {asked.m} must be a multiple of the {asked.ranks} ranks", BAD_ARGUMENT)
+    for name, value in (("m", asked.m), ("k", asked.k if asked.kind == "gemm_reduce_scatter" else 0)):
+        if value % asked.ranks:
+            raise CommandError(f"--{name} {value} must be a multiple of the {asked.ranks} ranks", BAD_ARGUMENT)
 
 
 def table_of(shape: dict[str, Any], output: str) -> Table:
@@ -120,7 +126,7 @@ def table_of(shape: dict[str, Any], output: str) -> Table:
             continue
         time = times[view]
         cells = [title, *(f"{time[key]:.1f}" for key in ("median", "min", "max"))]
-        whole = not view.startswith("gather")
+        whole = view not in figures.MOVES
         share = f"{100 * product / time['median']:.1f}"
         cells += [f"{figures.tflops(shape, view):.2f}", share] if whole else ["", ""]
         pipelines = view in figures.PIPELINES
