@@ -456,6 +456,7 @@ TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
                                                 ISTHMUS_ALL_ACTIVE));
   for (int rank = 0; rank < n; ++rank) {
     std::vector<float> result(count);
+    check(cudaSetDevice(rank));  // a pool's memory can be reached from its own device only
     check(cudaMemcpyAsync(result.data(), pooled[rank], count * 4, cudaMemcpyDefault, ranks.streams[rank]));
     check(cudaFreeAsync(pooled[rank], ranks.streams[rank]));
     check(cudaStreamSynchronize(ranks.streams[rank]));

@@ -108,7 +108,11 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   EXPECT_EQ(ask(exact, 768 * 1024 / 4).shots, ISTHMUS_TWO_SHOT);
   EXPECT_EQ(ask(four, 768 * 1024 / 4).shots, ISTHMUS_ONE_SHOT) << "half the bytes travel";
   EXPECT_EQ(ask(exact, std::uint64_t(1) << 34).shots, ISTHMUS_TWO_SHOT);
-  for (const auto handle : {two, four, exact}) isthmus_tensor_parallel_free(handle);
+  const auto exact_two = make(2, ISTHMUS_WIRE_EXACT);
+  EXPECT_EQ(ask(exact_two, (8 << 20) - 1).shots, ISTHMUS_TWO_SHOT);
+  EXPECT_EQ(ask(exact_two, 8 << 20).shots, ISTHMUS_TWO_SHOT_DIRECT);
+  EXPECT_EQ(ask(exact_two, 16 << 20, ISTHMUS_FLOAT16).shots, ISTHMUS_TWO_SHOT);
+  for (const auto handle : {two, four, exact, exact_two}) isthmus_tensor_parallel_free(handle);
   EXPECT_EQ(recorded.open, recorded.closed);
 }
 
