@@ -26,7 +26,7 @@ FOREIGN = {
     "hip": ("hip/*", "hipblas*"),
     "level_zero": ("ze_*.h", "level_zero/*"),
     "umf": ("umf.h", "umf/*"),
-    "mpi": ("mpi.h",),
+    "mpi": ("mpi.h", "mpi-ext.h"),
     "sycl": ("sycl*", "CL/sycl*"),
     "torch": ("torch/*", "ATen/*", "c10/*"),
 }

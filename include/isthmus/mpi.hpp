@@ -243,6 +243,10 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   result.start = detail::start;
   result.test = detail::test;
   result.cancel = detail::cancel;
+  result.device_platforms = detail::device_platforms();
+  result.reduces_itself = [](isthmus_datatype datatype, isthmus_reduction_op op) {
+    return detail::builtin_op(datatype, op) != MPI_OP_NULL ? 1 : 0;
+  };
   return result;
 }
 

@@ -31,7 +31,9 @@ typedef struct isthmus_mpi_table {
   int (*comm_free)(isthmus_mpi_comm comm);
   int (*comm_abort)(isthmus_mpi_comm comm, int code);
 
-  // One call does any blocking collective of THE TABLE, send and recv included, on host pointers.
+  // One call does any blocking collective of THE TABLE, send and recv included, on host pointers. On device
+  // pointers, too, where device_platforms and reduces_itself say so, except where it copies on the host: for a
+  // broadcast's root with two buffers, and reduce_scatter, alltoall and alltoallv in place.
   // avg arrives as sum (the backend divides). In-place is recognised as THE TABLE defines it.
   int (*collective)(isthmus_mpi_comm comm, const isthmus_operation* operation);
 
@@ -41,6 +43,12 @@ typedef struct isthmus_mpi_table {
   // Gives a request up and sets *request to NULL: a receive writes nothing once this has returned; the
   // buffer of a send may still be read.
   int (*cancel)(void** request);
+
+  // Platforms (bit mask of 1u << isthmus_platform) whose device buffers this MPI says it takes as they are.
+  uint32_t device_platforms;
+  // 1 when MPI combines these with code of its own, which takes device buffers where MPI does; 0 for
+  // functions of Isthmus, which read on the host, and for what the table does not reduce (avg).
+  int (*reduces_itself)(isthmus_datatype datatype, isthmus_reduction_op op);
 } isthmus_mpi_table;
 
 #ifdef __cplusplus

@@ -58,7 +58,8 @@ STANDIN_API int cuDeviceCanAccessPeer(int* can, int device, int peer) {
 }
 STANDIN_API int cuDeviceGetAttribute(int* value, int attribute, int) {
   const bool descriptors = attribute == 102 || attribute == 103;
-  *value = descriptors && device_memory::get().has_descriptors() ? 1 : 0;
+  const bool flushes = attribute == 98;
+  *value = flushes || (descriptors && device_memory::get().has_descriptors()) ? 1 : 0;
   return standin::success;
 }
 STANDIN_API int cuGetErrorString(int code, const char** text) {
@@ -165,8 +166,8 @@ STANDIN_API int cuMemSetAccess(void* address, std::size_t bytes, const access_de
   });
 }
 
-STANDIN_API int cuStreamCreateWithPriority(void** stream, unsigned, int) {
-  return call(__func__, [=] { return standin::stream_create(stream); });
+STANDIN_API int cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
+  return call(__func__, [=] { return standin::stream_create(stream, flags); });
 }
 STANDIN_API int cuStreamDestroy_v2(void* stream) { return standin::stream_destroy(stream); }
 STANDIN_API int cuStreamSynchronize(void* stream) { return standin::stream_synchronize(stream); }
@@ -202,7 +203,8 @@ STANDIN_API int cuStreamWriteValue32_v2(void* stream, void* word, std::uint32_t 
 }
 STANDIN_API int cuStreamWaitValue32_v2(void* stream, void* word, std::uint32_t value, unsigned flags) {
   return call(__func__, [=] {
-    return flags == 0 ? standin::wait_word(stream, word, value) : static_cast<int>(standin::not_supported);
+    const bool known = (flags & ~(1u << 30)) == 0;  // waits for >=, and may flush
+    return known ? standin::wait_word(stream, word, value) : static_cast<int>(standin::not_supported);
   });
 }
 STANDIN_API int cuStreamBatchMemOp_v2(void* stream, unsigned count, const word_operation* operations,

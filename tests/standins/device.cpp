@@ -53,7 +53,10 @@ int copy_async(void* to, const void* from, std::size_t bytes, int, void* on) {
   ordered.submit([=] { std::memcpy(to, from, bytes); });
   return success;
 }
-int stream_create(void** handle) { return *handle = machine::get().create(), success; }
+int stream_create(void** handle, unsigned flags) { return *handle = machine::get().create(flags), success; }
+int stream_get_flags(void* handle, unsigned* flags) {
+  return *flags = machine::get().resolve(handle).flags, success;
+}
 int stream_destroy(void* handle) {
   return machine::get().destroy(static_cast<stream*>(handle)) ? success : invalid_value;
 }

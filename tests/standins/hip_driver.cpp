@@ -49,8 +49,8 @@ STANDIN_API int hipIpcOpenMemHandle(void** pointer, standin::ipc_handle handle, 
 STANDIN_API int hipIpcCloseMemHandle(void* pointer) {
   return call(__func__, [=] { return device_memory::get().free(pointer); });
 }
-STANDIN_API int hipStreamCreateWithPriority(void** stream, unsigned, int) {
-  return call(__func__, [=] { return standin::stream_create(stream); });
+STANDIN_API int hipStreamCreateWithPriority(void** stream, unsigned flags, int) {
+  return call(__func__, [=] { return standin::stream_create(stream, flags); });
 }
 STANDIN_API int hipStreamIsCapturing(void* stream, int* status) {
   return standin::stream_is_capturing(stream, status);

@@ -31,7 +31,7 @@ enum result : int {
 // Runs tasks in order in a thread of its own, as a device does.
 class stream {
  public:
-  explicit stream(int device) : device(device), m_thread([this] { run(); }) {}
+  explicit stream(int device, unsigned flags = 0) : device(device), flags(flags), m_thread([this] { run(); }) {}
   ~stream() {
     {
       const std::lock_guard lock(m_mutex);
@@ -58,6 +58,7 @@ class stream {
     return m_completed == m_submitted;
   }
   const int device;
+  const unsigned flags;                // 1: does not wait for the default stream
   std::atomic<bool> capturing{false};  // as tests say; nothing is recorded
 
  private:
@@ -103,9 +104,9 @@ class machine {
     return device;
   }
 
-  stream* create() {
+  stream* create(unsigned flags) {
     const std::lock_guard lock(m_mutex);
-    auto made = std::make_shared<stream>(current());
+    auto made = std::make_shared<stream>(current(), flags);
     stream* const raw = made.get();
     m_streams[raw] = std::move(made);
     return raw;

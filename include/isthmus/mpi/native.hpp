@@ -6,6 +6,9 @@
 #include <isthmus/isthmus.h>
 #include <isthmus/mpi_table.h>
 #include <mpi.h>
+#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
 
 #include <climits>
 #include <cstddef>
@@ -13,6 +16,10 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+
+#if defined(MPIX_GPU_SUPPORT_CUDA) && defined(MPIX_GPU_SUPPORT_HIP)
+#pragma weak MPIX_GPU_query_support  // a program may run on another MPI than it was compiled with
+#endif
 
 namespace isthmus::mpi::detail {
 
@@ -119,6 +126,27 @@ inline MPI_Op builtin_op(isthmus_datatype datatype, isthmus_reduction_op op) {
     case ISTHMUS_REDUCTION_OP_COUNT: return MPI_OP_NULL;
   }
   return MPI_OP_NULL;
+}
+
+// Platforms whose device buffers this MPI says it takes as they are, asked in the way of each MPI family.
+inline std::uint32_t device_platforms() {
+  std::uint32_t mask = 0;
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+  if (MPIX_Query_cuda_support() == 1) mask |= 1U << ISTHMUS_PLATFORM_CUDA;
+#endif
+#if defined(MPIX_ROCM_AWARE_SUPPORT)
+  if (MPIX_Query_rocm_support() == 1) mask |= 1U << ISTHMUS_PLATFORM_HIP;
+#endif
+#if defined(MPIX_GPU_SUPPORT_CUDA) && defined(MPIX_GPU_SUPPORT_HIP)
+  const auto asks = [](int kind) {
+    int supported = 0;
+    auto* const query = &MPIX_GPU_query_support;
+    return query != nullptr && query(kind, &supported) == MPI_SUCCESS && supported != 0;
+  };
+  if (asks(MPIX_GPU_SUPPORT_CUDA)) mask |= 1U << ISTHMUS_PLATFORM_CUDA;
+  if (asks(MPIX_GPU_SUPPORT_HIP)) mask |= 1U << ISTHMUS_PLATFORM_HIP;
+#endif
+  return mask;
 }
 
 // The function behind an own MPI_Op. MPI gives it no way to report a failure; the arguments are constants

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "staging.hpp"
@@ -20,6 +21,7 @@ struct session {
   const isthmus_backend_context* context;
   isthmus_mpi_comm comm = nullptr;
   std::unique_ptr<staging> engine;
+  std::string version;  // of MPI, and what it gets: for explain and the log
 
   ~session() {
     engine.reset();
@@ -37,39 +39,82 @@ std::uint64_t piece_bytes(const isthmus_backend_context& context) {
   return asked < 4096 ? 4096 : asked / 8 * 8;
 }
 
-std::string obstacle(const isthmus_backend_context& context, staging_runtime& runtime) {
-  if (context.mpi == nullptr) return "the communicator was not made from MPI";
+// How device buffers reach MPI: the option `backend.hybrid.buffers`.
+constexpr std::string_view staged = "staged", device = "device";
+
+std::string_view wanted_buffers(const isthmus_backend_context& context) {
+  const char* text = option_of(context, "buffers");
+  return text != nullptr ? std::string_view(text) : staged;
+}
+
+// What one rank finds out about itself, for all to see.
+struct verdict {
+  char obstacle[256];  // "" where it can
+  char hint[128];
+  char buffers[16];
+};
+
+struct obstacle {
+  std::string text, hint;
+};
+
+obstacle find_obstacle(const isthmus_backend_context& context, staging_runtime& runtime) {
+  const char* const threads = "use isthmus::mpi::create after MPI_Init_thread with MPI_THREAD_MULTIPLE";
+  if (context.mpi == nullptr) return {"the communicator was not made from MPI", threads};
   if (context.mpi->thread_level < thread_multiple)
-    return "MPI was not initialised with MPI_THREAD_MULTIPLE, and a thread of this backend calls it";
-  return runtime.load(context.device.platform, option_of(context, "runtime_library"),
-                      option_of(context, "driver_library"));
+    return {"MPI was not initialised with MPI_THREAD_MULTIPLE, and a thread of this backend calls it", threads};
+  const std::string asked(wanted_buffers(context));
+  if (asked != staged && asked != device)
+    return {"backend.hybrid.buffers = '" + asked + "' is none of 'staged' and 'device'",
+            "leave the option out"};
+  if (asked == device && (context.mpi->device_platforms >> context.device.platform & 1U) == 0)
+    return {"backend.hybrid.buffers = 'device', and " + std::string(context.mpi->library) +
+                " does not say that it takes buffers of this platform",
+            "set backend.hybrid.buffers = 'staged'"};
+  return {runtime.load(context.device.platform, option_of(context, "runtime_library"),
+                       option_of(context, "driver_library")),
+          "docs/vendor_backends.md says where libraries are looked for"};
+}
+
+// The same on all ranks, since all have seen the same verdicts.
+isthmus_status refusal(const isthmus_backend_context& context, const std::vector<verdict>& all) {
+  constexpr const char* here = "src/backend/hybrid/hybrid.cpp";
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].obstacle[0] != '\0')
+      return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, here, all[rank].hint, "rank %zu: %s",
+                          rank, all[rank].obstacle);
+    if (std::string_view(all[rank].buffers) != all[0].buffers)
+      return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, here,
+                          "give all ranks the same configuration",
+                          "backend.hybrid.buffers is '%s' on rank 0 and '%s' on rank %zu", all[0].buffers,
+                          all[rank].buffers, rank);
+  }
+  return ISTHMUS_SUCCESS;
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   staging_runtime runtime;
-  struct verdict {
-    int usable;
-    char reason[252];
-  } mine{};
-  const std::string reason = obstacle(*context, runtime);
-  mine.usable = reason.empty() ? 1 : 0;
-  reason.copy(mine.reason, sizeof(mine.reason) - 1);
+  const obstacle found = find_obstacle(*context, runtime);
+  verdict mine{};
+  found.text.copy(mine.obstacle, sizeof(mine.obstacle) - 1);
+  found.hint.copy(mine.hint, sizeof(mine.hint) - 1);
+  wanted_buffers(*context).copy(mine.buffers, sizeof(mine.buffers) - 1);
   std::vector<verdict> all(static_cast<std::size_t>(context->size));
   if (const auto status = context->allgather(context->runtime, &mine, all.data(), sizeof(mine));
       status != ISTHMUS_SUCCESS)
     return status;
-  for (int rank = 0; rank < context->size; ++rank)
-    if (all[static_cast<std::size_t>(rank)].usable == 0)
-      return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, "src/backend/hybrid/hybrid.cpp",
-                           "use isthmus::mpi::create after MPI_Init_thread with MPI_THREAD_MULTIPLE",
-                           "rank %d: %s", rank, all[static_cast<std::size_t>(rank)].reason);
+  if (const auto status = refusal(*context, all); status != ISTHMUS_SUCCESS) return status;
   auto made = std::make_unique<session>(context);
   // A communicator of its own: the set-up of other communicators must not meet these calls.
   if (const int code = context->mpi->comm_dup(context->mpi_comm, &made->comm); code != 0)
     return context->fail(context->runtime, ISTHMUS_ERROR_BACKEND, code, "src/backend/hybrid/hybrid.cpp",
                          nullptr, "MPI_Comm_dup failed");
-  made->engine = std::make_unique<staging>(*context, runtime, made->comm, piece_bytes(*context));
+  const bool as_they_are = wanted_buffers(*context) == device;
+  made->version = std::string(context->mpi->library) +
+                  (as_they_are ? ", on device buffers" : ", on copies in pinned memory");
+  context->log(context->runtime, 1, "%s", made->version.c_str());
+  made->engine = std::make_unique<staging>(*context, runtime, made->comm, piece_bytes(*context), as_they_are);
   if (const auto status = made->engine->start(); status != ISTHMUS_SUCCESS) return status;
   *state = made.release();
   return ISTHMUS_SUCCESS;
@@ -83,7 +128,7 @@ isthmus_backend make() {
   table.magic = ISTHMUS_BACKEND_MAGIC;
   table.abi_version = ISTHMUS_BACKEND_ABI;
   table.name = "hybrid";
-  table.description = "the program's MPI on device buffers, staged through pinned memory behind the stream";
+  table.description = "the program's MPI on device buffers, behind the stream";
   table.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS | ISTHMUS_BACKEND_MULTI_NODE;
   table.platforms = 1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_HIP;
   table.create = create;
@@ -100,7 +145,7 @@ isthmus_backend make() {
   table.poll = [](void* state) { return engine_of(state).poll(); };
   table.abort = [](void* state) { engine_of(state).abort(); };
   table.synchronize = [](void* state) { return engine_of(state).synchronize(); };
-  table.version = [](void* state) { return engine_of(state).version(); };
+  table.version = [](void* state) { return static_cast<session*>(state)->version.c_str(); };
   return table;
 }
 

@@ -27,6 +27,16 @@ bool is_point_to_point(const isthmus_operation& operation) {
   return operation.collective == ISTHMUS_SEND || operation.collective == ISTHMUS_RECV;
 }
 
+// Where the table would copy on the host: mpi/collectives.hpp has no place in MPI's call for these buffers.
+bool table_copies(const isthmus_operation& operation, int rank) {
+  if (operation.collective == ISTHMUS_ALLTOALL || operation.collective == ISTHMUS_ALLTOALLV)
+    return operation.send_buf == operation.recv_buf;
+  if (operation.collective != ISTHMUS_REDUCE_SCATTER) return false;
+  const std::uint64_t own =
+      static_cast<std::uint64_t>(rank) * operation.count * xccl::datatype_bytes(operation.datatype);
+  return operation.recv_buf == static_cast<const std::byte*>(operation.send_buf) + own;
+}
+
 }  // namespace
 
 std::byte* staging::host_memory::get(std::size_t bytes) {
@@ -36,8 +46,13 @@ std::byte* staging::host_memory::get(std::size_t bytes) {
 }
 
 staging::staging(const isthmus_backend_context& context, const staging_runtime& runtime, isthmus_mpi_comm comm,
-                 std::uint64_t piece_bytes)
-    : m_context(context), m_runtime(runtime), m_comm(comm), m_piece_bytes(piece_bytes) {}
+                 std::uint64_t piece_bytes, bool device_buffers)
+    : m_context(context),
+      m_runtime(runtime),
+      m_comm(comm),
+      m_piece_bytes(piece_bytes),
+      m_device_buffers(device_buffers),
+      m_flush(device_buffers && runtime.can_flush(context.device.ordinal)) {}
 
 staging::trouble staging::device(int error, const char* what) const {
   if (error == 0) return {};
@@ -71,7 +86,7 @@ isthmus_status staging::start() {
   for (void*& event : m_left) need(m_runtime.event_create(&event, event_without_timing), "EventCreate");
   void* word = nullptr;
   need(m_runtime.host_alloc(&word, sizeof(std::uint32_t), 0), "HostAlloc");
-  for (host_memory* memory : {&m_send[0], &m_send[1], &m_recv[0], &m_recv[1]}) {
+  for (host_memory* memory : all_memory()) {
     void* pinned = nullptr;
     need(m_runtime.host_alloc(&pinned, m_piece_bytes, 0), "HostAlloc");
     if (pinned != nullptr) memory->adopt(pinned, m_piece_bytes);
@@ -100,12 +115,26 @@ staging::~staging() {
     if (event != nullptr) m_runtime.event_destroy(event);
   for (void* stream : {m_in, m_out})
     if (stream != nullptr) m_runtime.stream_destroy(stream);
-  for (const host_memory* memory : {&m_send[0], &m_send[1], &m_recv[0], &m_recv[1]})
+  for (const host_memory* memory : all_memory())
     if (memory->pinned() != nullptr) m_runtime.host_free(memory->pinned());
   if (m_word != nullptr) m_runtime.host_free(m_word);
 }
 
+isthmus_status staging::refuse_stream(void* stream) const {
+  unsigned flags = 0;
+  trouble bad = device(m_runtime.stream_get_flags(stream, &flags), "StreamGetFlags");
+  if (bad.status == ISTHMUS_SUCCESS && (flags & stream_non_blocking) == 0)
+    bad = {ISTHMUS_ERROR_INVALID_USAGE, 0,
+           "stream is the legacy default stream or one that waits for it, and so may MPI's copies of device "
+           "buffers "
+           "(backend.hybrid.buffers = 'device'): they would wait for each other for ever; make the stream with "
+           "StreamNonBlocking"};
+  return report(bad);
+}
+
 isthmus_status staging::enqueue(const isthmus_operation* operations, std::size_t n) {
+  if (m_device_buffers)
+    if (const auto status = refuse_stream(operations[0].stream); status != ISTHMUS_SUCCESS) return status;
   task work;
   for (std::size_t i = 0; i < n; ++i) {
     work.operations.push_back(operations[i]);
@@ -126,7 +155,7 @@ isthmus_status staging::enqueue(const isthmus_operation* operations, std::size_t
   void* const stream = operations[0].stream;
   trouble first = device(m_runtime.event_record(work.event, stream), "EventRecord");
   if (first.status == ISTHMUS_SUCCESS)
-    first = device(m_runtime.hold(stream, m_word, work.ticket), "StreamWaitValue32");
+    first = device(m_runtime.hold(stream, m_word, work.ticket, m_flush), "StreamWaitValue32");
   if (first.status != ISTHMUS_SUCCESS) return report(first);
   m_free_events.pop_back();
   ++m_issued;
@@ -200,102 +229,141 @@ staging::trouble staging::copy(void* to, const void* from, std::size_t bytes, vo
   return device(m_runtime.memcpy_async(to, from, bytes, xccl::memcpy_default, stream), "MemcpyAsync");
 }
 
-staging::trouble staging::run(const task& work) {
-  if (trouble late = wait_for(work.event); late.status != ISTHMUS_SUCCESS) return late;
-  if (work.operations.size() == 1) {
-    const isthmus_operation& only = work.operations[0];
-    const staged_shape shape = shape_of(only, m_context.rank, m_context.size);
-    const std::uint64_t bytes = only.count * xccl::datatype_bytes(only.datatype);
-    if (shape.elementwise && bytes > m_piece_bytes) return run_in_pieces(only, shape);
-  }
-  return run_whole(work.operations);
-}
-
-staging::trouble staging::run_whole(const std::vector<isthmus_operation>& operations) {
-  std::vector<staged_shape> shapes;
-  std::size_t send_bytes = 0, recv_bytes = 0;
-  for (const isthmus_operation& operation : operations) {
-    shapes.push_back(shape_of(operation, m_context.rank, m_context.size));
-    send_bytes += shapes.back().send_bytes;
-    recv_bytes += shapes.back().recv_bytes;
-  }
-  std::byte* send = m_send[0].get(send_bytes);
-  std::byte* recv = m_recv[0].get(recv_bytes);
-  std::vector<isthmus_operation> on_host = operations;
-  for (std::size_t i = 0; i < operations.size(); ++i) {
-    if (trouble bad = copy(send, operations[i].send_buf, shapes[i].send_bytes, m_in);
-        bad.status != ISTHMUS_SUCCESS)
-      return bad;
-    on_host[i].send_buf = send;
-    on_host[i].recv_buf = recv;
-    on_host[i].stream = nullptr;
-    send += shapes[i].send_bytes;
-    recv += shapes[i].recv_bytes;
-  }
-  trouble first = device(m_runtime.event_record(m_arrived, m_in), "EventRecord");
-  if (first.status == ISTHMUS_SUCCESS) first = wait_for(m_arrived);
-  if (first.status == ISTHMUS_SUCCESS) first = run_on_host(on_host);
-  for (std::size_t i = 0; i < operations.size() && first.status == ISTHMUS_SUCCESS; ++i)
-    for (const block& part : shapes[i].recv_blocks) {
-      auto* const to = static_cast<std::byte*>(operations[i].recv_buf) + part.at;
-      if (first.status == ISTHMUS_SUCCESS)
-        first = copy(to, static_cast<std::byte*>(on_host[i].recv_buf) + part.at, part.bytes, m_out);
-    }
-  if (first.status == ISTHMUS_SUCCESS) first = device(m_runtime.event_record(m_left[0], m_out), "EventRecord");
-  return first.status == ISTHMUS_SUCCESS ? wait_for(m_left[0]) : first;
-}
-
-// While MPI works on one piece, the next comes in and the last one goes out; two slots of each kind.
-staging::trouble staging::run_in_pieces(const isthmus_operation& operation, const staged_shape& shape) {
-  const std::uint64_t element = xccl::datatype_bytes(operation.datatype);
-  const std::uint64_t per_piece = m_piece_bytes / element;
-  const std::uint64_t pieces = (operation.count + per_piece - 1) / per_piece;
-  const auto bytes_of = [&](std::uint64_t piece) {
-    return std::min(per_piece, operation.count - piece * per_piece) * element;
-  };
-  const auto fetch = [&](std::uint64_t piece) {
-    if (shape.send_bytes == 0) return trouble{};
-    const auto* from = static_cast<const std::byte*>(operation.send_buf) + piece * per_piece * element;
-    return copy(m_send[piece % 2].pinned(), from, bytes_of(piece), m_in);
-  };
-  trouble first = fetch(0);
-  for (std::uint64_t piece = 0; piece < pieces && first.status == ISTHMUS_SUCCESS; ++piece) {
-    const std::uint64_t slot = piece % 2;
-    first = device(m_runtime.event_record(m_arrived, m_in), "EventRecord");
-    if (first.status == ISTHMUS_SUCCESS) first = wait_for(m_arrived);
-    if (first.status == ISTHMUS_SUCCESS && piece + 1 < pieces) first = fetch(piece + 1);
-    if (first.status == ISTHMUS_SUCCESS && piece >= 2) first = wait_for(m_left[slot]);
-    if (first.status != ISTHMUS_SUCCESS) break;
-    std::vector<isthmus_operation> on_host{operation};
-    on_host[0].send_buf = m_send[slot].pinned();
-    on_host[0].recv_buf = m_recv[slot].pinned();
-    on_host[0].count = bytes_of(piece) / element;
-    on_host[0].stream = nullptr;
-    first = run_on_host(on_host);
-    if (first.status == ISTHMUS_SUCCESS && shape.recv_bytes != 0)
-      first = copy(static_cast<std::byte*>(operation.recv_buf) + piece * per_piece * element,
-                   m_recv[slot].pinned(), bytes_of(piece), m_out);
-    if (first.status == ISTHMUS_SUCCESS)
-      first = device(m_runtime.event_record(m_left[slot], m_out), "EventRecord");
-  }
-  for (std::uint64_t slot = 0; slot < 2 && first.status == ISTHMUS_SUCCESS; ++slot)
-    first = wait_for(m_left[slot]);
-  return first;
+staging::trouble staging::mark_and_wait(void* event, void* stream) const {
+  const trouble bad = device(m_runtime.event_record(event, stream), "EventRecord");
+  return bad.status == ISTHMUS_SUCCESS ? wait_for(event) : bad;
 }
 
 // Point to point of a group starts first and moves on while the collectives run in their order.
-staging::trouble staging::run_on_host(std::vector<isthmus_operation>& operations) {
-  std::vector<void*> open;
-  trouble first;
-  for (const isthmus_operation& operation : operations) {
-    if (!is_point_to_point(operation) || operation.count == 0) continue;
-    void* request = nullptr;
-    first = native(m_context.mpi->start(m_comm, &operation, &request), name_of(operation.collective));
-    if (first.status != ISTHMUS_SUCCESS) break;
-    open.push_back(request);
+staging::trouble staging::run(const task& work) {
+  if (trouble late = wait_for(work.event); late.status != ISTHMUS_SUCCESS) return late;
+  std::vector<step> peers, collectives;
+  for (const isthmus_operation& operation : work.operations) {
+    if (!is_point_to_point(operation))
+      append_calls(operation, collectives);
+    else if (operation.count != 0)
+      peers.push_back(step_of(operation));
   }
-  for (const isthmus_operation& operation : operations)
-    if (first.status == ISTHMUS_SUCCESS && !is_point_to_point(operation)) first = collective_on_host(operation);
+  std::vector<void*> open;
+  trouble first = start_peers(peers, open);
+  if (first.status == ISTHMUS_SUCCESS) first = run_collectives(collectives);
+  if (first.status == ISTHMUS_SUCCESS) first = finish_peers(peers, open);
+  for (void*& request : open) m_context.mpi->cancel(&request);  // after a failure: nothing may write later
+  return first;
+}
+
+bool staging::goes_as_it_is(const isthmus_operation& operation) const {
+  return m_device_buffers && (!xccl::reduces(operation.collective) ||
+                              m_context.mpi->reduces_itself(operation.datatype, operation.op) != 0);
+}
+
+staging::step staging::step_of(const isthmus_operation& operation) const {
+  step what{operation, shape_of(operation, m_context.rank, m_context.size),
+            !goes_as_it_is(operation) || table_copies(operation, m_context.rank), 0};
+  what.call.stream = nullptr;
+  if (what.staged)
+    what.in_bytes = what.shape.send_bytes;
+  else if (operation.collective == ISTHMUS_BROADCAST && operation.send_buf != operation.recv_buf)
+    what.in_bytes = what.shape.send_bytes;  // the root's own result; it is then sent from there
+  return what;
+}
+
+void staging::append_calls(const isthmus_operation& operation, std::vector<step>& steps) const {
+  step whole = step_of(operation);
+  const std::uint64_t element = xccl::datatype_bytes(operation.datatype);
+  if (!whole.shape.elementwise || goes_as_it_is(operation) || operation.count * element <= m_piece_bytes)
+    return steps.push_back(std::move(whole));
+  const std::uint64_t per_piece = m_piece_bytes / element;
+  for (std::uint64_t first = 0; first < operation.count; first += per_piece) {
+    isthmus_operation piece = operation;
+    piece.count = std::min(per_piece, operation.count - first);
+    if (whole.shape.send_bytes != 0)
+      piece.send_buf = static_cast<const std::byte*>(operation.send_buf) + first * element;
+    if (whole.shape.recv_bytes != 0)
+      piece.recv_buf = static_cast<std::byte*>(operation.recv_buf) + first * element;
+    steps.push_back(step_of(piece));
+  }
+}
+
+// While MPI works on one step, the next comes in and the last one goes out; two slots of each kind.
+staging::trouble staging::run_collectives(const std::vector<step>& steps) {
+  trouble first;
+  if (!steps.empty()) first = fetch(steps[0], 0);
+  for (std::size_t i = 0; i < steps.size() && first.status == ISTHMUS_SUCCESS; ++i) {
+    if (steps[i].in_bytes != 0) first = mark_and_wait(m_arrived, m_in);
+    if (first.status == ISTHMUS_SUCCESS && i + 1 < steps.size()) first = fetch(steps[i + 1], (i + 1) % 2);
+    if (first.status == ISTHMUS_SUCCESS && i >= 2) first = wait_for(m_left[i % 2]);
+    if (first.status == ISTHMUS_SUCCESS) first = call_mpi(steps[i], i % 2);
+    if (first.status == ISTHMUS_SUCCESS) first = bring_back(steps[i], i % 2);
+  }
+  for (void* event : m_left)
+    if (first.status == ISTHMUS_SUCCESS) first = wait_for(event);
+  return first;
+}
+
+staging::trouble staging::fetch(const step& what, std::size_t slot) {
+  void* const to = what.staged ? m_send[slot].get(what.in_bytes) : what.call.recv_buf;
+  return copy(to, what.call.send_buf, what.in_bytes, m_in);
+}
+
+staging::trouble staging::call_mpi(const step& what, std::size_t slot) {
+  isthmus_operation call = what.call;
+  if (what.staged) {
+    call.send_buf = m_send[slot].get(what.in_bytes);
+    call.recv_buf = m_recv[slot].get(what.shape.recv_bytes);
+  } else if (what.in_bytes != 0) {
+    call.send_buf = call.recv_buf;
+  }
+  const bool averages = xccl::reduces(call.collective) && call.op == ISTHMUS_AVG;
+  if (averages) call.op = ISTHMUS_SUM;
+  m_inside_mpi = true;
+  const int code = m_context.mpi->collective(m_comm, &call);
+  m_inside_mpi = false;
+  if (code != 0) return native(code, name_of(call.collective));
+  if (averages && what.shape.recv_bytes != 0)
+    mpi::divide(call.recv_buf, call.count, call.datatype, m_context.size);
+  return {};
+}
+
+staging::trouble staging::bring_back(const step& what, std::size_t slot) {
+  if (!what.staged || what.shape.recv_bytes == 0) return {};
+  const std::byte* const from = m_recv[slot].get(what.shape.recv_bytes);
+  for (const block& part : what.shape.recv_blocks)
+    if (trouble bad =
+            copy(static_cast<std::byte*>(what.call.recv_buf) + part.at, from + part.at, part.bytes, m_out);
+        bad.status != ISTHMUS_SUCCESS)
+      return bad;
+  return device(m_runtime.event_record(m_left[slot], m_out), "EventRecord");
+}
+
+staging::trouble staging::start_peers(const std::vector<step>& peers, std::vector<void*>& open) {
+  std::uint64_t in_bytes = 0, out_bytes = 0;
+  for (const step& each : peers) in_bytes += each.in_bytes, out_bytes += each.out_bytes();
+  std::byte* const staged = m_peer_send.get(in_bytes);
+  std::byte* send = staged;
+  std::byte* recv = m_peer_recv.get(out_bytes);
+  trouble first;
+  for (const step& each : peers) {
+    if (first.status == ISTHMUS_SUCCESS) first = copy(send, each.call.send_buf, each.in_bytes, m_in);
+    send += each.in_bytes;
+  }
+  if (first.status == ISTHMUS_SUCCESS && in_bytes != 0) first = mark_and_wait(m_arrived, m_in);
+  send = staged;
+  for (const step& each : peers) {
+    if (first.status != ISTHMUS_SUCCESS) break;
+    isthmus_operation call = each.call;
+    if (each.staged) call.send_buf = send, call.recv_buf = recv;
+    send += each.in_bytes;
+    recv += each.out_bytes();
+    void* request = nullptr;
+    first = native(m_context.mpi->start(m_comm, &call, &request), name_of(call.collective));
+    if (first.status == ISTHMUS_SUCCESS) open.push_back(request);
+  }
+  return first;
+}
+
+staging::trouble staging::finish_peers(const std::vector<step>& peers, std::vector<void*>& open) {
+  trouble first;
   while (!open.empty() && first.status == ISTHMUS_SUCCESS) {
     std::erase_if(open, [&](void*& request) {
       int done = 0;
@@ -305,21 +373,14 @@ staging::trouble staging::run_on_host(std::vector<isthmus_operation>& operations
     });
     if (stopped()) first = {ISTHMUS_ERROR_ABORTED, 0, "the communicator was aborted"};
   }
-  for (void*& request : open) m_context.mpi->cancel(&request);  // after a failure: nothing may write later
-  return first;
-}
-
-staging::trouble staging::collective_on_host(const isthmus_operation& operation) {
-  isthmus_operation call = operation;
-  if (operation.op == ISTHMUS_AVG) call.op = ISTHMUS_SUM;
-  m_inside_mpi = true;
-  const int code = m_context.mpi->collective(m_comm, &call);
-  m_inside_mpi = false;
-  if (code != 0) return native(code, name_of(operation.collective));
-  const bool receives = operation.collective != ISTHMUS_REDUCE || operation.root == m_context.rank;
-  if (xccl::reduces(operation.collective) && operation.op == ISTHMUS_AVG && receives)
-    mpi::divide(operation.recv_buf, operation.count, operation.datatype, m_context.size);
-  return {};
+  std::uint64_t out_bytes = 0;
+  for (const step& each : peers) out_bytes += each.out_bytes();
+  const std::byte* recv = m_peer_recv.get(out_bytes);
+  for (const step& each : peers) {
+    if (first.status == ISTHMUS_SUCCESS) first = copy(each.call.recv_buf, recv, each.out_bytes(), m_out);
+    recv += each.out_bytes();
+  }
+  return first.status == ISTHMUS_SUCCESS && out_bytes != 0 ? mark_and_wait(m_left[0], m_out) : first;
 }
 
 }  // namespace isthmus::hybrid

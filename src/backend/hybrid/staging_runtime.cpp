@@ -6,13 +6,22 @@
 namespace isthmus::hybrid {
 namespace {
 
-constexpr unsigned wait_greater_or_equal = 0;  // CU_STREAM_WAIT_VALUE_GEQ, hipStreamWaitValueGte
+constexpr unsigned wait_greater_or_equal = 0;   // CU_STREAM_WAIT_VALUE_GEQ, hipStreamWaitValueGte
+constexpr unsigned wait_then_flush = 1U << 30;  // CU_STREAM_WAIT_VALUE_FLUSH
+constexpr int can_flush_remote_writes = 98;     // CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES
 
 }  // namespace
 
-int staging_runtime::hold(void* stream, std::uint32_t* word, std::uint32_t value) const {
+bool staging_runtime::can_flush(int device) const {
+  int can = 0;
+  return m_cuda_attribute != nullptr && m_cuda_attribute(&can, can_flush_remote_writes, device) == 0 &&
+         can != 0;
+}
+
+int staging_runtime::hold(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const {
   if (m_cuda_wait != nullptr)
-    return m_cuda_wait(stream, reinterpret_cast<std::uint64_t>(word), value, wait_greater_or_equal);
+    return m_cuda_wait(stream, reinterpret_cast<std::uint64_t>(word), value,
+                       wait_greater_or_equal | (flush ? wait_then_flush : 0));
   return m_hip_wait(stream, word, value, wait_greater_or_equal, ~std::uint32_t{0});
 }
 
@@ -27,6 +36,7 @@ std::string staging_runtime::load(isthmus_platform platform, const char* library
   functions.need(set_device, "SetDevice");
   functions.need(stream_create, "StreamCreateWithFlags");
   functions.need(stream_destroy, "StreamDestroy");
+  functions.need(stream_get_flags, "StreamGetFlags");
   functions.need(event_create, "EventCreateWithFlags");
   functions.need(event_destroy, "EventDestroy");
   functions.need(event_record, "EventRecord");
@@ -46,6 +56,7 @@ std::string staging_runtime::load(isthmus_platform platform, const char* library
   if (!driver_library) return "no CUDA driver could be loaded: " + reason;
   symbol_loader driver_functions(driver_library, "cu");
   driver_functions.need(m_cuda_wait, "StreamWaitValue32_v2");
+  driver_functions.need(m_cuda_attribute, "DeviceGetAttribute");
   return driver_functions.missing().empty() ? ""
                                             : driver_library.path() + " lacks " + driver_functions.missing();
 }

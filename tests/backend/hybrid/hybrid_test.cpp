@@ -5,71 +5,30 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
 #include <isthmus/mpi.hpp>
-#include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gpu/device.hpp"
 #include "gpu/scenario.hpp"
+#include "member.hpp"
 
 namespace {
 
 using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
-
-constexpr std::uint64_t threshold = 32 << 10;
-constexpr std::uint64_t piece = 8 << 10;  // small, so that the tests cross it
-
-// Below the threshold MPI, from there on NCCL; `always` sends everything over MPI.
-std::string write_config(const char* name, bool always) {
-  const std::string path = ::testing::TempDir() + name + std::to_string(getpid()) + ".toml";
-  std::ofstream(path) << "threshold = " << (always ? -1 : static_cast<long long>(threshold))
-                      << "\n[backend.hybrid]\npiece_bytes = " << piece << "\n";
-  return path;
-}
+using hybrid_test::backend_for;
+using hybrid_test::piece_bytes;
+using hybrid_test::release;
+using hybrid_test::threshold;
+using hybrid_test::world_size;
 
 member make_member(bool always) {
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  const std::string config = write_config("hybrid", always);
-  isthmus_communicator_options options{};
-  options.struct_bytes = sizeof(options);
-  options.device = {ISTHMUS_PLATFORM_CUDA, rank};
-  options.config_path = config.c_str();
-  options.timeout_s = 60;
-  member self{rank, rank, nullptr, std::make_unique<gpu::stream>(rank)};
-  self.communicator = isthmus::mpi::create(MPI_COMM_WORLD, &options);
-  std::remove(config.c_str());
-  return self;
-}
-
-int world_size() {
-  int size = 0;
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  return size;
-}
-
-void release(member& self) {
-  self.queue->synchronize();
-  EXPECT_EQ(isthmus_communicator_destroy(self.communicator), ISTHMUS_SUCCESS) << gpu::last_error();
-}
-
-std::string backend_for(const member& self, std::uint64_t bytes) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLREDUCE;
-  operation.datatype = ISTHMUS_UINT8;
-  operation.count = bytes;
-  std::vector<char> text(1 << 16);
-  isthmus_communicator_explain(self.communicator, &operation, text.data(), text.size(), nullptr);
-  const std::string json = text.data();
-  const auto at = json.find("\"backend\"");
-  const auto start = json.find('"', json.find(':', at)) + 1;
-  return json.substr(start, json.find('"', start) - start);
+  return hybrid_test::make_member({.always = always}, isthmus::mpi::lasting_table(MPI_COMM_WORLD));
 }
 
 TEST(hybrid, threshold_divides_device_messages_between_mpi_and_nccl) {
@@ -96,6 +55,42 @@ TEST(hybrid, every_collective_over_mpi_is_what_the_oracle_allows) {
             self.queue->synchronize();
             ASSERT_EQ(call.error(), "") << row.name << " of " << count << " on rank " << self.rank;
           }
+  release(self);
+}
+
+// A rank whose group holds more than the others' must not make other calls of MPI of the collective in it.
+TEST(hybrid, a_collective_is_cut_alike_inside_and_outside_of_groups) {
+  member self = make_member(true);
+  const std::size_t count = 5 * piece_bytes / sizeof(float);
+  const int size = world_size();
+  gpu::buffer sum(count * sizeof(float)), parcel(4);
+  const std::vector<float> ones(count, static_cast<float>(self.rank + 1));
+  sum.write(std::as_bytes(std::span(ones)), *self.queue);
+  parcel.write(std::as_bytes(std::span(ones).first(1)), *self.queue);
+  const auto reduce = [&] {
+    return isthmus_allreduce(sum.data(), sum.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator,
+                             self.queue->native());
+  };
+  if (self.rank == 0) {
+    ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+    EXPECT_EQ(reduce(), ISTHMUS_SUCCESS) << gpu::last_error();
+    EXPECT_EQ(isthmus_send(parcel.data(), 1, ISTHMUS_FLOAT32, 1, self.communicator, self.queue->native()),
+              ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << gpu::last_error();
+  } else {
+    ASSERT_EQ(reduce(), ISTHMUS_SUCCESS) << gpu::last_error();
+    if (self.rank == 1) {
+      ASSERT_EQ(isthmus_recv(parcel.data(), 1, ISTHMUS_FLOAT32, 0, self.communicator, self.queue->native()),
+                ISTHMUS_SUCCESS)
+          << gpu::last_error();
+    }
+  }
+  const std::vector<std::byte> bytes = sum.read(*self.queue), received = parcel.read(*self.queue);
+  const auto* got = reinterpret_cast<const float*>(bytes.data());
+  for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(got[i], static_cast<float>(size * (size + 1) / 2)) << i;
+  if (self.rank == 1) {
+    EXPECT_EQ(*reinterpret_cast<const float*>(received.data()), 1);
+  }
   release(self);
 }
 
