@@ -29,7 +29,8 @@ std::vector<selection::known_backend> known_backends(const std::vector<backend_e
 }
 
 // Why this rank can't use the backend, from what it knows by itself; "" when it can try.
-std::string local_obstacle(const backend_entry& entry, const membership& ranks) {
+std::string local_obstacle(const backend_entry& entry, const membership& ranks,
+                           const selection::configuration& rules) {
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
     return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
@@ -37,14 +38,18 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks) 
     return fmt::format("it allows one rank per process, this process has {}", ranks.process_size);
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
     return fmt::format("it works on one machine only, the ranks are on {}", ranks.nodes);
+  // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
+  if (std::ranges::none_of(rules.rules, [&](const auto& rule) { return rule.backend == entry.name; }))
+    return "no rule names it";
   return "";
 }
 
 // What a rank says about a backend: "name capabilities reason".
-std::string offer_text(const std::vector<backend_entry>& entries, const membership& ranks) {
+std::string offer_text(const std::vector<backend_entry>& entries, const membership& ranks,
+                       const selection::configuration& rules) {
   std::string text;
   for (const backend_entry& entry : entries) {
-    std::string reason = local_obstacle(entry, ranks);
+    std::string reason = local_obstacle(entry, ranks, rules);
     std::replace(reason.begin(), reason.end(), '\n', ' ');
     text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
                         reason);
@@ -118,7 +123,7 @@ void communicator::create_backends(parts inherited) {
 // All ranks end with the same list in the same order: backends as rank 0 lists them, then those that only
 // other ranks have. One that some rank can't use is used by none.
 void communicator::agree_on_backends() {
-  const auto texts = gather_texts(*m_meeting, offer_text(m_prepared.backends, m_ranks));
+  const auto texts = gather_texts(*m_meeting, offer_text(m_prepared.backends, m_ranks, *m_prepared.rules));
   std::vector<std::vector<std::pair<std::string, offer>>> offers;
   for (const std::string& text : texts) offers.push_back(parse_offers(text));
   std::vector<std::string> names;

@@ -242,7 +242,7 @@ TEST(create, a_rank_without_the_backend_takes_it_from_all) {
   script.failure = "no such device";
   mock::reset(script);
   {
-    test::ranks ranks(3, "[plugins]\nmock = \"" + mock::path() + "\"\n");
+    test::ranks ranks(3, mock::configuration());
     ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
     EXPECT_EQ(mock::live_states(), 0);
     std::string info(65536, '\0');

@@ -1,4 +1,5 @@
 // The runtime's side of selection: decisions are kept, explain agrees with real calls, nothing is silent.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "runtime/operation_maker.hpp"
@@ -167,6 +168,18 @@ TEST(info, lists_ranks_backends_and_rules) {
   EXPECT_TRUE(found);
   isthmus_communicator_abort(ranks[1]);
   EXPECT_NE(read(ranks[0], nullptr)["state"], "ok");
+}
+
+TEST(info, a_backend_without_a_rule_is_not_created_and_says_why) {
+  mock::reset();
+  test::ranks ranks(2, with_rules("[[rule]]\nuse = \"host\"\n"));
+  EXPECT_EQ(mock::live_states(), 0);
+  const json info = read(ranks[0], nullptr);
+  const auto found =
+      std::ranges::find_if(info["backends"], [](const json& one) { return one["name"] == "mock"; });
+  ASSERT_NE(found, info["backends"].end());
+  EXPECT_EQ((*found)["available"], false);
+  EXPECT_NE((*found)["reason"].get<std::string>().find("no rule names it"), std::string::npos) << *found;
 }
 
 TEST(backend_context, options_logs_and_heap) {
