@@ -162,11 +162,18 @@ TOPICS = (
                 gpus=2,
             ),
             Step(
-                "copy engines against NCCL, alone and beside matrix products",
+                "copy engines against NCCL",
                 "{bin}/copy_engine_bench --out {out}/copy_engine.json",
-                90,
+                60,
                 gpus=2,
                 records="{out}/copy_engine.json",
+            ),
+            Step(
+                "matrix products beside copy engines and NCCL",
+                "{bin}/copy_engine_bench --beside-products 12 --out {out}/copy_engine_beside.json",
+                60,
+                gpus=2,
+                records="{out}/copy_engine_beside.json",
             ),
             Step(
                 "PyTorch's low-contention all-gather",

@@ -3,6 +3,8 @@
 // products beside it slow down. The order of providers rotates; a sample is the maximum over ranks, a figure
 // the median over samples. Clocks drift by more than what the products lose, so each of them is compared with
 // those without anything beside them just before and just after.
+#include <cuda.h>
+#include <dlfcn.h>
 #include <isthmus/fused.h>
 
 #include <CLI/CLI.hpp>
@@ -64,10 +66,16 @@ class bench {
   int m_samples;
   bool m_kept_promise = true;
   std::vector<rank_tools> m_tools;
+  // The driver's own: the runtime has no name for the nodes in which streams write and wait for words.
+  decltype(&cuGraphNodeGetType) m_node_type = nullptr;
 };
 
 bench::bench(world& all, int samples)
     : m_all(all), m_samples(samples), m_tools(static_cast<std::size_t>(all.size())) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver != nullptr)
+    m_node_type = reinterpret_cast<decltype(m_node_type)>(dlsym(driver, "cuGraphNodeGetType"));
+  if (m_node_type == nullptr) throw std::runtime_error("the CUDA driver has no cuGraphNodeGetType");
   m_all.each([&](int rank) {
     rank_tools& tools = m_tools[static_cast<std::size_t>(rank)];
     check(cudaStreamCreateWithFlags(&tools.stream, cudaStreamNonBlocking));
@@ -99,10 +107,10 @@ captured bench::capture(const provider& by, const shape& what, int rank, int cal
   std::vector<cudaGraphNode_t> all(nodes);
   check(cudaGraphGetNodes(graph, all.data(), &nodes));
   for (cudaGraphNode_t node : all) {
-    cudaGraphNodeType type;
-    check(cudaGraphNodeGetType(node, &type));
-    made.kernels += type == cudaGraphNodeTypeKernel;
-    made.copies += type == cudaGraphNodeTypeMemcpy;
+    CUgraphNodeType type{};
+    if (m_node_type(node, &type) != CUDA_SUCCESS) throw std::runtime_error("cuGraphNodeGetType failed");
+    made.kernels += type == CU_GRAPH_NODE_TYPE_KERNEL;
+    made.copies += type == CU_GRAPH_NODE_TYPE_MEMCPY;
   }
   m_all.meet();  // nothing is instantiated while a stream captures
   check(cudaGraphInstantiate(&made.graph, graph, 0));
@@ -338,36 +346,42 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
 int main(int argc, char** argv) try {
   using namespace copy_bench;
   CLI::App app{"Isthmus' copy engines against NCCL"};
-  int ranks = 0, samples = 11, rounds = 12;
+  int ranks = 0, samples = 11, rounds = 0;
   std::string out;
   std::vector<std::uint64_t> sizes{64 << 10, 256 << 10, 1 << 20,  4 << 20,
                                    16 << 20, 32 << 20,  64 << 20, 256 << 20};
   app.add_option("--ranks", ranks, "ranks, one a device (0: all devices)");
   app.add_option("--samples", samples, "samples of each figure")->check(CLI::Range(3, 1000));
-  app.add_option("--rounds", rounds, "samples beside matrix products; 0: none")->check(CLI::Range(0, 1000));
   app.add_option("--sizes", sizes, "bytes");
+  app.add_option("--beside-products", rounds, "so many samples beside matrix products, instead of alone")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--out", out, "JSON file with the records");
   CLI11_PARSE(app, argc, argv);
   if (ranks == 0 && cudaGetDeviceCount(&ranks) != cudaSuccess) ranks = 0;
   if (ranks < 2) return std::puts("SKIPPED: fewer than two CUDA devices"), 77;
-  world all(ranks, *std::max_element(sizes.begin(), sizes.end()));
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  constexpr std::uint64_t beside = 64 << 20;
+  world all(ranks, rounds > 0 ? beside : *std::max_element(sizes.begin(), sizes.end()));
   bench bench(all, samples);
-  std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph\n%-29s", ranks, all.nccl_version(),
-              "collective, bytes");
-  for (const provider& by : all.providers())
-    std::printf(" | %17s", by.name == "isthmus" ? by.backend.c_str() : by.name.c_str());
-  std::printf("\n");
   nlohmann::json records = nlohmann::json::array();
-  const auto add = [&](const nlohmann::json& more) { records.insert(records.end(), more.begin(), more.end()); };
-  for (const std::uint64_t bytes : sizes) {
-    add(bench.run({ISTHMUS_ALLGATHER, false, bytes}));
-    add(bench.run({ISTHMUS_ALLGATHER, true, bytes}));
-    add(bench.run({ISTHMUS_ALLTOALL, false, bytes}));
-    add(bench.run({ISTHMUS_BROADCAST, false, bytes}));
+  if (rounds > 0) {
+    std::printf("%d ranks, NCCL %d; how much longer 20 matrix products take\n", ranks, all.nccl_version());
+    records =
+        bench.beside_products({{ISTHMUS_ALLGATHER, true, beside}, {ISTHMUS_ALLGATHER, false, beside}}, rounds);
+  } else {
+    std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph\n%-29s", ranks, all.nccl_version(),
+                "collective, bytes");
+    for (const provider& by : all.providers())
+      std::printf(" | %17s", by.name == "isthmus" ? by.backend.c_str() : by.name.c_str());
+    std::printf("\n");
+    for (const std::uint64_t bytes : sizes)
+      for (const shape& what :
+           {shape{ISTHMUS_ALLGATHER, false, bytes}, shape{ISTHMUS_ALLGATHER, true, bytes},
+            shape{ISTHMUS_ALLTOALL, false, bytes}, shape{ISTHMUS_BROADCAST, false, bytes}}) {
+        const nlohmann::json more = bench.run(what);
+        records.insert(records.end(), more.begin(), more.end());
+      }
   }
-  if (rounds > 0)
-    add(bench.beside_products({{ISTHMUS_ALLGATHER, true, 64 << 20}, {ISTHMUS_ALLGATHER, false, 64 << 20}},
-                              rounds));
   if (!out.empty())
     std::ofstream(out) << nlohmann::json{
         {"versions", {{"isthmus", isthmus_version()}, {"nccl", std::to_string(all.nccl_version())}}},

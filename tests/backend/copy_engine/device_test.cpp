@@ -180,13 +180,20 @@ int graphs(member& one) {
     std::byte* room = heap ? one.heap() : place.plain();
     placed_call captured(test, one.rank(), one.size(), place.mirror(), room);
     captured.operation.stream = place.stream();
-    constexpr int thread_local_mode = 1;
     void *graph = nullptr, *executable = nullptr;
-    if (cuda.begin(place.stream(), thread_local_mode) != 0) return report("capture", one.rank(), test, "begin");
+    constexpr int thread_local_mode = 1;
+    const auto on_device = [&](auto&& call) {  // these functions go by the thread's current device
+      int code = -1;
+      place.driver().with_device(place.device(), [&] { code = call(); });
+      return code;
+    };
+    if (const int code = on_device([&] { return cuda.begin(place.stream(), thread_local_mode); }); code != 0)
+      return report("capture", one.rank(), test, "begin: " + std::to_string(code));
     const isthmus_status status = isthmus_enqueue(one.handle(), &captured.operation);
-    if (cuda.end(place.stream(), &graph) != 0 || status != ISTHMUS_SUCCESS)
-      return report("capture", one.rank(), test, last_error());
-    if (const int code = cuda.instantiate(&executable, graph, 0); code != 0)
+    const int ended = on_device([&] { return cuda.end(place.stream(), &graph); });
+    if (ended != 0 || status != ISTHMUS_SUCCESS)
+      return report("capture", one.rank(), test, "end: " + std::to_string(ended) + ", " + last_error());
+    if (const int code = on_device([&] { return cuda.instantiate(&executable, graph, 0); }); code != 0)
       return report("capture", one.rank(), test, "instantiate: " + std::to_string(code));
     for (int i = 0; i < 9; ++i) {
       if (i % 3 == 2) {
@@ -195,7 +202,8 @@ int graphs(member& one) {
       }
       placed_call fresh(test, one.rank(), one.size(), place.mirror(), room);
       place.upload(room, fresh.mirror);
-      if (cuda.launch(executable, place.stream()) != 0) return report("replay", one.rank(), test, "launch");
+      if (const int code = on_device([&] { return cuda.launch(executable, place.stream()); }); code != 0)
+        return report("replay", one.rank(), test, "launch: " + std::to_string(code));
       place.download(fresh.mirror, room);
       place.synchronize();
       if (const auto wrong = fresh.buffers.find_error(true, true, false))
