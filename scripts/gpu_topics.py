@@ -207,7 +207,7 @@ TOPICS = (
                 "build of llama.cpp for CUDA",
                 "{python} tests/ggml/llama/build_llama.py cuda {carry}/llama/source.tar.gz {llama}"
                 " {architectures}",
-                300,
+                400,
                 gpus=2,
             ),
             Step(
