@@ -6,6 +6,7 @@
 #include <barrier>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -98,6 +99,8 @@ bench::bench(int ranks, std::uint64_t largest, int repetitions)
   m_native.get_version(&version);
   m_version = isthmus::xccl::version_text(version);
 
+  // What the layer costs over NCCL is asked here, not what selection would take (peer memory for much of it).
+  setenv("ISTHMUS_RULE", "platform=cuda use=nccl", 1);
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < ranks; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
   std::vector<isthmus_communicator> communicators(m_ranks.size());
