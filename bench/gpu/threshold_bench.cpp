@@ -231,8 +231,8 @@ contender bench::raw_mpi(const bench_case& what, bool direct) {
       {}};
 }
 
-// MPI leaves the caches full of its copies and the device idle, so that NCCL's call after it took up to 1.5 times
-// as long on 2 H200. Each contender therefore makes its calls in a row, and the first does not count.
+// MPI leaves the caches full of its copies and the device idle, so that NCCL's call after it took up to 1.5
+// times as long on 2 H200. Each contender therefore makes its calls in a row, and the first does not count.
 void bench::time(std::vector<contender>& contenders, std::uint64_t bytes) {
   const int calls = bytes <= (64 << 10) ? 20 : bytes <= (4 << 20) ? 6 : 3;
   for (contender& each : contenders) each.us.clear();
