@@ -276,24 +276,6 @@ measured bench::run(const bench_case& what) {
   return result;
 }
 
-// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its doc/PERFORMANCE.md).
-double bus_factor(const bench_case& what, int size) {
-  const double n = size;
-  switch (what.collective) {
-    case ISTHMUS_ALLREDUCE: return 2 * (n - 1) / n;
-    case ISTHMUS_REDUCE_SCATTER:
-    case ISTHMUS_GATHER:
-    case ISTHMUS_GATHERV:
-    case ISTHMUS_SCATTER:
-    case ISTHMUS_SCATTERV:
-    case ISTHMUS_ALLTOALL:
-    case ISTHMUS_ALLTOALLV: return (n - 1) / n;
-    case ISTHMUS_ALLGATHER:
-    case ISTHMUS_ALLGATHERV: return n - 1;  // bytes are one rank's here
-    default: return 1;
-  }
-}
-
 nlohmann::json record(const bench_case& what, int size, const measured& result, int provider, bool graph) {
   const samples& times = graph ? result.graph[provider] : result.host[provider];
   const std::uint64_t bytes = what.collective == ISTHMUS_BARRIER ? 0 : what.bytes;

@@ -147,6 +147,23 @@ std::function<int()> raw_call(const bench_case& what, const rank_state& rank) {
 
 }  // namespace
 
+double bus_factor(const bench_case& what, int size) {
+  const double n = size;
+  switch (what.collective) {
+    case ISTHMUS_ALLREDUCE: return 2 * (n - 1) / n;
+    case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_GATHER:
+    case ISTHMUS_GATHERV:
+    case ISTHMUS_SCATTER:
+    case ISTHMUS_SCATTERV:
+    case ISTHMUS_ALLTOALL:
+    case ISTHMUS_ALLTOALLV: return (n - 1) / n;
+    case ISTHMUS_ALLGATHER:
+    case ISTHMUS_ALLGATHERV: return n - 1;  // bytes are one rank's here
+    default: return 1;
+  }
+}
+
 std::vector<bench_case> cases(std::uint64_t bytes) {
   std::vector<bench_case> all{
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \

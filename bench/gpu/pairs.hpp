@@ -53,4 +53,7 @@ class pair_of_calls {
   std::function<int()> m_raw, m_isthmus;
 };
 
+// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its doc/PERFORMANCE.md).
+double bus_factor(const bench_case& what, int size);
+
 }  // namespace gpu_bench

@@ -285,6 +285,9 @@ nlohmann::json record(const bench_case& what, int ranks, const contender& one, s
                            {"median", median(one.us)},
                            {"max", *std::max_element(one.us.begin(), one.us.end())}}},
                          {"wrong", wrong}};
+  const double bandwidth = static_cast<double>(what.bytes) / median(one.us) / 1e3;
+  line["algbw_gbs"] = bandwidth;
+  line["busbw_gbs"] = bandwidth * bus_factor(what, ranks);
   if (!one.backend.empty()) line["backend"] = one.backend;
   return line;
 }
