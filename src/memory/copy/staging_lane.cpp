@@ -32,11 +32,13 @@ staging_lane::staging_lane(device_driver& driver, int from, int to)
   }
 }
 
-// The first chunk goes down while nothing goes up, and the last one up while nothing goes down: many small
-// chunks lose little by that, but each costs the host a few calls.
-std::uint64_t staging_lane::chunk_of(std::uint64_t bytes) {
-  const std::uint64_t even = bytes / chunks_of_a_copy / 4096 * 4096;
-  return std::clamp(even, smallest_chunk, slot_bytes);
+// The first chunk goes down while nothing goes up, and the last one up while nothing goes down, so these are
+// small; but each chunk has a price (host calls, a gap between two commands of a copy engine), so those between
+// them double up to a slot's size and halve at the end.
+std::uint64_t staging_lane::chunk_after(std::uint64_t done, std::uint64_t bytes) {
+  const std::uint64_t left = bytes - done;
+  const std::uint64_t ramp = std::min(done, left / 2) / 4096 * 4096;
+  return std::min({std::max(ramp, smallest_chunk), slot_bytes, left});
 }
 
 void staging_lane::copy(void* to, const void* from, std::uint64_t bytes, int stream_device,
@@ -45,10 +47,9 @@ void staging_lane::copy(void* to, const void* from, std::uint64_t bytes, int str
   const native_event begin = stream_device == m_from ? m_begin_from : m_begin_to;
   m_driver.record(stream_device, begin, stream);
   m_driver.wait(m_from, m_down, begin);
-  const std::uint64_t chunk = chunk_of(bytes);
-  for (std::uint64_t done = 0; done < bytes; done += chunk) {
+  for (std::uint64_t done = 0, part = 0; done < bytes; done += part) {
     slot& through = m_slots[m_next++ % slots];
-    const std::uint64_t part = std::min(chunk, bytes - done);
+    part = chunk_after(done, bytes);
     const device_copy down{through.memory, static_cast<const std::byte*>(from) + done, part};
     const device_copy up{static_cast<std::byte*>(to) + done, through.memory, part};
     if (through.used) m_driver.wait(m_from, m_down, through.drained);

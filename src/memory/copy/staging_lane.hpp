@@ -21,12 +21,11 @@ class staging_lane {
 
  private:
   static constexpr std::size_t slots = 4;
-  static constexpr std::uint64_t slot_bytes = 4u << 20;
-  static constexpr std::uint64_t smallest_chunk = 256u << 10;
-  static constexpr std::uint64_t chunks_of_a_copy = 32;
+  static constexpr std::uint64_t slot_bytes = 8u << 20;
+  static constexpr std::uint64_t smallest_chunk = 1u << 20;
 
   staging_lane(device_driver& driver, int from, int to);
-  static std::uint64_t chunk_of(std::uint64_t bytes);
+  static std::uint64_t chunk_after(std::uint64_t done, std::uint64_t bytes);
 
   struct slot {
     void* memory = nullptr;
