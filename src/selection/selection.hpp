@@ -51,8 +51,9 @@ struct memory_settings {
   std::vector<std::string> providers;  // in the order of trial; what is not in it is not tried
   std::string providers_source;        // what had the last word about them, spelled as rule::source
   bool pool = true;
-  std::uint64_t pool_max_bytes = 0;   // larger blocks are never parts of a pool
-  std::uint64_t pool_keep_bytes = 0;  // what the pool of one device keeps of the driver's blocks when unused
+  std::uint64_t pool_max_bytes = 0;  // larger blocks are never parts of a pool
+  // What the pool of one device keeps of the driver's blocks when unused; nothing: by the device's memory.
+  std::optional<std::uint64_t> pool_keep_bytes;
 };
 
 // Everything that was configured. Rules are ordered: a later one wins over an earlier one.

@@ -43,6 +43,25 @@ source_opener sources_of(isthmus_device device, void* native_context) {
   };
 }
 
+namespace {
+
+// A program that frees a thousand blocks and takes them again should find them in the pool, and what is kept
+// must not be missed by others on the device.
+std::uint64_t kept_by_default(isthmus_device device) {
+  constexpr std::uint64_t least = std::uint64_t{1} << 30U;
+  constexpr std::uint64_t share = 16;
+  std::string reason;
+  device_driver* const driver = device_driver::get(device.platform, reason);
+  if (driver == nullptr || device.ordinal >= driver->device_count()) return least;
+  try {
+    return std::max(least, driver->memory_info(device.ordinal).total_bytes / share);
+  } catch (const error&) {
+    return least;  // Level Zero's driver does not tell
+  }
+}
+
+}  // namespace
+
 device_memory::device_memory(isthmus_device device, selection::memory_settings settings, source_opener open)
     : m_device(device), m_settings(std::move(settings)), m_open(std::move(open)) {
   for (const std::string& name : m_settings.providers) {
@@ -73,8 +92,9 @@ void device_memory::open_pool(provider& entry) {
     entry.pool_reason = "memory.pool is false";
     return;
   }
-  entry.pool = memory_pool::create(*entry.source, m_settings.pool_max_bytes, m_settings.pool_keep_bytes,
-                                   entry.pool_reason);
+  const auto& said = m_settings.pool_keep_bytes;
+  entry.pool = memory_pool::create(*entry.source, m_settings.pool_max_bytes,
+                                   said ? *said : kept_by_default(m_device), entry.pool_reason);
   if (!entry.pool)
     log(log_level::warning, "memory: {} has no pool, every block is the driver's own: {}",
         device_text(m_device), entry.pool_reason);
@@ -268,7 +288,7 @@ nlohmann::json device_memory::explain() {
       one["pool"] = {{"taken_bytes", used.taken_bytes},
                      {"unused_bytes", used.unused_bytes},
                      {"max_bytes", m_settings.pool_max_bytes},
-                     {"keep_bytes", m_settings.pool_keep_bytes}};
+                     {"keep_bytes", entry->pool->keep_bytes()}};
     } else {
       one["pool"] = entry->open ? entry->pool_reason : "";
     }

@@ -28,6 +28,7 @@ class memory_pool {
   void* allocate(std::uint64_t bytes);
   void free(void* pointer);
   std::uint64_t max_bytes() const { return m_max_bytes; }
+  std::uint64_t keep_bytes() const { return m_keep_bytes; }
 
   // Gives unused memory back to the source.
   void trim();

@@ -1,7 +1,10 @@
 // The providers of a real CUDA device, where there is one.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "memory/driver/device_driver.hpp"
@@ -69,6 +72,14 @@ TEST_P(cuda_memory, resizing_keeps_what_fits) {
   block = m_memory->resize(device, block, 70 * mebi);
   EXPECT_EQ(read(block, 3 * mebi), std::vector<unsigned char>(3 * mebi, 9));
   m_memory->free(block);
+}
+
+TEST_P(cuda_memory, a_sixteenth_of_the_device_is_kept_unless_somebody_says_otherwise) {
+  const selection::memory_settings nothing_said{{GetParam()}, "the test", true, 64 * mebi, std::nullopt};
+  device_memory memory(device, nothing_said, sources_of(device, nullptr));
+  const std::uint64_t sixteenth = m_driver->memory_info(0).total_bytes / 16;
+  EXPECT_EQ(memory.explain()["providers"][0]["pool"]["keep_bytes"], std::max(sixteenth, 1024 * mebi));
+  EXPECT_EQ(m_memory->explain()["providers"][0]["pool"]["keep_bytes"], 256 * mebi);
 }
 
 TEST_P(cuda_memory, running_out_leaves_the_pool_usable) {

@@ -145,6 +145,13 @@ TEST_F(device_memory_test, a_pool_keeps_no_more_than_it_may_and_trim_empties_it)
   EXPECT_EQ(m_umf.live_bytes, 0U);
 }
 
+TEST_F(device_memory_test, a_pool_keeps_1_gib_where_the_device_does_not_say_what_it_has) {
+  selection::memory_settings nothing_said = settings({"umf"});
+  nothing_said.pool_keep_bytes.reset();
+  device_memory memory(host, nothing_said, open_from(m_all));
+  EXPECT_EQ(memory.explain()["providers"][0]["pool"]["keep_bytes"], 1024 * mebi);
+}
+
 TEST_F(device_memory_test, running_out_leaves_the_pool_usable) {
   device_memory memory(host, settings({"umf"}), open_from(m_all));
   m_umf.limit_bytes = 8 * mebi;
