@@ -93,14 +93,14 @@ TOPICS = (
                 env={"ISTHMUS_UMF_LIBRARY": "{carry}/lib/libumf.so.1"},
             ),
             Step(
-                "the pool against the driver, with 4 GiB kept",
-                "{bin}/allocation_bench --largest 16M --out {out}/allocation_4g.json",
+                "the pool against the driver, with 1 GiB kept",
+                "{bin}/allocation_bench --largest 16M --out {out}/allocation_1g.json",
                 60,
                 needs=("umf",),
-                records="{out}/allocation_4g.json",
+                records="{out}/allocation_1g.json",
                 env={
                     "ISTHMUS_UMF_LIBRARY": "{carry}/lib/libumf.so.1",
-                    "ISTHMUS_CONFIG": "bench/gpu/pool_keep_4g.toml",
+                    "ISTHMUS_CONFIG": "bench/gpu/pool_keep_1g.toml",
                 },
             ),
         ),
