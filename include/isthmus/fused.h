@@ -73,8 +73,10 @@ typedef enum isthmus_fused_view {
   ISTHMUS_FUSED_COMMUNICATION_ONLY = 2
 } isthmus_fused_view;
 
-// Buffers need the alignment of their elements and must not overlap C or gathered_a. A in the symmetric heap
-// (memory.h) is read by the peers where it lies; elsewhere it is staged, which info notes.
+// Buffers need the alignment of their elements and must not overlap C or gathered_a. A of ALLGATHER_GEMM in the
+// symmetric heap (memory.h), at the same place of the same block on all ranks, is read by the peers where it
+// lies; outside of it, then on all ranks, it is staged, which info notes. Ranks that differ get
+// ISTHMUS_ERROR_MISMATCH on the host platform and wrong rows on devices.
 typedef struct isthmus_fused_arguments {
   size_t struct_bytes;
   const void* a;
