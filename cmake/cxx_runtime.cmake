@@ -1,0 +1,12 @@
+# isthmus_own_cxx_runtime(target...): a C++ runtime inside the library, with nothing of it visible. Programs may hold
+# other libraries that export a runtime of another version; what is looked up by name then mixes the two. In a
+# process with PyTorch 2.11 for CUDA 13 a std::istringstream read no numbers, and freeing a locale ended the program.
+include(CheckLinkerFlag)
+check_linker_flag(CXX "-static-libstdc++;-Wl,--exclude-libs,libstdc++.a" ISTHMUS_HAS_STATIC_CXX_RUNTIME)
+function(isthmus_own_cxx_runtime)
+  if(ISTHMUS_HAS_STATIC_CXX_RUNTIME AND NOT ISTHMUS_SANITIZE)
+    foreach(target ${ARGN})
+      target_link_options(${target} PRIVATE -static-libstdc++ -Wl,--exclude-libs,libstdc++.a)
+    endforeach()
+  endif()
+endfunction()

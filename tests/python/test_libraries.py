@@ -1,0 +1,31 @@
+"""What the built libraries need: a process may hold another C++ runtime whose names are found first."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import isthmus
+
+
+def loaded() -> list[Path]:
+    """The core and its Python module, as this process has them."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    files = {Path(line.split(maxsplit=5)[5]) for line in maps if line.count("/") and ".so" in line}
+    return sorted(file for file in files if file.name.startswith(("libisthmus", "_isthmus")))
+
+
+def test_the_cxx_runtime_is_inside() -> None:
+    isthmus.Communicator.all(1)[0].close()  # backends that are plug-ins are loaded by now
+    libraries = loaded()
+    assert any(file.name.startswith("libisthmus.so") for file in libraries)
+    assert any(file.name.startswith("_isthmus") for file in libraries)
+    for library in libraries:
+        if library.name.startswith("libisthmus_p2p"):  # linked by nvcc, which has no such option
+            continue
+        dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
+        if "GLIBCXX" in subprocess.run(["readelf", "-V", library], capture_output=True, text=True).stdout:
+            pytest.fail(f"{library.name} takes a part of the C++ runtime from elsewhere")
+        assert "libstdc++" not in dynamic, library.name
