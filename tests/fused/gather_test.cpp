@@ -113,7 +113,9 @@ class rank_run {
                         m_what.bias ? m_bias.host().data() : nullptr,
                         m_what.alpha,
                         m_what.beta,
-                        m_what.output};
+                        m_what.output,
+                        0,
+                        m_what.bias && platform() != ISTHMUS_PLATFORM_HOST};
     EXPECT_EQ(product_error(whole, c, 0), "") << "rank " << m_self.rank;
     EXPECT_EQ(m_c.gaps_error(c), "") << "rank " << m_self.rank;
     if (!m_gathered.host().empty()) {

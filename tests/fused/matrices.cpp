@@ -79,9 +79,11 @@ std::string product_error(const product& what, const std::byte* c_data, std::uin
       const double before = what.beta != 0 ? what.beta * what.c.at(what.c_before, row + first, col) : 0;
       const double bias = what.bias != nullptr ? bias_row.at(what.bias, 0, col) : 0;
       const double expected = what.alpha * sum + before + bias;
+      const double apart = what.bias_apart ? std::fabs(what.alpha * sum) + std::fabs(before) : 0;
       const double bound =
           tolerance * (std::fabs(what.alpha) * magnitude + std::fabs(before) + std::fabs(bias)) +
-          1.01 * out_roundoff * (std::fabs(expected) + what.partial_sums * std::fabs(what.alpha) * magnitude) +
+          1.01 * out_roundoff *
+              (std::fabs(expected) + apart + what.partial_sums * std::fabs(what.alpha) * magnitude) +
           1e-30;
       const double found = what.c.at(c_data, row + first, col);
       if (!(std::fabs(found - expected) <= bound))

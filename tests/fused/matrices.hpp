@@ -45,7 +45,8 @@ struct product {
   const std::byte *a_data, *b_data, *c_before, *bias;  // bias may be null: `bias_type` is C's
   double alpha, beta;
   isthmus_datatype output;
-  int partial_sums = 0;  // of the product's terms, that were rounded to C's type on the way
+  int partial_sums = 0;     // of the product's terms, that were rounded to C's type on the way
+  bool bias_apart = false;  // the sum may have been rounded before the bias was added
 };
 
 // "" or the first element of C (rows [first, first + a.rows())) that is further from the float64 product than
