@@ -4,7 +4,7 @@
 #include <charconv>
 #include <limits>
 #include <set>
-#include <string_view>
+#include <string>
 
 #include "runtime/error.hpp"
 
@@ -49,7 +49,7 @@ isthmus_shots ask(const selection::configuration& rules, isthmus_platform platfo
     return backend == "p2p" && !algorithm.empty() ? nullptr : "not the engine's";
   };
   const auto decision = selection::select(rules, query, available, false);
-  const std::string_view algorithm = decision.winner != nullptr ? decision.winner->algorithm : "";
+  const std::string algorithm = decision.winner != nullptr ? decision.winner->algorithm : std::string();
   if (algorithm.starts_with("one_shot")) return ISTHMUS_ONE_SHOT;
   return algorithm == "two_shot_direct" ? ISTHMUS_TWO_SHOT_DIRECT : ISTHMUS_TWO_SHOT;
 }
