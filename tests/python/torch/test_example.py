@@ -1,8 +1,10 @@
-"""examples/zero3: the trainer under DeepSpeed, on the CPU."""
+"""examples/zero3: the trainer under both frameworks, its scripts and its plot, on the CPU."""
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -33,3 +35,24 @@ def test_zero3_with_deepspeed(fresh_crew: Callable[..., Crew]) -> None:
     results = fresh_crew().run(trains, "--model", "gpt-tiny", backend=None)
     check(results[0])
     assert all(result["losses"] == results[0]["losses"] for result in results), "they are means over the ranks"
+
+
+def test_the_scripts_and_the_plot(tmp_path: Path) -> None:
+    arguments = [*TINY, "--framework", "fsdp2", "--model", "qwen3-tiny", "--deterministic"]
+    variables = {**os.environ, "OUT": str(tmp_path), "RANKS": "2", "OMP_NUM_THREADS": "1"}
+    variables["PATH"] = f"{Path(sys.executable).parent}:{variables['PATH']}"
+    scripts = [
+        subprocess.Popen([EXAMPLE / name, *arguments], env=variables, stdout=subprocess.PIPE, text=True)
+        for name in ("off.sh", "on.sh")
+    ]
+    for script in scripts:
+        output, _ = script.communicate(timeout=120)
+        assert script.returncode == 0 and "ms a step" in output, output
+    off, on = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("off", "on"))
+    check(off)
+    assert on["dma_allgather"] and not off["dma_allgather"]
+    picture = tmp_path / "loss.png"
+    command = [sys.executable, EXAMPLE / "plot_loss.py", tmp_path / "off.json", tmp_path / "on.json", picture]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said == "largest difference: 0.0\n"
+    assert picture.stat().st_size > 5000
