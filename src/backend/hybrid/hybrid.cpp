@@ -39,7 +39,7 @@ std::uint64_t piece_bytes(const isthmus_backend_context& context) {
   return asked < 4096 ? 4096 : asked / 8 * 8;
 }
 
-// How device buffers reach MPI: the option `backend.hybrid.buffers`.
+// How device buffers reach MPI: the option `backend.hybrid.buffers`, which is the same on all ranks.
 constexpr std::string_view staged = "staged", device = "device";
 
 std::string_view wanted_buffers(const isthmus_backend_context& context) {
@@ -51,7 +51,6 @@ std::string_view wanted_buffers(const isthmus_backend_context& context) {
 struct verdict {
   char obstacle[256];  // "" where it can
   char hint[128];
-  char buffers[16];
 };
 
 struct obstacle {
@@ -76,22 +75,6 @@ obstacle find_obstacle(const isthmus_backend_context& context, staging_runtime& 
           "docs/vendor_backends.md says where libraries are looked for"};
 }
 
-// The same on all ranks, since all have seen the same verdicts.
-isthmus_status refusal(const isthmus_backend_context& context, const std::vector<verdict>& all) {
-  constexpr const char* here = "src/backend/hybrid/hybrid.cpp";
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].obstacle[0] != '\0')
-      return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, here, all[rank].hint, "rank %zu: %s",
-                          rank, all[rank].obstacle);
-    if (std::string_view(all[rank].buffers) != all[0].buffers)
-      return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, here,
-                          "give all ranks the same configuration",
-                          "backend.hybrid.buffers is '%s' on rank 0 and '%s' on rank %zu", all[0].buffers,
-                          all[rank].buffers, rank);
-  }
-  return ISTHMUS_SUCCESS;
-}
-
 isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   staging_runtime runtime;
@@ -99,12 +82,14 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   verdict mine{};
   found.text.copy(mine.obstacle, sizeof(mine.obstacle) - 1);
   found.hint.copy(mine.hint, sizeof(mine.hint) - 1);
-  wanted_buffers(*context).copy(mine.buffers, sizeof(mine.buffers) - 1);
   std::vector<verdict> all(static_cast<std::size_t>(context->size));
   if (const auto status = context->allgather(context->runtime, &mine, all.data(), sizeof(mine));
       status != ISTHMUS_SUCCESS)
     return status;
-  if (const auto status = refusal(*context, all); status != ISTHMUS_SUCCESS) return status;
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].obstacle[0] != '\0')
+      return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, "src/backend/hybrid/hybrid.cpp",
+                           all[rank].hint, "rank %zu: %s", rank, all[rank].obstacle);
   auto made = std::make_unique<session>(context);
   // A communicator of its own: the set-up of other communicators must not meet these calls.
   if (const int code = context->mpi->comm_dup(context->mpi_comm, &made->comm); code != 0)
