@@ -138,13 +138,15 @@ double bench::stream_us(const provider& by, const shape& what, int rank, int cal
 }
 
 nlohmann::json bench::record(const provider& by, const shape& what) const {
-  return {{"collective", isthmus_collective_name(what.collective)},
-          {"dtype", "uint8"},
-          {"bytes", what.bytes},
-          {"ranks", m_all.size()},
-          {"in_place", what.in_place},
-          {"provider", by.name},
-          {"backend", by.backend}};
+  nlohmann::json line = {{"collective", isthmus_collective_name(what.collective)},
+                         {"dtype", "uint8"},
+                         {"bytes", what.bytes},
+                         {"ranks", m_all.size()},
+                         {"in_place", what.in_place},
+                         {"provider", by.name},
+                         {"backend", by.backend}};
+  if (!by.options.empty()) line["options"] = by.options;
+  return line;
 }
 
 void bench::note(const provider& by, const shape& what, std::uint64_t wrong, const captured& graph) {
@@ -212,9 +214,7 @@ constexpr int products = 20;
 // 8192^3 in bfloat16 on one device, by cuBLASLt: a plan of one rank. Random inputs: zeros are faster.
 class multiplication {
  public:
-  explicit multiplication(int rank) {
-    const isthmus_device device{ISTHMUS_PLATFORM_CUDA, rank};
-    check(isthmus_communicator_create_all(1, &device, nullptr, &m_alone));
+  explicit multiplication(int rank) : m_alone(communicators(rank, 1, "copy_engine", "").front()) {
     isthmus_fused_description what{};
     what.struct_bytes = sizeof what;
     what.kind = ISTHMUS_FUSED_ALLGATHER_GEMM;
@@ -332,8 +332,7 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
     line["busbw_gbs"] = one.what.bytes_in(m_all.size()) / median(one.us) / 1e3;
     records.push_back(line);
     std::printf("products beside %-19s %9llu by %-22s %+6.2f %%, %8.1f us a call\n", one.what.name().c_str(),
-                static_cast<unsigned long long>(one.what.bytes),
-                one.by->name == "isthmus" ? one.by->backend.c_str() : one.by->name.c_str(), slowdown,
+                static_cast<unsigned long long>(one.what.bytes), one.by->label().c_str(), slowdown,
                 median(one.us));
   }
   std::fflush(stdout);
@@ -371,8 +370,7 @@ int main(int argc, char** argv) try {
   } else {
     std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph\n%-29s", ranks, all.nccl_version(),
                 "collective, bytes");
-    for (const provider& by : all.providers())
-      std::printf(" | %17s", by.name == "isthmus" ? by.backend.c_str() : by.name.c_str());
+    for (const provider& by : all.providers()) std::printf(" | %17s", by.label().c_str());
     std::printf("\n");
     for (const std::uint64_t bytes : sizes)
       for (const shape& what :

@@ -79,9 +79,9 @@ world::world(int size, std::uint64_t largest)
       m_values(static_cast<std::size_t>(size)),
       m_nccl(std::make_shared<nccl_library>()) {
   add_nccl();
-  add_isthmus("zero_copy", true);
-  add_isthmus("push", true);
-  add_isthmus("staged", false);
+  add_isthmus("zero_copy", true, "");
+  add_isthmus("push", true, "");
+  add_isthmus("staged", false, "");
 }
 
 int world::nccl_version() {
@@ -167,25 +167,31 @@ void world::add_nccl() {
       call_nccl(communicators[own], buffers[own], what, rank, stream);
     };
   };
-  m_providers.push_back({"nccl", "nccl", call_by(m_plain), buffers, true});
-  m_providers.push_back({"nccl_copy_engine", "nccl", call_by(m_zero), buffers, false});
+  m_providers.push_back({"nccl", "nccl", call_by(m_plain), buffers, ""});
+  m_providers.push_back({"nccl_copy_engine", "nccl", call_by(m_zero), buffers, ""});
 }
 
 // ---- Isthmus ------------------------------------------------------------------------------------------
 
-// Outside of the heap the buffers are NCCL's.
-void world::add_isthmus(const char* algorithm, bool heap) {
-  const std::string path = "/tmp/isthmus_copy_engine_bench.toml";
-  const std::string use = std::string("copy_engine:") + algorithm;
-  std::ofstream(path) << "[[rule]]\nuse = \"" << use << "\"\n";
+std::vector<isthmus_communicator> communicators(int first, int size, const std::string& use,
+                                                const std::string& options) {
+  const std::string path = "/tmp/isthmus_copy_engine_bench_" + std::to_string(first) + ".toml";
+  std::ofstream(path) << "[[rule]]\nuse = \"" << use << "\"\n[backend.copy_engine]\n" << options << '\n';
   std::vector<isthmus_device> devices;
-  for (int rank = 0; rank < m_size; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
-  isthmus_communicator_options options{};
-  options.struct_bytes = sizeof options;
-  options.config_path = path.c_str();
-  options.timeout_s = 60;
-  std::vector<isthmus_communicator> made(static_cast<std::size_t>(m_size));
-  check(isthmus_communicator_create_all(m_size, devices.data(), &options, made.data()));
+  for (int rank = 0; rank < size; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, first + rank});
+  isthmus_communicator_options wanted{};
+  wanted.struct_bytes = sizeof wanted;
+  wanted.config_path = path.c_str();
+  wanted.timeout_s = 60;
+  std::vector<isthmus_communicator> made(static_cast<std::size_t>(size));
+  check(isthmus_communicator_create_all(size, devices.data(), &wanted, made.data()));
+  return made;
+}
+
+// Outside of the heap the buffers are NCCL's.
+void world::add_isthmus(const char* algorithm, bool heap, const char* options) {
+  const std::string use = std::string("copy_engine:") + algorithm;
+  const std::vector<isthmus_communicator> made = communicators(0, m_size, use, options);
   std::vector<rank_buffers> buffers = m_providers.front().buffers;
   each([&](int rank) {
     const auto own = static_cast<std::size_t>(rank);
@@ -209,7 +215,7 @@ void world::add_isthmus(const char* algorithm, bool heap) {
     operation.stream = stream;
     check(isthmus_enqueue(made[own], &operation));
   };
-  m_providers.push_back({"isthmus", use, call, buffers, false});
+  m_providers.push_back({"isthmus", use, call, buffers, options});
 }
 
 // ---- right or wrong -----------------------------------------------------------------------------------

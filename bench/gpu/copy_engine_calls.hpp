@@ -35,14 +35,19 @@ struct rank_buffers {
 // One way to run a shape on every rank, with buffers of its own kind.
 struct provider {
   std::string name, backend;  // as in records
+  std::string label() const { return (name == "isthmus" ? backend : name) + (options.empty() ? "" : " *"); }
   std::function<void(const shape&, int rank, cudaStream_t)> enqueue;
   std::vector<rank_buffers> buffers;  // by rank
-  bool kernels = false;               // NCCL's default: the others promise to leave the compute units alone
+  std::string options;                // of Isthmus' configuration, where they are not the defaults
 };
 
 void check(cudaError_t code);
 void check(ncclResult_t code);
 void check(isthmus_status status);
+
+// Communicators of one backend, ranks of this process on devices `first` and following.
+std::vector<isthmus_communicator> communicators(int first, int size, const std::string& use,
+                                                const std::string& options);
 
 // All ranks of this process; a device each.
 class world {
@@ -67,7 +72,7 @@ class world {
  private:
   struct nccl_library;
   void add_nccl();
-  void add_isthmus(const char* algorithm, bool heap);
+  void add_isthmus(const char* algorithm, bool heap, const char* options);
   void fill(int rank, const rank_buffers& to);
   void call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
                  cudaStream_t stream);
