@@ -117,7 +117,7 @@ def gathering_path(result: dict[str, Any]) -> tuple[str, str, int]:
 
 def record(way: Way, series: Series, baseline: Series, losses_differ: int | None) -> dict[str, Any]:
     last = series.last
-    times = sorted(1e3 * time for each in series.rounds for time in each)
+    times = sorted(round(1e3 * time, 1) for each in series.rounds for time in each)
     path, reason, call_bytes = gathering_path(last)
     return {
         "collective": "allgather",
