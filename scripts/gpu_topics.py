@@ -235,18 +235,12 @@ TOPICS = (
         "fused",
         ("gpu_fused_test", "isthmus_python"),
         (
-            Step("fused products against float64, ranks in threads", "{bin}/gpu_fused_test", 60, gpus=2),
-            Step(
-                "fused products, ranks in processes",
-                "{python} {scripts}/each_rank {ranks} {bin}/gpu_fused_test",
-                60,
-                gpus=2,
-            ),
+            Step("fused products against float64, ranks in threads", "{bin}/gpu_fused_test", 30, gpus=2),
             Step(
                 "allgather + GEMM beside torch's two ways",
                 "{python} bench/gpu/fused_bench.py --out {out}/fused.json --trace {out}/fused-trace.json"
-                " --plans {out}/fused-plans.json --limit 50",
-                120,
+                " --plans {out}/fused-plans.json --limit 30",
+                45,
                 gpus=2,
                 needs=("torch",),
                 records="{out}/fused.json",
@@ -255,12 +249,18 @@ TOPICS = (
             Step(
                 "GEMM + reduce_scatter beside torch's two ways",
                 "{python} bench/gpu/fused_bench.py --kind gemm_reduce_scatter --out {out}/fused_scatter.json"
-                " --shapes 4096x4096x4096,8192x8192x8192 --limit 20",
-                80,
+                " --shapes 4096x4096x4096,8192x8192x8192 --limit 14",
+                30,
                 gpus=2,
                 needs=("torch",),
                 records="{out}/fused_scatter.json",
                 env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "fused products, ranks in processes",
+                "{python} {scripts}/each_rank {ranks} {bin}/gpu_fused_test",
+                30,
+                gpus=2,
             ),
         ),
         options=("-DISTHMUS_PYTHON=ON",),

@@ -16,7 +16,7 @@ import json
 import sys
 
 SEED = [(2048, 2048, 1024), (4096, 4096, 2048), (4096, 4096, 4096), (8192, 4096, 4096), (16384, 4096, 4096)]
-BALANCE = [(8192, 8192, n) for n in (512, 1024, 2048, 4096, 8192, 16384)]
+BALANCE = [(8192, 8192, n) for n in (512, 2048, 8192, 1024, 4096, 16384)]
 TRACED = (8192, 8192, 2048)  # copying and computing take about equally long there
 
 
@@ -31,10 +31,8 @@ def main() -> int:
     parser.add_argument("--sweep", default="", help="chunk counts to try beside the model's")
     parser.add_argument("--dtype", default="float16")
     parser.add_argument("--output", default="float16")
-    parser.add_argument("--samples", type=int, default=15)
-    parser.add_argument(
-        "--limit", type=float, default=60, help="no further shape is begun after so many seconds"
-    )
+    parser.add_argument("--samples", type=int, default=11)
+    parser.add_argument("--limit", type=float, default=60, help="no further shape after so many seconds")
     given = parser.parse_args()
     import torch
 
@@ -53,11 +51,13 @@ def main() -> int:
         dtype=given.dtype,
         output=given.output,
         samples=given.samples,
+        min_sample_us=1500,
+        late_runs=2,
         traced=TRACED if given.trace else None,
         sweep=tuple(int(text) for text in given.sweep.split(",") if text),
         limit_s=given.limit,
     )
-    result = _fused_bench.run(job, ranks, given.limit + 60, lambda line: print(line, flush=True))
+    result = _fused_bench.run(job, ranks, given.limit + 9, lambda line: print(line, flush=True))
     records = []
     for shape in result["shapes"]:
         records += figures.records(shape, ranks, given.dtype, given.output, "cuda")

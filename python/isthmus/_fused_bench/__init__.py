@@ -17,6 +17,8 @@ from typing import Any
 
 from ..communicator import UniqueId
 
+SHAPE, VERSIONS = "shape:", "versions:"  # how rank 0 begins the lines that are not for people
+
 
 class BenchError(Exception):
     """A rank failed; the text is what it said last."""
@@ -44,9 +46,9 @@ class Job:
 
 
 def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> dict[str, Any]:
-    """Runs the job on `ranks` processes; rank 0's result. `on_line` gets every line that rank 0 prints.
+    """Runs the job on `ranks` processes: {"shapes", "versions", "failed"}. `on_line` gets what rank 0 prints.
 
-    "failed" in it names ranks that went wrong after the result was there; before that it is a BenchError.
+    "failed" says what went wrong after the first shape was done; before that it is a BenchError.
     """
     identity = UniqueId.create()
     children = [_start(job, rank, ranks, identity) for rank in range(ranks)]
@@ -58,21 +60,23 @@ def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> 
 
     watchdog = threading.Timer(timeout_s, give_up)
     watchdog.start()
+    result: dict[str, Any] = {"shapes": [], "versions": {}}
     try:
-        result = None
         for line in children[0].stdout:
-            if line.startswith("result:"):
-                result = json.loads(line.removeprefix("result:"))
+            if line.startswith(SHAPE):
+                result["shapes"].append(json.loads(line.removeprefix(SHAPE)))
+            elif line.startswith(VERSIONS):
+                result["versions"] = json.loads(line.removeprefix(VERSIONS))
             elif on_line is not None:
                 on_line(line.rstrip())
         codes = [child.wait() for child in children]
     finally:
         watchdog.cancel()
         _kill(children)
-    if late.is_set():
-        raise BenchError(f"the ranks did not end within {timeout_s:.0f} s")
     failed = [f"rank {rank} ended with exit status {code}" for rank, code in enumerate(codes) if code]
-    if result is None:
+    if late.is_set():
+        failed = [f"the ranks did not end within {timeout_s:.0f} s"]
+    if not result["shapes"]:
         raise BenchError(", ".join(failed or ["rank 0 gave no result"]) + "; its words are above")
     return result | {"failed": ", ".join(failed)}
 

@@ -16,7 +16,7 @@ os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 
 from .. import Communicator
 from ..fused import Plan
-from . import Job, figures
+from . import SHAPE, VERSIONS, Job, figures
 from .engines import make_engine
 
 _MOST_CALLS = 50  # more would fill a device's queue, and the host's own time would show
@@ -194,15 +194,15 @@ def main() -> int:
         bytes.fromhex(given["id"]), rank, given["ranks"], device=device, timeout=60.0
     )
     bench = Bench(job, communicator)
-    results = []
+    if rank == 0:
+        print(VERSIONS + json.dumps(bench.engine.versions()), flush=True)
     for m, k, n in job.shapes:
         if bench.engine.worst(time.monotonic() - begin) > job.limit_s:
             break
-        results.append(bench.shape(m, k, n))
+        result = bench.shape(m, k, n)
         if rank == 0:
-            print(f"{m} x {k} x {n}: {figures.verdict(results[-1])}", flush=True)
-    if rank == 0:
-        print("result:" + json.dumps({"shapes": results, "versions": bench.engine.versions()}), flush=True)
+            print(f"{m} x {k} x {n}: {figures.verdict(result)}", flush=True)
+            print(SHAPE + json.dumps(result), flush=True)
     if job.platform == "cuda":
         bench.engine.dist.destroy_process_group()
     communicator.close()
