@@ -63,31 +63,31 @@ TOPICS = (
         "memory",
         ("gpu_memory_test", "memory_provider_test", "memory_bench", "allocation_bench"),
         (
-            Step("symmetric heap and copies, ranks in threads", "{bin}/gpu_memory_test", 60),
+            Step("symmetric heap and copies, ranks in threads", "{bin}/gpu_memory_test", 40),
             Step(
                 "symmetric heap, ranks in processes",
                 "{python} {scripts}/each_rank {ranks} {bin}/gpu_memory_test",
-                60,
+                40,
                 gpus=2,
             ),
             Step(
                 "providers of a CUDA device",
                 "{bin}/memory_provider_test --gtest_filter=*cuda_memory*",
-                60,
+                40,
                 needs=("umf",),
                 env={"ISTHMUS_UMF_LIBRARY": "{carry}/lib/libumf.so.1"},
             ),
             Step(
                 "what device memory costs the host; copies beside raw ones",
                 "{bin}/memory_bench --out {out}/memory.json",
-                90,
+                40,
                 records="{out}/memory.json",
                 env={"ISTHMUS_UMF_LIBRARY": "{carry}/lib/libumf.so.1"},
             ),
             Step(
                 "the pool against the driver",
                 "{bin}/allocation_bench --largest 4M,16M --out {out}/allocation.json",
-                60,
+                40,
                 needs=("umf",),
                 records="{out}/allocation.json",
                 env={"ISTHMUS_UMF_LIBRARY": "{carry}/lib/libumf.so.1"},
@@ -95,7 +95,7 @@ TOPICS = (
             Step(
                 "the pool against the driver, with 1 GiB kept",
                 "{bin}/allocation_bench --largest 16M --out {out}/allocation_1g.json",
-                60,
+                40,
                 needs=("umf",),
                 records="{out}/allocation_1g.json",
                 env={
