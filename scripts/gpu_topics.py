@@ -273,14 +273,14 @@ TOPICS = (
             Step(
                 "torch.distributed beside PyTorch's NCCL",
                 "{python} tests/gpu/torch/check_backend.py {out}/torch-backend.json {ranks}",
-                90,
+                40,
                 gpus=2,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
                 "all-gathers by the copy engines run no kernel",
                 "{python} tests/gpu/torch/check_copy_engine.py {out}/torch-copy-engine.json {ranks}",
-                90,
+                40,
                 gpus=2,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
@@ -294,8 +294,9 @@ TOPICS = (
         (
             Step(
                 "FSDP2 with and without the copy engines",
-                "{python} bench/gpu/torch_train.py --ranks {ranks} --out {out}/fsdp2.json",
-                150,
+                "{python} bench/gpu/torch_train.py --ranks {ranks} --layers 8 --steps 18 --loss-steps 200"
+                " --limit 40 --out {out}/fsdp2.json",
+                60,
                 gpus=2,
                 records="{out}/fsdp2.json",
                 env={"PYTHONPATH": "{pythonpath}"},
@@ -303,8 +304,8 @@ TOPICS = (
             Step(
                 "DeepSpeed's ZeRO-3 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on --wheels {carry}/deepspeed"
-                " --ranks {ranks} --out {out}/zero3.json",
-                150,
+                " --ranks {ranks} --layers 8 --steps 18 --loss-steps 200 --limit 45 --out {out}/zero3.json",
+                70,
                 gpus=2,
                 needs=("deepspeed",),
                 records="{out}/zero3.json",

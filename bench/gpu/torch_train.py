@@ -19,6 +19,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 import traceback
 import zipfile
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ class Ranks:
             there.close()
             self._pipes.append(here)
 
-    def results(self, limit_s: float = 120) -> list[dict[str, Any]]:
+    def results(self, limit_s: float = 60) -> list[dict[str, Any]]:
         found = []
         for rank, pipe in enumerate(self._pipes):
             if not pipe.poll(limit_s):
@@ -147,7 +148,11 @@ def measure(names: list[str], arguments: argparse.Namespace, packages: str) -> d
     options += ["--layers", str(arguments.layers), "--steps", str(arguments.steps)]
     options += ["--device", arguments.device]
     found = {name: Series() for name in names}
+    begin = time.monotonic()
     for turn in range(arguments.rounds):
+        if turn and (time.monotonic() - begin) * (turn + 1) / turn > arguments.limit:
+            print(f"no time for round {turn}", flush=True)
+            break
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             found[name].add(Ranks(WAYS[name], options, arguments.ranks, packages).results())
             print(f"round {turn}: {name:10} {statistics.median(found[name].rounds[-1]):8.2f} ms", flush=True)
@@ -181,6 +186,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--steps", type=int, default=26)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=300, help="seconds that the rounds may take")
     parser.add_argument("--loss-steps", type=int, default=500, help="0: no comparison")
     parser.add_argument("--wheels", type=Path, help="folder of wheels that this Python lacks")
     return parser.parse_args()
@@ -194,19 +200,26 @@ def main() -> int:
         for wheel in arguments.wheels.glob("*.whl") if arguments.wheels else ():
             zipfile.ZipFile(wheel).extractall(packages)
         found = measure(names, arguments, packages)
+        write(arguments, names, found, {})  # should the comparison fail
         differ = compare_losses(names, arguments, packages) if arguments.loss_steps else {}
-    records = [record(WAYS[name], found[name], found[names[0]], differ.get(name)) for name in names]
-    import torch
-
-    versions = {"torch": torch.__version__}
-    if arguments.device == "cuda":
-        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    arguments.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
-    for each in records:
+    for each in write(arguments, names, found, differ):
         print(f"{each['mode']} {each['provider']:30} {each['backend']:22} {each['step_ms']:8.2f} ms", end=" ")
         print(f"{each['round_step_ms']} {each['gain_pct']:+6.2f} % {each['memory_gib']}", end=" ")
         print(f"losses that differ: {each['wrong']}")
     return 1 if any(differ.values()) else 0
+
+
+def write(
+    arguments: argparse.Namespace, names: list[str], found: dict[str, Series], differ: dict[str, int]
+) -> list[dict[str, Any]]:
+    import torch
+
+    records = [record(WAYS[name], found[name], found[names[0]], differ.get(name)) for name in names]
+    versions = {"torch": torch.__version__}
+    if arguments.device == "cuda":
+        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    arguments.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
+    return records
 
 
 if __name__ == "__main__":
