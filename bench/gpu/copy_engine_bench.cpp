@@ -363,6 +363,12 @@ int main(int argc, char** argv) try {
   world all(ranks, rounds > 0 ? beside : *std::max_element(sizes.begin(), sizes.end()));
   bench bench(all, samples);
   nlohmann::json records = nlohmann::json::array();
+  const auto save = [&] {
+    if (!out.empty())
+      std::ofstream(out) << nlohmann::json{
+          {"versions", {{"isthmus", isthmus_version()}, {"nccl", std::to_string(all.nccl_version())}}},
+          {"records", records}}.dump(1);
+  };
   if (rounds > 0) {
     std::printf("%d ranks, NCCL %d; how much longer 20 matrix products take\n", ranks, all.nccl_version());
     records =
@@ -378,12 +384,10 @@ int main(int argc, char** argv) try {
             shape{ISTHMUS_ALLTOALL, false, bytes}, shape{ISTHMUS_BROADCAST, false, bytes}}) {
         const nlohmann::json more = bench.run(what);
         records.insert(records.end(), more.begin(), more.end());
+        save();  // whoever stops this program has what was measured
       }
   }
-  if (!out.empty())
-    std::ofstream(out) << nlohmann::json{
-        {"versions", {{"isthmus", isthmus_version()}, {"nccl", std::to_string(all.nccl_version())}}},
-        {"records", records}}.dump(1);
+  save();
   std::fflush(stdout);
   std::_Exit(bench.kept_promise() ? 0 : 1);  // the communicators go with the process
 } catch (const std::exception& failure) {
