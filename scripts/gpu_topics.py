@@ -130,18 +130,18 @@ TOPICS = (
         "p2p",
         ("gpu_tensor_parallel_test", "p2p_bench"),
         (
-            Step("tensor parallelism on every number of GPUs", "{bin}/gpu_tensor_parallel_test", 120, gpus=2),
+            Step("tensor parallelism on every number of GPUs", "{bin}/gpu_tensor_parallel_test", 40, gpus=2),
             Step(
                 "peer-memory allreduce against NCCL",
                 "{bin}/p2p_bench --out {out}/p2p.json",
-                90,
+                40,
                 gpus=2,
                 records="{out}/p2p.json",
             ),
             Step(
                 "PyTorch's symmetric memory",
                 "{python} bench/gpu/torch_symm_mem.py --out {out}/torch_symm_mem.json",
-                90,
+                40,
                 gpus=2,
                 needs=("torch",),
                 records="{out}/torch_symm_mem.json",
