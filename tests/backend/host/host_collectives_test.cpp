@@ -22,8 +22,8 @@ constexpr const char* algorithms[] = {
     nullptr,  "packet",         "one_shot", "one_shot_streamed", "two_shot", "two_shot_streamed",
     "direct", "direct_streamed"};
 
-// With many more ranks than cores every step waits for the scheduler; fewer sizes are enough there.
-bool crowded(const rank& self) { return self.size() > 5; }
+// With more ranks than cores (two, in CI) every step waits for the scheduler; fewer sizes are enough there.
+bool crowded(const rank& self) { return self.size() > 3; }
 
 struct crew {
   int ranks, processes;
@@ -237,8 +237,8 @@ TEST_P(host_collectives, blocking_messages_around_a_ring) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, host_collectives,
-                         testing::Values(crew{1, 1}, crew{2, 1}, crew{2, 2}, crew{3, 3}, crew{4, 1}, crew{4, 4},
-                                         crew{5, 2}, crew{7, 7}, crew{16, 4}),
+                         testing::Values(crew{1, 1}, crew{2, 1}, crew{2, 2}, crew{3, 3}, crew{4, 4}, crew{5, 2},
+                                         crew{7, 7}, crew{16, 4}),
                          crew_name);
 
 TEST(host_backend, twenty_thousand_small_calls_back_to_back) {
