@@ -374,8 +374,8 @@ int main(int argc, char** argv) try {
     records =
         bench.beside_products({{ISTHMUS_ALLGATHER, true, beside}, {ISTHMUS_ALLGATHER, false, beside}}, rounds);
   } else {
-    std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph\n%-29s", ranks, all.nccl_version(),
-                "collective, bytes");
+    std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph; * copies one by one\n%-29s",
+                ranks, all.nccl_version(), "collective, bytes");
     for (const provider& by : all.providers()) std::printf(" | %17s", by.label().c_str());
     std::printf("\n");
     for (const std::uint64_t bytes : sizes)

@@ -80,6 +80,7 @@ world::world(int size, std::uint64_t largest)
       m_nccl(std::make_shared<nccl_library>()) {
   add_nccl();
   add_isthmus("zero_copy", true, "");
+  add_isthmus("zero_copy", true, "batch_bytes = 1099511627776");  // one by one, always
   add_isthmus("push", true, "");
   add_isthmus("staged", false, "");
 }

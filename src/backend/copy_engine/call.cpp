@@ -29,8 +29,9 @@ equipment::equipment(device_driver& d, int own_device, int own_rank, int ranks, 
       rank(own_rank),
       size(ranks),
       options(s),
-      caller(d, own_device),
-      local(d, own_device),
+      caller(d, own_device, s.batch_bytes),
+      local(d, own_device, s.batch_bytes),
+
       slot_uses(static_cast<std::size_t>(ranks), 0) {}
 
 call::call(equipment& tools, const isthmus_operation& operation, const movement& moved, call_record& record,
@@ -103,7 +104,7 @@ void call::return_lanes() {
 void call::copy_own_block(lane& by) {
   const auto own = static_cast<std::size_t>(m_tools.rank);
   const block from = m_moved.outgoing[own], to = m_moved.incoming[own];
-  if (from.bytes > 0 && to.bytes > 0) by.copy(m_recv + to.at, m_send + from.at, from.bytes);
+  if (from.bytes > 0 && to.bytes > 0) by.copy_here(m_recv + to.at, m_send + from.at, from.bytes);
 }
 
 // Beside everything else: that was fastest at every size, and costs nothing in place.
@@ -201,7 +202,7 @@ void call::stage(lane& by, std::uint64_t piece) {
   std::byte* to = m_tools.area.slot(own, slot);
   for (int reader = 0; reader < m_tools.size; ++reader) {
     const std::uint64_t bytes = rest(bytes_lent_to(reader), at, m_piece_bytes);
-    if (bytes > 0) by.copy(to, m_send + m_moved.outgoing[static_cast<std::size_t>(reader)].at + at, bytes);
+    if (bytes > 0) by.copy_here(to, m_send + m_moved.outgoing[static_cast<std::size_t>(reader)].at + at, bytes);
     if (bytes > 0 && m_moved.same_for_all) break;
     if (reader != own && !m_moved.same_for_all) to += m_piece_bytes;
   }

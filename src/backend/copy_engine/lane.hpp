@@ -1,8 +1,9 @@
 // Commands for one stream, gathered: neighbouring words go to the driver as one command, neighbouring copies
-// as one batch. A call's time at small sizes is the number of its commands.
+// together. A call's time at small sizes is the number of its commands.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "memory/driver/device_driver.hpp"
@@ -11,12 +12,15 @@ namespace isthmus::copy_engine {
 
 class lane {
  public:
-  lane(device_driver& driver, int device) : m_driver(driver), m_device(device) {}
+  // `batch_bytes`: from so many bytes on, neighbouring copies between devices go as one batch, else one by one.
+  lane(device_driver& driver, int device, std::uint64_t batch_bytes)
+      : m_driver(driver), m_device(device), m_batch_bytes(batch_bytes) {}
 
   void start_on(native_stream stream) {
     m_stream = stream;
     m_words.clear();
     m_copies.clear();
+    m_batch = false;
   }
   native_stream stream() const { return m_stream; }
 
@@ -29,6 +33,11 @@ class lane {
     if (bytes == 0 || to == from) return;
     flush_words();
     m_copies.push_back({to, from, bytes});
+  }
+  // Within the device: as a batch, which lets one ask for the copy engines.
+  void copy_here(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+    copy(to, from, bytes);
+    m_batch = m_batch || !m_copies.empty();
   }
   // Makes a copy wait for the copies before it.
   void flush() {
@@ -54,15 +63,24 @@ class lane {
     m_words.clear();
   }
   void flush_copies() {
-    if (!m_copies.empty()) m_driver.copy(m_device, m_copies, m_stream);
+    if (m_copies.empty()) return;
+    std::uint64_t bytes = 0;
+    for (const device_copy& one : m_copies) bytes += one.bytes;
+    if (m_batch || bytes >= m_batch_bytes)
+      m_driver.copy(m_device, m_copies, m_stream);
+    else
+      m_driver.copy_each(m_device, m_copies, m_stream);
     m_copies.clear();
+    m_batch = false;
   }
 
   device_driver& m_driver;
   int m_device;
+  std::uint64_t m_batch_bytes;
   native_stream m_stream = nullptr;
   std::vector<word_step> m_words;
   std::vector<device_copy> m_copies;
+  bool m_batch = false;  // whatever their bytes
 };
 
 }  // namespace isthmus::copy_engine

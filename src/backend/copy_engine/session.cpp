@@ -49,7 +49,8 @@ session::session(const isthmus_backend_context& context, device_driver& driver, 
   m_tools.local_join = m_held.event();
   const int lanes = options.streams == 0 ? context.size - 1 : std::min(options.streams, context.size - 1);
   for (int i = 1; i < lanes; ++i) {
-    m_tools.beside.emplace_back(driver, m_tools.device).start_on(m_held.stream(stream_priority::normal));
+    m_tools.beside.emplace_back(driver, m_tools.device, options.batch_bytes)
+        .start_on(m_held.stream(stream_priority::normal));
     m_tools.joins.push_back(m_held.event());
   }
   // A device that lacks what is needed says so here, where all ranks can still do without.

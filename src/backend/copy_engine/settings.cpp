@@ -25,6 +25,7 @@ std::string read_settings(const isthmus_backend_context& context, settings& resu
   constexpr std::uint64_t most_bytes = std::uint64_t{1} << 40;
   std::string problem = read(context, "transit_bytes", most_bytes, result.transit_bytes);
   if (problem.empty()) problem = read(context, "together_bytes", most_bytes, result.together_bytes);
+  if (problem.empty()) problem = read(context, "batch_bytes", most_bytes, result.batch_bytes);
   // Several links to several peers (xGMI, Xe Link) need as many copies at once; behind an NVLink switch one
   // copy fills the port.
   result.streams = context.device.platform == ISTHMUS_PLATFORM_CUDA ? 1 : 0;

@@ -129,6 +129,11 @@ class device_driver {
   // Copies without order among themselves, by the copy engines where the driver lets one choose (not while
   // the stream is captured, nor on the NULL stream). Copies of 0 bytes are left out.
   virtual void copy(int device, std::span<const device_copy> copies, native_stream stream) = 0;
+  // The same, one command for each copy: less to set up. Within one device the driver may then use the compute
+  // units; between devices it does not.
+  virtual void copy_each(int device, std::span<const device_copy> copies, native_stream stream) {
+    copy(device, copies, stream);
+  }
   virtual void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,
                     native_stream stream) = 0;
   // Writes a word after all earlier work of the stream is visible to every device that can see it.

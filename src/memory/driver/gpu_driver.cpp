@@ -202,12 +202,7 @@ bool gpu_driver::batches(int device, std::span<const device_copy> copies, native
 void gpu_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  if (!batches(device, copies, stream)) {
-    for (const device_copy& one : copies)
-      if (one.bytes > 0)
-        check(m_api->copy(one, stream), ISTHMUS_HERE, fmt::format("copying {} bytes", one.bytes), device);
-    return;
-  }
+  if (!batches(device, copies, stream)) return copy_each(device, copies, stream);
   constexpr std::size_t most = 32;  // in one call; more go in several
   std::array<void*, most> to{}, from{};
   std::array<std::size_t, most> bytes{};
@@ -224,6 +219,14 @@ void gpu_driver::copy(int device, std::span<const device_copy> copies, native_st
                             std::span(bytes).first(filled), stream),
           ISTHMUS_HERE, fmt::format("a batch of {} copies", filled), device);
   }
+}
+
+void gpu_driver::copy_each(int device, std::span<const device_copy> copies, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  for (const device_copy& one : copies)
+    if (one.bytes > 0)
+      check(m_api->copy(one, stream), ISTHMUS_HERE, fmt::format("copying {} bytes", one.bytes), device);
 }
 
 void gpu_driver::fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,

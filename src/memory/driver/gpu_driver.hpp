@@ -81,6 +81,7 @@ class gpu_driver final : public device_driver {
   void with_device(int device, const std::function<void()>& work) override;
 
   void copy(int device, std::span<const device_copy> copies, native_stream stream) override;
+  void copy_each(int device, std::span<const device_copy> copies, native_stream stream) override;
   void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes, native_stream stream) override;
   void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) override;
   void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) override;
