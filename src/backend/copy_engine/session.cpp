@@ -143,22 +143,35 @@ void session::start(const isthmus_operation& operation, std::optional<way> wante
   if (legacy) driver.wait(device, operation.stream, m_ended);
 }
 
+// Fills m_places where the call can go that way.
+bool session::in_heap(const isthmus_operation& operation, way how) {
+  m_places.all = false;
+  if (how != way::staged) find_places(m_context, operation, m_moved, how, m_places);
+  return m_places.all;
+}
+
+// Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
+way session::choose(const isthmus_operation& operation, std::optional<way> wanted) {
+  if (wanted) return in_heap(operation, *wanted) ? *wanted : way::staged;
+  for (const way how : {way::push, way::pull})
+    if (in_heap(operation, how)) return how;
+  return way::staged;
+}
+
 void session::issue(const isthmus_operation& operation, std::optional<way> wanted, bool captured) {
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
   call one(m_tools, operation, m_moved, m_record, m_log, captured);
-  const way direct = wanted.value_or(way::pull);
-  m_places.all = false;
-  if (direct != way::staged) find_places(m_context, operation, m_moved, direct, m_places);
-  if (wanted && direct != way::staged && !m_places.all)
+  const way how = choose(operation, wanted);
+  if (wanted && how != *wanted)
     m_context.log(
         m_context.runtime, 2,
         "%s: the rule says %s, but the buffers that peers would touch are not in the symmetric heap: it is "
         "staged",
-        isthmus_collective_name(operation.collective), algorithm_names[static_cast<int>(direct)]);
-  if (m_places.all)
-    one.issue_in_heap(direct, m_places);
-  else
+        isthmus_collective_name(operation.collective), algorithm_names[static_cast<int>(*wanted)]);
+  if (how == way::staged)
     one.issue_staged();
+  else
+    one.issue_in_heap(how, m_places);
   m_tools.caller.write(m_tools.progress, 0);
   m_tools.caller.flush();
 }

@@ -12,8 +12,8 @@
 
 namespace isthmus::copy_engine {
 
-// What a rule may name behind "copy_engine:". No name: zero_copy where the buffers are in the heap, else
-// staged.
+// What a rule may name behind "copy_engine:". No name: push or else zero_copy, where the buffers that it needs
+// are in the heap, else staged.
 extern const char* const algorithm_names[];  // in the order of `way`
 
 class session {
@@ -38,6 +38,8 @@ class session {
  private:
   void start(const isthmus_operation& operation, std::optional<way> wanted);
   void issue(const isthmus_operation& operation, std::optional<way> wanted, bool captured);
+  bool in_heap(const isthmus_operation& operation, way how);
+  way choose(const isthmus_operation& operation, std::optional<way> wanted);
   bool is_idle();
   isthmus_status report(const failure& why);
   isthmus_status report_driver(const char* doing, const isthmus_error_info& info);

@@ -122,7 +122,7 @@ TEST_P(mismatches, are_errors_and_write_nothing_elsewhere) {
 INSTANTIATE_TEST_SUITE_P(kinds, mismatches,
                          testing::Values(mismatch{"size", count + 1, 0, {nullptr, nullptr}},
                                          mismatch{"size_staged", count - 3, 0, {"staged", "staged"}},
-                                         mismatch{"place", count, 4096, {nullptr, nullptr}},
+                                         mismatch{"place", count, 4096, {"zero_copy", "zero_copy"}},
                                          mismatch{"way", count, 0, {"zero_copy", "staged"}},
                                          mismatch{"direction", count, 0, {"staged", "push"}},
                                          mismatch{"collective", count, 0, {"staged", "staged"}, true}),
