@@ -239,8 +239,8 @@ TOPICS = (
             Step(
                 "allgather + GEMM beside torch's two ways",
                 "{python} bench/gpu/fused_bench.py --out {out}/fused.json --trace {out}/fused-trace.json"
-                " --plans {out}/fused-plans.json --limit 30",
-                45,
+                " --plans {out}/fused-plans.json --limit 55",
+                80,
                 gpus=2,
                 needs=("torch",),
                 records="{out}/fused.json",

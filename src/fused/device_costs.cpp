@@ -14,7 +14,8 @@ namespace isthmus::fused {
 namespace {
 
 constexpr std::size_t samples = 16;  // row counts, in sixteenths of a shard
-constexpr double chunk_default_us = 6, pipeline_default_us = 10;
+constexpr double chunk_default_us = 6.5,
+                 pipeline_default_us = 10;  // the first measured on H200 (docs/fused.md)
 
 struct measured {
   std::array<double, samples> product_us;  // of (i + 1) sixteenths of a shard

@@ -110,7 +110,7 @@ void device_plan::synchronize() {
           "the device hangs; end the process");
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  if (m_has_run) collect_marks();
+  if (m_has_run && !m_collected) collect_marks();
 }
 
 void device_plan::close() {
@@ -161,6 +161,7 @@ void device_plan::begin_run(const isthmus_fused_arguments& with) {
 void device_plan::end_run(native_stream stream) {
   m_driver.record(m_device, m_finished, stream);
   m_has_run = true;
+  m_collected = false;
 }
 
 std::byte* device_plan::workspace() {
@@ -206,6 +207,7 @@ std::int64_t device_plan::zero_ns() {
 }
 
 void device_plan::collect_marks() {
+  m_collected = true;
   if (m_marks.empty()) return;
   m_timeline.clear();
   const std::int64_t zero = zero_ns();

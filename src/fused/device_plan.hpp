@@ -81,6 +81,7 @@ class device_plan : public plan {
   void* m_workspace = nullptr;
   std::uint64_t m_workspace_bytes = 0;
   bool m_has_run = false;
+  bool m_collected = false;            // the latest run's marks are in the timeline
   std::optional<sentinel> m_sentinel;  // last: it looks at the others
 };
 

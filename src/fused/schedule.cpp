@@ -57,6 +57,8 @@ class planner {
 };
 
 class gather_planner : public planner {
+  using table = std::vector<std::vector<double>>;
+
  public:
   gather_planner(const problem& what, const costs& figures) : planner(what, figures) {
     for (int step = 1; step < what.size; ++step) m_sources.push_back((what.rank + step) % what.size);
@@ -74,40 +76,45 @@ class gather_planner : public planner {
     return groups;
   }
 
-  // best[p] is the earliest end of everything up to piece p, and from[p] where its last group began.
+  // best[c][p] is the earliest end of c groups that hold everything up to piece p, and from[c][p] where the
+  // last of them began. The number of groups counts because each delays all that follow on the link.
   std::vector<row_group> best_groups() const {
     const auto pieces = piece_rows(m_what.shard_rows, pieces_per_shard);
     const std::size_t count = pieces.size();
     std::vector<row_group> groups = {own()};
-    double begin_us = m_figures.product_us(m_what.shard_rows);
-    std::uint64_t earlier_rows = 0;
+    double begin_us = m_figures.product_us(m_what.shard_rows), link_us = 0;
     for (const int source : m_sources) {
-      std::vector<double> best(count + 1, std::numeric_limits<double>::infinity());
-      std::vector<std::size_t> from(count + 1, 0);
-      best[0] = begin_us;
-      for (std::size_t end = 1; end <= count; ++end) {
-        std::uint64_t rows = 0;
-        for (std::size_t begin = end; begin-- > 0;) {
-          rows += pieces[begin];
-          const double arrived = m_figures.chunk_us + copy_us(earlier_rows + rows_before(pieces, end));
-          const double done = std::max(best[begin], arrived) + m_figures.product_us(rows);
-          if (done < best[end]) best[end] = done, from[end] = begin;
+      table best(count + 1, std::vector<double>(count + 1, std::numeric_limits<double>::infinity()));
+      std::vector<std::vector<std::size_t>> from(count + 1, std::vector<std::size_t>(count + 1, 0));
+      best[0][0] = begin_us;
+      for (std::size_t chunks = 1; chunks <= count; ++chunks)
+        for (std::size_t end = chunks; end <= count; ++end) {
+          const double arrived =
+              link_us + static_cast<double>(chunks) * m_figures.chunk_us + copy_us(rows_before(pieces, end));
+          std::uint64_t rows = 0;
+          for (std::size_t begin = end; begin-- > 0;) {
+            rows += pieces[begin];
+            const double done = std::max(best[chunks - 1][begin], arrived) + m_figures.product_us(rows);
+            if (done < best[chunks][end]) best[chunks][end] = done, from[chunks][end] = begin;
+          }
         }
-      }
-      append(groups, source, pieces, from);
-      begin_us = best[count];
-      earlier_rows += m_what.shard_rows;
+      std::size_t chosen = 1;
+      for (std::size_t chunks = 2; chunks <= count; ++chunks)
+        if (best[chunks][count] < best[chosen][count]) chosen = chunks;
+      append(groups, source, pieces, from, chosen);
+      begin_us = best[chosen][count];
+      link_us += static_cast<double>(chosen) * m_figures.chunk_us + copy_us(m_what.shard_rows);
     }
     return groups;
   }
 
   // When the last product ends, chunks arriving one after the other.
   double end_us(const std::vector<row_group>& groups) const {
-    double now = 0, copied = 0;
+    double now = 0, link_us = 0;
     for (const row_group& each : groups) {
       if (each.arrives) {
-        copied += copy_us(each.rows);
-        now = m_figures.overlaps ? std::max(now, copied + m_figures.chunk_us) : now + copy_us(each.rows);
+        link_us += m_figures.chunk_us + copy_us(each.rows);
+        now = m_figures.overlaps ? std::max(now, link_us) : now + copy_us(each.rows);
       }
       now += m_figures.product_us(each.rows);
     }
@@ -122,10 +129,10 @@ class gather_planner : public planner {
     return rows;
   }
   static void append(std::vector<row_group>& groups, int source, const std::vector<std::uint64_t>& pieces,
-                     const std::vector<std::size_t>& from) {
+                     const std::vector<std::vector<std::size_t>>& from, std::size_t chunks) {
     std::vector<row_group> reversed;
-    for (std::size_t end = pieces.size(); end > 0; end = from[end]) {
-      const std::uint64_t begin = rows_before(pieces, from[end]);
+    for (std::size_t end = pieces.size(); chunks > 0; end = from[chunks--][end]) {
+      const std::uint64_t begin = rows_before(pieces, from[chunks][end]);
       reversed.push_back({source, begin, rows_before(pieces, end) - begin, true});
     }
     groups.insert(groups.end(), reversed.rbegin(), reversed.rend());
@@ -171,7 +178,7 @@ class scatter_planner : public planner {
     for (int step = 0; step < m_what.size; ++step)
       for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
         if (step > 0 && m_figures.overlaps) {
-          link = std::max(link, done[piece] + m_figures.chunk_us) + copy_us(pieces[piece]);
+          link = std::max(link, done[piece]) + m_figures.chunk_us + copy_us(pieces[piece]);
           now = std::max(now, link);
         } else if (step > 0) {
           now += copy_us(pieces[piece]);

@@ -15,7 +15,7 @@ namespace isthmus::fused {
 struct costs {
   std::function<double(std::uint64_t rows)> product_us;  // of so many rows of A with the whole B
   double bytes_per_us = 1;                               // that arrive from other ranks, all together
-  double chunk_us = 0;                                   // before the first byte of a chunk arrives
+  double chunk_us = 0;                                   // that each chunk keeps the link idle
   double fixed_us = 0;                                   // what pipelining costs in any case
   double collective_us = 0;                              // of the communicator's own; 0: what the link takes
   bool overlaps = true;                                  // copies go on while products are computed
@@ -40,9 +40,9 @@ struct schedule {
   double pipelined_us = 0, sequential_us = 0;
 };
 
-// ALLGATHER_GEMM: groups are chosen so that the last product ends as early as possible when chunks arrive in
-// order: the optimum over all ways to cut the shards at multiples of 1/16, by dynamic programming.
-// GEMM_REDUCE_SCATTER: the best of 1 to 16 pieces.
+// ALLGATHER_GEMM: groups are chosen so that the last product ends as early as possible when chunks arrive one
+// after the other: shard by shard, the optimum over all ways to cut it at multiples of 1/16, by dynamic
+// programming. GEMM_REDUCE_SCATTER: the best of 1 to 16 pieces.
 schedule make_schedule(const problem& what, const costs& figures);
 
 // Collective: pipelined only where every rank wants to; their products may differ (sharded B or k). Sums are

@@ -24,7 +24,7 @@ struct shape {
   std::uint64_t gap = 0;  // of all leading dimensions
   std::uint32_t chunks = 0;
   isthmus_fused_mode mode = ISTHMUS_FUSED_PIPELINED;
-  bool bias = false, gathered = false, in_heap = true, sharded = false, in_place = false;
+  bool bias = false, gathered = false, in_heap = true, sharded = false, in_place = false, traced = false;
   double alpha = 1, beta = 0;
 };
 
@@ -123,16 +123,8 @@ class rank_run {
     }
   }
 
-  nlohmann::json info() const {
-    std::size_t needed = 0;
-    if (isthmus_fused_plan_info(m_plan, nullptr, 0, &needed) != ISTHMUS_SUCCESS)
-      throw std::runtime_error(last_error_text());
-    std::string text(needed, '\0');
-    if (isthmus_fused_plan_info(m_plan, text.data(), needed, nullptr) != ISTHMUS_SUCCESS)
-      throw std::runtime_error(last_error_text());
-    text.resize(needed - 1);
-    return nlohmann::json::parse(text);
-  }
+  nlohmann::json info() const { return read(isthmus_fused_plan_info); }
+  nlohmann::json trace() const { return read(isthmus_fused_plan_trace); }
 
   const std::vector<std::byte>& c() const { return m_c_data.host(); }
 
@@ -141,6 +133,17 @@ class rank_run {
   // On devices the gathered A is dense, and so is every shard.
   std::uint64_t a_gap() const { return platform() == ISTHMUS_PLATFORM_HOST ? m_what.gap : 0; }
 
+  template <typename Query>
+  nlohmann::json read(Query query) const {
+    std::size_t needed = 0;
+    if (query(m_plan, nullptr, 0, &needed) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
+    std::string text(needed, '\0');
+    if (query(m_plan, text.data(), needed, nullptr) != ISTHMUS_SUCCESS)
+      throw std::runtime_error(last_error_text());
+    text.resize(needed - 1);
+    return nlohmann::json::parse(text);
+  }
+
   void create_plan() {
     isthmus_fused_description asked{};
     asked.struct_bytes = sizeof asked;
@@ -148,7 +151,8 @@ class rank_run {
     asked.m = m_m, asked.n = m_n, asked.k = m_what.k;
     asked.input = m_what.input, asked.output = m_what.output;
     asked.b_layout = m_what.b_layout;
-    asked.flags = m_what.sharded ? static_cast<std::uint32_t>(ISTHMUS_FUSED_SHARDED_B) : 0u;
+    asked.flags = (m_what.sharded ? static_cast<std::uint32_t>(ISTHMUS_FUSED_SHARDED_B) : 0u) |
+                  (m_what.traced ? static_cast<std::uint32_t>(ISTHMUS_FUSED_TRACE) : 0u);
     if (m_what.gap > 0) {
       asked.lda = m_what.k + a_gap();
       asked.ldb = (m_what.b_layout == ISTHMUS_ROW_MAJOR ? m_n : m_what.k) + m_what.gap;
@@ -300,6 +304,37 @@ TEST(fused_gather, info_tells_the_order_and_its_reason) {
     std::uint64_t rows = 0;
     for (const auto& each : info["groups"]) rows += each["rows"].get<std::uint64_t>();
     EXPECT_EQ(rows, 64u * static_cast<std::uint64_t>(self.size));
+  });
+}
+
+// Every chunk and every product once, each inside of the run by the machine's clock, whatever is asked first.
+TEST(fused_gather, trace_tells_what_moved_and_what_was_computed) {
+  world::get().each([&](member& self) {
+    rank_run run(self, {.rows_per_rank = 64, .n = 9, .k = 12, .chunks = 2, .traced = true});
+    const auto now_us = [] {
+      return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())
+          .count();
+    };
+    for (const auto view :
+         {ISTHMUS_FUSED_COMPUTE_ONLY, ISTHMUS_FUSED_WHOLE, ISTHMUS_FUSED_COMMUNICATION_ONLY}) {
+      run.fill(1);
+      const double begin_us = now_us();
+      run.run(view);
+      const auto events = run.trace()["traceEvents"];
+      EXPECT_EQ(events, run.trace()["traceEvents"]) << "asked twice, the answer is the same";
+      const double end_us = now_us();
+      std::size_t moved = 0, computed = 0;
+      for (const auto& each : events) {
+        if (each["ph"] != "X") continue;
+        (each["cat"] == "compute" ? computed : moved) += 1;
+        EXPECT_GE(each["ts"].get<double>(), begin_us - 1000);
+        EXPECT_LE(each["ts"].get<double>() + each["dur"].get<double>(), end_us + 1000);
+      }
+      const auto remote = 2 * static_cast<std::size_t>(self.size - 1);
+      if (self.size == 1) continue;  // one product, and nothing moves
+      EXPECT_EQ(computed, view == ISTHMUS_FUSED_COMMUNICATION_ONLY ? 0 : 1 + remote);
+      EXPECT_EQ(moved, view == ISTHMUS_FUSED_COMPUTE_ONLY ? 0 : remote);
+    }
   });
 }
 

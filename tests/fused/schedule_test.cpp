@@ -88,12 +88,13 @@ TEST(fused_schedule, is_the_optimum_over_all_cuts) {
     const auto figures = device(1 + random() % 30, 64 + random() % 600, 1000 + random() % 60000);
     double best = 1e30;
     for (unsigned cuts = 0; cuts < 32; ++cuts) {
-      double now = figures.product_us(768);
+      double now = figures.product_us(768), idle = 0;
       std::uint64_t begin = 0;
       for (std::uint64_t piece = 1; piece <= 6; ++piece) {
         if (piece < 6 && (cuts >> (piece - 1) & 1u) == 0) continue;
         const std::uint64_t end = piece * 128;
-        now = std::max(now, 3 + static_cast<double>(end * 512) / figures.bytes_per_us) +
+        idle += 3;
+        now = std::max(now, idle + static_cast<double>(end * 512) / figures.bytes_per_us) +
               figures.product_us(end - begin);
         begin = end;
       }

@@ -77,7 +77,7 @@ int event_record(void* handle, void* on) {
   }
   machine::get().resolve(on).submit([mark, number] {
     const std::lock_guard lock(mark->mutex);
-    if (number > mark->reached) mark->reached = number;
+    if (number > mark->reached) mark->reached = number, mark->when = std::chrono::steady_clock::now();
     mark->changed.notify_all();
   });
   return success;
@@ -86,6 +86,18 @@ int event_query(void* handle) {
   const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
   const std::lock_guard lock(mark->mutex);
   return mark->reached == mark->recorded ? success : not_ready;
+}
+int event_elapsed(float* milliseconds, void* from, void* to) {
+  std::chrono::steady_clock::time_point times[2];
+  for (int i = 0; i < 2; ++i) {
+    const auto mark = *static_cast<std::shared_ptr<event>*>(i == 0 ? from : to);
+    const std::lock_guard lock(mark->mutex);
+    if (mark->recorded == 0) return invalid_value;
+    if (mark->reached != mark->recorded) return not_ready;
+    times[i] = mark->when;
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(times[1] - times[0]).count();
+  return success;
 }
 int event_synchronize(void* handle) {
   const auto mark = *static_cast<std::shared_ptr<event>*>(handle);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -90,6 +91,7 @@ struct event {
   std::mutex mutex;
   std::condition_variable changed;
   std::uint64_t recorded = 0, reached = 0;
+  std::chrono::steady_clock::time_point when;  // it was reached last
 };
 
 class machine {

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..communicator import UniqueId
 
+_GRACE_S = 10.0
 SHAPE, VERSIONS = "shape:", "versions:"  # how rank 0 begins the lines that are not for people
 
 
@@ -69,7 +70,7 @@ def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> 
                 result["versions"] = json.loads(line.removeprefix(VERSIONS))
             elif on_line is not None:
                 on_line(line.rstrip())
-        codes = [child.wait() for child in children]
+        codes = [_wait(child) for child in children]
     finally:
         watchdog.cancel()
         _kill(children)
@@ -79,6 +80,15 @@ def run(job: Job, ranks: int, timeout_s: float = 600.0, on_line: Any = None) -> 
     if not result["shapes"]:
         raise BenchError(", ".join(failed or ["rank 0 gave no result"]) + "; its words are above")
     return result | {"failed": ", ".join(failed)}
+
+
+def _wait(child: subprocess.Popen) -> int:
+    """The exit status, soon after rank 0 has closed its output: ranks that wait for a dead one are ended."""
+    try:
+        return child.wait(timeout=_GRACE_S)
+    except subprocess.TimeoutExpired:
+        _kill([child])
+        return child.returncode
 
 
 def _kill(children: list[subprocess.Popen]) -> None:

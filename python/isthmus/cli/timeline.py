@@ -19,7 +19,7 @@ def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) 
     slices = [event for event in events if event["ph"] == "X"]
     rows = sorted({(event["pid"], event["tid"], event["cat"]) for event in slices})
     begin = min(event["ts"] for event in slices)
-    figure, axes = pyplot.subplots(figsize=(12, 0.6 + 0.5 * len(rows)), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(12, 0.9 + 0.5 * len(rows)), layout="constrained")
     for index, (rank, track, _) in enumerate(rows):
         own = [event for event in slices if (event["pid"], event["tid"]) == (rank, track)]
         axes.broken_barh(
@@ -34,7 +34,12 @@ def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) 
     axes.set_xlabel("us")
     axes.set_title(title)
     present = list(dict.fromkeys(name for _, _, name in rows))
-    axes.legend(handles=[Patch(color=_COLOURS[name], label=name) for name in present], loc="upper right")
+    figure.legend(
+        handles=[Patch(color=_COLOURS[name], label=name) for name in present],
+        loc="outside lower center",
+        ncols=len(present),
+        frameon=False,
+    )
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     Path(target).parent.mkdir(parents=True, exist_ok=True)
