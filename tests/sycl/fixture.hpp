@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <isthmus/sycl.hpp>
+#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
@@ -20,6 +21,19 @@ inline std::vector<sycl::device> devices(int count) {
       units / static_cast<unsigned>(count));
   parts.resize(static_cast<std::size_t>(count), cpu);
   return parts;
+}
+
+// An out-of-order queue that lives as long as the process. Intel's OpenCL CPU runtime deadlocks when the last
+// reference to one of a sub-device goes while its last command retires: that command's thread then destroys the
+// command list and waits for itself (seen with 2026.22.10, a few times in a hundred on a busy machine).
+inline sycl::queue lasting_queue(const sycl::context& context, const sycl::device& device) {
+  static auto& kept = *new std::vector<sycl::queue>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  return kept.emplace_back(context, device);
+}
+inline sycl::queue lasting_queue(const sycl::device& device) {
+  return lasting_queue(sycl::context(device), device);
 }
 
 inline std::vector<int> random_ints(std::size_t count, unsigned seed) {

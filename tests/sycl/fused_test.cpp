@@ -14,7 +14,7 @@ TEST_F(fused, every_row_is_multiplied_once_after_it_arrived) {
     std::vector<std::vector<int>> c(size, std::vector<int>(size * rows * n, 0));
     in_threads([&](std::size_t r) {
       std::fill_n(recv[r], capacity, poison);
-      sycl::queue products(comms[r].device());
+      sycl::queue products = lasting_queue(comms[r].device());
       const sycl::event produced = products.submit([&](sycl::handler& handler) {
         handler.host_task([=, target = send[r], values = inputs[r]] {
           std::this_thread::sleep_for(std::chrono::milliseconds(5 * r));

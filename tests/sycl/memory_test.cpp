@@ -2,6 +2,7 @@
 // that the front end registers, symmetric blocks, and copies on every path with targets poisoned first.
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <isthmus/sycl/memory.hpp>
 #include <string>
 
@@ -26,7 +27,8 @@ class sycl_memory : public testing::Test {
  protected:
   std::vector<sycl::device> m_devices = devices(2);
   sycl::context m_first_context{m_devices[0]}, m_second_context{m_devices[1]};
-  sycl::queue m_first{m_first_context, m_devices[0]}, m_second{m_second_context, m_devices[1]};
+  sycl::queue m_first = lasting_queue(m_first_context, m_devices[0]);
+  sycl::queue m_second = lasting_queue(m_second_context, m_devices[1]);
 };
 
 TEST_F(sycl_memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
@@ -145,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                     copy_case{path::staged, 7 * chunk + 12345, 9, 2}));
 
 TEST_F(sycl_memory, copies_in_one_context_are_direct) {
-  sycl::queue out{m_first_context, m_devices[0]};
+  sycl::queue out = lasting_queue(m_first_context, m_devices[0]);
   const bytes source = random_bytes(100000, 8);
   auto* from = sycl::malloc_device<unsigned char>(100000, m_first);
   auto* to = sycl::malloc_device<unsigned char>(100000, out);
@@ -195,17 +197,19 @@ TEST_F(sycl_memory, events_order_copies_of_out_of_order_queues) {
     memory::array<unsigned char> from(m_first, size), to(m_second, size), seen(m_second, size);
     std::memset(from.data(), 1, size);
     std::memset(to.data(), 2, size);
+    std::promise<void> returned;
+    std::future_status seen_returned{};
     const sycl::event produced = m_first.submit([&](sycl::handler& handler) {
       unsigned char* target = from.data();
-      handler.host_task([target, &source] {
-        std::this_thread::sleep_for(50ms);
+      handler.host_task([target, &source, &returned, &seen_returned] {
+        seen_returned = returned.get_future().wait_for(20s);
         std::copy(source.begin(), source.end(), target);
       });
     });
-    const auto before = std::chrono::steady_clock::now();
     const sycl::event copied = memory::copy(m_second, to.data(), m_first, from.data(), size, {produced}, way);
-    EXPECT_LT(std::chrono::steady_clock::now() - before, 40ms) << "the host waited";
+    returned.set_value();
     m_second.memcpy(seen.data(), to.data(), size, copied).wait();
+    EXPECT_EQ(seen_returned, std::future_status::ready) << "the host waited";
     EXPECT_TRUE(std::equal(source.begin(), source.end(), seen.data()));
   }
 }

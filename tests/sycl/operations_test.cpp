@@ -180,7 +180,7 @@ TEST(unique_id, ranks_of_several_threads_meet) {
   for (int r = 0; r < 2; ++r) {
     threads.emplace_back([&, r] {
       const isthmus::communicator ranks(parts[static_cast<std::size_t>(r)], id, r, 2, {.timeout_s = 20});
-      sycl::queue queue(ranks.device());
+      sycl::queue queue = lasting_queue(ranks.device());
       int mine = 10 * (r + 1);
       ranks.allreduce(queue, &mine, &results[static_cast<std::size_t>(r)], 1);
     });

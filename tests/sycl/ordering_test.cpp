@@ -1,5 +1,6 @@
 // Operations come after what they depend on and before what depends on them. Producers are slow on purpose.
 #include <chrono>
+#include <future>
 
 #include "fixture.hpp"
 
@@ -35,7 +36,7 @@ TEST_F(ordering, in_order_queue_is_respected) {
 TEST_F(ordering, dependencies_of_out_of_order_queues_are_respected) {
   const auto fresh = random_ints(capacity, 78);
   in_threads([&](std::size_t r) {
-    sycl::queue queue(comms[r].device());
+    sycl::queue queue = lasting_queue(comms[r].device());
     const sycl::event produced =
         queue.submit([&](sycl::handler& handler) { produce_slowly(handler, send[r], fresh); });
     const sycl::event reduced =
@@ -57,7 +58,7 @@ TEST_F(ordering, accesses_to_buffers_are_respected) {
   for (auto& buffer : buffers) buffer = sycl::buffer<int, 1>(sycl::range<1>(100));
   isthmus::group group;
   for (std::size_t r = 0; r < size; ++r) {
-    sycl::queue queue(comms[r].device());
+    sycl::queue queue = lasting_queue(comms[r].device());
     queue.submit([&](sycl::handler& handler) {
       sycl::accessor data(buffers[r], handler, sycl::write_only_host_task);
       handler.host_task([=] {
@@ -89,13 +90,16 @@ TEST_F(host_task_path, does_not_block_and_keeps_the_order) {
   const isthmus::communicator one = make();
   EXPECT_EQ(one.path(), isthmus::enqueue_path::host_task);
   sycl::queue queue(device);
-  const sycl::event slow = queue.submit(
-      [&](sycl::handler& handler) { handler.host_task([] { std::this_thread::sleep_for(200ms); }); });
-  const auto before = std::chrono::steady_clock::now();
+  std::promise<void> returned;
+  std::future_status seen_returned{};
+  const sycl::event slow = queue.submit([&](sycl::handler& handler) {
+    handler.host_task([&] { seen_returned = returned.get_future().wait_for(20s); });
+  });
   const sycl::event done =
       one.allreduce(queue, from.data(), to.data(), 100, isthmus::reduction_op::sum, {slow});
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 100ms);
+  returned.set_value();
   sycl::event(done).wait();
+  EXPECT_EQ(seen_returned, std::future_status::ready) << "the host waited";
   EXPECT_EQ(to, from);
 }
 
