@@ -6,7 +6,7 @@
 #include <set>
 
 #include "fused/plan.hpp"
-#include "runtime/error.hpp"
+#include "runtime/arguments.hpp"
 #include "runtime/group.hpp"
 #include "runtime/handles.hpp"
 
@@ -114,22 +114,6 @@ nlohmann::json info_of(const plan& of) {
   return info;
 }
 
-void write_text(const std::string& text, char* json, std::size_t capacity, std::size_t* needed) {
-  if (needed != nullptr) *needed = text.size() + 1;
-  if (capacity == 0) return;
-  if (json == nullptr)
-    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("json is NULL but capacity = {}", capacity),
-                     "pass capacity = 0 to ask for the length");
-  copy_text(json, capacity, text);
-}
-
-void require_out(const void* pointer) {
-  if (pointer == nullptr)
-    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE, "fused_plan_create: plan is NULL",
-                     "pass the address of the variable that receives the plan");
-}
-
 }  // namespace
 }  // namespace isthmus::fused
 
@@ -139,7 +123,8 @@ isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
                                          const isthmus_fused_description* description,
                                          isthmus_fused_plan* plan) {
   return isthmus::guard([&] {
-    require_out(static_cast<const void*>(plan));
+    isthmus::require(ISTHMUS_HERE, "fused_plan_create", "plan", plan,
+                     "pass the address of the variable that receives the plan");
     *plan = nullptr;
     *plan = create(communicator, description);
   });
@@ -158,8 +143,9 @@ isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_ar
 
 isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity, size_t* needed) {
   return isthmus::guard([&] {
-    write_text(info_of(*plan_table::instance().find("fused_plan_info", plan).object).dump(), json, capacity,
-               needed);
+    constexpr const char* function = "fused_plan_info";
+    const std::string text = info_of(*plan_table::instance().find(function, plan).object).dump();
+    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, needed);
   });
 }
 
@@ -171,7 +157,8 @@ isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, siz
                                 "fused_plan_trace: the plan was created without ISTHMUS_FUSED_TRACE",
                                 "set the flag in the description");
     object.synchronize();
-    write_text(object.trace().chrome(object.what().rank).dump(), json, capacity, needed);
+    isthmus::write_text(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.what().rank).dump(),
+                        json, capacity, needed);
   });
 }
 

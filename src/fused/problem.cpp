@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/error.hpp"
+#include "runtime/arguments.hpp"
 #include "runtime/exchange.hpp"
 #include "runtime/tables.hpp"
 
@@ -17,7 +17,7 @@ constexpr std::uint64_t most_extent = std::numeric_limits<std::int32_t>::max(); 
 constexpr std::uint32_t most_chunks = 4096;
 
 error invalid(const char* location, const std::string& message, const std::string& hint) {
-  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, "fused_plan_create: " + message, hint);
+  return invalid_argument(location, "fused_plan_create: " + message, hint);
 }
 
 void check_range(const char* location, const char* name, long long value, long long end) {
@@ -183,7 +183,7 @@ struct range {
 };
 
 error bad_argument(const char* location, const std::string& message, const std::string& hint) {
-  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, "fused_run: " + message, hint);
+  return invalid_argument(location, "fused_run: " + message, hint);
 }
 
 void check_buffer(const range& buffer, std::uint64_t element, bool optional) {

@@ -10,33 +10,16 @@
 #include "memory/live_blocks.hpp"
 #include "memory/provider/block_table.hpp"
 #include "memory/provider/device_memory.hpp"
-#include "runtime/error.hpp"
+#include "runtime/arguments.hpp"
 #include "selection/selection.hpp"
 
 namespace isthmus {
 namespace {
 
-error invalid(const char* location, const std::string& message, const std::string& hint) {
-  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
-}
-
-template <typename Pointer>
-void require(const char* function, const char* argument, Pointer pointer) {
-  if (pointer == nullptr)
-    throw invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", function, argument), "this argument is required");
-}
-
-void check_device(const char* function, isthmus_device device) {
-  if (device.platform < 0 || device.platform >= ISTHMUS_PLATFORM_COUNT)
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("{}: device.platform = {} is out of range: must be in [0, {})", function,
-                              static_cast<int>(device.platform), static_cast<int>(ISTHMUS_PLATFORM_COUNT)),
-                  "use an ISTHMUS_PLATFORM_ value of types.h");
-  if (device.ordinal < 0)
-    throw invalid(ISTHMUS_HERE, fmt::format("{}: device.ordinal = {} must be >= 0", function, device.ordinal),
-                  "it is the platform's own number of the device");
+void check_memory_device(const char* function, isthmus_device device) {
+  check_device(ISTHMUS_HERE, function, device);
   if (device.platform == ISTHMUS_PLATFORM_HOST && device.ordinal != 0)
-    throw invalid(
+    throw invalid_argument(
         ISTHMUS_HERE,
         fmt::format("{}: device.ordinal = {}, but platform host has one device, 0", function, device.ordinal),
         "pass ordinal 0");
@@ -44,12 +27,13 @@ void check_device(const char* function, isthmus_device device) {
 
 // Lives until the process ends: blocks may be freed when static objects are gone already.
 device_memory& memory_of(const char* function, isthmus_device device, void* native_context = nullptr) {
-  check_device(function, device);
+  check_memory_device(function, device);
   if (native_context != nullptr && device.platform != ISTHMUS_PLATFORM_LEVEL_ZERO)
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("{}: options->native_context is given for {}; the rule is level_zero only",
-                              function, device_text(device)),
-                  "leave it NULL: the other platforms have one context a device");
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->native_context is given for {}; the rule is level_zero only", function,
+                    device_text(device)),
+        "leave it NULL: the other platforms have one context a device");
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::map<std::tuple<isthmus_platform, int, void*>, device_memory>;
   const std::lock_guard lock(mutex);
@@ -64,10 +48,10 @@ device_memory& memory_of(const char* function, isthmus_device device, void* nati
 isthmus_memory_options options_of(const char* function, const isthmus_memory_options* options) {
   if (options == nullptr) return {};
   if (options->struct_bytes < sizeof *options)
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("{}: options->struct_bytes = {} must be at least {}", function,
-                              options->struct_bytes, sizeof *options),
-                  "zero-initialise the options and set struct_bytes = sizeof(isthmus_memory_options)");
+    throw invalid_argument(ISTHMUS_HERE,
+                           fmt::format("{}: options->struct_bytes = {} must be at least {}", function,
+                                       options->struct_bytes, sizeof *options),
+                           "zero-initialise the options and set struct_bytes = sizeof(isthmus_memory_options)");
   return *options;
 }
 
@@ -78,7 +62,7 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
                                               const isthmus_memory_options* options, void** pointer) {
   constexpr const char* function = "memory_allocate_device";
   return isthmus::guard([&] {
-    isthmus::require(function, "pointer", pointer);
+    isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
     *pointer = nullptr;
     const isthmus_memory_options wanted = isthmus::options_of(function, options);
     isthmus::device_memory& memory = isthmus::memory_of(function, device, wanted.native_context);
@@ -90,7 +74,7 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
 isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointer, uint64_t bytes) {
   constexpr const char* function = "memory_resize_device";
   return isthmus::guard([&] {
-    isthmus::require(function, "pointer", pointer);
+    isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
     isthmus::device_memory& fresh = isthmus::memory_of(function, device);
     const auto old = isthmus::block_table::instance().find(*pointer);
     *pointer = (old ? *old->owner : fresh).resize(device, *pointer, bytes);
@@ -99,7 +83,7 @@ isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointe
 
 isthmus_status isthmus_memory_free_device(isthmus_device device, void* pointer) {
   return isthmus::guard([&] {
-    isthmus::check_device("memory_free_device", device);
+    isthmus::check_memory_device("memory_free_device", device);
     isthmus::device_memory::free(device, pointer);
   });
 }
@@ -110,12 +94,12 @@ isthmus_status isthmus_memory_trim(isthmus_device device) {
 
 isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* info) {
   return isthmus::guard([&] {
-    isthmus::require("memory_query", "info", info);
+    isthmus::require(ISTHMUS_HERE, "memory_query", "info", info);
     const auto block = isthmus::block_table::instance().find(pointer);
     if (!block)
-      throw isthmus::invalid(ISTHMUS_HERE,
-                             fmt::format("memory_query: pointer = {} lies in no live plain block", pointer),
-                             "blocks of a symmetric heap and of other allocators are not known here");
+      throw isthmus::invalid_argument(
+          ISTHMUS_HERE, fmt::format("memory_query: pointer = {} lies in no live plain block", pointer),
+          "blocks of a symmetric heap and of other allocators are not known here");
     *info = {};
     info->device = block->owner->device();
     info->begin = reinterpret_cast<void*>(block->begin);
@@ -128,13 +112,8 @@ isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* in
 isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity, size_t* needed) {
   constexpr const char* function = "memory_explain";
   return isthmus::guard([&] {
-    if (json == nullptr && capacity > 0)
-      throw isthmus::invalid(ISTHMUS_HERE,
-                             fmt::format("{}: json is NULL but capacity = {}", function, capacity),
-                             "pass capacity 0 to ask for the length only");
     const std::string text = isthmus::memory_of(function, device).explain().dump();
-    if (needed != nullptr) *needed = text.size() + 1;
-    if (json != nullptr) isthmus::copy_text(json, capacity, text);
+    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, needed);
   });
 }
 
@@ -145,18 +124,18 @@ uint64_t isthmus_memory_live_blocks(void) {
 isthmus_status isthmus_memory_register(isthmus_device device, const isthmus_memory_provider* provider) {
   constexpr const char* function = "memory_register";
   return isthmus::guard([&] {
-    isthmus::check_device(function, device);
-    isthmus::require(function, "provider", provider);
+    isthmus::check_memory_device(function, device);
+    isthmus::require(ISTHMUS_HERE, function, "provider", provider);
     if (provider->struct_bytes < sizeof *provider)
-      throw isthmus::invalid(ISTHMUS_HERE,
-                             fmt::format("{}: provider->struct_bytes = {} must be at least {}", function,
-                                         provider->struct_bytes, sizeof *provider),
-                             "set struct_bytes = sizeof(isthmus_memory_provider)");
-    isthmus::require(function, "provider->name", provider->name);
-    isthmus::require(function, "provider->allocate", provider->allocate);
-    isthmus::require(function, "provider->free", provider->free);
+      throw isthmus::invalid_argument(ISTHMUS_HERE,
+                                      fmt::format("{}: provider->struct_bytes = {} must be at least {}",
+                                                  function, provider->struct_bytes, sizeof *provider),
+                                      "set struct_bytes = sizeof(isthmus_memory_provider)");
+    isthmus::require(ISTHMUS_HERE, function, "provider->name", provider->name);
+    isthmus::require(ISTHMUS_HERE, function, "provider->allocate", provider->allocate);
+    isthmus::require(ISTHMUS_HERE, function, "provider->free", provider->free);
     if (std::string(provider->name) != "sycl")
-      throw isthmus::invalid(
+      throw isthmus::invalid_argument(
           ISTHMUS_HERE,
           fmt::format("{}: provider->name = \"{}\"; the rule is \"sycl\"", function, provider->name),
           "the configuration's order of providers knows no other name");

@@ -1,17 +1,15 @@
 // The C entry points of memory.h.
 #include <isthmus/memory.h>
 
+#include "runtime/arguments.hpp"
 #include "runtime/communicator.hpp"
-#include "runtime/error.hpp"
 #include "runtime/handles.hpp"
 
 isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicator, uint64_t bytes,
                                                  void** pointer) {
   return isthmus::guard([&] {
-    if (pointer == nullptr)
-      throw isthmus::make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                                "memory_allocate_symmetric: pointer is NULL",
-                                "pass the address of the variable that receives the block");
+    isthmus::require(ISTHMUS_HERE, "memory_allocate_symmetric", "pointer", pointer,
+                     "pass the address of the variable that receives the block");
     *pointer = nullptr;
     *pointer = isthmus::handle_table::instance().find(communicator).allocate_symmetric(bytes);
   });
@@ -20,21 +18,19 @@ isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicat
 isthmus_status isthmus_memory_peer(isthmus_communicator communicator, const void* pointer, int rank,
                                    void** peer) {
   return isthmus::guard([&] {
-    if (peer == nullptr)
-      throw isthmus::make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE, "memory_peer: peer is NULL",
-                                "pass the address of the variable that receives the pointer");
+    isthmus::require(ISTHMUS_HERE, "memory_peer", "peer", peer,
+                     "pass the address of the variable that receives the pointer");
     *peer = nullptr;
     isthmus::communicator& owner = isthmus::handle_table::instance().find(communicator);
     if (rank < 0 || rank >= owner.ranks().size)
-      throw isthmus::make_error(
-          ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-          fmt::format("memory_peer: rank = {} must be in [0, {})", rank, owner.ranks().size),
+      throw isthmus::invalid_argument(
+          ISTHMUS_HERE, fmt::format("memory_peer: rank = {} must be in [0, {})", rank, owner.ranks().size),
           "it is the rank in this communicator whose block is to be reached");
     isthmus_heap_block block{};
     std::uint64_t offset = 0;
     if (!owner.heap().find(pointer, 1, &block, &offset))
-      throw isthmus::make_error(
-          ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+      throw isthmus::invalid_argument(
+          ISTHMUS_HERE,
           fmt::format("memory_peer: pointer = {} lies in no live block of this communicator's symmetric heap",
                       pointer),
           "allocate it with isthmus_memory_allocate_symmetric");

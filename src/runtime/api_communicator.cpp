@@ -11,8 +11,8 @@
 #include "bootstrap/tcp_store.hpp"
 #include "bootstrap/unique_id.hpp"
 #include "bootstrap/user_store.hpp"
+#include "runtime/arguments.hpp"
 #include "runtime/communicator.hpp"
-#include "runtime/error.hpp"
 #include "runtime/group.hpp"
 #include "runtime/handles.hpp"
 
@@ -20,54 +20,35 @@ namespace isthmus {
 
 namespace {
 
-error invalid(const char* location, const std::string& message, const std::string& hint) {
-  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
-}
-
-template <typename Type>
-void require(const char* location, const char* function, const char* argument, const Type* pointer) {
-  if (pointer == nullptr)
-    throw invalid(location, fmt::format("{}: {} is NULL", function, argument), "this argument is required");
-}
-
-void check_device(const char* function, isthmus_device device) {
-  if (device.platform < 0 || device.platform >= ISTHMUS_PLATFORM_COUNT)
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("{}: device.platform = {} is out of range: must be in [0, {})", function,
-                              static_cast<int>(device.platform), static_cast<int>(ISTHMUS_PLATFORM_COUNT)),
-                  "use an ISTHMUS_PLATFORM_ value of types.h");
-  if (device.ordinal < 0)
-    throw invalid(ISTHMUS_HERE, fmt::format("{}: device.ordinal = {} must be >= 0", function, device.ordinal),
-                  "it is the platform's own number of the device");
-}
-
 // The caller's options, or the defaults; checked.
 isthmus_communicator_options options_of(const char* function, const isthmus_communicator_options* given) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   if (given == nullptr) return options;
   if (given->struct_bytes < sizeof options)
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("{}: options->struct_bytes = {} must be at least {}", function,
-                              given->struct_bytes, sizeof options),
-                  "zero-initialise the options and set struct_bytes = sizeof(isthmus_communicator_options)");
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->struct_bytes = {} must be at least {}", function, given->struct_bytes,
+                    sizeof options),
+        "zero-initialise the options and set struct_bytes = sizeof(isthmus_communicator_options)");
   options = *given;
-  check_device(function, options.device);
+  check_device(ISTHMUS_HERE, function, options.device);
   if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("{}: options->timeout_s = {} must be in [0, 1e9]", function, options.timeout_s),
-                  "0 takes the configured timeout");
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->timeout_s = {} must be in [0, 1e9]", function, options.timeout_s),
+        "0 takes the configured timeout");
   return options;
 }
 
 void check_place(const char* function, int rank, int size) {
   if (size < 1)
-    throw invalid(ISTHMUS_HERE, fmt::format("{}: size = {} must be at least 1", function, size),
-                  "it is the number of ranks of the communicator");
+    throw invalid_argument(ISTHMUS_HERE, fmt::format("{}: size = {} must be at least 1", function, size),
+                           "it is the number of ranks of the communicator");
   if (rank < 0 || rank >= size)
-    throw invalid(ISTHMUS_HERE,
-                  fmt::format("{}: rank = {} is out of range: must be in [0, {})", function, rank, size),
-                  "number the ranks from 0 to size - 1");
+    throw invalid_argument(
+        ISTHMUS_HERE, fmt::format("{}: rank = {} is out of range: must be in [0, {})", function, rank, size),
+        "number the ranks from 0 to size - 1");
 }
 
 preparation prepare_with(const isthmus_communicator_options& options) {
@@ -78,14 +59,9 @@ isthmus_communicator publish(std::shared_ptr<communicator> created) {
   return handle_table::instance().insert(std::move(created));
 }
 
-void write_json(const char* function, const nlohmann::json& value, char* json, size_t capacity,
-                size_t* needed) {
-  const std::string text = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (needed != nullptr) *needed = text.size() + 1;
-  if (json == nullptr && capacity > 0)
-    throw invalid(ISTHMUS_HERE, fmt::format("{}: json is NULL but capacity = {}", function, capacity),
-                  "pass capacity 0 to ask for the length only");
-  if (json != nullptr) copy_text(json, capacity, text);
+// Names that the system gave may not be UTF-8: replaced, so that the answer is JSON all the same.
+std::string text_of(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // One thread for each rank, because creation is collective. All or none.
@@ -182,7 +158,7 @@ isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* d
     isthmus::require(ISTHMUS_HERE, function, "communicators", communicators);
     for (int rank = 0; rank < size; ++rank) communicators[rank] = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "devices", devices);
-    for (int rank = 0; rank < size; ++rank) isthmus::check_device(function, devices[rank]);
+    for (int rank = 0; rank < size; ++rank) isthmus::check_device(ISTHMUS_HERE, function, devices[rank]);
     isthmus::create_all(size, devices, isthmus::options_of(function, options), communicators);
   });
 }
@@ -264,8 +240,8 @@ isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator
 isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json, size_t capacity,
                                          size_t* needed) {
   return guard([&] {
-    isthmus::write_json("communicator_info", handle_table::instance().find(communicator).info(), json, capacity,
-                        needed);
+    const std::string text = isthmus::text_of(handle_table::instance().find(communicator).info());
+    isthmus::write_text(ISTHMUS_HERE, "communicator_info", text, json, capacity, needed);
   });
 }
 
@@ -275,6 +251,7 @@ isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
   return guard([&] {
     isthmus::communicator& rank = handle_table::instance().find(communicator);
     isthmus::require(ISTHMUS_HERE, "communicator_explain", "operation", operation);
-    isthmus::write_json("communicator_explain", rank.explain(*operation), json, capacity, needed);
+    isthmus::write_text(ISTHMUS_HERE, "communicator_explain", isthmus::text_of(rank.explain(*operation)), json,
+                        capacity, needed);
   });
 }

@@ -1,8 +1,8 @@
 // The C entry points of operations and groups. Each named collective fills one descriptor.
 #include <isthmus/isthmus.h>
 
+#include "runtime/arguments.hpp"
 #include "runtime/communicator.hpp"
-#include "runtime/error.hpp"
 #include "runtime/group.hpp"
 #include "runtime/handles.hpp"
 
@@ -22,8 +22,7 @@ isthmus_status submit(isthmus_communicator communicator, const isthmus_operation
 isthmus_status isthmus_enqueue(isthmus_communicator communicator, const isthmus_operation* operation) {
   if (operation != nullptr) return submit(communicator, *operation);
   return isthmus::guard([] {
-    throw isthmus::make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE, "enqueue: operation is NULL",
-                              "pass the address of an isthmus_operation");
+    isthmus::refuse_null(ISTHMUS_HERE, "enqueue", "operation", "pass the address of an isthmus_operation");
   });
 }
 

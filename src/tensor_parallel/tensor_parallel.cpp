@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/error.hpp"
+#include "runtime/arguments.hpp"
 #include "selection/selection.hpp"
 #include "tensor_parallel/find_engine.hpp"
 #include "tensor_parallel/tuning.hpp"
@@ -21,8 +21,8 @@ namespace {
 
 constexpr int most_devices = 16;
 
-error invalid(const char* location, std::string message, const char* hint) {
-  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, "tensor_parallel: " + std::move(message), hint);
+error invalid(const char* location, const std::string& message, const char* hint) {
+  return invalid_argument(location, "tensor_parallel: " + message, hint);
 }
 
 void check_devices(int n, const isthmus_device* devices) {

@@ -2,7 +2,7 @@
 #include <isthmus/memory.h>
 
 #include "memory/copy/copy.hpp"
-#include "runtime/error.hpp"
+#include "runtime/arguments.hpp"
 
 namespace isthmus {
 namespace {
@@ -59,9 +59,8 @@ isthmus_status isthmus_memory_copy(void* to, isthmus_device to_device, const voi
 isthmus_status isthmus_memory_copy_path(isthmus_device to_device, isthmus_device from_device,
                                         isthmus_copy_path* path) {
   return isthmus::guard([&] {
-    if (path == nullptr)
-      throw isthmus::make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE, "memory_copy_path: path is NULL",
-                                "pass the address of the variable that receives the path");
+    isthmus::require(ISTHMUS_HERE, "memory_copy_path", "path", path,
+                     "pass the address of the variable that receives the path");
     isthmus::check_platform("to_device", to_device);
     isthmus::check_platform("from_device", from_device);
     *path = isthmus::automatic_path(to_device, from_device);
