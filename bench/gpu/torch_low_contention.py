@@ -9,28 +9,17 @@ beside it are compared with products alone just before and just after.
 """
 
 import argparse
-import json
-import os
 import statistics
 import sys
 from collections.abc import Callable
+from typing import Any
 
-os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
-os.environ["NCCL_NVLS_ENABLE"] = "0"
+from torch_ranks import parser, run, slowest, time_us
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20, 64 << 20, 256 << 20]
 BESIDE = 64 << 20
 SIDE = 8192
 PRODUCTS = 20
-
-
-def slowest(value: float) -> float:
-    import torch
-    import torch.distributed as dist
-
-    worst = torch.tensor([value], device="cuda", dtype=torch.float64)
-    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-    return worst.item()
 
 
 def timed(call: Callable[[], None], calls: int) -> float:
@@ -82,7 +71,7 @@ def record(size: int, size_bytes: int, times: list[float], wrong: int) -> dict:
         "provider": "torch_low_contention",
         "backend": "torch",
         "mode": "stream",
-        "time_us": {"min": min(times), "median": median, "max": max(times)},
+        "time_us": time_us(times),
         "algbw_gbs": size_bytes / median / 1e3,
         "busbw_gbs": size_bytes * (size - 1) / median / 1e3,
         "wrong": wrong,
@@ -135,61 +124,34 @@ def beside_products(
     return slowdown[calls], slowdown[0], times
 
 
-def run_rank(rank: int, size: int, samples: int, rounds: int, out: str | None) -> None:
-    import torch
-    import torch.distributed as dist
-
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=size, device_id=torch.device("cuda", rank))
-    group = dist.group.WORLD.group_name
+def measure(rank: int, size: int, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     records = []
     for size_bytes in SIZES:
         call, wrong = gather_of(size_bytes, group)
         calls = 48 if size_bytes <= 256 << 10 else 16 if size_bytes <= 4 << 20 else 6
         timed(call, calls)
-        times = [timed(call, calls) for _ in range(samples)]
+        times = [timed(call, calls) for _ in range(arguments.samples)]
         records.append(record(size, size_bytes, times, int(slowest(wrong))))
         if rank == 0:
             print(f"{size_bytes:9} {statistics.median(times):8.2f} us, {wrong} wrong words", flush=True)
-        if size_bytes == BESIDE and rounds > 0:
-            slowdown, noise, products = beside_products(call, statistics.median(times), rounds)
+        if size_bytes == BESIDE and arguments.rounds > 0:
+            slowdown, noise, products = beside_products(call, statistics.median(times), arguments.rounds)
             more = record(size, size_bytes, times, wrong) | {
                 "beside": f"{PRODUCTS} products {SIDE}x{SIDE}x{SIDE} bfloat16",
                 "gemm_slowdown_pct": slowdown,
                 "method_noise_pct": noise,
-                "gemm_ms": {"min": min(products), "median": statistics.median(products), "max": max(products)},
+                "gemm_ms": time_us(products),
             }
             records.append(more)
             if rank == 0:
                 print(f"products beside it: {slowdown:+.2f} %, beside nothing {noise:+.2f} %", flush=True)
-    if rank == 0 and out:
-        with open(out, "w") as file:
-            json.dump({"versions": {"torch": torch.__version__}, "records": records}, file, indent=1)
-    dist.destroy_process_group()
+    return records
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=11)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--out")
-    arguments = parser.parse_args()
-    try:
-        import torch
-    except ImportError:
-        print("SKIPPED: no torch")
-        return 77
-    ranks = arguments.ranks or torch.cuda.device_count()
-    if ranks < 2:
-        print("SKIPPED: fewer than two CUDA devices")
-        return 77
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29547")
-    torch.multiprocessing.spawn(
-        run_rank, args=(ranks, arguments.samples, arguments.rounds, arguments.out), nprocs=ranks
-    )
-    return 0
+    options = parser(__doc__, samples=11)
+    options.add_argument("--rounds", type=int, default=12, help="of products beside the calls")
+    return run(measure, options.parse_args(), port=29547)
 
 
 if __name__ == "__main__":

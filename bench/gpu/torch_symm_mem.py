@@ -7,18 +7,16 @@ A sample is the maximum over ranks of a graph's time divided by its calls; a fig
 """
 
 import argparse
-import json
-import os
 import statistics
 import sys
+from typing import Any
 
-os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
-os.environ["NCCL_NVLS_ENABLE"] = "0"
+from torch_ranks import parser, run, slowest, time_us
 
 SIZES = [128, 8 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20]
 
 
-def measure(call, calls: int, samples: int) -> list[float]:
+def graph_times(call, calls: int, samples: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
@@ -38,20 +36,14 @@ def measure(call, calls: int, samples: int) -> list[float]:
         graph.replay()
         stop.record()
         torch.cuda.synchronize()
-        slowest = torch.tensor([start.elapsed_time(stop) * 1e3 / calls], device="cuda")
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        times.append(slowest.item())
+        times.append(slowest(start.elapsed_time(stop) * 1e3 / calls))
     return times[1:]
 
 
-def run_rank(rank: int, size: int, samples: int, out: str | None) -> None:
+def measure(rank: int, size: int, group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     import torch
-    import torch.distributed as dist
     import torch.distributed._symmetric_memory as symm_mem
 
-    torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=size, device_id=torch.device("cuda", rank))
-    group = dist.group.WORLD.group_name
     ops = torch.ops.symm_mem
     records = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -67,7 +59,7 @@ def run_rank(rank: int, size: int, samples: int, out: str | None) -> None:
                 tensor.copy_(torch.rand(count, device="cuda") / (4 * size))
                 try:
                     calls = 64 if size_bytes <= 256 << 10 else 16 if size_bytes <= 4 << 20 else 4
-                    times = measure(call, calls, samples)
+                    times = graph_times(call, calls, arguments.samples)
                 except RuntimeError as error:
                     print(f"{provider} {dtype} {size_bytes}: {error}", file=sys.stderr)
                     continue
@@ -82,38 +74,18 @@ def run_rank(rank: int, size: int, samples: int, out: str | None) -> None:
                         "provider": provider,
                         "backend": "torch",
                         "mode": "graph",
-                        "time_us": {"min": min(times), "median": median, "max": max(times)},
+                        "time_us": time_us(times),
                         "algbw_gbs": size_bytes / median / 1e3,
                         "busbw_gbs": size_bytes / median / 1e3 * 2 * (size - 1) / size,
                     }
                 )
                 if rank == 0:
                     print(f"{size_bytes:9} {records[-1]['dtype']:8} {provider} {median:.2f}", flush=True)
-    if rank == 0 and out:
-        with open(out, "w") as file:
-            json.dump({"versions": {"torch": torch.__version__}, "records": records}, file, indent=1)
-    dist.destroy_process_group()
+    return records
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=0)
-    parser.add_argument("--samples", type=int, default=15)
-    parser.add_argument("--out")
-    arguments = parser.parse_args()
-    try:
-        import torch
-    except ImportError:
-        print("SKIPPED: no torch")
-        return 77
-    ranks = arguments.ranks or torch.cuda.device_count()
-    if ranks < 2:
-        print("SKIPPED: fewer than two CUDA devices")
-        return 77
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29541")
-    torch.multiprocessing.spawn(run_rank, args=(ranks, arguments.samples, arguments.out), nprocs=ranks)
-    return 0
+    return run(measure, parser(__doc__, samples=15).parse_args(), port=29541)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,66 @@
+"""What benchmarks of PyTorch's own collectives share: a process a GPU, records as docs/architecture.md says."""
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+# Multicast stays off for every provider (docs/gpu_check.md).
+os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
+os.environ["NCCL_NVLS_ENABLE"] = "0"
+
+
+def parser(doc: str, samples: int) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=doc.splitlines()[0])
+    made.add_argument("--ranks", type=int, default=0, help="default: all GPUs")
+    made.add_argument("--samples", type=int, default=samples)
+    made.add_argument("--out")
+    return made
+
+
+def slowest(value: float) -> float:
+    import torch
+    import torch.distributed as dist
+
+    worst = torch.tensor([value], device="cuda", dtype=torch.float64)
+    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
+    return worst.item()
+
+
+def time_us(times: list[float]) -> dict[str, float]:
+    return {"min": min(times), "median": statistics.median(times), "max": max(times)}
+
+
+Measure = Callable[[int, int, str, argparse.Namespace], list[dict[str, Any]]]
+
+
+def _run_rank(rank: int, size: int, measure: Measure, arguments: argparse.Namespace) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=size, device_id=torch.device("cuda", rank))
+    records = measure(rank, size, dist.group.WORLD.group_name, arguments)
+    if rank == 0 and arguments.out:
+        with open(arguments.out, "w") as file:
+            json.dump({"versions": {"torch": torch.__version__}, "records": records}, file, indent=1)
+    dist.destroy_process_group()
+
+
+def run(measure: Measure, arguments: argparse.Namespace, port: int) -> int:
+    """Calls measure(rank, size, group, arguments) on every rank; the records of rank 0 go to --out."""
+    try:
+        import torch
+    except ImportError:
+        print("SKIPPED: no torch")
+        return 77
+    ranks = arguments.ranks or torch.cuda.device_count()
+    if ranks < 2:
+        print("SKIPPED: fewer than two CUDA devices")
+        return 77
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", str(port))
+    torch.multiprocessing.spawn(_run_rank, args=(ranks, measure, arguments), nprocs=ranks)
+    return 0
