@@ -6,13 +6,11 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <random>
-#include <thread>
 
 #include "block.hpp"
 #include "matrices.hpp"
 #include "place.hpp"
-#include "world.hpp"
+#include "plays.hpp"
 
 namespace fused_test {
 namespace {
@@ -175,45 +173,24 @@ class rank_run {
   std::uint64_t m_seed = 0;
 };
 
-void play(const shape& what, int repetitions = 2) {
-  const std::uint64_t seed = next_seed();
-  world::get().each([&](member& self) {
-    rank_run run(self, what);
-    for (int i = 0; i < repetitions; ++i) {
-      run.fill(seed + static_cast<std::uint64_t>(i) * 7);
-      run.run();
-      run.check();
-    }
-  });
-}
+void play(const shape& what) { play_twice<rank_run>(what); }
 
 TEST(fused_gather, types_and_layouts) {
-  const std::pair<isthmus_datatype, isthmus_datatype> types[] = {{ISTHMUS_FLOAT16, ISTHMUS_FLOAT32},
-                                                                 {ISTHMUS_FLOAT16, ISTHMUS_FLOAT16},
-                                                                 {ISTHMUS_BFLOAT16, ISTHMUS_FLOAT32},
-                                                                 {ISTHMUS_BFLOAT16, ISTHMUS_BFLOAT16},
-                                                                 {ISTHMUS_FLOAT32, ISTHMUS_FLOAT32}};
-  for (const auto& [input, output] : types)
-    for (const auto layout : {ISTHMUS_ROW_MAJOR, ISTHMUS_COLUMN_MAJOR})
-      for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL})
-        for (const std::uint64_t gap : {0, 5}) {
-          SCOPED_TRACE(testing::Message()
-                       << isthmus_datatype_name(input) << " " << isthmus_datatype_name(output) << " layout "
-                       << layout << " mode " << mode << " gap " << gap);
-          play({.rows_per_rank = 37,
-                .n = 29,
-                .k = 41,
-                .input = input,
-                .output = output,
-                .b_layout = layout,
-                .gap = gap,
-                .chunks = 3,
-                .mode = mode,
-                .bias = true,
-                .gathered = gap == 0,
-                .alpha = 1.25,
-                .beta = gap == 0 ? 0.0 : -0.5});
-        }
+  each_variant([](const variant& kind) {
+    play({.rows_per_rank = 37,
+          .n = 29,
+          .k = 41,
+          .input = kind.input,
+          .output = kind.output,
+          .b_layout = kind.b_layout,
+          .gap = kind.gap,
+          .chunks = 3,
+          .mode = kind.mode,
+          .bias = true,
+          .gathered = kind.gap == 0,
+          .alpha = 1.25,
+          .beta = kind.gap == 0 ? 0.0 : -0.5});
+  });
 }
 
 TEST(fused_gather, odd_shapes) {
@@ -250,29 +227,11 @@ TEST(fused_gather, sharded_b_and_gathered_in_place) {
         .in_place = true});
 }
 
-// Ranks enter late at random, over many back-to-back runs: whoever is early must wait for exactly its rows.
+// Whoever is early must wait for exactly its rows.
 TEST(fused_gather, late_ranks_and_the_same_bits) {
-  const std::uint64_t seed = next_seed();
   for (const bool in_heap : {true, false})
-    world::get().each([&](member& self) {
-      rank_run run(
-          self,
-          {.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5, .in_heap = in_heap});
-      std::mt19937 random(static_cast<unsigned>(self.rank) + 1);
-      std::vector<std::byte> first;
-      for (int i = 0; i < 12; ++i) {
-        run.fill(i % 2 == 0 ? seed : seed + static_cast<std::uint64_t>(i));
-        if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-        run.run();
-        if (i % 2 == 1) {
-          run.check();
-          continue;
-        }
-        if (first.empty()) first = run.c();
-        EXPECT_EQ(std::memcmp(first.data(), run.c().data(), first.size()), 0)
-            << "run " << i << " differs from the first";
-      }
-    });
+    play_late<rank_run>(shape{
+        .rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5, .in_heap = in_heap});
 }
 
 TEST(fused_gather, parts_of_a_run) {

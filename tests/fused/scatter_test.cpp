@@ -2,15 +2,10 @@
 // repetitions; the parts of a run.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <cstring>
-#include <random>
-#include <thread>
-
 #include "block.hpp"
 #include "matrices.hpp"
 #include "place.hpp"
-#include "world.hpp"
+#include "plays.hpp"
 
 namespace fused_test {
 namespace {
@@ -130,43 +125,23 @@ class rank_run {
   std::uint64_t m_seed = 0;
 };
 
-void play(const shape& what, int repetitions = 2) {
-  const std::uint64_t seed = next_seed();
-  world::get().each([&](member& self) {
-    rank_run run(self, what);
-    for (int i = 0; i < repetitions; ++i) {
-      run.fill(seed + static_cast<std::uint64_t>(i) * 7);
-      run.run();
-      run.check();
-    }
-  });
-}
+void play(const shape& what) { play_twice<rank_run>(what); }
 
 TEST(fused_scatter, types_and_layouts) {
-  const std::pair<isthmus_datatype, isthmus_datatype> types[] = {{ISTHMUS_FLOAT16, ISTHMUS_FLOAT32},
-                                                                 {ISTHMUS_FLOAT16, ISTHMUS_FLOAT16},
-                                                                 {ISTHMUS_BFLOAT16, ISTHMUS_BFLOAT16},
-                                                                 {ISTHMUS_FLOAT32, ISTHMUS_FLOAT32}};
-  for (const auto& [input, output] : types)
-    for (const auto layout : {ISTHMUS_ROW_MAJOR, ISTHMUS_COLUMN_MAJOR})
-      for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL})
-        for (const std::uint64_t gap : {0, 5}) {
-          SCOPED_TRACE(testing::Message()
-                       << isthmus_datatype_name(input) << " " << isthmus_datatype_name(output) << " layout "
-                       << layout << " mode " << mode << " gap " << gap);
-          play({.rows_per_rank = 37,
-                .n = 29,
-                .k = 41,
-                .input = input,
-                .output = output,
-                .b_layout = layout,
-                .gap = gap,
-                .chunks = 3,
-                .mode = mode,
-                .bias = gap == 0,
-                .uneven = gap != 0,
-                .alpha = gap == 0 ? 1.0 : -1.25});
-        }
+  each_variant([](const variant& kind) {
+    play({.rows_per_rank = 37,
+          .n = 29,
+          .k = 41,
+          .input = kind.input,
+          .output = kind.output,
+          .b_layout = kind.b_layout,
+          .gap = kind.gap,
+          .chunks = 3,
+          .mode = kind.mode,
+          .bias = kind.gap == 0,
+          .uneven = kind.gap != 0,
+          .alpha = kind.gap == 0 ? 1.0 : -1.25});
+  });
 }
 
 TEST(fused_scatter, odd_shapes_and_chunk_counts) {
@@ -187,27 +162,9 @@ TEST(fused_scatter, nothing_to_do) {
   play({.rows_per_rank = 3, .n = 5, .k = 0, .mode = ISTHMUS_FUSED_SEQUENTIAL, .bias = true});
 }
 
-// Ranks enter late at random, over many back-to-back runs: nobody may add to sums that are not there yet, nor
-// overwrite sums that a neighbour still reads.
+// Nobody may add to sums that are not there yet, nor overwrite sums that a neighbour still reads.
 TEST(fused_scatter, late_ranks_and_the_same_bits) {
-  const std::uint64_t seed = next_seed();
-  world::get().each([&](member& self) {
-    rank_run run(self, {.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5});
-    std::mt19937 random(static_cast<unsigned>(self.rank) + 1);
-    std::vector<std::byte> first;
-    for (int i = 0; i < 12; ++i) {
-      run.fill(i % 2 == 0 ? seed : seed + static_cast<std::uint64_t>(i));
-      if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-      run.run();
-      if (i % 2 == 1) {
-        run.check();
-        continue;
-      }
-      if (first.empty()) first = run.c();
-      EXPECT_EQ(std::memcmp(first.data(), run.c().data(), first.size()), 0)
-          << "run " << i << " differs from the first";
-    }
-  });
+  play_late<rank_run>(shape{.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5});
 }
 
 // The parts run, in any order, and leave a plan that still computes the right thing.
