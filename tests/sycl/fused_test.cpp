@@ -1,56 +1,264 @@
-// allgather_gemm with products of the test's own: every row once, none before its rows are there.
+// The fused forms with products of the test's own on the CPU device, against float64: random data, poisoned
+// outputs, producers that are late at random.
+#include <chrono>
+#include <cmath>
 #include <isthmus/sycl/fused.hpp>
+#include <limits>
+#include <string>
 
 #include "fixture.hpp"
 
 namespace sycl_test {
+namespace {
 
-using fused = ranks_of_one_process;
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-TEST_F(fused, every_row_is_multiplied_once_after_it_arrived) {
-  constexpr std::uint64_t rows = 37, k = 19, n = 11;
-  const auto b = random_ints(k * n, 5);
-  for (const std::uint32_t chunks : {1u, 3u, 37u, 100u}) {
-    std::vector<std::vector<int>> c(size, std::vector<int>(size * rows * n, 0));
-    in_threads([&](std::size_t r) {
-      std::fill_n(recv[r], capacity, poison);
-      sycl::queue products = lasting_queue(comms[r].device());
-      const sycl::event produced = products.submit([&](sycl::handler& handler) {
-        handler.host_task([=, target = send[r], values = inputs[r]] {
-          std::this_thread::sleep_for(std::chrono::milliseconds(5 * r));
-          std::copy_n(values.begin(), rows * k, target);
-        });
+// rows x cols, row-major and dense.
+struct matrix {
+  matrix(std::uint64_t rows, std::uint64_t cols) : rows(rows), cols(cols), values(rows * cols, nan) {}
+  static matrix random(std::uint64_t rows, std::uint64_t cols, std::uint64_t seed) {
+    matrix made(rows, cols);
+    std::mt19937_64 engine(seed);
+    std::uniform_real_distribution<float> numbers(-1, 1);
+    for (float& value : made.values) value = numbers(engine);
+    return made;
+  }
+  double at(std::uint64_t row, std::uint64_t col) const {
+    return static_cast<double>(values[row * cols + col]);
+  }
+
+  std::uint64_t rows, cols;
+  std::vector<float> values;
+};
+
+// A product in float64, term by term, and the sums of the terms' sizes.
+class oracle {
+ public:
+  oracle(std::uint64_t rows, std::uint64_t cols)
+      : m_cols(cols), m_sums(rows * cols), m_sizes(rows * cols), m_rows(rows) {}
+  void add(std::uint64_t row, std::uint64_t col, double term) {
+    m_sums[row * m_cols + col] += term;
+    m_sizes[row * m_cols + col] += std::abs(term);
+  }
+  // Adds `a`'s rows from `first` on times `b`.
+  void add_product(const matrix& a, std::uint64_t first, const matrix& b) {
+    for (std::uint64_t row = 0; row < m_rows; ++row)
+      for (std::uint64_t col = 0; col < m_cols; ++col)
+        for (std::uint64_t i = 0; i < b.rows; ++i) add(row, col, a.at(first + row, i) * b.at(i, col));
+  }
+  // Every element, with so many roundings of float32; one that nobody wrote is NaN and fails.
+  void expect(const float* result, double roundings) const {
+    for (std::size_t i = 0; i < m_sums.size(); ++i)
+      ASSERT_LE(std::abs(static_cast<double>(result[i]) - m_sums[i]), roundings * 0x1p-24 * m_sizes[i])
+          << "element " << i << " is " << result[i] << " instead of " << m_sums[i];
+  }
+
+ private:
+  std::uint64_t m_cols;
+  std::vector<double> m_sums, m_sizes;
+  std::uint64_t m_rows;
+};
+
+// USM that is NaN until somebody writes it, with one element behind it that nobody may write.
+class usm {
+ public:
+  usm(std::uint64_t elements, const sycl::queue& queue)
+      : m_queue(queue), m_elements(elements + 1), m_data(sycl::malloc_shared<float>(m_elements, m_queue)) {
+    poison();
+  }
+  ~usm() {
+    EXPECT_TRUE(std::isnan(m_data[m_elements - 1]));
+    sycl::free(m_data, m_queue);
+  }
+  usm(const usm&) = delete;
+  usm& operator=(const usm&) = delete;
+  void poison() { std::fill_n(m_data, m_elements, nan); }
+  float* data() const { return m_data; }
+
+ private:
+  sycl::queue m_queue;
+  std::uint64_t m_elements;
+  float* m_data;
+};
+
+// to[count x b.cols] = from[count x b.rows] * b + bias + beta * to, in double and rounded once.
+void multiply_rows(const float* from, std::uint64_t count, const matrix& b, const matrix* bias, double beta,
+                   float* to) {
+  for (std::uint64_t row = 0; row < count; ++row)
+    for (std::uint64_t col = 0; col < b.cols; ++col) {
+      float& result = to[row * b.cols + col];
+      double sum = bias != nullptr ? bias->at(0, col) : 0;
+      if (beta != 0) sum += beta * static_cast<double>(result);
+      for (std::uint64_t i = 0; i < b.rows; ++i)
+        sum += static_cast<double>(from[row * b.rows + i]) * b.at(i, col);
+      result = static_cast<float>(sum);
+    }
+}
+
+struct shape {
+  std::uint64_t rows, k, n;  // rows of each rank
+  std::uint32_t chunks;
+};
+const shape shapes[] = {{37, 19, 11, 1}, {37, 19, 11, 3}, {37, 19, 11, 100}, {1, 300, 2, 4},
+                        {8, 16, 1, 8},   {0, 5, 3, 2},    {5, 0, 3, 2}};
+
+class fused : public ranks_of_one_process {
+ protected:
+  fused() {
+    for (const auto& each : comms) product_queues.push_back(lasting_queue(each.device()));
+  }
+  // Runs `work` on the queue after `after` and a random while.
+  template <typename Work>
+  static sycl::event submit_late(sycl::queue& queue, const isthmus::dependencies& after, std::mt19937& random,
+                                 Work work) {
+    const std::chrono::microseconds delay(random() % 2 == 0 ? 0 : random() % 2000);
+    return queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(after);
+      handler.host_task([=] {
+        std::this_thread::sleep_for(delay);
+        work();
       });
-      const auto multiply = [&](const int* from, std::uint64_t first, std::uint64_t count,
-                                const isthmus::dependencies& after) {
-        return products.submit([&](sycl::handler& handler) {
-          handler.depends_on(after);
-          handler.host_task([=, &b, out = c[r].data()] {
-            for (std::uint64_t row = 0; row < count; ++row)
-              for (std::uint64_t col = 0; col < n; ++col)
-                for (std::uint64_t i = 0; i < k; ++i)
-                  out[(first + row) * n + col] += static_cast<int>(
-                      static_cast<unsigned>(from[row * k + i]) * static_cast<unsigned>(b[i * n + col]) % 1000);
-          });
-        });
-      };
-      for (const sycl::event& each : isthmus::allgather_gemm(comms[r], queues[r], send[r], recv[r],
-                                                             {rows, k, chunks}, multiply, {produced}))
-        sycl::event(each).wait();
-      queues[r].wait();
     });
-    for (std::size_t r = 0; r < size; ++r)
-      for (std::uint64_t row = 0; row < size * rows; ++row) {
-        const auto& a = inputs[row / rows];
-        for (std::uint64_t col = 0; col < n; ++col) {
-          int expected = 0;
-          for (std::uint64_t i = 0; i < k; ++i)
-            expected += static_cast<int>(static_cast<unsigned>(a[row % rows * k + i]) *
-                                         static_cast<unsigned>(b[i * n + col]) % 1000);
-          ASSERT_EQ(c[r][row * n + col], expected) << "rank " << r << " row " << row << " chunks " << chunks;
+  }
+  static void wait(const std::vector<sycl::event>& events) {
+    for (sycl::event each : events) each.wait();
+  }
+
+  std::vector<sycl::queue> product_queues;  // out of order
+};
+
+// Every rank has n + rank columns of B, as in a column-parallel layer, C has values before (beta), its rows get
+// a bias; A is gathered in place or from elsewhere.
+TEST_F(fused, allgather_gemm) {
+  for (const shape& what : shapes)
+    for (const bool in_place : {false, true}) {
+      SCOPED_TRACE(testing::Message() << what.rows << " rows, k " << what.k << ", chunks " << what.chunks);
+      const matrix a = matrix::random(size * what.rows, what.k, 5);
+      in_threads([&](std::size_t r) {
+        const matrix b = matrix::random(what.k, what.n + r, 10 + r), bias = matrix::random(1, b.cols, 20 + r),
+                     before = matrix::random(a.rows, b.cols, 30 + r);
+        std::mt19937 random(static_cast<unsigned>(r));
+        sycl::queue& products = product_queues[r];
+        usm gathered(a.values.size(), products), elsewhere(what.rows * what.k, products);
+        const std::uint64_t own_begin = r * what.rows * what.k;
+        float* own = in_place ? gathered.data() + own_begin : elsewhere.data();
+        const isthmus::row_shards shards(comms[r], queues[r], what.rows, what.k, what.chunks);
+        oracle expected(a.rows, b.cols);
+        expected.add_product(a, 0, b);
+        for (std::uint64_t row = 0; row < a.rows; ++row)
+          for (std::uint64_t col = 0; col < b.cols; ++col) {
+            expected.add(row, col, bias.at(0, col));
+            expected.add(row, col, before.at(row, col) / 2);
+          }
+        std::vector<float> first;
+        for (int repetition = 0; repetition < 3; ++repetition) {
+          gathered.poison(), elsewhere.poison();
+          std::vector<float> c = before.values;
+          const sycl::event produced = submit_late(products, {}, random, [&, own] {
+            std::copy_n(a.values.data() + own_begin, what.rows * what.k, own);
+          });
+          const auto multiply = [&](const float* from, std::uint64_t row, std::uint64_t count,
+                                    const isthmus::dependencies& after) {
+            return submit_late(products, after, random, [=, &b, &bias, &c] {
+              multiply_rows(from, count, b, &bias, 0.5, c.data() + row * b.cols);
+            });
+          };
+          wait(
+              isthmus::allgather_gemm(comms[r], queues[r], own, gathered.data(), shards, multiply, {produced}));
+          EXPECT_TRUE(std::equal(a.values.begin(), a.values.end(), gathered.data())) << "the gathered A";
+          expected.expect(c.data(), 1.5);
+          if (first.empty()) first = c;
+          EXPECT_EQ(c, first) << "the same inputs give the same bits";
         }
+      });
+    }
+}
+
+// Every rank has k + rank columns of A and rows of B, as in a row-parallel layer; the own rows get a bias.
+TEST_F(fused, gemm_reduce_scatter) {
+  for (const shape& what : shapes) {
+    SCOPED_TRACE(testing::Message() << what.rows << " rows, k " << what.k << ", chunks " << what.chunks);
+    std::vector<matrix> a, b;
+    for (std::uint64_t rank = 0; rank < size; ++rank) {
+      a.push_back(matrix::random(size * what.rows, what.k + rank, 40 + rank));
+      b.push_back(matrix::random(what.k + rank, what.n, 50 + rank));
+    }
+    in_threads([&](std::size_t r) {
+      const matrix bias = matrix::random(1, what.n, 60 + r);
+      std::mt19937 random(static_cast<unsigned>(r) + 7);
+      sycl::queue& products = product_queues[r];
+      usm partial(size * what.rows * what.n, products), c(what.rows * what.n, products);
+      const isthmus::row_shards shards(comms[r], queues[r], what.rows, what.n, what.chunks);
+      oracle expected(what.rows, what.n);
+      for (std::uint64_t rank = 0; rank < size; ++rank) expected.add_product(a[rank], r * what.rows, b[rank]);
+      for (std::uint64_t row = 0; row < what.rows; ++row)
+        for (std::uint64_t col = 0; col < what.n; ++col) expected.add(row, col, bias.at(0, col));
+      std::vector<float> first;
+      for (int repetition = 0; repetition < 3; ++repetition) {
+        matrix given(a[r].rows, a[r].cols);
+        partial.poison(), c.poison();
+        const sycl::event produced = submit_late(products, {}, random, [&] { given.values = a[r].values; });
+        const auto multiply = [&](std::uint64_t row, std::uint64_t count, float* to,
+                                  const isthmus::dependencies& after) {
+          const matrix* added = what.rows > 0 && row / what.rows == r ? &bias : nullptr;
+          return submit_late(products, after, random, [=, &given, &b] {
+            multiply_rows(given.values.data() + row * given.cols, count, b[r], added, 0, to);
+          });
+        };
+        wait(isthmus::gemm_reduce_scatter(comms[r], queues[r], partial.data(), c.data(), shards, multiply,
+                                          {produced}));
+        expected.expect(c.data(), 3.5);  // each rank's product is rounded, and their sum
+        const std::vector<float> result(c.data(), c.data() + what.rows * what.n);
+        if (first.empty()) first = result;
+        EXPECT_EQ(result, first) << "the same inputs give the same bits";
       }
+    });
   }
 }
 
+// ---- bad input -----------------------------------------------------------------------------------------
+
+struct no_number {
+  char bytes[3];
+};
+template <typename Element>
+concept sums_products = requires(const isthmus::communicator& ranks, const sycl::queue& queue,
+                                 const isthmus::row_shards& shards, Element* data) {
+  isthmus::gemm_reduce_scatter(ranks, queue, data, data, shards, [](auto...) { return sycl::event(); });
+};
+static_assert(sums_products<float> && sums_products<sycl::half>);
+static_assert(!sums_products<no_number> && !sums_products<const float>);
+
+TEST_F(fused, ranks_with_other_shapes_all_hear_it) {
+  const struct {
+    std::uint64_t rows, columns;
+    std::uint32_t chunks;
+    const char* words;
+  } second[] = {{5, 8, 2, "about rows: rank 0 has 4, rank 1 has 5"},
+                {4, 9, 2, "about columns: rank 0 has 8, rank 1 has 9"},
+                {4, 8, 3, "about chunks: rank 0 has 2, rank 1 has 3"}};
+  for (const auto& other : second)
+    in_threads([&](std::size_t r) {
+      const auto failure = thrown_by([&] {
+        if (r == 0)
+          isthmus::row_shards(comms[r], queues[r], 4, 8, 2);
+        else
+          isthmus::row_shards(comms[r], queues[r], other.rows, other.columns, other.chunks);
+      });
+      EXPECT_EQ(failure.code(), ISTHMUS_ERROR_MISMATCH);
+      EXPECT_NE(failure.message().find(other.words), std::string::npos) << failure.what();
+      EXPECT_EQ(failure.rank(), static_cast<int>(r));
+    });
+}
+
+TEST_F(fused, shapes_that_cannot_be) {
+  in_threads([&](std::size_t r) {
+    const auto none = thrown_by([&] { isthmus::row_shards(comms[r], queues[r], 4, 8, 0); });
+    EXPECT_NE(none.message().find("chunks = 0"), std::string::npos) << none.what();
+    const auto huge = thrown_by([&] { isthmus::row_shards(comms[r], queues[r], 1ull << 40, 1ull << 22); });
+    EXPECT_NE(huge.message().find("more than 2^63"), std::string::npos) << huge.what();
+  });
+}
+
+}  // namespace
 }  // namespace sycl_test

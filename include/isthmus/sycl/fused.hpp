@@ -1,56 +1,170 @@
-// Products on SYCL queues fused with the gather that feeds them: any backend that the communicator chooses, any
-// product that the caller enqueues (oneMKL, a kernel of its own). fused.h does the same with products of its
-// own on the host and on CUDA.
+// Products on SYCL queues fused with the collective that feeds or follows them: any backend that the
+// communicator chooses, any product that the caller enqueues (oneMKL, a kernel of its own), so also on devices
+// for which fused.h has no products. fused.h does the same with products of its own on the host, on CUDA and on
+// HIP.
+//
+// The caller's product decides what is computed: alpha, beta, the layout of B, and with columns of B of its own
+// on every rank the column-parallel layer. Types may be any that the collective takes. Calls that wait (the
+// host platform) do so while the products before still run. The calls of the caller's product come in the same
+// order every time, so the same inputs give the same bits. Throws what the communicator and the product throw;
+// products that were enqueued before that may still run.
 #ifndef ISTHMUS_SYCL_FUSED_HPP
 #define ISTHMUS_SYCL_FUSED_HPP
 
 #include <algorithm>
+#include <array>
 #include <isthmus/sycl/communicator.hpp>
+#include <limits>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace isthmus {
 
-// A[size*rows x k], dense and row-major, of which every rank has rows x k.
-struct row_shards {
-  std::uint64_t rows, k;
-  std::uint32_t chunks = 4;  // pieces in which each rank's rows travel, at most `rows`
+// The rows that travel: of A in allgather_gemm, of C in gemm_reduce_scatter; dense and row-major. Collective,
+// and waits on `transfers`: ranks that disagree all get MISMATCH. Made once and used for many products.
+class row_shards {
+ public:
+  struct piece {
+    std::uint64_t begin, rows;
+  };
+
+  // Each rank has rows x columns, which travel in `chunks` pieces, at most one for each row; columns are A's k
+  // or C's n.
+  row_shards(const communicator& ranks, const sycl::queue& transfers, std::uint64_t rows, std::uint64_t columns,
+             std::uint32_t chunks = 4)
+      : m_rows(rows), m_columns(columns) {
+    agree(ranks, transfers, {rows, columns, chunks});
+    if (chunks == 0)
+      throw detail::make_exception({.message = "row_shards: chunks = 0 must be at least 1",
+                                    .hint = "1 is the whole collective beside the product of the own rows"});
+    const auto size = static_cast<std::uint64_t>(ranks.size());
+    if (columns > 0 && rows > std::numeric_limits<std::int64_t>::max() / size / columns)
+      throw detail::make_exception({.message = "row_shards: " + std::to_string(size) + " x " +
+                                               std::to_string(rows) + " x " + std::to_string(columns) +
+                                               " elements are more than 2^63",
+                                    .hint = "rows are those of one rank"});
+    const std::uint64_t count = std::clamp<std::uint64_t>(rows, 1, chunks);
+    for (std::uint64_t index = 0; index < count; ++index) {
+      const std::uint64_t begin = rows * index / count;
+      m_pieces.push_back({begin, rows * (index + 1) / count - begin});
+    }
+  }
+
+  std::uint64_t rows() const { return m_rows; }
+  std::uint64_t columns() const { return m_columns; }
+  const std::vector<piece>& pieces() const { return m_pieces; }
+
+ private:
+  using numbers = std::array<std::uint64_t, 3>;
+
+  static void agree(const communicator& ranks, const sycl::queue& transfers, const numbers& own) {
+    const auto size = static_cast<std::size_t>(ranks.size());
+    sycl::queue queue = transfers;
+    const auto release = [&](std::uint64_t* memory) { sycl::free(memory, queue); };
+    const std::unique_ptr<std::uint64_t, decltype(release)> given(
+        sycl::malloc_device<std::uint64_t>(own.size() * (size + 1), queue), release);
+    if (given == nullptr)
+      throw detail::make_exception(
+          {.status = ISTHMUS_ERROR_OUT_OF_MEMORY,
+           .message = "row_shards: the device has no memory for the shapes of the ranks"});
+    std::uint64_t* all = given.get() + own.size();
+    queue.memcpy(given.get(), own.data(), sizeof own).wait();
+    ranks.allgather(queue, given.get(), all, own.size()).wait();
+    std::vector<numbers> shapes(size);
+    queue.memcpy(shapes.data(), all, size * sizeof own).wait();
+    const char* names[] = {"rows", "columns", "chunks"};
+    for (std::size_t which = 0; which < own.size(); ++which)
+      for (std::size_t rank = 1; rank < size; ++rank)
+        if (shapes[rank][which] != shapes[0][which])
+          throw detail::make_exception(
+              {.status = ISTHMUS_ERROR_MISMATCH,
+               .message = std::string("row_shards: ranks disagree about ") + names[which] + ": rank 0 has " +
+                          std::to_string(shapes[0][which]) + ", rank " + std::to_string(rank) + " has " +
+                          std::to_string(shapes[rank][which]),
+               .hint = "every rank has as many rows of as many elements; what else the "
+                       "product needs may differ",
+               .rank = ranks.rank()});
+  }
+
+  std::uint64_t m_rows, m_columns;
+  std::vector<piece> m_pieces;
 };
 
-// C = A * B with A gathered from `own` of all ranks into `gathered` (USM, whole A; own rows are written, too)
-// chunk by chunk on `transfers`. Collective. For own rows at once, then for each chunk for the rows of every
-// other rank, calls
+// C = A * B with A gathered from `own` of all ranks into `gathered` (USM, the whole A, own rows too; they may
+// lie there already) chunk by chunk on `transfers`. For own rows at once, then for each chunk for the rows of
+// every other rank, calls
 //
 //   sycl::event multiply(const Element* from, std::uint64_t first_row, std::uint64_t rows, const dependencies&)
 //
-// which enqueues C[first_row, first_row + rows) = from[rows x k] * B after the dependencies, on a queue other
-// than `transfers`, and returns its event. The order of the calls is always the same. Where the communicator's
-// calls wait (the host platform), the products before still run meanwhile. Returns the events of all products.
-// Throws what the communicator and `multiply` throw; products that were enqueued before that may still run.
+// which enqueues C[first_row, first_row + rows) = from[rows x columns] * B after the dependencies, on a queue
+// other than `transfers`, and returns its event. Returns the events after which C and `gathered` are complete,
+// and every buffer may be used again.
 template <typename Element, typename Multiply>
+  requires send_operand<const Element*> && recv_operand<Element*>
 std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::queue& transfers,
                                         const Element* own, Element* gathered, const row_shards& shape,
                                         Multiply&& multiply, const dependencies& after = {}) {
   const auto size = static_cast<std::uint64_t>(ranks.size()), rank = static_cast<std::uint64_t>(ranks.rank());
-  std::vector<sycl::event> products;
-  products.push_back(multiply(own, rank * shape.rows, shape.rows, after));
-  const std::uint64_t chunks =
-      std::clamp<std::uint64_t>(shape.chunks, 1, std::max<std::uint64_t>(shape.rows, 1));
-  for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-    const std::uint64_t begin = shape.rows * chunk / chunks, rows = shape.rows * (chunk + 1) / chunks - begin;
-    const std::vector<std::uint64_t> counts(size, rows * shape.k);
+  std::vector<sycl::event> events;
+  events.push_back(multiply(own, rank * shape.rows(), shape.rows(), after));
+  for (const auto& [begin, rows] : shape.pieces()) {
+    const std::vector<std::uint64_t> counts(size, rows * shape.columns());
     std::vector<std::uint64_t> places(size);
     for (std::uint64_t source = 0; source < size; ++source)
-      places[source] = (source * shape.rows + begin) * shape.k;
-    const sycl::event arrived =
-        ranks.allgatherv(transfers, own + begin * shape.k, rows * shape.k, gathered, counts, places, after);
+      places[source] = (source * shape.rows() + begin) * shape.columns();
+    const sycl::event arrived = ranks.allgatherv(transfers, own + begin * shape.columns(),
+                                                 rows * shape.columns(), gathered, counts, places, after);
+    events.push_back(arrived);
     for (std::uint64_t step = 1; step < size; ++step) {
       const std::uint64_t source = (rank + step) % size;
-      products.push_back(
-          multiply(gathered + places[source], source * shape.rows + begin, rows, dependencies{arrived}));
+      events.push_back(
+          multiply(gathered + places[source], source * shape.rows() + begin, rows, dependencies{arrived}));
     }
   }
-  return products;
+  return events;
+}
+
+// C = this rank's rows of the sum over ranks of A * B, where every rank has its columns of A and rows of B (the
+// row-parallel layer). A chunk of every rank's rows is multiplied into `partial` (USM, size * rows * columns
+// elements), then summed on `transfers` into `c` (USM, rows * columns) while the next one is multiplied. For
+// each chunk and the rows of every rank calls
+//
+//   sycl::event multiply(std::uint64_t first_row, std::uint64_t rows, Element* to, const dependencies&)
+//
+// which enqueues to[rows x columns] = A[first_row, first_row + rows) * B after the dependencies, on a queue
+// other than `transfers`, and returns its event; what it adds to its own rank's rows is in the sum once (a
+// bias). Returns the events after which C is complete, and every buffer may be used again. Sums are rounded as
+// the backend's reduce_scatter rounds.
+template <typename Element, typename Multiply>
+  requires recv_operand<Element*> && reducible_operand<Element*>
+std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sycl::queue& transfers,
+                                             Element* partial, Element* c, const row_shards& shape,
+                                             Multiply&& multiply, const dependencies& after = {}) {
+  const auto size = static_cast<std::uint64_t>(ranks.size());
+  const auto& pieces = shape.pieces();
+  const auto place = [&](const row_shards::piece& piece) {
+    return partial + size * piece.begin * shape.columns();
+  };
+  const auto products = [&](const row_shards::piece& piece) {
+    dependencies done;
+    for (std::uint64_t target = 0; target < size; ++target)
+      done.push_back(multiply(target * shape.rows() + piece.begin, piece.rows,
+                              place(piece) + target * piece.rows * shape.columns(), after));
+    return done;
+  };
+  std::vector<sycl::event> events;
+  dependencies multiplied = products(pieces.front());
+  for (std::size_t index = 0; index < pieces.size(); ++index) {
+    // First, because the sum's call may wait for the products that it depends on.
+    dependencies next = index + 1 < pieces.size() ? products(pieces[index + 1]) : dependencies{};
+    const auto& piece = pieces[index];
+    events.push_back(ranks.reduce_scatter(transfers, place(piece), c + piece.begin * shape.columns(),
+                                          piece.rows * shape.columns(), reduction_op::sum, multiplied));
+    multiplied = std::move(next);
+  }
+  return events;
 }
 
 }  // namespace isthmus
