@@ -1,0 +1,86 @@
+#include "tensor_parallel_team.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <optional>
+
+namespace trio_test {
+namespace {
+
+// A configuration that has one algorithm take every size; gone with its owner.
+class rules_file {
+ public:
+  explicit rules_file(std::string_view algorithm)
+      : m_path(::testing::TempDir() + "/isthmus_tensor_parallel_" + std::to_string(getpid()) + ".toml") {
+    std::ofstream(m_path) << "[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:" << algorithm << "\"\n";
+  }
+  ~rules_file() { (void)std::remove(m_path.c_str()); }
+  rules_file(const rules_file&) = delete;
+  const char* path() const { return m_path.c_str(); }
+
+ private:
+  std::string m_path;
+};
+
+}  // namespace
+
+std::string last_error() {
+  isthmus_error_info info;
+  isthmus_last_error(&info);
+  return info.message;
+}
+
+int device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? std::min(count, 8) : 0;
+}
+
+team::team(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm, double timeout_s)
+    : m_n(n) {
+  std::vector<isthmus_device> devices;
+  for (int rank = 0; rank < n; ++rank) {
+    check(cudaSetDevice(rank));
+    devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
+    cudaStream_t stream;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    streams.push_back(stream);
+    void* pointer = nullptr;
+    check(cudaMalloc(&pointer, bytes + 128));
+    memory.push_back(static_cast<std::byte*>(pointer));
+  }
+  isthmus_tensor_parallel_options options{};
+  options.struct_bytes = sizeof options;
+  options.wire = wire;
+  options.timeout_s = timeout_s;
+  std::optional<rules_file> rules;
+  if (!algorithm.empty()) options.config_path = rules.emplace(algorithm).path();
+  const std::vector<isthmus_stream> given(streams.begin(), streams.end());
+  handle = isthmus_tensor_parallel_init(n, devices.data(), given.data(), &options);
+  if (handle == nullptr) throw std::runtime_error("init: " + last_error());
+}
+
+team::~team() {
+  isthmus_tensor_parallel_free(handle);
+  for (int rank = 0; rank < m_n; ++rank) {
+    (void)cudaSetDevice(rank);
+    (void)cudaFree(memory[rank]);
+    (void)cudaStreamDestroy(streams[rank]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(tensor_parallel, devices, ::testing::Range(2, 9),
+                         [](const auto& info) { return "on_" + std::to_string(info.param); });
+
+}  // namespace trio_test
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (trio_test::device_count() < 2) {
+    std::puts("SKIPPED: fewer than two CUDA devices");
+    return 77;
+  }
+  return RUN_ALL_TESTS();
+}

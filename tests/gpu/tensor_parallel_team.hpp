@@ -1,0 +1,82 @@
+// What the tests of the trio (tensor_parallel.h) on real devices share.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <isthmus/tensor_parallel.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trio_test {
+
+inline void check(cudaError_t code) {
+  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
+}
+
+// The calling thread's latest failure.
+std::string last_error();
+
+// Up to 8.
+int device_count();
+
+inline constexpr const char* by_default = "";
+inline constexpr const char* direct = "two_shot_direct";
+
+// n devices with a stream, a buffer and a handle.
+class team {
+ public:
+  team(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm = by_default,
+       double timeout_s = 30);
+  ~team();
+  team(const team&) = delete;
+
+  template <typename T>
+  void write(int rank, const std::vector<T>& values, std::size_t offset = 0) {
+    check(cudaMemcpyAsync(tensor(rank, offset), values.data(), values.size() * sizeof(T), cudaMemcpyDefault,
+                          streams[rank]));
+    check(cudaStreamSynchronize(streams[rank]));
+  }
+  template <typename T>
+  std::vector<T> read(int rank, std::uint64_t count, std::size_t offset = 0) {
+    std::vector<T> values(count);
+    check(cudaMemcpyAsync(values.data(), tensor(rank, offset), count * sizeof(T), cudaMemcpyDefault,
+                          streams[rank]));
+    check(cudaStreamSynchronize(streams[rank]));
+    return values;
+  }
+  bool sum(std::uint64_t count, std::uint64_t active = ISTHMUS_ALL_ACTIVE,
+           isthmus_datatype type = ISTHMUS_FLOAT32, std::size_t offset = 0) {
+    void* pointers[16];
+    for (int rank = 0; rank < m_n; ++rank) pointers[rank] = tensor(rank, offset);
+    return isthmus_tensor_parallel_allreduce(handle, pointers, count, type, active);
+  }
+  void wait() {
+    for (cudaStream_t stream : streams) check(cudaStreamSynchronize(stream));
+  }
+  int size() const { return m_n; }
+  std::byte* tensor(int rank, std::size_t offset) const {
+    return memory[rank] + offset + static_cast<std::size_t>(rank) * apart_bytes;
+  }
+
+  std::size_t apart_bytes = 0;  // each rank's tensor lies by so much further in its memory than the one before
+  std::vector<cudaStream_t> streams;
+  std::vector<std::byte*> memory;
+  isthmus_tensor_parallel handle = nullptr;
+
+ private:
+  int m_n;
+};
+
+// Every number of devices that the machine has.
+class devices : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (device_count() < GetParam()) GTEST_SKIP() << "needs " << GetParam() << " devices";
+  }
+};
+
+}  // namespace trio_test
