@@ -17,6 +17,19 @@ isthmus_status submit(isthmus_communicator communicator, const isthmus_operation
   });
 }
 
+// What nearly all of them have; the caller adds the rest.
+isthmus_operation describe(isthmus_collective collective, const void* send_buf, void* recv_buf,
+                           std::uint64_t count, isthmus_datatype datatype, isthmus_stream stream) {
+  isthmus_operation operation{};
+  operation.collective = collective;
+  operation.datatype = datatype;
+  operation.count = count;
+  operation.send_buf = send_buf;
+  operation.recv_buf = recv_buf;
+  operation.stream = stream;
+  return operation;
+}
+
 }  // namespace
 
 isthmus_status isthmus_enqueue(isthmus_communicator communicator, const isthmus_operation* operation) {
@@ -37,99 +50,56 @@ isthmus_status isthmus_group_end(void) {
 isthmus_status isthmus_broadcast(const void* send_buf, void* recv_buf, uint64_t count,
                                  isthmus_datatype datatype, int root, isthmus_communicator communicator,
                                  isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_BROADCAST;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_BROADCAST, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_reduce(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                               isthmus_reduction_op op, int root, isthmus_communicator communicator,
                               isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_REDUCE;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_REDUCE, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
   operation.root = root;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_allreduce(const void* send_buf, void* recv_buf, uint64_t count,
                                  isthmus_datatype datatype, isthmus_reduction_op op,
                                  isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLREDUCE;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_ALLREDUCE, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_reduce_scatter(const void* send_buf, void* recv_buf, uint64_t count,
                                       isthmus_datatype datatype, isthmus_reduction_op op,
                                       isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_REDUCE_SCATTER;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_REDUCE_SCATTER, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_allgather(const void* send_buf, void* recv_buf, uint64_t count,
                                  isthmus_datatype datatype, isthmus_communicator communicator,
                                  isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLGATHER;
-  operation.datatype = datatype;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
-  return submit(communicator, operation);
+  return submit(communicator, describe(ISTHMUS_ALLGATHER, send_buf, recv_buf, count, datatype, stream));
 }
 
 isthmus_status isthmus_allgatherv(const void* send_buf, uint64_t count, void* recv_buf,
                                   const uint64_t* recv_counts, const uint64_t* recv_displs,
                                   isthmus_datatype datatype, isthmus_communicator communicator,
                                   isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLGATHERV;
-  operation.datatype = datatype;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
+  isthmus_operation operation = describe(ISTHMUS_ALLGATHERV, send_buf, recv_buf, count, datatype, stream);
   operation.recv_counts = recv_counts;
   operation.recv_displs = recv_displs;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_gather(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                               int root, isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_GATHER;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_GATHER, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
@@ -137,98 +107,58 @@ isthmus_status isthmus_gatherv(const void* send_buf, uint64_t count, void* recv_
                                const uint64_t* recv_counts, const uint64_t* recv_displs,
                                isthmus_datatype datatype, int root, isthmus_communicator communicator,
                                isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_GATHERV;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_GATHERV, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
   operation.recv_counts = recv_counts;
   operation.recv_displs = recv_displs;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_scatter(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                                int root, isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_SCATTER;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_SCATTER, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_scatterv(const void* send_buf, const uint64_t* send_counts, const uint64_t* send_displs,
                                 void* recv_buf, uint64_t count, isthmus_datatype datatype, int root,
                                 isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_SCATTERV;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_SCATTERV, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
   operation.send_counts = send_counts;
   operation.send_displs = send_displs;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_alltoall(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                                 isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLTOALL;
-  operation.datatype = datatype;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
-  return submit(communicator, operation);
+  return submit(communicator, describe(ISTHMUS_ALLTOALL, send_buf, recv_buf, count, datatype, stream));
 }
 
 isthmus_status isthmus_alltoallv(const void* send_buf, const uint64_t* send_counts, const uint64_t* send_displs,
                                  void* recv_buf, const uint64_t* recv_counts, const uint64_t* recv_displs,
                                  isthmus_datatype datatype, isthmus_communicator communicator,
                                  isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLTOALLV;
-  operation.datatype = datatype;
-  operation.send_buf = send_buf;
-  operation.recv_buf = recv_buf;
+  isthmus_operation operation = describe(ISTHMUS_ALLTOALLV, send_buf, recv_buf, 0, datatype, stream);
   operation.send_counts = send_counts;
   operation.send_displs = send_displs;
   operation.recv_counts = recv_counts;
   operation.recv_displs = recv_displs;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_send(const void* send_buf, uint64_t count, isthmus_datatype datatype, int peer,
                             isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_SEND;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_SEND, send_buf, nullptr, count, datatype, stream);
   operation.root = peer;
-  operation.count = count;
-  operation.send_buf = send_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_recv(void* recv_buf, uint64_t count, isthmus_datatype datatype, int peer,
                             isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_RECV;
-  operation.datatype = datatype;
+  isthmus_operation operation = describe(ISTHMUS_RECV, nullptr, recv_buf, count, datatype, stream);
   operation.root = peer;
-  operation.count = count;
-  operation.recv_buf = recv_buf;
-  operation.stream = stream;
   return submit(communicator, operation);
 }
 
