@@ -18,20 +18,13 @@
 
 #include "copy_engine_calls.hpp"
 #include "oracle/inputs.hpp"
+#include "statistics.hpp"
 
 namespace copy_bench {
 namespace {
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-nlohmann::json spread(const std::vector<double>& values) {
-  return {{"min", *std::min_element(values.begin(), values.end())},
-          {"median", median(values)},
-          {"max", *std::max_element(values.begin(), values.end())}};
-}
+using gpu_bench::median;
+using gpu_bench::spread;
 
 struct rank_tools {
   cudaStream_t stream = nullptr, compute = nullptr;
@@ -43,6 +36,8 @@ struct captured {
   cudaGraphExec_t graph = nullptr;
   int kernels = 0, copies = 0;  // nodes in it
 };
+
+struct companion;
 
 class bench {
  public:
@@ -60,6 +55,7 @@ class bench {
   double stream_us(const provider& by, const shape& what, int rank, int calls);
   double elapsed_us(cudaEvent_t from, cudaEvent_t to);
   nlohmann::json record(const provider& by, const shape& what) const;
+  nlohmann::json records_of(const std::vector<companion>& companions) const;
   void note(const provider& by, const shape& what, std::uint64_t wrong, const captured& graph);
 
   world& m_all;
@@ -323,12 +319,15 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
     for (companion& one : companions)
       if (one.by != nullptr) check(cudaGraphExecDestroy(one.graphs[static_cast<std::size_t>(rank)].graph));
   });
+  return records_of(companions);
+}
+
+nlohmann::json bench::records_of(const std::vector<companion>& companions) const {
   nlohmann::json records = nlohmann::json::array();
   for (const companion& one : companions) {
     const double slowdown = 100 * (median(one.ratios) - 1);
     if (one.by == nullptr) {
       std::printf("products beside nothing: %.2f ms, against themselves %+.2f %%\n", median(one.ms), slowdown);
-
       continue;
     }
     nlohmann::json line = record(*one.by, one.what);

@@ -1,11 +1,9 @@
 #include "copy_engine_calls.hpp"
 
-#include <dlfcn.h>
 #include <isthmus/memory.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
@@ -14,19 +12,6 @@
 #include "oracle/inputs.hpp"
 
 namespace copy_bench {
-
-void check(cudaError_t code) {
-  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
-}
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) throw std::runtime_error("NCCL: error " + std::to_string(code));
-}
-void check(isthmus_status status) {
-  if (status == ISTHMUS_SUCCESS) return;
-  isthmus_error_info info;
-  isthmus_last_error(&info);
-  throw std::runtime_error(info.message);
-}
 
 std::string shape::name() const {
   return std::string(isthmus_collective_name(collective)) + (in_place ? " in place" : "");
@@ -45,9 +30,7 @@ double shape::bytes_in(int size) const {
   return collective == ISTHMUS_BROADCAST ? one : one * (size - 1);
 }
 
-// NCCL as the machine has it, found at run time.
-struct world::nccl_library {
-  void* handle = open();
+struct world::nccl_functions : gpu_bench::nccl_library {
   decltype(&ncclGetUniqueId) unique_id = symbol<decltype(&ncclGetUniqueId)>("ncclGetUniqueId");
   decltype(&ncclCommInitRankConfig) init = symbol<decltype(&ncclCommInitRankConfig)>("ncclCommInitRankConfig");
   decltype(&ncclAllGather) all_gather = symbol<decltype(&ncclAllGather)>("ncclAllGather");
@@ -57,19 +40,6 @@ struct world::nccl_library {
   decltype(&ncclGetVersion) get_version = symbol<decltype(&ncclGetVersion)>("ncclGetVersion");
   decltype(&ncclCommWindowRegister) window_register =
       symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
-
-  static void* open() {
-    const char* path = std::getenv("ISTHMUS_NCCL_LIBRARY");
-    void* handle = dlopen(path != nullptr ? path : "libnccl.so.2", RTLD_NOW);
-    if (handle == nullptr) throw std::runtime_error(dlerror());
-    return handle;
-  }
-  template <typename Function>
-  Function symbol(const char* name) {
-    void* found = dlsym(handle, name);
-    if (found == nullptr) throw std::runtime_error(std::string("NCCL lacks ") + name);
-    return reinterpret_cast<Function>(found);
-  }
 };
 
 world::world(int size, std::uint64_t largest)
@@ -77,7 +47,7 @@ world::world(int size, std::uint64_t largest)
       m_largest(largest),
       m_gate(size),
       m_values(static_cast<std::size_t>(size)),
-      m_nccl(std::make_shared<nccl_library>()) {
+      m_nccl(std::make_shared<nccl_functions>()) {
   add_nccl();
   add_isthmus("zero_copy", true, "");
   add_isthmus("zero_copy", true, "batch_bytes = 1099511627776");  // one by one, always

@@ -2,16 +2,14 @@
 // same contents, a thread a rank.
 #pragma once
 
-#include <cuda_runtime_api.h>
-#include <isthmus/isthmus.h>
-#include <nccl.h>
-
 #include <barrier>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "nccl_library.hpp"
 
 namespace copy_bench {
 
@@ -41,9 +39,7 @@ struct provider {
   std::string options;                // of Isthmus' configuration, where they are not the defaults
 };
 
-void check(cudaError_t code);
-void check(ncclResult_t code);
-void check(isthmus_status status);
+using gpu_bench::check;
 
 // Communicators of one backend, ranks of this process on devices `first` and following.
 std::vector<isthmus_communicator> communicators(int first, int size, const std::string& use,
@@ -70,7 +66,7 @@ class world {
   std::uint64_t count_wrong(const provider& by, const shape& what, int rank, cudaStream_t stream);
 
  private:
-  struct nccl_library;
+  struct nccl_functions;
   void add_nccl();
   void add_isthmus(const char* algorithm, bool heap, const char* options);
   void fill(int rank, const rank_buffers& to);
@@ -81,7 +77,7 @@ class world {
   std::uint64_t m_largest;
   std::barrier<> m_gate;
   std::vector<double> m_values;
-  std::shared_ptr<nccl_library> m_nccl;
+  std::shared_ptr<nccl_functions> m_nccl;
   std::vector<ncclComm_t> m_plain, m_zero;
   std::vector<std::vector<isthmus_communicator>> m_communicators;
   std::vector<provider> m_providers;

@@ -1,7 +1,6 @@
 // What device memory costs the host, and how fast copies are: the host's memory before and beside blocks of
 // 4 GiB and of 90 % of every GPU; copies between devices beside the raw copy engine, and staged ones beside the
 // two links that they use. The order of providers alternates in every round; figures are medians.
-#include <cuda_runtime_api.h>
 #include <isthmus/memory.h>
 
 #include <CLI/CLI.hpp>
@@ -17,21 +16,15 @@
 #include <thread>
 #include <vector>
 
+#include "check.hpp"
+#include "statistics.hpp"
+
 namespace {
 
 constexpr isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
 isthmus_device cuda(int ordinal) { return {ISTHMUS_PLATFORM_CUDA, ordinal}; }
 
-void check(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
-
-void check(isthmus_status status) {
-  if (status == ISTHMUS_SUCCESS) return;
-  isthmus_error_info info;
-  isthmus_last_error(&info);
-  throw std::runtime_error(info.message);
-}
+using gpu_bench::check;
 
 // ---- host memory ---------------------------------------------------------------------------------------
 
@@ -236,11 +229,6 @@ struct contender {
   copy_place* on;  // whose stream times it
   std::function<void()> copy;
   std::vector<double> us;
-  double median() const {
-    std::vector<double> sorted = us;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
 };
 
 double time_once(contender& one, int repeats) {
@@ -328,7 +316,9 @@ void measure_copies(copy_place& from, copy_place& to, std::uint64_t bytes, int r
       auto& one = all[round % 2 == 0 ? i : all.size() - 1 - i];
       one.us.push_back(time_once(one, repeats));
     }
-  const auto gbs = [&](const contender& one) { return static_cast<double>(bytes) / one.median() / 1e3; };
+  const auto gbs = [&](const contender& one) {
+    return static_cast<double>(bytes) / gpu_bench::median(one.us) / 1e3;
+  };
   for (std::size_t i = 0; i < all.size(); ++i)
     records.push_back({{"collective", "copy"},
                        {"dtype", "uint8"},
@@ -337,10 +327,7 @@ void measure_copies(copy_place& from, copy_place& to, std::uint64_t bytes, int r
                        {"provider", all[i].provider},
                        {"backend", all[i].backend},
                        {"mode", "stream"},
-                       {"time_us",
-                        {{"min", *std::min_element(all[i].us.begin(), all[i].us.end())},
-                         {"median", all[i].median()},
-                         {"max", *std::max_element(all[i].us.begin(), all[i].us.end())}}},
+                       {"time_us", gpu_bench::spread(all[i].us)},
                        {"algbw_gbs", gbs(all[i])},
                        {"busbw_gbs", gbs(all[i])},
                        {"wrong", wrong[i]}});

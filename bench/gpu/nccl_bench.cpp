@@ -15,35 +15,21 @@
 #include <string>
 #include <thread>
 
-#include "library.hpp"
+#include "bare_nccl.hpp"
+#include "check.hpp"
 #include "oracle/inputs.hpp"
 #include "pairs.hpp"
-#include "xccl_traits.hpp"
+#include "statistics.hpp"
 
 namespace gpu_bench {
 namespace {
 
-using isthmus::dynamic_library;
-using isthmus::xccl::nccl_traits;
 using steady = std::chrono::steady_clock;
-
-void check(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
 
 // Samples of one provider: the slowest rank of each.
 struct samples {
   std::vector<double> us;
-  double median() const {
-    std::vector<double> sorted = us;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[sorted.size() / 2];
-  }
-  nlohmann::json json() const {
-    return {{"min", *std::min_element(us.begin(), us.end())},
-            {"median", median()},
-            {"max", *std::max_element(us.begin(), us.end())}};
-  }
+  double median() const { return gpu_bench::median(us); }
 };
 
 struct measured {
@@ -59,7 +45,7 @@ class bench {
   bench(int ranks, std::uint64_t largest, int repetitions);
   measured run(const bench_case& what);
   int size() const { return static_cast<int>(m_ranks.size()); }
-  const std::string& nccl_version() const { return m_version; }
+  std::string nccl_version() const { return m_nccl.version(); }
 
  private:
   void start_rank(rank_state& rank, const isthmus::xccl::xccl_unique_id& id);
@@ -74,10 +60,7 @@ class bench {
 
   int m_repetitions;
   std::uint64_t m_largest;
-  std::string m_version;
-  dynamic_library m_library;
-  isthmus::xccl::native_functions m_native;
-  isthmus::xccl::xccl_entry_points m_entry;
+  bare_nccl m_nccl;
   std::vector<rank_state> m_ranks;
   std::vector<double> m_times;
   std::unique_ptr<std::barrier<>> m_barrier;
@@ -89,16 +72,6 @@ bench::bench(int ranks, std::uint64_t largest, int repetitions)
       m_ranks(static_cast<std::size_t>(ranks)),
       m_times(m_ranks.size()),
       m_barrier(std::make_unique<std::barrier<>>(ranks)) {
-  std::string reason;
-  m_library = dynamic_library::open(nccl_traits::library_search(), reason);
-  if (!m_library) throw std::runtime_error("no NCCL: " + reason);
-  if (const std::string missing = m_native.load(m_library, "nccl", true) + m_entry.load(m_library);
-      !missing.empty())
-    throw std::runtime_error("NCCL lacks " + missing);
-  int version = 0;
-  m_native.get_version(&version);
-  m_version = isthmus::xccl::version_text(version);
-
   // What the layer costs over NCCL is asked here, not what selection would take (peer memory for much of it).
   setenv("ISTHMUS_RULE", "platform=cuda use=nccl", 1);
   std::vector<isthmus_device> devices;
@@ -107,19 +80,13 @@ bench::bench(int ranks, std::uint64_t largest, int repetitions)
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof(options);
   options.timeout_s = 60;
-  if (isthmus_communicator_create_all(ranks, devices.data(), &options, communicators.data()) !=
-      ISTHMUS_SUCCESS) {
-    isthmus_error_info info;
-    isthmus_last_error(&info);
-    throw std::runtime_error(info.message);
-  }
-  isthmus::xccl::xccl_unique_id id;
-  m_native.get_unique_id(&id);
+  check(isthmus_communicator_create_all(ranks, devices.data(), &options, communicators.data()));
+  const isthmus::xccl::xccl_unique_id id = m_nccl.unique_id();
   for (int rank = 0; rank < ranks; ++rank) {
     rank_state& state = m_ranks[static_cast<std::size_t>(rank)];
     state.rank = state.device = rank;
     state.size = ranks;
-    state.native = &m_native;
+    state.native = &m_nccl.functions();
     state.communicator = communicators[static_cast<std::size_t>(rank)];
   }
   each([&](rank_state& rank) { start_rank(rank, id); });
@@ -127,10 +94,7 @@ bench::bench(int ranks, std::uint64_t largest, int repetitions)
 
 void bench::start_rank(rank_state& rank, const isthmus::xccl::xccl_unique_id& id) {
   check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
-  isthmus::xccl::xccl_config config;
-  config.blocking = 1;
-  if (m_entry.comm_init_rank_config(&rank.raw, rank.size, id, rank.rank, &config) != 0)
-    throw std::runtime_error("ncclCommInitRankConfig failed");
+  rank.raw = m_nccl.join(id, rank.rank, rank.size);
   const std::uint64_t send_bytes = largest_send(m_largest, rank.size),
                       recv_bytes = largest_recv(m_largest, rank.size);
   check(cudaMalloc(reinterpret_cast<void**>(&rank.send), send_bytes));
@@ -286,11 +250,11 @@ nlohmann::json record(const bench_case& what, int size, const measured& result, 
                          {"ranks", size},
                          {"provider", provider == 0 ? "nccl" : "isthmus"},
                          {"mode", graph ? "graph" : "host"},
-                         {"time_us", times.json()},
+                         {"time_us", spread(times.us)},
                          {"wrong", provider == 0 ? 0 : result.wrong}};
   if (provider == 1) line["backend"] = "nccl";
   // How far a second series of the same NCCL calls lies off the first: no smaller difference means anything.
-  if (provider == 0 && graph) line["repeat_us"] = result.graph[2].json();
+  if (provider == 0 && graph) line["repeat_us"] = spread(result.graph[2].us);
   const double bandwidth = static_cast<double>(bytes) / times.median() / 1e3;
   line["algbw_gbs"] = bandwidth;
   line["busbw_gbs"] = bandwidth * bus_factor(what, size);

@@ -5,15 +5,12 @@
 // parallelism has for long exact tensors are measured beside them, in place as engines call them.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <dlfcn.h>
 #include <isthmus/tensor_parallel.h>
-#include <nccl.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -23,27 +20,16 @@
 #include <string>
 #include <vector>
 
+#include "nccl_library.hpp"
 #include "oracle/inputs.hpp"
 #include "oracle/number.hpp"
+#include "statistics.hpp"
 
 namespace {
 
-void check(cudaError_t code) {
-  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
-}
-void check(ncclResult_t code) {
-  if (code != ncclSuccess) throw std::runtime_error("NCCL: error " + std::to_string(code));
-}
-void check(isthmus_status status) {
-  if (status == ISTHMUS_SUCCESS) return;
-  isthmus_error_info info;
-  isthmus_last_error(&info);
-  throw std::runtime_error(info.message);
-}
+using gpu_bench::check;
 
-// NCCL as the machine has it, found at run time.
-struct nccl_library {
-  void* handle = open();
+struct nccl_functions : gpu_bench::nccl_library {
   decltype(&ncclCommInitAll) init_all = symbol<decltype(&ncclCommInitAll)>("ncclCommInitAll");
   decltype(&ncclAllReduce) all_reduce = symbol<decltype(&ncclAllReduce)>("ncclAllReduce");
   decltype(&ncclGroupStart) group_start = symbol<decltype(&ncclGroupStart)>("ncclGroupStart");
@@ -52,19 +38,6 @@ struct nccl_library {
   decltype(&ncclGetVersion) get_version = symbol<decltype(&ncclGetVersion)>("ncclGetVersion");
   decltype(&ncclCommWindowRegister) window_register =
       symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
-
-  static void* open() {
-    const char* path = std::getenv("ISTHMUS_NCCL_LIBRARY");
-    void* handle = dlopen(path != nullptr ? path : "libnccl.so.2", RTLD_NOW);
-    if (handle == nullptr) throw std::runtime_error(dlerror());
-    return handle;
-  }
-  template <typename Function>
-  Function symbol(const char* name) {
-    void* found = dlsym(handle, name);
-    if (found == nullptr) throw std::runtime_error(std::string("NCCL lacks ") + name);
-    return reinterpret_cast<Function>(found);
-  }
 };
 
 struct rank_state {
@@ -125,7 +98,7 @@ class bench {
 
   std::vector<rank_state> m_ranks;
   std::uint64_t m_largest;
-  nccl_library m_nccl;
+  nccl_functions m_nccl;
   std::vector<isthmus_communicator> m_exact, m_bf16;
   trio m_inboxes{nullptr, isthmus_tensor_parallel_free}, m_direct{nullptr, isthmus_tensor_parallel_free};
 };
@@ -382,8 +355,7 @@ nlohmann::json bench::run(std::uint64_t bytes, const type_row& type, int samples
   nlohmann::json records = nlohmann::json::array();
   std::printf("%9lu %-8s", bytes, type.name);
   for (std::size_t which = 0; which < all.size(); ++which) {
-    std::sort(times[which].begin(), times[which].end());
-    const double median = times[which][times[which].size() / 2];
+    const double median = gpu_bench::median(times[which]);
     const bool by_rules = all[which].backend == "p2p";
     records.push_back(
         {{"collective", "allreduce"},
@@ -395,7 +367,7 @@ nlohmann::json bench::run(std::uint64_t bytes, const type_row& type, int samples
          {"backend", by_rules ? backend_of(all[which].mode == "graph" ? m_exact[0] : m_bf16[0], count, type)
                               : all[which].backend},
          {"mode", all[which].mode},
-         {"time_us", {{"min", times[which].front()}, {"median", median}, {"max", times[which].back()}}},
+         {"time_us", gpu_bench::spread(times[which])},
          {"algbw_gbs", bytes / median / 1e3},
          {"busbw_gbs", bytes / median / 1e3 * 2 * (size() - 1) / size()},
          {"wrong", wrong[which]}});
@@ -444,11 +416,10 @@ nlohmann::json bench::host_cost() {
     for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
   }
   isthmus_tensor_parallel_free(handle);
-  std::sort(samples.begin(), samples.end());
-  std::sort(bare.begin(), bare.end());
-  std::printf("host cost of the trio for each device: %.2f us; of launching nothing: %.2f us\n", samples[10],
-              bare[10]);
-  const double bandwidth = 4096 / samples[10] / 1e3;  // of the host's time; the format wants one
+  const double median = gpu_bench::median(samples), bare_median = gpu_bench::median(bare);
+  std::printf("host cost of the trio for each device: %.2f us; of launching nothing: %.2f us\n", median,
+              bare_median);
+  const double bandwidth = 4096 / median / 1e3;  // of the host's time; the format wants one
   return {{"collective", "allreduce"},
           {"dtype", "float32"},
           {"op", "sum"},
@@ -457,9 +428,9 @@ nlohmann::json bench::host_cost() {
           {"provider", "isthmus"},
           {"backend", "tensor_parallel"},
           {"mode", "stream"},
-          {"host_overhead_us", samples[10]},
-          {"bare_launch_us", bare[10]},
-          {"time_us", {{"min", samples.front()}, {"median", samples[10]}, {"max", samples.back()}}},
+          {"host_overhead_us", median},
+          {"bare_launch_us", bare_median},
+          {"time_us", gpu_bench::spread(samples)},
           {"algbw_gbs", bandwidth},
           {"busbw_gbs", bandwidth * 2 * (size() - 1) / size()},
           {"wrong", 0}};

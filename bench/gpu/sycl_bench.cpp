@@ -2,7 +2,6 @@
 // run: what a call costs the host, what it costs from call to completion, and whether the host ever waits.
 // One process (or thread) and one in-order queue a rank; the two take turns; a sample is the maximum over
 // ranks. Needs a SYCL runtime with a CUDA adapter (docs/gpu_check.md); exits with 77 where there is none.
-#include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -21,14 +20,13 @@
 #include <stdexcept>
 #include <thread>
 
-#include "library.hpp"
-#include "native_api.hpp"
+#include "bare_nccl.hpp"
+#include "check.hpp"
 #include "oracle/inputs.hpp"
-#include "xccl_traits.hpp"
+#include "statistics.hpp"
 
 namespace {
 
-using isthmus::xccl::nccl_traits;
 using steady = std::chrono::steady_clock;
 constexpr auto cuda = sycl::backend::ext_oneapi_cuda;
 
@@ -36,40 +34,8 @@ double us_since(steady::time_point start) {
   return std::chrono::duration<double, std::micro>(steady::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-nlohmann::json statistics(const std::vector<double>& us) {
-  return {{"min", *std::min_element(us.begin(), us.end())},
-          {"median", median(us)},
-          {"max", *std::max_element(us.begin(), us.end())}};
-}
-
-void check(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
-
-// NCCL as a program uses it without Isthmus.
-struct nccl {
-  isthmus::dynamic_library library;
-  isthmus::xccl::native_functions functions;
-  isthmus::xccl::xccl_entry_points entry;
-  std::string version;
-
-  nccl() {
-    std::string reason;
-    library = isthmus::dynamic_library::open(nccl_traits::library_search(), reason);
-    if (!library) throw std::runtime_error("no NCCL: " + reason);
-    if (const std::string missing = functions.load(library, "nccl", true) + entry.load(library);
-        !missing.empty())
-      throw std::runtime_error("NCCL lacks " + missing);
-    int number = 0;
-    functions.get_version(&number);
-    version = isthmus::xccl::version_text(number);
-  }
-};
+using gpu_bench::check;
+using gpu_bench::median;
 
 // Where the ranks meet, in memory that forked processes share; no provider is involved.
 struct meeting {
@@ -118,12 +84,9 @@ class member {
         m_stream(sycl::get_native<cuda>(m_queue)),
         m_ours(make_communicator(device)) {
     check(cudaSetDevice(static_cast<int>(sycl::get_native<cuda>(device))));
-    if (rank == 0) m_nccl.functions.get_unique_id(&meeting.raw);
+    if (rank == 0) meeting.raw = m_nccl.unique_id();
     meeting.wait();
-    isthmus::xccl::xccl_config config;
-    config.blocking = 1;
-    if (m_nccl.entry.comm_init_rank_config(&m_raw, wanted.ranks, meeting.raw, rank, &config) != 0)
-      throw std::runtime_error("ncclCommInitRankConfig failed");
+    m_raw = m_nccl.join(meeting.raw, rank, wanted.ranks);
     const std::size_t largest = *std::max_element(wanted.sizes.begin(), wanted.sizes.end());
     m_send = sycl::malloc_device<float>(largest / 4, m_queue);
     m_recv = sycl::malloc_device<float>(largest / 4, m_queue);
@@ -143,8 +106,8 @@ class member {
   void call(int provider, std::size_t count) {
     if (provider == 1) {
       m_ours.allreduce(m_queue, m_send, m_recv, count);
-    } else if (m_nccl.functions.all_reduce(m_send, m_recv, count, 7 /* ncclFloat32 */, 0 /* ncclSum */, m_raw,
-                                           m_stream) != 0) {
+    } else if (m_nccl.functions().all_reduce(m_send, m_recv, count, 7 /* ncclFloat32 */, 0 /* ncclSum */, m_raw,
+                                             m_stream) != 0) {
       throw std::runtime_error("ncclAllReduce failed");
     }
   }
@@ -162,7 +125,7 @@ class member {
   const settings& m_wanted;
   meeting& m_meeting;
   int m_rank;
-  nccl m_nccl;
+  gpu_bench::bare_nccl m_nccl;
   sycl::queue m_queue;
   cudaStream_t m_stream;
   isthmus::communicator m_ours;
@@ -263,7 +226,7 @@ void member::record(std::size_t bytes, std::uint64_t wrong) {
                                       : provider == 0 ? "stream"
                                                       : "sycl_usm"},
                              {"reason", "SYCL path " + path + place},
-                             {"time_us", statistics(us)},
+                             {"time_us", gpu_bench::spread(us)},
                              {"algbw_gbs", bandwidth},
                              {"busbw_gbs", bandwidth * 2 * (m_wanted.ranks - 1) / m_wanted.ranks},
                              {"wrong", provider == 0 ? 0 : wrong}};
@@ -281,7 +244,7 @@ void member::record(std::size_t bytes, std::uint64_t wrong) {
 
 void member::run() {
   if (m_rank == 0)
-    std::printf("NCCL %s, ranks in %s\n%s\n", m_nccl.version.c_str(),
+    std::printf("NCCL %s, ranks in %s\n%s\n", m_nccl.version().c_str(),
                 m_wanted.threads ? "threads" : "processes", m_ours.explain(ISTHMUS_ALLREDUCE, 32).c_str());
   check_asynchrony();
   if (m_rank == 0)
@@ -296,7 +259,7 @@ void member::run() {
   std::ofstream(m_wanted.out) << nlohmann::json{
       {"versions",
        {{"isthmus", isthmus_version()},
-        {"nccl", m_nccl.version},
+        {"nccl", m_nccl.version()},
         {"sycl", platform.get_info<sycl::info::platform::version>()}}},
       {"records", m_records}}.dump(1);
 }

@@ -27,27 +27,18 @@
 #include <stdexcept>
 #include <string>
 
-#include "library.hpp"
+#include "bare_nccl.hpp"
+#include "check.hpp"
 #include "pairs.hpp"
-#include "xccl_traits.hpp"
+#include "statistics.hpp"
 
 namespace gpu_bench {
 namespace {
 
-using isthmus::xccl::nccl_traits;
 using steady = std::chrono::steady_clock;
 
 constexpr double tolerance = 1.03;  // of issue and docs: what the tuned threshold may cost at most
 
-void check(cudaError_t error) {
-  if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
-}
-void check(isthmus_status status) {
-  if (status == ISTHMUS_SUCCESS) return;
-  isthmus_error_info info;
-  isthmus_last_error(&info);
-  throw std::runtime_error(info.message);
-}
 void check_mpi(int code) {
   if (code != MPI_SUCCESS) throw std::runtime_error("MPI failed with code " + std::to_string(code));
 }
@@ -58,11 +49,6 @@ bool mpi_reads_devices() {
 #else
   return false;
 #endif
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // A way to run one collective, from the call to the result.
@@ -79,7 +65,7 @@ class bench {
 
   int rank() const { return m_self.rank; }
   int size() const { return m_self.size; }
-  const std::string& nccl_version() const { return m_version; }
+  std::string nccl_version() const { return m_nccl.version(); }
 
   isthmus_communicator make(const std::string& rules) const;
   // What Isthmus takes for this call, as explain says it.
@@ -98,8 +84,7 @@ class bench {
 
   rank_state m_self;
   int m_samples;
-  std::string m_version;
-  isthmus::xccl::native_functions m_native;
+  bare_nccl m_nccl;
   std::byte* m_host_send = nullptr;
   std::byte* m_host_recv = nullptr;
 };
@@ -108,25 +93,13 @@ bench::bench(std::uint64_t largest, int samples) : m_samples(samples) {
   MPI_Comm_rank(MPI_COMM_WORLD, &m_self.rank);
   MPI_Comm_size(MPI_COMM_WORLD, &m_self.size);
   m_self.device = m_self.rank;
-  m_self.native = &m_native;
+  m_self.native = &m_nccl.functions();
   check(cudaSetDevice(m_self.device));
   check(cudaStreamCreateWithFlags(&m_self.stream, cudaStreamNonBlocking));
-  std::string reason;
-  const auto library = isthmus::dynamic_library::open(nccl_traits::library_search(), reason);
-  if (!library) throw std::runtime_error("no NCCL: " + reason);
-  isthmus::xccl::xccl_entry_points entry;
-  if (const std::string missing = m_native.load(library, "nccl", true) + entry.load(library); !missing.empty())
-    throw std::runtime_error("NCCL lacks " + missing);
-  int version = 0;
-  m_native.get_version(&version);
-  m_version = isthmus::xccl::version_text(version);
   isthmus::xccl::xccl_unique_id id{};
-  if (m_self.rank == 0) m_native.get_unique_id(&id);
+  if (m_self.rank == 0) id = m_nccl.unique_id();
   check_mpi(MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD));
-  isthmus::xccl::xccl_config config;
-  config.blocking = 1;
-  if (entry.comm_init_rank_config(&m_self.raw, m_self.size, id, m_self.rank, &config) != 0)
-    throw std::runtime_error("ncclCommInitRankConfig failed");
+  m_self.raw = m_nccl.join(id, m_self.rank, m_self.size);
 
   const std::uint64_t send = largest_send(largest, m_self.size), recv = largest_recv(largest, m_self.size);
   check(cudaMalloc(reinterpret_cast<void**>(&m_self.send), send));
@@ -273,18 +246,10 @@ std::uint64_t bench::wrong(const bench_case& what, const contender& mine, const 
 }
 
 nlohmann::json record(const bench_case& what, int ranks, const contender& one, std::uint64_t wrong) {
-  nlohmann::json line = {{"collective", what.name},
-                         {"dtype", "float32"},
-                         {"op", "sum"},
-                         {"bytes", what.bytes},
-                         {"ranks", ranks},
-                         {"provider", one.provider},
-                         {"mode", one.mode},
-                         {"time_us",
-                          {{"min", *std::min_element(one.us.begin(), one.us.end())},
-                           {"median", median(one.us)},
-                           {"max", *std::max_element(one.us.begin(), one.us.end())}}},
-                         {"wrong", wrong}};
+  nlohmann::json line = {
+      {"collective", what.name}, {"dtype", "float32"},       {"op", "sum"},      {"bytes", what.bytes},
+      {"ranks", ranks},          {"provider", one.provider}, {"mode", one.mode}, {"time_us", spread(one.us)},
+      {"wrong", wrong}};
   const double bandwidth = static_cast<double>(what.bytes) / median(one.us) / 1e3;
   line["algbw_gbs"] = bandwidth;
   line["busbw_gbs"] = bandwidth * bus_factor(what, ranks);

@@ -1,0 +1,16 @@
+// A measurement ends at the first failure: no figure after it means anything.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <isthmus/error.hpp>
+#include <stdexcept>
+
+namespace gpu_bench {
+
+inline void check(cudaError_t code) {
+  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
+}
+using isthmus::detail::check;
+
+}  // namespace gpu_bench
