@@ -36,9 +36,10 @@ isthmus_communicator endpoint::open_locked() {
   {
     const std::lock_guard lock(m_handle_mutex);
     if (m_closed)
-      C10_THROW_ERROR(DistBackendError,
-                      c10::str("isthmus: process group ", m_place.group, " was shut down or aborted"));
+      C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_place.group, " was shut down"));
     if (m_communicator != nullptr) return m_communicator;
+    if (m_aborted)
+      C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_place.group, " was aborted"));
     m_rendezvous = std::make_unique<rendezvous>(m_store, m_place.scope);
   }
   isthmus_communicator_options options{};
@@ -49,6 +50,7 @@ isthmus_communicator endpoint::open_locked() {
   check(isthmus_communicator_create_store(m_rendezvous->table(), m_place.rank, m_place.size, &options, &made));
   const std::lock_guard lock(m_handle_mutex);
   m_communicator = made;
+  if (m_aborted) isthmus_communicator_abort(made);  // meanwhile
   return made;
 }
 
@@ -97,6 +99,7 @@ void endpoint::free(void* block) noexcept {
 
 void endpoint::abort() noexcept {
   const std::lock_guard lock(m_handle_mutex);
+  m_aborted = true;
   if (m_rendezvous) m_rendezvous->cancel();
   if (m_communicator != nullptr) isthmus_communicator_abort(m_communicator);
 }

@@ -49,7 +49,8 @@ class endpoint {
   void* allocate(std::uint64_t bytes);
   void free(void* block) noexcept;
 
-  // Poisons the communicator, here and on the other ranks, and ends waits in launch. Any thread.
+  // Poisons the communicator, here and on the other ranks, and ends waits in launch. One that is not made yet
+  // can't be made any more. Any thread.
   void abort() noexcept;
   // Waits for outstanding operations and releases the communicator, or leaves that to the last block's end. It
   // cannot be opened again.
@@ -81,7 +82,7 @@ class endpoint {
   std::unique_ptr<rendezvous> m_rendezvous;
   isthmus_communicator m_communicator = nullptr;
   std::size_t m_blocks = 0;
-  bool m_closed = false;
+  bool m_closed = false, m_aborted = false;
   std::unordered_map<call_kind, tally*, call_kind_hash> m_tallies;
 };
 

@@ -60,10 +60,12 @@ plan host_lane::prepare(bool asynchronous, c10::function_ref<plan()> build) {
 
 work_ptr host_lane::run(plan planned) {
   const bool asynchronous = planned.asynchronous;
-  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, planned, m_endpoint, m_timeout);
+  const bool bounded = planned.timeout.has_value();  // the caller may have to stop waiting before the plan ends
+  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, planned, m_endpoint,
+                                             planned.timeout.value_or(m_timeout));
   job mine{std::move(planned), work};
   std::unique_lock lock(m_mutex);
-  if (!asynchronous && m_queue.empty() && !m_busy) {
+  if (!asynchronous && !bounded && m_queue.empty() && !m_busy) {
     m_busy = true;
     lock.unlock();
     perform(mine);
@@ -151,7 +153,7 @@ work_ptr device_lane::run(plan planned) {
   done->record(stream);
   watch(done, stream);
   return c10::make_intrusive<device_work>(m_endpoint->where().rank, planned, m_endpoint, stream,
-                                          std::move(done), m_timeout);
+                                          std::move(done), planned.timeout.value_or(m_timeout));
 }
 
 // A stream that hangs, hangs from its first stuck operation on, so one event a second tells as much as all of

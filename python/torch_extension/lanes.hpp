@@ -46,7 +46,7 @@ class lane {
 };
 
 // A thread that blocks in the host's collectives. A synchronous call that finds it idle runs in the caller's
-// thread, which saves two switches of threads.
+// thread, which saves two switches of threads, unless the call has a timeout of its own.
 class host_lane final : public lane {
  public:
   using lane::lane;

@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <isthmus/types.h>
 
+#include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <optional>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -38,10 +40,11 @@ struct plan {
   c10d::OpType kind = c10d::OpType::UNKNOWN;
   const char* title = "isthmus";
   bool asynchronous = true;
-  bool host_waits = false;          // wait() returns only when it is complete, on devices too (barrier)
-  std::vector<at::Tensor> inputs;   // of the caller; kept alive until the work is complete
-  std::vector<at::Tensor> outputs;  // of the caller; the value of the future
-  std::vector<at::Tensor> scratch;  // of this plan
+  bool host_waits = false;  // wait() returns only when it is complete, on devices too (barrier)
+  std::optional<std::chrono::milliseconds> timeout;  // of the call; none: the group's
+  std::vector<at::Tensor> inputs;                    // of the caller; kept alive until the work is complete
+  std::vector<at::Tensor> outputs;                   // of the caller; the value of the future
+  std::vector<at::Tensor> scratch;                   // of this plan
   std::vector<tensor_copy> before, after;
   std::vector<transfer> transfers;
 
@@ -56,6 +59,7 @@ struct plan {
     move_to(after, other.after);
     move_to(transfers, other.transfers);
     host_waits |= other.host_waits;
+    if (other.timeout) timeout = std::min(timeout.value_or(*other.timeout), *other.timeout);
   }
 };
 

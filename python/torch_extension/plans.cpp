@@ -33,8 +33,8 @@ isthmus_operation combining(isthmus_collective collective, const combination& by
 void check_same_type(const char* call, const at::Tensor& tensor, const at::Tensor& as) {
   TORCH_CHECK_VALUE(tensor.scalar_type() == as.scalar_type(), call, ": a tensor is ", tensor.scalar_type(),
                     ", another is ", as.scalar_type(), ": all must have one dtype");
-  TORCH_CHECK_VALUE(tensor.device() == as.device(), call, ": a tensor is on ", tensor.device(), ", another on ",
-                    as.device(), ": all must be on one device");
+  TORCH_CHECK_VALUE(tensor.device() == as.device(), call, ": a tensor is on ", tensor.device().str(),
+                    ", another on ", as.device().str(), ": all must be on one device");
 }
 
 void check_list(const char* call, const tensors& list, std::size_t size, const at::Tensor& as) {

@@ -1,6 +1,7 @@
 #include "process_group.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "plans.hpp"
 #include "status.hpp"
@@ -45,8 +46,13 @@ process_group::process_group(store_ptr store, int rank, int size, settings chose
   init();
 }
 
+// Without the interpreter's lock: threads that end here may be in callbacks of futures that wait for it.
 process_group::~process_group() {
+  std::optional<pybind11::gil_scoped_release> unlocked;
+  if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
   for (const auto& [key, made] : m_pools) made->close();  // tensors may outlive the group
+  m_lanes.clear();
+  m_fallbacks.clear();
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> process_group::getBackendOptions() { return m_options; }
@@ -62,7 +68,8 @@ void process_group::setTimeout(milliseconds timeout) {
 // "cuda" without an index is the current device.
 c10::Device process_group::resolve(c10::Device device) const {
   if (device.is_cpu()) return c10::Device(c10::kCPU);
-  TORCH_CHECK_VALUE(device.is_cuda(), "isthmus: tensors on ", device, " are not supported: cpu and cuda are");
+  TORCH_CHECK_VALUE(device.is_cuda(), "isthmus: tensors on ", device.str(),
+                    " are not supported: cpu and cuda are");
   if (device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
@@ -132,32 +139,38 @@ isthmus_communicator process_group::communicator(c10::Device device) {
   return lane_of(resolve(device)).place()->open();
 }
 
-work_ptr process_group::submit(c10::Device device, bool asynchronous, c10::function_ref<plan()> build) {
+work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<plan()> build) {
   ++m_sequence;
   lane& where = lane_of(resolve(device));
-  if (coalesced* const together = coalescing()) {
-    plan& all = together->plans[{device.type(), resolve(device).index()}];
-    all.append(where.prepare(true, build));
-    return nullptr;
-  }
-  return where.run(where.prepare(asynchronous, build));
+  coalesced* const together = coalescing();
+  plan planned = where.prepare(how.asynchronous || together != nullptr, build);
+  if (how.timeout != c10d::kUnsetTimeout) planned.timeout = how.timeout;
+  if (together == nullptr) return where.run(std::move(planned));
+  together->plans[{device.type(), resolve(device).index()}].append(std::move(planned));
+  return nullptr;
 }
 
 // ---- coalescing ---------------------------------------------------------------------------------------
 
 process_group::coalesced* process_group::coalescing() {
+  const std::lock_guard lock(m_mutex);
   return m_coalesced && m_coalesced->owner == std::this_thread::get_id() ? m_coalesced.get() : nullptr;
 }
 
 void process_group::startCoalescing() {
+  const std::lock_guard lock(m_mutex);
   TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing already");
   m_coalesced = std::make_unique<coalesced>();
   m_coalesced->owner = std::this_thread::get_id();
 }
 
 work_ptr process_group::endCoalescing() {
-  TORCH_CHECK(m_coalesced, "isthmus: endCoalescing without startCoalescing");
-  const auto together = std::move(m_coalesced);
+  TORCH_CHECK(coalescing() != nullptr, "isthmus: endCoalescing without startCoalescing in this thread");
+  std::unique_ptr<coalesced> together;
+  {
+    const std::lock_guard lock(m_mutex);
+    together = std::move(m_coalesced);
+  }
   for (auto& [device, all] : together->plans) {
     all.kind = c10d::OpType::COALESCED;
     all.title = "isthmus:coalesced";
@@ -171,7 +184,7 @@ work_ptr process_group::endCoalescing() {
 
 work_ptr process_group::broadcast(tensors& data, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only("broadcast", data);
-  return submit(tensor.device(), options.asyncOp,
+  return submit(tensor.device(), terms_of(options),
                 [&] { return plans::broadcast(tensor, static_cast<int>(options.rootRank)); });
 }
 
@@ -179,7 +192,7 @@ work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& o
   const at::Tensor& tensor = only("all_reduce", data);
   if (tensor.is_sparse()) return allreduce_sparse(data, options);
   return reducing(
-      "allreduce", tensor, options.reduceOp, options.asyncOp,
+      "allreduce", tensor, options.reduceOp, terms_of(options),
       [&](const plans::combination& by) { return plans::allreduce(tensor, by); },
       [&](c10d::Backend& other) { return other.allreduce(data, options); });
 }
@@ -187,7 +200,7 @@ work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& o
 work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: no tensors");
   return reducing(
-      "allreduce", data.front(), options.reduceOp, options.asyncOp,
+      "allreduce", data.front(), options.reduceOp, terms_of(options),
       [&](const plans::combination& by) {
         plan all = plans::allreduce(data.front(), by);
         for (std::size_t index = 1; index < data.size(); ++index) {
@@ -210,7 +223,7 @@ work_ptr process_group::allreduce_sparse(tensors& data, const c10d::AllreduceOpt
 work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = only("reduce", data);
   return reducing(
-      "reduce", tensor, options.reduceOp, options.asyncOp,
+      "reduce", tensor, options.reduceOp, terms_of(options),
       [&](const plans::combination& by) {
         return plans::reduce(tensor, static_cast<int>(options.rootRank), by);
       },
@@ -220,19 +233,20 @@ work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options
 work_ptr process_group::allgather(tensor_lists& outputs, tensors& inputs,
                                   const c10d::AllgatherOptions& options) {
   const at::Tensor& input = only("all_gather", inputs);
-  return submit(input.device(), options.asyncOp,
+  return submit(input.device(), terms_of(options),
                 [&] { return plans::allgather(self(), only("all_gather", outputs), input); });
 }
 
 work_ptr process_group::_allgather_base(at::Tensor& output, at::Tensor& input,
                                         const c10d::AllgatherOptions& options) {
-  return submit(input.device(), options.asyncOp, [&] { return plans::allgather_base(self(), output, input); });
+  return submit(input.device(), terms_of(options),
+                [&] { return plans::allgather_base(self(), output, input); });
 }
 
 work_ptr process_group::allgather_coalesced(tensor_lists& outputs, tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty(), "all_gather_coalesced: no tensors");
-  return submit(inputs.front().device(), options.asyncOp, [&] {
+  return submit(inputs.front().device(), terms_of(options), [&] {
     plan all;
     for (std::size_t index = 0; index < inputs.size(); ++index) {
       tensors of_ranks;
@@ -250,7 +264,7 @@ work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensor
   TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() == outputs.size(),
                     "all_gather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
                     " inputs");
-  return submit(inputs.front().device(), options.asyncOp, [&] {
+  return submit(inputs.front().device(), terms_of(options), [&] {
     plan all = plans::allgather_base(self(), outputs.front(), inputs.front());
     for (std::size_t index = 1; index < inputs.size(); ++index)
       all.append(plans::allgather_base(self(), outputs[index], inputs[index]));
@@ -260,14 +274,14 @@ work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensor
 
 work_ptr process_group::gather(tensor_lists& outputs, tensors& inputs, const c10d::GatherOptions& options) {
   const at::Tensor& input = only("gather", inputs);
-  return submit(input.device(), options.asyncOp, [&] {
+  return submit(input.device(), terms_of(options), [&] {
     return plans::gather(self(), none_or_only("gather", outputs), input, static_cast<int>(options.rootRank));
   });
 }
 
 work_ptr process_group::scatter(tensors& outputs, tensor_lists& inputs, const c10d::ScatterOptions& options) {
   const at::Tensor& output = only("scatter", outputs);
-  return submit(output.device(), options.asyncOp, [&] {
+  return submit(output.device(), terms_of(options), [&] {
     return plans::scatter(self(), output, none_or_only("scatter", inputs), static_cast<int>(options.rootRank));
   });
 }
@@ -276,7 +290,7 @@ work_ptr process_group::reduce_scatter(tensors& outputs, tensor_lists& inputs,
                                        const c10d::ReduceScatterOptions& options) {
   const at::Tensor& output = only("reduce_scatter", outputs);
   return reducing(
-      "reduce_scatter", output, options.reduceOp, options.asyncOp,
+      "reduce_scatter", output, options.reduceOp, terms_of(options),
       [&](const plans::combination& by) {
         return plans::reduce_scatter(self(), output, only("reduce_scatter", inputs), by);
       },
@@ -286,7 +300,7 @@ work_ptr process_group::reduce_scatter(tensors& outputs, tensor_lists& inputs,
 work_ptr process_group::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                              const c10d::ReduceScatterOptions& options) {
   return reducing(
-      "reduce_scatter", output, options.reduceOp, options.asyncOp,
+      "reduce_scatter", output, options.reduceOp, terms_of(options),
       [&](const plans::combination& by) { return plans::reduce_scatter_base(self(), output, input, by); },
       [&](c10d::Backend& other) { return other._reduce_scatter_base(output, input, options); });
 }
@@ -297,7 +311,7 @@ work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensor
                     "reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
                     " inputs");
   return reducing(
-      "reduce_scatter", outputs.front(), options.reduceOp, options.asyncOp,
+      "reduce_scatter", outputs.front(), options.reduceOp, terms_of(options),
       [&](const plans::combination& by) {
         plan all = plans::reduce_scatter_base(self(), outputs.front(), inputs.front(), by);
         for (std::size_t index = 1; index < inputs.size(); ++index) {
@@ -312,26 +326,25 @@ work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensor
 
 work_ptr process_group::alltoall_base(at::Tensor& output, at::Tensor& input, splits& output_splits,
                                       splits& input_splits, const c10d::AllToAllOptions& options) {
-  return submit(input.device(), options.asyncOp,
+  return submit(input.device(), terms_of(options),
                 [&] { return plans::alltoall_base(self(), output, input, output_splits, input_splits); });
 }
 
 work_ptr process_group::alltoall(tensors& outputs, tensors& inputs, const c10d::AllToAllOptions& options) {
   TORCH_CHECK_VALUE(!inputs.empty(), "all_to_all: the list of inputs is empty");
-  return submit(inputs.front().device(), options.asyncOp,
+  return submit(inputs.front().device(), terms_of(options),
                 [&] { return plans::alltoall(self(), outputs, inputs); });
 }
 
 // ---- reductions: composed, or PyTorch's own -------------------------------------------------------------
 
 work_ptr process_group::reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                                 bool asynchronous, c10::function_ref<plan(const plans::combination&)> build,
+                                 const terms& how, c10::function_ref<plan(const plans::combination&)> build,
                                  c10::function_ref<work_ptr(c10d::Backend&)> otherwise) {
   const char* reason = "";
-  const auto how = reduced_as(sample.scalar_type(), op, reason);
-  if (how) {
-    const plans::combination by{*how, factor_of(op, sample.scalar_type())};
-    return submit(sample.device(), asynchronous, [&] { return build(by); });
+  if (const auto image = reduced_as(sample.scalar_type(), op, reason)) {
+    const plans::combination by{*image, factor_of(op, sample.scalar_type())};
+    return submit(sample.device(), how, [&] { return build(by); });
   }
   const work_ptr work = otherwise(fallback(sample.device(), collective, reason, sample));
   coalesced* const together = coalescing();
@@ -369,7 +382,7 @@ work_ptr process_group::message(at::Tensor data, isthmus_collective collective, 
   const c10::Device device = resolve(data.device());
   coalesced* const together = coalescing();
   if (together != nullptr && !device.is_cpu())
-    return submit(device, true, [&] { return plans::message(data, collective, peer); });
+    return submit(device, {}, [&] { return plans::message(data, collective, peer); });
   channel own = way;
   if (!device.is_cpu()) own.tag = 0;
   lane& where = lane_of(device, own);
@@ -406,7 +419,7 @@ c10::Device process_group::barrier_device(const c10d::BarrierOptions& options) {
 }
 
 work_ptr process_group::barrier(const c10d::BarrierOptions& options) {
-  return submit(barrier_device(options), options.asyncOp, [] { return plans::barrier(); });
+  return submit(barrier_device(options), terms_of(options), [] { return plans::barrier(); });
 }
 
 void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {

@@ -112,10 +112,20 @@ class process_group final : public c10d::Backend {
   place place_on(c10::Device device) const;
   pool& pool_of(c10::Device device);
 
-  work_ptr submit(c10::Device device, bool asynchronous, c10::function_ref<plan()> build);
+  // How the caller means to wait.
+  struct terms {
+    bool asynchronous = true;
+    milliseconds timeout = c10d::kUnsetTimeout;  // else of this call instead of the group's
+  };
+  template <typename Options>
+  static terms terms_of(const Options& options) {
+    return {options.asyncOp, options.timeout};
+  }
+
+  work_ptr submit(c10::Device device, const terms& how, c10::function_ref<plan()> build);
   // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
   work_ptr reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
-                    bool asynchronous, c10::function_ref<plan(const plans::combination&)> build,
+                    const terms& how, c10::function_ref<plan(const plans::combination&)> build,
                     c10::function_ref<work_ptr(c10d::Backend&)> otherwise);
   work_ptr message(at::Tensor data, isthmus_collective collective, const channel& way, int peer);
   // PyTorch's own backend, with the reason in the log and in report().

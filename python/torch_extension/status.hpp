@@ -12,7 +12,9 @@ namespace isthmus::torch_backend {
 inline std::string describe_last_error() {
   isthmus_error_info info{};
   isthmus_last_error(&info);
-  std::string text = c10::str("isthmus: ", info.message);
+  // "Timed out" are the words by which scripts know a timeout of torch.distributed.
+  std::string text = c10::str(
+      info.status == ISTHMUS_ERROR_TIMEOUT ? "isthmus: Timed out waiting: " : "isthmus: ", info.message);
   if (info.collective >= 0)
     text += c10::str("; in ", isthmus_collective_name(static_cast<isthmus_collective>(info.collective)),
                      " on rank ", info.rank);

@@ -16,10 +16,11 @@ future make_future(std::vector<c10::Device> devices = {}) {
 }
 
 [[noreturn]] void throw_timeout(const char* what, milliseconds timeout) {
-  C10_THROW_ERROR(DistBackendError,
-                  c10::str("isthmus: ", what, " was not complete after ", timeout.count(),
-                           " ms; its communicator was aborted (a rank that does not make the same call, or the "
-                           "group's timeout, is too slow)"));
+  C10_THROW_ERROR(
+      DistBackendError,
+      c10::str("isthmus: Timed out waiting ", timeout.count(), "ms for ", what,
+               "; its communicator was aborted (a rank does not make the same call or is late, or the "
+               "timeout is too short)"));
 }
 
 }  // namespace
@@ -89,7 +90,9 @@ void device_work::synchronize() {
   const c10::impl::VirtualGuardImpl guard(m_stream.device_type());
   const c10::Stream current = guard.getStream(m_stream.device());
   if (current != m_stream) m_done->block(current);
-  m_held.clear();
+  std::vector<at::Tensor> released;  // outside of the lock
+  const std::lock_guard lock(mutex_);
+  released.swap(m_held);
 }
 
 void device_work::wait_on_host(milliseconds timeout) {
