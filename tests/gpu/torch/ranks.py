@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import socket
@@ -30,6 +31,9 @@ def run(ranks: int, body: Callable[..., None], *arguments: Any) -> None:
 
 
 def _enter(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    # A crash says where, in Python and in C++.
+    faulthandler.enable()
+    torch._C._set_print_stack_traces_on_fatal_signal(True)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     torch.cuda.set_device(rank)
     body(rank, *arguments)
