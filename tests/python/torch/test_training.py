@@ -56,6 +56,12 @@ def test_fsdp2_in_the_symmetric_heap(crew: Crew) -> None:
     check(*both(crew, trainers.fsdp2, False, True), expected=expected)
 
 
+def test_fsdp2_with_collectives_of_its_own(crew: Crew) -> None:
+    mine = crew.run(trainers.fsdp2, "cpu", STEPS, False, False, True)
+    gloo = crew.run(trainers.fsdp2, "cpu", STEPS, backend="gloo")
+    check(mine, gloo, expected={"allgather", "reduce_scatter", "allreduce"})
+
+
 def test_tensor_parallelism(crew: Crew) -> None:
     check(*both(crew, trainers.tensor_parallel), expected={"allreduce"})
 

@@ -6,6 +6,7 @@ only by what the collectives did.
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -103,8 +104,28 @@ def ddp_compressed(device: str, steps: int) -> Trained:
     return train(model, device, steps)
 
 
-def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False) -> Trained:
-    """`allocate`: gathered parameters lie in memory of the process group's allocator."""
+def own_collectives() -> tuple[Any, Any]:
+    """FSDP2's hooks for collectives of the user's own: here in tensors of the symmetric heap."""
+    from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+
+    class FromHeap:
+        def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+            backend = dist.group.WORLD._get_backend(device)
+            return backend.allocate_tensor(math.prod(size), dtype=dtype, device=device).view(size)
+
+    class Gather(FromHeap, AllGather):
+        def __call__(self, output_tensor, input_tensor, group, async_op=False):
+            return dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
+
+    class Scatter(FromHeap, ReduceScatter):
+        def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
+            return dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
+
+    return Gather(), Scatter()
+
+
+def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False, custom: bool = False) -> Trained:
+    """`allocate`: parameters are gathered in memory of the group's allocator; `custom`: as own_collectives."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -117,6 +138,11 @@ def fsdp2(device: str, steps: int, half: bool = False, allocate: bool = False) -
     if allocate:
         for module in [*model.blocks, model]:
             module.set_allocate_memory_from_process_group_for_comm(True)
+    if custom:
+        for module in [*model.blocks, model]:
+            gather, scatter = own_collectives()
+            module.set_custom_all_gather(gather)
+            module.set_custom_reduce_scatter(scatter)
     return train(model, device, steps)
 
 
