@@ -52,6 +52,46 @@ std::vector<std::uint64_t> boundaries_of(const json& info) {
   return {found.begin(), found.end()};
 }
 
+// The two members of an explanation that name who was chosen. Explanations are long, and one is asked for
+// before nearly every case: reading ends as soon as both are there.
+struct winner final : nlohmann::json_sax<json> {
+  std::string backend;  // empty where none serves
+  std::string algorithm;
+
+  explicit winner(const char* explanation) {
+    json::sax_parse(explanation, this);
+    if (missing > 0) throw std::runtime_error(fmt::format("no backend and algorithm in {}", explanation));
+  }
+
+  std::string member;
+  int depth = 0;
+  int missing = 2;
+
+  bool take(std::string_view value) {
+    if (depth != 1 || (member != "backend" && member != "algorithm")) return true;
+    (member == "backend" ? backend : algorithm) = value;
+    return --missing > 0;
+  }
+  bool key(string_t& name) override {
+    member = name;
+    return true;
+  }
+  bool string(string_t& value) override { return take(value); }
+  bool null() override { return take(""); }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return ++depth > 0; }
+  bool end_object() override { return --depth >= 0; }
+  bool start_array(std::size_t) override { return ++depth > 0; }
+  bool end_array() override { return --depth >= 0; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+};
+
 }  // namespace
 
 std::vector<engine> find_engines(seat& seat, double timeout_s) {
@@ -88,11 +128,9 @@ bool engine_of(isthmus_communicator communicator, const isthmus_operation& opera
   char text[1 << 16];
   if (isthmus_communicator_explain(communicator, &operation, text, sizeof text, nullptr) != ISTHMUS_SUCCESS)
     throw std::runtime_error(describe_last_error());
-  const json answer = json::parse(text);
-  if (answer.at("backend").is_null()) return false;
-  const std::string backend = answer.at("backend");
-  const std::string algorithm = answer.at("algorithm");
-  return engine.name == (engine.is_algorithm ? backend + ":" + algorithm : backend);
+  const winner winner{text};
+  return engine.name ==
+         (engine.is_algorithm ? fmt::format("{}:{}", winner.backend, winner.algorithm) : winner.backend);
 }
 
 config_file::config_file(const engine& engine) {

@@ -63,7 +63,7 @@ isthmus_status call(const test_case& test, const isthmus_operation& operation, c
 isthmus_status ring(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
                     const member& member, bool plain_pairs) {
   const int n = shape.size;
-  isthmus_operation send = operation_of(test, shape, buffers, member.rank);
+  isthmus_operation send = operation_of(test, shape, buffers.at(), member.rank);
   isthmus_operation recv = send;
   send.recv_buf = nullptr;
   recv.send_buf = nullptr;
@@ -83,7 +83,7 @@ isthmus_status ring(const test_case& test, const oracle::shape& shape, const ran
 
 bool can_be_plain_pairs(const oracle::shape& shape) { return shape.size % 2 == 0 && shape.root % 2 == 1; }
 
-isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
+isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const placement& at,
                                int rank) {
   isthmus_operation operation{};
   operation.collective = test.collective;
@@ -91,8 +91,8 @@ isthmus_operation operation_of(const test_case& test, const oracle::shape& shape
   if (reduces(test.collective)) operation.op = test.op;
   if (has_root(test.collective)) operation.root = shape.root;
   operation.count = own_count(shape, rank);
-  operation.send_buf = buffers.send_buf();
-  operation.recv_buf = buffers.recv_buf();
+  operation.send_buf = at.send;
+  operation.recv_buf = at.recv;
   const auto here = static_cast<std::size_t>(rank);
   if (!shape.send_parts.empty()) {
     const bool significant = !has_root(test.collective) || rank == shape.root;
@@ -110,7 +110,7 @@ isthmus_operation operation_of(const test_case& test, const oracle::shape& shape
 isthmus_status issue(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
                      const member& member, bool plain_pairs) {
   if (test.collective == ISTHMUS_SEND) return ring(test, shape, buffers, member, plain_pairs);
-  return call(test, operation_of(test, shape, buffers, member.rank), member);
+  return call(test, operation_of(test, shape, buffers.at(), member.rank), member);
 }
 
 }  // namespace conformance

@@ -36,9 +36,11 @@ int main(int argc, char** argv) {
   app.add_option("--samples", options.plan.samples, "large cases for each engine")->capture_default_str();
   app.add_option("--batches", options.plan.batches, "of calls back to back and grouped, for each engine")
       ->capture_default_str();
-  app.add_option("--thinning", options.plan.thinning, "every how manyth case of the full product")
+  app.add_option("--thinning", options.plan.thinning, "every how manyth case of the product")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--covering", options.plan.covering,
+               "of the product one form and count for each type and operation, in turns");
   app.add_option("--timeout", options.timeout_s, "of every wait, in seconds")->capture_default_str();
   app.add_option("--case", only, "one case, as a failure prints it");
   CLI11_PARSE(app, argc, argv);

@@ -83,6 +83,17 @@ std::vector<test_case> draw_batch(const plan_options& options, std::uint64_t see
   return batch;
 }
 
+// A sixth of the product that holds every collective x datatype x operation once, and with each of these three
+// every in-place form x count: along any of them the forms and counts take turns, beginning with `shift`.
+bool is_in_cover(const test_case& test, std::uint64_t shift) {
+  constexpr std::uint64_t counts = std::size(small_counts);
+  const auto count = std::find(std::begin(small_counts), std::end(small_counts), test.count);
+  const auto form = static_cast<std::uint64_t>(count - std::begin(small_counts)) + (test.in_place ? counts : 0);
+  const std::uint64_t forms = can_be_in_place(test.collective) ? 2 * counts : counts;
+  const auto turn = static_cast<std::uint64_t>(test.collective + test.datatype + test.op) + shift;
+  return test.collective == ISTHMUS_BARRIER || turn % forms == form;
+}
+
 }  // namespace
 
 plan make_plan(const plan_options& options, int size, const std::vector<std::uint64_t>& boundaries) {
@@ -90,6 +101,7 @@ plan make_plan(const plan_options& options, int size, const std::vector<std::uin
   std::uint64_t index = 0;
   for (const test_case& test : full_product()) {
     ++index;
+    if (options.covering && !is_in_cover(test, options.seed + static_cast<std::uint64_t>(size))) continue;
     if (mix(options.seed, 30, index) % static_cast<std::uint64_t>(options.thinning) == 0)
       made.singles.push_back(complete(test, mix(options.seed, 31, index), size));
   }

@@ -1,5 +1,5 @@
-// Which cases are run: the full product of THE TABLE on small counts, a seeded sample of it on large ones,
-// and batches of calls without a pause between them.
+// Which cases are run: the product of THE TABLE on small counts, a seeded sample of it on large ones, and
+// batches of calls without a pause between them.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ struct plan_options {
   std::uint64_t seed = 1;
   int samples = 150;                       // large cases
   int batches = 6;                         // of each kind
-  int thinning = 1;                        // every how manyth case of the full product
+  int thinning = 1;                        // every how manyth case of the product
+  bool covering = false;                   // of the product one form and count for each type and operation
   std::uint64_t largest_bytes = 1u << 20;  // of one block
 };
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 
@@ -139,10 +140,11 @@ void session::check(const batch& tests, std::vector<std::vector<prepared>>& memo
 bool session::chosen(const test_case& test) {
   if (m_engine.is_default) return true;
   const oracle::shape shape = shape_of(test, m_seat.size());
-  std::vector<std::byte> nothing(rank_buffers::bytes_needed(test, shape));
-  const rank_buffers buffers(test, shape, m_players.front().who.rank, nothing);
-  return engine_of(m_players.front().who.communicator,
-                   operation_of(test, shape, buffers, m_players.front().who.rank), m_engine);
+  // Addresses alone: nothing is written there before the call is known to be made.
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(rank_buffers::bytes_needed(test, shape));
+  const member& who = m_players.front().who;
+  return engine_of(who.communicator,
+                   operation_of(test, shape, place(test, shape, who.rank, memory.get()), who.rank), m_engine);
 }
 
 void session::play_single(const test_case& test) {
@@ -229,7 +231,7 @@ int session::run() {
     play_single(*m_options.only);
   } else {
     plan_options options = m_options.plan;
-    if (m_engine.is_algorithm) options.thinning *= 4;
+    if (m_engine.is_algorithm && !options.covering) options.thinning *= 4;
     const plan plan = make_plan(options, m_seat.size(), m_engine.boundaries);
     for (const test_case& test : plan.singles) play_single(test);
     for (const auto& tests : plan.back_to_back) play_back_to_back(tests);

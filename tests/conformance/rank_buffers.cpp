@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "oracle/check.hpp"
@@ -93,47 +94,52 @@ std::size_t rank_buffers::bytes_needed(const test_case& test, const oracle::shap
   return sizes.send + sizes.recv + 3 * guard_bytes;
 }
 
-rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, int rank,
-                           std::span<std::byte> memory)
-    : m_test(test), m_shape(shape), m_rank(rank), m_memory(memory.first(bytes_needed(test, shape))) {
+placement place(const test_case& test, const oracle::shape& shape, int rank, std::byte* memory) {
   const regions sizes = regions_of(test, shape);
   const std::size_t width = oracle::bytes_of(test.datatype);
-  std::fill(m_memory.begin(), m_memory.end(), poison);
-  std::byte* first = m_memory.data() + guard_bytes + misalignment(test) * width;
+  std::byte* first = memory + guard_bytes + misalignment(test) * width;
+  placement at{first, test.in_place ? first : first + sizes.send + guard_bytes};
   if (aliases_here(test, shape, rank)) {
-    m_send = first + alias_offset(test, shape, rank, true) * width;
-    m_recv = first + alias_offset(test, shape, rank, false) * width;
-  } else {
-    std::byte* second = test.in_place ? first : first + sizes.send + guard_bytes;
-    m_send = sends(shape, rank) ? first : nullptr;
-    m_recv = receives(shape, rank) ? second : nullptr;
+    at.send = first + alias_offset(test, shape, rank, true) * width;
+    at.recv = first + alias_offset(test, shape, rank, false) * width;
   }
-  if (!sends(shape, rank)) m_send = nullptr;
-  if (!receives(shape, rank)) m_recv = nullptr;
-  m_send_bytes = oracle::send_extent(shape, rank) * width;
+  if (!sends(shape, rank)) at.send = nullptr;
+  if (!receives(shape, rank)) at.recv = nullptr;
+  return at;
+}
+
+rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, int rank,
+                           std::span<std::byte> memory)
+    : m_test(test),
+      m_shape(shape),
+      m_rank(rank),
+      m_memory(memory.first(bytes_needed(test, shape))),
+      m_at(place(test, shape, rank, memory.data())),
+      m_send_bytes(oracle::send_extent(shape, rank) * oracle::bytes_of(test.datatype)) {
+  std::fill(m_memory.begin(), m_memory.end(), poison);
   write_inputs();
   m_before.assign(m_memory.begin(), m_memory.end());
 }
 
 void rank_buffers::write_inputs() {
-  if (m_send == nullptr) return;
+  if (m_at.send == nullptr) return;
   const std::size_t width = oracle::bytes_of(m_test.datatype);
   const bool in_blocks = !m_shape.send_parts.empty();
   if (!in_blocks) {
-    oracle::fill(source_of(m_test), m_rank, 0, {m_send, m_send_bytes});
+    oracle::fill(source_of(m_test), m_rank, 0, {m_at.send, m_send_bytes});
     return;
   }
   const oracle::blocks& parts = m_shape.send_parts[static_cast<std::size_t>(m_rank)];
   for (std::size_t r = 0; r < parts.counts.size(); ++r)
     oracle::fill(source_of(m_test), m_rank, parts.displs[r],
-                 {m_send + parts.displs[r] * width, parts.counts[r] * width});
+                 {m_at.send + parts.displs[r] * width, parts.counts[r] * width});
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> rank_buffers::result_ranges() const {
   std::vector<std::pair<std::size_t, std::size_t>> ranges;
-  if (m_recv == nullptr) return ranges;
+  if (m_at.recv == nullptr) return ranges;
   const std::size_t width = oracle::bytes_of(m_test.datatype);
-  const auto start = static_cast<std::size_t>(m_recv - m_memory.data());
+  const auto start = static_cast<std::size_t>(m_at.recv - m_memory.data());
   for (const oracle::piece& piece : oracle::expected_pieces(m_shape, m_rank))
     if (piece.count > 0)
       ranges.emplace_back(start + piece.recv_at * width, start + (piece.recv_at + piece.count) * width);
@@ -150,26 +156,29 @@ std::optional<std::string> rank_buffers::find_error(bool results, bool values, b
       while (m_memory[at] == m_before[at]) ++at;
       const auto from = [&](const std::byte* start) { return m_memory.data() + at - start; };
       return fmt::format("byte {} was overwritten ({} from send_buf, {} from recv_buf)", at,
-                         m_send ? fmt::format("{:+}", from(m_send)) : "none",
-                         m_recv ? fmt::format("{:+}", from(m_recv)) : "none");
+                         m_at.send ? fmt::format("{:+}", from(m_at.send)) : "none",
+                         m_at.recv ? fmt::format("{:+}", from(m_at.recv)) : "none");
     }
     at = end;
   }
-  if (!results || !values || m_recv == nullptr) return std::nullopt;
-  return oracle::find_error({source_of(m_test), m_shape, m_rank, steps_in_type}, m_recv);
+  if (!results || !values || m_at.recv == nullptr) return std::nullopt;
+  return oracle::find_error({source_of(m_test), m_shape, m_rank, steps_in_type}, m_at.recv);
 }
 
 void rank_buffers::reuse_send_buffer() {
-  if (m_send == nullptr || m_test.in_place) return;
-  std::memset(m_send, 0x3c, m_send_bytes);
-  std::memset(m_before.data() + (m_send - m_memory.data()), 0x3c, m_send_bytes);
+  if (m_at.send == nullptr || m_test.in_place) return;
+  std::memset(m_at.send, 0x3c, m_send_bytes);
+  std::memset(m_before.data() + (m_at.send - m_memory.data()), 0x3c, m_send_bytes);
 }
 
 std::uint64_t rank_buffers::hash() const {
-  std::uint64_t value = 0xcbf29ce484222325ull;  // FNV-1a
+  std::uint64_t value = 0;
   for (const auto& [begin, end] : result_ranges())
-    for (std::size_t i = begin; i < end; ++i)
-      value = (value ^ std::to_integer<std::uint64_t>(m_memory[i])) * 0x100000001b3ull;
+    for (std::size_t at = begin; at < end; at += sizeof value) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, m_memory.data() + at, std::min(sizeof word, end - at));
+      value = (std::rotl(value, 5) ^ word) * 0x9e3779b97f4a7c15ull;  // a single other word always shows
+    }
   return value;
 }
 

@@ -12,6 +12,15 @@
 
 namespace conformance {
 
+// Where the buffers of one rank lie; NULL where THE TABLE says that the rank's buffer is not used.
+struct placement {
+  std::byte* send = nullptr;
+  std::byte* recv = nullptr;
+};
+
+// In `memory` of rank_buffers::bytes_needed bytes, of which none is read or written.
+placement place(const test_case& test, const oracle::shape& shape, int rank, std::byte* memory);
+
 class rank_buffers {
  public:
   // Lays the call out in `memory` (bytes_needed of it) and writes poison and inputs.
@@ -20,9 +29,9 @@ class rank_buffers {
   // The same on all ranks, so that buffers in the symmetric heap lie at the same offset everywhere.
   static std::size_t bytes_needed(const test_case& test, const oracle::shape& shape);
 
-  // NULL where THE TABLE says that this rank's buffer is not used.
-  const void* send_buf() const { return m_send; }
-  void* recv_buf() const { return m_recv; }
+  const placement& at() const { return m_at; }
+  const void* send_buf() const { return m_at.send; }
+  void* recv_buf() const { return m_at.recv; }
 
   // Nothing, or what is wrong: a changed byte outside the result, or a wrong result. `results` false:
   // the call must have written nothing at all. `values` false: only stray writes are looked for.
@@ -44,9 +53,8 @@ class rank_buffers {
   int m_rank;
   std::span<std::byte> m_memory;
   std::vector<std::byte> m_before;
-  std::byte* m_send = nullptr;
-  std::byte* m_recv = nullptr;
-  std::size_t m_send_bytes = 0;
+  placement m_at;
+  std::size_t m_send_bytes;
 };
 
 }  // namespace conformance

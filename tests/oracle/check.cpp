@@ -50,9 +50,81 @@ long double growth(std::span<const long double> values) {
 
 // True when `value` rounds to something beyond the largest finite number.
 bool leaves_range(const float_format& format, long double value) {
+  if (std::fabs(value) <= largest_finite(format)) return false;
   float_format unlimited = format;
   unlimited.saturates = false;
   return std::isinf(round_to(unlimited, value));
+}
+
+bool contains(const float_format& format, const interval& range, long double value) {
+  if (range.nan) return std::isnan(value);
+  if (value >= range.low && value <= range.high) return true;  // rounding can only widen to it
+  return value >= round_to(format, range.low) && value <= round_to(format, range.high);
+}
+
+// What a reduction of one type and operation over so many ranks may give.
+class judge {
+ public:
+  judge(isthmus_datatype datatype, isthmus_reduction_op op, std::size_t ranks, bool steps_in_type)
+      : m_format(format_of(datatype)),
+        m_steps(m_format.rounded_once && !steps_in_type ? format_of(ISTHMUS_FLOAT32) : m_format),
+        m_op(op),
+        m_steps_in_type(steps_in_type),
+        m_ranks(static_cast<long double>(ranks)),
+        m_underflow(underflow_error(m_steps)) {
+    const long double roundings = op == ISTHMUS_AVG ? m_ranks : m_ranks - 1;
+    const long double ku = roundings * unit_roundoff(m_steps);
+    // The oracle's own sum is not exact either; for float64 that matters.
+    m_own = m_ranks * std::numeric_limits<long double>::epsilon();
+    m_relative = ku / (1 - ku);
+  }
+
+  interval allowed(std::span<const long double> contributions) const;
+  const float_format& format() const { return m_format; }
+
+ private:
+  const float_format& m_format;
+  const float_format& m_steps;  // of every step of the accumulation
+  isthmus_reduction_op m_op;
+  bool m_steps_in_type;
+  long double m_ranks;
+  long double m_underflow;
+  long double m_own;
+  long double m_relative;
+};
+
+interval judge::allowed(std::span<const long double> contributions) const {
+  if (any_nan(contributions)) return {0, 0, true};
+  if (m_op == ISTHMUS_MIN || m_op == ISTHMUS_MAX) {
+    const auto [least, most] = std::minmax_element(contributions.begin(), contributions.end());
+    const long double value = m_op == ISTHMUS_MIN ? *least : *most;
+    return {value, value, false};
+  }
+  const accumulated exact = accumulate(m_op, contributions);
+  if (std::isnan(exact.value)) return {0, 0, true};
+  if (std::isinf(exact.value)) {
+    // Saturated at an early step, an infinity goes on as a number: the order decides.
+    const bool tamed = m_steps_in_type && m_format.saturates;
+    return {tamed ? -std::fabs(exact.value) : exact.value, tamed ? std::fabs(exact.value) : exact.value, false};
+  }
+  if (contributions.size() == 1) return {exact.value, exact.value, false};  // nothing to round
+
+  long double value = exact.value;
+  long double bound = m_relative * exact.magnitude;
+  long double largest_partial = exact.magnitude;
+  if (m_op == ISTHMUS_PROD) {
+    largest_partial = growth(contributions);
+    bound += (m_ranks - 1) * m_underflow * largest_partial;
+  }
+  if (m_op == ISTHMUS_AVG) {
+    value /= m_ranks;
+    bound = bound / m_ranks + m_underflow;
+  }
+  bound += m_own * exact.magnitude;
+  // A partial result that may leave the accumulator's range makes the order decide: nothing to hold it to.
+  if (leaves_range(m_steps, largest_partial) && (m_steps.saturates || !leaves_range(m_steps, exact.value)))
+    bound = std::numeric_limits<long double>::infinity();
+  return {value - bound, value + bound, false};
 }
 
 std::string show(isthmus_datatype datatype, const std::byte* element) {
@@ -94,29 +166,30 @@ std::optional<std::string> check_integer(const request& request,
   return fmt::format("is {}, expected {}", show(datatype, actual), show(datatype, shown));
 }
 
-std::optional<std::string> check_float(const request& request, std::span<const std::byte* const> contributions,
+std::optional<std::string> check_float(const judge& judge, const request& request,
+                                       std::span<const std::byte* const> contributions,
                                        const std::byte* actual) {
   const isthmus_datatype datatype = request.inputs.datatype;
   std::array<long double, most_ranks> values;
   for (std::size_t r = 0; r < contributions.size(); ++r) values[r] = decode(datatype, contributions[r]);
-  const interval range =
-      allowed(datatype, request.inputs.op, {values.data(), contributions.size()}, request.steps_in_type);
+  const interval range = judge.allowed({values.data(), contributions.size()});
   const long double value = decode(datatype, actual);
-  if (contains(datatype, range, value)) return std::nullopt;
+  if (contains(judge.format(), range, value)) return std::nullopt;
   if (range.nan) return fmt::format("is {:.9g}, expected NaN", value);
-  const float_format& format = format_of(datatype);
-  return fmt::format("is {:.9g}, expected {:.9g} to {:.9g}", value, round_to(format, range.low),
-                     round_to(format, range.high));
+  return fmt::format("is {:.9g}, expected {:.9g} to {:.9g}", value, round_to(judge.format(), range.low),
+                     round_to(judge.format(), range.high));
 }
 
 std::optional<std::string> find_reduced_error(const request& request, const piece& piece,
                                               const std::byte* recv) {
   const std::size_t bytes = bytes_of(request.inputs.datatype);
-  const bool floating = kind_of(request.inputs.datatype) == kind::floating;
   const auto size = static_cast<std::size_t>(request.what.size);
   std::vector<std::vector<std::byte>> inputs(size,
                                              std::vector<std::byte>(std::min(chunk, piece.count) * bytes));
   std::vector<const std::byte*> elements(size);
+  std::optional<judge> judge;
+  if (kind_of(request.inputs.datatype) == kind::floating)
+    judge.emplace(request.inputs.datatype, request.inputs.op, size, request.steps_in_type);
   for (std::uint64_t begin = 0; begin < piece.count; begin += chunk) {
     const std::uint64_t count = std::min(chunk, piece.count - begin);
     for (std::size_t r = 0; r < size; ++r)
@@ -125,7 +198,7 @@ std::optional<std::string> find_reduced_error(const request& request, const piec
       for (std::size_t r = 0; r < size; ++r) elements[r] = inputs[r].data() + i * bytes;
       const std::byte* actual = recv + (piece.recv_at + begin + i) * bytes;
       const auto error =
-          floating ? check_float(request, elements, actual) : check_integer(request, elements, actual);
+          judge ? check_float(*judge, request, elements, actual) : check_integer(request, elements, actual);
       if (error) return fmt::format("element {} {}", piece.recv_at + begin + i, *error);
     }
   }
@@ -136,52 +209,11 @@ std::optional<std::string> find_reduced_error(const request& request, const piec
 
 interval allowed(isthmus_datatype datatype, isthmus_reduction_op op, std::span<const long double> contributions,
                  bool steps_in_type) {
-  const float_format& format = format_of(datatype);
-  if (any_nan(contributions)) return {0, 0, true};
-  if (op == ISTHMUS_MIN || op == ISTHMUS_MAX) {
-    const auto [least, most] = std::minmax_element(contributions.begin(), contributions.end());
-    const long double value = op == ISTHMUS_MIN ? *least : *most;
-    return {value, value, false};
-  }
-  const accumulated exact = accumulate(op, contributions);
-  if (std::isnan(exact.value)) return {0, 0, true};
-  if (std::isinf(exact.value)) {
-    // Saturated at an early step, an infinity goes on as a number: the order decides.
-    const bool tamed = steps_in_type && format.saturates;
-    return {tamed ? -std::fabs(exact.value) : exact.value, tamed ? std::fabs(exact.value) : exact.value, false};
-  }
-  if (contributions.size() == 1) return {exact.value, exact.value, false};  // nothing to round
-
-  const bool accumulate_in_single = format.rounded_once && !steps_in_type;
-  const float_format& steps = accumulate_in_single ? format_of(ISTHMUS_FLOAT32) : format;
-  const auto n = static_cast<long double>(contributions.size());
-  const long double roundings = op == ISTHMUS_AVG ? n : n - 1;
-  const long double ku = roundings * unit_roundoff(steps);
-  const long double relative = ku / (1 - ku);
-  long double value = exact.value;
-  long double bound = relative * exact.magnitude;
-  long double largest_partial = exact.magnitude;
-  if (op == ISTHMUS_PROD) {
-    largest_partial = growth(contributions);
-    bound += (n - 1) * underflow_error(steps) * largest_partial;
-  }
-  if (op == ISTHMUS_AVG) {
-    value /= n;
-    bound = bound / n + underflow_error(steps);
-  }
-  // The oracle's own sum is not exact either; for float64 that matters.
-  bound += n * exact.magnitude * std::numeric_limits<long double>::epsilon();
-  // A partial result that may leave the accumulator's range makes the order decide: nothing to hold it to.
-  if (leaves_range(steps, largest_partial) && (steps.saturates || !leaves_range(steps, exact.value)))
-    bound = std::numeric_limits<long double>::infinity();
-  return {value - bound, value + bound, false};
+  return judge(datatype, op, contributions.size(), steps_in_type).allowed(contributions);
 }
 
 bool contains(isthmus_datatype datatype, const interval& range, long double value) {
-  if (range.nan) return std::isnan(value);
-  if (value >= range.low && value <= range.high) return true;  // rounding can only widen to it
-  const float_format& format = format_of(datatype);
-  return value >= round_to(format, range.low) && value <= round_to(format, range.high);
+  return contains(format_of(datatype), range, value);
 }
 
 std::uint64_t reduce_integers(isthmus_datatype datatype, isthmus_reduction_op op,

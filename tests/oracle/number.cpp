@@ -1,5 +1,6 @@
 #include "number.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -31,10 +32,32 @@ constexpr float_format binary64{11, 52, 1023, true, false, false};
 constexpr float_format e4m3{4, 3, 7, false, true, true};
 constexpr float_format e5m2{5, 2, 15, true, true, true};
 
-std::uint64_t load_bits(isthmus_datatype datatype, const std::byte* element) {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, element, bytes_of(datatype));  // little-endian, as every platform of Isthmus
+template <typename Bits>
+std::uint64_t load(const std::byte* element) {
+  Bits bits = 0;
+  std::memcpy(&bits, element, sizeof bits);
   return bits;
+}
+
+std::uint64_t load_bits(isthmus_datatype datatype, const std::byte* element) {
+  switch (bytes_of(datatype)) {
+    case 1: return load<std::uint8_t>(element);
+    case 2: return load<std::uint16_t>(element);
+    case 4: return load<std::uint32_t>(element);
+    default: return load<std::uint64_t>(element);
+  }
+}
+
+// 2^exponent. The exponents of all formats come from a table: ldexp takes longer than all the rest of a check.
+long double power_of_two(int exponent) {
+  constexpr int most = 1200;
+  static const auto table = [] {
+    std::array<long double, 2 * most + 1> powers;
+    for (int e = -most; e <= most; ++e) powers[e + most] = std::ldexp(1.0L, e);
+    return powers;
+  }();
+  if (exponent < -most || exponent > most) return std::ldexp(1.0L, exponent);
+  return table[exponent + most];
 }
 
 long double value_of(const float_format& format, std::uint64_t bits) {
@@ -49,7 +72,7 @@ long double value_of(const float_format& format, std::uint64_t bits) {
     return std::numeric_limits<long double>::quiet_NaN();
   const int scale = (exponent == 0 ? 1 : static_cast<int>(exponent)) - format.bias - format.mantissa_bits;
   const std::uint64_t digits = exponent == 0 ? mantissa : mantissa + (1ull << format.mantissa_bits);
-  return sign * std::ldexp(static_cast<long double>(digits), scale);
+  return sign * static_cast<long double>(digits) * power_of_two(scale);
 }
 
 }  // namespace
@@ -111,35 +134,42 @@ std::uint64_t decode_integer(isthmus_datatype datatype, const std::byte* element
 }
 
 void store_bits(isthmus_datatype datatype, std::uint64_t bits, std::byte* element) {
-  std::memcpy(element, &bits, bytes_of(datatype));
+  std::memcpy(element, &bits, bytes_of(datatype));  // little-endian, as every platform of Isthmus
+}
+
+int largest_exponent(const float_format& format) {
+  const int top = (1 << format.exponent_bits) - 1;
+  // e4m3 has one exponent more, but the pattern with all mantissa bits set is NaN.
+  return (format.has_infinity ? top - 1 : top) - format.bias;
 }
 
 long double largest_finite(const float_format& format) {
-  const int top = (1 << format.exponent_bits) - 1;
-  // e4m3 has one exponent more, but the pattern with all mantissa bits set is NaN.
-  const int exponent = (format.has_infinity ? top - 1 : top) - format.bias;
-  const long double below_two = 2.0L - std::ldexp(format.has_infinity ? 1.0L : 2.0L, -format.mantissa_bits);
-  return std::ldexp(below_two, exponent);
+  const long double below_two = 2.0L - power_of_two((format.has_infinity ? 0 : 1) - format.mantissa_bits);
+  return below_two * power_of_two(largest_exponent(format));
 }
 
 long double round_to(const float_format& format, long double value) {
   if (std::isnan(value) || value == 0) return value;
-  const long double largest = largest_finite(format);
-  if (std::isinf(value)) return format.saturates ? std::copysign(largest, value) : value;
+  const long double beyond =
+      format.saturates ? largest_finite(format) : std::numeric_limits<long double>::infinity();
+  if (std::isinf(value)) return std::copysign(beyond, value);
   int exponent = 0;
   std::frexp(value, &exponent);  // |value| in [2^(exponent-1), 2^exponent)
+  if (exponent - 1 > largest_exponent(format)) return std::copysign(beyond, value);
   const int lowest = 1 - format.bias;
-  const int quantum = (exponent - 1 < lowest ? lowest : exponent - 1) - format.mantissa_bits;
-  // nearbyint rounds ties to even in the default mode; the scaling is exact.
-  const long double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -quantum)), quantum);
-  if (std::fabs(rounded) <= largest) return rounded;
-  return std::copysign(format.saturates ? largest : std::numeric_limits<long double>::infinity(), value);
+  const int quantum = std::max(exponent - 1, lowest) - format.mantissa_bits;
+  // Added to a number whose last digit is the quantum, `value` keeps no digit below it: that addition rounds to
+  // nearest, ties to even, and the subtraction is exact. (nearbyint and ldexp take ten times as long.)
+  const long double beside = 1.5L * power_of_two(quantum + std::numeric_limits<long double>::digits - 1);
+  const long double rounded = std::copysign((value + beside) - beside, value);
+  if (exponent <= largest_exponent(format) || std::fabs(rounded) <= largest_finite(format)) return rounded;
+  return std::copysign(beyond, value);
 }
 
-long double unit_roundoff(const float_format& format) { return std::ldexp(1.0L, -format.mantissa_bits - 1); }
+long double unit_roundoff(const float_format& format) { return power_of_two(-format.mantissa_bits - 1); }
 
 long double underflow_error(const float_format& format) {
-  return std::ldexp(1.0L, 1 - format.bias - format.mantissa_bits - 1);
+  return power_of_two(1 - format.bias - format.mantissa_bits - 1);
 }
 
 }  // namespace oracle

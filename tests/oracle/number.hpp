@@ -38,6 +38,8 @@ void store_bits(isthmus_datatype datatype, std::uint64_t bits, std::byte* elemen
 // infinity, or the largest finite value where the format saturates.
 long double round_to(const float_format& format, long double value);
 long double largest_finite(const float_format& format);
+// largest_finite lies in [2^e, 2^(e + 1)).
+int largest_exponent(const float_format& format);
 // Unit roundoff: half the distance from 1 to the next number.
 long double unit_roundoff(const float_format& format);
 // Half the distance between subnormals: the largest absolute error of a result that underflows.

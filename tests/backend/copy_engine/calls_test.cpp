@@ -111,7 +111,7 @@ TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
       }
       for (int i = 0; i < calls; ++i) {
         if (i % 7 == one.number()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
-        ASSERT_EQ(one.enqueue(conformance::operation_of(test, shape, *buffers[static_cast<std::size_t>(i)],
+        ASSERT_EQ(one.enqueue(conformance::operation_of(test, shape, buffers[static_cast<std::size_t>(i)]->at(),
                                                         one.number()),
                               name),
                   ISTHMUS_SUCCESS);
@@ -140,7 +140,7 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
       isthmus_operation operation;
       {
         const conformance::rank_buffers layout(test, shape, one.number(), one.heap());
-        operation = conformance::operation_of(test, shape, layout, one.number());
+        operation = conformance::operation_of(test, shape, layout.at(), one.number());
       }
       one.driver().begin_capture(one.stream());
       ASSERT_EQ(one.enqueue(operation, name), ISTHMUS_SUCCESS);
