@@ -3,7 +3,6 @@
 // MPI call, whose difference is what Isthmus adds to MPI. Start it with mpiexec -n 1.
 #include <isthmus/isthmus.h>
 
-#include <filesystem>
 #include <isthmus/mpi.hpp>
 
 #include "harness/clock.hpp"
@@ -79,8 +78,7 @@ nlohmann::json record_of(const cost& one) {
           {"provider", one.provider},
           {"backend", one.backend},
           {"mode", "host"},
-          {"time_us",
-           {{"min", one.call_us.min_us}, {"median", one.call_us.median_us}, {"max", one.call_us.max_us}}},
+          {"time_us", bench::time_us(one.call_us)},
           {"host_overhead_us", one.call_us.median_us}};
 }
 
@@ -91,8 +89,7 @@ int main(int argc, char** argv) {
   CLI::App app("Measures the cost of a call on the host");
   app.add_option("--json", asked.json, "write the records to this file");
   CLI11_PARSE(app, argc, argv);
-  asked.command = std::filesystem::path(argv[0]).filename().string();
-  for (int i = 1; i < argc; ++i) asked.command += " " + std::string(argv[i]);
+  asked.command = bench::command_of(argc, argv);
 
   int provided = MPI_THREAD_SINGLE, status = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided);

@@ -1,12 +1,10 @@
 #include "report.hpp"
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <ctime>
 #include <fstream>
 #include <stdexcept>
-#include <thread>
+
+#include "bench/harness/document.hpp"
 
 namespace sycl_collectives {
 
@@ -38,39 +36,11 @@ path_label label(path taken) {
 
 bool is_isthmus(path taken) { return taken != path::listing1 && taken != path::mpi_host; }
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
-std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  return text;
-}
-
-std::string environment(const char* name, const std::string& otherwise) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : otherwise;
-}
-
-std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
 nlohmann::json record_of(const shape& shape, const measurement& measured, const chosen& chosen,
                          double core_us) {
   const path_label label = sycl_collectives::label(measured.taken);
-  const double middle = median(measured.samples_us);
-  const auto [low, high] = std::minmax_element(measured.samples_us.begin(), measured.samples_us.end());
-  const double algbw = shape.counted_bytes / middle / 1e3;
+  const bench::sample_summary time = bench::summarise(measured.samples_us);
+  const double algbw = shape.counted_bytes / time.median_us / 1e3;
   nlohmann::json record = {{"collective", shape.what.name},
                            {"dtype", "float32"},
                            {"bytes", shape.bytes},
@@ -80,7 +50,7 @@ nlohmann::json record_of(const shape& shape, const measurement& measured, const 
                            {"reason", is_isthmus(measured.taken) ? chosen.reason : "plain MPI"},
                            {"mode", label.mode},
                            {"samples", measured.samples_us.size()},
-                           {"time_us", {{"min", *low}, {"median", middle}, {"max", *high}}},
+                           {"time_us", bench::time_us(time)},
                            {"algbw_gbs", algbw},
                            {"busbw_gbs", algbw * shape.bus_factor},
                            {"wrong", measured.wrong}};
@@ -88,7 +58,7 @@ nlohmann::json record_of(const shape& shape, const measurement& measured, const 
   if (what == ISTHMUS_REDUCE || what == ISTHMUS_ALLREDUCE || what == ISTHMUS_REDUCE_SCATTER)
     record["op"] = "sum";
   if (measured.taken == path::isthmus_usm || measured.taken == path::isthmus_buffer) {
-    record["over_c_api_us"] = middle - core_us;
+    record["over_c_api_us"] = time.median_us - core_us;
   }
   return record;
 }
@@ -107,23 +77,12 @@ chosen explain(const isthmus::communicator& ranks, const shape& shape) {
 report::report(const options& asked, const isthmus::communicator& ranks, std::size_t cells)
     : m_asked(asked), m_cells(cells) {
   const std::string device = ranks.device().get_info<sycl::info::device::name>();
-  const unsigned cores = std::thread::hardware_concurrency();
   const sycl::platform platform = ranks.device().get_platform();
-  m_document = {{"schema", 1},
-                {"date", utc_now()},
-                {"commit", environment("ISTHMUS_BENCH_COMMIT", "")},
-                {"command", environment("ISTHMUS_BENCH_COMMAND", asked.command)},
-                {"machine",
-                 {{"name", environment("ISTHMUS_BENCH_MACHINE", "cpu" + std::to_string(cores))},
-                  {"cpu", cpu_name()},
-                  {"cores", cores},
-                  {"gpus", nlohmann::json::array()}}},
-                {"versions",
-                 {{"isthmus", isthmus_version()},
-                  {"sycl", platform.get_info<sycl::info::platform::name>() + " " +
-                               ranks.device().get_info<sycl::info::device::driver_version>()},
-                  {"mpi", isthmus::mpi::detail::library()}}},
-                {"records", nlohmann::json::array()}};
+  m_document = bench::empty_document(
+      asked.command, {{"isthmus", isthmus_version()},
+                      {"sycl", platform.get_info<sycl::info::platform::name>() + " " +
+                                   ranks.device().get_info<sycl::info::device::driver_version>()},
+                      {"mpi", isthmus::mpi::detail::library()}});
   if (!ranks.device().is_cpu()) m_document["machine"]["gpus"].push_back(device);
   nlohmann::json paths = nlohmann::json::array();
   for (const path taken : all_paths)
@@ -152,7 +111,7 @@ void report::cell_done(const shape& shape, const std::vector<measurement>& measu
   ++m_done;
   double core_us = 0;
   for (const measurement& one : measured) {
-    if (one.taken == path::isthmus_host) core_us = median(one.samples_us);
+    if (one.taken == path::isthmus_host) core_us = bench::summarise(one.samples_us).median_us;
   }
   nlohmann::json records = nlohmann::json::array();
   for (const measurement& one : measured) {

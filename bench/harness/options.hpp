@@ -5,10 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 #include <vector>
+
+#include "command.hpp"
 
 namespace bench {
 
@@ -86,37 +86,6 @@ struct options {
   bool quiet = false;
 };
 
-// "8", "4K", "128M", "1G" (powers of 1024).
-inline std::uint64_t parse_bytes(const std::string& text) {
-  std::size_t used = 0;
-  std::uint64_t value = 0;
-  try {
-    value = std::stoull(text, &used);
-  } catch (const std::exception&) {
-    used = 0;
-  }
-  const std::string unit = text.substr(used);
-  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
-  if (used == 0 || shift < 0 || value > (UINT64_MAX >> shift))
-    throw CLI::ValidationError("--sizes", "'" + text + "' is no size; write bytes as 8, 4K, 128M or 1G");
-  return value << shift;
-}
-
-// "8:128M" doubles from the first to the second; "8,1K,1M" is a list.
-inline std::vector<std::uint64_t> parse_sizes(const std::string& text) {
-  std::vector<std::uint64_t> sizes;
-  const auto colon = text.find(':');
-  if (colon != std::string::npos) {
-    const std::uint64_t last = parse_bytes(text.substr(colon + 1));
-    for (std::uint64_t size = parse_bytes(text.substr(0, colon)); size > 0 && size <= last; size *= 2)
-      sizes.push_back(size);
-  } else {
-    for (const std::string& item : CLI::detail::split(text, ',')) sizes.push_back(parse_bytes(item));
-  }
-  if (sizes.empty()) throw CLI::ValidationError("--sizes", "'" + text + "' holds no size");
-  return sizes;
-}
-
 // Adds the shared options to `app`; call finish after the parse.
 class command_line {
  public:
@@ -126,7 +95,8 @@ class command_line {
     app.add_option("collective", m_result.collective, "what to measure")
         ->required()
         ->check(CLI::IsMember(collectives));
-    app.add_option("--sizes", m_sizes, "FIRST:LAST (doubling) or a list, in bytes")->capture_default_str();
+    app.add_option("--sizes", m_sizes, "bytes: FIRST:LAST (doubling), FIRST:LAST:FACTOR, or a list")
+        ->capture_default_str();
     app.add_option("--dtype", m_datatype, "element type")
         ->check(CLI::IsMember(datatype_names()))
         ->capture_default_str();
@@ -154,9 +124,7 @@ class command_line {
     m_result.op = static_cast<isthmus_reduction_op>(index_of(op_names(), m_op));
     m_result.sizes = m_result.what == pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);
     if (m_result.max_samples < m_result.min_samples) m_result.max_samples = m_result.min_samples;
-    // the program by its name: where it lies on this machine tells a reader nothing
-    m_result.command = std::filesystem::path(argv[0]).filename().string();
-    for (int i = 1; i < argc; ++i) m_result.command += " " + std::string(argv[i]);
+    m_result.command = command_of(argc, argv);
   }
 
  private:

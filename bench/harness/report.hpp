@@ -1,16 +1,13 @@
-// The record format of the project (docs/benchmarks.md) and the formulas behind its bandwidths.
+// Records of one pattern, and the formulas behind their bandwidths.
 #pragma once
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <ctime>
+#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "document.hpp"
 #include "options.hpp"
 
 namespace bench {
@@ -24,18 +21,6 @@ struct provider_identity {
 struct chosen_path {
   std::string backend, reason;  // "" where the provider has no such thing
 };
-
-struct sample_summary {
-  double min_us, median_us, max_us;
-};
-
-inline sample_summary summarise(std::vector<double> samples_us) {
-  std::sort(samples_us.begin(), samples_us.end());
-  const std::size_t middle = samples_us.size() / 2;
-  const double median =
-      samples_us.size() % 2 ? samples_us[middle] : (samples_us[middle - 1] + samples_us[middle]) / 2;
-  return {samples_us.front(), median, samples_us.back()};
-}
 
 // Bytes that the algorithm bandwidth counts, as nccl-tests does (doc/PERFORMANCE.md there): the larger of
 // the send and the receive buffer. Only allgather's `bytes` of the records, bytes per rank, differs.
@@ -62,46 +47,13 @@ inline double bus_factor(pattern what, int ranks) {
   return 0;
 }
 
-inline std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
-inline std::string cpu_name() {
-  std::ifstream file("/proc/cpuinfo");
-  for (std::string line; std::getline(file, line);)
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  return "unknown";
-}
-
-inline std::string environment(const char* name, const std::string& otherwise) {
-  const char* value = std::getenv(name);
-  return value ? value : otherwise;
-}
-
-// The commit, the machine's name and what the user typed are not a program's to know: the launcher passes
-// them in ISTHMUS_BENCH_COMMIT, ISTHMUS_BENCH_MACHINE and ISTHMUS_BENCH_COMMAND.
 class report {
  public:
   report(const options& asked, provider_identity identity, int ranks)
-      : m_asked(asked), m_identity(std::move(identity)), m_ranks(ranks) {
-    const unsigned cores = std::thread::hardware_concurrency();
-    m_document = {{"schema", 1},
-                  {"date", utc_now()},
-                  {"commit", environment("ISTHMUS_BENCH_COMMIT", "")},
-                  {"command", environment("ISTHMUS_BENCH_COMMAND", asked.command)},
-                  {"machine",
-                   {{"name", environment("ISTHMUS_BENCH_MACHINE", "cpu" + std::to_string(cores))},
-                    {"cpu", cpu_name()},
-                    {"cores", static_cast<long>(sysconf(_SC_NPROCESSORS_ONLN))},
-                    {"gpus", nlohmann::json::array()}}},
-                  {"versions", {{m_identity.version_key, m_identity.version}}},
-                  {"records", nlohmann::json::array()}};
-  }
+      : m_asked(asked),
+        m_identity(std::move(identity)),
+        m_ranks(ranks),
+        m_document(empty_document(asked.command, {{m_identity.version_key, m_identity.version}})) {}
 
   void print_header() const {
     std::printf("# %s %s, %s%s%s, %d ranks, %s\n", m_identity.provider.c_str(), m_asked.collective.c_str(),
@@ -117,19 +69,18 @@ class report {
     const double algbw =
         counted_bytes(m_asked.what, static_cast<double>(bytes), m_ranks) / time.median_us / 1e3;
     const double busbw = algbw * bus_factor(m_asked.what, m_ranks);
-    nlohmann::json record = {
-        {"collective", m_asked.collective},
-        {"dtype", datatype_name()},
-        {"bytes", bytes},
-        {"ranks", m_ranks},
-        {"provider", m_identity.provider},
-        {"backend", path.backend},
-        {"reason", path.reason},
-        {"mode", m_identity.mode},
-        {"samples", samples_us.size()},
-        {"time_us", {{"min", time.min_us}, {"median", time.median_us}, {"max", time.max_us}}},
-        {"algbw_gbs", algbw},
-        {"busbw_gbs", busbw}};
+    nlohmann::json record = {{"collective", m_asked.collective},
+                             {"dtype", datatype_name()},
+                             {"bytes", bytes},
+                             {"ranks", m_ranks},
+                             {"provider", m_identity.provider},
+                             {"backend", path.backend},
+                             {"reason", path.reason},
+                             {"mode", m_identity.mode},
+                             {"samples", samples_us.size()},
+                             {"time_us", time_us(time)},
+                             {"algbw_gbs", algbw},
+                             {"busbw_gbs", busbw}};
     if (reduces(m_asked.what)) record["op"] = op_name();
     if (m_asked.check) record["wrong"] = wrong;
     m_document["records"].push_back(std::move(record));

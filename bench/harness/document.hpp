@@ -1,0 +1,71 @@
+// What every file of records has (the format is in docs/benchmarks.md).
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace bench {
+
+struct sample_summary {
+  double min_us, median_us, max_us;
+};
+
+inline sample_summary summarise(std::vector<double> samples_us) {
+  std::sort(samples_us.begin(), samples_us.end());
+  const std::size_t middle = samples_us.size() / 2;
+  const double median =
+      samples_us.size() % 2 ? samples_us[middle] : (samples_us[middle - 1] + samples_us[middle]) / 2;
+  return {samples_us.front(), median, samples_us.back()};
+}
+
+inline nlohmann::json time_us(const sample_summary& time) {
+  return {{"min", time.min_us}, {"median", time.median_us}, {"max", time.max_us}};
+}
+
+inline std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+inline std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+inline std::string environment(const char* name, const std::string& otherwise) {
+  const char* value = std::getenv(name);
+  return value ? value : otherwise;
+}
+
+// The commit, the machine's name and what the user typed are not a program's to know: the launcher passes
+// them in ISTHMUS_BENCH_COMMIT, ISTHMUS_BENCH_MACHINE and ISTHMUS_BENCH_COMMAND.
+inline nlohmann::json empty_document(const std::string& command, nlohmann::json versions) {
+  const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return {{"schema", 1},
+          {"date", utc_now()},
+          {"commit", environment("ISTHMUS_BENCH_COMMIT", "")},
+          {"command", environment("ISTHMUS_BENCH_COMMAND", command)},
+          {"machine",
+           {{"name", environment("ISTHMUS_BENCH_MACHINE", "cpu" + std::to_string(cores))},
+            {"cpu", cpu_name()},
+            {"cores", cores},
+            {"gpus", nlohmann::json::array()}}},
+          {"versions", std::move(versions)},
+          {"records", nlohmann::json::array()}};
+}
+
+}  // namespace bench
