@@ -5,13 +5,13 @@
 // only enqueues: it starts after the stream's earlier work, later work of the stream sees C and may reuse
 // every buffer, and the host does not wait. On the host platform it returns when that holds.
 // Results. A plan gives the same bits for the same inputs, whatever arrives first: chunks are computed in
-// the plan's order. Products are accumulated in float32 and rounded once to C's type; on CUDA perhaps once more
-// before a bias is added, where cuBLASLt adds it in a second pass. Ranks that compute the same rows may differ
-// in their last bits, because each starts with its own shard. Errors. Ranks that disagree about a plan all get
-// ISTHMUS_ERROR_MISMATCH. A run that fails validation has written nothing; one that fails later poisons the
-// communicator, and no rank waits past its timeout. Threads. Calls on one communicator and its plans must not
-// overlap; several ranks of one process call plan_create (and, on the host platform, run) from a thread each.
-// Not inside groups.
+// the plan's order. Products are accumulated in float32 and rounded once to C's type; on devices perhaps once
+// more before a bias is added, where the library adds it in a second pass. Ranks that compute the same rows may
+// differ in their last bits, because each starts with its own shard. Errors. Ranks that disagree about a plan
+// all get ISTHMUS_ERROR_MISMATCH. A run that fails validation has written nothing; one that fails later poisons
+// the communicator, and no rank waits past its timeout. Threads. Calls on one communicator and its plans must
+// not overlap; several ranks of one process call plan_create (and, on the host platform, run) from a thread
+// each. Not inside groups.
 #ifndef ISTHMUS_FUSED_H
 #define ISTHMUS_FUSED_H
 

@@ -12,7 +12,7 @@ constexpr std::uint32_t stage_steps = 4;
 }  // namespace
 
 device_gather_plan::device_gather_plan(std::shared_ptr<communicator> owner, const problem& what,
-                                       device_driver& driver, const cublaslt& library)
+                                       device_driver& driver, const blaslt& library)
     : device_plan(std::move(owner), what, driver, library) {
   if (m_what.asked.lda != m_what.asked.k)
     throw make_error(

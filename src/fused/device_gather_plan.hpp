@@ -9,7 +9,7 @@ namespace isthmus::fused {
 class device_gather_plan : public device_plan {
  public:
   device_gather_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
-                     const cublaslt& library);
+                     const blaslt& library);
 
  private:
   void enqueue_collective(const void* send, void* recv, native_stream stream) override;

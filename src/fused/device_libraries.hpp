@@ -1,7 +1,7 @@
 // What a device plan runs on, found at run time.
 #pragma once
 
-#include "fused/cublaslt.hpp"
+#include "fused/blaslt.hpp"
 #include "memory/driver/device_driver.hpp"
 #include "runtime/communicator.hpp"
 
@@ -9,10 +9,10 @@ namespace isthmus::fused {
 
 struct device_libraries {
   device_driver& driver;
-  const cublaslt& blas;
+  const blaslt& blas;
 };
 
-// Collective: all ranks throw error (UNSUPPORTED) where one lacks something.
+// For CUDA and HIP. Collective: all ranks throw error (UNSUPPORTED) where one lacks something.
 device_libraries find_device_libraries(communicator& owner);
 
 }  // namespace isthmus::fused

@@ -11,12 +11,11 @@
 namespace isthmus::fused {
 
 device_plan::device_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
-                         const cublaslt& library)
+                         const blaslt& library)
     : plan(std::move(owner), what),
       m_driver(driver),
       m_device(m_owner->ranks().device.ordinal),
-      m_product(m_what, driver, m_device, library),
-      m_library(library) {
+      m_product(m_what, driver, m_device, library) {
   allocate();
 }
 
@@ -120,7 +119,7 @@ void device_plan::close() {
 }
 
 void device_plan::describe(nlohmann::json& info) const {
-  info["libraries"]["cublaslt"] = fmt::format("{} {}", m_library.path, m_library.get_version());
+  info["libraries"]["blas"] = m_product.library_text();
   info["libraries"]["driver"] = m_driver.version();
   info["workspace_bytes"] =
       m_workspace_bytes + m_product.workspace_bytes() + (m_board ? m_board->stage_bytes() : 0);

@@ -30,7 +30,7 @@ class device_plan : public plan {
   };
 
   device_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
-              const cublaslt& library);
+              const blaslt& library);
   // The rest of a derived class's construction. Collective: the board, with a stage of so many bytes on every
   // rank, costs, the order, and what pipelined runs need.
   void settle(std::uint64_t stage_bytes);
@@ -73,7 +73,6 @@ class device_plan : public plan {
   double time_us(int repetitions, native_stream stream, Work&& work);
   std::int64_t zero_ns();
 
-  const cublaslt& m_library;
   native_event m_finished = nullptr;
   native_event m_zero = nullptr, m_now = nullptr;  // of traced plans: the start of a run, and a moment after it
   std::vector<marks> m_marks;

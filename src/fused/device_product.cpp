@@ -29,10 +29,10 @@ unsigned alignment_of(const void* pointer) {
 
 }  // namespace
 
-// cuBLAS counts columns first, so the transposed product is computed: C^T[n x rows] = B^T[n x k] A^T[k x rows].
-// A row-major matrix is its transpose's column-major form as it lies.
+// The libraries count columns first, so the transposed product is computed: C^T[n x rows] = B^T[n x k] A^T[k x
+// rows]. A row-major matrix is its transpose's column-major form as it lies.
 struct device_product::operation {
-  explicit operation(const cublaslt& library) : library(library) {}
+  explicit operation(const blaslt& library) : library(library) {}
   ~operation() {
     for (void* layout : {b_layout, a_layout, c_layout})
       if (layout != nullptr) library.layout_destroy(layout);
@@ -41,22 +41,22 @@ struct device_product::operation {
   operation(const operation&) = delete;
   operation& operator=(const operation&) = delete;
 
-  const cublaslt& library;
+  const blaslt& library;
   void* desc = nullptr;
   void* b_layout = nullptr;
   void* a_layout = nullptr;
   void* c_layout = nullptr;
-  lt_algorithm algorithm{};
+  lt_heuristic algorithm{};
 };
 
-device_product::device_product(const problem& what, device_driver& driver, int device, const cublaslt& library)
+device_product::device_product(const problem& what, device_driver& driver, int device, const blaslt& library)
     : m_what(what),
       m_driver(driver),
       m_device(device),
       m_library(library),
       m_inner(std::max<std::uint64_t>(what.asked.k, 1)),
       m_ldb(std::max<std::uint64_t>(what.asked.ldb, 1)) {
-  m_driver.with_device(device, [&] { check(library.create(&m_handle), ISTHMUS_HERE, "cublasLtCreate"); });
+  m_driver.with_device(device, [&] { check(library.create(&m_handle), ISTHMUS_HERE, "Create"); });
   m_workspace_bytes = workspace_size;
   m_workspace = driver.allocate(device, m_workspace_bytes);
   if (what.asked.k > 0) return;
@@ -78,8 +78,10 @@ device_product::~device_product() {
 void device_product::check(int status, const char* location, const char* call) const {
   if (status == lt_success) return;
   throw make_error(ISTHMUS_ERROR_BACKEND, location,
-                   fmt::format("{} failed: {}", call, m_library.get_status_name(status)),
-                   "an earlier kernel may have faulted, or this cuBLASLt does not know the shape", status);
+                   fmt::format("{}{} failed: {}", m_library.traits.prefix, call, m_library.status_text(status)),
+                   fmt::format("an earlier kernel may have faulted, or this {} does not know the shape",
+                               m_library.traits.name),
+                   status);
 }
 
 std::unique_ptr<device_product::operation> device_product::prepare(const key& wanted) {
@@ -88,22 +90,23 @@ std::unique_ptr<device_product::operation> device_product::prepare(const key& wa
   const int input = type_of(asked.input), output = type_of(asked.output);
   const bool row_major = asked.b_layout == ISTHMUS_ROW_MAJOR;
   auto made = std::make_unique<operation>(m_library);
-  check(m_library.desc_create(&made->desc, lt_compute_float32, lt_type_float32), ISTHMUS_HERE,
-        "cublasLtMatmulDescCreate");
-  const int transposed = row_major ? lt_no_transpose : lt_transpose;
-  check(m_library.desc_set(made->desc, lt_desc_transpose_a, &transposed, sizeof transposed), ISTHMUS_HERE,
-        "cublasLtMatmulDescSetAttribute");
+  const lt_traits& lt = m_library.traits;
+  check(m_library.desc_create(&made->desc, lt.compute_float32, lt_type_float32), ISTHMUS_HERE,
+        "MatmulDescCreate");
+  const int transposed = row_major ? lt.no_transpose : lt.transpose;
+  check(m_library.desc_set(made->desc, lt.transpose_a, &transposed, sizeof transposed), ISTHMUS_HERE,
+        "MatmulDescSetAttribute");
   if (has_bias) {
     const int epilogue = lt_epilogue_bias;
-    check(m_library.desc_set(made->desc, lt_desc_epilogue, &epilogue, sizeof epilogue), ISTHMUS_HERE,
-          "cublasLtMatmulDescSetAttribute");
-    check(m_library.desc_set(made->desc, lt_desc_bias_type, &output, sizeof output), ISTHMUS_HERE,
-          "cublasLtMatmulDescSetAttribute");
+    check(m_library.desc_set(made->desc, lt.epilogue, &epilogue, sizeof epilogue), ISTHMUS_HERE,
+          "MatmulDescSetAttribute");
+    check(m_library.desc_set(made->desc, lt.bias_type, &output, sizeof output), ISTHMUS_HERE,
+          "MatmulDescSetAttribute");
   }
   const auto layout = [&](void** to, int type, std::uint64_t height, std::uint64_t width,
                           std::uint64_t leading) {
     check(m_library.layout_create(to, type, height, width, static_cast<std::int64_t>(leading)), ISTHMUS_HERE,
-          "cublasLtMatrixLayoutCreate");
+          "MatrixLayoutCreate");
   };
   const std::uint64_t ldb = asked.k > 0 ? m_ldb : (row_major ? asked.n : 1);
   layout(&made->b_layout, input, row_major ? asked.n : m_inner, row_major ? m_inner : asked.n, ldb);
@@ -116,27 +119,31 @@ std::unique_ptr<device_product::operation> device_product::prepare(const key& wa
 void device_product::choose_algorithm(operation& made, const key& wanted) {
   const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
   void* preference = nullptr;
-  check(m_library.preference_create(&preference), ISTHMUS_HERE, "cublasLtMatmulPreferenceCreate");
+  check(m_library.preference_create(&preference), ISTHMUS_HERE, "MatmulPreferenceCreate");
   const std::unique_ptr<void, int (*)(void*)> guard(preference, m_library.preference_destroy);
   const auto set = [&](int attribute, const auto& value) {
     check(m_library.preference_set(preference, attribute, &value, sizeof value), ISTHMUS_HERE,
-          "cublasLtMatmulPreferenceSetAttribute");
+          "MatmulPreferenceSetAttribute");
   };
-  set(lt_preference_workspace, m_workspace_bytes);
-  set(lt_preference_alignment_a, static_cast<std::uint32_t>(align_b));  // cuBLAS' A is our B
-  set(lt_preference_alignment_b, static_cast<std::uint32_t>(align_a));
-  set(lt_preference_alignment_c, static_cast<std::uint32_t>(align_c));
-  set(lt_preference_alignment_d, static_cast<std::uint32_t>(align_c));
-  lt_heuristic best{};
+  set(m_library.traits.workspace, m_workspace_bytes);
+  if (const auto* alignments = m_library.traits.alignments) {
+    const unsigned values[] = {align_b, align_a, align_c, align_c};  // cuBLASLt's A is our B
+    for (std::size_t which = 0; which < alignments->size(); ++which)
+      set((*alignments)[which], static_cast<std::uint32_t>(values[which]));
+  }
   int found = 0;
   check(m_library.heuristic(m_handle, made.desc, made.b_layout, made.a_layout, made.c_layout, made.c_layout,
-                            preference, 1, &best, &found),
-        ISTHMUS_HERE, "cublasLtMatmulAlgoGetHeuristic");
+                            preference, 1, &made.algorithm, &found),
+        ISTHMUS_HERE, "MatmulAlgoGetHeuristic");
   if (found == 0)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                     fmt::format("cuBLASLt has no algorithm for {} x {} x {}", rows, m_what.asked.n, m_inner),
+                     fmt::format("{} has no algorithm for {} x {} x {}", m_library.traits.name, rows,
+                                 m_what.asked.n, m_inner),
                      "leading dimensions that are multiples of 16 bytes help");
-  made.algorithm = best.algorithm;
+}
+
+std::string device_product::library_text() const {
+  return fmt::format("{} {}", m_library.path, m_library.version(m_handle));
 }
 
 device_product::operation& device_product::find(const key& wanted) {
@@ -152,13 +159,13 @@ void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t row
   m_driver.with_device(m_device, [&] {
     operation& one = find({rows, lda, with.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
     if (with.bias != nullptr)
-      check(m_library.desc_set(one.desc, lt_desc_bias_pointer, static_cast<const void*>(&with.bias),
+      check(m_library.desc_set(one.desc, m_library.traits.bias_pointer, static_cast<const void*>(&with.bias),
                                sizeof with.bias),
-            ISTHMUS_HERE, "cublasLtMatmulDescSetAttribute");
+            ISTHMUS_HERE, "MatmulDescSetAttribute");
     check(
         m_library.matmul(m_handle, one.desc, &with.alpha, b, one.b_layout, a, one.a_layout, &with.beta, c,
                          one.c_layout, c, one.c_layout, &one.algorithm, m_workspace, m_workspace_bytes, stream),
-        ISTHMUS_HERE, "cublasLtMatmul");
+        ISTHMUS_HERE, "Matmul");
   });
 }
 

@@ -1,14 +1,15 @@
-// C = alpha * A * B + beta * C + bias over rows of device memory, by cuBLASLt. What its heuristics answer for
-// a shape is kept.
+// C = alpha * A * B + beta * C + bias over rows of device memory, by cuBLASLt or hipBLASLt. What their
+// heuristics answer for a shape is kept.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 
-#include "fused/cublaslt.hpp"
+#include "fused/blaslt.hpp"
 #include "fused/problem.hpp"
 #include "memory/driver/device_driver.hpp"
 
@@ -22,7 +23,7 @@ class device_product {
   };
 
   // Throws error (UNSUPPORTED, BACKEND, OUT_OF_MEMORY). `driver` and `library` live as long as the process.
-  device_product(const problem& what, device_driver& driver, int device, const cublaslt& library);
+  device_product(const problem& what, device_driver& driver, int device, const blaslt& library);
   ~device_product();
   device_product(const device_product&) = delete;
   device_product& operator=(const device_product&) = delete;
@@ -32,6 +33,8 @@ class device_product {
                const scalars& with, native_stream stream);
 
   std::uint64_t workspace_bytes() const { return m_workspace_bytes + m_zeros_bytes; }
+  // The library's path and version.
+  std::string library_text() const;
 
  private:
   struct operation;  // descriptors and the algorithm of one shape
@@ -46,7 +49,7 @@ class device_product {
   const problem& m_what;
   device_driver& m_driver;
   int m_device;
-  const cublaslt& m_library;
+  const blaslt& m_library;
   void* m_handle = nullptr;
   std::uint64_t m_inner;  // k, or 1 where k == 0: zeros are multiplied then
   std::uint64_t m_ldb;

@@ -6,7 +6,7 @@
 namespace isthmus::fused {
 
 device_scatter_plan::device_scatter_plan(std::shared_ptr<communicator> owner, const problem& what,
-                                         device_driver& driver, const cublaslt& library)
+                                         device_driver& driver, const blaslt& library)
     : device_plan(std::move(owner), what, driver, library) {
   if (m_what.asked.ldc != m_what.asked.n)
     throw make_error(

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 
+#include "fused/blaslt.hpp"
 #include "fused/plan.hpp"
 #include "runtime/arguments.hpp"
 #include "runtime/group.hpp"
@@ -61,13 +62,16 @@ std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const probl
   if (platform == ISTHMUS_PLATFORM_HOST)
     return what.gathers() ? make_host_gather_plan(std::move(owner), what)
                           : make_host_scatter_plan(std::move(owner), what);
-  if (platform == ISTHMUS_PLATFORM_CUDA)
+  if (blaslt::traits_of(platform) != nullptr)
     return what.gathers() ? make_device_gather_plan(std::move(owner), what)
                           : make_device_scatter_plan(std::move(owner), what);
   throw make_error(
       ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-      fmt::format("fused_plan_create: not supported on platform {}", isthmus_platform_name(platform)),
-      "docs/fused.md lists what is");
+      fmt::format("fused_plan_create: not supported on platform {}: there a stream cannot wait for "
+                  "a word of memory, by which plans order the ranks",
+                  isthmus_platform_name(platform)),
+      "isthmus/sycl/fused.hpp composes the communicator's collectives with products of the "
+      "caller's on any SYCL queue");
 }
 
 // Several ranks of one process may be in here at once, each in a thread of its own.

@@ -1,4 +1,5 @@
-// Where the matrices of this program live: host memory, or devices of CUDA (real ones or the stand-ins).
+// Where the matrices of this program live: host memory, or devices of CUDA (real ones or the stand-ins, which
+// HIP's names reach, too).
 #pragma once
 
 #include <isthmus/types.h>
@@ -8,6 +9,8 @@
 namespace fused_test {
 
 isthmus_platform platform();
+// Before anything else: the platform of the communicators, where the program has a choice. Throws where not.
+void use_platform(isthmus_platform chosen);
 int device_count();
 void use_device(int device);
 void* create_stream(int device);

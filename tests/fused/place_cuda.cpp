@@ -1,5 +1,6 @@
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 
@@ -13,9 +14,17 @@ void check(cudaError_t error, const char* what) {
 }
 cudaStream_t as_stream(void* native) { return static_cast<cudaStream_t>(native); }
 
+isthmus_platform s_platform = ISTHMUS_PLATFORM_CUDA;
+
 }  // namespace
 
-isthmus_platform platform() { return ISTHMUS_PLATFORM_CUDA; }
+isthmus_platform platform() { return s_platform; }
+void use_platform(isthmus_platform chosen) {
+  // Memory and streams stay CUDA's here, which only a stand-in has in common with HIP.
+  if (std::getenv("ISTHMUS_HIP_RUNTIME_LIBRARY") == nullptr)
+    throw std::runtime_error("--platform needs the stand-ins");
+  s_platform = chosen;
+}
 int device_count() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;

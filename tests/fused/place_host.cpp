@@ -1,12 +1,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <stdexcept>
 
 #include "place.hpp"
 
 namespace fused_test {
 
 isthmus_platform platform() { return ISTHMUS_PLATFORM_HOST; }
+void use_platform(isthmus_platform) { throw std::runtime_error("--platform is for devices"); }
 int device_count() { return 1; }
 void use_device(int) {}
 void* create_stream(int) { return nullptr; }

@@ -72,6 +72,8 @@ std::string last_error_text() {
 
 void world::start(int argc, char** argv) {
   auto made = std::make_unique<world>();
+  if (const char* named = argument(argc, argv, "--platform"); named != nullptr && std::string(named) == "hip")
+    use_platform(ISTHMUS_PLATFORM_HIP);
   auto chosen = options();
   if (const char* rank = argument(argc, argv, "--rank")) {
     const char* size = argument(argc, argv, "--size");

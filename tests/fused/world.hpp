@@ -2,6 +2,7 @@
 //
 //   program [--ranks N]                        N ranks here (default 3)
 //   program --rank R --size N --id FILE        one rank, the form of scripts/each_rank
+//   ... --platform hip                         on the stand-ins: communicators of HIP
 #pragma once
 
 #include <isthmus/fused.h>

@@ -55,6 +55,9 @@ STANDIN_API int hipStreamCreateWithPriority(void** stream, unsigned flags, int) 
 STANDIN_API int hipStreamIsCapturing(void* stream, int* status) {
   return standin::stream_is_capturing(stream, status);
 }
+STANDIN_API int hipEventElapsedTime(float* milliseconds, void* from, void* to) {
+  return standin::event_elapsed(milliseconds, from, to);
+}
 STANDIN_API int hipMemsetD8Async(void* pointer, unsigned char value, std::size_t bytes, void* stream) {
   return call(__func__, [=] { return standin::fill(pointer, value, bytes, stream); });
 }

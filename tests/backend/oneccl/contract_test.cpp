@@ -2,7 +2,7 @@
 // test, because a process loads a vendor library once.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
-#include <isthmus/isthmus.h>
+#include <isthmus/fused.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -37,11 +37,14 @@ isthmus_error_info last_error() {
   return info;
 }
 
-// The ranks of one process on the OpenCL platform, which is oneCCL's here.
+// The ranks of one process on a platform that is oneCCL's.
 struct ranks {
-  explicit ranks(int size) : handles(static_cast<std::size_t>(size)) {
-    setenv("ISTHMUS_RULE", "platform=opencl use=oneccl", 1);  // no default names a backend for this platform
-    const std::vector<isthmus_device> devices(handles.size(), isthmus_device{ISTHMUS_PLATFORM_OPENCL, 0});
+  explicit ranks(int size, isthmus_platform platform = ISTHMUS_PLATFORM_OPENCL)
+      : handles(static_cast<std::size_t>(size)) {
+    // No default names a backend for OpenCL.
+    const std::string rule = std::string("platform=") + isthmus_platform_name(platform) + " use=oneccl";
+    setenv("ISTHMUS_RULE", rule.c_str(), 1);
+    const std::vector<isthmus_device> devices(handles.size(), isthmus_device{platform, 0});
     isthmus_communicator_options options{};
     options.struct_bytes = sizeof(options);
     options.timeout_s = 20;
@@ -99,6 +102,24 @@ TEST_F(oneccl_contract, explain_names_the_library) {
   const auto told = nlohmann::json::parse(text.data());
   EXPECT_EQ(told.at("backend"), "oneccl");
   EXPECT_EQ(told.at("version"), "2022.2.0");
+}
+
+TEST_F(oneccl_contract, fused_plans_are_refused_with_the_reason_and_what_does_it_there) {
+  for (const auto platform : {ISTHMUS_PLATFORM_LEVEL_ZERO, ISTHMUS_PLATFORM_OPENCL}) {
+    const ranks one(1, platform);
+    ASSERT_EQ(one.status, ISTHMUS_SUCCESS) << last_error().message;
+    isthmus_fused_description asked{};
+    asked.struct_bytes = sizeof asked;
+    asked.m = asked.n = asked.k = 8;
+    asked.input = asked.output = ISTHMUS_FLOAT16;
+    isthmus_fused_plan plan = nullptr;
+    EXPECT_EQ(isthmus_fused_plan_create(one.handles[0], &asked, &plan), ISTHMUS_ERROR_UNSUPPORTED);
+    EXPECT_EQ(plan, nullptr);
+    const std::string message = last_error().message, hint = last_error().hint;
+    EXPECT_NE(message.find(isthmus_platform_name(platform)), std::string::npos) << message;
+    EXPECT_NE(message.find("cannot wait for a word of memory"), std::string::npos) << message;
+    EXPECT_NE(hint.find("isthmus/sycl/fused.hpp"), std::string::npos) << hint;
+  }
 }
 
 TEST_F(oneccl_contract, a_native_failure_keeps_its_code_name_text_and_hint) {

@@ -1,16 +1,22 @@
-// A stand-in for cuBLASLt: the C interface as far as Isthmus calls it, real arithmetic in double, on the
-// streams of libstandin_device.so.
-#include <cstdint>
+#include "standin_blaslt.hpp"
+
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
 #include "oracle/number.hpp"
 #include "standins/standin.h"
 
+namespace standin_blaslt {
 namespace {
 
+constexpr int success = 0;
+constexpr int refused = 7;  // CUBLAS_STATUS_INVALID_VALUE
+constexpr std::uint64_t chosen = 0x5ca1ab1e;
+
 struct description {
-  int transposes_a = 0, epilogue = 1, bias_type = 0;
+  int operation = 0, epilogue = 1, bias_type = 0;
+  bool transposes_a = false;
   const void* bias = nullptr;
 };
 struct layout {
@@ -59,8 +65,7 @@ struct product {
     std::vector<double> left(height * inner), right(inner * width);
     for (std::uint64_t i = 0; i < height; ++i)
       for (std::uint64_t k = 0; k < inner; ++k)
-        left[i * inner + k] =
-            load(a.type, a_data, how.transposes_a != 0 ? k + i * a.leading : i + k * a.leading);
+        left[i * inner + k] = load(a.type, a_data, how.transposes_a ? k + i * a.leading : i + k * a.leading);
     for (std::uint64_t j = 0; j < width; ++j)
       for (std::uint64_t k = 0; k < inner; ++k) right[j * inner + k] = load(b.type, b_data, k + j * b.leading);
     for (std::uint64_t j = 0; j < width; ++j)
@@ -75,45 +80,62 @@ struct product {
   }
 };
 
+bool knows(const std::vector<int>& values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
 }  // namespace
 
-extern "C" {
-STANDIN_API std::size_t cublasLtGetVersion() { return 130000; }
-STANDIN_API const char* cublasLtGetStatusName(int) { return "CUBLAS_STATUS_OF_THE_STANDIN"; }
-STANDIN_API int cublasLtCreate(void** handle) { return *handle = new int(0), 0; }
-STANDIN_API int cublasLtDestroy(void* handle) { return delete static_cast<int*>(handle), 0; }
-STANDIN_API int cublasLtMatmulDescCreate(void** desc, int, int) { return *desc = new description, 0; }
-STANDIN_API int cublasLtMatmulDescDestroy(void* desc) { return delete static_cast<description*>(desc), 0; }
-STANDIN_API int cublasLtMatmulDescSetAttribute(void* desc, int attribute, const void* value,
-                                               std::size_t bytes) {
+const family& cuda() {
+  static const family numbers{3, 7, 8, 26, 0, 1, 68, {1, 5, 6, 7, 8}};
+  return numbers;
+}
+const family& hip() {
+  static const family numbers{0, 2, 3, 4, 111, 112, 2, {1}};
+  return numbers;
+}
+
+int create(void** handle) { return *handle = new int(0), success; }
+int destroy(void* handle) { return delete static_cast<int*>(handle), success; }
+int desc_create(const family& numbers, void** desc, int compute) {
+  if (compute != numbers.compute) return refused;
+  auto* made = new description;
+  made->operation = numbers.no_transpose;
+  return *desc = made, success;
+}
+int desc_destroy(void* desc) { return delete static_cast<description*>(desc), success; }
+int desc_set(const family& numbers, void* desc, int attribute, const void* value, std::size_t bytes) {
   auto& to = *static_cast<description*>(desc);
-  void* fields[] = {&to.transposes_a, &to.epilogue, &to.bias, &to.bias_type};
-  const int attributes[] = {3, 7, 8, 26};
-  for (int i = 0; i < 4; ++i)
-    if (attributes[i] == attribute) return std::memcpy(fields[i], value, bytes), 0;
-  return 7;
+  void* fields[] = {&to.operation, &to.epilogue, &to.bias, &to.bias_type};
+  const int attributes[] = {numbers.transpose_a, numbers.epilogue, numbers.bias, numbers.bias_type};
+  const auto* found = std::find(std::begin(attributes), std::end(attributes), attribute);
+  if (found == std::end(attributes)) return refused;
+  std::memcpy(fields[found - attributes], value, bytes);
+  to.transposes_a = to.operation == numbers.transpose;
+  return to.transposes_a || to.operation == numbers.no_transpose ? success : refused;
 }
-STANDIN_API int cublasLtMatrixLayoutCreate(void** made, int type, std::uint64_t rows, std::uint64_t cols,
-                                           std::int64_t leading) {
-  if (leading < static_cast<std::int64_t>(rows)) return 7;  // CUBLAS_STATUS_INVALID_VALUE, as the real one
-  return *made = new layout{datatype_of(type), rows, cols, static_cast<std::uint64_t>(leading)}, 0;
+int layout_create(void** made, int type, std::uint64_t rows, std::uint64_t cols, std::int64_t leading) {
+  if (leading < static_cast<std::int64_t>(rows)) return refused;
+  return *made = new layout{datatype_of(type), rows, cols, static_cast<std::uint64_t>(leading)}, success;
 }
-STANDIN_API int cublasLtMatrixLayoutDestroy(void* made) { return delete static_cast<layout*>(made), 0; }
-STANDIN_API int cublasLtMatmulPreferenceCreate(void** made) { return *made = new int(0), 0; }
-STANDIN_API int cublasLtMatmulPreferenceDestroy(void* made) { return delete static_cast<int*>(made), 0; }
-STANDIN_API int cublasLtMatmulPreferenceSetAttribute(void*, int, const void*, std::size_t) { return 0; }
-STANDIN_API int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, void*,
-                                               int* found) {
-  return *found = 1, 0;
+int layout_destroy(void* made) { return delete static_cast<layout*>(made), success; }
+int preference_create(void** made) { return *made = new int(0), success; }
+int preference_destroy(void* made) { return delete static_cast<int*>(made), success; }
+int preference_set(const family& numbers, int attribute) {
+  return knows(numbers.preferences, attribute) ? success : refused;
 }
-STANDIN_API int cublasLtMatmul(void*, void* desc, const void* alpha, const void* a, void* a_layout,
-                               const void* b, void* b_layout, const void* beta, const void* c, void* c_layout,
-                               void* d, void*, const void*, void*, std::size_t, void* stream) {
+int heuristic(void* results, int* found) {
+  std::memcpy(results, &chosen, sizeof chosen);
+  return *found = 1, success;
+}
+int matmul(void* desc, const void* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
+           const void* beta, const void* c, void* c_layout, void* d, const void* algorithm, void* stream) {
+  if (std::memcmp(algorithm, &chosen, sizeof chosen) != 0) return refused;
   const auto& how = *static_cast<description*>(desc);
   const auto &left = *static_cast<layout*>(a_layout), &right = *static_cast<layout*>(b_layout),
              &result = *static_cast<layout*>(c_layout);
-  const std::uint64_t inner = how.transposes_a != 0 ? left.rows : left.cols;
-  if (inner != right.rows || result.cols != right.cols) return 7;
+  const std::uint64_t inner = how.transposes_a ? left.rows : left.cols;
+  if (inner != right.rows || result.cols != right.cols) return refused;
   auto* one = new product{how,
                           left,
                           right,
@@ -132,6 +154,14 @@ STANDIN_API int cublasLtMatmul(void*, void* desc, const void* alpha, const void*
         delete made;
       },
       one);
-  return 0;
+  return success;
 }
+
+}  // namespace standin_blaslt
+
+extern "C" {
+STANDIN_API std::size_t cublasLtGetVersion() { return 130000; }
+STANDIN_API const char* cublasLtGetStatusName(int) { return "CUBLAS_STATUS_OF_THE_STANDIN"; }
+STANDIN_API int hipblasLtGetVersion(void*, int* version) { return *version = 1201, 0; }
+STANDIN_API int hipblasLtMatrixTransformDescCreate(void**, int) { return 7; }
 }
