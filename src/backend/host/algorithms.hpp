@@ -10,12 +10,19 @@
 
 namespace isthmus::host {
 
+// A rank's buffer as this rank reaches it.
+struct reached {
+  int owner;
+  std::byte* begin;
+  bool is_mapped;  // else `begin` is an address in the owner's process, and the kernel copies
+};
+
 // Memory of a rank that outlives single operations, so that none allocates.
 struct workspace {
   std::vector<std::byte> bytes;
   std::vector<const void*> sources;
-  std::vector<std::byte*> destinations;
   std::vector<const void*> block_sources;
+  std::vector<reached> contributions, takers;
   std::vector<piece> pieces, staged, taken;
 };
 
@@ -39,9 +46,10 @@ void run_one_shot(team& team, workspace& work, const shape& s, store shared);
 // Reduce-scatter and then gather, pipelined chunk by chunk; for allreduce and reduce.
 void run_two_shot(team& team, workspace& work, const shape& s, store shared);
 
-// Nothing staged: ranks read and write each other's buffers. False, and nothing done, on all ranks when
-// some rank can't reach a buffer that it needs. `updates_in_place`: takers overwrite what peers may still
-// want to read (alltoall in place), which only staging can do.
+// Nothing staged: ranks copy out of and into each other's buffers, themselves where those are mapped, else
+// through the kernel. False, and nothing done, on all ranks when some rank can't reach a buffer that it needs.
+// `updates_in_place`: takers overwrite what peers may still want to read (alltoall in place), which only
+// staging can do.
 bool run_direct(team& team, workspace& work, const shape& s, store shared, bool updates_in_place);
 
 }  // namespace isthmus::host

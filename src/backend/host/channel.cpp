@@ -141,8 +141,8 @@ bool channels::send_cells(channel_kind kind, transfer& moving) {
     cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent);
     cell.message_bytes = moving.bytes;
     // a long message is copied once, by the receiver, out of the buffer itself
-    moving.by_address = !moving.in_place && moving.moved == 0 && m_team.is_readable_by(moving.peer) &&
-                        moving.bytes > m_team.tuned().address_bytes;
+    moving.by_address = !moving.in_place && moving.moved == 0 && moving.bytes > m_team.tuned().address_bytes &&
+                        m_team.is_reached_by(moving.peer, moving.buffer);
     if (moving.by_address) {
       cell.address = moving.buffer;
       cell.bytes = moving.bytes;

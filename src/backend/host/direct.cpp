@@ -1,5 +1,5 @@
-// Algorithms without staging, for buffers that every rank can reach: in the symmetric heap, or anywhere
-// when all ranks are threads of one process.
+// Algorithms without staging, for buffers that every rank can reach: mapped, because they lie in the symmetric
+// heap or all ranks are threads of one process, or else through the kernel, which copies between processes.
 #include <algorithm>
 
 #include "backend/host/algorithms.hpp"
@@ -7,30 +7,33 @@
 namespace isthmus::host {
 namespace {
 
-constexpr std::uint64_t region_private = 0;
-constexpr std::uint64_t region_own_process = ~std::uint64_t{0};
-
 // One of this rank's buffers: what the others are told, and how this rank reaches theirs in the same block.
 struct buffer {
-  place where{region_private, 0};
+  place where{};
   isthmus_heap_block block{};
 };
 
-buffer locate(const team& team, const void* pointer, std::uint64_t bytes) {
+buffer locate(const team& team, const std::byte* pointer, std::uint64_t bytes) {
   buffer found;
   if (bytes == 0) return found;
   const auto& context = team.context();
   std::uint64_t offset = 0;
-  if (team.is_one_process())
-    found.where = {region_own_process, reinterpret_cast<std::uintptr_t>(pointer)};
-  else if (context.heap_find(context.runtime, pointer, bytes, &found.block, &offset) != 0 &&
-           found.block.peers != nullptr)
-    found.where = {found.block.id + 1, offset};
+  if (!team.is_one_process() &&
+      context.heap_find(context.runtime, pointer, bytes, &found.block, &offset) != 0 &&
+      found.block.peers != nullptr) {
+    found.where.region = found.block.id + 1;
+    found.where.offset = offset;
+  }
+  if (found.where.region != 0 ? team.kernel_copies() : team.is_reached_by_all(pointer))
+    found.where.address = const_cast<std::byte*>(pointer);
   return found;
 }
 
 class direct {
  public:
+  // Long enough that a call into the kernel costs little beside it, short enough for a second-level cache.
+  static constexpr std::uint64_t fetched_bytes = 64 << 10;
+
   direct(team& team, workspace& work, const shape& s, store shared)
       : m_team(team), m_work(work), m_shape(s), m_shared(shared), m_results(store_for_results(team, s)) {}
 
@@ -70,15 +73,15 @@ class direct {
   }
 
   // A rank reaches a heap block when one of its own buffers lies in the same block.
-  bool all_reach(const place& where) const {
-    if (where.region == region_private) return false;
-    if (where.region == region_own_process) return true;
+  bool all_map(const place& where) const {
+    if (where.region == 0) return false;
     for (int r = 0; r < m_team.size(); ++r) {
       const slot_header& told = m_team.slot(r, m_ticket);
       if (told.send.region != where.region && told.recv.region != where.region) return false;
     }
     return true;
   }
+  bool all_reach(const place& where) const { return where.address != nullptr || all_map(where); }
 
   bool all_reach_what_they_need() const {
     for (int r = 0; r < m_team.size(); ++r) {
@@ -90,17 +93,26 @@ class direct {
     return true;
   }
 
-  std::byte* address(int owner, const place& where) const {
-    if (where.region == region_own_process) return reinterpret_cast<std::byte*>(where.offset);
+  reached reach(int owner, const place& where, const std::byte* own) const {
+    if (owner == m_team.rank()) return {owner, const_cast<std::byte*>(own), true};
+    if (!all_map(where)) return {owner, where.address, m_team.same_process(owner)};
     const isthmus_heap_block& block = where.region == m_send.where.region ? m_send.block : m_recv.block;
-    return static_cast<std::byte*>(block.peers[owner]) + where.offset;
+    return {owner, static_cast<std::byte*>(block.peers[owner]) + where.offset, true};
   }
-  std::byte* send_of(int rank) const {
-    return rank == m_team.rank() ? const_cast<std::byte*>(m_shape.send)
-                                 : address(rank, m_team.slot(rank, m_ticket).send);
+  reached send_of(int rank) const { return reach(rank, m_team.slot(rank, m_ticket).send, m_shape.send); }
+  reached recv_of(int rank) const { return reach(rank, m_team.slot(rank, m_ticket).recv, m_shape.recv); }
+
+  void fetch(std::byte* to, const reached& from, std::uint64_t offset, std::uint64_t bytes) {
+    if (from.is_mapped)
+      copy(to, from.begin + offset, bytes, m_results);
+    else
+      m_team.read_from(from.owner, to, from.begin + offset, bytes);
   }
-  std::byte* recv_of(int rank) const {
-    return rank == m_team.rank() ? m_shape.recv : address(rank, m_team.slot(rank, m_ticket).recv);
+  void put(const reached& to, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
+    if (to.is_mapped)
+      copy(to.begin + offset, from, bytes, m_shared);
+    else
+      m_team.write_to(to.owner, from, to.begin + offset, bytes);
   }
 
   void move() {
@@ -116,8 +128,8 @@ class direct {
 
   void push() {
     const int me = m_team.rank();
-    copy(recv_of(m_shape.sink) + m_shape.recv_offset(me), m_shape.send,
-         m_shape.block_elements(me) * m_shape.element_bytes, m_shared);
+    put(recv_of(m_shape.sink), m_shape.recv_offset(me), m_shape.send,
+        m_shape.block_elements(me) * m_shape.element_bytes);
   }
 
   void pull() {
@@ -126,15 +138,16 @@ class direct {
       const int peer = (me + i) % m_team.size();
       const std::uint64_t bytes = m_shape.block_elements(peer) * m_shape.element_bytes;
       if (m_shape.contributes(peer) && bytes > 0)
-        copy(m_shape.recv + m_shape.recv_offset(peer), send_of(peer) + m_shape.send_offset(me), bytes,
-             m_results);
+        fetch(m_shape.recv + m_shape.recv_offset(peer), send_of(peer), m_shape.send_offset(me), bytes);
     }
   }
 
   void reduce_own_block() {
-    for (int r = 0; r < m_team.size(); ++r)
-      m_work.sources[static_cast<std::size_t>(r)] = send_of(r) + m_shape.send_offset(m_team.rank());
-    m_shape.reduce(m_shape.recv, m_work.sources.data(), m_team.size(), m_shape.count);
+    const std::uint64_t bytes = m_shape.element_bytes;
+    const bool is_mapped = find_sources(m_shape.send_offset(m_team.rank()));
+    const std::uint64_t block = is_mapped ? m_shape.count : fetched_bytes / bytes;
+    for (std::uint64_t at = 0; at < m_shape.count; at += block)
+      reduce_block(m_shape.recv + at * bytes, at, std::min(block, m_shape.count - at));
   }
 
   // This rank reduces its slice of all vectors and writes the result to every taker. Slices are disjoint
@@ -144,21 +157,56 @@ class direct {
     const std::uint64_t slice = round_up((m_shape.count + ranks - 1) / ranks, line_bytes / bytes);
     const std::uint64_t begin = std::min(m_shape.count, slice * static_cast<std::uint64_t>(m_team.rank()));
     const std::uint64_t end = std::min(m_shape.count, begin + slice);
-    m_work.destinations.clear();
+    bool is_mapped = find_sources(0);
+    m_work.takers.clear();
     for (int i = 0; i < m_team.size(); ++i) {
       const int peer = (m_team.rank() + i) % m_team.size();
-      if (m_shape.takes(peer)) m_work.destinations.push_back(recv_of(peer));
+      if (!m_shape.takes(peer)) continue;
+      m_work.takers.push_back(recv_of(peer));
+      is_mapped &= m_work.takers.back().is_mapped;
     }
-    const std::uint64_t block = page_bytes / bytes;
-    alignas(line_bytes) std::byte result[page_bytes];
+    const std::uint64_t block_bytes = is_mapped ? page_bytes : fetched_bytes, block = block_bytes / bytes;
+    std::byte* result = scratch(block_bytes);
     for (std::uint64_t at = begin; at < end; at += block) {
       const std::uint64_t length = std::min(block, end - at);
-      for (int r = 0; r < m_team.size(); ++r)
-        m_work.sources[static_cast<std::size_t>(r)] = send_of(r) + at * bytes;
-      m_shape.reduce(result, m_work.sources.data(), m_team.size(), length);
-      for (std::byte* destination : m_work.destinations)
-        copy(destination + at * bytes, result, length * bytes, m_shared);
+      reduce_block(result, at, length);
+      for (const reached& taker : m_work.takers) put(taker, at * bytes, result, length * bytes);
     }
+  }
+
+  // Where this rank's share of every contribution begins. True: all of them are mapped.
+  bool find_sources(std::uint64_t offset) {
+    bool is_mapped = true;
+    m_work.contributions.clear();
+    for (int r = 0; r < m_team.size(); ++r) {
+      m_work.contributions.push_back(send_of(r));
+      m_work.contributions.back().begin += offset;
+      is_mapped &= m_work.contributions.back().is_mapped;
+    }
+    return is_mapped;
+  }
+
+  // Reduces `length` elements of all contributions, from element `at` on.
+  void reduce_block(std::byte* to, std::uint64_t at, std::uint64_t length) {
+    const std::uint64_t bytes = m_shape.element_bytes;
+    for (std::size_t r = 0; r < m_work.contributions.size(); ++r) {
+      const reached& from = m_work.contributions[r];
+      m_work.sources[r] = from.begin + at * bytes;
+      if (from.is_mapped) continue;
+      std::byte* fetched = scratch(fetched_bytes) + (r + 1) * fetched_bytes;
+      m_team.read_from(from.owner, fetched, from.begin + at * bytes, length * bytes);
+      m_work.sources[r] = fetched;
+    }
+    m_shape.reduce(to, m_work.sources.data(), m_team.size(), length);
+  }
+
+  // Memory of this rank: a block of results and, where the kernel copies, one of each contribution.
+  std::byte* scratch(std::uint64_t block_bytes) {
+    const std::uint64_t blocks = block_bytes == fetched_bytes ? m_work.contributions.size() + 1 : 1;
+    const std::uint64_t wanted = blocks * block_bytes + line_bytes;
+    if (m_work.bytes.size() < wanted) m_work.bytes.resize(wanted);
+    const auto begin = reinterpret_cast<std::uintptr_t>(m_work.bytes.data());
+    return m_work.bytes.data() + (round_up(begin, line_bytes) - begin);
   }
 
   team& m_team;

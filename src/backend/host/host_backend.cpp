@@ -159,9 +159,11 @@ class state {
     const store shared = chosen.shared == form::cached ? store::cached : store::streaming;
     if (run_direct(m_team, m_work, s, shared, updates_in_place)) return;
     if (is_named(name))
-      m_team.context().log(m_team.context().runtime, 1,
-                           "host:%s: some buffer of %s is not in the symmetric heap; it is staged", name,
-                           isthmus_collective_name(operation.collective));
+      m_team.context().log(
+          m_team.context().runtime, 1,
+          "host:%s: some buffer of %s is neither in the symmetric heap nor where the kernel copies "
+          "between processes; it is staged",
+          name, isthmus_collective_name(operation.collective));
     const auto staged = can_two_shot(operation.collective) ? algorithm::two_shot : algorithm::one_shot;
     run_staged(operation.collective, s, {staged, chosen.shared});
   }

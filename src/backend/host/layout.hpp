@@ -43,11 +43,11 @@ struct alignas(line_bytes) segment_header {
 };
 static_assert(sizeof(segment_header) <= page_bytes);
 
-// One buffer as all ranks understand it: a place in the symmetric heap, an address of the own process, or
-// (region 0) private.
+// One buffer as all ranks understand it.
 struct place {
-  std::uint64_t region;  // 0 private, else block id + 1, or own_process
-  std::uint64_t offset;  // in the block, or the address
+  std::uint64_t region;  // id + 1 of its block of the symmetric heap; 0: it is in none
+  std::uint64_t offset;  // in the block
+  std::byte* address;    // in its owner's process; NULL: the others can't copy from and to there
 };
 
 // A line that carries its own flag: one cache miss moves both.

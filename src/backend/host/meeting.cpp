@@ -18,6 +18,7 @@ namespace {
 // What every rank tells the others, as plain bytes.
 struct card {
   segment_address address;
+  bool kernel_copies;
   const void* mapped_at;  // in the rank's own process
   geometry sizes;
   cpu_set_t cpus;
@@ -27,7 +28,7 @@ struct card {
 
 struct verdict {
   isthmus_status status;
-  bool reads_peers;
+  bool kernel_copies;
   char problem[256];
 };
 
@@ -52,7 +53,9 @@ geometry read_geometry(const isthmus_backend_context& context) {
   constexpr std::uint64_t largest = 1u << 30;
   const auto ranks = static_cast<std::uint64_t>(context.size);
   geometry sizes{};
-  sizes.slot_bytes = option(context, "slot_bytes", ranks * (8 << 10), page_bytes, largest);
+  // fewer bytes cost more waits, more of them leave the second-level cache (docs/host_backend.md)
+  const std::uint64_t slot_bytes = std::max<std::uint64_t>(ranks * (8 << 10), 64 << 10);
+  sizes.slot_bytes = option(context, "slot_bytes", slot_bytes, page_bytes, largest);
   sizes.packet_lines = option(context, "packet_lines", 512, 1, largest / line_bytes);
   sizes.depth = option(context, "depth", 8, 4, 1024);
   sizes.cell_bytes = option(context, "cell_bytes", 32 << 10, line_bytes, largest);
@@ -103,6 +106,7 @@ void prepare(const isthmus_backend_context& context, card& mine, std::shared_ptr
     tuned.spins = option(context, "spins", 4000, 0, unbounded);
     tuned.address_bytes = option(context, "address_bytes", 16 << 10, 0, unbounded);
     tuned.streaming_bytes = option(context, "streaming_bytes", shared_cache_bytes(), 0, unbounded);
+    mine.kernel_copies = option(context, "kernel_copies", 1, 0, 1) != 0;
     own = segment::create(layout(mine.sizes, static_cast<std::uint64_t>(context.size)).bytes());
     mine.address = own->address();
     mine.mapped_at = own->data();
@@ -114,9 +118,10 @@ void prepare(const isthmus_backend_context& context, card& mine, std::shared_ptr
   }
 }
 
-// Reading another process' memory needs the kernel's leave (not with Yama's default, nor in many
+// Copying between processes needs the kernel's leave (not with Yama's default, nor in many
 // containers), so it is tried: every segment begins with a cookie that is known.
 bool can_read(const card& peer) {
+  if (!peer.kernel_copies) return false;
   segment_header seen{};
   iovec here{&seen, sizeof(seen)};
   iovec there{const_cast<void*>(peer.mapped_at), sizeof(seen)};
@@ -130,7 +135,7 @@ verdict open_peers(int rank, const std::vector<card>& cards, const std::shared_p
   try {
     for (std::size_t r = 0; r < cards.size(); ++r)
       segments.push_back(static_cast<int>(r) == rank ? own : segment::open(cards[r].address));
-    mine.reads_peers = std::all_of(cards.begin(), cards.end(), can_read);
+    mine.kernel_copies = std::all_of(cards.begin(), cards.end(), can_read);
   } catch (const std::exception& problem) {
     complain(mine, ISTHMUS_ERROR_UNSUPPORTED, problem.what());
   }
@@ -164,8 +169,8 @@ isthmus_status meet(const isthmus_backend_context& context, gathering& result) {
   own->close_descriptor();
   if (const auto status = first_problem(context, verdicts)) return status;
   result.sizes = mine.sizes;
-  result.reads_peers =
-      std::all_of(verdicts.begin(), verdicts.end(), [](auto& each) { return each.reads_peers; });
+  result.kernel_copies =
+      std::all_of(verdicts.begin(), verdicts.end(), [](auto& each) { return each.kernel_copies; });
   if (is_oversubscribed(cards)) result.tuned.spins = 0;
   return ISTHMUS_SUCCESS;
 }

@@ -21,7 +21,7 @@ struct gathering {
   std::vector<std::shared_ptr<segment>> segments;  // by rank
   geometry sizes;
   tuning tuned;
-  bool reads_peers = false;  // every rank may read the memory of every other process of the ranks
+  bool kernel_copies = false;  // every rank may copy from and to the memory of every other process of the ranks
 };
 
 // Collective. ISTHMUS_ERROR_UNSUPPORTED on all ranks when one of them can't reach another; CONFIG and

@@ -34,7 +34,7 @@ team::team(const isthmus_backend_context& context, gathering gathered)
       m_sizes(gathered.sizes),
       m_tuned(gathered.tuned),
       m_layout(gathered.sizes, static_cast<std::uint64_t>(context.size)),
-      m_reads_peers(gathered.reads_peers),
+      m_kernel_copies(gathered.kernel_copies),
       m_segments(std::move(gathered.segments)),
       m_done(m_segments.size(), 0) {
   for (int r = 0; r < size(); ++r) {
@@ -69,27 +69,45 @@ void team::wait_until_all_complete(std::uint64_t ticket) {
   for (int i = 1; i < size(); ++i) wait_until_done((rank() + i) % size(), ticket + 1);
 }
 
-// In pieces, so that poison is noticed in the middle of a long message.
+// The kernel does not copy what a driver has mapped, memory that is pinned for a device, say. Its first byte is
+// tried on this process itself, which takes about a microsecond.
+bool team::is_ordinary(const std::byte* address) {
+  std::byte seen;
+  const iovec here{&seen, 1}, there{const_cast<std::byte*>(address), 1};
+  return ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) == 1;
+}
+
 void team::read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const {
-  if (same_process(peer)) {
+  if (same_process(peer))
     std::memcpy(to, address, bytes);
-    return;
-  }
+  else
+    copy_through_kernel(peer, ::process_vm_readv, to, const_cast<std::byte*>(address), bytes);
+}
+
+void team::write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const {
+  if (same_process(peer))
+    std::memcpy(address, from, bytes);
+  else
+    copy_through_kernel(peer, ::process_vm_writev, const_cast<std::byte*>(from), address, bytes);
+}
+
+// In pieces, so that poison is noticed in the middle of a long message.
+void team::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
+                               std::uint64_t bytes) const {
   constexpr std::uint64_t piece = 4 << 20;
   const auto process = static_cast<pid_t>(m_segments[static_cast<std::size_t>(peer)]->address().pid);
   for (std::uint64_t moved = 0; moved < bytes;) {
     const std::uint64_t wanted = std::min(piece, bytes - moved);
-    iovec here{to + moved, wanted};
-    iovec there{const_cast<std::byte*>(address) + moved, wanted};
-    const ssize_t got = ::process_vm_readv(process, &here, 1, &there, 1, 0);
+    const iovec here{own + moved, wanted}, there{theirs + moved, wanted};
+    const ssize_t got = copy(process, &here, 1, &there, 1, 0);
     if (got <= 0) {
       check_poison();
       const int code = got < 0 ? errno : EFAULT;
       throw failure{m_context.fail(
           m_context.runtime, code == ESRCH ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
-          "does the sender's buffer have as many bytes as its call said?",
-          "reading %llu bytes of rank %d's message failed: %s", static_cast<unsigned long long>(bytes), peer,
-          std::generic_category().message(code).c_str())};
+          "do the buffers of that rank and of this one have as many bytes as their calls said?",
+          "copying %llu bytes %s a buffer of rank %d failed: %s", static_cast<unsigned long long>(bytes),
+          copy == ::process_vm_readv ? "out of" : "into", peer, std::generic_category().message(code).c_str())};
     }
     moved += static_cast<std::uint64_t>(got);
   }

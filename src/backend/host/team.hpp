@@ -9,6 +9,7 @@
 #pragma once
 
 #include <isthmus/backend.h>
+#include <sys/uio.h>
 
 #include <chrono>
 #include <span>
@@ -40,10 +41,19 @@ class team {
   bool same_process(int peer) const {
     return m_context.process_of[peer] == m_context.process_of[m_context.rank];
   }
-  // May a message to `peer` be an address that it copies from?
-  bool is_readable_by(int peer) const { return m_reads_peers || same_process(peer); }
-  // Copies out of a buffer of `peer`, of which the peer said where it is.
+  // Does the kernel copy between the processes of the ranks?
+  bool kernel_copies() const { return m_kernel_copies; }
+  // May `peer` copy from and to memory of this rank, given its address?
+  bool is_reached_by(int peer, const std::byte* address) const {
+    return same_process(peer) || (m_kernel_copies && is_ordinary(address));
+  }
+  // The same for all ranks at once.
+  bool is_reached_by_all(const std::byte* address) const {
+    return is_one_process() || (m_kernel_copies && is_ordinary(address));
+  }
+  // Copies out of, or into, a buffer of `peer`, of which the peer said where it is.
   void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
+  void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
   bool is_one_process() const { return m_context.process_size == m_context.size; }
 
   segment_header& header(int rank) const { return at<segment_header>(rank, 0); }
@@ -95,6 +105,10 @@ class team {
   }
   std::uint64_t slot_offset(std::uint64_t ticket) const { return m_layout.slot(ticket % m_sizes.depth); }
   void wait_until_done(int peer, std::uint64_t tickets);
+  static bool is_ordinary(const std::byte* address);
+  using kernel_copy = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
+  void copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
+                           std::uint64_t bytes) const;
   bool has_gone(int peer) const;
   void poison(std::uint64_t word) noexcept;
 
@@ -102,7 +116,7 @@ class team {
   geometry m_sizes;
   tuning m_tuned;
   layout m_layout;
-  bool m_reads_peers;
+  bool m_kernel_copies;
   std::vector<std::shared_ptr<segment>> m_segments;
   std::vector<std::byte*> m_bases;
   std::vector<int> m_process_descriptors;  // by rank; -1 for ranks of this process

@@ -69,6 +69,32 @@ TEST_P(host_collectives, are_right_for_every_algorithm_and_memory) {
             complaints{});
 }
 
+// As in containers and under systems where the kernel does not let processes copy from each other.
+TEST_P(host_collectives, are_right_where_the_kernel_copies_nothing) {
+  setting s = make_setting();
+  s.options.emplace("kernel_copies", "0");
+  EXPECT_EQ(
+      run_backend(s,
+                  [](rank& self) {
+                    std::uint64_t seed = 1000;
+                    for (const auto collective : collectives)
+                      for (const char* algorithm : {static_cast<const char*>(nullptr), "direct", "channel"})
+                        for (const auto where : {memory::separate, memory::mixed})
+                          for (const std::uint64_t count : {17, 5000}) {
+                            if (crowded(self) && count != 17) continue;
+                            play p;
+                            p.collective = collective;
+                            p.algorithm = algorithm;
+                            p.where = where;
+                            p.count = count;
+                            p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                            p.seed = ++seed;
+                            perform(self, p);
+                          }
+                  }),
+      complaints{});
+}
+
 TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
   EXPECT_EQ(run_backend(
                 make_setting(),
