@@ -2,15 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <thread>
 
+#include "each_rank.hpp"
 #include "place.hpp"
 
 namespace fused_test {
@@ -21,35 +18,11 @@ std::unique_ptr<world>& slot() {
   return only;
 }
 
-const char* argument(int argc, char** argv, const char* name) {
-  for (int i = 1; i + 1 < argc; ++i)
-    if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
-  return nullptr;
-}
-
 isthmus_communicator_options options() {
   isthmus_communicator_options chosen{};
   chosen.struct_bytes = sizeof chosen;
   chosen.timeout_s = 60;
   return chosen;
-}
-
-isthmus_unique_id shared_id(int rank, const std::string& path) {
-  isthmus_unique_id id{};
-  if (rank == 0) {
-    if (isthmus_unique_id_create(nullptr, &id) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
-    std::ofstream(path + ".part", std::ios::binary)
-        .write(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes);
-    if (std::rename((path + ".part").c_str(), path.c_str()) != 0)
-      throw std::runtime_error("cannot write " + path);
-    return id;
-  }
-  for (int tries = 0; tries < 6000; ++tries) {
-    std::ifstream file(path, std::ios::binary);
-    if (file.read(reinterpret_cast<char*>(id.bytes), sizeof id.bytes)) return id;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  throw std::runtime_error("rank 0 never wrote " + path);
 }
 
 }  // namespace
@@ -71,6 +44,7 @@ std::string last_error_text() {
 }
 
 void world::start(int argc, char** argv) {
+  using each_rank::argument;
   auto made = std::make_unique<world>();
   if (const char* named = argument(argc, argv, "--platform"); named != nullptr && std::string(named) == "hip")
     use_platform(ISTHMUS_PLATFORM_HIP);
@@ -82,7 +56,7 @@ void world::start(int argc, char** argv) {
     made->m_size = std::atoi(size);
     member own{std::atoi(rank), made->m_size};
     chosen.device = {platform(), own.rank};
-    const isthmus_unique_id meeting = shared_id(own.rank, id);
+    const isthmus_unique_id meeting = each_rank::meet(own.rank, id);
     if (isthmus_communicator_create(&meeting, own.rank, own.size, &chosen, &own.communicator) !=
         ISTHMUS_SUCCESS)
       throw std::runtime_error(last_error_text());

@@ -2,13 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <stdexcept>
 #include <thread>
+
+#include "each_rank.hpp"
 
 namespace gpu {
 namespace {
@@ -23,29 +21,6 @@ isthmus_communicator_options test_options() {
   options.struct_bytes = sizeof(options);
   options.timeout_s = 60;
   return options;
-}
-
-void write_id(const std::string& path, const isthmus_unique_id& id) {
-  const std::string unfinished = path + ".part";
-  std::ofstream(unfinished, std::ios::binary).write(reinterpret_cast<const char*>(id.bytes), sizeof(id.bytes));
-  if (std::rename(unfinished.c_str(), path.c_str()) != 0) throw std::runtime_error("cannot write " + path);
-}
-
-isthmus_unique_id read_id(const std::string& path) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (std::chrono::steady_clock::now() < deadline) {
-    isthmus_unique_id id;
-    std::ifstream file(path, std::ios::binary);
-    if (file.read(reinterpret_cast<char*>(id.bytes), sizeof(id.bytes))) return id;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  throw std::runtime_error("rank 0 never wrote " + path);
-}
-
-const char* argument(int argc, char** argv, const char* name) {
-  for (int i = 1; i + 1 < argc; ++i)
-    if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
-  return nullptr;
 }
 
 }  // namespace
@@ -71,13 +46,7 @@ void world::create_here(int ranks) {
 
 void world::create_one(int rank, int size, const std::string& id_file) {
   m_size = size;
-  isthmus_unique_id id;
-  if (rank == 0) {
-    if (isthmus_unique_id_create(nullptr, &id) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error());
-    write_id(id_file, id);
-  } else {
-    id = read_id(id_file);
-  }
+  const isthmus_unique_id id = each_rank::meet(rank, id_file);
   auto options = test_options();
   options.device = {ISTHMUS_PLATFORM_CUDA, rank};
   member made{rank, rank, nullptr, std::make_unique<stream>(rank)};
@@ -87,6 +56,7 @@ void world::create_one(int rank, int size, const std::string& id_file) {
 }
 
 void world::start(int argc, char** argv) {
+  using each_rank::argument;
   auto made = std::make_unique<world>();
   if (const char* rank = argument(argc, argv, "--rank")) {
     const char* size = argument(argc, argv, "--size");
