@@ -19,14 +19,18 @@ from isthmus import launch
 TIMEOUT_S = 20.0
 
 
-@pytest.fixture(autouse=True)
-def _no_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """The developer's own profile and files must not change what tests see."""
     for name in list(os.environ):
         if name.startswith("ISTHMUS_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("ISTHMUS_PROFILE", "none")
     monkeypatch.setenv("ISTHMUS_CONFIG", "none")
+
+
+@pytest.fixture(autouse=True)
+def _no_outside_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_outside_configuration(monkeypatch)
 
 
 @pytest.fixture(params=[1, 2, 3, 4], ids=lambda size: f"ranks{size}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
-from conftest import on_all, poisoned, random_array
+from conftest import TIMEOUT_S, on_all, poisoned, random_array, without_outside_configuration
 from oracle import check_reduction
 
 import isthmus
@@ -12,6 +14,17 @@ from isthmus import DATATYPES, IN_PLACE, ReductionOp
 from isthmus._buffers import numpy_dtype
 
 COUNTS = (0, 1, 17, 1031)
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3, 4], ids=lambda size: f"ranks{size}")
+def ranks(request: pytest.FixtureRequest) -> Iterator[list[isthmus.Communicator]]:
+    """All ranks of a communicator of 1 to 4, for all tests: making them takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as environment:
+        without_outside_configuration(environment)
+        communicators = isthmus.Communicator.all(request.param, timeout=TIMEOUT_S)
+    yield communicators
+    for communicator in communicators:
+        communicator.close()
 
 
 @pytest.fixture(params=list(DATATYPES))
