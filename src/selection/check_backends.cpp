@@ -72,9 +72,12 @@ void check_backends(const configuration& configuration, const std::vector<known_
       if (backend != known.end()) check_algorithm(rule, *backend);
     });
   }
+  allowed.insert("fused");  // no backend, but [backend.fused] is where the products of fused.h are configured
+  const std::vector<std::string_view> with_options(allowed.begin(), allowed.end());
   for (const auto& [key, value] : configuration.options) {
     if (configured_by_defaults().contains(backend_of_option(key))) continue;
-    checked(fmt::format("option {}", key), [&] { parse_name("backend", names, backend_of_option(key)); });
+    checked(fmt::format("option {}", key),
+            [&] { parse_name("backend", with_options, backend_of_option(key)); });
   }
 }
 

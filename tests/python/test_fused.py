@@ -99,6 +99,29 @@ def test_torch_tensors(pair: list[isthmus.Communicator]) -> None:
     on_all(pair, rank)
 
 
+def test_the_model_falls_back_and_says_why(tmp_path: Path) -> None:
+    config = tmp_path / "slow.toml"
+    config.write_text("[backend.fused]\npipeline_us = 1e9\n")
+    ranks = isthmus.Communicator.all(2, config=str(config))
+
+    def rank(communicator: isthmus.Communicator) -> None:
+        a, b = random_matrix(4, 3, "float32", 6), random_matrix(3, 5, "float32", 7)
+        with Plan(communicator, a, b) as plan:
+            assert plan.info["mode"] == "sequential"
+            assert "the model predicts" in plan.info["reason"]
+            assert plan.info["predicted_us"]["pipelined"] > 1e9 > plan.info["predicted_us"]["sequential"]
+            own = communicator.rank * 4
+            assert np.allclose(plan(a, b)[own : own + 4], a @ b)
+        with Plan(communicator, a, b, mode="pipelined") as plan:
+            assert plan.info["mode"] == "pipelined", "what was asked for is kept"
+            plan(a, b)
+            assert "outside the symmetric heap" in plan.info["notes"][0]
+
+    on_all(ranks, rank)
+    for communicator in ranks:
+        communicator.close()
+
+
 def test_errors(pair: list[isthmus.Communicator]) -> None:
     def rank(communicator: isthmus.Communicator) -> None:
         a, b = random_matrix(4, 3, "float32", 6), random_matrix(3, 5, "float32", 7)
@@ -110,6 +133,11 @@ def test_errors(pair: list[isthmus.Communicator]) -> None:
             Plan(communicator, a, b, kind="gemm")
         with pytest.raises(ValueError, match="mode 'fast' is unknown"):
             Plan(communicator, a, b, mode="fast")
+        with pytest.raises(isthmus.Error, match="input = int32 is not supported") as refused:
+            Plan(communicator, a.astype(np.int32), b.astype(np.int32))
+        assert refused.value.hint == "float16, bfloat16 and float32 are"
+        with pytest.raises(isthmus.Error, match="m = 5 is not a multiple of the 2 ranks"):
+            Plan(communicator, random_matrix(5, 3, "float32", 6), b, kind="gemm_reduce_scatter")
         with pytest.raises(isthmus.Error, match="description->n: rank 0 has 5, rank 1 has 4"):
             Plan(communicator, a, b[:, : 5 - communicator.rank])
         with Plan(communicator, a, b) as plan:

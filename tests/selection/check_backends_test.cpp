@@ -31,9 +31,11 @@ TEST(check_backends, names_the_place_and_the_nearest) {
   EXPECT_EQ(check("[platform.cuda]\nbackend = \"rcl\""),
             "config f.toml:2, platform.cuda: unknown backend \"rcl\"; allowed: host, mpi, rccl | did you mean "
             "\"rccl\"?");
-  EXPECT_EQ(check("[backend.hosst]\nspin_us = 3"),
-            "option backend.hosst.spin_us: unknown backend \"hosst\"; allowed: host, mpi, rccl | did you mean "
-            "\"host\"?");
+  EXPECT_EQ(
+      check("[backend.hosst]\nspin_us = 3"),
+      "option backend.hosst.spin_us: unknown backend \"hosst\"; allowed: fused, host, mpi, rccl | did you mean "
+      "\"host\"?");
+  EXPECT_EQ(check("[backend.fused]\nchunk_us = 3"), "no error") << "the products' own section";
 }
 
 TEST(check_backends, knows_algorithms) {

@@ -105,6 +105,8 @@ def _start(job: Job, rank: int, ranks: int, identity: UniqueId) -> subprocess.Po
         stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
         text=True,
         start_new_session=True,
+        # Where the core looks for libraries out of wheels (BLAS, cuBLASLt); not set unless activated.
+        env={"VIRTUAL_ENV": sys.prefix} | os.environ,
     )
     child.stdin.write(json.dumps({"job": asdict(job), "rank": rank, "ranks": ranks, "id": identity.hex()}))
     child.stdin.close()

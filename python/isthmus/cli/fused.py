@@ -128,7 +128,7 @@ def table_of(shape: dict[str, Any], output: str) -> Table:
         cells = [title, *(f"{time[key]:.1f}" for key in ("median", "min", "max"))]
         whole = view not in figures.MOVES
         share = f"{100 * product / time['median']:.1f}"
-        cells += [f"{figures.tflops(shape, view):.2f}", share] if whole else ["", ""]
+        cells += [f"{figures.tflops(shape, view):.3g}", share] if whole else ["", ""]
         pipelines = view in figures.PIPELINES
         cells.append(f"{sequential / time['median']:.2f}x" if pipelines or view == "torch_sequential" else "")
         cells.append(f"{100 * figures.overlap_efficiency(shape, view):.0f} %" if pipelines else "")

@@ -19,6 +19,7 @@ def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) 
     slices = [event for event in events if event["ph"] == "X"]
     rows = sorted({(event["pid"], event["tid"], event["cat"]) for event in slices})
     begin = min(event["ts"] for event in slices)
+    span = max(event["ts"] + event["dur"] for event in slices) - begin
     figure, axes = pyplot.subplots(figsize=(12, 0.9 + 0.5 * len(rows)), layout="constrained")
     for index, (rank, track, _) in enumerate(rows):
         own = [event for event in slices if (event["pid"], event["tid"]) == (rank, track)]
@@ -29,6 +30,10 @@ def draw_timeline(events: list[dict[str, Any]], target: Path | str, title: str) 
             edgecolor="white",
             linewidth=0.8,
         )
+        for event in own:
+            if event["dur"] > 0.1 * span:  # as wide as its name, about
+                middle = event["ts"] - begin + event["dur"] / 2
+                axes.text(middle, index, event["name"], ha="center", va="center", color="white", fontsize=8)
     axes.set_yticks(range(len(rows)), [f"rank {rank} {name}" for rank, _, name in rows])
     axes.invert_yaxis()
     axes.set_xlabel("us")
