@@ -1,5 +1,9 @@
 #include "backend/host/reduce/kernels.inc.hpp"
 
+#ifndef __AVX2__
+#error "this file is to be compiled for x86-64-v3: the options that CMakeLists.txt sets for it did not arrive"
+#endif
+
 namespace isthmus::host {
 
 extern const kernel_table avx2_kernels;
