@@ -13,6 +13,7 @@ option(ISTHMUS_P2P "Build the peer-memory kernels for CUDA devices (needs nvcc)"
 # Generating fmt's code in every file takes more time than all the rest; a library that is to be copied to
 # another machine should carry it all the same.
 option(ISTHMUS_LINK_FMT "Link the system's fmt instead of compiling it in" OFF)
+set(ISTHMUS_UNITY 6 CACHE STRING "How many source files the compiler gets at a time; 1 while working on a few files")
 option(ISTHMUS_CONFORMANCE_FULL "Every world of the conformance suite runs the full product (an hour)" OFF)
 set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument everything that is built")
 set(ISTHMUS_VENV "${CMAKE_SOURCE_DIR}/.venv" CACHE PATH "Virtual environment that scripts/setup made")

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "fused/blaslt.hpp"

@@ -1,6 +1,7 @@
 #include "fused/host_plan.hpp"
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "fused/host_costs.hpp"
 
