@@ -21,7 +21,7 @@ std::string library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(text, &length);
-  std::string line(text, static_cast<std::size_t>(length));
+  std::string line(text);  // Open MPI counts the final zero, too
   line.resize(std::min(line.find('\n'), line.size()));
   std::replace(line.begin(), line.end(), '\t', ' ');
   line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }),
