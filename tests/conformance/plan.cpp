@@ -90,7 +90,8 @@ bool is_in_cover(const test_case& test, std::uint64_t shift) {
   const auto count = std::find(std::begin(small_counts), std::end(small_counts), test.count);
   const auto form = static_cast<std::uint64_t>(count - std::begin(small_counts)) + (test.in_place ? counts : 0);
   const std::uint64_t forms = can_be_in_place(test.collective) ? 2 * counts : counts;
-  const auto turn = static_cast<std::uint64_t>(test.collective + test.datatype + test.op) + shift;
+  const auto turn =
+      std::uint64_t{test.collective} + std::uint64_t{test.datatype} + std::uint64_t{test.op} + shift;
   return test.collective == ISTHMUS_BARRIER || turn % forms == form;
 }
 
