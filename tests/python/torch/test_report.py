@@ -29,7 +29,8 @@ def counted() -> list[dict[str, Any]]:
 def test_report_counts_calls_and_bytes_by_path(crew: Crew) -> None:
     for rank, rows in enumerate(crew.run(counted)):
         reduced = [row for row in rows if row["collective"] == "allreduce"]
-        assert {row["path"] for row in reduced} == {"host:packet", "host"}, "the sizes take different rules"
+        paths = {row["path"] for row in reduced}
+        assert paths == {"host:packet", "host:two_shot_adaptive"}, "the sizes take different rules"
         assert sum(row["calls"] for row in reduced) == 4
         assert sum(row["bytes"] for row in reduced) == 3 * 16 + 400_000
         assert all("rule" in row["reason"] and row["device"] == "cpu" for row in rows)
