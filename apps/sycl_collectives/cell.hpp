@@ -14,6 +14,7 @@ namespace sycl_collectives {
 enum class path { isthmus_usm, isthmus_buffer, isthmus_host, listing1, mpi_host };
 inline constexpr path all_paths[] = {path::isthmus_usm, path::isthmus_buffer, path::isthmus_host,
                                      path::listing1, path::mpi_host};
+inline bool is_isthmus(path taken) { return taken != path::listing1 && taken != path::mpi_host; }
 
 // Memory that is allocated once for the whole job, as large as its largest cell.
 struct arena {

@@ -66,8 +66,10 @@ class job {
         continue;
       }
       cell cell(shape, memory, m_kernels, m_ranks, MPI_COMM_WORLD);
-      const std::vector<measurement> measured = measure(cell);
+      const std::vector<path> paths = paths_of(shape);
+      const std::vector<measurement> measured = measure(cell, paths);
       if (told) told->cell_done(shape, measured, explain(m_ranks, shape));
+      leave_out_slow_paths(shape, measured, told.get());
     }
     std::uint64_t wrong = told ? told->wrong() : 0;
     if (told) told->finish(static_cast<double>(bench::steady_ns() - start) / 1e9);
@@ -113,9 +115,32 @@ class job {
     return static_cast<double>(bench::ticks() - before) * bench::ns_per_tick() / 1e3;
   }
 
-  std::vector<measurement> measure(cell& cell) {
+  // All but those that were too slow at a smaller size of the same collective.
+  std::vector<path> paths_of(const shape& shape) {
+    if (m_collective != shape.what.name) {
+      m_collective = shape.what.name;
+      m_left_out.clear();
+    }
+    std::vector<path> paths;
+    for (const path path : all_paths)
+      if (std::count(m_left_out.begin(), m_left_out.end(), path) == 0) paths.push_back(path);
+    return paths;
+  }
+
+  // Ranks that outnumber the cores can make a plain MPI call take minutes. The samples are those of all ranks,
+  // so all decide alike.
+  void leave_out_slow_paths(const shape& shape, const std::vector<measurement>& measured, report* told) {
+    for (const measurement& one : measured) {
+      const double seconds = *std::min_element(one.samples_us.begin(), one.samples_us.end()) / 1e6;
+      if (is_isthmus(one.taken) || seconds <= m_asked.longest_call_s) continue;
+      m_left_out.push_back(one.taken);
+      if (told != nullptr) told->path_left_out(shape, one.taken, seconds);
+    }
+  }
+
+  std::vector<measurement> measure(cell& cell, const std::vector<path>& paths) {
     std::vector<measurement> measured;
-    for (const path path : all_paths) measured.push_back({path, {}, verify(cell, path)});
+    for (const path path : paths) measured.push_back({path, {}, verify(cell, path)});
     const int min_samples = cell.what().bytes < large_bytes ? m_asked.min_samples : large_min_samples;
     const std::uint64_t start = bench::steady_ns();
     for (int sample = 0;; ++sample) {
@@ -141,6 +166,8 @@ class job {
   kernels m_kernels;
   std::vector<shape> m_shapes;
   std::uint32_t m_call = 1;
+  std::string m_collective;      // whose sizes are being measured
+  std::vector<path> m_left_out;  // of it
 };
 
 // Before the SYCL runtime starts. The CPU device of PyPI's wheel has to be named, and each rank's kernels

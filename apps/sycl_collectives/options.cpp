@@ -30,6 +30,9 @@ options parse(int argc, char** argv) {
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
   app.add_option("--budget", asked.budget_s, "seconds measured per collective and size")->capture_default_str();
+  app.add_option("--longest-call", asked.longest_call_s,
+                 "seconds of a call after which a plain MPI path is left out at the collective's larger sizes")
+      ->capture_default_str();
   app.add_option("--timeout", asked.timeout_s, "seconds to wait for other ranks")->capture_default_str();
   app.add_flag("--quick", quick, "few sizes up to 1 MiB, few samples");
   try {

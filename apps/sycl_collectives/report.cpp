@@ -34,8 +34,6 @@ path_label label(path taken) {
   return {"", ""};
 }
 
-bool is_isthmus(path taken) { return taken != path::listing1 && taken != path::mpi_host; }
-
 nlohmann::json record_of(const shape& shape, const measurement& measured, const chosen& chosen,
                          double core_us) {
   const path_label label = sycl_collectives::label(measured.taken);
@@ -158,6 +156,21 @@ void report::cell_skipped(const shape& shape, const std::string& reason) {
   }
   std::printf("%-14s %10llu  skipped: %s\n", shape.what.name, static_cast<unsigned long long>(shape.bytes),
               reason.c_str());
+}
+
+void report::path_left_out(const shape& shape, path taken, double seconds) {
+  const path_label label = sycl_collectives::label(taken);
+  if (m_asked.progress_json) {
+    say({{"event", "left_out"},
+         {"collective", shape.what.name},
+         {"bytes", shape.bytes},
+         {"provider", label.provider},
+         {"mode", label.mode},
+         {"seconds", seconds}});
+    return;
+  }
+  std::printf("%-14s %10llu  %-9s %-11s left out at larger sizes: a call took %.2f s\n", shape.what.name,
+              static_cast<unsigned long long>(shape.bytes), label.provider, label.mode, seconds);
 }
 
 void report::finish(double seconds) {

@@ -28,6 +28,7 @@ chosen explain(const isthmus::communicator& ranks, const shape& shape);
 //   {"event": "start", "ranks", "cells", "device", "kernels", "paths"}
 //   {"event": "cell", "done", "cells", "collective", "bytes", "records": [...]}   as in results.json
 //   {"event": "skipped", "done", "cells", "collective", "bytes", "reason"}
+//   {"event": "left_out", "collective", "bytes", "provider", "mode", "seconds"}   at larger sizes
 //   {"event": "end", "seconds", "wrong", "out"}
 class report {
  public:
@@ -35,6 +36,8 @@ class report {
 
   void cell_done(const shape& shape, const std::vector<measurement>& measured, const chosen& chosen);
   void cell_skipped(const shape& shape, const std::string& reason);
+  // The path takes no part in the collective's larger sizes, because a call of this one took so long.
+  void path_left_out(const shape& shape, path taken, double seconds);
   // Writes the file and the summary; throws std::runtime_error if it cannot.
   void finish(double seconds);
   std::uint64_t wrong() const { return m_wrong; }

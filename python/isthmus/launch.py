@@ -91,21 +91,34 @@ def sycl_variables() -> dict[str, str]:
     return {"OCL_ICD_FILENAMES": str(driver), "SYCL_CACHE_PERSISTENT": "1"}
 
 
-def variables(mpi: Launcher | None = None) -> dict[str, str]:
-    """The variables that a started program gets beside the caller's. The caller's own values win,
+def crowd_variables(mpi: Launcher, ranks: int) -> dict[str, str]:
+    """What lets MPICH's ranks give way to each other where they outnumber the cores: without it a waiting rank
+    spins through its whole time slice while the one it waits for has no core. The other families see to it
+    themselves."""
+    if mpi.family != "mpich" or ranks <= len(os.sched_getaffinity(0)):
+        return {}
+    return {
+        "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
+        "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "100",
+    }
+
+
+def variables(mpi: Launcher | None = None, ranks: int = 1) -> dict[str, str]:
+    """The variables that each of the started ranks gets beside the caller's. The caller's own values win,
     except that the folders of LD_LIBRARY_PATH are put before them."""
     folders = [layout.library_folder(), layout.environment_folder() / "lib"]
     if mpi is not None and mpi.libraries is not None:
         folders.insert(0, mpi.libraries)
     paths = list(dict.fromkeys(str(folder) for folder in folders))
     before = os.environ.get("LD_LIBRARY_PATH")
-    added = {key: value for key, value in sycl_variables().items() if key not in os.environ}
+    wished = sycl_variables() | (crowd_variables(mpi, ranks) if mpi is not None else {})
+    added = {key: value for key, value in wished.items() if key not in os.environ}
     return added | {"LD_LIBRARY_PATH": os.pathsep.join([*paths, *([before] if before else [])])}
 
 
-def environment(mpi: Launcher | None = None) -> dict[str, str]:
+def environment(mpi: Launcher | None = None, ranks: int = 1) -> dict[str, str]:
     """The whole environment of a started program."""
-    return os.environ | variables(mpi)
+    return os.environ | variables(mpi, ranks)
 
 
 def ggml_variables(wire: str) -> dict[str, str]:

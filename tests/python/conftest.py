@@ -96,7 +96,7 @@ def job(ranks: int, program: Path, *arguments: str, **variables: str) -> subproc
     command = [*launcher.command(ranks, bind=False), sys.executable, str(program), *arguments]
     return subprocess.run(
         command,
-        env=launch.environment(launcher) | variables,
+        env=launch.environment(launcher, ranks) | variables,
         capture_output=True,
         text=True,
         timeout=90,

@@ -169,6 +169,17 @@ def test_run_json_tells_what_was_started() -> None:
     assert "LD_LIBRARY_PATH" in answer["environment"]
 
 
+def test_ranks_give_way_where_they_outnumber_the_cores() -> None:
+    throttle = "MPIR_CVAR_CH4_PROGRESS_THROTTLE"
+    cores = len(os.sched_getaffinity(0))
+    for ranks, expected in ((1, {}), (cores + 1, {throttle: "1", throttle + "_NO_PROGRESS_COUNT": "100"})):
+        answer = told("run", "-n", str(ranks), "--json", "true")
+        found = {key: value for key, value in answer["environment"].items() if key.startswith(throttle)}
+        assert found == expected
+    crowd = command("run", "-n", str(cores + 1), "printenv", throttle, **{throttle: "0"})
+    assert crowd.stdout.split() == ["0"] * (cores + 1), "the caller's value stands"
+
+
 def test_run_passes_signals(tmp_path) -> None:
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho started\nexec sleep 60\n")

@@ -47,7 +47,7 @@ def demo(
     command += ["--progress", "json", "--out", str(file)]
     command += ["--quick"] if quick else ["--sizes", sizes]
     command += ["--collectives", collectives] if collectives else []
-    _run(command, launch.environment(launcher) | measured_variables(), show=not as_json)
+    _run(command, launch.environment(launcher, ranks) | measured_variables(), show=not as_json)
     report = Report.load(file)
     picture = folder / "results.png"
     draw_all(report.records, picture, f"Isthmus: {ranks} ranks on SYCL, {report.machine.cpu}")
@@ -82,6 +82,11 @@ def _run(command: list[str], environment: dict[str, str], *, show: bool) -> None
                 display.update(task, completed=event["done"], description=where)
             if event["event"] == "skipped":
                 note(f"{event['collective']} of {format_size(event['bytes'])} is skipped: {event['reason']}")
+            if event["event"] == "left_out":
+                note(
+                    f"{event['collective']}: {event['provider']} ({event['mode']}) is left out above "
+                    f"{format_size(event['bytes'])}, where a call took {event['seconds']:.2f} s"
+                )
             if event["event"] == "cell":
                 records = [Record.model_validate(record) for record in event["records"]]
                 if waiting and waiting[0].collective != event["collective"]:
@@ -109,10 +114,16 @@ def _event(line: str) -> dict[str, Any]:
 def _about(event: dict[str, Any]) -> str:
     reason = event.get("sycl", {}).get("reason", "")
     cores = len(os.sched_getaffinity(0))
-    return (
+    about = (
         f"{event['ranks']} ranks on {event['device']} ({cores} cores); kernels by {event['kernels']}"
         f"{'; calls: ' + reason if reason else ''}"
     )
+    if event["ranks"] > cores:
+        about += (
+            f"\n{event['ranks']} ranks share {cores} cores: a rank that waits takes time from the one it waits "
+            "for, so the times say more about the scheduler than about the paths"
+        )
+    return about
 
 
 def _show(records: list[Record], show: bool) -> None:

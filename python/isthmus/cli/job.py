@@ -35,7 +35,7 @@ def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = 
     try:
         done = subprocess.run(
             command,
-            env=launch.environment(launcher) | (variables or {}),
+            env=launch.environment(launcher, ranks) | (variables or {}),
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

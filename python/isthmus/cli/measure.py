@@ -82,7 +82,7 @@ def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Pr
     _check_backend(backend)
     launcher = launch.launcher("mpich")
     program = str(layout.program("isthmus_bench"))
-    variables = {"ISTHMUS_BACKEND": backend} if backend else {}
+    variables = launch.crowd_variables(launcher, ranks) | ({"ISTHMUS_BACKEND": backend} if backend else {})
     return Provider(
         "isthmus heap" if heap else "isthmus",
         (*launcher.command(ranks), program, *(["--heap"] if heap else [])),
@@ -111,7 +111,9 @@ def _check_backend(backend: str) -> None:
 def peer_provider(name: str, ranks: int) -> Provider:
     """Plain MPI of a family, started by that family's own launcher; set up when absent."""
     if name == "mpich":
-        return Provider(name, (*launch.launcher(name).command(ranks), str(layout.program("peer_mpi"))))
+        mpich = launch.launcher(name)
+        program = layout.program("peer_mpi")
+        return Provider(name, (*mpich.command(ranks), str(program)), launch.crowd_variables(mpich, ranks))
     if name == "listing1":
         return _listing1_provider(ranks)
     if name in launch.PEERS:
@@ -136,7 +138,7 @@ def _listing1_provider(ranks: int) -> Provider:
     return Provider(
         "listing1",
         (*launcher.command(ranks), str(layout.program("sycl_collectives"))),
-        launch.variables(launcher),
+        launch.variables(launcher, ranks),
         arguments,
         lambda record: record.provider == "listing1" or record.mode == "sycl_usm",
     )

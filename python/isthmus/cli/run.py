@@ -51,7 +51,7 @@ def run(
     else:
         launcher = launch.launcher(mpi)
         command = [*launcher.command(ranks, bind=bind), found, *context.args]
-        variables = launch.variables(launcher)
+        variables = launch.variables(launcher, ranks)
     if not as_json:
         # What is started takes this process' place, so signals and the exit code need no forwarding.
         os.execve(command[0], command, os.environ | variables)
