@@ -108,6 +108,12 @@ void device_gather_plan::pull(const isthmus_fused_arguments& with) {
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
   if (!m_staged) m_owner->heap().find(with.a, m_what.shard_bytes(), &block, &offset);
+  // All ranks start together, so that each source has one reader at a time: two readers of one take turns on
+  // its port, and once out of step they stay so.
+  for (int peer = 0; peer < m_what.size; ++peer)
+    if (peer != m_what.rank)
+      m_driver.wait_word(m_device, m_board->ready(m_what.rank, peer), (m_run - 1) * stage_steps + 1,
+                         m_copy.stream);
   for (std::size_t index = 1; index < m_order.groups.size(); ++index) {
     const int source = m_order.groups[index].source;
     pull_group(index,
