@@ -341,9 +341,9 @@ nlohmann::json bench::records_of(const std::vector<companion>& companions) const
     line["algbw_gbs"] = static_cast<double>(one.what.bytes) / median(one.us) / 1e3;
     line["busbw_gbs"] = one.what.bytes_in(m_all.size()) / median(one.us) / 1e3;
     records.push_back(line);
-    std::printf("products beside %-19s %9llu by %-22s %+6.2f %%, %8.1f us a call\n", one.what.name().c_str(),
+    std::printf("products beside %-19s %9llu by %-22s %+6.2f %%, %8.1f us a call %s\n", one.what.name().c_str(),
                 static_cast<unsigned long long>(one.what.bytes), one.by->label().c_str(), slowdown,
-                median(one.us));
+                median(one.us), one.by->options.c_str());
   }
   std::fflush(stdout);
   return records;
@@ -357,11 +357,13 @@ int main(int argc, char** argv) try {
   CLI::App app{"Isthmus' copy engines against NCCL"};
   int ranks = 0, samples = 11, rounds = 0;
   std::string out;
+  std::vector<std::string> variants;
   std::vector<std::uint64_t> sizes{64 << 10, 256 << 10, 1 << 20,  4 << 20,
                                    16 << 20, 32 << 20,  64 << 20, 256 << 20};
   app.add_option("--ranks", ranks, "ranks, one a device (0: all devices)");
   app.add_option("--samples", samples, "samples of each figure")->check(CLI::Range(3, 1000));
   app.add_option("--sizes", sizes, "bytes");
+  app.add_option("--variants", variants, "also ALGORITHM:OPTIONS, such as \"push:together_bytes = 0\"");
   app.add_option("--beside-products", rounds, "so many samples beside matrix products, instead of alone")
       ->check(CLI::Range(1, 1000));
   app.add_option("--out", out, "JSON file with the records");
@@ -370,7 +372,12 @@ int main(int argc, char** argv) try {
   if (ranks < 2) return std::puts("SKIPPED: fewer than two CUDA devices"), 77;
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   constexpr std::uint64_t beside = 64 << 20;
-  world all(ranks, rounds > 0 ? beside : *std::max_element(sizes.begin(), sizes.end()));
+  std::vector<variant> more;
+  for (const std::string& text : variants) {
+    const std::size_t colon = std::min(text.find(':'), text.size() - 1);
+    more.push_back({text.substr(0, colon), text.substr(colon + 1)});
+  }
+  world all(ranks, rounds > 0 ? beside : *std::max_element(sizes.begin(), sizes.end()), more);
   bench bench(all, samples);
   nlohmann::json records = nlohmann::json::array();
   const auto save = [&] {
@@ -384,16 +391,16 @@ int main(int argc, char** argv) try {
     records =
         bench.beside_products({{ISTHMUS_ALLGATHER, true, beside}, {ISTHMUS_ALLGATHER, false, beside}}, rounds);
   } else {
-    std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph; * copies one by one\n%-29s",
-                ranks, all.nccl_version(), "collective, bytes");
+    std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph; * other options\n%-29s", ranks,
+                all.nccl_version(), "collective, bytes");
     for (const provider& by : all.providers()) std::printf(" | %17s", by.label().c_str());
     std::printf("\n");
     for (const std::uint64_t bytes : sizes)
       for (const shape& what :
            {shape{ISTHMUS_ALLGATHER, false, bytes}, shape{ISTHMUS_ALLGATHER, true, bytes},
             shape{ISTHMUS_ALLTOALL, false, bytes}, shape{ISTHMUS_BROADCAST, false, bytes}}) {
-        const nlohmann::json more = bench.run(what);
-        records.insert(records.end(), more.begin(), more.end());
+        const nlohmann::json made = bench.run(what);
+        records.insert(records.end(), made.begin(), made.end());
         save();  // whoever stops this program has what was measured
       }
   }

@@ -42,17 +42,15 @@ struct world::nccl_functions : gpu_bench::nccl_library {
       symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
 };
 
-world::world(int size, std::uint64_t largest)
+world::world(int size, std::uint64_t largest, const std::vector<variant>& variants)
     : m_size(size),
       m_largest(largest),
       m_gate(size),
       m_values(static_cast<std::size_t>(size)),
       m_nccl(std::make_shared<nccl_functions>()) {
   add_nccl();
-  add_isthmus("zero_copy", true, "");
-  add_isthmus("zero_copy", true, "batch_bytes = 1099511627776");  // one by one, always
-  add_isthmus("push", true, "");
-  add_isthmus("staged", false, "");
+  for (const char* algorithm : {"zero_copy", "push", "staged"}) add_isthmus({algorithm, ""});
+  for (const variant& each : variants) add_isthmus(each);
 }
 
 int world::nccl_version() {
@@ -160,9 +158,10 @@ std::vector<isthmus_communicator> communicators(int first, int size, const std::
 }
 
 // Outside of the heap the buffers are NCCL's.
-void world::add_isthmus(const char* algorithm, bool heap, const char* options) {
-  const std::string use = std::string("copy_engine:") + algorithm;
-  const std::vector<isthmus_communicator> made = communicators(0, m_size, use, options);
+void world::add_isthmus(const variant& what) {
+  const std::string use = "copy_engine:" + what.algorithm;
+  const bool heap = what.algorithm != "staged";
+  const std::vector<isthmus_communicator> made = communicators(0, m_size, use, what.options);
   std::vector<rank_buffers> buffers = m_providers.front().buffers;
   each([&](int rank) {
     const auto own = static_cast<std::size_t>(rank);
@@ -174,19 +173,20 @@ void world::add_isthmus(const char* algorithm, bool heap, const char* options) {
     fill(rank, buffers[own]);
   });
   m_communicators.push_back(made);
-  const auto call = [this, made, buffers](const shape& what, int rank, cudaStream_t stream) {
+  const auto call = [this, made, buffers](const shape& wanted, int rank, cudaStream_t stream) {
     const auto own = static_cast<std::size_t>(rank);
     isthmus_operation operation{};
-    operation.collective = what.collective;
+    operation.collective = wanted.collective;
     operation.datatype = ISTHMUS_UINT8;
-    operation.count = what.block(m_size);
+    operation.count = wanted.block(m_size);
     operation.recv_buf = buffers[own].recv;
-    operation.send_buf = what.in_place ? buffers[own].recv + static_cast<std::uint64_t>(rank) * operation.count
-                                       : buffers[own].send;
+    operation.send_buf = wanted.in_place
+                             ? buffers[own].recv + static_cast<std::uint64_t>(rank) * operation.count
+                             : buffers[own].send;
     operation.stream = stream;
     check(isthmus_enqueue(made[own], &operation));
   };
-  m_providers.push_back({"isthmus", use, call, buffers, options});
+  m_providers.push_back({"isthmus", use, call, buffers, what.options});
 }
 
 // ---- right or wrong -----------------------------------------------------------------------------------

@@ -30,6 +30,11 @@ struct rank_buffers {
   std::byte* recv = nullptr;  // as many for each rank
 };
 
+// An algorithm of the backend with options of [backend.copy_engine] that are not the defaults.
+struct variant {
+  std::string algorithm, options;
+};
+
 // One way to run a shape on every rank, with buffers of its own kind.
 struct provider {
   std::string name, backend;  // as in records
@@ -48,7 +53,7 @@ std::vector<isthmus_communicator> communicators(int first, int size, const std::
 // All ranks of this process; a device each.
 class world {
  public:
-  world(int size, std::uint64_t largest);
+  world(int size, std::uint64_t largest, const std::vector<variant>& variants);
 
   int size() const { return m_size; }
   int nccl_version();
@@ -68,7 +73,7 @@ class world {
  private:
   struct nccl_functions;
   void add_nccl();
-  void add_isthmus(const char* algorithm, bool heap, const char* options);
+  void add_isthmus(const variant& what);
   void fill(int rank, const rank_buffers& to);
   void call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
                  cudaStream_t stream);
