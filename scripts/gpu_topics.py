@@ -130,7 +130,7 @@ TOPICS = (
         "p2p",
         ("gpu_tensor_parallel_test", "p2p_bench"),
         (
-            Step("tensor parallelism on every number of GPUs", "{bin}/gpu_tensor_parallel_test", 40, gpus=2),
+            Step("tensor parallelism on every number of GPUs", "{bin}/gpu_tensor_parallel_test", 120, gpus=2),
             Step(
                 "peer-memory allreduce against NCCL",
                 "{bin}/p2p_bench --out {out}/p2p.json",

@@ -39,10 +39,12 @@ def poison(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def same(mine: torch.Tensor, theirs: torch.Tensor, exact: bool = True) -> None:
-    if exact or dist.get_world_size() == 2:
+    size = dist.get_world_size()
+    if exact or size == 2 or not mine.is_floating_point():
         assert torch.equal(mine.view(torch.uint8), theirs.view(torch.uint8)), (mine, theirs)
-    else:
-        torch.testing.assert_close(mine, theirs)
+    else:  # the order of sums and where they are rounded are each path's own; random() stays within +-9
+        unit = size * torch.finfo(mine.dtype).eps
+        torch.testing.assert_close(mine, theirs, rtol=unit, atol=9 * size * unit)
 
 
 def data_movement() -> None:
