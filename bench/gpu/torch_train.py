@@ -164,7 +164,8 @@ def compare_losses(names: list[str], arguments: argparse.Namespace, packages: st
     options = ["--framework", arguments.framework, *SMALL, "--deterministic"]
     options += ["--steps", str(arguments.loss_steps), "--device", arguments.device]
     running = {name: Ranks(WAYS[name], options, arguments.ranks, packages) for name in names}
-    losses = {name: ranks.results()[0]["losses"] for name, ranks in running.items()}
+    limit_s = 60 + arguments.loss_steps / 5
+    losses = {name: ranks.results(limit_s)[0]["losses"] for name, ranks in running.items()}
     first = losses[names[0]]
     if not first[-1] < first[0] - 0.2:
         raise RuntimeError(f"the small model learns nothing: {first[0]} -> {first[-1]}")
