@@ -112,7 +112,10 @@ class Zero3:
 
         if options.device == "cpu":  # else DeepSpeed compiles an extension of its own, for most of a minute
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(dist_backend=options.backend, verbose=False, **meeting(options))
+        # Without a launcher's variables DeepSpeed asks mpi4py, to which each process is a world of its own.
+        deepspeed.init_distributed(
+            dist_backend=options.backend, auto_mpi_discovery=False, verbose=False, **meeting(options)
+        )
         configuration: dict[str, Any] = json.loads(options.config.read_text())
         configuration["train_micro_batch_size_per_gpu"] = options.batch
         configuration["optimizer"]["params"]["lr"] = options.rate

@@ -71,6 +71,8 @@ class device_plan : public plan {
   double measure_collective_us(std::byte* whole);
   template <typename Work>
   double time_us(int repetitions, native_stream stream, Work&& work);
+  template <typename Work>
+  double least_time_us(int repetitions, native_stream stream, Work&& work);
   std::int64_t zero_ns();
 
   native_event m_finished = nullptr;

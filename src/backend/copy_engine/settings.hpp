@@ -15,7 +15,8 @@ struct settings {
   std::uint64_t batch_bytes = 0;     // from so many bytes on, copies between devices are issued as a batch
 };
 
-// The first problem in words, or "". Absent options take the built-in defaults (selection/defaults.toml).
+// The first problem in words, or "". Absent options take the built-in defaults (selection/defaults.toml) or
+// those of the platform.
 std::string read_settings(const isthmus_backend_context& context, settings& result);
 
 }  // namespace isthmus::copy_engine
