@@ -295,8 +295,8 @@ TOPICS = (
             Step(
                 "FSDP2 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --ranks {ranks} --layers 8 --steps 18 --loss-steps 200"
-                " --limit 40 --out {out}/fsdp2.json",
-                60,
+                " --limit 70 --out {out}/fsdp2.json",
+                110,
                 gpus=2,
                 records="{out}/fsdp2.json",
                 env={"PYTHONPATH": "{pythonpath}"},
@@ -304,8 +304,8 @@ TOPICS = (
             Step(
                 "DeepSpeed's ZeRO-3 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on --wheels {carry}/deepspeed"
-                " --ranks {ranks} --layers 8 --steps 18 --loss-steps 200 --limit 45 --out {out}/zero3.json",
-                70,
+                " --ranks {ranks} --layers 8 --steps 18 --loss-steps 200 --limit 60 --out {out}/zero3.json",
+                100,
                 gpus=2,
                 needs=("deepspeed",),
                 records="{out}/zero3.json",
