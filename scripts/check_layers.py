@@ -22,7 +22,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 FOREIGN = {
     "nccl": ("nccl*.h", "rccl*.h", "*/rccl.h"),
     "oneccl": ("oneapi/ccl*",),
-    "cuda": ("cuda*.h", "cuda/*", "cublas*.h", "cub/*", "nvml.h", "nvToolsExt.h"),
+    "cuda": ("cuda*.h", "cuda/*", "cublas*.h", "cub/*", "nvml.h", "nvrtc.h", "nvToolsExt.h"),
     "hip": ("hip/*", "hipblas*"),
     "level_zero": ("ze_*.h", "level_zero/*"),
     "umf": ("umf.h", "umf/*"),

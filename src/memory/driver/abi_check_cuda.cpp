@@ -34,6 +34,13 @@ static_assert(calls<decltype(gpu_api::event_query)>(&cuEventQuery));
 static_assert(calls<decltype(gpu_api::event_elapsed)>(&cuEventElapsedTime));
 static_assert(calls<decltype(gpu_api::fill)>(&cuMemsetD8Async));
 static_assert(calls<decltype(gpu_api::write_word)>(&cuStreamWriteValue32));
+static_assert(calls<decltype(gpu_api::module_load)>(&cuModuleLoadData));
+static_assert(calls<decltype(gpu_api::module_function)>(&cuModuleGetFunction));
+static_assert(calls<decltype(gpu_api::exchange_capture_mode)>(&cuThreadExchangeStreamCaptureMode));
+static_assert(calls<decltype(gpu_api::launch)>(&cuLaunchKernel));
+#if CUDA_VERSION >= 12040
+static_assert(calls<decltype(gpu_api::function_load)>(&cuFuncLoad));
+#endif
 
 static_assert(calls<decltype(virtual_memory::create)>(&cuMemCreate));
 static_assert(calls<decltype(virtual_memory::release)>(&cuMemRelease));
@@ -78,6 +85,9 @@ static_assert(sizeof(word_operation) == sizeof(CUstreamBatchMemOpParams) &&
               offsetof(word_operation, word) == offsetof(CUstreamBatchMemOpParams, waitValue.address) &&
               offsetof(word_operation, value) == offsetof(CUstreamBatchMemOpParams, waitValue.value) &&
               offsetof(word_operation, flags) == offsetof(CUstreamBatchMemOpParams, writeValue.flags));
+static_assert(capture_mode_relaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
+static_assert(attribute_capability_major == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
+              attribute_capability_minor == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 static_assert(cuda_memory_type_device == CU_MEMORYTYPE_DEVICE);
 static_assert(attribute_virtual_memory == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
 static_assert(attribute_file_descriptors == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);

@@ -36,6 +36,10 @@ static_assert(calls<decltype(gpu_api::event_query)>(&hipEventQuery));
 static_assert(calls<decltype(gpu_api::event_elapsed)>(&hipEventElapsedTime));
 static_assert(calls<decltype(gpu_api::fill)>(&hipMemsetD8Async));
 static_assert(calls<decltype(gpu_api::write_word)>(&hipStreamWriteValue32));
+static_assert(calls<decltype(gpu_api::module_load)>(&hipModuleLoadData));
+static_assert(calls<decltype(gpu_api::module_function)>(&hipModuleGetFunction));
+static_assert(calls<decltype(gpu_api::exchange_capture_mode)>(&hipThreadExchangeStreamCaptureMode));
+static_assert(calls<decltype(gpu_api::launch)>(&hipModuleLaunchKernel));
 
 static_assert(calls<decltype(hip_api::error_string)>(&hipGetErrorString));
 static_assert(calls<decltype(hip_api::last_error)>(&hipGetLastError));
@@ -53,6 +57,7 @@ static_assert(invalid_device == hipErrorInvalidDevice);
 static_assert(peer_already_enabled == hipErrorPeerAccessAlreadyEnabled);
 static_assert(stream_non_blocking == hipStreamNonBlocking && event_disable_timing == hipEventDisableTiming);
 static_assert(host_portable == hipHostMallocPortable && host_mapped == hipHostMallocMapped);
+static_assert(capture_mode_relaxed == hipStreamCaptureModeRelaxed);
 static_assert(attribute_memory_type == HIP_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(attribute_ordinal == HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(wait_until_reached == hipStreamWaitValueGte && wait_until_equal == hipStreamWaitValueEq);

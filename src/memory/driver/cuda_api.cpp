@@ -58,6 +58,11 @@ bool cuda_api::load(std::string& reason) {
   loader.need(enable_context, "CtxEnablePeerAccess");
   loader.need(copy_async, "MemcpyAsync");
   loader.need(wait_value, "StreamWaitValue32_v2");
+  loader.need(module_load, "ModuleLoadData");
+  loader.need(module_function, "ModuleGetFunction");
+  loader.want(function_load, "FuncLoad");
+  loader.need(exchange_capture_mode, "ThreadExchangeStreamCaptureMode");
+  loader.need(launch, "LaunchKernel");
   loader.want(batch_words, "StreamBatchMemOp_v2");
   loader.want(copy_batch_v2, "MemcpyBatchAsync_v2");
   loader.want(copy_batch_v1, "MemcpyBatchAsync");
@@ -167,6 +172,14 @@ int cuda_api::words(native_stream stream, std::span<const word_step> steps) {
     if (code != success) return code;
   }
   return success;
+}
+
+int cuda_api::architecture(int device, std::string& name) {
+  int major = 0, minor = 0;
+  int code = get_attribute(&major, attribute_capability_major, device);
+  if (code == success) code = get_attribute(&minor, attribute_capability_minor, device);
+  name = fmt::format("sm_{}{}", major, minor);
+  return code;
 }
 
 }  // namespace isthmus::gpu

@@ -30,6 +30,7 @@ inline constexpr int kind_write_word = 2;
 inline constexpr int source_in_stream_order = 1;
 inline constexpr unsigned prefer_overlap_with_compute = 1;
 inline constexpr int cuda_memory_type_device = 2;
+inline constexpr int attribute_capability_major = 75, attribute_capability_minor = 76;
 inline constexpr int attribute_virtual_memory = 102;
 inline constexpr int attribute_file_descriptors = 103;
 
@@ -41,6 +42,7 @@ class cuda_api final : public gpu_api {
   const char* title() const override { return "the CUDA driver"; }
   std::string text(int code) override;
   std::string version_text(int version) override;
+  int major_of(int version) override { return version / 1000; }
   int enter(int device, std::intptr_t* before) override;
   void leave(std::intptr_t before) override;
   int enable_peer(int peer) override;
@@ -53,6 +55,7 @@ class cuda_api final : public gpu_api {
                  native_stream stream) override;
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
   int words(native_stream stream, std::span<const word_step> steps) override;
+  int architecture(int device, std::string& name) override;
 
   int (*get_attribute)(int* value, int attribute, int device) = nullptr;
   int (*error_string)(int code, const char** text) = nullptr;

@@ -42,6 +42,12 @@ device_driver* load(isthmus_platform platform, std::string& reason) {
                    "resize an ordinary block: its contents are copied");
 }
 
+[[noreturn]] void fail_kernels(int device) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   fmt::format("device {}: this platform runs no kernels of Isthmus' core", device),
+                   "choose a backend that needs none");
+}
+
 struct slot {
   std::once_flag once;
   device_driver* driver = nullptr;
@@ -54,6 +60,13 @@ void device_driver::words(int device, std::span<const word_step>, native_stream)
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                    fmt::format("device {}: this platform's streams can't wait for an exact word", device),
                    "choose a backend that needs no stream memory operations");
+}
+
+std::string device_driver::architecture(int device) { fail_kernels(device); }
+int device_driver::major_version() { return 0; }
+native_kernel device_driver::load_kernel(int device, const std::string&, const char*) { fail_kernels(device); }
+void device_driver::launch(int device, native_kernel, unsigned, unsigned, std::span<void*>, native_stream) {
+  fail_kernels(device);
 }
 
 native_event device_driver::create_timed_event(int device) {

@@ -21,6 +21,7 @@ namespace isthmus {
 // The platform's own: CUstream, hipStream_t, an immediate ze_command_list_handle_t; and its events.
 using native_stream = void*;
 using native_event = void*;
+using native_kernel = void*;  // CUfunction, hipFunction_t
 
 // Plain bytes with which another process of this machine and user maps a block, while its owner lives.
 struct shared_handle {
@@ -47,7 +48,8 @@ struct device_memory_info {
   std::uint64_t total_bytes;
 };
 
-enum class stream_priority { normal, high };
+// raised: before normal streams and behind high ones, where the device has a level between.
+enum class stream_priority { normal, raised, high };
 
 // How a block reaches another process: as a file descriptor of physical memory that the peer maps where it
 // likes (CUDA VMM), or as the older interprocess handle of a plain allocation (CUDA and HIP IPC).
@@ -143,6 +145,18 @@ class device_driver {
   // Steps in order, as one command where the driver has such a thing: `write` as write_word, `wait_equal` holds
   // the stream until *word == value. May be captured.
   virtual void words(int device, std::span<const word_step> steps, native_stream stream);
+
+  // ---- kernels; UNSUPPORTED where the platform has none in Isthmus ----------------------------------
+  // What kernel_compiler makes code for: "sm_90"; "" where its compiler asks the current device.
+  virtual std::string architecture(int device);
+  // Of the platform's libraries that the driver serves: 13 for CUDA 13.0.
+  virtual int major_version();
+  // Loads machine code and keeps it: the kernel `entry` in it. May wait for the work of the device that is
+  // queued, so nothing that is queued may wait for the caller. Also while this thread captures a stream.
+  virtual native_kernel load_kernel(int device, const std::string& code, const char* entry);
+  // One-dimensional. `arguments`: the address of each parameter, read before launch returns. May be captured.
+  virtual void launch(int device, native_kernel kernel, unsigned blocks, unsigned threads,
+                      std::span<void*> arguments, native_stream stream);
 };
 
 }  // namespace isthmus

@@ -29,6 +29,7 @@ inline constexpr unsigned host_mapped = 2;
 inline constexpr unsigned ipc_lazy_peer_access = 1;
 inline constexpr int attribute_memory_type = 2;
 inline constexpr int attribute_ordinal = 9;
+inline constexpr int capture_mode_relaxed = 2;
 inline constexpr unsigned wait_until_equal = 1;
 inline constexpr unsigned wait_until_reached = 0;  // std::int32_t(*word - value) >= 0
 
@@ -83,6 +84,7 @@ class gpu_api {
   // What a code means, in the vendor's words.
   virtual std::string text(int code) = 0;
   virtual std::string version_text(int version) = 0;
+  virtual int major_of(int version) = 0;
 
   // Makes `device` current for the calling thread; leave(before) restores.
   virtual int enter(int device, std::intptr_t* before) = 0;
@@ -104,6 +106,8 @@ class gpu_api {
                          native_stream stream) = 0;
   virtual int wait_word(native_stream stream, void* word, std::uint32_t value) = 0;
   virtual int words(native_stream stream, std::span<const word_step> steps) = 0;
+  // As device_driver::architecture.
+  virtual int architecture(int device, std::string& name) = 0;
 
   // The device that was current last: host memory is pinned with its context, so that no other device gets one.
   std::atomic<int> recent_device{0};
@@ -136,6 +140,13 @@ class gpu_api {
   int (*event_elapsed)(float* milliseconds, native_event from, native_event to) = nullptr;  // may be missing
   int (*fill)(void* pointer, unsigned char value, std::size_t bytes, native_stream stream) = nullptr;
   int (*write_word)(native_stream stream, void* word, std::uint32_t value, unsigned flags) = nullptr;
+  int (*module_load)(void** module, const void* code) = nullptr;
+  int (*module_function)(native_kernel* kernel, void* module, const char* entry) = nullptr;
+  int (*function_load)(native_kernel kernel) = nullptr;  // may be missing
+  int (*exchange_capture_mode)(int* mode) = nullptr;     // may be missing
+  int (*launch)(native_kernel kernel, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
+                unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
+                native_stream stream, void** arguments, void** extra) = nullptr;
   virtual_memory memory;
 };
 

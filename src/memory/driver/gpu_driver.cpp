@@ -112,7 +112,9 @@ native_stream gpu_driver::create_stream(int device, stream_priority priority) {
   int least = 0, greatest = 0;  // 0 is normal for both families
   check(m_api->stream_priorities(&least, &greatest), ISTHMUS_HERE, "asking for stream priorities", device);
   native_stream stream = nullptr;
-  const int level = priority == stream_priority::high ? greatest : 0;
+  const int level = priority == stream_priority::high     ? greatest
+                    : priority == stream_priority::raised ? greatest / 2
+                                                          : 0;
   check(m_api->stream_create(&stream, stream_non_blocking, level), ISTHMUS_HERE, "creating a stream", device);
   return stream;
 }
@@ -257,6 +259,44 @@ void gpu_driver::words(int device, std::span<const word_step> steps, native_stre
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   check(m_api->words(stream, steps), ISTHMUS_HERE,
         fmt::format("{} words that a stream writes or waits for", steps.size()), device);
+}
+
+std::string gpu_driver::architecture(int device) {
+  std::string name;
+  check(m_api->architecture(device, name), ISTHMUS_HERE, "asking for its architecture", device);
+  return name;
+}
+
+int gpu_driver::major_version() {
+  int version = 0;
+  check(m_api->get_version(&version), ISTHMUS_HERE, "asking for its version");
+  return m_api->major_of(version);
+}
+
+// Loading is no work of a stream, but a thread that captures one may do it only in relaxed mode.
+native_kernel gpu_driver::load_kernel(int device, const std::string& code, const char* entry) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const auto exchange = m_api->exchange_capture_mode;
+  int mode = capture_mode_relaxed;
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "relaxing capture", device);
+  void* module = nullptr;
+  native_kernel kernel = nullptr;
+  int result = m_api->module_load(&module, code.data());
+  if (result == success) result = m_api->module_function(&kernel, module, entry);
+  // Else some drivers load at the first launch.
+  if (result == success && m_api->function_load != nullptr) result = m_api->function_load(kernel);
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "restoring the mode of captures", device);
+  check(result, ISTHMUS_HERE, fmt::format("loading the kernel {}", entry), device);
+  return kernel;
+}
+
+void gpu_driver::launch(int device, native_kernel kernel, unsigned blocks, unsigned threads,
+                        std::span<void*> arguments, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments.data(), nullptr), ISTHMUS_HERE,
+        fmt::format("launching a kernel of {} x {} threads", blocks, threads), device);
 }
 
 }  // namespace isthmus::gpu

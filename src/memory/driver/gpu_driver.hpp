@@ -86,6 +86,11 @@ class gpu_driver final : public device_driver {
   void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) override;
   void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) override;
   void words(int device, std::span<const word_step> steps, native_stream stream) override;
+  std::string architecture(int device) override;
+  int major_version() override;
+  native_kernel load_kernel(int device, const std::string& code, const char* entry) override;
+  void launch(int device, native_kernel kernel, unsigned blocks, unsigned threads, std::span<void*> arguments,
+              native_stream stream) override;
 
  private:
   struct block {  // shared memory that this process owns or has imported

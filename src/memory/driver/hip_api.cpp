@@ -50,6 +50,10 @@ bool hip_api::load(std::string& reason) {
   loader.want(event_elapsed, "EventElapsedTime");
   loader.need(fill, "MemsetD8Async");
   loader.need(write_word, "StreamWriteValue32");
+  loader.need(module_load, "ModuleLoadData");
+  loader.need(module_function, "ModuleGetFunction");
+  loader.want(exchange_capture_mode, "ThreadExchangeStreamCaptureMode");
+  loader.need(launch, "ModuleLaunchKernel");
   loader.need(error_string, "GetErrorString");
   loader.need(last_error, "GetLastError");
   loader.need(get_device, "GetDevice");

@@ -18,6 +18,7 @@ class hip_api final : public gpu_api {
   const char* title() const override { return "HIP"; }
   std::string text(int code) override { return error_string(code); }
   std::string version_text(int version) override;
+  int major_of(int version) override { return version / 10000000; }
   int enter(int device, std::intptr_t* before) override;
   void leave(std::intptr_t before) override { set_device(static_cast<int>(before)); }
   int enable_peer(int peer) override;
@@ -32,6 +33,8 @@ class hip_api final : public gpu_api {
   }
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
   int words(native_stream stream, std::span<const word_step> steps) override;
+  // HIPRTC makes code for the device that is current.
+  int architecture(int, std::string& name) override { return name.clear(), success; }
 
   const char* (*error_string)(int code) = nullptr;
   int (*last_error)() = nullptr;
