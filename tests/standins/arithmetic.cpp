@@ -2,7 +2,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 
 namespace standin {
@@ -81,6 +83,25 @@ void with_type(int datatype, Function&& function) {
   }
 }
 
+// As the native library numbers them, then those that it lacks.
+constexpr const char* type_names[] = {"int8",    "uint8",    "int32",       "uint32",
+                                      "int64",   "uint64",   "float16",     "float32",
+                                      "float64", "bfloat16", "float8_e4m3", "float8_e5m2"};
+constexpr const char* op_names[] = {"sum", "prod", "max", "min", "avg"};
+
+int number_of(const std::string& name, const char* const* first, const char* const* last) {
+  for (const char* const* one = first; one != last; ++one)
+    if (name == *one) return static_cast<int>(one - first);
+  std::abort();
+}
+
+template <typename Function>
+void with_type(const std::string& datatype, Function&& function) {
+  if (datatype == "int16") return function(static_cast<std::int16_t*>(nullptr));
+  if (datatype == "uint16") return function(static_cast<std::uint16_t*>(nullptr));
+  with_type(number_of(datatype, std::begin(type_names), std::end(type_names)), function);
+}
+
 // Integers wrap around: they are added and multiplied as unsigned.
 template <typename Value>
 Value apply(Value a, Value b, int op) {
@@ -132,6 +153,20 @@ std::size_t element_bytes(int datatype) {
 void combine(const char* contributions, int ranks, std::size_t count, int datatype, int op, char* result) {
   with_type(datatype, [&](auto* type) {
     combine_as<std::remove_pointer_t<decltype(type)>>(contributions, ranks, count, op, result);
+  });
+}
+
+std::size_t element_bytes(const std::string& datatype) {
+  std::size_t bytes = 0;
+  with_type(datatype, [&](auto* type) { bytes = sizeof(*type); });
+  return bytes;
+}
+
+void combine(const char* contributions, int ranks, std::size_t count, const std::string& datatype,
+             const std::string& op, char* result) {
+  const int number = number_of(op, std::begin(op_names), std::end(op_names));
+  with_type(datatype, [&](auto* type) {
+    combine_as<std::remove_pointer_t<decltype(type)>>(contributions, ranks, count, number, result);
   });
 }
 

@@ -1,4 +1,5 @@
 // The stand-in under the names of CUDA's driver, as far as Isthmus calls it.
+#include <atomic>
 #include <cstring>
 
 #include "device.hpp"
@@ -38,10 +39,12 @@ void* context_of(int device) { return reinterpret_cast<void*>(static_cast<std::i
 int device_of(void* context) { return static_cast<int>(reinterpret_cast<std::intptr_t>(context)) - 1; }
 
 constexpr std::size_t granule = 2u << 20;
+std::atomic<int> capability[2] = {9, 0};
 
 }  // namespace
 
 extern "C" {
+void standin_set_capability(int major, int minor) { capability[0] = major, capability[1] = minor; }
 STANDIN_API int cuInit(unsigned) {
   return call(__func__, [] { return machine::get().device_count > 0 ? standin::success : standin::no_device; });
 }
@@ -59,6 +62,7 @@ STANDIN_API int cuDeviceCanAccessPeer(int* can, int device, int peer) {
 STANDIN_API int cuDeviceGetAttribute(int* value, int attribute, int) {
   const bool descriptors = attribute == 102 || attribute == 103;
   const bool flushes = attribute == 98;
+  if (attribute == 75 || attribute == 76) return *value = capability[attribute - 75], standin::success;
   *value = flushes || (descriptors && device_memory::get().has_descriptors()) ? 1 : 0;
   return standin::success;
 }
@@ -221,6 +225,21 @@ STANDIN_API int cuStreamBatchMemOp_v2(void* stream, unsigned count, const word_o
       steps.push_back({waits, operations[i].word, static_cast<std::uint32_t>(operations[i].value)});
     }
     return standin::words(stream, steps);
+  });
+}
+STANDIN_API int cuThreadExchangeStreamCaptureMode(int* mode) { return standin::exchange_capture_mode(mode); }
+STANDIN_API int cuModuleLoadData(void** module, const void* code) {
+  return call(__func__, [=] { return standin::load_module(module, code); });
+}
+STANDIN_API int cuModuleGetFunction(void** kernel, void* module, const char* name) {
+  return call(__func__, [=] { return standin::find_kernel(kernel, module, name); });
+}
+STANDIN_API int cuLaunchKernel(void* kernel, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                               unsigned threads_y, unsigned threads_z, unsigned shared, void* stream,
+                               void** arguments, void** extra) {
+  return call(__func__, [=] {
+    const bool plain = y * z * threads_y * threads_z == 1 && shared == 0 && extra == nullptr;
+    return plain ? standin::launch_kernel(kernel, x, threads_x, arguments, stream) : standin::invalid_value;
   });
 }
 }

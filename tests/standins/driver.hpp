@@ -35,6 +35,12 @@ struct word_step {
 };
 int words(void* stream, const std::vector<word_step>& steps);
 int copy_batch(void** to, void** from, const std::size_t* bytes, std::size_t count, void* stream);
+// A module is what the stand-in compilers (runtime_compiler.cpp) make of a kernel; a real compiler's can be
+// loaded and not launched.
+int exchange_capture_mode(int* mode);
+int load_module(void** module, const void* code);
+int find_kernel(void** kernel, void* module, const char* name);
+int launch_kernel(void* kernel, unsigned blocks, unsigned threads, void** arguments, void* stream);
 int device_name(char* text, int capacity, int device);
 int can_access_peer(int* can, int device, int peer);
 

@@ -71,4 +71,19 @@ STANDIN_API int hipStreamWaitValue32(void* stream, void* word, std::uint32_t val
     return flags == 0 ? standin::wait_word(stream, word, value) : static_cast<int>(standin::not_supported);
   });
 }
+STANDIN_API int hipThreadExchangeStreamCaptureMode(int* mode) { return standin::exchange_capture_mode(mode); }
+STANDIN_API int hipModuleLoadData(void** module, const void* code) {
+  return call(__func__, [=] { return standin::load_module(module, code); });
+}
+STANDIN_API int hipModuleGetFunction(void** kernel, void* module, const char* name) {
+  return call(__func__, [=] { return standin::find_kernel(kernel, module, name); });
+}
+STANDIN_API int hipModuleLaunchKernel(void* kernel, unsigned x, unsigned y, unsigned z, unsigned threads_x,
+                                      unsigned threads_y, unsigned threads_z, unsigned shared, void* stream,
+                                      void** arguments, void** extra) {
+  return call(__func__, [=] {
+    const bool plain = y * z * threads_y * threads_z == 1 && shared == 0 && extra == nullptr;
+    return plain ? standin::launch_kernel(kernel, x, threads_x, arguments, stream) : standin::invalid_value;
+  });
+}
 }

@@ -31,6 +31,8 @@ STANDIN_API void standin_connect(int device, int peer, int connected);
 STANDIN_API void standin_set_memory(size_t bytes);
 // Whether the CUDA driver shares blocks as file descriptors (default) or only as interprocess handles.
 STANDIN_API void standin_set_descriptors(int supported);
+// The compute capability that the CUDA driver reports (default 9.0).
+STANDIN_API void standin_set_capability(int major, int minor);
 // Makes a stream look captured: it still runs what it gets, but refuses what capture refuses.
 STANDIN_API void standin_set_capturing(void* stream, int capturing);
 // The `nth` call (1 is the next) of a driver function of this process returns `code`.
@@ -41,6 +43,10 @@ STANDIN_API int standin_driver_calls(const char* function);
 STANDIN_API size_t standin_live_memory(void);
 // Contexts that this thread pushed and did not pop.
 STANDIN_API int standin_context_depth(void);
+
+// ---- libstandin_compilers.so: nvrtc* and hiprtc* ---------------------------------------------------------
+
+// Their code runs on the stand-in devices only, and only that of the reduction kernel.
 
 // ---- libstandin_xccl.so: nccl* ------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/tables.hpp"
+
 namespace isthmus::copy_engine {
 namespace {
 
@@ -31,7 +33,8 @@ equipment::equipment(device_driver& d, int own_device, int own_rank, int ranks, 
       options(s),
       caller(d, own_device, s.batch_bytes),
       local(d, own_device, s.batch_bytes),
-
+      combiner(d, own_device, s.batch_bytes),
+      kernels(d, own_device, s.reduction_blocks),
       slot_uses(static_cast<std::size_t>(ranks), 0) {}
 
 call::call(equipment& tools, const isthmus_operation& operation, const movement& moved, call_record& record,
@@ -50,13 +53,13 @@ call::call(equipment& tools, const isthmus_operation& operation, const movement&
 
 std::uint64_t call::bytes_lent_to(int peer) const {
   if (peer == m_tools.rank) return 0;
-  const auto& blocks = m_how == way::push ? m_moved.incoming : m_moved.outgoing;
+  const auto& blocks = sources_copy() ? m_moved.incoming : m_moved.outgoing;
   return blocks[static_cast<std::size_t>(peer)].bytes;
 }
 
 std::uint64_t call::bytes_copied_of(int peer) const {
   if (peer == m_tools.rank) return 0;
-  const auto& blocks = m_how == way::push ? m_moved.outgoing : m_moved.incoming;
+  const auto& blocks = sources_copy() ? m_moved.outgoing : m_moved.incoming;
   return blocks[static_cast<std::size_t>(peer)].bytes;
 }
 
@@ -72,7 +75,7 @@ std::uint32_t call::tag_of(std::uint64_t bytes) const {
 void call::begin(way how, std::uint64_t where) {
   m_how = how;
   m_where = where;
-  m_record.staged = how == way::staged;
+  m_record.staged = through_transit();
   m_record.collective = m_operation.collective;
   m_record.datatype = m_operation.datatype;
   m_record.count = m_operation.count;
@@ -185,20 +188,30 @@ void call::issue_in_heap(way how, const heap_places& places) {
       main.wait_equal(m_tools.area.lent(m_tools.rank, thing::own_buffer, peer), 0);
 }
 
-// ---- through the outbox -----------------------------------------------------------------------------
+// ---- through the transit area -------------------------------------------------------------------------
+
+// A slot holds one piece for all peers, or one for each: then in rank order, without the owner.
+void call::set_piece_bytes() {
+  const auto rows = static_cast<std::uint64_t>(m_moved.same_for_all ? 1 : std::max(m_tools.size - 1, 1));
+  m_piece_bytes = m_tools.area.slot_bytes() / rows / alignment * alignment;
+}
+
+// Until no peer uses the slot any more.
+void call::await_return(lane& by, thing slot) {
+  for (int step = 1; step < m_tools.size; ++step)
+    by.wait_equal(m_tools.area.lent(m_tools.rank, slot, served_at(step)), 0);
+}
 
 std::uint64_t call::pieces_of(int source) const {
   const std::uint64_t bytes = m_moved.longest[static_cast<std::size_t>(source)];
   return (bytes + m_piece_bytes - 1) / m_piece_bytes;
 }
 
-// A slot holds one piece for all readers, or one for each: then in rank order, without the source.
 void call::stage(lane& by, std::uint64_t piece) {
   const int own = m_tools.rank;
   const std::uint64_t at = piece * m_piece_bytes;
-  const thing slot = slot_of(m_tools.slot_uses[static_cast<std::size_t>(own)] + piece);
-  for (int step = 1; step < m_tools.size; ++step)
-    by.wait_equal(m_tools.area.lent(own, slot, served_at(step)), 0);
+  const thing slot = slot_for(own, piece);
+  await_return(by, slot);
   std::byte* to = m_tools.area.slot(own, slot);
   for (int reader = 0; reader < m_tools.size; ++reader) {
     const std::uint64_t bytes = rest(bytes_lent_to(reader), at, m_piece_bytes);
@@ -217,9 +230,9 @@ void call::fetch_staged(std::uint64_t piece) {
     const int source = neighbour(step);
     const std::uint64_t bytes = rest(bytes_copied_of(source), at, m_piece_bytes);
     if (bytes == 0) continue;
-    const thing slot = slot_of(m_tools.slot_uses[static_cast<std::size_t>(source)] + piece);
-    const int row = m_moved.same_for_all ? 0 : m_tools.rank < source ? m_tools.rank : m_tools.rank - 1;
-    const std::byte* from = m_tools.area.slot(source, slot) + static_cast<std::uint64_t>(row) * m_piece_bytes;
+    const thing slot = slot_for(source, piece);
+    const std::byte* from =
+        m_moved.same_for_all ? m_tools.area.slot(source, slot) : part_of_slot(source, slot, m_tools.rank);
     wanted.push_back(
         {slot, source, from, m_recv + m_moved.incoming[static_cast<std::size_t>(source)].at + at, bytes});
   }
@@ -228,8 +241,7 @@ void call::fetch_staged(std::uint64_t piece) {
 
 void call::issue_staged() {
   begin(way::staged, 0);
-  const auto rows = static_cast<std::uint64_t>(m_moved.same_for_all ? 1 : std::max(m_tools.size - 1, 1));
-  m_piece_bytes = m_tools.area.slot_bytes() / rows / alignment * alignment;
+  set_piece_bytes();
   std::uint64_t pieces = 0;
   for (int source = 0; source < m_tools.size; ++source) pieces = std::max(pieces, pieces_of(source));
 
@@ -257,6 +269,73 @@ void call::issue_staged() {
   if (beside || m_own_beside) main.follow(m_tools.local, m_tools.local_join);
   for (int source = 0; source < m_tools.size; ++source)
     m_tools.slot_uses[static_cast<std::size_t>(source)] += pieces_of(source);
+}
+
+// ---- reduce_scatter ---------------------------------------------------------------------------------
+
+// Lends a slot to the peers, whose pieces come into it.
+void call::invite(lane& by, std::uint64_t piece) {
+  const thing slot = slot_for(m_tools.rank, piece);
+  await_return(by, slot);
+  lend(by, slot, piece * m_piece_bytes);
+}
+
+void call::deposit(std::uint64_t piece) {
+  const std::uint64_t at = piece * m_piece_bytes;
+  std::vector<transfer> wanted;
+  for (int step = 1; step < m_tools.size; ++step) {
+    const int reader = neighbour(step);
+    const thing slot = slot_for(reader, piece);
+    const block& whole = m_moved.outgoing[static_cast<std::size_t>(reader)];
+    wanted.push_back({slot, reader, m_send + whole.at + at, part_of_slot(reader, slot, m_tools.rank),
+                      rest(whole.bytes, at, m_piece_bytes)});
+  }
+  copy_all(wanted);
+}
+
+void call::combine(lane& by, std::uint64_t piece, native_kernel kernel) {
+  const std::uint64_t at = piece * m_piece_bytes;
+  const thing slot = slot_for(m_tools.rank, piece);
+  const block& own = m_moved.outgoing[static_cast<std::size_t>(m_tools.rank)];
+  await_return(by, slot);
+  m_tools.kernels.launch(by, kernel,
+                         {.others = m_tools.area.slot(m_tools.rank, slot),
+                          .row_bytes = m_piece_bytes,
+                          .own = m_send + own.at + at,
+                          .result = m_recv + at,
+                          .count = rest(own.bytes, at, m_piece_bytes) / bytes_of(m_operation.datatype),
+                          .rank = m_tools.rank,
+                          .size = m_tools.size},
+                         m_operation.datatype);
+}
+
+// Each rank lends its slots, puts a piece into those of its peers, combines what came into its own, and lends
+// that slot again. A rank that runs all of this one after the other gets through: each of these steps waits
+// only for steps of its peers that come earlier in this same order.
+void call::issue_deposit(native_kernel kernel) {
+  begin(way::deposit, static_cast<std::uint64_t>(m_operation.op) * ISTHMUS_DATATYPE_COUNT +
+                          static_cast<std::uint64_t>(m_operation.datatype));
+  lane& main = m_tools.caller;
+  note_progress();
+  if (m_tools.size == 1) return copy_own_block(main);
+  set_piece_bytes();
+  const std::uint64_t pieces = pieces_of(m_tools.rank);
+  const bool beside = pieces > 1;
+  lane& combiner = beside ? m_tools.combiner : main;
+  if (beside) combiner.follow(main, m_tools.fork);
+  borrow_lanes();
+  for (std::uint64_t piece = 0; piece < std::min<std::uint64_t>(pieces, 2); ++piece) invite(combiner, piece);
+  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+    if (beside) combiner.flush();
+    deposit(piece);
+    for (lane& one : m_tools.beside) one.flush();
+    if (beside) main.flush();
+    combine(combiner, piece, kernel);
+    if (piece + 2 < pieces) invite(combiner, piece + 2);
+  }
+  return_lanes();
+  if (beside) main.follow(combiner, m_tools.local_join);
+  for (std::uint64_t& uses : m_tools.slot_uses) uses += pieces;
 }
 
 }  // namespace isthmus::copy_engine

@@ -13,6 +13,7 @@
 #include "backend/copy_engine/lane.hpp"
 #include "backend/copy_engine/movement.hpp"
 #include "backend/copy_engine/peer_area.hpp"
+#include "backend/copy_engine/reduction.hpp"
 #include "backend/copy_engine/settings.hpp"
 
 namespace isthmus::copy_engine {
@@ -25,18 +26,21 @@ struct equipment {
   int device, rank, size;
   settings options;
   peer_area area;
-  lane caller;                           // the stream of the call
-  lane local;                            // own copies beside it
+  lane caller;    // the stream of the call
+  lane local;     // own copies beside it
+  lane combiner;  // the kernels of reduce_scatter, ahead of others that wait for room
+  reduction kernels;
   std::vector<lane> beside;              // more lanes to peers; the first lane to peers is the caller's
   native_event fork{}, local_join{};     // one call uses each event once
   std::vector<native_event> joins;       // by lane of `beside`
   std::uint32_t* progress = nullptr;     // in pinned memory: the id of the call that the stream is in, else 0
-  std::vector<std::uint64_t> slot_uses;  // by source: how often a slot of its outbox has been used
+  std::vector<std::uint64_t> slot_uses;  // by rank: how often a slot of its transit area has been used
 };
 
-// Who copies. staged: readers fetch from the sources' outboxes; pull: out of the sources' own buffers; push:
-// sources put into the readers' own buffers.
-enum class way : std::uint8_t { staged, pull, push };
+// Who copies. staged: readers fetch from the sources' transit areas; pull: out of the sources' own buffers;
+// push: sources put into the readers' own buffers; deposit: into the readers' transit areas, where they are
+// combined.
+enum class way : std::uint8_t { staged, pull, push, deposit };
 
 // Where the peers' buffers are when all of them are in the symmetric heap.
 struct heap_places {
@@ -55,10 +59,14 @@ class call {
   // `how` is pull or push.
   void issue_in_heap(way how, const heap_places& places);
   void issue_staged();
+  // reduce_scatter.
+  void issue_deposit(native_kernel kernel);
 
  private:
   void begin(way how, std::uint64_t where);
   std::uint32_t tag_of(std::uint64_t bytes) const;
+  bool sources_copy() const { return m_how == way::push || m_how == way::deposit; }
+  bool through_transit() const { return m_how == way::staged || m_how == way::deposit; }
   // Bytes between this rank and a peer (0 for itself): what it may copy of ours, and we of its.
   std::uint64_t bytes_lent_to(int peer) const;
   std::uint64_t bytes_copied_of(int peer) const;
@@ -86,7 +94,20 @@ class call {
 
   void stage(lane& by, std::uint64_t piece);
   void fetch_staged(std::uint64_t piece);
+  void set_piece_bytes();
   std::uint64_t pieces_of(int source) const;
+  thing slot_for(int owner, std::uint64_t piece) const {
+    return slot_of(m_tools.slot_uses[static_cast<std::size_t>(owner)] + piece);
+  }
+  // A peer's part of a slot, among those of all ranks but the owner.
+  std::byte* part_of_slot(int owner, thing slot, int peer) const {
+    const int row = peer < owner ? peer : peer - 1;
+    return m_tools.area.slot(owner, slot) + static_cast<std::uint64_t>(row) * m_piece_bytes;
+  }
+  void await_return(lane& by, thing slot);
+  void invite(lane& by, std::uint64_t piece);
+  void deposit(std::uint64_t piece);
+  void combine(lane& by, std::uint64_t piece, native_kernel kernel);
   void note_progress() { m_tools.caller.write(m_tools.progress, m_record.id); }
 
   equipment& m_tools;

@@ -19,9 +19,21 @@ using copy_engine::settings;
 struct offer {
   char problem[200];  // "" when this rank can
   char bus_id[32];
+  char no_kernels[200];  // why this rank can't combine; "" when it can
 };
 
 session& self(void* state) { return *static_cast<session*>(state); }
+
+// Without a compiler for kernels, only reductions are missing.
+void find_compiler(const isthmus_backend_context& context, device_driver& driver, session& made, offer& mine) {
+  const bool cuda = context.device.platform == ISTHMUS_PLATFORM_CUDA;
+  const char* option = context.option(context.runtime, cuda ? "nvrtc_library" : "hiprtc_library");
+  std::string reason;
+  if (kernel_compiler* compiler = kernel_compiler::get(context.device.platform, driver, option, reason))
+    made.compile_with(*compiler);
+  else
+    copy_text(mine.no_kernels, sizeof mine.no_kernels, reason);
+}
 
 // The pieces of a rank that come before any other rank is needed. Returns what is in the way, or "".
 std::string prepare(const isthmus_backend_context& context, settings& options, std::unique_ptr<session>& made,
@@ -42,6 +54,7 @@ std::string prepare(const isthmus_backend_context& context, settings& options, s
       return fmt::format("device {} of {} does not exist", context.device.ordinal, driver->device_count());
     copy_text(mine.bus_id, sizeof mine.bus_id, driver->bus_id(context.device.ordinal));
     made = std::make_unique<session>(context, *driver, options);
+    find_compiler(context, *driver, *made, mine);
   } catch (const error& caught) {
     return caught.what();
   }
@@ -103,6 +116,9 @@ isthmus_status create(const isthmus_backend_context* given, void** state) {
     return unsupported(context, problem);
   }
   made->open(shared);
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (const char* text = all[rank].no_kernels; *text != '\0')
+      made->refuse_reductions(fmt::format("no kernel for reductions: rank {}: {}", rank, text));
   *state = made.release();
   return ISTHMUS_SUCCESS;
 }

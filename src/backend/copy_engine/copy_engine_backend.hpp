@@ -1,4 +1,5 @@
-// Collectives by the devices' copy engines: no kernel runs on the compute units for what goes to peers.
+// Collectives by the devices' copy engines: no kernel runs on the compute units for what goes to peers; only
+// reduce_scatter has one, for the sums.
 #pragma once
 
 #include <isthmus/backend.h>

@@ -67,9 +67,11 @@ std::optional<common_ground> put_into(const isthmus_operation& operation, const 
 
 // In place, a root's buffer lies elsewhere than the others', who can't know.
 const char* never_in_heap(isthmus_collective collective) {
-  return collective == ISTHMUS_GATHER || collective == ISTHMUS_SCATTER
-             ? "gather and scatter have buffers on one rank that others can't know; use copy_engine:staged"
-             : nullptr;
+  if (collective == ISTHMUS_GATHER || collective == ISTHMUS_SCATTER)
+    return "gather and scatter have buffers on one rank that others can't know; use copy_engine:staged";
+  if (collective == ISTHMUS_REDUCE_SCATTER)
+    return "reduce_scatter combines what comes into the transit area; use copy_engine:staged";
+  return nullptr;
 }
 
 void find_places(const isthmus_backend_context& context, const isthmus_operation& operation,

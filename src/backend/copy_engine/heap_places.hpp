@@ -7,7 +7,8 @@
 
 namespace isthmus::copy_engine {
 
-// Why a collective never can, for rules that name such a way; nullptr where it depends on the buffers.
+// Why a collective never can go that way, for rules that name such a way; nullptr where it depends on the
+// buffers.
 const char* never_in_heap(isthmus_collective collective);
 
 // Fills `places`; places.all is false where this rank's buffers are not in the symmetric heap. A rank computes

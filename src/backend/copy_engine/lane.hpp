@@ -45,6 +45,12 @@ class lane {
     flush_copies();
   }
 
+  // A kernel of one parameter, behind everything before it.
+  void launch(native_kernel kernel, unsigned blocks, unsigned threads, void* argument) {
+    flush();
+    m_driver.launch(m_device, kernel, blocks, threads, {&argument, 1}, m_stream);
+  }
+
   // Everything that this lane does from now on comes after what `other` has been given so far.
   void follow(lane& other, native_event event) {
     flush();

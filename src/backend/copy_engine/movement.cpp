@@ -44,6 +44,15 @@ class describer {
     }
   }
 
+  // Blocks of all sources meet in one place, where they are combined.
+  void combine() {
+    for (std::size_t peer = 0; peer < m_size; ++peer) {
+      m_moved.outgoing[peer] = {peer * m_bytes, m_bytes};
+      m_moved.incoming[peer] = {0, m_bytes};
+      m_moved.longest[peer] = m_bytes;
+    }
+  }
+
   void gather_at_root() {
     const auto root = static_cast<std::size_t>(m_operation.root);
     m_moved.outgoing[root] = {0, m_bytes};
@@ -80,10 +89,10 @@ bool is_moved(isthmus_collective collective) {
     case ISTHMUS_ALLGATHERV:
     case ISTHMUS_GATHER:
     case ISTHMUS_SCATTER:
-    case ISTHMUS_ALLTOALL: return true;
+    case ISTHMUS_ALLTOALL:
+    case ISTHMUS_REDUCE_SCATTER: return true;
     case ISTHMUS_REDUCE:
     case ISTHMUS_ALLREDUCE:
-    case ISTHMUS_REDUCE_SCATTER:
     case ISTHMUS_GATHERV:
     case ISTHMUS_SCATTERV:
     case ISTHMUS_ALLTOALLV:
@@ -106,12 +115,12 @@ void describe(const isthmus_operation& operation, int rank, int size, movement& 
     case ISTHMUS_ALLGATHER: describer.gather_everywhere(); break;
     case ISTHMUS_ALLGATHERV: describer.gather_everywhere_by_counts(); break;
     case ISTHMUS_ALLTOALL: describer.exchange(); break;
+    case ISTHMUS_REDUCE_SCATTER: describer.combine(); break;
     case ISTHMUS_GATHER: describer.gather_at_root(); break;
     case ISTHMUS_BROADCAST: describer.spread_from_root(0); break;
     case ISTHMUS_SCATTER: describer.spread_from_root(operation.count * bytes_of(operation.datatype)); break;
     case ISTHMUS_REDUCE:
     case ISTHMUS_ALLREDUCE:
-    case ISTHMUS_REDUCE_SCATTER:
     case ISTHMUS_GATHERV:
     case ISTHMUS_SCATTERV:
     case ISTHMUS_ALLTOALLV:

@@ -19,7 +19,9 @@ struct block {
 
 struct movement {
   std::vector<block> outgoing;  // by reader: its place in this rank's send buffer
-  std::vector<block> incoming;  // by source: its place in this rank's receive buffer
+  // By source: its place in this rank's receive buffer; reduce_scatter's is the same for all, which are
+  // combined.
+  std::vector<block> incoming;
   // By source: the most that one reader takes from it; 0 where only the source itself does. All ranks know
   // it, those that take no part too.
   std::vector<std::uint64_t> longest;

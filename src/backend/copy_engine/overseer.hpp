@@ -4,7 +4,8 @@
 // It looks at one word of pinned memory: the id of the call that the stream is in. A call that lasts longer
 // than the timeout fails; before that, a signal that can't belong to it is a mismatch, and a peer that gave
 // up says so. A failed rank tells its peers and writes the words that its own stream waits for. What the
-// stream then fetches goes into this rank's receive buffers and its own outbox, and nowhere else.
+// stream then fetches goes into this rank's receive buffers and its own transit area; what it then puts goes
+// where its peers would have lent it.
 #pragma once
 
 #include <isthmus/backend.h>

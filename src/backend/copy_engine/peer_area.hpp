@@ -2,7 +2,7 @@
 // on every rank.
 //
 // A loan is how a source lets a reader fetch something. A rank has three things to lend: two slots of its
-// outbox, and the user's own buffer. For each of them and each reader there are two words:
+// transit area, and the user's own buffer. For each of them and each reader there are two words:
 //   lent[thing][reader]   in the source's block. The source sets it, the reader clears it when it has fetched.
 //   ready[thing][source]  in the reader's block. The source writes the call's tag into it when the data are
 //                         there; the reader waits for that very tag and clears the word before it fetches.
@@ -43,7 +43,7 @@ class peer_area {
   std::uint32_t* ready(int at, thing what, int source) const { return word(at, index(what, source) + table); }
   std::uint32_t* gave_up(int at) const { return word(at, 2 * table); }
 
-  // A slot of rank `of`'s outbox. Precondition: not own_buffer.
+  // A slot of rank `of`'s transit area. Precondition: not own_buffer.
   std::byte* slot(int of, thing what) const {
     return m_ranks[static_cast<std::size_t>(of)] + signal_bytes +
            (what == thing::second_slot ? m_slot_bytes : 0);

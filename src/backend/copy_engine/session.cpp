@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <thread>
 
 #include "backend/copy_engine/watch.hpp"
 #include "runtime/error.hpp"
+#include "runtime/tables.hpp"
 
 namespace isthmus::copy_engine {
 namespace {
@@ -22,6 +25,7 @@ bool is_legacy(native_stream stream) { return reinterpret_cast<std::uintptr_t>(s
 
 }  // namespace
 
+// reduce_scatter's only way needs no name of its own: through the transit area, like what is staged.
 const char* const algorithm_names[] = {"staged", "zero_copy", "push", nullptr};
 
 namespace {
@@ -45,6 +49,7 @@ session::session(const isthmus_backend_context& context, device_driver& driver, 
       m_ended(m_held.event()) {
   m_tools.progress = m_overseer.progress();
   m_tools.local.start_on(m_held.stream(stream_priority::normal));
+  m_tools.combiner.start_on(m_held.stream(stream_priority::raised));
   m_tools.fork = m_held.event();
   m_tools.local_join = m_held.event();
   const int lanes = options.streams == 0 ? context.size - 1 : std::min(options.streams, context.size - 1);
@@ -64,6 +69,17 @@ session::session(const isthmus_backend_context& context, device_driver& driver, 
 void session::open(const isthmus_heap_block& shared) {
   m_tools.area = peer_area(shared, m_context.size, m_tools.options.transit_bytes);
   watch::instance().add(m_overseer);
+}
+
+void session::compile_with(kernel_compiler& compiler) { m_tools.kernels.compile_with(compiler); }
+
+// Reasons stay for the life of the process: whoever asked for one may keep it. There are few.
+void session::refuse_reductions(const std::string& reason) {
+  if (m_no_reductions != nullptr) return;
+  static std::mutex mutex;
+  static auto* const all = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  m_no_reductions = all->insert(reason).first->c_str();
 }
 
 session::~session() {
@@ -88,9 +104,10 @@ const char* session::supports(const isthmus_operation& operation, const char* na
   const auto wanted = name == nullptr ? way::staged : find_way(name);
   if (!wanted) return "unknown algorithm; zero_copy, push and staged exist";
   if (!is_moved(operation.collective))
-    return "moves data only: allgather, allgatherv, alltoall, broadcast, gather and scatter";
+    return "knows allgather, allgatherv, alltoall, broadcast, gather, scatter and reduce_scatter";
   if (*wanted != way::staged)
     if (const char* reason = never_in_heap(operation.collective)) return reason;
+  if (row_of(operation.collective).reduces && m_no_reductions != nullptr) return m_no_reductions;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
   if (m_context.size > 1 && m_tools.area.slot_bytes() < rows * alignment)
     return "backend.copy_engine.transit_bytes is less than 512 bytes for each peer";
@@ -111,12 +128,21 @@ isthmus_status session::enqueue(const isthmus_operation* operations, const char*
                                 std::size_t n) {
   if (m_overseer.failed()) return poll();
   try {
+    prepare({operations, n});
     for (std::size_t i = 0; i < n; ++i)
       start(operations[i], algorithms[i] == nullptr ? std::nullopt : find_way(algorithms[i]));
     return ISTHMUS_SUCCESS;
   } catch (const error& caught) {
     return report_driver("enqueue", caught.info());
   }
+}
+
+// Before any of a group's calls is issued: loading a kernel may wait for the device, and what is queued there
+// may wait for ranks that this thread has yet to serve.
+void session::prepare(std::span<const isthmus_operation> operations) {
+  for (const isthmus_operation& one : operations)
+    if (row_of(one.collective).reduces && m_context.size > 1 && one.count > 0)
+      m_tools.kernels.prepare(one.datatype, one.op);
 }
 
 void session::start(const isthmus_operation& operation, std::optional<way> wanted) {
@@ -152,6 +178,7 @@ bool session::in_heap(const isthmus_operation& operation, way how) {
 
 // Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
 way session::choose(const isthmus_operation& operation, std::optional<way> wanted) {
+  if (row_of(operation.collective).reduces) return way::deposit;
   if (wanted) return in_heap(operation, *wanted) ? *wanted : way::staged;
   for (const way how : {way::push, way::pull})
     if (in_heap(operation, how)) return how;
@@ -162,13 +189,16 @@ void session::issue(const isthmus_operation& operation, std::optional<way> wante
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
   call one(m_tools, operation, m_moved, m_record, m_log, captured);
   const way how = choose(operation, wanted);
-  if (wanted && how != *wanted)
+  if (wanted && how == way::staged && how != *wanted)
     m_context.log(
         m_context.runtime, 2,
         "%s: the rule says %s, but the buffers that peers would touch are not in the symmetric heap: it is "
         "staged",
         isthmus_collective_name(operation.collective), algorithm_names[static_cast<int>(*wanted)]);
-  if (how == way::staged)
+  if (how == way::deposit)
+    one.issue_deposit(m_context.size == 1 ? nullptr
+                                          : m_tools.kernels.prepare(operation.datatype, operation.op));
+  else if (how == way::staged)
     one.issue_staged();
   else
     one.issue_in_heap(how, m_places);

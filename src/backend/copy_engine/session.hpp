@@ -4,6 +4,7 @@
 #include <isthmus/backend.h>
 
 #include <optional>
+#include <span>
 #include <string>
 
 #include "backend/copy_engine/call.hpp"
@@ -27,6 +28,9 @@ class session {
 
   // The memory that the ranks share, once all have it; before the first call.
   void open(const isthmus_heap_block& shared);
+  // Who compiles the kernels of reductions; else why there are none, equal on all ranks. Before the first call.
+  void compile_with(kernel_compiler& compiler);
+  void refuse_reductions(const std::string& reason);
 
   const char* supports(const isthmus_operation& operation, const char* algorithm) const;
   isthmus_status enqueue(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
@@ -38,6 +42,7 @@ class session {
  private:
   void start(const isthmus_operation& operation, std::optional<way> wanted);
   void issue(const isthmus_operation& operation, std::optional<way> wanted, bool captured);
+  void prepare(std::span<const isthmus_operation> operations);
   bool in_heap(const isthmus_operation& operation, way how);
   way choose(const isthmus_operation& operation, std::optional<way> wanted);
   bool is_idle();
@@ -54,6 +59,7 @@ class session {
   bool m_any_ended = false;
   std::uint32_t m_last_id = 0;
   std::string m_version;
+  const char* m_no_reductions = nullptr;  // the reason, if there is one
   // Filled anew by each call; kept for their memory.
   movement m_moved;
   heap_places m_places;

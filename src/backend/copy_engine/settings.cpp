@@ -9,14 +9,15 @@ namespace isthmus::copy_engine {
 namespace {
 
 template <typename Number>
-std::string read(const isthmus_backend_context& context, const char* key, Number most, Number& result) {
+std::string read(const isthmus_backend_context& context, const char* key, Number most, Number& result,
+                 Number least = 0) {
   const char* text = context.option(context.runtime, key);
   if (text == nullptr) return "";
   const char* end = text + std::strlen(text);
   const auto [rest, problem] = std::from_chars(text, end, result);
-  if (problem == std::errc{} && rest == end && result >= 0 && result <= most) return "";
-  return fmt::format("option backend.copy_engine.{} = \"{}\" must be a whole number from 0 to {}", key, text,
-                     most);
+  if (problem == std::errc{} && rest == end && result >= least && result <= most) return "";
+  return fmt::format("option backend.copy_engine.{} = \"{}\" must be a whole number from {} to {}", key, text,
+                     least, most);
 }
 
 }  // namespace
@@ -33,6 +34,7 @@ std::string read_settings(const isthmus_backend_context& context, settings& resu
   result.together_bytes = behind_switch ? most_bytes : std::uint64_t{1} << 20;
   if (problem.empty()) problem = read(context, "streams", 64, result.streams);
   if (problem.empty()) problem = read(context, "together_bytes", most_bytes, result.together_bytes);
+  if (problem.empty()) problem = read(context, "reduction_blocks", 65535, result.reduction_blocks, 1);
   return problem;
 }
 

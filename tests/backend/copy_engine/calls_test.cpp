@@ -13,8 +13,9 @@ namespace {
 
 using conformance::test_case;
 
-constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER, ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
-                                        ISTHMUS_BROADCAST, ISTHMUS_GATHER,     ISTHMUS_SCATTER};
+constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
+                                        ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
+                                        ISTHMUS_REDUCE_SCATTER};
 constexpr const char* algorithms[] = {nullptr, "zero_copy", "push", "staged"};
 
 // Draws a call from a seed; the same on all ranks.
@@ -23,6 +24,8 @@ test_case drawn(std::uint64_t seed, int ranks) {
   test_case test;
   test.collective = moved[pick(1, std::size(moved))];
   test.datatype = static_cast<isthmus_datatype>(pick(2, ISTHMUS_DATATYPE_COUNT));
+  test.op = static_cast<isthmus_reduction_op>(pick(9, ISTHMUS_REDUCTION_OP_COUNT));
+  test.special = pick(10, 4) == 0;
   constexpr std::uint64_t counts[] = {0, 1, 17, 255, 1000, 4099, 9001};
   test.count = counts[pick(3, std::size(counts))];
   test.root = static_cast<int>(pick(4, static_cast<std::uint64_t>(ranks)));
@@ -34,8 +37,8 @@ test_case drawn(std::uint64_t seed, int ranks) {
 
 const char* drawn_algorithm(std::uint64_t seed, const test_case& test) {
   const char* name = algorithms[oracle::mix(seed, 8) % std::size(algorithms)];
-  const bool rooted_blocks = test.collective == ISTHMUS_GATHER || test.collective == ISTHMUS_SCATTER;
-  return rooted_blocks && (name == algorithms[1] || name == algorithms[2]) ? nullptr : name;
+  const bool only_staged = isthmus::copy_engine::never_in_heap(test.collective) != nullptr;
+  return only_staged && (name == algorithms[1] || name == algorithms[2]) ? nullptr : name;
 }
 
 // Plays `calls` drawn calls on every rank, without anything that holds the ranks together but the calls.
@@ -122,18 +125,81 @@ TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
   }
 }
 
+// The order of sums decides their last bits: it is that of the ranks, whoever comes first, and whatever the
+// pieces.
+TEST(copy_engine, sums_are_made_in_rank_order) {
+  constexpr std::uint64_t count = 3001;
+  for (const int ranks : {2, 4}) {
+    setup with;
+    with.ranks = ranks;
+    with.options = {8192, 0, 2};
+    with.how = {false, 150, 3};
+    world all(with);
+    std::vector<std::vector<float>> inputs(static_cast<std::size_t>(ranks));
+    for (int number = 0; number < ranks; ++number) {
+      auto& mine = inputs[static_cast<std::size_t>(number)];
+      mine.resize(count * static_cast<std::size_t>(ranks));
+      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 6}, number, 0,
+                   std::as_writable_bytes(std::span(mine)));
+    }
+    all.each([&](rank& one) {
+      const auto own = static_cast<std::size_t>(one.number());
+      std::vector<float> result(count);
+      isthmus_operation operation{};
+      operation.collective = ISTHMUS_REDUCE_SCATTER;
+      operation.datatype = ISTHMUS_FLOAT32;
+      operation.op = ISTHMUS_SUM;
+      operation.count = count;
+      operation.send_buf = inputs[own].data();
+      operation.recv_buf = result.data();
+      ASSERT_EQ(one.run(operation, nullptr), ISTHMUS_SUCCESS);
+      for (std::size_t i = 0; i < count; ++i) {
+        float sum = inputs[0][own * count + i];
+        for (std::size_t source = 1; source < inputs.size(); ++source) sum += inputs[source][own * count + i];
+        ASSERT_EQ(result[i], sum) << "element " << i;
+      }
+      ASSERT_EQ(one.run(operation, "staged"), ISTHMUS_SUCCESS);
+      EXPECT_EQ(one.compiler().compiled, 1);
+    });
+  }
+}
+
+TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason) {
+  setup with;
+  world all(with);
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_REDUCE_SCATTER;
+  operation.count = 1;
+  EXPECT_EQ(all.at(0).session().supports(operation, nullptr), nullptr);
+  EXPECT_EQ(all.at(0).session().supports(operation, "staged"), nullptr);
+  EXPECT_NE(all.at(0).session().supports(operation, "push"), nullptr);
+  all.at(0).session().refuse_reductions("no compiler");
+  EXPECT_STREQ(all.at(0).session().supports(operation, nullptr), "no compiler");
+  operation.collective = ISTHMUS_ALLGATHER;
+  EXPECT_EQ(all.at(0).session().supports(operation, nullptr), nullptr);
+  operation.collective = ISTHMUS_ALLREDUCE;
+  EXPECT_NE(all.at(0).session().supports(operation, nullptr), nullptr);
+}
+
 // The same captured commands, launched again and again with new data, and calls that are not captured between.
 TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
-  for (const char* name : algorithms) {
+  struct captured_kind {
+    isthmus_collective collective;
+    isthmus_datatype datatype;
+    const char* name;
+  };
+  std::vector<captured_kind> kinds{{ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr}};
+  for (const char* name : algorithms) kinds.push_back({ISTHMUS_ALLTOALL, ISTHMUS_UINT8, name});
+  for (const auto& [collective, datatype, name] : kinds) {
     setup with;
     with.ranks = 3;
     with.options = {1 << 13, 0, 2};
     with.how = {false, 60, 2};
     world all(with);
-    all.each([&](rank& one) {
+    all.each([&, collective = collective, datatype = datatype, name = name](rank& one) {
       test_case test;
-      test.collective = ISTHMUS_ALLTOALL;
-      test.datatype = ISTHMUS_UINT8;
+      test.collective = collective;
+      test.datatype = datatype;
       test.count = 6001;
       test.heap = true;
       const oracle::shape shape = conformance::shape_of(test, all.size());

@@ -1,6 +1,7 @@
 // The backend through the C API, on whatever devices a driver has: a machine's GPUs, or the stand-in.
 //
 //   copy_engine_device_test [--platform cuda|hip] [--world threads|processes] [--ranks N] [--calls N]
+//                           [--without-compiler]
 //
 // Random calls of every collective that it knows, at every place of buffers, checked byte by byte against the
 // oracle; parts of a communicator; skewed calls back to back; every kind of stream; captured graphs where the
@@ -24,14 +25,19 @@ namespace {
 using conformance::test_case;
 using steady = std::chrono::steady_clock;
 
-constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER, ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
-                                        ISTHMUS_BROADCAST, ISTHMUS_GATHER,     ISTHMUS_SCATTER};
+constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
+                                        ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
+                                        ISTHMUS_REDUCE_SCATTER};
 
 struct options {
   std::string platform = "cuda", world = "threads";
   int ranks = 0;
   int calls = 120;
+  bool without_compiler = false;
 };
+
+// Whether reductions must go by the copy engines with what a rule names.
+bool combines(const std::string& use) { return use != "copy_engine:push"; }
 
 test_case drawn(std::uint64_t seed, int ranks) {
   const auto pick = [&](std::uint64_t what, std::uint64_t among) { return oracle::mix(seed, what) % among; };
@@ -39,6 +45,8 @@ test_case drawn(std::uint64_t seed, int ranks) {
   test_case test;
   test.collective = moved[pick(1, std::size(moved))];
   test.datatype = static_cast<isthmus_datatype>(pick(2, ISTHMUS_DATATYPE_COUNT));
+  test.op = static_cast<isthmus_reduction_op>(pick(8, ISTHMUS_REDUCTION_OP_COUNT));
+  test.special = pick(9, 4) == 0;
   test.count = counts[pick(3, std::size(counts))];
   test.root = static_cast<int>(pick(4, static_cast<std::uint64_t>(ranks)));
   test.in_place = pick(5, 2) == 0 && conformance::can_be_in_place(test.collective);
@@ -62,15 +70,23 @@ int play_series(member& one, const char* where, int calls, std::uint64_t seed) {
   return 0;
 }
 
-// The engine that a test is about must be the one that runs.
-int check_choice(member& one, const char* wanted) {
-  test_case test;
-  test.collective = ISTHMUS_ALLGATHER;
-  test.count = 100;
-  const placed_call call(test, one.rank(), one.size(), one.place().mirror(), one.place().plain());
-  const std::string taken = one.taken_by(call.operation);
-  if (taken == wanted) return 0;
-  return report("choice", one.rank(), test, "goes by " + taken + " instead of " + wanted);
+// The engine that a test is about must be the one that runs, and what it can't do must have its reason.
+int check_choice(member& one, const options& asked, const std::string& wanted) {
+  int failures = 0;
+  for (const isthmus_collective collective : {ISTHMUS_ALLGATHER, ISTHMUS_REDUCE_SCATTER}) {
+    test_case test;
+    test.collective = collective;
+    test.count = 100;
+    const placed_call call(test, one.rank(), one.size(), one.place().mirror(), one.place().plain());
+    const std::string taken = one.taken_by(call.operation);
+    const bool reduces = collective == ISTHMUS_REDUCE_SCATTER;
+    const bool right = !reduces || (combines(wanted) && !asked.without_compiler)
+                           ? taken == wanted
+                           : taken.find(combines(wanted) ? "library could be loaded"
+                                                         : "use copy_engine:staged") != std::string::npos;
+    if (!right) failures += report("choice", one.rank(), test, "goes by " + taken + " instead of " + wanted);
+  }
+  return failures;
 }
 
 // ---- cases --------------------------------------------------------------------------------------------
@@ -106,10 +122,15 @@ int skewed(member& one) {
   for (int i = 0; i < calls; ++i) {
     test_case test = drawn(oracle::mix(3000, static_cast<std::uint64_t>(i)), one.size());
     test.count = std::min<std::uint64_t>(test.count, 1001);
-    if (test.collective == ISTHMUS_GATHER || test.collective == ISTHMUS_SCATTER)
+    const auto placed = [&] {
+      return std::make_unique<placed_call>(test, one.rank(), one.size(), place.mirror().subspan(at),
+                                           (test.heap ? one.heap() : place.plain()) + at);
+    };
+    auto call = placed();
+    if (!one.taken_by(call->operation).starts_with("copy_engine")) {  // not with this algorithm
       test.collective = ISTHMUS_ALLTOALL;
-    auto call = std::make_unique<placed_call>(test, one.rank(), one.size(), place.mirror().subspan(at),
-                                              (test.heap ? one.heap() : place.plain()) + at);
+      call = placed();
+    }
     place.upload(call->on_device, call->mirror);
     at += (call->mirror.size() + 255) / 256 * 256;
     all.push_back(std::move(call));
@@ -162,6 +183,13 @@ struct graph_functions {
   }
 };
 
+// Of a kind that nobody has called before, where it reduces: its kernel is made while the stream is captured.
+constexpr test_case captured_calls[] = {
+    {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, ISTHMUS_SUM, 200003, 0, false, true, false, 4},
+    {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, ISTHMUS_SUM, 200003, 0, false, false, false, 4},
+    {ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT32, ISTHMUS_SUM, 200003, 0, false, false, false, 4},
+    {ISTHMUS_REDUCE_SCATTER, ISTHMUS_BFLOAT16, ISTHMUS_AVG, 50000, 0, true, true, false, 8}};
+
 // The graph is launched with new data each time, among calls that are not captured.
 int graphs(member& one) {
   graph_functions cuda;
@@ -170,16 +198,11 @@ int graphs(member& one) {
     return 0;
   }
   seat& place = one.place();
-  for (const bool heap : {true, false}) {
-    test_case test;
-    test.collective = ISTHMUS_ALLTOALL;
-    test.datatype = ISTHMUS_UINT8;
-    test.count = 200003;
-    test.heap = heap;
-    test.seed = 4;  // the layout follows from it
-    std::byte* room = heap ? one.heap() : place.plain();
+  for (const test_case& test : captured_calls) {
+    std::byte* room = test.heap ? one.heap() : place.plain();
     placed_call captured(test, one.rank(), one.size(), place.mirror(), room);
     captured.operation.stream = place.stream();
+    if (!one.taken_by(captured.operation).starts_with("copy_engine")) continue;  // not with this algorithm
     void *graph = nullptr, *executable = nullptr;
     constexpr int thread_local_mode = 1;
     const auto on_device = [&](auto&& call) {  // these functions go by the thread's current device
@@ -245,12 +268,13 @@ int play_all(const options& asked, seat& place, meeting& all, int rank, int size
   int failures = 0;
   for (const char* use : {"copy_engine", "copy_engine:push", "copy_engine:staged"}) {
     member one(place, all.fresh_id(rank), rank, size, use, 60);
-    failures += check_choice(one, use);
+    failures += check_choice(one, asked, use);
+    // First of all, so that the kernels are new.
+    if (failures == 0) failures += graphs(one);
     if (failures == 0) failures += random_calls(one, asked.calls);
     if (failures == 0) failures += parts(one, all);
     if (failures == 0) failures += skewed(one);
     if (failures == 0) failures += streams(one);
-    if (failures == 0) failures += graphs(one);
     place.synchronize();
     all.wait();
   }
@@ -283,6 +307,7 @@ int main(int argc, char** argv) {
   app.add_option("--world", asked.world, "where ranks live")->check(CLI::IsMember({"threads", "processes"}));
   app.add_option("--ranks", asked.ranks, "one device each; default: all devices, at most 4");
   app.add_option("--calls", asked.calls, "random calls for each algorithm");
+  app.add_flag("--without-compiler", asked.without_compiler, "reductions must be refused with that reason");
   CLI11_PARSE(app, argc, argv);
   const isthmus_platform platform = asked.platform == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
   const int devices = count_devices(platform);

@@ -61,14 +61,15 @@ TEST(copy_engine_failures, a_rank_that_gave_up_is_named_by_its_peers) {
 }
 
 TEST(copy_engine_failures, abort_releases_a_stream_with_many_calls_queued) {
-  for (const char* name : {"zero_copy", "push", "staged"}) {
+  for (const char* name : {"zero_copy", "push", "staged", "sums"}) {
     setup with;
     with.options = {2048, 0, 1};
     world all(with);
     rank& waits = all.at(0);
-    for (int i = 0; i < 20; ++i)
-      ASSERT_EQ(waits.enqueue(allgather(waits.heap().data(), waits.heap().data() + 8192), name),
-                ISTHMUS_SUCCESS);
+    isthmus_operation operation = allgather(waits.heap().data(), waits.heap().data() + 8192);
+    const bool sums = std::string(name) == "sums";
+    if (sums) operation.collective = ISTHMUS_REDUCE_SCATTER;
+    for (int i = 0; i < 20; ++i) ASSERT_EQ(waits.enqueue(operation, sums ? nullptr : name), ISTHMUS_SUCCESS);
     std::this_thread::sleep_for(50ms);
     waits.session().abort();
     waits.driver().synchronize(0, waits.stream());  // the test hangs when it is not released
@@ -83,7 +84,8 @@ struct mismatch {
   std::uint64_t other_count;
   std::size_t other_place;
   const char* algorithms[2];
-  bool gather = false;
+  isthmus_collective collectives[2] = {ISTHMUS_ALLGATHER, ISTHMUS_ALLGATHER};
+  isthmus_reduction_op second_op = ISTHMUS_SUM;
 };
 void PrintTo(const mismatch& one, std::ostream* out) { *out << one.name; }
 
@@ -102,10 +104,9 @@ TEST_P(mismatches, are_errors_and_write_nothing_elsewhere) {
     constexpr std::size_t recv_at = 1 << 16, recv_end = recv_at + (1 << 15);
     isthmus_operation operation =
         allgather(one.heap().data() + place, one.heap().data() + recv_at, second ? how.other_count : count);
-    if (second && how.gather) {
-      operation.collective = ISTHMUS_GATHER;
-      operation.root = 1;
-    }
+    operation.collective = how.collectives[one.number()];
+    if (operation.collective == ISTHMUS_GATHER) operation.root = 1;
+    if (second) operation.op = how.second_op;
     const auto begin = steady::now();
     ASSERT_EQ(one.run(operation, how.algorithms[one.number()]), ISTHMUS_SUCCESS);
     const isthmus_status status = failure_of(one, 15s);
@@ -119,14 +120,23 @@ TEST_P(mismatches, are_errors_and_write_nothing_elsewhere) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(kinds, mismatches,
-                         testing::Values(mismatch{"size", count + 1, 0, {nullptr, nullptr}},
-                                         mismatch{"size_staged", count - 3, 0, {"staged", "staged"}},
-                                         mismatch{"place", count, 4096, {"zero_copy", "zero_copy"}},
-                                         mismatch{"way", count, 0, {"zero_copy", "staged"}},
-                                         mismatch{"direction", count, 0, {"staged", "push"}},
-                                         mismatch{"collective", count, 0, {"staged", "staged"}, true}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    kinds, mismatches,
+    testing::Values(mismatch{"size", count + 1, 0, {nullptr, nullptr}},
+                    mismatch{"size_staged", count - 3, 0, {"staged", "staged"}},
+                    mismatch{"place", count, 4096, {"zero_copy", "zero_copy"}},
+                    mismatch{"way", count, 0, {"zero_copy", "staged"}},
+                    mismatch{"direction", count, 0, {"staged", "push"}},
+                    mismatch{"collective", count, 0, {"staged", "staged"}, {ISTHMUS_ALLGATHER, ISTHMUS_GATHER}},
+                    mismatch{
+                        "role", count, 0, {"staged", "staged"}, {ISTHMUS_ALLTOALL, ISTHMUS_REDUCE_SCATTER}},
+                    mismatch{"operation",
+                             count,
+                             0,
+                             {nullptr, nullptr},
+                             {ISTHMUS_REDUCE_SCATTER, ISTHMUS_REDUCE_SCATTER},
+                             ISTHMUS_MAX}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 TEST(copy_engine_failures, a_fault_of_the_driver_is_reported_with_its_code) {
   setup with;

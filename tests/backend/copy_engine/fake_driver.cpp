@@ -3,9 +3,12 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <stdexcept>
 
+#include "backend/copy_engine/reduction_arguments.hpp"
 #include "runtime/error.hpp"
+#include "standins/arithmetic.hpp"
 
 namespace copy_engine_test {
 
@@ -196,6 +199,40 @@ void fake_driver::words(int device, std::span<const word_step> steps, native_str
        [list = std::vector<word_step>(steps.begin(), steps.end())](const std::atomic<bool>& stop) {
          for (const word_step& step : list) take_step(step, stop);
        });
+}
+
+std::string fake_compiler::compile(device_driver&, int, const kernel_source& source) {
+  ++compiled;
+  std::string code;
+  for (const std::string& definition : source.definitions)
+    code += definition.substr(definition.find('=') + 1) + ' ';
+  return code;
+}
+
+native_kernel fake_driver::load_kernel(int, const std::string& code, const char*) {
+  count_call();
+  const std::lock_guard lock(m_mutex);
+  m_kernels.push_back(code);
+  return &m_kernels.back();
+}
+
+void fake_driver::launch(int device, native_kernel kernel, unsigned, unsigned, std::span<void*> arguments,
+                         native_stream stream) {
+  const auto what = *static_cast<const copy_engine::reduction_arguments*>(arguments[0]);
+  std::string datatype, op;
+  std::istringstream(*static_cast<const std::string*>(kernel)) >> datatype >> op;
+  push(device, stream, [=](const auto&) {
+    const std::size_t bytes = what.count * standin::element_bytes(datatype);
+    std::vector<char> rows;
+    for (int rank = 0; rank < what.size; ++rank) {
+      const int row = rank < what.rank ? rank : rank - 1;
+      const auto* from = rank == what.rank ? static_cast<const char*>(what.own)
+                                           : static_cast<const char*>(what.others) +
+                                                 what.row_bytes * static_cast<std::size_t>(row);
+      rows.insert(rows.end(), from, from + bytes);
+    }
+    standin::combine(rows.data(), what.size, what.count, datatype, op, static_cast<char*>(what.result));
+  });
 }
 
 // ---- for tests ----------------------------------------------------------------------------------------

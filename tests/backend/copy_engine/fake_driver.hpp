@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "memory/driver/device_driver.hpp"
+#include "memory/driver/kernel_compiler.hpp"
 
 namespace copy_engine_test {
 
@@ -23,6 +24,15 @@ struct behaviour {
   bool one_queue = false;  // for all streams of normal priority of a device
   int delay_us = 0;        // at most, before each command, at random
   std::uint64_t seed = 1;
+};
+
+class fake_compiler final : public isthmus::kernel_compiler {
+ public:
+  std::atomic<int> compiled{0};
+
+ private:
+  std::string compile(isthmus::device_driver& driver, int device,
+                      const isthmus::kernel_source& source) override;
 };
 
 class fake_driver final : public isthmus::device_driver {
@@ -61,6 +71,10 @@ class fake_driver final : public isthmus::device_driver {
   bool done(isthmus::native_event event) override;
   void copy(int device, std::span<const isthmus::device_copy> copies, isthmus::native_stream stream) override;
   void words(int device, std::span<const isthmus::word_step> steps, isthmus::native_stream stream) override;
+  // Code is what fake_compiler makes: datatype and operation.
+  isthmus::native_kernel load_kernel(int device, const std::string& code, const char* entry) override;
+  void launch(int device, isthmus::native_kernel kernel, unsigned blocks, unsigned threads,
+              std::span<void*> arguments, isthmus::native_stream stream) override;
 
   // ---- what copy engines have no business with -----------------------------------------------------------
   std::string name(int) override { none(); }
@@ -126,6 +140,7 @@ class fake_driver final : public isthmus::device_driver {
   std::uint64_t m_next = 16;
   std::set<isthmus::native_stream> m_captured;
   graph m_graph;
+  std::deque<std::string> m_kernels;
   std::atomic<int> m_calls_left{-1}, m_copies{0}, m_commands{0};
 };
 

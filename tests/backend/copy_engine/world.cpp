@@ -65,6 +65,7 @@ rank::rank(world& owner, int number) : m_world(owner), m_number(number) {
     return 1;
   };
   m_session = std::make_unique<isthmus::copy_engine::session>(m_context, *m_driver, owner.m_with.options);
+  m_session->compile_with(m_compiler);
   m_session->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
 }
 

@@ -32,6 +32,7 @@ class rank {
   rank(world& owner, int number);
   int number() const { return m_number; }
   fake_driver& driver() { return *m_driver; }
+  fake_compiler& compiler() { return m_compiler; }
   isthmus::copy_engine::session& session() { return *m_session; }
   isthmus::native_stream stream() const { return m_stream; }
   // This rank's part of the symmetric heap.
@@ -57,6 +58,7 @@ class rank {
   std::vector<std::byte> m_plain;
   std::mutex m_mutex;
   std::unique_ptr<fake_driver> m_driver;
+  fake_compiler m_compiler;
   isthmus::native_stream m_stream;
   std::unique_ptr<isthmus::copy_engine::session> m_session;
 };
