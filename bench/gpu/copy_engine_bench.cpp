@@ -140,18 +140,20 @@ double bench::stream_us(const provider& by, const shape& what, int rank, int cal
 
 nlohmann::json bench::record(const provider& by, const shape& what) const {
   nlohmann::json line = {{"collective", isthmus_collective_name(what.collective)},
-                         {"dtype", "uint8"},
+                         {"dtype", what.reduces() ? "float32" : "uint8"},
                          {"bytes", what.bytes},
                          {"ranks", m_all.size()},
                          {"in_place", what.in_place},
                          {"provider", by.name},
                          {"backend", by.backend}};
+  if (what.reduces()) line["op"] = "sum";
   if (!by.options.empty()) line["options"] = by.options;
   return line;
 }
 
 void bench::note(const provider& by, const shape& what, std::uint64_t wrong, const captured& graph) {
-  const bool broken = by.name == "isthmus" && graph.kernels > 0;
+  // Nothing but sums needs a kernel, and these one for each piece.
+  const bool broken = by.name == "isthmus" && (graph.kernels > 0) != what.reduces();
   if (wrong == 0 && !broken) return;
   m_kept_promise = false;
   std::printf("WRONG: %s by %s of %llu bytes: %llu wrong words, %d kernels in the graph\n", what.name().c_str(),
@@ -160,7 +162,9 @@ void bench::note(const provider& by, const shape& what, std::uint64_t wrong, con
 }
 
 nlohmann::json bench::run(const shape& what) {
-  const auto& providers = m_all.providers();
+  std::vector<const provider*> providers;
+  for (const provider& by : m_all.providers())
+    if (by.runs(what)) providers.push_back(&by);
   const int calls = calls_for(what);
   std::vector<std::vector<double>> stream(providers.size()), graph(providers.size());
   std::vector<captured> graphs(providers.size());
@@ -169,9 +173,9 @@ nlohmann::json bench::run(const shape& what) {
     std::vector<captured> own;
     for (std::size_t which = 0; which < providers.size(); ++which) {
       const double words = m_all.slowest(
-          rank, static_cast<double>(m_all.count_wrong(providers[which], what, rank,
+          rank, static_cast<double>(m_all.count_wrong(*providers[which], what, rank,
                                                       m_tools[static_cast<std::size_t>(rank)].stream)));
-      own.push_back(capture(providers[which], what, rank, calls));
+      own.push_back(capture(*providers[which], what, rank, calls));
       graph_us(own.back(), rank, calls);  // warms up
       if (rank == 0) wrong[which] = static_cast<std::uint64_t>(words), graphs[which] = own.back();
     }
@@ -179,7 +183,7 @@ nlohmann::json bench::run(const shape& what) {
       for (std::size_t turn = 0; turn < providers.size(); ++turn) {
         const std::size_t which = (turn + static_cast<std::size_t>(sample)) % providers.size();
         const double in_graph = graph_us(own[which], rank, calls);
-        const double alone = stream_us(providers[which], what, rank, calls);
+        const double alone = stream_us(*providers[which], what, rank, calls);
         if (rank == 0) graph[which].push_back(in_graph), stream[which].push_back(alone);
       }
     for (const captured& one : own) check(cudaGraphExecDestroy(one.graph));
@@ -187,10 +191,10 @@ nlohmann::json bench::run(const shape& what) {
   nlohmann::json records = nlohmann::json::array();
   std::printf("%-19s %9llu", what.name().c_str(), static_cast<unsigned long long>(what.bytes));
   for (std::size_t which = 0; which < providers.size(); ++which) {
-    note(providers[which], what, wrong[which], graphs[which]);
+    note(*providers[which], what, wrong[which], graphs[which]);
     for (const bool in_graph : {false, true}) {
       const auto& times = in_graph ? graph[which] : stream[which];
-      nlohmann::json line = record(providers[which], what);
+      nlohmann::json line = record(*providers[which], what);
       line["mode"] = in_graph ? "graph" : "stream";
       line["time_us"] = spread(times);
       line["algbw_gbs"] = static_cast<double>(what.bytes) / median(times) / 1e3;
@@ -200,7 +204,8 @@ nlohmann::json bench::run(const shape& what) {
       line["wrong"] = wrong[which];
       records.push_back(line);
     }
-    std::printf(" | %8.2f %8.2f", median(stream[which]), median(graph[which]));
+    std::printf(" | %s%8.2f %8.2f", what.reduces() ? (providers[which]->label() + ' ').c_str() : "",
+                median(stream[which]), median(graph[which]));
   }
   std::printf("\n");
   std::fflush(stdout);
@@ -269,7 +274,8 @@ struct companion {  // of the products; without a provider: nothing
 nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int rounds) {
   std::vector<companion> companions(1);  // the first is nothing against nothing: what the method itself sees
   for (const shape& what : shapes)
-    for (const provider& by : m_all.providers()) companions.push_back({&by, what});
+    for (const provider& by : m_all.providers())
+      if (by.runs(what)) companions.push_back({&by, what});
   for (companion& one : companions) one.graphs.resize(static_cast<std::size_t>(m_all.size()));
   constexpr int calls = 8;
   m_all.each([&](int rank) {
@@ -356,13 +362,14 @@ int main(int argc, char** argv) try {
   using namespace copy_bench;
   CLI::App app{"Isthmus' copy engines against NCCL"};
   int ranks = 0, samples = 11, rounds = 0;
-  std::string out;
+  std::string out, only;
   std::vector<std::string> variants;
   std::vector<std::uint64_t> sizes{64 << 10, 256 << 10, 1 << 20,  4 << 20,
                                    16 << 20, 32 << 20,  64 << 20, 256 << 20};
   app.add_option("--ranks", ranks, "ranks, one a device (0: all devices)");
   app.add_option("--samples", samples, "samples of each figure")->check(CLI::Range(3, 1000));
   app.add_option("--sizes", sizes, "bytes");
+  app.add_option("--only", only, "a collective; default: all of them");
   app.add_option("--variants", variants, "also ALGORITHM:OPTIONS, such as \"push:together_bytes = 0\"");
   app.add_option("--beside-products", rounds, "so many samples beside matrix products, instead of alone")
       ->check(CLI::Range(1, 1000));
@@ -388,17 +395,20 @@ int main(int argc, char** argv) try {
   };
   if (rounds > 0) {
     std::printf("%d ranks, NCCL %d; how much longer 20 matrix products take\n", ranks, all.nccl_version());
-    records =
-        bench.beside_products({{ISTHMUS_ALLGATHER, true, beside}, {ISTHMUS_ALLGATHER, false, beside}}, rounds);
+    records = bench.beside_products({{ISTHMUS_ALLGATHER, true, beside},
+                                     {ISTHMUS_ALLGATHER, false, beside},
+                                     {ISTHMUS_REDUCE_SCATTER, false, beside}},
+                                    rounds);
   } else {
     std::printf("%d ranks, NCCL %d; microseconds call by call and in a graph; * other options\n%-29s", ranks,
                 all.nccl_version(), "collective, bytes");
     for (const provider& by : all.providers()) std::printf(" | %17s", by.label().c_str());
     std::printf("\n");
     for (const std::uint64_t bytes : sizes)
-      for (const shape& what :
-           {shape{ISTHMUS_ALLGATHER, false, bytes}, shape{ISTHMUS_ALLGATHER, true, bytes},
-            shape{ISTHMUS_ALLTOALL, false, bytes}, shape{ISTHMUS_BROADCAST, false, bytes}}) {
+      for (const shape& what : {shape{ISTHMUS_ALLGATHER, false, bytes}, shape{ISTHMUS_ALLGATHER, true, bytes},
+                                shape{ISTHMUS_ALLTOALL, false, bytes}, shape{ISTHMUS_BROADCAST, false, bytes},
+                                shape{ISTHMUS_REDUCE_SCATTER, false, bytes}}) {
+        if (!only.empty() && only != isthmus_collective_name(what.collective)) continue;
         const nlohmann::json made = bench.run(what);
         records.insert(records.end(), made.begin(), made.end());
         save();  // whoever stops this program has what was measured

@@ -3,6 +3,7 @@
 #include <isthmus/memory.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -18,10 +19,12 @@ std::string shape::name() const {
 }
 
 std::uint64_t shape::block(int size) const {
-  return collective == ISTHMUS_ALLTOALL ? bytes / static_cast<std::uint64_t>(size) : bytes;
+  const bool whole = collective != ISTHMUS_ALLTOALL && !reduces();
+  return whole ? bytes : bytes / static_cast<std::uint64_t>(size) / sizeof(float) * sizeof(float);
 }
 
 std::uint64_t shape::output(int size) const {
+  if (reduces()) return block(size);
   return collective == ISTHMUS_ALLGATHER ? bytes * static_cast<std::uint64_t>(size) : bytes;
 }
 
@@ -35,6 +38,7 @@ struct world::nccl_functions : gpu_bench::nccl_library {
   decltype(&ncclCommInitRankConfig) init = symbol<decltype(&ncclCommInitRankConfig)>("ncclCommInitRankConfig");
   decltype(&ncclAllGather) all_gather = symbol<decltype(&ncclAllGather)>("ncclAllGather");
   decltype(&ncclAlltoAll) all_to_all = symbol<decltype(&ncclAlltoAll)>("ncclAlltoAll");
+  decltype(&ncclReduceScatter) reduce_scatter = symbol<decltype(&ncclReduceScatter)>("ncclReduceScatter");
   decltype(&ncclBroadcast) broadcast = symbol<decltype(&ncclBroadcast)>("ncclBroadcast");
   decltype(&ncclMemAlloc) mem_alloc = symbol<decltype(&ncclMemAlloc)>("ncclMemAlloc");
   decltype(&ncclGetVersion) get_version = symbol<decltype(&ncclGetVersion)>("ncclGetVersion");
@@ -101,6 +105,9 @@ void world::call_nccl(ncclComm_t communicator, const rank_buffers& at, const sha
       return check(m_nccl->all_gather(send, at.recv, block, ncclInt8, communicator, stream));
     case ISTHMUS_ALLTOALL:
       return check(m_nccl->all_to_all(send, at.recv, block, ncclInt8, communicator, stream));
+    case ISTHMUS_REDUCE_SCATTER:
+      return check(m_nccl->reduce_scatter(send, at.recv, block / sizeof(float), ncclFloat32, ncclSum,
+                                          communicator, stream));
     default: return check(m_nccl->broadcast(send, at.recv, block, ncclInt8, 0, communicator, stream));
   }
 }
@@ -177,8 +184,9 @@ void world::add_isthmus(const variant& what) {
     const auto own = static_cast<std::size_t>(rank);
     isthmus_operation operation{};
     operation.collective = wanted.collective;
-    operation.datatype = ISTHMUS_UINT8;
-    operation.count = wanted.block(m_size);
+    operation.datatype = wanted.reduces() ? ISTHMUS_FLOAT32 : ISTHMUS_UINT8;
+    operation.op = ISTHMUS_SUM;
+    operation.count = wanted.block(m_size) / (wanted.reduces() ? sizeof(float) : 1);
     operation.recv_buf = buffers[own].recv;
     operation.send_buf = wanted.in_place
                              ? buffers[own].recv + static_cast<std::uint64_t>(rank) * operation.count
@@ -190,6 +198,23 @@ void world::add_isthmus(const variant& what) {
 }
 
 // ---- right or wrong -----------------------------------------------------------------------------------
+
+std::uint64_t world::wrong_sums(const provider& by, const shape& what, int rank, std::uint64_t first,
+                                std::uint64_t bytes) const {
+  const std::uint64_t within = static_cast<std::uint64_t>(rank) * what.block(m_size) + first;
+  std::vector<float> got(bytes / sizeof(float)), sent(got.size());
+  std::vector<double> sums(got.size()), sizes(got.size());
+  for (const rank_buffers& source : by.buffers) {
+    check(cudaMemcpy(sent.data(), source.send + within, bytes, cudaMemcpyDefault));
+    for (std::size_t i = 0; i < sent.size(); ++i) sums[i] += sent[i], sizes[i] += std::fabs(sent[i]);
+  }
+  check(cudaMemcpy(got.data(), by.buffers[static_cast<std::size_t>(rank)].recv + first, bytes,
+                   cudaMemcpyDefault));
+  std::uint64_t wrong = 0;
+  const double step = std::ldexp(1.0, -24) * m_size;  // size - 1 sums, and the rounding of the last
+  for (std::size_t i = 0; i < got.size(); ++i) wrong += !(std::fabs(got[i] - sums[i]) <= step * sizes[i]);
+  return wrong;
+}
 
 std::uint64_t world::count_wrong(const provider& by, const shape& what, int rank, cudaStream_t stream) {
   const auto size = static_cast<std::uint64_t>(m_size), own = static_cast<std::uint64_t>(rank);
@@ -205,6 +230,8 @@ std::uint64_t world::count_wrong(const provider& by, const shape& what, int rank
   const std::uint64_t part = std::min<std::uint64_t>(block, 256 << 10) / 4 * 4;
   std::vector<std::byte> got(part), sent(part);
   std::uint64_t wrong = 0;
+  if (what.reduces())
+    return wrong_sums(by, what, rank, 0, part) + wrong_sums(by, what, rank, block - part, part);
   for (std::uint64_t source = 0; source < (what.collective == ISTHMUS_BROADCAST ? 1 : size); ++source)
     for (const std::uint64_t first : {std::uint64_t{0}, block - part}) {
       const std::uint64_t within = what.collective == ISTHMUS_ALLTOALL ? own * block : 0;

@@ -1,5 +1,5 @@
-// Moving collectives by NCCL, by NCCL's copy-engine mode and by Isthmus' copy engines: the same shapes on the
-// same contents, a thread a rank.
+// Moving collectives and reduce_scatter by NCCL, by NCCL's copy-engine mode and by Isthmus' copy engines: the
+// same shapes on the same contents, a thread a rank.
 #pragma once
 
 #include <barrier>
@@ -14,11 +14,13 @@
 namespace copy_bench {
 
 struct shape {
-  isthmus_collective collective;  // allgather, alltoall or broadcast (from rank 0)
-  bool in_place;                  // allgather only
-  std::uint64_t bytes;            // allgather: what a rank contributes; else a rank's whole buffer
+  isthmus_collective
+      collective;       // allgather, alltoall, broadcast (from rank 0), or reduce_scatter: float32 sums
+  bool in_place;        // allgather only
+  std::uint64_t bytes;  // allgather: what a rank contributes; else a rank's whole buffer
 
   std::string name() const;
+  bool reduces() const { return collective == ISTHMUS_REDUCE_SCATTER; }
   std::uint64_t block(int size) const;  // bytes from one rank to another
   std::uint64_t output(int size) const;
   double bytes_in(
@@ -42,6 +44,11 @@ struct provider {
   std::function<void(const shape&, int rank, cudaStream_t)> enqueue;
   std::vector<rank_buffers> buffers;  // by rank
   std::string options;                // of Isthmus' configuration, where they are not the defaults
+
+  // Sums go through the transit area only, and NCCL's copy-engine mode does what NCCL does.
+  bool runs(const shape& what) const {
+    return !what.reduces() || name == "nccl" || backend == "copy_engine:staged";
+  }
 };
 
 using gpu_bench::check;
@@ -66,14 +73,16 @@ class world {
   // The largest of what the ranks give; every rank calls it.
   double slowest(int rank, double value);
 
-  // Words of the output that are not what the peers sent, of the first and last 256 KiB of every block. In a
-  // thread of `each`.
+  // Words of the output that are not what the peers sent, or further from the sum of it than the roundings of
+  // any order allow; of the first and last 256 KiB of every block. In a thread of `each`.
   std::uint64_t count_wrong(const provider& by, const shape& what, int rank, cudaStream_t stream);
 
  private:
   struct nccl_functions;
   void add_nccl();
   void add_isthmus(const variant& what);
+  std::uint64_t wrong_sums(const provider& by, const shape& what, int rank, std::uint64_t first,
+                           std::uint64_t bytes) const;
   void fill(int rank, const rank_buffers& to);
   void call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
                  cudaStream_t stream);
