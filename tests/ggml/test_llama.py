@@ -1,5 +1,5 @@
 """An unmodified llama.cpp, built from its source distribution, splits a model over shares of the CPU, and
-libisthmus_ggml.so sums. A minute and a half on two cores, nearly all of it llama.cpp's build."""
+libisthmus_ggml.so sums. Nearly all of its time is llama.cpp's build."""
 
 from __future__ import annotations
 
