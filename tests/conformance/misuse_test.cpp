@@ -276,13 +276,13 @@ TEST_F(misuse, memory_of_someone_else) {
 
 TEST_F(misuse, a_rank_that_never_comes_is_named) {
   TearDown();
-  create(1);
+  create(4);  // also the time that instrumented ranks on a loaded machine have to meet
   valid_call call(ISTHMUS_ALLREDUCE);
   isthmus_status status = ISTHMUS_SUCCESS;
   const double seconds = seconds_of([&] { status = isthmus_enqueue(m_ranks[0], &call.operation); });
   EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT) << last_message();
   EXPECT_THAT(last_message(), HasSubstr("1"));
-  EXPECT_LT(seconds, 6);
+  EXPECT_LT(seconds, 16);
   // Poisoned from here on, on every rank.
   EXPECT_EQ(isthmus_barrier(m_ranks[0], nullptr), ISTHMUS_ERROR_ABORTED);
   EXPECT_NE(isthmus_barrier(m_ranks[1], nullptr), ISTHMUS_SUCCESS);

@@ -95,10 +95,12 @@ TEST(hybrid, a_collective_is_cut_alike_inside_and_outside_of_groups) {
 }
 
 // Small messages go over MPI and large ones over NCCL, in a random order that all ranks share, while each
-// rank is late at moments of its own. Sums are integers: one lost or doubled contribution shows.
-TEST(hybrid, alternates_with_nccl_10000_times_under_skew) {
+// rank is late at moments of its own. Sums are integers: one lost or doubled contribution shows. With more
+// ranks than cores every turn waits for the scheduler, which skews them by itself: there a fifth is enough.
+TEST(hybrid, alternates_with_nccl_under_skew) {
   member self = make_member(false);
   const int size = world_size();
+  const int turns = size > static_cast<int>(std::thread::hardware_concurrency()) ? 2000 : 10000;
   const std::size_t small = 64, large = threshold / sizeof(std::int32_t);
   gpu::buffer data((small + large) * sizeof(std::int32_t));
   auto* const numbers = reinterpret_cast<std::int32_t*>(data.data());
@@ -125,7 +127,7 @@ TEST(hybrid, alternates_with_nccl_10000_times_under_skew) {
     factors = {0, 0};
   };
   start();
-  for (int i = 0; i < 10000; ++i) {
+  for (int i = 0; i < turns; ++i) {
     const bool is_small = shared() % 2 == 0;
     if (own() % 997 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     std::int32_t* const part = is_small ? numbers : numbers + small;
@@ -135,14 +137,14 @@ TEST(hybrid, alternates_with_nccl_10000_times_under_skew) {
         << gpu::last_error();
     ++factors[is_small ? 0 : 1];
     over_mpi += is_small ? 1 : 0;
-    if (++pending < 40 && i + 1 < 10000) continue;
+    if (++pending < 40 && i + 1 < turns) continue;
     pending = 0;
     check();
     if (::testing::Test::HasFatalFailure()) break;
     start();
   }
-  EXPECT_GT(over_mpi, 4000);
-  EXPECT_LT(over_mpi, 6000);
+  EXPECT_GT(over_mpi, turns * 2 / 5);
+  EXPECT_LT(over_mpi, turns * 3 / 5);
   release(self);
 }
 
