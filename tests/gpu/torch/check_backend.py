@@ -282,7 +282,7 @@ CHECKS = [
 
 def body(rank: int, out: Path) -> None:
     global reference
-    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=40))
+    dist.init_process_group("cpu:isthmus,cuda:isthmus", timeout=timedelta(seconds=40), **ranks.meeting())
     reference = dist.new_group(backend="nccl")
     ranks.play(rank, CHECKS, out)
     dist.destroy_process_group()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import socket
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -18,16 +18,16 @@ import torch.multiprocessing as multiprocessing
 Check = Callable[[], Any]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 def run(ranks: int, body: Callable[..., None], *arguments: Any) -> None:
-    """`body(rank, *arguments)` in a process for each rank, with the variables that torch.distributed reads."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
-    multiprocessing.spawn(_enter, (body, arguments), nprocs=ranks)
+    """`body(rank, *arguments)` in a process for each rank; meeting() is what init_process_group wants there."""
+    with tempfile.TemporaryDirectory() as folder:  # a port that was free may be taken by the time it is used
+        os.environ.update(CHECK_STORE=f"file://{folder}/store", WORLD_SIZE=str(ranks))
+        multiprocessing.spawn(_enter, (body, arguments), nprocs=ranks)
+
+
+def meeting() -> dict[str, Any]:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return {"init_method": os.environ["CHECK_STORE"], "rank": rank, "world_size": size}
 
 
 def _enter(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> None:
