@@ -109,8 +109,8 @@ class direct {
       m_team.read_from(from.owner, to, from.begin + offset, bytes);
   }
   void put(const reached& to, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
-    if (to.is_mapped)
-      copy(to.begin + offset, from, bytes, m_shared);
+    if (to.is_mapped)  // what a peer will read may go past this core's cache, what this rank will read not
+      copy(to.begin + offset, from, bytes, to.owner == m_team.rank() ? m_results : m_shared);
     else
       m_team.write_to(to.owner, from, to.begin + offset, bytes);
   }

@@ -7,19 +7,12 @@ namespace isthmus::host {
 namespace {
 
 constexpr std::uint32_t shortest_pause = 16, longest_pause = 1024;  // calls
-constexpr std::uint32_t timed = 3;
-constexpr std::uint32_t until_other = timed + 1;                           // the call before it is not timed
-constexpr auto untimed = std::chrono::steady_clock::duration::max() / 16;  // leaves room to compare
-constexpr std::uint32_t trial_calls = until_other + timed;                 // after the pause
+constexpr std::uint32_t timed = 3;                                  // of each form
 
 }  // namespace
 
 store_chooser::store_chooser(team& team) : m_team(team) {
-  if (team.rank() == 0) m_trials.assign(wish_kinds, {shortest_pause, 0, untimed, untimed});
-}
-
-bool store_chooser::is_timed(const trial& kind) const {
-  return kind.call >= kind.pause && kind.call != kind.pause + timed;
+  if (team.rank() == 0) m_trials.assign(wish_kinds, trial{.pause = shortest_pause});
 }
 
 store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes) {
@@ -28,20 +21,43 @@ store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes) {
   m_wish = &m_team.header(0).wishes[kind];
   if (m_team.rank() == 0) {
     m_trial = &m_trials[kind];
-    if (m_trial->call == m_trial->pause + timed) swap_form();
-    if (is_timed(*m_trial)) m_begin = clock::now();
+    if (m_trial->at == phase::settling && m_team.tickets() >= m_trial->settled)
+      enter(*m_trial, phase::timing_other);
+    m_begin = clock::now();
   }
   return m_wish->load(std::memory_order_relaxed) == wish_cached ? store::cached : store::streaming;
 }
 
 void store_chooser::end() {
   if (m_trial == nullptr) return;
-  if (is_timed(*m_trial)) {
-    // the shortest of a few: what was not disturbed
-    clock::duration& shortest = m_trial->call < m_trial->pause + until_other ? m_trial->now : m_trial->other;
-    shortest = std::min(shortest, clock::now() - m_begin);
+  trial& kind = *m_trial;
+  const clock::duration took = clock::now() - m_begin;
+  ++kind.calls;
+  switch (kind.at) {
+    case phase::pausing:
+      if (kind.calls == kind.pause) enter(kind, phase::timing_now);
+      break;
+    case phase::timing_now:  // the shortest of a few: what was not disturbed
+      kind.now = std::min(kind.now, took);
+      if (kind.calls < timed) break;
+      swap_form();
+      enter(kind, phase::noticing);
+      break;
+    case phase::noticing:  // the others may have begun this call in the form before
+      kind.settled = m_team.tickets() + m_team.sizes().depth;
+      enter(kind, phase::settling);
+      break;
+    case phase::settling: break;
+    case phase::timing_other:
+      kind.other = std::min(kind.other, took);
+      if (kind.calls == timed) conclude(kind);
+      break;
   }
-  if (++m_trial->call == m_trial->pause + trial_calls) conclude(*m_trial);
+}
+
+void store_chooser::enter(trial& kind, phase next) {
+  kind.at = next;
+  kind.calls = 0;
 }
 
 void store_chooser::conclude(trial& kind) {
@@ -49,8 +65,7 @@ void store_chooser::conclude(trial& kind) {
   const bool is_better = 10 * kind.other < 9 * kind.now;
   if (!is_better) swap_form();
   // the longer a form has won, the seldomer the other one costs time
-  const std::uint32_t pause = is_better ? shortest_pause : std::min(longest_pause, 2 * kind.pause);
-  kind = {pause, 0, untimed, untimed};
+  kind = {.pause = is_better ? shortest_pause : std::min(longest_pause, 2 * kind.pause)};
 }
 
 void store_chooser::swap_form() {

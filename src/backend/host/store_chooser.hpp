@@ -26,14 +26,20 @@ class store_chooser {
  private:
   using clock = std::chrono::steady_clock;
 
-  // Calls of one kind: a pause, then a few timed as they are, one for the ranks to notice, and a few timed
-  // in the other form.
+  // Calls of one kind: a pause, then a few timed as they are; then in the other form some until every slot has
+  // been written in it, because the first writes find the slots' lines where the form before left them, and a
+  // few timed.
+  enum class phase : std::uint8_t { pausing, timing_now, noticing, settling, timing_other };
   struct trial {
-    std::uint32_t pause, call;
-    clock::duration now, other;
+    std::uint32_t pause;
+    phase at = phase::pausing;
+    std::uint32_t calls = 0;    // in this phase
+    std::uint64_t settled = 0;  // ticket from which on all slots have been written in the other form
+    clock::duration now = untimed, other = untimed;
   };
+  static constexpr clock::duration untimed = clock::duration::max() / 16;  // leaves room to compare
 
-  bool is_timed(const trial& kind) const;
+  static void enter(trial& kind, phase next);
   void conclude(trial& kind);
   void swap_form();
 

@@ -76,6 +76,8 @@ class team {
     return at<flag>(owner, m_layout.acknowledged(kind, static_cast<std::uint64_t>(source)));
   }
 
+  // Taken so far.
+  std::uint64_t tickets() const { return m_ticket; }
   std::uint64_t take_tickets(std::uint64_t n) {
     m_ticket += n;
     return m_ticket - n;
