@@ -67,12 +67,16 @@ geometry read_geometry(const isthmus_backend_context& context) {
   return sizes;
 }
 
+// At most so much for each core: a virtual machine is told the cache of its whole host (480 MiB for two cores),
+// of which others have their part.
 std::uint64_t shared_cache_bytes() {
+  constexpr std::uint64_t most_per_core = 16 << 20, when_unknown = 32 << 20;
   const long level3 = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
   const long level2 = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
   const long known = level3 > 0 ? level3 : level2;
-  constexpr std::uint64_t when_unknown = 32 << 20;
-  return known > 0 ? static_cast<std::uint64_t>(known) : when_unknown;
+  if (known <= 0) return when_unknown;
+  const auto cores = static_cast<std::uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  return std::min(static_cast<std::uint64_t>(known), most_per_core * cores);
 }
 
 // More ranks than cores that they may run on: then whoever waits must give up its core at once.
