@@ -22,7 +22,7 @@ set(ISTHMUS_DEPS_DIR "" CACHE PATH "Folder whose include/ holds toml++, spdlog, 
 add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:-Wall> $<$<COMPILE_LANGUAGE:C,CXX>:-Wextra>)
 if(ISTHMUS_SANITIZE)
   # C callers may store any int in an enumeration of the C ABI, and validation has to look at it.
-  # Two more builds: with -Og, CPU seconds for a third of the runtime fall from 35 (-O1) to 19 under address and
+  # Two more builds: with -Og, CPU seconds for half of src/runtime fall from 35 (-O1) to 19 under address and
   # undefined and from 11 to 9 under thread. -g1 still gives file and line.
   add_compile_options(-fsanitize=${ISTHMUS_SANITIZE} -fno-sanitize=enum -fno-omit-frame-pointer -Og -g1)
   add_link_options(-fsanitize=${ISTHMUS_SANITIZE})
