@@ -150,11 +150,18 @@ isthmus_status session::synchronize() {
   std::vector<sycl::queue> queues = m_queues;
   const auto result = xccl::run_bounded(
       [queues]() mutable {
-        for (sycl::queue& queue : queues) queue.wait();
+        try {
+          for (sycl::queue& queue : queues) queue.wait();
+        } catch (const std::exception&) {  // also where the process ends while this thread was left waiting
+          return 1;
+        }
         return 0;
       },
       std::chrono::duration<double>(m_context.timeout_s), [this] { return stopped(); });
-  return result ? ISTHMUS_SUCCESS : gave_up("waiting for the queues");
+  if (!result) return gave_up("waiting for the queues");
+  if (*result == 0) return ISTHMUS_SUCCESS;
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, 0, "src/backend/oneccl/session.cpp", nullptr,
+                        "a queue reported an error while its work was waited for");
 }
 
 void session::release() {

@@ -26,6 +26,8 @@ struct answer {
 
 std::optional<int> run_bounded(std::function<int()> call, std::chrono::duration<double> timeout,
                                const std::function<bool()>& cancelled) {
+  // Not even begun then: a thread that nobody waits for may outlive the library that it is in.
+  if (cancelled && cancelled()) return std::nullopt;
   const auto shared = std::make_shared<answer>();
   std::thread([shared, call = std::move(call)] {
     const int result = call();

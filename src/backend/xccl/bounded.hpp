@@ -9,7 +9,7 @@ namespace isthmus::xccl {
 
 // Runs `call` in a thread of its own and waits at most `timeout`, or until `cancelled` (may be empty) says
 // so. Gives its result, or nothing when it has not come back: the thread then goes on alone, so `call`
-// must own what it uses.
+// must own what it uses. `call` must not throw.
 std::optional<int> run_bounded(std::function<int()> call, std::chrono::duration<double> timeout,
                                const std::function<bool()>& cancelled = {});
 
