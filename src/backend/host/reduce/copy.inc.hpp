@@ -11,6 +11,10 @@ namespace {
 
 inline constexpr std::size_t copied_line = 64;
 
+// Lines that peers have read are theirs, too, until this core asks for them alone. It asks so many lines ahead,
+// so that several requests are under way (docs/host_backend.md has what that gained).
+inline constexpr std::size_t lines_ahead = 8;
+
 #if defined(__AVX512F__)
 template <store How>
 void copy_line(std::byte* to, const std::byte* from) {
@@ -60,7 +64,14 @@ void copy_streams(const piece* pieces, std::size_t bytes) {
   const std::byte* from[Streams];
   for (std::size_t s = 0; s < Streams; ++s) to[s] = pieces[s].to, from[s] = pieces[s].from;
   for (std::size_t at = 0; at < bytes; at += copied_line)
-    for (std::size_t s = 0; s < Streams; ++s) copy_line<How>(to[s] + at, from[s] + at);
+    for (std::size_t s = 0; s < Streams; ++s) {
+#if defined(__PRFCHW__)
+      // Not beyond the piece: there are flags that peers look at.
+      if (How == store::cached && at + lines_ahead * copied_line < bytes)
+        __builtin_prefetch(to[s] + at + lines_ahead * copied_line, 1);
+#endif
+      copy_line<How>(to[s] + at, from[s] + at);
+    }
 }
 
 template <store How>
