@@ -381,7 +381,9 @@ int main(int argc, char** argv) try {
   constexpr std::uint64_t beside = 64 << 20;
   std::vector<variant> more;
   for (const std::string& text : variants) {
-    const std::size_t colon = std::min(text.find(':'), text.size() - 1);
+    const std::size_t colon = text.find(':');
+    if (colon == std::string::npos)
+      throw std::runtime_error("--variants " + text + ": it must be ALGORITHM:OPTIONS");
     more.push_back({text.substr(0, colon), text.substr(colon + 1)});
   }
   world all(ranks, rounds > 0 ? beside : *std::max_element(sizes.begin(), sizes.end()), more);
