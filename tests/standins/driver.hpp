@@ -40,7 +40,12 @@ int copy_batch(void** to, void** from, const std::size_t* bytes, std::size_t cou
 int exchange_capture_mode(int* mode);
 int load_module(void** module, const void* code);
 int find_kernel(void** kernel, void* module, const char* name);
-int launch_kernel(void* kernel, unsigned blocks, unsigned threads, void** arguments, void* stream);
+struct grid {
+  unsigned x, y, z;
+  bool is_line() const { return y == 1 && z == 1; }
+};
+int launch_kernel(void* kernel, const grid& blocks, const grid& threads, unsigned shared, void* stream,
+                  void** arguments, void** extra);
 int device_name(char* text, int capacity, int device);
 int can_access_peer(int* can, int device, int peer);
 

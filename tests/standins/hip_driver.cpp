@@ -82,8 +82,8 @@ STANDIN_API int hipModuleLaunchKernel(void* kernel, unsigned x, unsigned y, unsi
                                       unsigned threads_y, unsigned threads_z, unsigned shared, void* stream,
                                       void** arguments, void** extra) {
   return call(__func__, [=] {
-    const bool plain = y * z * threads_y * threads_z == 1 && shared == 0 && extra == nullptr;
-    return plain ? standin::launch_kernel(kernel, x, threads_x, arguments, stream) : standin::invalid_value;
+    return standin::launch_kernel(kernel, {x, y, z}, {threads_x, threads_y, threads_z}, shared, stream,
+                                  arguments, extra);
   });
 }
 }

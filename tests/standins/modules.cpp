@@ -5,13 +5,11 @@
 #include <sstream>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "arithmetic.hpp"
-#include "backend/copy_engine/reduction_arguments.hpp"
 #include "device_memory.hpp"
 #include "driver.hpp"
 #include "machine.hpp"
+#include "reduction.hpp"
 
 namespace standin {
 namespace {
@@ -29,17 +27,6 @@ bool reaches(const stream& by, const reduction_arguments& what, std::size_t byte
   return memory.direct(by.device, what.others, rows) && memory.direct(by.device, what.own, bytes) &&
          memory.direct(by.device, what.result, bytes) && what.row_bytes % 16 == 0 &&
          reinterpret_cast<std::uintptr_t>(what.others) % 16 == 0;
-}
-
-void run(const module& of, const reduction_arguments& what, std::size_t bytes) {
-  std::vector<char> rows(bytes * static_cast<std::size_t>(what.size));
-  const char* next = static_cast<const char*>(what.others);
-  for (int rank = 0; rank < what.size; ++rank) {
-    std::memcpy(rows.data() + bytes * static_cast<std::size_t>(rank),
-                rank == what.rank ? static_cast<const char*>(what.own) : next, bytes);
-    if (rank != what.rank) next += what.row_bytes;
-  }
-  combine(rows.data(), what.size, what.count, of.datatype, of.op, static_cast<char*>(what.result));
 }
 
 }  // namespace
@@ -75,17 +62,19 @@ int find_kernel(void** kernel, void* module_handle, const char* name) {
   return *kernel = module_handle, success;
 }
 
-int launch_kernel(void* kernel, unsigned blocks, unsigned threads, void** arguments, void* on) {
+int launch_kernel(void* kernel, const grid& blocks, const grid& threads, unsigned shared, void* on,
+                  void** arguments, void** extra) {
+  if (!blocks.is_line() || !threads.is_line() || shared != 0 || extra != nullptr) return invalid_value;
   stream& ordered = machine::get().resolve(on);
   const module of = *static_cast<module*>(kernel);
   reduction_arguments what{};
   std::memcpy(&what, arguments[0], sizeof what);
-  if (of.entry.empty() || of.device != ordered.device || blocks == 0 || threads == 0 || threads > 1024)
+  if (of.entry.empty() || of.device != ordered.device || blocks.x == 0 || threads.x == 0 || threads.x > 1024)
     return invalid_value;
   const std::size_t bytes = what.count * element_bytes(of.datatype);
   if (what.size < 2 || what.rank < 0 || what.rank >= what.size || !reaches(ordered, what, bytes))
     return invalid_value;
-  ordered.submit([=] { run(of, what, bytes); });
+  ordered.submit([=] { reduce(what, of.datatype, of.op); });
   return success;
 }
 

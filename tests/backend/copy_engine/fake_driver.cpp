@@ -6,9 +6,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "backend/copy_engine/reduction_arguments.hpp"
 #include "runtime/error.hpp"
-#include "standins/arithmetic.hpp"
+#include "standins/reduction.hpp"
 
 namespace copy_engine_test {
 
@@ -221,18 +220,7 @@ void fake_driver::launch(int device, native_kernel kernel, unsigned, unsigned, s
   const auto what = *static_cast<const copy_engine::reduction_arguments*>(arguments[0]);
   std::string datatype, op;
   std::istringstream(*static_cast<const std::string*>(kernel)) >> datatype >> op;
-  push(device, stream, [=](const auto&) {
-    const std::size_t bytes = what.count * standin::element_bytes(datatype);
-    std::vector<char> rows;
-    for (int rank = 0; rank < what.size; ++rank) {
-      const int row = rank < what.rank ? rank : rank - 1;
-      const auto* from = rank == what.rank ? static_cast<const char*>(what.own)
-                                           : static_cast<const char*>(what.others) +
-                                                 what.row_bytes * static_cast<std::size_t>(row);
-      rows.insert(rows.end(), from, from + bytes);
-    }
-    standin::combine(rows.data(), what.size, what.count, datatype, op, static_cast<char*>(what.result));
-  });
+  push(device, stream, [=](const auto&) { standin::reduce(what, datatype, op); });
 }
 
 // ---- for tests ----------------------------------------------------------------------------------------
