@@ -94,13 +94,14 @@ def sycl_variables() -> dict[str, str]:
 def crowd_variables(mpi: Launcher, ranks: int) -> dict[str, str]:
     """What lets MPICH's ranks give way to each other where they outnumber the cores: without it a waiting rank
     spins through its whole time slice while the one it waits for has no core. The other families see to it
-    themselves."""
+    themselves. Values of the caller stand."""
     if mpi.family != "mpich" or ranks <= len(os.sched_getaffinity(0)):
         return {}
-    return {
+    throttle = {
         "MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1",
         "MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "100",
     }
+    return {key: value for key, value in throttle.items() if key not in os.environ}
 
 
 def variables(mpi: Launcher | None = None, ranks: int = 1) -> dict[str, str]:
@@ -111,8 +112,8 @@ def variables(mpi: Launcher | None = None, ranks: int = 1) -> dict[str, str]:
         folders.insert(0, mpi.libraries)
     paths = list(dict.fromkeys(str(folder) for folder in folders))
     before = os.environ.get("LD_LIBRARY_PATH")
-    wished = sycl_variables() | (crowd_variables(mpi, ranks) if mpi is not None else {})
-    added = {key: value for key, value in wished.items() if key not in os.environ}
+    added = {key: value for key, value in sycl_variables().items() if key not in os.environ}
+    added |= crowd_variables(mpi, ranks) if mpi is not None else {}
     return added | {"LD_LIBRARY_PATH": os.pathsep.join([*paths, *([before] if before else [])])}
 
 
