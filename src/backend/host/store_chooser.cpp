@@ -23,7 +23,7 @@ store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes) {
     m_trial = &m_trials[kind];
     if (m_trial->at == phase::settling && m_team.tickets() >= m_trial->settled)
       enter(*m_trial, phase::timing_other);
-    m_begin = clock::now();
+    if (is_timed(*m_trial)) m_begin = clock::now();
   }
   return m_wish->load(std::memory_order_relaxed) == wish_cached ? store::cached : store::streaming;
 }
@@ -31,14 +31,13 @@ store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes) {
 void store_chooser::end() {
   if (m_trial == nullptr) return;
   trial& kind = *m_trial;
-  const clock::duration took = clock::now() - m_begin;
   ++kind.calls;
   switch (kind.at) {
     case phase::pausing:
       if (kind.calls == kind.pause) enter(kind, phase::timing_now);
       break;
     case phase::timing_now:  // the shortest of a few: what was not disturbed
-      kind.now = std::min(kind.now, took);
+      kind.now = std::min(kind.now, clock::now() - m_begin);
       if (kind.calls < timed) break;
       swap_form();
       enter(kind, phase::noticing);
@@ -49,10 +48,14 @@ void store_chooser::end() {
       break;
     case phase::settling: break;
     case phase::timing_other:
-      kind.other = std::min(kind.other, took);
+      kind.other = std::min(kind.other, clock::now() - m_begin);
       if (kind.calls == timed) conclude(kind);
       break;
   }
+}
+
+bool store_chooser::is_timed(const trial& kind) {
+  return kind.at == phase::timing_now || kind.at == phase::timing_other;
 }
 
 void store_chooser::enter(trial& kind, phase next) {

@@ -39,6 +39,7 @@ class store_chooser {
   };
   static constexpr clock::duration untimed = clock::duration::max() / 16;  // leaves room to compare
 
+  static bool is_timed(const trial& kind);
   static void enter(trial& kind, phase next);
   void conclude(trial& kind);
   void swap_form();
