@@ -124,9 +124,17 @@ void call::start_own_block() {
 // To every peer that still needs bytes `beyond` the given place of its block. All loans are marked before the
 // first is announced: a borrower may be that fast.
 void call::lend(lane& by, thing what, std::uint64_t beyond) {
+  mark(by, what, beyond);
+  announce(by, what, beyond);
+}
+
+void call::mark(lane& by, thing what, std::uint64_t beyond) {
   for (int step = 1; step < m_tools.size; ++step)
     if (const int peer = served_at(step); bytes_lent_to(peer) > beyond)
       by.write(m_tools.area.lent(m_tools.rank, what, peer), 1);
+}
+
+void call::announce(lane& by, thing what, std::uint64_t beyond) {
   for (int step = 1; step < m_tools.size; ++step)
     if (const int peer = served_at(step); bytes_lent_to(peer) > beyond)
       by.write(m_tools.area.ready(peer, what, m_tools.rank), tag_of(bytes_lent_to(peer)));
@@ -207,7 +215,7 @@ std::uint64_t call::pieces_of(int source) const {
   return (bytes + m_piece_bytes - 1) / m_piece_bytes;
 }
 
-void call::stage(lane& by, std::uint64_t piece) {
+void call::fill(lane& by, std::uint64_t piece) {
   const int own = m_tools.rank;
   const std::uint64_t at = piece * m_piece_bytes;
   const thing slot = slot_for(own, piece);
@@ -219,8 +227,14 @@ void call::stage(lane& by, std::uint64_t piece) {
     if (bytes > 0 && m_moved.same_for_all) break;
     if (reader != own && !m_moved.same_for_all) to += m_piece_bytes;
   }
-  lend(by, slot, at);
-  by.flush();
+  mark(by, slot, at);
+}
+
+// Ranks that copy a piece as soon as its lender is ready get out of step, and two then share a port. So who
+// copies together lends the next piece only when its own copies of the last one have ended.
+void call::keep_step(lane& lender) {
+  if (m_together && m_tools.size > 2 && &lender != &m_tools.caller)
+    lender.follow(m_tools.caller, m_tools.copied);
 }
 
 void call::fetch_staged(std::uint64_t piece) {
@@ -255,14 +269,22 @@ void call::issue_staged() {
   else
     start_own_block();
   borrow_lanes();
-  // One piece ahead: the peers fetch one slot while the other is filled.
   const std::uint64_t own_pieces = pieces_of(m_tools.rank);
-  if (own_pieces > 0) stage(stager, 0);
+  if (own_pieces > 0) {
+    fill(stager, 0);
+    announce(stager, slot_for(m_tools.rank, 0), 0);
+    stager.flush();
+  }
+  // A rank's fetch is in the driver's hands right behind its announcement, on which the peers' fetches start.
   for (std::uint64_t piece = 0; piece < pieces; ++piece) {
-    if (piece + 1 < own_pieces) stage(stager, piece + 1);
     fetch_staged(piece);
     for (lane& one : m_tools.beside) one.flush();
     main.flush();
+    if (piece + 1 >= own_pieces) continue;
+    fill(stager, piece + 1);  // while the piece before is being fetched
+    keep_step(stager);
+    announce(stager, slot_for(m_tools.rank, piece + 1), (piece + 1) * m_piece_bytes);
+    stager.flush();
   }
   if (beside) copy_own_block(stager);
   return_lanes();
@@ -309,8 +331,8 @@ void call::combine(lane& by, std::uint64_t piece, native_kernel kernel) {
                          m_operation.datatype);
 }
 
-// Each rank lends its slots, puts a piece into those of its peers, combines what came into its own, and lends
-// that slot again. A rank that runs all of this one after the other gets through: each of these steps waits
+// Each rank lends a slot, puts a piece into those of its peers, lends its other slot and combines what came into
+// the first. A rank that runs all of this one after the other gets through: each of these steps waits
 // only for steps of its peers that come earlier in this same order.
 void call::issue_deposit(native_kernel kernel) {
   begin(way::deposit, static_cast<std::uint64_t>(m_operation.op) * ISTHMUS_DATATYPE_COUNT +
@@ -324,14 +346,17 @@ void call::issue_deposit(native_kernel kernel) {
   lane& combiner = beside ? m_tools.combiner : main;
   if (beside) combiner.follow(main, m_tools.fork);
   borrow_lanes();
-  for (std::uint64_t piece = 0; piece < std::min<std::uint64_t>(pieces, 2); ++piece) invite(combiner, piece);
+  invite(combiner, 0);
   for (std::uint64_t piece = 0; piece < pieces; ++piece) {
     if (beside) combiner.flush();
     deposit(piece);
     for (lane& one : m_tools.beside) one.flush();
     if (beside) main.flush();
+    if (piece + 1 < pieces) {
+      keep_step(combiner);
+      invite(combiner, piece + 1);
+    }
     combine(combiner, piece, kernel);
-    if (piece + 2 < pieces) invite(combiner, piece + 2);
   }
   return_lanes();
   if (beside) main.follow(combiner, m_tools.local_join);

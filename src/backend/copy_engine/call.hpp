@@ -31,7 +31,8 @@ struct equipment {
   lane combiner;  // the kernels of reduce_scatter, ahead of others that wait for room
   reduction kernels;
   std::vector<lane> beside;              // more lanes to peers; the first lane to peers is the caller's
-  native_event fork{}, local_join{};     // one call uses each event once
+  native_event fork{}, local_join{};     // one call uses each of these once
+  native_event copied{};                 // and this one for each piece
   std::vector<native_event> joins;       // by lane of `beside`
   std::uint32_t* progress = nullptr;     // in pinned memory: the id of the call that the stream is in, else 0
   std::vector<std::uint64_t> slot_uses;  // by rank: how often a slot of its transit area has been used
@@ -81,6 +82,8 @@ class call {
   void copy_own_block(lane& by);
 
   void lend(lane& by, thing what, std::uint64_t beyond);
+  void mark(lane& by, thing what, std::uint64_t beyond);
+  void announce(lane& by, thing what, std::uint64_t beyond);
   struct transfer {
     thing what;
     int lender;
@@ -92,7 +95,8 @@ class call {
   void give_back(lane& by, const transfer& one);
   void copy_all(const std::vector<transfer>& wanted);
 
-  void stage(lane& by, std::uint64_t piece);
+  void fill(lane& by, std::uint64_t piece);
+  void keep_step(lane& lender);
   void fetch_staged(std::uint64_t piece);
   void set_piece_bytes();
   std::uint64_t pieces_of(int source) const;

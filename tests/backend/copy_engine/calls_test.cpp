@@ -80,6 +80,9 @@ INSTANTIATE_TEST_SUITE_P(worlds, random_calls,
                                          shape_of_world{"pair", 2, {1 << 16, 4096, 1}, {}},
                                          shape_of_world{"pair_slow", 2, {1 << 14, 0, 1}, {false, 300, 5}},
                                          shape_of_world{"pair_tiny_transit", 2, {2048, 1 << 20, 1}, {}},
+                                         shape_of_world{"four_in_step", 4, {8192, 1 << 20, 1}, {false, 100, 7}},
+                                         shape_of_world{
+                                             "four_in_step_one_queue", 4, {8192, 1 << 20, 1}, {true, 0, 8}},
                                          shape_of_world{"three_streams", 3, {1 << 14, 512, 0}, {}},
                                          shape_of_world{"four_one_queue", 4, {1 << 14, 0, 0}, {true, 0, 3}},
                                          shape_of_world{
