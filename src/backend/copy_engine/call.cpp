@@ -141,12 +141,12 @@ void call::announce(lane& by, thing what, std::uint64_t beyond) {
 }
 
 void call::await(lane& by, const transfer& one) {
-  std::uint32_t* word = m_tools.area.ready(m_tools.rank, one.what, one.lender);
-  by.wait_equal(word, m_record.tags[static_cast<std::size_t>(one.lender)]);
-  by.write(word, 0);
+  by.wait_equal(m_tools.area.ready(m_tools.rank, one.what, one.lender),
+                m_record.tags[static_cast<std::size_t>(one.lender)]);
 }
 
 void call::give_back(lane& by, const transfer& one) {
+  by.write(m_tools.area.ready(m_tools.rank, one.what, one.lender), 0);
   by.write(m_tools.area.lent(one.lender, one.what, m_tools.rank), 0);
 }
 
@@ -230,14 +230,11 @@ void call::fill(lane& by, std::uint64_t piece) {
   mark(by, slot, at);
 }
 
-// Ranks that copy a piece as soon as its lender is ready get out of step, and two then share a port. So who
-// copies together lends the next piece only when its own copies of the last one have ended.
-void call::keep_step(lane& lender) {
-  if (m_together && m_tools.size > 2 && &lender != &m_tools.caller)
-    lender.follow(m_tools.caller, m_tools.copied);
+void call::announce_piece(lane& by, std::uint64_t piece) {
+  announce(by, slot_for(m_tools.rank, piece), piece * m_piece_bytes);
 }
 
-void call::fetch_staged(std::uint64_t piece) {
+std::vector<call::transfer> call::staged_by_peers(std::uint64_t piece) const {
   const std::uint64_t at = piece * m_piece_bytes;
   std::vector<transfer> wanted;
   for (int step = 1; step < m_tools.size; ++step) {
@@ -250,7 +247,44 @@ void call::fetch_staged(std::uint64_t piece) {
     wanted.push_back(
         {slot, source, from, m_recv + m_moved.incoming[static_cast<std::size_t>(source)].at + at, bytes});
   }
-  copy_all(wanted);
+  return wanted;
+}
+
+// Each piece as soon as its source has filled a slot; this rank's next one is filled meanwhile. The fetch goes
+// to the driver right behind the announcement on which the peers' fetches start.
+void call::fetch_freely(lane& stager, std::uint64_t pieces) {
+  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+    copy_all(staged_by_peers(piece));
+    for (lane& one : m_tools.beside) one.flush();
+    m_tools.caller.flush();
+    if (piece + 1 >= pieces_of(m_tools.rank)) continue;
+    fill(stager, piece + 1);
+    announce_piece(stager, piece + 1);
+    stager.flush();
+  }
+}
+
+// A rank announces its next piece when its own copies of the last one have ended, so all fetch the next one
+// together. Whatever need not come between two fetches is done beside the second one; before the third, which
+// is announced in the words that the first one's return clears.
+void call::fetch_in_step(lane& stager, std::uint64_t pieces) {
+  lane& main = m_tools.caller;
+  std::vector<transfer> fetched;
+  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
+    const std::vector<transfer> wanted = staged_by_peers(piece);
+    for (const transfer& one : wanted) await(main, one);
+    main.record(m_tools.started);
+    for (const transfer& one : wanted) main.copy(one.to, one.from, one.bytes);
+    main.flush();
+    stager.wait(m_tools.started);
+    for (const transfer& one : fetched) give_back(stager, one);
+    const bool has_next = piece + 1 < pieces_of(m_tools.rank);
+    if (has_next) fill(stager, piece + 1);
+    main.follow(stager, m_tools.slot_ready);
+    if (has_next) announce_piece(main, piece + 1);
+    fetched = wanted;
+  }
+  for (const transfer& one : fetched) give_back(main, one);
 }
 
 void call::issue_staged() {
@@ -269,23 +303,15 @@ void call::issue_staged() {
   else
     start_own_block();
   borrow_lanes();
-  const std::uint64_t own_pieces = pieces_of(m_tools.rank);
-  if (own_pieces > 0) {
+  if (pieces_of(m_tools.rank) > 0) {
     fill(stager, 0);
-    announce(stager, slot_for(m_tools.rank, 0), 0);
+    announce_piece(stager, 0);
     stager.flush();
   }
-  // A rank's fetch is in the driver's hands right behind its announcement, on which the peers' fetches start.
-  for (std::uint64_t piece = 0; piece < pieces; ++piece) {
-    fetch_staged(piece);
-    for (lane& one : m_tools.beside) one.flush();
-    main.flush();
-    if (piece + 1 >= own_pieces) continue;
-    fill(stager, piece + 1);  // while the piece before is being fetched
-    keep_step(stager);
-    announce(stager, slot_for(m_tools.rank, piece + 1), (piece + 1) * m_piece_bytes);
-    stager.flush();
-  }
+  if (beside && keeps_step())
+    fetch_in_step(stager, pieces);
+  else
+    fetch_freely(stager, pieces);
   if (beside) copy_own_block(stager);
   return_lanes();
   if (beside || m_own_beside) main.follow(m_tools.local, m_tools.local_join);
@@ -295,11 +321,11 @@ void call::issue_staged() {
 
 // ---- reduce_scatter ---------------------------------------------------------------------------------
 
-// Lends a slot to the peers, whose pieces come into it.
-void call::invite(lane& by, std::uint64_t piece) {
+// A slot for the peers' pieces.
+void call::clear_slot(lane& by, std::uint64_t piece) {
   const thing slot = slot_for(m_tools.rank, piece);
   await_return(by, slot);
-  lend(by, slot, piece * m_piece_bytes);
+  mark(by, slot, piece * m_piece_bytes);
 }
 
 void call::deposit(std::uint64_t piece) {
@@ -331,9 +357,9 @@ void call::combine(lane& by, std::uint64_t piece, native_kernel kernel) {
                          m_operation.datatype);
 }
 
-// Each rank lends a slot, puts a piece into those of its peers, lends its other slot and combines what came into
-// the first. A rank that runs all of this one after the other gets through: each of these steps waits
-// only for steps of its peers that come earlier in this same order.
+// Each rank lends a slot, puts a piece into those of its peers, lends its other slot and combines what came
+// into the first. A rank that runs all of this one after the other gets through: each of these steps waits only
+// for steps of its peers that come earlier in this same order.
 void call::issue_deposit(native_kernel kernel) {
   begin(way::deposit, static_cast<std::uint64_t>(m_operation.op) * ISTHMUS_DATATYPE_COUNT +
                           static_cast<std::uint64_t>(m_operation.datatype));
@@ -346,15 +372,17 @@ void call::issue_deposit(native_kernel kernel) {
   lane& combiner = beside ? m_tools.combiner : main;
   if (beside) combiner.follow(main, m_tools.fork);
   borrow_lanes();
-  invite(combiner, 0);
+  clear_slot(combiner, 0);
+  announce_piece(combiner, 0);
   for (std::uint64_t piece = 0; piece < pieces; ++piece) {
     if (beside) combiner.flush();
     deposit(piece);
     for (lane& one : m_tools.beside) one.flush();
     if (beside) main.flush();
     if (piece + 1 < pieces) {
-      keep_step(combiner);
-      invite(combiner, piece + 1);
+      clear_slot(combiner, piece + 1);
+      if (keeps_step()) main.follow(combiner, m_tools.slot_ready);
+      announce_piece(keeps_step() ? main : combiner, piece + 1);
     }
     combine(combiner, piece, kernel);
   }

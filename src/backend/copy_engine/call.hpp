@@ -32,7 +32,7 @@ struct equipment {
   reduction kernels;
   std::vector<lane> beside;              // more lanes to peers; the first lane to peers is the caller's
   native_event fork{}, local_join{};     // one call uses each of these once
-  native_event copied{};                 // and this one for each piece
+  native_event started{}, slot_ready{};  // and these for each piece
   std::vector<native_event> joins;       // by lane of `beside`
   std::uint32_t* progress = nullptr;     // in pinned memory: the id of the call that the stream is in, else 0
   std::vector<std::uint64_t> slot_uses;  // by rank: how often a slot of its transit area has been used
@@ -96,8 +96,12 @@ class call {
   void copy_all(const std::vector<transfer>& wanted);
 
   void fill(lane& by, std::uint64_t piece);
-  void keep_step(lane& lender);
-  void fetch_staged(std::uint64_t piece);
+  void announce_piece(lane& by, std::uint64_t piece);
+  // Ranks that copy a piece as soon as its lender is ready get out of step, and two then share a port.
+  bool keeps_step() const { return m_together && m_tools.size > 2; }
+  std::vector<transfer> staged_by_peers(std::uint64_t piece) const;
+  void fetch_freely(lane& stager, std::uint64_t pieces);
+  void fetch_in_step(lane& stager, std::uint64_t pieces);
   void set_piece_bytes();
   std::uint64_t pieces_of(int source) const;
   thing slot_for(int owner, std::uint64_t piece) const {
@@ -109,7 +113,7 @@ class call {
     return m_tools.area.slot(owner, slot) + static_cast<std::uint64_t>(row) * m_piece_bytes;
   }
   void await_return(lane& by, thing slot);
-  void invite(lane& by, std::uint64_t piece);
+  void clear_slot(lane& by, std::uint64_t piece);
   void deposit(std::uint64_t piece);
   void combine(lane& by, std::uint64_t piece, native_kernel kernel);
   void note_progress() { m_tools.caller.write(m_tools.progress, m_record.id); }

@@ -51,12 +51,21 @@ class lane {
     m_driver.launch(m_device, kernel, blocks, threads, {&argument, 1}, m_stream);
   }
 
+  // The event is reached with everything that this lane has been given so far.
+  void record(native_event event) {
+    flush();
+    m_driver.record(m_device, event, m_stream);
+  }
+  // Everything that this lane does from now on comes after the event's last record.
+  void wait(native_event event) {
+    flush();
+    m_driver.wait(m_device, m_stream, event);
+  }
   // Everything that this lane does from now on comes after what `other` has been given so far.
   void follow(lane& other, native_event event) {
     flush();
-    other.flush();
-    m_driver.record(m_device, event, other.m_stream);
-    m_driver.wait(m_device, m_stream, event);
+    other.record(event);
+    wait(event);
   }
 
  private:

@@ -52,7 +52,8 @@ session::session(const isthmus_backend_context& context, device_driver& driver, 
   m_tools.combiner.start_on(m_held.stream(stream_priority::raised));
   m_tools.fork = m_held.event();
   m_tools.local_join = m_held.event();
-  m_tools.copied = m_held.event();
+  m_tools.started = m_held.event();
+  m_tools.slot_ready = m_held.event();
   const int lanes = options.streams == 0 ? context.size - 1 : std::min(options.streams, context.size - 1);
   for (int i = 1; i < lanes; ++i) {
     m_tools.beside.emplace_back(driver, m_tools.device, options.batch_bytes)
