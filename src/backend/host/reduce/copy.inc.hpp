@@ -1,6 +1,7 @@
 // Copies of whole lines, with the widest registers of the instruction set: the fewer instructions a line
 // takes, the more lines a core has under way. Included as formats.inc.hpp is, under the same restrictions.
 #include "backend/host/reduce/kernels.hpp"
+#include "backend/host/reduce/order.inc.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -10,10 +11,6 @@ namespace isthmus::host {
 namespace {
 
 inline constexpr std::size_t copied_line = 64;
-
-// Lines that peers have read are theirs, too, until this core asks for them alone. It asks so many lines ahead,
-// so that several requests are under way (docs/host_backend.md has what that gained).
-inline constexpr std::size_t lines_ahead = 8;
 
 #if defined(__AVX512F__)
 template <store How>
@@ -60,18 +57,17 @@ void copy_line(std::byte* to, const std::byte* from) {
 
 template <store How, std::size_t Streams>
 void copy_streams(const piece* pieces, std::size_t bytes) {
-  std::byte* to[Streams];
-  const std::byte* from[Streams];
-  for (std::size_t s = 0; s < Streams; ++s) to[s] = pieces[s].to, from[s] = pieces[s].from;
-  for (std::size_t at = 0; at < bytes; at += copied_line)
-    for (std::size_t s = 0; s < Streams; ++s) {
+  take_turns<Streams>(bytes, [=](std::size_t begin, std::size_t end, [[maybe_unused]] std::size_t ahead) {
+    for (std::size_t s = 0; s < Streams; ++s)
+      for (std::size_t at = begin; at < end; at += copied_line) {
 #if defined(__PRFCHW__)
-      // Not beyond the piece: there are flags that peers look at.
-      if (How == store::cached && at + lines_ahead * copied_line < bytes)
-        __builtin_prefetch(to[s] + at + lines_ahead * copied_line, 1);
+        // A line that another core has is asked for some time before it is written, so that several requests
+        // are under way. Not beyond the piece: there are flags that peers look at.
+        if (How == store::cached && at + ahead < bytes) __builtin_prefetch(pieces[s].to + at + ahead, 1);
 #endif
-      copy_line<How>(to[s] + at, from[s] + at);
-    }
+        copy_line<How>(pieces[s].to + at, pieces[s].from + at);
+      }
+  });
 }
 
 template <store How>

@@ -3,6 +3,7 @@
 #include "backend/host/reduce/copy.inc.hpp"
 #include "backend/host/reduce/formats.inc.hpp"
 #include "backend/host/reduce/kernels.hpp"
+#include "backend/host/reduce/order.inc.hpp"
 
 namespace isthmus::host {
 namespace {
@@ -104,12 +105,14 @@ struct kernel {
   static void reduce_few(storage* out, const void* const* sources, std::size_t count) {
     const storage* source[Sources];
     for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]);
+    take_turns<Sources>(count * sizeof(storage), [&](std::size_t begin, std::size_t end, std::size_t) {
 #pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) {
-      accumulator value = Format::load(source[0][i]);
-      for (int s = 1; s < Sources; ++s) value = Operation::apply(value, Format::load(source[s][i]));
-      out[i] = Format::store(Operation::finish(value, Sources));
-    }
+      for (std::size_t i = begin / sizeof(storage); i < end / sizeof(storage); ++i) {
+        accumulator value = Format::load(source[0][i]);
+        for (int s = 1; s < Sources; ++s) value = Operation::apply(value, Format::load(source[s][i]));
+        out[i] = Format::store(Operation::finish(value, Sources));
+      }
+    });
   }
 
   // Many sources: accumulators of one block stay in the first-level cache while the sources pass by.
