@@ -21,9 +21,8 @@ struct reached {
 struct workspace {
   std::vector<std::byte> bytes;
   std::vector<const void*> sources;
-  std::vector<const void*> block_sources;
   std::vector<reached> contributions, takers;
-  std::vector<piece> pieces, staged, taken;
+  std::vector<piece> pieces;
 };
 
 // How the user's own buffers are written: past the cache when all ranks together write more than it holds.

@@ -32,21 +32,15 @@ void read_packet(team& team, int peer, const packet_line* lines, std::byte* to, 
   if (bytes > 0) std::memcpy(to, lines->payload, bytes);
 }
 
-// Lines between the packets for two destinations.
-std::uint64_t packet_stride(const geometry& sizes, int size) {
-  return sizes.packet_lines / static_cast<std::uint64_t>(size);
-}
-
 void publish_packets(team& team, const shape& s, std::uint64_t ticket) {
   team.reserve(ticket);
-  packet_line* lines = team.packets(team.rank(), ticket);
-  const std::uint64_t bytes = s.block_elements(team.rank()) * s.element_bytes;
-  if (!s.per_destination) return write_packet(lines, s.send, bytes, ticket);
+  const int me = team.rank();
+  const std::uint64_t bytes = s.block_elements(me) * s.element_bytes;
+  if (!s.per_destination) return write_packet(team.packets(me, ticket), s.send, bytes, ticket);
   for (int i = 1; i < team.size(); ++i) {
-    const int peer = (team.rank() + i) % team.size();
+    const int peer = (me + i) % team.size();
     if (s.takes(peer))
-      write_packet(lines + static_cast<std::uint64_t>(peer) * packet_stride(team.sizes(), team.size()),
-                   s.send + s.send_offset(peer), bytes, ticket);
+      write_packet(team.packets_for(peer, me, ticket), s.send + s.send_offset(peer), bytes, ticket);
   }
 }
 
@@ -62,12 +56,13 @@ void for_other_contributors(const team& team, const shape& s, Take&& take) {
 
 void take_packets(team& team, workspace& work, const shape& s, std::uint64_t ticket) {
   const int me = team.rank();
-  const std::uint64_t skip =
-      s.per_destination ? static_cast<std::uint64_t>(me) * packet_stride(team.sizes(), team.size()) : 0;
+  const auto packets_of = [&](int peer) {
+    return s.per_destination ? team.packets_for(me, peer, ticket) : team.packets(peer, ticket);
+  };
   const std::byte* own = s.send + s.send_offset(me);
   if (s.reduce == nullptr) {
     for_other_contributors(team, s, [&](int peer) {
-      read_packet(team, peer, team.packets(peer, ticket) + skip, s.recv + s.recv_offset(peer),
+      read_packet(team, peer, packets_of(peer), s.recv + s.recv_offset(peer),
                   s.block_elements(peer) * s.element_bytes, ticket);
     });
     if (s.contributes(me))
@@ -80,7 +75,7 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t tic
     work.bytes.resize(stride * static_cast<std::uint64_t>(team.size()));
   for_other_contributors(team, s, [&](int peer) {
     std::byte* to = work.bytes.data() + stride * static_cast<std::uint64_t>(peer);
-    read_packet(team, peer, team.packets(peer, ticket) + skip, to, bytes, ticket);
+    read_packet(team, peer, packets_of(peer), to, bytes, ticket);
     work.sources[static_cast<std::size_t>(peer)] = to;
   });
   work.sources[static_cast<std::size_t>(me)] = own;
@@ -90,12 +85,12 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t tic
 }  // namespace
 
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination) {
-  return (per_destination ? packet_stride(sizes, size) : sizes.packet_lines) * packet_line::capacity;
+  return (per_destination ? sizes.packet_part_lines(size) : sizes.packet_lines) * packet_line::capacity;
 }
 
 void run_packet(team& team, workspace& work, const shape& s) {
   const std::uint64_t ticket = team.take_tickets(1);
-  if (s.contributes(team.rank()) && team.size() > 1) publish_packets(team, s, ticket);
+  if (s.has_takers(team.rank())) publish_packets(team, s, ticket);
   if (s.takes(team.rank())) take_packets(team, work, s, ticket);
   team.complete(ticket);
 }

@@ -1,5 +1,6 @@
-// What lies in the shared segment of a rank. Every line (64 bytes) has one writer, the owner of the
-// segment, except `poison`. Flags count tickets, so nothing is ever reset: see team.hpp for the protocol.
+// What lies in the shared segment of a rank. Every line (64 bytes) has one writer, the owner of the segment,
+// except `poison` and the slots, whose writers take turns. Flags count tickets, so nothing is ever reset: see
+// team.hpp for the protocol.
 #pragma once
 
 #include <atomic>
@@ -17,9 +18,15 @@ static_assert(flag::is_always_lock_free, "flags are shared between processes");
 struct geometry {
   std::uint64_t slot_bytes;    // staging per ticket
   std::uint64_t packet_lines;  // lines of packets per ticket
-  std::uint64_t depth;         // tickets in flight
+  std::uint64_t depth;         // tickets in flight; a power of two
   std::uint64_t cell_bytes;    // payload of one cell of a channel
   std::uint64_t cells;         // cells per channel
+
+  // Where every rank gets a part of a slot's staging, or of its packets.
+  std::uint64_t slot_part_bytes(int ranks) const {
+    return slot_bytes / static_cast<std::uint64_t>(ranks) / line_bytes * line_bytes;
+  }
+  std::uint64_t packet_part_lines(int ranks) const { return packet_lines / static_cast<std::uint64_t>(ranks); }
   bool operator==(const geometry&) const = default;
 };
 

@@ -29,6 +29,8 @@ struct shape {
 
   bool contributes(int rank) const { return source == all_ranks || source == rank; }
   bool takes(int rank) const { return sink == all_ranks || sink == rank; }
+  // Does another rank take from what this one contributes?
+  bool has_takers(int rank) const { return contributes(rank) && size > 1 && sink != rank; }
   std::uint64_t block_elements(int contributor) const {
     return counts == nullptr ? count : counts[contributor];
   }

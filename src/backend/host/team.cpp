@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -34,6 +35,7 @@ team::team(const isthmus_backend_context& context, gathering gathered)
       m_sizes(gathered.sizes),
       m_tuned(gathered.tuned),
       m_layout(gathered.sizes, static_cast<std::uint64_t>(context.size)),
+      m_depth_bits(std::countr_zero(gathered.sizes.depth)),
       m_kernel_copies(gathered.kernel_copies),
       m_segments(std::move(gathered.segments)),
       m_done(m_segments.size(), 0) {

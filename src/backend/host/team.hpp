@@ -6,6 +6,11 @@
 // that has finished with all slots of tickets <= t stores t + 1 into its `done`. Whoever stages ticket t
 // is itself done with all tickets below t - lookahead, so seeing `staged` mostly answers the next
 // question for a free slot too: back-to-back collectives wait for nothing but their data.
+//
+// Ranks exchange their segments with every round of the ring (t / depth), so that a rank writes where it has
+// read the round before: those lines it gets for less than half of what lines cost that a peer has read since
+// it wrote them (docs/host_backend.md). A block for one rank alone lies in turns in the writer's and in the
+// reader's segment; all else moves on to the rank that reads it last.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -57,15 +62,29 @@ class team {
   bool is_one_process() const { return m_context.process_size == m_context.size; }
 
   segment_header& header(int rank) const { return at<segment_header>(rank, 0); }
-  slot_header& slot(int rank, std::uint64_t ticket) const { return at<slot_header>(rank, slot_offset(ticket)); }
+  // What `rank` publishes with the ticket.
+  slot_header& slot(int rank, std::uint64_t ticket) const {
+    return at<slot_header>(home(rank, ticket), slot_offset(ticket));
+  }
   packet_line* packets(int rank, std::uint64_t ticket) const {
-    return &at<packet_line>(rank, slot_offset(ticket) + m_layout.slot_packets());
+    return &at<packet_line>(home(rank, ticket), slot_offset(ticket) + m_layout.slot_packets());
   }
   std::byte* data(int rank, std::uint64_t ticket) const {
-    return m_bases[static_cast<std::size_t>(rank)] + slot_offset(ticket) + m_layout.slot_data();
+    return &at<std::byte>(home(rank, ticket), slot_offset(ticket) + m_layout.slot_data());
   }
   std::byte* result(int rank, std::uint64_t ticket) const {
-    return m_bases[static_cast<std::size_t>(rank)] + slot_offset(ticket) + m_layout.slot_result();
+    return &at<std::byte>(home(rank, ticket), slot_offset(ticket) + m_layout.slot_result());
+  }
+  // The same for `to` alone, where a slot has a part for each rank.
+  packet_line* packets_for(int to, int from, std::uint64_t ticket) const {
+    const auto [segment, part] = in_turns(from, to, ticket);
+    return &at<packet_line>(segment, slot_offset(ticket) + m_layout.slot_packets()) +
+           static_cast<std::uint64_t>(part) * m_sizes.packet_part_lines(size());
+  }
+  std::byte* data_for(int to, int from, std::uint64_t ticket) const {
+    const auto [segment, part] = in_turns(from, to, ticket);
+    return &at<std::byte>(segment, slot_offset(ticket) + m_layout.slot_data()) +
+           static_cast<std::uint64_t>(part) * m_sizes.slot_part_bytes(size());
   }
   cell_header& cell(int owner, channel_kind kind, int destination, std::uint64_t sequence) const {
     return at<cell_header>(
@@ -105,7 +124,20 @@ class team {
   Type& at(int rank, std::uint64_t offset) const {
     return *reinterpret_cast<Type*>(m_bases[static_cast<std::size_t>(rank)] + offset);
   }
-  std::uint64_t slot_offset(std::uint64_t ticket) const { return m_layout.slot(ticket % m_sizes.depth); }
+  std::uint64_t slot_offset(std::uint64_t ticket) const { return m_layout.slot(ticket & (m_sizes.depth - 1)); }
+  std::uint64_t round(std::uint64_t ticket) const { return ticket >> m_depth_bits; }
+  // The segment that `rank` publishes in; who reads it last has it next.
+  int home(int rank, std::uint64_t ticket) const {
+    const auto ranks = static_cast<std::uint32_t>(size());
+    const std::uint32_t moved = static_cast<std::uint32_t>(round(ticket)) % ranks;
+    return static_cast<int>((static_cast<std::uint32_t>(rank) + ranks - moved) % ranks);
+  }
+  struct part_of_slot {
+    int segment, part;
+  };
+  part_of_slot in_turns(int from, int to, std::uint64_t ticket) const {
+    return round(ticket) % 2 == 0 ? part_of_slot{from, to} : part_of_slot{to, from};
+  }
   void wait_until_done(int peer, std::uint64_t tickets);
   static bool is_ordinary(const std::byte* address);
   using kernel_copy = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
@@ -118,6 +150,7 @@ class team {
   geometry m_sizes;
   tuning m_tuned;
   layout m_layout;
+  int m_depth_bits;
   bool m_kernel_copies;
   std::vector<std::shared_ptr<segment>> m_segments;
   std::vector<std::byte*> m_bases;
