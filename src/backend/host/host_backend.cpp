@@ -170,7 +170,7 @@ class state {
 
   void run_staged(isthmus_collective collective, const shape& s, choice chosen) {
     const bool is_free = chosen.shared == form::adaptive;
-    const store shared = is_free ? m_chooser.begin(collective, s.count * s.element_bytes)
+    const store shared = is_free ? m_chooser.begin(collective, s.count * s.element_bytes, s.judge())
                                  : (chosen.shared == form::cached ? store::cached : store::streaming);
     if (chosen.what == algorithm::two_shot)
       run_two_shot(m_team, m_work, s, shared);

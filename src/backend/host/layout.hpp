@@ -30,7 +30,7 @@ struct geometry {
   bool operator==(const geometry&) const = default;
 };
 
-// Rank 0 tells in what form it wishes that ranks store shared data, for each kind of call: see
+// A rank tells in what form it wishes that ranks store shared data, for each kind of call that it judges: see
 // store_chooser.hpp. Only a hint.
 using wish = std::atomic<std::uint8_t>;
 inline constexpr std::uint8_t wish_streaming = 0, wish_cached = 1;

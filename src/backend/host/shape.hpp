@@ -31,6 +31,11 @@ struct shape {
   bool takes(int rank) const { return sink == all_ranks || sink == rank; }
   // Does another rank take from what this one contributes?
   bool has_takers(int rank) const { return contributes(rank) && size > 1 && sink != rank; }
+  // A rank whose time says how long the call takes: one that takes what others contribute.
+  int judge() const {
+    if (sink != all_ranks) return sink;
+    return source == all_ranks ? 0 : (source + 1) % size;
+  }
   std::uint64_t block_elements(int contributor) const {
     return counts == nullptr ? count : counts[contributor];
   }

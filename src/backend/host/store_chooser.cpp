@@ -11,19 +11,17 @@ constexpr std::uint32_t timed = 3;                                  // of each f
 
 }  // namespace
 
-store_chooser::store_chooser(team& team) : m_team(team) {
-  if (team.rank() == 0) m_trials.assign(wish_kinds, trial{.pause = shortest_pause});
-}
-
-store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes) {
+store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int judge) {
   const std::size_t kind =
       wish_kind(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
-  m_wish = &m_team.header(0).wishes[kind];
-  if (m_team.rank() == 0) {
+  m_wish = &m_team.header(judge).wishes[kind];
+  m_trial = nullptr;
+  if (m_team.rank() == judge) {
+    if (m_trials.empty()) m_trials.assign(wish_kinds, trial{.pause = shortest_pause});
     m_trial = &m_trials[kind];
     if (m_trial->at == phase::settling && m_team.tickets() >= m_trial->settled)
       enter(*m_trial, phase::timing_other);
-    if (is_timed(*m_trial)) m_begin = clock::now();
+    if (is_timed(*m_trial)) m_begin = m_now();
   }
   return m_wish->load(std::memory_order_relaxed) == wish_cached ? store::cached : store::streaming;
 }
@@ -37,7 +35,7 @@ void store_chooser::end() {
       if (kind.calls == kind.pause) enter(kind, phase::timing_now);
       break;
     case phase::timing_now:  // the shortest of a few: what was not disturbed
-      kind.now = std::min(kind.now, clock::now() - m_begin);
+      kind.now = std::min(kind.now, m_now() - m_begin);
       if (kind.calls < timed) break;
       swap_form();
       enter(kind, phase::noticing);
@@ -48,7 +46,7 @@ void store_chooser::end() {
       break;
     case phase::settling: break;
     case phase::timing_other:
-      kind.other = std::min(kind.other, clock::now() - m_begin);
+      kind.other = std::min(kind.other, m_now() - m_begin);
       if (kind.calls == timed) conclude(kind);
       break;
   }

@@ -1,7 +1,8 @@
 // Through the cache or past it? Which is faster depends on whether the cores of the ranks share a cache, and
-// a hypervisor moves virtual cores within seconds. So rank 0 times both forms, now and then, and the others
-// follow its wish as soon as they see it. Who has not seen it yet stores in the other form, which readers
-// need not know: results and protocol are the same.
+// a hypervisor moves virtual cores within seconds. So one rank, the judge, times both forms, now and then, and
+// the others follow its wish as soon as they see it. Who has not seen it yet stores in the other form, which
+// readers need not know: results and protocol are the same. The judge is a rank that takes, for who only stages
+// is done before the readers have paid for the form.
 #pragma once
 
 #include <isthmus/types.h>
@@ -17,15 +18,15 @@ namespace isthmus::host {
 
 class store_chooser {
  public:
-  explicit store_chooser(team& team);
+  using clock = std::chrono::steady_clock;
 
-  // Around each call whose form is free. `bytes` is equal on all ranks.
-  store begin(isthmus_collective collective, std::uint64_t bytes);
+  explicit store_chooser(team& team, clock::time_point (*now)() = clock::now) : m_team(team), m_now(now) {}
+
+  // Around each call whose form is free. `bytes` and `judge` are equal on all ranks.
+  store begin(isthmus_collective collective, std::uint64_t bytes, int judge);
   void end();
 
  private:
-  using clock = std::chrono::steady_clock;
-
   // Calls of one kind: a pause, then a few timed as they are; then in the other form some until every slot has
   // been written in it, because the first writes find the slots' lines where the form before left them, and a
   // few timed.
@@ -45,9 +46,10 @@ class store_chooser {
   void swap_form();
 
   team& m_team;
-  std::vector<trial> m_trials;  // by kind; rank 0 only
+  clock::time_point (*m_now)();
+  std::vector<trial> m_trials;  // by kind; empty until this rank is a judge
   wish* m_wish = nullptr;
-  trial* m_trial = nullptr;
+  trial* m_trial = nullptr;  // of the call under way, where this rank is the judge
   clock::time_point m_begin;
 };
 
