@@ -14,11 +14,15 @@ inline constexpr std::size_t page_bytes = 4096;
 using flag = std::atomic<std::uint64_t>;
 static_assert(flag::is_always_lock_free, "flags are shared between processes");
 
+// Whoever stages ticket t is done with all tickets below t - lookahead (team.hpp). Deeper rings keep a rank
+// from staging where it still reads itself.
+inline constexpr std::uint64_t lookahead = 4, least_depth = 2 * lookahead;
+
 // Tunable sizes, equal on all ranks.
 struct geometry {
   std::uint64_t slot_bytes;    // staging per ticket
   std::uint64_t packet_lines;  // lines of packets per ticket
-  std::uint64_t depth;         // tickets in flight; a power of two
+  std::uint64_t depth;         // tickets in flight; a power of two, at least least_depth
   std::uint64_t cell_bytes;    // payload of one cell of a channel
   std::uint64_t cells;         // cells per channel
 

@@ -58,7 +58,7 @@ geometry read_geometry(const isthmus_backend_context& context) {
   const std::uint64_t slot_bytes = std::max<std::uint64_t>(ranks * (8 << 10), 64 << 10);
   sizes.slot_bytes = option(context, "slot_bytes", slot_bytes, page_bytes, largest);
   sizes.packet_lines = option(context, "packet_lines", 512, 1, largest / line_bytes);
-  sizes.depth = std::bit_ceil(option(context, "depth", 8, 4, 1024));
+  sizes.depth = std::bit_ceil(option(context, "depth", least_depth, least_depth, 1024));
   sizes.cell_bytes = option(context, "cell_bytes", 32 << 10, line_bytes, largest);
   sizes.cells = option(context, "cells", 4, 2, 1024);
   // every destination gets at least a few lines of each

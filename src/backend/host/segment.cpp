@@ -28,7 +28,7 @@ constexpr const char* memfd_name = "isthmus";
   throw std::runtime_error(fmt::format("{}: {}", what, std::generic_category().message(errno)));
 }
 
-// Segments that live in this process, by cookie.
+// Segments that are mapped in this process, by cookie. What ranks of one process share they see at one address.
 struct registry {
   std::mutex mutex;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::weak_ptr<segment>> segments;
@@ -82,12 +82,22 @@ std::shared_ptr<segment> segment::create(std::uint64_t bytes) {
 }
 
 std::shared_ptr<segment> segment::open(const segment_address& address) {
+  const std::pair cookie{address.cookie[0], address.cookie[1]};
   {
     const std::lock_guard lock(local_segments().mutex);
-    const auto found = local_segments().segments.find({address.cookie[0], address.cookie[1]});
+    const auto found = local_segments().segments.find(cookie);
     if (found != local_segments().segments.end())
-      if (auto local = found->second.lock()) return local;
+      if (auto mapped = found->second.lock()) return mapped;
   }
+  std::shared_ptr<segment> opened = open_of_process(address);
+  const std::lock_guard lock(local_segments().mutex);
+  std::weak_ptr<segment>& known = local_segments().segments[cookie];
+  if (auto mapped = known.lock()) return mapped;  // another rank of this process was faster
+  known = opened;
+  return opened;
+}
+
+std::shared_ptr<segment> segment::open_of_process(const segment_address& address) {
   const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.descriptor);
   // In another pid namespace the path may name anything: look before opening, for opening can block or act.
   char target[64] = {};

@@ -34,6 +34,9 @@ class segment {
   void close_descriptor() noexcept;
 
  private:
+  // A mapping of its own.
+  static std::shared_ptr<segment> open_of_process(const segment_address& address);
+
   segment(std::byte* data, const segment_address& address) : m_data(data), m_address(address) {}
 
   std::byte* m_data;

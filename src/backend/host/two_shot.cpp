@@ -54,7 +54,7 @@ class two_shot {
   }
 
  private:
-  static constexpr std::uint64_t distance = team::lookahead / 2;
+  static constexpr std::uint64_t distance = lookahead / 2;
   // Steps go block by block: small enough that the processor overlaps the parts of a step, and that what
   // was reduced is still in the first-level cache when it is copied.
   static constexpr std::uint64_t block_bytes = 512;
