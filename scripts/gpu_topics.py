@@ -304,8 +304,9 @@ TOPICS = (
             Step(
                 "DeepSpeed's ZeRO-3 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on --wheels {carry}/deepspeed"
-                " --ranks {ranks} --layers 8 --steps 18 --loss-steps 200 --limit 60 --out {out}/zero3.json",
-                100,
+                " --ranks {ranks} --layers 8 --batch 4 --steps 18 --loss-steps 200 --limit 130"
+                " --out {out}/zero3.json",
+                170,
                 gpus=2,
                 needs=("deepspeed",),
                 records="{out}/zero3.json",

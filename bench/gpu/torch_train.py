@@ -78,8 +78,7 @@ class Ranks:
 
 
 def _keep_to_own_cores(rank: int, size: int) -> None:
-    """A share of the cores for each rank, as DeepSpeed's --bind_cores_to_rank gives: a step that is bound by the
-    host else differs from the next by a fifth."""
+    """A share of the cores for each rank, as DeepSpeed's --bind_cores_to_rank gives."""
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // size
     if share > 0:
@@ -156,6 +155,7 @@ def record(way: Way, series: Series, baseline: Series, losses_differ: int | None
 def measure(names: list[str], arguments: argparse.Namespace, packages: str) -> dict[str, Series]:
     options = ["--framework", arguments.framework, "--model", arguments.model, "--warmup", "6"]
     options += ["--layers", str(arguments.layers), "--steps", str(arguments.steps)]
+    options += ["--batch", str(arguments.batch)]
     options += ["--device", arguments.device]
     found = {name: Series() for name in names}
     begin = time.monotonic()
@@ -195,6 +195,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", default="gpt-7b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=1, help="sequences a rank and step")
     parser.add_argument("--steps", type=int, default=26)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--limit", type=float, default=300, help="seconds that the rounds may take")
