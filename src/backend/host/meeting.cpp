@@ -54,8 +54,10 @@ geometry read_geometry(const isthmus_backend_context& context) {
   constexpr std::uint64_t largest = 1u << 30;
   const auto ranks = static_cast<std::uint64_t>(context.size);
   geometry sizes{};
-  // fewer bytes cost more waits, more of them leave the second-level cache (docs/host_backend.md)
-  const std::uint64_t slot_bytes = std::max<std::uint64_t>(ranks * (8 << 10), 64 << 10);
+  // four pages of each block, which kernels work on at once, with few ranks; more bytes leave the second-level
+  // cache
+  const std::uint64_t slot_bytes =
+      std::max(ranks * (8 << 10), std::min<std::uint64_t>(ranks * (16 << 10), 64 << 10));
   sizes.slot_bytes = option(context, "slot_bytes", slot_bytes, page_bytes, largest);
   sizes.packet_lines = option(context, "packet_lines", 512, 1, largest / line_bytes);
   sizes.depth = std::bit_ceil(option(context, "depth", least_depth, least_depth, 1024));

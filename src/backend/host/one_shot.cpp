@@ -83,8 +83,22 @@ class one_shot {
     if (m_shape.reduce == nullptr)
       copy_together(m_work.pieces, m_results);
     else
-      m_shape.reduce(m_shape.recv + begin, m_work.sources.data(), m_team.size(),
-                     chunk_bytes(k, m_shape.count) / m_shape.element_bytes);
+      reduce(m_shape.recv + begin, chunk_bytes(k, m_shape.count));
+  }
+
+  // Reduces what the sources hold; past the cache block by block, which are in the first-level cache in
+  // between.
+  void reduce(std::byte* to, std::uint64_t bytes) {
+    const std::uint64_t elements = bytes / m_shape.element_bytes;
+    if (m_results == store::cached) return m_shape.reduce(to, m_work.sources.data(), m_team.size(), elements);
+    constexpr std::uint64_t block_bytes = 8 << 10;
+    alignas(line_bytes) std::byte block[block_bytes];
+    for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
+      const std::uint64_t length = std::min(block_bytes, bytes - at);
+      m_shape.reduce(block, m_work.sources.data(), m_team.size(), length / m_shape.element_bytes);
+      copy(to + at, block, length, m_results);
+      for (const void*& source : m_work.sources) source = static_cast<const std::byte*>(source) + length;
+    }
   }
 
   team& m_team;
