@@ -43,35 +43,34 @@ cell::cell(const shape& shape, arena& memory, const kernels& kernels, const isth
       m_recv_buffer(make_buffer(shape.recv_elements)) {}
 
 template <typename Data>
-void cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call, std::uint64_t poisoned) {
+void cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call) {
   const std::uint32_t key = stream_key(call, m_shape.rank);
   m_kernels.fill(m_memory.queue, send, m_shape.send_elements, key);
   if (m_shape.in_place && m_shape.rank == m_shape.root) {
     m_kernels.fill(m_memory.queue, recv, m_shape.recv_elements, key);
   } else {
-    m_kernels.poison(m_memory.queue, recv, std::min(poisoned, m_shape.recv_elements));
+    m_kernels.poison(m_memory.queue, recv, m_shape.recv_elements);
   }
   m_memory.queue.wait();
 }
 
-void cell::prepare_on_host(std::uint32_t call, bool poison) {
+void cell::prepare_on_host(std::uint32_t call) {
   const std::uint32_t key = stream_key(call, m_shape.rank);
   fill_on_host(m_memory.host_send.get(), m_shape.send_elements, key);
   if (m_shape.in_place && m_shape.rank == m_shape.root) {
     fill_on_host(m_memory.host_recv.get(), m_shape.recv_elements, key);
-  } else if (poison) {
+  } else {
     std::fill_n(m_memory.host_recv.get(), m_shape.recv_elements, std::bit_cast<float>(poison_bits));
   }
 }
 
-void cell::prepare(path path, std::uint32_t call, bool poison) {
-  const std::uint64_t poisoned = poison ? m_shape.recv_elements : 1;
+void cell::prepare(path path, std::uint32_t call) {
   switch (path) {
-    case path::isthmus_usm: return prepare_on_device(m_memory.usm_send, m_memory.usm_recv, call, poisoned);
+    case path::isthmus_usm: return prepare_on_device(m_memory.usm_send, m_memory.usm_recv, call);
     case path::isthmus_buffer:
-    case path::listing1: return prepare_on_device(m_send_buffer, m_recv_buffer, call, poisoned);
+    case path::listing1: return prepare_on_device(m_send_buffer, m_recv_buffer, call);
     case path::isthmus_host:
-    case path::mpi_host: return prepare_on_host(call, poison);
+    case path::mpi_host: return prepare_on_host(call);
   }
 }
 

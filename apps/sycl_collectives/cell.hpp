@@ -36,9 +36,10 @@ class cell {
 
   const shape& what() const { return m_shape; }
 
-  // Fresh random inputs for `call`, on the side where the path computes: a kernel for the SYCL paths, so
-  // that their data lies on the device. `poison`: the whole receive buffer; else it is only touched.
-  void prepare(path path, std::uint32_t call, bool poison);
+  // Fresh random inputs for `call` and a poisoned output, on the side where the path computes: kernels for the
+  // SYCL paths, so that their data lies on the device. Paths share buffers, but not all of them, so without the
+  // poison the output of one would be warmer than that of another.
+  void prepare(path path, std::uint32_t call);
   // The operation; complete when it returns.
   void run(path path);
   // Lets the consumer work on the result and compares with the oracle. Returns the wrong elements.
@@ -46,8 +47,8 @@ class cell {
 
  private:
   template <typename Data>
-  void prepare_on_device(Data& send, Data& recv, std::uint32_t call, std::uint64_t poisoned);
-  void prepare_on_host(std::uint32_t call, bool poison);
+  void prepare_on_device(Data& send, Data& recv, std::uint32_t call);
+  void prepare_on_host(std::uint32_t call);
 
   shape m_shape;
   arena& m_memory;

@@ -37,7 +37,7 @@ struct geometry {
 // A rank tells in what form it wishes that ranks store shared data, for each kind of call that it judges: see
 // store_chooser.hpp. Only a hint.
 using wish = std::atomic<std::uint8_t>;
-inline constexpr std::uint8_t wish_streaming = 0, wish_cached = 1;
+inline constexpr std::uint8_t wish_cached = 0, wish_streaming = 1;
 inline constexpr std::size_t wish_sizes = 65;  // by the number of bits of the size in bytes
 inline constexpr std::size_t wish_kinds = 16 * wish_sizes;
 constexpr std::size_t wish_kind(std::size_t collective, int size_bits) {

@@ -95,7 +95,7 @@ class machine {
   std::array<int, ranks> m_process_of{};
   std::vector<std::unique_ptr<team>> m_teams;
   std::vector<std::unique_ptr<store_chooser>> m_choosers;
-  store m_last = store::streaming;
+  store m_last = store::cached;
   std::uint64_t m_changed = 0;
 };
 
@@ -125,7 +125,7 @@ TEST_P(store_chooser_test, follows_when_the_cores_move) {
 TEST_P(store_chooser_test, stays_where_the_difference_is_small) {
   machine run(GetParam());
   const costs taken = run.prefer(run.any_form(), 0, 5);
-  EXPECT_GE(run.count(store::streaming, enough, ISTHMUS_ALLGATHER, 1 << 20, 0, taken), enough * 9 / 10);
+  EXPECT_GE(run.count(store::cached, enough, ISTHMUS_ALLGATHER, 1 << 20, 0, taken), enough * 9 / 10);
 }
 
 TEST_P(store_chooser_test, tells_kinds_of_calls_apart) {
@@ -154,10 +154,10 @@ TEST_P(store_chooser_test, tells_kinds_of_calls_apart) {
 
 TEST_P(store_chooser_test, seldom_looks_at_the_clock) {
   machine run(GetParam());
-  const costs taken = run.prefer(store::streaming, 30, 400);  // the form at the beginning
-  run.count(store::streaming, enough, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
+  const costs taken = run.prefer(store::cached, 30, 400);  // the form at the beginning
+  run.count(store::cached, enough, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
   looks = 0;
-  run.count(store::streaming, 2000, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
+  run.count(store::cached, 2000, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
   EXPECT_GT(looks, 0u);
   EXPECT_LE(looks, 3 * 2 * (3 + 3));  // trials begun, a look before and one after, of three calls in each form
 }
