@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "runtime/error.hpp"
 
@@ -12,6 +13,24 @@ namespace {
 
 // A cell's payload follows its header.
 std::byte* payload_of(cell_header& cell) { return reinterpret_cast<std::byte*>(&cell) + sizeof(cell_header); }
+
+struct part {
+  std::uint64_t begin, bytes;
+};
+
+std::uint64_t count_parts(const cell_header& cell) {
+  return (cell.bytes + cell_header::part_bytes - 1) / cell_header::part_bytes;
+}
+
+// A part of a message that was sent as an address, if one is left.
+std::optional<part> take_part(cell_header& cell) {
+  const std::uint64_t parts = count_parts(cell);
+  if (cell.parts_taken.load(std::memory_order_relaxed) >= parts) return std::nullopt;
+  const std::uint64_t taken = cell.parts_taken.fetch_add(1, std::memory_order_relaxed);
+  if (taken >= parts) return std::nullopt;
+  const std::uint64_t begin = taken * cell_header::part_bytes;
+  return part{begin, std::min(cell_header::part_bytes, cell.bytes - begin)};
+}
 
 }  // namespace
 
@@ -27,7 +46,7 @@ void channels::add(bool sends, int peer, const void* buffer, std::uint64_t bytes
   m_transfers.push_back(added);
 }
 
-// Messages to oneself: the first send meets the first recv, and so on. Nothing is written before all match.
+// Messages to oneself: the first send meets the first recv, and so on. Nothing moves before all match.
 void channels::pair_self() {
   m_own.clear();
   std::size_t sends = 0, receives = 0;
@@ -38,7 +57,10 @@ void channels::pair_self() {
     (each.sends ? m_own[index].send : m_own[index].receive) = &each;
   }
   for (const own_message& each : m_own) {
-    if (each.send != nullptr && each.receive != nullptr && each.send->bytes == each.receive->bytes) continue;
+    if (each.send != nullptr && each.receive != nullptr && each.send->bytes == each.receive->bytes) {
+      each.send->complete = each.receive->complete = true;
+      continue;
+    }
     const transfer& lonely = each.send != nullptr ? *each.send : *each.receive;
     const auto& context = m_team.context();
     throw failure{context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
@@ -47,10 +69,11 @@ void channels::pair_self() {
                                lonely.sends ? "send" : "recv", static_cast<unsigned long long>(lonely.bytes),
                                lonely.peer)};
   }
-  for (const own_message& each : m_own) {
-    std::memmove(each.receive->buffer, each.send->buffer, each.send->bytes);
-    each.send->complete = each.receive->complete = true;
-  }
+}
+
+void channels::copy_own() {
+  for (const own_message& each : m_own) std::memmove(each.receive->buffer, each.send->buffer, each.send->bytes);
+  m_own.clear();
 }
 
 void channels::run_messages(std::span<const isthmus_operation> operations) {
@@ -116,6 +139,7 @@ void channels::progress_all(channel_kind kind) {
       busy = 1;
       m_awaited.push_back(each.peer);
     }
+    copy_own();  // while the peers, which know by now what they may copy, do so
     if (m_awaited.empty()) return;
     if (moved)
       wait.reset();
@@ -130,22 +154,24 @@ bool channels::progress(channel_kind kind, transfer& moving) {
 
 bool channels::send_cells(channel_kind kind, transfer& moving) {
   std::uint64_t& sent = ends_of(kind, moving.peer).sent;
-  const flag& taken = m_team.acknowledged(moving.peer, kind, m_team.rank());
+  const flag& taken = m_team.receiving(moving.peer, kind, m_team.rank()).acknowledged;
   const std::uint64_t acknowledged = taken.load(std::memory_order_acquire);
   if (moving.by_address) {
     moving.complete = acknowledged >= sent;
-    return moving.complete;
+    return moving.complete || push_part(kind, moving);
   }
   const std::uint64_t before = sent;
   while (!moving.complete && !moving.by_address && sent < acknowledged + m_team.sizes().cells) {
     cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent);
     cell.message_bytes = moving.bytes;
-    // a long message is copied once, by the receiver, out of the buffer itself
+    // a long message is copied once, out of the buffer itself
     moving.by_address = !moving.in_place && moving.moved == 0 && moving.bytes > m_team.tuned().address_bytes &&
                         m_team.is_reached_by(moving.peer, moving.buffer);
     if (moving.by_address) {
       cell.address = moving.buffer;
       cell.bytes = moving.bytes;
+      cell.parts_taken.store(0, std::memory_order_relaxed);
+      cell.parts_pushed.store(0, std::memory_order_relaxed);
     } else {
       cell.address = nullptr;
       cell.bytes = std::min(m_team.sizes().cell_bytes, moving.bytes - moving.moved);
@@ -158,20 +184,68 @@ bool channels::send_cells(channel_kind kind, transfer& moving) {
   return sent != before;
 }
 
+// The sender has nothing else to do than to copy a part itself, where the receiver allows it.
+bool channels::push_part(channel_kind kind, transfer& moving) {
+  const std::uint64_t sent = ends_of(kind, moving.peer).sent;
+  const reception& receiver = m_team.receiving(moving.peer, kind, m_team.rank());
+  if (receiver.offered.load(std::memory_order_acquire) != sent) return false;
+  cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent - 1);
+  const auto mine = take_part(cell);
+  if (!mine) return false;
+  // from here on the receiver waits for the part, and what it offers stays; if it expects another length, it
+  // says so
+  if (receiver.bytes != moving.bytes) return false;
+  m_team.write_to(moving.peer, moving.buffer + mine->begin, receiver.buffer + mine->begin, mine->bytes);
+  cell.parts_pushed.fetch_add(1, std::memory_order_release);
+  return true;
+}
+
+// Tells the sender where it may write, if the message is long. Not where ranks outnumber the cores: a sender
+// that loses its core within a part would keep the receiver waiting.
+void channels::offer(channel_kind kind, transfer& moving) {
+  if (moving.offered) return;
+  moving.offered = true;
+  if (moving.bytes < 2 * cell_header::part_bytes || moving.gate != transfer::no_gate ||
+      m_team.tuned().spins == 0 || !m_team.is_reached_by(moving.peer, moving.buffer))
+    return;
+  reception& own = m_team.receiving(m_team.rank(), kind, moving.peer);
+  own.buffer = moving.buffer;
+  own.bytes = moving.bytes;
+  own.offered.store(ends_of(kind, moving.peer).received + 1, std::memory_order_release);
+}
+
+// Copies a part out of the sender's buffer. False when none is left; the message is complete when the sender
+// has copied what it took.
+bool channels::pull_part(transfer& moving, cell_header& cell) {
+  if (const auto mine = take_part(cell)) {
+    m_team.read_from(moving.peer, moving.buffer + mine->begin, cell.address + mine->begin, mine->bytes);
+    moving.moved += mine->bytes;
+    ++moving.pulled;
+    return true;
+  }
+  if (moving.pulled + cell.parts_pushed.load(std::memory_order_acquire) == count_parts(cell))
+    moving.moved = moving.bytes;
+  return false;
+}
+
 bool channels::receive_cells(channel_kind kind, transfer& moving) {
   std::uint64_t& received = ends_of(kind, moving.peer).received;
-  flag& taken = m_team.acknowledged(m_team.rank(), kind, moving.peer);
+  flag& taken = m_team.receiving(m_team.rank(), kind, moving.peer).acknowledged;
+  offer(kind, moving);
   const std::uint64_t before = received;
   while (!moving.complete) {
     cell_header& cell = m_team.cell(moving.peer, kind, m_team.rank(), received);
     if (cell.ready.load(std::memory_order_acquire) != received + 1) break;
     check_message(moving, cell);
-    if (moving.gate != transfer::no_gate && m_transfers[moving.gate].moved < moving.moved + cell.bytes) break;
-    if (cell.address != nullptr)
-      m_team.read_from(moving.peer, moving.buffer, cell.address, cell.bytes);
-    else
+    const std::uint64_t end = cell.address != nullptr ? cell.bytes : moving.moved + cell.bytes;
+    if (moving.gate != transfer::no_gate && m_transfers[moving.gate].moved < end) break;
+    if (cell.address != nullptr) {
+      if (pull_part(moving, cell)) return true;
+      if (moving.moved < moving.bytes) break;
+    } else {
       std::memcpy(moving.buffer + moving.moved, payload_of(cell), cell.bytes);
-    moving.moved += cell.bytes;
+      moving.moved += cell.bytes;
+    }
     moving.complete = moving.moved == moving.bytes;
     taken.store(++received, std::memory_order_release);
   }

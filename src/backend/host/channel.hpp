@@ -22,8 +22,10 @@ struct transfer {
   // alltoallv in place: a piece may only be received over what the transfer with this index has sent
   std::size_t gate = no_gate;
   std::uint64_t moved = 0;
-  bool in_place = false;    // the buffer is received into as well, so it must not be sent as an address
-  bool by_address = false;  // sent as an address; complete when the peer has taken it
+  bool in_place = false;     // the buffer is received into as well, so it must not be sent as an address
+  bool by_address = false;   // sent as an address; complete when the peer has all of it
+  bool offered = false;      // the peer has been told where it may write
+  std::uint64_t pulled = 0;  // parts of what the peer sent as an address
   bool complete = false;
 };
 
@@ -48,10 +50,14 @@ class channels {
 
   void add(bool sends, int peer, const void* buffer, std::uint64_t bytes);
   void pair_self();
+  void copy_own();
   void progress_all(channel_kind kind);
   bool progress(channel_kind kind, transfer& moving);
   bool send_cells(channel_kind kind, transfer& moving);
+  bool push_part(channel_kind kind, transfer& moving);
   bool receive_cells(channel_kind kind, transfer& moving);
+  void offer(channel_kind kind, transfer& moving);
+  bool pull_part(transfer& moving, cell_header& cell);
   void check_message(const transfer& expected, const cell_header& cell);
   ends& ends_of(channel_kind kind, int peer) {
     return m_ends[static_cast<std::size_t>(kind) * static_cast<std::size_t>(m_team.size()) +

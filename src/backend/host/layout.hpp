@@ -77,10 +77,24 @@ struct alignas(line_bytes) slot_header {
 
 // One cell of a channel: a piece of a message from the owner of the segment to one peer.
 struct alignas(line_bytes) cell_header {
+  // What is sent as an address is copied in parts by whichever side takes them, the receiver out of the
+  // sender's buffer, the sender into the receiver's.
+  static constexpr std::uint64_t part_bytes = 256 << 10;
+
   flag ready;                   // sequence number + 1
   std::uint64_t message_bytes;  // of the whole message, to catch ranks that disagree
   std::uint64_t bytes;          // in this cell
   const std::byte* address;  // where the whole message is in the sender, which the receiver can read; else NULL
+  flag parts_taken;          // by either side, or more
+  flag parts_pushed;         // copied by the sender
+};
+
+// What the owner of the segment tells one of its senders.
+struct alignas(line_bytes) reception {
+  flag acknowledged;  // cells taken, ever
+  flag offered;       // sequence number + 1 of the cell whose message may be written to `buffer`
+  std::byte* buffer;
+  std::uint64_t bytes;  // of the message that the owner expects there
 };
 
 // Channels of point-to-point messages and of the collectives whose counts only some ranks know are kept
@@ -97,7 +111,7 @@ class layout {
  public:
   layout(const geometry& geometry, std::uint64_t size) : m_geometry(geometry), m_size(size) {}
 
-  std::uint64_t acknowledged(channel_kind kind, std::uint64_t source) const {
+  std::uint64_t reception(channel_kind kind, std::uint64_t source) const {
     return page_bytes + (static_cast<std::uint64_t>(kind) * m_size + source) * line_bytes;
   }
   std::uint64_t slot(std::uint64_t index) const { return slots_begin() + index * slot_stride(); }

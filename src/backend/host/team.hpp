@@ -88,9 +88,9 @@ class team {
     return at<cell_header>(
         owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
   }
-  // Cells that `owner` has taken from its channel from `source`.
-  flag& acknowledged(int owner, channel_kind kind, int source) const {
-    return at<flag>(owner, m_layout.acknowledged(kind, static_cast<std::uint64_t>(source)));
+  // What `owner` tells the sender of its channel from `source`.
+  reception& receiving(int owner, channel_kind kind, int source) const {
+    return at<reception>(owner, m_layout.reception(kind, static_cast<std::uint64_t>(source)));
   }
 
   // Taken so far.

@@ -238,12 +238,34 @@ TEST_P(host_collectives, messages_of_a_group_progress_together_and_in_order) {
       complaints{});
 }
 
+// Both sides copy parts of a long message, where each has a core.
+TEST_P(host_collectives, long_messages_of_uneven_lengths) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          std::uint64_t seed = 2000;
+                          for (const auto collective : {ISTHMUS_GATHERV, ISTHMUS_SCATTERV, ISTHMUS_ALLTOALLV})
+                            for (const bool in_place : {false, true})
+                              for (const std::uint64_t count : {70'000, 131'073, 300'001}) {
+                                if (crowded(self) && count != 70'000) continue;
+                                play p;
+                                p.collective = collective;
+                                p.in_place = in_place;
+                                p.datatype = ISTHMUS_FLOAT64;
+                                p.count = count;
+                                p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                                p.seed = ++seed;
+                                perform(self, p);
+                              }
+                        }),
+            complaints{});
+}
+
 TEST_P(host_collectives, blocking_messages_around_a_ring) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           const int n = self.size(), me = self.number();
                           if (n == 1) return;
-                          for (const std::size_t length : {1u, 100u, 20000u}) {
+                          for (const std::size_t length : {1u, 100u, 20'000u, 400'003u}) {
                             std::vector<int> data(length, -1);
                             isthmus_operation send{}, recv{};
                             send.collective = ISTHMUS_SEND;
