@@ -294,8 +294,8 @@ TOPICS = (
         (
             Step(
                 "FSDP2 with and without the copy engines",
-                "{python} bench/gpu/torch_train.py --ranks {ranks} --layers 8 --steps 18 --loss-steps 200"
-                " --limit 70 --out {out}/fsdp2.json",
+                "{python} bench/gpu/torch_train.py --ranks {ranks} --layers 8 --loss-steps 200 --limit 70"
+                " --out {out}/fsdp2.json",
                 110,
                 gpus=2,
                 records="{out}/fsdp2.json",
@@ -304,7 +304,7 @@ TOPICS = (
             Step(
                 "DeepSpeed's ZeRO-3 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on --wheels {carry}/deepspeed"
-                " --ranks {ranks} --layers 8 --batch 4 --steps 18 --loss-steps 200 --limit 130"
+                " --ranks {ranks} --layers 8 --batch 4 --loss-steps 200 --limit 130"
                 " --out {out}/zero3.json",
                 170,
                 gpus=2,

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What all-gathers by the copy engines are worth to sharded training: examples/zero3 by turns, a process a GPU.
 
-    torch_train.py --out FILE [--framework fsdp2|zero3] [--ways nccl,off,on,symmetric] [--layers N] ...
+    torch_train.py --out FILE [--framework fsdp2|zero3] [--ways off,on,symmetric] [--layers N] ...
 
-Ways: PyTorch's own backends (nccl); Isthmus without (off) and with ISTHMUS_DMA_ALLGATHER (on); with it and
-FSDP2's buffers in the symmetric heap (symmetric). Every round starts new processes and takes the ways in
-another order. Then all ways train a small model at once, deterministically: `wrong` counts the steps whose
-loss differs from the first way's in any bit. Writes records in the format of docs/architecture.md: `time_us`
-is a step of the slowest rank.
+Ways: Isthmus without (off) and with ISTHMUS_DMA_ALLGATHER (on); with it and FSDP2's buffers in the symmetric
+heap (symmetric). In one set of processes the ways take turns, because one set differs from the next by more
+than the ways do; every round starts new processes and takes the ways in another order. Then all ways train
+a small model at once, in processes of their own, deterministically: `wrong` counts the steps whose loss differs
+from the first way's in any bit. Writes records in the format of docs/architecture.md: `time_us` is a step of
+the slowest rank, `gain_pct` the median over turns of the first way's median step against this one's.
 """
 
 from __future__ import annotations
@@ -16,57 +17,84 @@ import argparse
 import json
 import multiprocessing
 import os
-import statistics
 import sys
 import tempfile
 import time
 import traceback
 import zipfile
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = ["--model", "gpt-tiny", "--length", "64", "--batch", "4", "--warmup", "1", "--rate", "1e-3"]
-DMA = {"ISTHMUS_DMA_ALLGATHER": "1"}
+Work = Callable[..., Any]
+UNTIMED = 3  # steps of each turn, in which communicators are made
 
 
 @dataclass(frozen=True)
 class Way:
     provider: str
-    arguments: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
+    dma: bool
+    symmetric: bool = False
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"ISTHMUS_DMA_ALLGATHER": "1" if self.dma else "0"}
 
 
 WAYS = {
-    "nccl": Way("torch", ("--backend", "cpu:gloo,cuda:nccl")),
-    "off": Way("isthmus"),
-    "on": Way("isthmus_copy_engine", (), DMA),
-    "symmetric": Way("isthmus_copy_engine_symmetric", ("--symmetric",), DMA),
+    "off": Way("isthmus", dma=False),
+    "on": Way("isthmus_copy_engine", dma=True),
+    "symmetric": Way("isthmus_copy_engine_symmetric", dma=True, symmetric=True),
 }
 
 
-class Ranks:
-    """A fresh process for each GPU that trains with these arguments of train.py."""
+@dataclass(frozen=True)
+class Turns:
+    """Which ways take turns, and for how many timed steps."""
 
-    def __init__(self, way: Way, arguments: list[str], size: int, packages: str) -> None:
+    names: tuple[str, ...]
+    turns: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Run:
+    options: argparse.Namespace
+    names: tuple[str, ...]
+    packages: str  # folder of what this Python lacks
+
+    def common(self) -> list[str]:
+        return ["--framework", self.options.framework, "--device", self.options.device]
+
+
+class Ranks:
+    """A fresh process for each GPU: work(train, options, *more), options being arguments of train.py."""
+
+    def __init__(
+        self, work: Work, arguments: list[str], variables: dict[str, str], size: int, packages: str, *more: Any
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
-        arguments = [*arguments, *way.arguments, "--init-method", f"file://{self._folder.name}/store"]
+        arguments = [*arguments, "--init-method", f"file://{self._folder.name}/store"]
         context = multiprocessing.get_context("forkserver")
         self._pipes, self._processes = [], []
         for rank in range(size):
             here, there = context.Pipe()
-            own = way.environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
-            work = (there, own, arguments, [*sys.path, packages])
-            self._processes.append(context.Process(target=_train, args=work, daemon=True))
+            own = variables | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size)}
+            job = (there, own, [*sys.path, packages], work, arguments, *more)
+            self._processes.append(context.Process(target=_serve, args=job, daemon=True))
             self._processes[-1].start()
             there.close()
             self._pipes.append(here)
 
-    def results(self, limit_s: float = 60) -> list[dict[str, Any]]:
+    def results(self, limit_s: float) -> list[Any]:
         found = []
+        deadline = time.monotonic() + limit_s
         for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(limit_s):
+            if not pipe.poll(max(0.0, deadline - time.monotonic())):
                 raise RuntimeError(f"rank {rank} gave no answer within {limit_s} s")
             good, result = pipe.recv()
             if not good:
@@ -85,7 +113,9 @@ def _keep_to_own_cores(rank: int, size: int) -> None:
         os.sched_setaffinity(0, cores[rank * share : (rank + 1) * share])
 
 
-def _train(pipe: Any, variables: dict[str, str], arguments: list[str], path: list[str]) -> None:
+def _serve(
+    pipe: Any, variables: dict[str, str], path: list[str], work: Work, arguments: list[str], *more: Any
+) -> None:
     os.environ.update(variables)
     _keep_to_own_cores(int(variables["RANK"]), int(variables["WORLD_SIZE"]))
     sys.path[:] = [str(ROOT / "examples/zero3"), *path]
@@ -93,31 +123,75 @@ def _train(pipe: Any, variables: dict[str, str], arguments: list[str], path: lis
         import torch.distributed as dist
         import train
 
-        result = train.run(train.parse(arguments))
+        result = work(train, train.parse(arguments), *more)
         dist.destroy_process_group()
         pipe.send((True, result))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
 
 
+def train_small(train: Any, options: argparse.Namespace) -> list[float]:
+    """The losses of a whole run."""
+    return train.run(options)["losses"]
+
+
+def take_turns(train: Any, options: argparse.Namespace, planned: Turns) -> list[dict[str, Any]]:
+    """What each turn of each way took on this rank."""
+    import torch
+
+    import isthmus.torch
+
+    shape = train.shape_of(options)
+    trainer = train.start(options, shape)
+    rank = torch.distributed.get_rank()
+    batches = train.make_batches(options.batches, options.batch, options.length, shape.vocabulary, rank)
+    found = []
+    for name in planned.names * planned.turns:
+        way = WAYS[name]
+        os.environ.update(way.environment)
+        if options.framework == "fsdp2":
+            trainer.use_symmetric_heap(way.symmetric)
+        isthmus.torch.reload_rules()
+        isthmus.torch.reset_report()
+        if options.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        seconds = [
+            train.timed_step(trainer, batches[step % len(batches)], options)[0]
+            for step in range(UNTIMED + planned.steps)
+        ]
+        found.append(
+            {
+                "name": name,
+                "steps_ms": [1e3 * each for each in seconds[UNTIMED:]],
+                "paths": [asdict(row) for row in isthmus.torch.report()],
+                "memory_gib": train.used_memory_gib() if options.device == "cuda" else {},
+            }
+        )
+    return found
+
+
 @dataclass
 class Series:
-    """Steps of one way: per round the slowest rank's times."""
+    """One way's steps: of each turn, in the order of turns, the slowest rank's times."""
 
-    rounds: list[list[float]] = field(default_factory=list)
+    turns: list[list[float]] = field(default_factory=list)
     last: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, ranks: list[dict[str, Any]]) -> None:
-        self.rounds.append([max(times) for times in zip(*(rank["steps_ms"] for rank in ranks), strict=True)])
+    def add(self, ranks: tuple[dict[str, Any], ...]) -> None:
+        self.turns.append([max(times) for times in zip(*(rank["steps_ms"] for rank in ranks), strict=True)])
         self.last = ranks[0]
 
     @property
-    def median_ms(self) -> float:
-        return statistics.median(time for each in self.rounds for time in each)
+    def all_ms(self) -> list[float]:
+        return [time for each in self.turns for time in each]
+
+    def gain_pct(self, baseline: Series) -> float:
+        pairs = zip(baseline.turns, self.turns, strict=True)
+        return 100 * (median(median(there) / median(here) for there, here in pairs) - 1)
 
 
 def gathering_path(result: dict[str, Any]) -> tuple[str, str, int]:
-    """Path, reason and bytes a call of most of a run's all-gathers."""
+    """Path, reason and bytes a call of most of a turn's all-gathers."""
     rows = [row for row in result["paths"] if row["collective"] == "allgather"]
     if not rows:
         return "torch", "", 0
@@ -125,58 +199,67 @@ def gathering_path(result: dict[str, Any]) -> tuple[str, str, int]:
     return most["path"], most["reason"], most["bytes"] // most["calls"]
 
 
-def record(way: Way, series: Series, baseline: Series, losses_differ: int | None) -> dict[str, Any]:
-    last = series.last
-    times = sorted(round(1e3 * time, 1) for each in series.rounds for time in each)
-    path, reason, call_bytes = gathering_path(last)
+def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | None) -> dict[str, Any]:
+    series, baseline = found[name], found[run.names[0]]
+    times = sorted(round(1e3 * time, 1) for time in series.all_ms)
+    path, reason, call_bytes = gathering_path(series.last)
+    options = run.options
+    step_ms = median(series.all_ms)
     return {
         "collective": "allgather",
         "dtype": "bfloat16",
         "bytes": call_bytes,
-        "ranks": last["ranks"],
-        "provider": way.provider,
+        "ranks": options.ranks,
+        "provider": WAYS[name].provider,
         "backend": path,
         "reason": reason,
-        "mode": last["framework"],
-        "time_us": {"min": times[0], "median": statistics.median(times), "max": times[-1]},
+        "mode": options.framework,
+        "time_us": {"min": times[0], "median": median(times), "max": times[-1]},
         "algbw_gbs": 0,  # bandwidths have no meaning for a whole step
         "busbw_gbs": 0,
         "wrong": losses_differ,
-        "model": f"{last['model']}, {last['layers']} layers, {last['batch']} x {last['length']} words",
-        "step_ms": round(series.median_ms, 2),
-        "round_step_ms": [round(statistics.median(each), 2) for each in series.rounds],
-        "gain_pct": round(100 * (baseline.median_ms / series.median_ms - 1), 2),
-        "tokens_per_s": round(last["ranks"] * last["batch"] * last["length"] / series.median_ms * 1e3),
-        "memory_gib": {name: round(value, 2) for name, value in (last["memory_gib"] or {}).items()},
+        "model": f"{options.model}, {options.layers} layers, {options.batch} x {options.length} words",
+        "step_ms": round(step_ms, 2),
+        "turn_step_ms": [round(median(each), 2) for each in series.turns],
+        "turns_of_one_set_of_processes": options.turns,
+        "gain_pct": round(series.gain_pct(baseline), 2),
+        "tokens_per_s": round(options.ranks * options.batch * options.length / step_ms * 1e3),
+        "memory_gib": {key: round(value, 2) for key, value in series.last["memory_gib"].items()},
         "samples": len(times),
     }
 
 
-def measure(names: list[str], arguments: argparse.Namespace, packages: str) -> dict[str, Series]:
-    options = ["--framework", arguments.framework, "--model", arguments.model, "--warmup", "6"]
-    options += ["--layers", str(arguments.layers), "--steps", str(arguments.steps)]
-    options += ["--batch", str(arguments.batch)]
-    options += ["--device", arguments.device]
-    found = {name: Series() for name in names}
+def measure(run: Run) -> dict[str, Series]:
+    arguments = [*run.common(), "--model", run.options.model, "--layers", str(run.options.layers)]
+    arguments += ["--batch", str(run.options.batch), "--length", str(run.options.length)]
+    found = {name: Series() for name in run.names}
     begin = time.monotonic()
-    for turn in range(arguments.rounds):
-        if turn and (time.monotonic() - begin) * (turn + 1) / turn > arguments.limit:
+    for turn in range(run.options.rounds):
+        if turn and (time.monotonic() - begin) * (turn + 1) / turn > run.options.limit:
             print(f"no time for round {turn}", flush=True)
             break
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            found[name].add(Ranks(WAYS[name], options, arguments.ranks, packages).results())
-            print(f"round {turn}: {name:10} {statistics.median(found[name].rounds[-1]):8.2f} ms", flush=True)
+        first = turn % len(run.names)
+        order = Turns((*run.names[first:], *run.names[:first]), run.options.turns, run.options.steps)
+        ranks = Ranks(take_turns, arguments, {}, run.options.ranks, run.packages, order)
+        for of_ranks in zip(*ranks.results(run.options.limit), strict=True):
+            found[of_ranks[0]["name"]].add(of_ranks)
+        for name in run.names:
+            last = [f"{median(each):.2f}" for each in found[name].turns[-run.options.turns :]]
+            print(f"round {turn}: {name:10} {' '.join(last)} ms", flush=True)
     return found
 
 
-def compare_losses(names: list[str], arguments: argparse.Namespace, packages: str) -> dict[str, int]:
+def compare_losses(run: Run) -> dict[str, int]:
     """By way: steps whose loss is another than the first way's. All run at once, since no time is taken."""
-    options = ["--framework", arguments.framework, *SMALL, "--deterministic"]
-    options += ["--steps", str(arguments.loss_steps), "--device", arguments.device]
-    running = {name: Ranks(WAYS[name], options, arguments.ranks, packages) for name in names}
-    limit_s = 60 + arguments.loss_steps / 5
-    losses = {name: ranks.results(limit_s)[0]["losses"] for name, ranks in running.items()}
-    first = losses[names[0]]
+    arguments = [*run.common(), *SMALL, "--deterministic", "--steps", str(run.options.loss_steps)]
+    running = {}
+    for name in run.names:
+        way = WAYS[name]
+        own = [*arguments, "--symmetric"] if way.symmetric else arguments
+        running[name] = Ranks(train_small, own, way.environment, run.options.ranks, run.packages)
+    limit_s = 60 + run.options.loss_steps / 5
+    losses = {name: ranks.results(limit_s)[0] for name, ranks in running.items()}
+    first = losses[run.names[0]]
     if not first[-1] < first[0] - 0.2:
         raise RuntimeError(f"the small model learns nothing: {first[0]} -> {first[-1]}")
     print(f"losses over {len(first)} steps: {first[0]:.4f} -> {first[-1]:.4f}")
@@ -192,45 +275,50 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--framework", choices=("fsdp2", "zero3"), default="fsdp2")
     parser.add_argument("--ways", default="off,on,symmetric", help="the first is what all are held to")
+    parser.add_argument("--turns", type=int, default=3, help="of each way in a round")
     parser.add_argument("--model", default="gpt-7b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--batch", type=int, default=1, help="sequences a rank and step")
-    parser.add_argument("--steps", type=int, default=26)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--length", type=int, default=2048, help="words of a sequence")
+    parser.add_argument("--steps", type=int, default=10, help="that are timed, of a turn")
+    parser.add_argument("--rounds", type=int, default=2, help="each with new processes")
     parser.add_argument("--limit", type=float, default=300, help="seconds that the rounds may take")
     parser.add_argument("--loss-steps", type=int, default=500, help="0: no comparison")
     parser.add_argument("--wheels", type=Path, help="folder of wheels that this Python lacks")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if unknown := [name for name in options.ways.split(",") if name not in WAYS]:
+        parser.error(f"--ways {unknown[0]}: there are {', '.join(WAYS)}")
+    if options.framework == "zero3" and "symmetric" in options.ways:
+        parser.error("--ways symmetric needs --framework fsdp2: DeepSpeed allocates its buffers itself")
+    return options
 
 
 def main() -> int:
-    arguments = parse()
+    options = parse()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.distributed.fsdp"])
-    names = arguments.ways.split(",")
     with tempfile.TemporaryDirectory() as packages:
-        for wheel in arguments.wheels.glob("*.whl") if arguments.wheels else ():
+        for wheel in options.wheels.glob("*.whl") if options.wheels else ():
             zipfile.ZipFile(wheel).extractall(packages)
-        found = measure(names, arguments, packages)
-        write(arguments, names, found, {})  # should the comparison fail
-        differ = compare_losses(names, arguments, packages) if arguments.loss_steps else {}
-    for each in write(arguments, names, found, differ):
+        run = Run(options, tuple(options.ways.split(",")), packages)
+        found = measure(run)
+        write(run, found, {})  # should the comparison fail
+        differ = compare_losses(run) if options.loss_steps else {}
+    for each in write(run, found, differ):
         print(f"{each['mode']} {each['provider']:30} {each['backend']:22} {each['step_ms']:8.2f} ms", end=" ")
-        print(f"{each['round_step_ms']} {each['gain_pct']:+6.2f} % {each['memory_gib']}", end=" ")
+        print(f"{each['turn_step_ms']} {each['gain_pct']:+6.2f} % {each['memory_gib']}", end=" ")
         print(f"losses that differ: {each['wrong']}")
     return 1 if any(differ.values()) else 0
 
 
-def write(
-    arguments: argparse.Namespace, names: list[str], found: dict[str, Series], differ: dict[str, int]
-) -> list[dict[str, Any]]:
+def write(run: Run, found: dict[str, Series], differ: dict[str, int]) -> list[dict[str, Any]]:
     import torch
 
-    records = [record(WAYS[name], found[name], found[names[0]], differ.get(name)) for name in names]
+    records = [record(name, found, run, differ.get(name)) for name in run.names]
     versions = {"torch": torch.__version__}
-    if arguments.device == "cuda":
+    if run.options.device == "cuda":
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    arguments.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
+    run.options.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
     return records
 
 

@@ -1,4 +1,4 @@
-"""Decoders with random weights, shaped as GPT-7B and Qwen3-32B, of any depth, and small ones for tests."""
+"""Decoders with random weights, shaped as GPT-7B, GPT-175B and Qwen3-32B, of any depth, and small ones."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class Shape:
 
 SHAPES = {
     "gpt-7b": Shape(4096, 32, 32, 32, 128, 16384, 50304, gated=False),
+    "gpt-175b": Shape(12288, 96, 96, 96, 128, 49152, 50304, gated=False),
     "qwen3-32b": Shape(5120, 64, 64, 8, 128, 25600, 151936, gated=True),
     "gpt-tiny": Shape(64, 2, 4, 4, 16, 256, 512, gated=False),
     "qwen3-tiny": Shape(64, 2, 4, 2, 16, 192, 512, gated=True),

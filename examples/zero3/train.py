@@ -79,9 +79,7 @@ class Fsdp2:
         for layer in self.model.layers:
             fully_shard(layer, mesh=mesh, mp_policy=policy)
         fully_shard(self.model, mesh=mesh, mp_policy=policy)
-        if options.symmetric:
-            for module in [*self.model.layers, self.model]:
-                module.set_allocate_memory_from_process_group_for_comm(True)
+        self.use_symmetric_heap(options.symmetric)
         self.model.to_empty(device=options.device)
         # Each rank fills its own shards: equal from run to run, which is all that a comparison needs.
         torch.manual_seed(options.seed + dist.get_rank())
@@ -94,6 +92,11 @@ class Fsdp2:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), options.rate, fused=options.device == "cuda"
         )
+
+    def use_symmetric_heap(self, wanted: bool) -> None:
+        """Whether gathered parameters, and gradients to be scattered, lie there."""
+        for module in [*self.model.layers, self.model]:
+            module.set_allocate_memory_from_process_group_for_comm(wanted)
 
     def step(self, words: torch.Tensor) -> torch.Tensor:
         loss = self.model(words)
@@ -144,19 +147,32 @@ def start(options: argparse.Namespace, shape: Shape) -> Fsdp2 | Zero3:
     return {"zero3": Zero3, "fsdp2": Fsdp2}[options.framework](options, shape)
 
 
-def run(options: argparse.Namespace) -> dict[str, Any]:
+def shape_of(options: argparse.Namespace) -> Shape:
     shape = SHAPES[options.model]
-    shape = dataclasses.replace(shape, layers=options.layers or shape.layers)
+    return dataclasses.replace(shape, layers=options.layers or shape.layers)
+
+
+def timed_step(
+    trainer: Fsdp2 | Zero3, words: torch.Tensor, options: argparse.Namespace
+) -> tuple[float, torch.Tensor]:
+    """Seconds, and the loss."""
+    begin = time.perf_counter()
+    loss = trainer.step(words.to(options.device))
+    if options.device == "cuda":
+        torch.cuda.synchronize()  # a step ends when the device has ended it
+    return time.perf_counter() - begin, loss
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    shape = shape_of(options)
     trainer = start(options, shape)
     batches = make_batches(options.batches, options.batch, options.length, shape.vocabulary, dist.get_rank())
     times, losses = [], []
     isthmus.torch.reset_report()
     for step in range(options.steps):
-        begin = time.perf_counter()
-        losses.append(trainer.step(batches[step % len(batches)].to(options.device)))
-        if options.device == "cuda":
-            torch.cuda.synchronize()  # a step ends when the device has ended it
-        times.append(time.perf_counter() - begin)
+        seconds, loss = timed_step(trainer, batches[step % len(batches)], options)
+        times.append(seconds)
+        losses.append(loss)
     paths = [dataclasses.asdict(row) for row in isthmus.torch.report()]
     mean = torch.stack(losses).float()
     dist.all_reduce(mean)

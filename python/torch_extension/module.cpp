@@ -58,6 +58,8 @@ PYBIND11_MODULE(_extension, module) {
       module, "ProcessGroupIsthmus")
       .def(py::init(&make_group), py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout_s"),
            py::arg("name"), py::arg("hip"), py::arg("fallback"))
+      .def("renew", &backend::process_group::renew, py::call_guard<py::gil_scoped_release>(),
+           "Closes all communicators; the next calls make new ones.")
       .def(
           "communicator",
           [](backend::process_group& self, const c10::Device& device) {

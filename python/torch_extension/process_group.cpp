@@ -110,6 +110,8 @@ place process_group::place_on(c10::Device device) const {
                                  : isthmus_device{m_settings.accelerator, device.index()};
   where.timeout_s = static_cast<double>(m_settings.timeout.count()) / 1e3;
   where.scope = device.is_cpu() ? "isthmus_cpu" : "isthmus_cuda";
+  if (m_generation > 0)
+    where.scope += c10::str("_", m_generation);  // the store still has the keys of those before
   where.group = m_settings.name;
   where.device_name = name_of(device);
   return where;
@@ -469,6 +471,21 @@ c10d::ErrorType process_group::getError() {
   return c10d::ErrorType::SUCCESS;
 }
 
+void process_group::renew() {
+  const std::lock_guard lock(m_mutex);
+  check_open();
+  TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing; end that first");
+  ++m_generation;
+  close_all();
+}
+
+void process_group::close_all() {
+  for (const auto& [key, made] : m_pools) made->close();
+  for (const auto& [key, made] : m_lanes) made->shutdown();
+  m_pools.clear();
+  m_lanes.clear();
+}
+
 void process_group::abort() {
   const std::lock_guard lock(m_mutex);
   for (const auto& [key, made] : m_lanes) made->abort();
@@ -479,11 +496,8 @@ void process_group::abort() {
 void process_group::shutdown() {
   const std::lock_guard lock(m_mutex);
   m_closed = true;
-  for (const auto& [key, made] : m_pools) made->close();
-  for (const auto& [key, made] : m_lanes) made->shutdown();
+  close_all();
   for (const auto& [type, other] : m_fallbacks) other->shutdown();
-  m_pools.clear();
-  m_lanes.clear();
   m_fallbacks.clear();
 }
 

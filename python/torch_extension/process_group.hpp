@@ -97,6 +97,10 @@ class process_group final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+  // Closes all communicators when their work is done. The next calls make new ones, which read configuration
+  // and environment anew. Every rank does it between the same calls. Tensors of the symmetric heap stay valid.
+  void renew();
+
   // The communicator behind the collectives on `device`. Collective when it is the first use.
   isthmus_communicator communicator(c10::Device device);
 
@@ -105,6 +109,7 @@ class process_group final : public c10d::Backend {
 
   plans::party self() const { return {getRank(), getSize()}; }
   void check_open() const;
+  void close_all();
   c10::Device resolve(c10::Device device) const;
   c10::Device barrier_device(const c10d::BarrierOptions& options);
   lane& lane_of(c10::Device device, const channel& way = {});
@@ -142,6 +147,7 @@ class process_group final : public c10d::Backend {
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> m_pools;
   std::map<c10::DeviceType, backend_ptr> m_fallbacks;
   bool m_closed = false;
+  int m_generation = 0;  // how often the communicators were renewed
 
   // What the thread between startCoalescing and endCoalescing has asked for.
   struct coalesced {

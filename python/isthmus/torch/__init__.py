@@ -7,11 +7,11 @@
 `report()` says which path every collective of this process really took. docs/torch.md has the rest.
 """
 
-from ._backend import monitored_barrier, register
+from ._backend import monitored_barrier, register, reload_rules
 from ._knobs import apply_knobs
 from ._report import Row, report, reset_report
 
-__all__ = ["Row", "monitored_barrier", "report", "reset_report"]
+__all__ = ["Row", "monitored_barrier", "reload_rules", "report", "reset_report"]
 
 apply_knobs()
 register()

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ._knobs import apply_knobs
+
 NAME = "isthmus"
 
 try:
@@ -36,6 +38,23 @@ def monitored_barrier(
     backend = (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
     unset = timedelta(milliseconds=-1)  # c10d's own mark for it
     backend.monitored_barrier(unset if timeout is None else timeout, wait_all_ranks)
+
+
+def reload_rules() -> None:
+    """Lets all groups of this process take the present configuration, environment and profile.
+
+    Their communicators are closed when their work is done; the next calls make new ones. Every rank calls it
+    between the same collectives, with nothing captured in a graph. Tensors of the symmetric heap stay valid.
+    """
+    apply_knobs()
+    for backend in {id(each): each for each in _backends()}.values():
+        backend.renew()
+
+
+def _backends() -> list[Any]:
+    groups = dist.distributed_c10d._world.pg_map
+    found = [group._get_backend(device) for group in groups for device in group._device_types]
+    return [each for each in found if isinstance(each, _extension.ProcessGroupIsthmus)]
 
 
 def _create(options: Any, _backend_options: Any) -> dist.Backend:

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import os
 
+# What this process has added, as (variable, piece).
+_added: list[tuple[str, str]] = []
+
 
 def apply_knobs() -> None:
-    """Adds what the opt-in variables ask for to ISTHMUS_RULE and ISTHMUS_OPTION.
+    """Adds what the opt-in variables ask for to ISTHMUS_RULE and ISTHMUS_OPTION, in place of earlier additions.
 
-    Communicators read those when they are made, so the variables have to be set before the first collective,
-    and alike on all ranks.
+    Communicators read those when they are made, so the variables have to be set before the first collective
+    or before reload_rules(), and alike on all ranks.
     """
-    if _flag("ISTHMUS_DMA_ALLGATHER"):
-        _add("ISTHMUS_RULE", "collective=allgather,allgatherv platform=cuda,hip use=copy_engine")
-        if (most := _bytes("ISTHMUS_DMA_ALLGATHER_MAX_BYTES")) is not None:
-            _add("ISTHMUS_OPTION", f"backend.copy_engine.transit_bytes={most}")
+    wanted = _wanted()  # complains before anything is changed
+    for variable, piece in _added:
+        os.environ[variable] = "; ".join(text for text in _pieces(variable) if text != piece)
+    _added.clear()
+    for variable, piece in wanted:
+        if piece not in _pieces(variable):  # a child process inherits what its parent has added
+            os.environ[variable] = "; ".join([*_pieces(variable), piece])
+            _added.append((variable, piece))
+
+
+def _wanted() -> list[tuple[str, str]]:
+    if not _flag("ISTHMUS_DMA_ALLGATHER"):
+        return []
+    wanted = [("ISTHMUS_RULE", "collective=allgather,allgatherv platform=cuda,hip use=copy_engine")]
+    if (most := _bytes("ISTHMUS_DMA_ALLGATHER_MAX_BYTES")) is not None:
+        wanted.append(("ISTHMUS_OPTION", f"backend.copy_engine.transit_bytes={most}"))
+    return wanted
 
 
 def _flag(name: str) -> bool:
@@ -33,7 +49,5 @@ def _bytes(name: str) -> int | None:
     return int(text)
 
 
-def _add(variable: str, piece: str) -> None:
-    pieces = [text.strip() for text in os.environ.get(variable, "").split(";") if text.strip()]
-    if piece not in pieces:  # a child process inherits what its parent has added
-        os.environ[variable] = "; ".join([*pieces, piece])
+def _pieces(variable: str) -> list[str]:
+    return [text.strip() for text in os.environ.get(variable, "").split(";") if text.strip()]

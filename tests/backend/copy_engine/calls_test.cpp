@@ -75,20 +75,19 @@ TEST_P(random_calls, give_what_the_oracle_says) {
 }
 
 // Large and small transit areas, peers one by one and together, one stream and several.
-INSTANTIATE_TEST_SUITE_P(worlds, random_calls,
-                         testing::Values(shape_of_world{"alone", 1, {1 << 16, 4096, 1}, {}},
-                                         shape_of_world{"pair", 2, {1 << 16, 4096, 1}, {}},
-                                         shape_of_world{"pair_slow", 2, {1 << 14, 0, 1}, {false, 300, 5}},
-                                         shape_of_world{"pair_tiny_transit", 2, {2048, 1 << 20, 1}, {}},
-                                         shape_of_world{"four_in_step", 4, {8192, 1 << 20, 1}, {false, 100, 7}},
-                                         shape_of_world{
-                                             "four_in_step_one_queue", 4, {8192, 1 << 20, 1}, {true, 0, 8}},
-                                         shape_of_world{"three_streams", 3, {1 << 14, 512, 0}, {}},
-                                         shape_of_world{"four_one_queue", 4, {1 << 14, 0, 0}, {true, 0, 3}},
-                                         shape_of_world{
-                                             "four_one_queue_slow", 4, {1 << 13, 2000, 2}, {true, 200, 9}},
-                                         shape_of_world{"five", 5, {1 << 15, 1 << 14, 2}, {false, 100, 4}}),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    worlds, random_calls,
+    testing::Values(shape_of_world{"alone", 1, {1 << 16, 4096, 1}, {}},
+                    shape_of_world{"pair", 2, {1 << 16, 4096, 1}, {}},
+                    shape_of_world{"pair_slow", 2, {1 << 14, 0, 1}, {false, 300, 5}},
+                    shape_of_world{"pair_tiny_transit", 2, {2048, 1 << 20, 1}, {}},
+                    shape_of_world{"four_in_step", 4, {8192, 1 << 20, 1}, {false, 100, 7}},
+                    shape_of_world{"four_in_step_one_queue", 4, {8192, 1 << 20, 1}, {true, 0, 8}},
+                    shape_of_world{"three_streams", 3, {1 << 14, 512, 0}, {}},
+                    shape_of_world{"four_one_queue", 4, {1 << 14, 0, 0}, {true, 0, 3}},
+                    shape_of_world{"four_one_queue_slow", 4, {1 << 13, 2000, 2}, {true, 200, 9}},
+                    shape_of_world{"five", 5, {1 << 15, 1 << 14, 2}, {false, 100, 4}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 // Every rank enqueues many calls at once, at its own pace, and looks at the results at the end.
 TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {

@@ -82,8 +82,8 @@ member::member(seat& place, const isthmus_unique_id& id, int rank, int size, con
   close(file);
   std::ofstream config(path);
   if (use != nullptr) config << "[[rule]]\nuse = \"" << use << "\"\n";
-  // Several pieces for what the tests move, both ways of visiting peers and of handing over copies; where all is
-  // staged, ranks that keep in step.
+  // Several pieces for what the tests move, both ways of visiting peers and of handing over copies; where all
+  // is staged, ranks that keep in step.
   const bool in_step = use != nullptr && std::string(use) == "copy_engine:staged";
   config << "[backend.copy_engine]\ntransit_bytes = 262144\nbatch_bytes = 4096\nstreams = 2\ntogether_bytes = "
          << (in_step ? 1u << 30 : 8192u) << "\n";

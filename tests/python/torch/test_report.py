@@ -41,6 +41,39 @@ def test_report_counts_calls_and_bytes_by_path(crew: Crew) -> None:
         assert len({row["group"] for row in rows}) == (2 if rank < 2 else 1)
 
 
+def rules_change() -> list[str]:
+    """Two groups and a tensor of the symmetric heap, by one algorithm and by another."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    again = dist.new_group()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    kept = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu")).fill_(rank + 1.0)
+    taken = []
+    for algorithm in ("one_shot", "two_shot", "one_shot"):
+        os.environ["ISTHMUS_RULE"] = f"collective=allreduce use=host:{algorithm}"
+        isthmus.torch.reload_rules()
+        isthmus.torch.reset_report()
+        for group in (None, again):
+            data = torch.arange(1000.0) * (rank + 1)
+            work = dist.all_reduce(data, group=group, async_op=True)
+            work.wait()
+            assert torch.equal(data, torch.arange(1000.0) * (size * (size + 1) / 2))
+        total = kept.clone()
+        dist.all_reduce(total)
+        assert total[999].item() == size * (size + 1) / 2
+        fresh = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu")).fill_(rank + 1.0)
+        dist.all_reduce(fresh)
+        assert torch.equal(fresh, total)
+        rows = [row for row in isthmus.torch.report() if row.collective == "allreduce"]
+        taken += [row.path for row in rows if row.bytes > 99]  # not the pool's votes
+    return taken
+
+
+def test_rules_can_change_between_calls(fresh_crew: Callable[..., Crew]) -> None:
+    for taken in fresh_crew().run(rules_change):
+        assert len(taken) == 6, "two groups, three times"
+        assert taken == ["host:one_shot"] * 2 + ["host:two_shot"] * 2 + ["host:one_shot"] * 2
+
+
 def falls_back() -> list[dict[str, Any]]:
     bits = torch.tensor([1 << dist.get_rank()])
     dist.all_reduce(bits, dist.ReduceOp.BOR)
@@ -73,6 +106,13 @@ def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> Non
     assert first == "collective=barrier use=host"
     assert second.endswith("use=copy_engine") and "allgather" in second
     assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.transit_bytes=1048576"
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "2097152")
+    _knobs.apply_knobs()
+    assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.transit_bytes=2097152"
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "0")
+    _knobs.apply_knobs()
+    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=host", "as before"
+    assert os.environ["ISTHMUS_OPTION"] == ""
 
 
 @pytest.mark.parametrize(
