@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-# What this process has added, as (variable, piece).
+# What this process or its parent has added, as (variable, piece).
 _added: list[tuple[str, str]] = []
 
 
@@ -21,7 +21,7 @@ def apply_knobs() -> None:
     for variable, piece in wanted:
         if piece not in _pieces(variable):  # a child process inherits what its parent has added
             os.environ[variable] = "; ".join([*_pieces(variable), piece])
-            _added.append((variable, piece))
+        _added.append((variable, piece))
 
 
 def _wanted() -> list[tuple[str, str]]:

@@ -169,6 +169,25 @@ def graph_capture() -> None:
         same(gathered, expected)
 
 
+def rules_change() -> None:
+    """The knob off and on again in one job, with a tensor of the symmetric heap that outlives it."""
+    size = dist.get_world_size()
+    kept = symmetric(size * 1000, torch.float32)
+    for dma, backend in (("0", "nccl"), ("1", "copy_engine"), ("0", "nccl"), ("1", "copy_engine")):
+        os.environ["ISTHMUS_DMA_ALLGATHER"] = dma
+        isthmus.torch.reload_rules()
+        isthmus.torch.reset_report()
+        for make in (poison, symmetric):
+            mine = random(1000, torch.float32, int(dma))
+            theirs, ours = poison(size * 1000, torch.float32), make(size * 1000, torch.float32)
+            dist.all_gather_into_tensor(theirs, mine, group=reference)
+            dist.all_gather_into_tensor(ours, mine)
+            same(ours, theirs)
+        dist.all_gather_into_tensor(kept, mine)
+        same(kept, theirs)
+        assert paths() == {("allgather", backend)}, paths()
+
+
 CHECKS = [
     values_of_plain_memory,
     values_of_the_symmetric_heap,
@@ -176,6 +195,7 @@ CHECKS = [
     no_collective_kernel_runs,
     fsdp2_gathers_without_kernels,
     graph_capture,
+    rules_change,
 ]
 
 
