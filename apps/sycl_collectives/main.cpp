@@ -107,8 +107,8 @@ class job {
     return all;
   }
 
-  // The second of two calls in a row: some paths share memory, and what was used more often of late stays in the
-  // caches, so that the first call would time the order of the paths.
+  // The second of two calls in a row: some paths share memory, and what was used more often of late stays in
+  // the caches, so that the first call would time the order of the paths.
   double time_once(cell& cell, path path) {
     for (int call = 0; call < 2; ++call) {
       if (call == 1) cell.run(path);
