@@ -6,8 +6,8 @@
 namespace isthmus::host {
 namespace {
 
-constexpr std::uint32_t first_pause = 1, shortest_pause = 16, longest_pause = 1024;  // calls
-constexpr std::uint32_t timed = 3;                                                   // of each form
+constexpr std::uint32_t shortest_pause = 16, longest_pause = 1024;  // calls
+constexpr std::uint32_t timed = 3;                                  // of each form
 
 }  // namespace
 
@@ -17,7 +17,7 @@ store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, i
   m_wish = &m_team.header(judge).wishes[kind];
   m_trial = nullptr;
   if (m_team.rank() == judge) {
-    if (m_trials.empty()) m_trials.assign(wish_kinds, trial{.pause = first_pause});
+    if (m_trials.empty()) m_trials.assign(wish_kinds, trial{.pause = shortest_pause});
     m_trial = &m_trials[kind];
     if (m_trial->at == phase::settling && m_team.tickets() >= m_trial->settled)
       enter(*m_trial, phase::timing_other);
@@ -31,8 +31,8 @@ void store_chooser::end() {
   trial& kind = *m_trial;
   ++kind.calls;
   switch (kind.at) {
-    case phase::pausing:  // the first calls of all find slots that nobody has touched
-      if (kind.calls >= kind.pause && m_team.tickets() >= m_team.sizes().depth) enter(kind, phase::timing_now);
+    case phase::pausing:
+      if (kind.calls == kind.pause) enter(kind, phase::timing_now);
       break;
     case phase::timing_now:  // the shortest of a few: what was not disturbed
       kind.now = std::min(kind.now, m_now() - m_begin);
@@ -66,7 +66,7 @@ void store_chooser::conclude(trial& kind) {
   const bool is_better = 10 * kind.other < 9 * kind.now;
   if (!is_better) swap_form();
   // the longer a form has won, the seldomer the other one costs time
-  kind = {.pause = is_better ? shortest_pause : std::clamp(2 * kind.pause, shortest_pause, longest_pause)};
+  kind = {.pause = is_better ? shortest_pause : std::min(longest_pause, 2 * kind.pause)};
 }
 
 void store_chooser::swap_form() {
