@@ -140,27 +140,29 @@ void call::announce(lane& by, thing what, std::uint64_t beyond) {
       by.write(m_tools.area.ready(peer, what, m_tools.rank), tag_of(bytes_lent_to(peer)));
 }
 
-void call::await(lane& by, const transfer& one) {
-  by.wait_equal(m_tools.area.ready(m_tools.rank, one.what, one.lender),
-                m_record.tags[static_cast<std::size_t>(one.lender)]);
+// No word is cleared before all have come: the watch tells by them who is missing.
+void call::await(lane& by, std::span<const transfer> wanted) {
+  for (const transfer& one : wanted)
+    by.wait_equal(m_tools.area.ready(m_tools.rank, one.what, one.lender),
+                  m_record.tags[static_cast<std::size_t>(one.lender)]);
+  for (const transfer& one : wanted) by.write(m_tools.area.ready(m_tools.rank, one.what, one.lender), 0);
 }
 
 void call::give_back(lane& by, const transfer& one) {
-  by.write(m_tools.area.ready(m_tools.rank, one.what, one.lender), 0);
   by.write(m_tools.area.lent(one.lender, one.what, m_tools.rank), 0);
 }
 
 // `wanted` is in the order in which this rank visits its peers.
 void call::copy_all(const std::vector<transfer>& wanted) {
   if (m_together) {
-    for (const transfer& one : wanted) await(m_tools.caller, one);
+    await(m_tools.caller, wanted);
     for (const transfer& one : wanted) m_tools.caller.copy(one.to, one.from, one.bytes);
     for (const transfer& one : wanted) give_back(m_tools.caller, one);
     return;
   }
   for (const transfer& one : wanted) {
     lane& by = lane_to(one.lender);
-    await(by, one);
+    await(by, {&one, 1});
     by.copy(one.to, one.from, one.bytes);
     give_back(by, one);
   }
@@ -265,23 +267,24 @@ void call::fetch_freely(lane& stager, std::uint64_t pieces) {
 }
 
 // A rank announces its next piece when its own copies of the last one have ended, so all fetch the next one
-// together. Whatever need not come between two fetches is done beside the second one; before the third, which
-// is announced in the words that the first one's return clears.
+// together. Whatever need not come between two fetches is done beside the second one.
 void call::fetch_in_step(lane& stager, std::uint64_t pieces) {
   lane& main = m_tools.caller;
   std::vector<transfer> fetched;
   for (std::uint64_t piece = 0; piece < pieces; ++piece) {
     const std::vector<transfer> wanted = staged_by_peers(piece);
-    for (const transfer& one : wanted) await(main, one);
+    await(main, wanted);
     main.record(m_tools.started);
     for (const transfer& one : wanted) main.copy(one.to, one.from, one.bytes);
     main.flush();
     stager.wait(m_tools.started);
     for (const transfer& one : fetched) give_back(stager, one);
-    const bool has_next = piece + 1 < pieces_of(m_tools.rank);
-    if (has_next) fill(stager, piece + 1);
-    main.follow(stager, m_tools.slot_ready);
-    if (has_next) announce_piece(main, piece + 1);
+    if (piece + 1 < pieces_of(m_tools.rank)) {
+      fill(stager, piece + 1);
+      main.follow(stager, m_tools.slot_ready);
+      announce_piece(main, piece + 1);
+    }
+    stager.flush();
     fetched = wanted;
   }
   for (const transfer& one : fetched) give_back(main, one);

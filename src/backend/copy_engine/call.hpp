@@ -7,6 +7,7 @@
 
 #include <isthmus/backend.h>
 
+#include <span>
 #include <vector>
 
 #include "backend/copy_engine/call_log.hpp"
@@ -30,9 +31,9 @@ struct equipment {
   lane local;     // own copies beside it
   lane combiner;  // the kernels of reduce_scatter, ahead of others that wait for room
   reduction kernels;
-  std::vector<lane> beside;              // more lanes to peers; the first lane to peers is the caller's
-  native_event fork{}, local_join{};     // one call uses each of these once
-  native_event started{}, slot_ready{};  // and these for each piece
+  std::vector<lane> beside;  // more lanes to peers; the first lane to peers is the caller's
+  // Recorded again and again: a wait that has been issued is for the record before it.
+  native_event fork{}, local_join{}, started{}, slot_ready{};
   std::vector<native_event> joins;       // by lane of `beside`
   std::uint32_t* progress = nullptr;     // in pinned memory: the id of the call that the stream is in, else 0
   std::vector<std::uint64_t> slot_uses;  // by rank: how often a slot of its transit area has been used
@@ -91,13 +92,14 @@ class call {
     std::byte* to;
     std::uint64_t bytes;
   };
-  void await(lane& by, const transfer& one);
+  void await(lane& by, std::span<const transfer> wanted);
   void give_back(lane& by, const transfer& one);
   void copy_all(const std::vector<transfer>& wanted);
 
   void fill(lane& by, std::uint64_t piece);
   void announce_piece(lane& by, std::uint64_t piece);
-  // Ranks that copy a piece as soon as its lender is ready get out of step, and two then share a port.
+  // Ranks that copy a piece as soon as its lender is ready get out of step, and two then share a port. In
+  // allgatherv some ranks may keep step and others not, since each has its own bytes to get.
   bool keeps_step() const { return m_together && m_tools.size > 2; }
   std::vector<transfer> staged_by_peers(std::uint64_t piece) const;
   void fetch_freely(lane& stager, std::uint64_t pieces);

@@ -5,7 +5,7 @@
 // transit area, and the user's own buffer. For each of them and each reader there are two words:
 //   lent[thing][reader]   in the source's block. The source sets it, the reader clears it when it has fetched.
 //   ready[thing][source]  in the reader's block. The source writes the call's tag into it when the data are
-//                         there; the reader waits for that very tag, fetches, and clears the word.
+//                         there; the reader waits for that very tag and clears the word before it fetches.
 // Both are zero at rest, whatever the order of calls was, so a captured graph can be replayed. The source
 // lends again only after the word is clear: that is the acknowledgement that makes skewed calls safe. A
 // reader that expects another tag (another size, another place) never fetches: a mismatch writes nothing.

@@ -184,18 +184,50 @@ TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason)
 }
 
 // The same captured commands, launched again and again with new data, and calls that are not captured between.
+// One of them takes long for its copies. A fetch has as many as a rank has peers, nothing else has.
+TEST(copy_engine, nobody_fetches_a_piece_before_all_have_fetched_the_last_one) {
+  setup with;
+  with.ranks = 4;
+  with.options = {4096, 1 << 20, 1};
+  world all(with);
+  constexpr int pieces = 8;
+  std::array<std::atomic<int>, 4> ended{};
+  std::atomic<int> ahead{0};
+  for (int number = 0; number < all.size(); ++number)
+    all.at(number).driver().on_copies = [&, number](std::size_t copies, bool end) {
+      if (copies != ended.size() - 1) return;
+      const int done = ended[static_cast<std::size_t>(number)];
+      if (end) ++ended[static_cast<std::size_t>(number)];
+      for (const auto& other : ended) ahead += !end && other < done ? 1 : 0;
+      if (!end && number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    };
+  all.each([&](rank& one) {
+    test_case test;
+    test.collective = ISTHMUS_ALLGATHER;
+    test.datatype = ISTHMUS_UINT8;
+    test.count = pieces * 2048;
+    const auto wrong = one.play(test, "staged");
+    ASSERT_FALSE(wrong.has_value()) << *wrong;
+  });
+  for (const auto& each : ended) EXPECT_EQ(each, pieces);
+  EXPECT_EQ(ahead, 0);
+}
+
 TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
   struct captured_kind {
     isthmus_collective collective;
     isthmus_datatype datatype;
     const char* name;
+    std::uint64_t together_bytes = 0;
   };
-  std::vector<captured_kind> kinds{{ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr}};
+  std::vector<captured_kind> kinds{{ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr},
+                                   {ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr, 1 << 20},
+                                   {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, "staged", 1 << 20}};
   for (const char* name : algorithms) kinds.push_back({ISTHMUS_ALLTOALL, ISTHMUS_UINT8, name});
-  for (const auto& [collective, datatype, name] : kinds) {
+  for (const auto& [collective, datatype, name, together_bytes] : kinds) {
     setup with;
     with.ranks = 3;
-    with.options = {1 << 13, 0, 2};
+    with.options = {1 << 13, together_bytes, 2};
     with.how = {false, 60, 2};
     world all(with);
     all.each([&, collective = collective, datatype = datatype, name = name](rank& one) {

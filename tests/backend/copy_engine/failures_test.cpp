@@ -47,6 +47,24 @@ TEST(copy_engine_failures, a_missing_rank_is_a_timeout_and_the_stream_goes_on) {
             ISTHMUS_ERROR_TIMEOUT);
 }
 
+TEST(copy_engine_failures, a_rank_missing_among_others_in_step_is_named) {
+  setup with;
+  with.ranks = 4;
+  with.options = {4096, 1 << 20, 1};
+  with.timeout_s = 0.4;
+  world all(with);
+  all.each([&](rank& one) {
+    if (one.number() == 2) return;
+    ASSERT_EQ(one.enqueue(allgather(one.heap().data(), one.heap().data() + (1 << 18), 6000), "staged"),
+              ISTHMUS_SUCCESS);
+    const isthmus_status status = failure_of(one, 10s);
+    EXPECT_TRUE(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE);
+    if (status == ISTHMUS_ERROR_TIMEOUT) {
+      EXPECT_NE(one.message.find("no signal from rank(s) 2"), std::string::npos) << one.message;
+    }
+  });
+}
+
 TEST(copy_engine_failures, a_rank_that_gave_up_is_named_by_its_peers) {
   setup with;
   with.timeout_s = 30;
@@ -74,6 +92,32 @@ TEST(copy_engine_failures, abort_releases_a_stream_with_many_calls_queued) {
     waits.session().abort();
     waits.driver().synchronize(0, waits.stream());  // the test hangs when it is not released
     EXPECT_EQ(failure_of(waits, 5s), ISTHMUS_ERROR_ABORTED);
+  }
+}
+
+// Wherever a rank breaks off in a call of many pieces, its peers get an error and their streams go on.
+TEST(copy_engine_failures, a_rank_that_breaks_off_in_the_middle_leaves_nobody_stuck) {
+  constexpr std::uint64_t elements = 6000;
+  for (const isthmus_collective collective : {ISTHMUS_ALLGATHER, ISTHMUS_REDUCE_SCATTER}) {
+    for (int calls = 5; calls < 50; calls += 9) {
+      setup with;
+      with.ranks = 3;
+      with.options = {4096, 1 << 20, 1};
+      with.timeout_s = 0.3;
+      world all(with);
+      all.at(2).driver().fail_after(calls);
+      all.each([&](rank& one) {
+        isthmus_operation operation = allgather(one.heap().data(), one.heap().data() + (1 << 18), elements);
+        operation.collective = collective;
+        const char* name = collective == ISTHMUS_ALLGATHER ? "staged" : nullptr;
+        const isthmus_status status = one.enqueue(operation, name);
+        EXPECT_EQ(status, one.number() == 2 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_SUCCESS);
+        if (one.number() == 2) return;
+        const isthmus_status failure = failure_of(one, 10s);
+        EXPECT_TRUE(failure == ISTHMUS_ERROR_TIMEOUT || failure == ISTHMUS_ERROR_REMOTE) << one.message;
+        one.driver().synchronize(0, one.stream());  // the test hangs when it is not released
+      });
+    }
   }
 }
 

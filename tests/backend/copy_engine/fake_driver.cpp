@@ -187,9 +187,11 @@ bool fake_driver::done(native_event handle) {
 
 void fake_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
   m_copies += static_cast<int>(copies.size());
-  push(device, stream, [list = std::vector<device_copy>(copies.begin(), copies.end())](const auto&) {
+  push(device, stream, [this, list = std::vector<device_copy>(copies.begin(), copies.end())](const auto&) {
+    if (on_copies) on_copies(list.size(), false);
     // No order among them: the last one first.
     for (auto one = list.rbegin(); one != list.rend(); ++one) std::memcpy(one->to, one->from, one->bytes);
+    if (on_copies) on_copies(list.size(), true);
   });
 }
 

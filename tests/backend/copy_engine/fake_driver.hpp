@@ -51,6 +51,8 @@ class fake_driver final : public isthmus::device_driver {
   void run_on(isthmus::native_stream stream, command work);
   // The call after so many successful ones throws, once.
   void fail_after(int calls) { m_calls_left = calls; }
+  // Called where copies run, before and after those of one command. Set before the first command.
+  std::function<void(std::size_t copies, bool ended)> on_copies;
   // Copies and bytes that crossed, as the caller sees them.
   int copies() const { return m_copies; }
   int commands() const { return m_commands; }
