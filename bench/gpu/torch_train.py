@@ -7,9 +7,10 @@ Ways: Isthmus without (off) and with ISTHMUS_DMA_ALLGATHER (on); with it and FSD
 heap (symmetric); with it and reduce-scatters by the copy engines (both). In one set of processes the ways take
 turns, because one set differs from the next by more than the ways do; every round starts new processes and
 takes the ways in another order. Then all ways train a small model at once, in processes of their own,
-deterministically: `wrong` counts the steps whose loss differs from the first way's in any bit. Writes records
-in the format of docs/architecture.md: `time_us` is a step of the slowest rank, `gain_pct` the median over turns
-of the first way's median step against this one's.
+deterministically: `wrong` counts the steps whose loss differs from the first way's in any bit (of `both` only
+calls of 1 MiB and more, of which the small model has none, add in another order). Writes records in the format
+of docs/architecture.md: `time_us` is a step of the slowest rank, `gain_pct` the median over turns of the first
+way's median step against this one's.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import sys
 import tempfile
@@ -100,18 +102,20 @@ class Ranks:
             self._pipes.append(here)
 
     def results(self, limit_s: float) -> list[Any]:
-        found = []
+        found: dict[int, Any] = {}
         deadline = time.monotonic() + limit_s
-        for rank, pipe in enumerate(self._pipes):
-            if not pipe.poll(max(0.0, deadline - time.monotonic())):
-                raise RuntimeError(f"rank {rank} gave no answer within {limit_s} s")
-            good, result = pipe.recv()
-            if not good:
-                raise RuntimeError(f"rank {rank}:\n{result}")
-            found.append(result)
+        while waiting := {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in found}:
+            ready = multiprocessing.connection.wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise RuntimeError(f"ranks {sorted(waiting.values())} gave no answer within {limit_s} s")
+            for pipe in ready:
+                good, result = pipe.recv()
+                if not good:  # the others wait for this one
+                    raise RuntimeError(f"rank {waiting[pipe]}:\n{result}")
+                found[waiting[pipe]] = result
         for process in self._processes:
             process.join(30)
-        return found
+        return [found[rank] for rank in range(len(self._pipes))]
 
 
 def _keep_to_own_cores(rank: int, size: int) -> None:
@@ -173,7 +177,7 @@ def take_turns(train: Any, options: argparse.Namespace, planned: Turns) -> list[
                 "name": name,
                 "steps_ms": [1e3 * each for each in seconds[UNTIMED:]],
                 "paths": [asdict(row) for row in isthmus.torch.report()],
-                "memory_gib": train.used_memory_gib() if options.device == "cuda" else {},
+                "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else 0.0,
             }
         )
     return found
@@ -199,11 +203,11 @@ class Series:
         return 100 * (median(median(there) / median(here) for there, here in pairs) - 1)
 
 
-def gathering_path(result: dict[str, Any]) -> tuple[str, str, int]:
-    """Path, reason and bytes a call of most of a turn's all-gathers."""
-    rows = [row for row in result["paths"] if row["collective"] == "allgather"]
+def path_of(collective: str, turn: dict[str, Any]) -> tuple[str, str, int]:
+    """Path, reason and bytes a call of most that a turn's collectives of this kind moved."""
+    rows = [row for row in turn["paths"] if row["collective"] == collective]
     if not rows:
-        return "torch", "", 0
+        return "none", "", 0
     most = max(rows, key=lambda row: row["bytes"])
     return most["path"], most["reason"], most["bytes"] // most["calls"]
 
@@ -211,7 +215,7 @@ def gathering_path(result: dict[str, Any]) -> tuple[str, str, int]:
 def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | None) -> dict[str, Any]:
     series, baseline = found[name], found[run.names[0]]
     times = sorted(round(1e3 * time, 1) for time in series.all_ms)
-    path, reason, call_bytes = gathering_path(series.last)
+    path, reason, call_bytes = path_of("allgather", series.last)
     options = run.options
     step_ms = median(series.all_ms)
     return {
@@ -222,6 +226,7 @@ def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | N
         "provider": WAYS[name].provider,
         "backend": path,
         "reason": reason,
+        "reduce_scatter_backend": path_of("reduce_scatter", series.last)[0],
         "mode": options.framework,
         "time_us": {"min": times[0], "median": median(times), "max": times[-1]},
         "algbw_gbs": 0,  # bandwidths have no meaning for a whole step
@@ -233,7 +238,7 @@ def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | N
         "turns_of_one_set_of_processes": options.turns,
         "gain_pct": round(series.gain_pct(baseline), 2),
         "tokens_per_s": round(options.ranks * options.batch * options.length / step_ms * 1e3),
-        "memory_gib": {key: round(value, 2) for key, value in series.last["memory_gib"].items()},
+        "torch_peak_gib": round(series.last["peak_gib"], 2),
         "samples": len(times),
     }
 
@@ -315,7 +320,7 @@ def main() -> int:
         differ = compare_losses(run) if options.loss_steps else {}
     for each in write(run, found, differ):
         print(f"{each['mode']} {each['provider']:30} {each['backend']:22} {each['step_ms']:8.2f} ms", end=" ")
-        print(f"{each['turn_step_ms']} {each['gain_pct']:+6.2f} % {each['memory_gib']}", end=" ")
+        print(f"{each['turn_step_ms']} {each['gain_pct']:+6.2f} % {each['torch_peak_gib']} GiB", end=" ")
         print(f"losses that differ: {each['wrong']}")
     return 1 if any(count for name, count in differ.items() if WAYS[name].exact) else 0
 

@@ -79,15 +79,26 @@ void pool::give_back(block& freed) noexcept {
     return;  // not free: whoever used it might not be done
   }
   freed.is_free = true;
-  if (m_closed) m_endpoint->free(freed.pointer);
+  if (m_closed) release(freed);
+}
+
+// Freeing unmaps at once, whatever still runs.
+void pool::release(block& unused) noexcept {
+  try {
+    for (const c10::Event& use : unused.last_uses) use.synchronize();
+  } catch (const std::exception& failure) {
+    TORCH_WARN("isthmus: memory of the symmetric heap was not freed: ", failure.what());
+    return;
+  }
+  m_endpoint->free(unused.pointer);
 }
 
 void pool::close() noexcept {
   const std::lock_guard lock(m_mutex);
   if (m_closed) return;
   m_closed = true;
-  for (const block& each : m_blocks)
-    if (each.is_free) m_endpoint->free(each.pointer);
+  for (block& each : m_blocks)
+    if (each.is_free) release(each);
   m_ballot->close();
 }
 

@@ -50,6 +50,7 @@ class pool : public std::enable_shared_from_this<pool> {
   block& take(std::uint64_t bytes);
   block* choose(std::uint64_t bytes);
   void give_back(block& freed) noexcept;
+  void release(block& unused) noexcept;
 
   const std::shared_ptr<endpoint> m_endpoint, m_ballot;
   std::mutex m_allocating;     // one allocation at a time

@@ -50,8 +50,8 @@ process_group::process_group(store_ptr store, int rank, int size, settings chose
 process_group::~process_group() {
   std::optional<pybind11::gil_scoped_release> unlocked;
   if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
-  for (const auto& [key, made] : m_pools) made->close();  // tensors may outlive the group
-  m_lanes.clear();
+  for (const auto& [key, made] : m_made.pools) made->close();  // tensors may outlive the group
+  m_made.lanes.clear();
   m_fallbacks.clear();
 }
 
@@ -74,13 +74,13 @@ c10::Device process_group::resolve(c10::Device device) const {
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
-lane& process_group::lane_of(c10::Device device, const channel& way) {
+std::shared_ptr<lane> process_group::lane_of(c10::Device device, const channel& way) {
   const std::lock_guard lock(m_mutex);
   check_open();
   const lane_key key{device.type(), device.index(), way};
-  const auto known = m_lanes.find(key);
-  if (known != m_lanes.end()) return *known->second;
-  return *m_lanes.emplace(key, make_lane(device, way)).first->second;
+  const auto known = m_made.lanes.find(key);
+  if (known != m_made.lanes.end()) return known->second;
+  return m_made.lanes.emplace(key, make_lane(device, way)).first->second;
 }
 
 void process_group::check_open() const {
@@ -117,37 +117,37 @@ place process_group::place_on(c10::Device device) const {
   return where;
 }
 
-pool& process_group::pool_of(c10::Device device) {
-  const std::shared_ptr<endpoint> heap = lane_of(device).place();
+std::shared_ptr<pool> process_group::pool_of(c10::Device device) {
+  const std::shared_ptr<endpoint> heap = lane_of(device)->place();
   const std::lock_guard lock(m_mutex);
   check_open();
-  auto& made = m_pools[{device.type(), device.index()}];
+  auto& made = m_made.pools[{device.type(), device.index()}];
   if (!made) {
     place voters = place_on(c10::kCPU);
     voters.scope = heap->where().scope + "_pool";
     voters.group += " (memory pool)";
     made = std::make_shared<pool>(heap, std::make_shared<endpoint>(m_store, std::move(voters)));
   }
-  return *made;
+  return made;
 }
 
 at::Tensor process_group::allocateTensor(long elements, at::TensorOptions options) {
   TORCH_CHECK_VALUE(elements >= 0, "isthmus: allocate_tensor: size is ", elements, ": it must be >= 0");
   const c10::Device device = resolve(options.device());
-  return pool_of(device).allocate(elements, options.device(device), lane_of(device).streams());
+  return pool_of(device)->allocate(elements, options.device(device), lane_of(device)->streams());
 }
 
 isthmus_communicator process_group::communicator(c10::Device device) {
-  return lane_of(resolve(device)).place()->open();
+  return lane_of(resolve(device))->place()->open();
 }
 
 work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<plan()> build) {
   ++m_sequence;
-  lane& where = lane_of(resolve(device));
+  const std::shared_ptr<lane> where = lane_of(resolve(device));
   coalesced* const together = coalescing();
-  plan planned = where.prepare(how.asynchronous || together != nullptr, build);
+  plan planned = where->prepare(how.asynchronous || together != nullptr, build);
   if (how.timeout != c10d::kUnsetTimeout) planned.timeout = how.timeout;
-  if (together == nullptr) return where.run(std::move(planned));
+  if (together == nullptr) return where->run(std::move(planned));
   together->plans[{device.type(), resolve(device).index()}].append(std::move(planned));
   return nullptr;
 }
@@ -176,7 +176,7 @@ work_ptr process_group::endCoalescing() {
   for (auto& [device, all] : together->plans) {
     all.kind = c10d::OpType::COALESCED;
     all.title = "isthmus:coalesced";
-    together->works.push_back(lane_of(c10::Device(device.first, device.second)).run(std::move(all)));
+    together->works.push_back(lane_of(c10::Device(device.first, device.second))->run(std::move(all)));
   }
   if (together->works.size() == 1) return together->works.front();
   return c10::make_intrusive<joined_work>(getRank(), std::move(together->works));
@@ -387,9 +387,9 @@ work_ptr process_group::message(at::Tensor data, isthmus_collective collective, 
     return submit(device, {}, [&] { return plans::message(data, collective, peer); });
   channel own = way;
   if (!device.is_cpu()) own.tag = 0;
-  lane& where = lane_of(device, own);
+  const std::shared_ptr<lane> where = lane_of(device, own);
   const int other = collective == ISTHMUS_SEND ? 1 : 0;  // the sender is rank 0 of the two
-  work_ptr work = where.run(where.prepare(true, [&] { return plans::message(data, collective, other); }));
+  work_ptr work = where->run(where->prepare(true, [&] { return plans::message(data, collective, other); }));
   if (together == nullptr) return work;
   together->works.push_back(std::move(work));
   return nullptr;
@@ -415,7 +415,8 @@ c10::Device process_group::barrier_device(const c10d::BarrierOptions& options) {
   if (!options.device_ids.empty())
     return {c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front())};
   const std::lock_guard lock(m_mutex);
-  for (const auto& [key, made] : m_lanes)  // a device that is in use, so that its earlier work is waited for
+  for (const auto& [key, made] :
+       m_made.lanes)  // a device that is in use, so that its earlier work is waited for
     if (std::get<0>(key) != c10::kCPU) return {std::get<0>(key), std::get<1>(key)};
   return c10::Device(c10::kCPU);
 }
@@ -461,7 +462,7 @@ void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool w
 
 c10d::ErrorType process_group::getError() {
   const std::lock_guard lock(m_mutex);
-  for (const auto& [key, made] : m_lanes) {
+  for (const auto& [key, made] : m_made.lanes) {
     try {
       made->place()->check_health();
     } catch (const c10::DistBackendError&) {
@@ -472,33 +473,41 @@ c10d::ErrorType process_group::getError() {
 }
 
 void process_group::renew() {
-  const std::lock_guard lock(m_mutex);
-  check_open();
-  TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing; end that first");
-  ++m_generation;
-  close_all();
+  communicators old;
+  {
+    const std::lock_guard lock(m_mutex);
+    check_open();
+    TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing; end that first");
+    ++m_generation;
+    old = std::exchange(m_made, {});
+  }
+  old.close();
 }
 
-void process_group::close_all() {
-  for (const auto& [key, made] : m_pools) made->close();
-  for (const auto& [key, made] : m_lanes) made->shutdown();
-  m_pools.clear();
-  m_lanes.clear();
+// Without the group's lock: work that ends meanwhile may call back into the group.
+void process_group::communicators::close() {
+  for (const auto& [key, made] : pools) made->close();
+  for (const auto& [key, made] : lanes) made->shutdown();
 }
 
 void process_group::abort() {
   const std::lock_guard lock(m_mutex);
-  for (const auto& [key, made] : m_lanes) made->abort();
-  for (const auto& [key, made] : m_pools) made->abort();
+  for (const auto& [key, made] : m_made.lanes) made->abort();
+  for (const auto& [key, made] : m_made.pools) made->abort();
   for (const auto& [type, other] : m_fallbacks) other->abort();
 }
 
 void process_group::shutdown() {
-  const std::lock_guard lock(m_mutex);
-  m_closed = true;
-  close_all();
-  for (const auto& [type, other] : m_fallbacks) other->shutdown();
-  m_fallbacks.clear();
+  communicators old;
+  std::map<c10::DeviceType, backend_ptr> fallbacks;
+  {
+    const std::lock_guard lock(m_mutex);
+    m_closed = true;
+    old = std::exchange(m_made, {});
+    fallbacks = std::exchange(m_fallbacks, {});
+  }
+  old.close();
+  for (const auto& [type, other] : fallbacks) other->shutdown();
 }
 
 }  // namespace isthmus::torch_backend

@@ -109,13 +109,12 @@ class process_group final : public c10d::Backend {
 
   plans::party self() const { return {getRank(), getSize()}; }
   void check_open() const;
-  void close_all();
   c10::Device resolve(c10::Device device) const;
   c10::Device barrier_device(const c10d::BarrierOptions& options);
-  lane& lane_of(c10::Device device, const channel& way = {});
+  std::shared_ptr<lane> lane_of(c10::Device device, const channel& way = {});
   std::unique_ptr<lane> make_lane(c10::Device device, const channel& way) const;
   place place_on(c10::Device device) const;
-  pool& pool_of(c10::Device device);
+  std::shared_ptr<pool> pool_of(c10::Device device);
 
   // How the caller means to wait.
   struct terms {
@@ -143,8 +142,12 @@ class process_group final : public c10d::Backend {
   std::atomic<uint64_t> m_sequence{0};
 
   std::mutex m_mutex;  // of what follows
-  std::map<lane_key, std::unique_ptr<lane>> m_lanes;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> m_pools;
+  struct communicators {
+    std::map<lane_key, std::shared_ptr<lane>> lanes;
+    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> pools;
+    void close();
+  };
+  communicators m_made;
   std::map<c10::DeviceType, backend_ptr> m_fallbacks;
   bool m_closed = false;
   int m_generation = 0;  // how often the communicators were renewed

@@ -43,10 +43,13 @@ def monitored_barrier(
 def reload_rules() -> None:
     """Lets all groups of this process take the present configuration, environment and profile.
 
-    Their communicators are closed when their work is done; the next calls make new ones. Every rank calls it
-    between the same collectives, with nothing captured in a graph. Tensors of the symmetric heap stay valid.
+    Waits for the device, then closes their communicators; the next calls make new ones. Every rank calls it
+    between the same collectives, with no collective captured in a graph that is to be replayed. A tensor of the
+    symmetric heap stays valid, but is plain memory to the new communicators, and keeps the old one's memory.
     """
     apply_knobs()
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
     for backend in {id(each): each for each in _backends()}.values():
         backend.renew()
 
@@ -54,7 +57,9 @@ def reload_rules() -> None:
 def _backends() -> list[Any]:
     groups = dist.distributed_c10d._world.pg_map
     found = [group._get_backend(device) for group in groups for device in group._device_types]
-    return [each for each in found if isinstance(each, _extension.ProcessGroupIsthmus)]
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps them
+    inner = [getattr(each, "wrapped_pg", each) for each in found]
+    return [each for each in inner if isinstance(each, _extension.ProcessGroupIsthmus)]
 
 
 def _create(options: Any, _backend_options: Any) -> dist.Backend:

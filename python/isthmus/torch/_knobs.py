@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-# What this process or its parent has added, as (variable, piece).
-_added: list[tuple[str, str]] = []
+# Names the variable that tells what we have added to ISTHMUS_{}, here or in a process that started this one.
+ADDED = "ISTHMUS_TORCH_ADDED_{}"
 
 
 def apply_knobs() -> None:
@@ -15,21 +15,22 @@ def apply_knobs() -> None:
     or before reload_rules(), and alike on all ranks.
     """
     wanted = _wanted()  # complains before anything is changed
-    for variable, piece in _added:
-        os.environ[variable] = "; ".join(text for text in _pieces(variable) if text != piece)
-    _added.clear()
-    for variable, piece in wanted:
-        if piece not in _pieces(variable):  # a child process inherits what its parent has added
-            os.environ[variable] = "; ".join([*_pieces(variable), piece])
-        _added.append((variable, piece))
+    for name in ("RULE", "OPTION"):
+        before = os.environ.pop(ADDED.format(name), None)
+        pieces = [text for text in _pieces(f"ISTHMUS_{name}") if text != before]
+        if (piece := wanted.get(name)) is not None and piece not in pieces:
+            pieces.append(piece)
+            os.environ[ADDED.format(name)] = piece
+        if pieces or f"ISTHMUS_{name}" in os.environ:
+            os.environ[f"ISTHMUS_{name}"] = "; ".join(pieces)
 
 
-def _wanted() -> list[tuple[str, str]]:
+def _wanted() -> dict[str, str]:
     if not _flag("ISTHMUS_DMA_ALLGATHER"):
-        return []
-    wanted = [("ISTHMUS_RULE", "collective=allgather,allgatherv platform=cuda,hip use=copy_engine")]
+        return {}
+    wanted = {"RULE": "collective=allgather,allgatherv platform=cuda,hip use=copy_engine"}
     if (most := _bytes("ISTHMUS_DMA_ALLGATHER_MAX_BYTES")) is not None:
-        wanted.append(("ISTHMUS_OPTION", f"backend.copy_engine.transit_bytes={most}"))
+        wanted["OPTION"] = f"backend.copy_engine.transit_bytes={most}"
     return wanted
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,27 +44,36 @@ def test_report_counts_calls_and_bytes_by_path(crew: Crew) -> None:
 
 
 def rules_change() -> list[str]:
-    """Two groups and a tensor of the symmetric heap, by one algorithm and by another."""
+    """Two groups, messages, work in progress and a tensor of the symmetric heap, by several algorithms."""
     rank, size = dist.get_rank(), dist.get_world_size()
     again = dist.new_group()
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    kept = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu")).fill_(rank + 1.0)
+    total = torch.arange(1000.0) * (size * (size + 1) / 2)
+    kept = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
     taken = []
-    for algorithm in ("one_shot", "two_shot", "one_shot"):
+    for turn, algorithm in enumerate(("one_shot", "two_shot", "one_shot")):
+        pending = torch.arange(1000.0) * (rank + 1)
+        work = dist.all_reduce(pending, async_op=True)
         os.environ["ISTHMUS_RULE"] = f"collective=allreduce use=host:{algorithm}"
         isthmus.torch.reload_rules()
+        work.wait()
+        assert torch.equal(pending, total)
         isthmus.torch.reset_report()
-        for group in (None, again):
-            data = torch.arange(1000.0) * (rank + 1)
-            work = dist.all_reduce(data, group=group, async_op=True)
-            work.wait()
-            assert torch.equal(data, torch.arange(1000.0) * (size * (size + 1) / 2))
-        total = kept.clone()
-        dist.all_reduce(total)
-        assert total[999].item() == size * (size + 1) / 2
-        fresh = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu")).fill_(rank + 1.0)
-        dist.all_reduce(fresh)
-        assert torch.equal(fresh, total)
+        fresh = backend.allocate_tensor(1000, dtype=torch.float32, device=torch.device("cpu"))
+        for group, data in ((None, torch.empty(1000)), (again, torch.empty(1000)), (None, kept), (None, fresh)):
+            data.copy_(torch.arange(1000.0) * (rank + 1))
+            dist.all_reduce(data, group=group)
+            assert torch.equal(data, total)
+        message = torch.full((100,), float(rank + turn))
+        others = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, message, (rank + 1) % size),
+                dist.P2POp(dist.irecv, received := torch.empty(100), (rank - 1) % size),
+            ]
+        )
+        for other in others:
+            other.wait()
+        assert received.tolist() == [float((rank - 1) % size + turn)] * 100
         rows = [row for row in isthmus.torch.report() if row.collective == "allreduce"]
         taken += [row.path for row in rows if row.bytes > 99]  # not the pool's votes
     return taken
@@ -70,8 +81,35 @@ def rules_change() -> list[str]:
 
 def test_rules_can_change_between_calls(fresh_crew: Callable[..., Crew]) -> None:
     for taken in fresh_crew().run(rules_change):
-        assert len(taken) == 6, "two groups, three times"
-        assert taken == ["host:one_shot"] * 2 + ["host:two_shot"] * 2 + ["host:one_shot"] * 2
+        assert taken == ["host:one_shot"] * 2 + ["host:two_shot"] * 2 + ["host:one_shot"] * 2, "two groups each"
+
+
+def test_rules_can_change_under_a_debugging_wrapper(fresh_crew: Callable[..., Crew]) -> None:
+    for taken in fresh_crew(TORCH_DISTRIBUTED_DEBUG="DETAIL").run(rules_change_simply):
+        assert taken == ["host:two_shot"]
+
+
+def rules_change_simply() -> list[str]:
+    dist.all_reduce(torch.ones(1000))
+    os.environ["ISTHMUS_RULE"] = "collective=allreduce use=host:two_shot"
+    isthmus.torch.reload_rules()
+    isthmus.torch.reset_report()
+    dist.all_reduce(torch.ones(1000))
+    return [row.path for row in isthmus.torch.report() if row.collective == "allreduce"]
+
+
+def test_what_a_parent_added_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=host")
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
+    _knobs.apply_knobs()
+    code = "import os, isthmus.torch; print(os.environ['ISTHMUS_RULE'])"
+    child = os.environ | {"ISTHMUS_DMA_ALLGATHER": "0"}
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, env=child, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "collective=barrier use=host"
+    monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "0")
+    _knobs.apply_knobs()
+    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=host"
 
 
 def falls_back() -> list[dict[str, Any]]:
