@@ -3,6 +3,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "monitored_barrier.hpp"
 #include "plans.hpp"
 #include "status.hpp"
 
@@ -428,36 +429,7 @@ work_ptr process_group::barrier(const c10d::BarrierOptions& options) {
 void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? m_settings.timeout : options.timeout;
   const std::string round = c10::str("isthmus_monitored_barrier/", m_monitored_barriers++, "/");
-  const auto meeting = m_store->clone();
-  const auto come = [&](int rank, milliseconds bound) {
-    const auto deadline = std::chrono::steady_clock::now() + bound;
-    while (!meeting->check({round + std::to_string(rank)})) {
-      if (std::chrono::steady_clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    return true;
-  };
-  const std::vector<uint8_t> here{1};
-  if (getRank() != 0) {
-    meeting->set(round + std::to_string(getRank()), here);
-    if (!come(0, timeout))
-      C10_THROW_ERROR(DistBackendError,
-                      c10::str("isthmus: monitored_barrier: rank ", getRank(), " waited ", timeout.count(),
-                               " ms for rank 0 to report that all ranks came"));
-    return;
-  }
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  std::string missing;
-  for (int rank = 1; rank < getSize(); ++rank) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (come(rank, std::max(left, milliseconds(0)))) continue;
-    missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-    if (!wait_all_ranks) break;
-  }
-  if (!missing.empty())
-    C10_THROW_ERROR(DistBackendError, c10::str("isthmus: monitored_barrier: ranks that did not come within ",
-                                               timeout.count(), " ms: ", missing));
-  meeting->set(round + "0", here);
+  monitored_barrier(m_store, round, self(), timeout, wait_all_ranks);
 }
 
 c10d::ErrorType process_group::getError() {
