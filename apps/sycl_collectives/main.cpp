@@ -119,7 +119,7 @@ class job {
   // the caches, so that the first call would time the order of the paths. Where ranks outnumber the cores,
   // calls can take minutes, and the scheduler decides how long.
   double time_once(cell& cell, path path) {
-    if (m_team.size() <= get_nprocs()) run_once(cell, path);
+    if (m_has_core_each) run_once(cell, path);
     return run_once(cell, path);
   }
 
@@ -171,6 +171,7 @@ class job {
   const isthmus::communicator& m_ranks;
   sycl::queue m_queue;
   const bench::team& m_team;
+  const bool m_has_core_each = m_team.size() <= get_nprocs();
   kernels m_kernels;
   std::vector<shape> m_shapes;
   std::uint32_t m_call = 1;

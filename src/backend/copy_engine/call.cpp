@@ -1,6 +1,7 @@
 #include "backend/copy_engine/call.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/tables.hpp"
 
@@ -272,7 +273,7 @@ void call::fetch_in_step(lane& stager, std::uint64_t pieces) {
   lane& main = m_tools.caller;
   std::vector<transfer> fetched;
   for (std::uint64_t piece = 0; piece < pieces; ++piece) {
-    const std::vector<transfer> wanted = staged_by_peers(piece);
+    std::vector<transfer> wanted = staged_by_peers(piece);
     await(main, wanted);
     main.record(m_tools.started);
     for (const transfer& one : wanted) main.copy(one.to, one.from, one.bytes);
@@ -285,7 +286,7 @@ void call::fetch_in_step(lane& stager, std::uint64_t pieces) {
       announce_piece(main, piece + 1);
     }
     stager.flush();
-    fetched = wanted;
+    fetched = std::move(wanted);
   }
   for (const transfer& one : fetched) give_back(main, one);
 }
