@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from models import SHAPES, Decoder, Shape
+from models import SHAPES, Decoder, Layer, Shape
 from text import make_batches
 from torch import nn
 
@@ -122,6 +122,13 @@ class Zero3:
         configuration: dict[str, Any] = json.loads(options.config.read_text())
         configuration["train_micro_batch_size_per_gpu"] = options.batch
         configuration["optimizer"]["params"]["lr"] = options.rate
+        with torch.device("meta"):
+            of_layer = sum(parameter.numel() for parameter in Layer(shape).parameters())
+        # Two layers ahead of the one that computes; DeepSpeed's own bounds hold no whole layer of a large model.
+        configuration["zero_optimization"] |= {
+            "stage3_prefetch_bucket_size": 2 * of_layer,
+            "stage3_max_live_parameters": max(10**9, 4 * of_layer),
+        }
         with deepspeed.zero.Init(config_dict_or_path=configuration):
             model = Decoder(shape, options.length)
         for parameter in model.parameters():
