@@ -8,7 +8,8 @@
 // Ordering. On a device platform an operation is ordered by its stream: it starts after earlier work of
 // the stream, later work of the stream sees its result, and the host does not wait. On the host
 // platform a call returns when this rank's part is complete and its buffers may be reused. All ranks
-// call the collectives of one communicator in the same order.
+// call the collectives of one communicator in the same order. Who calls them on several streams makes each
+// wait for the one before, by an event: calls of one communicator share its signals and staging.
 //
 // Threads. Functions on different communicators may run concurrently. Calls on one communicator must
 // not overlap, except isthmus_communicator_abort, which any thread may call at any time. Queries of
@@ -221,6 +222,11 @@ ISTHMUS_API isthmus_status isthmus_recv(void* recv_buf, uint64_t count, isthmus_
                                         isthmus_communicator communicator, isthmus_stream stream);
 // No rank leaves (host) or lets its stream pass (device) before every rank has entered.
 ISTHMUS_API isthmus_status isthmus_barrier(isthmus_communicator communicator, isthmus_stream stream);
+
+// Whether the stream of this device is being captured into a graph: what it is given now runs when the graph is
+// launched, and must not wait for events of other streams. NULL streams and the host's are never. Any thread.
+ISTHMUS_API isthmus_status isthmus_stream_is_capturing(isthmus_device device, isthmus_stream stream,
+                                                       int* capturing);
 
 // inout_buf[i] = in_buf[i] (op) inout_buf[i] on host memory, with the arithmetic of THE TABLE; avg adds
 // (the caller divides). This is the reduction that the host and mpi backends use. Any thread.

@@ -75,6 +75,12 @@ void endpoint::launch(const std::vector<transfer>& transfers, isthmus_stream str
   for (const transfer& each : transfers) count(each.on(stream));
 }
 
+bool endpoint::is_capturing(isthmus_stream stream) const {
+  int capturing = 0;
+  check(isthmus_stream_is_capturing(m_place.device, stream, &capturing));
+  return capturing != 0;
+}
+
 void endpoint::check_health() {
   const std::lock_guard lock(m_mutex);
   if (m_communicator != nullptr) check(isthmus_communicator_async_error(m_communicator));

@@ -38,6 +38,9 @@ class endpoint {
   // collective and waits for the other ranks. Throws DistBackendError. Any thread.
   void launch(const std::vector<transfer>& transfers, isthmus_stream stream);
 
+  // Whether the stream belongs to a graph that is being captured.
+  bool is_capturing(isthmus_stream stream) const;
+
   // Throws when the communicator has failed, asynchronously too. Any thread; does not wait.
   void check_health();
 

@@ -29,15 +29,6 @@ void perform_on(endpoint& place, const plan& planned, isthmus_stream stream) {
   make_copies(planned.after);
 }
 
-// PyTorch can tell from 2.12 on.
-template <typename Stream>
-bool is_capturing(const Stream& stream) {
-  if constexpr (requires { stream.is_capturing(); })
-    return stream.is_capturing();
-  else
-    return false;
-}
-
 }  // namespace
 
 // ---- host ---------------------------------------------------------------------------------------------
@@ -147,22 +138,32 @@ work_ptr device_lane::run(plan planned) {
     ready.record(caller);
     ready.block(stream);
   }
+  const bool captured = m_endpoint->is_capturing(stream.native_handle());
+  if (!captured) follow_last(stream);
   const c10::StreamGuard guard(stream);
   perform_on(*m_endpoint, planned, stream.native_handle());
   auto done = std::make_shared<c10::Event>(m_device.type());
   done->record(stream);
-  watch(done, stream);
+  if (!captured) remember(done, stream);
   return c10::make_intrusive<device_work>(m_endpoint->where().rank, planned, m_endpoint, stream,
                                           std::move(done), planned.timeout.value_or(m_timeout));
 }
 
-// A stream that hangs, hangs from its first stuck operation on, so one event a second tells as much as all of
-// them.
-void device_lane::watch(const std::shared_ptr<c10::Event>& done, c10::Stream stream) {
+// Trainers call on several streams. Plans of one communicator share its signals and staging, and at once they
+// would only share the links: what was called first is as a rule waited for first.
+void device_lane::follow_last(c10::Stream stream) {
+  const std::lock_guard lock(m_mutex);
+  if (m_last && m_last_stream != stream) m_last->block(stream);
+}
+
+// Events of a graph are left out: nobody outside of it can wait for them. For the watchdog, a stream that hangs
+// hangs from its first stuck operation on, so one event a second tells as much as all of them.
+void device_lane::remember(const std::shared_ptr<c10::Event>& done, c10::Stream stream) {
   const auto now = std::chrono::steady_clock::now();
   const std::lock_guard lock(m_mutex);
+  m_last = done;
+  m_last_stream = stream;
   if (!m_samples.empty() && now - m_samples.back().since < std::chrono::seconds(1)) return;
-  if (is_capturing(stream)) return;  // its events belong to the graph
   m_samples.push_back({now, done});
   if (!m_watchdog.joinable()) m_watchdog = std::thread([this] { watchdog(); });
 }
@@ -179,7 +180,7 @@ void device_lane::watchdog() {
       try {
         stuck = !done->query();
       } catch (const std::exception&) {
-        continue;  // recorded in a graph
+        continue;  // a thread captures a graph, which forbids the question
       }
       if (!stuck) continue;
       TORCH_WARN("isthmus: an operation of group ", m_endpoint->where().group, " on ",

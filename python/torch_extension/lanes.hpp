@@ -93,13 +93,16 @@ class device_lane final : public lane {
   };
 
   c10::Stream stream_for(bool asynchronous) const;
-  void watch(const std::shared_ptr<c10::Event>& done, c10::Stream stream);
+  void follow_last(c10::Stream stream);
+  void remember(const std::shared_ptr<c10::Event>& done, c10::Stream stream);
   void watchdog();
 
   const c10::Device m_device;
   const c10::Stream m_side;
   std::mutex m_mutex;
   std::condition_variable m_changed;
+  std::shared_ptr<c10::Event> m_last;  // behind the plan before
+  std::optional<c10::Stream> m_last_stream;
   std::deque<sample> m_samples;
   bool m_stop = false;
   std::thread m_watchdog;

@@ -152,6 +152,42 @@ def fsdp2_gathers_without_kernels() -> dict[str, int]:
     return sums
 
 
+def calls_keep_their_order() -> None:
+    """Also on several streams and by several backends, as one library alone keeps them."""
+    size = dist.get_world_size()
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for count in (1000, 20 << 20):  # reduce-scatters of peer memory, of NCCL
+        mine, wide = random(count, torch.bfloat16), random(size * count, torch.bfloat16)
+        gathered, gathered_again = poison(size * count, torch.bfloat16), poison(size * count, torch.bfloat16)
+        expected, summed, expected_sum = (
+            poison(size * count, torch.bfloat16),
+            poison(count, torch.bfloat16),
+            poison(count, torch.bfloat16),
+        )
+        dist.all_gather_into_tensor(expected, mine, group=reference)
+        dist.reduce_scatter_tensor(expected_sum, wide)
+        dist.all_gather_into_tensor(gathered, mine)
+        torch.cuda.synchronize()
+        calls = [
+            lambda: dist.all_gather_into_tensor(gathered, mine),
+            lambda: dist.reduce_scatter_tensor(summed, wide),
+            lambda: dist.all_gather_into_tensor(gathered_again, mine),
+        ]
+        ends = [torch.cuda.Event() for _ in calls]
+        for index, (call, stream, end) in enumerate(zip(calls, streams, ends, strict=True)):
+            with torch.cuda.stream(stream):
+                if index == 0:
+                    torch.cuda._sleep(200_000_000)  # a tenth of a second
+                call()
+                end.record()
+        for earlier, later in ((0, 1), (1, 2)):
+            ends[later].synchronize()
+            assert ends[earlier].query(), f"call {later} ended before call {earlier}"
+        same(gathered, expected)
+        same(gathered_again, expected)
+        same(summed, expected_sum)
+
+
 def graph_capture() -> None:
     size, rank = dist.get_world_size(), dist.get_rank()
     data = torch.zeros(1 << 16, device="cuda")
@@ -194,6 +230,7 @@ CHECKS = [
     the_heap_serves_again,
     no_collective_kernel_runs,
     fsdp2_gathers_without_kernels,
+    calls_keep_their_order,
     graph_capture,
     rules_change,
 ]

@@ -245,4 +245,27 @@ TEST(copy_test, what_is_refused) {
   on.finish();
 }
 
+TEST(stream_test, a_stream_tells_whether_it_is_captured) {
+  const scoped_stream one(0), other(0);
+  const auto captured = [](isthmus_device device, isthmus_stream stream) {
+    int found = -1;
+    EXPECT_EQ(isthmus_stream_is_capturing(device, stream, &found), ISTHMUS_SUCCESS) << last_error().message;
+    return found;
+  };
+  EXPECT_EQ(captured(device(0), one.stream), 0);
+  standin_set_capturing(one.stream, 1);
+  EXPECT_EQ(captured(device(0), one.stream), 1);
+  EXPECT_EQ(captured(device(0), other.stream), 0);
+  EXPECT_EQ(captured(device(0), nullptr), 0);
+  EXPECT_EQ(captured(host, one.stream), 0);
+  standin_set_capturing(one.stream, 0);
+  EXPECT_EQ(captured(device(0), one.stream), 0);
+
+  EXPECT_EQ(isthmus_stream_is_capturing(device(0), one.stream, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(last_error().message).find("capturing"), std::string::npos);
+  int untouched = 7;
+  EXPECT_EQ(isthmus_stream_is_capturing({ISTHMUS_PLATFORM_LEVEL_ZERO, 0}, one.stream, &untouched),
+            ISTHMUS_ERROR_UNSUPPORTED);
+}
+
 }  // namespace
