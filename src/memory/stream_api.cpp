@@ -17,7 +17,8 @@ isthmus_status isthmus_stream_is_capturing(isthmus_device device, isthmus_stream
     isthmus::device_driver* const driver = isthmus::device_driver::get(device.platform, reason);
     if (driver == nullptr)
       throw isthmus::make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                                fmt::format("{}: {}", function, reason), "streams of this platform need its driver");
+                                fmt::format("{}: {}", function, reason),
+                                "streams of this platform need its driver");
     *capturing = driver->is_capturing(device.ordinal, stream) ? 1 : 0;
   });
 }
