@@ -154,38 +154,37 @@ def fsdp2_gathers_without_kernels() -> dict[str, int]:
 
 def calls_keep_their_order() -> None:
     """Also on several streams and by several backends, as one library alone keeps them."""
-    size = dist.get_world_size()
-    streams = [torch.cuda.Stream() for _ in range(3)]
     for count in (1000, 20 << 20):  # reduce-scatters of peer memory, of NCCL
-        mine, wide = random(count, torch.bfloat16), random(size * count, torch.bfloat16)
-        gathered, gathered_again = poison(size * count, torch.bfloat16), poison(size * count, torch.bfloat16)
-        expected, summed, expected_sum = (
-            poison(size * count, torch.bfloat16),
-            poison(count, torch.bfloat16),
-            poison(count, torch.bfloat16),
-        )
-        dist.all_gather_into_tensor(expected, mine, group=reference)
-        dist.reduce_scatter_tensor(expected_sum, wide)
+        keep_their_order(count, [torch.cuda.Stream() for _ in range(3)])
+
+
+def keep_their_order(count: int, streams: list[torch.cuda.Stream]) -> None:
+    size = dist.get_world_size()
+    mine, wide = random(count, torch.bfloat16), random(size * count, torch.bfloat16)
+    gathered, again, expected = (poison(size * count, torch.bfloat16) for _ in range(3))
+    summed, expected_sum = (poison(count, torch.bfloat16) for _ in range(2))
+    dist.all_gather_into_tensor(expected, mine, group=reference)
+    dist.reduce_scatter_tensor(expected_sum, wide)
+    dist.all_gather_into_tensor(gathered, mine)
+    gathered.fill_(-1)
+    torch.cuda.synchronize()
+    ends = [torch.cuda.Event() for _ in streams]
+    with torch.cuda.stream(streams[0]):
+        torch.cuda._sleep(200_000_000)  # a tenth of a second
         dist.all_gather_into_tensor(gathered, mine)
-        torch.cuda.synchronize()
-        calls = [
-            lambda: dist.all_gather_into_tensor(gathered, mine),
-            lambda: dist.reduce_scatter_tensor(summed, wide),
-            lambda: dist.all_gather_into_tensor(gathered_again, mine),
-        ]
-        ends = [torch.cuda.Event() for _ in calls]
-        for index, (call, stream, end) in enumerate(zip(calls, streams, ends, strict=True)):
-            with torch.cuda.stream(stream):
-                if index == 0:
-                    torch.cuda._sleep(200_000_000)  # a tenth of a second
-                call()
-                end.record()
-        for earlier, later in ((0, 1), (1, 2)):
-            ends[later].synchronize()
-            assert ends[earlier].query(), f"call {later} ended before call {earlier}"
-        same(gathered, expected)
-        same(gathered_again, expected)
-        same(summed, expected_sum)
+        ends[0].record()
+    with torch.cuda.stream(streams[1]):
+        dist.reduce_scatter_tensor(summed, wide)
+        ends[1].record()
+    with torch.cuda.stream(streams[2]):
+        dist.all_gather_into_tensor(again, mine)
+        ends[2].record()
+    for earlier, later in ((0, 1), (1, 2)):
+        ends[later].synchronize()
+        assert ends[earlier].query(), f"call {later} ended before call {earlier}"
+    same(gathered, expected)
+    same(again, expected)
+    same(summed, expected_sum)
 
 
 def graph_capture() -> None:
