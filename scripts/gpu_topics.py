@@ -294,18 +294,18 @@ TOPICS = (
         (
             Step(
                 "FSDP2 with and without the copy engines",
-                "{python} bench/gpu/torch_train.py --ranks {ranks} --layers 8 --loss-steps 200 --limit 70"
-                " --out {out}/fsdp2.json",
-                110,
+                "{python} bench/gpu/torch_train.py --ranks {ranks} --model gpt-175b --layers 4"
+                " --ways off,on,symmetric,all --steps 8 --loss-steps 500 --limit 110 --out {out}/fsdp2.json",
+                170,
                 gpus=2,
                 records="{out}/fsdp2.json",
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
                 "DeepSpeed's ZeRO-3 with and without the copy engines",
-                "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on --wheels {carry}/deepspeed"
-                " --ranks {ranks} --layers 8 --batch 4 --loss-steps 200 --limit 130"
-                " --out {out}/zero3.json",
+                "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on,both"
+                " --wheels {carry}/deepspeed --ranks {ranks} --model gpt-175b --layers 4 --steps 8"
+                " --loss-steps 500 --limit 110 --out {out}/zero3.json",
                 170,
                 gpus=2,
                 needs=("deepspeed",),

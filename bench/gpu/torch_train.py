@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """What all-gathers by the copy engines are worth to sharded training: examples/zero3 by turns, a process a GPU.
 
-    torch_train.py --out FILE [--framework fsdp2|zero3] [--ways off,on,symmetric,both] [--layers N] ...
+    torch_train.py --out FILE [--framework fsdp2|zero3] [--ways off,on,symmetric,both,all] [--layers N] ...
 
 Ways: Isthmus without (off) and with ISTHMUS_DMA_ALLGATHER (on); with it and FSDP2's buffers in the symmetric
-heap (symmetric); with it and reduce-scatters by the copy engines (both). In one set of processes the ways take
-turns, because one set differs from the next by more than the ways do; every round starts new processes and
-takes the ways in another order. Then all ways train a small model at once, in processes of their own,
-deterministically: `wrong` counts the steps whose loss differs from the first way's in any bit (of `both` only
-calls of 1 MiB and more, of which the small model has none, add in another order). Writes records in the format
-of docs/architecture.md: `time_us` is a step of the slowest rank, `gain_pct` the median over turns of the first
-way's median step against this one's.
+heap (symmetric); with it and reduce-scatters by the copy engines (both); with all three (all). In one set of
+processes the ways take turns, because one set differs from the next by more than the ways do; every round
+starts new processes and takes the ways in another order. Then all ways train a small model at once, in
+processes of their own, deterministically: `wrong` counts the steps whose loss differs from the first way's in
+any bit (reduce-scatters by the copy engines, which add in another order, are of 1 MiB and more, of which the
+small model has none). Writes records in the format of docs/architecture.md: `time_us` is a step of the slowest
+rank, `gain_pct` the median over turns of the first way's median step against this one's.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SMALL = ["--model", "gpt-tiny", "--length", "64", "--batch", "4", "--warmup", "1", "--rate", "1e-3"]
 Work = Callable[..., Any]
 UNTIMED = 3  # steps of each turn, in which communicators are made
+TRANSIT_BYTES = 512 << 20  # for gathers of hundreds of megabytes
+BY_COPY_ENGINE = "collective=reduce_scatter platform=cuda bytes=1M.. use=copy_engine"
 
 
 @dataclass(frozen=True)
@@ -47,19 +49,19 @@ class Way:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"ISTHMUS_DMA_ALLGATHER": "1" if self.dma else "0", "ISTHMUS_RULE": self.rule}
+        return {
+            "ISTHMUS_DMA_ALLGATHER": "1" if self.dma else "0",
+            "ISTHMUS_DMA_ALLGATHER_MAX_BYTES": str(TRANSIT_BYTES),
+            "ISTHMUS_RULE": self.rule,
+        }
 
 
 WAYS = {
     "off": Way("isthmus", dma=False),
     "on": Way("isthmus_copy_engine", dma=True),
     "symmetric": Way("isthmus_copy_engine_symmetric", dma=True, symmetric=True),
-    "both": Way(
-        "isthmus_copy_engine_both",
-        dma=True,
-        rule="collective=reduce_scatter platform=cuda bytes=1M.. use=copy_engine",
-        exact=False,
-    ),
+    "both": Way("isthmus_copy_engine_both", dma=True, rule=BY_COPY_ENGINE, exact=False),
+    "all": Way("isthmus_copy_engine_all", dma=True, symmetric=True, rule=BY_COPY_ENGINE, exact=False),
 }
 
 
@@ -303,8 +305,9 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if unknown := [name for name in options.ways.split(",") if name not in WAYS]:
         parser.error(f"--ways {unknown[0]}: there are {', '.join(WAYS)}")
-    if options.framework == "zero3" and "symmetric" in options.ways:
-        parser.error("--ways symmetric needs --framework fsdp2: DeepSpeed allocates its buffers itself")
+    heap = [name for name in options.ways.split(",") if WAYS[name].symmetric]
+    if options.framework == "zero3" and heap:
+        parser.error(f"--ways {heap[0]} needs --framework fsdp2: DeepSpeed allocates its buffers itself")
     return options
 
 

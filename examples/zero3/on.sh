@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The same with all-gathers by the copy engines, through a transit area of at most 64 MiB. Arguments as off.sh.
+# The same with all-gathers by the copy engines, through a transit area of at most 512 MiB. Arguments as off.sh.
 set -euo pipefail
 cd "$(dirname "$0")"
 out=${OUT:-../../out/zero3}
 mkdir -p "$out"
-export ISTHMUS_DMA_ALLGATHER=1 ISTHMUS_DMA_ALLGATHER_MAX_BYTES=${ISTHMUS_DMA_ALLGATHER_MAX_BYTES:-67108864}
+export ISTHMUS_DMA_ALLGATHER=1 ISTHMUS_DMA_ALLGATHER_MAX_BYTES=${ISTHMUS_DMA_ALLGATHER_MAX_BYTES:-536870912}
 exec torchrun --standalone --nproc-per-node "${RANKS:-2}" train.py --out "$out/on.json" "$@"

@@ -124,7 +124,7 @@ class Zero3:
         configuration["optimizer"]["params"]["lr"] = options.rate
         with torch.device("meta"):
             of_layer = sum(parameter.numel() for parameter in Layer(shape).parameters())
-        # Two layers ahead of the one that computes; DeepSpeed's own bounds hold no whole layer of a large model.
+        # Two layers ahead of the one that computes; DeepSpeed's own bounds hold no layer of a large model.
         configuration["zero_optimization"] |= {
             "stage3_prefetch_bucket_size": 2 * of_layer,
             "stage3_max_live_parameters": max(10**9, 4 * of_layer),
