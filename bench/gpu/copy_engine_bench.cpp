@@ -288,16 +288,19 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
     multiplication product(rank);
     // Milliseconds of the products; `us` gets those of a call of the companion.
     const auto sample = [&](companion& beside, double* us) {
-      for (int attempt = 0; attempt < 4; ++attempt) {
+      for (int attempt = 0; attempt < 7; ++attempt) {
         m_all.meet();
-        for (int i = 0; i < beside.launches; ++i) {
+        const auto launch = [&](int i) {
           check(cudaGraphLaunch(beside.graphs[static_cast<std::size_t>(rank)].graph, tools.stream));
           if (i == 0) check(cudaEventRecord(tools.beside_start, tools.stream));
           if (i == beside.timed) check(cudaEventRecord(tools.beside_stop, tools.stream));
-        }
+        };
+        if (beside.launches > 0) launch(0);
         check(cudaEventRecord(tools.compute_start, tools.compute));
         for (int i = 0; i < products; ++i) product.enqueue(tools.compute);
         check(cudaEventRecord(tools.compute_stop, tools.compute));
+        // The driver takes only so many graphs ahead; then it keeps the host until some have run.
+        for (int i = 1; i < beside.launches; ++i) launch(i);
         check(cudaStreamSynchronize(tools.compute));
         const bool covered = beside.launches == 0 || cudaStreamQuery(tools.stream) == cudaErrorNotReady;
         check(cudaStreamSynchronize(tools.stream));
@@ -310,7 +313,8 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
                               elapsed_us(tools.beside_start, tools.beside_stop) / (beside.timed * (calls + 2)));
         return m_all.slowest(rank, elapsed_us(tools.compute_start, tools.compute_stop) / 1e3);
       }
-      throw std::runtime_error("the collectives end before the products beside them, eight times as many, too");
+      throw std::runtime_error(std::to_string(beside.launches) + " graphs of " + beside.what.name() + " by " +
+                               beside.by->label() + " end before the products beside them");
     };
     double us = 0;
     for (int i = 0; i < 3; ++i) sample(companions[0], &us);
@@ -322,8 +326,8 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
           m_all.slowest(rank, static_cast<double>(m_all.count_wrong(*one.by, one.what, rank, tools.stream)));
       if (rank == 0) one.wrong = static_cast<std::uint64_t>(words);
       const captured made = capture(*one.by, one.what, rank, calls);
-      graph_us(made, rank, calls);
-      const double each = graph_us(made, rank, calls) * (calls + 2);
+      double each = graph_us(made, rank, calls) * (calls + 2);
+      for (int i = 0; i < 2; ++i) each = std::min(each, graph_us(made, rank, calls) * (calls + 2));
       one.graphs[static_cast<std::size_t>(rank)] = made;
       if (rank == 0) {
         one.launches = static_cast<int>(std::ceil(1.5 * alone * 1e3 / each)) + 1;
