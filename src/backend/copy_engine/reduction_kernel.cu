@@ -13,7 +13,7 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-constexpr int threads = 256;  // of a block; three of them fit a multiprocessor's registers
+constexpr int threads = 256;  // of a block
 
 // ---- elements: `bits` as they lie in memory, `value` as they are combined --------------------------------
 
@@ -216,22 +216,31 @@ struct combination {
     static_cast<bits*>(all.result)[at] = Element::store(Operation::end(total, all.size));
   }
 
-  // `Depth` packs, `step` apart: as many loads are on their way at a time. `Aligned`: the user's buffers, as
-  // the rows always are.
+  // A pack of one contribution. Where `Aligned` there is no branch, so that loads of two sources are on their way
+  // at a time.
+  template <bool Aligned>
+  static __device__ pack<Aligned> contribution(const reduction_arguments& all, int source, u64 at) {
+    if constexpr (Aligned) {
+      const auto* from = row<pack<true>>(all, source);
+      return (source == all.rank ? static_cast<const pack<true>*>(all.own) : from)[at];
+    } else {
+      if (source == all.rank) return static_cast<const pack<false>*>(all.own)[at];
+      pack<false> next;
+      const pack<true> whole = row<pack<true>>(all, source)[at];
+      for (int lane = 0; lane < lanes; ++lane) next.at[lane] = whole.at[lane];
+      return next;
+    }
+  }
+
+  // `Depth` packs, `step` apart. `Aligned`: the user's buffers, as the rows always are.
   template <bool Aligned, int Depth>
   static __device__ void packs(const reduction_arguments& all, u64 at, u64 step) {
     value totals[Depth][lanes] = {};
+#pragma unroll 2
     for (int source = 0; source < all.size; ++source) {
       pack<Aligned> next[Depth];
 #pragma unroll
-      for (int i = 0; i < Depth; ++i) {
-        if (source == all.rank) {
-          next[i] = static_cast<const pack<Aligned>*>(all.own)[at + i * step];
-        } else {
-          const pack<true> whole = row<pack<true>>(all, source)[at + i * step];
-          for (int lane = 0; lane < lanes; ++lane) next[i].at[lane] = whole.at[lane];
-        }
-      }
+      for (int i = 0; i < Depth; ++i) next[i] = contribution<Aligned>(all, source, at + i * step);
 #pragma unroll
       for (int i = 0; i < Depth; ++i)
         for (int lane = 0; lane < lanes; ++lane) join(totals[i][lane], next[i].at[lane], source == 0);
@@ -247,7 +256,7 @@ struct combination {
 
   template <bool Aligned>
   static __device__ void elements(const reduction_arguments& all) {
-    constexpr int depth = Aligned && sizeof(bits) > 1 ? 4 : 2;  // registers hold no more
+    constexpr int depth = 2;  // of 1, 2 and 4 the fastest with few blocks and with many
     const u64 count = all.count / lanes, step = static_cast<u64>(gridDim.x) * blockDim.x;
     const u64 own = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x;
     u64 at = own;
