@@ -70,7 +70,9 @@ struct small_float {
 
 // float16 and bfloat16 are common enough for the devices' own conversions, which take one instruction: by
 // the arithmetic above, an element of bfloat16 took some 40 instructions.
-inline __device__ float widened_brain(u16 raw) { return __builtin_bit_cast(float, static_cast<u32>(raw) << 16); }
+inline __device__ float widened_brain(u16 raw) {
+  return __builtin_bit_cast(float, static_cast<u32>(raw) << 16);
+}
 #if defined(__HIP__) || defined(__HIPCC_RTC__)
 inline __device__ float widened(u16 raw) { return static_cast<float>(__builtin_bit_cast(_Float16, raw)); }
 inline __device__ u16 narrowed(float exact) { return __builtin_bit_cast(u16, static_cast<_Float16>(exact)); }
@@ -216,8 +218,8 @@ struct combination {
     static_cast<bits*>(all.result)[at] = Element::store(Operation::end(total, all.size));
   }
 
-  // A pack of one contribution. Where `Aligned` there is no branch, so that loads of two sources are on their way
-  // at a time.
+  // A pack of one contribution. Where `Aligned` there is no branch, so that loads of two sources are on their
+  // way at a time.
   template <bool Aligned>
   static __device__ pack<Aligned> contribution(const reduction_arguments& all, int source, u64 at) {
     if constexpr (Aligned) {
