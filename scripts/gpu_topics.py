@@ -295,8 +295,8 @@ TOPICS = (
             Step(
                 "FSDP2 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --ranks {ranks} --model gpt-175b --layers 4"
-                " --ways off,on,symmetric,all --steps 8 --loss-steps 500 --limit 110 --out {out}/fsdp2.json",
-                170,
+                " --ways off,on,symmetric,all --steps 8 --loss-steps 200 --limit 90 --out {out}/fsdp2.json",
+                190,
                 gpus=2,
                 records="{out}/fsdp2.json",
                 env={"PYTHONPATH": "{pythonpath}"},
@@ -305,8 +305,8 @@ TOPICS = (
                 "DeepSpeed's ZeRO-3 with and without the copy engines",
                 "{python} bench/gpu/torch_train.py --framework zero3 --ways off,on,both"
                 " --wheels {carry}/deepspeed --ranks {ranks} --model gpt-175b --layers 4 --steps 8"
-                " --loss-steps 500 --limit 110 --out {out}/zero3.json",
-                170,
+                " --loss-steps 200 --limit 90 --out {out}/zero3.json",
+                190,
                 gpus=2,
                 needs=("deepspeed",),
                 records="{out}/zero3.json",

@@ -288,6 +288,7 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
     multiplication product(rank);
     // Milliseconds of the products; `us` gets those of a call of the companion.
     const auto sample = [&](companion& beside, double* us) {
+      int launched = 0;
       for (int attempt = 0; attempt < 7; ++attempt) {
         m_all.meet();
         const auto launch = [&](int i) {
@@ -295,12 +296,13 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
           if (i == 0) check(cudaEventRecord(tools.beside_start, tools.stream));
           if (i == beside.timed) check(cudaEventRecord(tools.beside_stop, tools.stream));
         };
-        if (beside.launches > 0) launch(0);
+        launched = beside.launches;
+        if (launched > 0) launch(0);
         check(cudaEventRecord(tools.compute_start, tools.compute));
         for (int i = 0; i < products; ++i) product.enqueue(tools.compute);
         check(cudaEventRecord(tools.compute_stop, tools.compute));
         // The driver takes only so many graphs ahead; then it keeps the host until some have run.
-        for (int i = 1; i < beside.launches; ++i) launch(i);
+        for (int i = 1; i < launched; ++i) launch(i);
         check(cudaStreamSynchronize(tools.compute));
         const bool covered = beside.launches == 0 || cudaStreamQuery(tools.stream) == cudaErrorNotReady;
         check(cudaStreamSynchronize(tools.stream));
@@ -313,7 +315,7 @@ nlohmann::json bench::beside_products(const std::vector<shape>& shapes, int roun
                               elapsed_us(tools.beside_start, tools.beside_stop) / (beside.timed * (calls + 2)));
         return m_all.slowest(rank, elapsed_us(tools.compute_start, tools.compute_stop) / 1e3);
       }
-      throw std::runtime_error(std::to_string(beside.launches) + " graphs of " + beside.what.name() + " by " +
+      throw std::runtime_error(std::to_string(launched) + " graphs of " + beside.what.name() + " by " +
                                beside.by->label() + " end before the products beside them");
     };
     double us = 0;

@@ -4,7 +4,7 @@
     torch_train.py --out FILE [--framework fsdp2|zero3] [--ways off,on,symmetric,both,all] [--layers N] ...
 
 Ways: Isthmus without (off) and with ISTHMUS_DMA_ALLGATHER (on); with it and FSDP2's buffers in the symmetric
-heap (symmetric); with it and reduce-scatters by the copy engines (both); with all three (all). In one set of
+heap (symmetric); with it and reduce-scatters by the copy engines (both); with the heap and those (all). In one set of
 processes the ways take turns, because one set differs from the next by more than the ways do; every round
 starts new processes and takes the ways in another order. Then all ways train a small model at once, in
 processes of their own, deterministically: `wrong` counts the steps whose loss differs from the first way's in
@@ -229,6 +229,7 @@ def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | N
         "backend": path,
         "reason": reason,
         "reduce_scatter_backend": path_of("reduce_scatter", series.last)[0],
+        "transit_bytes": TRANSIT_BYTES,
         "mode": options.framework,
         "time_us": {"min": times[0], "median": median(times), "max": times[-1]},
         "algbw_gbs": 0,  # bandwidths have no meaning for a whole step

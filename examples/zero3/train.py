@@ -125,10 +125,11 @@ class Zero3:
         with torch.device("meta"):
             of_layer = sum(parameter.numel() for parameter in Layer(shape).parameters())
         # Two layers ahead of the one that computes; DeepSpeed's own bounds hold no layer of a large model.
-        configuration["zero_optimization"] |= {
+        bounds = {
             "stage3_prefetch_bucket_size": 2 * of_layer,
             "stage3_max_live_parameters": max(10**9, 4 * of_layer),
         }
+        configuration["zero_optimization"] = bounds | configuration["zero_optimization"]
         with deepspeed.zero.Init(config_dict_or_path=configuration):
             model = Decoder(shape, options.length)
         for parameter in model.parameters():

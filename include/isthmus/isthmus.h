@@ -224,7 +224,8 @@ ISTHMUS_API isthmus_status isthmus_recv(void* recv_buf, uint64_t count, isthmus_
 ISTHMUS_API isthmus_status isthmus_barrier(isthmus_communicator communicator, isthmus_stream stream);
 
 // Whether the stream of this device is being captured into a graph: what it is given now runs when the graph is
-// launched, and must not wait for events of other streams. NULL streams and the host's are never. Any thread.
+// launched, and must not wait for events that were recorded outside of that capture. NULL streams and the host's
+// never are. Any thread.
 ISTHMUS_API isthmus_status isthmus_stream_is_capturing(isthmus_device device, isthmus_stream stream,
                                                        int* capturing);
 

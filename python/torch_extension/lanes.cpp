@@ -138,33 +138,37 @@ work_ptr device_lane::run(plan planned) {
     ready.record(caller);
     ready.block(stream);
   }
+  const std::lock_guard in_order(m_order);
   const bool captured = m_endpoint->is_capturing(stream.native_handle());
-  if (!captured) follow_last(stream);
+  if (m_last && !captured) m_last->block(stream);
   const c10::StreamGuard guard(stream);
-  perform_on(*m_endpoint, planned, stream.native_handle());
   auto done = std::make_shared<c10::Event>(m_device.type());
-  done->record(stream);
-  if (!captured) remember(done, stream);
+  const auto end = [&] {
+    done->record(stream);
+    if (!captured) remember(done);
+  };
+  try {
+    perform_on(*m_endpoint, planned, stream.native_handle());
+  } catch (...) {
+    try {
+      end();  // of what was issued before it failed
+    } catch (const std::exception&) {  // a device that failed: nothing of it is waited for
+    }
+    throw;
+  }
+  end();
   return c10::make_intrusive<device_work>(m_endpoint->where().rank, planned, m_endpoint, stream,
                                           std::move(done), planned.timeout.value_or(m_timeout));
 }
 
-// Trainers call on several streams. Plans of one communicator share its signals and staging, and at once they
-// would only share the links: what was called first is as a rule waited for first.
-void device_lane::follow_last(c10::Stream stream) {
-  const std::lock_guard lock(m_mutex);
-  if (m_last && m_last_stream != stream) m_last->block(stream);
-}
-
-// Events of a graph are left out: nobody outside of it can wait for them. For the watchdog, a stream that hangs
-// hangs from its first stuck operation on, so one event a second tells as much as all of them.
-void device_lane::remember(const std::shared_ptr<c10::Event>& done, c10::Stream stream) {
+// Not for events of a graph: nobody outside of it can wait for them. For the watchdog, a stream that hangs hangs
+// from its first stuck operation on, so one event a second tells as much as all of them.
+void device_lane::remember(std::shared_ptr<c10::Event> done) {
+  m_last = done;
   const auto now = std::chrono::steady_clock::now();
   const std::lock_guard lock(m_mutex);
-  m_last = done;
-  m_last_stream = stream;
   if (!m_samples.empty() && now - m_samples.back().since < std::chrono::seconds(1)) return;
-  m_samples.push_back({now, done});
+  m_samples.push_back({now, std::move(done)});
   if (!m_watchdog.joinable()) m_watchdog = std::thread([this] { watchdog(); });
 }
 
@@ -174,14 +178,13 @@ void device_lane::watchdog() {
   while (!m_changed.wait_for(lock, std::chrono::milliseconds(500), [this] { return m_stop; })) {
     const auto now = std::chrono::steady_clock::now();
     while (!m_samples.empty() && now - m_samples.front().since > m_timeout) {
-      const std::shared_ptr<c10::Event> done = std::move(m_samples.front().done);
-      m_samples.pop_front();
       bool stuck = false;
       try {
-        stuck = !done->query();
+        stuck = !m_samples.front().done->query();
       } catch (const std::exception&) {
-        continue;  // a thread captures a graph, which forbids the question
+        break;  // a thread captures a graph, which forbids the question: later
       }
+      m_samples.pop_front();
       if (!stuck) continue;
       TORCH_WARN("isthmus: an operation of group ", m_endpoint->where().group, " on ",
                  m_endpoint->where().device_name, " is not complete after ", m_timeout.count(),

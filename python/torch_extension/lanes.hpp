@@ -93,16 +93,17 @@ class device_lane final : public lane {
   };
 
   c10::Stream stream_for(bool asynchronous) const;
-  void follow_last(c10::Stream stream);
-  void remember(const std::shared_ptr<c10::Event>& done, c10::Stream stream);
+  void remember(std::shared_ptr<c10::Event> done);
   void watchdog();
 
   const c10::Device m_device;
   const c10::Stream m_side;
-  std::mutex m_mutex;
-  std::condition_variable m_changed;
+  // Trainers call on several streams. Plans of one communicator share its signals and staging, and at once they
+  // would only share the links: what was called first is as a rule waited for first.
+  std::mutex m_order;                  // held from one plan's wait to its event
   std::shared_ptr<c10::Event> m_last;  // behind the plan before
-  std::optional<c10::Stream> m_last_stream;
+  std::mutex m_mutex;                  // of what follows
+  std::condition_variable m_changed;
   std::deque<sample> m_samples;
   bool m_stop = false;
   std::thread m_watchdog;

@@ -25,7 +25,7 @@ struct plain {
   static __device__ bits store(value exact) { return exact; }
 };
 
-// A floating-point format without a type of its own: combined as float and rounded once, to nearest even.
+// A floating-point format of 8 bits: combined as float and rounded once, to nearest even, at most to the largest.
 template <typename Bits, int ExponentBits, int MantissaBits, bool HasInfinity>
 struct small_float {
   using bits = Bits;
@@ -35,9 +35,7 @@ struct small_float {
   static constexpr u32 sign = 1u << (ExponentBits + MantissaBits);
   static constexpr u32 infinity = ((1u << ExponentBits) - 1) << MantissaBits;
   static constexpr u32 nan = HasInfinity ? infinity | 1u << (MantissaBits - 1) : sign - 1;
-  // Formats of 8 bits saturate, wider ones overflow to infinity.
   static constexpr u32 largest = HasInfinity ? infinity - 1 : sign - 2;
-  static constexpr u32 beyond = sizeof(Bits) == 1 ? largest : infinity;
 
   static constexpr __device__ float power_of_two(int exponent) {
     return __builtin_bit_cast(float, static_cast<u32>(127 + exponent) << 23);
@@ -64,7 +62,7 @@ struct small_float {
     if (magnitude < static_cast<u32>(128 - bias) << 23)
       rounded =
           __builtin_bit_cast(u32, __builtin_bit_cast(float, magnitude) + step) - __builtin_bit_cast(u32, step);
-    return static_cast<bits>(negative | (rounded > largest ? beyond : rounded));
+    return static_cast<bits>(negative | (rounded > largest ? largest : rounded));
   }
 };
 
@@ -200,7 +198,7 @@ struct combination {
 
   template <typename Unit>
   static __device__ const Unit* row(const reduction_arguments& all, int source) {
-    const u64 before = static_cast<u64>(source < all.rank ? source : source - 1) * all.row_bytes;
+    const u64 before = static_cast<u64>(source > all.rank ? source - 1 : source) * all.row_bytes;
     return reinterpret_cast<const Unit*>(static_cast<const char*>(all.others) + before);
   }
 

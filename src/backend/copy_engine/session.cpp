@@ -19,10 +19,6 @@ namespace {
 using namespace std::chrono_literals;
 using seconds = std::chrono::duration<double>;
 
-// CUDA's and HIP's NULL stream, by both its names. It waits for all blocking streams, takes no batches and
-// can't be captured; a stream of our own does the work between two events.
-bool is_legacy(native_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 1; }
-
 }  // namespace
 
 // reduce_scatter's only way needs no name of its own: through the transit area, like what is staged.
@@ -153,7 +149,7 @@ void session::start(const isthmus_operation& operation, std::optional<way> wante
     return;
   device_driver& driver = m_tools.driver;
   const int device = m_tools.device;
-  const bool legacy = is_legacy(operation.stream);
+  const bool legacy = is_null_stream(operation.stream);  // a stream of our own does the work between two events
   const bool captured = !legacy && driver.is_capturing(device, operation.stream);
   const native_stream stream = legacy ? m_own_stream : operation.stream;
   if (legacy) {
