@@ -57,6 +57,10 @@ typedef struct isthmus_communicator_options {
   isthmus_device device;    // default: platform host, ordinal 0
   const char* config_path;  // TOML file; NULL: ISTHMUS_CONFIG, ./isthmus.toml, user and system folders
   double timeout_s;         // bound on every wait for other ranks; 0: config or 300 s
+  // What will be called, a bit mask of 1u << isthmus_collective, equal on all ranks; 0: anything. Backends that
+  // no rule gives any of it are not made, so they cost no memory; other calls are refused. Parts of a split
+  // have it, too.
+  uint32_t collectives;
 } isthmus_communicator_options;
 
 // Starts a store in this process that listens on `address` ("host" or "host:port"; NULL: loopback, free
@@ -224,8 +228,8 @@ ISTHMUS_API isthmus_status isthmus_recv(void* recv_buf, uint64_t count, isthmus_
 ISTHMUS_API isthmus_status isthmus_barrier(isthmus_communicator communicator, isthmus_stream stream);
 
 // Whether the stream of this device is being captured into a graph: what it is given now runs when the graph is
-// launched, and must not wait for events that were recorded outside of that capture. NULL streams and the host's
-// never are. Any thread.
+// launched, and must not wait for events that were recorded outside of that capture. NULL streams and the
+// host's never are. Any thread.
 ISTHMUS_API isthmus_status isthmus_stream_is_capturing(isthmus_device device, isthmus_stream stream,
                                                        int* capturing);
 

@@ -46,6 +46,7 @@ isthmus_communicator endpoint::open_locked() {
   options.struct_bytes = sizeof options;
   options.device = m_place.device;
   options.timeout_s = m_place.timeout_s;
+  options.collectives = m_place.collectives;
   isthmus_communicator made = nullptr;
   check(isthmus_communicator_create_store(m_rendezvous->table(), m_place.rank, m_place.size, &options, &made));
   const std::lock_guard lock(m_handle_mutex);

@@ -19,9 +19,10 @@ struct place {
   int rank = 0, size = 1;
   isthmus_device device{};
   double timeout_s = 0;
-  std::string scope;        // prefix of the store's keys
-  std::string group;        // for report()
-  std::string device_name;  // "cpu", "cuda:0"
+  std::uint32_t collectives = 0;  // a bit each; 0: all
+  std::string scope;              // prefix of the store's keys
+  std::string group;              // for report()
+  std::string device_name;        // "cpu", "cuda:0"
 };
 
 class endpoint {

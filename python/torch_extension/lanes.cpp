@@ -151,7 +151,7 @@ work_ptr device_lane::run(plan planned) {
     perform_on(*m_endpoint, planned, stream.native_handle());
   } catch (...) {
     try {
-      end();  // of what was issued before it failed
+      end();                           // of what was issued before it failed
     } catch (const std::exception&) {  // a device that failed: nothing of it is waited for
     }
     throw;
@@ -161,8 +161,8 @@ work_ptr device_lane::run(plan planned) {
                                           std::move(done), planned.timeout.value_or(m_timeout));
 }
 
-// Not for events of a graph: nobody outside of it can wait for them. For the watchdog, a stream that hangs hangs
-// from its first stuck operation on, so one event a second tells as much as all of them.
+// Not for events of a graph: nobody outside of it can wait for them. For the watchdog, a stream that hangs
+// hangs from its first stuck operation on, so one event a second tells as much as all of them.
 void device_lane::remember(std::shared_ptr<c10::Event> done) {
   m_last = done;
   const auto now = std::chrono::steady_clock::now();

@@ -95,6 +95,7 @@ std::unique_ptr<lane> process_group::make_lane(c10::Device device, const channel
   if (message) {
     where.rank = way.source == getRank() ? 0 : 1;
     where.size = 2;
+    where.collectives = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
     where.scope += c10::str("_", way.source, "_", way.destination, "_", way.tag);
   }
   auto meeting = std::make_shared<endpoint>(m_store, std::move(where));

@@ -38,6 +38,12 @@ isthmus_communicator_options options_of(const char* function, const isthmus_comm
         ISTHMUS_HERE,
         fmt::format("{}: options->timeout_s = {} must be in [0, 1e9]", function, options.timeout_s),
         "0 takes the configured timeout");
+  if (options.collectives >> ISTHMUS_COLLECTIVE_COUNT != 0)
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->collectives = {:#x} has bits beyond those of the {} collectives", function,
+                    options.collectives, static_cast<int>(ISTHMUS_COLLECTIVE_COUNT)),
+        "it is a bit mask of 1u << isthmus_collective; 0 allows all");
   return options;
 }
 
@@ -52,7 +58,7 @@ void check_place(const char* function, int rank, int size) {
 }
 
 preparation prepare_with(const isthmus_communicator_options& options) {
-  return prepare(options.device, options.config_path, options.timeout_s);
+  return prepare(options.device, options);
 }
 
 isthmus_communicator publish(std::shared_ptr<communicator> created) {
@@ -74,7 +80,7 @@ void create_all(int size, const isthmus_device* devices, const isthmus_communica
   for (std::size_t rank = 0; rank < created.size(); ++rank)
     threads.emplace_back([&, rank] {
       const isthmus_status status = guard([&] {
-        auto prepared = prepare(devices[rank], options.config_path, options.timeout_s);
+        auto prepared = prepare(devices[rank], options);
         auto ranks = make_store_bootstrap(meeting, "isthmus", static_cast<int>(rank), size, prepared.timeout_s);
         created[rank] = communicator::create(std::move(ranks), std::move(prepared));
       });

@@ -14,11 +14,9 @@ namespace isthmus {
 communicator::communicator(std::unique_ptr<bootstrap> meeting, preparation prepared)
     : m_prepared(std::move(prepared)),
       m_meeting(std::move(meeting)),
-      m_ranks(introduce(*m_meeting,
-                        {m_prepared.device, m_prepared.rules ? m_prepared.rules->canonical() : std::string(),
-                         m_prepared.failure})),
+      m_ranks(introduce(*m_meeting, {m_prepared.device, m_prepared.rules_text(), m_prepared.failure})),
       m_dispatcher(*m_prepared.rules, m_ranks, m_heap, m_backends),
-      m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false} {}
+      m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_prepared.collectives} {}
 
 communicator::~communicator() {
   try {

@@ -2,7 +2,7 @@
 // rules, and runs validated operations on them.
 #pragma once
 
-#include <isthmus/types.h>
+#include <isthmus/isthmus.h>
 
 #include <atomic>
 #include <map>
@@ -34,8 +34,13 @@ struct preparation {
   std::shared_ptr<const selection::configuration> rules;
   std::vector<backend_entry> backends;
   std::optional<error> failure;
+  std::uint32_t collectives = 0;  // that will be called, a bit each; 0: any
+
+  // What decides selection, as text that the ranks compare.
+  std::string rules_text() const;
 };
-preparation prepare(isthmus_device device, const char* config_path, double timeout_s);
+// The device is the rank's own; that of the options is not read.
+preparation prepare(isthmus_device device, const isthmus_communicator_options& options);
 
 // What the watchdog sees of a rank: the operation in flight. One writer, any reader.
 struct flight {

@@ -28,9 +28,14 @@ std::vector<selection::known_backend> known_backends(const std::vector<backend_e
   return known;
 }
 
+// Whether the rule may choose its backend for any of these collectives (a bit each; 0: all).
+bool serves(const selection::rule& rule, std::uint32_t collectives) {
+  return collectives == 0 || rule.collectives.empty() ||
+         std::ranges::any_of(rule.collectives, [&](auto each) { return (collectives >> each & 1) != 0; });
+}
+
 // Why this rank can't use the backend, from what it knows by itself; "" when it can try.
-std::string local_obstacle(const backend_entry& entry, const membership& ranks,
-                           const selection::configuration& rules) {
+std::string local_obstacle(const backend_entry& entry, const membership& ranks, const preparation& prepared) {
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
     return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
@@ -39,17 +44,21 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks,
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
     return fmt::format("it works on one machine only, the ranks are on {}", ranks.nodes);
   // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
-  if (std::ranges::none_of(rules.rules, [&](const auto& rule) { return rule.backend == entry.name; }))
-    return "no rule names it";
+  const auto names_it = [&](const auto& rule) { return rule.backend == entry.name; };
+  const auto takes_calls = [&](const auto& rule) {
+    return names_it(rule) && serves(rule, prepared.collectives);
+  };
+  if (std::ranges::none_of(prepared.rules->rules, names_it)) return "no rule names it";
+  if (std::ranges::none_of(prepared.rules->rules, takes_calls))
+    return "no rule names it for what this communicator calls";
   return "";
 }
 
 // What a rank says about a backend: "name capabilities reason".
-std::string offer_text(const std::vector<backend_entry>& entries, const membership& ranks,
-                       const selection::configuration& rules) {
+std::string offer_text(const membership& ranks, const preparation& prepared) {
   std::string text;
-  for (const backend_entry& entry : entries) {
-    std::string reason = local_obstacle(entry, ranks, rules);
+  for (const backend_entry& entry : prepared.backends) {
+    std::string reason = local_obstacle(entry, ranks, prepared);
     std::replace(reason.begin(), reason.end(), '\n', ' ');
     text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
                         reason);
@@ -85,17 +94,23 @@ const offer* find_offer(const std::vector<std::pair<std::string, offer>>& offers
 
 }  // namespace
 
-preparation prepare(isthmus_device device, const char* config_path, double timeout_s) {
+std::string preparation::rules_text() const {
+  if (!rules) return "";
+  return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives));
+}
+
+preparation prepare(isthmus_device device, const isthmus_communicator_options& options) {
   preparation prepared;
   prepared.device = device;
+  prepared.collectives = options.collectives;
   try {
-    auto rules = std::make_shared<selection::configuration>(selection::load_configuration(config_path));
-    prepared.timeout_s = timeout_s > 0 ? timeout_s : rules->timeout_s;
+    auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
+    prepared.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
     prepared.rules = rules;
     prepared.backends = find_backends(rules->plugins);
     selection::check_backends(*rules, known_backends(prepared.backends));
   } catch (const error& failure) {
-    if (timeout_s > 0) prepared.timeout_s = timeout_s;
+    if (options.timeout_s > 0) prepared.timeout_s = options.timeout_s;
     prepared.failure = failure;
   }
   return prepared;
@@ -123,7 +138,7 @@ void communicator::create_backends(parts inherited) {
 // All ranks end with the same list in the same order: backends as rank 0 lists them, then those that only
 // other ranks have. One that some rank can't use is used by none.
 void communicator::agree_on_backends() {
-  const auto texts = gather_texts(*m_meeting, offer_text(m_prepared.backends, m_ranks, *m_prepared.rules));
+  const auto texts = gather_texts(*m_meeting, offer_text(m_ranks, m_prepared));
   std::vector<std::vector<std::pair<std::string, offer>>> offers;
   for (const std::string& text : texts) offers.push_back(parse_offers(text));
   std::vector<std::string> names;

@@ -68,8 +68,10 @@ json communicator::info() {
 }
 
 json communicator::explain(const isthmus_operation& operation) {
+  validation_scope scope = m_scope;
+  scope.grouped = true;
   try {
-    validate_shape(operation, {m_scope.rank, m_scope.size, m_scope.platform, true});
+    validate_shape(operation, scope);
   } catch (const error& failure) {
     throw annotate(failure, operation);
   }

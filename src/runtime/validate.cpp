@@ -64,12 +64,19 @@ struct side {
   return fmt::format("{} = {} is out of range: must be in [0, {})", what, value, count);
 }
 
-void check_enumerations(const isthmus_operation& operation) {
+[[noreturn, gnu::cold]] void refuse_collective(const collective_row& row) {
+  throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                   fmt::format("{}: this communicator was made for other collectives", row.name),
+                   "name it in isthmus_communicator_options.collectives, or leave that 0");
+}
+
+void check_enumerations(const isthmus_operation& operation, const validation_scope& scope) {
   if (operation.collective < 0 || operation.collective >= ISTHMUS_COLLECTIVE_COUNT)
     invalid(ISTHMUS_HERE,
             out_of_range("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
             "use an ISTHMUS_ collective of types.h");
   const collective_row& row = row_of(operation.collective);
+  if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0) refuse_collective(row);
   if (operation.datatype < 0 || operation.datatype >= ISTHMUS_DATATYPE_COUNT)
     invalid(ISTHMUS_HERE,
             fmt::format("{}: {}", row.name,
@@ -268,7 +275,7 @@ void check_stream(const isthmus_operation& operation, const collective_row& row,
 }  // namespace
 
 void validate_shape(const isthmus_operation& operation, const validation_scope& scope) {
-  check_enumerations(operation);
+  check_enumerations(operation, scope);
   check_root(operation, row_of(operation.collective), scope);
 }
 

@@ -3,13 +3,16 @@
 
 #include <isthmus/types.h>
 
+#include <cstdint>
+
 namespace isthmus {
 
 struct validation_scope {
   int rank;
   int size;
   isthmus_platform platform;
-  bool grouped;  // inside a group a rank may send to itself
+  bool grouped;               // inside a group a rank may send to itself
+  std::uint32_t collectives;  // that the communicator was made for, a bit each; 0: all
 };
 
 // Throws error (INVALID_ARGUMENT or INVALID_USAGE) that names argument, value, rule and hint. Thread-safe.

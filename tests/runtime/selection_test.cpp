@@ -182,6 +182,74 @@ TEST(info, a_backend_without_a_rule_is_not_created_and_says_why) {
   EXPECT_NE((*found)["reason"].get<std::string>().find("no rule names it"), std::string::npos) << *found;
 }
 
+// Two ranks with options of their own, each in a thread; their statuses.
+std::vector<isthmus_status> create_two(const isthmus_communicator_options* options,
+                                       isthmus_communicator* made) {
+  isthmus_unique_id id;
+  EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  std::vector<isthmus_status> statuses(2);
+  test::on_each(2, [&](int rank) {
+    const auto own = static_cast<std::size_t>(rank);
+    statuses[own] = isthmus_communicator_create(&id, rank, 2, &options[own], &made[own]);
+    if (statuses[own] == ISTHMUS_ERROR_MISMATCH) {
+      const std::string message = test::last_error().message;
+      EXPECT_NE(message.find("collectives 0x"), std::string::npos) << message;
+    }
+  });
+  return statuses;
+}
+
+constexpr std::uint32_t messages = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
+
+TEST(collectives_of_a_communicator, others_make_no_backend_and_are_refused) {
+  mock::reset();
+  const test::scoped_file config(
+      with_rules("[[rule]]\nuse = \"host\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"mock\"\n"));
+  const isthmus_communicator_options given = test::options_for(config);
+  isthmus_communicator_options options[2] = {given, given};
+  isthmus_communicator made[2] = {};
+  ASSERT_EQ(create_two(options, made), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
+  EXPECT_EQ(mock::live_states(), 2);
+  for (auto& one : made) isthmus_communicator_destroy(one);
+
+  options[0].collectives = options[1].collectives = messages;
+  ASSERT_EQ(create_two(options, made), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
+  EXPECT_EQ(mock::live_states(), 0);
+  const json info = read(made[0], nullptr);
+  const auto found =
+      std::ranges::find_if(info["backends"], [](const json& one) { return one["name"] == "mock"; });
+  EXPECT_EQ((*found)["reason"], "no rule names it for what this communicator calls");
+
+  float buffer[2] = {1, 2};
+  EXPECT_EQ(isthmus_allreduce(buffer, buffer, 2, ISTHMUS_FLOAT32, ISTHMUS_SUM, made[0], nullptr),
+            ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_NE(std::string(test::last_error().message).find("allreduce"), std::string::npos);
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  EXPECT_EQ(isthmus_communicator_explain(made[0], &operation, nullptr, 0, nullptr),
+            ISTHMUS_ERROR_INVALID_USAGE);
+  test::on_each(2, [&](int rank) {
+    const isthmus_status status = rank == 0 ? isthmus_send(buffer, 1, ISTHMUS_FLOAT32, 1, made[0], nullptr)
+                                            : isthmus_recv(buffer + 1, 1, ISTHMUS_FLOAT32, 0, made[1], nullptr);
+    EXPECT_EQ(status, ISTHMUS_SUCCESS) << test::last_error().message;
+  });
+  EXPECT_EQ(buffer[1], 1);
+  for (auto& one : made) isthmus_communicator_destroy(one);
+}
+
+TEST(collectives_of_a_communicator, are_those_of_all_ranks) {
+  const test::scoped_file config(test::host_config);
+  const isthmus_communicator_options given = test::options_for(config);
+  isthmus_communicator_options options[2] = {given, given};
+  isthmus_communicator made[2] = {};
+  options[1].collectives = messages;
+  EXPECT_EQ(create_two(options, made), std::vector(2, ISTHMUS_ERROR_MISMATCH));
+  options[0].collectives = 1u << ISTHMUS_COLLECTIVE_COUNT;
+  const isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
+  EXPECT_EQ(isthmus_communicator_create_all(1, &host, &options[0], made), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(test::last_error().message).find("collectives"), std::string::npos);
+}
+
 TEST(backend_context, options_logs_and_heap) {
   mock::reset();
   test::ranks ranks(2, mock::configuration() + "[backend.mock]\nspeed = 11\nname = \"x\"\n");

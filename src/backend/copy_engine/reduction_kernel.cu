@@ -25,7 +25,8 @@ struct plain {
   static __device__ bits store(value exact) { return exact; }
 };
 
-// A floating-point format of 8 bits: combined as float and rounded once, to nearest even, at most to the largest.
+// A floating-point format of 8 bits: combined as float and rounded once, to nearest even, at most to the
+// largest.
 template <typename Bits, int ExponentBits, int MantissaBits, bool HasInfinity>
 struct small_float {
   using bits = Bits;

@@ -55,8 +55,8 @@ enum class stream_priority { normal, raised, high };
 // likes (CUDA VMM), or as the older interprocess handle of a plain allocation (CUDA and HIP IPC).
 enum class sharing { descriptor, handle };
 
-// CUDA's and HIP's NULL stream, by both its names: it waits for all blocking streams, takes no batches and can't
-// be captured.
+// CUDA's and HIP's NULL stream, by both its names: it waits for all blocking streams, takes no batches and
+// can't be captured.
 inline bool is_null_stream(native_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 1; }
 
 class device_driver {
