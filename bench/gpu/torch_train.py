@@ -4,13 +4,13 @@
     torch_train.py --out FILE [--framework fsdp2|zero3] [--ways off,on,symmetric,both,all] [--layers N] ...
 
 Ways: Isthmus without (off) and with ISTHMUS_DMA_ALLGATHER (on); with it and FSDP2's buffers in the symmetric
-heap (symmetric); with it and reduce-scatters by the copy engines (both); with the heap and those (all). In one
-set of processes the ways take turns, because one set differs from the next by more than the ways do; every round
-starts new processes and takes the ways in another order. Then all ways train a small model at once, in processes
-of their own, deterministically: `wrong` counts the steps whose loss differs from the first way's in any bit
-(reduce-scatters by the copy engines, which add in another order, are of 1 MiB and more, of which the small model
-has none). Writes records in the format of docs/architecture.md: `time_us` is a step of the slowest rank,
-`gain_pct` the median over turns of the first way's median step against this one's.
+heap (symmetric); with it and reduce-scatters by the copy engines (both); with the heap and those (all). In
+one set of processes the ways take turns, because one set differs from the next by more than the ways do;
+every round starts new processes and takes the ways in another order. Then all ways train a small model at
+once, in processes of their own, deterministically: `wrong` counts the steps whose loss differs from the first
+way's in any bit (reduce-scatters by the copy engines, which add in another order, are of 1 MiB and more, of
+which the small model has none). Writes records in the format of docs/architecture.md: `time_us` is a step of
+the slowest rank, `gain_pct` the median over turns of the first way's median step against this one's.
 """
 
 from __future__ import annotations
