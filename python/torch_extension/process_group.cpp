@@ -417,8 +417,8 @@ c10::Device process_group::barrier_device(const c10d::BarrierOptions& options) {
   if (!options.device_ids.empty())
     return {c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front())};
   const std::lock_guard lock(m_mutex);
-  for (const auto& [key, made] :
-       m_made.lanes)  // a device that is in use, so that its earlier work is waited for
+  // A device that is in use, so that its earlier work is waited for.
+  for (const auto& [key, made] : m_made.lanes)
     if (std::get<0>(key) != c10::kCPU) return {std::get<0>(key), std::get<1>(key)};
   return c10::Device(c10::kCPU);
 }

@@ -12,7 +12,8 @@ isthmus_status isthmus_stream_is_capturing(isthmus_device device, isthmus_stream
     isthmus::check_device(ISTHMUS_HERE, function, device);
     isthmus::require(ISTHMUS_HERE, function, "capturing", capturing);
     *capturing = 0;
-    if (isthmus::is_null_stream(stream) || device.platform == ISTHMUS_PLATFORM_HOST) return;
+    if (isthmus::is_null_stream(stream) || device.platform == ISTHMUS_PLATFORM_HOST)
+      return;  // no driver needed
     std::string reason;
     isthmus::device_driver* const driver = isthmus::device_driver::get(device.platform, reason);
     if (driver == nullptr)

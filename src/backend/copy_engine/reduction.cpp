@@ -10,8 +10,7 @@
 namespace isthmus::copy_engine {
 namespace {
 
-constexpr unsigned block_threads = 256;  // as reduction_kernel.cu says
-constexpr unsigned pack_bytes = 16;      // that a thread reads of each rank at a time
+constexpr unsigned pack_bytes = 16;  // that a thread reads of each rank at a time
 
 }  // namespace
 

@@ -4,6 +4,8 @@
 
 namespace isthmus::copy_engine {
 
+constexpr unsigned block_threads = 256;  // of a launch
+
 struct reduction_arguments {
   const void* others;            // the other ranks' contributions in rank order; 16-byte aligned
   unsigned long long row_bytes;  // from one of them to the next; a multiple of 16

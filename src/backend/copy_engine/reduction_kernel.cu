@@ -13,8 +13,6 @@ using u16 = unsigned short;
 using u32 = unsigned int;
 using u64 = unsigned long long;
 
-constexpr int threads = 256;  // of a block
-
 // ---- elements: `bits` as they lie in memory, `value` as they are combined --------------------------------
 
 template <typename Type>
@@ -27,9 +25,9 @@ struct plain {
 
 // A floating-point format of 8 bits: combined as float and rounded once, to nearest even, at most to the
 // largest.
-template <typename Bits, int ExponentBits, int MantissaBits, bool HasInfinity>
+template <int ExponentBits, int MantissaBits, bool HasInfinity>
 struct small_float {
-  using bits = Bits;
+  using bits = u8;
   using value = float;
   static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
   static constexpr int dropped = 23 - MantissaBits;  // digits of a float's mantissa
@@ -123,8 +121,8 @@ struct bfloat16 {
   static __device__ value load(bits raw) { return widened_brain(raw); }
   static __device__ bits store(value exact) { return narrowed_brain(exact); }
 };
-struct float8_e4m3 : small_float<u8, 4, 3, false> {};
-struct float8_e5m2 : small_float<u8, 5, 2, true> {};
+struct float8_e4m3 : small_float<4, 3, false> {};
+struct float8_e5m2 : small_float<5, 2, true> {};
 
 }  // namespace element
 
@@ -277,7 +275,7 @@ struct combination {
 
 }  // namespace isthmus::copy_engine
 
-extern "C" __global__ void __launch_bounds__(isthmus::copy_engine::threads)
+extern "C" __global__ void __launch_bounds__(isthmus::copy_engine::block_threads)
     isthmus_combine(const isthmus::copy_engine::reduction_arguments all) {
   using namespace isthmus::copy_engine;
   combination<element::ISTHMUS_ELEMENT, operation::ISTHMUS_OPERATION>::run(all);

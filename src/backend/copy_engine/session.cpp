@@ -150,7 +150,7 @@ void session::start(const isthmus_operation& operation, std::optional<way> wante
   device_driver& driver = m_tools.driver;
   const int device = m_tools.device;
   const bool legacy = is_null_stream(operation.stream);  // a stream of our own does the work between two events
-  const bool captured = !legacy && driver.is_capturing(device, operation.stream);
+  const bool captured = driver.is_capturing(device, operation.stream);
   const native_stream stream = legacy ? m_own_stream : operation.stream;
   if (legacy) {
     driver.record(device, m_entered, operation.stream);

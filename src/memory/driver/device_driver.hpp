@@ -115,8 +115,8 @@ class device_driver {
   virtual native_stream create_stream(int device, stream_priority priority) = 0;
   virtual void destroy_stream(int device, native_stream stream) = 0;
   virtual void synchronize(int device, native_stream stream) = 0;
-  virtual bool is_capturing(int device, native_stream stream) = 0;
-  virtual native_event create_event(int device) = 0;  // no timing
+  virtual bool is_capturing(int device, native_stream stream) = 0;  // NULL streams never are
+  virtual native_event create_event(int device) = 0;                // no timing
   virtual void destroy_event(native_event event) = 0;
   // `device` is the stream's: the NULL stream, which every device has, is allowed.
   virtual void record(int device, native_event event, native_stream stream) = 0;

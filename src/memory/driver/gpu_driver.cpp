@@ -132,8 +132,14 @@ void gpu_driver::synchronize(int device, native_stream stream) {
 }
 
 bool gpu_driver::is_capturing(int device, native_stream stream) {
+  if (is_null_stream(stream)) return false;
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  return is_captured(device, stream);
+}
+
+// Where the device is current, and the stream is none of the NULL streams.
+bool gpu_driver::is_captured(int device, native_stream stream) {
   int status = 0;
   check(m_api->stream_is_capturing(stream, &status), ISTHMUS_HERE, "asking whether a stream is captured",
         device);
@@ -194,11 +200,7 @@ bool gpu_driver::done(native_event event) {
 
 // The batch call takes neither captured streams nor the NULL stream.
 bool gpu_driver::batches(int device, std::span<const device_copy> copies, native_stream stream) {
-  if (copies.empty() || stream == nullptr || !m_api->can_copy_batch()) return false;
-  int capturing = 0;
-  check(m_api->stream_is_capturing(stream, &capturing), ISTHMUS_HERE, "asking whether a stream is captured",
-        device);
-  return capturing == 0;
+  return !copies.empty() && !is_null_stream(stream) && m_api->can_copy_batch() && !is_captured(device, stream);
 }
 
 void gpu_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {

@@ -131,6 +131,7 @@ class gpu_driver final : public device_driver {
   int unmap_runs(void* place, std::span<const page_run> runs);
   int give_access(void* place, std::span<const page_run> runs, int device);
   std::map<void*, mapped_block>::iterator mapped(int device, void* pointer, const char* location);
+  bool is_captured(int device, native_stream stream);
   bool batches(int device, std::span<const device_copy> copies, native_stream stream);
 
   std::unique_ptr<gpu_api> m_api;

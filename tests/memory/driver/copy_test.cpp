@@ -257,6 +257,7 @@ TEST(stream_test, a_stream_tells_whether_it_is_captured) {
   EXPECT_EQ(captured(device(0), one.stream), 1);
   EXPECT_EQ(captured(device(0), other.stream), 0);
   EXPECT_EQ(captured(device(0), nullptr), 0);
+  EXPECT_EQ(captured(device(0), reinterpret_cast<isthmus_stream>(std::uintptr_t{1})), 0) << "its other name";
   EXPECT_EQ(captured(host, one.stream), 0);
   standin_set_capturing(one.stream, 0);
   EXPECT_EQ(captured(device(0), one.stream), 0);
