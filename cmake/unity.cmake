@@ -6,6 +6,7 @@
 if(ISTHMUS_UNITY GREATER 1 AND NOT ISTHMUS_GPU)
   set(CMAKE_UNITY_BUILD ON)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE ${ISTHMUS_UNITY})
+  set(CMAKE_UNITY_BUILD_RELOCATABLE ON)  # a compiler cache then serves every checkout
   # clang-tidy finds an #include of a .cpp suspicious.
   set(CMAKE_UNITY_BUILD_CODE_BEFORE_INCLUDE "// NOLINTNEXTLINE(bugprone-suspicious-include)")
 endif()

@@ -13,6 +13,7 @@
 
 namespace sccl {
 
+/// How elements are combined: Op::sum, prod, min, max, avg.
 using Op = isthmus::reduction_op;
 
 namespace detail {
@@ -24,6 +25,7 @@ struct runtime {
   int communicators = 0;
 };
 
+/// One for the process, as in the paper; from the thread that called scclInit.
 inline runtime& the_runtime() {
   static runtime state;
   return state;
@@ -35,6 +37,8 @@ struct region {
   std::size_t count = 0;
 };
 
+/// Where a region lies in row-major order. Contiguous is: some inner dimensions whole, one in part, one element
+/// of each outer one.
 template <typename T, int Dimensions>
 region linear(const sycl::buffer<T, Dimensions>& buffer, const sycl::id<Dimensions>& offset,
               const sycl::range<Dimensions>& count) {
@@ -62,8 +66,11 @@ region linear(const sycl::buffer<T, Dimensions>& buffer, const sycl::id<Dimensio
 
 }  // namespace detail
 
-// Initialises MPI unless the program has, and recognises the configuration file among the arguments:
-// `--sccl-config FILE`, `--sccl-config=FILE`, or any argument that ends in ".toml". Arguments stay as they are.
+/// Initialises MPI (MPI_THREAD_SERIALIZED) unless the program has, and recognises the configuration file among
+/// the arguments: `--sccl-config FILE`, `--sccl-config=FILE`, or any argument that ends in ".toml". Call it
+/// once, first, from the main thread.
+/// @param argc As main has it; stays as it is.
+/// @param argv As main has it; arguments stay where they are.
 inline void scclInit(int& argc, char**& argv) {
   detail::runtime& runtime = detail::the_runtime();
   for (int i = 1; i < argc; ++i) {
@@ -81,19 +88,41 @@ inline void scclInit(int& argc, char**& argv) {
   runtime.owns_mpi = true;
 }
 
-// The device of this process: submits kernels and takes part in communication.
+/// The device of this process: submits kernels and takes part in communication, on one out-of-order queue.
+/// Calls of one Device must not overlap.
+///
+/// Operations take regions of a buffer: `offset` and `count` have the buffer's dimension. A region must be
+/// contiguous in row-major order, that is whole rows or a part of one. They come after the events that are
+/// passed and after earlier accesses to their buffers; later accesses see their results. All of them throw
+/// isthmus::exception: ISTHMUS_ERROR_INVALID_ARGUMENT for a region that leaves the buffer or is not contiguous,
+/// with nothing written; else as isthmus::communicator.
 class Device {
  public:
+  /// Collective over `comm`; Communicator::newCommunicator does it for programs.
+  /// @param comm Its ranks, one for each process.
+  /// @param device This process's device.
+  /// @param config A TOML file; "" takes ISTHMUS_CONFIG, then ./isthmus.toml.
   Device(MPI_Comm comm, const sycl::device& device, const std::string& config)
       : m_ranks(isthmus::make_communicator(comm, device, {.config = config})), m_queue(device) {}
 
+  /// This process's rank.
   int rank() const { return m_ranks.rank(); }
+  /// The number of ranks.
   int size() const { return m_ranks.size(); }
+  /// The queue to submit kernels to. Accessors and events order them with the communication.
   sycl::queue& getNativeQueue() { return m_queue; }
+  /// What is underneath: USM, more collectives, explain().
   const isthmus::communicator& communicator() const { return m_ranks; }
-  // Waits for everything submitted to this device.
+  /// Waits for everything that was submitted to this device; asynchronous errors go to SYCL's handler.
   void wait() { m_queue.wait_and_throw(); }
 
+  /// The region of `buffer` of root goes into the same region of all other ranks.
+  /// @param buffer Read on root, written elsewhere.
+  /// @param offset Where the region begins, in elements of each dimension.
+  /// @param count Its extent, in elements of each dimension; equal on all ranks.
+  /// @param root The rank that sends.
+  /// @param events What the operation waits for besides.
+  /// @return The event after which the result is there.
   template <typename T, int D>
   sycl::event broadcast(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count,
                         int root, const std::vector<sycl::event>& events = {}) {
@@ -101,7 +130,16 @@ class Device {
     return m_ranks.broadcast(m_queue, isthmus::at(buffer, part.offset), part.count, root, events);
   }
 
-  // `count` elements from `send_offset` of every rank, combined into those from `recv_offset` of root.
+  /// `count` elements from `send_offset` of every rank, combined into those from `recv_offset` of root.
+  /// @param send Read on every rank.
+  /// @param send_offset Where its region begins.
+  /// @param recv Written on root only; may be `send` with the same offset there.
+  /// @param recv_offset Where its region begins.
+  /// @param count Extent of both regions.
+  /// @param op How elements are combined.
+  /// @param root The rank that receives.
+  /// @param events What the operation waits for besides.
+  /// @return The event after which the result is there.
   template <typename T, int D>
   sycl::event reduce(sycl::buffer<T, D>& send, const sycl::id<D>& send_offset, sycl::buffer<T, D>& recv,
                      const sycl::id<D>& recv_offset, const sycl::range<D>& count, Op op, int root,
@@ -112,6 +150,15 @@ class Device {
                           root, events);
   }
 
+  /// As reduce(), with the result on every rank, bit-identical.
+  /// @param send Read on every rank.
+  /// @param send_offset Where its region begins.
+  /// @param recv Written on every rank; may be `send` with the same offset.
+  /// @param recv_offset Where its region begins.
+  /// @param count Extent of both regions.
+  /// @param op How elements are combined.
+  /// @param events What the operation waits for besides.
+  /// @return The event after which the result is there.
   template <typename T, int D>
   sycl::event allreduce(sycl::buffer<T, D>& send, const sycl::id<D>& send_offset, sycl::buffer<T, D>& recv,
                         const sycl::id<D>& recv_offset, const sycl::range<D>& count, Op op,
@@ -122,6 +169,13 @@ class Device {
                              op, events);
   }
 
+  /// Point to point; the peer calls recv() with as many elements. May block until it does.
+  /// @param buffer Read.
+  /// @param offset Where the region begins, in elements of each dimension.
+  /// @param count Its extent, in elements of each dimension; equal on both ranks.
+  /// @param peer The rank that receives.
+  /// @param events What the operation waits for besides.
+  /// @return The event after which the result is there.
   template <typename T, int D>
   sycl::event send(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count, int peer,
                    const std::vector<sycl::event>& events = {}) {
@@ -129,6 +183,13 @@ class Device {
     return m_ranks.send(m_queue, isthmus::at(buffer, part.offset), part.count, peer, events);
   }
 
+  /// The other side of send().
+  /// @param buffer Written.
+  /// @param offset Where the region begins, in elements of each dimension.
+  /// @param count Its extent, in elements of each dimension; equal on both ranks.
+  /// @param peer The rank that sends.
+  /// @param events What the operation waits for besides.
+  /// @return The event after which the result is there.
   template <typename T, int D>
   sycl::event recv(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count, int peer,
                    const std::vector<sycl::event>& events = {}) {
@@ -136,6 +197,9 @@ class Device {
     return m_ranks.recv(m_queue, isthmus::at(buffer, part.offset), part.count, peer, events);
   }
 
+  /// No rank goes on before every rank has come.
+  /// @param events What this rank waits for before it enters.
+  /// @return The event after which all ranks have entered.
   sycl::event barrier(const std::vector<sycl::event>& events = {}) { return m_ranks.barrier(m_queue, events); }
 
  private:
@@ -143,16 +207,28 @@ class Device {
   sycl::queue m_queue;
 };
 
+/// A group of processes with one device each, made and released by the two static functions.
+/// @code
+/// sccl::scclInit(argc, argv);
+/// auto* communicator = sccl::Communicator::newCommunicator(MPI_COMM_WORLD, device);
+/// communicator->getLocalDevice()->broadcast(buffer, sycl::id<1>(0), sycl::range<1>(1000), 0);
+/// sccl::Communicator::destroyCommunicator(communicator);  // the last one finalises MPI, too
+/// @endcode
 class Communicator {
  public:
-  // Collective over `comm`. The result belongs to the caller until destroyCommunicator.
+  /// Collective over `comm`.
+  /// @param comm Its processes are the ranks.
+  /// @param device This process's device.
+  /// @return Belongs to the caller until destroyCommunicator.
+  /// @throws isthmus::exception As isthmus::make_communicator.
   static Communicator* newCommunicator(MPI_Comm comm, const sycl::device& device) {
     auto* made = new Communicator(comm, device);
     ++detail::the_runtime().communicators;
     return made;
   }
 
-  // Releases the communicator; the last one also finalises MPI where scclInit had initialised it.
+  /// Releases the communicator; the last one also finalises MPI where scclInit had initialised it.
+  /// @param communicator From newCommunicator; null is allowed.
   static void destroyCommunicator(Communicator* communicator) {
     if (communicator == nullptr) return;
     delete communicator;
@@ -162,8 +238,11 @@ class Communicator {
     MPI_Finalize();
   }
 
+  /// The device of this process; the communicator's, so do not delete it.
   Device* getLocalDevice() { return &m_device; }
+  /// This process's rank.
   int getRank() const { return m_device.rank(); }
+  /// The number of ranks.
   int getSize() const { return m_device.size(); }
 
  private:

@@ -1,17 +1,33 @@
 // The contract between the runtime and a backend. A backend wraps one native library or engine; built
 // in or loaded from a plug-in (.so) that exports `isthmus_backend_v1`. Vendor headers stay behind it.
 //
-// Life cycle. create -> (supports | enqueue | poll)* -> destroy, all for one rank of one communicator.
+// Life cycle. create -> (supports | enqueue | poll)* -> destroy, all for one rank of one communicator. `abort`
+// comes between create and destroy, at most once, and never during destroy or after it.
+//
 // Ordering. `enqueue` gets validated operations; on a device platform it must not wait on the host.
-// Threads. Calls on one state never overlap, except `abort`, which may come at any time.
+//
+// Threads. Calls on one state never overlap, except `abort`, which may come at any time from any thread, also
+// while another function of the state runs. No function may count on its thread: the calls of one state come
+// from whichever threads the program, a group or a split uses. The context's functions may be called from any
+// thread until destroy returns; allgather and heap_allocate only where they say so.
+//
 // Failures. A function that fails calls context->fail first, so that nothing of the story is lost, and
 // returns that status. An enqueue that fails before it starts has written nothing; if it fails later
 // the runtime poisons the communicator, and `abort` must release every rank that waits in this backend.
+//
+// Exceptions. No function may throw. The runtime ends what is thrown all the same: as a failure of that
+// function (ISTHMUS_ERROR_BACKEND), which poisons the communicator and which all ranks hear of; out of abort,
+// destroy, drop_part and version it is logged or dropped.
+//
+// Agreement. What create decides must be the same on all ranks wherever it changes who talks to whom, in which
+// order or with what: algorithms, sizes, capabilities of a machine, options. isthmus/plugin.hpp has votes.
 #ifndef ISTHMUS_BACKEND_H
 #define ISTHMUS_BACKEND_H
 
 #include <isthmus/mpi_table.h>
 #include <isthmus/types.h>
+#include <stddef.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,6 +36,21 @@ extern "C" {
 #define ISTHMUS_BACKEND_MAGIC 0x49534d42u  // "ISMB"
 #define ISTHMUS_BACKEND_ABI 1u
 #define ISTHMUS_BACKEND_SYMBOL "isthmus_backend_v1"
+
+// Growth. Within one ABI the structs below grow at their ends only. The runtime takes an isthmus_backend of any
+// struct_bytes from ISTHMUS_BACKEND_LEAST_BYTES on: what a shorter one, of an older plug-in, lacks counts as
+// NULL; what a longer one, of a newer plug-in, has more is not read. A plug-in compares context->struct_bytes
+// with the end of a field that is newer than the oldest runtime it wants to work with, before it uses it. A
+// change that is more than growth raises ISTHMUS_BACKEND_ABI; the runtime then takes the ABI before, too.
+#define ISTHMUS_BACKEND_OLDEST_ABI 1u
+#define ISTHMUS_BACKEND_LEAST_BYTES offsetof(isthmus_backend, group_start)
+
+// On the definition of isthmus_backend_v1: visible where all else is compiled with -fvisibility=hidden.
+#if defined(__GNUC__)
+#define ISTHMUS_BACKEND_EXPORT __attribute__((visibility("default")))
+#else
+#define ISTHMUS_BACKEND_EXPORT
+#endif
 
 // Capabilities: what the runtime may rely on. The ranks of a communicator AND theirs together, so a
 // fallback is only ever taken by all ranks at once.
@@ -41,8 +72,8 @@ typedef struct isthmus_heap_block {
 
 // What the runtime offers to a backend for one rank. Valid until destroy returns.
 typedef struct isthmus_backend_context {
-  size_t struct_bytes;
-  void* runtime;  // first argument of the functions below
+  size_t struct_bytes;  // of the runtime that made it: a field that ends beyond is not there
+  void* runtime;        // first argument of the functions below
   int rank, size;
   int node_rank, node_size;  // among the ranks of this machine
   int process_size;          // ranks of this communicator in this process
@@ -77,6 +108,10 @@ typedef struct isthmus_backend_context {
   // What the backend's own `split` returned for this communicator on this rank; NULL also where there was no
   // split. `create` owns it, whatever it returns; only some ranks may have one.
   void* part;
+  // Calls what the communicator's user wants to get on while it waits (isthmus/interrupt.h). 0 when there is
+  // nothing, at the price of a call; else 1: come back soon. Only on a thread that is inside enqueue. NULL in a
+  // context of an older runtime.
+  int (*progress)(void* runtime);
 } isthmus_backend_context;
 
 typedef struct isthmus_backend {
@@ -99,7 +134,9 @@ typedef struct isthmus_backend {
   // storage. Depends only on what is equal on all ranks (not on pointers, nor on v-counts of one rank).
   const char* (*supports)(void* state, const isthmus_operation* operation, const char* algorithm);
 
-  // The names that a rule may put behind "backend:"; NULL-terminated; may be NULL.
+  // The names that a rule may put behind "backend:"; NULL-terminated; may be NULL. Static storage. The runtime
+  // finds a rule's name in this array once and from then on hands the array's own pointer to supports and
+  // enqueue: isthmus_algorithm_index turns it into an index without looking at the text.
   const char* const* algorithms;
 
   // Starts `n` operations (blocking backends: and completes them). More than one come from a group and
@@ -136,8 +173,22 @@ typedef struct isthmus_backend {
   void (*block_removed)(void* state, const isthmus_heap_block* block);
 } isthmus_backend;
 
-// What a plug-in exports. The pointer has static storage.
-const isthmus_backend* isthmus_backend_v1(void);
+// The index in `algorithms` of what supports or enqueue was given. Found by identity where it is one of the
+// array's own pointers, as the runtime promises; else by text, for a caller that brings its own. -1: NULL, or
+// no such name.
+__attribute__((unused)) static inline int isthmus_algorithm_index(const char* const* algorithms,
+                                                                  const char* algorithm) {
+  int index;
+  if (!algorithms || !algorithm) return -1;
+  for (index = 0; algorithms[index]; ++index)
+    if (algorithms[index] == algorithm) return index;
+  for (index = 0; algorithms[index]; ++index)
+    if (strcmp(algorithms[index], algorithm) == 0) return index;
+  return -1;
+}
+
+// What a plug-in exports. The pointer has static storage, and so has what it leads to.
+ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1(void);
 
 #ifdef __cplusplus
 }

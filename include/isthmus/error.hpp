@@ -14,14 +14,28 @@
 
 namespace isthmus {
 
-// Everything that is known about a failure. `what()` is the whole story in one line.
-// Copying never throws the original away; all accessors are safe from any thread.
+/// Everything that is known about a failure; the only type that the front ends throw for failures of Isthmus.
+/// what() is the whole story in one line. Copying never throws the original away; all accessors are safe from
+/// any thread, and views live as long as the object.
+/// @code
+/// try {
+///   ranks.allreduce(queue, send, recv, count);
+/// } catch (const isthmus::exception& failure) {
+///   std::fprintf(stderr, "%s\n", failure.what());
+///   if (failure.code() == ISTHMUS_ERROR_TIMEOUT) ranks.abort();
+/// }
+/// @endcode
 class exception : public std::exception {
  public:
+  /// For front ends, which copy what isthmus_last_error() says.
+  /// @param info The failure.
   explicit exception(const isthmus_error_info& info) : m_info(info), m_what(compose(info)) {}
 
+  /// "isthmus: COLLECTIVE on rank R: message; hint: what to do [status, backend, native code, file:line]";
+  /// parts that are not known are left out.
   const char* what() const noexcept override { return m_what.c_str(); }
 
+  /// What kind of failure; types.h says what each means and whether anything was written.
   isthmus_status code() const noexcept { return m_info.status; }
   // Which collective of THE TABLE; none when the failure belongs to no call (set-up, configuration).
   std::optional<isthmus_collective> collective() const noexcept {
@@ -40,6 +54,7 @@ class exception : public std::exception {
   std::string_view message() const noexcept { return m_info.message; }
   // What to do about it; may be "".
   std::string_view hint() const noexcept { return m_info.hint; }
+  /// All of it as the C ABI has it.
   const isthmus_error_info& info() const noexcept { return m_info; }
 
  private:
@@ -74,6 +89,7 @@ struct failure {
   int rank = -1;
 };
 
+/// Cuts what does not fit; always ends with NUL.
 template <std::size_t Capacity>
 void copy_text(char (&destination)[Capacity], std::string_view text) noexcept {
   const std::size_t length = text.size() < Capacity ? text.size() : Capacity - 1;
@@ -81,6 +97,7 @@ void copy_text(char (&destination)[Capacity], std::string_view text) noexcept {
   destination[length] = '\0';
 }
 
+/// What a front end reports by itself, with the place in the source that reports it.
 inline exception make_exception(const failure& failure,
                                 std::source_location where = std::source_location::current()) {
   isthmus_error_info info{};

@@ -60,8 +60,8 @@ typedef struct isthmus_fused_description {
 
 typedef struct isthmus_fused_plan_impl* isthmus_fused_plan;
 
-// Collective; blocks, and may measure products and copies for the cost model (docs/fused.md). The plan owns
-// its workspace. Release it before the communicator.
+// Collective; blocks, and may measure products and copies for the cost model (docs/fused_model.md). The plan
+// owns its workspace. Release it before the communicator.
 ISTHMUS_API isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
                                                      const isthmus_fused_description* description,
                                                      isthmus_fused_plan* plan);

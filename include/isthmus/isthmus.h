@@ -90,6 +90,9 @@ typedef struct isthmus_store_table {
   int (*set)(void* context, const char* key, const void* value, size_t bytes);
   // Wait at most `timeout_s` for `key` and copy exactly `bytes` bytes. Returns 0, 1 on timeout, 2 else.
   int (*get)(void* context, const char* key, void* value, size_t bytes, double timeout_s);
+  // The same as set, unless the key has a value: the first one stays, for all who ask. Needed by shrink only;
+  // NULL, or beyond struct_bytes, where the store has no such operation.
+  int (*set_first)(void* context, const char* key, const void* value, size_t bytes);
 } isthmus_store_table;
 ISTHMUS_API isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank,
                                                              int size,
@@ -102,12 +105,29 @@ ISTHMUS_API isthmus_status isthmus_communicator_create_all(int size, const isthm
                                                            const isthmus_communicator_options* options,
                                                            isthmus_communicator* communicators);
 
-// Collective. Ranks with the same `color` >= 0 form a new communicator, ordered by (key, old rank);
-// color -1 (ISTHMUS_NO_COLOR) gets NULL. Several ranks of one process call this from a thread each, or
-// inside a group.
+// The color of a rank that joins no part.
 #define ISTHMUS_NO_COLOR (-1)
+// Collective. Ranks with the same `color` >= 0 form a new communicator, ordered by (key, old rank);
+// color ISTHMUS_NO_COLOR gets NULL. Several ranks of one process call this from a thread each, or inside a
+// group.
 ISTHMUS_API isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color, int key,
                                                       isthmus_communicator* communicator);
+
+// After a failure, or instead of ranks that are to leave: the ranks that still call this form a new
+// communicator, in their old order, with the parent's device and options. The parent is poisoned; it can only
+// be destroyed. Collective over the survivors, who agree on who they are: ranks whose process has ended count
+// as lost at once, others that do not call are waited for `wait_s` (0: the parent's timeout) and left out. A
+// rank that is lost on the way is left out, too. Who comes later gets ISTHMUS_ERROR_REMOTE. So that two parts
+// never go on at once, those who came must be more than those of whose end nobody knows, or as many with the
+// lowest rank among them; else ISTHMUS_ERROR_TIMEOUT. *communicator is NULL on failure; it may be called again.
+// Several ranks of one process: like split. New ranks join by isthmus_communicator_create, survivors and all,
+// with an id of a survivor's.
+ISTHMUS_API isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double wait_s,
+                                                       isthmus_communicator* communicator);
+
+// The number that `rank` of this communicator had in the one that it was split or shrunk from; -1: in none.
+ISTHMUS_API isthmus_status isthmus_communicator_parent_rank(isthmus_communicator communicator, int rank,
+                                                            int* parent_rank);
 
 // Waits for this rank's outstanding operations and releases everything; NULL is allowed. Not
 // collective: it never waits for other ranks. The handle is dead afterwards; using it again is reported.
@@ -146,6 +166,14 @@ ISTHMUS_API isthmus_status isthmus_communicator_explain(isthmus_communicator com
 // front end, before there is a communicator. Reads the configuration: not for the call path.
 ISTHMUS_API isthmus_status isthmus_sycl_backend_platform(const char* config_path, const char* name, int number,
                                                          isthmus_platform* platform, int* found);
+
+// JSON about the jobs of this user on this machine, out of their ranks' flight recorders: for each communicator
+// one sentence that says which rank keeps the others waiting, and since when (docs/flight_recorder.md). Jobs of
+// the process `pid` (0: of all), whose name begins with `job` (NULL: of any name); ranks that have died are
+// told of, too. `json`, `capacity` and `needed` as above; what is told changes from call to call, so give it
+// some room. Needs no communicator and waits for nothing. Any thread.
+ISTHMUS_API isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t capacity,
+                                            size_t* needed);
 
 // ---- operations -------------------------------------------------------------------------------------
 

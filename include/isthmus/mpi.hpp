@@ -56,7 +56,8 @@ inline void throw_if_failed(isthmus_status status) {
 }
 #endif
 
-// No exception may pass through the C function pointers of the table.
+/// No exception may pass through the C function pointers of the table: it becomes MPI_ERR_NO_MEM or
+/// MPI_ERR_INTERN.
 template <typename Function>
 int guarded(Function&& function) noexcept {
   try {
@@ -68,6 +69,7 @@ int guarded(Function&& function) noexcept {
   }
 }
 
+/// MPI's text for `code`, cut to `capacity` bytes with the NUL.
 inline int error_string(int code, char* text, std::size_t capacity) {
   char whole[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
@@ -87,17 +89,34 @@ inline int adopt(int code, MPI_Comm comm, isthmus_mpi_comm* handle) {
   return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
 }
 
+/// For the table: the own communicator of an Isthmus communicator, so that no message of the program is taken
+/// for one of ours.
 inline int comm_dup(isthmus_mpi_comm comm, isthmus_mpi_comm* duplicate) {
   MPI_Comm made = MPI_COMM_NULL;
   const int code = MPI_Comm_dup(to_comm(comm), &made);
   return adopt(code, made, duplicate);
 }
 
+/// For the table. A negative color is MPI_UNDEFINED: that rank gets NULL, not an error.
 inline int comm_split(isthmus_mpi_comm comm, int color, int key, isthmus_mpi_comm* part) {
   MPI_Comm made = MPI_COMM_NULL;
   const int code = MPI_Comm_split(to_comm(comm), color < 0 ? MPI_UNDEFINED : color, key, &made);
   return adopt(code, made, part);
 }
+
+/// For the table: ULFM, where MPI says that it has it. MPICH 5 has the functions, but they end the program.
+#if defined(OMPI_HAVE_MPI_EXT_FTMPI) && OMPI_HAVE_MPI_EXT_FTMPI
+inline void add_ulfm(isthmus_mpi_table& table) {
+  table.comm_shrink = [](isthmus_mpi_comm comm, isthmus_mpi_comm* survivors) {
+    MPI_Comm made = MPI_COMM_NULL;
+    const int code = MPIX_Comm_shrink(to_comm(comm), &made);
+    return adopt(code, made, survivors);
+  };
+  table.comm_revoke = [](isthmus_mpi_comm comm) { return MPIX_Comm_revoke(to_comm(comm)); };
+}
+#else
+inline void add_ulfm(isthmus_mpi_table&) {}
+#endif
 
 // MPI has freed everything itself once it is finalised.
 inline int comm_free(isthmus_mpi_comm comm) {
@@ -131,6 +150,7 @@ inline int give_up(pending& started) {
   return first_error;
 }
 
+/// Starts a send or receive; one request for each piece where the count does not fit.
 inline int start_pieces(const job& job, pending& started) {
   const bool sends = job.asked.collective == ISTHMUS_SEND;
   if (!sends && job.asked.collective != ISTHMUS_RECV) return MPI_ERR_ARG;
@@ -143,6 +163,8 @@ inline int start_pieces(const job& job, pending& started) {
   });
 }
 
+/// For the table: starts a send or receive and returns at once. On failure nothing of it goes on, but sends
+/// that the peer may be reading already.
 inline int start(isthmus_mpi_comm comm, const isthmus_operation* operation, void** request) {
   *request = nullptr;
   return guarded([&] {
@@ -159,12 +181,14 @@ inline int start(isthmus_mpi_comm comm, const isthmus_operation* operation, void
   });
 }
 
+/// For the table: ends what start() began, and frees the request.
 inline int cancel(void** request) {
   const std::unique_ptr<pending> started(static_cast<pending*>(*request));
   *request = nullptr;
   return give_up(*started);
 }
 
+/// For the table: whether what start() began is complete; if so, or on failure, the request is freed and NULL.
 inline int test(void** request, int* done) {
   auto* started = static_cast<pending*>(*request);
   const int code = MPI_Testall(static_cast<int>(started->requests.size()), started->requests.data(), done,
@@ -176,6 +200,7 @@ inline int test(void** request, int* done) {
   return code;
 }
 
+/// The first line of MPI's own version text, for info and logs.
 inline const char* library() {
   static const std::string first_line = [] {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -193,6 +218,8 @@ inline std::string text_of(int code) {
   return text;
 }
 
+/// MPI's thread levels in the order of the table: 0 single, 1 funneled, 2 serialized, 3 multiple. Their values
+/// differ between MPIs.
 inline int thread_level_number(int native_level) {
   if (native_level == MPI_THREAD_MULTIPLE) return 3;
   if (native_level == MPI_THREAD_SERIALIZED) return 2;
@@ -201,9 +228,13 @@ inline int thread_level_number(int native_level) {
 
 }  // namespace detail
 
-// The table for `comm`, which stays the caller's and is only used to make duplicates. Throws
-// isthmus::exception (before C++20: std::runtime_error) when MPI is not running or cannot make Isthmus'
-// types. Thread safety: as MPI.
+/// The functions that the core calls MPI through, compiled against this program's mpi.h. For programs that pass
+/// the table themselves (isthmus_communicator_create_mpi) and see to its lifetime; others call create(). Thread
+/// safety: as MPI.
+/// @param comm Stays the caller's and is only used to make duplicates.
+/// @return A table by value; it must outlive every communicator that is made with it.
+/// @throws isthmus::exception (before C++20: std::runtime_error) ISTHMUS_ERROR_INVALID_USAGE when MPI is not
+///   running, _INVALID_ARGUMENT for MPI_COMM_NULL, _BACKEND when MPI cannot make Isthmus' types.
 inline isthmus_mpi_table table(MPI_Comm comm) {
   int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
   MPI_Initialized(&initialized);
@@ -247,11 +278,15 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   result.reduces_itself = [](isthmus_datatype datatype, isthmus_reduction_op op) {
     return detail::builtin_op(datatype, op) != MPI_OP_NULL ? 1 : 0;
   };
+  detail::add_ulfm(result);
   return result;
 }
 
-// The same, kept until the process ends: communicators refer to their table as long as they live, which
-// may be longer than any scope of the caller. One table for each MPI_Comm handle value.
+/// table(), kept until the process ends: communicators refer to their table as long as they live, which may be
+/// longer than any scope of the caller. Any thread that may call MPI.
+/// @param comm Stays the caller's.
+/// @return The same table for the same MPI_Comm handle value; never freed.
+/// @throws isthmus::exception As table().
 inline const isthmus_mpi_table* lasting_table(MPI_Comm comm) {
   static std::mutex mutex;
   static auto& tables = *new std::list<isthmus_mpi_table>;  // never destroyed: used until the very end
@@ -262,14 +297,30 @@ inline const isthmus_mpi_table* lasting_table(MPI_Comm comm) {
   return &tables.emplace_back(wanted);
 }
 
-// Makes `*communicator` from the ranks of `comm`: collective, blocks until all have called. Returns what
-// isthmus_communicator_create_mpi returns; throws as `table` does. `options` may be null.
+/// Makes a communicator from the ranks of `comm`. Collective, blocks until all have called; `comm` is
+/// duplicated. The result is destroyed by isthmus_communicator_destroy, before MPI_Finalize.
+/// @code
+/// isthmus_communicator_options options{};
+/// options.struct_bytes = sizeof options;
+/// options.timeout_s = 30;
+/// isthmus_communicator communicator = nullptr;
+/// if (isthmus::mpi::create(MPI_COMM_WORLD, &options, &communicator) != ISTHMUS_SUCCESS) report_last_error();
+/// @endcode
+/// @param comm An intracommunicator that holds this rank.
+/// @param options Device, configuration, timeout; may be null for the host platform and defaults.
+/// @param communicator Gets the handle; NULL on failure.
+/// @return What isthmus_communicator_create_mpi returns; isthmus_last_error() has the rest.
+/// @throws isthmus::exception As table().
 inline isthmus_status create(MPI_Comm comm, const isthmus_communicator_options* options,
                              isthmus_communicator* communicator) {
   return isthmus_communicator_create_mpi(lasting_table(comm), options, communicator);
 }
 
-// The same, throwing what the core reports.
+/// The same, throwing what the core reports.
+/// @param comm An intracommunicator that holds this rank.
+/// @param options Device, configuration, timeout; may be null.
+/// @return The handle, for isthmus_communicator_destroy.
+/// @throws isthmus::exception As table(), and every failure of the core.
 inline isthmus_communicator create(MPI_Comm comm, const isthmus_communicator_options* options = nullptr) {
   isthmus_communicator communicator = nullptr;
   detail::throw_if_failed(create(comm, options, &communicator));

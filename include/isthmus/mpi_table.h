@@ -49,7 +49,15 @@ typedef struct isthmus_mpi_table {
   // 1 when MPI combines these with code of its own, which takes device buffers where MPI does; 0 for
   // functions of Isthmus, which read on the host, and for what the table does not reduce (avg).
   int (*reduces_itself)(isthmus_datatype datatype, isthmus_reduction_op op);
+
+  // ULFM: NULL, or beyond struct_bytes, where this MPI lacks it. The ranks that live; collective over them.
+  int (*comm_shrink)(isthmus_mpi_comm comm, isthmus_mpi_comm* survivors);
+  // Ends, on all ranks, what waits in this communicator. Any thread, at thread level 3.
+  int (*comm_revoke)(isthmus_mpi_comm comm);
 } isthmus_mpi_table;
+
+// What a table of the first version had.
+#define ISTHMUS_MPI_TABLE_LEAST_BYTES offsetof(isthmus_mpi_table, comm_shrink)
 
 #ifdef __cplusplus
 }

@@ -4,12 +4,24 @@
 #include <isthmus/mpi_table.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bootstrap/peers.hpp"
+
 namespace isthmus {
+
+class bootstrap;
+
+// Who goes on after a failure.
+struct survivors {
+  std::vector<int> ranks;              // their numbers so far, ascending: the new ones are the indices
+  std::unique_ptr<bootstrap> control;  // what they exchange over from now on
+};
 
 class bootstrap {
  public:
@@ -19,7 +31,8 @@ class bootstrap {
   virtual const char* name() const = 0;
 
   // Collective and blocking, at most the timeout, then throws error (TIMEOUT) that names the missing
-  // ranks. `all` has size() blocks of mine.size() bytes, in rank order. Calls come from one thread at a time.
+  // ranks, or error (REMOTE) that names one that has ended. `all` has size() blocks of mine.size() bytes, in
+  // rank order. Calls come from one thread at a time.
   virtual void allgather(std::span<const std::byte> mine, std::span<std::byte> all) = 0;
 
   // Collective over all ranks, also those with color < 0, which get nullptr. Order: (key, rank).
@@ -28,21 +41,60 @@ class bootstrap {
   // Makes every wait of this bootstrap, now and later, throw error (ABORTED). Any thread may call it.
   virtual void cancel() noexcept {}
 
+  // By rank: from now on waits notice within a second when one of them ends or has written a notice. While no
+  // other thread uses this bootstrap.
+  virtual void watch_processes(std::span<const rank_process>) {}
+  // Where this rank could serve the others, for them to be told.
+  virtual standby_address standby() { return {}; }
+
+  // Collective over the ranks that still call it, also after cancel(). Ranks that have not ended are waited for
+  // `wait_s` at most. Throws error: TIMEOUT where too few came to be sure that no others go on, REMOTE where
+  // the others went on without this rank or nothing is left to meet over, UNSUPPORTED. Called again after those
+  // who agreed could not go on, it finds others.
+  virtual survivors shrink(double wait_s);
+  // Whether one of `ranks`, or what they met over, is lost since; looks for a moment.
+  virtual bool has_lost(std::span<const int> /*ranks*/) { return false; }
+
+  // An exchange failed here, so the ranks' exchanges no longer match: no other one may follow. The other ranks
+  // have been told why, where there is a way.
+  virtual bool out_of_step() const { return false; }
+
+  // Leaves this rank's failure where the other ranks' waits in this bootstrap, and `announced`, find it; the
+  // first one stays. Any thread may call it. False where the ranks have no place for it.
+  virtual bool announce(const isthmus_error_info&) noexcept { return false; }
+  // What a rank has announced, waiting at most `wait_s` for it. Any thread may call it.
+  virtual std::optional<isthmus_error_info> announced(double /*wait_s*/) noexcept { return std::nullopt; }
+
   // What the mpi backend works on: the user's table and this bootstrap's own duplicate of the
   // communicator, valid as long as the bootstrap. NULL without MPI.
   virtual const isthmus_mpi_table* mpi_table() const { return nullptr; }
   virtual isthmus_mpi_comm mpi_comm() const { return nullptr; }
 };
 
+class standby;
+
 // A key-value store that all ranks reach: in-process, TCP, or the user's own. Thread-safe.
 class store {
  public:
   virtual ~store() = default;
   virtual void set(const std::string& key, std::span<const std::byte> value) = 0;
-  // Waits at most `timeout_s` and throws error (TIMEOUT). `value` has exactly the stored size.
+  // The same, unless the key has a value: the first one stays. Throws error (UNSUPPORTED) where the store
+  // can't.
+  virtual void set_first(const std::string& key, std::span<const std::byte> value) = 0;
+  // Waits at most `timeout_s` and throws error (TIMEOUT), with the native code ETIMEDOUT where the store itself
+  // did not answer. `value` has exactly the stored size.
   virtual void get(const std::string& key, std::span<std::byte> value, double timeout_s) = 0;
+  // Whether the rank that joined under this number has closed its connection; what it had set stays. False
+  // where the store can't tell.
+  virtual bool has_left(int) { return false; }
   // Forgets a key that nobody will ask for again. A store that can't keeps it.
   virtual void erase(const std::string&) {}
+  // A socket of this rank's that can take the store's place; nullptr where the store ends with no rank, or
+  // where that is not known.
+  virtual std::unique_ptr<standby> make_standby();
+  // The store that another rank of this one serves on its standby. Throws error.
+  virtual std::shared_ptr<store> connect_standby(const standby_address& where, int rank, int size,
+                                                 double timeout_s);
 };
 
 // A bootstrap on a store. `scope` prefixes its keys, so that communicators do not meet each other.

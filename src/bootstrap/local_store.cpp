@@ -6,7 +6,7 @@
 #include <map>
 #include <mutex>
 
-#include "runtime/error.hpp"
+#include "base/error.hpp"
 
 namespace isthmus {
 namespace {
@@ -17,6 +17,14 @@ class local_store final : public store {
     {
       const std::lock_guard lock(m_mutex);
       m_values[key].assign(value.begin(), value.end());
+    }
+    m_changed.notify_all();
+  }
+
+  void set_first(const std::string& key, std::span<const std::byte> value) override {
+    {
+      const std::lock_guard lock(m_mutex);
+      m_values.try_emplace(key, value.begin(), value.end());
     }
     m_changed.notify_all();
   }

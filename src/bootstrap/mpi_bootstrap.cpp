@@ -5,11 +5,17 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
+#include <thread>
 #include <utility>
 
+#include "base/error.hpp"
+#include "base/interrupt.hpp"
+#include "base/log.hpp"
 #include "bootstrap/mpi_threads.hpp"
-#include "runtime/error.hpp"
+#include "bootstrap/peers.hpp"
 
 namespace isthmus {
 namespace {
@@ -30,6 +36,40 @@ void check(const mpi_pass& pass) {
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, pass.breach(), mpi_pass::hint);
 }
 
+// Bounds a collective call of MPI, which knows no timeout and can't be cancelled: when it is over the job ends.
+// `ranks`: where they are known already.
+class call_limit {
+ public:
+  call_limit(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
+             const peers* ranks = nullptr)
+      : m_waiter([=, this, &mpi] {
+          std::unique_lock lock(m_mutex);
+          if (m_changed.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return m_returned; }))
+            return;
+          const std::string lost = ranks == nullptr ? "" : ranks->describe({});
+          log(log_level::error,
+              "{} has not returned for {} s: {}; MPI can't cancel that call: ending the job with MPI_Abort",
+              call, timeout_s,
+              lost.empty() ? "some rank did not create or split its communicator, or it is gone" : lost);
+          mpi.comm_abort(comm, ISTHMUS_ERROR_TIMEOUT);
+        }) {}
+  call_limit(const call_limit&) = delete;
+  call_limit& operator=(const call_limit&) = delete;
+  ~call_limit() {
+    {
+      const std::lock_guard lock(m_mutex);
+      m_returned = true;
+    }
+    m_changed.notify_all();
+  }
+
+ private:
+  std::mutex m_mutex;
+  std::condition_variable m_changed;
+  bool m_returned = false;
+  std::jthread m_waiter;  // the last: it uses the others
+};
+
 // An MPI communicator that this object made.
 class owned_comm {
  public:
@@ -41,8 +81,9 @@ class owned_comm {
   }
   isthmus_mpi_comm get() const { return m_comm; }
 
-  static owned_comm duplicate(const isthmus_mpi_table& mpi, isthmus_mpi_comm of) {
+  static owned_comm duplicate(const isthmus_mpi_table& mpi, isthmus_mpi_comm of, double timeout_s) {
     isthmus_mpi_comm made = nullptr;
+    const call_limit limit(mpi, of, timeout_s, "MPI_Comm_dup");
     check(mpi, mpi.comm_dup(of, &made), "MPI_Comm_dup");
     return {mpi, made};
   }
@@ -64,11 +105,11 @@ class mpi_bootstrap final : public bootstrap {
   mpi_bootstrap(const isthmus_mpi_table& mpi, owned_comm control, double timeout_s)
       : m_mpi(mpi),
         m_control(std::move(control)),
-        m_payload(owned_comm::duplicate(mpi, m_control.get())),
-        m_timeout_s(timeout_s) {
-    check(m_mpi, m_mpi.comm_rank(m_control.get(), &m_rank), "MPI_Comm_rank");
-    check(m_mpi, m_mpi.comm_size(m_control.get(), &m_size), "MPI_Comm_size");
-  }
+        m_payload(owned_comm::duplicate(mpi, m_control.get(), timeout_s)),
+        m_timeout_s(timeout_s),
+        m_rank(ask(mpi.comm_rank, "MPI_Comm_rank")),
+        m_size(ask(mpi.comm_size, "MPI_Comm_size")),
+        m_peers(m_rank, m_size) {}
 
   int rank() const override { return m_rank; }
   int size() const override { return m_size; }
@@ -77,6 +118,15 @@ class mpi_bootstrap final : public bootstrap {
   isthmus_mpi_comm mpi_comm() const override { return m_payload.get(); }
   void cancel() noexcept override { m_cancelled.store(true, std::memory_order_release); }
 
+  void watch_processes(std::span<const rank_process> processes) override { m_peers.watch(processes); }
+  bool out_of_step() const override { return m_out_of_step; }
+
+  // By memory alone: a message would need a rank of other machines to be where it takes messages.
+  bool announce(const isthmus_error_info& failure) noexcept override {
+    return m_peers.write(failure) && m_peers.all_have_notices();
+  }
+  std::optional<isthmus_error_info> announced(double wait_s) noexcept override { return m_peers.read(wait_s); }
+
   void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     const mpi_pass pass(m_mpi);
     check(pass);
@@ -84,7 +134,10 @@ class mpi_bootstrap final : public bootstrap {
     try {
       start(*running, mine);
       finish(*running);
-    } catch (...) {
+    } catch (const error& failure) {
+      m_out_of_step = true;
+      if (!m_cancelled.load(std::memory_order_acquire) && !m_peers.read())
+        announce(m_peers.of_this_rank(failure));
       for (void*& request : running->receives)
         if (request != nullptr) m_mpi.cancel(&request);
       // A peer may still read what was sent to it; nothing tells when it is done.
@@ -95,15 +148,47 @@ class mpi_bootstrap final : public bootstrap {
   }
 
   std::unique_ptr<bootstrap> split(int color, int key) override {
+    meet();  // MPI_Comm_split waits without a limit, and can't say for whom
     const mpi_pass pass(m_mpi);
     check(pass);
     isthmus_mpi_comm part = nullptr;
+    const call_limit limit(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers);
     check(m_mpi, m_mpi.comm_split(m_control.get(), color, key, &part), "MPI_Comm_split");
     if (part == nullptr) return nullptr;
     return std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, part), m_timeout_s);
   }
 
+  // MPI decides who has failed, and waits for whoever has not: without a bound, as in split.
+  survivors shrink(double) override {
+    if (m_mpi.struct_bytes < sizeof m_mpi || m_mpi.comm_shrink == nullptr)
+      throw make_error(
+          ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+          fmt::format("communicator_shrink: {} has no MPIX_Comm_shrink (ULFM)", m_mpi.library),
+          "use an MPI with ULFM, or make communicators that are to survive failures by a unique id");
+    const mpi_pass pass(m_mpi);
+    check(pass);
+    isthmus_mpi_comm left = nullptr;
+    check(m_mpi, m_mpi.comm_shrink(m_control.get(), &left), "MPIX_Comm_shrink");
+    auto control = std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, left), m_timeout_s);
+    std::vector<int> ranks(static_cast<std::size_t>(control->size()));
+    control->allgather(std::as_bytes(std::span(&m_rank, 1)), std::as_writable_bytes(std::span(ranks)));
+    return {std::move(ranks), std::move(control)};
+  }
+
  private:
+  template <typename Function>
+  int ask(Function* function, const char* name) const {
+    int value = 0;
+    check(m_mpi, function(m_control.get(), &value), name);
+    return value;
+  }
+
+  void meet() {
+    const std::byte here{};
+    std::vector<std::byte> all(static_cast<std::size_t>(m_size));
+    allgather({&here, 1}, all);
+  }
+
   void start(exchange& running, std::span<const std::byte> mine) {
     const auto ranks = static_cast<std::size_t>(m_size), bytes = mine.size();
     running.mine.assign(mine.begin(), mine.end());
@@ -129,13 +214,27 @@ class mpi_bootstrap final : public bootstrap {
 
   void finish(exchange& running) {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_timeout_s);
+    auto next_look = clock::now() + look_interval;
     while (!advance(running.receives) | !advance(running.sends)) {
       if (m_cancelled.load(std::memory_order_acquire))
         throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                          "the exchange with the other ranks was cancelled");
+      throw_if_interrupted("the exchange with the other ranks");
       if (clock::now() > deadline) throw timeout(running);
+      if (clock::now() > next_look) {
+        next_look = clock::now() + look_interval;
+        look(running);
+      }
       sched_yield();
     }
+  }
+
+  void look(exchange& running) {
+    m_peers.throw_if_written();
+    const auto ended = m_peers.find_ended();
+    if (!ended) return;
+    advance(running.receives);  // what it had sent before
+    if (running.receives[static_cast<std::size_t>(*ended)] != nullptr) throw m_peers.ended(*ended);
   }
 
   // Tests what is still open; true when nothing is.
@@ -151,35 +250,39 @@ class mpi_bootstrap final : public bootstrap {
   }
 
   error timeout(const exchange& running) const {
-    std::string missing;
+    std::vector<int> missing;
     for (std::size_t peer = 0; peer < running.receives.size(); ++peer)
-      if (running.receives[peer] != nullptr) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", peer);
+      if (running.receives[peer] != nullptr) missing.push_back(static_cast<int>(peer));
+    const std::string names = m_peers.describe(missing);
     return make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
         fmt::format("rank {} of {} waited {} s for an exchange over MPI; nothing came from rank {}", m_rank,
-                    m_size, m_timeout_s, missing.empty() ? "(its own messages were not taken)" : missing),
+                    m_size, m_timeout_s, names.empty() ? "(its own messages were not taken)" : names),
         "that rank did not call the same function, or it is gone");
   }
 
   const isthmus_mpi_table& m_mpi;
   owned_comm m_control, m_payload;
   double m_timeout_s;
-  int m_rank = -1, m_size = 0;
+  int m_rank, m_size;
+  peers m_peers;
+  bool m_out_of_step = false;
   std::atomic<bool> m_cancelled{false};
 };
 
 }  // namespace
 
 std::unique_ptr<bootstrap> make_mpi_bootstrap(const isthmus_mpi_table* table, double timeout_s) {
-  if (table->magic != ISTHMUS_MPI_TABLE_MAGIC || table->struct_bytes < sizeof(isthmus_mpi_table))
+  if (table->magic != ISTHMUS_MPI_TABLE_MAGIC || table->struct_bytes < ISTHMUS_MPI_TABLE_LEAST_BYTES)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("mpi is no table of this version: magic {:#x}, {} bytes; {:#x} and {} are wanted",
-                    table->magic, table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, sizeof(isthmus_mpi_table)),
+                    table->magic, table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, ISTHMUS_MPI_TABLE_LEAST_BYTES),
         "fill it with isthmus::mpi::table of the mpi.hpp that belongs to this library");
   const mpi_pass pass(*table);
   check(pass);
-  return std::make_unique<mpi_bootstrap>(*table, owned_comm::duplicate(*table, table->comm), timeout_s);
+  return std::make_unique<mpi_bootstrap>(*table, owned_comm::duplicate(*table, table->comm, timeout_s),
+                                         timeout_s);
 }
 
 }  // namespace isthmus

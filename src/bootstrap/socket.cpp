@@ -14,7 +14,8 @@
 #include <memory>
 #include <string_view>
 
-#include "runtime/error.hpp"
+#include "base/error.hpp"
+#include "base/interrupt.hpp"
 
 namespace isthmus::tcp {
 namespace {
@@ -44,8 +45,9 @@ bool wait_for(int fd, short events, clock::time_point deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
     pollfd entry{fd, events, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 1000)));
+    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 100)));
     if (ready > 0) return true;
+    throw_if_interrupted("the connection to the store");
     if (ready < 0 && errno != EINTR) return false;
     if (left <= 0) return false;
   }
@@ -77,10 +79,6 @@ int await_connection(int fd, clock::time_point deadline) {
 }
 
 }  // namespace
-
-descriptor::~descriptor() {
-  if (m_fd >= 0) close(m_fd);
-}
 
 endpoint parse_endpoint(const char* address) {
   if (address == nullptr) return {"127.0.0.1", 0};

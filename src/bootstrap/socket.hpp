@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
+
+#include "base/descriptor.hpp"
 
 namespace isthmus::tcp {
 
@@ -15,22 +16,6 @@ using clock = std::chrono::steady_clock;
 inline clock::time_point deadline_after(double seconds) {
   return clock::now() + std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(seconds));
 }
-
-class descriptor {
- public:
-  descriptor() = default;
-  explicit descriptor(int fd) : m_fd(fd) {}
-  descriptor(descriptor&& other) noexcept : m_fd(std::exchange(other.m_fd, -1)) {}
-  descriptor& operator=(descriptor&& other) noexcept {
-    std::swap(m_fd, other.m_fd);
-    return *this;
-  }
-  ~descriptor();
-  int get() const { return m_fd; }
-
- private:
-  int m_fd = -1;
-};
 
 struct endpoint {
   std::string host;
@@ -46,7 +31,8 @@ descriptor listen_on(endpoint& where);
 // A connected, non-blocking socket. Throws error (TIMEOUT or REMOTE).
 descriptor connect_to(const endpoint& where, clock::time_point deadline);
 
-// Waits until the socket can be read or written; false at the deadline.
+// Waits until the socket can be read or written; false at the deadline. Throws error (ABORTED) when the calling
+// thread is interrupted.
 bool wait_readable(int fd, clock::time_point deadline);
 bool wait_writable(int fd, clock::time_point deadline);
 

@@ -1,35 +1,26 @@
-// What goes over the wire between a rank and the store. Little-endian, fixed headers.
+// What goes over the wire between a rank and the store after the handshake (handshake.hpp). Little-endian,
+// fixed headers.
 //
-// A connection opens with `greeting`; the server looks at nothing but the secret until that is right. It
-// answers `welcome`. After that the client sends requests, each a `request_header`, a key and a value; `get`
-// is answered by a `reply_header` and the value once the key is set, `try_get` at once.
+// The client sends requests, each a `request_header`, a key and a value; `get` is answered by a `reply_header`
+// and the value once the key is set, `try_get` at once.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
 
-#include "bootstrap/unique_id.hpp"
+#include "bootstrap/handshake.hpp"
 
 namespace isthmus::tcp {
 
-inline constexpr std::uint32_t protocol_magic = 0x49535450;  // "ISTP"
-inline constexpr std::uint32_t protocol_version = 1;
 inline constexpr std::uint32_t max_key_bytes = 512;
 inline constexpr std::uint32_t max_value_bytes = 16u << 20;
 
-struct greeting {
-  store_secret secret;
-  std::uint32_t magic;
-  std::uint32_t version;
-  std::int32_t rank;
-  std::int32_t size;
-};
+// Keys that begin so are the store's own: set when that rank's connection closes.
+inline constexpr std::string_view left_key = "!left/";
 
-struct welcome {
-  std::uint32_t accepted;
-  char reason[252];
-};
-
-enum class request_kind : std::uint32_t { set = 1, get = 2, try_get = 3, cancel = 4, erase = 5 };
+enum class request_kind : std::uint32_t { set = 1, get = 2, try_get = 3, cancel = 4, erase = 5, set_first = 6 };
 
 struct request_header {
   request_kind kind;
@@ -46,5 +37,24 @@ struct reply_header {
   std::uint32_t value_bytes;
   std::uint32_t reserved;
 };
+
+// One message at the head of what was received; the views point into it.
+struct request {
+  request_header header;
+  std::string_view key;
+  std::span<const std::byte> value;
+  std::size_t bytes;  // of the whole message
+};
+struct reply {
+  reply_header header;
+  std::span<const std::byte> value;
+  std::size_t bytes;
+};
+
+enum class parsed { complete, incomplete, malformed };
+
+// Fills `message` when it is complete. Whatever the bytes are, nothing beyond them is read.
+parsed parse_request(std::span<const std::byte> bytes, request& message);
+parsed parse_reply(std::span<const std::byte> bytes, reply& message);
 
 }  // namespace isthmus::tcp

@@ -1,15 +1,16 @@
-// The serving side of the TCP store: one thread, one poll loop, nothing that a bad connection could block.
+// The serving side of one TCP store: its listener, its connections and its values. Nothing that a bad
+// connection could block. It has no thread: store_service polls for all stores of the process.
 #pragma once
 
-#include <atomic>
+#include <poll.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
+#include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "bootstrap/socket.hpp"
@@ -17,56 +18,69 @@
 
 namespace isthmus::tcp {
 
+// How a store treats its callers.
+struct server_limits {
+  double handshake_s = 10;      // a connection that has not proved itself by then is dropped
+  std::size_t strangers = 256;  // unproved connections at a time; one more evicts the oldest
+  double unused_s = 3600;       // without any rank for so long, the store closes
+};
+
 class server {
  public:
-  // Takes over a listening socket and starts the thread.
-  server(descriptor listener, const store_secret& secret);
-  // Gives ranks that are still connected a moment to finish, then ends the thread.
-  ~server();
+  // Takes over a listening socket.
+  server(descriptor listener, const store_secret& secret, const server_limits& limits);
   server(const server&) = delete;
   server& operator=(const server&) = delete;
 
-  bool finished() const { return m_finished.load(std::memory_order_acquire); }
+  // Appends what it wants polled; returns how many seconds from now it wants to be served at the latest.
+  double add_entries(std::vector<pollfd>& entries) const;
+  // Its entries, after the poll. Also does what time alone brings, so call it with or without events.
+  void serve(std::span<const pollfd> entries);
+
+  // All ranks have come and gone, or nobody came for too long: it may be destroyed.
+  bool done() const;
+  bool has_guests() const;
 
  private:
+  enum class state { greeting, proving, guest, dead };
   struct connection {
     descriptor socket;
-    bool welcome = false;  // has shown the secret
-    int rank = -1;
-    clock::time_point deadline;  // to show the secret by
+    state stage = state::greeting;
+    bool has_joined = false;
+    hello greeting{};
+    nonce store_nonce{};
+    clock::time_point deadline;  // to prove itself by
     std::vector<std::byte> in, out;
     std::map<std::uint32_t, std::string> waiting;  // request id -> key
-    bool dead = false;
   };
+  static bool is_stranger(const connection& each) {
+    return each.stage == state::greeting || each.stage == state::proving;
+  }
 
-  void loop();
   void accept_all();
+  bool evict_oldest_stranger();
   void serve(connection& from, short events);
   void receive(connection& from);
   void flush(connection& to);
   void greet(connection& from);
-  std::string refusal(const greeting& hello) const;
+  void examine(connection& from);
+  std::string refusal(const hello& greeting) const;
   void parse(connection& from);
-  void handle(connection& from, const request_header& header, std::string key,
-              std::span<const std::byte> value);
+  void handle(connection& from, const request& asked);
   void publish(const std::string& key, std::span<const std::byte> value);
   static void reply(connection& to, reply_kind kind, std::uint32_t id, std::span<const std::byte> value);
-  bool done() const;
-  void wake();
-  void close_down();
 
   descriptor m_listener;
-  std::mutex m_wake_mutex;
-  descriptor m_wake;  // an eventfd; gone once the thread has finished
   store_secret m_secret;
+  server_limits m_limits;
   int m_size = 0;  // ranks, as the first of them says
   std::set<int> m_joined;
   int m_turned_away = 0;
-  std::vector<std::unique_ptr<connection>> m_connections;
+  bool m_said_full = false;
+  clock::time_point m_accept_after{};  // no descriptors were left: not before
+  clock::time_point m_last_guest = clock::now();
+  std::vector<std::unique_ptr<connection>> m_connections;  // in the order of their arrival
   std::map<std::string, std::vector<std::byte>, std::less<>> m_values;
-  std::atomic<bool> m_stop{false};
-  std::atomic<bool> m_finished{false};
-  std::thread m_thread;  // last: it uses the others
 };
 
 }  // namespace isthmus::tcp

@@ -1,17 +1,16 @@
 #include "bootstrap/unique_id.hpp"
 
-#include <sys/random.h>
+#include <sodium.h>
 
-#include <cerrno>
 #include <cstring>
 
-#include "runtime/error.hpp"
+#include "base/error.hpp"
 
 namespace isthmus {
 namespace {
 
 constexpr std::uint32_t id_magic = 0x49534944;  // "ISID"
-constexpr std::uint16_t id_version = 1;
+constexpr std::uint16_t id_version = 2;         // 1: ranks showed the secret itself
 
 // Written in the byte order of the machine: all of Isthmus' platforms are little-endian.
 struct id_layout {
@@ -54,11 +53,15 @@ isthmus_unique_id make_unique_id(const store_address& address) {
 store_address parse_unique_id(const isthmus_unique_id& id) {
   id_layout layout;
   std::memcpy(&layout, &id, sizeof layout);
-  const char* wrong = layout.magic != id_magic           ? "it is not an id of Isthmus"
-                      : layout.version != id_version     ? "it comes from another version of Isthmus"
-                      : layout.check != checksum(layout) ? "it was damaged on its way"
-                                                         : nullptr;
-  if (wrong != nullptr)
+  std::string wrong;
+  if (layout.magic != id_magic)
+    wrong = "it is not an id of Isthmus";
+  else if (layout.version != id_version)
+    wrong = fmt::format("it comes from another version of Isthmus: its format is {}, this library's {}",
+                        layout.version, id_version);
+  else if (layout.check != checksum(layout))
+    wrong = "it was damaged on its way";
+  if (!wrong.empty())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("communicator_create: id: {}", wrong),
                      "pass on all 128 bytes that isthmus_unique_id_create wrote");
@@ -67,18 +70,12 @@ store_address parse_unique_id(const isthmus_unique_id& id) {
 }
 
 store_secret make_secret() {
+  if (sodium_init() < 0)
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, "libsodium could not be initialised",
+                     "the kernel's random source is needed for the secret");
   store_secret secret;
-  if (getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
-    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
-                     fmt::format("getrandom failed: {}", std::strerror(errno)),
-                     "the kernel's random source is needed for the secret", errno);
+  randombytes_buf(secret.data(), secret.size());
   return secret;
-}
-
-bool equal_secrets(const store_secret& a, const store_secret& b) noexcept {
-  std::byte difference{0};
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
-  return difference == std::byte{0};
 }
 
 }  // namespace isthmus

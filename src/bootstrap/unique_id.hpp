@@ -22,9 +22,7 @@ isthmus_unique_id make_unique_id(const store_address& address);
 // Throws error (INVALID_ARGUMENT) when the bytes are not an id of this version.
 store_address parse_unique_id(const isthmus_unique_id& id);
 
-// 256 bits from the kernel. Throws error (SYSTEM).
+// 256 bits from the kernel's random source, as libsodium reads it. Throws error (SYSTEM).
 store_secret make_secret();
-// Compares in a time that does not depend on where they differ.
-bool equal_secrets(const store_secret& a, const store_secret& b) noexcept;
 
 }  // namespace isthmus

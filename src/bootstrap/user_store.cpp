@@ -1,20 +1,30 @@
 #include "bootstrap/user_store.hpp"
 
-#include "runtime/error.hpp"
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "base/error.hpp"
 
 namespace isthmus {
 namespace {
 
 class user_store final : public store {
  public:
-  explicit user_store(const isthmus_store_table* table) : m_table(*table) {}
+  explicit user_store(const isthmus_store_table* table) {
+    std::memcpy(&m_table, table, std::min(table->struct_bytes, sizeof m_table));
+  }
 
   void set(const std::string& key, std::span<const std::byte> value) override {
-    const int result = m_table.set(m_table.context, key.c_str(), value.data(), value.size());
-    if (result != 0)
-      throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                       fmt::format("the caller's store could not set {}", key), "see the store's own error",
-                       result);
+    check_set(key, m_table.set(m_table.context, key.c_str(), value.data(), value.size()));
+  }
+
+  void set_first(const std::string& key, std::span<const std::byte> value) override {
+    if (m_table.set_first == nullptr)
+      throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                       "the caller's store has no set_first, by which ranks agree who goes on",
+                       "fill isthmus_store_table::set_first");
+    check_set(key, m_table.set_first(m_table.context, key.c_str(), value.data(), value.size()));
   }
 
   void get(const std::string& key, std::span<std::byte> value, double timeout_s) override {
@@ -29,18 +39,26 @@ class user_store final : public store {
   }
 
  private:
-  const isthmus_store_table m_table;
+  static void check_set(const std::string& key, int result) {
+    if (result != 0)
+      throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                       fmt::format("the caller's store could not set {}", key), "see the store's own error",
+                       result);
+  }
+
+  isthmus_store_table m_table{};
 };
 
 }  // namespace
 
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
-  if (table->struct_bytes < sizeof *table || table->set == nullptr || table->get == nullptr)
+  constexpr std::size_t least_bytes = offsetof(isthmus_store_table, set_first);  // of the first version
+  if (table->struct_bytes < least_bytes || table->set == nullptr || table->get == nullptr)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("communicator_create_store: store->struct_bytes = {} must be at least {}, and set and get "
                     "must not be NULL",
-                    table->struct_bytes, sizeof *table),
+                    table->struct_bytes, least_bytes),
         "fill the whole isthmus_store_table");
   return std::make_shared<user_store>(table);
 }

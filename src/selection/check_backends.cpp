@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/error.hpp"
-#include "selection/defaults.hpp"
+#include "base/error.hpp"
 #include "selection/layer.hpp"
 #include "selection/names.hpp"
+#include "selection/options.hpp"
 #include "selection/selection.hpp"
 
 namespace isthmus::selection {
@@ -39,16 +39,24 @@ std::string_view backend_of_option(std::string_view key) {
   return key.substr(first, key.find('.', first) - first);
 }
 
+void check_option(std::string_view backend, std::string_view option) {
+  const auto names = options_of(backend);
+  if (!names || is_option(*names, option)) return;
+  if (names->empty()) throw grammar_error{fmt::format("backend {} has no options", backend), "leave it out"};
+  throw unknown_name(fmt::format("option of backend {}", backend), *names, option);
+}
+
 // The backends whose options the built-in defaults set; like those of its rules, a build may lack them. Read
 // from the defaults themselves, because a forced backend leaves none of their rules in the configuration.
-const std::set<std::string, std::less<>>& configured_by_defaults() {
-  static const auto names = [] {
-    std::set<std::string, std::less<>> found;
-    for (const auto& [key, value] : read_toml(default_configuration, "defaults.toml", "default").options)
-      found.emplace(backend_of_option(key));
-    return found;
-  }();
-  return names;
+bool configured_by_defaults(std::string_view backend) {
+  return std::ranges::any_of(built_in_defaults().options,
+                             [&](const auto& option) { return backend_of_option(option.first) == backend; });
+}
+
+// The threshold's shorthand names them whether or not they are there: a missing side gives way to the other.
+bool stands_for_mpi(const std::string& backend) {
+  return std::ranges::any_of(built_in_defaults().mpi_backends,
+                             [&](const auto& entry) { return entry.second == backend; });
 }
 
 }  // namespace
@@ -65,19 +73,21 @@ void check_backends(const configuration& configuration, const std::vector<known_
 
   for (const rule& rule : configuration.rules) {
     checked(rule.source, [&] {
-      // The threshold's shorthand names it whether or not it is there: a missing side gives way to the other.
-      if (rule.backend != "hybrid") parse_name("backend", names, rule.backend);
+      if (!stands_for_mpi(rule.backend)) parse_name("backend", names, rule.backend);
       const auto backend = std::find_if(known.begin(), known.end(),
                                         [&](const known_backend& item) { return item.name == rule.backend; });
       if (backend != known.end()) check_algorithm(rule, *backend);
     });
   }
-  allowed.insert("fused");  // no backend, but [backend.fused] is where the products of fused.h are configured
+  for (const option_declaration& declared : built_in_defaults().declared_options)
+    if (!declared.is_backend) allowed.insert(declared.of.begin(), declared.of.end());
   const std::vector<std::string_view> with_options(allowed.begin(), allowed.end());
   for (const auto& [key, value] : configuration.options) {
-    if (configured_by_defaults().contains(backend_of_option(key))) continue;
-    checked(fmt::format("option {}", key),
-            [&] { parse_name("backend", with_options, backend_of_option(key)); });
+    checked(fmt::format("option {}", key), [&] {
+      const std::string_view backend = backend_of_option(key);
+      if (!configured_by_defaults(backend)) parse_name("backend", with_options, backend);
+      check_option(backend, std::string_view(key).substr(key.rfind('.') + 1));
+    });
   }
 }
 

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
-#include "runtime/error.hpp"
+#include "base/error.hpp"
+#include "base/trust.hpp"
 #include "selection/grammar.hpp"
 #include "selection/layer.hpp"
 
@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view text, std::string_view sepa
 // Calls function(value) when the variable is set and not empty.
 template <typename Function>
 void with_variable(const char* variable, Function&& function) {
-  const char* value = std::getenv(variable);
+  const char* value = environment_variable(variable);
   if (value == nullptr || trim(value).empty()) return;
   try {
     function(trim(value));
@@ -110,6 +110,9 @@ layer read_environment() {
     result.threshold = {parse_threshold(value), "environment ISTHMUS_THRESHOLD"};
   });
   with_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
+  with_variable("ISTHMUS_CHECK", [&](std::string_view value) {
+    result.check = value == "1" || (value != "0" && parse_flag("check", value));
+  });
   with_variable("ISTHMUS_RULE",
                 [&](std::string_view value) { result.rules = parse_rules(value, "environment ISTHMUS_RULE"); });
   with_variable("ISTHMUS_OPTION", [&](std::string_view value) { result.options = parse_options(value); });

@@ -19,6 +19,7 @@ constexpr std::array memory_names = {"any"sv, "symmetric"sv};
 constexpr std::array provider_names = {"umf"sv, "direct"sv, "sycl"sv};
 constexpr std::array flag_names = {"false"sv, "true"sv};
 constexpr std::array units = {std::pair{'K', 10U}, std::pair{'M', 20U}, std::pair{'G', 30U}};
+constexpr double longest_timeout_s = 1e9;  // as in isthmus_communicator_options; clocks count nanoseconds
 constexpr std::uint64_t largest_size = std::uint64_t{1} << 63U;
 
 // The whole of `text` as a number, or nothing.
@@ -33,8 +34,8 @@ std::optional<Number> parse_number(std::string_view text) {
 // Keeps a list sorted and free of repeats, so that equal filters have equal texts.
 template <typename Value>
 void insert_sorted(std::vector<Value>& list, Value value) {
-  const auto place = std::lower_bound(list.begin(), list.end(), value);
-  if (place == list.end() || *place != value) list.insert(place, value);
+  const auto found = std::lower_bound(list.begin(), list.end(), value);
+  if (found == list.end() || *found != value) list.insert(found, value);
 }
 
 // The two sides of "a..b"; one side when there is no "..".
@@ -149,6 +150,10 @@ double parse_seconds(std::string_view text) {
   const auto value = parse_number<double>(text);
   if (!value || !std::isfinite(*value) || *value <= 0)
     throw grammar_error{fmt::format("timeout_s \"{}\" is not a positive number of seconds", text)};
+  if (*value > longest_timeout_s)
+    throw grammar_error{
+        fmt::format("timeout_s \"{}\" is above {:.0f} seconds (30 years)", text, longest_timeout_s),
+        "write 1e9 for no bound that anybody would see"};
   return *value;
 }
 

@@ -19,7 +19,7 @@ std::string format_size(std::uint64_t bytes);
 
 // A size, or a negative number; at most 2^63 - 1.
 std::int64_t parse_threshold(std::string_view text);
-// A positive, finite number of seconds.
+// A number of seconds in (0, 1e9].
 double parse_seconds(std::string_view text);
 // A backend, plug-in, algorithm or option name: [a-z][a-z0-9_]*.
 std::string parse_identifier(std::string_view what, std::string_view text);

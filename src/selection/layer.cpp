@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "selection/defaults.hpp"
 #include "selection/grammar.hpp"
 
 namespace isthmus::selection {
@@ -13,13 +14,13 @@ namespace {
 // Sets or replaces the entry of `key`, keeping the list sorted by key.
 template <typename Value>
 void assign(std::vector<std::pair<std::string, Value>>& list, const std::string& key, const Value& value) {
-  const auto place = std::lower_bound(list.begin(), list.end(), key, [](const auto& entry, const auto& wanted) {
+  const auto found = std::lower_bound(list.begin(), list.end(), key, [](const auto& entry, const auto& wanted) {
     return entry.first < wanted;
   });
-  if (place != list.end() && place->first == key)
-    place->second = value;
+  if (found != list.end() && found->first == key)
+    found->second = value;
   else
-    list.insert(place, {key, value});
+    list.insert(found, {key, value});
 }
 
 rule make_rule(const std::string& source, const std::string& backend) {
@@ -38,6 +39,10 @@ void append(std::vector<rule>& rules, rule added) {
 // latest vendor backend of each platform count, whichever layer they came from.
 class threshold_expansion {
  public:
+  threshold_expansion() {
+    for (const auto& [platform, backend] : built_in_defaults().mpi_backends) m_mpi[platform] = backend;
+  }
+
   void add(const layer& layer, std::vector<rule>& rules) {
     for (const auto& [platform, backend] : layer.vendor_backends) m_vendor[platform] = backend;
     if (layer.threshold) {
@@ -50,15 +55,20 @@ class threshold_expansion {
   }
 
  private:
-  // MPI reads host memory; for buffers of CUDA and HIP devices the backend hybrid brings them there.
-  static const char* mpi_for(isthmus_platform platform) {
-    return platform == ISTHMUS_PLATFORM_CUDA || platform == ISTHMUS_PLATFORM_HIP ? "hybrid" : "mpi";
+  const std::string& mpi_for(isthmus_platform platform) const {
+    const auto own = m_mpi.find(platform);
+    return own != m_mpi.end() ? own->second : m_mpi.at(ISTHMUS_PLATFORM_COUNT);
   }
   void always_mpi(std::vector<rule>& rules) const {
-    append(rules, make_rule(m_threshold.source, "mpi"));
-    rule staged = make_rule(m_threshold.source, "hybrid");
-    staged.platforms = {ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HIP};
-    append(rules, staged);
+    append(rules, make_rule(m_threshold.source, m_mpi.at(ISTHMUS_PLATFORM_COUNT)));
+    std::map<std::string, std::vector<isthmus_platform>> others;
+    for (const auto& [platform, backend] : m_mpi)
+      if (platform != ISTHMUS_PLATFORM_COUNT) others[backend].push_back(platform);
+    for (const auto& [backend, platforms] : others) {
+      rule own = make_rule(m_threshold.source, backend);
+      own.platforms = platforms;
+      append(rules, own);
+    }
   }
   void expand(isthmus_platform platform, const std::string& source, std::vector<rule>& rules) const {
     if (m_threshold.value < 0) return;  // always MPI
@@ -73,8 +83,9 @@ class threshold_expansion {
     append(rules, below);
   }
 
-  std::map<isthmus_platform, placed<std::string>> m_vendor;
-  placed<std::int64_t> m_threshold{0, ""};
+  std::map<isthmus_platform, sourced<std::string>> m_vendor;
+  std::map<isthmus_platform, std::string> m_mpi;
+  sourced<std::int64_t> m_threshold{0, ""};
 };
 
 // A list of names replaces what was there; a list of names behind "-" is taken out of it.
@@ -95,8 +106,14 @@ void apply(const memory_layer& layer, memory_settings& settings) {
 
 }  // namespace
 
+const layer& built_in_defaults() {
+  static const layer defaults = read_toml(default_configuration, "defaults.toml", "default");
+  return defaults;
+}
+
 configuration merge(const std::vector<layer>& layers) {
   configuration result;
+  result.tensor_parallel_backend = built_in_defaults().tensor_parallel_backend;
   // A default backend is for what no other rule takes, so it stands below the rules of all layers.
   for (const layer& layer : layers) {
     if (layer.default_backend)
@@ -107,6 +124,7 @@ configuration merge(const std::vector<layer>& layers) {
     thresholds.add(layer, result.rules);
     result.rules.insert(result.rules.end(), layer.rules.begin(), layer.rules.end());
     if (layer.timeout_s) result.timeout_s = *layer.timeout_s;
+    if (layer.check) result.check = *layer.check;
     for (const auto& [name, platform] : layer.sycl_backends) assign(result.sycl_backends, name, platform);
     for (const auto& [name, path] : layer.plugins) assign(result.plugins, name, path);
     for (const auto& [key, value] : layer.options) assign(result.options, key, value);
@@ -128,6 +146,7 @@ std::string configuration::canonical() const {
     // Debug format escapes line ends: one item stays one line.
     text += fmt::format("option {}={:?}\n", key, value);
   }
+  if (check) text += "check\n";
   return text;
 }
 

@@ -11,7 +11,7 @@ namespace isthmus::selection {
 
 // A setting and where it stands, spelled as in rule::source.
 template <typename Value>
-struct placed {
+struct sourced {
   Value value;
   std::string source;
 };
@@ -19,17 +19,31 @@ struct placed {
 // What one source says about memory_settings.
 struct memory_layer {
   // Either names, which replace the list so far, or names behind "-", which are taken out of it.
-  std::optional<placed<std::vector<std::string>>> providers;
+  std::optional<sourced<std::vector<std::string>>> providers;
   std::optional<bool> pool;
   std::optional<std::uint64_t> pool_max_bytes, pool_keep_bytes;
 };
 
+// The options that [backend.X] has for each X of `of`: an item [[options]] in the folder of whoever reads them.
+struct option_declaration {
+  std::vector<std::string> of;
+  std::vector<std::string> names;  // '#' at the end stands for a number
+  bool is_backend = true;          // false: only a section; a rule can't name it
+};
+
 struct layer {
-  std::optional<placed<std::string>> default_backend;
-  std::optional<placed<std::int64_t>> threshold;
+  std::optional<sourced<std::string>> default_backend;
+  std::optional<sourced<std::int64_t>> threshold;
   std::optional<double> timeout_s;
-  std::vector<std::pair<isthmus_platform, placed<std::string>>> vendor_backends;  // [platform.<name>]
-  std::vector<rule> rules;                                                        // in order
+  std::optional<bool> check;
+  std::vector<std::pair<isthmus_platform, sourced<std::string>>> vendor_backends;  // [platform.<name>]
+  // The built-in defaults alone say the next three. Who stands for MPI in the threshold's shorthand
+  // (ISTHMUS_PLATFORM_COUNT: on any platform), configuration::tensor_parallel_backend, and who has which
+  // options.
+  std::vector<std::pair<isthmus_platform, std::string>> mpi_backends;
+  std::string tensor_parallel_backend;
+  std::vector<option_declaration> declared_options;
+  std::vector<rule> rules;     // in order
   std::optional<rule> forced;  // ISTHMUS_BACKEND: this rule and no other
   std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;
   std::vector<std::pair<std::string, std::string>> plugins;
@@ -45,6 +59,9 @@ layer read_toml(std::string_view text, const std::string& name, std::string_view
 
 // Reads the ISTHMUS_* variables (docs/selection.md). Throws error (CONFIG) that names the variable.
 layer read_environment();
+
+// The embedded text of defaults.toml and of the options.toml of the folders.
+const layer& built_in_defaults();
 
 // Merges layers, later ones winning, and expands thresholds and default backends to rules.
 configuration merge(const std::vector<layer>& layers);

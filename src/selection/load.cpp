@@ -1,56 +1,129 @@
 // Finds and reads the sources of configuration in order.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
-#include "runtime/error.hpp"
-#include "selection/defaults.hpp"
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/trust.hpp"
 #include "selection/layer.hpp"
+#include "selection/options.hpp"
 #include "selection/profile.hpp"
 
 namespace isthmus::selection {
 namespace {
 
-// Where a file name came from, for the message when it cannot be read; "" when it was searched for.
+constexpr std::size_t largest_file = 1 << 20;  // bytes; the defaults have some 10,000
+
+// Where a file name came from, for the message when it cannot be read.
 struct named_file {
   std::string path;
-  std::string named_by;
+  std::string named_by;               // "" when it was searched for
+  bool in_working_directory = false;  // searched for there, so whoever chose that folder chose it
 };
+
+error unreadable(const named_file& file, const std::string& why, int code = 0) {
+  return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                    fmt::format("cannot read {}{}: {}", file.path,
+                                file.named_by.empty() ? "" : fmt::format(" (named by {})", file.named_by), why),
+                    file.named_by.empty() ? "" : "correct the path, or leave it out", code);
+}
+
+// At most the largest size, and never from anything that could hold the reader up or has no end.
+std::string read_descriptor(const named_file& file, int descriptor) {
+  struct stat found{};
+  if (fstat(descriptor, &found) != 0) throw unreadable(file, std::strerror(errno), errno);
+  if (S_ISDIR(found.st_mode)) throw unreadable(file, std::strerror(EISDIR), EISDIR);
+  if (!S_ISREG(found.st_mode))
+    throw unreadable(
+        file, fmt::format("it is a {}, must be a regular file", S_ISFIFO(found.st_mode) ? "pipe" : "device"));
+  std::string text(largest_file + 1, '\0');
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = read(descriptor, text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw unreadable(file, std::strerror(errno), errno);
+    if (count == 0) break;
+    size += static_cast<std::size_t>(count);
+  }
+  if (size > largest_file)
+    throw unreadable(file,
+                     fmt::format("it has more than {} bytes, which no configuration needs", largest_file));
+  text.resize(size);
+  return text;
+}
 
 // nullopt when a searched file does not exist; every other failure is an error, never silence.
 std::optional<std::string> read_file(const named_file& file) {
-  errno = 0;
-  std::ifstream stream(file.path);
-  std::ostringstream text;
-  if (stream && !std::filesystem::is_directory(file.path))
-    text << stream.rdbuf();
-  else if (stream)
-    errno = EISDIR;
-  const int code = errno;
-  if (stream && code != EISDIR) return text.str();
-  if (file.named_by.empty() && (code == ENOENT || code == ENOTDIR)) return std::nullopt;
-  throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                   fmt::format("cannot read {}{}: {}", file.path,
-                               file.named_by.empty() ? "" : fmt::format(" (named by {})", file.named_by),
-                               std::strerror(code)),
-                   file.named_by.empty() ? "" : "correct the path, or leave it out", code);
+  const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (descriptor < 0) {
+    const int code = errno;
+    if (file.named_by.empty() && (code == ENOENT || code == ENOTDIR)) return std::nullopt;
+    throw unreadable(file, std::strerror(code), code);
+  }
+  struct closing {
+    int descriptor;
+    ~closing() { close(descriptor); }
+  } const closed{descriptor};
+  return read_descriptor(file, descriptor);
 }
 
 // The value of a variable; "" when it is not set.
 std::string variable(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = environment_variable(name);
   return value == nullptr ? "" : value;
+}
+
+// What of a source leads to code that is loaded; "" when nothing does.
+std::string named_code(const layer& source) {
+  if (!source.plugins.empty()) return fmt::format("the plug-in {}", source.plugins.front().first);
+  for (const auto& [key, value] : source.options)
+    if (names_code(key)) return fmt::format("the option {}", key);
+  return "";
+}
+
+// Code comes only from files that nobody else could have written, and never from one that just lay where the
+// program was started.
+void check_code(const named_file& file, const layer& source) {
+  const std::string code = named_code(source);
+  if (code.empty()) return;
+  if (file.in_working_directory)
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                     fmt::format("{} sets {}, which a file that was found in the working directory may not",
+                                 file.path, code),
+                     fmt::format("if you trust it, name it: ISTHMUS_CONFIG={}",
+                                 std::filesystem::absolute(file.path).string()));
+  if (const std::string reason = why_untrusted(file.path); !reason.empty())
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                     fmt::format("{} sets {}, but {}", file.path, code, reason),
+                     "chown or chmod it, or put it where only you or root can write");
+}
+
+// True for a file in the working directory that somebody else could have put there.
+bool is_a_strangers(const named_file& file) {
+  std::error_code ignored;
+  if (!file.in_working_directory || !std::filesystem::exists(file.path, ignored)) return false;
+  const std::string reason = why_untrusted(file.path);
+  if (reason.empty()) return false;
+  log(log_level::warning, "{} in the working directory is ignored: {}; if you trust it, set ISTHMUS_CONFIG={}",
+      file.path, reason, std::filesystem::absolute(file.path).string());
+  return true;
 }
 
 // The first of the candidates that exists.
 std::optional<layer> read_first(const std::vector<named_file>& candidates, std::string_view kind) {
   for (const named_file& file : candidates) {
-    if (const auto text = read_file(file)) return read_toml(*text, file.path, kind);
+    if (is_a_strangers(file)) continue;
+    if (const auto text = read_file(file)) {
+      layer result = read_toml(*text, file.path, kind);
+      check_code(file, result);
+      return result;
+    }
   }
   return std::nullopt;
 }
@@ -69,7 +142,7 @@ std::vector<named_file> config_candidates(const char* config_path) {
   const std::string named = variable("ISTHMUS_CONFIG");
   if (named == "none") return {};
   if (!named.empty()) return {{named, "ISTHMUS_CONFIG"}};
-  std::vector<named_file> searched = {{"isthmus.toml", ""}};
+  std::vector<named_file> searched = {{"isthmus.toml", "", true}};
   const std::string folder = user_config_folder();
   if (!folder.empty()) searched.push_back({folder + "/isthmus.toml", ""});
   searched.push_back({"/etc/isthmus/isthmus.toml", ""});
@@ -80,7 +153,7 @@ std::vector<named_file> config_candidates(const char* config_path) {
 
 configuration load_configuration(const char* config_path) {
   std::vector<layer> layers;
-  layers.push_back(read_toml(default_configuration, "defaults.toml", "default"));
+  layers.push_back(built_in_defaults());
   if (auto profile = read_first(profile_candidates(), "profile")) layers.push_back(std::move(*profile));
   if (auto config = read_first(config_candidates(config_path), "config")) layers.push_back(std::move(*config));
   layers.push_back(read_environment());

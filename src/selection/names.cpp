@@ -7,26 +7,27 @@
 #include <array>
 #include <vector>
 
+#include "base/tables.hpp"
+
 namespace isthmus::selection {
 namespace {
 
-using namespace std::string_view_literals;
+constexpr std::string_view name_of(const char* name) { return name; }
+template <typename Row>
+constexpr std::string_view name_of(const Row& row) {
+  return row.name;
+}
 
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
-  #name##sv,
-constexpr std::array all_collectives = {
-#include <isthmus/collectives.def>
-};
+template <typename Row, std::size_t Size>
+constexpr std::array<std::string_view, Size> names_of(const std::array<Row, Size>& rows) {
+  std::array<std::string_view, Size> names;
+  std::transform(rows.begin(), rows.end(), names.begin(), [](const Row& row) { return name_of(row); });
+  return names;
+}
 
-#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) #name##sv,
-constexpr std::array all_datatypes = {
-#include <isthmus/collectives.def>
-};
-
-#define ISTHMUS_PLATFORM(name, NAME) #name##sv,
-constexpr std::array all_platforms = {
-#include <isthmus/collectives.def>
-};
+constexpr std::array all_collectives = names_of(table_words::rows);
+constexpr std::array all_datatypes = names_of(table_words::datatypes);
+constexpr std::array all_platforms = names_of(table_words::platform_names);
 
 // Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
+#include "base/trust.hpp"
 #include "selection/grammar.hpp"
 
 namespace isthmus::selection {
@@ -104,10 +104,10 @@ std::string machine_id(const machine& machine) {
 }
 
 std::string user_config_folder() {
-  const char* xdg = std::getenv("XDG_CONFIG_HOME");
-  if (xdg != nullptr && *xdg != '\0') return (fs::path(xdg) / "isthmus").string();
-  const char* home = std::getenv("HOME");
-  if (home != nullptr && *home != '\0') return (fs::path(home) / ".config" / "isthmus").string();
+  const char* xdg = environment_variable("XDG_CONFIG_HOME");
+  if (xdg != nullptr && *xdg == '/') return (fs::path(xdg) / "isthmus").string();
+  const char* home = environment_variable("HOME");
+  if (home != nullptr && *home == '/') return (fs::path(home) / ".config" / "isthmus").string();
   return "";
 }
 

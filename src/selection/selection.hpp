@@ -25,7 +25,7 @@ struct query {
   memory_kind memory;
   int ranks;
   int nodes;
-  // Bytes of the buffer that nccl-tests calls size (design.md); none for collectives whose counts only
+  // Bytes of the buffer that nccl-tests calls size (docs/benchmarks.md); none for collectives whose counts only
   // some ranks know (gatherv, scatterv, alltoallv), which only match rules without a byte range.
   std::optional<std::uint64_t> bytes;
 };
@@ -61,11 +61,14 @@ struct configuration {
   std::vector<rule> rules;
   std::vector<std::string> files;  // read, in order
   double timeout_s = 300;
+  bool check = false;  // ranks compare their calls before data moves
   // platform of a sycl::backend value, by name or number as text ("ext_oneapi_cuda", "4")
   std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;
   std::vector<std::pair<std::string, std::string>> plugins;  // backend name, path
   std::vector<std::pair<std::string, std::string>> options;  // "backend.<name>.<key>", value
-  memory_settings memory;                                    // ranks may differ
+  // The backend whose rules and options isthmus/tensor_parallel.h follows, whichever engine serves it.
+  std::string tensor_parallel_backend;
+  memory_settings memory;  // ranks may differ
 
   // Order- and source-independent text of what decides selection. Ranks compare it at init.
   std::string canonical() const;

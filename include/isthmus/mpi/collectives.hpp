@@ -63,7 +63,9 @@ class block {
   block(const block&) = delete;
   block& operator=(const block&) = delete;
 
+  /// MPI_SUCCESS, or why the type could not be made.
   int error() const { return m_error; }
+  /// What to give MPI as count: 1 where the type holds all elements.
   native::count count() const { return m_count; }
   MPI_Datatype type() const { return m_type; }
 
@@ -93,7 +95,7 @@ class block {
 
   native::count m_count;
   MPI_Datatype m_type;
-  bool m_owned = false;
+  bool m_owned = false;  // the type was made here and is freed here
   int m_error = MPI_SUCCESS;
 };
 
@@ -114,6 +116,7 @@ class converted {
       target[i] = static_cast<Native>(values[i]);
     }
   }
+  /// Whether MPI's type can say every value.
   bool fits() const { return m_fits; }
   const Native* data() const { return !m_given ? nullptr : m_long.empty() ? m_inline.data() : m_long.data(); }
 
@@ -132,6 +135,7 @@ struct layout {
   bool fits() const { return counts.fits() && displs.fits(); }
 };
 
+/// MPI_Bcast; the root's receive buffer is a copy on its side.
 inline int broadcast(const job& job) {
   const isthmus_operation& asked = job.asked;
   // MPI has one buffer: the root sends from its own and fills its receive buffer while others go on.
@@ -145,6 +149,7 @@ inline int broadcast(const job& job) {
   return code;
 }
 
+/// MPI_Reduce, in pieces where the count does not fit; in place on root.
 inline int reduce(const job& job) {
   const isthmus_operation& asked = job.asked;
   const bool in_place = job.is_root() && asked.send_buf == asked.recv_buf;
@@ -155,6 +160,7 @@ inline int reduce(const job& job) {
   });
 }
 
+/// MPI_Allreduce, in pieces where the count does not fit; in place where the buffers are equal.
 inline int allreduce(const job& job) {
   const bool in_place = job.asked.send_buf == job.asked.recv_buf;
   return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
@@ -178,6 +184,7 @@ inline int reduce_scatter_in_pieces(const job& job, int size) {
   return MPI_SUCCESS;
 }
 
+/// MPI_Reduce_scatter_block; the own block in place takes a detour, a count that does not fit n reductions.
 inline int reduce_scatter(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -195,6 +202,7 @@ inline int reduce_scatter(const job& job) {
   return code;
 }
 
+/// MPI_Allgather in one call, blocks that do not fit as one element of a derived type.
 inline int allgather(const job& job) {
   const bool in_place = job.asked.send_buf == job.recv_at(job.own_block());
   const block own(job.asked.count, job.type);
@@ -203,6 +211,7 @@ inline int allgather(const job& job) {
                            /*recvbuf*/ job.asked.recv_buf, own.count(), own.type(), job.comm);
 }
 
+/// MPI_Allgatherv; MPI_ERR_COUNT where a count or displacement does not fit, never a truncated one.
 inline int allgatherv(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -215,6 +224,7 @@ inline int allgatherv(const job& job) {
                             recv.counts.data(), recv.displs.data(), job.type, job.comm);
 }
 
+/// MPI_Gather; on root in place where its block is there already.
 inline int gather(const job& job) {
   const isthmus_operation& asked = job.asked;
   const bool in_place = job.is_root() && asked.send_buf == job.recv_at(job.own_block());
@@ -225,6 +235,7 @@ inline int gather(const job& job) {
                         asked.root, job.comm);
 }
 
+/// MPI_Gatherv; counts are read on root only.
 inline int gatherv(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -239,6 +250,7 @@ inline int gatherv(const job& job) {
                          job.type, asked.root, job.comm);
 }
 
+/// MPI_Scatter; on root in place where its block may stay.
 inline int scatter(const job& job) {
   const isthmus_operation& asked = job.asked;
   const bool in_place = job.is_root() && asked.recv_buf == job.send_at(job.own_block());
@@ -249,6 +261,7 @@ inline int scatter(const job& job) {
                          asked.root, job.comm);
 }
 
+/// MPI_Scatterv; counts are read on root only.
 inline int scatterv(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -270,6 +283,7 @@ inline std::unique_ptr<char[]> copy_of(const void* data, std::uint64_t bytes) {
   return copy;
 }
 
+/// MPI_Alltoall; in place with a copy of the own contribution.
 inline int alltoall(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -283,6 +297,7 @@ inline int alltoall(const job& job) {
                           /*recvbuf*/ asked.recv_buf, each.count(), each.type(), job.comm);
 }
 
+/// MPI_Alltoallv; in place with a copy of everything up to the last element that is sent.
 inline int alltoallv(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -301,6 +316,7 @@ inline int alltoallv(const job& job) {
                            recv.displs.data(), job.type, job.comm);
 }
 
+/// MPI_Send, in pieces that the receiver splits the same way.
 inline int send(const job& job) {
   return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
     return native::send(/*buf*/ job.send_at(first), count, job.type, /*dest*/ job.asked.root, payload_tag,
@@ -308,6 +324,7 @@ inline int send(const job& job) {
   });
 }
 
+/// MPI_Recv; the pieces of one message arrive in their order.
 inline int recv(const job& job) {
   return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
     return native::recv(/*buf*/ job.recv_at(first), count, job.type, /*source*/ job.asked.root, payload_tag,
@@ -315,6 +332,8 @@ inline int recv(const job& job) {
   });
 }
 
+/// From a row of THE TABLE to its MPI call. MPI's code comes back as it is; nothing is thrown but
+/// std::bad_alloc.
 inline int run(const job& job) {
   switch (job.asked.collective) {
     case ISTHMUS_BROADCAST: return broadcast(job);

@@ -17,8 +17,15 @@
 #include <type_traits>
 #include <utility>
 
+// A program may run on another MPI than it was compiled with: Open MPI 4 knows nothing of ROCm.
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+#pragma weak MPIX_Query_cuda_support
+#endif
+#if defined(MPIX_ROCM_AWARE_SUPPORT)
+#pragma weak MPIX_Query_rocm_support
+#endif
 #if defined(MPIX_GPU_SUPPORT_CUDA) && defined(MPIX_GPU_SUPPORT_HIP)
-#pragma weak MPIX_GPU_query_support  // a program may run on another MPI than it was compiled with
+#pragma weak MPIX_GPU_query_support
 #endif
 
 namespace isthmus::mpi::detail {
@@ -27,6 +34,7 @@ namespace isthmus::mpi::detail {
 // splits at that many elements, so that the splitting is exercised without gigabytes.
 #if MPI_VERSION >= 4 && !defined(ISTHMUS_MPI_COUNT_LIMIT)
 namespace native {
+/// MPI 4: counts and displacements have 64 bits, nothing is split.
 using count = MPI_Count;
 using displacement = MPI_Aint;
 inline constexpr std::uint64_t count_limit = INT64_MAX;
@@ -54,6 +62,7 @@ inline constexpr auto& create_op = MPI_Op_create_c;
 #define ISTHMUS_MPI_COUNT_LIMIT INT_MAX
 #endif
 namespace native {
+/// Before MPI 4: collectives.hpp splits what does not fit, or describes it by a derived type.
 using count = int;
 using displacement = int;
 inline constexpr std::uint64_t count_limit = ISTHMUS_MPI_COUNT_LIMIT;
@@ -78,6 +87,7 @@ inline constexpr auto& create_op = MPI_Op_create;
 }  // namespace native
 #endif
 
+/// Bytes of one element; 0 for what is no datatype.
 inline std::uint64_t bytes_of(isthmus_datatype datatype) {
   switch (datatype) {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
@@ -132,10 +142,12 @@ inline MPI_Op builtin_op(isthmus_datatype datatype, isthmus_reduction_op op) {
 inline std::uint32_t device_platforms() {
   std::uint32_t mask = 0;
 #if defined(MPIX_CUDA_AWARE_SUPPORT)
-  if (MPIX_Query_cuda_support() == 1) mask |= 1U << ISTHMUS_PLATFORM_CUDA;
+  auto* const query_cuda = &MPIX_Query_cuda_support;
+  if (query_cuda != nullptr && query_cuda() == 1) mask |= 1U << ISTHMUS_PLATFORM_CUDA;
 #endif
 #if defined(MPIX_ROCM_AWARE_SUPPORT)
-  if (MPIX_Query_rocm_support() == 1) mask |= 1U << ISTHMUS_PLATFORM_HIP;
+  auto* const query_rocm = &MPIX_Query_rocm_support;
+  if (query_rocm != nullptr && query_rocm() == 1) mask |= 1U << ISTHMUS_PLATFORM_HIP;
 #endif
 #if defined(MPIX_GPU_SUPPORT_CUDA) && defined(MPIX_GPU_SUPPORT_HIP)
   const auto asks = [](int kind) {
@@ -163,6 +175,7 @@ void reduce_elements(void* in, void* inout, native::count* count, MPI_Datatype*)
 // Created once, freed when MPI is finalised.
 class vocabulary {
  public:
+  /// Made at the first call, by the thread that may call MPI.
   static const vocabulary& get() {
     static const vocabulary instance;
     return instance;
@@ -170,6 +183,7 @@ class vocabulary {
 
   // MPI_SUCCESS, or why MPI could not create them.
   int error() const { return m_error; }
+  /// MPI_DATATYPE_NULL for what is no datatype.
   MPI_Datatype datatype(isthmus_datatype datatype) const {
     return datatype < ISTHMUS_DATATYPE_COUNT ? m_datatypes[datatype] : MPI_DATATYPE_NULL;
   }
@@ -188,10 +202,12 @@ class vocabulary {
   vocabulary(const vocabulary&) = delete;
   vocabulary& operator=(const vocabulary&) = delete;
 
+  /// Set-up goes on after a failure, so that everything has a value; the first one is reported.
   void keep_first(int code) {
     if (m_error == MPI_SUCCESS) m_error = code;
   }
 
+  /// Bytes for the types that MPI lacks.
   void create_datatypes() {
     for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
       const auto datatype = static_cast<isthmus_datatype>(i);
@@ -234,6 +250,7 @@ class vocabulary {
     keep_first(MPI_Comm_free_keyval(&key));
   }
 
+  /// What was created here; MPI's own types and operations stay.
   static int release(MPI_Comm, int, void* attribute, void*) {
     auto& own = *static_cast<vocabulary*>(attribute);
     for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
@@ -252,19 +269,22 @@ class vocabulary {
   int m_error = MPI_SUCCESS;
 };
 
-// An MPI_Comm is an int (MPICH, Intel MPI) or a pointer (Open MPI, the MPI 5 ABI): both travel in the
-// pointer of the table itself, without an allocation.
+/// An MPI_Comm as the table's pointer, without an allocation: it is an int (MPICH, Intel MPI) or a pointer
+/// (Open MPI, the MPI 5 ABI).
+// NOLINTBEGIN(bugprone-*): where it is a pointer the bytes of pointers are copied on purpose
 inline isthmus_mpi_comm to_handle(MPI_Comm comm) {
   static_assert(sizeof(MPI_Comm) <= sizeof(isthmus_mpi_comm) && std::is_trivially_copyable_v<MPI_Comm>);
   isthmus_mpi_comm handle = nullptr;
   std::memcpy(&handle, &comm, sizeof comm);
   return handle;
 }
+/// The way back.
 inline MPI_Comm to_comm(isthmus_mpi_comm handle) {
   MPI_Comm comm;
   std::memcpy(&comm, &handle, sizeof comm);
   return comm;
 }
+// NOLINTEND(bugprone-*)
 
 }  // namespace isthmus::mpi::detail
 

@@ -1,4 +1,5 @@
-// The communicator of SYCL programs: one rank's membership in a group of ranks, on one device.
+// The communicator of SYCL programs: one rank's membership in a group of ranks, on one device. Longer than
+// other files, because it is the reference of every collective.
 #ifndef ISTHMUS_SYCL_COMMUNICATOR_HPP
 #define ISTHMUS_SYCL_COMMUNICATOR_HPP
 
@@ -10,42 +11,109 @@
 
 namespace isthmus {
 
+/// What a communicator is made with. Ranks whose rules differ get ISTHMUS_ERROR_MISMATCH, so give all of them
+/// the same configuration.
+/// @code
+/// isthmus::communicator ranks{device, id, rank, size, {.config = "site.toml", .timeout_s = 30}};
+/// @endcode
 struct communicator_options {
   std::string config = {};  // TOML file; "": ISTHMUS_CONFIG, ./isthmus.toml, user and system folders
   double timeout_s = 0;     // bound on every wait for other ranks; 0: config or 300 s
   host_execution host = host_execution::calling_thread;
 };
 
+/// What ranks meet by: address and port of a store and a secret of 256 bits. 128 bytes, trivially copyable;
+/// send it by MPI, a file, a socket, and treat it as a password.
 using unique_id = isthmus_unique_id;
 
-// A new id for `communicator(device, id, rank, size)`: one rank makes it, the others get it by any means.
-// `address` is "host" or "host:port"; null: loopback. The id holds a secret.
+/// Starts a store in this process that listens until all ranks that met through it have destroyed their
+/// communicators, and returns its id. One rank calls this and hands the id to the others by any means.
+/// @code
+/// isthmus::unique_id id;
+/// if (rank == 0) id = isthmus::make_unique_id("node17");
+/// MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
+/// isthmus::communicator ranks{device, id, rank, size};
+/// @endcode
+/// @param address Where the store listens, "host" or "host:port"; the others must reach it. Null: loopback and
+///   a free port, so ranks of one machine.
+/// @return The id; it holds a secret.
+/// @throws isthmus::exception ISTHMUS_ERROR_SYSTEM when the address can't be listened on.
 inline unique_id make_unique_id(const char* address = nullptr) {
   unique_id id;
   detail::check(isthmus_unique_id_create(address, &id));
   return id;
 }
 
+/// Events that an operation comes after.
 using dependencies = std::vector<sycl::event>;
+/// Counts or displacements of a v-collective in elements, one for each rank; read during the call only.
 using counts = std::span<const std::uint64_t>;
 
-// Move-only. Every member function that communicates is collective: all ranks call the operations of one
-// communicator in the same order. Operands are described in operand.hpp; `count` and displacements are in
-// elements. Shapes are those of isthmus.h, with n = size() and block r = elements [r*count, (r+1)*count).
-//
-// Ordering. An operation starts after its dependencies, after earlier accesses to its buffers and, on an
-// in-order queue, after earlier work of the queue; the returned event, later accesses to its buffers and,
-// on an in-order queue, later work see its result. On the host platform the call returns when this rank's
-// part is complete (host_execution says how to change that); on device platforms it does not wait.
-// Inside an isthmus::group nothing starts before the group's end.
-// Errors. isthmus::exception. A call that is refused has written nothing. Failures in the background
-// reach the queue's async handler, async_error() and, as ISTHMUS_ERROR_ABORTED, every later call.
-// Threads. Calls on one communicator must not overlap; abort() may come at any time. Several ranks of one
-// process are driven by a thread each or, from one thread, inside groups; ungrouped calls from one thread
-// wait for ranks that cannot come and fail with the timeout.
+namespace detail {
+
+// What a call says besides its operands. Outside of the communicator, because a default argument of a class's
+// own member function cannot use initialisers of a class nested in it (Clang refuses, as the standard wants).
+struct scalar_arguments {
+  isthmus_collective collective;
+  isthmus_reduction_op op = ISTHMUS_SUM;  // of no meaning where nothing is reduced
+  int root = 0;                           // or the peer of send and recv
+  std::uint64_t count = 0;                // in elements of the operands
+};
+struct vector_arguments {
+  counts send_counts = {}, send_displs = {}, recv_counts = {}, recv_displs = {};
+};
+
+}  // namespace detail
+
+/// One rank's membership in a group of ranks, on one device. Move-only; what was moved from only refuses calls.
+///
+/// Every member function that communicates is collective: all ranks call the operations of one communicator in
+/// the same order. Operands are described in operand.hpp. `count` and displacements are in elements of the
+/// operands, 64 bits; a count of 0 is allowed everywhere. In the descriptions n = size(), and block r of a
+/// buffer is its elements [r*count, (r+1)*count).
+///
+/// Ordering. An operation starts after its dependencies, after earlier accesses to its buffers and, on an
+/// in-order queue, after earlier work of the queue; the returned event, later accesses to its buffers and, on
+/// an in-order queue, later work see its result. On the host platform the call returns when this rank's part is
+/// complete (host_execution says how to change that); on device platforms it does not wait. Calls on several
+/// queues keep their order where path() is host_task, or native_command with one rank in the process; elsewhere
+/// on devices use one queue or pass events. Inside an isthmus::group nothing starts before the group's end.
+///
+/// Aliasing. Send and receive operand may be the same, or one the own block of the other, where a function says
+/// so; any other overlap is an error. broadcast() and allreduce() have a shorthand with one operand.
+///
+/// Bits. After a reduction all ranks hold the same bits. float16, bfloat16 and the 8-bit types are summed in
+/// float32 and rounded to nearest even; integers wrap; min and max are NaN where a contribution is.
+///
+/// Errors. isthmus::exception, with argument, value, rule and hint. A call that is refused
+/// (ISTHMUS_ERROR_INVALID_ARGUMENT, _INVALID_USAGE, _UNSUPPORTED) has written nothing, and the communicator
+/// stays usable. A failure on the way (ISTHMUS_ERROR_TIMEOUT, _REMOTE, _BACKEND) poisons it on all ranks: later
+/// calls throw ISTHMUS_ERROR_ABORTED. Failures in the background reach the queue's async handler and
+/// async_error().
+///
+/// Threads. Calls on one communicator must not overlap; abort() may come at any time from any thread. Several
+/// ranks of one process are driven by a thread each or, from one thread, inside groups; ungrouped calls from
+/// one thread wait for ranks that cannot come and fail with the timeout.
+/// @code
+/// isthmus::communicator ranks{device, id, rank, size};
+/// sycl::queue queue{device, sycl::property::queue::in_order{}};
+/// float* data = sycl::malloc_device<float>(1000, queue);
+/// queue.fill(data, 1.0F, 1000);
+/// ranks.allreduce(queue, data, 1000);                       // every element is now size()
+/// const sycl::event done = ranks.broadcast(queue, data, 1000, 0);
+/// @endcode
 class communicator {
  public:
-  // Collective over `size` ranks with the same id; blocks until all have met, at most the timeout.
+  /// Collective over `size` ranks with the same id; blocks until all have met, at most the timeout. Ranks of
+  /// one process do this from a thread each, or use all().
+  /// @param device Where this rank's memory is; queues of its operations belong to it. A CPU device is the
+  ///   platform `host`.
+  /// @param id From make_unique_id(), the same on all ranks.
+  /// @param rank This rank, in [0, size); no two ranks have the same.
+  /// @param size How many ranks meet.
+  /// @param options Configuration, timeout and how operations of the host run.
+  /// @throws isthmus::exception ISTHMUS_ERROR_TIMEOUT names the ranks that did not come; _MISMATCH what ranks
+  ///   disagree about; _CONFIG a device whose platform is not known, or a bad file.
   communicator(const sycl::device& device, const unique_id& id, int rank, int size,
                const communicator_options& options = {})
       : communicator(create(device, options,
@@ -54,12 +122,25 @@ class communicator {
                             }),
                      device, options.host) {}
 
-  // Takes over a handle of the C ABI that was created on `device`.
+  /// Takes over a handle of the C ABI, which is destroyed with this object, and also when this throws.
+  /// @param handle From any isthmus_communicator_create function.
+  /// @param device The device that it was created on.
+  /// @param host How its operations run where the platform is the host.
+  /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT or _UNSUPPORTED when host_execution::host_task
+  ///   is not possible here.
   communicator(isthmus_communicator handle, const sycl::device& device,
                host_execution host = host_execution::calling_thread)
       : m_rank(std::make_shared<detail::rank_state>(handle, device, host)) {}
 
-  // All ranks of one communicator in this process, rank i on devices[i] (sub-devices count as devices).
+  /// All ranks of one communicator in this process; all or none are created. Does not meet anybody, so it needs
+  /// no id.
+  /// @code
+  /// auto ranks = isthmus::communicator::all(sycl::device::get_devices(sycl::info::device_type::gpu));
+  /// @endcode
+  /// @param devices Rank i is on devices[i]. A device may come several times, and sub-devices count as devices.
+  /// @param options As for the constructor; host_execution::host_task is refused for more than one rank.
+  /// @return One communicator for each device, in their order.
+  /// @throws isthmus::exception As the constructor.
   static std::vector<communicator> all(const std::vector<sycl::device>& devices,
                                        const communicator_options& options = {}) {
     std::vector<isthmus_device> natives;
@@ -73,7 +154,13 @@ class communicator {
     return adopt_all(handles, devices, options.host);
   }
 
-  // Creates the handle with `make(options, &handle)`, which returns the C ABI's status; for front ends.
+  /// For front ends that add a way for ranks to meet (sycl/mpi.hpp): fills in the native options for `device`.
+  /// @param device The rank's device.
+  /// @param options As for the constructor.
+  /// @param make Called as make(const isthmus_communicator_options&, isthmus_communicator*); returns the C
+  ///   ABI's status.
+  /// @return The handle, for the constructor that takes one over.
+  /// @throws isthmus::exception What `make` reported.
   template <typename Make>
   static isthmus_communicator create(const sycl::device& device, const communicator_options& options,
                                      Make&& make) {
@@ -91,31 +178,50 @@ class communicator {
   }
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
-  // Waits for this rank's operations, never for other ranks.
+  /// Waits for this rank's operations in the background, each of which ends by the timeout at the latest, and
+  /// releases everything. Never waits for other ranks, never throws.
   ~communicator() {
     if (m_rank) m_rank->close();
   }
 
+  /// This rank, in [0, size()).
   int rank() const { return state().rank(); }
+  /// The number of ranks.
   int size() const { return state().size(); }
-  // Ranks of this communicator in this process.
+  /// How many of the ranks live in this process; 1 for MPI style.
   int local_size() const { return state().local_size(); }
+  /// The device that this rank was made on; queues of its operations belong to it.
   const sycl::device& device() const { return state().device(); }
+  /// What drives the device: host, CUDA, HIP, Level Zero or OpenCL. Every CPU device is the host.
   isthmus_platform platform() const { return state().native().platform; }
-  // The C ABI's handle; stays the communicator's.
+  /// The C ABI's handle, for calls that have no C++ form. It stays the communicator's: do not destroy it.
   isthmus_communicator native() const { return state().handle(); }
-  // How its operations reach the core.
+  /// How operations reach the core; decided once, for every call. explain() has the reason.
   enqueue_path path() const { return state().path().path; }
 
-  // JSON of isthmus_communicator_info.
+  /// What this communicator is: ranks, nodes, device, bootstrap, every backend with version, state and, if it
+  /// is not available, why, and the rules with their sources.
+  /// @return JSON, as of isthmus_communicator_info.
+  /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE on a communicator that was moved from.
   std::string info() const {
     return read_json([&](char* text, std::size_t capacity, std::size_t* needed) {
       return isthmus_communicator_info(native(), text, capacity, needed);
     });
   }
 
-  // JSON: {"sycl": {"path", "reason"}, "selection": what isthmus_communicator_explain says}: which backend,
-  // algorithm and rule a call would take and why every other rule did not.
+  /// Which way a call would take. Runs the selector that a call runs, so it is never a guess; communicates
+  /// nothing, so any rank may call it alone.
+  /// @code
+  /// std::puts(ranks.explain(ISTHMUS_ALLREDUCE, 1 << 20).c_str());
+  /// @endcode
+  /// @param collective A row of THE TABLE.
+  /// @param count Elements, as in the call.
+  /// @param type Their datatype.
+  /// @param op The reduction operation; of no meaning where the collective has none.
+  /// @param root Root, or the peer of send and recv.
+  /// @return JSON: {"sycl": {"path", "reason"}, "selection": ...}, where selection is what
+  ///   isthmus_communicator_explain says: backend, algorithm, rule, and why every other rule was not taken.
+  /// @throws isthmus::exception ISTHMUS_ERROR_UNSUPPORTED where no backend can do it.
   std::string explain(isthmus_collective collective, std::uint64_t count, datatype type = datatype::float32,
                       reduction_op op = reduction_op::sum, int root = 0) const {
     isthmus_operation operation{};
@@ -132,8 +238,15 @@ class communicator {
            path.reason + R"("}, "selection": )" + selection + "}";
   }
 
-  // Collective. Ranks with the same color >= 0 form a new communicator, ordered by (key, old rank); color
-  // ISTHMUS_NO_COLOR gets none. Several ranks of one process: split_all, or a thread each.
+  /// Collective. Ranks with the same color form a new communicator with the configuration and timeout of this
+  /// one. For several ranks of one process: split_all, or a thread each.
+  /// @code
+  /// const auto row = ranks.split(ranks.rank() / columns, ranks.rank() % columns);
+  /// @endcode
+  /// @param color >= 0, or ISTHMUS_NO_COLOR for a rank that joins no part.
+  /// @param key The order in the new communicator; equal keys keep their old order.
+  /// @return The part that this rank is in; none for ISTHMUS_NO_COLOR.
+  /// @throws isthmus::exception As the constructor.
   std::optional<communicator> split(int color, int key) const {
     isthmus_communicator handle = nullptr;
     detail::check(isthmus_communicator_split(native(), color, key, &handle));
@@ -141,7 +254,41 @@ class communicator {
     return communicator(handle, device(), host());
   }
 
-  // The same for all ranks that this process has of one communicator, from one thread.
+  /// After a failure: the ranks that still call this form a new communicator in their old order, with the
+  /// configuration and timeout of this one, which is poisoned and only to be destroyed. Collective over the
+  /// survivors. For several ranks of one process: a thread each.
+  /// @code
+  /// try { ranks.allreduce(queue, data, n); } catch (const isthmus::exception&) { ranks = ranks.shrink(); }
+  /// @endcode
+  /// @param wait_s How long ranks whose process has not ended are waited for; 0: the timeout.
+  /// @return The communicator of the survivors; parent_rank() tells who they were.
+  /// @throws isthmus::exception ISTHMUS_ERROR_TIMEOUT when too few came to be sure that no others go on,
+  /// _REMOTE
+  ///   when the others have gone on without this rank or the store is lost, _UNSUPPORTED on an MPI without
+  ///   ULFM.
+  communicator shrink(double wait_s = 0) const {
+    isthmus_communicator handle = nullptr;
+    detail::check(isthmus_communicator_shrink(native(), wait_s, &handle));
+    return communicator(handle, device(), host());
+  }
+
+  /// The number that a rank of this communicator had in the one that it was split or shrunk from.
+  /// @param rank In [0, size()).
+  /// @return -1 where there was none.
+  /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT when `rank` is out of range.
+  int parent_rank(int rank) const {
+    int before = -1;
+    detail::check(isthmus_communicator_parent_rank(native(), rank, &before));
+    return before;
+  }
+
+  /// split() for all ranks that this process has of one communicator, from one thread.
+  /// @param ranks All local ranks of one communicator.
+  /// @param colors One color for each of them, in the same order.
+  /// @param keys One key for each of them.
+  /// @return The parts, in the order of `ranks`.
+  /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT where the three have different lengths; else as
+  ///   split().
   static std::vector<std::optional<communicator>> split_all(std::span<const communicator> ranks,
                                                             std::span<const int> colors,
                                                             std::span<const int> keys) {
@@ -165,10 +312,15 @@ class communicator {
     return parts;
   }
 
-  // Poisons the communicator here and, as far as they can be reached, on the other ranks. Any thread.
+  /// Poisons the communicator here and, as far as they can be reached, on the other ranks: operations that wait
+  /// end with ISTHMUS_ERROR_ABORTED, and so does every later call. For a program that gives up while other
+  /// ranks wait. Any thread, at any time.
+  /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE on a communicator that was moved from.
   void abort() const { detail::check(isthmus_communicator_abort(native())); }
 
-  // The failure that poisoned the communicator or happened in the background; none when all is well.
+  /// Does not wait, so it may be polled.
+  /// @return The failure that poisoned the communicator or the first that happened in the background; none when
+  ///   all is well.
   std::optional<exception> async_error() const {
     if (auto failure = state().failure()) return failure;
     if (isthmus_communicator_async_error(native()) != ISTHMUS_SUCCESS) return detail::last_exception();
@@ -177,20 +329,56 @@ class communicator {
 
   // ---- collectives ------------------------------------------------------------------------------------
 
-  // recv[count] on every rank = send[count] of root; send is read on root only.
+  /// recv[count] on every rank = send[count] of root.
+  /// @code
+  /// float* weights = sycl::malloc_device<float>(count, queue);
+  /// if (ranks.rank() == 0) load(queue, weights);          // commands of the same in-order queue
+  /// ranks.broadcast(queue, weights, count, 0);            // the in-place form
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send Read on root only; nullptr is allowed elsewhere.
+  /// @param recv Written on every rank, root included; may be `send`.
+  /// @param count Elements, equal on all ranks.
+  /// @param root The rank that sends.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
+  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event broadcast(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                         int root, const dependencies& after = {}) const {
     return run(queue, {.collective = ISTHMUS_BROADCAST, .root = root, .count = count}, send, recv, after);
   }
+  /// broadcast() in place: data[count] of root goes into data of all others.
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param data Read on root, written elsewhere.
+  /// @param count Elements, equal on all ranks.
+  /// @param root The rank that sends.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
+  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <recv_operand Data>
   sycl::event broadcast(const sycl::queue& queue, const Data& data, std::uint64_t count, int root,
                         const dependencies& after = {}) const {
     return broadcast(queue, data, data, count, root, after);
   }
 
-  // recv[count] on root = reduction over ranks of send[count]; recv is not touched elsewhere.
+  /// recv[count] on root = reduction over ranks of send[count].
+  /// @code
+  /// ranks.reduce(queue, data, ranks.rank() == 0 ? result : nullptr, count, isthmus::reduction_op::sum, 0);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send Read on every rank; elements that THE TABLE can combine.
+  /// @param recv Written on root only, nullptr is allowed elsewhere; on root it may be `send`.
+  /// @param count Elements, equal on all ranks.
+  /// @param op How elements are combined.
+  /// @param root The rank that receives.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
+  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event reduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
@@ -199,7 +387,20 @@ class communicator {
                recv, after);
   }
 
-  // recv[count] on every rank = reduction over ranks of send[count], bit-identical everywhere.
+  /// recv[count] on every rank = reduction over ranks of send[count], bit-identical everywhere.
+  /// @code
+  /// ranks.allreduce(queue, gradient, gradient, count, isthmus::reduction_op::avg);
+  /// ranks.allreduce(queue, residual_buffer, 1, isthmus::reduction_op::max, {computed});
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send Read on every rank; elements that THE TABLE can combine.
+  /// @param recv Written on every rank; may be `send`.
+  /// @param count Elements, equal on all ranks.
+  /// @param op How elements are combined.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
+  ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event allreduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
@@ -207,6 +408,15 @@ class communicator {
     return run(queue, {.collective = ISTHMUS_ALLREDUCE, .op = native_op(op), .count = count}, send, recv,
                after);
   }
+  /// allreduce() in place: data[count] becomes the reduction over ranks of data[count].
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param data Read and written on every rank.
+  /// @param count Elements, equal on all ranks.
+  /// @param op How elements are combined.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
+  ///   that is null, operands that overlap otherwise, a queue of another device.
   template <recv_operand Data>
     requires reducible_operand<Data>
   sycl::event allreduce(const sycl::queue& queue, const Data& data, std::uint64_t count,
@@ -214,7 +424,20 @@ class communicator {
     return allreduce(queue, data, data, count, op, after);
   }
 
-  // recv[count] on rank r = reduction over ranks of block r of send[n*count].
+  /// recv[count] on rank r = reduction over ranks of block r of send[n*count].
+  /// @code
+  /// // The own block in place: every rank ends with its share of the sum.
+  /// ranks.reduce_scatter(queue, all, all + ranks.rank() * count, count);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send n blocks on every rank.
+  /// @param recv One block; may be the own block of `send`: at(send, rank() * count), or send + rank() * count.
+  /// @param count Elements of one block, equal on all ranks.
+  /// @param op How elements are combined.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
+  ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event reduce_scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
@@ -223,7 +446,19 @@ class communicator {
                after);
   }
 
-  // Block r of recv[n*count] on every rank = send[count] of rank r.
+  /// Block r of recv[n*count] on every rank = send[count] of rank r.
+  /// @code
+  /// // A sycl::buffer in place: every rank has filled its own block.
+  /// ranks.allgather(queue, isthmus::at(all, ranks.rank() * count), all, count);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send One block; may be the own block of `recv`: at(recv, rank() * count), or recv + rank() * count.
+  /// @param recv n blocks, in rank order.
+  /// @param count Elements of one block, equal on all ranks.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
+  ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event allgather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
@@ -231,8 +466,22 @@ class communicator {
     return run(queue, {.collective = ISTHMUS_ALLGATHER, .count = count}, send, recv, after);
   }
 
-  // recv_counts[r] elements at recv_displs[r] of recv = send of rank r; count is recv_counts[rank()]. Both
-  // arrays have n entries and are equal on all ranks.
+  /// recv_counts[r] elements at recv_displs[r] of recv on every rank = send of rank r.
+  /// @code
+  /// const std::vector<std::uint64_t> counts{3, 5}, displs{0, 3};
+  /// ranks.allgatherv(queue, mine, counts[ranks.rank()], all, counts, displs);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send The own block; may be the own block of `recv`.
+  /// @param count Its elements: recv_counts[rank()].
+  /// @param recv All blocks; they must not overlap.
+  /// @param recv_counts n counts, equal on all ranks.
+  /// @param recv_displs Where each rank's block begins in `recv`, in elements; equal on all ranks.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
+  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
+  ///   otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event allgatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
@@ -241,7 +490,20 @@ class communicator {
                {.recv_counts = recv_counts, .recv_displs = recv_displs});
   }
 
-  // Block r of recv[n*count] on root = send[count] of rank r.
+  /// Block r of recv[n*count] on root = send[count] of rank r.
+  /// @code
+  /// float* all = ranks.rank() == root ? sycl::malloc_device<float>(ranks.size() * count, queue) : nullptr;
+  /// ranks.gather(queue, mine, all, count, root);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send One block on every rank; on root it may be the own block of `recv`.
+  /// @param recv n blocks, written on root only; nullptr is allowed elsewhere.
+  /// @param count Elements of one block, equal on all ranks.
+  /// @param root The rank that receives.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
+  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event gather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
@@ -249,7 +511,19 @@ class communicator {
     return run(queue, {.collective = ISTHMUS_GATHER, .root = root, .count = count}, send, recv, after);
   }
 
-  // The same with counts and displacements, which are read on root only.
+  /// recv_counts[r] elements at recv_displs[r] of recv on root = send of rank r.
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send The own block; on root it may be the own block of `recv`.
+  /// @param count Its elements; what root has in recv_counts for this rank.
+  /// @param recv All blocks, written on root only; nullptr is allowed elsewhere.
+  /// @param recv_counts n counts; read on root only, may be empty elsewhere.
+  /// @param recv_displs Where each rank's block begins in `recv`, in elements; read on root only.
+  /// @param root The rank that receives.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
+  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
+  ///   otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event gatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
@@ -258,7 +532,19 @@ class communicator {
                {.recv_counts = recv_counts, .recv_displs = recv_displs});
   }
 
-  // recv[count] on rank r = block r of root's send[n*count].
+  /// recv[count] on rank r = block r of root's send[n*count].
+  /// @code
+  /// ranks.scatter(queue, ranks.rank() == root ? all : nullptr, mine, count, root);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send n blocks in rank order, read on root only; nullptr is allowed elsewhere.
+  /// @param recv One block on every rank; on root it may be the own block of `send`.
+  /// @param count Elements of one block, equal on all ranks.
+  /// @param root The rank that sends.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
+  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
@@ -266,7 +552,19 @@ class communicator {
     return run(queue, {.collective = ISTHMUS_SCATTER, .root = root, .count = count}, send, recv, after);
   }
 
-  // The same with counts and displacements, which are read on root only.
+  /// recv on rank r = send_counts[r] elements at send_displs[r] of root's send.
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send All blocks, read on root only; nullptr is allowed elsewhere.
+  /// @param send_counts n counts; read on root only, may be empty elsewhere.
+  /// @param send_displs Where each rank's block begins in `send`, in elements; read on root only.
+  /// @param recv The own block; on root it may be the own block of `send`.
+  /// @param count Its elements; what root has in send_counts for this rank.
+  /// @param root The rank that sends.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
+  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
+  ///   otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event scatterv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
@@ -275,7 +573,19 @@ class communicator {
                {.send_counts = send_counts, .send_displs = send_displs});
   }
 
-  // Block s of recv[n*count] on rank r = block r of send[n*count] of rank s.
+  /// Block s of recv[n*count] on rank r = block r of send[n*count] of rank s.
+  /// @code
+  /// // Rows of a distributed matrix become columns: block r of each rank goes to rank r.
+  /// ranks.alltoall(queue, rows, columns, block_rows * block_columns);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send n blocks: block r goes to rank r.
+  /// @param recv n blocks: block s comes from rank s; may be `send`.
+  /// @param count Elements of one block, equal on all ranks.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
+  ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event alltoall(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
@@ -283,7 +593,20 @@ class communicator {
     return run(queue, {.collective = ISTHMUS_ALLTOALL, .count = count}, send, recv, after);
   }
 
-  // The same with counts and displacements: recv_counts[s] here equals send_counts[r] on rank s.
+  /// recv_counts[s] elements at recv_displs[s] of recv on rank r = send_counts[r] elements at send_displs[r] of
+  /// send of rank s.
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send Blocks for every rank.
+  /// @param send_counts n counts; send_counts[r] here equals recv_counts[s] on rank r, where s is this rank.
+  /// @param send_displs Where each rank's block begins in `send`, in elements.
+  /// @param recv Blocks from every rank; must not overlap each other; may be `send`.
+  /// @param recv_counts n counts.
+  /// @param recv_displs Where each rank's block begins in `recv`, in elements.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
+  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
+  ///   otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event alltoallv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
@@ -296,35 +619,56 @@ class communicator {
                 .recv_displs = recv_displs});
   }
 
-  // Point to point: the peer calls the other with the same count and type. A send may block until it is
-  // received, so an exchange belongs in a group.
+  /// Point to point: the peer calls recv() with the same count and type; messages between two ranks arrive in
+  /// their order. A send may block until it is received, so an exchange belongs in a group.
+  /// @code
+  /// isthmus::group group;
+  /// ranks.send(queue, mine, count, right);
+  /// ranks.recv(queue, theirs, count, left);
+  /// group.end();
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send Elements to send.
+  /// @param count How many; equal on both ranks.
+  /// @param peer The rank that receives.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `peer` is no other rank, a buffer that
+  ///   is too small, a pointer that is null, a queue of another device.
   template <send_operand Send>
   sycl::event send(const sycl::queue& queue, const Send& send, std::uint64_t count, int peer,
                    const dependencies& after = {}) const {
     return run(queue, {.collective = ISTHMUS_SEND, .root = peer, .count = count}, send, nullptr, after);
   }
+  /// The other side of send().
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param recv Where the elements go.
+  /// @param count How many; equal on both ranks.
+  /// @param peer The rank that sends.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `peer` is no other rank, a buffer that
+  ///   is too small, a pointer that is null, a queue of another device.
   template <recv_operand Recv>
   sycl::event recv(const sycl::queue& queue, const Recv& recv, std::uint64_t count, int peer,
                    const dependencies& after = {}) const {
     return run(queue, {.collective = ISTHMUS_RECV, .root = peer, .count = count}, nullptr, recv, after);
   }
 
-  // No rank leaves (host) or lets its stream pass (device) before every rank has entered.
+  /// No rank leaves (host) or lets its stream pass (device) before every rank has entered.
+  /// @code
+  /// ranks.barrier(queue, {written}).wait();               // every rank has written before any goes on
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return The event after which every rank has entered.
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
+  ///   that is null, operands that overlap otherwise, a queue of another device.
   sycl::event barrier(const sycl::queue& queue, const dependencies& after = {}) const {
     return run(queue, {.collective = ISTHMUS_BARRIER}, nullptr, nullptr, after);
   }
 
  private:
-  struct scalar_arguments {
-    isthmus_collective collective;
-    isthmus_reduction_op op = ISTHMUS_SUM;
-    int root = 0;
-    std::uint64_t count = 0;
-  };
-  struct vector_arguments {
-    counts send_counts = {}, send_displs = {}, recv_counts = {}, recv_displs = {};
-  };
-
   static isthmus_reduction_op native_op(reduction_op op) { return static_cast<isthmus_reduction_op>(op); }
   static const char* config_path(const communicator_options& options) {
     return options.config.empty() ? nullptr : options.config.c_str();
@@ -389,8 +733,9 @@ class communicator {
   }
 
   template <typename Send, typename Recv>
-  sycl::event run(const sycl::queue& queue, const scalar_arguments& scalars, const Send& send, const Recv& recv,
-                  const dependencies& after, const vector_arguments& vectors = {}) const {
+  sycl::event run(const sycl::queue& queue, const detail::scalar_arguments& scalars, const Send& send,
+                  const Recv& recv, const dependencies& after,
+                  const detail::vector_arguments& vectors = {}) const {
     state();
     detail::request request{.rank = m_rank,
                             .queue = queue,

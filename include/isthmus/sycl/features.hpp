@@ -8,8 +8,10 @@
 #include <isthmus/types.h>
 
 #include <cstddef>
+#include <exception>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <sycl/sycl.hpp>
 #include <type_traits>
@@ -40,6 +42,7 @@ struct bfloat16 {};  // matches no user type
 
 // ---- is an in-order queue known to be empty? (a cheap test that saves a wait) -------------------------
 #if defined(SYCL_KHR_QUEUE_EMPTY_QUERY)
+/// Whether the in-order queue is known to be empty, which saves a wait. False is always a right answer.
 inline bool known_idle(const sycl::queue& queue) { return queue.khr_empty(); }
 #elif defined(SYCL_EXT_ONEAPI_QUEUE_EMPTY)
 inline bool known_idle(const sycl::queue& queue) { return queue.ext_oneapi_empty(); }
@@ -50,6 +53,8 @@ inline bool known_idle(const sycl::queue&) { return false; }
 // ---- native enqueue: run a function that puts work on the native stream, without a host wait ----------
 #if defined(SYCL_EXT_CODEPLAY_ENQUEUE_NATIVE_COMMAND) || defined(SYCL_EXT_ONEAPI_ENQUEUE_NATIVE_COMMAND)
 inline constexpr const char* native_enqueue_name = "ext_codeplay_enqueue_native_command";
+/// Puts `body(interop_handle)` into the command group: it runs when the native stream is known, maybe in
+/// another thread, and only enqueues on that stream. It must not throw.
 template <typename Body>
 void native_enqueue(sycl::handler& handler, Body body) {
   handler.ext_codeplay_enqueue_native_command([=](sycl::interop_handle interop) { body(interop); });
@@ -72,22 +77,62 @@ template <typename Body>
 void native_enqueue(sycl::handler&, Body) {}
 #endif
 
+// ---- work on the host, as a command of a queue ---------------------------------------------------------
+#if defined(ISTHMUS_SYCL_ADAPTIVECPP)
+/// Whether a command on `device` can run a function on the host once its dependencies are done. AdaptiveCpp has
+/// no host_task. On its OpenMP backend the custom operation is one; on its other backends that function runs
+/// when the graph is submitted, so host work there must be refused or done by a host that waits.
+inline bool runs_host_work(const sycl::device& device) { return device.get_backend() == sycl::backend::omp; }
+
+/// Runs `body` on the host after the command group's dependencies; only where runs_host_work(device). What it
+/// throws reaches the queue's async handler: AdaptiveCpp's threads would end the program, so it becomes an
+/// error of its runtime, a sycl::exception that has the message.
+template <typename Body>
+void host_work(sycl::handler& handler, Body body) {
+  // Accessors are found by address in this very lambda, so `body` must hold them by value.
+  native_enqueue(handler, [=](sycl::interop_handle&) {
+    try {
+      body();
+    } catch (const std::exception& failure) {
+      hipsycl::rt::register_error(hipsycl::rt::make_error(__acpp_here(), {failure.what()}));
+    }
+  });
+}
+
+/// A command that does nothing: its event comes after the command group's dependencies, on every backend.
+inline void join(sycl::handler& handler) {
+  native_enqueue(handler, [](sycl::interop_handle&) {});
+}
+
+/// The target of accessors that host_work uses.
+inline constexpr sycl::target host_work_target = sycl::target::device;
+#else
+inline bool runs_host_work(const sycl::device&) { return true; }
+template <typename Body>
+void host_work(sycl::handler& handler, Body body) {
+  handler.host_task([=] { body(); });
+}
+inline void join(sycl::handler& handler) {
+  handler.host_task([] {});
+}
+inline constexpr sycl::target host_work_target = sycl::target::host_task;
+#endif
+
 // ---- an event after everything that is on an in-order queue now ----------------------------------------
 #if defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
+/// An event that is complete when everything that is on the in-order queue now is; the host does not wait.
 inline sycl::event marker(sycl::queue& queue) { return queue.ext_oneapi_submit_barrier(); }
 #else
 inline sycl::event marker(sycl::queue& queue) {
-  return queue.submit([](sycl::handler& handler) { handler.host_task([] {}); });
+  return queue.submit([](sycl::handler& handler) { join(handler); });
 }
 #endif
 
 // ---- native objects -----------------------------------------------------------------------------------
-// The stream of a queue, and the memory of a buffer, for one sycl::backend that is fixed at compile time.
+/// The stream of a command, the memory of an accessor and the number of a device, for one sycl::backend that is
+/// fixed at compile time.
 template <sycl::backend Backend>
 struct native_of {
-  static isthmus_stream stream(const sycl::queue& queue) {
-    return reinterpret_cast<isthmus_stream>(sycl::get_native<Backend>(queue));
-  }
   template <typename Interop>
   static isthmus_stream stream(const Interop& interop) {
     return reinterpret_cast<isthmus_stream>(interop.template get_native_queue<Backend>());
@@ -106,6 +151,20 @@ inline constexpr sycl::backend hip_backend = sycl::backend::ext_oneapi_hip;
 #elif defined(ISTHMUS_SYCL_ADAPTIVECPP)
 inline constexpr sycl::backend cuda_backend = sycl::backend::cuda;
 inline constexpr sycl::backend hip_backend = sycl::backend::hip;
+#endif
+
+// The native stream of a whole queue. AdaptiveCpp chooses one for each operation, so it has none to give, and
+// it needs none: it has native enqueue.
+#if defined(ISTHMUS_SYCL_DPCPP)
+template <sycl::backend Backend>
+isthmus_stream stream_of(native_of<Backend>, const sycl::queue& queue) {
+  return reinterpret_cast<isthmus_stream>(sycl::get_native<Backend>(queue));
+}
+#elif defined(ISTHMUS_SYCL_ADAPTIVECPP)
+template <sycl::backend Backend>
+isthmus_stream stream_of(native_of<Backend>, const sycl::queue&) {
+  throw std::logic_error("isthmus: an AdaptiveCpp queue has no native stream of its own");
+}
 #endif
 
 #if defined(ISTHMUS_SYCL_DPCPP) || defined(ISTHMUS_SYCL_ADAPTIVECPP)
@@ -183,6 +242,7 @@ inline std::optional<isthmus_platform> known_platform(sycl::backend) { return st
 
 // The enumerator's name as the configuration's [sycl_backends] map may have it; "" where it cannot be told.
 #if defined(ISTHMUS_SYCL_DPCPP)
+/// The enumerator's name as the configuration's [sycl_backends] map may have it; "" where it cannot be told.
 inline std::string backend_name(sycl::backend backend) {
   std::ostringstream text;
   text << backend;

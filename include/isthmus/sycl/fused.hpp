@@ -22,16 +22,23 @@
 
 namespace isthmus {
 
-// The rows that travel: of A in allgather_gemm, of C in gemm_reduce_scatter; dense and row-major. Collective,
-// and waits on `transfers`: ranks that disagree all get MISMATCH. Made once and used for many products.
+/// The rows that travel: of A in allgather_gemm, of C in gemm_reduce_scatter; dense and row-major. Made once
+/// and used for many products; afterwards only read, so by any thread.
 class row_shards {
  public:
+  /// Rows [begin, begin + rows) of a rank's own rows, which travel together.
   struct piece {
     std::uint64_t begin, rows;
   };
 
-  // Each rank has rows x columns, which travel in `chunks` pieces, at most one for each row; columns are A's k
-  // or C's n.
+  /// Collective, and waits on `transfers`: ranks compare their shapes, and all get the error where they differ.
+  /// @param ranks The ranks that the rows travel between.
+  /// @param transfers A queue of ranks.device(); the host waits for it.
+  /// @param rows Rows of each rank, equal on all; 0 is allowed.
+  /// @param columns Elements of a row: A's k or C's n.
+  /// @param chunks Pieces that each rank's rows travel in, at most one for each row: more overlap, more calls.
+  /// @throws isthmus::exception ISTHMUS_ERROR_MISMATCH names what ranks disagree about; _INVALID_ARGUMENT for 0
+  ///   chunks or 2^63 elements and more; _OUT_OF_MEMORY without a few bytes of the device.
   row_shards(const communicator& ranks, const sycl::queue& transfers, std::uint64_t rows, std::uint64_t columns,
              std::uint32_t chunks = 4)
       : m_rows(rows), m_columns(columns) {
@@ -52,8 +59,11 @@ class row_shards {
     }
   }
 
+  /// Rows of each rank.
   std::uint64_t rows() const { return m_rows; }
+  /// Elements of a row.
   std::uint64_t columns() const { return m_columns; }
+  /// In the order in which they travel; at least one, which may be empty.
   const std::vector<piece>& pieces() const { return m_pieces; }
 
  private:
@@ -92,15 +102,25 @@ class row_shards {
   std::vector<piece> m_pieces;
 };
 
-// C = A * B with A gathered from `own` of all ranks into `gathered` (USM, the whole A, own rows too; they may
-// lie there already) chunk by chunk on `transfers`. For own rows at once, then for each chunk for the rows of
-// every other rank, calls
-//
-//   sycl::event multiply(const Element* from, std::uint64_t first_row, std::uint64_t rows, const dependencies&)
-//
-// which enqueues C[first_row, first_row + rows) = from[rows x columns] * B after the dependencies, on a queue
-// other than `transfers`, and returns its event. Returns the events after which C and `gathered` are complete,
-// and every buffer may be used again.
+/// C = A * B with A gathered from `own` of all ranks, chunk by chunk, while chunks that have arrived are
+/// multiplied.
+///
+/// For the own rows at once, then for each chunk for the rows of every other rank, it calls
+/// @code
+/// sycl::event multiply(const Element* from, std::uint64_t first_row, std::uint64_t rows, const dependencies&)
+/// @endcode
+/// which enqueues C[first_row, first_row + rows) = from[rows x columns] * B after the dependencies, on a queue
+/// other than `transfers`, and returns its event.
+/// @param ranks The communicator; collective.
+/// @param transfers The queue that rows travel on.
+/// @param own This rank's rows of A, USM; may lie in their place in `gathered`.
+/// @param gathered The whole A, USM: size * rows * columns elements, own rows too.
+/// @param shape From row_shards, made with the same ranks.
+/// @param multiply The product, as above.
+/// @param after Events that `own` is ready after.
+/// @return Events after which C and `gathered` are complete, and every buffer may be used again.
+/// @throws isthmus::exception What allgatherv throws, and whatever `multiply` throws; products that were
+///   enqueued before may still run.
 template <typename Element, typename Multiply>
   requires send_operand<const Element*> && recv_operand<Element*>
 std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::queue& transfers,
@@ -126,17 +146,28 @@ std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::q
   return events;
 }
 
-// C = this rank's rows of the sum over ranks of A * B, where every rank has its columns of A and rows of B (the
-// row-parallel layer). A chunk of every rank's rows is multiplied into `partial` (USM, size * rows * columns
-// elements), then summed on `transfers` into `c` (USM, rows * columns) while the next one is multiplied. For
-// each chunk and the rows of every rank calls
-//
-//   sycl::event multiply(std::uint64_t first_row, std::uint64_t rows, Element* to, const dependencies&)
-//
-// which enqueues to[rows x columns] = A[first_row, first_row + rows) * B after the dependencies, on a queue
-// other than `transfers`, and returns its event; what it adds to its own rank's rows is in the sum once (a
-// bias). Returns the events after which C is complete, and every buffer may be used again. Sums are rounded as
-// the backend's reduce_scatter rounds.
+/// C = this rank's rows of the sum over ranks of A * B, where every rank has its columns of A and rows of B
+/// (the row-parallel layer). A chunk of every rank's rows is multiplied into `partial`, then summed on
+/// `transfers` into `c` while the next one is multiplied.
+///
+/// For each chunk and the rows of every rank it calls
+/// @code
+/// sycl::event multiply(std::uint64_t first_row, std::uint64_t rows, Element* to, const dependencies&)
+/// @endcode
+/// which enqueues to[rows x columns] = A[first_row, first_row + rows) * B after the dependencies, on a queue
+/// other than `transfers`, and returns its event; what it adds to its own rank's rows is in the sum once (a
+/// bias).
+/// @param ranks The communicator; collective.
+/// @param transfers The queue that rows are summed on.
+/// @param partial USM for size * rows * columns elements; overwritten.
+/// @param c This rank's rows of the sum, USM: rows * columns elements.
+/// @param shape From row_shards, made with the same ranks.
+/// @param multiply The product, as above.
+/// @param after Events that the products wait for.
+/// @return Events after which C is complete, and every buffer may be used again. Sums are rounded as the
+///   backend's reduce_scatter rounds.
+/// @throws isthmus::exception What reduce_scatter throws, and whatever `multiply` throws; products that were
+///   enqueued before may still run.
 template <typename Element, typename Multiply>
   requires recv_operand<Element*> && reducible_operand<Element*>
 std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sycl::queue& transfers,

@@ -7,7 +7,8 @@
 //
 // Ordering. Nothing starts before end(); an event that a call inside the group returned says nothing, the
 // events of end() do, in the order of the calls. On the host platform end() returns when all operations
-// are complete. On a device platform it returns at once; queues must be in-order there.
+// are complete; by host tasks (host_execution) at once, if all are on USM, one communicator and one queue. On a
+// device platform it returns at once; queues must be in-order there.
 // Errors. If a call throws, or an operation is invalid, none of the group starts.
 // Threads. A group belongs to the thread that made it. Groups nest; the outermost end starts the work.
 #ifndef ISTHMUS_SYCL_GROUP_HPP
@@ -22,12 +23,14 @@ namespace isthmus {
 
 namespace detail {
 
+/// What a thread has collected; requests start when the depth is 0 again.
 struct group_state {
-  int depth = 0;
-  bool spoiled = false;  // a nested group was left by an exception
-  std::vector<request> requests;
+  int depth = 0;                  // groups within groups
+  bool spoiled = false;           // a nested group was left by an exception
+  std::vector<request> requests;  // in call order
 };
 
+/// Every thread has its own: a group never sees the calls of another.
 inline group_state& this_threads_group() {
   thread_local group_state state;
   return state;
@@ -49,6 +52,8 @@ void run_core_group(Enqueue&& enqueue_all) {
   check(ended);
 }
 
+/// The host platform: waits for what comes before, runs all operations in one group of the core, returns when
+/// they are complete. One accessor for each buffer, however many operations use it.
 inline std::vector<sycl::event> run_group_here(std::vector<request>& requests) {
   buffer_uses uses;
   for (request& request : requests) {
@@ -62,6 +67,38 @@ inline std::vector<sycl::event> run_group_here(std::vector<request>& requests) {
     }
   });
   return std::vector<sycl::event>(requests.size());
+}
+
+/// Whether a host task can take the whole group: one rank with that path, one queue, and no buffers, of which a
+/// command has two at most.
+inline bool runs_in_host_task(const std::vector<request>& requests) {
+  for (const request& each : requests) {
+    if (each.rank != requests.front().rank || each.rank->path().path != enqueue_path::host_task ||
+        !(each.queue == requests.front().queue) || each.uses_buffers())
+      return false;
+  }
+  return true;
+}
+
+/// The host platform by a host task: all operations in one group of the core. Returns at once.
+inline std::vector<sycl::event> run_group_in_host_task(std::vector<request>&& moved) {
+  const auto shared = std::make_shared<std::vector<request>>(std::move(moved));
+  const request& first = shared->front();
+  const auto submit = [&](const std::optional<sycl::event>& previous) {
+    sycl::queue queue = first.queue;
+    return queue.submit([&](sycl::handler& handler) {
+      for (const request& each : *shared) handler.depends_on(each.dependencies);
+      if (previous) handler.depends_on(*previous);
+      host_work(handler, [shared] {
+        run_in_background(*shared->front().rank, [&] {
+          run_core_group([&] {
+            for (request& each : *shared) enqueue(each, each.send.pointer, each.recv.pointer, nullptr);
+          });
+        });
+      });
+    });
+  };
+  return std::vector<sycl::event>(shared->size(), first.rank->in_background(first.queue, submit));
 }
 
 // Three steps, because an event that is recorded before the core launches the group would come too early:
@@ -101,6 +138,8 @@ inline std::vector<sycl::event> run_group_native(std::vector<request>& requests)
   return events;
 }
 
+/// Streams that are the queues: the host waits for explicit dependencies only, the core enqueues, a marker on
+/// each queue is the event.
 inline std::vector<sycl::event> run_group_on_streams(std::vector<request>& requests) {
   for (request& request : requests) {
     require_plain_stream(request);
@@ -116,6 +155,8 @@ inline std::vector<sycl::event> run_group_on_streams(std::vector<request>& reque
   return events;
 }
 
+/// By the path of the communicators, which are all of the host or all of devices. Calls of one group may be on
+/// several communicators.
 inline std::vector<sycl::event> run_group(std::vector<request>& requests) {
   if (requests.empty()) return {};
   const enqueue_path path = requests.front().rank->path().path;
@@ -126,27 +167,51 @@ inline std::vector<sycl::event> run_group(std::vector<request>& requests) {
                           "use one group for each platform");
     }
   }
+  if (host && runs_in_host_task(requests)) return run_group_in_host_task(std::move(requests));
   if (host) return run_group_here(requests);
   return path == enqueue_path::native_command ? run_group_native(requests) : run_group_on_streams(requests);
 }
 
 }  // namespace detail
 
+/// A scope whose operations start together, whatever communicators they are on: that is how one thread drives
+/// several ranks (communicator::all), and how send and recv are paired without deadlock.
+/// @code
+/// auto ranks = isthmus::communicator::all(devices);
+/// isthmus::group group;
+/// for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].allreduce(queues[r], send[r], recv[r], count);
+/// std::vector<sycl::event> done = group.end();
+/// @endcode
+/// Ordering. Nothing starts before end(); an event that a call inside the group returned says nothing, the
+/// events of end() do. On the host platform end() returns when all operations are complete; with
+/// host_execution::host_task it returns at once if all are on USM, one communicator and one queue. On a device
+/// platform it returns at once, and queues must be in order there (AdaptiveCpp: it first waits for the queues'
+/// earlier work).
+///
+/// Buffers. One buffer may appear in several operations of a group. Host accessors of the program on buffers of
+/// the group must be gone before end(): it would wait for them for ever.
+///
+/// Errors. If a call throws, or an operation is invalid, none of the group starts.
+///
+/// Threads. A group belongs to the thread that made it. Groups nest; the outermost end starts the work.
 class group {
  public:
   group() { ++detail::this_threads_group().depth; }
   group(const group&) = delete;
   group& operator=(const group&) = delete;
 
-  // Starts the work of the outermost group and returns one event for each operation, in call order; a
-  // nested group returns none. Throws isthmus::exception.
+  /// Starts the work of the outermost group; of a nested one, nothing.
+  /// @return One event for each operation of the thread's outermost group, in call order; none for a nested
+  ///   group.
+  /// @throws isthmus::exception The first operation that was refused, or ISTHMUS_ERROR_UNSUPPORTED for host and
+  ///   device communicators in one group and for an out-of-order queue on a device. Nothing has started then.
   std::vector<sycl::event> end() {
     m_ended = true;
     return leave(false);
   }
 
-  // Ends the group unless end() was called; when an exception passes through, nothing of it starts. Throws
-  // as end() does.
+  /// Ends the group unless end() was called; when an exception passes through, nothing of it starts.
+  /// @throws isthmus::exception As end().
   ~group() noexcept(false) {
     if (!m_ended) leave(std::uncaught_exceptions() > m_exceptions);
   }
@@ -163,7 +228,7 @@ class group {
     return detail::run_group(requests);
   }
 
-  int m_exceptions = std::uncaught_exceptions();
+  int m_exceptions = std::uncaught_exceptions();  // more at the end: one passes through
   bool m_ended = false;
 };
 

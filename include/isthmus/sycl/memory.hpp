@@ -19,7 +19,7 @@
 
 namespace isthmus::memory {
 
-// A plain block, as isthmus_memory_query tells.
+/// A plain block: where it begins, bytes, device, provider, and whether a pool has it.
 using block_info = isthmus_memory_info;
 
 namespace detail {
@@ -48,10 +48,16 @@ class sycl_provider {
   const sycl::context& context() const { return m_context; }
 
  private:
+  static constexpr std::uint64_t alignment = 256;
+  static constexpr std::uint64_t max_bytes = std::numeric_limits<std::uint64_t>::max() - alignment;
+
+  /// The core's function pointers: a failure is a number, no exception passes.
   static int allocate(void* self, std::uint64_t bytes, void** pointer) noexcept {
     const auto& own = *static_cast<sycl_provider*>(self);
     try {
-      *pointer = sycl::aligned_alloc_device(256, bytes, own.m_device, own.m_context);
+      // AdaptiveCpp takes only multiples of the alignment.
+      const std::uint64_t rounded = bytes > max_bytes ? bytes : (bytes + alignment - 1) / alignment * alignment;
+      *pointer = sycl::aligned_alloc_device(alignment, rounded, own.m_device, own.m_context);
       return *pointer == nullptr ? 1 : 0;
     } catch (const sycl::exception& failure) {
       return failure.code().value();
@@ -68,9 +74,10 @@ class sycl_provider {
   }
 
   sycl::device m_device;
-  sycl::context m_context;
+  sycl::context m_context;  // of the queue that came first; its blocks are known in no other
 };
 
+/// The device as the core knows it; the configuration is the default one, because there is no communicator.
 inline isthmus_device device_of(const sycl::queue& queue) {
   return isthmus::detail::native_device(queue.get_device(), nullptr);
 }
@@ -87,26 +94,40 @@ std::size_t bytes_of(const char* function, std::size_t count) {
 
 }  // namespace detail
 
+/// How a block is made.
 struct options {
   bool unpooled = false;  // a block of its own from the driver, which gets it back when it is freed
 };
 
-// The plain block that holds `pointer`: its device, size and provider. Throws where there is none.
+/// Which plain block a pointer points into. Any thread.
+/// @param pointer Any address of the block.
+/// @return What the core knows about the block.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT where no block holds it: memory of the program
+///   itself, or freed before.
 inline block_info query(const void* pointer) {
   block_info info{};
   isthmus::detail::check(isthmus_memory_query(pointer, &info));
   return info;
 }
 
-// Releases a block of allocate; the caller has waited for the work that uses it. Null is allowed. A second
-// free and a queue of another device are errors.
+/// Releases a block of allocate() or allocate_bytes(). Does not wait: the caller has waited for the work that
+/// uses it. Any thread.
+/// @param pointer What allocate() returned; null is allowed.
+/// @param queue A queue of the device that the block was made for.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT for a second free and for a queue of another
+///   device.
 inline void free(void* pointer, const sycl::queue& queue) {
   isthmus::detail::check(isthmus_memory_free_device(detail::device_of(queue), pointer));
 }
 
-// `bytes` bytes of the queue's device for work in the queue's context, aligned to 256, contents undefined;
-// null for 0. The host can read it where the device is a CPU. Throws OUT_OF_MEMORY with everything that was
-// tried. Any thread.
+/// Memory of the queue's device for work in the queue's context, without a mirror in host memory where the
+/// device has a provider that makes none. The host can read it where the device is a CPU. Any thread.
+/// @param queue Names device and context; nothing is enqueued.
+/// @param bytes How many; 0 gives null.
+/// @param wanted Pooled (default) or a block of its own.
+/// @return A block that is aligned to 256 bytes, contents undefined; for free().
+/// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY with every provider that was tried; _UNSUPPORTED
+///   where only sycl::malloc_device serves the device and it served another context before.
 inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const options& wanted = {}) {
   const isthmus_device device = detail::device_of(queue);
   const detail::sycl_provider& fallback = detail::sycl_provider::of(device, queue);
@@ -125,23 +146,42 @@ inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const o
        .hint = "use one context for a device, or allow the provider \"direct\""});
 }
 
-// The same for `count` elements.
+/// allocate_bytes() for `count` elements.
+/// @code
+/// auto* data = isthmus::memory::allocate<float>(queue, 1 << 20);
+/// queue.fill(data, 0.0F, 1 << 20).wait();
+/// isthmus::memory::free(data, queue);
+/// @endcode
+/// @param queue Names device and context.
+/// @param count Elements, not bytes; 0 gives null.
+/// @param wanted Pooled (default) or a block of its own.
+/// @return The first element; for free().
+/// @throws isthmus::exception As allocate_bytes(); _INVALID_ARGUMENT where the bytes are more than a size can
+///   hold.
 template <typename Type>
 Type* allocate(const sycl::queue& queue, std::size_t count, const options& wanted = {}) {
   return static_cast<Type*>(allocate_bytes(queue, detail::bytes_of<Type>("allocate", count), wanted));
 }
 
-// A plain block of `count` elements that is freed with its owner, which has waited for the work that uses it.
-// Move-only.
+/// A plain block of `count` elements with an owner. Move-only. Its destructor frees at once: wait before for
+/// the work that uses the block.
 template <typename Type>
 class array {
  public:
+  /// No block: data() is null and size() is 0.
   array() = default;
+  /// @param queue Names device and context.
+  /// @param count Elements; 0 makes no block.
+  /// @param wanted Pooled (default) or a block of its own.
+  /// @throws isthmus::exception As allocate().
   array(const sycl::queue& queue, std::size_t count, const options& wanted = {})
       : m_data(allocate<Type>(queue, count, wanted), release{detail::device_of(queue)}), m_count(count) {}
 
+  /// The first element, an address of the device; null without a block.
   Type* data() const noexcept { return m_data.get(); }
+  /// Elements.
   std::size_t size() const noexcept { return m_count; }
+  /// Bytes of the elements.
   std::size_t size_bytes() const noexcept { return m_count * sizeof(Type); }
 
  private:
@@ -155,8 +195,18 @@ class array {
 
 // ---- symmetric heap -------------------------------------------------------------------------------------
 
-// A block of the communicator's symmetric heap: collective, the same count on every rank. Collectives on it
-// are not staged. Several ranks of one process call it from a thread each.
+/// A block of the communicator's symmetric heap: every rank has one and the others can reach it, so collectives
+/// on it are not staged. Collective; ranks of one process call it from a thread each.
+/// @code
+/// float* shared = isthmus::memory::allocate_symmetric<float>(ranks, count);
+/// ranks.allreduce(queue, shared, count).wait();
+/// isthmus::memory::free_symmetric(ranks, shared);
+/// @endcode
+/// @param ranks The communicator whose ranks share it.
+/// @param count Elements, the same on every rank.
+/// @return This rank's block; the communicator owns the heap, so the block is dead after it.
+/// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY; _MISMATCH where counts differ; _TIMEOUT where a rank
+///   does not come.
 template <typename Type>
 Type* allocate_symmetric(const communicator& ranks, std::size_t count) {
   void* pointer = nullptr;
@@ -165,7 +215,11 @@ Type* allocate_symmetric(const communicator& ranks, std::size_t count) {
   return static_cast<Type*>(pointer);
 }
 
-// Releases this rank's block; local.
+/// Releases this rank's block. Local: waits for nobody, so call it when no rank uses the block any more (after
+/// a barrier, say).
+/// @param ranks The communicator that it was allocated on.
+/// @param pointer What allocate_symmetric() returned.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT for a block of another rank and for a second free.
 inline void free_symmetric(const communicator& ranks, void* pointer) {
   isthmus::detail::check(isthmus_memory_free(ranks.native(), pointer));
 }

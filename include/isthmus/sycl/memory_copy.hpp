@@ -19,7 +19,7 @@
 
 namespace isthmus::memory {
 
-// How a copy gets from one device to another.
+/// How a copy gets from one device to another.
 enum class path {
   automatic,  // the first of the following that is possible
   host,       // both are memory of the host: one memmove, in a host task
@@ -37,24 +37,31 @@ struct side {
   unsigned char* pointer;
 };
 
+/// One device in one context: the only case in which ranges can overlap.
 inline bool same_memory(const side& one, const side& other) {
   return one.queue.get_context() == other.queue.get_context() &&
          one.queue.get_device() == other.queue.get_device();
 }
 
+/// Whether the two ranges have bytes in common.
 inline bool overlap(const side& to, const side& from, std::size_t bytes) {
   return same_memory(to, from) && to.pointer < from.pointer + bytes && from.pointer < to.pointer + bytes;
 }
 
+/// SYCL promises a memcpy only between pointers that the queue's context knows; ranges that overlap are beyond
+/// it.
 inline bool can_be_direct(const side& to, const side& from, std::size_t bytes) {
   return to.queue.get_context() == from.queue.get_context() &&
          isthmus::detail::reaches(to.queue.get_device(), from.queue.get_device()) && !overlap(to, from, bytes);
 }
 
+/// Whether both are memory of the host, and a command can run a memmove on it in time.
 inline bool can_be_host(const side& to, const side& from) {
-  return to.queue.get_device().is_cpu() && from.queue.get_device().is_cpu();
+  return to.queue.get_device().is_cpu() && from.queue.get_device().is_cpu() &&
+         isthmus::detail::runs_host_work(to.queue.get_device());
 }
 
+/// The path that is taken; what the caller asked for and is not possible is refused, never replaced.
 inline path choose(const side& to, const side& from, std::size_t bytes, path wanted) {
   const bool host = can_be_host(to, from), direct = can_be_direct(to, from, bytes);
   switch (wanted) {
@@ -86,6 +93,7 @@ class staging_store {
     return once;
   }
 
+  /// A chunk that the context can read and write; the caller gives it back.
   unsigned char* take(const sycl::queue& queue) {
     {
       const std::lock_guard lock(m_mutex);
@@ -135,6 +143,7 @@ class staging {
   std::vector<unsigned char*> m_buffers;
 };
 
+/// A memmove in a command of the target's queue.
 inline sycl::event copy_on_host(const side& to, const side& from, std::size_t bytes,
                                 const std::vector<sycl::event>& after) {
   sycl::queue queue = to.queue;
@@ -142,10 +151,11 @@ inline sycl::event copy_on_host(const side& to, const side& from, std::size_t by
     handler.depends_on(after);
     unsigned char* target = to.pointer;
     const unsigned char* source = from.pointer;
-    handler.host_task([=] { std::memmove(target, source, bytes); });
+    isthmus::detail::host_work(handler, [=] { std::memmove(target, source, bytes); });
   });
 }
 
+/// A command of the target's queue: the side that waits for the bytes is the one that moves them.
 inline sycl::event copy_directly(const side& to, const side& from, std::size_t bytes,
                                  const std::vector<sycl::event>& after) {
   isthmus::detail::enable_access(to.queue.get_device(), from.queue.get_device());
@@ -175,19 +185,37 @@ inline sycl::event copy_staged(const side& to, const side& from, std::size_t byt
     last = written[slot] = writer.memcpy(to.pointer + offset, (*buffers)[slot], length, ready);
   }
   // The buffers live until the last chunk is out of them.
+  if (!isthmus::detail::runs_host_work(writer.get_device())) {
+    last.wait();
+    return last;
+  }
   return writer.submit([&](sycl::handler& handler) {
     handler.depends_on(last);
-    handler.host_task([buffers] {});
+    isthmus::detail::host_work(handler, [buffers] {});
   });
 }
 
 }  // namespace detail
 
-// Copies `bytes` bytes from `from`, memory of from_queue's device and context, to `to`, memory of to_queue's.
-// Ranges of one device may overlap. Starts after the events of `after` and, where the queues are in order,
-// after their earlier work; the event that is returned says that it is done, and later work of in-order
-// queues comes after it. The host does not wait. Throws isthmus::exception: UNSUPPORTED for a path that these
-// devices do not have, OUT_OF_MEMORY without pinned memory.
+/// Copies bytes between memory of any two SYCL devices, also from context to context, where a plain memcpy
+/// would silently do nothing. Ranges of one device may overlap: they move as if all had been read first.
+///
+/// Starts after the events of `after` and, where the queues are in order, after their earlier work; later work
+/// of in-order queues comes after it. The host does not wait, but for staged copies on AdaptiveCpp's GPU
+/// backends, which have no commands that run on the host in time. Any thread.
+/// @code
+/// isthmus::memory::copy(to_queue, to, from_queue, from, bytes, {produced}).wait();
+/// @endcode
+/// @param to_queue A queue of the device and context that `to` belongs to.
+/// @param to Where the bytes go.
+/// @param from_queue A queue of the device and context that `from` belongs to.
+/// @param from Where they are.
+/// @param bytes How many; 0 only orders.
+/// @param after Events that the copy waits for.
+/// @param wanted The path; automatic takes the first that is possible.
+/// @return The event after which the bytes are there and the source may be overwritten.
+/// @throws isthmus::exception ISTHMUS_ERROR_UNSUPPORTED for a path that these devices do not have;
+///   _OUT_OF_MEMORY without pinned memory for staging.
 inline sycl::event copy(const sycl::queue& to_queue, void* to, const sycl::queue& from_queue, const void* from,
                         std::size_t bytes, const std::vector<sycl::event>& after = {},
                         path wanted = path::automatic) {
@@ -201,7 +229,7 @@ inline sycl::event copy(const sycl::queue& to_queue, void* to, const sycl::queue
   if (bytes == 0 || to == from) {
     return writer.submit([&](sycl::handler& handler) {
       handler.depends_on(before);
-      handler.host_task([] {});
+      isthmus::detail::join(handler);
     });
   }
   const sycl::event done = chosen == path::host     ? detail::copy_on_host(target, source, bytes, before)
@@ -211,13 +239,19 @@ inline sycl::event copy(const sycl::queue& to_queue, void* to, const sycl::queue
   if (reader.is_in_order() && reader != writer) {
     reader.submit([&](sycl::handler& handler) {
       handler.depends_on(done);
-      handler.host_task([] {});
+      isthmus::detail::join(handler);
     });
   }
   return done;
 }
 
-// The path that copy() takes for these queues and `bytes` bytes.
+/// The path that copy() takes by itself; enqueues nothing.
+/// @param to_queue As for copy().
+/// @param to As for copy().
+/// @param from_queue As for copy().
+/// @param from As for copy().
+/// @param bytes As for copy().
+/// @return host, direct or staged.
 inline path copy_path(const sycl::queue& to_queue, const void* to, const sycl::queue& from_queue,
                       const void* from, std::size_t bytes) {
   const auto pointer = [](const void* of) { return static_cast<unsigned char*>(const_cast<void*>(of)); };

@@ -7,8 +7,22 @@
 
 namespace isthmus {
 
-// Collective over `comm`, which is duplicated; rank and size are MPI's. MPI must be initialised, and must
-// not be finalised before the communicator is destroyed.
+/// Ranks that meet through MPI. Collective over `comm`, which is duplicated; rank and size are MPI's. MPI must
+/// be initialised, and must not be finalised before the communicator is destroyed.
+/// @code
+/// MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+/// {
+///   const sycl::device device{sycl::default_selector_v};
+///   auto ranks = isthmus::make_communicator(MPI_COMM_WORLD, device);
+/// }
+/// MPI_Finalize();
+/// @endcode
+/// @param comm Any intracommunicator. The program may go on using it: Isthmus communicates on its copy.
+/// @param device Where this rank's memory is.
+/// @param options Configuration, timeout and how operations of the host run.
+/// @return This rank of the communicator. Threads may use it as MPI's thread level allows (mpi.hpp).
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE where MPI is not initialised; else as the
+///   constructor.
 inline communicator make_communicator(MPI_Comm comm, const sycl::device& device,
                                       const communicator_options& options = {}) {
   return communicator(

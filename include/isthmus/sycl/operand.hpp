@@ -16,6 +16,7 @@
 
 namespace isthmus {
 
+/// What at() makes: a part of a buffer. Holds a copy of the buffer object, which is the same buffer.
 template <typename T, int Dimensions, typename Allocator>
 struct buffer_part {
   sycl::buffer<T, Dimensions, Allocator> buffer;
@@ -23,20 +24,38 @@ struct buffer_part {
   std::size_t offset;
 };
 
-// The elements of `buffer` from `offset` on, counted in elements of T in row-major order.
+/// The elements of `buffer` from `offset` on, counted in elements of T in row-major order whatever its
+/// dimension. How many of them a call uses follows from its count; the call checks that they lie in the buffer.
+/// @code
+/// ranks.broadcast(queue, isthmus::at(grid, row * columns), columns, 0);  // one row of a sycl::buffer<double,
+/// 2>
+/// @endcode
+/// @param buffer A buffer with SYCL's default allocator.
+/// @param offset Elements to leave out.
+/// @return An operand.
 template <typename T, int Dimensions, typename Allocator>
 buffer_part<T, Dimensions, Allocator> at(const sycl::buffer<T, Dimensions, Allocator>& buffer,
                                          std::size_t offset) {
   return {buffer, &buffer, offset};
 }
 
+/// What as() makes.
 template <typename Inner>
 struct typed_operand {
   datatype type;
   Inner inner;
 };
 
-// The memory of `inner` as elements of `type`: void pointers, or types that THE TABLE does not know.
+/// The memory of `inner` as elements of `type`: void pointers, or types that THE TABLE does not know. Counts
+/// and displacements of the call are then in elements of `type`. Both operands of a call need it, with the same
+/// type.
+/// @code
+/// struct point { float x, y, z; };
+/// ranks.allreduce(queue, isthmus::as(isthmus::datatype::float32, points), 3 * count);
+/// @endcode
+/// @param type What the memory holds.
+/// @param inner Any other operand; const memory stays memory that is only read.
+/// @return An operand.
 template <typename Inner>
 typed_operand<std::decay_t<Inner>> as(datatype type, Inner&& inner) {
   return {type, std::forward<Inner>(inner)};
@@ -44,6 +63,7 @@ typed_operand<std::decay_t<Inner>> as(datatype type, Inner&& inner) {
 
 namespace detail {
 
+/// An operand whose C++ type is forgotten: an address or a buffer of bytes, and what its elements are.
 struct operand {
   void* pointer = nullptr;
   std::optional<byte_buffer> buffer;
@@ -55,6 +75,7 @@ struct operand {
 template <typename X>
 struct operand_traits;  // value: element type with its const; make: the operand
 
+/// USM, or any address on the host platform.
 template <typename T>
 struct operand_traits<T*> {
   using value = T;
@@ -66,12 +87,14 @@ struct operand_traits<T*> {
   }
 };
 
+/// No memory on this rank.
 template <>
 struct operand_traits<std::nullptr_t> {
   using value = void;
   static operand make(std::nullptr_t) { return {}; }
 };
 
+/// A buffer as bytes from `offset` elements on. Reinterpreting shares the memory and the dependencies.
 template <typename T, int Dimensions, typename Allocator>
 operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer, const void* identity,
                             std::size_t offset) {
@@ -128,15 +151,17 @@ inline constexpr bool is_typed<typed_operand<Inner>> = true;
 template <typename X>
 inline constexpr bool is_nothing = std::is_same_v<std::decay_t<X>, std::nullptr_t>;
 
+// Not an array: bound to a reference to const it no longer says whether it was const.
 template <typename X>
-concept operand_like = requires(const std::decay_t<X>& x) { traits_of<X>::make(x); };
+concept operand_like = !std::is_array_v<std::remove_reference_t<X>> &&
+                       requires(const std::decay_t<X>& x) { traits_of<X>::make(x); };
 
 // A plain void* says nothing about its elements.
 template <typename X>
 concept has_elements = is_nothing<X> || is_typed<std::decay_t<X>> || !std::is_void_v<value_of<X>>;
 
 template <typename X>
-consteval bool reduces() {
+constexpr bool reduces() {
   if constexpr (is_nothing<X> || is_typed<std::decay_t<X>>) {
     return true;
   } else {
@@ -146,21 +171,24 @@ consteval bool reduces() {
 
 }  // namespace detail
 
-// What may be read: any operand whose datatype is known.
+/// What may be read: any operand whose datatype is known. Not a void pointer without as(), and not an array,
+/// which cannot say whether it was const: pass &values[0].
 template <typename X>
 concept send_operand = detail::operand_like<X> && detail::has_elements<X>;
 
-// What may be written: not const.
+/// What may be written: a send_operand that is not const.
 template <typename X>
 concept recv_operand = send_operand<X> && !std::is_const_v<detail::value_of<X>>;
 
-// Send and receive buffers of one call hold the same elements.
+/// Send and receive operand of one call hold the same elements, const apart; as() matches as(), and nullptr
+/// everything.
 template <typename Send, typename Recv>
 concept matching_operands = detail::is_nothing<Send> || detail::is_nothing<Recv> ||
                             (detail::is_typed<std::decay_t<Send>> && detail::is_typed<std::decay_t<Recv>>) ||
                             std::is_same_v<std::remove_const_t<detail::value_of<Send>>, detail::value_of<Recv>>;
 
-// Elements that THE TABLE can combine; use as(datatype, ...) for a struct or vector of them.
+/// Elements that THE TABLE can combine: numbers, sycl::half, bfloat16, or as(). Use as(datatype, ...) for a
+/// struct or vector of them.
 template <typename X>
 concept reducible_operand = detail::reduces<X>();
 

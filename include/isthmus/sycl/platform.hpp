@@ -9,7 +9,8 @@
 
 namespace isthmus::detail {
 
-// The configured platform of a backend; none when the configuration does not mention it.
+/// The platform that [sycl_backends] of the configuration gives to a backend, by name or number; none where it
+/// does not mention it.
 inline std::optional<isthmus_platform> configured_platform(sycl::backend backend, const char* config_path) {
   isthmus_platform platform = ISTHMUS_PLATFORM_HOST;
   int found = 0;

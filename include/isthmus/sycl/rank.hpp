@@ -14,10 +14,10 @@
 
 namespace isthmus {
 
-// How operations of the host platform run. Its backends block, so the choice is in whose thread.
+/// How operations of the host platform run. Its backends block, so the choice is in whose thread.
 enum class host_execution {
   // In the calling thread, which returns when the operation is complete. The default, because it costs
-  // about a microsecond where a host task costs tens (docs/sycl.md has the figures).
+  // about a microsecond where a host task costs tens (docs/sycl.md).
   calling_thread,
   // In a SYCL host task; the call returns at once. Only for communicators with one rank in this process:
   // DPC++ runs host tasks on one thread, so two blocking ranks would wait for each other for ever. With
@@ -25,7 +25,12 @@ enum class host_execution {
   host_task
 };
 
-// How an operation reaches the core.
+/// How an operation reaches the core; communicator::path() tells it, docs/sycl.md has what each asks for.
+/// - calling_thread: the host platform; complete when the call returns.
+/// - host_task: the host platform by a SYCL host task; the call returns at once.
+/// - native_command: CUDA and HIP; put on the native stream by a command of the queue, no host waits.
+/// - native_stream: the stream itself; in-order queues and USM only, and the host waits for dependencies that
+///   are passed.
 enum class enqueue_path { calling_thread, host_task, native_command, native_stream };
 
 namespace detail {
@@ -46,6 +51,7 @@ struct path_choice {
   std::string reason;
 };
 
+/// Depends on the platform, the choice of the program and what this SYCL implementation has; never on the call.
 inline path_choice choose_path(isthmus_platform platform, host_execution host) {
   switch (platform) {
     case ISTHMUS_PLATFORM_HOST:
@@ -65,16 +71,20 @@ inline path_choice choose_path(isthmus_platform platform, host_execution host) {
   return {enqueue_path::calling_thread, "unknown platform"};
 }
 
+/// The core logs by itself; the path of a SYCL call is only known here.
 inline bool log_wanted() {
   const char* level = std::getenv("ISTHMUS_LOG");
   const std::string_view text = level == nullptr ? "" : level;
   return text == "trace" || text == "debug" || text == "info";
 }
 
+/// Destroying waits for this rank's outstanding operations, never for other ranks.
 struct handle_deleter {
   void operator()(isthmus_communicator handle) const noexcept { isthmus_communicator_destroy(handle); }
 };
 
+/// What all copies of a communicator's work share: the handle, the order of asynchronous operations, the first
+/// failure in the background. Lives until the communicator and all of its work are gone.
 class rank_state {
  public:
   // Takes the handle over, also when it throws.
@@ -91,6 +101,15 @@ class rank_state {
                             .hint = "use host_execution::calling_thread with groups or a thread per rank",
                             .rank = m_rank});
     }
+    if (host == host_execution::host_task && !runs_host_work(device)) {
+      throw make_exception(
+          {.status = ISTHMUS_ERROR_UNSUPPORTED,
+           .message = "host = host_task: this SYCL implementation has no host tasks on device '" +
+                      device.get_info<sycl::info::device::name>() +
+                      "'; what it has in their place runs before its dependencies are done",
+           .hint = "use host_execution::calling_thread",
+           .rank = m_rank});
+    }
     m_path = choose_path(m_native.platform, host);
     if (log_wanted()) {
       std::fprintf(stderr, "[isthmus] sycl: rank %d on %s, platform %s: path %s (%s)\n", m_rank,
@@ -102,12 +121,15 @@ class rank_state {
   rank_state& operator=(const rank_state&) = delete;
   ~rank_state() = default;
 
+  /// Null after close().
   isthmus_communicator handle() const noexcept { return m_handle.get(); }
   const sycl::device& device() const noexcept { return m_device; }
+  /// Platform and ordinal, as the core knows the device.
   isthmus_device native() const noexcept { return m_native; }
   int rank() const noexcept { return m_rank; }
   int size() const noexcept { return m_size; }
   int local_size() const noexcept { return m_local_size; }
+  /// The path of every call, and why.
   const path_choice& path() const noexcept { return m_path; }
 
   // Operations of one communicator keep their order, also on out-of-order queues: each asynchronous one
@@ -122,48 +144,74 @@ class rank_state {
     return *m_last;
   }
 
-  // Background work that the handle must outlive: begun when it is about to be submitted, ended when it has
-  // run or could not be submitted.
-  void begin() {
-    const std::lock_guard lock(m_mutex);
-    ++m_in_flight;
+  // The same for work that calls the core in the background, which the handle must outlive: the work calls
+  // end() when it has done so.
+  template <typename Submit>
+  sycl::event in_background(const sycl::queue& queue, Submit&& submit) {
+    {
+      const std::lock_guard lock(m_mutex);
+      ++m_in_flight;
+    }
+    try {
+      return in_order(queue, submit);
+    } catch (...) {
+      end();
+      throw;
+    }
   }
   void end() noexcept {
     const std::lock_guard lock(m_mutex);
     --m_in_flight;
     m_idle.notify_all();
   }
-  // Waits for this rank's host tasks, each of which ends by the communicator's timeout at the latest, and
-  // destroys the handle; what is left may be held by a task that the runtime has not yet thrown away.
+  // Waits for this rank's host tasks and native commands to have called the core, each of which ends by the
+  // communicator's timeout at the latest, and destroys the handle; what is left may be held by a task that the
+  // runtime has not yet thrown away.
   void close() noexcept {
+    start_submitted();
     std::unique_lock lock(m_mutex);
     m_idle.wait(lock, [this] { return m_in_flight == 0; });
     m_handle.reset();
   }
 
+  /// Keeps the first failure for async_error(). Any thread.
   void record(const exception& failure) {
     const std::lock_guard lock(m_mutex);
     if (!m_failure) m_failure = failure;
   }
+  /// The first failure in the background. Any thread.
   std::optional<exception> failure() const {
     const std::lock_guard lock(m_mutex);
     return m_failure;
   }
 
  private:
+  // AdaptiveCpp keeps commands back until somebody waits for one of them.
+  void start_submitted() noexcept {
+    {
+      const std::lock_guard lock(m_mutex);
+      if (m_in_flight == 0) return;
+    }
+    const std::lock_guard lock(m_order);
+    try {
+      if (m_last) m_last->wait();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the queue's async handler hears of it
+    }
+  }
+
   std::unique_ptr<isthmus_communicator_impl, handle_deleter> m_handle;
   sycl::device m_device;
-  isthmus_device m_native{};
+  isthmus_device m_native{};  // platform and ordinal, as the core has them
   int m_rank = -1;
   int m_size = 0;
-  int m_local_size = 0;
+  int m_local_size = 0;  // ranks of this process
   path_choice m_path{};
-  std::mutex m_order;  // guards what the last operation left; its holder may take m_mutex
-  std::optional<sycl::event> m_last;
-  std::optional<sycl::queue> m_last_queue;
-  mutable std::mutex m_mutex;  // guards what follows
+  std::mutex m_order;                       // guards what the last operation left; its holder may take m_mutex
+  std::optional<sycl::event> m_last;        // of the latest asynchronous operation
+  std::optional<sycl::queue> m_last_queue;  // and where it went
+  mutable std::mutex m_mutex;               // guards what follows
   std::condition_variable m_idle;
-  std::size_t m_in_flight = 0;
+  std::size_t m_in_flight = 0;         // work that has not called the core yet, or is in it
   std::optional<exception> m_failure;  // the first that happened in the background
 };
 

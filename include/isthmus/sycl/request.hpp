@@ -12,19 +12,25 @@
 
 namespace isthmus::detail {
 
+/// One operation on its way from the user's call to the core. Owns what the call may not outlive: counts,
+/// dependencies, copies of queue and buffers, a share of the rank.
 struct request {
-  std::shared_ptr<rank_state> rank;
+  std::shared_ptr<rank_state> rank;  // lives as long as its last request
   sycl::queue queue;
   isthmus_operation operation{};  // pointers of buffers are filled in when they are known
   operand send, recv;
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;  // owned: groups run later
-  std::vector<sycl::event> dependencies;
+  std::vector<sycl::event> dependencies;                                          // what the caller passed
 
   const table_row& row() const { return table[operation.collective]; }
+  /// Whether this rank's send operand is read; what is not read may be nullptr.
   bool sends() const { return takes_part(row().send_at, rank->rank(), operation.root); }
+  /// Whether this rank's receive operand is written.
   bool receives() const { return takes_part(row().recv_at, rank->rank(), operation.root); }
+  /// Whether a sycl::buffer takes part, whose address is only known in a command or behind a host accessor.
   bool uses_buffers() const { return (sends() && send.buffer) || (receives() && recv.buffer); }
 
+  /// The exception of a refused call, with collective and rank.
   exception error(isthmus_status status, std::string message, std::string hint) const {
     return make_exception({.status = status,
                            .message = std::move(message),
@@ -67,6 +73,7 @@ inline element elements_of(const request& request) {
   return {};
 }
 
+/// Offset and count must lie in the buffer. The sum is not formed: it may wrap.
 inline void check_extent(const request& request, const char* name, const operand& operand,
                          std::uint64_t elements) {
   if (!operand.buffer) return;  // the core checks pointers

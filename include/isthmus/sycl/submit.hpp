@@ -2,6 +2,7 @@
 #ifndef ISTHMUS_SYCL_SUBMIT_HPP
 #define ISTHMUS_SYCL_SUBMIT_HPP
 
+#include <atomic>
 #include <exception>
 #include <isthmus/sycl/views.hpp>
 #include <memory>
@@ -10,12 +11,14 @@
 
 namespace isthmus::detail {
 
-// Earlier work that the operation comes after, waited for on the host.
+/// Earlier work that the operation comes after, waited for on the host: what is passed, and on an in-order
+/// queue everything. An empty queue is not waited for.
 inline void wait_for_earlier_work(request& request) {
   for (sycl::event& dependency : request.dependencies) dependency.wait();
   if (request.queue.is_in_order() && !known_idle(request.queue)) request.queue.wait();
 }
 
+/// The one call of the core: every path ends here, with the addresses and the stream that it found.
 inline void enqueue(request& request, void* send, void* recv, isthmus_stream stream) {
   request.point_to_counts();
   request.operation.send_buf = send;
@@ -36,7 +39,8 @@ inline sycl::event run_here(request& request) {
   return {};
 }
 
-// A failure in the background reaches the queue's async handler and the communicator.
+/// Runs `work` of a host task: a failure is kept for async_error() and goes on to the runtime, which gives it
+/// to the queue's async handler. The communicator may end only afterwards.
 template <typename Work>
 void run_in_background(rank_state& rank, Work&& work) {
   try {
@@ -49,8 +53,8 @@ void run_in_background(rank_state& rank, Work&& work) {
   rank.end();
 }
 
-// The host task takes no interop_handle: with one, and a writable accessor, DPC++ 2026.2 crashes when the
-// buffer is destroyed (docs/sycl.md).
+// On DPC++ a host task without interop_handle: with one, and a writable accessor, DPC++ 2026.2 crashes when the
+// buffer is destroyed (docs/notes).
 inline sycl::event submit_host_task(request&& moved) {
   const auto shared = std::make_shared<request>(std::move(moved));
   buffer_uses uses;
@@ -59,8 +63,8 @@ inline sycl::event submit_host_task(request&& moved) {
     return shared->queue.submit([&](sycl::handler& handler) {
       handler.depends_on(shared->dependencies);
       if (previous) handler.depends_on(*previous);
-      const command_views<sycl::target::host_task> views(uses, handler);
-      handler.host_task([shared, uses, views] {
+      const command_views<host_work_target> views(uses, handler);
+      host_work(handler, [shared, uses, views] {
         run_in_background(*shared->rank, [&] {
           const auto address = [&](const operand& operand) -> void* {
             if (!operand.buffer) return operand.pointer;
@@ -72,17 +76,12 @@ inline sycl::event submit_host_task(request&& moved) {
       });
     });
   };
-  shared->rank->begin();
-  try {
-    return shared->rank->in_order(shared->queue, submit);
-  } catch (...) {
-    shared->rank->end();
-    throw;
-  }
+  return shared->rank->in_background(shared->queue, submit);
 }
 
 // ---- device platforms -----------------------------------------------------------------------------------
 
+/// What the path native_stream cannot do is refused with the reason, before anything starts.
 inline void require_plain_stream(const request& request) {
   if (request.queue.is_in_order() && !request.uses_buffers()) return;
   throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
@@ -96,10 +95,11 @@ inline void require_plain_stream(const request& request) {
 // rank keeps the copy whose address is handed out.
 inline isthmus_stream direct_stream(request& request) {
   isthmus_stream stream = &request.queue;
-  with_native(request.rank->native().platform, [&](auto native) { stream = native.stream(request.queue); });
+  with_native(request.rank->native().platform, [&](auto native) { stream = stream_of(native, request.queue); });
   return stream;
 }
 
+/// Host waits for explicit dependencies only: the queue's own work is on the stream already.
 inline sycl::event run_on_stream(request& request) {
   require_plain_stream(request);
   for (sycl::event& dependency : request.dependencies) dependency.wait();
@@ -109,9 +109,9 @@ inline sycl::event run_on_stream(request& request) {
 
 // What a native command finds out for its request: addresses and the stream it runs on.
 struct native_place {
-  void* send = nullptr;
-  void* recv = nullptr;
-  isthmus_stream stream = nullptr;
+  void* send = nullptr;             // null: this rank does not send
+  void* recv = nullptr;             // null: this rank does not receive
+  isthmus_stream stream = nullptr;  // of the queue, as the platform has it
 };
 
 // Submits `body(native_place)` as a native command of the request's queue with all of its dependencies.
@@ -141,15 +141,17 @@ sycl::event submit_native(const std::shared_ptr<request>& shared, const std::opt
   });
 }
 
-// The runtime may run the body now or, behind an unfinished host task, later in a thread of its own, so a
-// failure is thrown here when it is known here, and is kept by the rank in any case.
+// The runtime may run the body now or later in a thread of its own (DPC++ behind an unfinished host task,
+// AdaptiveCpp when it submits its graph), so a failure is thrown here when it is known here, and is kept by the
+// rank in any case. Until the body has run the handle must live.
 inline sycl::event run_native(request&& moved) {
   struct call : request {
     explicit call(request&& asked) : request(std::move(asked)) {}
     std::optional<exception> failed;
+    std::atomic<bool> over = false;  // `failed` may be read
   };
   const auto shared = std::make_shared<call>(std::move(moved));
-  sycl::event event = shared->rank->in_order(shared->queue, [&](const std::optional<sycl::event>& previous) {
+  const auto submit = [&](const std::optional<sycl::event>& previous) {
     // The command keeps the call alive.
     return submit_native(shared, previous, [self = shared.get()](const native_place& place) {
       try {
@@ -158,9 +160,12 @@ inline sycl::event run_native(request&& moved) {
         self->rank->record(failure);
         self->failed = failure;
       }
+      self->over.store(true, std::memory_order_release);
+      self->rank->end();
     });
-  });
-  if (shared->failed) throw *shared->failed;
+  };
+  const sycl::event event = shared->rank->in_background(shared->queue, submit);
+  if (shared->over.load(std::memory_order_acquire) && shared->failed) throw *shared->failed;
   return event;
 }
 
@@ -178,6 +183,7 @@ inline sycl::event run_native_beside_siblings(request&& request) {
 
 // ---- one request ----------------------------------------------------------------------------------------
 
+/// One request that is not in a group, by its communicator's path.
 inline sycl::event run(request&& request) {
   switch (request.rank->path().path) {
     case enqueue_path::calling_thread: return run_here(request);

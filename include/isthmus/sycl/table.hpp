@@ -10,9 +10,12 @@
 
 namespace isthmus::detail {
 
+/// On which ranks a buffer is used.
 enum class place { NOWHERE, ROOT, ALL };
+/// How many elements a buffer has: none, count, count for each rank, or counts and displacements.
 enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 
+/// What one collective reads and writes; table[collective] is its row.
 struct table_row {
   place send_at;
   extent send_extent;
@@ -26,6 +29,7 @@ inline constexpr table_row table[] = {
 #include <isthmus/collectives.def>
 };
 
+/// Whether `rank` uses a buffer that is used at `place`.
 inline bool takes_part(place place, int rank, int root) {
   return place == place::ALL || (place == place::ROOT && rank == root);
 }

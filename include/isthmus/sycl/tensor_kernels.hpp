@@ -7,9 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <isthmus/sycl/features.hpp>
 #include <optional>
 #include <string>
-#include <sycl/sycl.hpp>
 #include <vector>
 
 namespace isthmus::detail {
@@ -17,6 +17,7 @@ namespace isthmus::detail {
 // The numbers that the device code below knows.
 enum class tensor_format : std::uint32_t { float32 = 0, float16 = 1, bfloat16 = 2 };
 
+/// None for a datatype that the kernels cannot add.
 inline std::optional<tensor_format> tensor_format_of(isthmus_datatype datatype) {
   if (datatype == ISTHMUS_FLOAT32) return tensor_format::float32;
   if (datatype == ISTHMUS_FLOAT16) return tensor_format::float16;
@@ -74,15 +75,18 @@ ISTHMUS_SYCL_CODE_AND_TEXT(
     })
 #undef ISTHMUS_SYCL_CODE_AND_TEXT
 
+/// Work-items for `count` elements, in whole groups: kernels test their index.
 inline sycl::nd_range<1> cover(std::uint64_t count) {
   constexpr std::size_t group = 256;
   return {sycl::range<1>((count + group - 1) / group * group), sycl::range<1>(group)};
 }
 
-#if defined(__GNUC__) && !defined(__clang__)
+#if defined(ISTHMUS_SYCL_DPCPP) && !defined(SYCL_LANGUAGE_VERSION)
 
-// g++ with DPC++'s runtime: compiled for the queue's device when it is made (2 s; SYCL_CACHE_PERSISTENT=1
-// keeps it).
+// DPC++'s runtime under a compiler that is no SYCL compiler (g++, Clang without -fsycl): compiled for the
+// queue's device when it is made (2 s; SYCL_CACHE_PERSISTENT=1 keeps it).
+/// The kernels of one context, compiled for the queue's device when the object is made. Launches on in-order
+/// queues; any queue of the context will do.
 class tensor_kernels {
  public:
   explicit tensor_kernels(const sycl::queue& queue)
@@ -146,9 +150,12 @@ class tensor_kernels {
 
   sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count,
                      const std::vector<sycl::event>& before) const {
-    return queue.parallel_for(cover(count), before, [=](sycl::nd_item<1> item) {
-      const unsigned long i = item.get_global_id(0);
-      if (i < count) tensor_device::narrow(i, to, from);
+    return queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(before);
+      handler.parallel_for(cover(count), [=](sycl::nd_item<1> item) {
+        const unsigned long i = item.get_global_id(0);
+        if (i < count) tensor_device::narrow(i, to, from);
+      });
     });
   }
   sycl::event add(sycl::queue& queue, const tensor_sum& sum) const {

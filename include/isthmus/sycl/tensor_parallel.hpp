@@ -29,10 +29,27 @@
 
 namespace isthmus {
 
+/// Sums a tensor over the SYCL devices of one process, for engines that hold one in-order queue for each
+/// device.
+///
+/// Every device fetches the tensors of all others and adds all of them in rank order in float32, so sums are
+/// bit-identical everywhere and the same in every run. Devices of one context copy directly and the host does
+/// not wait; between contexts the tensors go through host memory and the host waits for them.
+///
+/// Threads. One thread at a time for one object; objects are independent. Memory: on each device one slot for
+/// each device and one for the own tensor, of the size of the largest call so far.
+/// @code
+/// isthmus::tensor_parallel sum(queues);
+/// if (!sum.allreduce(pointers, count)) use_another_way();
+/// queues[0].memcpy(result, pointers[0], bytes).wait();   // later work of every queue sees the sum
+/// @endcode
 class tensor_parallel {
  public:
-  // Throws std::invalid_argument for no or more than 16 queues and for one that is not in order; compiles the
-  // kernels. Copies of queues are the same queues.
+  /// Compiles the kernels; under a compiler that is no SYCL compiler at run time, which takes DPC++ two seconds
+  /// for each context (SYCL_CACHE_PERSISTENT=1 keeps the result).
+  /// @param queues One in-order queue for each device, at most 16; copies of a queue are the same queue.
+  /// @throws std::invalid_argument For no or more than 16 queues and for one that is not in order.
+  /// @throws sycl::exception What the runtime reports while it compiles.
   explicit tensor_parallel(const std::vector<sycl::queue>& queues) {
     if (queues.empty() || queues.size() > 16)
       throw std::invalid_argument("tensor_parallel: 1 to 16 queues are possible");
@@ -43,7 +60,7 @@ class tensor_parallel {
     m_share_context = share_context();
   }
 
-  // Waits for what was enqueued.
+  /// Waits for what was enqueued, then frees the slots.
   ~tensor_parallel() {
     for (seat& seat : m_seats) try {
         seat.queue.wait();
@@ -53,10 +70,18 @@ class tensor_parallel {
   tensor_parallel(const tensor_parallel&) = delete;
   tensor_parallel& operator=(const tensor_parallel&) = delete;
 
-  // pointers[i][0..count), USM that device i can use, becomes the sum over the devices whose bit is set in
-  // `active`; the others count as zeros whatever they hold. float32, float16 and bfloat16. On true, later work
-  // on each queue sees the sum. On false nothing was or will be touched: no memory, or another datatype.
-  // After an exception of the runtime while commands were being submitted every further call gives false.
+  /// pointers[i][0..count) becomes the sum over the devices whose bit is set in `active`; the others count as
+  /// zeros whatever they hold. Starts after the earlier work of each queue. The host does not wait where all
+  /// devices share a context.
+  /// @param pointers One tensor for each queue: USM that device i can use; in place.
+  /// @param count Elements, equal on all devices; 0 is true at once.
+  /// @param datatype float32, float16 or bfloat16; 16-bit sums are added in float32 and rounded once.
+  /// @param active Bit i: device i has something to add; ISTHMUS_ALL_ACTIVE for all.
+  /// @param bfloat16_wire float32 travels as bfloat16: half the bytes. Every contribution, the own one too, and
+  ///   the sum are rounded to nearest even.
+  /// @return True: enqueued on every queue, later work of it sees the sum. False: nothing was or will be
+  ///   touched, because of no memory, another datatype, or an exception of the runtime in an earlier call,
+  ///   after which every further call gives false.
   bool allreduce(void* const* pointers, std::uint64_t count, isthmus_datatype datatype = ISTHMUS_FLOAT32,
                  std::uint64_t active = ISTHMUS_ALL_ACTIVE, bool bfloat16_wire = false) {
     const auto format = detail::tensor_format_of(datatype);
@@ -77,10 +102,12 @@ class tensor_parallel {
  private:
   using memory = std::shared_ptr<std::byte>;
 
+  /// What one device has for calls of up to m_slot_bytes.
   struct buffers {
     memory inbox, outbox;            // one slot for each rank; the own tensor as it is sent
     std::vector<std::byte> staging;  // on the host; empty where all devices share a context
   };
+  /// One device: its queue, its kernels, its buffers, and what the next call must come after.
   struct seat {
     seat(const sycl::queue& given, std::shared_ptr<detail::tensor_kernels> shared)
         : queue(given), kernels(std::move(shared)) {}
@@ -93,20 +120,23 @@ class tensor_parallel {
     std::vector<sycl::event> read_by_others;  // copies out of the outbox that the next call must not overtake
     std::vector<sycl::event> unstaged;        // copies out of the staging
   };
+  /// One allreduce: what every step of it needs to know.
   struct call {
-    void* const* pointers;
-    std::uint64_t count;
+    void* const* pointers;  // one for each device
+    std::uint64_t count;    // elements
     detail::tensor_format format, wire;
-    std::uint64_t active;
+    std::uint64_t active;  // bit i: device i adds something
     bool is_active(std::size_t rank) const { return (active >> rank & 1u) != 0; }
     std::uint64_t wire_bytes() const { return count * detail::bytes_of(wire); }
   };
 
+  /// Compiled once for each context, which takes seconds.
   std::shared_ptr<detail::tensor_kernels> kernels_for(const sycl::queue& queue) const {
     for (const seat& each : m_seats)
       if (each.queue.get_context() == queue.get_context()) return each.kernels;
     return std::make_shared<detail::tensor_kernels>(queue);
   }
+  /// Whether raw copies between all devices mean anything.
   bool share_context() const {
     return std::all_of(m_seats.begin(), m_seats.end(), [&](const seat& each) {
       return each.queue.get_context() == m_seats[0].queue.get_context();
@@ -135,6 +165,7 @@ class tensor_parallel {
     m_slot_bytes = slot;
     return true;
   }
+  /// A block with its context, which frees it; null where there is no memory.
   static memory allocate(const seat& seat, std::uint64_t bytes) {
     const sycl::context context = seat.queue.get_context();
     auto* made = static_cast<std::byte*>(sycl::malloc_device(bytes, seat.queue.get_device(), context));
@@ -142,6 +173,7 @@ class tensor_parallel {
     return memory(made, [context](std::byte* pointer) { sycl::free(pointer, context); });
   }
 
+  /// Three steps, each on all devices before the next: prepare the outboxes, move, add.
   void enqueue(const call& what) {
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) prepare(what, rank);
     if (m_seats.size() > 1)
@@ -188,6 +220,7 @@ class tensor_parallel {
     }
   }
 
+  /// Slots in rank order in float32, the own one from the outbox: the same bits on every device.
   void add(const call& what, std::size_t rank) {
     seat& seat = m_seats[rank];
     const bool alone = m_seats.size() == 1;
@@ -205,13 +238,19 @@ class tensor_parallel {
   }
 
   std::vector<seat> m_seats;
-  std::uint64_t m_slot_bytes = 0;
-  bool m_share_context = true;
-  bool m_broken = false;
+  std::uint64_t m_slot_bytes = 0;  // room for one tensor on the wire; grows
+  bool m_share_context = true;     // so nothing goes through the host
+  bool m_broken = false;           // commands of a call were only partly submitted
 };
 
-// The engine of tensor_parallel.h for SYCL queues: streams are pointers to sycl::queue objects, of which it
-// keeps copies. Devices of any SYCL platform that reach USM of their own context.
+/// The engine of tensor_parallel.h for SYCL queues, for C and for engines that load Isthmus: streams are
+/// pointers to sycl::queue objects, of which it keeps copies. Devices of any SYCL platform that reach USM of
+/// their own context.
+/// @code
+/// isthmus_tensor_parallel_options options{};
+/// options.engine = isthmus::sycl_tensor_parallel_engine();
+/// @endcode
+/// @return A static object; any thread.
 inline const isthmus_tensor_parallel_engine* sycl_tensor_parallel_engine() {
   static const isthmus_tensor_parallel_engine engine = {
       sizeof(isthmus_tensor_parallel_engine),

@@ -11,11 +11,15 @@
 
 namespace isthmus {
 
+/// What elements are, by THE TABLE's names. A C++ type has its own (float is float32); as() is for what has
+/// none. Values are those of isthmus_datatype.
 enum class datatype {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) name = ISTHMUS_##NAME,
 #include <isthmus/collectives.def>
 };
 
+/// How elements are combined: sum, prod, min, max, avg. avg is the sum divided by the number of ranks;
+/// collectives.def says how each is rounded and wraps. Values are those of isthmus_reduction_op.
 enum class reduction_op {
 #define ISTHMUS_REDUCTION_OP(name, NAME) name = ISTHMUS_##NAME,
 #include <isthmus/collectives.def>
@@ -28,16 +32,19 @@ inline constexpr std::size_t datatype_bytes[] = {
 #include <isthmus/collectives.def>
 };
 
-// How a value of a C++ type travels: `units` elements of `type`. Types that are not in THE TABLE travel
-// as bytes, which every collective that does not reduce can do.
+/// How a value of a C++ type travels: `units` elements of `type`. Types that are not in THE TABLE travel as
+/// bytes, which every collective that does not reduce can do.
 struct element {
   isthmus_datatype type = ISTHMUS_UINT8;
-  std::uint64_t units = 1;
-  bool reducible = true;
+  std::uint64_t units = 1;  // elements of `type` for one value
+  bool reducible = true;    // whether THE TABLE can combine them
 };
 
+/// The element of T: float32 for float, int32 for int and so on by size and sign; bool, char8_t and
+/// enumerations travel as bytes. A type that is not trivially copyable does not compile.
+/// constexpr, not consteval: clang 15 loses members of an aggregate that a consteval function returns.
 template <typename T>
-consteval element element_of() {
+constexpr element element_of() {
   using value = std::remove_cv_t<T>;
   if constexpr (std::is_same_v<value, float>) {
     return {ISTHMUS_FLOAT32};

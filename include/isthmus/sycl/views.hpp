@@ -4,22 +4,29 @@
 #ifndef ISTHMUS_SYCL_VIEWS_HPP
 #define ISTHMUS_SYCL_VIEWS_HPP
 
+#include <array>
 #include <isthmus/sycl/request.hpp>
+#include <optional>
 #include <variant>
+#include <vector>
 
 namespace isthmus::detail {
 
+/// What an operation, or a group of them, does with one buffer.
 struct buffer_use {
   byte_buffer buffer;
-  const void* identity;
-  bool reads;
-  bool writes;
-  bool overwrites;  // every byte is written and none is read
+  const void* identity;  // the user's buffer object
+  bool reads;            // any operation sends from it
+  bool writes;           // any operation receives into it
+  bool overwrites;       // every byte is written and none is read
 };
 
-// The distinct buffers of some requests.
+/// The distinct buffers of some requests. Two objects are the same buffer where SYCL says that they are equal,
+/// so copies are; sub-buffers are told apart by the user's objects and refused.
 class buffer_uses {
  public:
+  /// Adds what the request reads and writes on this rank. Only a receive that fills the whole buffer overwrites
+  /// it, so that nothing need be copied to the host first.
   void add(const request& request) {
     if (request.sends()) add(request, request.send, true, false);
     if (request.receives()) {
@@ -96,21 +103,24 @@ class host_views {
   std::vector<std::variant<reader, writer, updater>> m_accessors;
 };
 
-// Accessors of a command group. Modes are read_write throughout: combinations are the runtime's to order.
+// Accessors of one request's command group, which has two buffers at most. They lie in the object itself, never
+// on the heap: AdaptiveCpp finds them by their addresses in the command's lambda. Modes are read_write
+// throughout: combinations are the runtime's to order.
 template <sycl::target Target>
 class command_views {
  public:
   using accessor = sycl::accessor<unsigned char, 1, sycl::access_mode::read_write, Target>;
 
   command_views(const buffer_uses& uses, sycl::handler& handler) {
-    for (const buffer_use& use : uses.all()) m_accessors.push_back(make(use.buffer, handler));
+    for (std::size_t i = 0; i < uses.all().size(); ++i) {
+      byte_buffer buffer = uses.all()[i].buffer;  // accessors take a non-const reference
+      m_accessors.at(i).emplace(buffer, handler);
+    }
   }
-  const accessor& at(std::size_t index) const { return m_accessors[index]; }
+  const accessor& at(std::size_t index) const { return *m_accessors[index]; }
 
  private:
-  static accessor make(byte_buffer buffer, sycl::handler& handler) { return accessor(buffer, handler); }
-
-  std::vector<accessor> m_accessors;
+  std::array<std::optional<accessor>, 2> m_accessors;
 };
 
 }  // namespace isthmus::detail

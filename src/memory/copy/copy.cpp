@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/error.hpp"
+#include "device/driver.hpp"
 #include "memory/copy/staging_lane.hpp"
-#include "memory/driver/device_driver.hpp"
-#include "runtime/error.hpp"
 
 namespace isthmus {
 namespace {

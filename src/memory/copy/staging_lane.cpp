@@ -20,25 +20,25 @@ staging_lane::staging_lane(device_driver& driver, int from, int to)
     : m_driver(driver),
       m_from(from),
       m_to(to),
-      m_down(driver.create_stream(from, stream_priority::normal)),
-      m_up(driver.create_stream(to, stream_priority::normal)),
-      m_begin_from(driver.create_event(from)),
-      m_begin_to(driver.create_event(to)),
-      m_end(driver.create_event(to)) {
-  for (slot& each : m_slots) {
-    each.memory = driver.allocate_host(slot_bytes);
-    each.filled = driver.create_event(from);
-    each.drained = driver.create_event(to);
+      m_down(driver, from),
+      m_up(driver, to),
+      m_begin_from(driver, from),
+      m_begin_to(driver, to),
+      m_end(driver, to) {
+  for (buffer& each : m_buffers) {
+    each.memory = owned_pinned(driver, buffer_bytes);
+    each.filled = owned_event(driver, from);
+    each.drained = owned_event(driver, to);
   }
 }
 
 // The first chunk goes down while nothing goes up, and the last one up while nothing goes down, so these are
 // small; but each chunk has a price (host calls, a gap between two commands of a copy engine), so those between
-// them double up to a slot's size and halve at the end.
+// them double up to a buffer's size and halve at the end.
 std::uint64_t staging_lane::chunk_after(std::uint64_t done, std::uint64_t bytes) {
   const std::uint64_t left = bytes - done;
   const std::uint64_t ramp = std::min(done, left / 2) / 4096 * 4096;
-  return std::min({std::max(ramp, smallest_chunk), slot_bytes, left});
+  return std::min({std::max(ramp, smallest_chunk), buffer_bytes, left});
 }
 
 void staging_lane::copy(void* to, const void* from, std::uint64_t bytes, int stream_device,
@@ -48,7 +48,7 @@ void staging_lane::copy(void* to, const void* from, std::uint64_t bytes, int str
   m_driver.record(stream_device, begin, stream);
   m_driver.wait(m_from, m_down, begin);
   for (std::uint64_t done = 0, part = 0; done < bytes; done += part) {
-    slot& through = m_slots[m_next++ % slots];
+    buffer& through = m_buffers[m_next++ % buffer_count];
     part = chunk_after(done, bytes);
     const device_copy down{through.memory, static_cast<const std::byte*>(from) + done, part};
     const device_copy up{static_cast<std::byte*>(to) + done, through.memory, part};

@@ -1,4 +1,4 @@
-// The way of staged copies from one device to another: pinned memory in a few slots, and a stream on either
+// The lane of staged copies from one device to another: pinned memory in a few buffers, and a stream on either
 // side, so that a chunk goes down to the host while the one before it goes up.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "memory/driver/device_driver.hpp"
+#include "device/owned.hpp"
 
 namespace isthmus {
 
@@ -20,27 +20,27 @@ class staging_lane {
   void copy(void* to, const void* from, std::uint64_t bytes, int stream_device, native_stream stream);
 
  private:
-  static constexpr std::size_t slots = 4;
-  static constexpr std::uint64_t slot_bytes = 8u << 20;
+  static constexpr std::size_t buffer_count = 4;
+  static constexpr std::uint64_t buffer_bytes = 8u << 20;
   static constexpr std::uint64_t smallest_chunk = 1u << 20;
 
   staging_lane(device_driver& driver, int from, int to);
   static std::uint64_t chunk_after(std::uint64_t done, std::uint64_t bytes);
 
-  struct slot {
-    void* memory = nullptr;
-    native_event filled = nullptr;
-    native_event drained = nullptr;
+  struct buffer {
+    owned_pinned memory;
+    owned_event filled;
+    owned_event drained;
     bool used = false;
   };
 
   device_driver& m_driver;
   const int m_from, m_to;
   std::mutex m_mutex;
-  native_stream m_down, m_up;
-  native_event m_begin_from, m_begin_to;  // of the caller's stream, on either device
-  native_event m_end;
-  std::array<slot, slots> m_slots;
+  owned_stream m_down, m_up;
+  owned_event m_begin_from, m_begin_to;  // of the caller's stream, on either device
+  owned_event m_end;
+  std::array<buffer, buffer_count> m_buffers;
   std::size_t m_next = 0;
 };
 

@@ -1,0 +1,68 @@
+# What `cmake --install` and the wheel contain: the core, its plug-ins, the preloaded library for ggml, the headers, a
+# CMake package (isthmus::isthmus, ::sycl, ::mpi, ::plugin) and a pkg-config file. In a wheel all of it lies in the
+# Python package's own folder, because nothing else of an environment is ours to write to.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+if(SKBUILD)
+  set(install_lib isthmus)
+  set(install_include isthmus/include)
+  set(install_package isthmus/cmake)
+  set(install_pkgconfig isthmus/pkgconfig)
+else()
+  set(install_lib ${CMAKE_INSTALL_LIBDIR})
+  set(install_include ${CMAKE_INSTALL_INCLUDEDIR})
+  set(install_package ${CMAKE_INSTALL_LIBDIR}/cmake/isthmus)
+  set(install_pkgconfig ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
+
+# Interfaces without a library of their own. What a user's compiler must bring (SYCL, MPI) is found by the package's
+# configuration, for those who ask for it.
+foreach(name sycl mpi plugin)
+  add_library(isthmus_interface_${name} INTERFACE)
+  set_target_properties(isthmus_interface_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(isthmus_interface_${name} INTERFACE cxx_std_20)
+endforeach()
+target_link_libraries(isthmus_interface_sycl INTERFACE isthmus)
+target_link_libraries(isthmus_interface_mpi INTERFACE isthmus)
+set(interfaces isthmus_interface_sycl isthmus_interface_mpi isthmus_interface_plugin)
+
+set(libraries isthmus)
+if(TARGET isthmus_ggml)
+  list(APPEND libraries isthmus_ggml)
+endif()
+if(TARGET isthmus_ggml_sycl)
+  list(APPEND libraries isthmus_ggml_sycl)
+endif()
+# A zip file has no links: a wheel's library is the file that programs look for.
+if(SKBUILD)
+  set_target_properties(isthmus PROPERTIES VERSION 0)
+endif()
+get_property(engines GLOBAL PROPERTY ISTHMUS_MPI_ENGINES)
+if(TARGET isthmus_mpi_preload)
+  list(APPEND libraries isthmus_mpi_preload ${engines})
+endif()
+install(TARGETS isthmus ${interfaces} EXPORT isthmus COMPONENT isthmus
+        LIBRARY DESTINATION ${install_lib} COMPONENT isthmus NAMELINK_COMPONENT isthmus_development
+        INCLUDES DESTINATION ${install_include})
+list(REMOVE_ITEM libraries isthmus)
+if(libraries)
+  install(TARGETS ${libraries} LIBRARY DESTINATION ${install_lib} COMPONENT isthmus)
+endif()
+get_property(plugins GLOBAL PROPERTY ISTHMUS_PLUGINS)  # the loader looks in the folder isthmus/ beside the core
+add_custom_target(isthmus_with_plugins DEPENDS isthmus ${plugins})
+install(TARGETS ${plugins} LIBRARY DESTINATION ${install_lib}/isthmus COMPONENT isthmus)
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/ DESTINATION ${install_include} COMPONENT isthmus
+        FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp" PATTERN "*.def")
+
+install(EXPORT isthmus NAMESPACE isthmus:: FILE isthmusTargets.cmake DESTINATION ${install_package} COMPONENT isthmus)
+configure_package_config_file(${CMAKE_SOURCE_DIR}/cmake/package/isthmusConfig.cmake.in isthmusConfig.cmake
+                              INSTALL_DESTINATION ${install_package})
+write_basic_package_version_file(isthmusConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/isthmusConfigVersion.cmake
+        DESTINATION ${install_package} COMPONENT isthmus)
+
+# Relative to the file itself, so that an installation can be moved.
+file(RELATIVE_PATH to_lib /prefix/${install_pkgconfig} /prefix/${install_lib})
+file(RELATIVE_PATH to_include /prefix/${install_pkgconfig} /prefix/${install_include})
+configure_file(${CMAKE_SOURCE_DIR}/cmake/package/isthmus.pc.in isthmus.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/isthmus.pc DESTINATION ${install_pkgconfig} COMPONENT isthmus)

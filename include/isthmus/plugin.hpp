@@ -1,0 +1,110 @@
+// For plug-ins in C++, over isthmus/backend.h and nothing else.
+//
+// All ranks go on, or none. Each rank votes: a value, or a refusal that says why it has none. All ranks then
+// see all votes, so all come to the same verdict: every value, or the refusal of the first rank that refused.
+//
+//   isthmus_status create(const isthmus_backend_context* context, void** state) {
+//     isthmus::vote<int> mine;                  // trivially copyable, the same type on all ranks
+//     if (has_device()) mine.value = device();
+//     else mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "it has no such device", "use another backend");
+//     isthmus::votes<int> all;                  // by rank
+//     const isthmus_status agreed = isthmus::agree(*context, "library.cpp:create", mine, all);
+//     if (agreed != ISTHMUS_SUCCESS) return agreed;  // on every rank, with the first refusal reported
+//
+// `agree` and `gather_votes` are collective over the context's ranks and belong into create, split and
+// block_added only, like context->allgather. They may throw std::bad_alloc.
+#ifndef ISTHMUS_PLUGIN_HPP
+#define ISTHMUS_PLUGIN_HPP
+
+#include <isthmus/backend.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace isthmus {
+
+// Why a rank can't go on. Plain bytes, as votes travel; texts are cut where they do not fit.
+struct refusal {
+  std::int32_t status = ISTHMUS_SUCCESS;  // SUCCESS: it can
+  std::int32_t reserved = 0;
+  std::int64_t native_code = 0;
+  char text[320] = {};
+  char hint[160] = {};
+
+  bool refuses() const { return status != ISTHMUS_SUCCESS; }
+  void refuse(isthmus_status why, const std::string& what, const std::string& advice = {},
+              std::int64_t native = 0) {
+    status = why;
+    native_code = native;
+    put(text, what);
+    put(hint, advice);
+  }
+
+ private:
+  template <std::size_t Capacity>
+  static void put(char (&to)[Capacity], const std::string& from) {
+    const std::size_t length = from.size() < Capacity ? from.size() : Capacity - 1;
+    std::memcpy(to, from.data(), length);
+    to[length] = '\0';
+  }
+};
+
+// Where a rank has nothing to say but that it can go on.
+struct no_value {};
+
+template <typename Value = no_value>
+struct vote : refusal {
+  Value value{};
+};
+
+// By rank.
+template <typename Value = no_value>
+using votes = std::vector<vote<Value>>;
+
+// The first rank that refuses, or -1. Refusals of status `other_than` are passed over.
+template <typename Value>
+int first_refusal(const votes<Value>& all, isthmus_status other_than = ISTHMUS_SUCCESS) {
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].refuses() && all[rank].status != other_than) return static_cast<int>(rank);
+  return -1;
+}
+
+// "rank 2: no such device", or "" where no rank refuses.
+template <typename Value>
+std::string refusal_text(const votes<Value>& all) {
+  const int rank = first_refusal(all);
+  if (rank < 0) return {};
+  return "rank " + std::to_string(rank) + ": " + all[static_cast<std::size_t>(rank)].text;
+}
+
+// ---- for backends -------------------------------------------------------------------------------------
+
+// Collective. `all` gets every rank's vote. Fails only where the ranks can't talk to each other, which the
+// runtime has then reported.
+template <typename Value>
+isthmus_status gather_votes(const isthmus_backend_context& context, const vote<Value>& mine,
+                            votes<Value>& all) {
+  static_assert(std::is_trivially_copyable_v<Value>);
+  all.resize(static_cast<std::size_t>(context.size));
+  return context.allgather(context.runtime, &mine, all.data(), sizeof mine);
+}
+
+// Collective. SUCCESS on every rank, or on every rank the first refusal's status, reported with its rank, text,
+// native code and hint.
+template <typename Value>
+isthmus_status agree(const isthmus_backend_context& context, const char* location, const vote<Value>& mine,
+                     votes<Value>& all) {
+  if (const isthmus_status status = gather_votes(context, mine, all); status != ISTHMUS_SUCCESS) return status;
+  const int rank = first_refusal(all);
+  if (rank < 0) return ISTHMUS_SUCCESS;
+  const refusal& first = all[static_cast<std::size_t>(rank)];
+  return context.fail(context.runtime, static_cast<isthmus_status>(first.status), first.native_code, location,
+                      first.hint[0] != '\0' ? first.hint : nullptr, "rank %d: %s", rank, first.text);
+}
+
+}  // namespace isthmus
+
+#endif

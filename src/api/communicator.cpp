@@ -1,0 +1,298 @@
+// The C entry points of the life cycle and of queries.
+#include "core/communicator.hpp"
+
+#include <isthmus/interrupt.h>
+#include <isthmus/isthmus.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/arguments.hpp"
+#include "bootstrap/local_store.hpp"
+#include "bootstrap/mpi_bootstrap.hpp"
+#include "bootstrap/tcp_store.hpp"
+#include "bootstrap/unique_id.hpp"
+#include "bootstrap/user_store.hpp"
+#include "core/group.hpp"
+#include "core/handles.hpp"
+
+namespace isthmus {
+
+namespace {
+
+// The caller's options, or the defaults; checked.
+isthmus_communicator_options options_of(const char* function, const isthmus_communicator_options* given) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  if (given == nullptr) return options;
+  if (given->struct_bytes < sizeof options)
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->struct_bytes = {} must be at least {}", function, given->struct_bytes,
+                    sizeof options),
+        "zero-initialise the options and set struct_bytes = sizeof(isthmus_communicator_options)");
+  options = *given;
+  check_device(ISTHMUS_HERE, function, options.device);
+  if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->timeout_s = {} must be in [0, 1e9]", function, options.timeout_s),
+        "0 takes the configured timeout");
+  if (options.collectives >> ISTHMUS_COLLECTIVE_COUNT != 0)
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->collectives = {:#x} has bits beyond those of the {} collectives", function,
+                    options.collectives, static_cast<int>(ISTHMUS_COLLECTIVE_COUNT)),
+        "it is a bit mask of 1u << isthmus_collective; 0 allows all");
+  return options;
+}
+
+void check_rank(const char* function, int rank, int size) {
+  if (size < 1)
+    throw invalid_argument(ISTHMUS_HERE, fmt::format("{}: size = {} must be at least 1", function, size),
+                           "it is the number of ranks of the communicator");
+  if (rank < 0 || rank >= size)
+    throw invalid_argument(
+        ISTHMUS_HERE, fmt::format("{}: rank = {} is out of range: must be in [0, {})", function, rank, size),
+        "number the ranks from 0 to size - 1");
+}
+
+preparation prepare_with(const isthmus_communicator_options& options) {
+  return prepare(options.device, options);
+}
+
+isthmus_communicator publish(std::shared_ptr<communicator> created) {
+  return handle_table::instance().insert(std::move(created));
+}
+
+// Names that the system gave may not be UTF-8: replaced, so that the answer is JSON all the same.
+std::string text_of(const nlohmann::json& value) {
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// One thread for each rank, because creation is collective. All or none.
+void create_all(int size, const isthmus_device* devices, const isthmus_communicator_options& options,
+                isthmus_communicator* communicators) {
+  const auto store = make_local_store();
+  std::vector<std::shared_ptr<communicator>> created(static_cast<std::size_t>(size));
+  std::vector<std::optional<error>> failures(created.size());
+  std::vector<std::jthread> threads;
+  for (std::size_t rank = 0; rank < created.size(); ++rank)
+    threads.emplace_back([&, rank] {
+      const isthmus_status status = guard([&] {
+        auto prepared = prepare(devices[rank], options);
+        auto control = make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, prepared.timeout_s);
+        created[rank] = communicator::create(std::move(control), std::move(prepared));
+      });
+      if (status != ISTHMUS_SUCCESS) failures[rank] = error(last_error());
+    });
+  for (auto& thread : threads) thread.join();
+  // The rank that failed by itself tells more than those that only heard of it.
+  const error* first = nullptr;
+  for (const auto& failure : failures)
+    if (failure && (first == nullptr || is_consequence(first->info().status))) first = &*failure;
+  if (first != nullptr) throw error(*first);
+  for (std::size_t rank = 0; rank < created.size(); ++rank)
+    communicators[rank] = publish(std::move(created[rank]));
+}
+
+}  // namespace
+}  // namespace isthmus
+
+using isthmus::guard;
+using isthmus::handle_table;
+
+isthmus_status isthmus_communicator_set_progress(isthmus_communicator communicator, isthmus_progress progress,
+                                                 void* context) {
+  return guard([&] { handle_table::instance().find(communicator).set_progress(progress, context); });
+}
+
+isthmus_status isthmus_unique_id_create(const char* address, isthmus_unique_id* id) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "unique_id_create", "id", id);
+    *id = isthmus::start_tcp_store(address);
+  });
+}
+
+isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank, int size,
+                                           const isthmus_communicator_options* options,
+                                           isthmus_communicator* communicator) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create";
+    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    *communicator = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "id", id);
+    isthmus::check_rank(function, rank, size);
+    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
+    auto store = isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, prepared.timeout_s);
+    auto control = isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, prepared.timeout_s);
+    *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
+  });
+}
+
+isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
+                                               const isthmus_communicator_options* options,
+                                               isthmus_communicator* communicator) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create_mpi";
+    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    *communicator = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "mpi", mpi);
+    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
+    auto control = isthmus::make_mpi_bootstrap(mpi, prepared.timeout_s);
+    *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
+  });
+}
+
+isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank, int size,
+                                                 const isthmus_communicator_options* options,
+                                                 isthmus_communicator* communicator) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create_store";
+    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    *communicator = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "store", store);
+    isthmus::check_rank(function, rank, size);
+    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
+    auto control = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
+                                                 prepared.timeout_s);
+    *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
+  });
+}
+
+isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* devices,
+                                               const isthmus_communicator_options* options,
+                                               isthmus_communicator* communicators) {
+  return guard([&] {
+    constexpr const char* function = "communicator_create_all";
+    isthmus::check_rank(function, 0, size);
+    isthmus::require(ISTHMUS_HERE, function, "communicators", communicators);
+    for (int rank = 0; rank < size; ++rank) communicators[rank] = nullptr;
+    isthmus::require(ISTHMUS_HERE, function, "devices", devices);
+    for (int rank = 0; rank < size; ++rank) isthmus::check_device(ISTHMUS_HERE, function, devices[rank]);
+    isthmus::create_all(size, devices, isthmus::options_of(function, options), communicators);
+  });
+}
+
+isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color, int key,
+                                          isthmus_communicator* communicator) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_split", "communicator", communicator);
+    *communicator = nullptr;
+    if (isthmus::group::active()) {
+      isthmus::group::add_split(parent, color, key, communicator);
+      return;
+    }
+    auto part = handle_table::instance().find(parent).split(color, key);
+    if (part) *communicator = isthmus::publish(std::move(part));
+  });
+}
+
+isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double wait_s,
+                                           isthmus_communicator* communicator) {
+  return guard([&] {
+    constexpr const char* function = "communicator_shrink";
+    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    *communicator = nullptr;
+    if (!(wait_s >= 0) || wait_s > 1e9)
+      throw isthmus::invalid_argument(ISTHMUS_HERE,
+                                      fmt::format("{}: wait_s = {} must be in [0, 1e9]", function, wait_s),
+                                      "0 takes the communicator's timeout");
+    if (isthmus::group::active()) {
+      isthmus::group::add_shrink(parent, wait_s, communicator);
+      return;
+    }
+    *communicator = isthmus::publish(handle_table::instance().find(parent).shrink(wait_s));
+  });
+}
+
+isthmus_status isthmus_communicator_parent_rank(isthmus_communicator communicator, int rank, int* parent_rank) {
+  return guard([&] {
+    constexpr const char* function = "communicator_parent_rank";
+    isthmus::require(ISTHMUS_HERE, function, "parent_rank", parent_rank);
+    const isthmus::membership& ranks = handle_table::instance().find(communicator).ranks();
+    isthmus::check_rank(function, rank, ranks.size);
+    *parent_rank = ranks.parent_rank_of[static_cast<std::size_t>(rank)];
+  });
+}
+
+isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
+  return guard([&] {
+    if (communicator == nullptr) return;
+    if (isthmus::group::uses(communicator))
+      throw isthmus::make_error(
+          ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+          "communicator_destroy: the open group of this thread holds work of this communicator",
+          "call isthmus_group_end first");
+    handle_table::instance().remove(communicator)->close();
+  });
+}
+
+isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
+  return guard([&] {
+    const auto rank = handle_table::instance().share(communicator);
+    isthmus_error_info failure =
+        isthmus::make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
+                            fmt::format("isthmus_communicator_abort was called on rank {}", rank->ranks().rank),
+                            "destroy the communicator on every rank and create a new one")
+            .info();
+    failure.rank = rank->ranks().rank;
+    rank->poison(failure);
+  });
+}
+
+isthmus_status isthmus_communicator_async_error(isthmus_communicator communicator) {
+  return guard([&] {
+    if (const auto failure = handle_table::instance().find(communicator).failure())
+      throw isthmus::error(*failure);
+  });
+}
+
+isthmus_status isthmus_communicator_rank(isthmus_communicator communicator, int* rank) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_rank", "rank", rank);
+    *rank = handle_table::instance().find(communicator).ranks().rank;
+  });
+}
+
+isthmus_status isthmus_communicator_size(isthmus_communicator communicator, int* size) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_size", "size", size);
+    *size = handle_table::instance().find(communicator).ranks().size;
+  });
+}
+
+isthmus_status isthmus_communicator_device(isthmus_communicator communicator, isthmus_device* device) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_device", "device", device);
+    *device = handle_table::instance().find(communicator).ranks().device;
+  });
+}
+
+isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator, int* local_size) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_local_size", "local_size", local_size);
+    *local_size = handle_table::instance().find(communicator).ranks().process_size;
+  });
+}
+
+isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json, size_t capacity,
+                                         size_t* needed) {
+  return guard([&] {
+    const std::string text = isthmus::text_of(handle_table::instance().find(communicator).info());
+    isthmus::write_text(ISTHMUS_HERE, "communicator_info", text, json, capacity, needed);
+  });
+}
+
+isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
+                                            const isthmus_operation* operation, char* json, size_t capacity,
+                                            size_t* needed) {
+  return guard([&] {
+    isthmus::communicator& rank = handle_table::instance().find(communicator);
+    isthmus::require(ISTHMUS_HERE, "communicator_explain", "operation", operation);
+    isthmus::write_text(ISTHMUS_HERE, "communicator_explain", isthmus::text_of(rank.explain(*operation)), json,
+                        capacity, needed);
+  });
+}

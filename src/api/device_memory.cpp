@@ -1,0 +1,145 @@
+// The C entry points of memory.h for plain memory of a device.
+#include "memory/pool/device_memory.hpp"
+
+#include <isthmus/memory.h>
+
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+
+#include "base/arguments.hpp"
+#include "memory/heap/live_blocks.hpp"
+#include "memory/pool/block_table.hpp"
+#include "selection/selection.hpp"
+
+namespace isthmus {
+namespace {
+
+void check_memory_device(const char* function, isthmus_device device) {
+  check_device(ISTHMUS_HERE, function, device);
+  if (device.platform == ISTHMUS_PLATFORM_HOST && device.ordinal != 0)
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: device.ordinal = {}, but platform host has one device, 0", function, device.ordinal),
+        "pass ordinal 0");
+}
+
+// Lives until the process ends: blocks may be freed when static objects are gone already.
+device_memory& memory_of(const char* function, isthmus_device device, void* native_context = nullptr) {
+  check_memory_device(function, device);
+  if (native_context != nullptr && device.platform != ISTHMUS_PLATFORM_LEVEL_ZERO)
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->native_context is given for {}; the rule is level_zero only", function,
+                    device_text(device)),
+        "leave it NULL: the other platforms have one context a device");
+  static std::mutex& mutex = *new std::mutex;
+  static auto& all = *new std::map<std::tuple<isthmus_platform, int, void*>, device_memory>;
+  const std::lock_guard lock(mutex);
+  const std::tuple key{device.platform, device.ordinal, native_context};
+  if (const auto found = all.find(key); found != all.end()) return found->second;
+  // A configuration that can't be read is reported by every call until it can.
+  static const selection::memory_settings& settings =
+      *new selection::memory_settings(selection::load_configuration(nullptr).memory);
+  return all.try_emplace(key, device, settings, sources_of(device, native_context)).first->second;
+}
+
+isthmus_memory_options options_of(const char* function, const isthmus_memory_options* options) {
+  if (options == nullptr) return {};
+  if (options->struct_bytes < sizeof *options)
+    throw invalid_argument(ISTHMUS_HERE,
+                           fmt::format("{}: options->struct_bytes = {} must be at least {}", function,
+                                       options->struct_bytes, sizeof *options),
+                           "zero-initialise the options and set struct_bytes = sizeof(isthmus_memory_options)");
+  return *options;
+}
+
+}  // namespace
+}  // namespace isthmus
+
+isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t bytes,
+                                              const isthmus_memory_options* options, void** pointer) {
+  constexpr const char* function = "memory_allocate_device";
+  return isthmus::guard([&] {
+    isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
+    *pointer = nullptr;
+    const isthmus_memory_options wanted = isthmus::options_of(function, options);
+    isthmus::device_memory& memory = isthmus::memory_of(function, device, wanted.native_context);
+    *pointer =
+        wanted.growable != 0 ? memory.allocate_growable(bytes) : memory.allocate(bytes, wanted.unpooled != 0);
+  });
+}
+
+isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointer, uint64_t bytes) {
+  constexpr const char* function = "memory_resize_device";
+  return isthmus::guard([&] {
+    isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
+    isthmus::device_memory& fresh = isthmus::memory_of(function, device);
+    const auto old = isthmus::block_table::instance().find(*pointer);
+    *pointer = (old ? *old->owner : fresh).resize(device, *pointer, bytes);
+  });
+}
+
+isthmus_status isthmus_memory_free_device(isthmus_device device, void* pointer) {
+  return isthmus::guard([&] {
+    isthmus::check_memory_device("memory_free_device", device);
+    isthmus::device_memory::free(device, pointer);
+  });
+}
+
+isthmus_status isthmus_memory_trim(isthmus_device device) {
+  return isthmus::guard([&] { isthmus::memory_of("memory_trim", device).trim(); });
+}
+
+isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* info) {
+  return isthmus::guard([&] {
+    isthmus::require(ISTHMUS_HERE, "memory_query", "info", info);
+    const auto block = isthmus::block_table::instance().find(pointer);
+    if (!block)
+      throw isthmus::invalid_argument(
+          ISTHMUS_HERE, fmt::format("memory_query: pointer = {} lies in no live plain block", pointer),
+          "blocks of a symmetric heap and of other allocators are not known here");
+    *info = {};
+    info->device = block->owner->device();
+    info->begin = reinterpret_cast<void*>(block->begin);
+    info->bytes = block->bytes;
+    isthmus::copy_text(info->provider, sizeof info->provider, block->owner->provider_name(*block));
+    info->pooled = block->pooled ? 1 : 0;
+  });
+}
+
+isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity, size_t* needed) {
+  constexpr const char* function = "memory_explain";
+  return isthmus::guard([&] {
+    const std::string text = isthmus::memory_of(function, device).explain().dump();
+    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, needed);
+  });
+}
+
+uint64_t isthmus_memory_live_blocks(void) {
+  return isthmus::block_table::instance().live().blocks + isthmus::live_blocks::of_heaps();
+}
+
+isthmus_status isthmus_memory_register(isthmus_device device, const isthmus_memory_provider* provider) {
+  constexpr const char* function = "memory_register";
+  return isthmus::guard([&] {
+    isthmus::check_memory_device(function, device);
+    isthmus::require(ISTHMUS_HERE, function, "provider", provider);
+    if (provider->struct_bytes < sizeof *provider)
+      throw isthmus::invalid_argument(ISTHMUS_HERE,
+                                      fmt::format("{}: provider->struct_bytes = {} must be at least {}",
+                                                  function, provider->struct_bytes, sizeof *provider),
+                                      "set struct_bytes = sizeof(isthmus_memory_provider)");
+    isthmus::require(ISTHMUS_HERE, function, "provider->name", provider->name);
+    isthmus::require(ISTHMUS_HERE, function, "provider->allocate", provider->allocate);
+    isthmus::require(ISTHMUS_HERE, function, "provider->free", provider->free);
+    if (std::string(provider->name) != "sycl")
+      throw isthmus::invalid_argument(
+          ISTHMUS_HERE,
+          fmt::format("{}: provider->name = \"{}\"; the rule is \"sycl\"", function, provider->name),
+          "the configuration's order of providers knows no other name");
+    isthmus::register_source(device, *provider);
+  });
+}

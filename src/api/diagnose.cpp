@@ -1,0 +1,15 @@
+// The C entry point of `isthmus doctor`: what the flight recorders of this machine tell.
+#include <isthmus/isthmus.h>
+
+#include "base/arguments.hpp"
+#include "recorder/report.hpp"
+
+isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t capacity, size_t* needed) {
+  return isthmus::guard([&] {
+    if (pid < 0)
+      throw isthmus::invalid_argument(ISTHMUS_HERE, fmt::format("diagnose: pid = {} must not be negative", pid),
+                                      "0 is every process");
+    const std::string text = isthmus::recorder::report(pid, job == nullptr ? "" : job);
+    isthmus::write_text(ISTHMUS_HERE, "diagnose", text, json, capacity, needed);
+  });
+}

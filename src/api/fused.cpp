@@ -1,0 +1,177 @@
+// The C entry points of fused.h.
+#include <isthmus/fused.h>
+
+#include <cstring>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/arguments.hpp"
+#include "core/group.hpp"
+#include "core/handles.hpp"
+#include "operators/fused/device/blaslt.hpp"
+#include "operators/fused/model/plan.hpp"
+
+struct isthmus_fused_plan_impl {
+  isthmus_communicator owner;  // the caller's handle, to notice that it was destroyed
+  std::unique_ptr<isthmus::fused::plan> object;
+};
+
+namespace isthmus::fused {
+namespace {
+
+// Live handles, so that a destroyed or foreign one is reported instead of followed.
+class plan_table {
+ public:
+  static plan_table& instance() {
+    static auto* table = new plan_table;
+    return *table;
+  }
+
+  isthmus_fused_plan insert(std::unique_ptr<isthmus_fused_plan_impl> made) {
+    const std::lock_guard lock(m_mutex);
+    return *m_live.insert(made.release()).first;
+  }
+  isthmus_fused_plan_impl& find(const char* function, isthmus_fused_plan handle) {
+    const std::lock_guard lock(m_mutex);
+    if (m_live.contains(handle)) return *handle;
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     fmt::format("{}: plan = {} is not a live plan", function, static_cast<void*>(handle)),
+                     "it was destroyed before, or plan_create failed");
+  }
+  std::unique_ptr<isthmus_fused_plan_impl> remove(isthmus_fused_plan handle) {
+    auto& object = find("fused_plan_destroy", handle);
+    const std::lock_guard lock(m_mutex);
+    m_live.erase(handle);
+    return std::unique_ptr<isthmus_fused_plan_impl>(&object);
+  }
+
+ private:
+  std::mutex m_mutex;
+  std::set<isthmus_fused_plan> m_live;
+};
+
+void refuse_groups(const char* function) {
+  if (isthmus::group::active())
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     fmt::format("{}: called inside a group", function),
+                     "end the group first; ranks of one process call from a thread each");
+}
+
+std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const problem& what) {
+  const isthmus_platform platform = owner->ranks().device.platform;
+  if (platform == ISTHMUS_PLATFORM_HOST)
+    return what.gathers() ? make_host_gather_plan(std::move(owner), what)
+                          : make_host_scatter_plan(std::move(owner), what);
+  if (blaslt::traits_of(platform) != nullptr)
+    return what.gathers() ? make_device_gather_plan(std::move(owner), what)
+                          : make_device_scatter_plan(std::move(owner), what);
+  throw make_error(
+      ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+      fmt::format("fused_plan_create: not supported on platform {}: there a stream cannot wait for "
+                  "a word of memory, by which plans order the ranks",
+                  isthmus_platform_name(platform)),
+      "isthmus/sycl/fused.hpp composes the communicator's collectives with products of the "
+      "caller's on any SYCL queue");
+}
+
+// Several ranks of one process may be in here at once, each in a thread of its own.
+isthmus_fused_plan create(isthmus_communicator handle, const isthmus_fused_description* description) {
+  refuse_groups("fused_plan_create");
+  auto owner = handle_table::instance().share(handle);
+  const problem what = agree(*owner, description);
+  auto made = std::make_unique<isthmus_fused_plan_impl>();
+  made->owner = handle;
+  made->object = make_plan(std::move(owner), what);
+  return plan_table::instance().insert(std::move(made));
+}
+
+const char* name_of(isthmus_fused_kind kind) {
+  switch (kind) {
+    case ISTHMUS_FUSED_ALLGATHER_GEMM: return "allgather_gemm";
+    case ISTHMUS_FUSED_GEMM_REDUCE_SCATTER: return "gemm_reduce_scatter";
+  }
+  return "";
+}
+
+nlohmann::json info_of(const plan& of) {
+  const auto& asked = of.what().asked;
+  const schedule& order = of.order();
+  nlohmann::json info = {
+      {"kind", name_of(asked.kind)},
+      {"rank", of.what().rank},
+      {"ranks", of.what().size},
+      {"m", asked.m},
+      {"n", asked.n},
+      {"k", asked.k},
+      {"input", isthmus_datatype_name(asked.input)},
+      {"output", isthmus_datatype_name(asked.output)},
+      {"mode", order.pipelined ? "pipelined" : "sequential"},
+      {"reason", order.reason},
+      {"chunks", order.chunks},
+      {"model", of.figures().source},
+      {"predicted_us", {{"pipelined", order.pipelined_us}, {"sequential", order.sequential_us}}},
+      {"notes", nlohmann::json::array()},
+      {"groups", nlohmann::json::array()}};
+  for (const row_group& each : order.groups)
+    info["groups"].push_back({{"source", each.source}, {"begin", each.begin}, {"rows", each.rows}});
+  of.describe(info);
+  return info;
+}
+
+}  // namespace
+}  // namespace isthmus::fused
+
+using namespace isthmus::fused;
+
+isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
+                                         const isthmus_fused_description* description,
+                                         isthmus_fused_plan* plan) {
+  return isthmus::guard([&] {
+    isthmus::require(ISTHMUS_HERE, "fused_plan_create", "plan", plan,
+                     "pass the address of the variable that receives the plan");
+    *plan = nullptr;
+    *plan = create(communicator, description);
+  });
+}
+
+isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_arguments* arguments) {
+  return isthmus::guard([&] {
+    refuse_groups("fused_run");
+    auto& found = plan_table::instance().find("fused_run", plan);
+    const isthmus::communicator& owner = isthmus::handle_table::instance().find(found.owner);
+    owner.check_alive();
+    check_arguments(found.object->what(), owner.ranks().device.platform, arguments);
+    found.object->run(*arguments);
+  });
+}
+
+isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity, size_t* needed) {
+  return isthmus::guard([&] {
+    constexpr const char* function = "fused_plan_info";
+    const std::string text = info_of(*plan_table::instance().find(function, plan).object).dump();
+    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, needed);
+  });
+}
+
+isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity, size_t* needed) {
+  return isthmus::guard([&] {
+    auto& object = *plan_table::instance().find("fused_plan_trace", plan).object;
+    if (!object.trace().enabled())
+      throw isthmus::make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                                "fused_plan_trace: the plan was created without ISTHMUS_FUSED_TRACE",
+                                "set the flag in the description");
+    object.synchronize();
+    isthmus::write_text(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.what().rank).dump(),
+                        json, capacity, needed);
+  });
+}
+
+isthmus_status isthmus_fused_plan_destroy(isthmus_fused_plan plan) {
+  return isthmus::guard([&] {
+    if (plan == nullptr) return;
+    const auto removed = plan_table::instance().remove(plan);
+    removed->object->synchronize();
+    removed->object->close();
+  });
+}

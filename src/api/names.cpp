@@ -1,0 +1,78 @@
+// The C entry points that need no communicator: names, sizes, the version, the last error and
+// the interrupt check.
+#include <isthmus/interrupt.h>
+#include <isthmus/isthmus.h>
+
+#include <array>
+
+#include "base/error.hpp"
+#include "base/interrupt.hpp"
+#include "base/tables.hpp"
+
+namespace {
+
+template <std::size_t Size>
+constexpr const char* lookup(const std::array<const char*, Size>& names, int value) {
+  return value >= 0 && static_cast<std::size_t>(value) < Size ? names[static_cast<std::size_t>(value)]
+                                                              : nullptr;
+}
+
+#define VERSION_TEXT_(x) #x
+#define VERSION_TEXT(x) VERSION_TEXT_(x)
+constexpr const char* version_text = VERSION_TEXT(ISTHMUS_VERSION_MAJOR) "." VERSION_TEXT(
+    ISTHMUS_VERSION_MINOR) "." VERSION_TEXT(ISTHMUS_VERSION_PATCH);
+
+bool in_range(int value, int count) { return value >= 0 && value < count; }
+
+}  // namespace
+
+const char* isthmus_version(void) { return version_text; }
+
+const char* isthmus_collective_name(isthmus_collective collective) {
+  return in_range(collective, ISTHMUS_COLLECTIVE_COUNT) ? isthmus::row_of(collective).name : nullptr;
+}
+
+const char* isthmus_datatype_name(isthmus_datatype datatype) {
+  if (!in_range(datatype, ISTHMUS_DATATYPE_COUNT)) return nullptr;
+  return isthmus::table_words::datatypes[static_cast<std::size_t>(datatype)].name;
+}
+
+size_t isthmus_datatype_bytes(isthmus_datatype datatype) {
+  return in_range(datatype, ISTHMUS_DATATYPE_COUNT) ? isthmus::bytes_of(datatype) : 0;
+}
+
+const char* isthmus_reduction_op_name(isthmus_reduction_op op) {
+  return lookup(isthmus::table_words::op_names, op);
+}
+
+const char* isthmus_platform_name(isthmus_platform platform) {
+  return lookup(isthmus::table_words::platform_names, platform);
+}
+
+const char* isthmus_status_name(isthmus_status status) {
+  switch (status) {
+    case ISTHMUS_SUCCESS: return "success";
+    case ISTHMUS_ERROR_INVALID_ARGUMENT: return "invalid_argument";
+    case ISTHMUS_ERROR_INVALID_USAGE: return "invalid_usage";
+    case ISTHMUS_ERROR_UNSUPPORTED: return "unsupported";
+    case ISTHMUS_ERROR_CONFIG: return "config";
+    case ISTHMUS_ERROR_MISMATCH: return "mismatch";
+    case ISTHMUS_ERROR_OUT_OF_MEMORY: return "out_of_memory";
+    case ISTHMUS_ERROR_SYSTEM: return "system";
+    case ISTHMUS_ERROR_BACKEND: return "backend";
+    case ISTHMUS_ERROR_REMOTE: return "remote";
+    case ISTHMUS_ERROR_TIMEOUT: return "timeout";
+    case ISTHMUS_ERROR_ABORTED: return "aborted";
+    case ISTHMUS_ERROR_INTERNAL: return "internal";
+  }
+  return nullptr;
+}
+
+void isthmus_last_error(isthmus_error_info* info) {
+  if (info != nullptr) *info = isthmus::last_error();
+}
+
+isthmus_status isthmus_set_interrupt_check(isthmus_interrupt_check check, void* context) {
+  isthmus::set_interrupt_check(check, context);
+  return ISTHMUS_SUCCESS;
+}

@@ -1,0 +1,170 @@
+#include "backends/copy_engine/call.hpp"
+
+#include <algorithm>
+
+namespace isthmus::copy_engine {
+namespace {
+
+// The finaliser of splitmix64: every bit of the input reaches every bit of the result.
+std::uint64_t mixed(std::uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+  return value ^ (value >> 31);
+}
+
+std::uint64_t joined(std::uint64_t before, std::uint64_t value) {
+  return mixed(before * 0x9e3779b97f4a7c15u + value + 1);
+}
+
+// What comes from others.
+std::uint64_t bytes_in(const block_map& blocks) {
+  std::uint64_t bytes = 0;
+  for (int source = 0; source < blocks.size; ++source)
+    if (source != blocks.rank) bytes += blocks.incoming(source).bytes;
+  return bytes;
+}
+
+}  // namespace
+
+resources::resources(device_driver& d, int own_device, int own_rank, int ranks, const settings& s)
+    : driver(d),
+      device(own_device),
+      rank(own_rank),
+      size(ranks),
+      options(s),
+      caller(d, own_device, s.batch_bytes),
+      local(d, own_device, stream_priority::normal, s.batch_bytes),
+      combiner(d, own_device, stream_priority::raised, s.batch_bytes),
+      forked(d, own_device),
+      started(d, own_device),
+      slot_ready(d, own_device),
+      progress(d, alignment),
+      kernels(d, own_device, s.reduction_blocks),
+      slot_uses(static_cast<std::size_t>(ranks), 0) {
+  const int streams = s.streams == 0 ? ranks - 1 : std::min(s.streams, ranks - 1);
+  for (int i = 1; i < streams; ++i) beside.emplace_back(d, own_device, stream_priority::normal, s.batch_bytes);
+}
+
+call::call(const call_request& request, algorithm how)
+    : m_request(request),
+      m_own(request.own),
+      m_blocks(request.blocks),
+      m_send(static_cast<const std::byte*>(request.operation.send_buf)),
+      m_recv(static_cast<std::byte*>(request.operation.recv_buf)),
+      m_algorithm(how),
+      m_together(bytes_in(request.blocks) <= request.own.options.together_bytes) {}
+
+void call::begin(std::uint64_t place) {
+  m_place = place;
+  call_record& record = m_request.record;
+  record.staged = m_algorithm == algorithm::staged || m_algorithm == algorithm::reduce;
+  record.collective = m_request.operation.collective;
+  record.datatype = m_request.operation.datatype;
+  record.count = m_request.operation.count;
+  record.tags.assign(static_cast<std::size_t>(m_own.size), 0);
+  for (int peer = 0; peer < m_own.size; ++peer)
+    if (const std::uint64_t bytes = bytes_copied_for(peer); bytes > 0)
+      record.tags[static_cast<std::size_t>(peer)] = tag_of(bytes);
+  m_request.log.add(record, m_request.captured);
+}
+
+// All that both ends of a transfer know and must agree on. Never 0, which means "nothing here".
+std::uint32_t call::tag_of(std::uint64_t bytes) const {
+  const std::uint64_t kind = static_cast<std::uint64_t>(m_request.operation.root) << 16 |
+                             static_cast<std::uint64_t>(m_request.operation.collective) << 2 |
+                             static_cast<std::uint64_t>(m_algorithm);
+  return static_cast<std::uint32_t>(joined(joined(joined(0, kind), m_place), bytes) >> 32) | 1u;
+}
+
+std::uint64_t call::bytes_copied_by(int peer) const {
+  if (peer == m_own.rank) return 0;
+  return (sources_copy() ? m_blocks.incoming(peer) : m_blocks.outgoing(peer)).bytes;
+}
+
+std::uint64_t call::bytes_copied_for(int peer) const {
+  if (peer == m_own.rank) return 0;
+  return (sources_copy() ? m_blocks.outgoing(peer) : m_blocks.incoming(peer)).bytes;
+}
+
+// ---- streams ------------------------------------------------------------------------------------------
+
+command_batch& call::batch_for(int peer) {
+  if (m_together || m_one_stream || m_own.beside.empty()) return m_own.caller;
+  const int step = (peer - m_own.rank + m_own.size) % m_own.size;
+  const auto turn = static_cast<std::size_t>(step - 1) % (m_own.beside.size() + 1);
+  return turn == 0 ? m_own.caller : m_own.beside[turn - 1].commands;
+}
+
+void call::fork_streams() {
+  if (m_together || m_one_stream) return;
+  for (side_stream& one : m_own.beside) one.commands.follow(m_own.caller, m_own.forked);
+}
+
+void call::join_streams() {
+  if (m_together || m_one_stream) return;
+  for (side_stream& one : m_own.beside) m_own.caller.follow(one.commands, one.joined);
+}
+
+void call::copy_own_block(command_batch& by) {
+  const block from = m_blocks.outgoing(m_own.rank), to = m_blocks.incoming(m_own.rank);
+  if (from.bytes > 0 && to.bytes > 0) by.copy_here(m_recv + to.at, m_send + from.at, from.bytes);
+}
+
+// Beside everything else: that was fastest at every size, and costs nothing in place.
+void call::start_own_block() {
+  const block from = m_blocks.outgoing(m_own.rank), to = m_blocks.incoming(m_own.rank);
+  if (from.bytes == 0 || to.bytes == 0 || m_recv + to.at == m_send + from.at) return;
+  m_own_beside = true;
+  command_batch& local = m_own.local.commands;
+  local.follow(m_own.caller, m_own.forked);
+  copy_own_block(local);
+  local.flush();
+}
+
+// ---- flags ------------------------------------------------------------------------------------------
+
+void call::set_pending(command_batch& by, slot in, std::uint64_t beyond) {
+  for (int step = 1; step < m_own.size; ++step)
+    if (const int peer = served_at(step); bytes_copied_by(peer) > beyond)
+      by.write(m_own.memory.pending(m_own.rank, in, peer), 1);
+}
+
+void call::signal_ready(command_batch& by, slot in, std::uint64_t beyond) {
+  for (int step = 1; step < m_own.size; ++step)
+    if (const int peer = served_at(step); bytes_copied_by(peer) > beyond)
+      by.write(m_own.memory.ready(peer, in, m_own.rank), tag_of(bytes_copied_by(peer)));
+}
+
+void call::wait_acknowledged(command_batch& by, slot in) {
+  for (int step = 1; step < m_own.size; ++step)
+    by.wait_equal(m_own.memory.pending(m_own.rank, in, served_at(step)), 0);
+}
+
+// No flag is cleared before all have come: the watchdog tells by them who is missing.
+void call::wait_ready(command_batch& by, std::span<const transfer> wanted) {
+  for (const transfer& one : wanted)
+    by.wait_equal(m_own.memory.ready(m_own.rank, one.in, one.peer),
+                  m_request.record.tags[static_cast<std::size_t>(one.peer)]);
+  for (const transfer& one : wanted) by.write(m_own.memory.ready(m_own.rank, one.in, one.peer), 0);
+}
+
+void call::acknowledge(command_batch& by, const transfer& one) {
+  by.write(m_own.memory.pending(one.peer, one.in, m_own.rank), 0);
+}
+
+void call::copy_all(const std::vector<transfer>& wanted) {
+  if (m_together) {
+    wait_ready(m_own.caller, wanted);
+    for (const transfer& one : wanted) m_own.caller.copy(one.to, one.from, one.bytes);
+    for (const transfer& one : wanted) acknowledge(m_own.caller, one);
+    return;
+  }
+  for (const transfer& one : wanted) {
+    command_batch& by = batch_for(one.peer);
+    wait_ready(by, {&one, 1});
+    by.copy(one.to, one.from, one.bytes);
+    acknowledge(by, one);
+  }
+}
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,98 @@
+// What the strategies share: the channel's flags, and who copies what on which stream.
+//
+// Order. Whoever runs the commands of a rank one after the other, in the order in which they are issued,
+// gets to the end of the call as long as the others do the same. That matters because a driver may put
+// streams that seem independent into one queue.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <span>
+#include <vector>
+
+#include "backends/copy_engine/algorithm.hpp"
+#include "backends/copy_engine/call_log.hpp"
+#include "backends/copy_engine/direct_buffers.hpp"
+#include "backends/copy_engine/resources.hpp"
+#include "base/block_map.hpp"
+
+namespace isthmus::copy_engine {
+
+// One call to be issued. `record` has the call's id; the rest of it is filled in by the strategy and goes to
+// `log` before any command.
+struct call_request {
+  resources& own;
+  const isthmus_operation& operation;
+  const block_map& blocks;
+  call_record& record;
+  call_log& log;
+  bool captured;
+};
+
+// The strategies: each issues the commands of the whole call.
+void issue_direct(const call_request& request, algorithm how,
+                  const direct_buffers& buffers);  // zero_copy or push
+void issue_staged(const call_request& request);
+void issue_reduce(const call_request& request, native_kernel kernel);  // reduce_scatter
+
+// One data transfer of this rank: it waits for the peer's flag, copies, and acknowledges.
+struct transfer {
+  slot in;
+  int peer;
+  const std::byte* from;
+  std::byte* to;
+  std::uint64_t bytes;
+};
+
+class call {
+ protected:
+  call(const call_request& request, algorithm how);
+
+  // Before anything else: from here on the watchdog knows what this call waits for. `place`: what the ranks
+  // have to agree on besides the operation.
+  void begin(std::uint64_t place);
+  void note_progress() { m_own.caller.write(m_own.progress_word(), m_request.record.id); }
+
+  // Bytes between this rank and a peer (0 for itself): what the peer copies, of ours or to us; and what we
+  // copy.
+  std::uint64_t bytes_copied_by(int peer) const;
+  std::uint64_t bytes_copied_for(int peer) const;
+  // Everybody starts with its right neighbour and is served by its left one first.
+  int neighbour(int step) const { return (m_own.rank + step) % m_own.size; }
+  int served_at(int step) const { return (m_own.rank + m_own.size - step) % m_own.size; }
+
+  command_batch& batch_for(int peer);
+  void fork_streams();
+  void join_streams();
+  void copy_own_block(command_batch& by);
+  void start_own_block();
+  void join_local() { m_own.caller.follow(m_own.local.commands, m_own.local.joined); }
+
+  // Hands a slot over to every peer that still needs bytes `beyond` the given place of its block: first all
+  // acknowledgements become pending, since a peer may be that fast, then the peers are told.
+  void set_pending(command_batch& by, slot in, std::uint64_t beyond);
+  void signal_ready(command_batch& by, slot in, std::uint64_t beyond);
+  void wait_acknowledged(command_batch& by, slot in);  // by all peers
+  void wait_ready(command_batch& by, std::span<const transfer> wanted);
+  void acknowledge(command_batch& by, const transfer& one);
+  // `wanted` is in the order in which this rank visits its peers.
+  void copy_all(const std::vector<transfer>& wanted);
+
+  const call_request& m_request;
+  resources& m_own;
+  const block_map& m_blocks;
+  const std::byte* m_send;
+  std::byte* m_recv;
+  algorithm m_algorithm;
+  bool m_together;            // small: wait for all peers, then copy from all
+  bool m_one_stream = false;  // in place: fetching must not overtake staging
+  bool m_own_beside = false;  // the own block is being copied on the local stream
+
+ private:
+  bool sources_copy() const { return m_algorithm == algorithm::push || m_algorithm == algorithm::reduce; }
+  std::uint32_t tag_of(std::uint64_t bytes) const;
+
+  std::uint64_t m_place = 0;
+};
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,53 @@
+// What each call waits for, remembered for the watchdog: which words release a stream that got stuck, and what
+// to say about it. A captured call may be replayed at any time, so it is remembered for good.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+namespace isthmus::copy_engine {
+
+struct call_record {
+  std::uint32_t id = 0;  // never 0 for a call
+  isthmus_collective collective{};
+  isthmus_datatype datatype{};
+  std::uint64_t count = 0;
+  bool staged = false;
+  std::vector<std::uint32_t> tags;  // by source; 0: nothing comes from it
+};
+
+// Thread-safe.
+class call_log {
+ public:
+  void add(const call_record& made, bool captured) {
+    const std::lock_guard lock(m_mutex);
+    if (captured)
+      m_captured[made.id] = made;
+    else
+      m_recent[made.id % m_recent.size()] = made;
+  }
+
+  std::optional<call_record> find(std::uint32_t id) const {
+    const std::lock_guard lock(m_mutex);
+    if (const call_record& recent = m_recent[id % m_recent.size()]; recent.id == id) return recent;
+    const auto captured = m_captured.find(id);
+    if (captured == m_captured.end()) return std::nullopt;
+    return captured->second;
+  }
+
+ private:
+  // More calls than a driver queues before it makes the host wait.
+  static constexpr std::size_t kept = 1024;
+
+  mutable std::mutex m_mutex;
+  std::array<call_record, kept> m_recent;
+  std::unordered_map<std::uint32_t, call_record> m_captured;
+};
+
+}  // namespace isthmus::copy_engine

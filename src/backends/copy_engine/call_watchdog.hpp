@@ -1,0 +1,98 @@
+// Sees to it that a rank's streams do not wait for ever: nobody else can release a stream that waits for a
+// word which no peer will write.
+//
+// It looks at one word of pinned memory: the id of the call that the stream is in. A call that lasts longer
+// than the timeout fails; before that, a signal that can't belong to it is a mismatch, and a peer that gave
+// up says so. A failed rank tells its peers and writes the flags that its own stream waits for. What the
+// stream then fetches goes into this rank's receive buffers and its own staging slots; what it then puts goes
+// where its peers would have asked for it.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "backends/copy_engine/call_log.hpp"
+#include "backends/copy_engine/resources.hpp"
+#include "device/signal_channel.hpp"
+#include "device/watchdog.hpp"
+
+namespace isthmus::copy_engine {
+
+struct failure {
+  isthmus_status status;
+  std::string message, hint;
+};
+
+class call_watchdog {
+ public:
+  using clock = watchdog_clock;
+
+  // Throws isthmus::error. The references outlive it.
+  call_watchdog(const isthmus_backend_context& context, resources& own, const call_log& log);
+  call_watchdog(const call_watchdog&) = delete;
+  call_watchdog& operator=(const call_watchdog&) = delete;
+
+  // Between them the process's watchdog looks. The ranks' memory is shared before.
+  void begin();
+  void end() { m_watch.reset(); }
+
+  // The call that the stream is in; 0: none.
+  std::uint32_t current() const {
+    return std::atomic_ref<std::uint32_t>(*m_own.progress_word()).load(std::memory_order_acquire);
+  }
+
+  // From any thread. The watchdog does the work.
+  void request_abort();
+  void give_up(failure why);
+  bool failed() const { return m_failed.load(std::memory_order_acquire); }
+  // Told once no other rank pushes into this rank's buffers any more, or after this wait.
+  std::optional<failure> reason() const;
+
+  // Not while the watchdog looks: whether no peer may still fetch something from here; and whether this rank's
+  // own stream got through soon.
+  bool all_acknowledged();
+  bool wait_briefly() { return m_monitor.wait_briefly(); }
+  void abandon_memory() noexcept { m_monitor.abandon_memory(); }
+
+ private:
+  bool notice_abort();
+  void inspect(std::uint32_t id);
+  bool is_mismatch(const call_record& record) const;
+  bool still_stuck(std::uint32_t id) const;
+  void time_out(std::uint32_t id);
+  std::string story_of(std::uint32_t id);
+  std::string awaited_in(std::uint32_t id);
+  void shut_out_late_ranks();
+  void settle_in_time();
+  void release();
+  void write_releasing_flags(std::uint32_t id);
+  std::uint32_t ready(slot in, int source) const {
+    return m_monitor.ready(static_cast<std::size_t>(in), source);
+  }
+
+  const isthmus_backend_context& m_context;
+  resources& m_own;
+  const call_log& m_log;
+  signal_monitor m_monitor;
+
+  std::uint32_t m_suspect = 0;  // the call in which a mismatch was seen once
+  std::optional<clock::time_point> m_release_since;
+  bool m_complained = false;
+
+  std::atomic<bool> m_abort{false}, m_failed{false};
+  mutable std::mutex m_mutex;  // over the reason
+  mutable std::condition_variable m_changed;
+  std::optional<failure> m_reason;
+  bool m_settled = false;                   // the reason may be told
+  std::optional<clock::time_point> m_told;  // when the peers were
+  bool m_was_inside = false;                // a call, then
+  std::optional<watch> m_watch;             // last: it looks at the others
+};
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,46 @@
+// A call in chunks that go through the ranks' staging slots.
+#pragma once
+
+#include <algorithm>
+
+#include "backends/copy_engine/call.hpp"
+
+namespace isthmus::copy_engine {
+
+class chunked_call : protected call {
+ protected:
+  // A slot holds one chunk for all peers, or one for each: then in rank order, without the owner.
+  chunked_call(const call_request& request, algorithm how) : call(request, how) {
+    const auto rows = static_cast<std::uint64_t>(m_blocks.same_for_all() ? 1 : std::max(m_own.size - 1, 1));
+    m_chunk_bytes = m_own.memory.slot_bytes() / rows / alignment * alignment;
+  }
+
+  std::uint64_t chunks_of(int source) const {
+    const std::uint64_t bytes = m_blocks.taken_from(source);
+    return bytes == 0 ? 0 : (bytes - 1) / m_chunk_bytes + 1;
+  }
+  // Where a chunk starts in its block, and how much of `bytes` is in it.
+  std::uint64_t start_of(std::uint64_t chunk) const { return chunk * m_chunk_bytes; }
+  std::uint64_t part_of(std::uint64_t bytes, std::uint64_t chunk) const {
+    const std::uint64_t at = start_of(chunk);
+    return at >= bytes ? 0 : std::min(bytes - at, m_chunk_bytes);
+  }
+  slot slot_for(int owner, std::uint64_t chunk) const {
+    return staging_slot(m_own.slot_uses[static_cast<std::size_t>(owner)] + chunk);
+  }
+  // A peer's part of a slot, among those of all ranks but the owner.
+  std::byte* part_of_slot(int owner, slot in, int peer) const {
+    const int row = peer < owner ? peer : peer - 1;
+    return m_own.memory.staging(owner, in) + static_cast<std::uint64_t>(row) * m_chunk_bytes;
+  }
+  void signal_chunk(command_batch& by, std::uint64_t chunk) {
+    signal_ready(by, slot_for(m_own.rank, chunk), start_of(chunk));
+  }
+  // Ranks that copy a chunk as soon as its source is ready get out of step, and two then share a port. In
+  // allgatherv some ranks may keep step and others not, since each has its own bytes to get.
+  bool keeps_step() const { return m_together && m_own.size > 2; }
+
+  std::uint64_t m_chunk_bytes;
+};
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,74 @@
+#include "backends/copy_engine/direct_buffers.hpp"
+
+#include <optional>
+
+namespace isthmus::copy_engine {
+namespace {
+
+// A buffer that every rank has at the same place, and what there is in it for this rank to copy from or to.
+struct heap_range {
+  const void* base;
+  std::uint64_t bytes;       // that have to be in the heap
+  bool in_place_of_receipt;  // a peer's data are where their readers will put them, else all at `offset`
+  std::uint64_t offset;
+  bool own_first;  // the own block must be in place before it is handed over
+};
+
+// Peers fetch out of send buffers, or out of receive buffers that hold the own block already.
+std::optional<heap_range> fetched_from(const isthmus_operation& operation, const block_map& blocks) {
+  const void* recv = operation.recv_buf;
+  // Only the root has a send buffer; everybody's receive buffer gets the data.
+  if (blocks.source != all_ranks) return heap_range{recv, blocks.recv_bytes(), false, 0, true};
+  if (!blocks.same_for_all())
+    return heap_range{operation.send_buf, blocks.send_bytes(), false, blocks.outgoing(blocks.rank).at, false};
+  // A rank that contributes nothing may pass any send buffer, so the receive buffers have to do.
+  if (has_counts(row_of(operation.collective))) return heap_range{recv, blocks.recv_bytes(), true, 0, true};
+  if (is_in_place(operation, blocks)) return heap_range{recv, blocks.recv_bytes(), true, 0, false};
+  return heap_range{operation.send_buf, blocks.send_bytes(), false, 0, false};
+}
+
+// Sources put their blocks into receive buffers.
+heap_range put_into(const isthmus_operation& operation, const block_map& blocks) {
+  return {operation.recv_buf, blocks.recv_bytes(), false, blocks.incoming(blocks.rank).at, false};
+}
+
+// Where what is overwritten is what others still want, they can't take it from there.
+std::optional<heap_range> range_of(const isthmus_operation& operation, const block_map& blocks, algorithm how) {
+  if (never_direct(operation.collective) != nullptr || overwrites_outgoing(operation)) return std::nullopt;
+  return how == algorithm::push ? put_into(operation, blocks) : fetched_from(operation, blocks);
+}
+
+}  // namespace
+
+// In place, a root's buffer lies elsewhere than the others', who can't know.
+const char* never_direct(isthmus_collective collective) {
+  const collective_row& row = row_of(collective);
+  if (row.recv_at == site::root || (row.send_at == site::root && row.send_extent != extent::count))
+    return "gather and scatter have buffers on one rank that others can't know; use copy_engine:staged";
+  if (row.reduces) return "sums are made of what comes into the staging slots; use copy_engine:staged";
+  return nullptr;
+}
+
+void find_direct_buffers(const isthmus_backend_context& context, const isthmus_operation& operation,
+                         const block_map& blocks, algorithm how, direct_buffers& buffers) {
+  buffers.found = false;
+  const auto range = range_of(operation, blocks, how);
+  isthmus_heap_block block{};
+  std::uint64_t offset = 0;
+  if (!range || context.heap_find == nullptr ||
+      context.heap_find(context.runtime, range->base, range->bytes, &block, &offset) == 0)
+    return;
+  buffers.at.assign(static_cast<std::size_t>(context.size), nullptr);
+  for (int rank = 0; rank < context.size; ++rank) {
+    const auto peer = static_cast<std::size_t>(rank);
+    if (block.peers[rank] == nullptr) return;
+    const std::uint64_t within = range->in_place_of_receipt ? blocks.incoming(rank).at : range->offset;
+    buffers.at[peer] = static_cast<std::byte*>(block.peers[rank]) + offset + within;
+  }
+  const auto* own = static_cast<const std::byte*>(operation.recv_buf) + blocks.incoming(context.rank).at;
+  buffers.own_first = range->own_first && operation.send_buf != own;
+  buffers.heap_place = block.id * 0x9e3779b97f4a7c15u + offset * 2 + (range->in_place_of_receipt ? 1u : 0u);
+  buffers.found = true;
+}
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,60 @@
+// Between the users' own buffers, all of them in the symmetric heap: nothing is staged.
+#include "backends/copy_engine/call.hpp"
+
+namespace isthmus::copy_engine {
+namespace {
+
+class direct_call : call {
+ public:
+  direct_call(const call_request& request, algorithm how, const direct_buffers& buffers)
+      : call(request, how), m_buffers(buffers) {}
+
+  void issue();
+
+ private:
+  std::vector<transfer> transfers() const;
+
+  const direct_buffers& m_buffers;
+};
+
+std::vector<transfer> direct_call::transfers() const {
+  const bool pushes = m_algorithm == algorithm::push;
+  std::vector<transfer> wanted;
+  for (int step = 1; step < m_own.size; ++step) {
+    const int peer = neighbour(step);
+    const std::uint64_t bytes = bytes_copied_for(peer);
+    if (bytes == 0) continue;
+    std::byte* const there = m_buffers.at[static_cast<std::size_t>(peer)];
+    const std::byte* from = pushes ? m_send + m_blocks.outgoing(peer).at : there;
+    std::byte* to = pushes ? there : m_recv + m_blocks.incoming(peer).at;
+    wanted.push_back({slot::direct, peer, from, to, bytes});
+  }
+  return wanted;
+}
+
+void direct_call::issue() {
+  begin(m_buffers.heap_place);
+  command_batch& main = m_own.caller;
+  if (m_buffers.own_first)
+    copy_own_block(main);
+  else
+    start_own_block();
+  set_pending(main, slot::direct, 0);
+  signal_ready(main, slot::direct, 0);
+  note_progress();  // while the peers' signals are on their way
+  fork_streams();
+  copy_all(transfers());
+  join_streams();
+  if (m_own_beside) join_local();
+  for (int step = 1; step < m_own.size; ++step)
+    if (const int peer = served_at(step); bytes_copied_by(peer) > 0)
+      main.wait_equal(m_own.memory.pending(m_own.rank, slot::direct, peer), 0);
+}
+
+}  // namespace
+
+void issue_direct(const call_request& request, algorithm how, const direct_buffers& buffers) {
+  direct_call(request, how, buffers).issue();
+}
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,96 @@
+// reduce_scatter: sources put into the readers' staging slots, and a kernel combines what came.
+#include "backends/copy_engine/chunked_call.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus::copy_engine {
+namespace {
+
+class reduce_call : chunked_call {
+ public:
+  reduce_call(const call_request& request, native_kernel kernel)
+      : chunked_call(request, algorithm::reduce), m_kernel(kernel) {}
+
+  void issue();
+
+ private:
+  void open_slot(command_batch& by, std::uint64_t chunk);
+  void put(std::uint64_t chunk);
+  void combine(command_batch& by, std::uint64_t chunk);
+
+  native_kernel m_kernel;
+};
+
+// For the peers' chunks.
+void reduce_call::open_slot(command_batch& by, std::uint64_t chunk) {
+  const slot in = slot_for(m_own.rank, chunk);
+  wait_acknowledged(by, in);
+  set_pending(by, in, start_of(chunk));
+}
+
+void reduce_call::put(std::uint64_t chunk) {
+  std::vector<transfer> wanted;
+  for (int step = 1; step < m_own.size; ++step) {
+    const int reader = neighbour(step);
+    const slot in = slot_for(reader, chunk);
+    const block whole = m_blocks.outgoing(reader);
+    wanted.push_back({in, reader, m_send + whole.at + start_of(chunk), part_of_slot(reader, in, m_own.rank),
+                      part_of(whole.bytes, chunk)});
+  }
+  copy_all(wanted);
+}
+
+void reduce_call::combine(command_batch& by, std::uint64_t chunk) {
+  const isthmus_datatype datatype = m_request.operation.datatype;
+  const slot in = slot_for(m_own.rank, chunk);
+  const block own = m_blocks.outgoing(m_own.rank);
+  wait_acknowledged(by, in);
+  m_own.kernels.launch(by, m_kernel,
+                       {.others = m_own.memory.staging(m_own.rank, in),
+                        .row_bytes = m_chunk_bytes,
+                        .own = m_send + own.at + start_of(chunk),
+                        .result = m_recv + start_of(chunk),
+                        .count = part_of(own.bytes, chunk) / bytes_of(datatype),
+                        .rank = m_own.rank,
+                        .size = m_own.size},
+                       datatype);
+}
+
+// Each rank opens a slot, puts a chunk into those of its peers, opens its other slot and combines what came
+// into the first. A rank that runs all of this one after the other gets through: each of these steps waits only
+// for steps of its peers that come earlier in this same order.
+void reduce_call::issue() {
+  const isthmus_operation& operation = m_request.operation;
+  begin(static_cast<std::uint64_t>(operation.op) * ISTHMUS_DATATYPE_COUNT +
+        static_cast<std::uint64_t>(operation.datatype));
+  command_batch& main = m_own.caller;
+  note_progress();
+  if (m_own.size == 1) return copy_own_block(main);
+  const std::uint64_t chunks = chunks_of(m_own.rank);
+  const bool beside = chunks > 1;
+  command_batch& combiner = beside ? m_own.combiner.commands : main;
+  if (beside) combiner.follow(main, m_own.forked);
+  fork_streams();
+  open_slot(combiner, 0);
+  signal_chunk(combiner, 0);
+  for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
+    if (beside) combiner.flush();
+    put(chunk);
+    for (side_stream& one : m_own.beside) one.commands.flush();
+    if (beside) main.flush();
+    if (chunk + 1 < chunks) {
+      open_slot(combiner, chunk + 1);
+      if (keeps_step()) main.follow(combiner, m_own.slot_ready);
+      signal_chunk(keeps_step() ? main : combiner, chunk + 1);
+    }
+    combine(combiner, chunk);
+  }
+  join_streams();
+  if (beside) main.follow(combiner, m_own.combiner.joined);
+  for (std::uint64_t& uses : m_own.slot_uses) uses += chunks;
+}
+
+}  // namespace
+
+void issue_reduce(const call_request& request, native_kernel kernel) { reduce_call(request, kernel).issue(); }
+
+}  // namespace isthmus::copy_engine

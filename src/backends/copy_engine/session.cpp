@@ -1,0 +1,251 @@
+#include "backends/copy_engine/session.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "base/error.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus::copy_engine {
+namespace {
+
+using namespace std::chrono_literals;
+using seconds = std::chrono::duration<double>;
+
+}  // namespace
+
+// What reduce_scatter does needs no name of its own: its data go through the staging slots, like what is
+// staged.
+const char* const algorithm_names[] = {"staged", "zero_copy", "push", nullptr};
+
+namespace {
+
+// Nothing for NULL and for a name that does not exist.
+std::optional<algorithm> find_algorithm(const char* name) {
+  const int index = isthmus_algorithm_index(algorithm_names, name);
+  return index < 0 ? std::nullopt : std::optional(static_cast<algorithm>(index));
+}
+
+// Whose blocks are moved: what all ranks know about, and of the reductions the one that is a move first.
+bool is_moved(isthmus_collective collective) {
+  const collective_row& row = row_of(collective);
+  if (is_message(collective) || row.send_at == site::nowhere || has_private_counts(row)) return false;
+  return !row.reduces || row.send_extent != row.recv_extent;
+}
+
+// For rules that name another; all that is moved.
+const char* only_moved() {
+  static const std::string text = [] {
+    std::string names;
+    for (const auto& row : table_words::rows)
+      if (is_moved(static_cast<isthmus_collective>(&row - table_words::rows.data())))
+        names += (names.empty() ? "" : ", ") + std::string(row.name);
+    return "knows only " + names;
+  }();
+  return text.c_str();
+}
+
+bool nobody_sends(const block_map& blocks) {
+  for (int source = 0; source < blocks.size; ++source)
+    if (blocks.taken_from(source) != 0) return false;
+  return true;
+}
+
+}  // namespace
+
+session::session(const isthmus_backend_context& context, device_driver& driver, const settings& options)
+    : m_context(context),
+      m_own(driver, context.device.ordinal, context.rank, context.size, options),
+      m_watchdog(context, m_own, m_log),
+      m_own_stream(driver, context.device.ordinal),
+      m_entered(driver, context.device.ordinal),
+      m_ended(driver, context.device.ordinal) {
+  // A device that lacks what is needed says so here, where all ranks can still do without.
+  const word_step probe[] = {{word_action::write, m_own.progress_word(), 0},
+                             {word_action::wait_equal, m_own.progress_word(), 0}};
+  driver.words(m_own.device, probe, m_own_stream);
+  driver.synchronize(m_own.device, m_own_stream);
+  m_version = driver.version();
+}
+
+void session::open(const isthmus_heap_block& shared) {
+  m_own.memory = peer_memory(shared, m_context.size, m_own.options.transit_bytes);
+  m_watchdog.begin();
+}
+
+void session::compile_with(kernel_compiler& compiler) { m_own.kernels.compile_with(compiler); }
+
+// Reasons stay for the life of the process: whoever asked for one may keep it. There are few.
+void session::refuse_reductions(const std::string& reason) {
+  if (m_no_reductions != nullptr) return;
+  static std::mutex mutex;
+  static auto* const all = new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  m_no_reductions = all->insert(reason).first->c_str();
+}
+
+session::~session() {
+  if (!m_own.memory.is_open()) return;
+  const auto deadline = watchdog_clock::now() + seconds(std::min(m_context.timeout_s, 30.0));
+  // Until the stream is through, the watchdog may still have to release it.
+  while (m_watchdog.current() != 0 && watchdog_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  m_watchdog.end();
+  bool quiet = false;
+  try {
+    while (!m_watchdog.failed() && m_context.aborted(m_context.runtime) == 0 &&
+           !m_watchdog.all_acknowledged() && watchdog_clock::now() < deadline)
+      std::this_thread::sleep_for(100us);
+    quiet = m_watchdog.current() == 0 && m_watchdog.wait_briefly();
+  } catch (const error& caught) {
+    m_context.log(m_context.runtime, 1, "while releasing: %s", caught.what());
+  }
+  if (quiet) return;
+  m_own.progress.abandon();
+  m_watchdog.abandon_memory();
+}
+
+const char* session::supports(const isthmus_operation& operation, const char* name) const {
+  const auto wanted = name == nullptr ? algorithm::staged : find_algorithm(name);
+  if (!wanted) return "unknown algorithm; zero_copy, push and staged exist";
+  if (!is_moved(operation.collective)) return only_moved();
+  if (*wanted != algorithm::staged)
+    if (const char* reason = never_direct(operation.collective)) return reason;
+  if (row_of(operation.collective).reduces && m_no_reductions != nullptr) return m_no_reductions;
+  const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
+  if (m_context.size > 1 && m_own.memory.slot_bytes() < rows * alignment)
+    return "backend.copy_engine.transit_bytes is less than 512 bytes for each peer";
+  return nullptr;
+}
+
+isthmus_status session::report(const failure& why) {
+  return m_context.fail(m_context.runtime, why.status, 0, ISTHMUS_HERE, why.hint.c_str(), "%s",
+                        why.message.c_str());
+}
+
+isthmus_status session::report_driver(const char* doing, const isthmus_error_info& info) {
+  return m_context.fail(m_context.runtime, info.status, info.native_code, info.location, info.hint, "%s: %s",
+                        doing, info.message);
+}
+
+isthmus_status session::enqueue(const isthmus_operation* operations, const char* const* algorithms,
+                                std::size_t n) {
+  if (m_watchdog.failed()) return poll();
+  try {
+    prepare({operations, n});
+    for (std::size_t i = 0; i < n; ++i) start(operations[i], find_algorithm(algorithms[i]));
+    return ISTHMUS_SUCCESS;
+  } catch (const error& caught) {
+    return report_driver("enqueue", caught.info());
+  }
+}
+
+// Before any of a group's calls is issued: loading a kernel may wait for the device, and what is queued there
+// may wait for ranks that this thread has yet to serve.
+void session::prepare(std::span<const isthmus_operation> operations) {
+  for (const isthmus_operation& one : operations)
+    if (row_of(one.collective).reduces && m_context.size > 1 && one.count > 0)
+      m_own.kernels.prepare(one.datatype, one.op);
+}
+
+void session::start(const isthmus_operation& operation, std::optional<algorithm> wanted) {
+  m_blocks = block_map(operation, m_context.rank, m_context.size);
+  if (operation.count == 0 && nobody_sends(m_blocks)) return;
+  device_driver& driver = m_own.driver;
+  const int device = m_own.device;
+  const bool legacy = is_null_stream(operation.stream);  // a stream of our own does the work between two events
+  const bool captured = driver.is_capturing(device, operation.stream);
+  const native_stream stream = legacy ? m_own_stream : operation.stream;
+  if (legacy) {
+    driver.record(device, m_entered, operation.stream);
+    driver.wait(device, stream, m_entered);
+  }
+  // Calls of one communicator come one after the other, whatever streams they are on. A graph can't wait for
+  // what is outside of it: its launches have to be ordered by the caller.
+  if (!captured && m_any_ended) driver.wait(device, stream, m_ended);
+  m_own.caller.start_on(stream);
+  issue(operation, wanted, captured);
+  if (captured) return;
+  driver.record(device, m_ended, stream);
+  m_any_ended = true;
+  if (legacy) driver.wait(device, operation.stream, m_ended);
+}
+
+// Fills m_buffers; whether the call can go that way.
+bool session::find_buffers(const isthmus_operation& operation, algorithm how) {
+  m_buffers.found = false;
+  if (how != algorithm::staged) find_direct_buffers(m_context, operation, m_blocks, how, m_buffers);
+  return m_buffers.found;
+}
+
+// Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
+algorithm session::choose(const isthmus_operation& operation, std::optional<algorithm> wanted) {
+  if (row_of(operation.collective).reduces) return algorithm::reduce;
+  if (wanted) return find_buffers(operation, *wanted) ? *wanted : algorithm::staged;
+  for (const algorithm how : {algorithm::push, algorithm::zero_copy})
+    if (find_buffers(operation, how)) return how;
+  return algorithm::staged;
+}
+
+void session::issue(const isthmus_operation& operation, std::optional<algorithm> wanted, bool captured) {
+  m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
+  const call_request request{m_own, operation, m_blocks, m_record, m_log, captured};
+  const algorithm how = choose(operation, wanted);
+  if (wanted && how == algorithm::staged && how != *wanted) note_staged(operation.collective, *wanted);
+  if (how == algorithm::reduce)
+    issue_reduce(request,
+                 m_context.size == 1 ? nullptr : m_own.kernels.prepare(operation.datatype, operation.op));
+  else if (how == algorithm::staged)
+    issue_staged(request);
+  else
+    issue_direct(request, how, m_buffers);
+  m_own.caller.write(m_own.progress_word(), 0);
+  m_own.caller.flush();
+}
+
+// Once for each collective: the call path formats no text.
+void session::note_staged(isthmus_collective collective, algorithm wanted) {
+  std::uint32_t& noted = m_noted[static_cast<std::size_t>(wanted)];
+  if ((noted & 1u << collective) != 0) return;
+  noted |= 1u << collective;
+  m_context.log(
+      m_context.runtime, 2,
+      "%s: the rule says %s, but the buffers that peers would touch are not in the symmetric heap: it is "
+      "staged",
+      row_of(collective).name, algorithm_names[static_cast<int>(wanted)]);
+}
+
+isthmus_status session::poll() {
+  // The stream has been released: success would be said of what it has not done. So this waits.
+  if (m_watchdog.failed())
+    if (const auto why = m_watchdog.reason()) return report(*why);
+  return ISTHMUS_SUCCESS;
+}
+
+bool session::is_idle() { return (!m_any_ended || m_own.driver.done(m_ended)) && m_watchdog.current() == 0; }
+
+isthmus_status session::synchronize() {
+  const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);
+  try {
+    for (auto pause = 10us; !is_idle(); pause = std::min(pause * 2, decltype(pause)(1000us))) {
+      if (m_watchdog.failed()) return poll();
+      if (m_context.aborted(m_context.runtime) != 0)
+        return report({ISTHMUS_ERROR_ABORTED, "the communicator was aborted", ""});
+      if (watchdog_clock::now() > deadline)
+        return report({ISTHMUS_ERROR_TIMEOUT, "the streams did not finish within the timeout",
+                       "a kernel before or between the collectives takes longer, or a peer is stuck"});
+      std::this_thread::sleep_for(pause);
+    }
+  } catch (const error& caught) {
+    return report_driver("waiting for the device", caught.info());
+  }
+  return poll();
+}
+
+void session::abort() { m_watchdog.request_abort(); }
+
+}  // namespace isthmus::copy_engine

@@ -1,0 +1,70 @@
+// One rank of one communicator, served by copy engines.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "backends/copy_engine/call.hpp"
+#include "backends/copy_engine/call_watchdog.hpp"
+
+namespace isthmus::copy_engine {
+
+// What a rule may name behind "copy_engine:". No name: push or else zero_copy, where the buffers that it needs
+// are in the heap, else staged.
+extern const char* const algorithm_names[];  // in the order of `algorithm`
+
+class session {
+ public:
+  // Local. Throws isthmus::error. The context and the driver outlive it.
+  session(const isthmus_backend_context& context, device_driver& driver, const settings& options);
+  // Waits until no peer fetches from here any more, at most the timeout.
+  ~session();
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  // The memory that the ranks share, once all have it; before the first call.
+  void open(const isthmus_heap_block& shared);
+  // Who compiles the kernels of reductions; else why there are none, equal on all ranks. Before the first call.
+  void compile_with(kernel_compiler& compiler);
+  void refuse_reductions(const std::string& reason);
+
+  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
+  isthmus_status enqueue(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
+  isthmus_status poll();
+  isthmus_status synchronize();
+  void abort();
+  const char* version() const { return m_version.c_str(); }
+
+ private:
+  void start(const isthmus_operation& operation, std::optional<algorithm> wanted);
+  void issue(const isthmus_operation& operation, std::optional<algorithm> wanted, bool captured);
+  void prepare(std::span<const isthmus_operation> operations);
+  bool find_buffers(const isthmus_operation& operation, algorithm how);
+  algorithm choose(const isthmus_operation& operation, std::optional<algorithm> wanted);
+  void note_staged(isthmus_collective collective, algorithm wanted);
+  bool is_idle();
+  isthmus_status report(const failure& why);
+  isthmus_status report_driver(const char* doing, const isthmus_error_info& info);
+
+  const isthmus_backend_context& m_context;
+  resources m_own;
+  call_log m_log;
+  call_watchdog m_watchdog;
+  owned_stream m_own_stream;  // stands in for the legacy NULL stream
+  owned_event m_entered, m_ended;
+  bool m_any_ended = false;
+  std::uint32_t m_last_id = 0;
+  std::string m_version;
+  const char* m_no_reductions = nullptr;   // the reason, if there is one
+  std::array<std::uint32_t, 4> m_noted{};  // what note_staged has said: by algorithm, a bit for each collective
+  block_map m_blocks;                      // of the call that is being issued
+  // Filled anew by each call; kept for their memory.
+  direct_buffers m_buffers;
+  call_record m_record;
+};
+
+}  // namespace isthmus::copy_engine

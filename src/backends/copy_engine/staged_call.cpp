@@ -1,0 +1,124 @@
+// Sources copy into their staging slots, readers fetch from there: buffers may lie anywhere.
+#include <utility>
+
+#include "backends/copy_engine/chunked_call.hpp"
+
+namespace isthmus::copy_engine {
+namespace {
+
+class staged_call : chunked_call {
+ public:
+  explicit staged_call(const call_request& request) : chunked_call(request, algorithm::staged) {
+    m_one_stream = overwrites_outgoing(request.operation);
+  }
+
+  void issue();
+
+ private:
+  void fill(command_batch& by, std::uint64_t chunk);
+  std::vector<transfer> staged_by_peers(std::uint64_t chunk) const;
+  void fetch_freely(command_batch& stager, std::uint64_t chunks);
+  void fetch_in_step(command_batch& stager, std::uint64_t chunks);
+};
+
+void staged_call::fill(command_batch& by, std::uint64_t chunk) {
+  const int own = m_own.rank;
+  const slot in = slot_for(own, chunk);
+  wait_acknowledged(by, in);
+  std::byte* to = m_own.memory.staging(own, in);
+  for (int reader = 0; reader < m_own.size; ++reader) {
+    const std::uint64_t bytes = part_of(bytes_copied_by(reader), chunk);
+    if (bytes > 0) by.copy_here(to, m_send + m_blocks.outgoing(reader).at + start_of(chunk), bytes);
+    if (bytes > 0 && m_blocks.same_for_all()) break;
+    if (reader != own && !m_blocks.same_for_all()) to += m_chunk_bytes;
+  }
+  set_pending(by, in, start_of(chunk));
+}
+
+std::vector<transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
+  std::vector<transfer> wanted;
+  for (int step = 1; step < m_own.size; ++step) {
+    const int source = neighbour(step);
+    const std::uint64_t bytes = part_of(bytes_copied_for(source), chunk);
+    if (bytes == 0) continue;
+    const slot in = slot_for(source, chunk);
+    const std::byte* from =
+        m_blocks.same_for_all() ? m_own.memory.staging(source, in) : part_of_slot(source, in, m_own.rank);
+    wanted.push_back({in, source, from, m_recv + m_blocks.incoming(source).at + start_of(chunk), bytes});
+  }
+  return wanted;
+}
+
+// Each chunk as soon as its source has filled a slot; this rank's next one is filled meanwhile. The fetch goes
+// to the driver right behind the signal on which the peers' fetches start.
+void staged_call::fetch_freely(command_batch& stager, std::uint64_t chunks) {
+  for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
+    copy_all(staged_by_peers(chunk));
+    for (side_stream& one : m_own.beside) one.commands.flush();
+    m_own.caller.flush();
+    if (chunk + 1 >= chunks_of(m_own.rank)) continue;
+    fill(stager, chunk + 1);
+    signal_chunk(stager, chunk + 1);
+    stager.flush();
+  }
+}
+
+// A rank signals its next chunk when its own copies of the last one have ended, so all fetch the next one
+// together. Whatever need not come between two fetches is done beside the second one.
+void staged_call::fetch_in_step(command_batch& stager, std::uint64_t chunks) {
+  command_batch& main = m_own.caller;
+  std::vector<transfer> fetched;
+  for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
+    std::vector<transfer> wanted = staged_by_peers(chunk);
+    wait_ready(main, wanted);
+    main.record(m_own.started);
+    for (const transfer& one : wanted) main.copy(one.to, one.from, one.bytes);
+    main.flush();
+    stager.wait(m_own.started);
+    for (const transfer& one : fetched) acknowledge(stager, one);
+    if (chunk + 1 < chunks_of(m_own.rank)) {
+      fill(stager, chunk + 1);
+      main.follow(stager, m_own.slot_ready);
+      signal_chunk(main, chunk + 1);
+    }
+    stager.flush();
+    fetched = std::move(wanted);
+  }
+  for (const transfer& one : fetched) acknowledge(main, one);
+}
+
+void staged_call::issue() {
+  begin(0);
+  std::uint64_t chunks = 0;
+  for (int source = 0; source < m_own.size; ++source) chunks = std::max(chunks, chunks_of(source));
+
+  command_batch& main = m_own.caller;
+  note_progress();
+  const bool beside = chunks > 1 && !m_one_stream;
+  command_batch& stager = beside ? m_own.local.commands : main;
+  if (beside)
+    stager.follow(main, m_own.forked);
+  else
+    start_own_block();
+  fork_streams();
+  if (chunks_of(m_own.rank) > 0) {
+    fill(stager, 0);
+    signal_chunk(stager, 0);
+    stager.flush();
+  }
+  if (beside && keeps_step())
+    fetch_in_step(stager, chunks);
+  else
+    fetch_freely(stager, chunks);
+  if (beside) copy_own_block(stager);
+  join_streams();
+  if (beside || m_own_beside) join_local();
+  for (int source = 0; source < m_own.size; ++source)
+    m_own.slot_uses[static_cast<std::size_t>(source)] += chunks_of(source);
+}
+
+}  // namespace
+
+void issue_staged(const call_request& request) { staged_call(request).issue(); }
+
+}  // namespace isthmus::copy_engine

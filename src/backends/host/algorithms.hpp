@@ -1,0 +1,54 @@
+// The algorithms. Each runs one collective on one rank to its end, or throws failure. docs/host_backend.md
+// has what each moves and when it is the best.
+#pragma once
+
+#include <vector>
+
+#include "backends/host/copy.hpp"
+#include "backends/host/shape.hpp"
+#include "backends/host/team.hpp"
+
+namespace isthmus::host {
+
+// A rank's buffer as this rank reaches it.
+struct reached {
+  int owner;
+  std::byte* begin;
+  bool is_mapped;  // else `begin` is an address in the owner's process, and the kernel copies
+};
+
+// Memory of a rank that outlives single operations, so that none allocates.
+struct workspace {
+  std::vector<std::byte> bytes;
+  std::vector<const void*> sources;
+  std::vector<reached> contributions, takers;
+  std::vector<piece> pieces;
+};
+
+// How the user's own buffers are written: past the cache when all ranks together write more than it holds.
+inline store store_for_results(const team& team, const shape& s) {
+  const bool fits = s.recv_bytes() * static_cast<std::uint64_t>(team.size()) <= team.tuned().streaming_bytes;
+  return fits ? store::cached : store::streaming;
+}
+
+// Data and flag in one cache line. Every block must fit: see packet_block_bytes.
+void run_packet(team& team, workspace& work, const shape& s);
+std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination);
+void run_barrier(team& team);
+
+// `shared` says how memory is written that other ranks read or have read. Lines that another core holds
+// must be taken from it before they can be written through the cache; past the cache they need not.
+
+// Contributors stage, takers read every contribution; pipelined chunk by chunk.
+void run_one_shot(team& team, workspace& work, const shape& s, store shared);
+
+// Reduce-scatter and then gather, pipelined chunk by chunk; for allreduce and reduce.
+void run_two_shot(team& team, workspace& work, const shape& s, store shared);
+
+// Nothing staged: ranks copy out of and into each other's buffers, themselves where those are mapped, else
+// through the kernel. False, and nothing done, on all ranks when some rank can't reach a buffer that it needs.
+// `updates_in_place`: takers overwrite what peers may still want to read (alltoall in place), which only
+// staging can do.
+bool run_direct(team& team, workspace& work, const shape& s, store shared, bool updates_in_place);
+
+}  // namespace isthmus::host

@@ -1,0 +1,167 @@
+#include "backends/host/connect.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstring>
+#include <isthmus/plugin.hpp>
+#include <stdexcept>
+
+#include "base/error.hpp"
+
+namespace isthmus::host {
+namespace {
+
+// What every rank tells the others, as plain bytes.
+struct rank_record {
+  segment_address address;
+  bool kernel_copies;
+  const void* cookie_at;  // in the rank's own process, like the next
+  std::byte* gate_at;
+  geometry sizes;
+  cpu_set_t cpus;
+};
+
+struct bad_option : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::uint64_t option(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
+                     std::uint64_t least, std::uint64_t most) {
+  const char* text = context.option(context.runtime, key);
+  if (text == nullptr) return otherwise;
+  std::uint64_t value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, problem] = std::from_chars(text, end, value);
+  if (problem != std::errc() || stop != end || value < least || value > most)
+    throw bad_option(fmt::format("backend.host.{} is \"{}\"; it must be a whole number from {} to {}", key,
+                                 text, least, most));
+  return value;
+}
+
+geometry read_geometry(const isthmus_backend_context& context) {
+  constexpr std::uint64_t largest = 1u << 30;
+  const auto ranks = static_cast<std::uint64_t>(context.size);
+  geometry sizes{};
+  // four pages of each block, which kernels work on at once, with few ranks; more bytes leave the second-level
+  // cache
+  const std::uint64_t slot_bytes =
+      std::max(ranks * (8 << 10), std::min<std::uint64_t>(ranks * (16 << 10), 64 << 10));
+  sizes.slot_bytes = option(context, "slot_bytes", slot_bytes, page_bytes, largest);
+  sizes.packet_lines = option(context, "packet_lines", 512, 1, largest / line_bytes);
+  sizes.depth = std::bit_ceil(option(context, "depth", least_depth, least_depth, 1024));
+  sizes.cell_bytes = option(context, "cell_bytes", 32 << 10, line_bytes, largest);
+  sizes.cells = option(context, "cells", 4, 2, 1024);
+  // every destination gets at least a few lines of each
+  sizes.slot_bytes = round_up(std::max(sizes.slot_bytes, ranks * 16 * line_bytes), page_bytes);
+  sizes.packet_lines = std::max(sizes.packet_lines, ranks);
+  sizes.cell_bytes = round_up(sizes.cell_bytes, line_bytes);
+  return sizes;
+}
+
+// At most so much for each core: a virtual machine is told the cache of its whole host (480 MiB for two cores),
+// of which others have their part.
+std::uint64_t shared_cache_bytes() {
+  constexpr std::uint64_t most_per_core = 16 << 20, when_unknown = 32 << 20;
+  const long level3 = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+  const long level2 = ::sysconf(_SC_LEVEL2_CACHE_SIZE);
+  const long known = level3 > 0 ? level3 : level2;
+  if (known <= 0) return when_unknown;
+  const auto cores = static_cast<std::uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  return std::min(static_cast<std::uint64_t>(known), most_per_core * cores);
+}
+
+// More ranks than cores that they may run on: then whoever waits must give up its core at once.
+bool is_oversubscribed(const votes<rank_record>& records) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (const auto& each : records) CPU_OR(&all, &all, &each.value.cpus);
+  return static_cast<std::size_t>(CPU_COUNT(&all)) < records.size();
+}
+
+void prepare(const isthmus_backend_context& context, vote<rank_record>& said,
+             std::shared_ptr<shared_segment>& own, std::unique_ptr<gate>& own_gate, tuning& tuned) {
+  rank_record& mine = said.value;
+  try {
+    mine.sizes = read_geometry(context);
+    constexpr std::uint64_t unbounded = ~std::uint64_t{0};
+    tuned.spins = option(context, "spins", 4000, 0, unbounded);
+    tuned.address_bytes = option(context, "address_bytes", 16 << 10, 0, unbounded);
+    tuned.streaming_bytes = option(context, "streaming_bytes", shared_cache_bytes(), 0, unbounded);
+    mine.kernel_copies = option(context, "kernel_copies", 1, 0, 1) != 0;
+    own = shared_segment::create(layout(mine.sizes, static_cast<std::uint64_t>(context.size)).bytes());
+    mine.address = own->address();
+    mine.cookie_at = own->cookie();
+    own_gate = std::make_unique<gate>();
+    mine.gate_at = own_gate->address();
+    if (::sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus) != 0) CPU_ZERO(&mine.cpus);
+  } catch (const bad_option& problem) {
+    said.refuse(ISTHMUS_ERROR_CONFIG, problem.what());
+  } catch (const std::exception& problem) {
+    said.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem.what());
+  }
+}
+
+// Copying between processes needs the kernel's leave (not with Yama's default, nor in many
+// containers), so it is tried: every segment begins with a cookie that is known.
+bool can_read(const rank_record& peer) {
+  if (!peer.kernel_copies) return false;
+  decltype(peer.address.cookie) seen{};
+  iovec here{&seen, sizeof(seen)};
+  iovec there{const_cast<void*>(peer.cookie_at), sizeof(seen)};
+  return ::process_vm_readv(static_cast<pid_t>(peer.address.pid), &here, 1, &there, 1, 0) == sizeof(seen) &&
+         seen == peer.address.cookie;
+}
+
+// Its value: whether the kernel may copy between this rank and all others.
+vote<bool> open_peers(int rank, const votes<rank_record>& records, const std::shared_ptr<shared_segment>& own,
+                      std::vector<std::shared_ptr<shared_segment>>& segments) {
+  vote<bool> mine;
+  try {
+    for (std::size_t r = 0; r < records.size(); ++r)
+      segments.push_back(static_cast<int>(r) == rank ? own : shared_segment::open(records[r].value.address));
+    mine.value = std::all_of(records.begin(), records.end(), [](auto& each) { return can_read(each.value); });
+  } catch (const std::exception& problem) {
+    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem.what());
+  }
+  return mine;
+}
+
+}  // namespace
+
+isthmus_status connect(const isthmus_backend_context& context, connection& result) {
+  for (int r = 0; r < context.size; ++r)  // equal on all ranks, so all leave here together
+    if (context.node_of[r] != context.node_of[0])
+      return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr,
+                          "rank %d is on another machine than rank 0; shared memory needs one machine", r);
+  vote<rank_record> mine;
+  std::shared_ptr<shared_segment> own;
+  prepare(context, mine, own, result.own_gate, result.tuned);
+  votes<rank_record> records;
+  if (const auto status = agree(context, ISTHMUS_HERE, mine, records)) return status;
+  for (int r = 0; r < context.size; ++r)
+    if (!(records[static_cast<std::size_t>(r)].value.sizes == records[0].value.sizes))
+      return context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
+                          "give all ranks the same backend.host options",
+                          "the sizes in the backend.host options of rank %d differ from those of rank 0", r);
+
+  const vote<bool> opened = open_peers(context.rank, records, own, result.segments);
+  votes<bool> all_opened;
+  // also a barrier: everybody has opened what it needs, so the descriptors can go
+  const isthmus_status status = agree(context, ISTHMUS_HERE, opened, all_opened);
+  own->close_descriptor();
+  if (status != ISTHMUS_SUCCESS) return status;
+  result.sizes = mine.value.sizes;
+  for (const auto& each : records) result.gates.push_back(each.value.gate_at);
+  result.kernel_copies =
+      std::all_of(all_opened.begin(), all_opened.end(), [](auto& each) { return each.value; });
+  if (is_oversubscribed(records)) result.tuned.spins = 0;
+  return ISTHMUS_SUCCESS;
+}
+
+}  // namespace isthmus::host

@@ -1,0 +1,34 @@
+// How the ranks of a communicator come to share memory, or agree that they can't.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <memory>
+#include <vector>
+
+#include "backends/host/fence.hpp"
+#include "backends/host/layout.hpp"
+#include "memory/segment.hpp"
+
+namespace isthmus::host {
+
+struct tuning {
+  std::uint64_t spins;            // looks at a flag before the core is offered to others
+  std::uint64_t streaming_bytes;  // an operation that writes more, over all ranks, writes past the cache
+  std::uint64_t address_bytes;    // longer messages are read from the sender's own buffer
+};
+
+struct connection {
+  std::vector<std::shared_ptr<shared_segment>> segments;  // by rank
+  std::unique_ptr<gate> own_gate;
+  std::vector<std::byte*> gates;  // by rank, in that rank's process
+  geometry sizes;
+  tuning tuned;
+  bool kernel_copies = false;  // every rank may copy from and to the memory of every other process of the ranks
+};
+
+// Collective. ISTHMUS_ERROR_UNSUPPORTED on all ranks when one of them can't reach another; CONFIG and
+// MISMATCH for options that are wrong or differ. Failures have gone through context.fail.
+isthmus_status connect(const isthmus_backend_context& context, connection& result);
+
+}  // namespace isthmus::host

@@ -1,0 +1,38 @@
+// Copies, through the cache or past it.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <span>
+
+#include "kernels/kernels.hpp"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace isthmus::host {
+
+// Orders streaming stores before later stores.
+#if defined(__SSE2__)
+inline void streaming_fence() noexcept { _mm_sfence(); }
+#else
+inline void streaming_fence() noexcept {}
+#endif
+
+// Copies all pieces, a few side by side, line by line: a core that reads several distant streams at once has
+// more of them under way than with one after the other.
+void copy_together(std::span<const piece> pieces, store how) noexcept;
+
+// Nothing to do when source and destination are the same: in place.
+inline void copy(void* destination, const void* source, std::size_t bytes, store how) noexcept {
+  if (destination == source || bytes == 0) return;
+  if (how == store::cached) {
+    std::memcpy(destination, source, bytes);
+    return;
+  }
+  const piece all{static_cast<std::byte*>(destination), static_cast<const std::byte*>(source), bytes};
+  copy_together({&all, 1}, how);
+}
+
+}  // namespace isthmus::host

@@ -1,0 +1,109 @@
+// Packets: contributors publish lines that carry their own flags, takers copy or reduce what they find.
+#include <algorithm>
+#include <cstring>
+
+#include "backends/host/algorithms.hpp"
+#include "backends/host/copy.hpp"
+
+namespace isthmus::host {
+
+namespace {
+
+void write_packet(packet_line* lines, const std::byte* from, std::uint64_t bytes, std::uint64_t sequence) {
+  constexpr std::uint64_t full = packet_line::capacity;
+  for (; bytes >= full; ++lines, from += full, bytes -= full) {
+    std::memcpy(lines->payload, from, full);
+    lines->ready.store(sequence + 1, std::memory_order_release);
+    if (bytes == full) return;
+  }
+  if (bytes > 0) std::memcpy(lines->payload, from, bytes);
+  lines->ready.store(sequence + 1, std::memory_order_release);
+}
+
+void read_packet(team& team, int peer, const packet_line* lines, std::byte* to, std::uint64_t bytes,
+                 std::uint64_t sequence) {
+  constexpr std::uint64_t full = packet_line::capacity;
+  for (; bytes >= full; ++lines, to += full, bytes -= full) {
+    team.wait_for(peer, lines->ready, sequence);
+    std::memcpy(to, lines->payload, full);
+    if (bytes == full) return;
+  }
+  team.wait_for(peer, lines->ready, sequence);
+  if (bytes > 0) std::memcpy(to, lines->payload, bytes);
+}
+
+void publish_packets(team& team, const shape& s, std::uint64_t sequence) {
+  team.reserve(sequence);
+  const int me = team.rank();
+  const std::uint64_t bytes = s.block_elements(me) * s.element_bytes;
+  if (s.same_for_all()) return write_packet(team.packets(me, sequence), s.send_buf, bytes, sequence);
+  for (int i = 1; i < team.size(); ++i) {
+    const int peer = (me + i) % team.size();
+    if (s.takes(peer))
+      write_packet(team.packets_for(peer, me, sequence), s.send_buf + s.send_offset(peer), bytes, sequence);
+  }
+}
+
+// Calls take(peer) for every contributor but this rank, each rank beginning at another one.
+template <typename Take>
+void for_other_contributors(const team& team, const shape& s, Take&& take) {
+  if (s.source != all_ranks) {
+    if (s.source != team.rank()) take(s.source);
+    return;
+  }
+  for (int i = 1; i < team.size(); ++i) take((team.rank() + i) % team.size());
+}
+
+void take_packets(team& team, workspace& work, const shape& s, std::uint64_t sequence) {
+  const int me = team.rank();
+  const auto packets_of = [&](int peer) {
+    return !s.same_for_all() ? team.packets_for(me, peer, sequence) : team.packets(peer, sequence);
+  };
+  const std::byte* own = s.send_buf + s.send_offset(me);
+  if (s.reduce == nullptr) {
+    for_other_contributors(team, s, [&](int peer) {
+      read_packet(team, peer, packets_of(peer), s.recv_buf + s.recv_offset(peer),
+                  s.block_elements(peer) * s.element_bytes, sequence);
+    });
+    if (s.contributes(me))
+      copy(s.recv_buf + s.recv_offset(me), own, s.block_elements(me) * s.element_bytes, store::cached);
+    return;
+  }
+  const std::uint64_t bytes = s.count * s.element_bytes;
+  const std::uint64_t stride = round_up(bytes, line_bytes);
+  if (work.bytes.size() < stride * static_cast<std::uint64_t>(team.size()))
+    work.bytes.resize(stride * static_cast<std::uint64_t>(team.size()));
+  for_other_contributors(team, s, [&](int peer) {
+    std::byte* to = work.bytes.data() + stride * static_cast<std::uint64_t>(peer);
+    read_packet(team, peer, packets_of(peer), to, bytes, sequence);
+    work.sources[static_cast<std::size_t>(peer)] = to;
+  });
+  work.sources[static_cast<std::size_t>(me)] = own;
+  s.reduce(s.recv_buf, work.sources.data(), team.size(), s.count);
+}
+
+}  // namespace
+
+std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination) {
+  return (per_destination ? sizes.packet_part_lines(size) : sizes.packet_lines) * packet_line::capacity;
+}
+
+void run_packet(team& team, workspace& work, const shape& s) {
+  const std::uint64_t sequence = team.take_sequence_numbers(1);
+  if (s.has_takers()) publish_packets(team, s, sequence);
+  if (s.takes(team.rank())) take_packets(team, work, s, sequence);
+  team.complete(sequence);
+}
+
+void run_barrier(team& team) {
+  const std::uint64_t sequence = team.take_sequence_numbers(1);
+  team.reserve(sequence);
+  write_packet(team.packets(team.rank(), sequence), nullptr, 0, sequence);
+  for (int i = 1; i < team.size(); ++i) {
+    const int peer = (team.rank() + i) % team.size();
+    team.wait_for(peer, team.packets(peer, sequence)->ready, sequence);
+  }
+  team.complete(sequence);
+}
+
+}  // namespace isthmus::host

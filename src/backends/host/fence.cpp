@@ -1,0 +1,55 @@
+#include "backends/host/fence.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace isthmus::host {
+namespace {
+
+std::byte* new_pages(std::uint64_t bytes) noexcept {
+  void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return pages == MAP_FAILED ? nullptr : static_cast<std::byte*>(pages);
+}
+
+bool replace_pages(std::byte* begin, std::uint64_t bytes) noexcept {
+  if (bytes == 0) return true;
+  std::byte* const copy = new_pages(bytes);
+  if (copy == nullptr) return false;
+  std::memcpy(copy, begin, bytes);
+  if (::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) != MAP_FAILED) return true;
+  ::munmap(copy, bytes);
+  return false;
+}
+
+}  // namespace
+
+gate::gate() : m_page(new_pages(page_bytes)) {
+  if (m_page == nullptr) throw std::bad_alloc();
+}
+
+// A closed gate keeps its address for good: whoever is late must find nothing else there.
+gate::~gate() {
+  if (!m_closed) ::munmap(m_page, page_bytes);
+}
+
+void gate::close() noexcept {
+  m_closed = true;
+  ::mprotect(m_page, page_bytes, PROT_NONE);
+}
+
+// The first and the last page may hold data of the program's that its other threads write. They go one by one,
+// so that the time is short between copying such a page and taking its place.
+bool make_private(const exposure& memory) noexcept {
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.begin);
+  std::byte* const begin = memory.begin - address % page_bytes;
+  const std::uint64_t bytes = round_up(memory.bytes + address % page_bytes, page_bytes);
+  const std::uint64_t first = std::min<std::uint64_t>(bytes, page_bytes);
+  const std::uint64_t last = bytes > first ? page_bytes : 0;
+  return replace_pages(begin, first) && replace_pages(begin + first, bytes - first - last) &&
+         replace_pages(begin + (bytes - last), last);
+}
+
+}  // namespace isthmus::host

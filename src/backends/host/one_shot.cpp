@@ -1,0 +1,118 @@
+// One-phase algorithm: contributors stage, takers copy or reduce what they find.
+#include <algorithm>
+
+#include "backends/host/algorithms.hpp"
+
+namespace isthmus::host {
+namespace {
+
+class one_shot {
+ public:
+  one_shot(team& team, workspace& work, const shape& s, store shared)
+      : m_team(team),
+        m_work(work),
+        m_shape(s),
+        m_me(team.rank()),
+        m_chunk_elements(chunk_bytes(team, s) / s.element_bytes),
+        m_shared(shared),
+        m_results(store_for_results(team, s)) {}
+
+  // Chunk k is staged in step k and taken in the next one: by then the peers have staged it, too.
+  void run() {
+    const std::uint64_t chunks = (m_shape.count + m_chunk_elements - 1) / m_chunk_elements;
+    const std::uint64_t first = m_team.take_sequence_numbers(chunks);
+    const bool stages = m_shape.has_takers(), takes = m_shape.takes(m_me);
+    for (std::uint64_t k = 0; k <= chunks; ++k) {
+      if (stages && k < chunks) stage(k, first + k);
+      if (k == 0) continue;
+      if (takes) take(k - 1, first + k - 1);
+      m_team.complete(first + k - 1);
+    }
+    if (m_results == store::streaming) streaming_fence();
+  }
+
+ private:
+  // What a slot holds of one block; where contributors have one for each rank, these share a slot.
+  static std::uint64_t chunk_bytes(const team& team, const shape& s) {
+    return !s.same_for_all() ? team.sizes().slot_part_bytes(team.size()) : team.sizes().slot_bytes;
+  }
+
+  std::uint64_t chunk_begin(std::uint64_t k) const { return k * m_chunk_elements * m_shape.element_bytes; }
+  // Bytes of chunk k in a block of that many elements.
+  std::uint64_t chunk_bytes(std::uint64_t k, std::uint64_t block_elements) const {
+    const std::uint64_t begin = k * m_chunk_elements;
+    if (begin >= block_elements) return 0;
+    return std::min(m_chunk_elements, block_elements - begin) * m_shape.element_bytes;
+  }
+
+  void stage(std::uint64_t k, std::uint64_t sequence) {
+    m_team.reserve(sequence);
+    const std::byte* from = m_shape.send_buf + chunk_begin(k);
+    const std::uint64_t bytes = chunk_bytes(k, m_shape.block_elements(m_me));
+    m_work.pieces.clear();
+    if (!m_shape.same_for_all())
+      for (int i = 1; i < m_team.size(); ++i) {
+        const int peer = (m_me + i) % m_team.size();
+        if (m_shape.takes(peer))
+          m_work.pieces.push_back(
+              {m_team.data_for(peer, m_me, sequence), from + m_shape.send_offset(peer), bytes});
+      }
+    else
+      m_work.pieces.push_back({m_team.data(m_me, sequence), from, bytes});
+    copy_together(m_work.pieces, m_shared);
+    if (m_shared == store::streaming) streaming_fence();
+    m_team.slot(m_me, sequence).staged.store(sequence + 1, std::memory_order_release);
+  }
+
+  // Waits for the contributors, and copies or reduces their pieces from where these lie.
+  void take(std::uint64_t k, std::uint64_t sequence) {
+    const std::uint64_t begin = chunk_begin(k);
+    m_work.pieces.clear();
+    for (int i = 1; i <= m_team.size(); ++i) {  // this rank last
+      const int peer = (m_me + i) % m_team.size();
+      if (!m_shape.contributes(peer)) continue;
+      const std::byte* from = m_shape.send_buf + m_shape.send_offset(m_me) + begin;
+      if (peer != m_me) {
+        m_team.wait_for(peer, m_team.slot(peer, sequence).staged, sequence);
+        from = !m_shape.same_for_all() ? m_team.data_for(m_me, peer, sequence) : m_team.data(peer, sequence);
+      }
+      m_work.sources[static_cast<std::size_t>(peer)] = from;
+      std::byte* to = m_shape.recv_buf + m_shape.recv_offset(peer) + begin;
+      if (to != from) m_work.pieces.push_back({to, from, chunk_bytes(k, m_shape.block_elements(peer))});
+    }
+    if (m_shape.reduce == nullptr)
+      copy_together(m_work.pieces, m_results);
+    else
+      reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.count));
+  }
+
+  // Reduces what the sources hold; past the cache block by block, which are in the first-level cache in
+  // between.
+  void reduce(std::byte* to, std::uint64_t bytes) {
+    const std::uint64_t elements = bytes / m_shape.element_bytes;
+    if (m_results == store::cached) return m_shape.reduce(to, m_work.sources.data(), m_team.size(), elements);
+    constexpr std::uint64_t block_bytes = 8 << 10;
+    alignas(line_bytes) std::byte block[block_bytes];
+    for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
+      const std::uint64_t length = std::min(block_bytes, bytes - at);
+      m_shape.reduce(block, m_work.sources.data(), m_team.size(), length / m_shape.element_bytes);
+      copy(to + at, block, length, m_results);
+      for (const void*& source : m_work.sources) source = static_cast<const std::byte*>(source) + length;
+    }
+  }
+
+  team& m_team;
+  workspace& m_work;
+  const shape& m_shape;
+  int m_me;
+  std::uint64_t m_chunk_elements;
+  store m_shared, m_results;
+};
+
+}  // namespace
+
+void run_one_shot(team& team, workspace& work, const shape& s, store shared) {
+  one_shot(team, work, s, shared).run();
+}
+
+}  // namespace isthmus::host

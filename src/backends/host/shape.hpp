@@ -1,0 +1,52 @@
+// One collective, freed of its name: who contributes what, who takes what, and whether it is copied or reduced.
+// The algorithms work on this, so a collective is added in THE TABLE.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/block_map.hpp"
+#include "kernels/kernels.hpp"
+
+namespace isthmus::host {
+
+struct shape : block_map {
+  std::uint64_t count;     // elements of the largest block
+  reduce_function reduce;  // nullptr: blocks are copied
+  const std::byte* send_buf;
+  std::byte* recv_buf;
+
+  // Precondition: neither a barrier nor a collective that goes through channels.
+  shape(const isthmus_operation& operation, int own_rank, int ranks, const kernel_table& kernels)
+      : block_map(operation, own_rank, ranks),
+        count(recv.shape == extent::counts ? *std::max_element(recv.counts, recv.counts + ranks)
+                                           : operation.count),
+        reduce(row_of(operation.collective).reduces ? kernels.reduce[operation.datatype][operation.op]
+                                                    : nullptr),
+        send_buf(static_cast<const std::byte*>(operation.send_buf)),
+        recv_buf(static_cast<std::byte*>(operation.recv_buf)) {}
+
+  // Does another rank take from what this one contributes?
+  bool has_takers() const { return contributes(rank) && size > 1 && sink != rank; }
+  // A rank whose time says how long the call takes: one that takes what others contribute.
+  int judge() const {
+    if (sink != all_ranks) return sink;
+    return source == all_ranks ? 0 : (source + 1) % size;
+  }
+  // Of a rank's block; all ranks know it.
+  std::uint64_t block_elements(int contributor) const { return recv.length(contributor); }
+  // In bytes, where the block for `reader` begins in a contributor's send buffer, and that of a contributor in
+  // a receive buffer.
+  std::uint64_t send_offset(int reader) const { return send.begin(reader) * element_bytes; }
+  std::uint64_t recv_offset(int contributor) const { return recv.begin(contributor) * element_bytes; }
+};
+
+// What only its two ends know goes through channels: messages, and collectives with such counts.
+constexpr bool uses_channels(isthmus_collective collective) {
+  return is_message(collective) || has_private_counts(row_of(collective));
+}
+
+}  // namespace isthmus::host

@@ -1,0 +1,56 @@
+// Through the cache or past it? Which is faster depends on whether the cores of the ranks share a cache, and
+// a hypervisor moves virtual cores within seconds. So one rank, the judge, times both forms, now and then, and
+// the others follow its wish as soon as they see it. Who has not seen it yet stores in the other form, which
+// readers need not know: results and protocol are the same. The judge is a rank that takes, for who only stages
+// is done before the readers have paid for the form.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "backends/host/copy.hpp"
+#include "backends/host/team.hpp"
+
+namespace isthmus::host {
+
+class store_chooser {
+ public:
+  using clock = std::chrono::steady_clock;
+
+  explicit store_chooser(team& team, clock::time_point (*now)() = clock::now) : m_team(team), m_now(now) {}
+
+  // Around each call whose form is free. `bytes` and `judge` are equal on all ranks.
+  store begin(isthmus_collective collective, std::uint64_t bytes, int judge);
+  void end();
+
+ private:
+  // Calls of one kind: a pause, then a few timed as they are; then in the other form some until every slot has
+  // been written in it, because the first writes find the slots' lines where the form before left them, and a
+  // few timed.
+  enum class phase : std::uint8_t { pausing, timing_now, noticing, settling, timing_other };
+  struct trial {
+    std::uint32_t pause;
+    phase at = phase::pausing;
+    std::uint32_t calls = 0;    // in this phase
+    std::uint64_t settled = 0;  // sequence from which on all slots have been written in the other form
+    clock::duration now = untimed, other = untimed;
+  };
+  static constexpr clock::duration untimed = clock::duration::max() / 16;  // leaves room to compare
+
+  static bool is_timed(const trial& kind);
+  static void enter(trial& kind, phase next);
+  void conclude(trial& kind);
+  void swap_form();
+
+  team& m_team;
+  clock::time_point (*m_now)();
+  std::vector<trial> m_trials;  // by kind; empty until this rank is a judge
+  wish* m_wish = nullptr;
+  trial* m_trial = nullptr;  // of the call under way, where this rank is the judge
+  clock::time_point m_begin;
+};
+
+}  // namespace isthmus::host

@@ -1,0 +1,285 @@
+// One rank's view of the ranks that share memory with it, and how it waits for them.
+//
+// Protocol. Every collective uses one or more sequence numbers, numbered alike on all ranks. Sequence number t
+// owns slot t % depth of every rank's segment. A rank that contributes to t waits until slot t is free (all
+// peers are done with sequence t - depth), fills it, and stores t + 1 into `staged`; readers wait for that. A
+// rank that has finished with all slots of sequence numbers <= t stores t + 1 into its `done`. Whoever stages
+// sequence t is itself done with all sequence numbers below t - lookahead, so seeing `staged` mostly answers
+// the next question for a free slot too: back-to-back collectives wait for nothing but their data.
+//
+// Ranks exchange their segments with every round of the ring (t / depth), so that a rank writes where it has
+// read the round before: those lines it gets for less than half of what lines cost that a peer has read since
+// it wrote them (measured in docs/notes). A block for one rank alone lies in turns in the writer's and in the
+// reader's segment; all else moves on to the rank that reads it last.
+#pragma once
+
+#include <isthmus/backend.h>
+#include <sys/uio.h>
+
+#include <chrono>
+#include <span>
+#include <vector>
+
+#include "backends/host/connect.hpp"
+#include "base/descriptor.hpp"
+#include "base/process.hpp"
+#include "kernels/kernels.hpp"
+
+namespace isthmus::host {
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool is_one_process_watched = true;
+#else
+inline constexpr bool is_one_process_watched = false;
+#endif
+
+// Leaves an operation after context.fail has recorded why. Caught in enqueue.
+struct failure {
+  isthmus_status status;
+};
+
+class team {
+ public:
+  team(const isthmus_backend_context& context, connection connected);
+  team(const team&) = delete;
+  team& operator=(const team&) = delete;
+  ~team();
+
+  int rank() const { return m_context.rank; }
+  int size() const { return m_context.size; }
+  const isthmus_backend_context& context() const { return m_context; }
+  const geometry& sizes() const { return m_sizes; }
+  const tuning& tuned() const { return m_tuned; }
+  const kernel_table& kernels() const { return m_kernels; }
+  bool same_process(int peer) const {
+    return m_context.process_of[peer] == m_context.process_of[m_context.rank];
+  }
+  // Does the kernel copy between the processes of the ranks?
+  bool kernel_copies() const { return m_kernel_copies; }
+  // May `peer` copy from and to memory of this rank, given its address?
+  bool is_reached_by(int peer, const std::byte* address) const {
+    return same_process(peer) || (m_kernel_copies && is_ordinary(address));
+  }
+  // The same for all ranks at once.
+  bool is_reached_by_all(const std::byte* address) const {
+    return is_one_process() || (m_kernel_copies && is_ordinary(address));
+  }
+  // Copies out of, or into, a buffer of `peer`, of which the peer said where it is. Into: within a
+  // write_window.
+  void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
+  void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
+  bool is_one_process() const { return m_context.process_size == m_context.size; }
+
+  segment_header& header(int rank) const { return at<segment_header>(rank, 0); }
+  // What `rank` publishes under the sequence number.
+  slot_header& slot(int rank, std::uint64_t sequence) const {
+    return at<slot_header>(home(rank, sequence), slot_offset(sequence));
+  }
+  packet_line* packets(int rank, std::uint64_t sequence) const {
+    return &at<packet_line>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_packets());
+  }
+  std::byte* data(int rank, std::uint64_t sequence) const {
+    return &at<std::byte>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_data());
+  }
+  std::byte* result(int rank, std::uint64_t sequence) const {
+    return &at<std::byte>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_result());
+  }
+  // The same for `to` alone, where a slot has a part for each rank.
+  packet_line* packets_for(int to, int from, std::uint64_t sequence) const {
+    const auto [segment, part] = in_turns(from, to, sequence);
+    return &at<packet_line>(segment, slot_offset(sequence) + m_layout.slot_packets()) +
+           static_cast<std::uint64_t>(part) * m_sizes.packet_part_lines(size());
+  }
+  std::byte* data_for(int to, int from, std::uint64_t sequence) const {
+    const auto [segment, part] = in_turns(from, to, sequence);
+    return &at<std::byte>(segment, slot_offset(sequence) + m_layout.slot_data()) +
+           static_cast<std::uint64_t>(part) * m_sizes.slot_part_bytes(size());
+  }
+  cell_header& cell(int owner, channel_kind kind, int destination, std::uint64_t sequence) const {
+    return at<cell_header>(
+        owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
+  }
+  // What `owner` tells the sender of its channel from `source`.
+  reception& receiving(int owner, channel_kind kind, int source) const {
+    return at<reception>(owner, m_layout.reception(kind, static_cast<std::uint64_t>(source)));
+  }
+
+  // Taken so far.
+  std::uint64_t next_sequence_number() const { return m_sequence; }
+  std::uint64_t take_sequence_numbers(std::uint64_t n) {
+    m_sequence += n;
+    header(rank()).entered.store(m_sequence, std::memory_order_relaxed);
+    return m_sequence - n;
+  }
+  // Waits until this rank's slot of the sequence number may be written.
+  void reserve(std::uint64_t sequence) {
+    if (sequence < m_sizes.depth) return;
+    const std::uint64_t needed = sequence - m_sizes.depth + 1;
+    for (int r = 0; r < size(); ++r)
+      if (m_done[static_cast<std::size_t>(r)] < needed && r != rank()) wait_until_done(r, needed);
+  }
+  // Waits until `ready`, one of peer's flags for this sequence number that imply that it has staged, is set.
+  void wait_for(int peer, const flag& ready, std::uint64_t sequence);
+  void complete(std::uint64_t sequence) { header(rank()).done.store(sequence + 1, std::memory_order_release); }
+  // Waits until all ranks have completed the sequence number.
+  void wait_until_all_complete(std::uint64_t sequence);
+
+  // Others may write there until this call has ended; what an earlier one exposed is complete.
+  void expose(const exposure& memory) { m_exposed.push_back(memory); }
+  void hide_all() { m_exposed.clear(); }
+  // Before a call that failed returns: afterwards no other rank writes into what it exposed. All ranks must
+  // have been told of the failure.
+  void fence() noexcept;
+
+  // What error messages say this rank is doing.
+  void set_activity(const char* name) { m_activity = name; }
+  // What the communicator's user wants to get on during a wait; false: nothing.
+  bool make_progress() const {
+    return m_context.progress != nullptr && m_context.progress(m_context.runtime) != 0;
+  }
+  // Fails when somebody has poisoned this communicator.
+  void check_poison() const;
+  // The same for what other ranks did: one look at a line of this rank. What was read before the look was read
+  // before any of them gave up.
+  void look_at_poison() const {
+    if constexpr (!is_one_process_watched)  // the thread sanitizer knows no fences
+      std::atomic_thread_fence(std::memory_order_acquire);
+    if (header(rank()).poison.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+      check_poison();
+  }
+  write_window open_write_window() const { return write_window(header(rank()).writes); }
+  // Tells all ranks that this one has failed, or was asked to abort. Any thread.
+  void poison_as_failed(int culprit) const noexcept;
+  void poison_as_missing(int culprit) const noexcept;  // past the timeout
+  void poison_as_aborted() const noexcept;
+
+ private:
+  friend class waiter;
+
+  template <typename Type>
+  Type& at(int rank, std::uint64_t offset) const {
+    return *reinterpret_cast<Type*>(m_bases[static_cast<std::size_t>(rank)] + offset);
+  }
+  std::uint64_t slot_offset(std::uint64_t sequence) const {
+    return m_layout.slot(sequence & (m_sizes.depth - 1));
+  }
+  std::uint64_t round(std::uint64_t sequence) const { return sequence >> m_depth_bits; }
+  // The segment that `rank` publishes in; who reads it last has it next.
+  int home(int rank, std::uint64_t sequence) const {
+    const auto ranks = static_cast<std::uint32_t>(size());
+    const std::uint32_t moved = static_cast<std::uint32_t>(round(sequence)) % ranks;
+    return static_cast<int>((static_cast<std::uint32_t>(rank) + ranks - moved) % ranks);
+  }
+  struct part_of_slot {
+    int segment, part;
+  };
+  part_of_slot in_turns(int from, int to, std::uint64_t sequence) const {
+    return round(sequence) % 2 == 0 ? part_of_slot{from, to} : part_of_slot{to, from};
+  }
+  void wait_until_done(int peer, std::uint64_t sequence_numbers);
+  static bool is_ordinary(const std::byte* address);
+  using kernel_copy = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
+  void copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
+                           std::uint64_t bytes) const;
+  [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
+  bool has_gone(int peer) const;
+  process_state look_at(int peer) const;
+  enum class writer { done, stopped, unknown };
+  writer wait_for_writer(int peer) const noexcept;
+  // The rank that keeps all others waiting, as far as one can see from here, and why it is thought to be.
+  struct suspect {
+    int rank;
+    const char* state;
+  };
+  suspect find_missing(std::span<const int> awaited) const;
+  void poison(std::uint64_t word) const noexcept;
+
+  isthmus_backend_context m_context;
+  geometry m_sizes;
+  tuning m_tuned;
+  const kernel_table& m_kernels = host::kernels();
+  layout m_layout;
+  int m_depth_bits;
+  bool m_kernel_copies;
+  std::vector<std::shared_ptr<shared_segment>> m_segments;
+  std::vector<std::byte*> m_bases;
+  std::vector<descriptor> m_process_descriptors;  // by rank; none for ranks of this process
+  std::unique_ptr<gate> m_gate;
+  std::vector<std::byte*> m_gates;  // by rank, in that rank's process
+  std::vector<exposure> m_exposed;
+  std::vector<std::uint64_t> m_done;  // by rank: what is known of its `done`
+  std::uint64_t m_sequence = 0;
+  const char* m_activity = "";
+};
+
+// One wait: looks a while, then offers its core to others, then sleeps; meanwhile notices poison, abort,
+// the end of a peer, and the timeout. `while (!ready()) wait.pause(peer);`
+class waiter {
+ public:
+  explicit waiter(team& team) : m_team(team) {}
+  waiter(const waiter&) = delete;
+  waiter& operator=(const waiter&) = delete;
+  ~waiter() {
+    if (m_is_long) tell_awaited(0);
+  }
+
+  void pause(int peer) { pause({&peer, 1}); }
+  // The same for a wait on any of several peers.
+  void pause(std::span<const int> peers) {
+    if (++m_rounds >= m_team.m_tuned.spins) return pause_long(peers);
+    relax();
+    if (m_rounds % spins_per_progress == 0) look_around(peers);
+  }
+  // Something happened: the time starts anew.
+  void reset() {
+    m_rounds = 0;
+    if (m_is_long) tell_awaited(0);
+    m_is_long = false;
+    m_suspect = -1;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static constexpr std::uint64_t spins_per_progress = 64;  // some microseconds
+  static constexpr std::uint64_t spins_before_core = 4 * spins_per_progress;
+
+  static void relax();
+  void look_around(std::span<const int> peers);
+  bool shares_core(std::span<const int> peers) const;
+  void pause_long(std::span<const int> peers);
+  void check_peers(std::span<const int> peers);
+  // For those who look for the rank that everybody waits for.
+  void tell_awaited(std::uint64_t peer_and_1) const {
+    m_team.header(m_team.rank()).awaits.store(peer_and_1, std::memory_order_relaxed);
+  }
+  [[noreturn]] void time_out(std::span<const int> peers);
+
+  team& m_team;
+  std::uint64_t m_rounds = 0;
+  bool m_is_long = false;
+  int m_suspect = -1;
+  clock::time_point m_begin, m_next_check;
+};
+
+#if defined(__x86_64__)
+inline void waiter::relax() { __builtin_ia32_pause(); }
+#elif defined(__aarch64__)
+inline void waiter::relax() { __asm__ __volatile__("isb" ::: "memory"); }
+#else
+inline void waiter::relax() {}
+#endif
+
+inline void team::wait_for(int peer, const flag& ready, std::uint64_t sequence) {
+  if (ready.load(std::memory_order_acquire) <= sequence) {
+    waiter wait(*this);
+    while (ready.load(std::memory_order_acquire) <= sequence) wait.pause(peer);
+  }
+  // Before it wrote, the peer saw that all were done with the slot. The thread sanitizer does not know what
+  // another process saw, so it is shown again.
+  if (is_one_process_watched)
+    for (int r = 0; r < size(); ++r) static_cast<void>(header(r).done.load(std::memory_order_acquire));
+  std::uint64_t& done = m_done[static_cast<std::size_t>(peer)];
+  if (done + lookahead < sequence) done = sequence - lookahead;
+}
+
+}  // namespace isthmus::host

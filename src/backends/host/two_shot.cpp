@@ -1,0 +1,161 @@
+// Two-phase reduction: every rank reduces one slice of each chunk, then takes the other slices.
+#include <algorithm>
+#include <optional>
+
+#include "backends/host/algorithms.hpp"
+
+namespace isthmus::host {
+namespace {
+
+// One chunk of the vector, in bytes, and how the ranks divide it: into slices of whole lines.
+struct chunk {
+  std::uint64_t sequence;
+  std::uint64_t begin;   // in the vector
+  std::uint64_t length;  // of all slices together
+  std::uint64_t slice;   // of one; the last ones may be shorter, or empty
+
+  std::uint64_t slice_begin(int rank) const {
+    return std::min(length, slice * static_cast<std::uint64_t>(rank));
+  }
+  std::uint64_t slice_length(int rank) const { return slice_begin(rank + 1) - slice_begin(rank); }
+};
+
+class two_shot {
+ public:
+  two_shot(team& team, workspace& work, const shape& s, store shared)
+      : m_team(team),
+        m_work(work),
+        m_shape(s),
+        m_bytes(s.count * s.element_bytes),
+        m_chunk_bytes(chunk_bytes(team, m_bytes)),
+        m_takes(s.takes(team.rank())),
+        m_shared(shared),
+        m_results(store_for_results(team, s)) {}
+
+  // Chunk k is staged in step k, reduced `distance` steps later and gathered as many after that. By then
+  // the peers have published, and within a step the writes of one chunk overlap with the reads of another.
+  void run() {
+    m_chunks = (m_bytes + m_chunk_bytes - 1) / m_chunk_bytes;
+    m_first = m_team.take_sequence_numbers(m_chunks);
+    for (std::uint64_t step = 0; step < m_chunks + 2 * distance; ++step) {
+      const auto staged = chunk_at(step, 0), reduced = chunk_at(step, distance),
+                 gathered = chunk_at(step, 2 * distance);
+      wait_for_peers(staged, reduced, gathered);
+      const std::uint64_t slice =
+          std::max({staged ? staged->slice : 0, reduced ? reduced->slice : 0, gathered ? gathered->slice : 0});
+      for (std::uint64_t at = 0; at < slice; at += block_bytes) {
+        if (staged) stage(*staged, at);
+        if (reduced) reduce(*reduced, at);
+        if (gathered && m_takes) gather(*gathered, at);
+      }
+      publish(staged, reduced, gathered);
+    }
+    if (m_results == store::streaming) streaming_fence();
+  }
+
+ private:
+  static constexpr std::uint64_t distance = lookahead / 2;
+  // Steps go block by block: small enough that the processor overlaps the parts of a step, and that what
+  // was reduced is still in the first-level cache when it is copied.
+  static constexpr std::uint64_t block_bytes = 512;
+
+  // What a slot holds; less for short vectors, so that they overlap as well; slices of a page at least.
+  static std::uint64_t chunk_bytes(const team& team, std::uint64_t bytes) {
+    const std::uint64_t least = page_bytes * static_cast<std::uint64_t>(team.size());
+    return std::min(team.sizes().slot_bytes, std::max(least, round_up(bytes / 4, least)));
+  }
+
+  // The chunk whose turn it is in this step, if there is one.
+  std::optional<chunk> chunk_at(std::uint64_t step, std::uint64_t delay) const {
+    if (step < delay || step - delay >= m_chunks) return std::nullopt;
+    const std::uint64_t k = step - delay, begin = k * m_chunk_bytes;
+    const std::uint64_t length = std::min(m_chunk_bytes, m_bytes - begin);
+    const auto ranks = static_cast<std::uint64_t>(m_team.size());
+    return chunk{m_first + k, begin, length, round_up((length + ranks - 1) / ranks, line_bytes)};
+  }
+
+  void wait_for_peers(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
+                      const std::optional<chunk>& gathered) {
+    if (staged) m_team.reserve(staged->sequence);
+    // each flag is a cache miss, so all are under way before the first is looked at
+    for (int r = 0; r < m_team.size(); ++r) {
+      if (reduced) __builtin_prefetch(&m_team.slot(r, reduced->sequence).staged);
+      if (gathered) __builtin_prefetch(&m_team.slot(r, gathered->sequence).reduced);
+    }
+    for (int i = 1; i < m_team.size(); ++i) {
+      const int peer = (m_team.rank() + i) % m_team.size();
+      if (reduced) m_team.wait_for(peer, m_team.slot(peer, reduced->sequence).staged, reduced->sequence);
+      if (gathered && m_takes)
+        m_team.wait_for(peer, m_team.slot(peer, gathered->sequence).reduced, gathered->sequence);
+    }
+  }
+
+  void publish(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
+               const std::optional<chunk>& gathered) {
+    const int me = m_team.rank();
+    if (m_shared == store::streaming && (staged || reduced)) streaming_fence();
+    if (staged) m_team.slot(me, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
+    if (reduced)
+      m_team.slot(me, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
+    if (gathered) m_team.complete(gathered->sequence);
+  }
+
+  // Bytes of the block at `at` of a slice that is so long.
+  static std::uint64_t block_at(std::uint64_t slice_length, std::uint64_t at) {
+    return at >= slice_length ? 0 : std::min(block_bytes, slice_length - at);
+  }
+
+  // The own slice is not staged: its only reader is this rank.
+  void stage(const chunk& c, std::uint64_t at) {
+    std::byte* to = m_team.data(m_team.rank(), c.sequence);
+    m_work.pieces.clear();
+    for (int i = 1; i < m_team.size(); ++i) {
+      const int peer = (m_team.rank() + i) % m_team.size();
+      const std::uint64_t offset = c.slice_begin(peer) + at;
+      m_work.pieces.push_back(
+          {to + offset, m_shape.send_buf + c.begin + offset, block_at(c.slice_length(peer), at)});
+    }
+    copy_together(m_work.pieces, m_shared);
+  }
+
+  void reduce(const chunk& c, std::uint64_t at) {
+    const int me = m_team.rank();
+    const std::uint64_t length = block_at(c.slice_length(me), at), offset = c.slice_begin(me) + at;
+    if (length == 0) return;
+    for (int r = 0; r < m_team.size(); ++r)
+      m_work.sources[static_cast<std::size_t>(r)] =
+          r == me ? m_shape.send_buf + c.begin + offset : m_team.data(r, c.sequence) + offset;
+    alignas(line_bytes) std::byte reduced[block_bytes];
+    std::byte* shared = m_team.result(me, c.sequence) + at;
+    std::byte* out = m_shared == store::cached ? shared : reduced;
+    m_shape.reduce(out, m_work.sources.data(), m_team.size(), length / m_shape.element_bytes);
+    copy(shared, out, length, m_shared);
+    if (m_takes) copy(m_shape.recv_buf + c.begin + offset, out, length, m_results);
+  }
+
+  void gather(const chunk& c, std::uint64_t at) {
+    m_work.pieces.clear();
+    for (int i = 1; i < m_team.size(); ++i) {
+      const int peer = (m_team.rank() + i) % m_team.size();
+      m_work.pieces.push_back({m_shape.recv_buf + c.begin + c.slice_begin(peer) + at,
+                               m_team.result(peer, c.sequence) + at, block_at(c.slice_length(peer), at)});
+    }
+    copy_together(m_work.pieces, m_results);
+  }
+
+  team& m_team;
+  workspace& m_work;
+  const shape& m_shape;
+  std::uint64_t m_bytes, m_chunk_bytes;
+  bool m_takes;
+  store m_shared, m_results;
+  std::uint64_t m_first = 0, m_chunks = 0;
+};
+
+}  // namespace
+
+void run_two_shot(team& team, workspace& work, const shape& s, store shared) {
+  two_shot(team, work, s, shared).run();
+}
+
+}  // namespace isthmus::host

@@ -1,0 +1,69 @@
+// libisthmus_oneccl.so: the plug-in for SYCL queues on Intel devices.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "session.hpp"
+
+namespace isthmus::oneccl {
+namespace {
+
+isthmus_status create(const isthmus_backend_context* context, void** state) {
+  *state = nullptr;
+  vote<probe_record> mine;
+  std::string reason;
+  library* const loaded = library::get(*context, reason);
+  if (loaded != nullptr) {
+    mine.value.version = loaded->version;
+    if (context->rank == 0 && loaded->native.get_unique_id(mine.value.id) != 0)
+      reason = std::string("onecclGetUniqueId: ") + loaded->native.get_last_error(nullptr);
+  }
+  votes<probe_record> all;
+  if (const auto status = xccl::agree_on_probes(
+          *context, "src/backends/oneccl/oneccl.cpp",
+          "pip install oneccl, or name the file in backend.oneccl.library or ISTHMUS_ONECCL_LIBRARY", mine,
+          reason, all);
+      status != ISTHMUS_SUCCESS)
+    return status;
+  auto made = std::make_unique<session>(*context, *loaded);
+  if (const auto status = made->connect(all); status != ISTHMUS_SUCCESS) return status;
+  context->log(context->runtime, 1, "oneCCL %s from %s", loaded->text.c_str(), loaded->path.c_str());
+  *state = made.release();
+  return ISTHMUS_SUCCESS;
+}
+
+session& of(void* state) { return *static_cast<session*>(state); }
+
+isthmus_backend make() {
+  isthmus_backend table{};
+  table.struct_bytes = sizeof(table);
+  table.magic = ISTHMUS_BACKEND_MAGIC;
+  table.abi_version = ISTHMUS_BACKEND_ABI;
+  table.name = "oneccl";
+  table.description = "Intel's collective communication library on SYCL queues";
+  table.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS | ISTHMUS_BACKEND_MULTI_NODE;
+  table.platforms = 1u << ISTHMUS_PLATFORM_LEVEL_ZERO | 1u << ISTHMUS_PLATFORM_OPENCL;
+  table.create = create;
+  table.destroy = [](void* state) {
+    const std::unique_ptr<session> owned(&of(state));
+    owned->release();
+  };
+  table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
+    return of(state).supports(*operation, algorithm);
+  };
+  table.enqueue = [](void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
+    return of(state).enqueue(operations, n);
+  };
+  table.abort = [](void* state) { of(state).abort(); };
+  table.synchronize = [](void* state) { return of(state).synchronize(); };
+  table.version = [](void* state) { return of(state).version(); };
+  return table;
+}
+
+}  // namespace
+}  // namespace isthmus::oneccl
+
+extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
+  static const isthmus_backend table = isthmus::oneccl::make();
+  return &table;
+}

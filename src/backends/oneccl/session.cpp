@@ -1,0 +1,179 @@
+#include "session.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "backends/vendor/bounded.hpp"
+#include "backends/vendor/native_map.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus::oneccl {
+namespace {
+
+constexpr int minimum_version = 20220000;  // the first generation with the C interface
+
+// The codes that differ from NCCL's; oneccl/v2/types.h of version 2022.2.
+xccl::native_meaning meaning_of(int result) {
+  switch (result) {
+    case 0: return {ISTHMUS_SUCCESS, "onecclSuccess", nullptr};
+    case 1: return {ISTHMUS_ERROR_BACKEND, "onecclError", "set CCL_LOG_LEVEL=info"};
+    case 2: return {ISTHMUS_ERROR_BACKEND, "onecclSystemError", "set CCL_LOG_LEVEL=info"};
+    case 3: return {ISTHMUS_ERROR_BACKEND, "onecclInternalError", "set CCL_LOG_LEVEL=info"};
+    case 4:
+      return {ISTHMUS_ERROR_BACKEND, "onecclInvalidArgument", "are all buffers USM of the queue's context?"};
+    case 5: return {ISTHMUS_ERROR_BACKEND, "onecclInvalidUsage", "all ranks need the same order of calls"};
+    case 6: return {ISTHMUS_ERROR_BACKEND, "onecclInProgress", nullptr};
+    case 7: return {ISTHMUS_ERROR_BACKEND, "onecclFailureGPU", "look for an earlier fault on the device"};
+    case 8: return {ISTHMUS_ERROR_BACKEND, "onecclFailureCPU", "set CCL_LOG_LEVEL=info"};
+    case 9: return {ISTHMUS_ERROR_OUT_OF_MEMORY, "onecclAllocFailureCPU", nullptr};
+    case 10: return {ISTHMUS_ERROR_OUT_OF_MEMORY, "onecclAllocFailureGPU", nullptr};
+    case 11: return {ISTHMUS_ERROR_BACKEND, "onecclPluginException", "set CCL_LOG_LEVEL=info"};
+    case 12:
+      return {ISTHMUS_ERROR_UNSUPPORTED, "onecclNotImplemented", "this plug-in of oneCCL lacks the call"};
+    default: return {ISTHMUS_ERROR_BACKEND, "an unknown result", nullptr};
+  }
+}
+
+std::string load(const isthmus_backend_context& context, library& into) {
+  search_request search;
+  search.option = context.option(context.runtime, "library");
+  search.variable = "ISTHMUS_ONECCL_LIBRARY";
+  search.site_packages = context.option(context.runtime, "site_packages");
+  search.names = {"libccl.so.2"};
+  search.wheel_folders = {"../.."};  // PyPI's wheel puts it into the environment's lib/
+  search.system_folders = {"/opt/intel/oneapi/ccl/latest/lib"};
+  std::string reason;
+  const auto file = dynamic_library::open(search, reason);
+  if (!file) return "no oneCCL library could be loaded: " + reason;
+  into.path = file.path();
+  const std::string missing = into.native.load(file, "oneccl", false);
+  into.comm_init_rank = reinterpret_cast<decltype(into.comm_init_rank)>(file.symbol("onecclCommInitRank"));
+  if (!missing.empty() || into.comm_init_rank == nullptr)
+    return into.path + " lacks " + (missing.empty() ? "onecclCommInitRank" : missing);
+  // Its first call loads oneCCL's own plug-in for the hardware; without a GPU that fails here.
+  if (const int result = into.native.get_version(&into.version); result != 0)
+    return into.path + " found nothing to run on: " + into.native.get_last_error(nullptr);
+  into.text = std::to_string(into.version / 10000) + "." + std::to_string(into.version / 100 % 100) + "." +
+              std::to_string(into.version % 100);
+  if (into.version < minimum_version)
+    return into.path + " is oneCCL " + into.text + "; 2022 or newer is needed";
+  return {};
+}
+
+}  // namespace
+
+library* library::get(const isthmus_backend_context& context, std::string& reason) {
+  static std::mutex mutex;
+  static std::unique_ptr<library> only;
+  const std::lock_guard lock(mutex);
+  if (only == nullptr) {
+    auto made = std::make_unique<library>();
+    reason = load(context, *made);
+    if (reason.empty()) only = std::move(made);
+  }
+  return only.get();
+}
+
+isthmus_status session::fail(int result, const char* function) const {
+  const xccl::native_meaning meaning = meaning_of(result);
+  const char* text = m_library.native.get_last_error(m_comm);
+  return m_context.fail(m_context.runtime, meaning.status, result, "src/backends/oneccl/session.cpp",
+                        meaning.hint, "oneccl%s: %s: %s", function, meaning.name,
+                        text != nullptr ? text : "no text");
+}
+
+isthmus_status session::gave_up(const char* doing) const {
+  if (stopped())
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, "src/backends/oneccl/session.cpp",
+                          nullptr, "the communicator was aborted during %s", doing);
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, "src/backends/oneccl/session.cpp",
+                        "a rank is missing or stuck; raise the timeout if the ranks are only slow",
+                        "%s took longer than the timeout of %.3g s", doing, m_context.timeout_s);
+}
+
+isthmus_status session::connect(const votes<probe_record>& all) {
+  // oneCCL has no non-blocking mode on every plug-in, so the wait for the other ranks is given a thread.
+  const auto id = std::make_shared<unique_id>();
+  std::memcpy(id.get(), all[0].value.id, sizeof(unique_id));
+  const auto made = std::make_shared<xccl::native_comm>(nullptr);
+  const auto init = m_library.comm_init_rank;
+  const auto size = static_cast<std::size_t>(m_context.size);
+  const int rank = m_context.rank;
+  const auto result =
+      xccl::run_bounded([=] { return init(made.get(), size, *id, rank); },
+                        std::chrono::duration<double>(m_context.timeout_s), [this] { return stopped(); });
+  if (!result) return gave_up("onecclCommInitRank");
+  if (*result != 0) return fail(*result, "CommInitRank");
+  m_comm = *made;
+  return ISTHMUS_SUCCESS;
+}
+
+const char* session::supports(const isthmus_operation& operation, const char* algorithm) const {
+  if (algorithm != nullptr) return "the library chooses its algorithms itself; name none";
+  if (!row_of(operation.collective).reduces) return nullptr;
+  if (!xccl::native_datatype_of(operation.datatype))
+    return "the library has no 16-bit integer type to reduce in";
+  return xccl::is_float8(operation.datatype) ? "the library has no 8-bit floating types" : nullptr;
+}
+
+void session::remember(const sycl::queue& queue) {
+  if (std::find(m_queues.begin(), m_queues.end(), queue) == m_queues.end()) m_queues.push_back(queue);
+}
+
+isthmus_status session::start(const isthmus_operation& operation) {
+  if (operation.stream == nullptr)
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_ARGUMENT, 0,
+                          "src/backends/oneccl/session.cpp", "pass the address of the sycl::queue",
+                          "stream is NULL");
+  sycl::queue& queue = *static_cast<sycl::queue*>(operation.stream);
+  remember(queue);
+  if (operation.collective == ISTHMUS_BARRIER && m_barrier_byte == nullptr)
+    m_barrier_byte = sycl::malloc_host<std::byte>(1, queue);
+  const xccl::call_site site{m_library.native, nullptr,        m_comm, m_context.rank,
+                             m_context.size,   m_barrier_byte, 0};
+  xccl::scratch unused;
+  const xccl::outcome result = xccl::enqueue_collective(site, operation, unused);
+  return result.ok() ? ISTHMUS_SUCCESS : fail(result.result, result.function);
+}
+
+isthmus_status session::enqueue(const isthmus_operation* operations, std::size_t n) {
+  if (stopped()) return gave_up("enqueue");
+  if (n == 1) return start(operations[0]);
+  if (const int result = m_library.native.group_start(); result != 0) return fail(result, "GroupStart");
+  isthmus_status status = ISTHMUS_SUCCESS;
+  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = start(operations[i]);
+  const int result = m_library.native.group_end();
+  return status == ISTHMUS_SUCCESS && result != 0 ? fail(result, "GroupEnd") : status;
+}
+
+isthmus_status session::synchronize() {
+  std::vector<sycl::queue> queues = m_queues;
+  const auto result = xccl::run_bounded(
+      [queues]() mutable {
+        try {
+          for (sycl::queue& queue : queues) queue.wait();
+        } catch (const std::exception&) {  // also where the process ends while this thread was left waiting
+          return 1;
+        }
+        return 0;
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return stopped(); });
+  if (!result) return gave_up("waiting for the queues");
+  if (*result == 0) return ISTHMUS_SUCCESS;
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, 0, "src/backends/oneccl/session.cpp", nullptr,
+                        "a queue reported an error while its work was waited for");
+}
+
+void session::release() {
+  const bool idle = synchronize() == ISTHMUS_SUCCESS;
+  if (m_barrier_byte != nullptr && idle) sycl::free(m_barrier_byte, m_queues.front());
+  if (m_comm == nullptr) return;
+  const auto destroy = m_library.native.comm_destroy;
+  const xccl::native_comm comm = m_comm;
+  // The library has no abort: a communicator that others left is given up.
+  if (!idle || !xccl::run_bounded([=] { return destroy(comm); }, std::chrono::seconds(30)))
+    m_context.log(m_context.runtime, 2, "oneCCL did not release a communicator; it is left alone with it");
+}
+
+}  // namespace isthmus::oneccl

@@ -1,0 +1,62 @@
+// One rank's oneCCL communicator, through the C interface of libccl.so.2. Streams are sycl::queue*.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <sycl/sycl.hpp>
+#include <vector>
+
+#include "backends/vendor/agreement.hpp"
+#include "backends/vendor/collectives.hpp"
+#include "backends/vendor/native_api.hpp"
+#include "base/dynamic_library.hpp"
+
+namespace isthmus::oneccl {
+
+struct unique_id {
+  char data[4096];
+};
+using probe_record = xccl::probe<sizeof(unique_id)>;
+
+// The library of this process; null and `reason` when there is none that works here.
+struct library {
+  xccl::native_functions native;
+  int (*comm_init_rank)(xccl::native_comm* comm, std::size_t size, unique_id id, int rank) = nullptr;
+  int version = 0;
+  std::string path, text;
+
+  static library* get(const isthmus_backend_context& context, std::string& reason);
+};
+
+class session {
+ public:
+  session(const isthmus_backend_context& context, library& loaded) : m_context(context), m_library(loaded) {}
+
+  isthmus_status connect(const votes<probe_record>& all);
+  isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
+  // The library has no asynchronous errors to ask for; this waits for the queues that were used.
+  isthmus_status synchronize();
+  void abort() { m_aborted = true; }
+  void release();
+  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
+  const char* version() const { return m_library.text.c_str(); }
+
+ private:
+  isthmus_status fail(int result, const char* function) const;
+  isthmus_status gave_up(const char* doing) const;
+  bool stopped() const { return m_aborted || m_context.aborted(m_context.runtime) != 0; }
+  isthmus_status start(const isthmus_operation& operation);
+  void remember(const sycl::queue& queue);
+
+  const isthmus_backend_context& m_context;
+  library& m_library;
+  xccl::native_comm m_comm = nullptr;
+  std::vector<sycl::queue> m_queues;  // copies share the user's queue and keep it alive
+  std::byte* m_barrier_byte = nullptr;
+  std::atomic<bool> m_aborted{false};
+};
+
+}  // namespace isthmus::oneccl

@@ -1,0 +1,331 @@
+// Allreduce and reduce_scatter by peer stores. Every thread talks only to the threads with its own index
+// on the other devices, through words that carry their own arrival (wire.cuh): no barrier inside.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "backends/p2p/inbox.cuh"
+
+namespace isthmus::p2p {
+namespace {
+
+template <typename Wire>
+__host__ __device__ std::uint64_t vectors_of(std::uint64_t count) {
+  return (count + vector_of<Wire>::elements - 1) / vector_of<Wire>::elements;
+}
+
+// Everyone sends everything to everyone and adds.
+template <typename T, typename Wire, int N>
+__global__ void __launch_bounds__(512) one_shot(const call c) {
+  const slot slot(c);
+  const std::uint32_t step = *slot.step();
+  const auto* in = static_cast<const T*>(c.send_buf);
+  auto* out = static_cast<T*>(c.recv_buf);
+  const bool in_aligned = is_aligned(in), out_aligned = is_aligned(out);
+  const std::uint64_t vectors = vectors_of<Wire>(c.count);
+  patience patience(c);
+
+  for (int k = threadIdx.x, stretch = 0; k < slot_vectors; k += blockDim.x, ++stretch) {
+    // Neighbouring threads take neighbouring vectors; the slots share each stretch of blockDim vectors.
+    const std::uint64_t index = (std::uint64_t(stretch) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+    if (index >= vectors) break;
+    // A rank without a send buffer takes part with zeros: an inactive shard (tensor_parallel.h).
+    const uint4 own = in ? load_elements<T, Wire>(in, index, c.count, in_aligned) : make_uint4(0, 0, 0, 0);
+    send_to_all<N>(slot, step, c.rank, k, own);
+    uint4 sum;
+    if (!receive_and_add<Wire, N>(slot, step, k, own, patience, sum)) break;
+    store_elements<T, Wire>(out, index, c.count, out_aligned, sum);
+  }
+  __syncthreads();  // every thread has read the step
+  if (threadIdx.x == 0) *slot.step() = step + 1;
+}
+
+// What becomes of a sum: it stays here (reduce_scatter), it goes to the others through their inboxes, or
+// straight into their buffers, where this device can write those. Straight saves reading and emptying the inbox
+// once more, but needs a fence and a flag at the end.
+enum class results { stay, inbox, direct };
+
+// Slice r of the message is added by rank r (first shot) and sent to all (second shot), step by step: while the
+// results of one step travel, the inputs of the next are already on their way. U: vectors of a slice that a
+// thread handles in one step.
+template <typename T, typename Wire, int N, int U, results Results>
+struct pipeline {
+  const call& c;
+  const slot& place;
+  patience& wait;
+  const T* in;
+  T* out;
+  std::uint64_t slice;  // elements from one slice to the next
+  std::uint64_t count;  // elements of the whole message
+  bool in_aligned, out_aligned;
+  std::uint32_t first_step;
+
+  // Vector of a slice that this thread handles as its u-th of a step, and its place in the inbox row.
+  __device__ std::uint64_t index(std::uint32_t step, int u) const {
+    return ((std::uint64_t(step) * U + u) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
+  }
+  __device__ int inbox(int u) const { return u * blockDim.x + threadIdx.x; }
+  // Elements of slice `owner`; the last slices of a message may be short or empty.
+  __device__ std::uint64_t length(int owner) const {
+    const std::uint64_t first = owner * slice;
+    return first >= count
+               ? 0
+               : min(static_cast<unsigned long long>(slice), static_cast<unsigned long long>(count - first));
+  }
+  __device__ bool inside(int owner, std::uint64_t i) const {
+    return i * vector_of<Wire>::elements < length(owner);
+  }
+  __device__ uint4 load(int owner, std::uint64_t i) const {
+    if (!in) return make_uint4(0, 0, 0, 0);
+    return load_elements<T, Wire>(in + owner * slice, i, length(owner), in_aligned);
+  }
+  __device__ void store(int owner, std::uint64_t i, uint4 v) const {
+    store_elements<T, Wire>(Results == results::stay ? out : out + owner * slice, i, length(owner), out_aligned,
+                            v);
+  }
+
+  __device__ void scatter(std::uint32_t step) const {
+#pragma unroll
+    for (int i = 1; i < most_ranks<N>; ++i) {
+      if (!N && i >= c.size) break;
+      const int peer = rank_after<N>(c, i);
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        if (inside(peer, index(step, u)))
+          store_remote(place.row(i, first_step + step, c.rank) + inbox(u), load(peer, index(step, u)));
+    }
+  }
+
+  __device__ void reduce(std::uint32_t step) const {
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      const std::uint64_t i = index(step, u);
+      if (!inside(c.rank, i)) break;
+      uint4 sum;
+      if (!receive_and_add<Wire, N>(place, first_step + step, inbox(u), load(c.rank, i), wait, sum)) break;
+      if (Results == results::inbox)
+        send_to_all<N>(place, first_step + step, ranks<N>(c) + c.rank, inbox(u), sum);
+      if (Results == results::direct) deliver(i, sum);
+      store(c.rank, i, sum);
+    }
+  }
+
+  // A peer's buffer may be written here: what it held has arrived, because the sum is complete.
+  __device__ void deliver(std::uint64_t index, uint4 sum) const {
+#pragma unroll
+    for (int i = 1; i < most_ranks<N>; ++i) {
+      if (!N && i >= c.size) break;
+      auto* to = static_cast<T*>(c.recv_of[i]) + c.rank * slice;
+      store_elements<T, Wire>(to, index, length(c.rank), is_aligned(to), sum);
+    }
+  }
+
+  // Returns once the places of `step`, which this thread has emptied, are empty in memory.
+  __device__ void confirm(std::uint32_t step) const {
+    while (words_of_emptied(step) != pending_word && !wait.exhausted()) {
+    }
+  }
+  // All words of the emptied places and-ed together; the loads are in flight together.
+  __device__ std::uint32_t words_of_emptied(std::uint32_t step) const {
+    std::uint32_t words = pending_word;
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+#pragma unroll
+      for (int i = 1; i < most_ranks<N>; ++i) {
+        if (!N && i >= c.size) break;
+        const int peer = rank_after<N>(c, i);
+        const uint4* from = place.row(0, first_step + step, peer) + inbox(u);
+        if (inside(c.rank, index(step, u))) words &= all_of(load_remote(from));
+        if (Results == results::inbox && inside(peer, index(step, u)))
+          words &= all_of(load_remote(from + ranks<N>(c) * slot_vectors));
+      }
+    }
+    return words;
+  }
+  __device__ static std::uint32_t all_of(uint4 v) { return v.x & v.y & v.z & v.w; }
+
+  __device__ void collect(std::uint32_t step) const {
+#pragma unroll
+    for (int i = 1; i < most_ranks<N>; ++i) {
+      if (!N && i >= c.size) break;
+      const int peer = rank_after<N>(c, i);
+      uint4* row = place.row(0, first_step + step, ranks<N>(c) + peer);
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        const std::uint64_t k = index(step, u);
+        if (!inside(peer, k)) break;
+        uint4 v = load_remote(row + inbox(u));
+        while (is_pending(v) && !wait.exhausted()) v = load_remote(row + inbox(u));
+        if (is_pending(v)) break;
+        store_remote(row + inbox(u), pending_vector());
+        store(peer, k, v);
+      }
+    }
+  }
+};
+
+// Before a generation of the inbox is written again, its emptying must be in memory before anything leaves
+// from which a writer concludes that it was emptied. Two ways of seeing to it, each for the wire on which it
+// is the faster (128 MiB, 2 H200: float32 436 us by loads, 507 by fences; bfloat16 225 and 206):
+//  - a fence in one of fence_period steps; blocks take turns, because it waits for all that is on the links;
+//  - loads of the emptied places, confirm_after steps later, when there is nothing to wait for any more.
+// docs/p2p_protocol.md shows why these numbers are enough, also for the next kernel.
+constexpr std::uint32_t fence_period = depth - 4;
+constexpr std::uint32_t confirm_after = 3;
+
+// Tells the others that this block's results are in their buffers, and waits for theirs. A block that gave up
+// says nothing, so that the others give up, too.
+template <int N>
+__device__ inline void hand_over(const slot& slot, patience& patience) {
+  const call& c = slot.c;
+  const std::uint32_t number = *slot.hand_overs() + 1;
+  const bool is_incomplete = __syncthreads_or(patience.lost) != 0;  // the whole block has stored
+  const int i = static_cast<int>(threadIdx.x) + 1;
+  if (is_incomplete || i >= ranks<N>(c)) return;
+  store_flag(slot.done(i, c.rank), number);
+  const std::uint32_t* theirs = slot.done(0, rank_after<N>(c, i));
+  // A peer whose block has no share in the next call may have handed that over, too: one more is as good.
+  while (static_cast<std::int32_t>(load_flag(theirs) - number) < 0 && !patience.exhausted()) {
+  }
+}
+
+template <typename T, typename Wire, int N, int U, results Results>
+__global__ void __launch_bounds__(512) two_shot(const call c) {
+  const slot slot(c);
+  patience patience(c);
+  // Slices start on whole vectors, so that their alignment is that of the buffers.
+  constexpr bool scatters = Results == results::stay;
+  const std::uint64_t slice =
+      scatters ? c.count
+               : (vectors_of<Wire>(c.count) + ranks<N>(c) - 1) / ranks<N>(c) * vector_of<Wire>::elements;
+  const std::uint64_t count = scatters ? c.count * ranks<N>(c) : c.count;
+  const bool slices_aligned = slice * sizeof(T) % 16 == 0;
+  constexpr bool by_loads = sizeof(Wire) == 4;
+  const pipeline<T, Wire, N, U, Results> p{c,
+                                           slot,
+                                           patience,
+                                           static_cast<const T*>(c.send_buf),
+                                           static_cast<T*>(c.recv_buf),
+                                           slice,
+                                           count,
+                                           is_aligned(c.send_buf) && slices_aligned,
+                                           is_aligned(c.recv_buf),
+                                           *slot.step()};
+  const std::uint64_t per_step = std::uint64_t(U) * gridDim.x * blockDim.x;
+  const auto steps = static_cast<std::uint32_t>((vectors_of<Wire>(slice) + per_step - 1) / per_step);
+
+  p.scatter(0);
+  for (std::uint32_t s = 0; s < steps; ++s) {
+    if (!by_loads && steps > depth - 2 && s > 0 && (s + blockIdx.x) % fence_period == 0) __threadfence_system();
+    if (s + 1 < steps) p.scatter(s + 1);
+    if (by_loads && s >= confirm_after && s - confirm_after + depth - 2 < steps) p.confirm(s - confirm_after);
+    p.reduce(s);
+    if (Results == results::inbox && s > 0) p.collect(s - 1);
+  }
+  if (Results == results::inbox) p.collect(steps - 1);
+  if (Results == results::direct) hand_over<N>(slot, patience);
+  __syncthreads();  // every thread has read the step
+  if (threadIdx.x == 0) {
+    *slot.step() = p.first_step + steps;
+    if (Results == results::direct) *slot.hand_overs() += 1;
+  }
+}
+
+// Launch shapes. A message should spread over as many multiprocessors as it has warps for (latency), and
+// a long one should have as many bytes on the links as there are threads (bandwidth).
+struct shape {
+  int slots, threads;
+};
+shape shape_for(std::uint64_t vectors) {
+  const int threads = vectors <= 32 * 128 ? 128 : vectors <= 64 * 256 ? 256 : 512;
+  const auto slots = (vectors + threads - 1) / threads;
+  return {static_cast<int>(std::clamp<std::uint64_t>(slots, 1, max_slots)), threads};
+}
+void set_shape(call& call, std::uint64_t vectors) {
+  const shape shape = shape_for(vectors);
+  call.slots = shape.slots;
+  call.threads = shape.threads;
+}
+
+template <typename T, typename Wire, int N, results Results>
+gpu_error launch_two_shot(call call, std::uint64_t vectors, gpu_stream stream) {
+  set_shape(call, vectors);
+  // One vector a step keeps the pipeline short; two keep the links busy once it is long anyway.
+  if (vectors <= std::uint64_t(4) * max_slots * 512)
+    return gpu_launch(two_shot<T, Wire, N, 1, Results>, call, stream);
+  return gpu_launch(two_shot<T, Wire, N, 2, Results>, call, stream);
+}
+
+template <typename T, typename Wire, int N>
+gpu_error launch(algorithm algorithm, call call, gpu_stream stream) {
+  const std::uint64_t vectors = vectors_of<Wire>(call.count);
+  const std::uint64_t slice = (vectors + call.size - 1) / call.size;
+  if (algorithm == algorithm::two_shot) return launch_two_shot<T, Wire, N, results::inbox>(call, slice, stream);
+  if constexpr (std::is_same_v<T, Wire>)
+    if (algorithm == algorithm::two_shot_direct)
+      return launch_two_shot<T, Wire, N, results::direct>(call, slice, stream);
+  if (algorithm != algorithm::one_shot) return gpu_invalid_value;
+  set_shape(call, vectors);
+  return gpu_launch(one_shot<T, Wire, N>, call, stream);
+}
+
+template <typename T, typename Wire, int N>
+gpu_error load_kernels() {
+  gpu_error code = gpu_load_kernel(one_shot<T, Wire, N>);
+  const auto load_two_shots = [&]<results Results>() {
+    if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 1, Results>);
+    if (code == gpu_success) code = gpu_load_kernel(two_shot<T, Wire, N, 2, Results>);
+  };
+  load_two_shots.template operator()<results::inbox>();
+  load_two_shots.template operator()<results::stay>();
+  if constexpr (std::is_same_v<T, Wire>) load_two_shots.template operator()<results::direct>();
+  return code;
+}
+
+// Calls `function` with the types and the number of ranks as template arguments.
+template <typename T, typename Wire, typename Function>
+gpu_error with_ranks(int size, Function function) {
+  switch (size) {
+    case 2: return function.template operator()<T, Wire, 2>();
+    case 4: return function.template operator()<T, Wire, 4>();
+    case 8: return function.template operator()<T, Wire, 8>();
+    default: return function.template operator()<T, Wire, 0>();
+  }
+}
+template <typename Function>
+gpu_error with_types(element type, element wire, int size, Function function) {
+  switch (type) {
+    case element::float32:
+      return wire == element::bfloat16 ? with_ranks<float, bfloat16>(size, function)
+                                       : with_ranks<float, float>(size, function);
+    case element::float16: return with_ranks<float16, float16>(size, function);
+    case element::bfloat16: return with_ranks<bfloat16, bfloat16>(size, function);
+  }
+  return gpu_invalid_value;
+}
+
+}  // namespace
+
+gpu_error launch_allreduce(algorithm algorithm, element type, element wire, call call, gpu_stream stream) {
+  return with_types(type, wire, call.size, [&]<typename T, typename Wire, int N>() {
+    return launch<T, Wire, N>(algorithm, call, stream);
+  });
+}
+
+gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_stream stream) {
+  return with_types(type, wire, call.size, [&]<typename T, typename Wire, int N>() {
+    return launch_two_shot<T, Wire, N, results::stay>(call, vectors_of<Wire>(call.count), stream);
+  });
+}
+
+gpu_error load_reductions(int size) {
+  for (const element type : {element::float32, element::float16, element::bfloat16})
+    for (const element wire : {type, element::bfloat16}) {
+      const gpu_error code = with_types(
+          type, wire, size, [&]<typename T, typename Wire, int N>() { return load_kernels<T, Wire, N>(); });
+      if (code != gpu_success) return code;
+    }
+  return gpu_success;
+}
+
+}  // namespace isthmus::p2p

@@ -1,0 +1,206 @@
+// The thin layer between the peer-memory kernels and the two device languages: the runtime calls that
+// the backend makes, and the few instructions that CUDA C++ and HIP spell differently.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#if defined(__HIPCC__) || defined(__HIP_PLATFORM_AMD__)
+#include <hip/hip_runtime.h>
+#define ISTHMUS_P2P_HIP 1
+#define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_HIP
+#else
+#include <cuda_runtime.h>
+#define ISTHMUS_P2P_HIP 0
+#define ISTHMUS_P2P_PLATFORM ISTHMUS_PLATFORM_CUDA
+#endif
+
+namespace isthmus::p2p {
+
+#if ISTHMUS_P2P_HIP
+
+using gpu_stream = hipStream_t;
+using gpu_error = hipError_t;
+using gpu_ipc_handle = hipIpcMemHandle_t;
+constexpr gpu_error gpu_success = hipSuccess;
+constexpr gpu_error gpu_invalid_value = hipErrorInvalidValue;
+inline const char* gpu_error_text(gpu_error code) { return hipGetErrorString(code); }
+inline gpu_error gpu_get_device(int* device) { return hipGetDevice(device); }
+inline gpu_error gpu_set_device(int device) { return hipSetDevice(device); }
+// Other devices write here while a kernel reads: no cache of this device may keep it.
+inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) {
+  return hipExtMallocWithFlags(pointer, bytes, hipDeviceMallocFinegrained);
+}
+inline gpu_error gpu_free(void* pointer) { return hipFree(pointer); }
+inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
+  return hipMemset(pointer, value, bytes);
+}
+inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
+  return hipMemcpy(to, from, bytes, hipMemcpyDefault);
+}
+inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
+                                   gpu_stream stream) {
+  return hipLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
+}
+inline gpu_error gpu_synchronize_device() { return hipDeviceSynchronize(); }
+inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return hipStreamSynchronize(stream); }
+inline gpu_error gpu_memset_async(void* pointer, int value, std::size_t bytes, gpu_stream stream) {
+  return hipMemsetAsync(pointer, value, bytes, stream);
+}
+template <typename Kernel>
+gpu_error gpu_load_kernel(Kernel* kernel) {
+  hipFuncAttributes attributes;
+  return hipFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel));
+}
+inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
+  return hipHostMalloc(pointer, bytes, hipHostMallocPortable | hipHostMallocMapped);
+}
+inline gpu_error gpu_host_free(void* pointer) { return hipHostFree(pointer); }
+inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) {
+  return hipIpcGetMemHandle(handle, pointer);
+}
+inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
+  return hipIpcOpenMemHandle(pointer, handle, hipIpcMemLazyEnablePeerAccess);
+}
+inline gpu_error gpu_ipc_close(void* pointer) { return hipIpcCloseMemHandle(pointer); }
+inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
+  return hipDeviceGetPCIBusId(text, bytes, device);
+}
+inline gpu_error gpu_ordinal(int* device, const char* bus_id) { return hipDeviceGetByPCIBusId(device, bus_id); }
+inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
+  return hipDeviceCanAccessPeer(can, device, peer);
+}
+inline gpu_error gpu_enable_peer(int peer) {
+  const gpu_error code = hipDeviceEnablePeerAccess(peer, 0);
+  if (code != hipErrorPeerAccessAlreadyEnabled) return code;
+  (void)hipGetLastError();  // not an error here; do not leave it for the user's next check
+  return gpu_success;
+}
+
+// Four words that another device may be writing. Each word is read at once; the four are not one unit.
+__device__ inline uint4 load_remote(const uint4* from) {
+  const auto* words = reinterpret_cast<const std::uint32_t*>(from);
+  uint4 value;
+  value.x = __hip_atomic_load(words + 0, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  value.y = __hip_atomic_load(words + 1, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  value.z = __hip_atomic_load(words + 2, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  value.w = __hip_atomic_load(words + 3, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  return value;
+}
+
+__device__ inline void store_remote(uint4* to, uint4 value) {
+  auto* words = reinterpret_cast<std::uint32_t*>(to);
+  __hip_atomic_store(words + 0, value.x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(words + 1, value.y, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(words + 2, value.z, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+  __hip_atomic_store(words + 3, value.w, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+
+__device__ inline std::uint32_t load_flag(const std::uint32_t* from) {
+  return __hip_atomic_load(from, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+__device__ inline void store_flag(std::uint32_t* to, std::uint32_t value) {
+  __hip_atomic_store(to, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
+}
+
+// Nanoseconds, from the counter that runs at 100 MHz. The host's pass over this file has no such instruction.
+#if defined(__HIP_DEVICE_COMPILE__)
+__device__ inline std::uint64_t now_ns() { return __builtin_amdgcn_s_memrealtime() * 10; }
+#else
+__device__ inline std::uint64_t now_ns() { return 0; }
+#endif
+
+#else
+
+using gpu_stream = cudaStream_t;
+using gpu_error = cudaError_t;
+using gpu_ipc_handle = cudaIpcMemHandle_t;
+constexpr gpu_error gpu_success = cudaSuccess;
+constexpr gpu_error gpu_invalid_value = cudaErrorInvalidValue;
+inline const char* gpu_error_text(gpu_error code) { return cudaGetErrorString(code); }
+inline gpu_error gpu_get_device(int* device) { return cudaGetDevice(device); }
+inline gpu_error gpu_set_device(int device) { return cudaSetDevice(device); }
+inline gpu_error gpu_malloc(void** pointer, std::size_t bytes) { return cudaMalloc(pointer, bytes); }
+inline gpu_error gpu_free(void* pointer) { return cudaFree(pointer); }
+inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
+  return cudaMemset(pointer, value, bytes);
+}
+inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+}
+inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
+                                   gpu_stream stream) {
+  return cudaLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
+}
+inline gpu_error gpu_synchronize_device() { return cudaDeviceSynchronize(); }
+inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return cudaStreamSynchronize(stream); }
+inline gpu_error gpu_memset_async(void* pointer, int value, std::size_t bytes, gpu_stream stream) {
+  return cudaMemsetAsync(pointer, value, bytes, stream);
+}
+template <typename Kernel>
+gpu_error gpu_load_kernel(Kernel* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel);
+}
+inline gpu_error gpu_host_alloc(void** pointer, std::size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocPortable | cudaHostAllocMapped);
+}
+inline gpu_error gpu_host_free(void* pointer) { return cudaFreeHost(pointer); }
+inline gpu_error gpu_ipc_export(gpu_ipc_handle* handle, void* pointer) {
+  return cudaIpcGetMemHandle(handle, pointer);
+}
+inline gpu_error gpu_ipc_open(void** pointer, gpu_ipc_handle handle) {
+  return cudaIpcOpenMemHandle(pointer, handle, cudaIpcMemLazyEnablePeerAccess);
+}
+inline gpu_error gpu_ipc_close(void* pointer) { return cudaIpcCloseMemHandle(pointer); }
+inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
+  return cudaDeviceGetPCIBusId(text, bytes, device);
+}
+inline gpu_error gpu_ordinal(int* device, const char* bus_id) {
+  return cudaDeviceGetByPCIBusId(device, bus_id);
+}
+inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
+  return cudaDeviceCanAccessPeer(can, device, peer);
+}
+inline gpu_error gpu_enable_peer(int peer) {
+  const gpu_error code = cudaDeviceEnablePeerAccess(peer, 0);
+  if (code != cudaErrorPeerAccessAlreadyEnabled) return code;
+  (void)cudaGetLastError();  // not an error here; do not leave it for the user's next check
+  return gpu_success;
+}
+
+// Four words that another device may be writing. Each word is read at once; the four are not one unit.
+__device__ inline uint4 load_remote(const uint4* from) {
+  uint4 value;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from)
+               : "memory");
+  return value;
+}
+
+__device__ inline void store_remote(uint4* to, uint4 value) {
+  asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1,%2,%3,%4};"
+               :
+               : "l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+__device__ inline std::uint32_t load_flag(const std::uint32_t* from) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
+__device__ inline void store_flag(std::uint32_t* to, std::uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(to), "r"(value) : "memory");
+}
+
+__device__ inline std::uint64_t now_ns() {
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+  return time;
+}
+
+#endif
+
+}  // namespace isthmus::p2p

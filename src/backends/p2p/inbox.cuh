@@ -1,0 +1,112 @@
+// What a thread block knows of its slot, and the waiting that all kernels share.
+#pragma once
+
+#include "backends/p2p/kernels.hpp"
+#include "backends/p2p/wire.cuh"
+
+namespace isthmus::p2p {
+
+// Waits for words, but not for ever: looks at the clock and at the host's words once in a while. Where a kernel
+// has waited for the timeout in vain, those queued behind it don't each wait as long again.
+struct patience {
+  host_flags* flags;
+  std::uint64_t timeout_ns;
+  std::uint64_t deadline = 0;
+  std::uint32_t spins = 0;
+  bool lost = false;
+
+  __device__ explicit patience(const call& call) : flags(call.flags), timeout_ns(call.timeout_ns) {}
+
+  __device__ bool exhausted() {
+    if (lost) return true;
+    if (++spins & 0xffffu) return false;
+    const std::uint64_t now = now_ns();
+    if (deadline == 0) deadline = now + timeout_ns;
+    if (flags->abort == 0 && flags->expired == 0 && now < deadline) return false;
+    if (flags->abort == 0) flags->expired = 1;
+    lost = true;
+    return true;
+  }
+};
+
+// The number of ranks: N where it is known when compiling, which keeps everything in registers.
+template <int N>
+__device__ inline int ranks(const call& c) {
+  return N ? N : c.size;
+}
+template <int N>
+constexpr int most_ranks = N ? N : max_ranks;
+
+// The rank that comes i after the own one.
+template <int N>
+__device__ inline int rank_after(const call& c, int i) {
+  const int next = c.rank + i;
+  return next >= ranks<N>(c) ? next - ranks<N>(c) : next;
+}
+
+__device__ inline bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
+}
+
+// This block's slot of every rank's inbox.
+struct slot {
+  const call& c;
+  std::size_t stride;  // vectors of one generation
+
+  __device__ explicit slot(const call& call) : c(call), stride(std::size_t(2) * call.size * slot_vectors) {}
+
+  __device__ std::uint32_t* step() const { return &reinterpret_cast<control*>(c.scratch[0])->step[blockIdx.x]; }
+  __device__ std::uint32_t* hand_overs() const {
+    return &reinterpret_cast<control*>(c.scratch[0])->hand_overs[blockIdx.x];
+  }
+  // At the i-th next rank (0: this one), what rank `writer` writes.
+  __device__ std::uint32_t* done(int i, int writer) const {
+    return &reinterpret_cast<control*>(c.scratch[i])->done[blockIdx.x][writer];
+  }
+  // Row `row` of the i-th next rank (0: this one) in the generation of `step`.
+  __device__ uint4* row(int i, std::uint32_t step, int row) const {
+    auto* inbox = reinterpret_cast<uint4*>(c.scratch[i] + inbox_offset);
+    return inbox + (std::size_t(blockIdx.x) * depth + step % depth) * stride + std::size_t(row) * slot_vectors;
+  }
+};
+
+// Sends `v` to place `k` of row `row` at every other rank, each rank starting with its next.
+template <int N>
+__device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row, int k, uint4 v) {
+#pragma unroll
+  for (int i = 1; i < most_ranks<N>; ++i)
+    if (N || i < slot.c.size) store_remote(slot.row(i, step, row) + k, v);
+}
+
+// Adds, in rank order, `own` and what the other ranks sent to place `k`, and makes the places ready for
+// a later generation. The loads of all ranks are in flight together. False when patience ended first: then
+// there is no sum, and nothing may be stored, so that a call which one rank never joined changes no buffer.
+template <typename Wire, int N>
+__device__ inline bool receive_and_add(const slot& slot, std::uint32_t step, int k, uint4 own,
+                                       patience& patience, uint4& result) {
+  const call& c = slot.c;
+  uint4* inbox = slot.row(0, step, 0) + k;
+  uint4 v[most_ranks<N>];
+  bool missing = true;
+  while (missing) {
+    missing = false;
+#pragma unroll
+    for (int r = 0; r < most_ranks<N>; ++r)
+      if (N || r < c.size) v[r] = r == c.rank ? own : load_remote(inbox + r * slot_vectors);
+#pragma unroll
+    for (int r = 0; r < most_ranks<N>; ++r)
+      if (N || r < c.size) missing |= is_pending(v[r]);
+    if (missing && patience.exhausted()) return false;
+  }
+  accumulator<Wire> sum(v[0]);
+#pragma unroll
+  for (int r = 1; r < most_ranks<N>; ++r)
+    if (N || r < c.size) sum.add(v[r]);
+#pragma unroll
+  for (int r = 0; r < most_ranks<N>; ++r)
+    if ((N || r < c.size) && r != c.rank) store_remote(inbox + r * slot_vectors, pending_vector());
+  result = sum.result(c.divisor);
+  return true;
+}
+
+}  // namespace isthmus::p2p

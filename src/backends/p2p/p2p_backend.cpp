@@ -1,0 +1,211 @@
+#include "backends/p2p/p2p_backend.hpp"
+
+#include <iterator>
+#include <new>
+#include <optional>
+
+#include "backends/p2p/device_guard.hpp"
+#include "backends/p2p/peers.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus::p2p {
+namespace {
+
+// What a rule may name. `wire` is none where the buffers' own type travels.
+struct named_algorithm {
+  algorithm value;
+  bool bfloat16_wire;
+};
+constexpr const char* algorithm_names[] = {"one_shot",      "two_shot",        "one_shot_bf16",
+                                           "two_shot_bf16", "two_shot_direct", nullptr};
+// In the order of the names.
+constexpr named_algorithm algorithm_rows[] = {{algorithm::one_shot, false},
+                                              {algorithm::two_shot, false},
+                                              {algorithm::one_shot, true},
+                                              {algorithm::two_shot, true},
+                                              {algorithm::two_shot_direct, false}};
+static_assert(std::size(algorithm_names) == std::size(algorithm_rows) + 1);
+
+// Without a name: the one that can do any size, exactly.
+const named_algorithm* find_algorithm(const char* name) {
+  if (!name) return &algorithm_rows[1];
+  const int index = isthmus_algorithm_index(algorithm_names, name);
+  return index < 0 ? nullptr : &algorithm_rows[index];
+}
+
+struct state {
+  const isthmus_backend_context* context;
+  peers peer;
+  explicit state(const isthmus_backend_context* c) : context(c), peer(*c) {}
+};
+
+std::optional<element> element_of(isthmus_datatype datatype) {
+  switch (datatype) {
+    case ISTHMUS_FLOAT32: return element::float32;
+    case ISTHMUS_FLOAT16: return element::float16;
+    case ISTHMUS_BFLOAT16: return element::bfloat16;
+    case ISTHMUS_INT8:
+    case ISTHMUS_INT16:
+    case ISTHMUS_INT32:
+    case ISTHMUS_INT64:
+    case ISTHMUS_UINT8:
+    case ISTHMUS_UINT16:
+    case ISTHMUS_UINT32:
+    case ISTHMUS_UINT64:
+    case ISTHMUS_FLOAT64:
+    case ISTHMUS_FLOAT8_E4M3:
+    case ISTHMUS_FLOAT8_E5M2:
+    case ISTHMUS_DATATYPE_COUNT: break;
+  }
+  return std::nullopt;
+}
+
+std::size_t element_bytes(element type) { return type == element::float32 ? 4 : 2; }
+
+const char* cannot_reduce(const isthmus_operation& operation, const named_algorithm& algorithm) {
+  const auto type = element_of(operation.datatype);
+  if (!type) return "reduces float32, float16 and bfloat16 only";
+  if (operation.op != ISTHMUS_SUM && operation.op != ISTHMUS_AVG) return "reduces with sum and avg only";
+  if (algorithm.bfloat16_wire && *type != element::float32) return "the bfloat16 wire is for float32 buffers";
+  const element wire = algorithm.bfloat16_wire ? element::bfloat16 : *type;
+  if (algorithm.value == algorithm::one_shot && (operation.collective != ISTHMUS_ALLREDUCE ||
+                                                 operation.count > one_shot_limit_bytes / element_bytes(wire)))
+    return "one_shot is for allreduce of messages that fit the inbox (2 MiB on the wire)";
+  return nullptr;
+}
+
+const char* supports(void*, const isthmus_operation* operation, const char* name) {
+  const named_algorithm* algorithm = find_algorithm(name);
+  if (!algorithm)
+    return "unknown algorithm; one_shot, two_shot, one_shot_bf16, two_shot_bf16 and two_shot_direct exist";
+  if (algorithm->value == algorithm::two_shot_direct)
+    return "two_shot_direct has to know all ranks' buffers: isthmus/tensor_parallel.h only";
+  switch (operation->collective) {
+    case ISTHMUS_ALLREDUCE:
+    case ISTHMUS_REDUCE_SCATTER: return cannot_reduce(*operation, *algorithm);
+    case ISTHMUS_ALLGATHER:
+    case ISTHMUS_BROADCAST:
+      if (name) return "allgather and broadcast have one algorithm; name the backend alone";
+      return operation->count > packet_limit_bytes / bytes_of(operation->datatype)
+                 ? "allgather and broadcast are for at most 528 KiB a rank"
+                 : nullptr;
+    default: break;
+  }
+  return "does allreduce, reduce_scatter, allgather and broadcast only";
+}
+static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && packet_limit_bytes == 132 * 4096, "texts above");
+
+call make_call(const state& state, const isthmus_operation& operation) {
+  const isthmus_backend_context& context = *state.context;
+  call call{};
+  call.send_buf = operation.send_buf;
+  call.recv_buf = operation.recv_buf;
+  call.count = operation.count;
+  call.rank = context.rank;
+  call.size = context.size;
+  call.root = operation.root;
+  call.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(context.size) : 1.0f;
+  for (int i = 0; i < context.size; ++i) call.scratch[i] = state.peer.scratch(i);
+  call.flags = state.peer.flags();
+  call.timeout_ns = static_cast<std::uint64_t>(context.timeout_s * 1e9);
+  return call;
+}
+
+gpu_error launch(const state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
+  call call = make_call(state, operation);
+  const auto stream = static_cast<gpu_stream>(operation.stream);
+  if (operation.collective == ISTHMUS_ALLGATHER || operation.collective == ISTHMUS_BROADCAST) {
+    call.count *= bytes_of(operation.datatype);
+    return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(call, stream)
+                                                     : launch_broadcast(call, stream);
+  }
+  const element type = *element_of(operation.datatype);
+  const element wire = algorithm.bfloat16_wire ? element::bfloat16 : type;
+  return operation.collective == ISTHMUS_ALLREDUCE ? launch_allreduce(algorithm.value, type, wire, call, stream)
+                                                   : launch_reduce_scatter(type, wire, call, stream);
+}
+
+isthmus_status create(const isthmus_backend_context* context, void** out) {
+  *out = nullptr;
+  auto* made = new (std::nothrow) state(context);
+  if (!made)
+    return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, "p2p_backend.cpp:create", nullptr,
+                         "no host memory");
+  if (!made->peer.reason().empty()) {
+    const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, made->peer.native_code(),
+                                      "p2p_backend.cpp:create", nullptr, "%s", made->peer.reason().c_str());
+    delete made;
+    return status;
+  }
+  *out = made;
+  return ISTHMUS_SUCCESS;
+}
+
+void destroy(void* opaque) { delete static_cast<state*>(opaque); }
+
+isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const char* const* algorithms,
+                       std::size_t n) {
+  auto& self = *static_cast<state*>(opaque);
+  const isthmus_backend_context& context = *self.context;
+  const device_guard guard(context.device.ordinal);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (operations[i].count == 0) continue;
+    const gpu_error code = launch(self, operations[i], *find_algorithm(algorithms[i]));
+    if (code != gpu_success)
+      return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:enqueue",
+                          "is the stream one of this communicator's device?", "launch failed: %s",
+                          gpu_error_text(code));
+  }
+  return ISTHMUS_SUCCESS;
+}
+
+isthmus_status poll(void* opaque) {
+  auto& self = *static_cast<state*>(opaque);
+  if (self.peer.flags()->expired == 0) return ISTHMUS_SUCCESS;
+  return self.context->fail(self.context->runtime, ISTHMUS_ERROR_TIMEOUT, 0, "p2p_backend.cpp:poll",
+                            "did every rank call the same collective with the same count?",
+                            "a kernel waited longer than %g s for another rank", self.context->timeout_s);
+}
+
+void abort(void* opaque) { static_cast<state*>(opaque)->peer.flags()->abort = 1; }
+
+isthmus_status synchronize(void* opaque) {
+  auto& self = *static_cast<state*>(opaque);
+  const device_guard guard(self.context->device.ordinal);
+  const gpu_error code = gpu_synchronize_device();
+  if (code != gpu_success)
+    return self.context->fail(self.context->runtime, ISTHMUS_ERROR_BACKEND, code, "p2p_backend.cpp:synchronize",
+                              nullptr, "the device failed: %s", gpu_error_text(code));
+  return poll(opaque);
+}
+
+const isthmus_backend backend = {
+    sizeof(isthmus_backend),
+    ISTHMUS_BACKEND_MAGIC,
+    ISTHMUS_BACKEND_ABI,
+    "p2p",
+    "kernels that store into peer memory (NVLink, xGMI, PCIe)",
+    ISTHMUS_BACKEND_GRAPH_CAPTURE,
+    1u << ISTHMUS_P2P_PLATFORM,
+    create,
+    destroy,
+    supports,
+    algorithm_names,
+    enqueue,
+    nullptr,
+    nullptr,
+    poll,
+    abort,
+    synchronize,
+    nullptr,
+};
+
+}  // namespace
+
+const isthmus_backend* p2p_backend() noexcept { return &backend; }
+
+}  // namespace isthmus::p2p
+
+extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
+  return isthmus::p2p::p2p_backend();
+}

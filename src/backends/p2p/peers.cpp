@@ -1,0 +1,126 @@
+#include "backends/p2p/peers.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "backends/p2p/device_guard.hpp"
+
+namespace isthmus::p2p {
+
+// What every rank tells the others of its scratch. Plain bytes: it crosses process borders.
+struct peers::address {
+  std::byte* pointer;
+  gpu_ipc_handle handle;
+  char bus_id[32];
+};
+
+namespace {
+
+void refuse(refusal& mine, const char* what, gpu_error code) {
+  mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::string(what) + ": " + gpu_error_text(code), {}, code);
+}
+
+}  // namespace
+
+peers::peers(const isthmus_backend_context& context) : m_size(context.size) {
+  vote<address> mine;
+  prepare(context, mine);
+  votes<address> all;
+  if (!all_can(context, mine, all)) return;
+  // A second round: mapping may still fail on one rank, and nobody may write before all have mapped.
+  vote<> mapped;
+  map(context, all, mapped);
+  votes<> all_mapped;
+  all_can(context, mapped, all_mapped);
+}
+
+template <typename Value>
+bool peers::all_can(const isthmus_backend_context& context, const vote<Value>& mine, votes<Value>& all) {
+  if (gather_votes(context, mine, all) != ISTHMUS_SUCCESS) {
+    m_reason = "the ranks could not exchange their addresses";
+    return false;
+  }
+  m_reason = refusal_text(all);
+  if (const int rank = first_refusal(all); rank >= 0) m_native_code = all[rank].native_code;
+  return m_reason.empty();
+}
+
+void peers::prepare(const isthmus_backend_context& context, vote<address>& mine) {
+  if (context.size > max_ranks)
+    return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::to_string(context.size) + " ranks, at most " +
+                                                      std::to_string(max_ranks) + " are possible");
+  if (context.node_size != context.size)
+    return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several machines");
+  const device_guard guard(context.device.ordinal);
+  if (guard.code() != gpu_success) return refuse(mine, "no such device", guard.code());
+  m_device = context.device.ordinal;
+  const gpu_error code = gpu_malloc(reinterpret_cast<void**>(&m_own), scratch_bytes(m_size));
+  if (code != gpu_success) return refuse(mine, "no device memory for the scratch", code);
+  if (const gpu_error failed = fill_scratch(); failed != gpu_success)
+    return refuse(mine, "preparing the scratch", failed);
+  gpu_error told = gpu_ipc_export(&mine.value.handle, m_own);
+  if (told == gpu_success) told = gpu_bus_id(mine.value.bus_id, sizeof(mine.value.bus_id), m_device);
+  if (told != gpu_success) return refuse(mine, "preparing the scratch", told);
+  mine.value.pointer = m_own;
+}
+
+// With the device current: the words that kernels start from, the host's flags, and the kernels themselves.
+gpu_error peers::fill_scratch() {
+  const std::size_t bytes = scratch_bytes(m_size);
+  // "Not yet" everywhere in the inbox; steps and packets start at zero, packet flags at one.
+  control control{};
+  for (auto& step : control.packet_step) step = 1;
+  gpu_error code = gpu_memset(m_own, 0xff, bytes);
+  if (code == gpu_success) code = gpu_memset(m_own + packet_offset(m_size), 0, bytes - packet_offset(m_size));
+  if (code == gpu_success) code = gpu_copy(m_own, &control, sizeof(control));
+  if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
+  if (code == gpu_success) code = load_reductions(m_size);
+  if (code == gpu_success) code = load_moves();
+  if (code == gpu_success) code = gpu_synchronize_device();
+  if (code != gpu_success) return code;
+  m_flags->abort = 0;
+  m_flags->expired = 0;
+  return gpu_success;
+}
+
+void peers::map(const isthmus_backend_context& context, const votes<address>& all, refusal& mine) {
+  const device_guard guard(m_device);
+  m_scratch.assign(m_size, nullptr);
+  m_scratch[0] = m_own;
+  for (int i = 1; i < m_size && !mine.refuses(); ++i) {
+    const int rank = (context.rank + i) % m_size;
+    const address& peer = all[rank].value;
+    const std::string name = "rank " + std::to_string(rank);
+    // By bus: ordinals of several processes need not mean the same device.
+    if (std::strcmp(peer.bus_id, all[context.rank].value.bus_id) == 0)
+      return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED,
+                         "shares its device with " + name + "; peer memory needs a device for each rank");
+    int ordinal = -1, reachable = 0;
+    gpu_error code = gpu_ordinal(&ordinal, peer.bus_id);
+    if (code == gpu_success) code = gpu_can_access_peer(&reachable, m_device, ordinal);
+    if (code != gpu_success || !reachable)
+      return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "its device cannot access the memory of " + name);
+    if (context.process_of[rank] == context.process_of[context.rank]) {
+      code = gpu_enable_peer(ordinal);
+      m_scratch[i] = peer.pointer;
+    } else {
+      void* opened = nullptr;
+      code = gpu_ipc_open(&opened, peer.handle);
+      if (code == gpu_success) m_opened.push_back(static_cast<std::byte*>(opened));
+      m_scratch[i] = static_cast<std::byte*>(opened);
+    }
+    if (code != gpu_success) refuse(mine, ("cannot map the memory of " + name).c_str(), code);
+  }
+}
+
+peers::~peers() {
+  if (m_device < 0) return;
+  const device_guard guard(m_device);
+  for (std::byte* opened : m_opened) (void)gpu_ipc_close(opened);
+  // cudaFree waits for the device, so no kernel of this rank uses the scratch any more. A rank that
+  // finished a collective has heard from all others, so theirs have nothing to send to it either.
+  if (m_own) (void)gpu_free(m_own);
+  if (m_flags) (void)gpu_host_free(m_flags);
+}
+
+}  // namespace isthmus::p2p

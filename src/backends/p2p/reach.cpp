@@ -1,0 +1,60 @@
+#include "backends/p2p/reach.hpp"
+
+#include "backends/p2p/device.hpp"
+#include "device/libraries.hpp"
+
+#if !ISTHMUS_P2P_HIP
+#include <cuda.h>
+#include <dlfcn.h>
+#endif
+
+namespace isthmus::p2p {
+
+#if ISTHMUS_P2P_HIP
+
+// HIP has no such question; results go through the inboxes there.
+bool is_writable_by(const void*, int, int) { return false; }
+
+#else
+
+namespace {
+
+// Of the driver that the CUDA runtime has loaded; the runtime itself does not pass these questions on.
+struct driver {
+  void* library = dlopen(cuda_driver_name, RTLD_LAZY | RTLD_NOLOAD);
+  decltype(&cuPointerGetAttributes) attributes =
+      find<decltype(&cuPointerGetAttributes)>("cuPointerGetAttributes");
+  decltype(&cuMemGetAccess) access = find<decltype(&cuMemGetAccess)>("cuMemGetAccess");
+
+  template <typename Function>
+  Function find(const char* name) const {
+    return library == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(library, name));
+  }
+};
+
+bool is_plain_memory_of(const driver& driver, CUdeviceptr address, int owner) {
+  CUpointer_attribute questions[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  int is_plain = 0, ordinal = -1;
+  void* answers[] = {&is_plain, &ordinal};
+  return driver.attributes(2, questions, answers, address) == CUDA_SUCCESS && is_plain != 0 && ordinal == owner;
+}
+
+}  // namespace
+
+bool is_writable_by(const void* pointer, int owner, int peer) {
+  static const driver driver;
+  if (driver.attributes == nullptr || driver.access == nullptr) return false;
+  const auto address = reinterpret_cast<CUdeviceptr>(pointer);
+  if (is_plain_memory_of(driver, address, owner)) return true;
+  CUmemLocation location{};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = peer;
+  unsigned long long flags = 0;
+  return driver.access(&flags, &location, address) == CUDA_SUCCESS &&
+         (flags & CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+
+#endif
+
+}  // namespace isthmus::p2p

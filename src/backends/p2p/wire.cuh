@@ -1,0 +1,158 @@
+// What travels between devices: 16-byte vectors of four 32-bit words, each of which says by its own
+// value whether it has arrived. A word of all ones means "not yet"; it is a NaN in every type that is
+// sent (float32, or two float16, or two bfloat16), and a sender replaces it by another NaN. So data
+// needs no flag beside it, no ordering between stores and no barrier: 32-bit stores are indivisible,
+// and nothing else is assumed. The reader puts "not yet" back before the buffer is used again.
+#pragma once
+
+#include "backends/p2p/device.hpp"
+#include "device/formats.cuh"
+
+namespace isthmus::p2p {
+
+constexpr std::uint32_t pending_word = 0xffffffffu;
+// A NaN in float32; a pair of NaNs in float16 and in bfloat16.
+constexpr std::uint32_t nan_word = 0x7fffffffu;
+
+__device__ inline bool is_pending(uint4 v) {
+  return v.x == pending_word || v.y == pending_word || v.z == pending_word || v.w == pending_word;
+}
+
+__device__ inline std::uint32_t sendable(std::uint32_t word) { return word == pending_word ? nan_word : word; }
+
+__device__ inline uint4 sendable(uint4 v) {
+  return make_uint4(sendable(v.x), sendable(v.y), sendable(v.z), sendable(v.w));
+}
+
+__device__ inline uint4 pending_vector() {
+  return make_uint4(pending_word, pending_word, pending_word, pending_word);
+}
+
+// An element in memory; the vendors' own types have other names in each version.
+struct float16 {
+  device_formats::float16::bits bits;
+};
+struct bfloat16 {
+  device_formats::bfloat16::bits bits;
+};
+
+// One wire vector of a type: how many elements it holds and how they add up in float32.
+template <typename Wire>
+struct vector_of {
+  static constexpr int elements = 16 / sizeof(Wire);
+  union {
+    uint4 bits;
+    Wire lanes[elements];
+  };
+  __device__ vector_of() {}
+  __device__ explicit vector_of(uint4 value) : bits(value) {}
+};
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(float16 value) { return device_formats::float16::load(value.bits); }
+__device__ inline float to_float(bfloat16 value) { return device_formats::bfloat16::load(value.bits); }
+
+template <typename To>
+__device__ To from_float(float value);
+template <>
+__device__ inline float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline float16 from_float<float16>(float value) {
+  return {device_formats::float16::store(value)};
+}
+template <>
+__device__ inline bfloat16 from_float<bfloat16>(float value) {
+  return {device_formats::bfloat16::store(value)};
+}
+
+// The slow ways of load_elements and store_elements, apart so that they cost the fast ones no registers.
+template <typename T, typename Wire>
+__device__ __noinline__ uint4 load_elements_singly(const T* from, std::uint64_t first, std::uint64_t count) {
+  vector_of<Wire> wire;
+#pragma unroll
+  for (int i = 0; i < vector_of<Wire>::elements; ++i)
+    wire.lanes[i] = from_float<Wire>(first + i < count ? to_float(from[first + i]) : 0.0f);
+  return wire.bits;
+}
+
+template <typename T, typename Wire>
+__device__ __noinline__ void store_elements_singly(T* to, std::uint64_t first, std::uint64_t count,
+                                                   uint4 bits) {
+  const vector_of<Wire> wire(bits);
+#pragma unroll
+  for (int i = 0; i < vector_of<Wire>::elements; ++i)
+    if (first + i < count) to[first + i] = from_float<T>(to_float(wire.lanes[i]));
+}
+
+// The elements [index * n, ...) of a user's buffer as a wire vector; elements past `count` are zeros.
+// `aligned` says that 16-byte accesses are possible. Converting to a narrower wire rounds to nearest even.
+template <typename T, typename Wire>
+__device__ inline uint4 load_elements(const T* from, std::uint64_t index, std::uint64_t count, bool aligned) {
+  constexpr int n = vector_of<Wire>::elements, per_load = vector_of<T>::elements;
+  const std::uint64_t first = index * n;
+  if (!aligned || first + n > count) return sendable(load_elements_singly<T, Wire>(from, first, count));
+  const auto* vectors = reinterpret_cast<const uint4*>(from + first);
+  if constexpr (sizeof(T) == sizeof(Wire)) {
+    return sendable(*vectors);
+  } else {
+    vector_of<Wire> wire;
+    vector_of<T> part[n / per_load];
+#pragma unroll
+    for (int i = 0; i < n / per_load; ++i) part[i].bits = vectors[i];
+#pragma unroll
+    for (int i = 0; i < n; ++i)
+      wire.lanes[i] = from_float<Wire>(to_float(part[i / per_load].lanes[i % per_load]));
+    return sendable(wire.bits);
+  }
+}
+
+template <typename T, typename Wire>
+__device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t count, bool aligned,
+                                      uint4 bits) {
+  constexpr int n = vector_of<Wire>::elements, per_store = vector_of<T>::elements;
+  const std::uint64_t first = index * n;
+  if (!aligned || first + n > count) return store_elements_singly<T, Wire>(to, first, count, bits);
+  auto* vectors = reinterpret_cast<uint4*>(to + first);
+  if constexpr (sizeof(T) == sizeof(Wire)) {
+    *vectors = bits;
+  } else {
+    const vector_of<Wire> wire(bits);
+#pragma unroll
+    for (int i = 0; i < n / per_store; ++i) {
+      vector_of<T> part;
+#pragma unroll
+      for (int k = 0; k < per_store; ++k)
+        part.lanes[k] = from_float<T>(to_float(wire.lanes[i * per_store + k]));
+      vectors[i] = part.bits;
+    }
+  }
+}
+
+// Sums contributions in float32, in the order in which they are added; the result is rounded once.
+template <typename Wire>
+struct accumulator {
+  static constexpr int n = vector_of<Wire>::elements;
+  float lanes[n];
+
+  __device__ explicit accumulator(uint4 first) {
+    const vector_of<Wire> v(first);
+#pragma unroll
+    for (int i = 0; i < n; ++i) lanes[i] = to_float(v.lanes[i]);
+  }
+  __device__ void add(uint4 bits) {
+    const vector_of<Wire> v(bits);
+#pragma unroll
+    for (int i = 0; i < n; ++i) lanes[i] += to_float(v.lanes[i]);
+  }
+  // `divisor` is 1, or the number of ranks for avg: a true division, as THE TABLE says.
+  __device__ uint4 result(float divisor) const {
+    vector_of<Wire> v;
+#pragma unroll
+    for (int i = 0; i < n; ++i) v.lanes[i] = from_float<Wire>(divisor == 1.0f ? lanes[i] : lanes[i] / divisor);
+    return sendable(v.bits);
+  }
+};
+
+}  // namespace isthmus::p2p

@@ -1,0 +1,48 @@
+// Every collective of THE TABLE in terms of the native functions: directly where the library has it, else
+// from grouped sends and receives. Each function only enqueues.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include "device/runtime.hpp"
+#include "native_api.hpp"
+
+namespace isthmus::xccl {
+
+// The first native function that failed, and its code. A group that was opened is always closed.
+struct outcome {
+  int result = native_success;
+  const char* function = "";
+  bool is_device_error = false;  // `result` is the device runtime's code
+
+  bool ok() const { return result == native_success; }
+  void note(int code, const char* name) {
+    if (result == native_success && code != native_success) {
+      result = code;
+      function = name;
+    }
+  }
+};
+
+// What one operation is enqueued with.
+struct call_site {
+  const native_functions& native;
+  const device_runtime* runtime;  // null: the library has no device runtime of its own (oneCCL)
+  native_comm comm;
+  int rank;
+  int size;
+  void* barrier_byte;  // one byte of device memory
+  int device;
+};
+
+// Memory that an operation uses until the stream has passed it; released after the group has started.
+struct scratch {
+  void* pointer = nullptr;
+  native_stream stream = nullptr;
+};
+
+// Enqueues one operation. `kept` gets the scratch that the caller releases once the group, if any, has
+// started. The operation has been validated and is supported.
+outcome enqueue_collective(const call_site& site, const isthmus_operation& operation, scratch& kept);
+
+}  // namespace isthmus::xccl

@@ -1,0 +1,141 @@
+// What differs between NCCL and RCCL: names, versions and where the libraries are installed.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <climits>
+
+#include "device/runtime.hpp"
+#include "native_api.hpp"
+#include "native_map.hpp"
+
+namespace isthmus::xccl {
+
+struct xccl_unique_id {
+  char internal[128];
+};
+
+// ncclConfig_t as version 2.18 has it. Later fields were only ever appended, and `size` tells the library
+// how many there are, so this form serves every later version.
+struct xccl_config {
+  std::size_t size = sizeof(xccl_config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21801;
+  int blocking = INT_MIN;  // INT_MIN: the library's default
+  int cga_cluster_size = INT_MIN;
+  int min_ctas = INT_MIN;
+  int max_ctas = INT_MIN;
+  const char* net_name = nullptr;
+  int split_share = INT_MIN;
+};
+
+// Functions that take the unique id by value.
+struct xccl_entry_points {
+  int (*comm_init_rank_config)(native_comm* comm, int size, xccl_unique_id id, int rank,
+                               xccl_config* config) = nullptr;
+
+  std::string load(const dynamic_library& library) {
+    comm_init_rank_config =
+        reinterpret_cast<decltype(comm_init_rank_config)>(library.symbol("ncclCommInitRankConfig"));
+    return comm_init_rank_config == nullptr ? "ncclCommInitRankConfig" : "";
+  }
+};
+
+// RCCL kept NCCL's symbols and result codes.
+constexpr native_meaning xccl_meaning(int result) {
+  switch (static_cast<native_result>(result)) {
+    case native_success: return {ISTHMUS_SUCCESS, "ncclSuccess", nullptr};
+    case native_unhandled_device_error:
+      return {
+          ISTHMUS_ERROR_BACKEND, "ncclUnhandledCudaError",
+          "a device call inside the library failed; an earlier kernel may have faulted. Set NCCL_DEBUG=WARN"};
+    case native_system_error:
+      return {
+          ISTHMUS_ERROR_BACKEND, "ncclSystemError",
+          "a system call inside the library failed, often too small a /dev/shm or no network interface. Set "
+          "NCCL_DEBUG=WARN"};
+    case native_internal_error:
+      return {ISTHMUS_ERROR_BACKEND, "ncclInternalError",
+              "set NCCL_DEBUG=WARN and look at the lines of this rank"};
+    case native_invalid_argument:
+      return {ISTHMUS_ERROR_BACKEND, "ncclInvalidArgument",
+              "are all buffers on the communicator's device? Set NCCL_DEBUG=WARN"};
+    case native_invalid_usage:
+      return {ISTHMUS_ERROR_BACKEND, "ncclInvalidUsage",
+              "every rank needs a device of its own, and all ranks the same order of calls"};
+    case native_remote_error:
+      return {ISTHMUS_ERROR_REMOTE, "ncclRemoteError", "another rank failed or vanished; look at its messages"};
+    case native_in_progress: return {ISTHMUS_ERROR_BACKEND, "ncclInProgress", nullptr};
+  }
+  return {ISTHMUS_ERROR_BACKEND, "an unknown result", nullptr};
+}
+
+struct xccl_common_traits {
+  using unique_id = xccl_unique_id;
+  using entry_points = xccl_entry_points;
+  static constexpr const char* symbol_prefix = "nccl";
+  static constexpr bool has_abort = true;
+  static constexpr int minimum_version = 21801;  // ncclCommSplit and its shared abort flag
+  static constexpr int float8_version = 22400;
+  static std::string version_text(int version) { return xccl::version_text(version); }
+  static constexpr native_meaning meaning(int result) { return xccl_meaning(result); }
+
+  // Non-blocking, and with children that share resources and the abort flag: see session.hpp.
+  static xccl_config anchor_config() {
+    xccl_config config;
+    config.blocking = 0;
+    config.split_share = 1;
+    return config;
+  }
+  static xccl_config work_config() {
+    xccl_config config;
+    config.blocking = 1;
+    return config;
+  }
+};
+
+struct nccl_traits : xccl_common_traits {
+  static constexpr const char* name = "nccl";
+  static constexpr const char* title = "NCCL";
+  static constexpr const char* description = "NVIDIA's collective communication library on CUDA streams";
+  static constexpr const char* device_prefix = "cuda";
+  static constexpr const char* install_hint =
+      "pip install nvidia-nccl-cu13, or name the file in backend.nccl.library or ISTHMUS_NCCL_LIBRARY";
+  static constexpr const char* runtime_title = "CUDA runtime";
+  static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_CUDA;
+  static constexpr int capability_attribute = cuda_capability_major;
+  static constexpr int float8_capability = 9;  // NCCL reduces fp8 on Hopper and newer only
+
+  static search_request library_search() {
+    search_request search;
+    search.variable = "ISTHMUS_NCCL_LIBRARY";
+    search.names = {"libnccl.so.2"};
+    search.wheel_folders = {"nvidia/nccl/lib"};
+    search.system_folders = {"/usr/local/cuda/lib64", "/usr/local/lib", "/opt/nvidia/nccl/lib"};
+    return search;
+  }
+};
+
+struct rccl_traits : xccl_common_traits {
+  static constexpr const char* name = "rccl";
+  static constexpr const char* title = "RCCL";
+  static constexpr const char* description = "AMD's collective communication library on HIP streams";
+  static constexpr const char* device_prefix = "hip";
+  static constexpr const char* install_hint =
+      "install ROCm's rccl, or name the file in backend.rccl.library or ISTHMUS_RCCL_LIBRARY";
+  static constexpr const char* runtime_title = "HIP runtime";
+  static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_HIP;
+  static constexpr int capability_attribute = -1;  // HIP numbers attributes differently in every version
+  static constexpr int float8_capability = 0;
+
+  static search_request library_search() {
+    search_request search;
+    search.variable = "ISTHMUS_RCCL_LIBRARY";
+    search.names = {"librccl.so.1"};
+    search.wheel_folders = {"torch/lib", "_rocm_sdk_libraries/lib"};
+    search.system_folders = {"/opt/rocm/lib"};
+    return search;
+  }
+};
+
+}  // namespace isthmus::xccl

@@ -1,0 +1,394 @@
+// One rank's native communicator.
+//
+// Two native communicators stand behind one of Isthmus'. The first, `m_anchor`, is made in the library's
+// non-blocking mode, so that meeting the other ranks can be bounded and given up. In that mode the library
+// starts a host thread for every later call, though, which costs more than the call itself and rules out
+// graph capture. So the ranks then split a blocking one, `m_comm`, off the anchor, which shares its
+// resources and its abort flag, and every operation goes to that. Aborting the anchor releases whatever
+// waits in `m_comm` without freeing it under the feet of a thread that is inside.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <mutex>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "backends/vendor/agreement.hpp"
+#include "backends/vendor/bounded.hpp"
+#include "backends/vendor/collectives.hpp"
+#include "backends/vendor/library.hpp"
+#include "backends/vendor/native_map.hpp"
+#include "backends/vendor/xccl_traits.hpp"
+#include "base/tables.hpp"
+#include "call_marks.hpp"
+#include "registration.hpp"
+
+namespace isthmus::xccl {
+
+// "file:line" of the caller, without the folders above src/.
+inline std::string here(const std::source_location& place = std::source_location::current()) {
+  std::string file = place.file_name();
+  if (const auto at = file.rfind("src/backends/"); at != std::string::npos) file.erase(0, at);
+  return file + ":" + std::to_string(place.line());
+}
+
+template <typename Traits>
+class session {
+ public:
+  using library = vendor_library<Traits>;
+  using probe_record = probe<sizeof(typename Traits::unique_id)>;
+
+  session(const isthmus_backend_context& context, library& native, registration how)
+      : m_context(context), m_library(native), m_marks(native.device), m_blocks(native.native, how) {}
+
+  // Collective. `part`, if any, is the anchor that a split has made. After a failure the session can only be
+  // released.
+  isthmus_status connect(const votes<probe_record>& all, native_comm part);
+  isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
+  isthmus_status poll();
+  isthmus_status synchronize();
+  void abort();
+  void release();
+
+  const char* supports(const isthmus_operation& operation, const char* algorithm) const;
+  const char* version() const { return m_library.text.c_str(); }
+
+  // Collective; an anchor for the part of a split, or null where it could not be made.
+  native_comm split(int color, int key);
+  // Collective; the other local.
+  void block_added(const isthmus_heap_block& block);
+  void block_removed(const isthmus_heap_block& block);
+
+  // The end of a group that this session took part in.
+  isthmus_status finish_group(int result);
+  // Once what was enqueued is on its streams.
+  void after_launch();
+
+ private:
+  isthmus_status fail(int result, const char* function, const isthmus_operation* operation,
+                      const std::source_location& place = std::source_location::current());
+  isthmus_status fail_device(int error, const char* function,
+                             const std::source_location& place = std::source_location::current());
+  isthmus_status gave_up(const char* doing,
+                         const std::source_location& place = std::source_location::current());
+  isthmus_status wait_for(native_comm comm, const char* function);
+  isthmus_status make_anchor(const typename Traits::unique_id& id);
+  isthmus_status split_off();
+  isthmus_status start(const isthmus_operation& operation);
+  int register_block(const isthmus_heap_block& block);
+  bool aborted() const {
+    return m_aborted.load(std::memory_order_acquire) || m_context.aborted(m_context.runtime) != 0;
+  }
+
+  const isthmus_backend_context& m_context;
+  library& m_library;
+  native_comm m_anchor = nullptr;
+  native_comm m_comm = nullptr;
+  void* m_barrier_byte = nullptr;
+  int m_capability = 0;
+  std::atomic<bool> m_aborted{false};
+  std::mutex m_abort_mutex;
+  std::vector<scratch> m_scratch;
+  call_marks m_marks;
+  void* m_last_stream = nullptr;
+  registered_blocks m_blocks;
+};
+
+template <typename Traits>
+isthmus_status session<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
+                                     const std::source_location& place) {
+  const native_meaning meaning = Traits::meaning(result);
+  const char* text = m_library.native.get_last_error(m_comm != nullptr ? m_comm : m_anchor);
+  const char* plain = m_library.native.get_error_string(result);
+  const bool detailed = text != nullptr && *text != '\0';
+  return m_context.fail(m_context.runtime, meaning.status, result, here(place).c_str(), meaning.hint,
+                        "%s%s%s: %s (%s)%s%s", Traits::symbol_prefix, function,
+                        operation != nullptr ? " of one operation" : "", meaning.name,
+                        plain != nullptr ? plain : "no text", detailed ? ": " : "", detailed ? text : "");
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::fail_device(int error, const char* function,
+                                            const std::source_location& place) {
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, here(place).c_str(),
+                        "look for an earlier fault on the device, or for too little free memory",
+                        "%s%s on device %d: %s", Traits::device_prefix, function, m_context.device.ordinal,
+                        m_library.device.get_error_string(error));
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::gave_up(const char* doing, const std::source_location& place) {
+  if (aborted())
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, here(place).c_str(), nullptr,
+                          "the communicator was aborted during %s", doing);
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, here(place).c_str(),
+                        "a rank is missing or stuck; raise the timeout if the ranks are only slow",
+                        "%s took longer than the timeout of %.3g s", doing, m_context.timeout_s);
+}
+
+// Bounded wait for a call that a non-blocking communicator does in the background.
+template <typename Traits>
+isthmus_status session<Traits>::wait_for(native_comm comm, const char* function) {
+  int progress = native_in_progress;
+  int query = native_success;
+  const bool done = wait_until(
+      [&] {
+        query = m_library.native.comm_get_async_error(comm, &progress);
+        return query != native_success || progress != native_in_progress;
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!done) return gave_up(function);
+  if (query != native_success) return fail(query, "CommGetAsyncError", nullptr);
+  if (progress != native_success) return fail(progress, function, nullptr);
+  return ISTHMUS_SUCCESS;
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::make_anchor(const typename Traits::unique_id& id) {
+  auto config = Traits::anchor_config();
+  const int result =
+      m_library.own.comm_init_rank_config(&m_anchor, m_context.size, id, m_context.rank, &config);
+  if (result != native_success && result != native_in_progress)
+    return fail(result, "CommInitRankConfig", nullptr);
+  return wait_for(m_anchor, "CommInitRankConfig");
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::split_off() {
+  auto config = Traits::work_config();
+  const int result = m_library.native.comm_split(m_anchor, 0, m_context.rank, &m_comm, &config);
+  if (result != native_success && result != native_in_progress) return fail(result, "CommSplit", nullptr);
+  return wait_for(m_anchor, "CommSplit");
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::connect(const votes<probe_record>& all, native_comm part) {
+  m_anchor = part;
+  const scoped_device guard(m_library.device, m_context.device.ordinal);
+  if (guard.code() != 0) return fail_device(guard.code(), "SetDevice");
+  m_capability = all[0].value.capability;
+  for (const auto& each : all) m_capability = std::min(m_capability, each.value.capability);
+  if (part == nullptr) {
+    typename Traits::unique_id id;
+    std::memcpy(&id, all[0].value.id, sizeof(id));
+    if (const isthmus_status status = make_anchor(id); status != ISTHMUS_SUCCESS) return status;
+  }
+  if (const isthmus_status status = split_off(); status != ISTHMUS_SUCCESS) return status;
+  if (const int error = m_library.device.malloc(&m_barrier_byte, 1); error != 0)
+    return fail_device(error, "Malloc");
+  return ISTHMUS_SUCCESS;
+}
+
+template <typename Traits>
+const char* session<Traits>::supports(const isthmus_operation& operation, const char* algorithm) const {
+  if (algorithm != nullptr && *algorithm != '\0') return "the library chooses its algorithms itself; name none";
+  if (!row_of(operation.collective).reduces) return nullptr;
+  if (!native_datatype_of(operation.datatype)) return "the library has no 16-bit integer type to reduce in";
+  if (!native_op_of(operation.op)) return "the library has no such reduction operation";
+  if (is_float8(operation.datatype)) {
+    if (m_library.version < Traits::float8_version)
+      return "fp8 reductions need version 2.24 of the library or newer";
+    if (m_capability < Traits::float8_capability)
+      return "fp8 reductions need devices of compute capability 9.0 or newer";
+  }
+  return nullptr;
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::start(const isthmus_operation& operation) {
+  const call_site site{m_library.native, &m_library.device,       m_comm, m_context.rank, m_context.size,
+                       m_barrier_byte,   m_context.device.ordinal};
+  scratch kept;
+  const outcome result = enqueue_collective(site, operation, kept);
+  if (kept.pointer != nullptr) m_scratch.push_back(kept);
+  if (result.ok()) return ISTHMUS_SUCCESS;
+  return result.is_device_error ? fail_device(result.result, result.function)
+                                : fail(result.result, result.function, &operation);
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::enqueue(const isthmus_operation* operations, std::size_t n) {
+  if (m_aborted.load(std::memory_order_acquire)) return gave_up("enqueue");
+  m_last_stream = operations[n - 1].stream;
+  if (n == 1) return start(operations[0]);
+  if (const int result = m_library.native.group_start(); result != native_success)
+    return fail(result, "GroupStart", nullptr);
+  isthmus_status status = ISTHMUS_SUCCESS;
+  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = start(operations[i]);
+  const int result = m_library.native.group_end();
+  return status == ISTHMUS_SUCCESS && result != native_success ? fail(result, "GroupEnd", nullptr) : status;
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::finish_group(int result) {
+  after_launch();
+  return result == native_success ? ISTHMUS_SUCCESS : fail(result, "GroupEnd", nullptr);
+}
+
+template <typename Traits>
+void session<Traits>::after_launch() {
+  // Stream-ordered: the memory goes back when the stream has passed the operation that uses it.
+  for (const scratch& kept : m_scratch) m_library.device.free_async(kept.pointer, kept.stream);
+  m_scratch.clear();
+  if (!m_marks.is_due()) return;
+  const scoped_device guard(m_library.device, m_context.device.ordinal);
+  if (guard.code() == 0) m_marks.add(m_last_stream);
+}
+
+template <typename Traits>
+isthmus_status session<Traits>::poll() {
+  if (m_aborted.load(std::memory_order_acquire)) return gave_up("poll");
+  int asynchronous = native_success;
+  const int result = m_library.native.comm_get_async_error(m_comm, &asynchronous);
+  if (result != native_success) return fail(result, "CommGetAsyncError", nullptr);
+  if (asynchronous == native_success || asynchronous == native_in_progress)
+    return m_marks.any_late(std::chrono::duration<double>(m_context.timeout_s))
+               ? gave_up("a call on its stream")
+               : ISTHMUS_SUCCESS;
+  return fail(asynchronous, "CommGetAsyncError", nullptr);
+}
+
+// The streams that were used may be gone by now, so this waits for the device as a whole.
+template <typename Traits>
+isthmus_status session<Traits>::synchronize() {
+  const device_runtime device = m_library.device;
+  const int ordinal = m_context.device.ordinal;
+  const auto result = run_bounded(
+      [device, ordinal] {
+        const scoped_device guard(device, ordinal);
+        return guard.code() != 0 ? guard.code() : device.device_synchronize();
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!result) return gave_up("waiting for the device");
+  return *result == 0 ? ISTHMUS_SUCCESS : fail_device(*result, "DeviceSynchronize");
+}
+
+template <typename Traits>
+void session<Traits>::abort() {
+  const std::lock_guard lock(m_abort_mutex);
+  if (m_aborted.exchange(true) || m_anchor == nullptr) return;
+  // The library's own abort may wait for kernels to leave; nobody here can do more about it if it does not.
+  const auto comm_abort = m_library.native.comm_abort;
+  const native_comm anchor = std::exchange(m_anchor, nullptr);
+  run_bounded([comm_abort, anchor] { return comm_abort(anchor); }, std::chrono::seconds(10));
+}
+
+template <typename Traits>
+void session<Traits>::release() {
+  const bool healthy =
+      !aborted() && m_comm != nullptr && synchronize() == ISTHMUS_SUCCESS && poll() == ISTHMUS_SUCCESS;
+  if (!healthy) abort();
+  const native_functions native = m_library.native;
+  const device_runtime device = m_library.device;
+  m_marks.clear();
+  const native_comm comm = std::exchange(m_comm, nullptr), anchor = std::exchange(m_anchor, nullptr);
+  void* const byte = std::exchange(m_barrier_byte, nullptr);
+  const int ordinal = m_context.device.ordinal;
+  registered_blocks blocks = m_blocks;
+  const auto result = run_bounded(
+      [=]() mutable {
+        const scoped_device guard(device, ordinal);
+        if (byte != nullptr) device.free(byte);
+        if (comm != nullptr && healthy) blocks.clear(comm);
+        int first = native_success;
+        if (comm != nullptr) first = healthy ? native.comm_destroy(comm) : native.comm_abort(comm);
+        if (anchor != nullptr) native.comm_destroy(anchor);
+        return first;
+      },
+      std::chrono::seconds(30));
+  if (!result)
+    m_context.log(m_context.runtime, 2,
+                  "%s did not release a communicator within 30 s and is left alone with it; a captured graph "
+                  "that still refers to it is the usual cause",
+                  Traits::title);
+}
+
+template <typename Traits>
+native_comm session<Traits>::split(int color, int key) {
+  if (m_aborted.load(std::memory_order_acquire)) return nullptr;
+  // The working communicator blocks in this call until all ranks have come.
+  const auto made = std::make_shared<native_comm>(nullptr);
+  const auto comm_split = m_library.native.comm_split;
+  const device_runtime device = m_library.device;
+  const int ordinal = m_context.device.ordinal;
+  const native_comm whole = m_comm;
+  const auto result = run_bounded(
+      [=] {
+        const scoped_device guard(device, ordinal);
+        auto config = Traits::anchor_config();
+        return comm_split(whole, color < 0 ? split_no_color : color, key, made.get(), &config);
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!result || (*result != native_success && *result != native_in_progress)) {
+    m_context.log(m_context.runtime, 2, "%sCommSplit %s: the part is made anew", Traits::symbol_prefix,
+                  result ? Traits::meaning(*result).name : "did not return");
+    return nullptr;
+  }
+  if (*made == nullptr) return nullptr;
+  int progress = native_in_progress;
+  const bool done = wait_until(
+      [&] {
+        return m_library.native.comm_get_async_error(*made, &progress) != native_success ||
+               progress != native_in_progress;
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (done && progress == native_success) return *made;
+  m_library.native.comm_abort(*made);
+  return nullptr;
+}
+
+template <typename Traits>
+void session<Traits>::block_added(const isthmus_heap_block& block) {
+  if (m_blocks.how() == registration::off || m_aborted.load(std::memory_order_acquire)) return;
+  vote<> mine;
+  if (const std::string missing = m_blocks.lacking(); !missing.empty())
+    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, m_library.text + " lacks " + Traits::symbol_prefix + missing);
+  const auto all_can = [&] {
+    votes<> all;
+    if (gather_votes(m_context, mine, all) != ISTHMUS_SUCCESS) return false;
+    // Asked for by name, it is worth a warning.
+    if (first_refusal(all) >= 0)
+      m_context.log(m_context.runtime, m_blocks.how() == registration::windows ? 2 : 1,
+                    "blocks of the symmetric heap are not registered with %s: %s", Traits::title,
+                    refusal_text(all).c_str());
+    return first_refusal(all) < 0;
+  };
+  // Agreed before, because making a window waits for every rank, and after, because it may fail on one.
+  if (!all_can()) return;
+  if (const int result = register_block(block); result != native_success)
+    mine.refuse(ISTHMUS_ERROR_BACKEND,
+                Traits::symbol_prefix + std::string(m_blocks.function()) + ": " + Traits::meaning(result).name,
+                {}, result);
+  if (!all_can()) block_removed(block);
+}
+
+template <typename Traits>
+int session<Traits>::register_block(const isthmus_heap_block& block) {
+  void* const own = block.peers[m_context.rank];
+  const device_runtime device = m_library.device;
+  const int ordinal = m_context.device.ordinal;
+  const native_comm comm = m_comm;
+  // The copy outlives a call that does not return.
+  const auto blocks = std::make_shared<registered_blocks>(m_blocks);
+  const auto result = run_bounded(
+      [=, id = block.id, bytes = block.bytes] {
+        const scoped_device guard(device, ordinal);
+        return blocks->add(comm, id, own, bytes);
+      },
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+  if (!result) return native_internal_error;
+  m_blocks = *blocks;
+  return *result;
+}
+
+template <typename Traits>
+void session<Traits>::block_removed(const isthmus_heap_block& block) {
+  if (m_aborted.load(std::memory_order_acquire)) return;  // the library forgets it with the communicator
+  const scoped_device guard(m_library.device, m_context.device.ordinal);
+  m_blocks.remove(m_comm, block.id);
+}
+
+}  // namespace isthmus::xccl

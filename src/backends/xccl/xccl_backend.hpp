@@ -1,0 +1,242 @@
+// The backend of NCCL and RCCL: one body; the traits give names, versions and places.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "session.hpp"
+
+namespace isthmus::xccl {
+
+template <typename Traits>
+class backend {
+ public:
+  static const isthmus_backend* get() {
+    static const isthmus_backend table = make();
+    return &table;
+  }
+
+ private:
+  using session_type = session<Traits>;
+  using library = vendor_library<Traits>;
+  using probe_record = typename session_type::probe_record;
+  using probe_votes = votes<probe_record>;
+
+  // The group that the calling thread has open.
+  struct open_group {
+    int depth = 0;
+    std::vector<session_type*> members;
+  };
+  static open_group& group() {
+    thread_local open_group open;
+    return open;
+  }
+  // Groups that any thread has open: a call without one need not look at its thread's.
+  static inline std::atomic<int> s_open_groups{0};
+
+  static isthmus_backend make();
+  static std::string examine(const isthmus_backend_context& context, library* native, probe_record& mine);
+  static std::string make_id(const library& native, int ordinal, probe_record& mine);
+  static isthmus_status create(const isthmus_backend_context* context, void** state);
+  static bool fits(const library& native, native_comm part, const isthmus_backend_context& context);
+  static isthmus_status agree_on_id(const isthmus_backend_context& context, const library& native,
+                                    probe_votes& all);
+  static isthmus_status all_connected(const isthmus_backend_context& context, isthmus_status mine);
+  static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*,
+                                std::size_t n);
+  static isthmus_status group_start();
+  static isthmus_status group_end();
+  // Of a part that nobody has operations on.
+  static void drop_part(void* part) { library::loaded()->native.comm_abort(part); }
+};
+
+// What this rank brings. Returns why it cannot take part, or "".
+template <typename Traits>
+std::string backend<Traits>::examine(const isthmus_backend_context& context, library* native,
+                                     probe_record& mine) {
+  if (context.device.platform != Traits::platform)
+    return std::string(Traits::title) + " needs a device of platform " + Traits::device_prefix;
+  const device_runtime& device = native->device;
+  const int ordinal = context.device.ordinal;
+  int count = 0;
+  if (const int error = device.get_device_count(&count); error != 0)
+    return std::string("the ") + Traits::runtime_title + " finds no device: " + device.get_error_string(error);
+  if (ordinal < 0 || ordinal >= count)
+    return "device " + std::to_string(ordinal) + " does not exist; this machine has " + std::to_string(count);
+  if (const int error = device.device_get_pci_bus_id(mine.device, sizeof(mine.device), ordinal); error != 0)
+    return std::string("the device has no bus id: ") + device.get_error_string(error);
+  if (Traits::capability_attribute >= 0)
+    device.device_get_attribute(&mine.capability, Traits::capability_attribute, ordinal);
+  mine.version = native->version;
+  if (!registration_of(option_of(context, "registration")))
+    return std::string("backend.") + Traits::name + ".registration is none of off, buffers, windows";
+  mine.has_part = context.part != nullptr && fits(*native, context.part, context) ? 1 : 0;
+  if (context.rank != 0 || mine.has_part != 0) return {};
+  return make_id(*native, ordinal, mine);
+}
+
+template <typename Traits>
+std::string backend<Traits>::make_id(const library& native, int ordinal, probe_record& mine) {
+  const scoped_device guard(native.device, ordinal);
+  const int result = native.native.get_unique_id(mine.id);
+  return result == native_success
+             ? ""
+             : std::string(Traits::symbol_prefix) + "GetUniqueId: " + Traits::meaning(result).name;
+}
+
+// Ranks of a split are numbered by key and rank, here and in the library; nothing rests on that unseen.
+template <typename Traits>
+bool backend<Traits>::fits(const library& native, native_comm part, const isthmus_backend_context& context) {
+  int size = 0, rank = -1;
+  return native.native.comm_count(part, &size) == native_success && size == context.size &&
+         native.native.comm_user_rank(part, &rank) == native_success && rank == context.rank;
+}
+
+// Where only some ranks have a part, rank 0 may not have made an id in time.
+template <typename Traits>
+isthmus_status backend<Traits>::agree_on_id(const isthmus_backend_context& context, const library& native,
+                                            probe_votes& all) {
+  if (all[0].value.has_part == 0) return ISTHMUS_SUCCESS;
+  vote<probe_record> mine = all[static_cast<std::size_t>(context.rank)];
+  if (const std::string reason = context.rank == 0 ? make_id(native, context.device.ordinal, mine.value) : "";
+      !reason.empty())
+    mine.refuse(ISTHMUS_ERROR_BACKEND, reason);
+  return agree(context, here().c_str(), mine, all);
+}
+
+// Collective. A rank that failed has reported it; the others hear which one it was.
+template <typename Traits>
+isthmus_status backend<Traits>::all_connected(const isthmus_backend_context& context, isthmus_status mine) {
+  vote<> own;
+  if (mine != ISTHMUS_SUCCESS)
+    own.refuse(ISTHMUS_ERROR_REMOTE, std::string("could not join ") + Traits::title,
+               "look at that rank's message", mine);
+  votes<> all;
+  if (mine == ISTHMUS_SUCCESS) return agree(context, here().c_str(), own, all);
+  gather_votes(context, own, all);
+  return mine;
+}
+
+template <typename Traits>
+isthmus_status backend<Traits>::create(const isthmus_backend_context* context, void** state) {
+  *state = nullptr;
+  vote<probe_record> mine;
+  std::string reason;
+  // Owned here, until a session has taken it.
+  std::unique_ptr<void, void (*)(void*)> part(context->part, drop_part);
+  library* const native = library::get(*context, reason);
+  if (native != nullptr) reason = examine(*context, native, mine.value);
+  probe_votes all;
+  if (const isthmus_status status =
+          agree_on_probes(*context, here().c_str(), Traits::install_hint, mine, reason, all);
+      status != ISTHMUS_SUCCESS)
+    return status;
+
+  const bool split_off =
+      std::all_of(all.begin(), all.end(), [](auto& each) { return each.value.has_part != 0; });
+  if (!split_off) {
+    part.reset();
+    if (const isthmus_status status = agree_on_id(*context, *native, all); status != ISTHMUS_SUCCESS)
+      return status;
+  }
+  auto made =
+      std::make_unique<session_type>(*context, *native, *registration_of(option_of(*context, "registration")));
+  const isthmus_status result = all_connected(*context, made->connect(all, part.release()));
+  if (result != ISTHMUS_SUCCESS) {
+    made->release();
+    return result;
+  }
+  context->log(context->runtime, 1, "%s %s from %s%s", Traits::title, native->text.c_str(),
+               native->path.c_str(), split_off ? ", split off the parent's communicator" : "");
+  *state = made.release();
+  return ISTHMUS_SUCCESS;
+}
+
+template <typename Traits>
+isthmus_status backend<Traits>::enqueue(void* state, const isthmus_operation* operations, const char* const*,
+                                        std::size_t n) {
+  auto* const self = static_cast<session_type*>(state);
+  const isthmus_status status = self->enqueue(operations, n);
+  if (s_open_groups.load(std::memory_order_relaxed) == 0) {
+    self->after_launch();
+    return status;
+  }
+  open_group& open = group();
+  if (open.depth == 0)
+    self->after_launch();
+  else if (std::find(open.members.begin(), open.members.end(), self) == open.members.end())
+    open.members.push_back(self);
+  return status;
+}
+
+template <typename Traits>
+isthmus_status backend<Traits>::group_start() {
+  library* const native = library::loaded();
+  if (native == nullptr) return ISTHMUS_ERROR_INVALID_USAGE;
+  const int result = native->native.group_start();
+  if (result != native_success) return Traits::meaning(result).status;
+  s_open_groups.fetch_add(1, std::memory_order_relaxed);
+  ++group().depth;
+  return ISTHMUS_SUCCESS;
+}
+
+template <typename Traits>
+isthmus_status backend<Traits>::group_end() {
+  open_group& open = group();
+  if (open.depth == 0) return ISTHMUS_ERROR_INVALID_USAGE;
+  const int result = library::loaded()->native.group_end();
+  s_open_groups.fetch_sub(1, std::memory_order_relaxed);
+  if (--open.depth > 0) return result == native_success ? ISTHMUS_SUCCESS : Traits::meaning(result).status;
+  isthmus_status status = ISTHMUS_SUCCESS;
+  for (session_type* member : std::exchange(open.members, {})) {
+    const isthmus_status mine = member->finish_group(result);
+    if (status == ISTHMUS_SUCCESS) status = mine;
+  }
+  return status;
+}
+
+template <typename Traits>
+isthmus_backend backend<Traits>::make() {
+  isthmus_backend table{};
+  table.struct_bytes = sizeof(table);
+  table.magic = ISTHMUS_BACKEND_MAGIC;
+  table.abi_version = ISTHMUS_BACKEND_ABI;
+  table.name = Traits::name;
+  table.description = Traits::description;
+  table.capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_MULTI_NODE;
+  table.platforms = 1u << Traits::platform;
+  table.create = create;
+  table.destroy = [](void* state) {
+    const std::unique_ptr<session_type> owned(static_cast<session_type*>(state));
+    owned->release();
+  };
+  table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
+    return static_cast<session_type*>(state)->supports(*operation, algorithm);
+  };
+  table.enqueue = enqueue;
+  table.group_start = group_start;
+  table.group_end = group_end;
+  table.poll = [](void* state) { return static_cast<session_type*>(state)->poll(); };
+  table.abort = [](void* state) { static_cast<session_type*>(state)->abort(); };
+  table.synchronize = [](void* state) { return static_cast<session_type*>(state)->synchronize(); };
+  table.version = [](void* state) { return static_cast<session_type*>(state)->version(); };
+  table.split = [](void* state, int color, int key) -> void* {
+    return static_cast<session_type*>(state)->split(color, key);
+  };
+  table.drop_part = drop_part;
+  table.block_added = [](void* state, const isthmus_heap_block* block) {
+    static_cast<session_type*>(state)->block_added(*block);
+  };
+  table.block_removed = [](void* state, const isthmus_heap_block* block) {
+    static_cast<session_type*>(state)->block_removed(*block);
+  };
+  return table;
+}
+
+}  // namespace isthmus::xccl

@@ -1,0 +1,136 @@
+// Who sends which bytes to whom, as one rank sees it: THE TABLE's extents applied to one operation.
+//
+// Pure arithmetic: it allocates nothing, owns nothing and reads counts and displacements where they lie, so
+// they must outlive it. All of it presumes a validated operation.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/tables.hpp"
+
+namespace isthmus {
+
+inline constexpr int all_ranks = -1, no_rank = -2;
+
+// Bytes, and where they start in the buffer that they are in.
+struct block {
+  std::uint64_t at = 0;
+  std::uint64_t bytes = 0;
+};
+
+// The blocks of one buffer, in elements: one for each rank, or the same one for all.
+struct block_list {
+  extent shape = extent::nothing;
+  std::uint64_t count = 0;
+  const std::uint64_t* counts = nullptr;
+  const std::uint64_t* displs = nullptr;
+
+  constexpr std::uint64_t begin(int peer) const {
+    if (shape == extent::count_x_size) return static_cast<std::uint64_t>(peer) * count;
+    return shape == extent::counts ? displs[peer] : 0;
+  }
+  constexpr std::uint64_t length(int peer) const {
+    if (shape == extent::counts) return counts[peer];
+    return shape == extent::nothing ? 0 : count;
+  }
+  // From the start of the buffer to the end of the last block that isn't empty.
+  constexpr std::uint64_t end(int size) const {
+    if (shape != extent::counts) return shape == extent::count_x_size ? begin(size) : length(0);
+    std::uint64_t end = 0;
+    for (int peer = 0; peer < size; ++peer)
+      if (counts[peer] > 0) end = std::max(end, displs[peer] + counts[peer]);
+    return end;
+  }
+};
+
+struct block_map {
+  std::uint64_t element_bytes = 0;
+  int rank = 0, size = 0;
+  int source = no_rank;   // the one rank that contributes, all_ranks or no_rank
+  int sink = no_rank;     // the one rank that takes, likewise
+  block_list send, recv;  // of this rank; meaningless where it does not use the buffer
+
+  constexpr block_map() = default;
+  constexpr block_map(const isthmus_operation& operation, int own_rank, int ranks);
+
+  constexpr bool contributes(int who) const { return source == all_ranks || source == who; }
+  constexpr bool takes(int who) const { return sink == all_ranks || sink == who; }
+
+  // In this rank's send buffer, what `reader` gets; empty where it gets nothing.
+  constexpr block outgoing(int reader) const {
+    if (!contributes(rank) || !takes(reader)) return {};
+    return {send.begin(reader) * element_bytes, send.length(reader) * element_bytes};
+  }
+  // In this rank's receive buffer, where the block of `contributor` goes; where blocks are reduced, the same
+  // for all of them.
+  constexpr block incoming(int contributor) const {
+    if (!takes(rank) || !contributes(contributor)) return {};
+    return {recv.begin(contributor) * element_bytes, recv.length(contributor) * element_bytes};
+  }
+
+  // The extents of this rank's buffers, gaps between blocks included; 0 where it does not use them. Where a
+  // buffer has counts, each call looks at all of them.
+  constexpr std::uint64_t send_bytes() const { return contributes(rank) ? send.end(size) * element_bytes : 0; }
+  constexpr std::uint64_t recv_bytes() const { return takes(rank) ? recv.end(size) * element_bytes : 0; }
+
+  // Every reader takes the same block of a contributor.
+  constexpr bool same_for_all() const { return send.shape == extent::count; }
+  // The most that one other rank takes from `contributor`. All ranks know it, those that take no part too.
+  // Precondition: they know the counts (has_private_counts is false).
+  constexpr std::uint64_t taken_from(int contributor) const {
+    if (!contributes(contributor) || sink == contributor || size == 1) return 0;
+    return recv.length(contributor) * element_bytes;
+  }
+};
+
+constexpr block_map::block_map(const isthmus_operation& operation, int own_rank, int ranks)
+    : element_bytes(bytes_of(operation.datatype)), rank(own_rank), size(ranks) {
+  const collective_row& row = row_of(operation.collective);
+  const int root = operation.root;
+  send = {row.send_extent, operation.count, operation.send_counts, operation.send_displs};
+  recv = {row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs};
+  if (row.peer == peer_kind::peer) {
+    const bool sends = row.send_at == site::all;
+    source = sends ? rank : root;
+    sink = sends ? root : rank;
+    return;
+  }
+  const auto ranks_at = [root](site where) {
+    if (where == site::all) return all_ranks;
+    return where == site::root ? root : no_rank;
+  };
+  source = ranks_at(row.send_at);
+  sink = ranks_at(row.recv_at);
+}
+
+// This rank uses both buffers, and they alias in the way that THE TABLE allows.
+inline bool is_in_place(const isthmus_operation& operation, const block_map& blocks) {
+  if (!blocks.contributes(blocks.rank) || !blocks.takes(blocks.rank)) return false;
+  const auto send = reinterpret_cast<std::uintptr_t>(operation.send_buf);
+  const auto recv = reinterpret_cast<std::uintptr_t>(operation.recv_buf);
+  const auto own = [&](const block_list& list) { return list.begin(blocks.rank) * blocks.element_bytes; };
+  switch (row_of(operation.collective).in_place) {
+    case alias_rule::never: return false;
+    case alias_rule::same:
+      if (send != recv) return false;
+      if (blocks.send.shape != extent::counts) return true;
+      return std::equal(blocks.send.counts, blocks.send.counts + blocks.size, blocks.recv.counts) &&
+             std::equal(blocks.send.displs, blocks.send.displs + blocks.size, blocks.recv.displs);
+    case alias_rule::recv_block: return send == recv + own(blocks.recv);
+    case alias_rule::send_block: return recv == send + own(blocks.send);
+  }
+  return false;
+}
+
+// In place in such a way that a block that arrives overwrites one that another rank still wants (alltoall).
+// Conservative: equal send and receive buffers whose blocks interleave count as well.
+inline bool overwrites_outgoing(const isthmus_operation& operation) {
+  const collective_row& row = row_of(operation.collective);
+  return operation.send_buf == operation.recv_buf && row.in_place == alias_rule::same &&
+         row.send_extent != extent::count;
+}
+
+}  // namespace isthmus

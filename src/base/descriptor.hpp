@@ -1,0 +1,28 @@
+// A file descriptor with one owner.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace isthmus {
+
+class descriptor {
+ public:
+  descriptor() = default;
+  explicit descriptor(int fd) : m_fd(fd) {}
+  descriptor(descriptor&& other) noexcept : m_fd(std::exchange(other.m_fd, -1)) {}
+  descriptor& operator=(descriptor&& other) noexcept {
+    std::swap(m_fd, other.m_fd);
+    return *this;
+  }
+  ~descriptor() {
+    if (m_fd >= 0) ::close(m_fd);
+  }
+  int get() const { return m_fd; }  // below 0: none
+
+ private:
+  int m_fd = -1;
+};
+
+}  // namespace isthmus

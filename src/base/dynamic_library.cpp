@@ -1,0 +1,104 @@
+#include "base/dynamic_library.hpp"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <filesystem>
+#include <sstream>
+
+#include "base/trust.hpp"
+
+namespace isthmus {
+namespace {
+
+namespace fs = std::filesystem;
+
+// <prefix>/lib*/python3*/site-packages of a virtual environment or installation.
+void add_site_packages(const fs::path& prefix, std::vector<fs::path>& folders) {
+  std::error_code ignored;
+  for (const char* lib : {"lib", "lib64"}) {
+    for (const auto& entry : fs::directory_iterator(prefix / lib, ignored)) {
+      if (entry.path().filename().string().rfind("python3", 0) != 0) continue;
+      const fs::path packages = entry.path() / "site-packages";
+      if (fs::is_directory(packages, ignored)) folders.push_back(packages);
+    }
+  }
+}
+
+// The environment that `python3` on the PATH belongs to: the one that the user runs.
+void add_python_on_path(std::vector<fs::path>& folders) {
+  const char* path = environment_variable("PATH");
+  std::istringstream parts(path != nullptr ? path : "");
+  std::error_code ignored;
+  for (std::string part; std::getline(parts, part, ':');) {
+    if (!part.starts_with('/') || !fs::exists(fs::path(part) / "python3", ignored)) continue;
+    add_site_packages(fs::path(part).parent_path(), folders);
+    return;
+  }
+}
+
+std::vector<fs::path> site_packages_folders(const char* given) {
+  std::vector<fs::path> folders;
+  if (given != nullptr) folders.emplace_back(given);
+  if (const char* environment = environment_variable("VIRTUAL_ENV");
+      environment != nullptr && *environment == '/')
+    add_site_packages(environment, folders);
+  add_python_on_path(folders);
+  return folders;
+}
+
+}  // namespace
+
+std::vector<std::string> candidates(const search_request& request) {
+  if (request.option != nullptr) return {request.option};
+  if (const char* path = environment_variable(request.variable); path != nullptr && *path != '\0')
+    return {path};
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  for (const fs::path& packages : site_packages_folders(request.site_packages)) {
+    for (const std::string& folder : request.wheel_folders) {
+      for (const std::string& name : request.names) {
+        const fs::path path = packages / folder / name;
+        if (fs::exists(path, ignored)) paths.push_back(path.string());
+      }
+    }
+  }
+  for (const std::string& name : request.names) paths.push_back(name);
+  for (const std::string& folder : request.system_folders) {
+    for (const std::string& name : request.names) {
+      const fs::path path = fs::path(folder) / name;
+      if (fs::exists(path, ignored)) paths.push_back(path.string());
+    }
+  }
+  return paths;
+}
+
+dynamic_library dynamic_library::open(const search_request& request, std::string& reason) {
+  dynamic_library library;
+  reason = "tried";
+  for (std::string path : candidates(request)) {
+    // A bare name is the dynamic linker's to find, in the folders that it trusts.
+    if (path.find('/') != std::string::npos) {
+      if (const std::string refusal = why_not_code(path); !refusal.empty()) {
+        reason.append(" ").append(path).append(" (").append(refusal).append(")");
+        continue;
+      }
+    }
+    library.m_handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library.m_handle != nullptr) {
+      link_map* map = nullptr;
+      const bool known =
+          dlinfo(library.m_handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && *map->l_name != '\0';
+      library.m_path = known ? map->l_name : path;
+      reason.clear();
+      return library;
+    }
+    const char* why = dlerror();
+    reason += " " + path + " (" + (why != nullptr ? why : "unknown") + ")";
+  }
+  return library;
+}
+
+void* dynamic_library::symbol(const std::string& name) const { return dlsym(m_handle, name.c_str()); }
+
+}  // namespace isthmus

@@ -1,0 +1,78 @@
+#include "base/error.hpp"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <string_view>
+#include <system_error>
+
+namespace isthmus {
+namespace {
+
+// __FILE__ carries the build machine's folders; a reader wants the path inside the project.
+std::string project_path(std::string_view location) {
+  const auto cut = location.rfind("/src/");
+  if (cut != std::string_view::npos) location.remove_prefix(cut + 1);
+  return std::string(location);
+}
+
+std::string readable(const char* mangled) {
+  int failed = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(
+      abi::__cxa_demangle(mangled, nullptr, nullptr, &failed), &std::free);
+  return failed == 0 ? name.get() : mangled;
+}
+
+}  // namespace
+
+void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept {
+  if (capacity == 0) return;
+  destination[text.copy(destination, capacity - 1)] = '\0';
+}
+
+error make_error(isthmus_status status, const char* location, const std::string& message,
+                 const std::string& hint, std::int64_t native_code) {
+  isthmus_error_info info{};
+  info.status = status;
+  info.collective = -1;
+  info.rank = -1;
+  info.native_code = native_code;
+  copy_text(info.location, sizeof info.location, project_path(location));
+  copy_text(info.message, sizeof info.message, message);
+  copy_text(info.hint, sizeof info.hint, hint);
+  return error(info);
+}
+
+error caught_error() {
+  try {
+    throw;
+  } catch (const error& failure) {
+    return failure;
+  } catch (const std::bad_alloc&) {
+    return make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE, "host memory exhausted");
+  } catch (const std::system_error& failure) {
+    return make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, failure.what(), {}, failure.code().value());
+  } catch (const std::exception& failure) {
+    return make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, failure.what());
+  } catch (...) {
+    const std::type_info* const type = abi::__cxa_current_exception_type();
+    return make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE,
+                      fmt::format("an exception of type {}", type == nullptr ? "?" : readable(type->name())));
+  }
+}
+
+isthmus_error_info& last_error() noexcept {
+  thread_local isthmus_error_info info{.status = ISTHMUS_SUCCESS,
+                                       .collective = -1,
+                                       .rank = -1,
+                                       .native_code = 0,
+                                       .backend = {},
+                                       .location = {},
+                                       .message = {},
+                                       .hint = {}};
+  return info;
+}
+
+}  // namespace isthmus

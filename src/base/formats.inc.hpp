@@ -1,0 +1,144 @@
+// How elements become accumulators and back: all that the host knows about formats of 16 and 8 bits. The
+// kernels include this in translation units that are compiled for one instruction set each, so everything here
+// has internal linkage and uses nothing from the standard library that is a function: no code for one
+// instruction set is linked into another.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <cstdint>
+
+namespace isthmus::formats {
+namespace {
+
+inline std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
+inline float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+// Integers and the native floating types are their own accumulators.
+template <typename Type>
+struct native_format {
+  using storage = Type;
+  using accumulator = Type;
+  static accumulator load(storage value) { return value; }
+  static storage store(accumulator value) { return value; }
+};
+
+struct bfloat16_format {
+  using storage = std::uint16_t;
+  using accumulator = float;
+  static float load(storage value) { return float_of(static_cast<std::uint32_t>(value) << 16); }
+  static storage store(float value) {
+    const std::uint32_t bits = bits_of(value);
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // nearest, ties to even
+    const std::uint32_t quiet_nan = (bits >> 16) | 0x40u;
+    return static_cast<storage>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+  }
+};
+
+// Binary formats smaller than float32: sign, ExponentBits, MantissaBits. Subnormals included, without
+// ever computing on a float32 subnormal (slow, and flushed where the user asked for that).
+// MaxBits: what a too large value becomes (infinity, or the largest finite value of the fp8 types).
+// NanFrom: magnitudes from here on are NaN. HasInfinity: MaxBits' neighbourhood follows IEEE 754.
+template <typename Storage, int ExponentBits, int MantissaBits, std::uint32_t MaxBits, std::uint32_t NanFrom,
+          std::uint32_t NanBits, bool HasInfinity>
+struct small_format {
+  using storage = Storage;
+  using accumulator = float;
+  static constexpr int width = 1 + ExponentBits + MantissaBits;
+  static constexpr int shift = 23 - MantissaBits;
+  static constexpr std::uint32_t sign_bit = 1u << (width - 1);
+  static constexpr int bias = (1 << (ExponentBits - 1)) - 1;
+  static constexpr std::uint32_t rebias = static_cast<std::uint32_t>(127 - bias) << 23;
+  static constexpr std::uint32_t smallest_normal = rebias + (1u << 23);
+  static constexpr std::uint32_t infinity = ((1u << ExponentBits) - 1u) << MantissaBits;
+
+  static float load(storage value) {
+    const std::uint32_t sign = (value & sign_bit) << (32 - width);
+    const std::uint32_t magnitude = value & (sign_bit - 1u);
+    const std::uint32_t normal = (magnitude << shift) + rebias;
+    // 1.m * 2^e - 1.0 * 2^e with e the exponent of the smallest normal: exact
+    const std::uint32_t subnormal =
+        bits_of(float_of(smallest_normal | (magnitude << shift)) - float_of(smallest_normal));
+    std::uint32_t bits = magnitude < (1u << MantissaBits) ? subnormal : normal;
+    if (HasInfinity) bits = magnitude >= infinity ? ((magnitude << shift) | 0x7f800000u) : bits;
+    bits = magnitude >= NanFrom ? 0x7fc00000u : bits;
+    return float_of(bits | sign);
+  }
+
+  static storage store(float value) {
+    const std::uint32_t bits = bits_of(value);
+    const std::uint32_t sign = (bits >> (32 - width)) & sign_bit;
+    const std::uint32_t magnitude = bits & 0x7fffffffu;
+    const std::uint32_t odd = (magnitude >> shift) & 1u;
+    const std::uint32_t normal = (magnitude - rebias + ((1u << (shift - 1)) - 1u) + odd) >> shift;
+    // adding a number whose last place is the smallest subnormal lets the adder round, ties to even
+    constexpr std::uint32_t magic = static_cast<std::uint32_t>(127 + 1 - bias - MantissaBits + 23) << 23;
+    const std::uint32_t subnormal = bits_of(float_of(magnitude) + float_of(magic)) - magic;
+    std::uint32_t small = magnitude < smallest_normal ? subnormal : normal;
+    small = small > MaxBits ? MaxBits : small;
+    small = magnitude > 0x7f800000u ? NanBits : small;
+    return static_cast<storage>(small | sign);
+  }
+};
+
+template <isthmus_datatype Datatype>
+struct format_of;
+template <>
+struct format_of<ISTHMUS_INT8> {
+  using type = native_format<std::int8_t>;
+};
+template <>
+struct format_of<ISTHMUS_INT16> {
+  using type = native_format<std::int16_t>;
+};
+template <>
+struct format_of<ISTHMUS_INT32> {
+  using type = native_format<std::int32_t>;
+};
+template <>
+struct format_of<ISTHMUS_INT64> {
+  using type = native_format<std::int64_t>;
+};
+template <>
+struct format_of<ISTHMUS_UINT8> {
+  using type = native_format<std::uint8_t>;
+};
+template <>
+struct format_of<ISTHMUS_UINT16> {
+  using type = native_format<std::uint16_t>;
+};
+template <>
+struct format_of<ISTHMUS_UINT32> {
+  using type = native_format<std::uint32_t>;
+};
+template <>
+struct format_of<ISTHMUS_UINT64> {
+  using type = native_format<std::uint64_t>;
+};
+template <>
+struct format_of<ISTHMUS_FLOAT16> {
+  using type = small_format<std::uint16_t, 5, 10, 0x7c00, 0x7c01, 0x7e00, true>;
+};
+template <>
+struct format_of<ISTHMUS_BFLOAT16> {
+  using type = bfloat16_format;
+};
+template <>
+struct format_of<ISTHMUS_FLOAT32> {
+  using type = native_format<float>;
+};
+template <>
+struct format_of<ISTHMUS_FLOAT64> {
+  using type = native_format<double>;
+};
+template <>
+struct format_of<ISTHMUS_FLOAT8_E4M3> {
+  using type = small_format<std::uint8_t, 4, 3, 0x7e, 0x7f, 0x7f, false>;
+};
+template <>
+struct format_of<ISTHMUS_FLOAT8_E5M2> {
+  using type = small_format<std::uint8_t, 5, 2, 0x7b, 0x7d, 0x7e, true>;
+};
+
+}  // namespace
+}  // namespace isthmus::formats

@@ -1,0 +1,40 @@
+#include "base/interrupt.hpp"
+
+#include <chrono>
+
+#include "base/error.hpp"
+
+namespace isthmus {
+namespace {
+
+using clock = std::chrono::steady_clock;
+constexpr auto interval = std::chrono::milliseconds(40);
+
+struct thread_check {
+  interrupt_check check = nullptr;
+  void* context = nullptr;
+  clock::time_point next{};
+};
+thread_local thread_check mine;
+
+}  // namespace
+
+bool interrupted() noexcept {
+  if (mine.check == nullptr) return false;
+  const auto now = clock::now();
+  if (now < mine.next) return false;
+  mine.next = now + interval;
+  if (mine.check(mine.context) == 0) return false;
+  mine.next = {};  // whatever waits next asks at once
+  return true;
+}
+
+void set_interrupt_check(interrupt_check check, void* context) noexcept { mine = {check, context, {}}; }
+
+void throw_if_interrupted(const char* activity) {
+  if (interrupted())
+    throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, fmt::format("{} was interrupted", activity),
+                     "the thread's own interrupt check ended the wait");
+}
+
+}  // namespace isthmus

@@ -1,0 +1,54 @@
+#include "base/log.hpp"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+
+#include "base/trust.hpp"
+
+namespace isthmus {
+namespace {
+
+spdlog::logger* make_logger() {
+  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  // Not registered with spdlog: the user's own loggers and patterns stay theirs. Never destroyed, so
+  // that threads may still log while the process ends.
+  auto* logger = new spdlog::logger("isthmus", sink);
+  logger->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [isthmus %P] [%l] %v");
+  logger->set_level(spdlog::level::warn);
+  if (const char* wanted = environment_variable("ISTHMUS_LOG")) {
+    const auto level = spdlog::level::from_str(wanted);
+    const bool known = level != spdlog::level::off || std::string(wanted) == "off";
+    if (known)
+      logger->set_level(level);
+    else
+      logger->warn("ISTHMUS_LOG={} is not a level; use trace, debug, info, warn, error or off", wanted);
+  }
+  return logger;
+}
+
+spdlog::logger& logger() {
+  static spdlog::logger* const instance = make_logger();
+  return *instance;
+}
+
+spdlog::level::level_enum native_level(log_level level) noexcept {
+  switch (level) {
+    case log_level::debug: return spdlog::level::debug;
+    case log_level::info: return spdlog::level::info;
+    case log_level::warning: return spdlog::level::warn;
+    case log_level::error: return spdlog::level::err;
+  }
+  return spdlog::level::err;
+}
+
+}  // namespace
+
+bool is_logged(log_level level) noexcept { return logger().should_log(native_level(level)); }
+
+void write_log(log_level level, const std::string& line) {
+  logger().log(native_level(level), spdlog::string_view_t(line));
+}
+
+}  // namespace isthmus

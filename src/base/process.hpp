@@ -1,0 +1,23 @@
+// What the kernel says about a process of this machine.
+#pragma once
+
+#include <cstdint>
+
+namespace isthmus {
+
+enum class process_state : std::uint8_t {
+  alive,
+  stopped,  // every thread, by a signal or a debugger: none is inside a system call
+  gone      // ended, whether or not its parent has taken notice
+};
+
+// When it started, in the kernel's ticks: tells a process from a later one of the same number. 0: unknown.
+std::uint64_t start_of_process(std::int64_t pid) noexcept;
+
+// A few system calls; for failures, not for the call path. With `start` a later process of that number is none.
+process_state look_at_process(std::int64_t pid, std::uint64_t start = 0) noexcept;
+
+// The pid namespace of this process: in another one the numbers mean other processes. 0: unknown.
+std::uint64_t own_pid_namespace() noexcept;
+
+}  // namespace isthmus

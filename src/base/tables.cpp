@@ -1,0 +1,25 @@
+#include "base/tables.hpp"
+
+namespace isthmus {
+
+std::uint64_t mean_count(const isthmus_operation& operation, int size) {
+  if (operation.recv_counts == nullptr) return operation.count;  // explain without arrays
+  std::uint64_t total = 0;
+  for (int rank = 0; rank < size; ++rank) total += operation.recv_counts[rank];
+  const auto ranks = static_cast<std::uint64_t>(size);
+  return total / ranks + (total % ranks != 0 ? 1 : 0);
+}
+
+isthmus_operation agreed_operation(const isthmus_operation& operation, int size) {
+  isthmus_operation agreed{};
+  agreed.collective = operation.collective;
+  agreed.datatype = operation.datatype;
+  const collective_row& row = row_of(operation.collective);
+  if (row.reduces) agreed.op = operation.op;
+  if (row.peer != peer_kind::none) agreed.root = operation.root;
+  if (!has_counts(row)) agreed.count = operation.count;
+  if (has_counts(row) && !has_private_counts(row)) agreed.count = mean_count(operation, size);
+  return agreed;
+}
+
+}  // namespace isthmus

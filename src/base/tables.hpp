@@ -1,0 +1,118 @@
+// THE TABLE as constexpr rows, and the sizes that follow from it.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace isthmus {
+
+enum class peer_kind : std::uint8_t { none, root, peer };
+enum class site : std::uint8_t { nowhere, root, all };
+enum class extent : std::uint8_t { nothing, count, count_x_size, counts };
+enum class alias_rule : std::uint8_t { never, same, recv_block, send_block };
+
+struct collective_row {
+  const char* name;
+  peer_kind peer;
+  bool reduces;
+  site send_at;
+  extent send_extent;
+  site recv_at;
+  extent recv_extent;
+  alias_rule in_place;
+};
+
+struct datatype_row {
+  const char* name;
+  std::uint8_t bytes;
+};
+
+namespace table_words {  // the words of collectives.def, so that each row is a plain expansion
+inline constexpr auto PEER_NONE = peer_kind::none, PEER_ROOT = peer_kind::root, PEER_PEER = peer_kind::peer;
+inline constexpr auto AT_NOWHERE = site::nowhere, AT_ROOT = site::root, AT_ALL = site::all;
+inline constexpr auto EXTENT_NOTHING = extent::nothing, EXTENT_COUNT = extent::count,
+                      EXTENT_COUNT_X_SIZE = extent::count_x_size, EXTENT_COUNTS = extent::counts;
+inline constexpr auto ALIAS_NEVER = alias_rule::never, ALIAS_SAME = alias_rule::same,
+                      ALIAS_RECV_BLOCK = alias_rule::recv_block, ALIAS_SEND_BLOCK = alias_rule::send_block;
+
+inline constexpr std::array<collective_row, ISTHMUS_COLLECTIVE_COUNT> rows{{
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  {#name,        PEER_##peer,          reduces != 0,    AT_##send_at, EXTENT_##send_extent,                 \
+   AT_##recv_at, EXTENT_##recv_extent, ALIAS_##in_place},
+#include <isthmus/collectives.def>
+}};
+
+inline constexpr std::array<datatype_row, ISTHMUS_DATATYPE_COUNT> datatypes{{
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) {#name, bytes},
+#include <isthmus/collectives.def>
+}};
+
+inline constexpr std::array<const char*, ISTHMUS_REDUCTION_OP_COUNT> op_names{
+#define ISTHMUS_REDUCTION_OP(name, NAME) #name,
+#include <isthmus/collectives.def>
+};
+inline constexpr std::array<const char*, ISTHMUS_PLATFORM_COUNT> platform_names{
+#define ISTHMUS_PLATFORM(name, NAME) #name,
+#include <isthmus/collectives.def>
+};
+}  // namespace table_words
+
+// Precondition of both: the value is in range.
+constexpr const collective_row& row_of(isthmus_collective collective) {
+  return table_words::rows[static_cast<std::size_t>(collective)];
+}
+constexpr std::uint64_t bytes_of(isthmus_datatype datatype) {
+  return table_words::datatypes[static_cast<std::size_t>(datatype)].bytes;
+}
+
+constexpr bool is_message(isthmus_collective collective) { return row_of(collective).peer == peer_kind::peer; }
+
+// Blocks may differ in length.
+constexpr bool has_counts(const collective_row& row) {
+  return row.send_extent == extent::counts || row.recv_extent == extent::counts;
+}
+// A block's length is known to its two ends only; else all ranks know all lengths.
+constexpr bool has_private_counts(const collective_row& row) {
+  return row.send_extent == extent::counts || (row.recv_extent == extent::counts && row.recv_at != site::all);
+}
+// A call with count 0 moves nothing on any rank.
+constexpr bool has_equal_count(const collective_row& row) {
+  return !has_counts(row) && (row.send_extent != extent::nothing || row.recv_extent != extent::nothing);
+}
+
+constexpr bool is_at(site where, bool is_root) {
+  return where == site::all || (where == site::root && is_root);
+}
+
+// a * b, or nothing when it does not fit.
+constexpr std::optional<std::uint64_t> checked_product(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t result = 0;
+  if (__builtin_mul_overflow(a, b, &result)) return std::nullopt;
+  return result;
+}
+
+// Mean block where counts differ, rounded up: all ranks know all counts, so all get the same.
+std::uint64_t mean_count(const isthmus_operation& operation, int size);
+
+// The size by which a rule selects: what nccl-tests calls size, but for allgather the bytes per rank
+// (allgatherv: their mean). Nothing where only some ranks know it. Precondition: a validated operation.
+inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& operation, int size) {
+  const collective_row& row = row_of(operation.collective);
+  if (has_private_counts(row)) return std::nullopt;
+  const std::uint64_t width = bytes_of(operation.datatype);
+  if (has_counts(row)) return mean_count(operation, size) * width;
+  if (!has_equal_count(row)) return 0;  // barrier
+  // Where all ranks gather, what each contributes.
+  const bool of_all_ranks = row.send_extent == extent::count_x_size ||
+                            (row.recv_extent == extent::count_x_size && row.recv_at == site::root);
+  return operation.count * width * (of_all_ranks ? static_cast<std::uint64_t>(size) : 1);
+}
+
+// The operation as all ranks agree on it: no pointers, no counts that only one rank knows. It is what
+// backends are asked to support.
+isthmus_operation agreed_operation(const isthmus_operation& operation, int size);
+
+}  // namespace isthmus

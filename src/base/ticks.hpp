@@ -1,0 +1,31 @@
+// A clock for the call path: the processor's counter where it runs at one rate whatever the cores do, else the
+// kernel's monotonic clock. The counter is read in a third of the time.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace isthmus {
+
+// Of the kernel's monotonic clock, which all processes of a machine share.
+inline std::uint64_t monotonic_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+#if defined(__x86_64__)
+bool has_invariant_counter() noexcept;
+
+inline std::uint64_t read_ticks(bool counter) noexcept { return counter ? __rdtsc() : monotonic_ns(); }
+#else
+inline bool has_invariant_counter() noexcept { return false; }
+
+inline std::uint64_t read_ticks(bool) noexcept { return monotonic_ns(); }
+#endif
+
+}  // namespace isthmus

@@ -1,0 +1,197 @@
+#include "bootstrap/membership.hpp"
+
+#include <isthmus/backend.h>
+#include <isthmus/isthmus.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <string_view>
+#include <tuple>
+
+#include "base/process.hpp"
+#include "base/text.hpp"
+#include "bootstrap/exchange.hpp"
+
+namespace isthmus {
+namespace {
+
+// The wire form of an introduction; plain bytes, the same layout on every rank of one ABI.
+struct hello {
+  std::uint32_t version;  // major, minor, patch in a byte each
+  std::uint32_t abi;
+  std::int32_t platform;
+  std::int32_t parent_rank;
+  std::int64_t pid;
+  std::uint64_t start;    // of the process (base/process.hpp)
+  std::uint64_t process;  // random, drawn once per process: pids repeat between machines
+  std::uint64_t rules_hash;
+  std::array<std::uint64_t, 2> token;
+  char node[96];
+  standby_address standby;
+};
+
+constexpr std::uint32_t version_number =
+    ISTHMUS_VERSION_MAJOR << 16 | ISTHMUS_VERSION_MINOR << 8 | ISTHMUS_VERSION_PATCH;
+
+template <typename Value>
+Value random_value() {
+  Value value;
+  if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value))
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                     fmt::format("getrandom failed: {}", std::strerror(errno)),
+                     "the kernel's random source is needed for secrets and tokens", errno);
+  return value;
+}
+
+std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// "" where there is no such file. A rank that only lacks a descriptor is not on another machine: it fails.
+std::string boot_id() {
+  std::string boot;
+  errno = 0;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const int code = errno;
+  if (boot.empty() && (code == EMFILE || code == ENFILE || code == ENOMEM))
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+                     fmt::format("this rank's machine can't be told: {}", std::strerror(code)),
+                     "raise the limit of open files (ulimit -n)", code);
+  return boot;
+}
+
+// Ranks with equal text can share memory and see each other's pids: same boot, pid namespace and user.
+std::string node_text() {
+  const std::string boot = boot_id();
+  const std::uint64_t pid_namespace = own_pid_namespace();
+  if (boot.empty() || pid_namespace == 0)
+    return fmt::format("unknown/{}/{}", getpid(), random_value<std::uint64_t>());  // shares with nobody
+  return fmt::format("{}/{}/{}", boot, pid_namespace, getuid());
+}
+
+void fill_hello(hello& greeting, const introduction& mine, const standby_address& standby) {
+  static const auto process = random_value<std::uint64_t>();
+  greeting.version = version_number;
+  greeting.abi = ISTHMUS_BACKEND_ABI;
+  greeting.platform = mine.device.platform;
+  greeting.parent_rank = mine.parent_rank;
+  greeting.pid = getpid();
+  greeting.start = start_of_process(greeting.pid);
+  greeting.process = process;
+  greeting.rules_hash = fnv1a(mine.rules);
+  greeting.token = random_value<std::array<std::uint64_t, 2>>();
+  copy_text(greeting.node, sizeof greeting.node, node_text());
+  greeting.standby = standby;
+}
+
+// Throws when `field` differs between ranks, naming those that differ from rank 0.
+template <typename Field, typename Text>
+void check_equal(const std::vector<hello>& all, const char* what, Field field, Text text, const char* hint) {
+  std::vector<int> others;
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (field(all[rank]) != field(all[0])) others.push_back(static_cast<int>(rank));
+  if (others.empty()) return;
+  const auto first = static_cast<std::size_t>(others.front());
+  throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+                   fmt::format("ranks disagree about {}: rank 0 has {}, rank {} has {} (differing ranks: {})",
+                               what, text(all[0]), first, text(all[first]), enumerate(others)),
+                   hint);
+}
+
+std::string line_at(const std::vector<std::string>& lines, std::size_t index) {
+  return index < lines.size() ? fmt::format("\"{}\"", lines[index]) : std::string("nothing");
+}
+
+// Collective once the hashes differ somewhere, which every rank sees alike.
+void check_rules(bootstrap& ranks, const std::vector<hello>& all, const std::string& rules) {
+  const auto differs = [&](const hello& greeting) { return greeting.rules_hash != all[0].rules_hash; };
+  if (std::none_of(all.begin(), all.end(), differs)) return;
+  const auto texts = gather_texts(ranks, rules);
+  std::vector<int> others;
+  for (std::size_t rank = 1; rank < texts.size(); ++rank)
+    if (texts[rank] != texts[0]) others.push_back(static_cast<int>(rank));
+  const auto first = others.empty() ? 0 : static_cast<std::size_t>(others.front());
+  const auto left = lines_of(texts[0]), right = lines_of(texts[first]);
+  std::size_t line = 0;
+  while (line < left.size() && line < right.size() && left[line] == right[line]) ++line;
+  throw make_error(
+      ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+      fmt::format("ranks have different selection rules; first difference: rank 0 has {}, rank {} has {} "
+                  "(ranks that differ from rank 0: {})",
+                  line_at(left, line), first, line_at(right, line), enumerate(others)),
+      "give every rank the same config file and ISTHMUS_ environment variables");
+}
+
+// Numbers equal keys by first appearance, so that all ranks number alike.
+template <typename Key>
+std::vector<int> number(const std::vector<Key>& keys) {
+  std::map<Key, int> seen;
+  std::vector<int> numbers;
+  for (const Key& key : keys)
+    numbers.push_back(seen.try_emplace(key, static_cast<int>(seen.size())).first->second);
+  return numbers;
+}
+
+}  // namespace
+
+membership introduce(bootstrap& ranks, const introduction& mine) {
+  hello own_greeting{};
+  std::optional<error> failure = failure_of([&] { fill_hello(own_greeting, mine, ranks.standby()); });
+  if (mine.failure) failure = mine.failure;
+  const auto greetings = gather_votes(ranks, own_greeting, failure);
+  std::vector<hello> all;
+  for (const auto& each : greetings) all.push_back(each.value);
+  check_equal(
+      all, "the version of Isthmus", [](const hello& h) { return std::tuple(h.version, h.abi); },
+      [](const hello& h) {
+        return fmt::format("{}.{}.{} (ABI {})", h.version >> 16, h.version >> 8 & 255, h.version & 255, h.abi);
+      },
+      "start every rank with the same libisthmus.so");
+  check_votes(greetings, failure, "joining the communicator failed");
+  check_equal(
+      all, "the device platform", [](const hello& h) { return h.platform; },
+      [](const hello& h) { return isthmus_platform_name(static_cast<isthmus_platform>(h.platform)); },
+      "all ranks of one communicator use devices of one platform");
+  check_rules(ranks, all, mine.rules);
+
+  membership result;
+  result.rank = ranks.rank();
+  result.size = ranks.size();
+  result.device = mine.device;
+  result.token = all[0].token;
+  std::vector<std::string> nodes;
+  std::vector<std::tuple<std::string, std::int64_t, std::uint64_t>> processes;
+  for (const hello& greeting : all) {
+    nodes.emplace_back(greeting.node);
+    processes.emplace_back(greeting.node, greeting.pid, greeting.process);
+    result.pid_of.push_back(greeting.pid);
+    result.parent_rank_of.push_back(greeting.parent_rank);
+  }
+  result.node_of = number(nodes);
+  result.process_of = number(processes);
+  const auto own = static_cast<std::size_t>(result.rank);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const bool is_here = result.node_of[rank] == result.node_of[own];
+    result.process_here.push_back(
+        {is_here ? all[rank].pid : 0, is_here ? all[rank].start : 0, nullptr, all[rank].standby});
+  }
+  ranks.watch_processes(result.process_here);
+  result.nodes = 1 + *std::max_element(result.node_of.begin(), result.node_of.end());
+  const auto count = [](const std::vector<int>& values, std::size_t end, int value) {
+    return static_cast<int>(
+        std::count(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(end), value));
+  };
+  result.node_rank = count(result.node_of, own, result.node_of[own]);
+  result.node_size = count(result.node_of, result.node_of.size(), result.node_of[own]);
+  result.process_size = count(result.process_of, result.process_of.size(), result.process_of[own]);
+  return result;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,111 @@
+#include "bootstrap/peers.hpp"
+
+#include <algorithm>
+#include <thread>
+
+namespace isthmus {
+namespace {
+
+const char* remark(process_state state) {
+  switch (state) {
+    case process_state::alive: return "";
+    case process_state::stopped: return " (its process is stopped)";
+    case process_state::gone: return " (its process has ended)";
+  }
+  return "";
+}
+
+}  // namespace
+
+process_state rank_process::state() const noexcept {
+  return pid == 0 ? process_state::alive : look_at_process(pid, start);
+}
+
+bool peers::all_have_notices() const noexcept {
+  return std::ranges::all_of(m_processes, [](const auto& each) { return each.notice != nullptr; });
+}
+
+bool peers::write(const isthmus_error_info& failure) noexcept {
+  failure_notice* const notice = of(m_rank).notice;
+  if (notice == nullptr) return false;
+  std::uint32_t state = failure_notice::empty;
+  if (notice->state.compare_exchange_strong(state, failure_notice::unfinished)) {
+    notice->failure = failure;
+    notice->state.store(failure_notice::written, std::memory_order_release);
+  }
+  return true;
+}
+
+isthmus_error_info peers::of_this_rank(const error& failure) const {
+  isthmus_error_info info = failure.info();
+  info.rank = m_rank;
+  return info;
+}
+
+std::optional<isthmus_error_info> peers::read_now() const noexcept {
+  std::optional<isthmus_error_info> consequence;
+  for (const rank_process& each : m_processes) {
+    if (each.notice == nullptr || each.notice->state.load(std::memory_order_acquire) != failure_notice::written)
+      continue;
+    if (!is_consequence(each.notice->failure.status)) return each.notice->failure;
+    if (!consequence) consequence = each.notice->failure;
+  }
+  return consequence;
+}
+
+std::optional<isthmus_error_info> peers::read(double wait_s) const noexcept {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_s);
+  while (true) {
+    auto failure = read_now();
+    if (failure || std::chrono::steady_clock::now() >= deadline) return failure;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void peers::throw_if_written() const {
+  if (const auto failure = read()) throw failure_elsewhere(*failure);
+}
+
+std::optional<int> peers::find_ended(int first) const {
+  for (int rank = first; rank < static_cast<int>(m_processes.size()); ++rank)
+    if (rank != m_rank && of(rank).state() == process_state::gone) return rank;
+  return std::nullopt;
+}
+
+error peers::ended(int rank) const {
+  return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+                    fmt::format("rank {} ended, or destroyed its communicator, while rank {} waited for it to "
+                                "create, split or allocate",
+                                rank, m_rank),
+                    "look for a crash or an early exit of that rank");
+}
+
+// Ranks that end after a stop gave up waiting, so the stopped ones count.
+std::string peers::describe(const std::vector<int>& missing, bool is_certain) const {
+  std::vector<process_state> states;
+  for (const rank_process& each : m_processes) states.push_back(each.state());
+  const bool any_stopped = std::ranges::find(states, process_state::stopped) != states.end();
+  const process_state lost = any_stopped ? process_state::stopped : process_state::gone;
+  const bool any_lost = std::ranges::find(states, lost) != states.end();
+  std::string text, others;
+  for (int rank = 0; rank < static_cast<int>(states.size()); ++rank) {
+    const bool is_lost = states[static_cast<std::size_t>(rank)] == lost;
+    if (rank == m_rank) continue;
+    if (std::ranges::find(missing, rank) != missing.end() && (is_lost || is_certain || !any_lost))
+      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank, is_lost ? remark(lost) : "");
+    else if (is_lost)
+      others += fmt::format("{}rank {}{}", text.empty() && others.empty() ? "" : "; others may wait for ", rank,
+                            remark(lost));
+  }
+  return text + others;
+}
+
+error failure_elsewhere(const isthmus_error_info& failure) {
+  // Whom another rank has waited for in vain, this one waits for in vain, too.
+  const bool is_late = failure.status == ISTHMUS_ERROR_TIMEOUT;
+  return make_error(is_late ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+                    fmt::format("rank {} failed: {}", failure.rank, failure.message), failure.hint,
+                    failure.native_code);
+}
+
+}  // namespace isthmus

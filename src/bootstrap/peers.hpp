@@ -1,0 +1,92 @@
+// What a rank sees of the other ranks' processes while it waits for them: whether they run, and what failure
+// they have written down in memory that the ranks of a machine share. Needs no store and no message, so it
+// works whatever has become of those.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/process.hpp"
+
+namespace isthmus {
+
+// Statuses that only say that another rank failed: a cause, where one is known, tells more.
+constexpr bool is_consequence(isthmus_status status) {
+  return status == ISTHMUS_ERROR_ABORTED || status == ISTHMUS_ERROR_REMOTE;
+}
+
+// Where a rank writes the failure that it was the first to know of, once, and at last that it has destroyed its
+// communicator. All others read.
+struct failure_notice {
+  static constexpr std::uint32_t empty = 0, unfinished = 1, written = 2;
+  std::atomic<std::uint32_t> state;
+  isthmus_error_info failure;
+  std::atomic<std::uint32_t> has_left;
+};
+
+// Where a rank would serve a store in the place of its communicator's (standby.hpp). Plain bytes.
+struct standby_address {
+  char host[62] = "";  // numeric; "": nowhere
+  std::uint16_t port = 0;
+};
+
+// The process of a rank, where it can be seen from here.
+struct rank_process {
+  std::int64_t pid = 0;  // 0: it can't
+  std::uint64_t start = 0;
+  failure_notice* notice = nullptr;  // zeroed shared memory; NULL: there is none
+  standby_address standby{};
+
+  process_state state() const noexcept;  // alive where it can't be seen
+};
+
+class peers {
+ public:
+  peers(int rank, int size) : m_rank(rank), m_processes(static_cast<std::size_t>(size)) {}
+
+  // Not while other threads call the rest, which any thread may.
+  void watch(std::span<const rank_process> processes) {
+    m_processes.assign(processes.begin(), processes.end());
+  }
+  const rank_process& of(int rank) const { return m_processes[static_cast<std::size_t>(rank)]; }
+  // Notices of all ranks can be read from here, so nobody has to be told in another way.
+  bool all_have_notices() const noexcept;
+
+  // Writes the failure down, unless this rank has written one before. False where it has no notice.
+  bool write(const isthmus_error_info& failure) noexcept;
+  // A failure of this rank, as it is told to others.
+  isthmus_error_info of_this_rank(const error& failure) const;
+  // What some rank has written, or writes within this time: a cause, if there is one, else what follows from
+  // it.
+  std::optional<isthmus_error_info> read(double wait_s = 0) const noexcept;
+  void throw_if_written() const;
+
+  // The first ended one of the ranks from `first` on.
+  std::optional<int> find_ended(int first = 0) const;
+  error ended(int rank) const;
+  // "1, 2 (its process is stopped)": of ranks that did not come, and of others that can't go on; of these alone
+  // where it is not certain who came.
+  std::string describe(const std::vector<int>& missing, bool is_certain = true) const;
+
+ private:
+  std::optional<isthmus_error_info> read_now() const noexcept;
+
+  int m_rank;
+  std::vector<rank_process> m_processes;
+};
+
+// What a wait tells of another rank's failure.
+error failure_elsewhere(const isthmus_error_info& failure);
+
+// How often a wait looks at the other processes.
+inline constexpr auto look_interval = std::chrono::milliseconds(500);
+
+}  // namespace isthmus

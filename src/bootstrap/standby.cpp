@@ -1,0 +1,55 @@
+#include "bootstrap/standby.hpp"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "bootstrap/store_service.hpp"
+
+namespace isthmus {
+namespace {
+
+std::string local_host(int connected) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  char host[NI_MAXHOST] = "";
+  if (getsockname(connected, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+      getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, nullptr, 0,
+                  NI_NUMERICHOST) != 0)
+    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, "this machine's address is not known");
+  return host;
+}
+
+}  // namespace
+
+standby::standby(descriptor listener, const tcp::endpoint& where, const store_secret& secret)
+    : m_listener(std::move(listener)), m_secret(secret) {
+  copy_text(m_address.host, sizeof m_address.host, where.host);
+  m_address.port = where.port;
+}
+
+std::unique_ptr<standby> standby::beside(int connected, const store_secret& secret) {
+  try {
+    tcp::endpoint where{local_host(connected), 0};
+    descriptor listener = tcp::listen_on(where);
+    return std::unique_ptr<standby>(new standby(std::move(listener), where, secret));
+  } catch (const error& failure) {
+    log(log_level::warning, "this rank can't take the store's place if that is lost: {}", failure.what());
+    return nullptr;
+  }
+}
+
+std::unique_ptr<standby> store::make_standby() { return nullptr; }
+
+std::shared_ptr<store> store::connect_standby(const standby_address&, int, int, double) { return nullptr; }
+
+void standby::serve(double unused_s) {
+  tcp::server_limits limits;
+  limits.unused_s = unused_s;
+  tcp::host_store(std::make_unique<tcp::server>(std::move(m_listener), m_secret, limits));
+}
+
+}  // namespace isthmus

@@ -1,0 +1,39 @@
+// How the ranks that are left after a failure agree on who they are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "bootstrap/bootstrap.hpp"
+
+namespace isthmus {
+
+// What is known of a rank that has not come.
+enum class fate : std::uint8_t {
+  unknown,  // it may come yet
+  left,     // it does not come; whether it goes on elsewhere, nobody knows
+  ended     // its process has ended, or its communicator was destroyed
+};
+
+struct roll_call {
+  std::string scope;  // of the keys; another one for each attempt
+  int rank = 0, size = 1;
+  double wait_s = 0;
+  std::function<fate(int)> fate_of;
+};
+
+// The store does not answer: the agreement has to go on elsewhere.
+struct board_lost {
+  error why;
+};
+
+// Collective over whoever calls it with the same scope: each says that it is here, and whoever first knows that
+// all others have come or will not, or has waited long enough, proposes the list; the store keeps the first
+// proposal. Returns the ranks that go on, ascending. Throws board_lost, or error: TIMEOUT, REMOTE (left out).
+std::vector<int> agree_on_survivors(store& board, const roll_call& call);
+
+}  // namespace isthmus

@@ -1,0 +1,296 @@
+#include "core/backend_instance.hpp"
+
+#include <cstdarg>
+#include <cstdio>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/interrupt.hpp"
+#include "base/log.hpp"
+#include "core/communicator.hpp"
+
+namespace isthmus {
+namespace {
+
+std::string format_text(const char* format, std::va_list arguments) {
+  char text[1024];
+  std::vsnprintf(text, sizeof text, format, arguments);
+  return text;
+}
+
+backend_instance& self(void* runtime) { return *static_cast<backend_instance*>(runtime); }
+
+// The exception that left a backend. Its status is the plug-in's fault, whatever it was of.
+isthmus_error_info thrown_by(const std::string& backend, const char* function) {
+  const isthmus_error_info caught = caught_error().info();
+  const bool no_memory = caught.status == ISTHMUS_ERROR_OUT_OF_MEMORY;
+  return make_error(no_memory ? caught.status : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                    fmt::format("an exception left {} of backend {}: {}", function, backend, caught.message),
+                    "a backend must catch it, call context->fail and return the status: isthmus/backend.h",
+                    caught.native_code)
+      .info();
+}
+
+}  // namespace
+
+void drop_part::operator()(void* part) const noexcept {
+  try {
+    function(part);
+  } catch (...) {
+    log(log_level::warning, "an exception left drop_part of a backend: {}", caught_error().what());
+  }
+}
+
+backend_instance::backend_instance(communicator& owner, backend_entry entry, std::size_t index)
+    : m_enqueue(entry.backend != nullptr ? entry.backend->enqueue : nullptr),
+      m_owner(owner),
+      m_entry(std::move(entry)),
+      m_index(index),
+      m_reason(m_entry.reason) {
+  m_capabilities = m_entry.backend == nullptr ? 0 : m_entry.backend->capabilities;
+  const membership& ranks = owner.ranks();
+  m_context.struct_bytes = sizeof m_context;
+  m_context.runtime = this;
+  m_context.rank = ranks.rank;
+  m_context.size = ranks.size;
+  m_context.node_rank = ranks.node_rank;
+  m_context.node_size = ranks.node_size;
+  m_context.process_size = ranks.process_size;
+  m_context.node_of = ranks.node_of.data();
+  m_context.process_of = ranks.process_of.data();
+  m_context.pid_of = ranks.pid_of.data();
+  m_context.device = ranks.device;
+  m_context.timeout_s = owner.timeout_s();
+  m_context.mpi = owner.control().mpi_table();
+  m_context.mpi_comm = owner.control().mpi_comm();
+  m_context.allgather = on_allgather;
+  m_context.option = on_option;
+  m_context.fail = on_fail;
+  m_context.log = on_log;
+  m_context.aborted = on_aborted;
+  m_context.heap_find = on_heap_find;
+  m_context.heap_allocate = on_heap_allocate;
+  m_context.heap_free = on_heap_free;
+  m_context.progress = on_progress;
+}
+
+const char* backend_instance::version() const noexcept {
+  if (!usable() || functions().version == nullptr) return "";
+  try {
+    const char* const text = functions().version(m_state);
+    return text == nullptr ? "" : text;
+  } catch (...) {
+    return "";
+  }
+}
+
+isthmus_status backend_instance::threw(const char* function) noexcept {
+  const isthmus_error_info failure = thrown_by(name(), function);
+  report(failure);
+  return failure.status;
+}
+
+template <typename Call>
+isthmus_status backend_instance::contain(const char* function, Call&& call) noexcept {
+  try {
+    return call();
+  } catch (...) {
+    return threw(function);
+  }
+}
+
+template <typename Call>
+void backend_instance::contain_or_poison(const char* function, Call&& call) {
+  const isthmus_status status = contain(function, [&] {
+    call();
+    return ISTHMUS_SUCCESS;
+  });
+  if (status == ISTHMUS_SUCCESS) return;
+  const isthmus_error_info failure = take_failure(status, function);
+  m_owner.poison(failure);
+  throw error(failure);
+}
+
+isthmus_status backend_instance::group_start() noexcept {
+  return functions().group_start == nullptr ? ISTHMUS_SUCCESS : contain("group_start", functions().group_start);
+}
+
+isthmus_status backend_instance::group_end() noexcept {
+  return functions().group_end == nullptr ? ISTHMUS_SUCCESS : contain("group_end", functions().group_end);
+}
+
+isthmus_status backend_instance::poll() noexcept {
+  if (!usable() || functions().poll == nullptr) return ISTHMUS_SUCCESS;
+  return contain("poll", [&] { return functions().poll(m_state); });
+}
+
+isthmus_status backend_instance::synchronize() noexcept {
+  if (!usable() || functions().synchronize == nullptr) return ISTHMUS_SUCCESS;
+  return contain("synchronize", [&] { return functions().synchronize(m_state); });
+}
+
+void backend_instance::abort() noexcept {
+  if (!usable() || functions().abort == nullptr) return;
+  try {
+    functions().abort(m_state);
+  } catch (...) {
+    log(log_level::warning, "rank {}: {}", m_context.rank, thrown_by(name(), "abort").message);
+  }
+}
+
+const char* backend_instance::supports(const isthmus_operation& operation, const char* algorithm) {
+  const char* reason = nullptr;
+  contain_or_poison("supports", [&] { reason = functions().supports(m_state, &operation, algorithm); });
+  return reason;
+}
+
+backend_part backend_instance::split(int color, int key) {
+  void* part = nullptr;
+  if (usable() && functions().split != nullptr)
+    contain_or_poison("split", [&] { part = functions().split(m_state, color, key); });
+  return {part, drop_part{m_entry.backend == nullptr ? nullptr : functions().drop_part}};
+}
+
+void backend_instance::block_added(const isthmus_heap_block& block) {
+  if (usable() && functions().block_added != nullptr)
+    contain_or_poison("block_added", [&] { functions().block_added(m_state, &block); });
+}
+
+void backend_instance::block_removed(const isthmus_heap_block& block) {
+  if (usable() && functions().block_removed != nullptr)
+    contain_or_poison("block_removed", [&] { functions().block_removed(m_state, &block); });
+}
+
+std::vector<std::string> backend_instance::notes() const {
+  const std::lock_guard lock(m_mutex);
+  std::vector<std::string> texts;
+  for (const auto& [level, text] : m_logged)
+    if (level >= 2) texts.push_back(text);
+  return texts;
+}
+
+void backend_instance::reject(std::string reason) {
+  destroy();
+  m_part.reset();
+  m_reason = std::move(reason);
+}
+
+isthmus_status backend_instance::create() noexcept {
+  m_context.part = m_part.release();
+  const isthmus_status status = contain("create", [&] {
+    m_create_threw = true;
+    const isthmus_status returned = functions().create(&m_context, &m_state);
+    m_create_threw = false;
+    return returned;
+  });
+  m_context.part = nullptr;
+  m_created = status == ISTHMUS_SUCCESS;
+  return status;
+}
+
+void backend_instance::destroy() noexcept {
+  if (!std::exchange(m_created, false)) return;
+  try {
+    functions().destroy(std::exchange(m_state, nullptr));
+  } catch (...) {
+    log(log_level::warning, "rank {}: {}", m_context.rank, thrown_by(name(), "destroy").message);
+  }
+}
+
+isthmus_error_info backend_instance::take_failure(isthmus_status status, const char* what) {
+  std::unique_lock lock(m_mutex);
+  isthmus_error_info info =
+      m_failure.value_or(make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), what),
+                                    "the backend gave no details")
+                             .info());
+  m_failure.reset();
+  lock.unlock();
+  info.status = status;
+  info.rank = m_context.rank;
+  copy_text(info.backend, sizeof info.backend, name());
+  return m_owner.with_missing(info);
+}
+
+void backend_instance::report(isthmus_error_info info) {
+  const std::lock_guard lock(m_mutex);
+  m_failure = info;
+}
+
+isthmus_status backend_instance::on_allgather(void* runtime, const void* mine, void* all, size_t bytes) {
+  backend_instance& backend = self(runtime);
+  const isthmus_status status = guard([&] {
+    bootstrap& control = backend.m_owner.control();
+    control.allgather({static_cast<const std::byte*>(mine), bytes},
+                      {static_cast<std::byte*>(all), bytes * static_cast<std::size_t>(control.size())});
+  });
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  return status;
+}
+
+const char* backend_instance::on_option(void* runtime, const char* key) {
+  const backend_instance& backend = self(runtime);
+  return backend.m_owner.option(fmt::format("backend.{}.{}", backend.name(), key));
+}
+
+isthmus_status backend_instance::on_fail(void* runtime, isthmus_status status, int64_t native_code,
+                                         const char* location, const char* hint, const char* format, ...) {
+  std::va_list arguments;
+  va_start(arguments, format);
+  const std::string message = format_text(format, arguments);
+  va_end(arguments);
+  self(runtime).report(
+      make_error(status, location == nullptr ? "" : location, message, hint == nullptr ? "" : hint, native_code)
+          .info());
+  return status;
+}
+
+void backend_instance::on_log(void* runtime, int level, const char* format, ...) {
+  backend_instance& backend = self(runtime);
+  std::va_list arguments;
+  va_start(arguments, format);
+  const std::string text = format_text(format, arguments);
+  va_end(arguments);
+  {
+    const std::lock_guard lock(backend.m_mutex);
+    if (!backend.m_logged.emplace(level, text).second) return;  // once per communicator and text
+  }
+  const auto severity = level >= 2 ? log_level::warning : level == 1 ? log_level::info : log_level::debug;
+  log(severity, "rank {}: {}: {}", backend.m_context.rank, backend.name(), text);
+}
+
+// Every wait of a backend asks this, on the thread that waits.
+int backend_instance::on_aborted(void* runtime) {
+  communicator& owner = self(runtime).m_owner;
+  if (interrupted()) owner.poison_as_interrupted();
+  owner.listen();
+  return owner.poisoned() ? 1 : 0;
+}
+
+int backend_instance::on_progress(void* runtime) { return self(runtime).m_owner.make_progress() ? 1 : 0; }
+
+int backend_instance::on_heap_find(void* runtime, const void* pointer, uint64_t bytes,
+                                   isthmus_heap_block* block, uint64_t* offset) {
+  return self(runtime).m_owner.heap().find(pointer, bytes, block, offset) ? 1 : 0;
+}
+
+isthmus_status backend_instance::on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block) {
+  backend_instance& backend = self(runtime);
+  *block = {};
+  const isthmus_status status = guard([&] {
+    communicator& owner = backend.m_owner;
+    const void* const pointer =
+        owner.heap().allocate(owner.control(), owner.ranks(), bytes, symmetric_heap::owner::backend);
+    owner.heap().find(pointer, bytes, block, nullptr);
+  });
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  return status;
+}
+
+isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
+  backend_instance& backend = self(runtime);
+  const isthmus_status status = guard([&] { backend.m_owner.heap().free_of_backend(id); });
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  return status;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,93 @@
+#include "core/check.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/tables.hpp"
+#include "base/text.hpp"
+#include "bootstrap/exchange.hpp"
+#include "core/communicator.hpp"
+#include "recorder/words.hpp"
+
+namespace isthmus {
+namespace {
+
+// Texts with the ranks that have them, the most common first.
+using opinions = std::vector<std::pair<std::string, std::vector<int>>>;
+
+opinions opinions_at(const std::vector<std::vector<std::string>>& calls, std::size_t line) {
+  opinions all;
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+    const std::string text = line < calls[rank].size() ? calls[rank][line] : "nothing";
+    auto same = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == text; });
+    if (same == all.end()) same = all.insert(all.end(), {text, {}});
+    same->second.push_back(static_cast<int>(rank));
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  return all;
+}
+
+}  // namespace
+
+std::string signature_text(const isthmus_operation& operation, int size, const std::string& path) {
+  const collective_row& row = row_of(operation.collective);
+  std::string count;
+  if (has_equal_count(row)) count = fmt::format("{}", operation.count);
+  if (has_counts(row) && !has_private_counts(row))  // all ranks have all counts
+    count = fmt::format("[{}]", fmt::join(operation.recv_counts, operation.recv_counts + size, " "));
+  const std::string what =
+      recorder::arguments_text(row, operation.datatype, count, operation.op, operation.root);
+  return row.name + (what.empty() ? "" : fmt::format(" ({})", what)) + " by " + path;
+}
+
+void compare_calls(bootstrap& ranks, const std::string& mine) {
+  const auto texts = gather_texts(ranks, mine);
+  if (std::all_of(texts.begin(), texts.end(), [&](const std::string& each) { return each == mine; })) return;
+  std::vector<std::vector<std::string>> calls;
+  std::size_t most = 0;
+  for (const std::string& text : texts) {
+    calls.push_back(lines_of(text));
+    most = std::max(most, calls.back().size());
+  }
+  for (std::size_t line = 0; line < most; ++line) {
+    const opinions all = opinions_at(calls, line);
+    if (all.size() == 1) continue;
+    std::string told;
+    for (std::size_t i = 1; i < all.size(); ++i)
+      told +=
+          fmt::format("{}{} asked for {}", i == 1 ? "" : ", ", recorder::list_of(all[i].second), all[i].first);
+    throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+                     fmt::format("ranks make different calls: {} where {} asked for {}; no data was moved",
+                                 told, recorder::list_of(all[0].second), all[0].first),
+                     "every rank makes the same collectives in the same order, with equal datatypes, counts, "
+                     "operations and roots");
+  }
+}
+
+void communicator::compare(const backend_instance& backend, const isthmus_operation* operations,
+                           const char* const* algorithms, std::size_t n) {
+  std::string calls;
+  const isthmus_operation* first = nullptr;
+  for (std::size_t i = 0; i < n; ++i) {
+    if (is_message(operations[i].collective)) continue;  // the two ends differ
+    if (first == nullptr) first = &operations[i];
+    const std::string path =
+        backend.name() + (algorithms[i] == nullptr ? "" : fmt::format(":{}", algorithms[i]));
+    calls += signature_text(operations[i], m_ranks.size, path) + "\n";
+  }
+  if (first == nullptr) return;
+  try {
+    m_recorder.begin_check(*first);
+    compare_texts(calls);
+  } catch (const error& failure) {
+    if (failure.info().status != ISTHMUS_ERROR_MISMATCH) poison(failure.info());
+    throw annotate(failure, *first);
+  }
+}
+
+}  // namespace isthmus

@@ -1,0 +1,333 @@
+#include "core/communicator.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.hpp"
+#include "bootstrap/exchange.hpp"
+#include "core/check.hpp"
+#include "core/siblings.hpp"
+#include "core/watchdog.hpp"
+#include "core/worker.hpp"
+#include "recorder/diagnosis.hpp"
+#include "recorder/words.hpp"
+
+namespace isthmus {
+
+communicator::communicator(std::unique_ptr<bootstrap> control, preparation prepared)
+    : m_prepared(std::move(prepared)),
+      m_control(std::move(control)),
+      m_ranks(introduce(*m_control, {m_prepared.device, m_prepared.rules_text(), m_prepared.failure,
+                                     m_prepared.parent_rank})),
+      m_recorder(m_ranks, m_prepared.timeout_s),
+      m_dispatcher(*m_prepared.rules, m_ranks, m_heap, m_backends),
+      m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_prepared.collectives},
+      m_checks(m_prepared.rules->check && m_ranks.size > 1) {}
+
+communicator::~communicator() {
+  m_watch.reset();
+  try {
+    close();
+  } catch (const error& failure) {
+    log(log_level::warning, "rank {}: while destroying a communicator: {}", m_ranks.rank, failure.what());
+  }
+}
+
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, preparation prepared) {
+  return create(std::move(control), std::move(prepared), {});
+}
+
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, preparation prepared,
+                                                   parts inherited) {
+  std::shared_ptr<communicator> created(new communicator(std::move(control), std::move(prepared)));
+  created->create_backends(std::move(inherited));
+  add_sibling(created->m_ranks.token, created);
+  // Only calls into the user's MPI, and into devices' libraries, wait without a bound of their own.
+  if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
+    created->m_watch = watch_calls_of(*created);
+  return created;
+}
+
+std::shared_ptr<communicator> communicator::split(int color, int key) {
+  check_alive();
+  if (color < ISTHMUS_NO_COLOR)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("communicator_split: color = {} must be >= 0 or ISTHMUS_NO_COLOR (-1)", color),
+                     "ranks with the same color form a communicator");
+  std::unique_ptr<bootstrap> part;
+  parts native;
+  exchange(recorder::step::split, 0, [&] {
+    part = m_control->split(color, key);
+    native = split_backends(color, key);
+    gather_votes(*m_control, no_value{}, std::nullopt);  // a rank whose backend threw does not come
+  });
+  if (!part) return nullptr;
+  return create(std::move(part), prepared_for_part(), std::move(native));
+}
+
+preparation communicator::prepared_for_part() const {
+  preparation inherited = m_prepared;
+  inherited.parent_rank = m_ranks.rank;
+  return inherited;
+}
+
+// Poison comes first: it ends what the other ranks still wait for here, so that they come.
+std::shared_ptr<communicator> communicator::shrink(double wait_s) {
+  isthmus_error_info reason =
+      make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
+                 fmt::format("isthmus_communicator_shrink was called on rank {}", m_ranks.rank),
+                 "call isthmus_communicator_shrink on this rank, too, and go on with the new communicator")
+          .info();
+  reason.rank = m_ranks.rank;
+  poison(reason);
+  for (int losses = 0;; ++losses) {
+    survivors part = m_control->shrink(wait_s > 0 ? wait_s : timeout_s());
+    try {
+      return create(std::move(part.control), prepared_for_part(), {});
+    } catch (const error& failure) {
+      // One more is gone: the rest agrees again.
+      if (losses == m_ranks.size || !m_control->has_lost(part.ranks)) throw;
+      log(log_level::info, "rank {}: shrinking again: {}", m_ranks.rank, failure.what());
+    }
+  }
+}
+
+// All ranks call the backends in the same order, those without a part, too.
+communicator::parts communicator::split_backends(int color, int key) {
+  parts made;
+  for (const auto& backend : m_backends)
+    if (backend_part part = backend->split(color, key)) made.emplace(backend->name(), std::move(part));
+  return made;
+}
+
+error communicator::annotate(const error& failure, const isthmus_operation& operation) const {
+  isthmus_error_info info = failure.info();
+  info.rank = m_ranks.rank;
+  if (isthmus_collective_name(operation.collective) != nullptr) info.collective = operation.collective;
+  return error(info);
+}
+
+void communicator::check(const isthmus_operation& operation, bool grouped) const {
+  validation_scope scope = m_scope;
+  scope.grouped = grouped;
+  try {
+    validate(operation, scope);
+  } catch (const error& failure) {
+    throw annotate(failure, operation);
+  }
+}
+
+choice communicator::choose(const isthmus_operation& operation) {
+  try {
+    return m_dispatcher.choose(operation);
+  } catch (const error& failure) {
+    throw annotate(failure, operation);
+  }
+}
+
+void communicator::enqueue(const isthmus_operation& operation) {
+  check_alive();
+  choice taken;
+  try {
+    validate(operation, m_scope);
+    taken = m_dispatcher.choose(operation);
+  } catch (const error& failure) {
+    throw annotate(failure, operation);
+  }
+  if (m_checks) [[unlikely]]
+    compare(*taken.backend, &operation, &taken.algorithm, 1);
+  run(*taken.backend, &operation, &taken.algorithm, 1);
+}
+
+void communicator::run(backend_instance& backend, const isthmus_operation* operations,
+                       const char* const* algorithms, std::size_t n) {
+  m_recorder.begin(backend.index(), operations, algorithms, n);
+  const isthmus_status status = backend.enqueue(operations, algorithms, n);
+  if (status != ISTHMUS_SUCCESS) [[unlikely]]
+    fail_batch(backend, status, *operations);
+  m_recorder.end(true);
+}
+
+std::string communicator::who_is_missing() const noexcept {
+  try {
+    const auto ranks = recorder::read_communicator(m_ranks.token, m_ranks.size);
+    if (ranks.empty()) return "";
+    const recorder::diagnosis found = recorder::diagnose(ranks);
+    return found.kind == recorder::trouble::none ? "" : found.sentence;
+  } catch (...) {  // no memory, no descriptor: the failure itself is told
+    return "";
+  }
+}
+
+void communicator::fail_batch(backend_instance& backend, isthmus_status status,
+                              const isthmus_operation& first) {
+  isthmus_error_info failure = backend.take_failure(status, row_of(first.collective).name);
+  m_recorder.end(false);
+  if (failure.collective < 0) failure.collective = first.collective;
+  // Whoever was poisoned by another rank's failure reports that one: it is the cause.
+  if (is_consequence(status)) {
+    hear(cause_wait_s);
+    check_alive();
+  }
+  poison_by_backend(failure);
+  throw error(failure);
+}
+
+worker& communicator::own_worker() {
+  if (!m_worker) m_worker = std::make_unique<worker>();
+  return *m_worker;
+}
+
+// Runs what exchanges with other ranks. Where a rank failed meanwhile, its failure is thrown: it is the cause.
+template <typename Work>
+void communicator::exchange(recorder::step what, std::uint64_t count, Work&& work) {
+  if (m_checks) {
+    m_recorder.begin(what, count);
+    compare_texts(recorder::text_of(what, count));
+  }
+  m_recorder.begin(what, count);
+  recorded(std::forward<Work>(work));
+}
+
+// The end of what the recorder was told to have begun.
+template <typename Work>
+void communicator::recorded(Work&& work) {
+  try {
+    work();
+    m_recorder.end(true);
+  } catch (const error& failure) {
+    const isthmus_error_info told = with_missing(failure.info());
+    m_recorder.end(false);
+    if (is_consequence(told.status)) {
+      hear(0);
+      check_alive();
+    }
+    if (m_control->out_of_step()) poison_as_out_of_step(told);
+    throw error(told);
+  } catch (...) {
+    m_recorder.end(false);
+    throw;
+  }
+}
+
+void communicator::compare_texts(const std::string& mine) {
+  recorded([&] { compare_calls(*m_control, mine); });
+}
+
+isthmus_error_info communicator::with_missing(isthmus_error_info failure) const noexcept {
+  if (failure.status != ISTHMUS_ERROR_TIMEOUT && failure.status != ISTHMUS_ERROR_REMOTE) return failure;
+  try {
+    const std::string missing = who_is_missing();
+    if (!missing.empty())
+      copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, missing));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
+  }
+  return failure;
+}
+
+// The other ranks in this process are told here, those elsewhere by the bootstrap.
+void communicator::poison_as_out_of_step(isthmus_error_info failure) noexcept {
+  failure.rank = m_ranks.rank;
+  poison(failure, audience::this_process);
+}
+
+void communicator::poison_as_interrupted() noexcept {
+  isthmus_error_info failure =
+      make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
+                 fmt::format("rank {} was interrupted while it waited for other ranks", m_ranks.rank),
+                 "destroy the communicator on every rank and create a new one")
+          .info();
+  failure.rank = m_ranks.rank;
+  poison(failure);
+}
+
+void communicator::throw_poisoned() const {
+  const std::lock_guard lock(m_failure_mutex);
+  isthmus_error_info info = *m_failure;
+  info.status = ISTHMUS_ERROR_ABORTED;
+  copy_text(info.message, sizeof info.message,
+            fmt::format("the communicator was poisoned by an earlier failure ({}{}): {}",
+                        isthmus_status_name(m_failure->status),
+                        m_failure->rank >= 0 ? fmt::format(" on rank {}", m_failure->rank) : std::string(),
+                        m_failure->message));
+  info.rank = m_ranks.rank;
+  if (info.hint[0] == '\0')
+    copy_text(info.hint, sizeof info.hint, "destroy the communicator on every rank and create a new one");
+  throw error(info);
+}
+
+std::optional<isthmus_error_info> communicator::failure() {
+  listen();
+  for (const auto& backend : m_backends) {
+    if (poisoned()) break;
+    if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS)
+      poison_by_backend(backend->take_failure(status, "an operation that had been started"));
+  }
+  if (!poisoned()) return std::nullopt;
+  // Another thread may be releasing the backends: whoever has the error may use the buffers again.
+  const std::lock_guard released(m_abort_mutex);
+  const std::lock_guard lock(m_failure_mutex);
+  return m_failure;
+}
+
+void communicator::synchronize() {
+  for (const auto& backend : m_backends) {
+    if (poisoned()) return;
+    const isthmus_status status = backend->synchronize();
+    if (status == ISTHMUS_SUCCESS) continue;
+    const isthmus_error_info failure = backend->take_failure(status, "synchronize");
+    poison_by_backend(failure);
+    throw error(failure);
+  }
+}
+
+void communicator::close() {
+  std::optional<error> failure;
+  if (!m_closed) {
+    try {
+      synchronize();
+    } catch (const error& caught) {
+      failure = caught;
+    }
+  }
+  const std::lock_guard lock(m_abort_mutex);
+  if (std::exchange(m_closed, true)) return;
+  remove_sibling(m_ranks.token, this);
+  m_worker.reset();
+  for (const auto& backend : m_backends) backend->destroy();
+  m_notices.leave();
+  if (const std::size_t left = m_heap.clear(); left > 0)
+    log(log_level::warning,
+        "rank {}: {} block(s) of the symmetric heap were still live when the communicator was destroyed",
+        m_ranks.rank, left);
+  if (failure) throw error(*failure);
+}
+
+void* communicator::allocate_symmetric(std::uint64_t bytes) {
+  check_alive();
+  void* pointer = nullptr;
+  exchange(recorder::step::heap_allocate, bytes,
+           [&] { pointer = m_heap.allocate(*m_control, m_ranks, bytes); });
+  isthmus_heap_block block;
+  if (m_heap.find(pointer, 1, &block, nullptr))
+    for (const auto& backend : m_backends) backend->block_added(block);
+  return pointer;
+}
+
+void communicator::free_symmetric(void* pointer) {
+  isthmus_heap_block block;
+  std::uint64_t offset = 0;
+  if (m_heap.find(pointer, 1, &block, &offset) && offset == 0)
+    for (const auto& backend : m_backends) backend->block_removed(block);
+  m_heap.free(pointer);
+}
+
+const char* communicator::option(const std::string& key) const {
+  for (const auto& [name, value] : m_prepared.rules->options)
+    if (name == key) return value.c_str();
+  return nullptr;
+}
+
+}  // namespace isthmus

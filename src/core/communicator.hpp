@@ -1,0 +1,185 @@
+// One rank's membership: what a live handle stands for. It owns the rank's backends, symmetric heap and
+// rules, and runs validated operations on them.
+#pragma once
+
+#include <isthmus/interrupt.h>
+#include <isthmus/isthmus.h>
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "bootstrap/bootstrap.hpp"
+#include "bootstrap/membership.hpp"
+#include "core/backend_instance.hpp"
+#include "core/dispatcher.hpp"
+#include "core/notices.hpp"
+#include "core/validate.hpp"
+#include "memory/heap/symmetric_heap.hpp"
+#include "recorder/flight_recorder.hpp"
+#include "selection/selection.hpp"
+
+namespace isthmus {
+
+class watch;
+class worker;
+
+// What a rank decides by itself before it meets the others. A failure is kept, not thrown, so that the
+// others can be told instead of waiting.
+struct preparation {
+  isthmus_device device{};
+  double timeout_s = 300;
+  std::shared_ptr<const selection::configuration> rules;
+  std::vector<backend_entry> backends;
+  std::optional<error> failure;
+  std::uint32_t collectives = 0;  // that will be called, a bit each; 0: any
+  int parent_rank = -1;           // in the communicator that this one is made from; -1: in none
+
+  // What decides selection, as text that the ranks compare.
+  std::string rules_text() const;
+};
+// The device is the rank's own; that of the options is not read.
+preparation prepare(isthmus_device device, const isthmus_communicator_options& options);
+
+class communicator : public std::enable_shared_from_this<communicator> {
+ public:
+  // Collective over the bootstrap. Throws on every rank or on none.
+  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, preparation prepared);
+  ~communicator();
+  communicator(const communicator&) = delete;
+  communicator& operator=(const communicator&) = delete;
+
+  // Collective; nullptr for color < 0.
+  std::shared_ptr<communicator> split(int color, int key);
+
+  // Collective over the ranks that go on (isthmus_communicator_shrink). Poisons this communicator.
+  std::shared_ptr<communicator> shrink(double wait_s);
+
+  // Validates, selects and runs one operation. The call path: no lock, no allocation once a kind of call
+  // has been seen.
+  void enqueue(const isthmus_operation& operation);
+
+  // The parts of it, for groups.
+  void check_alive() const {
+    if (poisoned()) [[unlikely]]
+      throw_poisoned();
+  }
+  void check(const isthmus_operation& operation, bool grouped) const;
+  choice choose(const isthmus_operation& operation);
+  bool checks() const { return m_checks; }
+  // Collective, where checks(): compares the collectives among these with the other ranks'. Throws error
+  // (MISMATCH) on all ranks.
+  void compare(const backend_instance& backend, const isthmus_operation* operations,
+               const char* const* algorithms, std::size_t n);
+  // Runs operations that were checked, all on one backend. A failure poisons and throws.
+  void run(backend_instance& backend, const isthmus_operation* operations, const char* const* algorithms,
+           std::size_t n);
+  [[noreturn]] void fail_batch(backend_instance& backend, isthmus_status status,
+                               const isthmus_operation& first);
+  worker& own_worker();  // a thread for this rank's blocking operations in groups of several ranks
+
+  // Any thread, any time. `failure` is what later calls report.
+  void poison(const isthmus_error_info& failure) noexcept { poison(failure, audience::all_ranks); }
+  // For every wait to call again and again: takes over the failure of a rank in another process. Cheap.
+  void listen() noexcept;
+  // The same, now, waiting at most so long for it.
+  void hear(double wait_s) noexcept;
+  // What this communicator's waits call now and then (isthmus/interrupt.h); false where nothing is set.
+  bool make_progress() const {
+    if (m_progress != nullptr) m_progress(m_progress_context);
+    return m_progress != nullptr;
+  }
+  void set_progress(isthmus_progress progress, void* context) {
+    m_progress = progress;
+    m_progress_context = context;
+  }
+  void poison_as_interrupted() noexcept;  // the calling thread was told to stop waiting
+  bool poisoned() const noexcept { return m_poisoned.load(std::memory_order_acquire); }
+  // The failure that poisoned it, asynchronous ones included; nothing when all is well.
+  std::optional<isthmus_error_info> failure();
+
+  // Waits for this rank's operations and releases everything; throws what went wrong on the way.
+  void close();
+
+  // Blocks of the symmetric heap; backends hear of them.
+  void* allocate_symmetric(std::uint64_t bytes);
+  void free_symmetric(void* pointer);
+
+  nlohmann::json info();
+  nlohmann::json explain(const isthmus_operation& operation);
+
+  const membership& ranks() const { return m_ranks; }
+  bootstrap& control() { return *m_control; }
+  symmetric_heap& heap() { return m_heap; }
+  double timeout_s() const { return m_prepared.timeout_s; }
+  const char* option(const std::string& key) const;  // NULL when it is not configured
+  // What the watchdog sees of this rank. Any thread.
+  recorder::in_flight in_flight() const { return m_recorder.latest(); }
+  recorder::flight_recorder& own_recorder() { return m_recorder; }
+  // Who keeps this communicator waiting, as far as this machine knows; never throws. Any thread.
+  std::string who_is_missing() const noexcept;
+  // The message of a timeout, or of a rank that vanished, with that sentence; other failures as they are.
+  isthmus_error_info with_missing(isthmus_error_info failure) const noexcept;
+
+ private:
+  communicator(std::unique_ptr<bootstrap> control, preparation prepared);
+  // What the backends of a parent left for this communicator's, by name.
+  using parts = std::map<std::string, backend_part>;
+  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, preparation prepared,
+                                              parts inherited);
+  preparation prepared_for_part() const;
+  parts split_backends(int color, int key);
+  void create_backends(parts inherited);
+  void agree_on_backends();
+  void create_backend(backend_instance& backend);
+  [[noreturn, gnu::cold]] void throw_poisoned() const;
+  void synchronize();
+  // Who is told: what others have announced is not announced again.
+  enum class audience { all_ranks, this_process };
+  void poison(const isthmus_error_info& failure, audience told) noexcept;
+  void poison_here(const isthmus_error_info& failure, audience told) noexcept;
+  // The cause comes after its consequence where a backend's own signals are faster than the bootstrap.
+  static constexpr double cause_wait_s = 0.05;
+  void poison_by_backend(const isthmus_error_info& failure) noexcept;
+  void poison_as_out_of_step(isthmus_error_info failure) noexcept;
+  void poison_as_lost(int lost) noexcept;
+  template <typename Work>
+  void exchange(recorder::step what, std::uint64_t count, Work&& work);
+  template <typename Work>
+  void recorded(Work&& work);
+  void compare_texts(const std::string& mine);
+  error annotate(const error& failure, const isthmus_operation& operation) const;
+
+  preparation m_prepared;
+  notices m_notices;  // longer than the bootstrap that looks at them
+  std::unique_ptr<bootstrap> m_control;
+  membership m_ranks;
+  recorder::flight_recorder m_recorder;
+  symmetric_heap m_heap;
+  std::vector<std::unique_ptr<backend_instance>> m_backends;
+  dispatcher m_dispatcher;
+  validation_scope m_scope{};
+  bool m_checks = false;  // `check` is configured, and there are others
+
+  isthmus_progress m_progress = nullptr;
+  void* m_progress_context = nullptr;
+
+  std::atomic<bool> m_poisoned{false};
+  std::atomic<std::uint64_t> m_waiting_operation{~std::uint64_t{0}};  // that listen was last called in
+  std::atomic<std::int64_t> m_next_listening{0};                      // of the steady clock
+  mutable std::mutex m_failure_mutex;
+  std::optional<isthmus_error_info> m_failure;
+
+  std::mutex m_abort_mutex;  // abort may come while destroy tears the backends down
+  bool m_closed = false;
+  std::unique_ptr<worker> m_worker;
+  std::unique_ptr<watch> m_watch;  // over calls into native libraries
+};
+
+}  // namespace isthmus

@@ -1,0 +1,185 @@
+// How a communicator comes to its backends: each rank prepares alone, then all agree.
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/log.hpp"
+#include "bootstrap/exchange.hpp"
+#include "core/communicator.hpp"
+
+namespace isthmus {
+namespace {
+
+std::vector<selection::known_backend> known_backends(const std::vector<backend_entry>& entries) {
+  std::vector<selection::known_backend> known;
+  for (const backend_entry& entry : entries) {
+    if (entry.backend == nullptr) continue;
+    std::vector<std::string> algorithms;
+    for (const char* const* name = entry.backend->algorithms; name != nullptr && *name != nullptr; ++name)
+      algorithms.emplace_back(*name);
+    known.push_back({entry.name, std::move(algorithms)});
+  }
+  return known;
+}
+
+// Whether the rule may choose its backend for any of these collectives (a bit each; 0: all).
+bool serves(const selection::rule& rule, std::uint32_t collectives) {
+  return collectives == 0 || rule.collectives.empty() ||
+         std::ranges::any_of(rule.collectives, [&](auto each) { return (collectives >> each & 1) != 0; });
+}
+
+// Why this rank can't use the backend, from what it knows by itself; "" when it can try.
+std::string local_obstacle(const backend_entry& entry, const membership& ranks, const preparation& prepared) {
+  if (entry.backend == nullptr) return entry.reason;
+  if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
+    return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
+  if ((entry.backend->capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) != 0 && ranks.process_size > 1)
+    return fmt::format("it allows one rank per process, this process has {}", ranks.process_size);
+  if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
+    return fmt::format("it works on one machine only, the ranks are on {}", ranks.nodes);
+  // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
+  const auto names_it = [&](const auto& rule) { return rule.backend == entry.name; };
+  const auto takes_calls = [&](const auto& rule) {
+    return names_it(rule) && serves(rule, prepared.collectives);
+  };
+  if (std::ranges::none_of(prepared.rules->rules, names_it)) return "no rule names it";
+  if (std::ranges::none_of(prepared.rules->rules, takes_calls))
+    return "no rule names it for what this communicator calls";
+  return "";
+}
+
+// What a rank says about a backend: "name capabilities reason".
+std::string advertise(const membership& ranks, const preparation& prepared) {
+  std::string text;
+  for (const backend_entry& entry : prepared.backends) {
+    std::string reason = local_obstacle(entry, ranks, prepared);
+    std::replace(reason.begin(), reason.end(), '\n', ' ');
+    text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
+                        reason);
+  }
+  return text;
+}
+
+struct advertisement {
+  std::uint32_t capabilities;
+  std::string reason;
+};
+
+std::vector<std::pair<std::string, advertisement>> parse_advertised(const std::string& text) {
+  std::vector<std::pair<std::string, advertisement>> advertised;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream fields(line);
+    std::string name, reason;
+    std::uint32_t capabilities = 0;
+    fields >> name >> capabilities;
+    fields.ignore(1);
+    std::getline(fields, reason);
+    advertised.emplace_back(name, advertisement{capabilities, reason});
+  }
+  return advertised;
+}
+
+const advertisement* find_advertised(const std::vector<std::pair<std::string, advertisement>>& advertised,
+                                     const std::string& name) {
+  for (const auto& [candidate, value] : advertised)
+    if (candidate == name) return &value;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string preparation::rules_text() const {
+  if (!rules) return "";
+  return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives));
+}
+
+preparation prepare(isthmus_device device, const isthmus_communicator_options& options) {
+  preparation prepared;
+  prepared.device = device;
+  prepared.collectives = options.collectives;
+  try {
+    auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
+    prepared.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
+    prepared.rules = rules;
+    prepared.backends = find_backends(rules->plugins);
+    selection::check_backends(*rules, known_backends(prepared.backends));
+  } catch (const error& failure) {
+    if (options.timeout_s > 0) prepared.timeout_s = options.timeout_s;
+    prepared.failure = failure;
+  }
+  return prepared;
+}
+
+void communicator::create_backends(parts inherited) {
+  m_notices.share(*m_control, m_ranks);
+  agree_on_backends();
+  m_notices.end_sharing();
+  for (const auto& backend : m_backends)
+    if (const auto part = inherited.find(backend->name()); part != inherited.end() && backend->reason().empty())
+      backend->adopt(std::move(part->second));
+  for (const auto& backend : m_backends)
+    if (backend->reason().empty()) create_backend(*backend);
+  const auto usable = [](const auto& backend) { return backend->usable(); };
+  if (std::none_of(m_backends.begin(), m_backends.end(), usable)) {
+    std::string reasons;
+    for (const auto& backend : m_backends)
+      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        fmt::format("no backend works for these ranks: {}", reasons.empty() ? "none is built in" : reasons),
+        "isthmus info lists the backends of this machine");
+  }
+}
+
+// All ranks end with the same list in the same order: backends as rank 0 lists them, then those that only
+// other ranks have. One that some rank can't use is used by none.
+void communicator::agree_on_backends() {
+  const auto texts = gather_texts(*m_control, advertise(m_ranks, m_prepared));
+  std::vector<std::vector<std::pair<std::string, advertisement>>> advertised;
+  for (const std::string& text : texts) advertised.push_back(parse_advertised(text));
+  std::vector<std::string> names;
+  for (const auto& of_rank : advertised)
+    for (const auto& [name, value] : of_rank)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+
+  for (const std::string& name : names) {
+    std::uint32_t shared = ~0u;
+    std::string reason;
+    for (std::size_t rank = 0; rank < advertised.size() && reason.empty(); ++rank) {
+      const advertisement* found = find_advertised(advertised[rank], name);
+      shared &= found == nullptr ? 0 : found->capabilities;
+      if (found == nullptr)
+        reason = fmt::format("rank {} does not have it", rank);
+      else
+        reason = found->reason;
+    }
+    const auto own = std::find_if(m_prepared.backends.begin(), m_prepared.backends.end(),
+                                  [&](const backend_entry& entry) { return entry.name == name; });
+    backend_entry entry = own != m_prepared.backends.end() ? *own : backend_entry{name, nullptr, "", ""};
+    m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
+    m_backends.back()->set_capabilities(shared);
+    m_recorder.add_backend(m_backends.size() - 1, name, m_backends.back()->blocking());
+    if (!reason.empty()) m_backends.back()->reject(reason);
+  }
+}
+
+// One that is UNSUPPORTED somewhere is used by nobody; any other failure ends the creation on all ranks.
+void communicator::create_backend(backend_instance& backend) {
+  std::optional<error> failure;
+  if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
+    failure = error(backend.take_failure(status, "create"));
+  // The other ranks may wait for this one inside create, where a vote would be taken for what they wait for.
+  if (backend.create_threw() && m_control->announce(failure->info())) throw error(*failure);
+  const auto all = gather_votes(*m_control, no_value{}, failure);
+  if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
+  check_votes(all, failure, fmt::format("creating backend {} failed", backend.name()), ISTHMUS_ERROR_REMOTE,
+              ISTHMUS_ERROR_UNSUPPORTED);
+  if (first_refusal(all) < 0) return;
+  backend.reject(all.size() == 1 ? all[0].text : refusal_text(all));
+  log(log_level::info, "rank {}: backend {} is not available: {}", m_ranks.rank, backend.name(),
+      backend.reason());
+}
+
+}  // namespace isthmus

@@ -1,0 +1,81 @@
+// info and explain: the communicator in JSON.
+#include <isthmus/isthmus.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/communicator.hpp"
+#include "selection/profile.hpp"
+
+namespace isthmus {
+namespace {
+
+using json = nlohmann::json;
+
+json capability_names(std::uint32_t capabilities) {
+  json names = json::array();
+  if (capabilities & ISTHMUS_BACKEND_BLOCKING) names.push_back("blocking");
+  if (capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) names.push_back("one_rank_per_process");
+  if (capabilities & ISTHMUS_BACKEND_GRAPH_CAPTURE) names.push_back("graph_capture");
+  if (capabilities & ISTHMUS_BACKEND_MULTI_NODE) names.push_back("multi_node");
+  return names;
+}
+
+json describe_backend(const backend_instance& backend, bool has_functions) {
+  json result = {{"name", backend.name()},
+                 {"source", backend.source()},
+                 {"available", backend.usable()},
+                 {"reason", backend.reason()},
+                 {"version", backend.version()},
+                 {"capabilities", capability_names(backend.capabilities())},
+                 {"description", ""},
+                 {"algorithms", json::array()},
+                 {"notes", backend.notes()}};
+  if (!has_functions) return result;
+  const isthmus_backend& functions = backend.functions();
+  if (functions.description != nullptr) result["description"] = functions.description;
+  for (const char* const* name = functions.algorithms; name != nullptr && *name != nullptr; ++name)
+    result["algorithms"].push_back(*name);
+  return result;
+}
+
+}  // namespace
+
+json communicator::info() {
+  json backends = json::array();
+  for (const auto& backend : m_backends) backends.push_back(describe_backend(*backend, backend->present()));
+  json rules = json::array();
+  for (const auto& rule : m_prepared.rules->rules)
+    rules.push_back({{"rule", rule.text}, {"source", rule.source}});
+  const auto failed = failure();
+  return {{"version", isthmus_version()},
+          {"rank", m_ranks.rank},
+          {"size", m_ranks.size},
+          {"local_size", m_ranks.process_size},
+          {"nodes", m_ranks.nodes},
+          {"node_of", m_ranks.node_of},
+          {"process_of", m_ranks.process_of},
+          {"pid_of", m_ranks.pid_of},
+          {"device",
+           {{"platform", isthmus_platform_name(m_ranks.device.platform)}, {"ordinal", m_ranks.device.ordinal}}},
+          {"bootstrap", m_control->name()},
+          {"timeout_s", timeout_s()},
+          {"state", failed ? json(failed->message) : json("ok")},
+          {"backends", backends},
+          {"rules", rules},
+          {"config_files", m_prepared.rules->files},
+          {"profile_path", selection::profile_path(selection::this_machine())},
+          {"heap", {{"blocks", m_heap.blocks()}, {"bytes", m_heap.bytes()}}}};
+}
+
+json communicator::explain(const isthmus_operation& operation) {
+  validation_scope scope = m_scope;
+  scope.grouped = true;
+  try {
+    validate_shape(operation, scope);
+  } catch (const error& failure) {
+    throw annotate(failure, operation);
+  }
+  return m_dispatcher.explain(operation);
+}
+
+}  // namespace isthmus

@@ -1,0 +1,126 @@
+#include "core/dispatcher.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "selection/explain.hpp"
+
+namespace isthmus {
+namespace {
+
+// A rule that somebody wrote, not a built-in default, and that fits the call but can't be followed.
+bool asked_for_but_not_used(const selection::rejection& rejection) {
+  return !rejection.candidate->source.starts_with("default") && rejection.unavailable;
+}
+
+// A rule's text as the backend itself spells it, which it then knows by its address.
+const char* algorithm_of(const isthmus_backend& backend, const std::string& text) {
+  if (text.empty()) return nullptr;
+  const int index = isthmus_algorithm_index(backend.algorithms, text.c_str());
+  return index < 0 ? text.c_str() : backend.algorithms[index];
+}
+
+}  // namespace
+
+dispatcher::dispatcher(const selection::configuration& rules, const membership& ranks,
+                       const symmetric_heap& heap,
+                       const std::vector<std::unique_ptr<backend_instance>>& backends)
+    : m_rules(rules), m_ranks(ranks), m_heap(heap), m_backends(backends) {}
+
+// Symmetric only where every rank uses every buffer of the call: for rooted collectives and for send and
+// recv the ranks could not agree on it.
+selection::memory_kind dispatcher::memory_of(const isthmus_operation& operation) const {
+  const collective_row& row = row_of(operation.collective);
+  if (row.send_at != site::all || row.recv_at != site::all) return selection::memory_kind::any;
+  const bool symmetric = m_heap.find(operation.send_buf, 1, nullptr, nullptr) &&
+                         m_heap.find(operation.recv_buf, 1, nullptr, nullptr);
+  return symmetric ? selection::memory_kind::symmetric : selection::memory_kind::any;
+}
+
+selection::query dispatcher::query_of(const isthmus_operation& operation) const {
+  return {.collective = operation.collective,
+          .datatype = operation.datatype,
+          .platform = m_ranks.device.platform,
+          .memory = memory_of(operation),
+          .ranks = m_ranks.size,
+          .nodes = m_ranks.nodes,
+          .bytes = selection_bytes(operation, m_ranks.size)};
+}
+
+backend_instance* dispatcher::find(const std::string& name) const {
+  for (const auto& backend : m_backends)
+    if (backend->name() == name) return backend.get();
+  return nullptr;
+}
+
+selection::availability dispatcher::availability_for(const isthmus_operation& agreed) const {
+  return [this, agreed](const std::string& name, const std::string& algorithm) -> const char* {
+    backend_instance* const backend = find(name);
+    if (backend == nullptr) return "there is no backend of this name";
+    if (!backend->usable()) return backend->reason().c_str();
+    return backend->supports(agreed, algorithm_of(backend->functions(), algorithm));
+  };
+}
+
+choice dispatcher::decide(const isthmus_operation& operation) {
+  const auto agreed = agreed_operation(operation, m_ranks.size);
+  const auto decision = selection::select(m_rules, query_of(operation), availability_for(agreed), true);
+  if (decision.winner == nullptr) {
+    std::string tried;
+    for (const auto& rejection : decision.rejections)
+      if (rejection.unavailable) tried += (tried.empty() ? "" : "; ") + rejection.reason;
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        fmt::format("no backend can do {} of {}: {}", isthmus_collective_name(operation.collective),
+                    isthmus_datatype_name(operation.datatype), tried.empty() ? decision.reason : tried),
+        "isthmus explain shows every rule and backend for this call");
+  }
+  report_unused(decision, operation);
+  const std::string& algorithm = decision.winner->algorithm;
+  // Once for each kind of call, because the choice is kept: what a real call took, for whom explain is not
+  // enough.
+  log(log_level::debug, "rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank,
+      isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
+      decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
+  backend_instance* const taken = find(decision.winner->backend);
+  return {taken, algorithm_of(taken->functions(), algorithm)};
+}
+
+void dispatcher::report_unused(const selection::decision& decision, const isthmus_operation& operation) {
+  for (const auto& rejection : decision.rejections) {
+    if (!asked_for_but_not_used(rejection) ||
+        !m_reported.insert(rejection.candidate->text + rejection.reason).second)
+      continue;
+    log(log_level::warning, "rank {}: {}: rule \"{}\" ({}) is not followed: {}", m_ranks.rank,
+        isthmus_collective_name(operation.collective), rejection.candidate->text, rejection.candidate->source,
+        rejection.reason);
+  }
+}
+
+nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
+  const auto agreed = agreed_operation(operation, m_ranks.size);
+  const auto available = availability_for(agreed);
+  const auto query = query_of(operation);
+  const auto decision = selection::select(m_rules, query, available, true);
+  nlohmann::json result = selection::to_json(query, decision);
+  result["not_used"] = nlohmann::json::array();
+  for (const auto& rejection : decision.rejections)
+    if (asked_for_but_not_used(rejection))
+      result["not_used"].push_back({{"rule", rejection.candidate->text},
+                                    {"source", rejection.candidate->source},
+                                    {"reason", rejection.reason}});
+  result["supports"] = nlohmann::json::object();
+  for (const auto& backend : m_backends) {
+    const char* reason = available(backend->name(), "");
+    result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
+  }
+  const backend_instance* taken = decision.winner == nullptr ? nullptr : find(decision.winner->backend);
+  result["version"] = taken == nullptr ? nlohmann::json() : nlohmann::json(taken->version());
+  result["notes"] = taken == nullptr ? std::vector<std::string>{} : taken->notes();
+  return result;
+}
+
+}  // namespace isthmus

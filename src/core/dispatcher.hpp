@@ -1,0 +1,88 @@
+// Which backend takes an operation: selection with a memory. The call path reads a small table; the
+// selector runs once for each kind of call.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <array>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/tables.hpp"
+#include "bootstrap/membership.hpp"
+#include "core/backend_instance.hpp"
+#include "memory/heap/symmetric_heap.hpp"
+#include "selection/selection.hpp"
+
+namespace isthmus {
+
+struct choice {
+  backend_instance* backend = nullptr;
+  const char* algorithm = nullptr;  // out of the backend's own array; nullptr: its own choice
+};
+
+class dispatcher {
+ public:
+  // The references outlive the dispatcher; `backends` is complete before the first call.
+  dispatcher(const selection::configuration& rules, const membership& ranks, const symmetric_heap& heap,
+             const std::vector<std::unique_ptr<backend_instance>>& backends);
+
+  // Precondition: a validated operation. Throws error (UNSUPPORTED) when nothing can do it. Not thread-safe.
+  choice choose(const isthmus_operation& operation) {
+    const auto bytes = selection_bytes(operation, m_ranks.size);
+    const key wanted{shape_of(operation), bytes.value_or(unknown_bytes)};
+    cached& entry = m_cache[index_of(wanted)];
+    if (entry.of.shape != wanted.shape || entry.of.bytes != wanted.bytes) [[unlikely]]
+      entry = {wanted, decide(operation)};
+    return entry.taken;
+  }
+
+  // The JSON of isthmus_communicator_explain, from the same selection with a trace.
+  nlohmann::json explain(const isthmus_operation& operation);
+
+ private:
+  static constexpr std::uint64_t unknown_bytes = ~std::uint64_t{0};
+  static constexpr std::size_t cache_bits = 8;
+
+  struct key {
+    std::uint64_t shape = ~std::uint64_t{0};  // no operation has it
+    std::uint64_t bytes = 0;
+  };
+  struct cached {
+    key of;
+    choice taken;
+  };
+
+  std::uint64_t shape_of(const isthmus_operation& operation) const {
+    const collective_row& row = row_of(operation.collective);
+    std::uint64_t shape =
+        static_cast<std::uint64_t>(operation.collective) | static_cast<std::uint64_t>(operation.datatype) << 8;
+    if (row.reduces) shape |= static_cast<std::uint64_t>(operation.op) << 16;
+    if (!m_heap.empty() && memory_of(operation) == selection::memory_kind::symmetric) shape |= 1u << 24;
+    if (row.peer != peer_kind::none) shape |= static_cast<std::uint64_t>(operation.root) << 32;
+    return shape;
+  }
+  static std::size_t index_of(const key& wanted) {
+    const std::uint64_t mixed = (wanted.shape * 0x9e3779b97f4a7c15u) ^ (wanted.bytes * 0xc2b2ae3d27d4eb4fu);
+    return mixed >> (64 - cache_bits);
+  }
+
+  selection::memory_kind memory_of(const isthmus_operation& operation) const;
+  selection::query query_of(const isthmus_operation& operation) const;
+  selection::availability availability_for(const isthmus_operation& agreed) const;
+  backend_instance* find(const std::string& name) const;
+  choice decide(const isthmus_operation& operation);
+  void report_unused(const selection::decision& decision, const isthmus_operation& operation);
+
+  const selection::configuration& m_rules;
+  const membership& m_ranks;
+  const symmetric_heap& m_heap;
+  const std::vector<std::unique_ptr<backend_instance>>& m_backends;
+  std::set<std::string> m_reported;
+  std::array<cached, 1u << cache_bits> m_cache;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,89 @@
+#include "core/handles.hpp"
+
+#include <pthread.h>
+
+#include "base/error.hpp"
+#include "core/communicator.hpp"
+
+namespace isthmus {
+
+// Never destroyed: handles may be checked while the process ends.
+handle_table& handle_table::make() {
+  auto* const made = new handle_table;
+  pthread_atfork([] { instance().m_mutex.lock(); }, [] { instance().m_mutex.unlock(); },
+                 [] { instance().forget_all(); });
+  return *made;
+}
+
+// In a forked child, whose communicators are its parent's: shared memory and connections are still in use
+// there, so not even destroying may touch them. The handles die, the objects stay as they are.
+void handle_table::forget_all() {
+  for (std::uint32_t index = 0; index < m_size.load(std::memory_order_relaxed); ++index) {
+    entry& found = (*m_chunks[index / chunk_entries])[index % chunk_entries];
+    found.object.store(nullptr, std::memory_order_relaxed);
+    found.generation.store((found.generation.load(std::memory_order_relaxed) + 1) & 0xfffffffu,
+                           std::memory_order_relaxed);
+  }
+  m_mutex.unlock();
+}
+
+isthmus_communicator handle_table::insert(std::shared_ptr<communicator> object) {
+  const std::lock_guard lock(m_mutex);
+  std::uint32_t index = 0;
+  if (!m_free.empty()) {
+    index = m_free.back();
+    m_free.pop_back();
+  } else {
+    index = m_size.load(std::memory_order_relaxed);
+    if (index / chunk_entries >= max_chunks)
+      throw make_error(
+          ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
+          fmt::format("{} communicators are live in this process, the most that is possible", index),
+          "destroy communicators that are no longer used");
+    auto& found = m_chunks[index / chunk_entries];
+    if (!found) found = std::make_unique<chunk>();
+    m_size.store(index + 1, std::memory_order_release);
+  }
+  entry& found = (*m_chunks[index / chunk_entries])[index % chunk_entries];
+  const std::uint32_t generation = (found.generation.load(std::memory_order_relaxed) + 1) & 0xfffffffu;
+  found.owner = std::move(object);
+  found.object.store(found.owner.get(), std::memory_order_release);
+  found.generation.store(generation, std::memory_order_release);
+  const std::uint64_t bits = (handle_tag << 48) | (std::uint64_t{generation} << 20) | index;
+  return reinterpret_cast<isthmus_communicator>(bits);
+}
+
+handle_table::entry& handle_table::live_entry(isthmus_communicator handle) {
+  const parts wanted = split(handle);
+  if (wanted.tag != handle_tag || wanted.index >= m_size.load(std::memory_order_acquire)) fail(handle);
+  entry& found = (*m_chunks[wanted.index / chunk_entries])[wanted.index % chunk_entries];
+  if (found.generation.load(std::memory_order_relaxed) != wanted.generation || !found.owner) fail(handle);
+  return found;
+}
+
+std::shared_ptr<communicator> handle_table::remove(isthmus_communicator handle) {
+  const std::lock_guard lock(m_mutex);
+  entry& found = live_entry(handle);
+  found.object.store(nullptr, std::memory_order_release);
+  m_free.push_back(split(handle).index);
+  return std::move(found.owner);
+}
+
+std::shared_ptr<communicator> handle_table::share(isthmus_communicator handle) {
+  const std::lock_guard lock(m_mutex);
+  return live_entry(handle).owner;
+}
+
+void handle_table::fail(isthmus_communicator handle) {
+  if (handle == nullptr)
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     "communicator is NULL: must be a live communicator",
+                     "check the status of the call that created it");
+  throw make_error(
+      ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+      fmt::format("communicator = {} is not a live communicator", static_cast<void*>(handle)),
+      "it was destroyed, it never came from an isthmus_communicator_create function, or it belongs to the "
+      "process that this one was forked from");
+}
+
+}  // namespace isthmus

@@ -1,0 +1,79 @@
+// Turns communicator handles into objects. A handle is not an address but (tag, generation, index), so a
+// destroyed or foreign one is recognised without touching memory that may be gone.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace isthmus {
+
+class communicator;
+
+class handle_table {
+ public:
+  static handle_table& instance() {
+    static handle_table& table = make();
+    return table;
+  }
+
+  isthmus_communicator insert(std::shared_ptr<communicator> object);
+
+  // Kills the handle and returns its object; throws error (INVALID_USAGE) when it is not live. Any thread.
+  std::shared_ptr<communicator> remove(isthmus_communicator handle);
+
+  // The object, kept alive while the caller works with it (abort, which may race with destroy). Any thread.
+  std::shared_ptr<communicator> share(isthmus_communicator handle);
+
+  // The hot path: two loads. The caller's own contract (no destroy during a call) keeps the object alive.
+  communicator& find(isthmus_communicator handle) const {
+    const parts wanted = split(handle);
+    if (wanted.tag == handle_tag && wanted.index < m_size.load(std::memory_order_acquire)) {
+      const entry& found = (*m_chunks[wanted.index / chunk_entries])[wanted.index % chunk_entries];
+      if (found.generation.load(std::memory_order_acquire) == wanted.generation) {
+        communicator* object = found.object.load(std::memory_order_acquire);
+        if (object != nullptr) return *object;
+      }
+    }
+    fail(handle);
+  }
+
+ private:
+  static constexpr std::uint64_t handle_tag = 0x4953;  // "IS": never the top bits of an address
+  static constexpr std::size_t chunk_entries = 256, max_chunks = 4096;
+
+  struct entry {
+    std::atomic<std::uint32_t> generation{0};
+    std::atomic<communicator*> object{nullptr};
+    std::shared_ptr<communicator> owner;  // guarded by m_mutex
+  };
+  using chunk = std::array<entry, chunk_entries>;
+  struct parts {
+    std::uint64_t tag;
+    std::uint32_t generation;  // 28 bits
+    std::uint32_t index;       // 20 bits
+  };
+
+  static parts split(isthmus_communicator handle) {
+    static_assert(sizeof(void*) == 8, "handles pack a tag, a generation and an index into 64 bits");
+    const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+    return {bits >> 48, static_cast<std::uint32_t>(bits >> 20) & 0xfffffffu,
+            static_cast<std::uint32_t>(bits) & 0xfffffu};
+  }
+  static handle_table& make();
+  void forget_all();
+  entry& live_entry(isthmus_communicator handle);
+  [[noreturn, gnu::cold]] static void fail(isthmus_communicator handle);
+
+  std::mutex m_mutex;
+  std::atomic<std::uint32_t> m_size{0};
+  std::array<std::unique_ptr<chunk>, max_chunks> m_chunks;  // chunks are never freed before process end
+  std::vector<std::uint32_t> m_free;
+};
+
+}  // namespace isthmus

@@ -1,0 +1,63 @@
+#include "core/notices.hpp"
+
+#include <utility>
+
+#include "base/log.hpp"
+#include "bootstrap/exchange.hpp"
+
+namespace isthmus {
+namespace {
+
+void tell(const membership& ranks, int rank, const error& failure) {
+  log(log_level::info,
+      "rank {}: no shared memory for notices of failures of rank {}, which then go by the bootstrap: {}",
+      ranks.rank, rank, failure.what());
+}
+
+}  // namespace
+
+void notices::share(bootstrap& control, const membership& ranks) {
+  if (ranks.process_size == ranks.size) return;  // failures reach the ranks of a process directly
+  segment_address mine{};
+  try {
+    m_own = shared_segment::create(sizeof(failure_notice));
+    mine = m_own->address();
+  } catch (const error& failure) {
+    tell(ranks, ranks.rank, failure);
+  }
+  const auto addresses = gather_values(control, mine);
+  auto processes = ranks.process_here;
+  m_all.resize(processes.size());
+  for (std::size_t rank = 0; rank < processes.size(); ++rank) {
+    if (processes[rank].pid == 0 || addresses[rank].bytes == 0) continue;
+    try {
+      m_all[rank] = shared_segment::open(addresses[rank]);
+      processes[rank].notice = reinterpret_cast<failure_notice*>(m_all[rank]->data());
+    } catch (const error& failure) {
+      tell(ranks, static_cast<int>(rank), failure);
+    }
+  }
+  control.watch_processes(processes);
+  m_processes = std::move(processes);
+}
+
+void notices::leave() noexcept {
+  if (m_own) reinterpret_cast<failure_notice*>(m_own->data())->has_left.store(1, std::memory_order_release);
+}
+
+std::optional<int> notices::find_lost() const noexcept {
+  for (std::size_t rank = 0; rank < m_processes.size(); ++rank) {
+    const rank_process& each = m_processes[rank];
+    const auto has_left = [&] {
+      return each.notice != nullptr && each.notice->has_left.load(std::memory_order_acquire) != 0;
+    };
+    if (!has_left() && each.state() == process_state::gone && !has_left()) return static_cast<int>(rank);
+  }
+  return std::nullopt;
+}
+
+void notices::end_sharing() {
+  if (m_own) m_own->close_descriptor();
+}
+
+}  // namespace isthmus

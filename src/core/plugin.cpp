@@ -1,0 +1,225 @@
+#include "core/plugin.hpp"
+
+#include <dlfcn.h>
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "base/trust.hpp"
+#include "core/builtin_backends.hpp"
+
+namespace isthmus {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* rebuild_hint = "rebuild the plug-in against the isthmus/backend.h of this version";
+
+error plugin_error(const std::string& path, const std::string& what, const char* hint) {
+  return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("plug-in {}: {}", path, what), hint);
+}
+
+using entry_point = const isthmus_backend* (*)();
+
+entry_point entry_of(void* library) {
+  for (const plugin_abi& abi : known_abis())
+    if (void* const symbol = dlsym(library, abi.symbol)) return reinterpret_cast<entry_point>(symbol);
+  throw std::invalid_argument("it does not export " ISTHMUS_BACKEND_SYMBOL);
+}
+
+const isthmus_backend* open_plugin(const std::string& path) {
+  std::error_code ignored;
+  const bool searched = path.find('/') == std::string::npos;  // by dlopen, in its own folders
+  if (!searched && !fs::exists(path, ignored))
+    throw plugin_error(path, "the file does not exist", "correct the path in the config file");
+  std::string file = path;
+  if (const std::string refusal = searched ? "" : why_not_code(file); !refusal.empty())
+    throw plugin_error(path, refusal, "chown or chmod it, or put it where only you or root can write");
+  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr)
+    throw plugin_error(path, dlerror(), "it must be a shared library whose dependencies can be found");
+  try {
+    return adopt_backend(entry_of(library)());  // the library stays open: see the header
+  } catch (...) {
+    const std::string wrong = caught_error().what();
+    dlclose(library);
+    throw plugin_error(path, wrong, rebuild_hint);
+  }
+}
+
+std::vector<fs::path> plugin_folders() {
+  std::vector<fs::path> folders;
+  if (const char* configured = environment_variable("ISTHMUS_PLUGIN_PATH")) {
+    std::istringstream list(configured);
+    for (std::string folder; std::getline(list, folder, ':');)
+      if (!folder.empty()) folders.emplace_back(folder);
+  }
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &self) != 0 && self.dli_fname != nullptr) {
+    std::error_code failure;
+    const auto library = fs::canonical(self.dli_fname, failure);
+    if (!failure) folders.push_back(library.parent_path() / "isthmus");
+  }
+  return folders;
+}
+
+std::vector<fs::path> plugin_files() {
+  std::vector<fs::path> files;
+  for (const fs::path& folder : plugin_folders()) {
+    std::error_code failure;
+    std::vector<fs::path> found;
+    for (const auto& file : fs::directory_iterator(folder, failure))
+      if (file.path().extension() == ".so") found.push_back(file.path());
+    std::sort(found.begin(), found.end());  // directory order differs between machines
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+const backend_entry* find_name(const std::vector<backend_entry>& entries, const std::string& name) {
+  for (const backend_entry& entry : entries)
+    if (entry.backend != nullptr && entry.name == name) return &entry;
+  return nullptr;
+}
+
+void add_configured(std::vector<backend_entry>& entries, const std::string& name, const std::string& path) {
+  const isthmus_backend* backend = load_plugin(path);
+  if (backend->name != name)
+    throw plugin_error(path, fmt::format("it holds the backend \"{}\", not \"{}\"", backend->name, name),
+                       "use the plug-in's own name in the config file");
+  const backend_entry* other = find_name(entries, name);
+  if (other != nullptr && other->backend == backend) return;
+  if (other != nullptr)
+    throw plugin_error(path, fmt::format("the name \"{}\" is already taken by {}", name, other->source),
+                       "backend names are unique; remove one of the two");
+  entries.push_back({name, backend, path, ""});
+}
+
+void add_scanned(std::vector<backend_entry>& entries, const std::string& path) {
+  try {
+    const isthmus_backend* backend = load_plugin(path);
+    const backend_entry* other = find_name(entries, backend->name);
+    if (other == nullptr)
+      entries.push_back({backend->name, backend, path, ""});
+    else if (other->backend != backend)
+      entries.push_back({fs::path(path).stem(), nullptr, path,
+                         fmt::format("its name \"{}\" is already taken by {}", backend->name, other->source)});
+  } catch (const error& failure) {
+    entries.push_back({fs::path(path).stem(), nullptr, path, failure.what()});
+  }
+}
+
+bool is_backend_name(std::string_view name) {
+  const auto is_letter = [](char c) { return c >= 'a' && c <= 'z'; };
+  return !name.empty() && is_letter(name[0]) && std::all_of(name.begin(), name.end(), [&](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+// The first three fields are where they are in every ABI.
+const plugin_abi& abi_of(const isthmus_backend* given, std::span<const plugin_abi> abis) {
+  if (given == nullptr) throw std::invalid_argument("it gave NULL instead of an isthmus_backend");
+  if (given->magic != ISTHMUS_BACKEND_MAGIC)
+    throw std::invalid_argument(fmt::format("magic is {:#x}, not {:#x}: this is no Isthmus backend",
+                                            given->magic, ISTHMUS_BACKEND_MAGIC));
+  const auto abi = std::ranges::find(abis, given->abi_version, &plugin_abi::version);
+  if (abi == abis.end()) {
+    const bool older = given->abi_version < abis.back().version;
+    throw std::invalid_argument(fmt::format("it was built for backend ABI {}, {} than this library's {}",
+                                            given->abi_version, older ? "older" : "newer",
+                                            older ? abis.back().version : abis.front().version));
+  }
+  if (given->struct_bytes < abi->least_bytes)
+    throw std::invalid_argument(fmt::format("its isthmus_backend has {} bytes, at least {} are needed",
+                                            given->struct_bytes, abi->least_bytes));
+  return *abi;
+}
+
+// What follows the least of a struct are pointers, so one that was cut off counts as missing.
+const isthmus_backend* completed(const isthmus_backend& given, const plugin_abi& abi, const plugin_abi& now) {
+  static std::mutex mutex;
+  static auto* const made = new std::map<const isthmus_backend*, isthmus_backend>;  // outlives static objects
+  const std::size_t bytes = given.struct_bytes - given.struct_bytes % sizeof(void*);
+  isthmus_backend whole{};
+  std::memcpy(&whole, &given, std::min(bytes, sizeof whole));
+  whole.struct_bytes = sizeof whole;
+  if (abi.translate != nullptr) abi.translate(whole);
+  whole.abi_version = now.version;
+  const std::lock_guard lock(mutex);
+  return &made->insert_or_assign(&given, whole).first->second;
+}
+
+void check_fields(const isthmus_backend& backend) {
+  const auto need = [](bool holds, const std::string& wrong) {
+    if (!holds) throw std::invalid_argument(wrong);
+  };
+  const auto paired = [](auto* one, auto* other) { return (one == nullptr) == (other == nullptr); };
+  const char* const name = backend.name == nullptr ? "" : backend.name;
+  need(is_backend_name(name), fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*", name));
+  constexpr std::uint32_t all_platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
+  need(backend.platforms != 0 && (backend.platforms & ~all_platforms) == 0,
+       fmt::format("its platform mask {:#x} has no known platform or unknown ones", backend.platforms));
+  need(backend.create != nullptr && backend.destroy != nullptr && backend.supports != nullptr &&
+           backend.enqueue != nullptr,
+       "create, destroy, supports and enqueue must not be NULL");
+  need(paired(backend.group_start, backend.group_end),
+       "group_start and group_end must both be NULL or both be set");
+  need(paired(backend.split, backend.drop_part), "split and drop_part must both be NULL or both be set");
+  need(paired(backend.block_added, backend.block_removed),
+       "block_added and block_removed must both be NULL or both be set");
+}
+
+}  // namespace
+
+std::span<const plugin_abi> known_abis() {
+  // The next ABI goes on top; that of today then stays with a translation, and the one below it goes.
+  static constexpr plugin_abi known[] = {
+      {ISTHMUS_BACKEND_ABI, ISTHMUS_BACKEND_SYMBOL, ISTHMUS_BACKEND_LEAST_BYTES, nullptr}};
+  static_assert(std::size(known) == ISTHMUS_BACKEND_ABI - ISTHMUS_BACKEND_OLDEST_ABI + 1);
+  return known;
+}
+
+const isthmus_backend* adopt_backend(const isthmus_backend* given, std::span<const plugin_abi> abis) {
+  const plugin_abi& abi = abi_of(given, abis);
+  const isthmus_backend* const whole = given->struct_bytes >= sizeof *given && abi.translate == nullptr
+                                           ? given
+                                           : completed(*given, abi, abis.front());
+  check_fields(*whole);
+  return whole;
+}
+
+const isthmus_backend* load_plugin(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, const isthmus_backend*> loaded;
+  const std::lock_guard lock(mutex);
+  std::error_code ignored;
+  const bool searched = path.find('/') == std::string::npos;
+  const std::string key = searched ? path : fs::weakly_canonical(path, ignored).string();
+  const auto known = loaded.find(key);
+  if (known != loaded.end()) return known->second;
+  const isthmus_backend* backend = open_plugin(path);
+  loaded.emplace(key, backend);
+  log(log_level::info, "loaded backend {} from {}", backend->name, path);
+  return backend;
+}
+
+std::vector<backend_entry> find_backends(const std::vector<std::pair<std::string, std::string>>& configured) {
+  std::vector<backend_entry> entries;
+  for (const isthmus_backend* backend : builtin_backends())
+    entries.push_back({backend->name, backend, "built-in", ""});
+  for (const auto& [name, path] : configured) add_configured(entries, name, path);
+  for (const fs::path& file : plugin_files()) add_scanned(entries, file.string());
+  return entries;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,281 @@
+#include "core/validate.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/block_map.hpp"
+#include "base/error.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus {
+namespace {
+
+// No object is larger than this, so every address computation below it is safe.
+constexpr std::uint64_t max_bytes = std::numeric_limits<std::int64_t>::max();
+
+struct byte_range {
+  std::uintptr_t begin;
+  std::uint64_t bytes;
+  std::uintptr_t end() const { return begin + bytes; }
+};
+
+bool overlap(const byte_range& a, const byte_range& b) {
+  return a.bytes > 0 && b.bytes > 0 && a.begin < b.end() && b.begin < a.end();
+}
+
+struct side_names {
+  const char* buf;
+  const char* counts;
+  const char* displs;
+};
+constexpr side_names send_names{"send_buf", "send_counts", "send_displs"};
+constexpr side_names recv_names{"recv_buf", "recv_counts", "recv_displs"};
+
+// One side of an operation as this rank sees it. `bytes` spans from the buffer's first element to the
+// end of the last block.
+struct side : block_list {
+  const side_names& names;
+  const void* buf;
+  bool significant;
+  std::uint64_t bytes = 0;
+
+  byte_range span() const { return {reinterpret_cast<std::uintptr_t>(buf), bytes}; }
+};
+
+[[noreturn, gnu::cold]] void invalid(const char* location, const std::string& message,
+                                     const std::string& hint) {
+  throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
+}
+
+[[noreturn, gnu::cold]] void too_large(const isthmus_operation& operation, const char* what,
+                                       std::uint64_t value) {
+  invalid(
+      ISTHMUS_HERE,
+      fmt::format("{}: {} = {} elements of {} do not fit the address space", row_of(operation.collective).name,
+                  what, value, table_words::datatypes[operation.datatype].name),
+      "counts and displacements are elements, not bytes; check for a negative value that became unsigned");
+}
+
+[[gnu::cold]] std::string out_of_range(const char* what, long long value, long long count) {
+  return fmt::format("{} = {} is out of range: must be in [0, {})", what, value, count);
+}
+
+[[noreturn, gnu::cold]] void refuse_collective(const collective_row& row) {
+  throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                   fmt::format("{}: this communicator was made for other collectives", row.name),
+                   "name it in isthmus_communicator_options.collectives, or leave that 0");
+}
+
+void check_enumerations(const isthmus_operation& operation, const validation_scope& scope) {
+  if (operation.collective < 0 || operation.collective >= ISTHMUS_COLLECTIVE_COUNT)
+    invalid(ISTHMUS_HERE,
+            out_of_range("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
+            "use an ISTHMUS_ collective of types.h");
+  const collective_row& row = row_of(operation.collective);
+  if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0) refuse_collective(row);
+  if (operation.datatype < 0 || operation.datatype >= ISTHMUS_DATATYPE_COUNT)
+    invalid(ISTHMUS_HERE,
+            fmt::format("{}: {}", row.name,
+                        out_of_range("datatype", static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT)),
+            "use an ISTHMUS_ datatype of types.h");
+  if (row.reduces && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
+    invalid(ISTHMUS_HERE,
+            fmt::format("{}: {}", row.name,
+                        out_of_range("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
+            "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
+}
+
+void check_root(const isthmus_operation& operation, const collective_row& row, const validation_scope& scope) {
+  if (row.peer == peer_kind::none) return;
+  const char* argument = row.peer == peer_kind::root ? "root" : "peer";
+  if (operation.root < 0 || operation.root >= scope.size)
+    invalid(ISTHMUS_HERE, fmt::format("{}: {}", row.name, out_of_range(argument, operation.root, scope.size)),
+            fmt::format("{} is a rank of this communicator, which has {} ranks", argument, scope.size));
+  if (row.peer == peer_kind::peer && operation.root == scope.rank && !scope.grouped)
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+        fmt::format("{}: peer = {} is this rank itself, outside a group", row.name, operation.root),
+        "put the send and the recv between isthmus_group_start and isthmus_group_end");
+}
+
+void check_arrays(const isthmus_operation& operation, const side& part) {
+  const char* missing = part.counts == nullptr   ? part.names.counts
+                        : part.displs == nullptr ? part.names.displs
+                                                 : nullptr;
+  if (missing != nullptr)
+    invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing),
+            "it must point to one entry for each rank of the communicator");
+}
+
+// Bytes from the start of the buffer to the end of its last non-empty block.
+std::uint64_t counts_bytes(const isthmus_operation& operation, const side& part, int size) {
+  check_arrays(operation, part);
+  std::uint64_t elements = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    if (part.counts[rank] == 0) continue;
+    std::uint64_t end = 0;
+    if (__builtin_add_overflow(part.counts[rank], part.displs[rank], &end))
+      too_large(operation,
+                fmt::format("{}[{}] + {}[{}]", part.names.displs, rank, part.names.counts, rank).c_str(),
+                part.counts[rank]);
+    elements = std::max(elements, end);
+  }
+  const auto bytes = checked_product(elements, bytes_of(operation.datatype));
+  if (!bytes || *bytes > max_bytes) too_large(operation, part.names.counts, elements);
+  return *bytes;
+}
+
+std::uint64_t count_bytes(const isthmus_operation& operation, int blocks) {
+  std::uint64_t bytes = 0;
+  if (__builtin_mul_overflow(operation.count, bytes_of(operation.datatype) * static_cast<std::uint64_t>(blocks),
+                             &bytes) ||
+      bytes > max_bytes)
+    too_large(operation, blocks == 1 ? "count" : "count * size", operation.count);
+  return bytes;
+}
+
+void measure(const isthmus_operation& operation, side& part, int size) {
+  switch (part.shape) {
+    case extent::nothing: break;
+    case extent::count: part.bytes = count_bytes(operation, 1); break;
+    case extent::count_x_size: part.bytes = count_bytes(operation, size); break;
+    case extent::counts:
+      if (part.significant) part.bytes = counts_bytes(operation, part, size);
+      break;
+  }
+  if (!part.significant) part.bytes = 0;
+  if (part.bytes > 0 && part.buf == nullptr)
+    invalid(ISTHMUS_HERE,
+            fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
+                        row_of(operation.collective).name, part.names.buf, part.bytes),
+            "pass a buffer, or a count of 0");
+  if (part.bytes > 0 && part.span().begin > std::numeric_limits<std::uintptr_t>::max() - part.bytes)
+    too_large(operation, part.names.buf, part.bytes);
+}
+
+// Non-empty blocks of one side as byte ranges, in address order.
+std::vector<byte_range> blocks_of(const isthmus_operation& operation, const side& part, int size) {
+  if (part.shape != extent::counts) return {part.span()};
+  const std::uint64_t width = bytes_of(operation.datatype);
+  std::vector<byte_range> blocks;
+  for (int rank = 0; rank < size; ++rank)
+    if (part.length(rank) > 0)
+      blocks.push_back({part.span().begin + part.begin(rank) * width, part.length(rank) * width});
+  std::sort(blocks.begin(), blocks.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
+  return blocks;
+}
+
+void check_receive_blocks(const isthmus_operation& operation, const side& recv, int size) {
+  if (!recv.significant || recv.shape != extent::counts) return;
+  bool ascending = true;  // the usual case costs one pass and no allocation
+  std::uint64_t end = 0;
+  for (int rank = 0; rank < size && ascending; ++rank) {
+    if (recv.counts[rank] == 0) continue;
+    ascending = recv.displs[rank] >= end;
+    end = recv.displs[rank] + recv.counts[rank];
+  }
+  if (ascending) return;
+  const auto blocks = blocks_of(operation, recv, size);
+  for (std::size_t i = 1; i < blocks.size(); ++i)
+    if (overlap(blocks[i - 1], blocks[i]))
+      invalid(ISTHMUS_HERE,
+              fmt::format("{}: two receive blocks overlap at byte {} of recv_buf",
+                          row_of(operation.collective).name, blocks[i].begin - recv.span().begin),
+              "choose recv_displs so that block r, recv_counts[r] elements long, meets no other block");
+}
+
+// A rank's own block is described twice (count and counts[rank], or two arrays); both must agree.
+void check_own_block(const isthmus_operation& operation, const side& send, const side& recv, int rank) {
+  const char* name = row_of(operation.collective).name;
+  const auto compare = [&](const char* array, std::uint64_t in_array, const char* other, std::uint64_t value) {
+    if (in_array != value)
+      invalid(ISTHMUS_HERE,
+              fmt::format("{}: {}[{}] = {} differs from {} = {}", name, array, rank, in_array, other, value),
+              "both describe this rank's own block and must be equal");
+  };
+  const bool sends_counts = send.significant && send.shape == extent::counts;
+  const bool receives_counts = recv.significant && recv.shape == extent::counts;
+  if (sends_counts && receives_counts)
+    compare("send_counts", send.counts[rank], "recv_counts[rank]", recv.counts[rank]);
+  else if (sends_counts)
+    compare("send_counts", send.counts[rank], "count", operation.count);
+  else if (receives_counts)
+    compare("recv_counts", recv.counts[rank], "count", operation.count);
+}
+
+const char* alias_text(const collective_row& row) {
+  switch (row.in_place) {
+    case alias_rule::never: return "they must not overlap";
+    case alias_rule::same:
+      return row.send_extent == extent::counts
+                 ? "in place means recv_buf == send_buf with equal send and receive arrays"
+                 : "in place means recv_buf == send_buf";
+    case alias_rule::recv_block: return "in place means send_buf == this rank's own block of recv_buf";
+    case alias_rule::send_block: return "in place means recv_buf == this rank's own block of send_buf";
+  }
+  return "";
+}
+
+bool any_overlap(const std::vector<byte_range>& a, const std::vector<byte_range>& b) {
+  for (const byte_range& left : a)
+    for (const byte_range& right : b)
+      if (overlap(left, right)) return true;
+  return false;
+}
+
+void check_overlap(const isthmus_operation& operation, const side& send, const side& recv,
+                   const collective_row& row, const validation_scope& scope) {
+  if (!overlap(send.span(), recv.span())) return;
+  if (is_in_place(operation, block_map(operation, scope.rank, scope.size))) return;
+  // The spans of irregular blocks may interleave without a shared byte.
+  if (has_counts(row) &&
+      !any_overlap(blocks_of(operation, send, scope.size), blocks_of(operation, recv, scope.size)))
+    return;
+  invalid(ISTHMUS_HERE,
+          fmt::format("{}: send_buf [{}, +{} bytes) and recv_buf [{}, +{} bytes) overlap", row.name, send.buf,
+                      send.bytes, recv.buf, recv.bytes),
+          fmt::format("{}; any other overlap is an error", alias_text(row)));
+}
+
+void check_stream(const isthmus_operation& operation, const collective_row& row,
+                  const validation_scope& scope) {
+  if (scope.platform == ISTHMUS_PLATFORM_HOST && operation.stream != nullptr)
+    invalid(ISTHMUS_HERE,
+            fmt::format("{}: stream = {} must be NULL on the host platform", row.name, operation.stream),
+            "host calls block until this rank's part is complete; create the communicator on a device to use "
+            "streams");
+}
+
+}  // namespace
+
+void validate_shape(const isthmus_operation& operation, const validation_scope& scope) {
+  check_enumerations(operation, scope);
+  check_root(operation, row_of(operation.collective), scope);
+}
+
+void validate(const isthmus_operation& operation, const validation_scope& scope) {
+  validate_shape(operation, scope);
+  const collective_row& row = row_of(operation.collective);
+  check_stream(operation, row, scope);
+  const bool is_root = operation.root == scope.rank;
+  // Every call comes by here, so what only an overlap needs is made there.
+  side send{{row.send_extent, operation.count, operation.send_counts, operation.send_displs},
+            send_names,
+            operation.send_buf,
+            is_at(row.send_at, is_root)};
+  side recv{{row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs},
+            recv_names,
+            operation.recv_buf,
+            is_at(row.recv_at, is_root)};
+  measure(operation, send, scope.size);
+  measure(operation, recv, scope.size);
+  if (has_counts(row)) {
+    check_own_block(operation, send, recv, scope.rank);
+    check_receive_blocks(operation, recv, scope.size);
+  }
+  if (send.significant && recv.significant) check_overlap(operation, send, recv, row, scope);
+}
+
+}  // namespace isthmus

@@ -1,0 +1,98 @@
+#include "core/watchdog.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/process.hpp"
+#include "core/communicator.hpp"
+
+namespace isthmus {
+namespace {
+
+// Backends that do bound their waits report with more detail; they get this long to come first.
+constexpr double grace_factor = 1.05;
+constexpr double grace_s = 0.5;
+
+void poison(communicator& rank, isthmus_status status, const std::string& message, const char* hint) {
+  isthmus_error_info failure = rank.with_missing(make_error(status, ISTHMUS_HERE, message, hint).info());
+  failure.rank = rank.ranks().rank;
+  failure.collective = rank.in_flight().collective;
+  log(log_level::error, "{}; {}", failure.message, failure.hint);
+  rank.poison(failure);
+}
+
+// Of the other ranks of this machine.
+std::optional<int> find(const communicator& rank, process_state wanted) {
+  const auto& processes = rank.ranks().process_here;
+  for (std::size_t other = 0; other < processes.size(); ++other)
+    if (static_cast<int>(other) != rank.ranks().rank && processes[other].state() == wanted)
+      return static_cast<int>(other);
+  return std::nullopt;
+}
+
+void fail(communicator& rank) {
+  const recorder::in_flight stuck = rank.in_flight();
+  const auto stopped = find(rank, process_state::stopped);
+  poison(
+      rank, ISTHMUS_ERROR_TIMEOUT,
+      fmt::format("rank {} of {} has been inside {} of {} x {} for longer than the timeout of {} s (operation "
+                  "{} of this communicator); {}",
+                  rank.ranks().rank, rank.ranks().size, isthmus_collective_name(stuck.collective), stuck.count,
+                  isthmus_datatype_name(stuck.datatype), rank.timeout_s(), stuck.sequence,
+                  stopped ? fmt::format("the process of rank {} is stopped", *stopped)
+                          : "the native library does not return"),
+      "some rank did not call the same collective, or it is gone; timeout_s in the config raises the bound");
+}
+
+// An operation that lasts: has another rank failed, or ended? Native libraries don't look.
+class lookout {
+ public:
+  explicit lookout(communicator& rank) : m_rank(rank) {}
+
+  void operator()(std::uint64_t operation) {
+    m_rank.hear(0);
+    if (m_rank.poisoned()) {
+      if (const auto failure = m_rank.failure())
+        log(log_level::error, "rank {}: rank {} failed: {}", m_rank.ranks().rank, failure->rank,
+            failure->message);
+      return;
+    }
+    const auto ended = find(m_rank, process_state::gone);
+    // What it sent last may still be on its way: it is looked at twice.
+    if (ended && operation == std::exchange(m_suspicious, operation))
+      poison(m_rank, ISTHMUS_ERROR_REMOTE,
+             fmt::format("rank {} ended while rank {} was inside {}, which can't go on without it", *ended,
+                         m_rank.ranks().rank, isthmus_collective_name(m_rank.in_flight().collective)),
+             "look for a crash or an early exit of that rank");
+  }
+
+ private:
+  communicator& m_rank;
+  std::uint64_t m_suspicious = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<watch> watch_calls_of(communicator& rank) {
+  watch_rules rules;
+  rules.timeout = std::chrono::duration<double>(rank.timeout_s() * grace_factor + grace_s);
+  rules.interval =
+      std::chrono::milliseconds(static_cast<int>(std::clamp(rank.timeout_s() * 100, 10.0, 1000.0)));
+  rules.operation = [&rank]() -> watched_operation {
+    const recorder::in_flight now = rank.in_flight();
+    return {now.busy && !rank.poisoned() ? now.sequence : 0, {}};
+  };
+  rules.on_wait = [look = lookout(rank)](std::uint64_t operation) mutable { look(operation); };
+  rules.takes_long = true;
+  rules.on_stuck = [&rank](std::uint64_t) {
+    fail(rank);
+    return true;
+  };
+  return std::make_unique<watch>(std::move(rules));
+}
+
+}  // namespace isthmus

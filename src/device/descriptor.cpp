@@ -1,0 +1,42 @@
+#include "device/descriptor.hpp"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.hpp"
+
+namespace isthmus {
+namespace {
+
+[[noreturn]] void refuse(const char* call, std::int64_t pid, int code) {
+  throw make_error(
+      ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
+      fmt::format("{}, to take a block's descriptor from process {}: {}", call, pid, std::strerror(code)),
+      "it needs Linux 5.6, one user, one process namespace, and no kernel.yama.ptrace_scope above 0 "
+      "or the capability SYS_PTRACE",
+      code);
+}
+
+}  // namespace
+
+// Opening /proc/<pid>/fd/<n> would not do: it opens the device file anew, without what the driver tied to it.
+int take_descriptor(std::int64_t pid, int descriptor) {
+  if (pid == getpid()) {
+    const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) refuse("dup", pid, errno);
+    return own;
+  }
+  const auto process = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
+  if (process < 0) refuse("pidfd_open", pid, errno);
+  const auto own = static_cast<int>(syscall(SYS_pidfd_getfd, process, descriptor, 0));
+  const int code = errno;
+  ::close(process);
+  if (own < 0) refuse("pidfd_getfd", pid, code);
+  return own;
+}
+
+}  // namespace isthmus

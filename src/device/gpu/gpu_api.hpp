@@ -1,0 +1,159 @@
+// The functions of CUDA's driver and of HIP that the GPU driver needs. Most have the same shape behind
+// different names, so one table serves both; what differs is virtual, in cuda_api.cpp and hip_api.cpp.
+// Types are neutral; abi_check_cuda.cpp and abi_check_hip.cpp compare them with the vendors' headers.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "device/driver.hpp"
+
+namespace isthmus::gpu {
+
+// Result codes, flags and enumerators that both families number alike.
+inline constexpr int success = 0;
+inline constexpr int out_of_memory = 2;
+inline constexpr int no_device = 100;
+inline constexpr int invalid_device = 101;
+inline constexpr int not_ready = 600;
+inline constexpr int peer_already_enabled = 704;
+inline constexpr int not_supported = 801;
+inline constexpr unsigned stream_non_blocking = 1;
+inline constexpr unsigned event_disable_timing = 2;
+inline constexpr unsigned host_portable = 1;  // pinned for every device, not only for the current one
+inline constexpr unsigned host_mapped = 2;
+inline constexpr unsigned ipc_lazy_peer_access = 1;
+inline constexpr int attribute_memory_type = 2;
+inline constexpr int attribute_ordinal = 9;
+inline constexpr int capture_mode_relaxed = 2;
+inline constexpr unsigned wait_until_equal = 1;
+inline constexpr unsigned wait_until_reached = 0;  // std::int32_t(*word - value) >= 0
+
+struct ipc_handle {
+  char bytes[64];
+};
+
+// Physical memory apart from its addresses. CUDA only: HIP's structures change between its releases.
+using allocation = unsigned long long;
+struct memory_location {
+  int type, id;
+};
+struct allocation_properties {
+  int type, handle_types;
+  memory_location location;
+  void* unused_on_linux;
+  unsigned char compression, gpu_direct;
+  unsigned short usage;
+  unsigned char reserved[4];
+};
+struct access_description {
+  memory_location location;
+  int flags;
+};
+inline constexpr int type_pinned = 1;
+inline constexpr int location_device = 1;
+inline constexpr int handle_file_descriptor = 1;
+inline constexpr int access_read_write = 3;
+inline constexpr int granularity_recommended = 1;
+
+struct virtual_memory {
+  int (*create)(allocation* made, std::size_t bytes, const allocation_properties*,
+                unsigned long long) = nullptr;
+  int (*release)(allocation) = nullptr;
+  int (*reserve)(void** address, std::size_t bytes, std::size_t alignment, void* wish,
+                 unsigned long long) = nullptr;
+  int (*unreserve)(void* address, std::size_t bytes) = nullptr;
+  int (*map)(void* address, std::size_t bytes, std::size_t offset, allocation, unsigned long long) = nullptr;
+  int (*unmap)(void* address, std::size_t bytes) = nullptr;
+  int (*set_access)(void* address, std::size_t bytes, const access_description*, std::size_t count) = nullptr;
+  int (*granularity)(std::size_t* bytes, const allocation_properties*, int option) = nullptr;
+  int (*export_descriptor)(void* descriptor, allocation, int kind, unsigned long long) = nullptr;
+  int (*import_descriptor)(allocation*, void* descriptor, int kind) = nullptr;
+};
+
+class gpu_api {
+ public:
+  virtual ~gpu_api() = default;
+
+  virtual isthmus_platform platform() const = 0;
+  virtual const char* title() const = 0;
+  // What a code means, in the vendor's words.
+  virtual std::string text(int code) = 0;
+  virtual std::string version_text(int version) = 0;
+  virtual int major_of(int version) = 0;
+
+  // Makes `device` current for the calling thread; leave(before) restores.
+  virtual int enter(int device, std::intptr_t* before) = 0;
+  virtual void leave(std::intptr_t before) = 0;
+  // The device's primary context; not_supported where the platform has none.
+  virtual int native_context(int device, void** context) = 0;
+  // The current device gets access to plain memory of `peer`.
+  virtual int enable_peer(int peer) = 0;
+
+  // True where blocks can be shared as descriptors: `memory` is then complete.
+  virtual bool has_virtual_memory(int device) = 0;
+  // Plain memory that is coherent between devices while kernels run.
+  virtual int allocate_coherent(void** pointer, std::size_t bytes) = 0;
+  // What attribute_memory_type says of device memory.
+  virtual int device_memory_type() = 0;
+
+  virtual int copy(const device_copy& one, native_stream stream) = 0;
+  // By the copy engines, without order; false where the driver has no such call. Not for captured streams.
+  virtual bool can_copy_batch() const = 0;
+  virtual int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
+                         native_stream stream) = 0;
+  virtual int wait_word(native_stream stream, void* word, std::uint32_t value) = 0;
+  virtual int words(native_stream stream, std::span<const word_step> steps) = 0;
+  // As device_driver::architecture.
+  virtual int architecture(int device, std::string& name) = 0;
+
+  // The device that was current last: host memory is pinned with its context, so that no other device gets one.
+  std::atomic<int> recent_device{0};
+
+  int (*init)(unsigned flags) = nullptr;
+  int (*get_version)(int* version) = nullptr;
+  int (*get_count)(int* devices) = nullptr;
+  int (*get_name)(char* text, int capacity, int device) = nullptr;
+  int (*get_bus_id)(char* text, int capacity, int device) = nullptr;
+  int (*can_access_peer)(int* can, int device, int peer) = nullptr;
+  int (*get_memory_info)(std::size_t* free, std::size_t* total) = nullptr;
+  int (*get_pointer_attribute)(void* value, int attribute, void* pointer) = nullptr;
+  int (*allocate)(void** pointer, std::size_t bytes) = nullptr;
+  int (*free)(void* pointer) = nullptr;
+  int (*allocate_host)(void** pointer, std::size_t bytes, unsigned flags) = nullptr;
+  int (*free_host)(void* pointer) = nullptr;
+  int (*ipc_export)(ipc_handle* handle, void* pointer) = nullptr;
+  int (*ipc_open)(void** pointer, ipc_handle handle, unsigned flags) = nullptr;
+  int (*ipc_close)(void* pointer) = nullptr;
+  int (*stream_create)(native_stream* stream, unsigned flags, int priority) = nullptr;
+  int (*stream_priorities)(int* least, int* greatest) = nullptr;
+  int (*stream_destroy)(native_stream stream) = nullptr;
+  int (*stream_synchronize)(native_stream stream) = nullptr;
+  int (*stream_is_capturing)(native_stream stream, int* status) = nullptr;
+  int (*stream_wait_event)(native_stream stream, native_event event, unsigned flags) = nullptr;
+  int (*event_create)(native_event* event, unsigned flags) = nullptr;
+  int (*event_destroy)(native_event event) = nullptr;
+  int (*event_record)(native_event event, native_stream stream) = nullptr;
+  int (*event_query)(native_event event) = nullptr;
+  int (*event_elapsed)(float* milliseconds, native_event from, native_event to) = nullptr;  // may be missing
+  int (*fill)(void* pointer, unsigned char value, std::size_t bytes, native_stream stream) = nullptr;
+  int (*write_word)(native_stream stream, void* word, std::uint32_t value, unsigned flags) = nullptr;
+  int (*module_load)(void** module, const void* code) = nullptr;
+  int (*module_function)(native_kernel* kernel, void* module, const char* entry) = nullptr;
+  int (*function_load)(native_kernel kernel) = nullptr;  // may be missing
+  int (*exchange_capture_mode)(int* mode) = nullptr;     // may be missing
+  int (*launch)(native_kernel kernel, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z,
+                unsigned threads_x, unsigned threads_y, unsigned threads_z, unsigned shared_bytes,
+                native_stream stream, void** arguments, void** extra) = nullptr;
+  virtual_memory memory;
+};
+
+// The family's library, loaded; nullptr and `reason` where it is missing or too old.
+std::unique_ptr<gpu_api> load_cuda(std::string& reason);
+std::unique_ptr<gpu_api> load_hip(std::string& reason);
+
+}  // namespace isthmus::gpu

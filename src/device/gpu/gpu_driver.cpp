@@ -1,0 +1,310 @@
+#include "device/gpu/gpu_driver.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace isthmus::gpu {
+
+gpu_driver::gpu_driver(std::unique_ptr<gpu_api> api, int devices)
+    : m_api(std::move(api)), m_devices(devices), m_own_streams(static_cast<std::size_t>(devices), nullptr) {}
+
+void gpu_driver::check(int code, const char* location, const std::string& what, int device) {
+  if (code == success) return;
+  isthmus_status status = ISTHMUS_ERROR_BACKEND;
+  std::string hint = "an earlier kernel or copy may have faulted: every later call then fails with its code";
+  if (code == out_of_memory) {
+    status = ISTHMUS_ERROR_OUT_OF_MEMORY;
+    hint = "free device memory, or ask for less";
+  } else if (code == not_supported) {
+    status = ISTHMUS_ERROR_UNSUPPORTED;
+    hint = "this device or driver lacks the call";
+  }
+  const std::string where = device < 0 ? std::string() : fmt::format(" on device {}", device);
+  throw make_error(status, location,
+                   fmt::format("{}: {}{} failed: {}", m_api->title(), what, where, m_api->text(code)), hint,
+                   code);
+}
+
+std::string gpu_driver::version() {
+  int version = 0;
+  check(m_api->get_version(&version), ISTHMUS_HERE, "asking for its version");
+  return m_api->version_text(version);
+}
+
+std::string gpu_driver::name(int device) {
+  char text[256] = {};
+  check(m_api->get_name(text, sizeof text, device), ISTHMUS_HERE, "asking for the name", device);
+  return text;
+}
+
+std::string gpu_driver::bus_id(int device) {
+  char text[64] = {};
+  check(m_api->get_bus_id(text, sizeof text, device), ISTHMUS_HERE, "asking for the bus id", device);
+  return text;
+}
+
+device_memory_info gpu_driver::memory_info(int device) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  std::size_t free_bytes = 0, total_bytes = 0;
+  check(m_api->get_memory_info(&free_bytes, &total_bytes), ISTHMUS_HERE, "asking for free memory", device);
+  return {free_bytes, total_bytes};
+}
+
+bool gpu_driver::can_access_peer(int device, int peer) {
+  if (device == peer) return true;
+  int can = 0;
+  check(m_api->can_access_peer(&can, device, peer), ISTHMUS_HERE,
+        fmt::format("asking whether it reaches device {}", peer), device);
+  return can != 0;
+}
+
+void* gpu_driver::native_context(int device) {
+  void* context = nullptr;
+  check(m_api->native_context(device, &context), ISTHMUS_HERE, "asking for its context", device);
+  return context;
+}
+
+// Both families answer with an error, or with type 0, for what they do not know.
+int gpu_driver::owner_of(const void* pointer) {
+  auto* const address = const_cast<void*>(pointer);
+  unsigned type = 0;
+  int device = -1;
+  if (pointer == nullptr || m_api->get_pointer_attribute(&type, attribute_memory_type, address) != success ||
+      static_cast<int>(type) != m_api->device_memory_type() ||
+      m_api->get_pointer_attribute(&device, attribute_ordinal, address) != success)
+    return -1;
+  return device;
+}
+
+void* gpu_driver::allocate(int device, std::uint64_t bytes) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  void* pointer = nullptr;
+  check(m_api->allocate(&pointer, bytes), ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
+  return pointer;
+}
+
+void gpu_driver::free(int device, void* pointer) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->free(pointer), ISTHMUS_HERE, fmt::format("freeing {}", pointer), device);
+}
+
+// The pages belong to no device; a context must be current all the same. Device 0 is not taken for that: where
+// nobody uses it, it would get a context for nothing.
+void* gpu_driver::allocate_host(std::uint64_t bytes) {
+  const int device = m_api->recent_device;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  void* pointer = nullptr;
+  check(m_api->allocate_host(&pointer, bytes, host_portable | host_mapped), ISTHMUS_HERE,
+        fmt::format("pinning {} bytes of host memory", bytes));
+  return pointer;
+}
+
+void gpu_driver::free_host(void* pointer) {
+  const int device = m_api->recent_device;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->free_host(pointer), ISTHMUS_HERE, fmt::format("freeing pinned memory at {}", pointer));
+}
+
+native_stream gpu_driver::create_stream(int device, stream_priority priority) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  int least = 0, greatest = 0;  // 0 is normal for both families
+  check(m_api->stream_priorities(&least, &greatest), ISTHMUS_HERE, "asking for stream priorities", device);
+  native_stream stream = nullptr;
+  const int level = priority == stream_priority::high     ? greatest
+                    : priority == stream_priority::raised ? greatest / 2
+                                                          : 0;
+  check(m_api->stream_create(&stream, stream_non_blocking, level), ISTHMUS_HERE, "creating a stream", device);
+  return stream;
+}
+
+void gpu_driver::destroy_stream(int device, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->stream_destroy(stream), ISTHMUS_HERE, "destroying a stream", device);
+}
+
+void gpu_driver::synchronize(int device, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->stream_synchronize(stream), ISTHMUS_HERE, "waiting for a stream", device);
+}
+
+bool gpu_driver::is_capturing(int device, native_stream stream) {
+  if (is_null_stream(stream)) return false;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  return is_captured(device, stream);
+}
+
+// Where the device is current, and the stream is none of the NULL streams.
+bool gpu_driver::is_captured(int device, native_stream stream) {
+  int status = 0;
+  check(m_api->stream_is_capturing(stream, &status), ISTHMUS_HERE, "asking whether a stream is captured",
+        device);
+  return status != 0;
+}
+
+native_event gpu_driver::create_event(int device) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  native_event event = nullptr;
+  check(m_api->event_create(&event, event_disable_timing), ISTHMUS_HERE, "creating an event", device);
+  return event;
+}
+
+native_event gpu_driver::create_timed_event(int device) {
+  if (m_api->event_elapsed == nullptr) return device_driver::create_timed_event(device);
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  native_event event = nullptr;
+  check(m_api->event_create(&event, 0), ISTHMUS_HERE, "creating a timed event", device);
+  return event;
+}
+
+double gpu_driver::elapsed_us(native_event from, native_event to) {
+  float milliseconds = 0;
+  check(m_api->event_elapsed(&milliseconds, from, to), ISTHMUS_HERE, "comparing the times of events");
+  return 1e3 * static_cast<double>(milliseconds);
+}
+
+void gpu_driver::with_device(int device, const std::function<void()>& work) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  work();
+}
+
+void gpu_driver::destroy_event(native_event event) {
+  check(m_api->event_destroy(event), ISTHMUS_HERE, "destroying an event");
+}
+
+void gpu_driver::record(int device, native_event event, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->event_record(event, stream), ISTHMUS_HERE, "recording an event", device);
+}
+
+void gpu_driver::wait(int device, native_stream stream, native_event event) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->stream_wait_event(stream, event, 0), ISTHMUS_HERE, "letting a stream wait for an event", device);
+}
+
+bool gpu_driver::done(native_event event) {
+  const int code = m_api->event_query(event);
+  if (code == not_ready) return false;
+  check(code, ISTHMUS_HERE, "asking for an event");
+  return true;
+}
+
+// The batch call takes neither captured streams nor the NULL stream.
+bool gpu_driver::batches(int device, std::span<const device_copy> copies, native_stream stream) {
+  return !copies.empty() && !is_null_stream(stream) && m_api->can_copy_batch() && !is_captured(device, stream);
+}
+
+void gpu_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  if (!batches(device, copies, stream)) return copy_each(device, copies, stream);
+  constexpr std::size_t most = 32;  // in one call; more go in several
+  std::array<void*, most> to{}, from{};
+  std::array<std::size_t, most> bytes{};
+  for (auto next = copies.begin(); next != copies.end();) {
+    std::size_t filled = 0;
+    for (; next != copies.end() && filled < most; ++next) {
+      if (next->bytes == 0) continue;
+      to[filled] = next->to;
+      from[filled] = const_cast<void*>(next->from);
+      bytes[filled++] = next->bytes;
+    }
+    if (filled == 0) return;
+    check(m_api->copy_batch(std::span(to).first(filled), std::span(from).first(filled),
+                            std::span(bytes).first(filled), stream),
+          ISTHMUS_HERE, fmt::format("a batch of {} copies", filled), device);
+  }
+}
+
+void gpu_driver::copy_each(int device, std::span<const device_copy> copies, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  for (const device_copy& one : copies)
+    if (one.bytes > 0)
+      check(m_api->copy(one, stream), ISTHMUS_HERE, fmt::format("copying {} bytes", one.bytes), device);
+}
+
+void gpu_driver::fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,
+                      native_stream stream) {
+  if (bytes == 0) return;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->fill(pointer, value, bytes, stream), ISTHMUS_HERE, fmt::format("filling {} bytes", bytes),
+        device);
+}
+
+void gpu_driver::write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->write_word(stream, word, value, 0), ISTHMUS_HERE, "writing a word by a stream", device);
+}
+
+void gpu_driver::wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->wait_word(stream, const_cast<std::uint32_t*>(word), value), ISTHMUS_HERE,
+        "letting a stream wait for a word", device);
+}
+
+void gpu_driver::words(int device, std::span<const word_step> steps, native_stream stream) {
+  if (steps.empty()) return;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->words(stream, steps), ISTHMUS_HERE,
+        fmt::format("{} words that a stream writes or waits for", steps.size()), device);
+}
+
+std::string gpu_driver::architecture(int device) {
+  std::string name;
+  check(m_api->architecture(device, name), ISTHMUS_HERE, "asking for its architecture", device);
+  return name;
+}
+
+int gpu_driver::major_version() {
+  int version = 0;
+  check(m_api->get_version(&version), ISTHMUS_HERE, "asking for its version");
+  return m_api->major_of(version);
+}
+
+// Loading is no work of a stream, but a thread that captures one may do it only in relaxed mode.
+native_kernel gpu_driver::load_kernel(int device, const std::string& code, const char* entry) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const auto exchange = m_api->exchange_capture_mode;
+  int mode = capture_mode_relaxed;
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "relaxing capture", device);
+  void* module = nullptr;
+  native_kernel kernel = nullptr;
+  int result = m_api->module_load(&module, code.data());
+  if (result == success) result = m_api->module_function(&kernel, module, entry);
+  // Else some drivers load at the first launch.
+  if (result == success && m_api->function_load != nullptr) result = m_api->function_load(kernel);
+  if (exchange != nullptr) check(exchange(&mode), ISTHMUS_HERE, "restoring the mode of captures", device);
+  check(result, ISTHMUS_HERE, fmt::format("loading the kernel {}", entry), device);
+  return kernel;
+}
+
+void gpu_driver::launch(int device, native_kernel kernel, unsigned blocks, unsigned threads,
+                        std::span<void*> arguments, native_stream stream) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  check(m_api->launch(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, arguments.data(), nullptr), ISTHMUS_HERE,
+        fmt::format("launching a kernel of {} x {} threads", blocks, threads), device);
+}
+
+}  // namespace isthmus::gpu

@@ -1,0 +1,261 @@
+// Blocks of the GPU driver that other devices and processes map.
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/error.hpp"
+#include "device/descriptor.hpp"
+#include "device/gpu/gpu_driver.hpp"
+
+namespace isthmus::gpu {
+namespace {
+
+// What stands in a shared_handle.
+struct block_address {
+  sharing how;
+  std::int32_t descriptor;
+  std::int64_t pid;
+  std::uint64_t bytes;
+  ipc_handle handle;
+};
+static_assert(sizeof(block_address) <= sizeof(shared_handle));
+
+}  // namespace
+
+allocation_properties gpu_driver::properties(int device) const {
+  allocation_properties wanted{};
+  wanted.type = type_pinned;
+  wanted.handle_types = handle_file_descriptor;
+  wanted.location = {location_device, device};
+  return wanted;
+}
+
+sharing gpu_driver::best_sharing(int device) {
+  return m_api->has_virtual_memory(device) ? sharing::descriptor : sharing::handle;
+}
+
+std::uint64_t gpu_driver::granularity(int device) {
+  if (!m_api->has_virtual_memory(device)) return 2u << 20;  // what the allocators beneath take anyway
+  const allocation_properties wanted = properties(device);
+  std::size_t bytes = 0;
+  check(m_api->memory.granularity(&bytes, &wanted, granularity_recommended), ISTHMUS_HERE,
+        "asking for the granularity", device);
+  return bytes;
+}
+
+void gpu_driver::remember(void* pointer, const block& made) {
+  const std::lock_guard lock(m_mutex);
+  m_blocks[pointer] = made;
+}
+
+gpu_driver::block gpu_driver::known(const void* pointer, const char* location, const char* what) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = m_blocks.find(pointer);
+  if (found == m_blocks.end())
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
+                     fmt::format("{}: {} is no shared block of {}", what, pointer, m_api->title()),
+                     "it was freed before, or came from another allocator");
+  return found->second;
+}
+
+gpu_driver::block gpu_driver::forget(int device, void* pointer, const char* location, const char* what) {
+  const block found = known(pointer, location, what);
+  if (found.device != device)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
+                     fmt::format("{}: {} belongs to device {}, not {}", what, pointer, found.device, device),
+                     "free a block with the device that it was made for");
+  const std::lock_guard lock(m_mutex);
+  m_blocks.erase(pointer);
+  return found;
+}
+
+void* gpu_driver::map_physical(int device, allocation physical, std::uint64_t bytes) {
+  void* place = nullptr;
+  check(m_api->memory.reserve(&place, bytes, 0, nullptr, 0), ISTHMUS_HERE,
+        fmt::format("reserving {} bytes of addresses", bytes), device);
+  const access_description access{{location_device, device}, access_read_write};
+  int code = m_api->memory.map(place, bytes, 0, physical, 0);
+  if (code == success) {
+    code = m_api->memory.set_access(place, bytes, &access, 1);
+    if (code != success) (void)m_api->memory.unmap(place, bytes);
+  }
+  if (code != success) (void)m_api->memory.unreserve(place, bytes);
+  check(code, ISTHMUS_HERE, fmt::format("mapping {} bytes", bytes), device);
+  return place;
+}
+
+void gpu_driver::unmap_physical(void* pointer, const block& mapped) {
+  check(m_api->memory.unmap(pointer, mapped.bytes), ISTHMUS_HERE, "unmapping a block", mapped.device);
+  check(m_api->memory.unreserve(pointer, mapped.bytes), ISTHMUS_HERE, "returning addresses", mapped.device);
+  check(m_api->memory.release(mapped.physical), ISTHMUS_HERE, "releasing a block", mapped.device);
+}
+
+void* gpu_driver::create_physical(int device, std::uint64_t bytes, allocation* physical) {
+  const allocation_properties wanted = properties(device);
+  check(m_api->memory.create(physical, bytes, &wanted, 0), ISTHMUS_HERE,
+        fmt::format("creating {} bytes", bytes), device);
+  try {
+    return map_physical(device, *physical, bytes);
+  } catch (const error&) {
+    (void)m_api->memory.release(*physical);
+    throw;
+  }
+}
+
+void gpu_driver::clear(int device, void* pointer, std::uint64_t bytes) {
+  native_stream stream = nullptr;
+  {
+    const std::lock_guard lock(m_mutex);
+    native_stream& own = m_own_streams[static_cast<std::size_t>(device)];
+    if (own == nullptr) own = create_stream(device, stream_priority::normal);
+    stream = own;
+  }
+  fill(device, pointer, 0, bytes, stream);
+  synchronize(device, stream);
+}
+
+void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing how) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const std::uint64_t step = granularity(device);
+  if (bytes > ~std::uint64_t{0} - step)
+    check(out_of_memory, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
+  block made{device, round_up(bytes, step), how, false, 0, -1};
+  void* pointer = nullptr;
+  switch (how) {
+    case sharing::descriptor: pointer = create_physical(device, made.bytes, &made.physical); break;
+    case sharing::handle:
+      check(m_api->allocate_coherent(&pointer, made.bytes), ISTHMUS_HERE,
+            fmt::format("allocating {} bytes", made.bytes), device);
+      break;
+  }
+  remember(pointer, made);
+  try {
+    clear(device, pointer, made.bytes);
+  } catch (const error&) {
+    free_shared(device, pointer);
+    throw;
+  }
+  return pointer;
+}
+
+void gpu_driver::free_shared(int device, void* pointer) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const block freed = forget(device, pointer, ISTHMUS_HERE, "freeing a shared block");
+  if (freed.descriptor >= 0) ::close(freed.descriptor);
+  switch (freed.how) {
+    case sharing::descriptor: return unmap_physical(pointer, freed);
+    case sharing::handle:
+      return check(m_api->free(pointer), ISTHMUS_HERE, fmt::format("freeing {}", pointer), device);
+  }
+}
+
+void gpu_driver::enable_peer(int device, int peer) {
+  if (device == peer) return;
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const int code = m_api->enable_peer(peer);
+  if (code != peer_already_enabled)
+    check(code, ISTHMUS_HERE, fmt::format("enabling access to device {}", peer), device);
+  const std::lock_guard lock(m_mapping);
+  if (!m_peers.emplace(device, peer).second) return;
+  for (const auto& [pointer, block] : m_mapped)
+    if (block.device == peer)
+      check(give_access(pointer, block.runs, device), ISTHMUS_HERE,
+            fmt::format("giving access to a block of device {}", peer), device);
+}
+
+void gpu_driver::allow_access(void* pointer, int peer) {
+  const block shared = known(pointer, ISTHMUS_HERE, "allowing access to a block");
+  switch (shared.how) {
+    case sharing::handle: return enable_peer(peer, shared.device);
+    case sharing::descriptor: break;
+  }
+  const current_device current(*m_api, peer);  // its context must exist before it can be given access
+  check(current.code(), ISTHMUS_HERE, "making the device current", peer);
+  const access_description access{{location_device, peer}, access_read_write};
+  check(m_api->memory.set_access(pointer, shared.bytes, &access, 1), ISTHMUS_HERE,
+        fmt::format("giving access to a block of device {}", shared.device), peer);
+}
+
+shared_handle gpu_driver::export_shared(void* pointer) {
+  block shared = known(pointer, ISTHMUS_HERE, "exporting a block");
+  const current_device current(*m_api, shared.device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", shared.device);
+  block_address address{shared.how, -1, getpid(), shared.bytes, {}};
+  switch (shared.how) {
+    case sharing::handle:
+      check(m_api->ipc_export(&address.handle, pointer), ISTHMUS_HERE, "exporting a block", shared.device);
+      break;
+    case sharing::descriptor:
+      if (shared.descriptor < 0) {
+        check(m_api->memory.export_descriptor(&shared.descriptor, shared.physical, handle_file_descriptor, 0),
+              ISTHMUS_HERE, "exporting a block", shared.device);
+        remember(pointer, shared);
+      }
+      address.descriptor = shared.descriptor;
+      break;
+  }
+  shared_handle handle{};
+  std::memcpy(handle.bytes.data(), &address, sizeof address);
+  return handle;
+}
+
+void gpu_driver::end_export(void* pointer) {
+  block shared = known(pointer, ISTHMUS_HERE, "ending the export of a block");
+  if (const int descriptor = std::exchange(shared.descriptor, -1); descriptor >= 0) {
+    ::close(descriptor);
+    remember(pointer, shared);
+  }
+}
+
+void* gpu_driver::import_descriptor(int device, std::int64_t pid, int descriptor, std::uint64_t bytes,
+                                    allocation* physical) {
+  const int own = take_descriptor(pid, descriptor);
+  // The driver wants the number itself behind the pointer's type.
+  const int code = m_api->memory.import_descriptor(
+      physical, reinterpret_cast<void*>(static_cast<std::intptr_t>(own)), handle_file_descriptor);
+  ::close(own);
+  check(code, ISTHMUS_HERE, fmt::format("importing a block of process {}", pid), device);
+  try {
+    return map_physical(device, *physical, bytes);
+  } catch (const error&) {
+    (void)m_api->memory.release(*physical);
+    throw;
+  }
+}
+
+void* gpu_driver::import_shared(int device, const shared_handle& handle) {
+  block_address address{};
+  std::memcpy(&address, handle.bytes.data(), sizeof address);
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  block made{device, address.bytes, address.how, true, 0, -1};
+  void* pointer = nullptr;
+  switch (address.how) {
+    case sharing::descriptor:
+      pointer = import_descriptor(device, address.pid, address.descriptor, address.bytes, &made.physical);
+      break;
+    case sharing::handle:
+      check(m_api->ipc_open(&pointer, address.handle, ipc_lazy_peer_access), ISTHMUS_HERE,
+            fmt::format("opening a block of process {}", address.pid), device);
+      break;
+  }
+  remember(pointer, made);
+  return pointer;
+}
+
+void gpu_driver::release_import(int device, void* pointer) {
+  const current_device current(*m_api, device);
+  check(current.code(), ISTHMUS_HERE, "making the device current", device);
+  const block freed = forget(device, pointer, ISTHMUS_HERE, "releasing an imported block");
+  switch (freed.how) {
+    case sharing::descriptor: return unmap_physical(pointer, freed);
+    case sharing::handle:
+      return check(m_api->ipc_close(pointer), ISTHMUS_HERE, "closing an imported block", device);
+  }
+}
+
+}  // namespace isthmus::gpu

@@ -1,0 +1,20 @@
+// runtime_compiler_api.hpp against HIPRTC's own header. Compiled where it is installed; no code comes of it.
+#include <hip/hiprtc.h>
+
+#include "base/abi_check.hpp"
+#include "device/runtime_compiler_api.hpp"
+
+namespace isthmus {
+
+static_assert(calls<decltype(runtime_compiler_api::version)>(&hiprtcVersion));
+static_assert(calls<decltype(runtime_compiler_api::error_string)>(&hiprtcGetErrorString));
+static_assert(calls<decltype(runtime_compiler_api::create)>(&hiprtcCreateProgram));
+static_assert(calls<decltype(runtime_compiler_api::destroy)>(&hiprtcDestroyProgram));
+static_assert(calls<decltype(runtime_compiler_api::compile)>(&hiprtcCompileProgram));
+static_assert(calls<decltype(runtime_compiler_api::log_bytes)>(&hiprtcGetProgramLogSize));
+static_assert(calls<decltype(runtime_compiler_api::log)>(&hiprtcGetProgramLog));
+static_assert(calls<decltype(runtime_compiler_api::code_bytes)>(&hiprtcGetCodeSize));
+static_assert(calls<decltype(runtime_compiler_api::code)>(&hiprtcGetCode));
+static_assert(compiler_success == HIPRTC_SUCCESS);
+
+}  // namespace isthmus

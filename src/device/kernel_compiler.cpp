@@ -1,0 +1,209 @@
+#include "device/kernel_compiler.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/dynamic_library.hpp"
+#include "base/error.hpp"
+#include "device/runtime_compiler_api.hpp"
+
+namespace isthmus {
+namespace {
+
+class runtime_compiler final : public kernel_compiler {
+ public:
+  static std::unique_ptr<kernel_compiler> load(bool cuda, int driver_major, const char* option,
+                                               std::string& reason);
+
+ private:
+  std::string compile(device_driver& driver, int device, const kernel_source& source) override;
+  void check(int code, const char* location, const std::string& what) const;
+  std::string log_of(void* program) const;
+  std::vector<int> known_architectures() const;
+
+  bool m_cuda = false;
+  std::string m_title;
+  runtime_compiler_api m_api;
+};
+
+// A driver runs what the compilers of its own and of older major versions make.
+search_request places(bool cuda, int driver_major, const char* option) {
+  search_request search;
+  search.option = option;
+  if (!cuda) {
+    search.variable = "ISTHMUS_HIPRTC_LIBRARY";
+    search.names = {fmt::format("libhiprtc.so.{}", driver_major)};
+    search.wheel_folders = {"torch/lib", "_rocm_sdk_core/lib"};
+    search.system_folders = {"/opt/rocm/lib"};
+    return search;
+  }
+  search.variable = "ISTHMUS_NVRTC_LIBRARY";
+  for (int major = driver_major; major >= 12; --major) {
+    search.names.push_back(fmt::format("libnvrtc.so.{}", major));
+    search.wheel_folders.push_back(fmt::format("nvidia/cu{}/lib", major));
+  }
+  search.wheel_folders.emplace_back("nvidia/cuda_nvrtc/lib");  // as the wheels of 12 have it
+  search.system_folders = {"/usr/local/cuda/lib64"};
+  return search;
+}
+
+// NVRTC asks the dynamic linker for a part of its own; the wheels of 13 put it where that does not look.
+void load_part_beside(const std::string& path, int major, int minor) {
+  const std::string part =
+      fmt::format("{}libnvrtc-builtins.so.{}.{}", path.substr(0, path.rfind('/') + 1), major, minor);
+  search_request search;
+  search.option = part.c_str();
+  std::string ignored;
+  dynamic_library::open(search, ignored);
+}
+
+std::unique_ptr<kernel_compiler> runtime_compiler::load(bool cuda, int driver_major, const char* option,
+                                                        std::string& reason) {
+  const char* name = cuda ? "NVRTC" : "HIPRTC";
+  const dynamic_library library = dynamic_library::open(places(cuda, driver_major, option), reason);
+  if (!library) {
+    reason = fmt::format("no {} library could be loaded: {}", name, reason);
+    return nullptr;
+  }
+  auto made = std::make_unique<runtime_compiler>();
+  runtime_compiler_api& api = made->m_api;
+  symbol_loader loader(library, cuda ? "nvrtc" : "hiprtc");
+  loader.need(api.version, "Version");
+  loader.need(api.error_string, "GetErrorString");
+  loader.need(api.create, "CreateProgram");
+  loader.need(api.destroy, "DestroyProgram");
+  loader.need(api.compile, "CompileProgram");
+  loader.need(api.log_bytes, "GetProgramLogSize");
+  loader.need(api.log, "GetProgramLog");
+  loader.need(api.code_bytes, cuda ? "GetCUBINSize" : "GetCodeSize");
+  loader.need(api.code, cuda ? "GetCUBIN" : "GetCode");
+  if (cuda) {
+    loader.need(api.ptx_bytes, "GetPTXSize");
+    loader.need(api.ptx, "GetPTX");
+    loader.need(api.count_architectures, "GetNumSupportedArchs");
+    loader.need(api.architectures, "GetSupportedArchs");
+  }
+  if (!loader.missing().empty()) {
+    reason = fmt::format("{} lacks {}", library.path(), loader.missing());
+    return nullptr;
+  }
+  int major = 0, minor = 0;
+  api.version(&major, &minor);
+  if (cuda) load_part_beside(library.path(), major, minor);
+  made->m_cuda = cuda;
+  made->m_title = fmt::format("{} {}.{} ({})", name, major, minor, library.path());
+  return made;
+}
+
+void runtime_compiler::check(int code, const char* location, const std::string& what) const {
+  if (code == compiler_success) return;
+  throw make_error(
+      ISTHMUS_ERROR_BACKEND, location, fmt::format("{}: {}: {}", m_title, what, m_api.error_string(code)),
+      fmt::format("name another library in {}", m_cuda ? "ISTHMUS_NVRTC_LIBRARY" : "ISTHMUS_HIPRTC_LIBRARY"),
+      code);
+}
+
+std::string runtime_compiler::log_of(void* program) const {
+  std::size_t bytes = 0;
+  if (m_api.log_bytes(program, &bytes) != compiler_success) return "no log";
+  std::string text(bytes, '\0');
+  if (bytes > 0) m_api.log(program, text.data());
+  return text.c_str();
+}
+
+std::vector<int> runtime_compiler::known_architectures() const {
+  int count = 0;
+  check(m_api.count_architectures(&count), ISTHMUS_HERE, "asking for architectures");
+  std::vector<int> numbers(static_cast<std::size_t>(count));
+  check(m_api.architectures(numbers.data()), ISTHMUS_HERE, "asking for architectures");
+  return numbers;
+}
+
+// What to compile for: the device's architecture, or the nearest older one that the compiler knows, for which
+// it makes code that the driver translates.
+struct target {
+  std::string option;
+  bool machine_code = true;
+};
+
+target target_for(const std::string& architecture, const std::vector<int>& known) {
+  int wanted = 0;
+  const std::string digits = architecture.substr(architecture.find('_') + 1);
+  std::from_chars(digits.data(), digits.data() + digits.size(), wanted);
+  int nearest = 0;
+  for (const int one : known)
+    if (one <= wanted) nearest = std::max(nearest, one);
+  if (nearest == 0)
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     fmt::format("this NVRTC makes no code for {} or anything older", architecture),
+                     "name an older NVRTC in ISTHMUS_NVRTC_LIBRARY");
+  const bool exact = nearest == wanted;
+  return {fmt::format("--gpu-architecture={}_{}", exact ? "sm" : "compute", nearest), exact};
+}
+
+std::string runtime_compiler::compile(device_driver& driver, int device, const kernel_source& source) {
+  std::vector<std::string> options = {"--std=c++17"};
+  target made_for;
+  if (m_cuda) {
+    made_for = target_for(driver.architecture(device), known_architectures());
+    options.push_back(made_for.option);
+  }
+  for (const std::string& definition : source.definitions) options.push_back("-D" + definition);
+  std::vector<const char*> texts;
+  for (const std::string& option : options) texts.push_back(option.c_str());
+
+  void* program = nullptr;
+  check(m_api.create(&program, source.text, source.name, 1, &source.header_text, &source.header_name),
+        ISTHMUS_HERE, fmt::format("reading {}", source.name));
+  const auto destroy = [this](void* one) { m_api.destroy(&one); };
+  const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
+  int code = compiler_success;
+  driver.with_device(device, [&] {  // HIPRTC compiles for it
+    code = m_api.compile(program, static_cast<int>(texts.size()), texts.data());
+  });
+  if (code != compiler_success)
+    check(code, ISTHMUS_HERE, fmt::format("compiling {}: {}", source.name, log_of(program)));
+  std::size_t bytes = 0;
+  const bool machine_code = made_for.machine_code;
+  check((machine_code ? m_api.code_bytes : m_api.ptx_bytes)(program, &bytes), ISTHMUS_HERE, "asking for code");
+  std::string result(bytes, '\0');
+  check((machine_code ? m_api.code : m_api.ptx)(program, result.data()), ISTHMUS_HERE, "asking for code");
+  return result;
+}
+
+}  // namespace
+
+kernel_compiler* kernel_compiler::get(isthmus_platform platform, device_driver& driver, const char* option,
+                                      std::string& reason) {
+  static std::mutex mutex;
+  // Never deleted, like the drivers: kernels live as long as the process.
+  static auto* const loaded = new std::array<std::unique_ptr<kernel_compiler>, 2>;
+  const bool cuda = platform == ISTHMUS_PLATFORM_CUDA;
+  if (!cuda && platform != ISTHMUS_PLATFORM_HIP) {
+    reason = "kernels are compiled at run time for CUDA and HIP only";
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex);
+  auto& own = (*loaded)[cuda ? 0 : 1];
+  if (own == nullptr) own = runtime_compiler::load(cuda, driver.major_version(), option, reason);
+  return own.get();
+}
+
+native_kernel kernel_compiler::kernel(device_driver& driver, int device, const kernel_source& source) {
+  std::string key = source.name;
+  for (const std::string& definition : source.definitions) key += ' ' + definition;
+  slot* own = nullptr;
+  {
+    const std::lock_guard lock(m_mutex);
+    auto& found = m_kernels[{device, key}];
+    if (found == nullptr) found = std::make_unique<slot>();
+    own = found.get();
+  }
+  const std::lock_guard lock(own->mutex);
+  if (own->made == nullptr)
+    own->made = driver.load_kernel(device, compile(driver, device, source), source.entry);
+  return own->made;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,322 @@
+// Level Zero: devices, memory, sharing. Streams and events are in level_zero_stream.cpp.
+#include "device/level_zero/level_zero_driver.hpp"
+
+#include <unistd.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/error.hpp"
+#include "device/descriptor.hpp"
+#include "device/level_zero/level_zero_api.hpp"
+
+namespace isthmus {
+namespace {
+
+constexpr std::size_t alignment = 256;
+
+// What travels in a shared_handle. The first int of Intel's handle is a descriptor of the owner's process.
+struct portable_handle {
+  std::int64_t pid;
+  ze_ipc_mem_handle_t native;
+};
+static_assert(sizeof(portable_handle) <= sizeof(shared_handle));
+
+[[noreturn]] void unsupported(const char* location, const std::string& what, const std::string& hint = {}) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, location, "Level Zero: " + what, hint);
+}
+
+// The first driver that has GPUs, with them.
+ze_driver_handle_t find_gpus(const level_zero_api& api, std::vector<ze_device_handle_t>& gpus) {
+  std::uint32_t count = 0;
+  level_zero_api::check(api.driver_get(&count, nullptr), ISTHMUS_HERE, "zeDriverGet");
+  std::vector<ze_driver_handle_t> drivers(count);
+  if (count > 0) level_zero_api::check(api.driver_get(&count, drivers.data()), ISTHMUS_HERE, "zeDriverGet");
+  for (ze_driver_handle_t driver : drivers) {
+    std::uint32_t devices = 0;
+    level_zero_api::check(api.device_get(driver, &devices, nullptr), ISTHMUS_HERE, "zeDeviceGet");
+    std::vector<ze_device_handle_t> found(devices);
+    if (devices > 0)
+      level_zero_api::check(api.device_get(driver, &devices, found.data()), ISTHMUS_HERE, "zeDeviceGet");
+    for (ze_device_handle_t device : found) {
+      ze_device_properties_t properties{};
+      properties.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES;
+      level_zero_api::check(api.device_get_properties(device, &properties), ISTHMUS_HERE,
+                            "zeDeviceGetProperties");
+      if (properties.type == ZE_DEVICE_TYPE_GPU) gpus.push_back(device);
+    }
+    if (!gpus.empty()) return driver;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<level_zero_driver> level_zero_driver::load(std::string& reason) {
+  std::unique_ptr<level_zero_api> api = level_zero_api::load(reason);
+  if (!api) return nullptr;
+  const ze_result_t started = api->init(0);
+  if (started != ZE_RESULT_SUCCESS) {
+    reason = fmt::format("Level Zero could not start: {}", level_zero_api::text(started));
+    return nullptr;
+  }
+  std::vector<ze_device_handle_t> gpus;
+  ze_driver_handle_t driver = find_gpus(*api, gpus);
+  if (driver == nullptr) {
+    reason = "Level Zero has no GPU on this machine";
+    return nullptr;
+  }
+  std::unique_ptr<level_zero_driver> result(new level_zero_driver(std::move(api), driver));
+  for (ze_device_handle_t gpu : gpus) result->add_device(gpu);
+  return result;
+}
+
+level_zero_driver::level_zero_driver(std::unique_ptr<level_zero_api> api, ze_driver_handle_t driver)
+    : m_api(std::move(api)), m_driver(driver) {
+  const ze_context_desc_t description{ZE_STRUCTURE_TYPE_CONTEXT_DESC, nullptr, 0};
+  level_zero_api::check(m_api->context_create(driver, &description, &m_context), ISTHMUS_HERE,
+                        "zeContextCreate");
+}
+
+level_zero_driver::~level_zero_driver() = default;
+
+void level_zero_driver::add_device(ze_device_handle_t device) {
+  ze_device_properties_t properties{};
+  properties.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES;
+  level_zero_api::check(m_api->device_get_properties(device, &properties), ISTHMUS_HERE,
+                        "zeDeviceGetProperties");
+  std::uint32_t count = 0;
+  level_zero_api::check(m_api->device_get_command_queue_group_properties(device, &count, nullptr), ISTHMUS_HERE,
+                        "zeDeviceGetCommandQueueGroupProperties");
+  std::vector<ze_command_queue_group_properties_t> groups(count);
+  for (auto& group : groups) group.stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_GROUP_PROPERTIES;
+  level_zero_api::check(m_api->device_get_command_queue_group_properties(device, &count, groups.data()),
+                        ISTHMUS_HERE, "zeDeviceGetCommandQueueGroupProperties");
+  // A group that only copies is an engine of its own beside the compute units; any other is second best.
+  const auto copies_only = [](const ze_command_queue_group_properties_t& group) {
+    return (group.flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0 &&
+           (group.flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE) == 0;
+  };
+  std::uint32_t chosen = count;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    if (copies_only(groups[i]) && (chosen == count || !copies_only(groups[chosen]))) chosen = i;
+    if (chosen == count && (groups[i].flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0) chosen = i;
+  }
+  if (chosen == count)
+    unsupported(ISTHMUS_HERE, fmt::format("device {} has no engine that copies", properties.name));
+  m_devices.push_back({device, properties.maxMemAllocSize, chosen, groups[chosen].maxMemoryFillPatternSize});
+}
+
+const level_zero_driver::device_state& level_zero_driver::state(int device) const {
+  if (device < 0 || device >= static_cast<int>(m_devices.size()))
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("Level Zero device {} does not exist; there are {}", device, m_devices.size()),
+                     "pass the ordinal of a GPU");
+  return m_devices[static_cast<std::size_t>(device)];
+}
+
+ze_device_handle_t level_zero_driver::native_device(int device) const { return state(device).handle; }
+
+std::string level_zero_driver::version() {
+  ze_driver_properties_t properties{};
+  properties.stype = ZE_STRUCTURE_TYPE_DRIVER_PROPERTIES;
+  level_zero_api::check(m_api->driver_get_properties(m_driver, &properties), ISTHMUS_HERE,
+                        "zeDriverGetProperties");
+  ze_api_version_t api{};
+  level_zero_api::check(m_api->driver_get_api_version(m_driver, &api), ISTHMUS_HERE, "zeDriverGetApiVersion");
+  return fmt::format("Level Zero {}.{}, driver {}", ZE_MAJOR_VERSION(api), ZE_MINOR_VERSION(api),
+                     properties.driverVersion);
+}
+
+std::string level_zero_driver::name(int device) {
+  ze_device_properties_t properties{};
+  properties.stype = ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES;
+  level_zero_api::check(m_api->device_get_properties(state(device).handle, &properties), ISTHMUS_HERE,
+                        "zeDeviceGetProperties");
+  return properties.name;
+}
+
+std::string level_zero_driver::bus_id(int device) {
+  ze_pci_ext_properties_t properties{};
+  properties.stype = ZE_STRUCTURE_TYPE_PCI_EXT_PROPERTIES;
+  if (m_api->device_pci_get_properties_ext == nullptr)
+    unsupported(ISTHMUS_HERE, "this loader has no zeDevicePciGetPropertiesExt",
+                "install a newer Level Zero loader");
+  level_zero_api::check(m_api->device_pci_get_properties_ext(state(device).handle, &properties), ISTHMUS_HERE,
+                        "zeDevicePciGetPropertiesExt");
+  const auto& address = properties.address;
+  return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", address.domain, address.bus, address.device,
+                     address.function);
+}
+
+device_memory_info level_zero_driver::memory_info(int) {
+  unsupported(ISTHMUS_HERE,
+              "free memory is known to its system management interface only, which Isthmus does not use");
+}
+
+bool level_zero_driver::can_access_peer(int device, int peer) {
+  if (device == peer) return true;
+  ze_bool_t answer = 0;
+  level_zero_api::check(m_api->device_can_access_peer(state(device).handle, state(peer).handle, &answer),
+                        ISTHMUS_HERE, "zeDeviceCanAccessPeer");
+  return answer != 0;
+}
+
+int level_zero_driver::owner_of(const void* pointer) {
+  if (pointer == nullptr) return -1;
+  ze_memory_allocation_properties_t properties{};
+  properties.stype = ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES;
+  ze_device_handle_t owner = nullptr;
+  level_zero_api::check(m_api->mem_get_alloc_properties(m_context, pointer, &properties, &owner), ISTHMUS_HERE,
+                        "zeMemGetAllocProperties");
+  if (properties.type != ZE_MEMORY_TYPE_DEVICE) return -1;
+  for (std::size_t i = 0; i < m_devices.size(); ++i) {
+    if (m_devices[i].handle == owner) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------
+
+void* level_zero_driver::allocate_in(ze_context_handle_t context, int device, std::uint64_t bytes) {
+  const device_state& own = state(device);
+  ze_relaxed_allocation_limits_exp_desc_t relaxed{};
+  relaxed.stype = ZE_STRUCTURE_TYPE_RELAXED_ALLOCATION_LIMITS_EXP_DESC;
+  relaxed.flags = ZE_RELAXED_ALLOCATION_LIMITS_EXP_FLAG_MAX_SIZE;
+  ze_device_mem_alloc_desc_t description{};
+  description.stype = ZE_STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC;
+  // Larger blocks than the device's usual maximum (4 GiB on many) exist only where that is asked for.
+  if (bytes > own.max_allocation_bytes) description.pNext = &relaxed;
+  void* pointer = nullptr;
+  level_zero_api::check(m_api->mem_alloc_device(context != nullptr ? context : m_context, &description, bytes,
+                                                alignment, own.handle, &pointer),
+                        ISTHMUS_HERE,
+                        fmt::format("zeMemAllocDevice of {} bytes on level_zero:{}", bytes, device));
+  return pointer;
+}
+
+void level_zero_driver::free_in(ze_context_handle_t context, int device, void* pointer) {
+  level_zero_api::check(m_api->mem_free(context != nullptr ? context : m_context, pointer), ISTHMUS_HERE,
+                        fmt::format("zeMemFree on level_zero:{}", device));
+}
+
+void* level_zero_driver::allocate(int device, std::uint64_t bytes) {
+  return allocate_in(m_context, device, bytes);
+}
+void level_zero_driver::free(int device, void* pointer) { free_in(m_context, device, pointer); }
+
+void* level_zero_driver::allocate_host(std::uint64_t bytes) {
+  const ze_host_mem_alloc_desc_t description{ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC, nullptr, 0};
+  void* pointer = nullptr;
+  level_zero_api::check(m_api->mem_alloc_host(m_context, &description, bytes, alignment, &pointer),
+                        ISTHMUS_HERE, fmt::format("zeMemAllocHost of {} bytes", bytes));
+  return pointer;
+}
+
+void level_zero_driver::free_host(void* pointer) {
+  level_zero_api::check(m_api->mem_free(m_context, pointer), ISTHMUS_HERE, "zeMemFree of host memory");
+}
+
+// ---- sharing --------------------------------------------------------------------------------------------
+
+std::uint64_t level_zero_driver::granularity(int) { return std::uint64_t{64} << 10U; }  // Intel's device page
+sharing level_zero_driver::best_sharing(int) { return sharing::handle; }
+
+void* level_zero_driver::allocate_shared(int device, std::uint64_t bytes, sharing how) {
+  if (how != sharing::handle)
+    unsupported(ISTHMUS_HERE, "memory is shared by interprocess handles, not as descriptors of physical memory",
+                "use sharing::handle");
+  const std::uint64_t page = granularity(device);
+  const std::uint64_t rounded = (bytes + page - 1) / page * page;
+  void* pointer = allocate(device, rounded);
+  const native_stream stream = create_stream(device, stream_priority::normal);
+  try {
+    fill(device, pointer, 0, rounded, stream);
+    synchronize(device, stream);
+  } catch (const error&) {
+    destroy_stream(device, stream);
+    free(device, pointer);
+    throw;
+  }
+  destroy_stream(device, stream);
+  const std::lock_guard lock(m_mutex);
+  m_shared[pointer] = device;
+  return pointer;
+}
+
+void level_zero_driver::free_shared(int device, void* pointer) {
+  {
+    const std::lock_guard lock(m_mutex);
+    const auto found = m_shared.find(pointer);
+    if (found == m_shared.end() || found->second != device)
+      throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                       fmt::format("free_shared: {} is no shared block of level_zero:{}", pointer, device),
+                       "pass what allocate_shared gave for this device, once");
+    m_shared.erase(found);
+  }
+  free(device, pointer);
+}
+
+void level_zero_driver::enable_peer(int device, int peer) {
+  // Nothing has to be switched on; older runtimes garble data where the answer is no.
+  if (!can_access_peer(device, peer))
+    unsupported(ISTHMUS_HERE, fmt::format("device {} can't access device {}", device, peer),
+                "stage through host memory");
+}
+
+void level_zero_driver::allow_access(void* pointer, int peer) {
+  const int owner = owner_of(pointer);
+  if (owner < 0)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("allow_access: {} is no device memory of Level Zero", pointer));
+  enable_peer(peer, owner);
+  void* begin = nullptr;
+  std::size_t bytes = 0;
+  level_zero_api::check(m_api->mem_get_address_range(m_context, pointer, &begin, &bytes), ISTHMUS_HERE,
+                        "zeMemGetAddressRange");
+  level_zero_api::check(m_api->context_make_memory_resident(m_context, state(peer).handle, begin, bytes),
+                        ISTHMUS_HERE, "zeContextMakeMemoryResident");
+}
+
+shared_handle level_zero_driver::export_shared(void* pointer) {
+  portable_handle portable{getpid(), {}};
+  level_zero_api::check(m_api->mem_get_ipc_handle(m_context, pointer, &portable.native), ISTHMUS_HERE,
+                        "zeMemGetIpcHandle");
+  shared_handle handle{};
+  std::memcpy(handle.bytes.data(), &portable, sizeof portable);
+  return handle;
+}
+
+void level_zero_driver::end_export(void* pointer) {
+  // Before Level Zero 1.6 a handle ends with its block.
+  if (m_api->mem_put_ipc_handle == nullptr) return;
+  ze_ipc_mem_handle_t native{};
+  level_zero_api::check(m_api->mem_get_ipc_handle(m_context, pointer, &native), ISTHMUS_HERE,
+                        "zeMemGetIpcHandle");
+  level_zero_api::check(m_api->mem_put_ipc_handle(m_context, native), ISTHMUS_HERE, "zeMemPutIpcHandle");
+}
+
+void* level_zero_driver::import_shared(int device, const shared_handle& handle) {
+  portable_handle portable{};
+  std::memcpy(&portable, handle.bytes.data(), sizeof portable);
+  int descriptor = -1;
+  if (portable.pid != getpid()) {
+    int theirs = -1;
+    std::memcpy(&theirs, portable.native.data, sizeof theirs);
+    descriptor = take_descriptor(portable.pid, theirs);
+    std::memcpy(portable.native.data, &descriptor, sizeof descriptor);
+  }
+  void* pointer = nullptr;
+  const ze_result_t result =
+      m_api->mem_open_ipc_handle(m_context, state(device).handle, portable.native, 0, &pointer);
+  if (descriptor >= 0) close(descriptor);  // the mapping keeps the memory
+  level_zero_api::check(result, ISTHMUS_HERE, fmt::format("zeMemOpenIpcHandle on level_zero:{}", device));
+  return pointer;
+}
+
+void level_zero_driver::release_import(int device, void* pointer) {
+  level_zero_api::check(m_api->mem_close_ipc_handle(m_context, pointer), ISTHMUS_HERE,
+                        fmt::format("zeMemCloseIpcHandle on level_zero:{}", device));
+}
+
+}  // namespace isthmus

@@ -1,0 +1,193 @@
+// Level Zero: streams, events and the work on a stream.
+//
+// Commands of an immediate list may overlap, so each operation starts behind a barrier: that is what makes
+// the list a stream. (In-order lists came with Level Zero 1.7.)
+#include <algorithm>
+#include <array>
+
+#include "base/error.hpp"
+#include "device/level_zero/level_zero_api.hpp"
+#include "device/level_zero/level_zero_driver.hpp"
+
+namespace isthmus {
+namespace {
+
+// Level Zero's events are signalled once and reset, while a native_event is recorded again and again, so
+// each has as many as may be waited for at a time.
+constexpr std::uint32_t events_each = 64;
+
+struct single_event {
+  const level_zero_api& api;
+  ze_event_pool_handle_t pool = nullptr;
+  ze_event_handle_t event = nullptr;
+
+  single_event(const level_zero_api& table, ze_context_handle_t context, ze_device_handle_t device)
+      : api(table) {
+    const ze_event_pool_desc_t pool_description{ZE_STRUCTURE_TYPE_EVENT_POOL_DESC, nullptr,
+                                                ZE_EVENT_POOL_FLAG_HOST_VISIBLE, 1};
+    level_zero_api::check(api.event_pool_create(context, &pool_description, 1, &device, &pool), ISTHMUS_HERE,
+                          "zeEventPoolCreate");
+    const ze_event_desc_t description{ZE_STRUCTURE_TYPE_EVENT_DESC, nullptr, 0, ZE_EVENT_SCOPE_FLAG_HOST,
+                                      ZE_EVENT_SCOPE_FLAG_HOST};
+    const ze_result_t result = api.event_create(pool, &description, &event);
+    if (result != ZE_RESULT_SUCCESS) api.event_pool_destroy(pool);
+    level_zero_api::check(result, ISTHMUS_HERE, "zeEventCreate");
+  }
+  ~single_event() {
+    api.event_destroy(event);
+    api.event_pool_destroy(pool);
+  }
+  single_event(const single_event&) = delete;
+  single_event& operator=(const single_event&) = delete;
+};
+
+}  // namespace
+
+struct level_zero_driver::recorded_event {
+  ze_event_pool_handle_t pool = nullptr;
+  std::array<ze_event_handle_t, events_each> events{};
+  std::uint64_t records = 0;  // the latest is events[(records - 1) % events_each]
+
+  ze_event_handle_t latest() const { return records == 0 ? nullptr : events[(records - 1) % events_each]; }
+};
+
+ze_command_list_handle_t level_zero_driver::list_of(native_stream stream) const {
+  if (stream == nullptr)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     "stream is NULL; Level Zero has no default stream", "pass what create_stream gave");
+  return static_cast<ze_command_list_handle_t>(stream);
+}
+
+native_stream level_zero_driver::create_stream(int device, stream_priority priority) {
+  const device_state& own = state(device);
+  ze_command_queue_desc_t description{};
+  description.stype = ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC;
+  description.ordinal = own.copy_group;
+  description.mode = ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS;
+  description.priority = priority == stream_priority::high ? ZE_COMMAND_QUEUE_PRIORITY_PRIORITY_HIGH
+                                                           : ZE_COMMAND_QUEUE_PRIORITY_NORMAL;
+  ze_command_list_handle_t list = nullptr;
+  level_zero_api::check(m_api->command_list_create_immediate(m_context, own.handle, &description, &list),
+                        ISTHMUS_HERE, "zeCommandListCreateImmediate");
+  return list;
+}
+
+void level_zero_driver::destroy_stream(int, native_stream stream) {
+  level_zero_api::check(m_api->command_list_destroy(list_of(stream)), ISTHMUS_HERE, "zeCommandListDestroy");
+}
+
+void level_zero_driver::synchronize(int device, native_stream stream) {
+  const single_event reached(*m_api, m_context, state(device).handle);
+  level_zero_api::check(m_api->command_list_append_barrier(list_of(stream), reached.event, 0, nullptr),
+                        ISTHMUS_HERE, "zeCommandListAppendBarrier");
+  level_zero_api::check(m_api->event_host_synchronize(reached.event, UINT64_MAX), ISTHMUS_HERE,
+                        "zeEventHostSynchronize");
+}
+
+bool level_zero_driver::is_capturing(int, native_stream) {
+  return false;
+}  // there are no graphs to capture into
+
+native_event level_zero_driver::create_event(int device) {
+  static_cast<void>(state(device));  // it exists; events are for every device of the context
+  const ze_event_pool_desc_t pool{ZE_STRUCTURE_TYPE_EVENT_POOL_DESC, nullptr, ZE_EVENT_POOL_FLAG_HOST_VISIBLE,
+                                  events_each};
+  auto made = std::make_unique<recorded_event>();
+  level_zero_api::check(m_api->event_pool_create(m_context, &pool, 0, nullptr, &made->pool), ISTHMUS_HERE,
+                        "zeEventPoolCreate");
+  for (std::uint32_t i = 0; i < events_each; ++i) {
+    const ze_event_desc_t description{ZE_STRUCTURE_TYPE_EVENT_DESC, nullptr, i, ZE_EVENT_SCOPE_FLAG_DEVICE,
+                                      ZE_EVENT_SCOPE_FLAG_DEVICE};
+    const ze_result_t result = m_api->event_create(made->pool, &description, &made->events[i]);
+    if (result != ZE_RESULT_SUCCESS) {
+      destroy_event(made.release());
+      level_zero_api::check(result, ISTHMUS_HERE, "zeEventCreate");
+    }
+  }
+  return made.release();
+}
+
+void level_zero_driver::destroy_event(native_event event) {
+  const std::unique_ptr<recorded_event> dying(static_cast<recorded_event*>(event));
+  for (ze_event_handle_t one : dying->events) {
+    if (one != nullptr) level_zero_api::check(m_api->event_destroy(one), ISTHMUS_HERE, "zeEventDestroy");
+  }
+  level_zero_api::check(m_api->event_pool_destroy(dying->pool), ISTHMUS_HERE, "zeEventPoolDestroy");
+}
+
+void level_zero_driver::record(int, native_event event, native_stream stream) {
+  auto& own = *static_cast<recorded_event*>(event);
+  ze_event_handle_t next = own.events[own.records % events_each];
+  if (own.records >= events_each) {
+    if (m_api->event_query_status(next) != ZE_RESULT_SUCCESS)
+      throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                       fmt::format("an event was recorded {} times before the first was reached", events_each),
+                       "wait for some of this work first, or use more events");
+    level_zero_api::check(m_api->event_host_reset(next), ISTHMUS_HERE, "zeEventHostReset");
+  }
+  level_zero_api::check(m_api->command_list_append_barrier(list_of(stream), next, 0, nullptr), ISTHMUS_HERE,
+                        "zeCommandListAppendBarrier");
+  ++own.records;
+}
+
+void level_zero_driver::wait(int, native_stream stream, native_event event) {
+  ze_event_handle_t latest = static_cast<recorded_event*>(event)->latest();
+  if (latest == nullptr) return;  // never recorded: nothing to wait for
+  level_zero_api::check(m_api->command_list_append_barrier(list_of(stream), nullptr, 1, &latest), ISTHMUS_HERE,
+                        "zeCommandListAppendBarrier");
+}
+
+bool level_zero_driver::done(native_event event) {
+  ze_event_handle_t latest = static_cast<recorded_event*>(event)->latest();
+  if (latest == nullptr) return true;
+  const ze_result_t result = m_api->event_query_status(latest);
+  if (result == ZE_RESULT_NOT_READY) return false;
+  level_zero_api::check(result, ISTHMUS_HERE, "zeEventQueryStatus");
+  return true;
+}
+
+void level_zero_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
+  const auto empty = [](const device_copy& one) { return one.bytes == 0; };
+  if (std::all_of(copies.begin(), copies.end(), empty)) return;
+  ze_command_list_handle_t list = list_of(stream);
+  level_zero_api::check(m_api->command_list_append_barrier(list, nullptr, 0, nullptr), ISTHMUS_HERE,
+                        "zeCommandListAppendBarrier");
+  for (const device_copy& one : copies) {
+    if (empty(one)) continue;
+    level_zero_api::check(
+        m_api->command_list_append_memory_copy(list, one.to, one.from, one.bytes, nullptr, 0, nullptr),
+        ISTHMUS_HERE,
+        fmt::format("zeCommandListAppendMemoryCopy of {} bytes on level_zero:{}", one.bytes, device));
+  }
+}
+
+void level_zero_driver::fill_pattern(int device, void* pointer, const void* pattern, std::size_t pattern_bytes,
+                                     std::uint64_t bytes, native_stream stream, const char* what) {
+  if (state(device).max_fill_pattern_bytes < pattern_bytes)
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        fmt::format("Level Zero: the engine of level_zero:{} fills with at most {} bytes, {} needs {}", device,
+                    state(device).max_fill_pattern_bytes, what, pattern_bytes));
+  ze_command_list_handle_t list = list_of(stream);
+  level_zero_api::check(m_api->command_list_append_barrier(list, nullptr, 0, nullptr), ISTHMUS_HERE,
+                        "zeCommandListAppendBarrier");
+  level_zero_api::check(
+      m_api->command_list_append_memory_fill(list, pointer, pattern, pattern_bytes, bytes, nullptr, 0, nullptr),
+      ISTHMUS_HERE, fmt::format("zeCommandListAppendMemoryFill of {} bytes on level_zero:{}", bytes, device));
+}
+
+void level_zero_driver::fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,
+                             native_stream stream) {
+  if (bytes > 0) fill_pattern(device, pointer, &value, sizeof value, bytes, stream, "fill");
+}
+
+void level_zero_driver::write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) {
+  fill_pattern(device, word, &value, sizeof value, sizeof value, stream, "write_word");
+}
+
+void level_zero_driver::wait_word(int, const std::uint32_t*, std::uint32_t, native_stream) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   "Level Zero: a stream can't wait for a word of memory", "order the streams by events");
+}
+
+}  // namespace isthmus

@@ -1,0 +1,76 @@
+#include "device/runtime.hpp"
+
+#include "device/libraries.hpp"
+
+namespace isthmus {
+namespace {
+
+constexpr unsigned wait_greater_or_equal = 0;   // CU_STREAM_WAIT_VALUE_GEQ, hipStreamWaitValueGte
+constexpr unsigned wait_then_flush = 1U << 30;  // CU_STREAM_WAIT_VALUE_FLUSH
+constexpr int can_flush_remote_writes = 98;     // CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES
+
+}  // namespace
+
+std::string device_runtime::load(isthmus_platform platform, const char* library, const char* site_packages) {
+  const bool cuda = platform == ISTHMUS_PLATFORM_CUDA;
+  search_request search = cuda ? cuda_runtime_library() : hip_library();
+  search.option = library;
+  search.site_packages = site_packages;
+  std::string reason;
+  const dynamic_library found = dynamic_library::open(search, reason);
+  if (!found) return std::string("no ") + (cuda ? "CUDA" : "HIP") + " runtime could be loaded: " + reason;
+  symbol_loader loader(found, cuda ? "cuda" : "hip");
+  loader.need(get_device_count, "GetDeviceCount");
+  loader.need(get_device, "GetDevice");
+  loader.need(set_device, "SetDevice");
+  loader.need(device_get_pci_bus_id, "DeviceGetPCIBusId");
+  loader.need(device_get_attribute, "DeviceGetAttribute");
+  loader.need(device_synchronize, "DeviceSynchronize");
+  loader.need(malloc, "Malloc");
+  loader.need(free, "Free");
+  loader.need(malloc_async, "MallocAsync");
+  loader.need(free_async, "FreeAsync");
+  loader.need(host_alloc, cuda ? "HostAlloc" : "HostMalloc");
+  loader.need(host_free, cuda ? "FreeHost" : "HostFree");
+  loader.need(memcpy_async, "MemcpyAsync");
+  loader.need(stream_create, "StreamCreateWithFlags");
+  loader.need(stream_destroy, "StreamDestroy");
+  loader.need(stream_get_flags, "StreamGetFlags");
+  loader.need(event_create, "EventCreateWithFlags");
+  loader.need(event_destroy, "EventDestroy");
+  loader.need(event_record, "EventRecord");
+  loader.need(event_query, "EventQuery");
+  loader.need(get_error_string, "GetErrorString");
+  if (!cuda) loader.want(m_hip_wait, "StreamWaitValue32");
+  return loader.missing().empty() ? "" : found.path() + " lacks " + loader.missing();
+}
+
+// CUDA's runtime does not have them, its driver does.
+std::string device_runtime::load_waits(isthmus_platform platform, const char* driver) {
+  if (platform != ISTHMUS_PLATFORM_CUDA)
+    return m_hip_wait != nullptr ? "" : "the HIP runtime lacks hipStreamWaitValue32";
+  search_request search = cuda_driver_library();
+  search.option = driver;
+  std::string reason;
+  const dynamic_library found = dynamic_library::open(search, reason);
+  if (!found) return "no CUDA driver could be loaded: " + reason;
+  symbol_loader loader(found, "cu");
+  loader.need(m_cuda_wait, "StreamWaitValue32_v2");
+  loader.need(m_cuda_attribute, "DeviceGetAttribute");
+  return loader.missing().empty() ? "" : found.path() + " lacks " + loader.missing();
+}
+
+bool device_runtime::can_flush(int device) const {
+  int can = 0;
+  return m_cuda_attribute != nullptr && m_cuda_attribute(&can, can_flush_remote_writes, device) == 0 &&
+         can != 0;
+}
+
+int device_runtime::hold(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const {
+  if (m_cuda_wait != nullptr)
+    return m_cuda_wait(stream, reinterpret_cast<std::uint64_t>(word), value,
+                       wait_greater_or_equal | (flush ? wait_then_flush : 0));
+  return m_hip_wait(stream, word, value, wait_greater_or_equal, ~std::uint32_t{0});
+}
+
+}  // namespace isthmus

@@ -1,0 +1,189 @@
+#include "frontends/ggml/communicator.hpp"
+
+#include <cstdlib>
+#include <exception>
+#include <string_view>
+
+#include "frontends/ggml/notice.hpp"
+#include "frontends/ggml/streams.hpp"
+
+namespace isthmus::ggml {
+namespace {
+
+constexpr const char* init_name = "ggml_backend_comm_init";
+constexpr const char* free_name = "ggml_backend_comm_free";
+constexpr const char* allreduce_name = "ggml_backend_comm_allreduce_tensor";
+
+isthmus_wire wanted_wire() {
+  const char* text = std::getenv("ISTHMUS_GGML_WIRE");
+  const std::string_view wire = text != nullptr ? text : "";
+  if (wire == "exact") return ISTHMUS_WIRE_EXACT;
+  if (wire == "bfloat16") return ISTHMUS_WIRE_BFLOAT16;
+  if (!wire.empty() && wire != "rule")
+    warn_once("ISTHMUS_GGML_WIRE=" + std::string(wire) + " is unknown; rule, exact and bfloat16 are known");
+  return ISTHMUS_WIRE_BY_RULE;
+}
+
+std::string text_of(const core& core) {
+  isthmus_error_info info{};
+  core.last_error(&info);
+  return std::string(info.message) + (info.hint[0] != '\0' ? "; " + std::string(info.hint) : "");
+}
+
+// ggml calls through C function pointers: nothing may be thrown.
+void* init(backend** backends, std::size_t n) noexcept try {
+  return communicator::make(backends, n).release();
+} catch (const std::exception& failure) {
+  warn_once(std::string("init: ") + failure.what());
+  return nullptr;
+}
+void free(void* comm) noexcept { delete static_cast<communicator*>(comm); }
+bool allreduce(void* comm, tensor** tensors) noexcept try {
+  return static_cast<communicator*>(comm)->allreduce(tensors);
+} catch (const std::exception& failure) {  // only a warning allocates, and only before anything is enqueued
+  warn_once(failure.what());
+  return false;
+}
+
+}  // namespace
+
+void* trio_function(const char* name) {
+  const std::string_view wanted = name != nullptr ? name : "";
+  if (wanted == init_name) return reinterpret_cast<void*>(&init);
+  if (wanted == free_name) return reinterpret_cast<void*>(&free);
+  if (wanted == allreduce_name) return reinterpret_cast<void*>(&allreduce);
+  return nullptr;
+}
+
+communicator::communicator(const library& ggml, backend** backends, std::size_t n)
+    : m_ggml(ggml), m_backends(backends, backends + n), m_pointers(n) {}
+
+std::unique_ptr<communicator> communicator::make(backend** backends, std::size_t n) {
+  const library* ggml = library::known();
+  if (ggml == nullptr || backends == nullptr || n == 0) return nullptr;
+  std::unique_ptr<communicator> made(new communicator(*ggml, backends, n));
+  const plan plan = made->make_plan();
+  const std::string reason = plan.reason.empty() ? made->open(plan) : plan.reason;
+  if (reason.empty()) return made;
+  const bool native = made->open_native();
+  warn_once("not used: " + reason + "; " +
+            (native ? "ggml's own allreduce sums instead" : "ggml copies and adds step by step instead"));
+  return native ? std::move(made) : nullptr;
+}
+
+communicator::plan communicator::make_plan() const {
+  device* first = m_ggml.get_device(m_backends[0]);
+  const std::string kind = m_ggml.registry_name(m_ggml.registry_of(first));
+  bool all_on_host = true;
+  for (backend* each : m_backends) {
+    device* device = m_ggml.get_device(each);
+    if (m_ggml.registry_of(device) != m_ggml.registry_of(first))
+      return {.reason = std::string("devices ") + m_ggml.device_name(first) + " and " +
+                        m_ggml.device_name(device) + " belong to different ggml backends"};
+    all_on_host = all_on_host && m_ggml.device_type(device) == library::cpu_device;
+  }
+  if (all_on_host)
+    return {.devices = std::vector<isthmus_device>(m_backends.size(), {ISTHMUS_PLATFORM_HOST, 0}),
+            .streams = std::vector<isthmus_stream>(m_backends.size(), nullptr)};
+  if (kind == "CUDA") return plan_streams(stream_kind::cuda);
+  if (kind == "SYCL") return plan_streams(stream_kind::sycl);
+  return {.reason = "ggml's backend " + kind + " is none of CUDA, SYCL and those in host memory"};
+}
+
+communicator::plan communicator::plan_streams(stream_kind kind) const {
+  plan plan;
+  if (kind == stream_kind::sycl) {
+    plan.engine = open_sycl_engine(plan.reason);
+    if (plan.engine == nullptr) return plan;
+  }
+  for (backend* each : m_backends) {
+    const found_stream found = find_stream(m_ggml, each, kind);
+    const std::string name = m_ggml.device_name(m_ggml.get_device(each));
+    if (!found.reason.empty()) return {.reason = "the stream of " + name + " is not known: " + found.reason};
+    // A SYCL engine works by its queues; the platform only names the rules that apply.
+    isthmus_device device{ISTHMUS_PLATFORM_LEVEL_ZERO, static_cast<int>(plan.devices.size())};
+    if (kind == stream_kind::cuda) device = {ISTHMUS_PLATFORM_CUDA, cuda_device_of(found.stream)};
+    if (device.ordinal < 0) return {.reason = "the CUDA driver does not say which device " + name + " is"};
+    plan.devices.push_back(device);
+    plan.streams.push_back(found.stream);
+  }
+  return plan;
+}
+
+// "" or why not.
+std::string communicator::open(const plan& plan) {
+  std::string reason;
+  m_core = open_core(reason);
+  if (m_core == nullptr) return reason;
+  isthmus_tensor_parallel_options options{};
+  options.struct_bytes = sizeof options;
+  options.wire = wanted_wire();
+  options.engine = plan.engine;
+  const int n = static_cast<int>(m_backends.size());
+  m_handle = m_core->init(n, plan.devices.data(), plan.streams.data(), &options);
+  if (m_handle == nullptr) return text_of(*m_core);
+  m_is_host = plan.devices[0].platform == ISTHMUS_PLATFORM_HOST;
+  std::string names;
+  for (backend* each : m_backends)
+    names += (names.empty() ? "" : ", ") + std::string(m_ggml.device_name(m_ggml.get_device(each)));
+  inform("Isthmus sums over " + names);
+  return "";
+}
+
+bool communicator::open_native() {
+  registry* registry = m_ggml.registry_of(m_ggml.get_device(m_backends[0]));
+  const auto make = reinterpret_cast<comm_init*>(m_ggml.procedure(registry, init_name));
+  m_native.free = reinterpret_cast<comm_free*>(m_ggml.procedure(registry, free_name));
+  m_native.allreduce = reinterpret_cast<comm_allreduce*>(m_ggml.procedure(registry, allreduce_name));
+  if (make == nullptr || m_native.free == nullptr || m_native.allreduce == nullptr) return false;
+  m_native.comm = make(m_backends.data(), m_backends.size());
+  return m_native.comm != nullptr;
+}
+
+communicator::~communicator() {
+  if (m_handle != nullptr) {
+    m_core->free(m_handle);
+    report(std::to_string(m_calls) + " allreduces of " + std::to_string(m_elements) + " elements, " +
+           std::to_string(m_refused) + " refused");
+  }
+  if (m_native.comm != nullptr) m_native.free(m_native.comm);
+}
+
+// Reads the tensors into the members. "" or why they can't be summed.
+const char* communicator::gather(tensor** tensors) {
+  const auto datatype = m_ggml.layout().datatype(tensors[0]);
+  if (!datatype) return "the tensors are neither f32 nor f16 nor bf16";
+  m_datatype = *datatype;
+  m_count = static_cast<std::uint64_t>(m_ggml.count_elements(tensors[0]));
+  m_active = 0;
+  for (std::size_t i = 0; i < m_backends.size(); ++i) {
+    if (m_ggml.layout().datatype(tensors[i]) != datatype) return "the tensors are of several types";
+    if (static_cast<std::uint64_t>(m_ggml.count_elements(tensors[i])) != m_count)
+      return "the tensors are of several sizes";
+    if (!m_ggml.is_contiguous(tensors[i])) return "a tensor is not contiguous";
+    m_pointers[i] = m_ggml.data(tensors[i]);
+    if (m_ggml.layout().is_computed(tensors[i])) m_active |= std::uint64_t{1} << i;
+  }
+  return "";
+}
+
+bool communicator::refuse(const char* why) {
+  ++m_refused;
+  warn_once(std::string("a sum is left to ggml: ") + why);
+  return false;
+}
+
+bool communicator::allreduce(tensor** tensors) {
+  if (m_native.comm != nullptr) return m_native.allreduce(m_native.comm, tensors);
+  if (const char* why = gather(tensors); *why != '\0') return refuse(why);
+  if (m_count == 0) return true;  // also where there is no memory behind the tensors
+  if (m_is_host)
+    for (backend* each : m_backends) m_ggml.synchronize(each);
+  if (!m_core->allreduce(m_handle, m_pointers.data(), m_count, m_datatype, m_active))
+    return refuse(text_of(*m_core).c_str());
+  ++m_calls;
+  m_elements += m_count;
+  return true;
+}
+
+}  // namespace isthmus::ggml

@@ -1,0 +1,77 @@
+// The three definitions that stand in front of others when this library is preloaded. Each does what the
+// next definition does; the first answers three names by itself.
+
+#include <atomic>
+
+#include "frontends/ggml/communicator.hpp"
+#include "frontends/ggml/library.hpp"
+#include "frontends/ggml/streams.hpp"
+#include "frontends/ggml/symbols.hpp"
+
+namespace isthmus::ggml {
+namespace {
+
+// Looked up at the first call; the same for every caller in practice, and after that one load.
+template <typename Function>
+class next_function {
+ public:
+  constexpr explicit next_function(const char* name) : m_name(name) {}
+  Function* get(const void* caller, const void* own) {
+    Function* known = m_function.load(std::memory_order_acquire);
+    if (known != nullptr) return known;
+    known = reinterpret_cast<Function*>(next_definition(m_name, caller, own));
+    m_function.store(known, std::memory_order_release);
+    return known;
+  }
+
+ private:
+  const char* m_name;
+  std::atomic<Function*> m_function{nullptr};
+};
+
+}  // namespace
+}  // namespace isthmus::ggml
+
+// ggml's look-up of a backend's optional functions. The meta backend asks the first device's registry.
+extern "C" [[gnu::visibility("default")]] void* ggml_backend_reg_get_proc_address(
+    isthmus::ggml::registry* registry, const char* name) {
+  using namespace isthmus::ggml;
+  // Not kept: a process may hold several copies of ggml, each with its own callers.
+  const auto next = reinterpret_cast<find_procedure*>(
+      next_definition("ggml_backend_reg_get_proc_address", __builtin_return_address(0),
+                      reinterpret_cast<const void*>(&ggml_backend_reg_get_proc_address)));
+  if (next == nullptr) return nullptr;
+  void* const own = next(registry, name);
+  void* const ours = trio_function(name);
+  if (ours == nullptr || library::of(next) == nullptr) return own;
+  return ours;
+}
+
+// NOLINTNEXTLINE(readability-identifier-naming)
+extern "C" [[gnu::visibility("default")]] int cudaEventRecord(void* event, void* stream) {
+  using namespace isthmus::ggml;
+  constexpr int initialization_error = 3;  // cudaErrorInitializationError
+  static next_function<int(void*, void*)> next("cudaEventRecord");
+  const auto record = next.get(__builtin_return_address(0), reinterpret_cast<const void*>(&cudaEventRecord));
+  if (record == nullptr) return initialization_error;
+  stream_watch::note(stream_kind::cuda, stream);
+  return record(event, stream);
+}
+
+#if defined(__x86_64__)
+// sycl::event sycl::queue::ext_oneapi_submit_barrier(const detail::code_location&), which is what ggml records
+// an event with. By the C++ ABI of x86-64 the caller passes the place of the result first, then `this`.
+extern "C" [[gnu::visibility("default")]] void*
+isthmus_hook_submit_barrier(void* result, void* queue, const void* location) __asm__(
+    "_ZN4sycl3_V15queue25ext_oneapi_submit_barrierERKNS0_6detail13code_locationE");
+void* isthmus_hook_submit_barrier(void* result, void* queue, const void* location) {
+  using namespace isthmus::ggml;
+  static next_function<void*(void*, void*, const void*)> next(
+      "_ZN4sycl3_V15queue25ext_oneapi_submit_barrierERKNS0_6detail13code_locationE");
+  const auto submit =
+      next.get(__builtin_return_address(0), reinterpret_cast<const void*>(&isthmus_hook_submit_barrier));
+  if (submit == nullptr) __builtin_trap();  // the symbol was reached, so its library is there
+  stream_watch::note(stream_kind::sycl, queue);
+  return submit(result, queue, location);
+}
+#endif

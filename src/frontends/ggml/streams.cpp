@@ -1,0 +1,61 @@
+#include "frontends/ggml/streams.hpp"
+
+#include "device/libraries.hpp"
+#include "frontends/ggml/symbols.hpp"
+
+namespace isthmus::ggml {
+namespace {
+
+thread_local stream_watch* watching = nullptr;
+
+found_stream watch_one_event(const library& ggml, backend* backend, stream_kind kind) {
+  event* event = ggml.make_event(ggml.get_device(backend));
+  if (event == nullptr) return {nullptr, "it was built without events"};
+  stream_watch watch(kind);
+  ggml.record_event(event, backend);
+  ggml.synchronize_event(event);
+  ggml.free_event(event);
+  if (watch.saw_exactly_one()) return {watch.stream(), ""};
+  return {nullptr,
+          "recording an event did not pass through its shared runtime library (is that linked statically?)"};
+}
+
+}  // namespace
+
+stream_watch::stream_watch(stream_kind kind) : m_kind(kind) { watching = this; }
+stream_watch::~stream_watch() { watching = nullptr; }
+
+void stream_watch::note(stream_kind kind, void* stream) noexcept {
+  if (watching == nullptr || watching->m_kind != kind) return;
+  watching->m_stream = stream;
+  ++watching->m_seen;
+}
+
+found_stream find_stream(const library& ggml, backend* backend, stream_kind kind) {
+  found_stream first = watch_one_event(ggml, backend, kind);
+  if (!first.reason.empty()) return first;
+  found_stream second = watch_one_event(ggml, backend, kind);
+  if (second.reason.empty() && second.stream != first.stream)
+    return {nullptr, "it changes streams from one event to the next"};
+  return second;
+}
+
+int cuda_device_of(void* stream) {
+  int (*context_of)(void* stream, void** context);
+  int (*push)(void* context);
+  int (*device)(int*);
+  int (*pop)(void** context);
+  const loaded_library driver(cuda_driver_name);
+  if (!driver.find("cuStreamGetCtx", context_of) || !driver.find("cuCtxPushCurrent_v2", push) ||
+      !driver.find("cuCtxGetDevice", device) || !driver.find("cuCtxPopCurrent_v2", pop))
+    return -1;
+  void* context = nullptr;
+  if (context_of(stream, &context) != 0 || push(context) != 0) return -1;
+  int ordinal = -1;
+  if (device(&ordinal) != 0) ordinal = -1;
+  void* popped = nullptr;
+  (void)pop(&popped);
+  return ordinal;
+}
+
+}  // namespace isthmus::ggml

@@ -1,0 +1,27 @@
+#include "frontends/ggml/symbols.hpp"
+
+#include <dlfcn.h>
+
+namespace isthmus::ggml {
+
+loaded_library::loaded_library(const char* soname)
+    : m_handle(soname == nullptr ? nullptr : dlopen(soname, RTLD_LAZY | RTLD_NOLOAD)) {}
+
+loaded_library loaded_library::around(const void* address) {
+  Dl_info info{};
+  return loaded_library(dladdr(address, &info) != 0 ? info.dli_fname : nullptr);
+}
+
+void* loaded_library::find(const char* name) const {
+  return m_handle == nullptr ? nullptr : dlsym(m_handle, name);
+}
+
+void* next_definition(const char* name, const void* caller, const void* own) {
+  // The caller's library first: where ggml was loaded by dlopen (llama-cpp-python), the process' own scope
+  // does not know it. The main program has no such handle, but what it links is in the process' scope.
+  void* found = loaded_library::around(caller).find(name);
+  if (found == nullptr || found == own) found = dlsym(RTLD_NEXT, name);
+  return found == own ? nullptr : found;
+}
+
+}  // namespace isthmus::ggml

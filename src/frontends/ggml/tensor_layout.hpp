@@ -1,0 +1,49 @@
+// The two fields of a ggml_tensor that ggml exports no accessor for: its type and its flags.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "frontends/ggml/abi.hpp"
+#include "frontends/ggml/symbols.hpp"
+
+namespace isthmus::ggml {
+
+class tensor_layout {
+ public:
+  // Makes a few tensors with ggml's own functions and watches which words change. Leaves a reason, and an
+  // object that must not be used, where the experiment does not give one clear answer.
+  explicit tensor_layout(const loaded_library& ggml);
+  const std::string& reason() const { return m_reason; }
+
+  // float32, float16 and bfloat16; nothing for other types.
+  std::optional<isthmus_datatype> datatype(const tensor* tensor) const {
+    const std::int32_t type = word(tensor, 0);
+    if (type == m_types[0]) return ISTHMUS_FLOAT32;
+    if (type == m_types[1]) return ISTHMUS_FLOAT16;
+    if (type == m_types[2]) return ISTHMUS_BFLOAT16;
+    return std::nullopt;
+  }
+  // Whether the tensor holds a shard; where not, it counts as zeros whatever is in it.
+  bool is_computed(const tensor* tensor) const { return (word(tensor, m_flags) & m_compute_flag) != 0; }
+
+ private:
+  void find_types(const loaded_library& ggml, context* scratch);
+  void find_flags(const loaded_library& ggml, context* scratch);
+  static std::int32_t word(const tensor* tensor, std::size_t offset) {
+    std::int32_t value;
+    std::memcpy(&value, reinterpret_cast<const char*>(tensor) + offset, sizeof value);
+    return value;
+  }
+
+  std::int32_t m_types[3]{};
+  std::size_t m_flags = 0;
+  std::int32_t m_compute_flag = 0;
+  std::string m_reason;
+};
+
+}  // namespace isthmus::ggml

@@ -1,0 +1,65 @@
+// Which communicator of Isthmus stands beside which of MPI. It is made inside one of the first collective calls
+// that could use it, because all ranks are there, and freed with MPI's, by the callback of an attribute.
+#pragma once
+
+#include <isthmus/isthmus.h>
+#include <mpi.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "frontends/mpi/meeting.hpp"
+#include "frontends/mpi/tallies.hpp"
+
+namespace isthmus::mpi_shim {
+
+class communicator {
+ public:
+  // NULL where there can be none: no communicator, or MPI is not running. A few nanoseconds once it is known.
+  static communicator* of(MPI_Comm comm);
+
+  // Collective, so to be asked only where all ranks ask, once for each call: whether Isthmus takes it. The
+  // first calls are MPI's, because attaching costs as much as thousands of small ones; then it is attached.
+  bool ready() { return m_state == state::attached || (m_state == state::new_one && consider()); }
+  // After ready() has said no.
+  reason why_not() const { return m_why_not; }
+
+  // Of an attached one.
+  isthmus_communicator handle() const { return m_handle; }
+  int rank() const { return m_rank; }
+  int size() const { return m_size; }
+
+  // From now on all calls go to MPI.
+  void give_up(reason why);
+
+  // Where calls of this kind are counted; only while a report is asked for.
+  tally& tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes);
+
+ private:
+  friend class registry;
+  enum class state { new_one, attached, passes };
+
+  static void attend_to_mpi(void* context);
+  void begin(MPI_Comm comm);  // anew: objects are used again and never freed
+  void end();
+  bool consider();
+  bool attach();
+  bool make();
+  bool meet(MPI_Comm own);
+
+  std::atomic<std::uintptr_t> m_key{0};
+  MPI_Comm m_comm = MPI_COMM_NULL;
+  state m_state = state::new_one;
+  std::uint64_t m_asked = 0;  // calls that might have been taken
+  reason m_why_not = reason::no_way;
+  int m_rank = -1, m_size = 0;
+  isthmus_communicator m_handle = nullptr;
+  MPI_Request m_pending = MPI_REQUEST_NULL;  // one for each, because two threads may not test the same
+  std::unique_ptr<meeting> m_meeting;
+  std::map<std::tuple<call, isthmus_datatype, std::uint64_t>, tally*> m_tallies;
+};
+
+}  // namespace isthmus::mpi_shim

@@ -1,0 +1,51 @@
+#include "frontends/mpi/execute.hpp"
+
+#include <string>
+
+namespace isthmus::mpi_shim {
+namespace {
+
+// A rank is gone, or gave up. Its own launcher and MPI decide what that means for the program, so MPI gets the
+// call: it waits, or reports, as it would have.
+outcome lose(communicator& on) {
+  on.give_up(reason::lost);
+  return {outcome::kind::passed, MPI_SUCCESS, reason::lost};
+}
+
+outcome fail(MPI_Comm comm, call which, isthmus_status status) {
+  isthmus_error_info failure;
+  isthmus_last_error(&failure);
+  warn_once((std::string(call_names[static_cast<int>(which)]) + " failed: " + failure.message).c_str());
+  const int code = status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
+  return {outcome::kind::done, raise(comm, code), reason::lost};
+}
+
+}  // namespace
+
+int raise(MPI_Comm comm, int code) {
+  PMPI_Comm_call_errhandler(comm, code);
+  return code;
+}
+
+outcome execute(communicator& on, MPI_Comm comm, call which, const isthmus_operation& operation,
+                std::uint64_t bytes) {
+  const stopwatch time;
+  const isthmus_status status = isthmus_enqueue(on.handle(), &operation);
+  switch (status) {
+    case ISTHMUS_SUCCESS: break;
+    case ISTHMUS_ERROR_INVALID_ARGUMENT: return {outcome::kind::refused, MPI_SUCCESS, reason::left_to_check};
+    case ISTHMUS_ERROR_UNSUPPORTED: return {outcome::kind::passed, MPI_SUCCESS, reason::unsupported};
+    case ISTHMUS_ERROR_REMOTE:
+    case ISTHMUS_ERROR_ABORTED:
+    case ISTHMUS_ERROR_TIMEOUT:
+    case ISTHMUS_ERROR_INVALID_USAGE: return lose(on);
+    default: return fail(comm, which, status);
+  }
+  if (is_reporting()) {
+    const std::int64_t took = time.nanoseconds();
+    on.tally_for(which, operation, bytes).add(bytes, took);
+  }
+  return {outcome::kind::done, MPI_SUCCESS, reason::left_to_check};
+}
+
+}  // namespace isthmus::mpi_shim

@@ -1,0 +1,34 @@
+// One operation of Isthmus in the place of an MPI call, and what becomes of it.
+#pragma once
+
+#include <isthmus/isthmus.h>
+#include <mpi.h>
+
+#include "frontends/mpi/communicators.hpp"
+
+namespace isthmus::mpi_shim {
+
+// Done: with MPI's code. Refused: nothing was moved, because these buffers cannot be taken as they are. Passed:
+// MPI shall do it, for m_why.
+struct outcome {
+  enum class kind { done, refused, passed } what;
+  int code = MPI_SUCCESS;
+  reason why = reason::left_to_check;
+};
+
+// On an attached communicator. `bytes`: for the report. Failures of Isthmus go to the communicator's error
+// handler.
+outcome execute(communicator& on, MPI_Comm comm, call which, const isthmus_operation& operation,
+                std::uint64_t bytes);
+
+// What hangs on the communicator's error handler after a failure of our own.
+int raise(MPI_Comm comm, int code);
+
+// Calls MPI and notes why.
+template <typename Pass>
+int pass_on(call which, reason why, Pass&& pass) {
+  count_passed(which, why);
+  return pass();
+}
+
+}  // namespace isthmus::mpi_shim

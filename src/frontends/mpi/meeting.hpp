@@ -1,0 +1,50 @@
+// How the ranks of an MPI communicator meet to make one of Isthmus: a key-value store out of MPI messages,
+// which lives no longer than that takes and leaves nothing of MPI behind.
+#pragma once
+
+#include <isthmus/isthmus.h>
+#include <mpi.h>
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isthmus::mpi_shim {
+
+class meeting {
+ public:
+  // On a communicator of our own; the ranks' errors are returned.
+  meeting(MPI_Comm own, int rank, int size) : m_comm(own), m_rank(rank), m_size(size) {}
+  meeting(const meeting&) = delete;
+  meeting& operator=(const meeting&) = delete;
+
+  // For isthmus_communicator_create_store. What is set or asked for after `end` fails.
+  isthmus_store_table table();
+
+  // Collective: whether all ranks say that they succeeded. No message is under way afterwards.
+  bool end(bool succeeded);
+
+ private:
+  struct message {
+    std::vector<char> bytes;
+    std::vector<MPI_Request> requests;
+  };
+
+  int set(std::string_view key, const void* value, std::size_t bytes);
+  int get(const std::string& key, void* value, std::size_t bytes, double timeout_s);
+  int tell_all(std::string_view key, const void* value, std::size_t bytes);
+  int receive();
+
+  MPI_Comm m_comm;
+  int m_rank, m_size;
+  std::list<message> m_sent;
+  std::uint64_t m_received = 0;
+  std::map<std::string, std::vector<char>, std::less<>> m_values;
+  bool m_has_ended = false;
+  bool m_peer_failed = false;
+};
+
+}  // namespace isthmus::mpi_shim

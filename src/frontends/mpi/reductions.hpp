@@ -1,0 +1,143 @@
+// The calls that combine elements, and the barrier. MPI requires count, datatype, operation and root to be
+// equal on all ranks, so all ranks decide alike from them. What else is wrong with a call (a missing buffer,
+// say) is wrong on one rank alone, and MPI reports it there.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "frontends/mpi/execute.hpp"
+#include "frontends/mpi/native.hpp"
+#include "frontends/mpi/types.hpp"
+
+namespace isthmus::mpi_shim {
+
+// Why a reduction of so many elements is not for Isthmus, from what is equal on all ranks.
+inline std::optional<reason> why_not_reduce(std::int64_t count, MPI_Datatype type, MPI_Op op,
+                                            reduction& found) {
+  if (count < 0) return reason::left_to_check;
+  if (count == 0) return reason::nothing_to_move;
+  switch (find_reduction(type, op, found)) {
+    case reducible::yes: return std::nullopt;
+    case reducible::not_this_type: return reason::datatype;
+    case reducible::not_this_op: return reason::operation;
+  }
+  return reason::operation;
+}
+
+inline isthmus_operation describe(isthmus_collective collective, const reduction& what, std::int64_t count,
+                                  const void* send, void* recv) {
+  isthmus_operation operation{};
+  operation.collective = collective;
+  operation.datatype = what.type;
+  operation.op = what.op;
+  operation.count = static_cast<std::uint64_t>(count) * what.numbers;
+  operation.send_buf = send;
+  operation.recv_buf = recv;
+  return operation;
+}
+
+// Runs it, or has MPI do what Isthmus would not.
+template <typename Pass>
+int run_or_pass(communicator& on, MPI_Comm comm, call which, const isthmus_operation& operation,
+                std::uint64_t bytes, Pass&& pass) {
+  const outcome result = execute(on, comm, which, operation, bytes);
+  return result.what == outcome::kind::done ? result.code : pass_on(which, result.why, pass);
+}
+
+inline int take_barrier(MPI_Comm comm) {
+  const auto pass = [&] { return PMPI_Barrier(comm); };
+  communicator* const on = communicator::of(comm);
+  if (on == nullptr || !on->ready())
+    return pass_on(call::mpi_barrier, on == nullptr ? reason::not_running : on->why_not(), pass);
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BARRIER;
+  return run_or_pass(*on, comm, call::mpi_barrier, operation, 0, pass);
+}
+
+template <typename Api>
+int take_allreduce(const void* send, void* recv, typename Api::count count, MPI_Datatype type, MPI_Op op,
+                   MPI_Comm comm) {
+  const auto pass = [&] { return Api::mpi_allreduce(send, recv, count, type, op, comm); };
+  reduction what;
+  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(call::mpi_allreduce, *why, pass);
+  if (recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv))
+    return pass_on(call::mpi_allreduce, reason::left_to_check, pass);
+  communicator* const on = communicator::of(comm);
+  if (on == nullptr || !on->ready())
+    return pass_on(call::mpi_allreduce, on == nullptr ? reason::not_running : on->why_not(), pass);
+  const isthmus_operation operation =
+      describe(ISTHMUS_ALLREDUCE, what, count, send == MPI_IN_PLACE ? recv : send, recv);
+  return run_or_pass(*on, comm, call::mpi_allreduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+                     pass);
+}
+
+template <typename Api>
+int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Datatype type, MPI_Op op, int root,
+                MPI_Comm comm) {
+  const auto pass = [&] { return Api::mpi_reduce(send, recv, count, type, op, root, comm); };
+  reduction what;
+  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(call::mpi_reduce, *why, pass);
+  communicator* const on = communicator::of(comm);
+  if (on == nullptr || root < 0 || send == nullptr)  // a negative root: of an intercommunicator, or an error
+    return pass_on(call::mpi_reduce, on == nullptr ? reason::not_running : reason::left_to_check, pass);
+  if (!on->ready()) return pass_on(call::mpi_reduce, on->why_not(), pass);
+  const bool is_root = root == on->rank();
+  const bool is_in_place = is_root && send == MPI_IN_PLACE;
+  if ((is_root && (recv == nullptr || recv == MPI_IN_PLACE || (reports_aliases && send == recv))) ||
+      (!is_root && send == MPI_IN_PLACE) || root >= on->size())
+    return pass_on(call::mpi_reduce, reason::left_to_check, pass);
+  isthmus_operation operation =
+      describe(ISTHMUS_REDUCE, what, count, is_in_place ? recv : send, is_root ? recv : nullptr);
+  operation.root = root;
+  return run_or_pass(*on, comm, call::mpi_reduce, operation, static_cast<std::uint64_t>(count) * what.bytes,
+                     pass);
+}
+
+// `count`: of the block of each rank. In place, MPI wants the result at the beginning of the buffer; Isthmus
+// has no such form, so it takes a detour.
+template <typename Pass>
+int reduce_equal_blocks(call which, const void* send, void* recv, std::int64_t count, MPI_Datatype type,
+                        MPI_Op op, MPI_Comm comm, Pass&& pass) {
+  reduction what;
+  if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(which, *why, pass);
+  if (recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv))
+    return pass_on(which, reason::left_to_check, pass);
+  communicator* const on = communicator::of(comm);
+  if (on == nullptr || !on->ready())
+    return pass_on(which, on == nullptr ? reason::not_running : on->why_not(), pass);
+  const bool is_in_place = send == MPI_IN_PLACE || send == recv;
+  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * what.bytes;
+  const std::unique_ptr<char[]> detour(is_in_place ? new (std::nothrow) char[bytes] : nullptr);
+  if (is_in_place && !detour) return raise(comm, MPI_ERR_NO_MEM);
+  const isthmus_operation operation = describe(ISTHMUS_REDUCE_SCATTER, what, count, is_in_place ? recv : send,
+                                               is_in_place ? detour.get() : recv);
+  const outcome result = execute(*on, comm, which, operation, bytes);
+  if (result.what != outcome::kind::done) return pass_on(which, result.why, pass);
+  if (result.code == MPI_SUCCESS && is_in_place) std::memcpy(recv, detour.get(), bytes);
+  return result.code;
+}
+
+template <typename Api>
+int take_reduce_scatter_block(const void* send, void* recv, typename Api::count count, MPI_Datatype type,
+                              MPI_Op op, MPI_Comm comm) {
+  return reduce_equal_blocks(call::mpi_reduce_scatter_block, send, recv, count, type, op, comm,
+                             [&] { return Api::mpi_reduce_scatter_block(send, recv, count, type, op, comm); });
+}
+
+// Isthmus has it for equal counts, which MPI requires to be the same on all ranks.
+template <typename Api>
+int take_reduce_scatter(const void* send, void* recv, const typename Api::count* counts, MPI_Datatype type,
+                        MPI_Op op, MPI_Comm comm) {
+  const auto pass = [&] { return Api::mpi_reduce_scatter(send, recv, counts, type, op, comm); };
+  communicator* const on = communicator::of(comm);
+  if (on == nullptr || counts == nullptr || !on->ready())
+    return pass_on(call::mpi_reduce_scatter, on == nullptr ? reason::not_running : on->why_not(), pass);
+  for (int rank = 1; rank < on->size(); ++rank)
+    if (counts[rank] != counts[0]) return pass_on(call::mpi_reduce_scatter, reason::uneven_counts, pass);
+  return reduce_equal_blocks(call::mpi_reduce_scatter, send, recv, counts[0], type, op, comm, pass);
+}
+
+}  // namespace isthmus::mpi_shim

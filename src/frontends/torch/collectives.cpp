@@ -1,0 +1,242 @@
+// The collectives and messages of process_group: each call checks its lists and submits the task of tasks.hpp.
+#include "process_group.hpp"
+#include "tasks.hpp"
+
+namespace isthmus::torch_backend {
+namespace {
+
+const at::Tensor& only(const char* call, const tensors& list) {
+  TORCH_CHECK_VALUE(list.size() == 1, call, ": ", list.size(), " tensors; a process drives one, on one device");
+  return list.front();
+}
+
+const tensors& only(const char* call, const tensor_lists& lists) {
+  TORCH_CHECK_VALUE(lists.size() == 1, call, ": ", lists.size(), " lists of tensors; a process has one");
+  return lists.front();
+}
+
+const tensors& none_or_only(const char* call, const tensor_lists& lists) {
+  static const tensors none;
+  return lists.empty() ? none : only(call, lists);
+}
+
+// The factor of PREMUL_SUM; undefined for every other reduction.
+at::Tensor factor_of(const c10d::ReduceOp& op, at::ScalarType type) {
+  if (op != c10d::ReduceOp::PREMUL_SUM) return {};
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK_VALUE(factor != nullptr, "PREMUL_SUM has no factor: make it with _make_nccl_premul_sum");
+  if (factor->tensor_factor.defined()) return factor->tensor_factor;
+  return at::scalar_tensor(factor->double_factor, at::TensorOptions().dtype(type));
+}
+
+}  // namespace
+
+work_ptr process_group::broadcast(tensors& data, const c10d::BroadcastOptions& options) {
+  const at::Tensor& tensor = only("broadcast", data);
+  return submit(tensor.device(), terms_of(options),
+                [&] { return tasks::broadcast(tensor, static_cast<int>(options.rootRank)); });
+}
+
+work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& options) {
+  const at::Tensor& tensor = only("all_reduce", data);
+  if (tensor.is_sparse()) return allreduce_sparse(data, options);
+  return reducing(
+      "allreduce", tensor, options.reduceOp, terms_of(options),
+      [&](const tasks::combination& by) { return tasks::allreduce(tensor, by); },
+      [&](c10d::Backend& other) { return other.allreduce(data, options); });
+}
+
+work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) {
+  TORCH_CHECK_VALUE(!data.empty(), "all_reduce_coalesced: no tensors");
+  return reducing(
+      "allreduce", data.front(), options.reduceOp, terms_of(options),
+      [&](const tasks::combination& by) {
+        task all = tasks::allreduce(data.front(), by);
+        for (std::size_t index = 1; index < data.size(); ++index) {
+          TORCH_CHECK_VALUE(data[index].scalar_type() == data.front().scalar_type(),
+                            "all_reduce_coalesced: all tensors must have one dtype");
+          all.append(tasks::allreduce(data[index], by));
+        }
+        return all;
+      },
+      [&](c10d::Backend& other) { return other.allreduce_coalesced(data, options); });
+}
+
+work_ptr process_group::allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) {
+  const at::Tensor& tensor = only("all_reduce", data);
+  auto& other = fallback(tensor.device(), "allreduce", "Isthmus has no sparse reduction", tensor);
+  // gloo takes sparse tensors by its ordinary call
+  return tensor.is_cpu() ? other.allreduce(data, options) : other.allreduce_sparse(data, options);
+}
+
+work_ptr process_group::reduce(tensors& data, const c10d::ReduceOptions& options) {
+  const at::Tensor& tensor = only("reduce", data);
+  return reducing(
+      "reduce", tensor, options.reduceOp, terms_of(options),
+      [&](const tasks::combination& by) {
+        return tasks::reduce(tensor, static_cast<int>(options.rootRank), by);
+      },
+      [&](c10d::Backend& other) { return other.reduce(data, options); });
+}
+
+work_ptr process_group::allgather(tensor_lists& outputs, tensors& inputs,
+                                  const c10d::AllgatherOptions& options) {
+  const at::Tensor& input = only("all_gather", inputs);
+  return submit(input.device(), terms_of(options),
+                [&] { return tasks::allgather(self(), only("all_gather", outputs), input); });
+}
+
+work_ptr process_group::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                        const c10d::AllgatherOptions& options) {
+  return submit(input.device(), terms_of(options),
+                [&] { return tasks::allgather_base(self(), output, input); });
+}
+
+work_ptr process_group::allgather_coalesced(tensor_lists& outputs, tensors& inputs,
+                                            const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(!inputs.empty(), "all_gather_coalesced: no tensors");
+  return submit(inputs.front().device(), terms_of(options), [&] {
+    task all;
+    for (std::size_t index = 0; index < inputs.size(); ++index) {
+      tensors of_ranks;
+      for (const tensors& of_rank : outputs) of_ranks.push_back(of_rank.at(index));
+      all.append(tasks::allgather(self(), of_ranks, inputs[index]));
+    }
+    all.kind = c10d::OpType::ALLGATHER_COALESCED;
+    all.title = "isthmus:all_gather_coalesced";
+    return all;
+  });
+}
+
+work_ptr process_group::allgather_into_tensor_coalesced(tensors& outputs, tensors& inputs,
+                                                        const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() == outputs.size(),
+                    "all_gather_into_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
+                    " inputs");
+  return submit(inputs.front().device(), terms_of(options), [&] {
+    task all = tasks::allgather_base(self(), outputs.front(), inputs.front());
+    for (std::size_t index = 1; index < inputs.size(); ++index)
+      all.append(tasks::allgather_base(self(), outputs[index], inputs[index]));
+    return all;
+  });
+}
+
+work_ptr process_group::gather(tensor_lists& outputs, tensors& inputs, const c10d::GatherOptions& options) {
+  const at::Tensor& input = only("gather", inputs);
+  return submit(input.device(), terms_of(options), [&] {
+    return tasks::gather(self(), none_or_only("gather", outputs), input, static_cast<int>(options.rootRank));
+  });
+}
+
+work_ptr process_group::scatter(tensors& outputs, tensor_lists& inputs, const c10d::ScatterOptions& options) {
+  const at::Tensor& output = only("scatter", outputs);
+  return submit(output.device(), terms_of(options), [&] {
+    return tasks::scatter(self(), output, none_or_only("scatter", inputs), static_cast<int>(options.rootRank));
+  });
+}
+
+work_ptr process_group::reduce_scatter(tensors& outputs, tensor_lists& inputs,
+                                       const c10d::ReduceScatterOptions& options) {
+  const at::Tensor& output = only("reduce_scatter", outputs);
+  return reducing(
+      "reduce_scatter", output, options.reduceOp, terms_of(options),
+      [&](const tasks::combination& by) {
+        return tasks::reduce_scatter(self(), output, only("reduce_scatter", inputs), by);
+      },
+      [&](c10d::Backend& other) { return other.reduce_scatter(outputs, inputs, options); });
+}
+
+work_ptr process_group::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                             const c10d::ReduceScatterOptions& options) {
+  return reducing(
+      "reduce_scatter", output, options.reduceOp, terms_of(options),
+      [&](const tasks::combination& by) { return tasks::reduce_scatter_base(self(), output, input, by); },
+      [&](c10d::Backend& other) { return other._reduce_scatter_base(output, input, options); });
+}
+
+work_ptr process_group::reduce_scatter_tensor_coalesced(tensors& outputs, tensors& inputs,
+                                                        const c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK_VALUE(!inputs.empty() && inputs.size() == outputs.size(),
+                    "reduce_scatter_tensor_coalesced: ", outputs.size(), " outputs for ", inputs.size(),
+                    " inputs");
+  return reducing(
+      "reduce_scatter", outputs.front(), options.reduceOp, terms_of(options),
+      [&](const tasks::combination& by) {
+        task all = tasks::reduce_scatter_base(self(), outputs.front(), inputs.front(), by);
+        for (std::size_t index = 1; index < inputs.size(); ++index) {
+          TORCH_CHECK_VALUE(inputs[index].scalar_type() == inputs.front().scalar_type(),
+                            "reduce_scatter_tensor_coalesced: all tensors must have one dtype");
+          all.append(tasks::reduce_scatter_base(self(), outputs[index], inputs[index], by));
+        }
+        return all;
+      },
+      [&](c10d::Backend& other) { return other.reduce_scatter_tensor_coalesced(outputs, inputs, options); });
+}
+
+work_ptr process_group::alltoall_base(at::Tensor& output, at::Tensor& input, splits& output_splits,
+                                      splits& input_splits, const c10d::AllToAllOptions& options) {
+  return submit(input.device(), terms_of(options),
+                [&] { return tasks::alltoall_base(self(), output, input, output_splits, input_splits); });
+}
+
+work_ptr process_group::alltoall(tensors& outputs, tensors& inputs, const c10d::AllToAllOptions& options) {
+  TORCH_CHECK_VALUE(!inputs.empty(), "all_to_all: the list of inputs is empty");
+  return submit(inputs.front().device(), terms_of(options),
+                [&] { return tasks::alltoall(self(), outputs, inputs); });
+}
+
+// ---- reductions: composed, or PyTorch's own -------------------------------------------------------------
+
+work_ptr process_group::reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
+                                 const terms& how, c10::function_ref<task(const tasks::combination&)> build,
+                                 c10::function_ref<work_ptr(c10d::Backend&)> otherwise) {
+  const char* reason = "";
+  if (const auto image = reduced_as(sample.scalar_type(), op, reason)) {
+    const tasks::combination by{*image, factor_of(op, sample.scalar_type())};
+    return submit(sample.device(), how, [&] { return build(by); });
+  }
+  const work_ptr work = otherwise(fallback(sample.device(), collective, reason, sample));
+  coalesced* const together = coalescing();
+  if (together == nullptr) return work;
+  together->works.push_back(work);
+  return nullptr;
+}
+
+// ---- messages -----------------------------------------------------------------------------------------
+
+// On the host each peer, direction and tag has a communicator of its own, so that messages neither wait for
+// collectives nor for messages of another tag. On a device coalesced messages start together on the group's
+// communicator, as batch_isend_irecv asks; others have a communicator for each peer and direction.
+work_ptr process_group::message(at::Tensor data, isthmus_collective collective, const channel& through,
+                                int peer) {
+  TORCH_CHECK_VALUE(peer >= 0 && peer < getSize() && peer != getRank(),
+                    "isthmus: the peer of send and recv is ", peer, ": it must be another rank of the group's ",
+                    getSize());
+  const c10::Device device = resolve(data.device());
+  coalesced* const together = coalescing();
+  if (together != nullptr && !device.is_cpu())
+    return submit(device, {}, [&] { return tasks::message(data, collective, peer); });
+  channel own = through;
+  if (!device.is_cpu()) own.tag = 0;
+  const std::shared_ptr<executor> where = executor_of(device, own);
+  const int other = collective == ISTHMUS_SEND ? 1 : 0;  // the sender is rank 0 of the two
+  work_ptr work = where->run(where->prepare(true, [&] { return tasks::message(data, collective, other); }));
+  if (together == nullptr) return work;
+  together->works.push_back(std::move(work));
+  return nullptr;
+}
+
+work_ptr process_group::send(tensors& data, int peer, int tag) {
+  return message(only("send", data), ISTHMUS_SEND, {getRank(), peer, tag}, peer);
+}
+
+work_ptr process_group::recv(tensors& data, int peer, int tag) {
+  return message(only("recv", data), ISTHMUS_RECV, {peer, getRank(), tag}, peer);
+}
+
+work_ptr process_group::recvAnysource(tensors& /*data*/, int /*tag*/) {
+  C10_THROW_ERROR(NotImplementedError,
+                  "isthmus: recv from any source is not supported: name the source rank (src=...)");
+}
+
+}  // namespace isthmus::torch_backend

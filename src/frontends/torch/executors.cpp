@@ -1,0 +1,219 @@
+#include "executors.hpp"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/mul.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <utility>
+
+#include "status.hpp"
+
+namespace isthmus::torch_backend {
+namespace {
+
+void make_copies(const std::vector<tensor_copy>& copies) {
+  for (const tensor_copy& each : copies) {
+    at::Tensor to = each.to;
+    if (each.factor.defined())
+      at::mul_out(to, each.from, each.factor);
+    else
+      to.copy_(each.from, /*non_blocking=*/true);
+  }
+}
+
+void perform_on(endpoint& control, const task& prepared, isthmus_stream stream) {
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  make_copies(prepared.before);
+  control.launch(prepared.transfers, stream);
+  make_copies(prepared.after);
+}
+
+}  // namespace
+
+// ---- host ---------------------------------------------------------------------------------------------
+
+host_executor::~host_executor() {
+  bool pending = false;
+  {
+    const std::lock_guard lock(m_mutex);
+    pending = m_busy || !m_queue.empty();
+  }
+  if (pending) abort();  // nobody asked for an orderly end, and the other ranks may be gone
+  shutdown();
+}
+
+task host_executor::prepare(bool asynchronous, c10::function_ref<task()> build) {
+  task prepared = build();
+  prepared.asynchronous = asynchronous;
+  return prepared;
+}
+
+work_ptr host_executor::run(task prepared) {
+  const bool asynchronous = prepared.asynchronous;
+  const bool bounded =
+      prepared.timeout.has_value();  // the caller may have to stop waiting before the task ends
+  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, prepared, m_endpoint,
+                                             prepared.timeout.value_or(m_timeout));
+  job mine{std::move(prepared), work};
+  std::unique_lock lock(m_mutex);
+  if (!asynchronous && !bounded && m_queue.empty() && !m_busy) {
+    m_busy = true;
+    lock.unlock();
+    perform(mine);
+    lock.lock();
+    m_busy = false;
+    m_changed.notify_all();
+    return work;
+  }
+  m_queue.push_back(std::move(mine));
+  if (!m_thread.joinable()) m_thread = std::thread([this] { loop(); });
+  m_changed.notify_all();
+  return work;
+}
+
+void host_executor::perform(const job& each) noexcept {
+  std::exception_ptr failure;
+  try {
+    perform_on(*m_endpoint, each.prepared, nullptr);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  each.work->complete(failure);
+}
+
+void host_executor::loop() {
+  std::unique_lock lock(m_mutex);
+  while (true) {
+    m_changed.wait(lock, [this] { return !m_busy && (m_stop || !m_queue.empty()); });
+    if (m_queue.empty()) return;
+    {
+      const job next = std::move(m_queue.front());
+      m_queue.pop_front();
+      m_busy = true;
+      lock.unlock();
+      perform(next);
+    }  // its tensors go outside of the lock
+    lock.lock();
+    m_busy = false;
+    m_changed.notify_all();
+  }
+}
+
+void host_executor::shutdown() noexcept {
+  {
+    const std::lock_guard lock(m_mutex);
+    m_stop = true;
+    m_changed.notify_all();
+  }
+  if (m_thread.joinable()) m_thread.join();
+  m_endpoint->close();
+}
+
+// ---- devices ------------------------------------------------------------------------------------------
+
+device_executor::device_executor(std::shared_ptr<endpoint> control, milliseconds timeout, c10::Device device)
+    : executor(std::move(control), timeout),
+      m_device(device),
+      m_side(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device)) {}
+
+device_executor::~device_executor() { shutdown(); }
+
+c10::Stream device_executor::stream_for(bool asynchronous) const {
+  return asynchronous ? m_side : c10::impl::VirtualGuardImpl(m_device.type()).getStream(m_device);
+}
+
+task device_executor::prepare(bool asynchronous, c10::function_ref<task()> build) {
+  const c10::StreamGuard guard(stream_for(asynchronous));
+  task prepared = build();
+  prepared.asynchronous = asynchronous;
+  return prepared;
+}
+
+work_ptr device_executor::run(task prepared) {
+  const c10::impl::VirtualGuardImpl implementation(m_device.type());
+  const c10::Stream caller = implementation.getStream(m_device);
+  const c10::Stream stream = stream_for(prepared.asynchronous);
+  if (stream != caller) {
+    c10::Event ready(m_device.type());
+    ready.record(caller);
+    ready.block(stream);
+  }
+  const std::lock_guard in_order(m_order);
+  const bool captured = m_endpoint->is_capturing(stream.native_handle());
+  if (m_last && !captured) m_last->block(stream);
+  const c10::StreamGuard guard(stream);
+  auto done = std::make_shared<c10::Event>(m_device.type());
+  const auto end = [&] {
+    done->record(stream);
+    if (!captured) remember(done);
+  };
+  try {
+    perform_on(*m_endpoint, prepared, stream.native_handle());
+  } catch (...) {
+    try {
+      end();                           // of what was issued before it failed
+    } catch (const std::exception&) {  // a device that failed: nothing of it is waited for
+    }
+    throw;
+  }
+  end();
+  return c10::make_intrusive<device_work>(m_endpoint->where().rank, prepared, m_endpoint, stream,
+                                          std::move(done), prepared.timeout.value_or(m_timeout));
+}
+
+// Not for events of a graph: nobody outside of it can wait for them.
+void device_executor::remember(std::shared_ptr<c10::Event> done) {
+  m_last = done;
+  const std::lock_guard lock(m_mutex);
+  m_ends.add(std::move(done), watchdog_clock::now());
+  if (!m_watch && !m_closed) start_watch();
+}
+
+void device_executor::start_watch() {
+  watch_rules rules;
+  rules.timeout = m_timeout;
+  rules.interval = std::chrono::milliseconds(500);
+  rules.operation = [this] { return oldest_call(); };
+  rules.takes_long = true;
+  rules.on_stuck = [this](std::uint64_t) {
+    abort_stuck_calls();
+    return true;
+  };
+  m_watch.emplace(std::move(rules));
+}
+
+// The oldest call that has not ended, as far as is known: an event is asked only once the timeout is over,
+// because queries of other threads would disturb a graph capture.
+watched_operation device_executor::oldest_call() {
+  const std::lock_guard lock(m_mutex);
+  while (!m_ends.empty() && watchdog_clock::now() - *m_ends.oldest().since >= m_timeout) {
+    try {
+      if (!m_ends.oldest_mark()->query()) break;
+    } catch (const std::exception&) {
+      return {};  // a thread captures a graph, which forbids the question: later
+    }
+    m_ends.drop_oldest();
+  }
+  return m_ends.empty() ? watched_operation{} : m_ends.oldest();
+}
+
+void device_executor::abort_stuck_calls() {
+  TORCH_WARN("isthmus: an operation of group ", m_endpoint->where().group, " on ",
+             m_endpoint->where().device_name, " is not complete after ", m_timeout.count(),
+             " ms: aborting its communicator");
+  m_endpoint->abort();
+  const std::lock_guard lock(m_mutex);
+  m_ends.clear();
+}
+
+void device_executor::shutdown() noexcept {
+  {
+    const std::lock_guard lock(m_mutex);
+    m_closed = true;
+  }
+  m_watch.reset();
+  m_endpoint->close();
+}
+
+}  // namespace isthmus::torch_backend

@@ -1,0 +1,110 @@
+// Where tasks run: one after the other, in the order in which they were submitted.
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+#include <c10/util/FunctionRef.h>
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "device/stream_marks.hpp"
+#include "device/watchdog.hpp"
+#include "endpoint.hpp"
+#include "works.hpp"
+
+namespace isthmus::torch_backend {
+
+using work_ptr = c10::intrusive_ptr<c10d::Work>;
+
+class executor {
+ public:
+  executor(std::shared_ptr<endpoint> control, milliseconds timeout)
+      : m_endpoint(std::move(control)), m_timeout(timeout) {}
+  virtual ~executor() = default;
+  executor(const executor&) = delete;
+  executor& operator=(const executor&) = delete;
+
+  // Runs `build` where the memory that it allocates belongs to the executor's stream.
+  virtual task prepare(bool asynchronous, c10::function_ref<task()> build) = 0;
+  // Runs a prepared task. Throws what can be known at once; the work raises the rest.
+  virtual work_ptr run(task prepared) = 0;
+  // The streams that tasks would run on now, the caller's own first; none on the host.
+  virtual std::vector<c10::Stream> streams() const = 0;
+  // Waits for what was submitted, at most the timeout, and releases the communicator.
+  virtual void shutdown() noexcept = 0;
+  // Ends waits at once, here and on the other ranks.
+  void abort() noexcept { m_endpoint->abort(); }
+
+  const std::shared_ptr<endpoint>& control() const { return m_endpoint; }
+
+ protected:
+  const std::shared_ptr<endpoint> m_endpoint;
+  const milliseconds m_timeout;
+};
+
+// A thread that blocks in the host's collectives. A synchronous call that finds it idle runs in the caller's
+// thread, which saves two switches of threads, unless the call has a timeout of its own.
+class host_executor final : public executor {
+ public:
+  using executor::executor;
+  ~host_executor() override;
+
+  task prepare(bool asynchronous, c10::function_ref<task()> build) override;
+  work_ptr run(task prepared) override;
+  std::vector<c10::Stream> streams() const override { return {}; }
+  void shutdown() noexcept override;
+
+ private:
+  struct job {
+    task prepared;
+    c10::intrusive_ptr<host_work> work;
+  };
+
+  void loop();
+  void perform(const job& each) noexcept;
+
+  std::mutex m_mutex;
+  std::condition_variable m_changed;
+  std::deque<job> m_queue;
+  bool m_busy = false;  // somebody runs a task
+  bool m_stop = false;
+  std::thread m_thread;
+};
+
+// A stream beside the caller's for asynchronous calls, the caller's own stream for synchronous ones. Written
+// against PyTorch's device-independent streams and events, so it needs no vendor's header.
+class device_executor final : public executor {
+ public:
+  device_executor(std::shared_ptr<endpoint> control, milliseconds timeout, c10::Device device);
+  ~device_executor() override;
+
+  task prepare(bool asynchronous, c10::function_ref<task()> build) override;
+  work_ptr run(task prepared) override;
+  std::vector<c10::Stream> streams() const override { return {stream_for(false), m_side}; }
+  void shutdown() noexcept override;
+
+ private:
+  c10::Stream stream_for(bool asynchronous) const;
+  void remember(std::shared_ptr<c10::Event> done);
+  void start_watch();
+  watched_operation oldest_call();
+  void abort_stuck_calls();
+
+  const c10::Device m_device;
+  const c10::Stream m_side;
+  // Trainers call on several streams. Tasks of one communicator share its signals and staging, and at once they
+  // would only share the links: what was called first is as a rule waited for first.
+  std::mutex m_order;                  // held from one task's wait to its event
+  std::shared_ptr<c10::Event> m_last;  // behind the task before
+  std::mutex m_mutex;                  // of what follows
+  stream_marks<std::shared_ptr<c10::Event>> m_ends;
+  bool m_closed = false;
+  std::optional<watch> m_watch;  // last: it looks at the others
+};
+
+}  // namespace isthmus::torch_backend

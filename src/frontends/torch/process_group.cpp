@@ -1,0 +1,259 @@
+#include "process_group.hpp"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "monitored_barrier.hpp"
+#include "status.hpp"
+#include "tasks.hpp"
+
+namespace isthmus::torch_backend {
+namespace {
+
+std::string name_of(c10::Device device) { return device.is_cpu() ? "cpu" : device.str(); }
+
+}  // namespace
+
+process_group::process_group(store_ptr store, int rank, int size, settings chosen)
+    : Backend(rank, size),
+      m_store(std::move(store)),
+      m_settings(std::move(chosen)),
+      m_options(c10::make_intrusive<Options>("isthmus", m_settings.timeout)) {
+  m_options->group_name = m_settings.name;
+  init();
+}
+
+// Without the interpreter's lock: threads that end here may be in callbacks of futures that wait for it.
+process_group::~process_group() {
+  std::optional<pybind11::gil_scoped_release> unlocked;
+  if (Py_IsInitialized() && PyGILState_Check()) unlocked.emplace();
+  for (const auto& [key, made] : m_made.pools) made->close();  // tensors may outlive the group
+  m_made.executors.clear();
+  m_fallbacks.clear();
+}
+
+c10::intrusive_ptr<c10d::Backend::Options> process_group::getBackendOptions() { return m_options; }
+
+void process_group::setTimeout(milliseconds timeout) {
+  const std::lock_guard lock(m_mutex);
+  m_settings.timeout = timeout;  // of executors that are not made yet
+  m_options->timeout = timeout;
+}
+
+// ---- executors ----------------------------------------------------------------------------------------
+
+// "cuda" without an index is the current device.
+c10::Device process_group::resolve(c10::Device device) const {
+  if (device.is_cpu()) return c10::Device(c10::kCPU);
+  TORCH_CHECK_VALUE(device.is_cuda(), "isthmus: tensors on ", device.str(),
+                    " are not supported: cpu and cuda are");
+  if (device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+std::shared_ptr<executor> process_group::executor_of(c10::Device device, const channel& through) {
+  const std::lock_guard lock(m_mutex);
+  check_open();
+  const executor_key key{device.type(), device.index(), through};
+  const auto known = m_made.executors.find(key);
+  if (known != m_made.executors.end()) return known->second;
+  return m_made.executors.emplace(key, make_executor(device, through)).first->second;
+}
+
+void process_group::check_open() const {
+  if (m_closed)
+    C10_THROW_ERROR(DistBackendError, c10::str("isthmus: process group ", m_settings.name, " was shut down"));
+}
+
+std::unique_ptr<executor> process_group::make_executor(c10::Device device, const channel& through) const {
+  const bool message = through.source >= 0;
+  endpoint_settings where = settings_on(device);
+  if (message) {
+    where.rank = through.source == getRank() ? 0 : 1;
+    where.size = 2;
+    where.collectives = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
+    where.scope += c10::str("_", through.source, "_", through.destination, "_", through.tag);
+  }
+  return make_executor(device, std::make_shared<endpoint>(m_store, std::move(where)));
+}
+
+std::unique_ptr<executor> process_group::make_executor(c10::Device device,
+                                                       std::shared_ptr<endpoint> control) const {
+  if (device.is_cpu()) return std::make_unique<host_executor>(std::move(control), m_settings.timeout);
+  return std::make_unique<device_executor>(std::move(control), m_settings.timeout, device);
+}
+
+// All ranks of the group, on `device`.
+endpoint_settings process_group::settings_on(c10::Device device) const {
+  endpoint_settings where;
+  where.rank = getRank();
+  where.size = getSize();
+  where.device = device.is_cpu() ? isthmus_device{ISTHMUS_PLATFORM_HOST, 0}
+                                 : isthmus_device{m_settings.accelerator, device.index()};
+  where.timeout_s = static_cast<double>(m_settings.timeout.count()) / 1e3;
+  where.scope = device.is_cpu() ? "isthmus_cpu" : "isthmus_cuda";
+  if (m_generation > 0)
+    where.scope += c10::str("_", m_generation);  // the store still has the keys of those before
+  where.group = m_settings.name;
+  where.device_name = name_of(device);
+  return where;
+}
+
+std::shared_ptr<pool> process_group::pool_of(c10::Device device) {
+  const std::shared_ptr<endpoint> heap = executor_of(device)->control();
+  const std::lock_guard lock(m_mutex);
+  check_open();
+  auto& made = m_made.pools[{device.type(), device.index()}];
+  if (!made) {
+    endpoint_settings voters = settings_on(c10::kCPU);
+    voters.scope = heap->where().scope + "_pool";
+    voters.group += " (memory pool)";
+    made = std::make_shared<pool>(heap, std::make_shared<endpoint>(m_store, std::move(voters)));
+  }
+  return made;
+}
+
+at::Tensor process_group::allocateTensor(long elements, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(elements >= 0, "isthmus: allocate_tensor: size is ", elements, ": it must be >= 0");
+  const c10::Device device = resolve(options.device());
+  return pool_of(device)->allocate(elements, options.device(device), executor_of(device)->streams());
+}
+
+isthmus_communicator process_group::communicator(c10::Device device) {
+  return executor_of(resolve(device))->control()->open();
+}
+
+work_ptr process_group::submit(c10::Device device, const terms& how, c10::function_ref<task()> build) {
+  ++m_sequence;
+  const std::shared_ptr<executor> where = executor_of(resolve(device));
+  coalesced* const together = coalescing();
+  task prepared = where->prepare(how.asynchronous || together != nullptr, build);
+  if (how.timeout != c10d::kUnsetTimeout) prepared.timeout = how.timeout;
+  if (together == nullptr) return where->run(std::move(prepared));
+  together->tasks[{device.type(), resolve(device).index()}].append(std::move(prepared));
+  return nullptr;
+}
+
+// ---- coalescing ---------------------------------------------------------------------------------------
+
+process_group::coalesced* process_group::coalescing() {
+  const std::lock_guard lock(m_mutex);
+  return m_coalesced && m_coalesced->owner == std::this_thread::get_id() ? m_coalesced.get() : nullptr;
+}
+
+void process_group::startCoalescing() {
+  const std::lock_guard lock(m_mutex);
+  TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing already");
+  m_coalesced = std::make_unique<coalesced>();
+  m_coalesced->owner = std::this_thread::get_id();
+}
+
+work_ptr process_group::endCoalescing() {
+  TORCH_CHECK(coalescing() != nullptr, "isthmus: endCoalescing without startCoalescing in this thread");
+  std::unique_ptr<coalesced> together;
+  {
+    const std::lock_guard lock(m_mutex);
+    together = std::move(m_coalesced);
+  }
+  for (auto& [device, all] : together->tasks) {
+    all.kind = c10d::OpType::COALESCED;
+    all.title = "isthmus:coalesced";
+    together->works.push_back(executor_of(c10::Device(device.first, device.second))->run(std::move(all)));
+  }
+  if (together->works.size() == 1) return together->works.front();
+  return c10::make_intrusive<joined_work>(getRank(), std::move(together->works));
+}
+
+// ---- PyTorch's own backend ------------------------------------------------------------------------------
+
+c10d::Backend& process_group::fallback(c10::Device device, const char* collective, const std::string& reason,
+                                       const at::Tensor& data) {
+  const std::lock_guard lock(m_mutex);
+  auto& other = m_fallbacks[device.type()];
+  if (!other) {
+    other = m_settings.make_fallback(c10::make_intrusive<c10d::PrefixStore>("isthmus_fallback", m_store),
+                                     device.type(), getRank(), getSize());
+    TORCH_WARN("isthmus: ", collective, " of ", data.scalar_type(), " goes to PyTorch's ",
+               other->getBackendName(), ": ", reason,
+               " (said once for each group; isthmus.torch.report() counts them all)");
+  }
+  const path taken{m_settings.name, name_of(resolve(device)), collective, "torch:" + other->getBackendName(),
+                   reason};
+  path_report::instance().of(taken).add(data.is_sparse() ? 0 : data.nbytes());
+  return *other;
+}
+
+// ---- barriers and life cycle --------------------------------------------------------------------------
+
+c10::Device process_group::barrier_device(const c10d::BarrierOptions& options) {
+  if (options.device) return resolve(*options.device);
+  if (!options.device_ids.empty())
+    return {c10::kCUDA, static_cast<c10::DeviceIndex>(options.device_ids.front())};
+  const std::lock_guard lock(m_mutex);
+  // A device that is in use, so that its earlier work is waited for.
+  for (const auto& [key, made] : m_made.executors)
+    if (std::get<0>(key) != c10::kCPU) return {std::get<0>(key), std::get<1>(key)};
+  return c10::Device(c10::kCPU);
+}
+
+work_ptr process_group::barrier(const c10d::BarrierOptions& options) {
+  return submit(barrier_device(options), terms_of(options), [] { return tasks::barrier(); });
+}
+
+void process_group::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const milliseconds timeout = options.timeout == c10d::kUnsetTimeout ? m_settings.timeout : options.timeout;
+  const std::string round = c10::str("isthmus_monitored_barrier/", m_monitored_barriers++, "/");
+  monitored_barrier(m_store, round, self(), timeout, wait_all_ranks);
+}
+
+c10d::ErrorType process_group::getError() {
+  const std::lock_guard lock(m_mutex);
+  for (const auto& [key, made] : m_made.executors) {
+    try {
+      made->control()->check_health();
+    } catch (const c10::DistBackendError&) {
+      return c10d::ErrorType::COMM_ERROR;
+    }
+  }
+  return c10d::ErrorType::SUCCESS;
+}
+
+void process_group::renew() {
+  communicators old;
+  {
+    const std::lock_guard lock(m_mutex);
+    check_open();
+    TORCH_CHECK(!m_coalesced, "isthmus: process group ", m_settings.name, " is coalescing; end that first");
+    ++m_generation;
+    old = std::exchange(m_made, {});
+  }
+  old.close();
+}
+
+// Without the group's lock: work that ends meanwhile may call back into the group.
+void process_group::communicators::close() {
+  for (const auto& [key, made] : pools) made->close();
+  for (const auto& [key, made] : executors) made->shutdown();
+}
+
+void process_group::abort() {
+  const std::lock_guard lock(m_mutex);
+  for (const auto& [key, made] : m_made.executors) made->abort();
+  for (const auto& [key, made] : m_made.pools) made->abort();
+  for (const auto& [type, other] : m_fallbacks) other->abort();
+}
+
+void process_group::shutdown() {
+  communicators old;
+  std::map<c10::DeviceType, backend_ptr> fallbacks;
+  {
+    const std::lock_guard lock(m_mutex);
+    m_closed = true;
+    old = std::exchange(m_made, {});
+    fallbacks = std::exchange(m_fallbacks, {});
+  }
+  old.close();
+  for (const auto& [type, other] : fallbacks) other->shutdown();
+}
+
+}  // namespace isthmus::torch_backend

@@ -1,0 +1,180 @@
+// The torch.distributed backend "isthmus": every call of c10d::Backend as a task over Isthmus' collectives.
+//
+// Order. The collectives of one group on one device run in the order of the calls; send and recv run beside
+// them, in order for each peer, direction and tag (on devices tags are ignored, as with NCCL). Threads. Calls
+// may come from any thread, as torch.distributed allows; all ranks make the same calls in the same order.
+// Communicators are made at the first call that needs them, which therefore waits for the other ranks.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <tuple>
+#include <vector>
+
+#include "executors.hpp"
+#include "pool.hpp"
+#include "tasks.hpp"
+
+namespace isthmus::torch_backend {
+
+using tensors = std::vector<at::Tensor>;
+using tensor_lists = std::vector<std::vector<at::Tensor>>;
+using splits = std::vector<int64_t>;
+
+// A message's way between two ranks of the group; the group's collectives have none.
+struct channel {
+  int source = -1, destination = -1, tag = 0;
+  auto operator<=>(const channel&) const = default;
+};
+
+class process_group final : public c10d::Backend {
+ public:
+  using store_ptr = c10::intrusive_ptr<c10d::Store>;
+  using backend_ptr = c10::intrusive_ptr<c10d::Backend>;
+  // PyTorch's own backend for a device type, for what Isthmus has no image of.
+  using fallback_maker = std::function<backend_ptr(const store_ptr&, c10::DeviceType, int rank, int size)>;
+
+  struct settings {
+    milliseconds timeout{0};
+    std::string name;                                      // of the group, for report() and messages
+    isthmus_platform accelerator = ISTHMUS_PLATFORM_CUDA;  // what PyTorch's device type "cuda" is here
+    fallback_maker make_fallback;
+  };
+
+  process_group(store_ptr store, int rank, int size, settings chosen);
+  ~process_group() override;
+
+  const std::string getBackendName() const override { return "isthmus"; }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  bool supportsCoalescing() const override { return true; }
+  void setTimeout(milliseconds timeout) override;
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return m_sequence; }
+  c10d::ErrorType getError() override;
+
+  void startCoalescing() override;
+  work_ptr endCoalescing() override;
+
+  work_ptr broadcast(tensors& data, const c10d::BroadcastOptions& options) override;
+  work_ptr allreduce(tensors& data, const c10d::AllreduceOptions& options) override;
+  work_ptr allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) override;
+  work_ptr allreduce_sparse(tensors& data, const c10d::AllreduceOptions& options) override;
+  work_ptr reduce(tensors& data, const c10d::ReduceOptions& options) override;
+  work_ptr allgather(tensor_lists& outputs, tensors& inputs, const c10d::AllgatherOptions& options) override;
+  work_ptr _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& options) override;
+  work_ptr allgather_coalesced(tensor_lists& outputs, tensors& inputs,
+                               const c10d::AllgatherOptions& options) override;
+  work_ptr allgather_into_tensor_coalesced(tensors& outputs, tensors& inputs,
+                                           const c10d::AllgatherOptions& options) override;
+  work_ptr gather(tensor_lists& outputs, tensors& inputs, const c10d::GatherOptions& options) override;
+  work_ptr scatter(tensors& outputs, tensor_lists& inputs, const c10d::ScatterOptions& options) override;
+  work_ptr reduce_scatter(tensors& outputs, tensor_lists& inputs,
+                          const c10d::ReduceScatterOptions& options) override;
+  work_ptr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) override;
+  work_ptr reduce_scatter_tensor_coalesced(tensors& outputs, tensors& inputs,
+                                           const c10d::ReduceScatterOptions& options) override;
+  work_ptr alltoall_base(at::Tensor& output, at::Tensor& input, splits& output_splits, splits& input_splits,
+                         const c10d::AllToAllOptions& options) override;
+  work_ptr alltoall(tensors& outputs, tensors& inputs, const c10d::AllToAllOptions& options) override;
+  work_ptr send(tensors& data, int peer, int tag) override;
+  work_ptr recv(tensors& data, int peer, int tag) override;
+  work_ptr recvAnysource(tensors& data, int tag) override;
+  work_ptr barrier(const c10d::BarrierOptions& options) override;
+  // Every rank tells rank 0, which names those that did not come within the timeout.
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+
+  // Tensors of the symmetric heap, on the host as well: allocation is collective, in the order of calls.
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) override { return true; }
+  at::Tensor allocateTensor(long elements, at::TensorOptions options) override;
+
+  void abort() override;
+  void shutdown() override;
+
+  // Closes all communicators when their work is done. The next calls make new ones, which read configuration
+  // and environment anew. Every rank does it between the same calls. Tensors of the symmetric heap stay valid.
+  void renew();
+
+  // After a failure: the ranks that still call this agree on who goes on (isthmus_communicator_shrink); the
+  // others, which are lost, are returned. Where none is, the group goes on with new communicators; else
+  // shrink() hands out the group of the rest. Throws where no collective call has made a communicator yet.
+  std::vector<int64_t> agree_on_lost(double wait_s);
+  bool supportsShrinking() const override { return true; }
+  // Of torch.distributed.shrink_group. Agrees first, if that has not been done; throws where others than
+  // `excluded` are lost.
+  backend_ptr shrink(const std::vector<int64_t>& excluded, int flags,
+                     const c10::intrusive_ptr<Options>& changed) override;
+
+  // The communicator behind the collectives on `device`. Collective when it is the first use.
+  isthmus_communicator communicator(c10::Device device);
+
+ private:
+  using executor_key = std::tuple<c10::DeviceType, c10::DeviceIndex, channel>;
+
+  tasks::member self() const { return {getRank(), getSize()}; }
+  void check_open() const;
+  c10::Device resolve(c10::Device device) const;
+  c10::Device used_device();  // that collective calls were made on
+  c10::Device barrier_device(const c10d::BarrierOptions& options);
+  std::shared_ptr<executor> executor_of(c10::Device device, const channel& through = {});
+  std::unique_ptr<executor> make_executor(c10::Device device, const channel& through) const;
+  std::unique_ptr<executor> make_executor(c10::Device device, std::shared_ptr<endpoint> control) const;
+  endpoint_settings settings_on(c10::Device device) const;
+  std::shared_ptr<pool> pool_of(c10::Device device);
+
+  // How the caller means to wait.
+  struct terms {
+    bool asynchronous = true;
+    milliseconds timeout = c10d::kUnsetTimeout;  // else of this call instead of the group's
+  };
+  template <typename Options>
+  static terms terms_of(const Options& options) {
+    return {options.asyncOp, options.timeout};
+  }
+
+  work_ptr submit(c10::Device device, const terms& how, c10::function_ref<task()> build);
+  // `build` where Isthmus has an image of the reduction, else `otherwise` with PyTorch's own backend.
+  work_ptr reducing(const char* collective, const at::Tensor& sample, const c10d::ReduceOp& op,
+                    const terms& how, c10::function_ref<task(const tasks::combination&)> build,
+                    c10::function_ref<work_ptr(c10d::Backend&)> otherwise);
+  work_ptr message(at::Tensor data, isthmus_collective collective, const channel& through, int peer);
+  // PyTorch's own backend, with the reason in the log and in report().
+  c10d::Backend& fallback(c10::Device device, const char* collective, const std::string& reason,
+                          const at::Tensor& data);
+
+  const store_ptr m_store;
+  settings m_settings;
+  const c10::intrusive_ptr<Options> m_options;
+  std::atomic<uint64_t> m_sequence{0};
+
+  std::mutex m_mutex;  // of what follows
+  struct communicators {
+    std::map<executor_key, std::shared_ptr<executor>> executors;
+    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<pool>> pools;
+    void close();
+  };
+  communicators m_made;
+  std::map<c10::DeviceType, backend_ptr> m_fallbacks;
+  bool m_closed = false;
+  int m_generation = 0;                      // how often the communicators were renewed
+  c10::intrusive_ptr<process_group> m_rest;  // made by agree_on_lost, of all but m_lost
+  std::vector<int64_t> m_lost;
+
+  // What the thread between startCoalescing and endCoalescing has asked for.
+  struct coalesced {
+    std::thread::id owner;
+    std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, task> tasks;
+    std::vector<work_ptr> works;  // of messages and fallbacks, which run apart
+  };
+  coalesced* coalescing();
+  std::unique_ptr<coalesced> m_coalesced;
+  uint64_t m_monitored_barriers = 0;
+};
+
+}  // namespace isthmus::torch_backend

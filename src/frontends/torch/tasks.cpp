@@ -1,0 +1,379 @@
+#include "tasks.hpp"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <numeric>
+
+namespace isthmus::torch_backend::tasks {
+namespace {
+
+using c10d::OpType;
+
+std::uint64_t elements(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.numel()); }
+
+isthmus_operation moving(isthmus_collective collective, at::ScalarType type, std::uint64_t count) {
+  const wire_type wire = moved_as(type);
+  isthmus_operation operation{};
+  operation.collective = collective;
+  operation.datatype = wire.type;
+  operation.count = count * wire.per_element;
+  return operation;
+}
+
+isthmus_operation combining(isthmus_collective collective, const combination& by, std::uint64_t count) {
+  isthmus_operation operation{};
+  operation.collective = collective;
+  operation.datatype = by.how.wire.type;
+  operation.op = by.how.op;
+  operation.count = count * by.how.wire.per_element;
+  return operation;
+}
+
+void check_same_type(const char* call, const at::Tensor& tensor, const at::Tensor& as) {
+  TORCH_CHECK_VALUE(tensor.scalar_type() == as.scalar_type(), call, ": a tensor is ", tensor.scalar_type(),
+                    ", another is ", as.scalar_type(), ": all must have one dtype");
+  TORCH_CHECK_VALUE(tensor.device() == as.device(), call, ": a tensor is on ", tensor.device().str(),
+                    ", another on ", as.device().str(), ": all must be on one device");
+}
+
+void check_list(const char* call, const tensors& list, std::size_t size, const at::Tensor& as) {
+  TORCH_CHECK_VALUE(list.size() == size, call, ": a list of ", list.size(),
+                    " tensors; it must have one for each of ", size, " ranks");
+  for (const at::Tensor& each : list) {
+    check_dense(call, each);
+    check_same_type(call, each, as);
+  }
+}
+
+// Whether the tensors lie one behind the other.
+bool consecutive(const tensors& list) {
+  const auto* expected = static_cast<const char*>(list.front().const_data_ptr());
+  for (const at::Tensor& each : list) {
+    if (each.const_data_ptr() != expected && each.numel() > 0) return false;
+    expected += each.nbytes();
+  }
+  return true;
+}
+
+bool equal_sizes(const tensors& list, const at::Tensor& as) {
+  return std::all_of(list.begin(), list.end(), [&](const auto& each) { return each.numel() == as.numel(); });
+}
+
+std::vector<std::uint64_t> sizes_of(const tensors& list, std::uint64_t per_element) {
+  std::vector<std::uint64_t> counts;
+  for (const at::Tensor& each : list) counts.push_back(elements(each) * per_element);
+  return counts;
+}
+
+std::vector<std::uint64_t> starts_of(const std::vector<std::uint64_t>& counts) {
+  std::vector<std::uint64_t> starts(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), starts.begin(), std::uint64_t{0});
+  return starts;
+}
+
+// One buffer for a list: the list's own memory, or scratch with copies on the way in or out.
+enum class direction { in, out };
+void* flat(task& prepared, const tensors& list, direction way) {
+  if (consecutive(list)) return list.front().data_ptr();
+  int64_t total = 0;
+  for (const at::Tensor& each : list) total += each.numel();
+  const at::Tensor scratch = at::empty({total}, list.front().options().memory_format(std::nullopt));
+  int64_t start = 0;
+  for (const at::Tensor& each : list) {
+    // Elements in the order in which they lie in memory, whatever the format.
+    const at::Tensor part = scratch.narrow(0, start, each.numel());
+    const at::Tensor line = each.as_strided({each.numel()}, {1});
+    prepared.scratch.push_back(scratch);
+    if (way == direction::in)
+      prepared.before.push_back({part, line, {}});
+    else
+      prepared.after.push_back({line, part, {}});
+    start += each.numel();
+  }
+  return scratch.data_ptr();
+}
+
+// The input of a reducing call: itself, or its product with the factor.
+at::Tensor reduced_input(task& prepared, const at::Tensor& input, const combination& by) {
+  if (!by.factor.defined()) return input;
+  const at::Tensor scaled = at::empty_like(input);
+  prepared.scratch.push_back(scaled);
+  prepared.before.push_back({scaled, input, by.factor});
+  return scaled;
+}
+
+tensors reduced_inputs(task& prepared, const tensors& inputs, const combination& by) {
+  tensors terms;
+  for (const at::Tensor& each : inputs) terms.push_back(reduced_input(prepared, each, by));
+  return terms;
+}
+
+task make(OpType kind, const char* title, tensors inputs, tensors outputs) {
+  task prepared;
+  prepared.kind = kind;
+  prepared.title = title;
+  prepared.inputs = std::move(inputs);
+  prepared.outputs = std::move(outputs);
+  return prepared;
+}
+
+void add(task& prepared, const isthmus_operation& operation) {
+  prepared.transfers.emplace_back().operation = operation;
+}
+
+}  // namespace
+
+void check_dense(const char* call, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, call, ": a tensor with layout ", tensor.layout(),
+                    ": it must be dense");
+  TORCH_CHECK_VALUE(tensor.is_contiguous(tensor.suggest_memory_format()), call, ": a tensor of sizes ",
+                    tensor.sizes(), " and strides ", tensor.strides(),
+                    " is not contiguous: call .contiguous() first");
+}
+
+task broadcast(const at::Tensor& data, int root) {
+  check_dense("broadcast", data);
+  task prepared = make(OpType::BROADCAST, "isthmus:broadcast", {data}, {data});
+  isthmus_operation operation = moving(ISTHMUS_BROADCAST, data.scalar_type(), elements(data));
+  operation.root = root;
+  operation.send_buf = operation.recv_buf = data.data_ptr();
+  add(prepared, operation);
+  return prepared;
+}
+
+task allreduce(const at::Tensor& data, const combination& by) {
+  check_dense("all_reduce", data);
+  task prepared = make(OpType::ALLREDUCE, "isthmus:all_reduce", {data}, {data});
+  isthmus_operation operation = combining(ISTHMUS_ALLREDUCE, by, elements(data));
+  operation.send_buf = reduced_input(prepared, data, by).const_data_ptr();
+  operation.recv_buf = data.data_ptr();
+  add(prepared, operation);
+  return prepared;
+}
+
+task reduce(const at::Tensor& data, int root, const combination& by) {
+  check_dense("reduce", data);
+  task prepared = make(OpType::REDUCE, "isthmus:reduce", {data}, {data});
+  isthmus_operation operation = combining(ISTHMUS_REDUCE, by, elements(data));
+  operation.root = root;
+  operation.send_buf = reduced_input(prepared, data, by).const_data_ptr();
+  operation.recv_buf = data.data_ptr();
+  add(prepared, operation);
+  return prepared;
+}
+
+task allgather(const member& self, const tensors& outputs, const at::Tensor& input) {
+  check_dense("all_gather", input);
+  check_list("all_gather", outputs, static_cast<std::size_t>(self.size), input);
+  task prepared = make(OpType::ALLGATHER, "isthmus:all_gather", {input}, outputs);
+  const bool even = equal_sizes(outputs, input);
+  isthmus_operation operation =
+      moving(even ? ISTHMUS_ALLGATHER : ISTHMUS_ALLGATHERV, input.scalar_type(), elements(input));
+  TORCH_CHECK_VALUE(outputs[static_cast<std::size_t>(self.rank)].numel() == input.numel(),
+                    "all_gather: the input has ", input.numel(), " elements, the output for this rank ",
+                    outputs[static_cast<std::size_t>(self.rank)].numel(), ": they must agree");
+  operation.send_buf = input.const_data_ptr();
+  operation.recv_buf = flat(prepared, outputs, direction::out);
+  add(prepared, operation);
+  if (!even) {
+    transfer& uneven = prepared.transfers.back();
+    uneven.recv_counts = sizes_of(outputs, moved_as(input.scalar_type()).per_element);
+    uneven.recv_displs = starts_of(uneven.recv_counts);
+  }
+  return prepared;
+}
+
+task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input) {
+  constexpr const char* call = "all_gather_into_tensor";
+  check_dense(call, input);
+  check_dense(call, output);
+  check_same_type(call, output, input);
+  TORCH_CHECK_VALUE(output.numel() == input.numel() * self.size, call, ": the output has ", output.numel(),
+                    " elements; it must have ", self.size, " times the input's ", input.numel());
+  task prepared = make(OpType::_ALLGATHER_BASE, "isthmus:all_gather_into_tensor", {input}, {output});
+  isthmus_operation operation = moving(ISTHMUS_ALLGATHER, input.scalar_type(), elements(input));
+  operation.send_buf = input.const_data_ptr();
+  operation.recv_buf = output.data_ptr();
+  add(prepared, operation);
+  return prepared;
+}
+
+task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root) {
+  check_dense("gather", input);
+  task prepared = make(OpType::GATHER, "isthmus:gather", {input}, outputs);
+  isthmus_operation operation = moving(ISTHMUS_GATHER, input.scalar_type(), elements(input));
+  operation.root = root;
+  operation.send_buf = input.const_data_ptr();
+  if (self.rank == root) {
+    check_list("gather", outputs, static_cast<std::size_t>(self.size), input);
+    TORCH_CHECK_VALUE(equal_sizes(outputs, input), "gather: all outputs must have the input's ", input.numel(),
+                      " elements");
+    operation.recv_buf = flat(prepared, outputs, direction::out);
+  } else {
+    TORCH_CHECK_VALUE(outputs.empty(), "gather: rank ", self.rank, " is not the root and must pass no outputs");
+  }
+  add(prepared, operation);
+  return prepared;
+}
+
+task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root) {
+  check_dense("scatter", output);
+  task prepared = make(OpType::SCATTER, "isthmus:scatter", inputs, {output});
+  isthmus_operation operation = moving(ISTHMUS_SCATTER, output.scalar_type(), elements(output));
+  operation.root = root;
+  operation.recv_buf = output.data_ptr();
+  if (self.rank == root) {
+    check_list("scatter", inputs, static_cast<std::size_t>(self.size), output);
+    TORCH_CHECK_VALUE(equal_sizes(inputs, output), "scatter: all inputs must have the output's ",
+                      output.numel(), " elements");
+    operation.send_buf = flat(prepared, inputs, direction::in);
+  } else {
+    TORCH_CHECK_VALUE(inputs.empty(), "scatter: rank ", self.rank, " is not the root and must pass no inputs");
+  }
+  add(prepared, operation);
+  return prepared;
+}
+
+task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs,
+                    const combination& by) {
+  constexpr const char* call = "reduce_scatter";
+  check_dense(call, output);
+  check_list(call, inputs, static_cast<std::size_t>(self.size), output);
+  const auto own = static_cast<std::size_t>(self.rank);
+  TORCH_CHECK_VALUE(inputs[own].numel() == output.numel(), call, ": the output has ", output.numel(),
+                    " elements, the input for this rank ", inputs[own].numel(), ": they must agree");
+  task prepared = make(OpType::REDUCE_SCATTER, "isthmus:reduce_scatter", inputs, {output});
+  if (equal_sizes(inputs, output)) {
+    isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, by, elements(output));
+    operation.send_buf = flat(prepared, reduced_inputs(prepared, inputs, by), direction::in);
+    operation.recv_buf = output.data_ptr();
+    add(prepared, operation);
+    return prepared;
+  }
+  const tensors terms = reduced_inputs(prepared, inputs, by);
+  for (std::size_t root = 0; root < inputs.size(); ++root) {
+    isthmus_operation operation = combining(ISTHMUS_REDUCE, by, elements(terms[root]));
+    operation.root = static_cast<int>(root);
+    operation.send_buf = terms[root].const_data_ptr();
+    operation.recv_buf = root == own ? output.data_ptr() : nullptr;
+    add(prepared, operation);
+  }
+  return prepared;
+}
+
+task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+                         const combination& by) {
+  constexpr const char* call = "reduce_scatter_tensor";
+  check_dense(call, input);
+  check_dense(call, output);
+  check_same_type(call, output, input);
+  TORCH_CHECK_VALUE(input.numel() == output.numel() * self.size, call, ": the input has ", input.numel(),
+                    " elements; it must have ", self.size, " times the output's ", output.numel());
+  task prepared = make(OpType::_REDUCE_SCATTER_BASE, "isthmus:reduce_scatter_tensor", {input}, {output});
+  isthmus_operation operation = combining(ISTHMUS_REDUCE_SCATTER, by, elements(output));
+  operation.send_buf = reduced_input(prepared, input, by).const_data_ptr();
+  operation.recv_buf = output.data_ptr();
+  add(prepared, operation);
+  return prepared;
+}
+
+task alltoall(const member& self, const tensors& outputs, const tensors& inputs) {
+  const auto size = static_cast<std::size_t>(self.size);
+  TORCH_CHECK_VALUE(!inputs.empty(), "all_to_all: the list of inputs is empty");
+  check_list("all_to_all", inputs, size, inputs.front());
+  check_list("all_to_all", outputs, size, inputs.front());
+  task prepared = make(OpType::ALLTOALL, "isthmus:all_to_all", inputs, outputs);
+  isthmus_operation operation = moving(ISTHMUS_ALLTOALLV, inputs.front().scalar_type(), 0);
+  operation.send_buf = flat(prepared, inputs, direction::in);
+  operation.recv_buf = flat(prepared, outputs, direction::out);
+  add(prepared, operation);
+  const std::uint64_t per_element = moved_as(inputs.front().scalar_type()).per_element;
+  transfer& moved = prepared.transfers.back();
+  moved.send_counts = sizes_of(inputs, per_element);
+  moved.send_displs = starts_of(moved.send_counts);
+  moved.recv_counts = sizes_of(outputs, per_element);
+  moved.recv_displs = starts_of(moved.recv_counts);
+  return prepared;
+}
+
+namespace {
+
+// Elements of each part of a tensor that is split along its first dimension.
+std::vector<std::uint64_t> parts_of(const char* which, const at::Tensor& tensor,
+                                    const std::vector<int64_t>& rows, const member& self,
+                                    std::uint64_t per_element) {
+  constexpr const char* call = "all_to_all_single";
+  const auto size = static_cast<std::size_t>(self.size);
+  if (rows.empty()) {
+    TORCH_CHECK_VALUE(tensor.dim() > 0 && tensor.size(0) % self.size == 0, call, ": the ", which, " has sizes ",
+                      tensor.sizes(), ": without splits its first dimension must divide by ", self.size);
+    return std::vector<std::uint64_t>(size, elements(tensor) / size * per_element);
+  }
+  TORCH_CHECK_VALUE(rows.size() == size, call, ": ", rows.size(), " ", which,
+                    " splits; there must be one for each of ", size, " ranks");
+  const int64_t total = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const int64_t have = tensor.dim() > 0 ? tensor.size(0) : 1;
+  TORCH_CHECK_VALUE(
+      total == have && std::all_of(rows.begin(), rows.end(), [](int64_t each) { return each >= 0; }), call,
+      ": the ", which, " splits ", rows, " must be >= 0 and add up to the first dimension, ", have);
+  const std::uint64_t row = have > 0 ? elements(tensor) / static_cast<std::uint64_t>(have) : 0;
+  std::vector<std::uint64_t> parts;
+  for (const int64_t each : rows) parts.push_back(static_cast<std::uint64_t>(each) * row * per_element);
+  return parts;
+}
+
+}  // namespace
+
+task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+                   const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits) {
+  constexpr const char* call = "all_to_all_single";
+  check_dense(call, input);
+  check_dense(call, output);
+  check_same_type(call, output, input);
+  task prepared = make(OpType::ALLTOALL_BASE, "isthmus:all_to_all_single", {input}, {output});
+  const std::uint64_t per_element = moved_as(input.scalar_type()).per_element;
+  auto sent = parts_of("input", input, input_splits, self, per_element);
+  auto received = parts_of("output", output, output_splits, self, per_element);
+  const bool even = input_splits.empty() && output_splits.empty();
+  TORCH_CHECK_VALUE(!even || input.numel() == output.numel(), call, ": without splits the output's ",
+                    output.numel(), " elements must be as many as the input's ", input.numel());
+  isthmus_operation operation = moving(even ? ISTHMUS_ALLTOALL : ISTHMUS_ALLTOALLV, input.scalar_type(), 0);
+  operation.count = even ? sent.front() : 0;
+  operation.send_buf = input.const_data_ptr();
+  operation.recv_buf = output.data_ptr();
+  add(prepared, operation);
+  if (even) return prepared;
+  transfer& moved = prepared.transfers.back();
+  moved.send_displs = starts_of(sent);
+  moved.recv_displs = starts_of(received);
+  moved.send_counts = std::move(sent);
+  moved.recv_counts = std::move(received);
+  return prepared;
+}
+
+task message(const at::Tensor& data, isthmus_collective collective, int peer) {
+  const bool sends = collective == ISTHMUS_SEND;
+  check_dense(sends ? "send" : "recv", data);
+  task prepared =
+      make(sends ? OpType::SEND : OpType::RECV, sends ? "isthmus:send" : "isthmus:recv", {data}, {data});
+  isthmus_operation operation = moving(collective, data.scalar_type(), elements(data));
+  operation.root = peer;
+  if (sends)
+    operation.send_buf = data.const_data_ptr();
+  else
+    operation.recv_buf = data.data_ptr();
+  add(prepared, operation);
+  return prepared;
+}
+
+task barrier() {
+  task prepared = make(OpType::BARRIER, "isthmus:barrier", {}, {});
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BARRIER;
+  add(prepared, operation);
+  prepared.host_waits = true;
+  return prepared;
+}
+
+}  // namespace isthmus::torch_backend::tasks

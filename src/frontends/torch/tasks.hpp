@@ -1,0 +1,45 @@
+// The task of each call, from its tensors alone: shapes are checked here, and what is contiguous in memory
+// already is not copied. Throw c10::ValueError that names the call, the tensor and the rule.
+#pragma once
+
+#include "datatypes.hpp"
+#include "task.hpp"
+
+namespace isthmus::torch_backend::tasks {
+
+using tensors = std::vector<at::Tensor>;
+
+// Who calls: its rank among `size`.
+struct member {
+  int rank, size;
+};
+
+// How a reducing call combines: `factor` is defined for PREMUL_SUM, whose input is multiplied on the way in.
+struct combination {
+  reduction how;
+  at::Tensor factor;
+};
+
+// Dense, and contiguous in its own memory format, as torch.distributed asks of every tensor.
+void check_dense(const char* call, const at::Tensor& tensor);
+
+task broadcast(const at::Tensor& data, int root);
+task allreduce(const at::Tensor& data, const combination& by);
+task reduce(const at::Tensor& data, int root, const combination& by);
+// Blocks may differ in size if all ranks pass the same sizes.
+task allgather(const member& self, const tensors& outputs, const at::Tensor& input);
+task allgather_base(const member& self, const at::Tensor& output, const at::Tensor& input);
+// `outputs` is empty on all ranks but the root.
+task gather(const member& self, const tensors& outputs, const at::Tensor& input, int root);
+task scatter(const member& self, const at::Tensor& output, const tensors& inputs, int root);
+task reduce_scatter(const member& self, const at::Tensor& output, const tensors& inputs, const combination& by);
+task reduce_scatter_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+                         const combination& by);
+task alltoall(const member& self, const tensors& outputs, const tensors& inputs);
+// Splits are rows of the first dimension; empty: equal parts.
+task alltoall_base(const member& self, const at::Tensor& output, const at::Tensor& input,
+                   const std::vector<int64_t>& output_splits, const std::vector<int64_t>& input_splits);
+task message(const at::Tensor& data, isthmus_collective collective, int peer);
+task barrier();
+
+}  // namespace isthmus::torch_backend::tasks

@@ -1,0 +1,152 @@
+#include "works.hpp"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <thread>
+
+#include "status.hpp"
+
+namespace isthmus::torch_backend {
+namespace {
+
+future make_future(std::vector<c10::Device> devices = {}) {
+  return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
+                                                  std::move(devices));
+}
+
+[[noreturn]] void throw_timeout(const char* what, milliseconds timeout) {
+  C10_THROW_ERROR(
+      DistBackendError,
+      c10::str("isthmus: Timed out waiting ", timeout.count(), "ms for ", what,
+               "; its communicator was aborted (a rank does not make the same call or is late, or the "
+               "timeout is too short)"));
+}
+
+}  // namespace
+
+host_work::host_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout)
+    : Work(rank, prepared.kind, prepared.title, prepared.inputs),
+      m_endpoint(std::move(control)),
+      m_outputs(prepared.outputs),
+      m_timeout(timeout),
+      m_future(make_future()) {}
+
+bool host_work::wait(milliseconds timeout) {
+  const milliseconds bound = timeout == kNoTimeout ? m_timeout : timeout;
+  std::unique_lock lock(mutex_);
+  if (!cv_.wait_for(lock, bound, [this] { return completed_; })) {
+    lock.unlock();
+    m_endpoint->abort();
+    throw_timeout(c10d::opTypeToString(opType_).c_str(), bound);
+  }
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+void host_work::complete(std::exception_ptr failure) {
+  finish(failure);
+  if (failure)
+    m_future->setError(failure);
+  else
+    m_future->markCompleted(c10::IValue(m_outputs));
+}
+
+device_work::device_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, c10::Stream stream,
+                         std::shared_ptr<c10::Event> done, milliseconds timeout)
+    : Work(rank, prepared.kind),
+      m_endpoint(std::move(control)),
+      m_stream(stream),
+      m_done(std::move(done)),
+      m_timeout(timeout),
+      m_host_waits(prepared.host_waits),
+      m_outputs(prepared.outputs) {
+  if (!prepared.asynchronous) return;  // it ran on the caller's own stream
+  m_held = prepared.inputs;
+  m_held.insert(m_held.end(), prepared.outputs.begin(), prepared.outputs.end());
+}
+
+device_work::~device_work() {
+  if (m_held.empty()) return;
+  try {
+    const c10::impl::VirtualGuardImpl guard(m_stream.device_type());
+    for (const at::Tensor& tensor : m_held) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), m_stream);
+  } catch (const std::exception& failure) {
+    TORCH_WARN("isthmus: tensors of an operation that nobody waited for: ", failure.what());
+  }
+}
+
+bool device_work::wait(milliseconds timeout) {
+  m_endpoint->check_health();
+  synchronize();
+  if (timeout != kNoTimeout)
+    wait_on_host(timeout);
+  else if (m_host_waits)
+    wait_on_host(m_timeout);
+  return true;
+}
+
+void device_work::synchronize() {
+  const c10::impl::VirtualGuardImpl guard(m_stream.device_type());
+  const c10::Stream current = guard.getStream(m_stream.device());
+  if (current != m_stream) m_done->block(current);
+  std::vector<at::Tensor> released;  // outside of the lock
+  const std::lock_guard lock(mutex_);
+  released.swap(m_held);
+}
+
+void device_work::wait_on_host(milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (!m_done->query()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      m_endpoint->abort();
+      throw_timeout(c10d::opTypeToString(opType_).c_str(), timeout);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  m_endpoint->check_health();
+}
+
+// Made when asked for: most callers never do, and it costs events of its own. Those are recorded on the stream
+// that ran the task, so they are never too early.
+future device_work::getFuture() {
+  const std::lock_guard lock(mutex_);
+  if (!m_future) {
+    m_future = make_future({m_stream.device()});
+    const c10::StreamGuard guard(m_stream);
+    m_future->markCompleted(c10::IValue(m_outputs));
+  }
+  return m_future;
+}
+
+joined_work::joined_work(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> parts)
+    : Work(rank, c10d::OpType::COALESCED), m_parts(std::move(parts)) {}
+
+bool joined_work::isCompleted() {
+  return std::all_of(m_parts.begin(), m_parts.end(), [](const auto& part) { return part->isCompleted(); });
+}
+
+bool joined_work::isSuccess() const {
+  return std::all_of(m_parts.begin(), m_parts.end(), [](const auto& part) { return part->isSuccess(); });
+}
+
+bool joined_work::wait(milliseconds timeout) {
+  for (const auto& part : m_parts) part->wait(timeout);
+  return true;
+}
+
+void joined_work::synchronize() {
+  for (const auto& part : m_parts) part->synchronize();
+}
+
+void joined_work::abort() {
+  for (const auto& part : m_parts) part->abort();
+}
+
+future joined_work::getFuture() {
+  c10::List<future> all(c10::FutureType::create(c10::ListType::create(c10::TensorType::get())));
+  for (const auto& part : m_parts) all.push_back(part->getFuture());
+  return c10::collectAll(all);
+}
+
+}  // namespace isthmus::torch_backend

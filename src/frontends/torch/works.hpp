@@ -1,0 +1,87 @@
+// What an asynchronous call returns.
+#pragma once
+
+#include <c10/core/Event.h>
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "endpoint.hpp"
+#include "task.hpp"
+
+namespace isthmus::torch_backend {
+
+using future = c10::intrusive_ptr<c10::ivalue::Future>;
+using milliseconds = std::chrono::milliseconds;
+
+// Of a host executor: completed by the thread that ran the task.
+class host_work final : public c10d::Work {
+ public:
+  host_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout);
+
+  // Blocks at most `timeout` (none: the group's). Raises the operation's error; a wait that times out aborts
+  // the communicator first, because the operation might still write into the caller's tensors.
+  bool wait(milliseconds timeout = kNoTimeout) override;
+  void abort() override { m_endpoint->abort(); }
+  std::vector<at::Tensor> result() override { return m_outputs; }
+  future getFuture() override { return m_future; }
+
+  void complete(std::exception_ptr failure);
+
+ private:
+  const std::shared_ptr<endpoint> m_endpoint;
+  const std::vector<at::Tensor> m_outputs;
+  const milliseconds m_timeout;
+  const future m_future;
+};
+
+// Of a device executor: an event behind the operation. Nothing here blocks the host but a wait with a timeout
+// and what says so in its task.
+class device_work final : public c10d::Work {
+ public:
+  // `stream` is the one that ran the task and `done` was recorded on it. The caller's tensors are held until a
+  // wait has ordered them, or handed to the allocator's care if there is none.
+  device_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, c10::Stream stream,
+              std::shared_ptr<c10::Event> done, milliseconds timeout);
+  ~device_work() override;
+
+  bool isCompleted() override { return m_done->query(); }
+  bool isSuccess() const override { return m_done->query(); }
+  // Makes the current stream wait. Raises what the communicator has failed with, if it has.
+  bool wait(milliseconds timeout = kNoTimeout) override;
+  void synchronize() override;
+  void abort() override { m_endpoint->abort(); }
+  std::vector<at::Tensor> result() override { return m_outputs; }
+  future getFuture() override;
+
+ private:
+  void wait_on_host(milliseconds timeout);
+
+  const std::shared_ptr<endpoint> m_endpoint;
+  const c10::Stream m_stream;
+  const std::shared_ptr<c10::Event> m_done;
+  const milliseconds m_timeout;
+  const bool m_host_waits;
+  std::vector<at::Tensor> m_outputs;
+  std::vector<at::Tensor> m_held;
+  future m_future;
+};
+
+// Several works as one: what coalescing returns where they do not share an executor.
+class joined_work final : public c10d::Work {
+ public:
+  joined_work(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> parts);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  bool wait(milliseconds timeout = kNoTimeout) override;
+  void synchronize() override;
+  void abort() override;
+  future getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> m_parts;
+};
+
+}  // namespace isthmus::torch_backend

@@ -1,0 +1,90 @@
+// Copies of whole lines, with the widest registers of the instruction set: the fewer instructions a line
+// takes, the more lines a core has under way. Included as base/formats.inc.hpp is, under the same restrictions.
+#include "kernels/kernels.hpp"
+#include "kernels/order.inc.hpp"
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace isthmus::host {
+namespace {
+
+inline constexpr std::size_t copied_line = 64;
+
+#if defined(__AVX512F__)
+template <store How>
+void copy_line(std::byte* to, const std::byte* from) {
+  const __m512i line = _mm512_loadu_si512(from);
+  if constexpr (How == store::streaming)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), line);
+  else
+    _mm512_storeu_si512(to, line);
+}
+#elif defined(__AVX__)
+template <store How>
+void copy_line(std::byte* to, const std::byte* from) {
+  const auto* source = reinterpret_cast<const __m256i*>(from);
+  auto* destination = reinterpret_cast<__m256i*>(to);
+  const __m256i a = _mm256_loadu_si256(source), b = _mm256_loadu_si256(source + 1);
+  if constexpr (How == store::streaming)
+    _mm256_stream_si256(destination, a), _mm256_stream_si256(destination + 1, b);
+  else
+    _mm256_storeu_si256(destination, a), _mm256_storeu_si256(destination + 1, b);
+}
+#elif defined(__SSE2__)
+template <store How>
+void copy_line(std::byte* to, const std::byte* from) {
+  const auto* source = reinterpret_cast<const __m128i*>(from);
+  auto* destination = reinterpret_cast<__m128i*>(to);
+  const __m128i a = _mm_loadu_si128(source), b = _mm_loadu_si128(source + 1);
+  const __m128i c = _mm_loadu_si128(source + 2), d = _mm_loadu_si128(source + 3);
+  if constexpr (How == store::streaming) {
+    // a whole line at a time, so that the write-combining buffer leaves in one piece
+    _mm_stream_si128(destination, a), _mm_stream_si128(destination + 1, b);
+    _mm_stream_si128(destination + 2, c), _mm_stream_si128(destination + 3, d);
+  } else {
+    _mm_storeu_si128(destination, a), _mm_storeu_si128(destination + 1, b);
+    _mm_storeu_si128(destination + 2, c), _mm_storeu_si128(destination + 3, d);
+  }
+}
+#else
+template <store How>
+void copy_line(std::byte* to, const std::byte* from) {
+  __builtin_memcpy(to, from, copied_line);
+}
+#endif
+
+template <store How, std::size_t Streams>
+void copy_streams(const piece* pieces, std::size_t bytes) {
+  take_turns<Streams>(bytes, [=](std::size_t begin, std::size_t end, [[maybe_unused]] std::size_t ahead) {
+    for (std::size_t s = 0; s < Streams; ++s)
+      for (std::size_t at = begin; at < end; at += copied_line) {
+#if defined(__PRFCHW__)
+        // A line that another core has is asked for some time before it is written, so that several requests
+        // are under way. Not beyond the piece: there are flags that peers look at.
+        if (How == store::cached && at + ahead < bytes) __builtin_prefetch(pieces[s].to + at + ahead, 1);
+#endif
+        copy_line<How>(pieces[s].to + at, pieces[s].from + at);
+      }
+  });
+}
+
+template <store How>
+void copy_some(const piece* pieces, std::size_t streams, std::size_t bytes) {
+  switch (streams) {
+    case 3: copy_streams<How, 3>(pieces, bytes); break;
+    case 2: copy_streams<How, 2>(pieces, bytes); break;
+    default: copy_streams<How, 1>(pieces, bytes); break;
+  }
+}
+
+void copy_lines(const piece* pieces, std::size_t streams, std::size_t bytes, store how) {
+  if (how == store::streaming)
+    copy_some<store::streaming>(pieces, streams, bytes);
+  else
+    copy_some<store::cached>(pieces, streams, bytes);
+}
+
+}  // namespace
+}  // namespace isthmus::host

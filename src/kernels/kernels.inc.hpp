@@ -1,0 +1,162 @@
+// The kernels, written as plain loops that GCC vectorises for the instruction set of the translation unit
+// that includes this. Internal linkage throughout; see base/formats.inc.hpp.
+#include "base/formats.inc.hpp"
+#include "kernels/copy.inc.hpp"
+#include "kernels/kernels.hpp"
+#include "kernels/order.inc.hpp"
+
+namespace isthmus::host {
+namespace {
+
+// Integers wrap: computed as unsigned and converted back, which C++20 defines as modulo 2^n.
+template <typename Type>
+struct unsigned_of {
+  using type = Type;
+};
+template <>
+struct unsigned_of<std::int8_t> {
+  using type = std::uint32_t;
+};
+template <>
+struct unsigned_of<std::int16_t> {
+  using type = std::uint32_t;
+};
+template <>
+struct unsigned_of<std::int32_t> {
+  using type = std::uint32_t;
+};
+template <>
+struct unsigned_of<std::int64_t> {
+  using type = std::uint64_t;
+};
+template <>
+struct unsigned_of<std::uint8_t> {
+  using type = std::uint32_t;
+};
+template <>
+struct unsigned_of<std::uint16_t> {
+  using type = std::uint32_t;
+};
+
+struct sum {
+  template <typename Type>
+  static Type apply(Type a, Type b) {
+    using wide = typename unsigned_of<Type>::type;
+    return static_cast<Type>(static_cast<wide>(a) + static_cast<wide>(b));
+  }
+  template <typename Type>
+  static Type finish(Type value, int) {
+    return value;
+  }
+};
+
+struct prod {
+  template <typename Type>
+  static Type apply(Type a, Type b) {
+    using wide = typename unsigned_of<Type>::type;
+    return static_cast<Type>(static_cast<wide>(a) * static_cast<wide>(b));
+  }
+  template <typename Type>
+  static Type finish(Type value, int) {
+    return value;
+  }
+};
+
+// `b != b` picks a NaN in b; a NaN in a fails the comparison and stays.
+struct min {
+  template <typename Type>
+  static Type apply(Type a, Type b) {
+    return (b < a || b != b) ? b : a;
+  }
+  template <typename Type>
+  static Type finish(Type value, int) {
+    return value;
+  }
+};
+
+struct max {
+  template <typename Type>
+  static Type apply(Type a, Type b) {
+    return (b > a || b != b) ? b : a;
+  }
+  template <typename Type>
+  static Type finish(Type value, int) {
+    return value;
+  }
+};
+
+struct avg : sum {
+  static float finish(float value, int n) { return value / static_cast<float>(n); }
+  static double finish(double value, int n) { return value / static_cast<double>(n); }
+  static std::uint64_t finish(std::uint64_t value, int n) { return value / static_cast<std::uint64_t>(n); }
+  template <typename Type>
+  static Type finish(Type value, int n) {
+    return static_cast<Type>(static_cast<std::int64_t>(value) / n);
+  }
+};
+
+template <typename Format, typename Operation>
+struct kernel {
+  using storage = typename Format::storage;
+  using accumulator = typename Format::accumulator;
+
+  // Few sources: one pass. ivdep: `out` may be one of the sources, element by element, which is harmless.
+  template <int Sources>
+  static void reduce_few(storage* out, const void* const* sources, std::size_t count) {
+    const storage* source[Sources];
+    for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]);
+    take_turns<Sources>(count * sizeof(storage), [&](std::size_t begin, std::size_t end, std::size_t) {
+#pragma GCC ivdep
+      for (std::size_t i = begin / sizeof(storage); i < end / sizeof(storage); ++i) {
+        accumulator value = Format::load(source[0][i]);
+        for (int s = 1; s < Sources; ++s) value = Operation::apply(value, Format::load(source[s][i]));
+        out[i] = Format::store(Operation::finish(value, Sources));
+      }
+    });
+  }
+
+  // Many sources: accumulators of one block stay in the first-level cache while the sources pass by.
+  static void reduce_many(storage* out, const void* const* sources, int n, std::size_t count) {
+    constexpr std::size_t block = 4096 / sizeof(accumulator);
+    alignas(64) accumulator value[block];
+    for (std::size_t begin = 0; begin < count; begin += block) {
+      const std::size_t length = count - begin < block ? count - begin : block;
+      const storage* first = static_cast<const storage*>(sources[0]) + begin;
+      for (std::size_t i = 0; i < length; ++i) value[i] = Format::load(first[i]);
+      for (int s = 1; s < n; ++s) {
+        const storage* source = static_cast<const storage*>(sources[s]) + begin;
+        for (std::size_t i = 0; i < length; ++i) value[i] = Operation::apply(value[i], Format::load(source[i]));
+      }
+      for (std::size_t i = 0; i < length; ++i) out[begin + i] = Format::store(Operation::finish(value[i], n));
+    }
+  }
+
+  static void reduce(void* out_buffer, const void* const* sources, int n, std::size_t count) {
+    auto* out = static_cast<storage*>(out_buffer);
+    switch (n) {
+      case 1: reduce_few<1>(out, sources, count); break;  // not a copy: fp8 saturates here too
+      case 2: reduce_few<2>(out, sources, count); break;
+      case 3: reduce_few<3>(out, sources, count); break;
+      case 4: reduce_few<4>(out, sources, count); break;
+      default: reduce_many(out, sources, n, count); break;
+    }
+  }
+};
+
+constexpr kernel_table make_kernel_table(const char* name) {
+  kernel_table table{name, &copy_lines, {}};
+#define ISTHMUS_DATATYPE(dtype, DTYPE, bytes, kind)                              \
+  {                                                                              \
+    using format = typename formats::format_of<ISTHMUS_##DTYPE>::type;           \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_SUM] = &kernel<format, sum>::reduce;   \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_PROD] = &kernel<format, prod>::reduce; \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MIN] = &kernel<format, min>::reduce;   \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MAX] = &kernel<format, max>::reduce;   \
+    table.reduce[ISTHMUS_##DTYPE][ISTHMUS_AVG] = &kernel<format, avg>::reduce;   \
+  }
+#include <isthmus/collectives.def>
+  return table;
+}
+
+}  // namespace
+}  // namespace isthmus::host

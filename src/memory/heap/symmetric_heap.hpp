@@ -1,0 +1,93 @@
+// The symmetric heap of one rank: blocks that every rank can map, of shared memory on the host and of device
+// memory elsewhere. Small blocks of a device share a piece of memory, at the same place on every rank.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "bootstrap/bootstrap.hpp"
+#include "bootstrap/membership.hpp"
+#include "memory/heap/heap_source.hpp"
+
+namespace isthmus {
+
+class symmetric_heap {
+ public:
+  enum class owner { program, backend };
+
+  symmetric_heap();
+  ~symmetric_heap();
+  symmetric_heap(const symmetric_heap&) = delete;
+  symmetric_heap& operator=(const symmetric_heap&) = delete;
+
+  // Collective: every rank gets a block of `bytes`, or every rank throws. Peers that cannot be mapped
+  // (another machine, a device without peer access) are NULL in the block's `peers`. bytes == 0 gives
+  // nullptr. A backend's block starts as zeros and is not reported as left over.
+  void* allocate(bootstrap& control, const membership& ranks, std::uint64_t bytes,
+                 owner owned_by = owner::program);
+
+  // Local. Throws error (INVALID_ARGUMENT) for a pointer that is not the start of a live block of the
+  // program, or an id that is not one of a backend. The memory of a small block serves again once every
+  // rank has freed it.
+  void free(void* pointer);
+  void free_of_backend(std::uint64_t id);
+
+  // Releases what is left; returns how many of the program's blocks that were.
+  std::size_t clear();
+
+  bool empty() const noexcept { return m_count.load(std::memory_order_relaxed) == 0; }
+  // Live blocks of the program, and their bytes as they were asked for.
+  std::size_t blocks() const noexcept;
+  std::uint64_t bytes() const noexcept;
+
+  // The block that holds [pointer, pointer + bytes); `block` and `offset` may be nullptr.
+  bool find(const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
+            std::uint64_t* offset) const noexcept {
+    return !empty() && find_block(pointer, bytes, block, offset);
+  }
+
+ private:
+  struct chunk;
+  struct block;
+  struct part;
+  struct proposal;
+  struct range {  // what find reads: the addresses of all blocks beside each other, sorted
+    std::uintptr_t begin;
+    std::uint64_t bytes;
+  };
+
+  bool find_block(const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
+                  std::uint64_t* offset) const noexcept;
+  void open_source(bootstrap& control, const membership& ranks);
+  bool is_pooled(std::uint64_t bytes) const { return bytes <= m_granularity / 2; }
+  proposal propose(std::uint64_t bytes, std::uint64_t piece_bytes);
+  std::vector<part> exchange(bootstrap& control, const proposal& mine);
+  std::shared_ptr<chunk> share(bootstrap& control, const membership& ranks, proposal mine,
+                               std::vector<part> parts);
+  std::shared_ptr<chunk> map(const membership& ranks, const std::vector<part>& parts);
+  std::shared_ptr<chunk> take_pooled(bootstrap& control, const membership& ranks, std::uint64_t bytes,
+                                     std::uint64_t* offset);
+  void reuse_what_all_have_freed(bootstrap& control, const std::vector<part>& parts);
+  void clear_everywhere(bootstrap& control, void* own, std::uint64_t bytes);
+  void* add(std::shared_ptr<chunk> memory, std::uint64_t offset, std::uint64_t bytes, owner owned_by);
+  void remove(std::size_t index);
+  void tell(const std::string& text);
+
+  std::unique_ptr<heap_source> m_source;
+  std::uint64_t m_granularity = 0;  // the largest of all ranks
+  std::vector<std::shared_ptr<chunk>> m_pools;
+  std::vector<std::unique_ptr<block>> m_freed;  // here, but not yet known to be freed by every rank
+  std::set<std::string> m_told;
+  std::uint64_t m_next_id = 1;
+  std::atomic<std::size_t> m_count{0};
+  std::vector<range> m_ranges;
+  std::vector<std::unique_ptr<block>> m_blocks;  // in the order of m_ranges
+};
+
+}  // namespace isthmus

@@ -1,0 +1,114 @@
+#include "memory/pool/block_table.hpp"
+
+#include <fmt/format.h>
+
+#include "base/error.hpp"
+#include "memory/pool/device_memory.hpp"
+#include "memory/pool/memory_source.hpp"
+
+namespace isthmus {
+namespace {
+
+bool same(isthmus_device one, isthmus_device other) {
+  return one.platform == other.platform && one.ordinal == other.ordinal;
+}
+
+}  // namespace
+
+block_table& block_table::instance() {
+  static block_table& once = *new block_table;
+  return once;
+}
+
+void block_table::insert(const memory_block& block) {
+  const std::lock_guard lock(m_mutex);
+  m_blocks.insert_or_assign(block.begin, block);
+}
+
+block_table::blocks::const_iterator block_table::holder(std::uintptr_t address) const {
+  auto after = m_blocks.upper_bound(address);
+  if (after == m_blocks.begin()) return m_blocks.end();
+  const auto candidate = std::prev(after);
+  return address - candidate->first < candidate->second.bytes ? candidate : m_blocks.end();
+}
+
+std::optional<memory_block> block_table::find(const void* pointer) const {
+  const std::lock_guard lock(m_mutex);
+  const auto found = holder(reinterpret_cast<std::uintptr_t>(pointer));
+  if (found == m_blocks.end()) return std::nullopt;
+  return found->second;
+}
+
+void block_table::fail(const void* pointer, const char* function) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  if (const auto found = holder(address); found != m_blocks.end())
+    throw make_error(
+        ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+        fmt::format("{}: pointer = {} is {} bytes behind the start of a block of {} bytes on {}; the "
+                    "rule is the pointer that was allocated",
+                    function, pointer, address - found->first, found->second.bytes,
+                    device_text(found->second.owner->device())),
+        "pass the start of the block");
+  for (std::size_t age = 1; age <= m_freed.size(); ++age) {
+    const freed& old = m_freed[(m_next_freed + m_freed.size() - age) % m_freed.size()];
+    if (old.begin == address)
+      throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                       fmt::format("{}: pointer = {} was freed before; it was a block of {} bytes on {}",
+                                   function, pointer, old.bytes, device_text(old.device)),
+                       "free each block once");
+  }
+  throw make_error(
+      ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+      fmt::format("{}: pointer = {} is no block of isthmus_memory_allocate_device ({} live)", function, pointer,
+                  m_blocks.size()),
+      "blocks of a symmetric heap are freed by isthmus_memory_free with their communicator, blocks of "
+      "other allocators by those");
+}
+
+block_table::blocks::const_iterator block_table::checked(isthmus_device device, const void* pointer,
+                                                         const char* function) const {
+  const auto found = m_blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
+  if (found == m_blocks.end()) fail(pointer, function);
+  const isthmus_device owner = found->second.owner->device();
+  if (!same(owner, device))
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("{}: pointer = {} is a block of {}, not of {}", function, pointer,
+                                 device_text(owner), device_text(device)),
+                     "pass the device that the block was allocated on");
+  return found;
+}
+
+memory_block block_table::remove(isthmus_device device, const void* pointer, const char* function) {
+  const std::lock_guard lock(m_mutex);
+  const auto found = checked(device, pointer, function);
+  const memory_block block = found->second;
+  m_blocks.erase(found);
+  m_freed[m_next_freed] = {block.begin, block.bytes, device};
+  m_next_freed = (m_next_freed + 1) % m_freed.size();
+  return block;
+}
+
+memory_block block_table::at(isthmus_device device, const void* pointer, const char* function) const {
+  const std::lock_guard lock(m_mutex);
+  return checked(device, pointer, function)->second;
+}
+
+block_table::totals block_table::live() const {
+  const std::lock_guard lock(m_mutex);
+  totals result{m_blocks.size(), 0};
+  for (const auto& [begin, block] : m_blocks) result.bytes += block.bytes;
+  return result;
+}
+
+block_table::totals block_table::live_of(const device_memory* owner, std::size_t provider) const {
+  const std::lock_guard lock(m_mutex);
+  totals result{0, 0};
+  for (const auto& [begin, block] : m_blocks) {
+    if (block.owner != owner || block.provider != provider) continue;
+    ++result.blocks;
+    result.bytes += block.bytes;
+  }
+  return result;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,211 @@
+#include "memory/pool/pool.hpp"
+
+#include <exception>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/log.hpp"
+#include "memory/pool/umf_library.hpp"
+
+namespace isthmus {
+namespace {
+
+constexpr std::size_t alignment = 256;
+// CUDA maps memory in pieces of 2 MiB, so a smaller slab would waste the rest of one.
+constexpr std::size_t slab_bytes = std::size_t{2} << 20U;
+// Empty slabs of one size that UMF keeps by itself; further ones come to m_unused.
+constexpr std::size_t slabs_per_size = 1;
+
+// What a callback threw on its way through UMF, which is C.
+thread_local std::exception_ptr thrown;
+
+}  // namespace
+
+struct memory_pool::callbacks {
+  static memory_pool& pool_of(void* provider) { return *static_cast<memory_pool*>(provider); }
+
+  static umf_result_t initialize(const void* pool, void** provider) {
+    *provider = const_cast<void*>(pool);
+    return UMF_RESULT_SUCCESS;
+  }
+  static umf_result_t finalize(void*) { return UMF_RESULT_SUCCESS; }
+
+  static umf_result_t alloc(void* provider, std::size_t bytes, std::size_t, void** pointer) {
+    try {
+      *pointer = pool_of(provider).take(bytes);
+      return UMF_RESULT_SUCCESS;
+    } catch (...) {
+      thrown = std::current_exception();
+      return UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC;
+    }
+  }
+
+  static umf_result_t free(void* provider, void* pointer, std::size_t bytes) {
+    try {
+      pool_of(provider).give_back(pointer, bytes);
+      return UMF_RESULT_SUCCESS;
+    } catch (...) {
+      thrown = std::current_exception();
+      return UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC;
+    }
+  }
+
+  static umf_result_t last_native_error(void*, const char** text, std::int32_t* code) {
+    *text = "";
+    *code = 0;
+    return UMF_RESULT_SUCCESS;
+  }
+  // Sizes that UMF aligns to: what every source promises.
+  static umf_result_t recommended_page_size(void*, std::size_t, std::size_t* bytes) {
+    *bytes = slab_bytes;
+    return UMF_RESULT_SUCCESS;
+  }
+  static umf_result_t min_page_size(void*, const void*, std::size_t* bytes) {
+    *bytes = alignment;
+    return UMF_RESULT_SUCCESS;
+  }
+  static umf_result_t name(void*, const char** text) {
+    *text = "isthmus";
+    return UMF_RESULT_SUCCESS;
+  }
+
+  static const umf_memory_provider_ops_t* table() {
+    static const umf_memory_provider_ops_t operations = [] {
+      umf_memory_provider_ops_t result{};
+      result.version = UMF_MAKE_VERSION(1, 0);  // nothing that newer versions added is given
+      result.initialize = &initialize;
+      result.finalize = &finalize;
+      result.alloc = &alloc;
+      result.free = &free;
+      result.get_last_native_error = &last_native_error;
+      result.get_recommended_page_size = &recommended_page_size;
+      result.get_min_page_size = &min_page_size;
+      result.get_name = &name;
+      return result;
+    }();
+    return &operations;
+  }
+};
+
+std::unique_ptr<memory_pool> memory_pool::create(memory_source& source, std::uint64_t max_bytes,
+                                                 std::uint64_t keep_bytes, std::string& reason) {
+  const umf_library* umf = umf_library::get(reason);
+  if (umf == nullptr) return nullptr;
+  std::unique_ptr<memory_pool> pool(new memory_pool(*umf, source, max_bytes, keep_bytes));
+  return pool->open(reason) ? std::move(pool) : nullptr;
+}
+
+memory_pool::memory_pool(const umf_library& umf, memory_source& source, std::uint64_t max_bytes,
+                         std::uint64_t keep_bytes)
+    : m_umf(umf), m_source(source), m_max_bytes(max_bytes), m_keep_bytes(keep_bytes) {}
+
+bool memory_pool::open(std::string& reason) {
+  umf_memory_provider_handle_t provider = nullptr;
+  umf_memory_pool_handle_t pool = nullptr;
+  umf_disjoint_pool_params_handle_t params = nullptr;
+  umf_result_t result = m_umf.provider_create(callbacks::table(), this, &provider);
+  m_provider = provider;
+  if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_params_create(&params);
+  if (result == UMF_RESULT_SUCCESS) {
+    result = m_umf.disjoint_set_slab_min_size(params, slab_bytes);
+    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_max_poolable_size(params, m_max_bytes);
+    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_capacity(params, slabs_per_size);
+    if (result == UMF_RESULT_SUCCESS) result = m_umf.disjoint_set_min_bucket_size(params, alignment);
+    // Which pool a block belongs to is known here: UMF need not track addresses.
+    if (result == UMF_RESULT_SUCCESS)
+      result = m_umf.pool_create(m_umf.disjoint_pool_ops(), provider, params,
+                                 UMF_POOL_CREATE_FLAG_DISABLE_TRACKING, &pool);
+    m_umf.disjoint_params_destroy(params);
+  }
+  m_pool = pool;
+  if (result != UMF_RESULT_SUCCESS)
+    reason = fmt::format("UMF's disjoint pool failed with UMF result {}", static_cast<int>(result));
+  return result == UMF_RESULT_SUCCESS;
+}
+
+memory_pool::~memory_pool() {
+  if (m_pool != nullptr) m_umf.pool_destroy(static_cast<umf_memory_pool_handle_t>(m_pool));
+  if (m_provider != nullptr) m_umf.provider_destroy(static_cast<umf_memory_provider_handle_t>(m_provider));
+  try {
+    release_unused();
+  } catch (const error& failure) {
+    log(log_level::warning, "memory: a pool ends without giving everything back: {}", failure.what());
+  }
+}
+
+void* memory_pool::allocate(std::uint64_t bytes) {
+  thrown = nullptr;
+  void* pointer = m_umf.pool_aligned_malloc(static_cast<umf_memory_pool_handle_t>(m_pool), bytes, alignment);
+  if (pointer != nullptr) return pointer;
+  if (thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
+  throw make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
+                   fmt::format("UMF's pool could not allocate {} bytes", bytes));
+}
+
+void memory_pool::free(void* pointer) {
+  const umf_result_t result = m_umf.pool_free(static_cast<umf_memory_pool_handle_t>(m_pool), pointer);
+  if (result != UMF_RESULT_SUCCESS)
+    throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, fmt::format("UMF's pool could not free {}", pointer),
+                     "", static_cast<std::int64_t>(result));
+}
+
+void memory_pool::trim() {
+  if (m_umf.pool_trim_memory != nullptr)
+    m_umf.pool_trim_memory(static_cast<umf_memory_pool_handle_t>(m_pool), 0);
+  release_unused();
+}
+
+memory_pool::usage memory_pool::used() const {
+  const std::lock_guard lock(m_mutex);
+  return {m_taken_bytes, m_unused_bytes};
+}
+
+void* memory_pool::take(std::uint64_t bytes) {
+  {
+    const std::lock_guard lock(m_mutex);
+    const auto found = m_unused.find(bytes);
+    if (found != m_unused.end() && !found->second.empty()) {
+      void* pointer = found->second.back();
+      found->second.pop_back();
+      m_unused_bytes -= bytes;
+      return pointer;
+    }
+  }
+  void* pointer = m_source.allocate(bytes);
+  const std::lock_guard lock(m_mutex);
+  m_taken_bytes += bytes;
+  return pointer;
+}
+
+void memory_pool::give_back(void* pointer, std::uint64_t bytes) {
+  {
+    const std::lock_guard lock(m_mutex);
+    if (m_unused_bytes + bytes <= m_keep_bytes) {
+      m_unused[bytes].push_back(pointer);
+      m_unused_bytes += bytes;
+      return;
+    }
+    m_taken_bytes -= bytes;
+  }
+  m_source.free(pointer, bytes);
+}
+
+void memory_pool::release_unused() {
+  for (;;) {
+    void* pointer = nullptr;
+    std::uint64_t bytes = 0;
+    {
+      const std::lock_guard lock(m_mutex);
+      while (!m_unused.empty() && m_unused.rbegin()->second.empty()) m_unused.erase(std::prev(m_unused.end()));
+      if (m_unused.empty()) return;
+      bytes = m_unused.rbegin()->first;
+      pointer = m_unused.rbegin()->second.back();
+      m_unused.rbegin()->second.pop_back();
+      m_unused_bytes -= bytes;
+      m_taken_bytes -= bytes;
+    }
+    m_source.free(pointer, bytes);
+  }
+}
+
+}  // namespace isthmus

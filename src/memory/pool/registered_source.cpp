@@ -1,0 +1,76 @@
+// Blocks from a front end's allocator: functions in a C table, because the core includes no SYCL.
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/error.hpp"
+#include "memory/pool/memory_source.hpp"
+
+namespace isthmus {
+namespace {
+
+class registered_source final : public memory_source {
+ public:
+  registered_source(isthmus_device device, std::string name, const isthmus_memory_provider& functions)
+      : m_device(device), m_name(std::move(name)), m_functions(functions) {}
+
+  void* allocate(std::uint64_t bytes) override {
+    void* pointer = nullptr;
+    const int code = m_functions.allocate(m_functions.context, bytes, &pointer);
+    if (code != 0 || pointer == nullptr)
+      throw make_error(
+          ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
+          fmt::format("{} could not allocate {} bytes on {}", m_name, bytes, device_text(m_device)), "", code);
+    return pointer;
+  }
+
+  void free(void* pointer, std::uint64_t bytes) override {
+    const int code = m_functions.free(m_functions.context, pointer);
+    if (code != 0)
+      throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                       fmt::format("{} could not free {} bytes on {}", m_name, bytes, device_text(m_device)),
+                       "", code);
+  }
+
+ private:
+  isthmus_device m_device;
+  std::string m_name;
+  isthmus_memory_provider m_functions;
+};
+
+struct registry {
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, isthmus_memory_provider> functions;  // by device and name
+
+  static registry& instance() {
+    static registry& once = *new registry;
+    return once;
+  }
+};
+
+}  // namespace
+
+void register_source(isthmus_device device, const isthmus_memory_provider& provider) {
+  registry& all = registry::instance();
+  const std::lock_guard lock(all.mutex);
+  isthmus_memory_provider kept = provider;
+  kept.name = nullptr;  // the caller's; the key has a copy
+  all.functions.try_emplace({device_text(device), provider.name}, kept);
+}
+
+std::unique_ptr<memory_source> open_registered_source(isthmus_device device, const std::string& name,
+                                                      std::string& reason) {
+  registry& all = registry::instance();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.functions.find({device_text(device), name});
+  if (found != all.functions.end()) return std::make_unique<registered_source>(device, name, found->second);
+  reason =
+      fmt::format("no program registered {} for {} (isthmus/sycl/memory.hpp does)", name, device_text(device));
+  return nullptr;
+}
+
+std::string device_text(isthmus_device device) {
+  return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
+}
+
+}  // namespace isthmus

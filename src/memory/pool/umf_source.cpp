@@ -1,0 +1,149 @@
+// Blocks from UMF's own providers: operating-system memory, CUDA, Level Zero.
+#include <cstring>
+
+#include "base/error.hpp"
+#include "device/driver.hpp"
+#include "device/level_zero/level_zero_driver.hpp"
+#include "memory/pool/memory_source.hpp"
+#include "memory/pool/umf_library.hpp"
+
+namespace isthmus {
+namespace {
+
+constexpr std::uint64_t alignment = 256;
+constexpr std::int32_t ze_out_of_device_memory = 0x70000003;  // ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY
+
+class umf_source final : public memory_source {
+ public:
+  umf_source(const umf_library& umf, isthmus_device device, umf_memory_provider_handle_t provider)
+      : m_umf(umf), m_device(device), m_provider(provider) {}
+  ~umf_source() override { m_umf.provider_destroy(m_provider); }
+  umf_source(const umf_source&) = delete;
+  umf_source& operator=(const umf_source&) = delete;
+
+  void* allocate(std::uint64_t bytes) override {
+    void* pointer = nullptr;
+    const umf_result_t result = m_umf.provider_alloc(m_provider, bytes, alignment, &pointer);
+    if (result != UMF_RESULT_SUCCESS || pointer == nullptr) fail(result, "allocate", bytes);
+    return pointer;
+  }
+
+  void free(void* pointer, std::uint64_t bytes) override {
+    const umf_result_t result = m_umf.provider_free(m_provider, pointer, bytes);
+    if (result != UMF_RESULT_SUCCESS) fail(result, "free", bytes);
+  }
+
+ private:
+  [[noreturn]] void fail(umf_result_t result, const char* what, std::uint64_t bytes) const {
+    const char* text = nullptr;
+    std::int32_t native = 0;
+    if (result == UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC)
+      m_umf.provider_last_native_error(m_provider, &text, &native);
+    // UMF's operating-system provider says no more than that its call failed, which for an anonymous
+    // mapping means memory or address space.
+    const bool exhausted = result == UMF_RESULT_ERROR_OUT_OF_HOST_MEMORY || native == ze_out_of_device_memory ||
+                           native == UMF_OS_RESULT_ERROR_ALLOC_FAILED;
+    throw make_error(exhausted ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                     fmt::format("UMF could not {} {} bytes on {}: UMF result {}{}{}", what, bytes,
+                                 device_text(m_device), static_cast<int>(result),
+                                 text != nullptr && *text != '\0' ? ", " : "", text != nullptr ? text : ""),
+                     "", native);
+  }
+
+  const umf_library& m_umf;
+  isthmus_device m_device;
+  umf_memory_provider_handle_t m_provider;
+};
+
+// One of UMF's providers, made from parameters that `describe` fills; UMF copies them.
+template <typename Params, typename Describe>
+std::unique_ptr<memory_source> make(const umf_library& umf, isthmus_device device,
+                                    umf_result_t (*create)(Params*), umf_result_t (*destroy)(Params),
+                                    const umf_memory_provider_ops_t* operations, Describe&& describe,
+                                    std::string& reason) {
+  Params params = nullptr;
+  umf_memory_provider_handle_t provider = nullptr;
+  umf_result_t result = create(&params);
+  if (result == UMF_RESULT_SUCCESS) {
+    result = describe(params);
+    if (result == UMF_RESULT_SUCCESS) result = umf.provider_create(operations, params, &provider);
+    destroy(params);
+  }
+  if (result != UMF_RESULT_SUCCESS) {
+    reason = fmt::format("UMF's provider for {} failed with UMF result {}", device_text(device),
+                         static_cast<int>(result));
+    return nullptr;
+  }
+  return std::make_unique<umf_source>(umf, device, provider);
+}
+
+std::unique_ptr<memory_source> open_os(const umf_library& umf, isthmus_device device, std::string& reason) {
+  return make(
+      umf, device, umf.os_params_create, umf.os_params_destroy, umf.os_ops(),
+      [](umf_os_memory_provider_params_handle_t) { return UMF_RESULT_SUCCESS; }, reason);
+}
+
+std::unique_ptr<memory_source> open_cuda(const umf_library& umf, isthmus_device device, std::string& reason) {
+  device_driver* driver = device_driver::get(ISTHMUS_PLATFORM_CUDA, reason);
+  if (driver == nullptr) return nullptr;
+  void* context = nullptr;
+  try {
+    context = driver->native_context(device.ordinal);
+  } catch (const error& failure) {
+    reason = failure.what();
+    return nullptr;
+  }
+  return make(
+      umf, device, umf.cuda_params_create, umf.cuda_params_destroy, umf.cuda_ops(),
+      [&](umf_cuda_memory_provider_params_handle_t params) {
+        umf_result_t result = umf.cuda_set_context(params, context);
+        if (result == UMF_RESULT_SUCCESS) result = umf.cuda_set_device(params, device.ordinal);
+        if (result == UMF_RESULT_SUCCESS) result = umf.cuda_set_memory_type(params, UMF_MEMORY_TYPE_DEVICE);
+        return result;
+      },
+      reason);
+}
+
+// UMF asks for relaxed limits by itself where a block is larger than the device's usual maximum.
+std::unique_ptr<memory_source> open_level_zero(const umf_library& umf, isthmus_device device,
+                                               void* native_context, std::string& reason) {
+  auto* driver = static_cast<level_zero_driver*>(device_driver::get(ISTHMUS_PLATFORM_LEVEL_ZERO, reason));
+  if (driver == nullptr) return nullptr;
+  if (device.ordinal >= driver->device_count()) {
+    reason = fmt::format("platform level_zero has {} devices", driver->device_count());
+    return nullptr;
+  }
+  auto* const context = static_cast<ze_context_handle_t>(
+      native_context != nullptr ? native_context : driver->native_context(device.ordinal));
+  return make(
+      umf, device, umf.level_zero_params_create, umf.level_zero_params_destroy, umf.level_zero_ops(),
+      [&](umf_level_zero_memory_provider_params_handle_t params) {
+        umf_result_t result = umf.level_zero_set_context(params, context);
+        if (result == UMF_RESULT_SUCCESS)
+          result = umf.level_zero_set_device(params, driver->native_device(device.ordinal));
+        if (result == UMF_RESULT_SUCCESS)
+          result = umf.level_zero_set_memory_type(params, UMF_MEMORY_TYPE_DEVICE);
+        return result;
+      },
+      reason);
+}
+
+}  // namespace
+
+std::unique_ptr<memory_source> open_umf_source(isthmus_device device, void* native_context,
+                                               std::string& reason) {
+  const umf_library* umf = umf_library::get(reason);
+  if (umf == nullptr) return nullptr;
+  switch (device.platform) {
+    case ISTHMUS_PLATFORM_HOST: return open_os(*umf, device, reason);
+    case ISTHMUS_PLATFORM_CUDA: return open_cuda(*umf, device, reason);
+    case ISTHMUS_PLATFORM_LEVEL_ZERO: return open_level_zero(*umf, device, native_context, reason);
+    case ISTHMUS_PLATFORM_HIP:
+    case ISTHMUS_PLATFORM_OPENCL:
+    case ISTHMUS_PLATFORM_COUNT: break;
+  }
+  reason = fmt::format("UMF has no provider for platform {}", isthmus_platform_name(device.platform));
+  return nullptr;
+}
+
+}  // namespace isthmus

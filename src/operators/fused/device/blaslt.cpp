@@ -1,0 +1,94 @@
+#include "operators/fused/device/blaslt.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+
+namespace isthmus::fused {
+namespace {
+
+search_request places_of(const lt_traits& traits, const char* option) {
+  search_request search;
+  search.option = option;
+  search.variable = traits.variable;
+  if (&traits == &cublaslt_traits) {
+    search.names = {"libcublasLt.so.13", "libcublasLt.so.12"};
+    search.wheel_folders = {"nvidia/cu13/lib", "nvidia/cublas/lib"};
+    search.system_folders = {"/usr/local/cuda/lib64"};
+  } else {
+    search.names = {"libhipblaslt.so.1", "libhipblaslt.so.0"};
+    search.wheel_folders = {"torch/lib"};
+    search.system_folders = {"/opt/rocm/lib"};
+  }
+  return search;
+}
+
+std::unique_ptr<blaslt> load(const lt_traits& traits, const char* option, std::string& reason) {
+  const dynamic_library library = dynamic_library::open(places_of(traits, option), reason);
+  if (!library) {
+    reason = fmt::format("no {} library could be loaded: {}", traits.name, reason);
+    return nullptr;
+  }
+  auto made = std::make_unique<blaslt>(blaslt{.traits = traits, .path = library.path()});
+  symbol_loader loader(library, traits.prefix);
+  loader.need(made->create, "Create");
+  loader.need(made->destroy, "Destroy");
+  loader.need(made->desc_create, "MatmulDescCreate");
+  loader.need(made->desc_destroy, "MatmulDescDestroy");
+  loader.need(made->desc_set, "MatmulDescSetAttribute");
+  loader.need(made->layout_create, "MatrixLayoutCreate");
+  loader.need(made->layout_destroy, "MatrixLayoutDestroy");
+  loader.need(made->preference_create, "MatmulPreferenceCreate");
+  loader.need(made->preference_destroy, "MatmulPreferenceDestroy");
+  loader.need(made->preference_set, "MatmulPreferenceSetAttribute");
+  loader.need(made->heuristic, "MatmulAlgoGetHeuristic");
+  loader.need(made->matmul, "Matmul");
+  if (&traits == &cublaslt_traits) {
+    loader.need(made->get_version, "GetVersion");
+    loader.need(made->get_status_name, "GetStatusName");
+  } else {
+    loader.need(made->get_version_of, "GetVersion");
+    loader.need(made->transform_create, "MatrixTransformDescCreate");
+  }
+  if (loader.missing().empty()) return made;
+  reason = fmt::format("{} lacks {}", made->path, loader.missing());
+  return nullptr;
+}
+
+}  // namespace
+
+const lt_traits* blaslt::traits_of(isthmus_platform platform) {
+  switch (platform) {
+    case ISTHMUS_PLATFORM_CUDA: return &cublaslt_traits;
+    case ISTHMUS_PLATFORM_HIP: return &hipblaslt_traits;
+    default: return nullptr;
+  }
+}
+
+const blaslt* blaslt::get(isthmus_platform platform, const char* option, std::string& reason) {
+  static std::mutex mutex;
+  static std::unique_ptr<blaslt> cuda, hip;
+  const std::lock_guard lock(mutex);
+  const lt_traits* traits = traits_of(platform);
+  if (traits == nullptr) {
+    reason = fmt::format("there is no product library for platform {}", isthmus_platform_name(platform));
+    return nullptr;
+  }
+  auto& loaded = platform == ISTHMUS_PLATFORM_CUDA ? cuda : hip;
+  if (loaded == nullptr) loaded = load(*traits, option, reason);
+  return loaded.get();
+}
+
+std::string blaslt::version(void* handle) const {
+  if (get_version != nullptr) return std::to_string(get_version());
+  int number = 0;
+  if (get_version_of(handle, &number) != lt_success) return "of unknown version";
+  return fmt::format("{}.{}.{}", number / 100000, number / 100 % 1000, number % 100);
+}
+
+std::string blaslt::status_text(int status) const {
+  return get_status_name != nullptr ? get_status_name(status) : fmt::format("hipblasStatus_t {}", status);
+}
+
+}  // namespace isthmus::fused

@@ -1,0 +1,135 @@
+// What products and copies cost on this device: measured when a plan is made, because a product's time jumps
+// with every wave of tiles and no formula knows what the library chooses.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+
+#include "base/error.hpp"
+#include "bootstrap/exchange.hpp"
+#include "operators/fused/device/plan.hpp"
+
+namespace isthmus::fused {
+namespace {
+
+constexpr std::size_t samples = 16;  // row counts, in sixteenths of a shard
+constexpr double chunk_default_us = 6.5,
+                 pipeline_default_us = 10;  // the first measured on H200 (docs/fused_model.md)
+
+struct measured {
+  std::array<double, samples> product_us;  // of (i + 1) sixteenths of a shard
+  double whole_us;
+  double bytes_per_us;
+  double collective_us;
+};
+
+// Linear between the samples, which contain the steps.
+double interpolate(const measured& figures, std::uint64_t shard_rows, std::uint64_t m, std::uint64_t rows) {
+  if (rows > shard_rows) return figures.whole_us * static_cast<double>(rows) / static_cast<double>(m);
+  const double place = static_cast<double>(rows) * samples / static_cast<double>(shard_rows) - 1;
+  if (place <= 0) return figures.product_us[0];
+  const auto below = std::min(static_cast<std::size_t>(place), samples - 2);
+  const double part = place - static_cast<double>(below);
+  return figures.product_us[below] * (1 - part) + figures.product_us[below + 1] * part;
+}
+
+}  // namespace
+
+template <typename Work>
+double device_plan::time_us(int repetitions, native_stream stream, Work&& work) {
+  work();
+  m_driver.synchronize(m_device, stream);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < repetitions; ++i) work();
+  m_driver.synchronize(m_device, stream);
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() /
+         repetitions;
+}
+
+// For work of several ranks, where one that the system held up for a moment delays all.
+template <typename Work>
+double device_plan::least_time_us(int repetitions, native_stream stream, Work&& work) {
+  double least = time_us(repetitions, stream, work);
+  for (int again = 0; again < 2; ++again) least = std::min(least, time_us(repetitions, stream, work));
+  return least;
+}
+
+// On constant data, which is a little faster than random data, for every candidate alike.
+double device_plan::measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c) {
+  const native_stream stream = m_copy.stream;
+  const auto multiply = [&] { m_product.enqueue(a, m_what.asked.lda, rows, b, c, {1, 0, nullptr}, stream); };
+  const double once = time_us(1, stream, multiply);
+  return time_us(std::clamp(static_cast<int>(400 / once), 2, 20), stream, multiply);
+}
+
+// All ranks pull at the same time, as in a run.
+double device_plan::measure_link(std::byte* to) {
+  const std::uint64_t bytes = m_what.moved_bytes();
+  const native_stream stream = m_copy.stream;
+  const auto pull_next = [&] { copy(to, m_shared->stage((m_what.rank + 1) % m_what.size), bytes, stream); };
+  gather_values(m_owner->control(), 0);
+  const double once = time_us(1, stream, pull_next);
+  const double us = least_time_us(std::clamp(static_cast<int>(1000 / once), 2, 50), stream, pull_next);
+  gather_values(m_owner->control(), 0);
+  return static_cast<double>(bytes) / us;
+}
+
+// Equally often on all ranks: it is one operation of theirs. 0 where no backend has it, on all ranks alike.
+double device_plan::measure_collective_us(std::byte* whole) {
+  std::byte* part = m_shared->stage(m_what.rank);
+  const bool gathers = m_what.gathers();
+  try {
+    return least_time_us(5, m_copy.stream, [&] {
+      enqueue_collective(gathers ? part : whole, gathers ? whole : part, m_copy.stream);
+    });
+  } catch (const error& failure) {
+    if (failure.info().status != ISTHMUS_ERROR_UNSUPPORTED) throw;
+    return 0;
+  }
+}
+
+costs device_plan::measure() {
+  const auto padded = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const std::uint64_t a_bytes = padded(m_what.asked.m * m_what.asked.lda * m_what.input_bytes()),
+                      b_bytes = padded(m_what.b_extent() * m_what.input_bytes()),
+                      c_bytes = padded(m_what.asked.m * m_what.asked.ldc * m_what.output_bytes());
+  const std::uint64_t bytes = std::max<std::uint64_t>(a_bytes + b_bytes + c_bytes, 1);
+  const owned_memory scratch(m_driver, m_device, bytes);
+  m_driver.fill(m_device, scratch, 0x3c, bytes, m_copy.stream);
+  auto* a = static_cast<std::byte*>(scratch.get());
+  std::byte* b = a + a_bytes;
+  std::byte* c = b + b_bytes;
+  measured own{};
+  for (std::size_t index = 0; index < samples; ++index) {
+    const std::uint64_t rows = std::max<std::uint64_t>(1, m_what.shard_rows * (index + 1) / samples);
+    own.product_us[index] = measure_product_us(rows, a, b, c);
+  }
+  own.whole_us = measure_product_us(m_what.asked.m, a, b, c);
+  own.bytes_per_us = measure_link(m_what.gathers() ? a : c);
+  own.collective_us = measure_collective_us(m_what.gathers() ? a : c);
+
+  const auto all = gather_values(m_owner->control(), own);
+  measured worst = own;
+  for (const measured& each : all) {
+    for (std::size_t index = 0; index < samples; ++index)
+      worst.product_us[index] = std::max(worst.product_us[index], each.product_us[index]);
+    worst.whole_us = std::max(worst.whole_us, each.whole_us);
+    worst.bytes_per_us = std::min(worst.bytes_per_us, each.bytes_per_us);
+    worst.collective_us = std::max(worst.collective_us, each.collective_us);
+  }
+  costs figures;
+  figures.product_us = [worst, shard = m_what.shard_rows, m = m_what.asked.m](std::uint64_t rows) {
+    return interpolate(worst, shard, m, rows);
+  };
+  figures.bytes_per_us = number_option(*m_owner, "link_gbs", worst.bytes_per_us / 1e3) * 1e3;
+  figures.chunk_us = number_option(*m_owner, "chunk_us", chunk_default_us);
+  figures.fixed_us = number_option(*m_owner, "pipeline_us", pipeline_default_us);
+  figures.collective_us = worst.collective_us;
+  figures.source = fmt::format(
+      "measured: product of a shard {:.0f} us, of all rows {:.0f} us, {:.0f} GB/s from peers, {} {:.0f} us",
+      worst.product_us[samples - 1], worst.whole_us, figures.bytes_per_us / 1e3,
+      isthmus_collective_name(m_what.collective()), figures.collective_us);
+  return figures;
+}
+
+}  // namespace isthmus::fused

@@ -1,0 +1,247 @@
+#include "operators/fused/device/plan.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/error.hpp"
+
+namespace isthmus::fused {
+
+device_plan::device_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
+                         const blaslt& library)
+    : plan(std::move(owner), what),
+      m_driver(driver),
+      m_device(m_owner->ranks().device.ordinal),
+      m_product(m_what, driver, m_device, library),
+      m_copy{owned_stream(driver, m_device, stream_priority::high), owned_event(driver, m_device)},
+      m_signal{owned_stream(driver, m_device, stream_priority::normal), owned_event(driver, m_device)} {
+  if (!m_what.traces()) return;
+  m_zero = owned_event(driver, m_device, event_timing::on);
+  m_now = owned_event(driver, m_device, event_timing::on);
+}
+
+void device_plan::settle(std::uint64_t stage_bytes) {
+  const int nodes = m_owner->ranks().nodes;
+  const bool may_pipeline = m_what.size > 1 && m_what.moved_bytes() > 0 && nodes == 1 &&
+                            m_what.asked.mode != ISTHMUS_FUSED_SEQUENTIAL;
+  if (may_pipeline) {
+    m_shared.emplace(*m_owner, m_driver, stage_bytes);
+    m_figures = measure();
+  } else {
+    m_figures.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
+    m_figures.source = "not asked";
+  }
+  m_order = make_schedule(m_what, m_figures);
+  if (nodes > 1) m_order = without_shared_memory(m_what, m_order, nodes);
+  agree_on_order(*m_owner, m_what, m_order);
+  if (!m_order.pipelined) {
+    m_shared.reset();
+    return;
+  }
+  for (std::size_t index = 0; index < m_order.groups.size(); ++index) {
+    m_group_events.emplace_back(m_driver, m_device);
+    const auto timed = [this] { return owned_event(m_driver, m_device, event_timing::on); };
+    if (m_what.traces()) m_times.push_back({timed(), timed(), timed(), timed()});
+  }
+  start_watch();
+}
+
+void device_plan::start_watch() {
+  watch_rules rules;
+  rules.timeout = std::chrono::duration<double>(m_owner->timeout_s());
+  rules.operation = [this] { return oldest_run(); };
+  rules.takes_long = true;
+  rules.on_stuck = [this](std::uint64_t) {
+    m_owner->poison(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                               fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for "
+                                           "rows, or for others to fetch its own",
+                                           m_owner->timeout_s(), m_what.rank),
+                               "a rank is late, hangs, or has ended; timeout_s bounds this wait")
+                        .info());
+    return true;
+  };
+  rules.aborted = [this] { return m_owner->poisoned(); };
+  // Again and again: a peer that goes on may write its own words meanwhile.
+  rules.on_abort = [this] {
+    m_shared->release_all();
+    return all_runs_ended();
+  };
+  rules.on_error = [this](const char* what) {
+    m_owner->poison(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                               fmt::format("fused_run: rank {}: the device failed: {}", m_what.rank, what))
+                        .info());
+  };
+  m_watch.emplace(std::move(rules));
+}
+
+watched_operation device_plan::oldest_run() {
+  const std::lock_guard lock(m_runs_mutex);
+  while (!m_runs.empty() && m_driver.done(m_runs.front().finished)) {
+    m_spare_events.push_back(std::move(m_runs.front()));
+    m_runs.pop_front();
+  }
+  if (m_runs.empty() || !m_driver.done(m_runs.front().start)) return {};
+  return {m_runs.front().number, {}};
+}
+
+bool device_plan::all_runs_ended() {
+  oldest_run();
+  const std::lock_guard lock(m_runs_mutex);
+  return m_runs.empty();
+}
+
+device_plan::~device_plan() {
+  m_watch.reset();
+  m_shared.reset();
+}
+
+void device_plan::synchronize() {
+  const auto begin = std::chrono::steady_clock::now();
+  while (m_has_run && !m_driver.done(m_finished)) {
+    const double waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    // The watchdog ends a run that is late, so twice the timeout means that the device itself hangs.
+    if (waited_s > 2 * m_owner->timeout_s() + 10)
+      throw make_error(
+          ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+          fmt::format("fused: a run did not end in {:.0f} s, even after its waits were released", waited_s),
+          "the device hangs; end the process");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  if (m_has_run && !m_collected) collect_times();
+}
+
+void device_plan::close() {
+  m_watch.reset();
+  m_driver.synchronize(m_device, m_signal.stream);
+  m_driver.synchronize(m_device, m_copy.stream);
+}
+
+void device_plan::describe(nlohmann::json& info) const {
+  info["libraries"]["blas"] = m_product.library_text();
+  info["libraries"]["driver"] = m_driver.version();
+  info["workspace_bytes"] =
+      m_workspace.bytes() + m_product.workspace_bytes() + (m_shared ? m_shared->stage_bytes() : 0);
+  if (m_staged)
+    info["notes"].push_back(
+        "A was outside the symmetric heap: its rows were copied into the plan's stage first");
+}
+
+void device_plan::run(const isthmus_fused_arguments& with) {
+  m_owner->check_alive();
+  if (m_driver.is_capturing(m_device, with.stream))
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     "fused_run: the stream is being captured into a graph",
+                     "every run has a number of its own, which a graph would repeat");
+  if (!m_order.pipelined) {
+    enqueue_sequential(with);
+    return end_run(with.stream);
+  }
+  try {
+    begin_run(with);
+    enqueue_pipelined(with);
+    end_run(with.stream);
+  } catch (const error& failure) {
+    if (!m_owner->poisoned()) m_owner->poison(failure.info());
+    throw;
+  }
+}
+
+void device_plan::begin_run(const isthmus_fused_arguments& with) {
+  if (m_has_run) m_driver.wait(m_device, with.stream, m_finished);  // the caller may have changed streams
+  if (m_zero != nullptr) m_driver.record(m_device, m_zero, with.stream);
+  take_events();
+  m_start = m_current->start;
+  m_driver.record(m_device, m_start, with.stream);
+  m_view = with.view;
+  if (with.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run;
+}
+
+void device_plan::end_run(native_stream stream) {
+  take_events();
+  m_finished = m_current->finished;
+  m_driver.record(m_device, m_finished, stream);
+  m_has_run = true;
+  m_collected = false;
+  if (!m_watch) return;  // the next run may use the events again
+  const std::lock_guard lock(m_runs_mutex);
+  m_runs.push_back(std::move(*m_current));
+  m_current.reset();
+}
+
+// The current run's, of an earlier run that has ended where there is one.
+void device_plan::take_events() {
+  if (m_current) return;
+  const std::lock_guard lock(m_runs_mutex);
+  if (m_spare_events.empty()) {
+    m_current = run_events{0, owned_event(m_driver, m_device), owned_event(m_driver, m_device)};
+  } else {
+    m_current = std::move(m_spare_events.back());
+    m_spare_events.pop_back();
+  }
+  m_current->number = ++m_last_number;
+}
+
+std::byte* device_plan::workspace() {
+  if (m_workspace == nullptr) {
+    const auto& asked = m_what.asked;
+    const std::uint64_t row_bytes =
+        m_what.gathers() ? asked.k * m_what.input_bytes() : asked.n * m_what.output_bytes();
+    m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(asked.m * row_bytes, 1));
+  }
+  return static_cast<std::byte*>(m_workspace.get());
+}
+
+void device_plan::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
+  const device_copy one{to, from, bytes};
+  if (bytes > 0) m_driver.copy(m_device, {&one, 1}, stream);
+}
+
+void device_plan::join_side_streams(native_stream stream) {
+  for (const side_stream* each : {&m_signal, &m_copy}) {
+    m_driver.record(m_device, each->event, each->stream);
+    m_driver.wait(m_device, stream, each->event);
+  }
+}
+
+// ---- timeline -----------------------------------------------------------------------------------------
+
+void device_plan::note_time(owned_event group_times::* which, std::size_t group, native_stream stream) {
+  if (!m_times.empty()) m_driver.record(m_device, m_times[group].*which, stream);
+}
+
+// When the run began, by the machine's clock: the least of a few looks, because each is late by what it takes
+// the host to notice an event.
+std::int64_t device_plan::zero_ns() {
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int look = 0; look < 5; ++look) {
+    m_driver.record(m_device, m_now, m_signal.stream);
+    m_driver.synchronize(m_device, m_signal.stream);
+    const std::int64_t now_ns = timeline::now_ns();
+    least = std::min(least, now_ns - static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_zero, m_now)));
+  }
+  return least;
+}
+
+void device_plan::collect_times() {
+  m_collected = true;
+  if (m_times.empty()) return;
+  m_timeline.clear();
+  const std::int64_t zero = zero_ns();
+  const auto add = [&](track where, std::size_t index, native_event begin, native_event end) {
+    const auto at = [&](native_event event) {
+      return zero + static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_zero, event));
+    };
+    m_timeline.add({where, name_of(m_order.groups[index]), at(begin), at(end)});
+  };
+  for (std::size_t index = 0; index < m_times.size(); ++index) {
+    if (m_view != ISTHMUS_FUSED_COMMUNICATION_ONLY)
+      add(track::compute, index, m_times[index].product_begin, m_times[index].product_end);
+    if (m_view != ISTHMUS_FUSED_COMPUTE_ONLY && m_order.groups[index].arrives)
+      add(track::copy, index, m_times[index].copy_begin, m_times[index].copy_end);
+  }
+}
+
+}  // namespace isthmus::fused

@@ -1,0 +1,107 @@
+// What the plans of devices share: streams and events, the words that order ranks, products and what they cost,
+// and who looks after a run. Copy engines move chunks on a stream of their own; the host never waits.
+#pragma once
+
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "device/owned.hpp"
+#include "device/watchdog.hpp"
+#include "operators/fused/device/product.hpp"
+#include "operators/fused/device/shared_memory.hpp"
+#include "operators/fused/model/plan.hpp"
+
+namespace isthmus::fused {
+
+class device_plan : public plan {
+ public:
+  ~device_plan() override;
+
+  void run(const isthmus_fused_arguments& with) override;
+  void describe(nlohmann::json& info) const override;
+  void synchronize() override;
+  void close() override;
+
+ protected:
+  struct side_stream {  // and an event for how far it has come
+    owned_stream stream;
+    owned_event event;
+  };
+  struct group_times {  // of one group, in traced plans
+    owned_event copy_begin, copy_end, product_begin, product_end;
+  };
+
+  device_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
+              const blaslt& library);
+  // The rest of a derived class's construction. Collective: the shared memory, with a stage of so many bytes on
+  // every rank, costs, the order, and what pipelined runs need.
+  void settle(std::uint64_t stage_bytes);
+
+  // The communicator's own collective, between buffers of the problem's sizes.
+  virtual void enqueue_collective(const void* send, void* recv, native_stream stream) = 0;
+  virtual void enqueue_sequential(const isthmus_fused_arguments& with) = 0;
+  // Everything between the start of a run, at m_start, and its end on with.stream. m_run counts the
+  // runs that communicate, this one included.
+  virtual void enqueue_pipelined(const isthmus_fused_arguments& with) = 0;
+
+  // Device memory for a whole gathered A, or a whole C before its rows are summed; made at the first call.
+  std::byte* workspace();
+  void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
+  // `stream` waits until everything that the two side streams have been given so far is done.
+  void join_side_streams(native_stream stream);
+  void note_time(owned_event group_times::* which, std::size_t group, native_stream stream);
+
+  device_driver& m_driver;
+  int m_device;
+  device_product m_product;
+  std::optional<shared_memory> m_shared;  // where pipelined runs are possible
+  side_stream m_copy, m_signal;
+  native_event m_start = nullptr;           // of the current run's events
+  std::uint32_t m_run = 0;                  // wraps
+  std::vector<owned_event> m_group_events;  // by group
+  bool m_staged = false;
+
+ private:
+  struct run_events {
+    std::uint64_t number;
+    owned_event start, finished;
+  };
+
+  void begin_run(const isthmus_fused_arguments& with);
+  void end_run(native_stream stream);
+  void collect_times();
+  void start_watch();
+  void take_events();
+  watched_operation oldest_run();
+  bool all_runs_ended();
+  costs measure();
+  double measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c);
+  double measure_link(std::byte* to);
+  double measure_collective_us(std::byte* whole);
+  template <typename Work>
+  double time_us(int repetitions, native_stream stream, Work&& work);
+  template <typename Work>
+  double least_time_us(int repetitions, native_stream stream, Work&& work);
+  std::int64_t zero_ns();
+
+  native_event m_finished = nullptr;  // of the latest run's events
+  owned_event m_zero, m_now;          // of traced plans: the start of a run, and a moment after it
+  std::vector<group_times> m_times;
+  isthmus_fused_view m_view = ISTHMUS_FUSED_WHOLE;  // of the latest pipelined run
+  owned_memory m_workspace;
+  bool m_has_run = false;
+  bool m_collected = false;  // the latest run's times are in the timeline
+
+  std::optional<run_events> m_current;  // of the run that is being enqueued
+  std::uint64_t m_last_number = 0;
+  std::mutex m_runs_mutex;  // over what follows
+  // Runs that may not have ended, the oldest first: callers enqueue many without waiting, and it is the oldest
+  // one that gets stuck.
+  std::deque<run_events> m_runs;
+  std::vector<run_events> m_spare_events;
+  std::optional<watch> m_watch;  // last: it looks at the others
+};
+
+}  // namespace isthmus::fused

@@ -1,0 +1,169 @@
+#include "operators/fused/device/product.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+
+namespace isthmus::fused {
+namespace {
+
+// What NVIDIA recommends for Hopper; split-K needs it, and small last chunks need split-K.
+constexpr std::uint64_t workspace_size = std::uint64_t{32} << 20;
+
+int type_of(isthmus_datatype type) {
+  switch (type) {
+    case ISTHMUS_FLOAT16: return lt_type_float16;
+    case ISTHMUS_BFLOAT16: return lt_type_bfloat16;
+    case ISTHMUS_FLOAT32: return lt_type_float32;
+    default: break;  // problem.cpp admits no others
+  }
+  throw make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, "a datatype that plans don't have");
+}
+
+// Bytes, at most what cuBLASLt distinguishes.
+unsigned alignment_of(const void* pointer) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return address == 0 ? 256 : static_cast<unsigned>(std::min<std::uintptr_t>(address & -address, 256));
+}
+
+}  // namespace
+
+// The libraries count columns first, so the transposed product is computed: C^T[n x rows] = B^T[n x k] A^T[k x
+// rows]. A row-major matrix is its transpose's column-major form as it lies.
+struct device_product::operation {
+  explicit operation(const blaslt& library) : library(library) {}
+  ~operation() {
+    for (void* layout : {b_layout, a_layout, c_layout})
+      if (layout != nullptr) library.layout_destroy(layout);
+    if (desc != nullptr) library.desc_destroy(desc);
+  }
+  operation(const operation&) = delete;
+  operation& operator=(const operation&) = delete;
+
+  const blaslt& library;
+  void* desc = nullptr;
+  void* b_layout = nullptr;
+  void* a_layout = nullptr;
+  void* c_layout = nullptr;
+  lt_heuristic algorithm{};
+};
+
+device_product::device_product(const problem& what, device_driver& driver, int device, const blaslt& library)
+    : m_what(what),
+      m_driver(driver),
+      m_device(device),
+      m_library(library),
+      m_inner(std::max<std::uint64_t>(what.asked.k, 1)),
+      m_ldb(std::max<std::uint64_t>(what.asked.ldb, 1)),
+      m_workspace(driver, device, workspace_size) {
+  if (what.asked.k == 0) {
+    const std::uint64_t bytes = std::max<std::uint64_t>({what.asked.m, what.asked.n, 1}) * what.input_bytes();
+    m_zeros = owned_memory(driver, device, bytes);
+    const owned_stream stream(driver, device);
+    driver.fill(device, m_zeros, 0, bytes, stream);
+    driver.synchronize(device, stream);
+  }
+  m_driver.with_device(device, [&] { check(library.create(&m_handle), ISTHMUS_HERE, "Create"); });
+}
+
+device_product::~device_product() {
+  m_operations.clear();
+  m_driver.with_device(m_device, [&] { m_library.destroy(m_handle); });
+}
+
+void device_product::check(int status, const char* location, const char* call) const {
+  if (status == lt_success) return;
+  throw make_error(ISTHMUS_ERROR_BACKEND, location,
+                   fmt::format("{}{} failed: {}", m_library.traits.prefix, call, m_library.status_text(status)),
+                   fmt::format("an earlier kernel may have faulted, or this {} does not know the shape",
+                               m_library.traits.name),
+                   status);
+}
+
+std::unique_ptr<device_product::operation> device_product::prepare(const key& wanted) {
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
+  const auto& asked = m_what.asked;
+  const int input = type_of(asked.input), output = type_of(asked.output);
+  const bool row_major = asked.b_layout == ISTHMUS_ROW_MAJOR;
+  auto made = std::make_unique<operation>(m_library);
+  const lt_traits& lt = m_library.traits;
+  check(m_library.desc_create(&made->desc, lt.compute_float32, lt_type_float32), ISTHMUS_HERE,
+        "MatmulDescCreate");
+  const int transposed = row_major ? lt.no_transpose : lt.transpose;
+  check(m_library.desc_set(made->desc, lt.transpose_a, &transposed, sizeof transposed), ISTHMUS_HERE,
+        "MatmulDescSetAttribute");
+  if (has_bias) {
+    const int epilogue = lt_epilogue_bias;
+    check(m_library.desc_set(made->desc, lt.epilogue, &epilogue, sizeof epilogue), ISTHMUS_HERE,
+          "MatmulDescSetAttribute");
+    check(m_library.desc_set(made->desc, lt.bias_type, &output, sizeof output), ISTHMUS_HERE,
+          "MatmulDescSetAttribute");
+  }
+  const auto layout = [&](void** to, int type, std::uint64_t height, std::uint64_t width,
+                          std::uint64_t leading) {
+    check(m_library.layout_create(to, type, height, width, static_cast<std::int64_t>(leading)), ISTHMUS_HERE,
+          "MatrixLayoutCreate");
+  };
+  const std::uint64_t ldb = asked.k > 0 ? m_ldb : (row_major ? asked.n : 1);
+  layout(&made->b_layout, input, row_major ? asked.n : m_inner, row_major ? m_inner : asked.n, ldb);
+  layout(&made->a_layout, input, m_inner, rows, asked.k > 0 ? lda : 1);
+  layout(&made->c_layout, output, asked.n, rows, asked.ldc);
+  choose_algorithm(*made, wanted);
+  return made;
+}
+
+void device_product::choose_algorithm(operation& made, const key& wanted) {
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
+  void* preference = nullptr;
+  check(m_library.preference_create(&preference), ISTHMUS_HERE, "MatmulPreferenceCreate");
+  const std::unique_ptr<void, int (*)(void*)> guard(preference, m_library.preference_destroy);
+  const auto set = [&](int attribute, const auto& value) {
+    check(m_library.preference_set(preference, attribute, &value, sizeof value), ISTHMUS_HERE,
+          "MatmulPreferenceSetAttribute");
+  };
+  set(m_library.traits.workspace, m_workspace.bytes());
+  if (const auto* alignments = m_library.traits.alignments) {
+    const unsigned values[] = {align_b, align_a, align_c, align_c};  // cuBLASLt's A is our B
+    for (std::size_t which = 0; which < alignments->size(); ++which)
+      set((*alignments)[which], static_cast<std::uint32_t>(values[which]));
+  }
+  int found = 0;
+  check(m_library.heuristic(m_handle, made.desc, made.b_layout, made.a_layout, made.c_layout, made.c_layout,
+                            preference, 1, &made.algorithm, &found),
+        ISTHMUS_HERE, "MatmulAlgoGetHeuristic");
+  if (found == 0)
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     fmt::format("{} has no algorithm for {} x {} x {}", m_library.traits.name, rows,
+                                 m_what.asked.n, m_inner),
+                     "leading dimensions that are multiples of 16 bytes help");
+}
+
+std::string device_product::library_text() const {
+  return fmt::format("{} {}", m_library.path, m_library.version(m_handle));
+}
+
+device_product::operation& device_product::find(const key& wanted) {
+  auto& place = m_operations[wanted];
+  if (place == nullptr) place = prepare(wanted);
+  return *place;
+}
+
+void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
+                             const scalars& with, native_stream stream) {
+  if (rows == 0 || m_what.asked.n == 0) return;
+  if (m_zeros != nullptr) a = b = m_zeros.get();
+  m_driver.with_device(m_device, [&] {
+    operation& one = find({rows, lda, with.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
+    if (with.bias != nullptr)
+      check(m_library.desc_set(one.desc, m_library.traits.bias_pointer, static_cast<const void*>(&with.bias),
+                               sizeof with.bias),
+            ISTHMUS_HERE, "MatmulDescSetAttribute");
+    check(m_library.matmul(m_handle, one.desc, &with.alpha, b, one.b_layout, a, one.a_layout, &with.beta, c,
+                           one.c_layout, c, one.c_layout, &one.algorithm, m_workspace.get(),
+                           m_workspace.bytes(), stream),
+          ISTHMUS_HERE, "Matmul");
+  });
+}
+
+}  // namespace isthmus::fused

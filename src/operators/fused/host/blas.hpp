@@ -1,0 +1,40 @@
+// A BLAS of the host, found at run time through the standard C interface: OpenBLAS (PyPI's wheel, Debian's
+// package) or oneMKL.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/dynamic_library.hpp"
+
+namespace isthmus::fused {
+
+class blas {
+ public:
+  // The process's BLAS, loaded at the first call that succeeds and kept; nullptr and `reason` where there is
+  // none. `option`: the configured path, or null. Any thread.
+  static blas* get(const char* option, std::string& reason);
+
+  // Row-major C[rows x n] = alpha * A[rows x k] * op(B) + beta * C, op(B) being k x n. beta == 0: C is not
+  // read. Any thread; the calling one computes, with as many helpers as set_threads allows.
+  void sgemm(std::uint64_t rows, std::uint64_t n, std::uint64_t k, float alpha, const float* a,
+             std::uint64_t lda, bool b_transposed, const float* b, std::uint64_t ldb, float beta, float* c,
+             std::uint64_t ldc) const;
+
+  // Threads that one product may use, for the whole library: it knows no other scope.
+  void set_threads(int threads) const;
+  const std::string& path() const { return m_path; }
+  bool has_thread_control() const { return m_set_threads != nullptr; }
+
+ private:
+  using sgemm_function = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                                  const float* a, int lda, const float* b, int ldb, float beta, float* c,
+                                  int ldc);
+  std::string load(const char* option);
+
+  sgemm_function m_sgemm = nullptr;
+  void (*m_set_threads)(int) = nullptr;
+  std::string m_path;
+};
+
+}  // namespace isthmus::fused

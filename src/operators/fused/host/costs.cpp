@@ -1,0 +1,117 @@
+#include "operators/fused/host/costs.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "base/error.hpp"
+#include "bootstrap/exchange.hpp"
+#include "operators/fused/model/plan.hpp"
+
+namespace isthmus::fused {
+namespace {
+
+struct rates {
+  double gflops = 0;    // of one thread in a product
+  double copy_gbs = 0;  // of one thread that copies
+};
+
+template <typename Work>
+double best_seconds(Work&& work) {
+  double best = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return best;
+}
+
+// A few milliseconds, once in a process.
+rates measure(const blas& library) {
+  static std::mutex mutex;
+  static rates known;
+  const std::lock_guard lock(mutex);
+  if (known.gflops > 0) return known;
+  constexpr std::uint64_t edge = 320;
+  std::vector<float> a(edge * edge), c(edge * edge);
+  std::iota(a.begin(), a.end(), 0.5f);
+  library.set_threads(1);
+  const double product_s = best_seconds(
+      [&] { library.sgemm(edge, edge, edge, 1, a.data(), edge, false, a.data(), edge, 0, c.data(), edge); });
+  std::vector<std::byte> from(std::size_t{8} << 20, std::byte{1}), to(from.size());
+  const double copy_s = best_seconds([&] { std::memcpy(to.data(), from.data(), from.size()); });
+  known = {2e-9 * edge * edge * edge / product_s, static_cast<double>(from.size()) / copy_s / 1e9};
+  return known;
+}
+
+int cores() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(1, CPU_COUNT(&allowed)) : 1;
+}
+
+}  // namespace
+
+double number_option(const communicator& owner, const char* key, double fallback) {
+  const char* text = owner.option(fmt::format("backend.fused.{}", key));
+  if (text == nullptr) return fallback;
+  double value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [rest, failure] = std::from_chars(text, end, value);
+  if (failure != std::errc() || rest != end || !(value > 0))
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                     fmt::format("backend.fused.{} = \"{}\" is no number above 0", key, text));
+  return value;
+}
+
+const blas& find_blas(communicator& owner) {
+  std::string reason;
+  const blas* found = blas::get(owner.option("backend.fused.blas_library"), reason);
+  std::optional<error> missing;
+  if (found == nullptr)
+    missing = make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "fused_plan_create: " + reason,
+                         "install OpenBLAS (scripts/setup does), or name one in ISTHMUS_BLAS_LIBRARY");
+  agree(owner.control(), no_value{}, missing, "fused_plan_create: there is no BLAS library",
+        ISTHMUS_ERROR_UNSUPPORTED);
+  return *found;
+}
+
+costs host_costs(communicator& owner, const problem& what, const blas& library) {
+  const rates own = measure(library);
+  struct offer {
+    double gflops, copy_gbs;
+    std::int32_t overlaps, cores;
+  };
+  const auto all = gather_values(owner.control(), offer{own.gflops * threads_per_rank(owner), own.copy_gbs,
+                                                        cores() > owner.ranks().node_size, cores()});
+  offer worst = all[0];
+  for (const offer& each : all)
+    worst = {std::min(worst.gflops, each.gflops), std::min(worst.copy_gbs, each.copy_gbs),
+             std::min(worst.overlaps, each.overlaps), std::min(worst.cores, each.cores)};
+  const double gflops = number_option(owner, "gemm_gflops", worst.gflops);
+  const double copy_gbs = number_option(owner, "link_gbs", worst.copy_gbs);
+  const double per_row_us = what.flops(1) / gflops / 1e3;
+  costs figures;
+  figures.product_us = [per_row_us](std::uint64_t rows) { return 3 + per_row_us * static_cast<double>(rows); };
+  figures.bytes_per_us = copy_gbs * 1e3;
+  figures.chunk_us = number_option(owner, "chunk_us", 5);
+  figures.fixed_us = number_option(owner, "pipeline_us", 20);  // waking the mover, meeting the peers
+  figures.overlaps = worst.overlaps != 0;
+  figures.source =
+      fmt::format("{:.1f} GFLOP/s a rank, {:.1f} GB/s; {} cores for {} ranks{}", gflops, copy_gbs, worst.cores,
+                  owner.ranks().node_size, figures.overlaps ? "" : ": none is left to copy meanwhile");
+  return figures;
+}
+
+int threads_per_rank(const communicator& owner) {
+  if (owner.ranks().process_size > 1) return 1;
+  return std::max(1, cores() / owner.ranks().node_size);
+}
+
+}  // namespace isthmus::fused

@@ -1,0 +1,77 @@
+#include "operators/fused/host/counters.hpp"
+
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "base/error.hpp"
+
+namespace isthmus::fused {
+namespace {
+
+constexpr unsigned spins = 200, yields = 2000;  // then sleeps: copies and products need the cores
+constexpr std::chrono::microseconds nap{50};
+
+std::vector<void*> peers_of(communicator& owner, void* block) {
+  isthmus_heap_block found{};
+  owner.heap().find(block, 1, &found, nullptr);
+  return {found.peers, found.peers + owner.ranks().size};
+}
+
+}  // namespace
+
+host_counters::host_counters(communicator& owner, std::uint64_t stage_bytes) : m_owner(owner) {
+  m_own_lines = owner.allocate_symmetric(sizeof(counter_line));
+  m_lines = peers_of(owner, m_own_lines);
+  new (m_own_lines) counter_line{};
+  if (stage_bytes > 0) {
+    m_own_stage = owner.allocate_symmetric(stage_bytes);  // collective: nobody looks at a line before it is set
+    m_stages = peers_of(owner, m_own_stage);
+  }
+}
+
+host_counters::~host_counters() {
+  for (void* block : {m_own_stage, m_own_lines}) {
+    try {
+      if (block != nullptr) m_owner.heap().free(block);
+    } catch (const error&) {  // NOLINT(bugprone-empty-catch)
+      // The communicator was destroyed first, and its heap with it.
+    }
+  }
+}
+
+void host_counters::wait(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+                         const char* purpose) const {
+  wait_until([&] { return counter.load(std::memory_order_acquire) >= value; }, peer, purpose);
+}
+
+void host_counters::wait_until_consumed(std::uint64_t run) const {
+  for (int peer = 0; peer < m_owner.ranks().size; ++peer)
+    if (peer != m_owner.ranks().rank) wait(peer, line(peer).consumed, run, "to read this rank's rows");
+}
+
+void host_counters::fail() const noexcept {
+  line(m_owner.ranks().rank).failed.store(1, std::memory_order_release);
+}
+
+void host_counters::patience::pause() {
+  if (++m_rounds < spins) return;
+  if (m_rounds == spins) m_begin = clock::now();
+  if (m_rounds < yields)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(nap);
+  m_counters.m_owner.check_alive();
+  if (m_counters.line(m_peer).failed.load(std::memory_order_acquire) != 0)
+    throw make_error(
+        ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+        fmt::format("fused_run: rank {} failed while this rank waited for it {}", m_peer, m_purpose),
+        "see the error that this rank reports");
+  const double waited_s = std::chrono::duration<double>(clock::now() - m_begin).count();
+  if (waited_s > m_counters.m_owner.timeout_s())
+    throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+                     fmt::format("fused_run: waited {:.1f} s for rank {} {}", waited_s, m_peer, m_purpose),
+                     "it is late, hangs, or has ended; timeout_s bounds this wait");
+}
+
+}  // namespace isthmus::fused

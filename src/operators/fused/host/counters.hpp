@@ -1,0 +1,71 @@
+// What the ranks of a host plan tell each other: one line of monotonic counters per rank, in the symmetric
+// heap, and waits on them that are bounded and notice failures.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "core/communicator.hpp"
+
+namespace isthmus::fused {
+
+// Written by its own rank only.
+struct alignas(64) counter_line {
+  std::atomic<std::uint64_t> ready;     // rows published since the plan began
+  std::atomic<std::uint64_t> block;     // where they are: a heap block's id, or 0 for the plan's own stage
+  std::atomic<std::uint64_t> offset;    // bytes from that block's begin
+  std::atomic<std::uint64_t> consumed;  // runs whose remote rows this rank has read
+  std::atomic<std::uint64_t> failed;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "ranks of other processes read them");
+
+class host_counters {
+ public:
+  // Collective; allocates the lines and, with stage_bytes > 0, a stage of that size on every rank.
+  host_counters(communicator& owner, std::uint64_t stage_bytes);
+  ~host_counters();
+  host_counters(const host_counters&) = delete;
+  host_counters& operator=(const host_counters&) = delete;
+
+  counter_line& line(int rank) const {
+    return *static_cast<counter_line*>(m_lines[static_cast<std::size_t>(rank)]);
+  }
+  std::byte* stage(int rank) const { return static_cast<std::byte*>(m_stages[static_cast<std::size_t>(rank)]); }
+
+  // Returns when `counter`, of `peer`, is at least `value`. Throws error (TIMEOUT, REMOTE, ABORTED).
+  void wait(int peer, const std::atomic<std::uint64_t>& counter, std::uint64_t value,
+            const char* purpose) const;
+  // The same for a counter of this process.
+  template <typename Ready>
+  void wait_until(Ready&& ready, int peer, const char* purpose) const {
+    for (patience waiting(*this, peer, purpose); !ready();) waiting.pause();
+  }
+  void wait_until_consumed(std::uint64_t run) const;
+  // Ends the waits of all other ranks.
+  void fail() const noexcept;
+
+ private:
+  class patience {
+   public:
+    patience(const host_counters& counters, int peer, const char* purpose)
+        : m_counters(counters), m_peer(peer), m_purpose(purpose) {}
+    void pause();
+
+   private:
+    using clock = std::chrono::steady_clock;
+    const host_counters& m_counters;
+    int m_peer;
+    const char* m_purpose;
+    unsigned m_rounds = 0;
+    clock::time_point m_begin;
+  };
+
+  communicator& m_owner;
+  std::vector<void*> m_lines, m_stages;
+  void* m_own_lines = nullptr;
+  void* m_own_stage = nullptr;
+};
+
+}  // namespace isthmus::fused

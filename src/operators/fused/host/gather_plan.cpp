@@ -1,0 +1,161 @@
+#include "operators/fused/host/gather_plan.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.hpp"
+#include "operators/fused/host/costs.hpp"
+
+namespace isthmus::fused {
+namespace {
+
+constexpr std::uint64_t stage_step_bytes = std::uint64_t{256} << 10;  // published together; fits the L2 cache
+
+}  // namespace
+
+host_gather_plan::host_gather_plan(std::shared_ptr<communicator> owner, const problem& what,
+                                   const blas& library)
+    : host_plan(std::move(owner), what, library) {
+  settle(m_what.shard_bytes());
+  if (m_what.size > 1) m_workspace.resize(m_what.asked.m * row_bytes());
+}
+
+std::byte* host_gather_plan::gathered(const isthmus_fused_arguments& with) {
+  return with.gathered_a != nullptr ? static_cast<std::byte*>(with.gathered_a) : m_workspace.data();
+}
+
+// ---- sequential: the communicator's own allgather, then one product -----------------------------------
+
+void host_gather_plan::run_sequential(const isthmus_fused_arguments& with) {
+  if (with.view != ISTHMUS_FUSED_COMPUTE_ONLY) gather_all(with);
+  if (with.view == ISTHMUS_FUSED_COMMUNICATION_ONLY) return;
+  const traced slice(m_timeline, track::compute, [&] { return fmt::format("rows 0..{}", m_what.asked.m); });
+  const bool alone = m_what.size == 1;
+  m_product.set_b(with.b);
+  m_product.run(alone ? with.a : gathered(with), alone ? m_what.asked.lda : m_what.asked.k, m_what.asked.m,
+                {with.c, m_what.asked.ldc},
+                {static_cast<float>(with.alpha), static_cast<float>(with.beta), with.bias});
+}
+
+void host_gather_plan::gather_all(const isthmus_fused_arguments& with) {
+  const auto* a = static_cast<const std::byte*>(with.a);
+  if (m_what.size == 1) {
+    if (with.gathered_a != nullptr && with.a != with.gathered_a)
+      copy_dense(a, m_what.asked.lda, gathered(with), m_what.shard_rows);
+    return;
+  }
+  const traced slice(m_timeline, track::copy,
+                     [&] { return std::string(isthmus_collective_name(m_what.collective())); });
+  if (m_what.asked.lda != m_what.asked.k) {
+    m_packed.resize(m_what.shard_bytes());
+    copy_dense(a, m_what.asked.lda, m_packed.data(), m_what.shard_rows);
+    a = m_packed.data();
+  }
+  isthmus_operation operation{};
+  operation.collective = m_what.collective();
+  operation.datatype = m_what.asked.input;
+  operation.count = m_what.shard_rows * m_what.asked.k;
+  operation.send_buf = a;
+  operation.recv_buf = gathered(with);
+  m_owner->enqueue(operation);
+}
+
+// ---- pipelined ----------------------------------------------------------------------------------------
+
+void host_gather_plan::compute_group(std::size_t index, const isthmus_fused_arguments& with) {
+  const row_group& each = m_order.groups[index];
+  const bool own = each.source == m_what.rank;
+  const std::uint64_t row = row_of(each);
+  m_product.run(
+      own ? with.a : gathered(with) + row * row_bytes(), own ? m_what.asked.lda : m_what.asked.k, each.rows,
+      {static_cast<std::byte*>(with.c) + row * m_what.asked.ldc * m_what.output_bytes(), m_what.asked.ldc},
+      {static_cast<float>(with.alpha), static_cast<float>(with.beta), with.bias});
+}
+
+// Group 0 is the own shard, which waits for nothing.
+void host_gather_plan::move(const isthmus_fused_arguments& with) {
+  publish(with);
+  for (std::size_t index = 1; index < m_order.groups.size(); ++index) {
+    fetch(m_order.groups[index], gathered(with) + row_of(m_order.groups[index]) * row_bytes());
+    arrived(index + 1);
+  }
+  m_counters->line(m_what.rank).consumed.store(m_run, std::memory_order_release);
+  std::byte* own = gathered(with) + static_cast<std::uint64_t>(m_what.rank) * m_what.shard_bytes();
+  if (with.gathered_a != nullptr && with.a != own)
+    copy_dense(static_cast<const std::byte*>(with.a), m_what.asked.lda, own, m_what.shard_rows);
+}
+
+// The caller may overwrite A when the run returns.
+void host_gather_plan::finish() {
+  if (!m_staged) m_counters->wait_until_consumed(m_run);
+}
+
+void host_gather_plan::publish(const isthmus_fused_arguments& with) {
+  // Readers of the run before may still be looking at the line, and at the stage.
+  m_counters->wait_until_consumed(m_run - 1);
+  m_own = find(with.a);
+  m_staged = m_own.block == 0;
+  counter_line& line = m_counters->line(m_what.rank);
+  line.block.store(m_own.block, std::memory_order_relaxed);
+  line.offset.store(m_own.offset, std::memory_order_relaxed);
+  if (m_staged) return stage_own(with);
+  line.ready.store(m_run * m_what.shard_rows, std::memory_order_release);
+}
+
+void host_gather_plan::stage_own(const isthmus_fused_arguments& with) {
+  const traced slice(m_timeline, track::stage, [] { return std::string("own rows to the heap"); });
+  counter_line& line = m_counters->line(m_what.rank);
+  const std::uint64_t step =
+      std::max<std::uint64_t>(1, stage_step_bytes / std::max<std::uint64_t>(row_bytes(), 1));
+  const std::uint64_t before = (m_run - 1) * m_what.shard_rows;
+  for (std::uint64_t begin = 0; begin < m_what.shard_rows; begin += step) {
+    const std::uint64_t rows = std::min(step, m_what.shard_rows - begin);
+    copy_dense(static_cast<const std::byte*>(with.a) + begin * m_what.asked.lda * m_what.input_bytes(),
+               m_what.asked.lda, m_counters->stage(m_what.rank) + begin * row_bytes(), rows);
+    line.ready.store(before + begin + rows, std::memory_order_release);
+  }
+}
+
+void host_gather_plan::fetch(const row_group& each, std::byte* to) {
+  const std::uint64_t before = (m_run - 1) * m_what.shard_rows;
+  const counter_line& line = m_counters->line(each.source);
+  m_counters->wait(each.source, line.ready, before + each.begin + each.rows, "to publish its rows");
+  const traced slice(m_timeline, track::copy, [&] { return name_of(each); });
+  const bool staged = line.block.load(std::memory_order_relaxed) == 0;
+  const std::uint64_t lda = staged ? m_what.asked.k : m_what.asked.lda;
+  copy_dense(address_of(each.source) + each.begin * lda * m_what.input_bytes(), lda, to, each.rows);
+}
+
+// Where this process reaches the shard of `source`, which has published.
+const std::byte* host_gather_plan::address_of(int source) const {
+  const counter_line& line = m_counters->line(source);
+  const std::uint64_t block = line.block.load(std::memory_order_relaxed);
+  if (block == 0) return m_counters->stage(source);
+  if (block != m_own.block)
+    throw make_error(
+        ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
+        fmt::format("fused_run: A of rank {} lies in block {} of the symmetric heap, here it is {}", source,
+                    block, m_own.block == 0 ? "outside" : fmt::format("in block {}", m_own.block)),
+        "all ranks pass A in the same block of the heap, or all outside");
+  return static_cast<const std::byte*>(m_own.peers[source]) + line.offset.load(std::memory_order_relaxed);
+}
+
+host_gather_plan::location host_gather_plan::find(const void* a) const {
+  isthmus_heap_block block{};
+  std::uint64_t offset = 0;
+  const std::uint64_t bytes = m_what.a_extent() * m_what.input_bytes();
+  if (bytes == 0 || !m_owner->heap().find(a, bytes, &block, &offset)) return {};
+  return {block.id, offset, block.peers};
+}
+
+void host_gather_plan::copy_dense(const std::byte* from, std::uint64_t lda, std::byte* to,
+                                  std::uint64_t rows) const {
+  copy_rows(from, lda * m_what.input_bytes(), to, row_bytes(), row_bytes(), rows);
+}
+
+std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const problem& what) {
+  const blas& library = find_blas(*owner);
+  return std::make_unique<host_gather_plan>(std::move(owner), what, library);
+}
+
+}  // namespace isthmus::fused

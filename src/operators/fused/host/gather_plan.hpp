@@ -1,0 +1,41 @@
+// ALLGATHER_GEMM on the host: the mover fetches the peers' rows chunk by chunk out of shared memory while the
+// caller computes, own rows first.
+#pragma once
+
+#include "operators/fused/host/plan.hpp"
+
+namespace isthmus::fused {
+
+class host_gather_plan : public host_plan {
+ public:
+  host_gather_plan(std::shared_ptr<communicator> owner, const problem& what, const blas& library);
+
+ private:
+  struct location {
+    std::uint64_t block = 0;  // 0: not in the heap
+    std::uint64_t offset = 0;
+    void* const* peers = nullptr;
+  };
+
+  void run_sequential(const isthmus_fused_arguments& with) override;
+  void move(const isthmus_fused_arguments& with) override;
+  void compute_group(std::size_t index, const isthmus_fused_arguments& with) override;
+  void finish() override;
+
+  std::byte* gathered(const isthmus_fused_arguments& with);
+  void gather_all(const isthmus_fused_arguments& with);
+  void publish(const isthmus_fused_arguments& with);
+  void stage_own(const isthmus_fused_arguments& with);
+  void fetch(const row_group& each, std::byte* to);
+  const std::byte* address_of(int source) const;
+  location find(const void* a) const;
+  void copy_dense(const std::byte* from, std::uint64_t lda, std::byte* to, std::uint64_t rows) const;
+  std::uint64_t row_of(const row_group& each) const {
+    return static_cast<std::uint64_t>(each.source) * m_what.shard_rows + each.begin;
+  }
+  std::uint64_t row_bytes() const { return m_what.moved_row_bytes(); }
+
+  location m_own;
+};
+
+}  // namespace isthmus::fused

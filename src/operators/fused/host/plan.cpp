@@ -1,0 +1,109 @@
+#include "operators/fused/host/plan.hpp"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "operators/fused/host/costs.hpp"
+
+namespace isthmus::fused {
+
+host_plan::host_plan(std::shared_ptr<communicator> owner, const problem& what, const blas& library)
+    : plan(std::move(owner), what), m_blas(library), m_product(m_what, library) {}
+
+void host_plan::settle(std::uint64_t stage_bytes) {
+  m_figures = host_costs(*m_owner, m_what, m_blas);
+  m_order = make_schedule(m_what, m_figures);
+  if (m_owner->ranks().nodes > 1) m_order = without_shared_memory(m_what, m_order, m_owner->ranks().nodes);
+  agree_on_order(*m_owner, m_what, m_order);
+  if (!m_order.pipelined) return;
+  m_stage_bytes = stage_bytes;
+  m_counters.emplace(*m_owner, stage_bytes);
+  m_mover.emplace();
+}
+
+void host_plan::close() {
+  m_mover.reset();
+  m_counters.reset();
+}
+
+void host_plan::describe(nlohmann::json& info) const {
+  info["libraries"]["blas"] = m_blas.path();
+  info["workspace_bytes"] = m_workspace.size() + m_packed.size() + m_product.workspace_bytes() +
+                            (m_counters ? m_stage_bytes + sizeof(counter_line) : 0);
+  if (m_staged)
+    info["notes"].push_back(
+        "A was outside the symmetric heap: its rows were copied into the plan's stage first");
+}
+
+void host_plan::run(const isthmus_fused_arguments& with) {
+  m_owner->check_alive();
+  m_timeline.clear();
+  m_blas.set_threads(threads_per_rank(*m_owner));
+  if (!m_order.pipelined) return run_sequential(with);
+  try {
+    run_pipelined(with);
+  } catch (const error& failure) {
+    m_counters->fail();
+    if (!m_owner->poisoned()) m_owner->poison(failure.info());
+    throw;
+  }
+}
+
+void host_plan::run_pipelined(const isthmus_fused_arguments& with) {
+  if (with.view == ISTHMUS_FUSED_COMPUTE_ONLY) {
+    arrived(m_order.groups.size());
+    return compute(with);
+  }
+  ++m_run;
+  arrived(0);
+  m_move_failed.store(false);
+  m_move_failure.reset();
+  m_mover->start([this, &with] {
+    try {
+      move(with);
+    } catch (const error& failure) {
+      m_move_failure = failure;
+      m_move_failed.store(true, std::memory_order_release);
+    }
+  });
+  try {
+    if (with.view == ISTHMUS_FUSED_WHOLE) compute(with);
+  } catch (...) {
+    m_counters->fail();
+    if (!m_owner->poisoned() && m_move_failure) m_owner->poison(m_move_failure->info());
+    m_mover->wait();  // bounded: its own waits are
+    throw;
+  }
+  m_mover->wait();
+  if (m_move_failure) throw error(*m_move_failure);
+  finish();
+}
+
+void host_plan::compute(const isthmus_fused_arguments& with) {
+  m_product.set_b(with.b);
+  for (std::size_t index = 0; index < m_order.groups.size(); ++index) {
+    const row_group& each = m_order.groups[index];
+    m_counters->wait_until(
+        [&] {
+          if (m_move_failed.load(std::memory_order_acquire)) throw error(*m_move_failure);
+          return !each.arrives || m_arrived.load(std::memory_order_acquire) > index;
+        },
+        m_what.gathers() ? each.source : (m_what.rank - 1 + m_what.size) % m_what.size,
+        "to deliver what the next product needs");
+    const traced slice(m_timeline, track::compute, [&] { return name_of(each); });
+    compute_group(index, with);
+  }
+}
+
+void host_plan::copy_rows(const std::byte* from, std::uint64_t from_stride, std::byte* to,
+                          std::uint64_t to_stride, std::uint64_t row_bytes, std::uint64_t rows) {
+  if (rows == 0 || row_bytes == 0) return;
+  if (from_stride == row_bytes && to_stride == row_bytes) {
+    std::memcpy(to, from, rows * row_bytes);
+    return;
+  }
+  for (std::uint64_t row = 0; row < rows; ++row)
+    std::memcpy(to + row * to_stride, from + row * from_stride, row_bytes);
+}
+
+}  // namespace isthmus::fused

@@ -1,0 +1,47 @@
+// C = alpha * A * B + beta * C + bias over rows of host memory: 16-bit inputs become float32 panels that stay
+// in the cache, and the product is a standard BLAS call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "operators/fused/host/blas.hpp"
+#include "operators/fused/model/problem.hpp"
+
+namespace isthmus::fused {
+
+class host_product {
+ public:
+  struct target {
+    void* c;
+    std::uint64_t ldc;
+  };
+  struct scalars {
+    float alpha, beta;
+    const void* bias;  // may be null
+  };
+
+  // Holds panels, which is most of a host plan's workspace.
+  host_product(const problem& what, const blas& library);
+
+  // Reads B once for the run.
+  void set_b(const void* b);
+  // Rows of A with `lda` elements between them to rows of C.
+  void run(const void* a, std::uint64_t lda, std::uint64_t rows, const target& to, const scalars& with);
+
+  std::uint64_t workspace_bytes() const;
+
+ private:
+  void run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to, const scalars& with);
+  void finish_rows(const target& to, std::uint64_t rows, const scalars& with);
+
+  const problem& m_what;
+  const blas& m_blas;
+  std::uint64_t m_panel_rows;
+  const float* m_b = nullptr;
+  std::uint64_t m_ldb = 0;
+  std::vector<float> m_b_panel, m_a_panel, m_c_panel, m_row;
+};
+
+}  // namespace isthmus::fused

@@ -1,0 +1,51 @@
+#include "operators/tensor_parallel/find_engine.hpp"
+
+#include <dlfcn.h>
+
+#include "base/error.hpp"
+#include "core/plugin.hpp"
+#include "operators/tensor_parallel/host_engine.hpp"
+
+namespace isthmus::tensor_parallel {
+namespace {
+
+// find_backends has loaded the file and keeps it, so the handle need not be kept.
+const isthmus_tensor_parallel_engine* engine_of(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) return nullptr;
+  using entry_point = const isthmus_tensor_parallel_engine* (*)();
+  const auto entry = reinterpret_cast<entry_point>(dlsym(library, ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL));
+  dlclose(library);
+  return entry == nullptr ? nullptr : entry();
+}
+
+}  // namespace
+
+std::string check_engine(const isthmus_tensor_parallel_engine* engine, isthmus_platform platform) {
+  if (engine->struct_bytes < sizeof(isthmus_tensor_parallel_engine) ||
+      engine->abi_version != ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI)
+    return fmt::format("the engine was built for ABI {}, this library's is {}", engine->abi_version,
+                       ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI);
+  if ((engine->platforms & 1u << platform) == 0)
+    return fmt::format("engine {} does not work on platform {}", engine->name, isthmus_platform_name(platform));
+  return "";
+}
+
+const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
+                                                  const selection::configuration& rules) {
+  if (platform == ISTHMUS_PLATFORM_HOST) return host_engine();
+  std::string found;
+  for (const backend_entry& entry : find_backends(rules.plugins)) {
+    if (entry.backend == nullptr || entry.source == "built-in") continue;
+    const auto* engine = engine_of(entry.source);
+    if (engine != nullptr && check_engine(engine, platform).empty()) return *engine;
+    found += (found.empty() ? "" : ", ") + entry.name;
+  }
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   fmt::format("no tensor-parallel engine for platform {}; plug-ins here: {}",
+                               isthmus_platform_name(platform), found.empty() ? "none" : found),
+                   "CUDA and HIP need the p2p plug-in (docs/p2p.md); SYCL queues need options->engine, from "
+                   "isthmus/sycl/tensor_parallel.hpp");
+}
+
+}  // namespace isthmus::tensor_parallel

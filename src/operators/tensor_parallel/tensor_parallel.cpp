@@ -1,0 +1,142 @@
+#include "operators/tensor_parallel/tensor_parallel.hpp"
+
+#include <isthmus/isthmus.h>
+
+#include <memory>
+#include <vector>
+
+#include "base/arguments.hpp"
+#include "operators/tensor_parallel/find_engine.hpp"
+#include "operators/tensor_parallel/tuning.hpp"
+#include "selection/selection.hpp"
+
+struct isthmus_tensor_parallel_impl {
+  int n;
+  isthmus_platform platform;
+  const isthmus_tensor_parallel_engine* engine;
+  void* state;
+  isthmus::tensor_parallel::tuning tuning;
+};
+
+namespace isthmus::tensor_parallel {
+namespace {
+
+constexpr int most_devices = 16;
+
+error invalid(const char* location, const std::string& message, const char* hint) {
+  return invalid_argument(location, "tensor_parallel: " + message, hint);
+}
+
+void check_devices(int n, const isthmus_device* devices) {
+  if (n < 1 || n > most_devices)
+    throw invalid(ISTHMUS_HERE, fmt::format("n = {} must be in [1, {}]", n, most_devices),
+                  "it counts the devices");
+  if (devices == nullptr) throw invalid(ISTHMUS_HERE, "devices is NULL", "it holds n devices");
+  for (int i = 0; i < n; ++i) {
+    const unsigned platform = static_cast<unsigned>(devices[i].platform);
+    if (platform >= ISTHMUS_PLATFORM_COUNT)
+      throw invalid(ISTHMUS_HERE, fmt::format("devices[{}].platform = {} is out of range", i, platform),
+                    "use an ISTHMUS_PLATFORM_ value of types.h");
+    if (devices[i].platform != devices[0].platform)
+      throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                       fmt::format("tensor_parallel: devices[0] is of platform {}, devices[{}] of {}",
+                                   isthmus_platform_name(devices[0].platform), i,
+                                   isthmus_platform_name(devices[i].platform)),
+                       "one handle serves devices of one platform");
+  }
+}
+
+isthmus_tensor_parallel_options options_of(const isthmus_tensor_parallel_options* given) {
+  isthmus_tensor_parallel_options options{};
+  if (given == nullptr) return options;
+  if (given->struct_bytes < sizeof options)
+    throw invalid(
+        ISTHMUS_HERE,
+        fmt::format("options->struct_bytes = {} must be at least {}", given->struct_bytes, sizeof options),
+        "zero-initialise the options and set struct_bytes = sizeof(isthmus_tensor_parallel_options)");
+  options = *given;
+  if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
+    throw invalid(ISTHMUS_HERE, fmt::format("options->timeout_s = {} must be in [0, 1e9]", options.timeout_s),
+                  "0 takes the configured timeout");
+  if (options.wire < ISTHMUS_WIRE_BY_RULE || options.wire > ISTHMUS_WIRE_BFLOAT16)
+    throw invalid(ISTHMUS_HERE,
+                  fmt::format("options->wire = {} must be in [0, 2]", static_cast<int>(options.wire)),
+                  "use an ISTHMUS_WIRE_ value");
+  return options;
+}
+
+// "" or why a call can't be taken. Static storage: the call path allocates nothing.
+const char* obstacle(isthmus_tensor_parallel handle, void* const* pointers, std::uint64_t count,
+                     isthmus_datatype datatype) {
+  if (handle == nullptr) return "handle is NULL";
+  if (static_cast<unsigned>(datatype) >= ISTHMUS_DATATYPE_COUNT) return "datatype is out of range";
+  const bool floating =
+      datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT16 || datatype == ISTHMUS_BFLOAT16;
+  if (handle->platform != ISTHMUS_PLATFORM_HOST && !floating)
+    return "devices sum float32, float16 and bfloat16 only";
+  if (count == 0) return "";
+  if (pointers == nullptr) return "pointers is NULL";
+  const std::size_t element = isthmus_datatype_bytes(datatype);
+  for (int i = 0; i < handle->n; ++i) {
+    if (pointers[i] == nullptr) return "a pointer is NULL";
+    if (reinterpret_cast<std::uintptr_t>(pointers[i]) % element != 0)
+      return "a pointer is not aligned to its elements";
+  }
+  return "";
+}
+
+bool refuse(isthmus_status status, const char* why) {
+  last_error() =
+      make_error(status, ISTHMUS_HERE, fmt::format("tensor_parallel_allreduce: {}; no tensor was touched", why))
+          .info();
+  return false;
+}
+
+}  // namespace
+
+isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus_stream* streams,
+                             const isthmus_tensor_parallel_options* given) {
+  check_devices(n, devices);
+  const auto options = options_of(given);
+  const auto rules = selection::load_configuration(options.config_path);
+  const isthmus_platform platform = devices[0].platform;
+  // Nothing travels on the host, so nothing is gained there by rounding.
+  const bool by_rule_on_host = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_BY_RULE;
+  const isthmus_wire wire = by_rule_on_host ? ISTHMUS_WIRE_EXACT : options.wire;
+  const auto* engine = options.engine != nullptr ? options.engine : &find_engine(platform, rules);
+  if (const std::string wrong = check_engine(engine, platform); !wrong.empty())
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "tensor_parallel: " + wrong);
+  const std::vector<isthmus_stream> defaults(static_cast<std::size_t>(n), nullptr);
+  auto handle = std::unique_ptr<isthmus_tensor_parallel_impl>(
+      new isthmus_tensor_parallel_impl{n, platform, engine, nullptr, tuning(rules, platform, n, wire)});
+  char reason[256] = "the engine gave no reason";
+  handle->state =
+      engine->open(n, devices, streams != nullptr ? streams : defaults.data(),
+                   options.timeout_s > 0 ? options.timeout_s : rules.timeout_s, reason, sizeof reason);
+  if (handle->state == nullptr)
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        fmt::format("tensor_parallel: engine {} can't drive these devices: {}", engine->name, reason));
+  return handle.release();
+}
+
+bool allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t count, isthmus_datatype datatype,
+               uint64_t active) {
+  if (const char* why = obstacle(handle, pointers, count, datatype); *why) [[unlikely]]
+    return refuse(ISTHMUS_ERROR_INVALID_ARGUMENT, why);
+  if (count == 0) return true;
+  const bool bfloat16_wire = handle->tuning.bfloat16_wire(datatype, count);
+  const std::uint64_t wire_bytes = bfloat16_wire ? count * 2 : count * isthmus_datatype_bytes(datatype);
+  if (handle->engine->allreduce(handle->state, pointers, count, datatype, active,
+                                handle->tuning.shots(datatype, wire_bytes), bfloat16_wire)) [[likely]]
+    return true;
+  return refuse(ISTHMUS_ERROR_BACKEND, "the engine could not enqueue it");
+}
+
+void release(isthmus_tensor_parallel handle) {
+  if (handle == nullptr) return;
+  handle->engine->close(handle->state);
+  delete handle;
+}
+
+}  // namespace isthmus::tensor_parallel

@@ -1,0 +1,87 @@
+#include "operators/tensor_parallel/tuning.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <set>
+#include <string>
+
+#include "base/error.hpp"
+
+namespace isthmus::tensor_parallel {
+namespace {
+
+constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+
+const std::string* find_option(const selection::configuration& rules, const std::string& key) {
+  const std::string* found = nullptr;
+  for (const auto& [name, value] : rules.options)  // a later source wins
+    if (name == key) found = &value;
+  return found;
+}
+
+std::uint64_t bf16_elements(const selection::configuration& rules, int ranks) {
+  const std::string& backend = rules.tensor_parallel_backend;
+  for (const std::string& key : {fmt::format("backend.{}.bf16_elements_{}", backend, ranks),
+                                 fmt::format("backend.{}.bf16_elements", backend)}) {
+    const std::string* text = find_option(rules, key);
+    if (text == nullptr) continue;
+    std::uint64_t value = 0;
+    const auto [end, failure] = std::from_chars(text->data(), text->data() + text->size(), value);
+    if (failure != std::errc() || end != text->data() + text->size())
+      throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                       fmt::format("{} = \"{}\" is no whole number", key, *text), "it counts float32 elements");
+    return value;
+  }
+  return never;
+}
+
+// The engine is not asked: any size that an algorithm can't do is the engine's to correct.
+isthmus_shots ask(const selection::configuration& rules, isthmus_platform platform, int ranks,
+                  isthmus_datatype datatype, std::uint64_t bytes) {
+  const selection::query query{.collective = ISTHMUS_ALLREDUCE,
+                               .datatype = datatype,
+                               .platform = platform,
+                               .memory = selection::memory_kind::any,
+                               .ranks = ranks,
+                               .nodes = 1,
+                               .bytes = bytes};
+  const auto available = [&](const std::string& backend, const std::string& algorithm) -> const char* {
+    return backend == rules.tensor_parallel_backend && !algorithm.empty() ? nullptr : "not the engine's";
+  };
+  const auto decision = selection::select(rules, query, available, false);
+  const std::string algorithm = decision.winner != nullptr ? decision.winner->algorithm : std::string();
+  if (algorithm.starts_with("one_shot")) return ISTHMUS_ONE_SHOT;
+  return algorithm == "two_shot_direct" ? ISTHMUS_TWO_SHOT_DIRECT : ISTHMUS_TWO_SHOT;
+}
+
+}  // namespace
+
+tuning::tuning(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire)
+    : m_bf16_elements(wire == ISTHMUS_WIRE_EXACT      ? never
+                      : wire == ISTHMUS_WIRE_BFLOAT16 ? 0
+                                                      : bf16_elements(rules, ranks)) {
+  std::set<std::uint64_t> edges = {0};
+  for (const auto& rule : rules.rules) {
+    if (!rule.has_byte_range) continue;
+    edges.insert(rule.min_bytes);
+    edges.insert(rule.end_bytes);
+  }
+  for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
+    auto& steps = m_steps[static_cast<std::size_t>(i)];
+    for (const std::uint64_t edge : edges) {
+      const isthmus_shots shots = ask(rules, platform, ranks, static_cast<isthmus_datatype>(i), edge);
+      if (steps.empty() || steps.back().shots != shots) steps.push_back({edge, shots});
+    }
+  }
+}
+
+isthmus_shots tuning::shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const {
+  const auto& steps = m_steps[datatype];
+  const auto after =
+      std::upper_bound(steps.begin(), steps.end(), wire_bytes,
+                       [](std::uint64_t bytes, const step& each) { return bytes < each.begin_bytes; });
+  return std::prev(after)->shots;  // the first step begins at 0
+}
+
+}  // namespace isthmus::tensor_parallel

@@ -1,0 +1,71 @@
+#include "recorder/files.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "recorder/reader.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+constexpr const char* prefix = "isthmus-";
+
+// One communicator's files of processes that are gone.
+struct remains {
+  double age_s = 0;  // of the youngest
+  bool is_dead = true;
+  std::vector<std::string> paths;
+};
+
+void remove(const remains& old) {
+  for (const std::string& path : old.paths) ::unlink(path.c_str());
+}
+
+}  // namespace
+
+std::string path_of_file(const token& communicator, int rank) {
+  return fmt::format("{}/{}{}-{:016x}{:016x}-{}", folder, prefix, ::geteuid(), communicator[0], communicator[1],
+                     rank);
+}
+
+std::vector<std::string> list_files() {
+  const std::string mine = ::geteuid() == 0 ? prefix : fmt::format("{}{}-", prefix, ::geteuid());
+  std::vector<std::string> paths;
+  std::error_code ignored;
+  for (const auto& file : std::filesystem::directory_iterator(folder, ignored))
+    if (file.path().filename().string().starts_with(mine)) paths.push_back(file.path().string());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+void sweep() noexcept {
+  try {
+    std::map<token, remains> by_token;
+    const std::uint64_t now = monotonic_ns();
+    for (const std::string& path : list_files()) {
+      const auto seen = read_file(path, now);
+      if (!seen) continue;
+      remains& of = by_token[seen->communicator];
+      of.is_dead &= seen->process == process_state::gone;
+      of.age_s = of.paths.empty() ? seen->age_s : std::min(of.age_s, seen->age_s);
+      of.paths.push_back(path);
+    }
+    std::vector<const remains*> dead;
+    for (const auto& [communicator, each] : by_token)
+      if (each.is_dead) dead.push_back(&each);
+    std::sort(dead.begin(), dead.end(), [](auto* a, auto* b) { return a->age_s < b->age_s; });
+    std::size_t kept = 0;
+    for (const remains* each : dead) {
+      kept += each->paths.size();
+      if (each->age_s > kept_s || kept > kept_files) remove(*each);
+    }
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the next process tries again
+  }
+}
+
+}  // namespace isthmus::recorder

@@ -1,0 +1,94 @@
+// The file of one rank of one communicator: a header, the processes of all ranks, and a ring of entries. Other
+// processes read it while it is written, and after its writer has died.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace isthmus::recorder {
+
+inline constexpr std::uint64_t file_magic = 0x31'4f43'4552'5449;  // "ITRECO1"; another layout gets another
+inline constexpr std::uint64_t ring_entries = 256;
+inline constexpr std::size_t most_paths = 48, path_bytes = 48;
+inline constexpr std::size_t most_backends = 16;
+
+// What no row of THE TABLE has but all ranks call together, in order: set-up within a communicator.
+enum class step : std::uint8_t { split = 128, heap_allocate = 129 };
+
+enum class entry_state : std::uint64_t {
+  inside,    // the call has not returned
+  returned,  // it has; of a backend that does not block, the stream has the rest
+  failed
+};
+
+// One line of the cache. Written by one thread at a time; torn ones are known by their version.
+struct alignas(64) entry {
+  std::atomic<std::uint64_t> version;    // 2p + 1 while the entry at position p is written, 2p + 2 after
+  std::atomic<std::uint64_t> number;     // counts from 1: collectives, or messages to and from others
+  std::atomic<std::uint64_t> signature;  // pack(signature)
+  std::atomic<std::uint64_t> count;
+  std::atomic<std::uint64_t> path;   // its index in the header
+  std::atomic<std::uint64_t> begun;  // ticks
+  std::atomic<std::uint64_t> ended;  // ticks; of the call, not of what it left to a stream
+  std::atomic<std::uint64_t> state;  // entry_state
+};
+static_assert(sizeof(entry) == 64);
+
+enum class life : std::uint32_t { healthy, failed, closed };
+
+struct alignas(64) header {
+  std::uint64_t magic;
+  std::uint32_t header_bytes, entry_bytes;
+  std::array<std::uint64_t, 2> token;
+  std::int32_t rank, size;
+  std::int64_t pid;
+  std::uint64_t start;          // of the process (base/process.hpp)
+  std::uint64_t pid_namespace;  // where the pids mean something
+  std::uint64_t has_counter;    // ticks are the processor's, not nanoseconds
+  std::uint64_t made_ticks, made_ns;
+  double timeout_s;
+  std::uint64_t blocking;  // a bit for each backend whose calls end with the operation
+  std::atomic<std::uint64_t> written;
+  std::atomic<std::uint32_t> state;  // life
+  std::atomic<std::uint32_t> paths;  // names that are complete
+  std::array<std::uint8_t, most_paths> backend_of_path;
+  char path[most_paths][path_bytes];
+  char program[64];
+  char failure[1024];  // complete once state is `failed`
+};
+
+inline constexpr std::uint64_t pids_offset = sizeof(header);
+constexpr std::uint64_t ring_offset(std::uint64_t size) {
+  return (pids_offset + size * sizeof(std::int64_t) + 63) / 64 * 64;
+}
+constexpr std::uint64_t file_bytes(std::uint64_t size) {
+  return ring_offset(size) + ring_entries * sizeof(entry);
+}
+
+// What a call asks for. `collective` is one of THE TABLE or a `step`.
+struct signature {
+  std::uint8_t collective = 0, datatype = 0, op = 0;
+  bool in_place = false, checking = false;  // checking: the ranks compare the call before it starts
+  std::int32_t root = 0;
+};
+
+constexpr std::uint64_t pack(const signature& of) {
+  return static_cast<std::uint64_t>(of.collective) | static_cast<std::uint64_t>(of.datatype) << 8 |
+         static_cast<std::uint64_t>(of.op) << 16 | static_cast<std::uint64_t>(of.in_place) << 24 |
+         static_cast<std::uint64_t>(of.checking) << 25 |
+         static_cast<std::uint64_t>(static_cast<std::uint32_t>(of.root)) << 32;
+}
+constexpr signature unpack(std::uint64_t word) {
+  return {static_cast<std::uint8_t>(word),
+          static_cast<std::uint8_t>(word >> 8),
+          static_cast<std::uint8_t>(word >> 16),
+          (word >> 24 & 1) != 0,
+          (word >> 25 & 1) != 0,
+          static_cast<std::int32_t>(static_cast<std::uint32_t>(word >> 32))};
+}
+
+}  // namespace isthmus::recorder

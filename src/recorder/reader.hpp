@@ -1,0 +1,57 @@
+// Reads the files of flight recorders from outside: as values, checked, while they are written and afterwards.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/process.hpp"
+#include "base/ticks.hpp"
+#include "recorder/files.hpp"
+#include "recorder/layout.hpp"
+
+namespace isthmus::recorder {
+
+// One call, as its rank wrote it.
+struct seen_call {
+  std::uint64_t number = 0;  // among the rank's collectives, or among its messages
+  signature asked;
+  std::uint64_t count = 0;
+  std::string path;  // "backend:algorithm"; "" for steps
+  entry_state state = entry_state::inside;
+  // The operation's end is known: the call's own, for a backend that blocks.
+  bool is_blocking = true, has_ended = false;
+  double begun_s = 0, ended_s = 0;  // ago, of the call
+
+  bool is_message() const { return asked.collective == ISTHMUS_SEND || asked.collective == ISTHMUS_RECV; }
+  // Nobody knows that it has ended: it waits, it gave up waiting, or a stream may still have it.
+  bool lasts() const { return !has_ended; }
+};
+
+struct seen_rank {
+  token communicator{};
+  int rank = 0, size = 0;
+  std::int64_t pid = 0;
+  process_state process = process_state::alive;
+  bool is_elsewhere = false;  // of another pid namespace: nothing is known of the process
+  std::string program;
+  double age_s = 0, made_s = 0;  // ago: what it wrote last, and when it began
+  double timeout_s = 0;
+  std::string failure;             // "": healthy
+  std::vector<std::int64_t> pids;  // by rank; 0: on another machine
+  std::vector<seen_call> calls;    // oldest first
+
+  // The latest collective; null: none yet.
+  const seen_call* last_collective() const;
+  const seen_call* collective(std::uint64_t number) const;  // null: not kept, or not yet called
+  std::uint64_t collectives() const;                        // called so far
+};
+
+// Nothing where there is no such file, or none of this version. What is `ago` is so at `now_ns` of the
+// monotonic clock: the same for all files whose times are compared.
+std::optional<seen_rank> read_file(const std::string& path, std::uint64_t now_ns = monotonic_ns());
+
+// Those of its ranks whose files are on this machine, in the order of ranks.
+std::vector<seen_rank> read_communicator(const token& communicator, int size);
+
+}  // namespace isthmus::recorder

@@ -1,0 +1,127 @@
+#include "recorder/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "recorder/diagnosis.hpp"
+#include "recorder/words.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr std::size_t told_calls = 16;  // of each rank, the latest
+
+using ranks_of_one = std::vector<seen_rank>;
+
+struct job {
+  std::set<std::int64_t> pids;
+  std::vector<ranks_of_one> communicators;
+};
+
+std::string name_of_token(const token& of) { return fmt::format("{:016x}{:016x}", of[0], of[1]); }
+
+const char* name_of_process(const seen_rank& rank) {
+  if (rank.is_elsewhere) return "unknown";
+  switch (rank.process) {
+    case process_state::alive: return "alive";
+    case process_state::stopped: return "stopped";
+    case process_state::gone: return "ended";
+  }
+  return "unknown";
+}
+
+const char* name_of_state(const seen_call& call) {
+  if (call.state == entry_state::failed) return "failed";
+  if (call.state == entry_state::inside) return "inside";
+  return call.has_ended ? "ended" : "handed over";
+}
+
+json describe(const seen_rank& rank) {
+  json calls = json::array();
+  const std::size_t first = rank.calls.size() - std::min(rank.calls.size(), told_calls);
+  for (std::size_t i = first; i < rank.calls.size(); ++i) {
+    const seen_call& call = rank.calls[i];
+    json told = {{"call", text_of(call, true)},
+                 {"state", name_of_state(call)},
+                 {"in_place", call.asked.in_place},
+                 {"begun_s_ago", call.begun_s}};
+    if (call.state != entry_state::inside) told["ended_s_ago"] = call.ended_s;
+    calls.push_back(std::move(told));
+  }
+  return {{"rank", rank.rank},       {"pid", rank.pid},         {"process", name_of_process(rank)},
+          {"program", rank.program}, {"failure", rank.failure}, {"collectives", rank.collectives()},
+          {"calls", calls}};
+}
+
+json describe(const ranks_of_one& ranks) {
+  const diagnosis found = diagnose(ranks);
+  json each = json::array();
+  for (const seen_rank& rank : ranks) each.push_back(describe(rank));
+  return {{"communicator", name_of_token(ranks.front().communicator)},
+          {"size", ranks.front().size},
+          {"timeout_s", ranks.front().timeout_s},
+          {"trouble", name_of(found.kind)},
+          {"culprits", found.culprits},
+          {"since_s", found.since_s},
+          {"sentence", found.sentence},
+          {"ranks", each}};
+}
+
+// Jobs as sets of processes that no communicator joins.
+std::vector<job> jobs_of(std::map<token, ranks_of_one> communicators) {
+  std::vector<job> jobs;
+  for (auto& [name, ranks] : communicators) {
+    job made;
+    for (const seen_rank& rank : ranks) made.pids.insert(rank.pid);
+    made.communicators.push_back(std::move(ranks));
+    for (auto other = jobs.begin(); other != jobs.end();) {
+      const auto shared = [&](std::int64_t pid) { return made.pids.contains(pid); };
+      if (std::any_of(other->pids.begin(), other->pids.end(), shared)) {
+        made.pids.merge(other->pids);
+        for (auto& each : other->communicators) made.communicators.push_back(std::move(each));
+        other = jobs.erase(other);
+      } else {
+        ++other;
+      }
+    }
+    jobs.push_back(std::move(made));
+  }
+  return jobs;
+}
+
+double made_s_ago(const ranks_of_one& ranks) {
+  double age = 0;
+  for (const seen_rank& rank : ranks) age = std::max(age, rank.made_s);
+  return age;
+}
+
+}  // namespace
+
+std::string report(std::int64_t pid, const std::string& wanted) {
+  std::map<token, ranks_of_one> communicators;
+  const std::uint64_t now = monotonic_ns();
+  for (const std::string& path : list_files())
+    if (auto seen = read_file(path, now)) communicators[seen->communicator].push_back(std::move(*seen));
+  for (auto& [name, ranks] : communicators)
+    std::sort(ranks.begin(), ranks.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
+  json told = json::array();
+  for (job& each : jobs_of(std::move(communicators))) {
+    std::sort(each.communicators.begin(), each.communicators.end(),
+              [](auto& a, auto& b) { return made_s_ago(a) > made_s_ago(b); });
+    const std::string name = name_of_token(each.communicators.front().front().communicator).substr(0, 8);
+    if ((pid != 0 && !each.pids.contains(pid)) || !name.starts_with(wanted)) continue;
+    json list = json::array();
+    for (const ranks_of_one& ranks : each.communicators) list.push_back(describe(ranks));
+    told.push_back({{"job", name}, {"pids", each.pids}, {"communicators", list}});
+  }
+  return json({{"jobs", told}}).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace isthmus::recorder
