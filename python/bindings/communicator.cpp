@@ -81,8 +81,24 @@ std::vector<communicator> create_all(const std::vector<device>& where,
 
 // Writes into `part`, at once or at the end of the calling thread's group; `part` must live until then.
 void split(const communicator& parent, communicator& part, int color, int key) {
-  check_released(
-      [&] { return isthmus_communicator_split(parent.handle(), color, key, part.member()->slot()); });
+  const call under_way(parent);
+  const std::shared_ptr<membership> made = part.member();
+  under_way.run([&] { return isthmus_communicator_split(under_way.handle(), color, key, made->slot()); });
+  keep_in_group(parent);
+}
+
+// The same, of the ranks that live.
+void shrink(const communicator& parent, communicator& part, double wait_s) {
+  const call under_way(parent);
+  const std::shared_ptr<membership> made = part.member();
+  under_way.run([&] { return isthmus_communicator_shrink(under_way.handle(), wait_s, made->slot()); });
+  keep_in_group(parent);
+}
+
+int parent_rank(const communicator& self, int rank) {
+  int before = -1;
+  check(isthmus_communicator_parent_rank(self.handle(), rank, &before));
+  return before;
 }
 
 template <typename Value, typename Query>
@@ -101,6 +117,17 @@ std::string info(const communicator& self) {
   return json;
 }
 
+// Between two calls the text may grow.
+std::string diagnose(std::int64_t pid, const std::string& job) {
+  constexpr size_t room = 1 << 16;
+  std::string json(room, '\0');
+  size_t needed = 0;
+  const auto ask_again = [&] { return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &needed); };
+  for (check_released(ask_again); needed > json.size(); check_released(ask_again)) json.resize(needed + room);
+  json.resize(needed - 1);
+  return json;
+}
+
 }  // namespace
 
 void bind_communicator(nb::module_& module) {
@@ -113,9 +140,13 @@ void bind_communicator(nb::module_& module) {
   module.def("create_all", &create_all, nb::arg("devices"), nb::arg("config_path").none(),
              nb::arg("timeout_s"));
 
+  module.def("diagnose", &diagnose, nb::arg("pid"), nb::arg("job"));
+
   nb::class_<communicator>(module, "Communicator")
       .def_static("pending", [] { return communicator(std::make_shared<membership>()); })
       .def("split", &split, nb::arg("part"), nb::arg("color"), nb::arg("key"))
+      .def("shrink", &shrink, nb::arg("part"), nb::arg("wait_s"))
+      .def("parent_rank", &parent_rank, nb::arg("rank"))
       .def("close", &communicator::close)
       .def_prop_ro("closed", &communicator::closed)
       .def("abort", [](const communicator& self) { check(isthmus_communicator_abort(self.handle())); })

@@ -17,7 +17,7 @@ class fused_plan {
   fused_plan(const communicator& owner, isthmus_fused_kind kind, isthmus_fused_mode mode, uint64_t m,
              uint64_t n, uint64_t k, isthmus_datatype input, isthmus_datatype output, bool b_column_major,
              uint32_t flags, uint64_t lda, uint64_t ldb, uint64_t ldc, uint32_t chunks)
-      : m_member(owner.member()) {
+      : m_owner(owner.member()) {
     isthmus_fused_description asked{};
     asked.struct_bytes = sizeof(asked);
     asked.kind = kind;
@@ -28,7 +28,8 @@ class fused_plan {
     asked.flags = flags;
     asked.lda = lda, asked.ldb = ldb, asked.ldc = ldc;
     asked.chunks = chunks;
-    check_released([&] { return isthmus_fused_plan_create(m_member->handle(), &asked, &m_plan); });
+    const call under_way(m_owner);
+    under_way.run([&] { return isthmus_fused_plan_create(under_way.handle(), &asked, &m_plan); });
   }
   fused_plan(const fused_plan&) = delete;
   fused_plan& operator=(const fused_plan&) = delete;
@@ -50,7 +51,8 @@ class fused_plan {
     with.beta = beta;
     with.view = view;
     with.stream = reinterpret_cast<isthmus_stream>(stream);
-    check_released([&] { return isthmus_fused_run(m_plan, &with); });
+    const call under_way(m_owner);
+    under_way.run([&] { return isthmus_fused_run(m_plan, &with); });
   }
 
   std::string info() const { return text_of(isthmus_fused_plan_info); }
@@ -72,7 +74,7 @@ class fused_plan {
     return json;
   }
 
-  std::shared_ptr<membership> m_member;
+  communicator m_owner;
   isthmus_fused_plan m_plan = nullptr;
 };
 

@@ -45,7 +45,8 @@ nb::ndarray<nb::array_api, uint8_t> allocate_symmetric(const communicator& self,
   auto owned = std::make_unique<block>(block{self.member(), nullptr});
   isthmus_device where{};
   check(isthmus_communicator_device(self.handle(), &where));
-  check_released([&] { return isthmus_memory_allocate_symmetric(self.handle(), bytes, &owned->pointer); });
+  const call under_way(self);
+  under_way.run([&] { return isthmus_memory_allocate_symmetric(under_way.handle(), bytes, &owned->pointer); });
   void* pointer = owned->pointer;
   nb::capsule owner(owned.release(), [](void* dying) noexcept { delete static_cast<block*>(dying); });
   const size_t shape[] = {static_cast<size_t>(bytes)};

@@ -41,6 +41,16 @@ operation make_operation(isthmus_collective collective, isthmus_datatype datatyp
   return made;
 }
 
+// The calling thread's open groups, and what was called in them.
+int& open_groups() {
+  static thread_local int depth = 0;
+  return depth;
+}
+std::vector<call>& calls_of_group() {
+  static thread_local std::vector<call> calls;
+  return calls;
+}
+
 // Call after the structure has reached its final place: the vectors may have moved until then.
 isthmus_operation& bind_counts(operation& made) {
   made.value.send_counts = pointer_to(made.send_counts);
@@ -52,7 +62,33 @@ isthmus_operation& bind_counts(operation& made) {
 
 void enqueue(const communicator& self, operation& made) {
   const isthmus_operation& value = bind_counts(made);
-  check_released([&] { return isthmus_enqueue(self.handle(), &value); });
+  const call under_way(self);
+  under_way.run([&] { return isthmus_enqueue(under_way.handle(), &value); });
+  keep_in_group(self);
+}
+
+void start_group() {
+  check(isthmus_group_start());
+  ++open_groups();
+}
+
+// The communicators of its calls are kept until it has ended. When a signal handler raised, all of them are
+// given up.
+void end_group() {
+  if (open_groups() > 0) {
+    --open_groups();
+  }
+  std::vector<call> calls;
+  if (open_groups() == 0) {
+    calls.swap(calls_of_group());
+  }
+  check_released([] { return isthmus_group_end(); },
+                 [&] {
+                   nb::gil_scoped_release released;
+                   for (const call& each : calls) {
+                     isthmus_communicator_abort(each.handle());
+                   }
+                 });
 }
 
 std::string explain(const communicator& self, operation& made) {
@@ -67,6 +103,12 @@ std::string explain(const communicator& self, operation& made) {
 
 }  // namespace
 
+void keep_in_group(const communicator& self) {
+  if (open_groups() > 0) {
+    calls_of_group().emplace_back(self);
+  }
+}
+
 void bind_operations(nb::module_& module) {
   nb::class_<operation>(module, "Operation")
       .def_static("make", &make_operation, nb::arg("collective"), nb::arg("datatype"), nb::arg("op"),
@@ -76,8 +118,8 @@ void bind_operations(nb::module_& module) {
                   nb::arg("stream") = 0);
   module.def("enqueue", &enqueue, nb::arg("communicator"), nb::arg("operation"));
   module.def("explain", &explain, nb::arg("communicator"), nb::arg("operation"));
-  module.def("group_start", [] { check(isthmus_group_start()); });
-  module.def("group_end", [] { check_released([] { return isthmus_group_end(); }); });
+  module.def("group_start", &start_group);
+  module.def("group_end", &end_group);
 }
 
 }  // namespace isthmus::python

@@ -24,25 +24,23 @@ void bind_status(nb::module_& module) {
   }
 }
 
+// An enumeration of THE TABLE by the names that the C ABI gives its values.
+template <typename Enumeration>
+void bind_names(nb::module_& module, const char* name, Enumeration end, const char* (*name_of)(Enumeration)) {
+  nb::enum_<Enumeration> bound(module, name, nb::is_arithmetic());
+  for (int index = 0; index < end; ++index) {
+    const auto value = static_cast<Enumeration>(index);
+    bound.value(name_of(value), value);
+  }
+}
+
 }  // namespace
 
 void bind_types(nb::module_& module) {
-  nb::enum_<isthmus_collective>(module, "Collective", nb::is_arithmetic())
-#define ISTHMUS_COLLECTIVE(name, NAME, ...) .value(#name, ISTHMUS_##NAME)
-#include <isthmus/collectives.def>
-      ;
-  nb::enum_<isthmus_datatype>(module, "Datatype", nb::is_arithmetic())
-#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) .value(#name, ISTHMUS_##NAME)
-#include <isthmus/collectives.def>
-      ;
-  nb::enum_<isthmus_reduction_op>(module, "ReductionOp", nb::is_arithmetic())
-#define ISTHMUS_REDUCTION_OP(name, NAME) .value(#name, ISTHMUS_##NAME)
-#include <isthmus/collectives.def>
-      ;
-  nb::enum_<isthmus_platform>(module, "Platform", nb::is_arithmetic())
-#define ISTHMUS_PLATFORM(name, NAME) .value(#name, ISTHMUS_PLATFORM_##NAME)
-#include <isthmus/collectives.def>
-      ;
+  bind_names(module, "Collective", ISTHMUS_COLLECTIVE_COUNT, &isthmus_collective_name);
+  bind_names(module, "Datatype", ISTHMUS_DATATYPE_COUNT, &isthmus_datatype_name);
+  bind_names(module, "ReductionOp", ISTHMUS_REDUCTION_OP_COUNT, &isthmus_reduction_op_name);
+  bind_names(module, "Platform", ISTHMUS_PLATFORM_COUNT, &isthmus_platform_name);
   bind_status(module);
 
   // The rows of THE TABLE as tuples, in its column order; isthmus.table names the columns.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,25 @@ def allocate_like(array: Any, shape: tuple[int, ...], name: str) -> Any:
     if hasattr(array, "__array_namespace__"):
         return array.__array_namespace__().empty(shape, dtype=array.dtype, device=array.device)
     raise TypeError(f"out is needed: no array can be made like {name}, a {type(array).__name__}")
+
+
+def extents_of(shape: Any) -> tuple[int, ...]:
+    """A shape as NumPy takes it, one integer or several, as a tuple of extents."""
+    given = (shape,) if isinstance(shape, (int, np.integer)) or np.ndim(shape) == 0 else tuple(shape)
+    if not all(isinstance(extent, (int, np.integer)) for extent in given):
+        raise TypeError(f"shape must be an integer or a sequence of integers, not {shape!r}")
+    extents = tuple(int(extent) for extent in given)
+    if any(extent < 0 for extent in extents):
+        raise ValueError(f"shape must not be negative: {extents}")
+    return extents
+
+
+def array_bytes(extents: tuple[int, ...], item_bytes: int) -> int:
+    """The bytes of an array; ValueError where no address space holds them. Python's integers do not wrap."""
+    total = math.prod(extents) * item_bytes
+    if total >= 1 << 63:
+        raise ValueError(f"shape {extents} of {item_bytes}-byte elements is more than an address can hold")
+    return total
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _isthmus
-from ._buffers import numpy_dtype
-from ._collectives import Collectives, native_stream
+from ._buffers import array_bytes, extents_of, numpy_dtype
+from ._collectives import Collectives
 from ._groups import submit
+from ._operations import native_stream
 from .table import COLLECTIVES, DATATYPES, Datatype, Platform, ReductionOp
 from .table import collective as named_collective
 from .table import datatype as named_datatype
@@ -145,10 +146,23 @@ class Communicator(Collectives):
             return None
         return Communicator(part)
 
+    def shrink(self, wait: float = 0.0) -> Communicator:
+        """After a failure: the ranks that still call this form a new communicator, in their old order.
+
+        Collective over the survivors. Ranks whose process has ended count as lost at once, others that do
+        not call are waited for `wait` seconds (0: the timeout) and left out; `parent_ranks` of the result
+        tells who is in. This communicator is poisoned and only to be closed. Several ranks of one process
+        call this from a thread each, or inside a group, where the result may be used after its end.
+        """
+        part = _isthmus.Communicator.pending()
+        submit(partial(self._native.shrink, part, float(wait)))
+        return Communicator(part)
+
     def close(self) -> None:
         """Waits for this rank's outstanding operations and releases everything; never for other ranks.
 
-        While arrays of `empty` live, the release waits for the last of them.
+        A call of another thread that still waits for other ranks is aborted. While arrays of `empty`
+        live, the release waits for the last of them.
         """
         self._native.close()
 
@@ -193,6 +207,11 @@ class Communicator(Collectives):
     @property
     def _platform(self) -> Platform:
         return self._identity()[2]
+
+    @property
+    def parent_ranks(self) -> list[int]:
+        """By rank: its number in the communicator that this one was split or shrunk from; -1: in none."""
+        return [self._native.parent_rank(rank) for rank in range(self.size)]
 
     @property
     def local_size(self) -> int:
@@ -252,12 +271,10 @@ class Communicator(Collectives):
         object with `__dlpack__` (`torch.from_dlpack`) of bytes. The memory lives as long as any view of
         the array; the communicator is released after the last one.
         """
-        extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
-        if any(extent < 0 for extent in extents):
-            raise ValueError(f"shape must not be negative: {extents}")
+        extents = extents_of(shape)
         on_host = self._platform == Platform.host
         item_bytes = numpy_dtype(dtype).itemsize if on_host else DATATYPES[named_datatype(dtype).name].bytes
-        raw = _isthmus.allocate_symmetric(self._native, int(np.prod(extents, dtype=np.int64)) * item_bytes)
+        raw = _isthmus.allocate_symmetric(self._native, array_bytes(extents, item_bytes))
         return np.from_dlpack(raw).view(numpy_dtype(dtype)).reshape(extents) if on_host else raw
 
 

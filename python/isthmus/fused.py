@@ -13,7 +13,10 @@ in memory of the communicator's platform. bfloat16 comes as torch's or ml_dtypes
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -21,7 +24,8 @@ import numpy as np
 
 from . import _isthmus
 from ._buffers import numpy_dtype, view
-from ._collectives import native_stream
+from ._operations import native_stream
+from .layout import preload
 from .table import DATATYPES, Datatype, Platform
 from .table import datatype as named_datatype
 
@@ -77,6 +81,13 @@ def _element_strides(array: Any) -> tuple[int, ...]:
     return tuple(int(stride) // array.dtype.itemsize for stride in array.strides)
 
 
+@cache
+def _find_blas() -> None:
+    wheel = importlib.util.find_spec("scipy_openblas32")
+    for folder in (wheel.submodule_search_locations or ()) if wheel else ():
+        preload("ISTHMUS_BLAS_LIBRARY", Path(folder) / "lib" / "libscipy_openblas.so")
+
+
 class Plan:
     """A product of arrays like `a` and `b`, run as often as wanted. Collective.
 
@@ -106,6 +117,7 @@ class Plan:
             raise ValueError(f"kind {kind!r} is unknown; allowed: {', '.join(KINDS)}")
         if mode not in MODES:
             raise ValueError(f"mode {mode!r} is unknown; allowed: {', '.join(MODES)}")
+        _find_blas()
         self._communicator = communicator
         self._platform = communicator.device.platform
         left, right = matrix(a, "a", self._platform), matrix(b, "b", self._platform)

@@ -133,3 +133,51 @@ def ggml_variables(wire: str) -> dict[str, str]:
         "LD_PRELOAD": os.pathsep.join([str(library), *([preloaded] if preloaded else [])]),
         "ISTHMUS_GGML_WIRE": wire,
     }
+
+
+# What the dynamic loader calls each family's library, and whose engine the preloaded library opens for it.
+_MPI_LIBRARIES = {"libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
+_MPI_ABI_LIBRARY = "libmpi_abi.so."
+SHIM_FAMILIES = {
+    "mpich": "the MPICH ABI: MPICH, Intel MPI, MVAPICH, Cray MPI (libmpi.so.12)",
+    "openmpi": "Open MPI 4 and 5 (libmpi.so.40)",
+    "abi": "the MPI 5 ABI (libmpi_abi.so)",
+}
+
+
+def mpi_family_of(program: str, environment: dict[str, str]) -> str | None:
+    """The MPI family that an executable is linked with; None where it is linked with none (a script, or a
+    program that loads MPI later). Raises MissingError for an MPI of no known family."""
+    said = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True)
+    names = [line.split()[0] for line in said.stdout.splitlines() if line.split()]
+    for name in names:
+        if name.startswith(_MPI_ABI_LIBRARY):
+            return "abi"
+        if name in _MPI_LIBRARIES:
+            return _MPI_LIBRARIES[name]
+    unknown = [name for name in names if name.startswith(("libmpi.so", "libmpich", "libmpi_"))]
+    if unknown:
+        raise MissingError(
+            f"{program} is linked with {unknown[0]}, an MPI of no known family; "
+            f"known: {'; '.join(SHIM_FAMILIES.values())}"
+        )
+    return None
+
+
+def shim_variables(family: str | None, report: bool) -> dict[str, str]:
+    """What ranks need so that Isthmus takes their MPI collectives over. Raises MissingError where the preloaded
+    library, or its engine for this family, was not built."""
+    library = layout.library_folder() / "libisthmus_mpi_preload.so"
+    for needed in (library, *([library.with_name(f"libisthmus_mpi_{family}.so")] if family else [])):
+        if not needed.is_file():
+            raise MissingError(
+                f"{needed} is not built; run make build (for Open MPI scripts/setup_peers openmpi first)"
+            )
+    preloaded = os.environ.get("LD_PRELOAD")
+    variables = {"LD_PRELOAD": os.pathsep.join([str(library), *([preloaded] if preloaded else [])])}
+    return variables | ({"ISTHMUS_MPI_REPORT": "1"} if report else {})
+
+
+def shim_words(family: str | None, report: bool) -> list[str]:
+    """The same as what stands before the program on each rank, so that the launcher itself stays as it is."""
+    return ["env", *(f"{name}={value}" for name, value in shim_variables(family, report).items())]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 
 class MissingError(RuntimeError):
@@ -44,6 +48,44 @@ def library_folder() -> Path:
     return build / "lib" if build else Path(__file__).parent
 
 
+def preload(variable: str, path: Path) -> None:
+    """Loads a library of this Python's environment, which the core then finds by its name. Does nothing where
+    the variable names another, or the file is not there."""
+    if variable in os.environ or not path.is_file():
+        return
+    try:
+        ctypes.CDLL(str(path))
+    except OSError:
+        return  # the core looks itself, and says what it tried
+
+
+def measurements(name: str) -> ModuleType:
+    """A module of bench/python, which the installed package does not carry. Raises MissingError."""
+    root = checkout()
+    if root is None:
+        raise MissingError(f"{name} is not part of the installed package; run this from a checkout")
+    folder = str(root / "bench" / "python")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return import_module(name)
+
+
+def get_include() -> Path:
+    """The folder of Isthmus' C and C++ headers, for compilers' -I."""
+    found = checkout()
+    return found / "include" if found else Path(__file__).parent / "include"
+
+
+def get_cmake_dir() -> Path:
+    """What an installed package's CMake files want: cmake -Disthmus_ROOT=$(python -m isthmus.layout cmake).
+
+    Raises MissingError in a build tree, whose own `cmake --install` makes one.
+    """
+    if build_folder() is not None:
+        raise MissingError("a build tree has no CMake package: cmake --install build --prefix FOLDER makes one")
+    return Path(__file__).parent / "cmake"
+
+
 def program(name: str) -> Path:
     """A built program by name. Raises MissingError."""
     build = build_folder()
@@ -55,3 +97,10 @@ def program(name: str) -> Path:
     if not path.is_file():
         raise MissingError(f"{path} is not built; run make build")
     return path
+
+
+if __name__ == "__main__":
+    answers = {"include": get_include, "cmake": get_cmake_dir, "lib": library_folder}
+    if len(sys.argv) != 2 or sys.argv[1] not in answers:
+        sys.exit(f"usage: python -m isthmus.layout {'|'.join(answers)}")
+    print(answers[sys.argv[1]]())

@@ -8,9 +8,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -18,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import _isthmus
-from ._buffers import numpy_dtype
+from ._buffers import array_bytes, extents_of, numpy_dtype
 from .communicator import Communicator, Device
-from .layout import environment_folder
+from .layout import environment_folder, preload
 from .table import DATATYPES, Platform
 from .table import datatype as named_datatype
 
@@ -50,17 +48,10 @@ def empty(
     """
     _find_umf()
     where = Device.parse(device)
-    extents = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(int(n) for n in shape)
-    if any(extent < 0 for extent in extents):
-        raise ValueError(f"shape must not be negative: {extents}")
+    extents = extents_of(shape)
     on_host = where.platform == Platform.host
     item_bytes = numpy_dtype(dtype).itemsize if on_host else DATATYPES[named_datatype(dtype).name].bytes
-    count = 1
-    for extent in extents:
-        count *= extent  # Python's integers do not wrap
-    if count * item_bytes >= 1 << 63:
-        raise ValueError(f"shape {extents} of {item_bytes}-byte elements is more than an address can hold")
-    raw = _isthmus.allocate_device(where, count * item_bytes, bool(unpooled))
+    raw = _isthmus.allocate_device(where, array_bytes(extents, item_bytes), bool(unpooled))
     return np.from_dlpack(raw).view(numpy_dtype(dtype)).reshape(extents) if on_host else raw
 
 
@@ -104,14 +95,7 @@ def _address(array: Any) -> int:
 
 @cache
 def _find_umf() -> None:
-    """Loads the UMF of this Python's environment, which the core then finds by its name."""
-    path = environment_folder() / "lib" / "libumf.so.1"
-    if "ISTHMUS_UMF_LIBRARY" in os.environ or not path.is_file():
-        return
-    try:
-        ctypes.CDLL(str(path))
-    except OSError:
-        return  # the core looks itself, and says what it tried
+    preload("ISTHMUS_UMF_LIBRARY", environment_folder() / "lib" / "libumf.so.1")
 
 
 __all__ = ["Block", "empty", "explain", "live_blocks", "query", "symmetric", "trim"]

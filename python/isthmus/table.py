@@ -46,6 +46,12 @@ class CollectiveRow(NamedTuple):
     def name(self) -> str:
         return self.collective.name
 
+    @property
+    def has_equal_count(self) -> bool:
+        """Whether all ranks pass one and the same count: neither messages, irregular blocks nor barrier."""
+        extents = {self.send_extent, self.recv_extent}
+        return self.peer != "PEER" and "COUNTS" not in extents and extents != {"NOTHING"}
+
 
 class DatatypeRow(NamedTuple):
     """One datatype: its size in bytes and its kind (SIGNED, UNSIGNED, FLOATING)."""

@@ -11,7 +11,7 @@ from .. import __version__
 from ..errors import Error
 from ..layout import MissingError
 from ..table import Status
-from . import bench, demo, explain, info, run, tune
+from . import bench, demo, doctor, explain, info, report, run, tune
 from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
 
 _EXIT_CODES = {
@@ -27,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (info.info, explain.explain, bench.bench, tune.tune, demo.demo):
+for command in (info.info, doctor.doctor, explain.explain, bench.bench, tune.tune, demo.demo, report.report):
     app.command()(command)
 app.command(
     context_settings={

@@ -9,12 +9,22 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from .. import layout
+from ..analysis import speedup
 from ..records import Record, best_peers
 from ..sizes import format_size, format_us, parse_sizes
 from ..table import datatype, reduction_op
 from .console import BAD_ARGUMENT, FAILED, CommandError, note, out, write_output
-from .fused import Request, bench_fused
-from .measure import Provider, Sweep, isthmus_provider, measure, peer_provider, report_of
+from .measure import (
+    SHIM,
+    Provider,
+    Sweep,
+    isthmus_provider,
+    measure,
+    peer_provider,
+    report_of,
+    shim_provider,
+)
 from .plot import draw, path_name
 
 _FUSED = "allgather_gemm, gemm_reduce_scatter"
@@ -33,6 +43,10 @@ def bench(
     rounds: Annotated[int, typer.Option(min=1, help="Times that every provider runs.")] = 3,
     check: Annotated[bool, typer.Option(help="Verify every result against an oracle.")] = True,
     heap: Annotated[bool, typer.Option("--heap", help="Also measure buffers in the symmetric heap.")] = False,
+    mpi_shim: Annotated[
+        bool,
+        typer.Option("--mpi-shim", help="Measure each peer without and with Isthmus preloaded, not the C API."),
+    ] = False,
     min_time: Annotated[float, typer.Option(min=0.0, help="Seconds per size, provider and round.")] = 0.05,
     timeout: Annotated[float, typer.Option(min=1.0, help="Seconds to wait for other ranks.")] = 120.0,
     json_file: Annotated[
@@ -61,8 +75,9 @@ def bench(
     if collective in ("allgather_gemm", "gemm_reduce_scatter"):
         if dtype == "float32" and output == "float32":
             note("float32 in; --dtype float16 or bfloat16 is what matrix units are fast at")
-        bench_fused(
-            Request(
+        products = layout.measurements("fused_products.command")
+        products.bench_fused(
+            products.Request(
                 kind=collective,
                 ranks=ranks,
                 m=m,
@@ -93,7 +108,9 @@ def bench(
         timeout,
     )
     wanted = [name for name in peers.split(",") if name]
-    outcome = measure(_providers(ranks, backend, heap, wanted), sweep, rounds)
+    _check_shim(mpi_shim, wanted, backend, heap)
+    providers = _shim_providers(ranks, wanted) if mpi_shim else _providers(ranks, backend, heap, wanted)
+    outcome = measure(providers, sweep, rounds)
     report = report_of(outcome, shlex.join(["isthmus", *sys.argv[1:]]))
     if json_file:
         write_output(json_file, report.to_json())
@@ -119,38 +136,64 @@ def _providers(ranks: int, backend: str, heap: bool, peers: list[str]) -> list[P
     return own + [peer_provider(name, ranks) for name in peers]
 
 
+def _check_shim(mpi_shim: bool, peers: list[str], backend: str, heap: bool) -> None:
+    if mpi_shim and (backend or heap):
+        raise CommandError(
+            "--mpi-shim has neither --backend nor --heap: the program is plain MPI", BAD_ARGUMENT
+        )
+    if mpi_shim and not peers:
+        raise CommandError(
+            "--mpi-shim needs --peers, each of which is measured without and with it", BAD_ARGUMENT
+        )
+
+
+def _shim_providers(ranks: int, peers: list[str]) -> list[Provider]:
+    plain = [peer_provider(name, ranks) for name in peers]
+    return [each for peer in plain for each in (peer, shim_provider(peer))]
+
+
+def _compared_with(own: str, records: list[Record]) -> tuple[str, dict]:
+    """What a path of ours is compared with, and its records by point: the best peer, or the MPI that it is
+    preloaded into."""
+    if not own.endswith(SHIM):
+        return "best peer", best_peers(records)
+    plain = own.removesuffix(SHIM)
+    return plain, {record.point: record for record in records if record.provider == plain}
+
+
 def table_of(records: list[Record]) -> Table:
     """One row for each size: medians of all paths, then Isthmus' bandwidth, ratio to the best peer, backend."""
     paths = list(dict.fromkeys(path_name(record) for record in records))
-    own_paths = list(dict.fromkeys(path_name(record) for record in records if record.provider == "isthmus"))
-    best = best_peers(records)
+    own = [record for record in records if record.provider == "isthmus" or record.provider.endswith(SHIM)]
+    own_paths = list(dict.fromkeys(path_name(record) for record in own))
+    compared = {path: _compared_with(path, records) for path in own_paths}
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("\nbytes", justify="right")
     for path in paths:
         table.add_column(f"{path}\nus", justify="right")
     for path in own_paths:
         table.add_column(f"{path}\nbus GB/s", justify="right")
-        if best:
-            table.add_column(f"{path}\nvs best peer", justify="right")
+        other, peers = compared[path]
+        if peers:
+            table.add_column(f"{path}\nvs {other}", justify="right")
     table.add_column("\nbackend")
     for size in dict.fromkeys(record.bytes for record in records):
         row = {path_name(record): record for record in records if record.bytes == size}
         cells = [format_size(size)]
         cells += [format_us(row[path].time_us.median) if path in row else "" for path in paths]
         for path in own_paths:
-            cells += _own_cells(row.get(path), best)
+            cells += _own_cells(row.get(path), compared[path][1])
         backends = dict.fromkeys(row[path].backend for path in own_paths if path in row)
         table.add_row(*cells, ", ".join(backends))
     return table
 
 
-def _own_cells(record: Record | None, best: dict) -> list[str]:
+def _own_cells(record: Record | None, peers: dict) -> list[str]:
     if record is None:
-        return ["", ""] if best else [""]
+        return ["", ""] if peers else [""]
     cells = [f"{record.busbw_gbs:.2f}"]
-    if best:
-        peer = best.get(record.point)
-        ratio = peer.time_us.median / record.time_us.median if peer and record.time_us.median else None
+    if peers:
+        ratio = speedup(record, peers.get(record.point))
         style = "green" if ratio and ratio >= 1 else "red"
         cells.append(f"[{style}]{ratio:.2f}x[/]" if ratio else "")
     return cells

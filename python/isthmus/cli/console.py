@@ -28,7 +28,7 @@ class CommandError(Exception):
 
 def note(text: str) -> None:
     """One line about what is going on."""
-    notes.print(text, style="dim", markup=False)
+    notes.print(text, style="dim", markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

@@ -25,7 +25,10 @@ LISTING1 = ("listing1", "sycl_buffer")
 
 
 def demo(
-    ranks: Annotated[int, typer.Option("--ranks", "-n", min=1, help="Ranks; more than cores works.")] = 4,
+    ranks: Annotated[
+        int | None,
+        typer.Option("--ranks", "-n", min=1, help="Default: 4, or a rank a core; more than cores works."),
+    ] = None,
     sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = "128:128M",
     collectives: Annotated[str, typer.Option(help="List of collectives; empty: all.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Few sizes up to 1 MiB, few samples.")] = False,
@@ -39,14 +42,19 @@ def demo(
     Beside Isthmus the same job measures the paper's Listing 1 (plain MPI through a host_accessor) and
     plain MPI on host pointers.
     """
+    ranks = ranks or max(2, min(4, len(os.sched_getaffinity(0))))
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "results.json"
     file.unlink(missing_ok=True)
+    program = layout.program("sycl_collectives")  # first: an installed package has none, whatever MPI is there
     launcher = launch.launcher("mpich")
-    command = [*launcher.command(ranks), str(layout.program("sycl_collectives"))]
+    command = [*launcher.command(ranks), str(program)]
     command += ["--progress", "json", "--out", str(file)]
     command += ["--quick"] if quick else ["--sizes", sizes]
     command += ["--collectives", collectives] if collectives else []
+    if not as_json:
+        for line in introduction(ranks, folder):
+            out.print(line, markup=False, soft_wrap=True)
     _run(command, launch.environment(launcher, ranks) | measured_variables(), show=not as_json)
     report = Report.load(file)
     picture = folder / "results.png"
@@ -61,6 +69,16 @@ def demo(
     wrong = sum(record.wrong or 0 for record in report.records)
     if wrong:
         raise CommandError(f"{wrong} elements are wrong", FAILED)
+
+
+def introduction(ranks: int, folder: Path) -> list[str]:
+    """What is going to be seen, in three lines."""
+    return [
+        f"A SYCL program of {ranks} ranks calls every collective of Isthmus on USM and on buffers.",
+        'Beside it: what SYCL programs do today ("Listing 1": MPI through a host_accessor), and plain MPI.',
+        f"An oracle checks every result; times are the slowest rank's; table and picture go to {folder}.",
+        "",
+    ]
 
 
 def _run(command: list[str], environment: dict[str, str], *, show: bool) -> None:

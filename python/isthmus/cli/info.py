@@ -13,6 +13,8 @@ from rich.table import Table
 
 from .. import __version__, launch, layout, machine, memory
 from ..communicator import Communicator
+from . import gpus
+from .children import ask
 from .console import out, print_json
 
 _STYLE: Any = {
@@ -22,6 +24,7 @@ _STYLE: Any = {
     "title_style": "bold underline",
     "header_style": "bold",
 }
+_GPU_WAIT_S = 30.0
 _OWN_VARIABLES = ("ISTHMUS_", "OCL_ICD_FILENAMES", "SYCL_", "ONEAPI_DEVICE_SELECTOR", "UR_", "MPI4PY_")
 
 
@@ -41,20 +44,34 @@ def collect(config: str | None) -> dict[str, Any]:
     """Everything `info` shows, as data."""
     with Communicator.all(1, config=config)[0] as communicator:
         core = communicator.info()
+    plain = {device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")}
     return {
         "version": __version__,
         "commit": machine.commit(),
         "machine": machine.describe(),
         "versions": machine.versions(),
         "core": core,
-        "memory": {device: memory.explain(device) for device in ("host:0", "cuda:0", "hip:0", "level_zero:0")},
+        "memory": plain,
+        "gpus": _gpus(),
+        "fused_host": gpus.fused_on("host"),
         "mpi": _mpi_families(),
-        "sycl_devices": _sycl_devices(),
+        "sycl_devices": sycl_devices(),
         "environment": {
             key: value for key, value in sorted(os.environ.items()) if key.startswith(_OWN_VARIABLES)
         },
         "package": str(layout.build_folder() or layout.library_folder()),
     }
+
+
+def _gpus() -> dict[str, Any]:
+    """Backends and fused products on the devices; in a process of its own where there are some."""
+    if not gpus.devices()[0]:
+        return gpus.described(_GPU_WAIT_S)
+    told = ask("--gpus", dict(os.environ), 2 * _GPU_WAIT_S)
+    if "devices" in told:
+        return told
+    absent = {"available": False, "library": "", "reason": told["what"]}
+    return {"devices": gpus.devices()[0], "reason": told["what"], "backends": {}, "fused": absent}
 
 
 def _mpi_families() -> dict[str, str]:
@@ -68,7 +85,7 @@ def _mpi_families() -> dict[str, str]:
     return found
 
 
-def _sycl_devices() -> dict[str, Any]:
+def sycl_devices() -> dict[str, Any]:
     """The devices that the runtime's own lister sees, in the environment that `isthmus run` gives."""
     try:
         lister = layout.program("sycl_devices")
@@ -94,6 +111,7 @@ def _print(found: dict[str, Any]) -> None:
     )
     out.print(f"python    {sys.executable}", markup=False)
     _print_core(found["core"])
+    _print_devices(found["gpus"], found["fused_host"])
     _print_memory(found["memory"])
     _print_rest(found)
 
@@ -116,6 +134,17 @@ def _print_core(core: dict[str, Any]) -> None:
     out.print(f"Configuration files read: {files}", markup=False)
     out.print(f"Profile of this machine: {core['profile_path'] or 'no user folder'}", markup=False)
     out.print(f"Timeout: {core['timeout_s']:g} s", markup=False)
+
+
+def _print_devices(found: dict[str, Any], fused_host: dict[str, Any]) -> None:
+    table = Table("path", "", "library, or what is missing", title="Devices and fused products", **_STYLE)
+    rows = {name: {"available": not reason, "reason": reason} for name, reason in found["backends"].items()}
+    rows |= {"fused, host": fused_host, "fused, device": found["fused"]}
+    for name, row in rows.items():
+        state = "[green]available[/]" if row["available"] else "[red]not here[/]"
+        table.add_row(name, state, row["reason"] or row.get("library", ""))
+    out.print(table)
+    out.print(f"Devices: {', '.join(found['devices']) or found['reason']}", markup=False)
 
 
 def _print_memory(devices: dict[str, Any]) -> None:

@@ -22,6 +22,9 @@ from .console import BAD_ARGUMENT, CommandError, note, progress
 # Exit statuses of the measurement programs (bench/peer_mpi.cpp says so).
 _CANNOT = 3
 
+# Behind the name of a peer: with libisthmus_mpi_preload.so.
+SHIM = "+shim"
+
 
 @dataclass(frozen=True)
 class Sweep:
@@ -121,6 +124,17 @@ def peer_provider(name: str, ranks: int) -> Provider:
         program = launch.peer_folder(name) / "peer_mpi"
         return Provider(name, (*launch.launcher(name).command(ranks), str(program)))
     raise ValueError(f"peer {name!r} is unknown; allowed: mpich, {', '.join(launch.PEERS)}, listing1")
+
+
+def shim_provider(peer: Provider) -> Provider:
+    """The same peer with libisthmus_mpi_preload.so. Raises ValueError for what is no MPI of a known family."""
+    if peer.name not in ("mpich", *launch.PEERS):
+        raise ValueError(f"--mpi-shim: {peer.name} is not plain MPI; allowed: mpich, {', '.join(launch.PEERS)}")
+    family = "openmpi" if peer.name == "openmpi" else "mpich"
+    *launcher, program = peer.command
+    name = peer.name + SHIM
+    preloaded = launch.shim_words(family, report=False)
+    return Provider(name, (*launcher, *preloaded, program, "--provider", name), peer.variables)
 
 
 def _listing1_provider(ranks: int) -> Provider:

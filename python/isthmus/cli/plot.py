@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +13,28 @@ from ..records import Record
 from ..sizes import format_size
 
 # Colour-blind safe (Okabe and Ito). Isthmus' own paths are warm, solid and drawn above the others.
-_OWN = {"sycl_usm": "#D55E00", "sycl_buffer": "#E69F00", "host": "#8C2D04", "shared_heap": "#CC79A7"}
-_OTHERS = {"listing1": "#0072B2", "mpich": "#56B4E9", "openmpi": "#009E73", "impi": "#666666"}
+_OWN = {
+    "sycl_usm": "#D55E00",
+    "sycl_buffer": "#E69F00",
+    "host": "#8C2D04",
+    "shared_heap": "#CC79A7",
+    "graph": "#D55E00",
+    "in_place": "#E69F00",
+    "stream": "#8C2D04",
+    "bf16_wire": "#CC79A7",
+    "torch": "#D55E00",
+}
+_OTHERS = {
+    "listing1": "#0072B2",
+    "mpich": "#56B4E9",
+    "openmpi": "#009E73",
+    "impi": "#666666",
+    "nccl": "#0072B2",
+    "nccl_symmetric": "#56B4E9",
+    "torch_one_shot": "#009E73",
+    "torch_two_shot": "#666666",
+    "gloo": "#0072B2",
+}
 _SPARE = ("#000000", "#AAAAAA", "#7A0177", "#F0E442")
 _MODES = {"shared_heap": "heap", "sycl_usm": "SYCL USM", "sycl_buffer": "SYCL buffer"}
 _PROVIDERS = {
@@ -23,6 +45,7 @@ _PROVIDERS = {
     "impi": "Intel MPI",
 }
 _MARKERS = "osD^vP*X"
+_TITLES = {"time": "Time of one call (lower is better)", "bandwidth": "Bus bandwidth (higher is better)"}
 
 
 def path_name(record: Record) -> str:
@@ -72,6 +95,46 @@ def draw_all(records: list[Record], target: Path | str, title: str) -> None:
         _finish(pyplot, figure, latency, target, title)
 
 
+# Stands for the colour of the page's text, which the page knows; and what is too dark on a dark page.
+_INK = "#010203"
+_ON_PAGES = {_INK: "currentColor", "#000000": "currentColor", "#8C2D04": "#B3541E", "#666666": "#8A8A8A"}
+
+
+def svg(records: list[Record], what: str, salt: str) -> str:
+    """The picture of one collective for a page: "time" or "bandwidth", in the page's colours.
+
+    `salt` differs between the pictures of a page, whose parts would else share names.
+    """
+    inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    settings = dict.fromkeys(inks, _INK) | {
+        "svg.fonttype": "none",
+        "svg.hashsalt": salt,
+        "font.family": "sans-serif",
+    }
+    with _pyplot() as pyplot, pyplot.rc_context(settings):
+        figure, axes = pyplot.subplots(figsize=(6.4, 4.6), layout="constrained")
+        figure.patch.set_alpha(0)
+        axes.patch.set_alpha(0)
+        value = (lambda record: record.time_us.median) if what == "time" else (lambda record: record.busbw_gbs)
+        _draw_lines(axes, records, value, small=False)
+        _decorate(axes, records, "us" if what == "time" else "GB/s", ticks=6)
+        axes.set_title(
+            "Time of one call (lower is better)" if what == "time" else "Bus bandwidth (higher is better)"
+        )
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        pyplot.close(figure)
+    drawing = text.getvalue()
+    drawing = drawing[drawing.index("<svg") :]
+    used = set(re.findall(r"#([\w-]+)", drawing))  # groups are named alike in every picture
+    drawing = re.sub(r' id="([^"]+)"', lambda name: name[0] if name[1] in used else "", drawing)
+    for color, on_page in _ON_PAGES.items():
+        drawing = drawing.replace(color.lower(), on_page)
+    return drawing
+
+
 @contextmanager
 def _pyplot() -> Iterator[Any]:
     import matplotlib
@@ -88,8 +151,8 @@ def _draw_pair(records: list[Record], latency: Any, bandwidth: Any) -> None:
     _draw_lines(bandwidth, records, lambda record: record.busbw_gbs, small=False)
     _decorate(latency, records, "us, median of the maximum over ranks", ticks=8)
     _decorate(bandwidth, records, "GB/s", ticks=8)
-    latency.set_title("Time of one call (lower is better)")
-    bandwidth.set_title("Bus bandwidth (higher is better)")
+    latency.set_title(_TITLES["time"])
+    bandwidth.set_title(_TITLES["bandwidth"])
 
 
 def _draw_lines(axes: Any, records: list[Record], value: Any, *, small: bool) -> None:

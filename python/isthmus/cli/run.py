@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from typing import Annotated
 
 import typer
 
 from .. import launch
+from ..layout import MissingError
 from .console import BAD_ARGUMENT, CommandError, print_json
 
 WIRES = ("rule", "exact", "bfloat16")
@@ -32,26 +35,48 @@ def run(
     wire: Annotated[
         str, typer.Option(help="With --ggml: rule, exact or bfloat16, what travels for float32 tensors.")
     ] = "rule",
+    torch: Annotated[
+        bool,
+        typer.Option(
+            "--torch",
+            help="PROGRAM is an unchanged PyTorch script (or -m MODULE), started by torchrun: Isthmus takes "
+            "the place of gloo and nccl.",
+        ),
+    ] = False,
+    mpi_shim: Annotated[
+        bool,
+        typer.Option(
+            "--mpi-shim", help="PROGRAM is an unchanged MPI program: Isthmus takes its collectives over."
+        ),
+    ] = False,
+    report: Annotated[
+        bool,
+        typer.Option(
+            "--report", help="With --torch or --mpi-shim: at the end rank 0 prints calls, paths and times."
+        ),
+    ] = False,
     bind: Annotated[bool, typer.Option(help="A core for each rank, where there are enough.")] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="After the program, print command, environment, seconds, exit code.")
     ] = False,
 ) -> None:
     """Starts PROGRAM as N ranks under MPI, with the SYCL CPU device visible; with --ggml as one process into
-    which libisthmus_ggml.so is preloaded.
+    which libisthmus_ggml.so is preloaded; with --torch as N ranks of torchrun; with --mpi-shim as N ranks under
+    MPI into which libisthmus_mpi_preload.so is preloaded.
 
     Signals reach the program and its exit code is the command's.
     """
-    found = shutil.which(program)
-    if found is None:
-        raise CommandError(f"program {program!r} was not found or is not executable", BAD_ARGUMENT)
-    if ggml:
+    _check_kind({"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim}, report, mpi)
+    if torch:
+        command, variables = _torch_command([program, *context.args], ranks, report), {}
+    elif ggml:
         _check_ggml(ranks, wire)
-        command, variables = [found, *context.args], launch.ggml_variables(wire)
+        command, variables = [_found(program), *context.args], launch.ggml_variables(wire)
     else:
         launcher = launch.launcher(mpi)
-        command = [*launcher.command(ranks, bind=bind), found, *context.args]
         variables = launch.variables(launcher, ranks)
+        shim = _shim_words(_found(program), mpi, variables, report) if mpi_shim else []
+        command = [*launcher.command(ranks, bind=bind), *shim, _found(program), *context.args]
     if not as_json:
         # What is started takes this process' place, so signals and the exit code need no forwarding.
         os.execve(command[0], command, os.environ | variables)
@@ -66,6 +91,44 @@ def run(
         }
     )
     raise typer.Exit(exit_code)
+
+
+def _found(program: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise CommandError(f"program {program!r} was not found or is not executable", BAD_ARGUMENT)
+    return found
+
+
+def _check_kind(kinds: dict[str, bool], report: bool, mpi: str) -> None:
+    asked = [option for option, wanted in kinds.items() if wanted]
+    if len(asked) > 1:
+        raise CommandError(f"{' and '.join(asked)} exclude each other", BAD_ARGUMENT)
+    if report and asked not in (["--torch"], ["--mpi-shim"]):
+        raise CommandError("--report needs --torch or --mpi-shim", BAD_ARGUMENT)
+    if kinds["--torch"] and mpi != "mpich":
+        raise CommandError(f"--mpi {mpi} has no meaning with --torch: torchrun starts the ranks", BAD_ARGUMENT)
+
+
+def _shim_words(program: str, mpi: str, variables: dict[str, str], report: bool) -> list[str]:
+    family = launch.mpi_family_of(program, os.environ | variables)
+    started_by = "openmpi" if mpi == "openmpi" else "mpich"
+    if mpi != "system" and family in ("mpich", "openmpi") and family != started_by:
+        raise CommandError(
+            f"{program} is linked with {launch.SHIM_FAMILIES[family]}, which --mpi {mpi} does not start",
+            BAD_ARGUMENT,
+        )
+    return launch.shim_words(family, report)
+
+
+def _torch_command(program: list[str], ranks: int, report: bool) -> list[str]:
+    """torchrun on this machine, with isthmus.torch around the script."""
+    if importlib.util.find_spec("torch") is None:
+        raise MissingError(f"--torch needs PyTorch, which {sys.executable} does not have; pip install torch")
+    if program[0] != "-m" and not os.path.isfile(program[0]):
+        raise CommandError(f"script {program[0]!r} does not exist (a module: -m MODULE)", BAD_ARGUMENT)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*launcher, "-m", "isthmus.torch", *(["--report"] if report else []), *program]
 
 
 def _check_ggml(ranks: int, wire: str) -> None:

@@ -14,6 +14,7 @@ from rich.table import Table
 from ..communicator import Communicator
 from ..records import Record, utc_now
 from ..sizes import format_size, format_us, parse_sizes
+from ..table import COLLECTIVES
 from ..table import collective as named_collective
 from . import job, measure
 from .console import NOT_AVAILABLE, CommandError, note, out, print_json, write_output
@@ -25,7 +26,7 @@ _GAIN = 1.05
 
 def tune(
     collectives: Annotated[str, typer.Option(help="List of collectives.")] = (
-        "allreduce,broadcast,allgather,reduce_scatter,alltoall,reduce,gather,scatter"
+        ",".join(name for name, row in COLLECTIVES.items() if row.has_equal_count)
     ),
     ranks: Annotated[int, typer.Option("--ranks", "-n", min=2, help="Ranks.")] = 4,
     sizes: Annotated[str, typer.Option(help="FIRST:LAST (doubling) or a list, in bytes.")] = (

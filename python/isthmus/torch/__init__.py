@@ -7,11 +7,21 @@
 `report()` says which path every collective of this process really took. docs/torch.md has the rest.
 """
 
-from ._backend import monitored_barrier, register, reload_rules
+from ._backend import monitored_barrier, register, reload_rules, shrink
 from ._knobs import apply_knobs
-from ._report import Row, report, reset_report
+from ._replace import replace_backends
+from ._report import Row, print_report, report, reset_report
 
-__all__ = ["Row", "monitored_barrier", "reload_rules", "report", "reset_report"]
+__all__ = [
+    "Row",
+    "monitored_barrier",
+    "print_report",
+    "reload_rules",
+    "replace_backends",
+    "report",
+    "reset_report",
+    "shrink",
+]
 
 apply_knobs()
 register()

@@ -8,17 +8,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ._compile import load as load_extension
 from ._knobs import apply_knobs
 
 NAME = "isthmus"
 
-try:
-    from . import _extension
-except ImportError as failure:
-    raise ImportError(
-        f"isthmus.torch was not built for PyTorch {torch.__version__}: {failure}. "
-        "Build it with scripts/build in an environment that has this PyTorch (docs/torch.md)."
-    ) from failure
+_extension = load_extension()
 
 
 def register() -> None:
@@ -54,9 +49,43 @@ def reload_rules() -> None:
         backend.renew()
 
 
+def shrink(group: dist.ProcessGroup | None = None, wait: timedelta | None = None) -> dist.ProcessGroup:
+    """After a failure: the group of the ranks that still call this, in their old order, to go on with.
+
+    Collective over the survivors. Ranks whose process has ended count as lost at once, others that do not call
+    are waited for `wait` (default: the group's timeout) and left out. As with torch.distributed.shrink_group,
+    which does the rest, a shrunk default group is the new default group, and all other groups are gone. Where
+    nobody is lost after all, the group itself goes on and is returned.
+    """
+    old = group or dist.distributed_c10d._get_default_group()
+    backends = _backends_of(old)
+    if not backends:
+        raise TypeError("isthmus does not serve this group: make it with a backend such as 'cpu:isthmus'")
+    if not hasattr(dist, "shrink_group"):
+        raise RuntimeError(f"PyTorch {torch.__version__} has no torch.distributed.shrink_group: 2.10 has")
+    devices = list(old._device_types)
+    lost = backends[0].agree_on_lost(0.0 if wait is None else wait.total_seconds())
+    if not lost:
+        return old
+    made = dist.shrink_group(lost, group)
+    served = _backends_of(made)[0]
+    for device in devices:  # shrink_group leaves it at one
+        if device not in made._device_types:
+            made._register_backend(device, dist.ProcessGroup.BackendType.CUSTOM, served)
+    return made
+
+
+def is_isthmus(group: dist.ProcessGroup) -> bool:
+    """Whether Isthmus serves a device type of the group."""
+    return bool(_backends_of(group))
+
+
 def _backends() -> list[Any]:
-    groups = dist.distributed_c10d._world.pg_map
-    found = [group._get_backend(device) for group in groups for device in group._device_types]
+    return [each for group in dist.distributed_c10d._world.pg_map for each in _backends_of(group)]
+
+
+def _backends_of(group: dist.ProcessGroup) -> list[Any]:
+    found = [group._get_backend(device) for device in group._device_types]
     # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps them
     inner = [getattr(each, "wrapped_pg", each) for each in found]
     return [each for each in inner if isinstance(each, _extension.ProcessGroupIsthmus)]
@@ -66,8 +95,8 @@ def _create(options: Any, _backend_options: Any) -> dist.Backend:
     """One rank's backend of one group. Nothing is exchanged here: communicators are made when first used."""
     timeout = options.timeout
 
-    def fallback(store: dist.Store, device: str) -> dist.Backend:
-        return _torch_backend(store, options.group_rank, options.group_size, timeout, device)
+    def fallback(store: dist.Store, rank: int, size: int, device: str) -> dist.Backend:
+        return _torch_backend(store, rank, size, timeout, device)
 
     return _extension.ProcessGroupIsthmus(
         options.store,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
 
 from . import _extension
 
@@ -13,7 +18,9 @@ class Row:
 
     group: name of the process group; device: "cpu" or "cuda:0"; collective: a name of THE TABLE; path:
     "backend:algorithm", or "torch:gloo" and "torch:nccl" for what went to PyTorch's own backend; reason: the
-    rule that chose it, or why it fell back; calls, and the sum of this rank's own bytes over them.
+    rule that chose it, or why it fell back; calls, and the sum of this rank's own bytes over them; seconds: of
+    the host in these calls, from the meeting of the ranks on. For CPU tensors that is until the data are there,
+    the wait for slower ranks included; for devices until the work is on the stream; None for what PyTorch did.
     """
 
     group: str
@@ -23,13 +30,48 @@ class Row:
     reason: str
     calls: int
     bytes: int
+    seconds: float | None
+
+    @property
+    def by_torch(self) -> bool:
+        """Whether it went to PyTorch's own backend."""
+        return self.path.startswith("torch:")
 
 
 def report() -> list[Row]:
     """Every path that this process has taken since the start or the last reset. Counted when a call starts."""
-    return [Row(**row) for row in _extension.report_rows()]
+    rows = [Row(**row) for row in _extension.report_rows()]
+    return [Row(**row.__dict__ | {"seconds": None}) if row.by_torch else row for row in rows]
 
 
 def reset_report() -> None:
     """Sets all counts to 0."""
     _extension.reset_report()
+
+
+def print_report(file: TextIO | None = None) -> None:
+    """The report as a table, all groups together, on standard error by default."""
+    rows = report()
+    own = sum(row.calls for row in rows if not row.by_torch)
+    console = Console(file=file or sys.stderr, width=110, highlight=False)
+    console.print(f"isthmus: {own} of {sum(row.calls for row in rows)} calls of this rank took Isthmus' paths")
+    table = Table(
+        "device", "collective", "path", "calls", "MB", "host ms", "us a call", box=None, pad_edge=False
+    )
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for key in sorted({(row.device, row.collective, row.path) for row in rows}):
+        alike = [row for row in rows if (row.device, row.collective, row.path) == key]
+        calls, seconds = sum(row.calls for row in alike), sum(row.seconds or 0 for row in alike)
+        timed = not alike[0].by_torch
+        table.add_row(
+            *key,
+            str(calls),
+            f"{sum(row.bytes for row in alike) / 1e6:.3f}",
+            f"{seconds * 1e3:.2f}" if timed else "-",
+            f"{seconds / calls * 1e6:.1f}" if timed else "-",
+        )
+    if rows:
+        console.print(table)
+    for reason in sorted({f"{row.collective} by {row.path}: {row.reason}" for row in rows if row.by_torch}):
+        console.print(reason, markup=False)

@@ -1,0 +1,89 @@
+"""What a report of measurements says about them: series, ratios to peers, regret of the selection."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .records import Record, best_peers
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of times at one point."""
+
+    value: float
+    record: Record
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records that differ in bytes and in who measured them: those of one picture."""
+
+    collective: str
+    dtype: str
+    op: str | None
+    ranks: int
+    records: list[Record]
+
+    @property
+    def title(self) -> str:
+        """As "allreduce, float32, sum, 4 ranks"."""
+        ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'}"
+        return ", ".join(part for part in (self.collective, self.dtype, self.op, ranks) if part)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes, ascending."""
+        return sorted({record.bytes for record in self.records})
+
+
+def groups_of(records: Iterable[Record]) -> list[Group]:
+    """In the order of first appearance."""
+    found: dict[tuple, list[Record]] = {}
+    for record in records:
+        key = (record.collective, record.dtype, record.op, record.ranks)
+        found.setdefault(key, []).append(record)
+    return [Group(*key, records=group) for key, group in found.items()]
+
+
+def speedup(record: Record, peer: Record | None) -> float | None:
+    """The peer's time over the record's; None where there is no peer, or no time was seen."""
+    if peer is None or not record.time_us.median:
+        return None
+    return peer.time_us.median / record.time_us.median
+
+
+def speedups(records: Iterable[Record]) -> list[Ratio]:
+    """For each record of Isthmus the best peer's time over its own: above 1 Isthmus is faster."""
+    all_records = list(records)
+    best = best_peers(all_records)
+    own = [record for record in all_records if record.provider == "isthmus"]
+    ratios = [(speedup(record, best.get(record.point)), record) for record in own]
+    return [Ratio(value, record) for value, record in ratios if value is not None]
+
+
+def regrets(records: Iterable[Record]) -> list[Ratio]:
+    """What a rule chose over the fastest that was measured at that point in that mode, whoever measured it.
+
+    1: nothing was faster. Points with nothing to compare are left out.
+    """
+    found: dict[tuple, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.time_us.median:
+            found[(record.point, record.mode)].append(record)
+    ratios = []
+    for point in found.values():
+        chosen = [record for record in point if record.provider == "isthmus" and "rule" in record.reason]
+        fastest = min(record.time_us.median for record in point)
+        if len(point) > 1:
+            ratios += [Ratio(record.time_us.median / fastest, record) for record in chosen]
+    return ratios
+
+
+def median_of(ratios: Iterable[Ratio]) -> float | None:
+    """None of none."""
+    values = [ratio.value for ratio in ratios]
+    return statistics.median(values) if values else None

@@ -1,0 +1,97 @@
+"""`isthmus doctor PID|--job`: who keeps a running, or dead, job waiting, out of its flight recorders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .._isthmus import diagnose
+from .console import BAD_ARGUMENT, FAILED, CommandError, out, print_json
+
+# A wait that is shorter is everyday work, where no process is gone or stopped and all calls agree.
+_SHORT_S = 1.0
+_SURE = {"mismatch", "ended", "stopped", "left"}
+_STACK_TIMEOUT_S = 30
+
+
+def examine_jobs(pid: int, job: str, *, stacks: bool, as_json: bool) -> int:
+    """Prints what the recorders say about the jobs of that process (0: any) and name ("": any).
+
+    Returns the exit code: 1 where some rank keeps others waiting.
+    """
+    jobs: list[dict[str, Any]] = json.loads(diagnose(pid, job))["jobs"]
+    if not jobs:
+        raise CommandError(_no_job(pid, job), BAD_ARGUMENT)
+    traces = {process: stack_of(process) for process in _alive(jobs)} if stacks else {}
+    if as_json:
+        print_json({"jobs": jobs, "stacks": traces})
+    else:
+        for each in jobs:
+            _print(each)
+        for process, trace in traces.items():
+            out.print(f"\nprocess {process}\n{trace}", markup=False)
+    in_trouble = any(_is_trouble(communicator) for each in jobs for communicator in each["communicators"])
+    return FAILED if in_trouble else 0
+
+
+def stack_of(process: int) -> str:
+    """The stacks of a process: by py-spy, else by gdb, else the kernel's own; or why there are none."""
+    tools = {
+        "py-spy": ["dump", "--pid", str(process)],
+        "gdb": ["-p", str(process), "-batch", "-nx", "-ex", "thread apply all bt"],
+    }
+    problems = []
+    for name, arguments in tools.items():
+        program = shutil.which(name)
+        if program is None:
+            problems.append(f"{name} is not installed")
+            continue
+        command, limit = [program, *arguments], _STACK_TIMEOUT_S
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+        except subprocess.TimeoutExpired:
+            problems.append(f"{name} took longer than {_STACK_TIMEOUT_S} s")
+            continue
+        if done.returncode == 0 and done.stdout.strip():
+            return done.stdout.rstrip()
+        problems.append(f"{name}: {(done.stderr or done.stdout).strip() or f'exit code {done.returncode}'}")
+    kernel = []
+    for task in sorted(Path(f"/proc/{process}/task").glob("*")):
+        try:
+            kernel.append(f"thread {task.name}, in the kernel\n{(task / 'stack').read_text().rstrip()}")
+        except OSError as failure:
+            problems.append(f"{task / 'stack'}: {failure.strerror}")
+            break
+    return "\n".join(["no stacks of the program: " + "; ".join(problems), *kernel])
+
+
+def _is_trouble(communicator: dict[str, Any]) -> bool:
+    kind = communicator["trouble"]
+    return kind in _SURE or (kind != "none" and communicator["since_s"] >= _SHORT_S)
+
+
+def _alive(jobs: list[dict[str, Any]]) -> list[int]:
+    ranks = [rank for job in jobs for communicator in job["communicators"] for rank in communicator["ranks"]]
+    return sorted({rank["pid"] for rank in ranks if rank["process"] in ("alive", "stopped")})
+
+
+def _print(job: dict[str, Any]) -> None:
+    out.print(f"job {job['job']}, processes {', '.join(map(str, job['pids']))}", markup=False, soft_wrap=True)
+    for communicator in job["communicators"]:
+        head = f"communicator {communicator['communicator'][:8]}, {communicator['size']} ranks"
+        state = "" if _is_trouble(communicator) else "at work: "
+        out.print(f"{head}: {state}{communicator['sentence']}", markup=False, soft_wrap=True)
+        ranks = [rank for rank in reversed(communicator["ranks"]) if rank["failure"]]
+        for failure, rank in {rank["failure"]: rank["rank"] for rank in ranks}.items():
+            out.print(f"  it has failed; rank {rank} knows: {failure}", markup=False, soft_wrap=True)
+
+
+def _no_job(pid: int, job: str) -> str:
+    wanted = f"has process {pid}" if pid else f"is called {job}"
+    jobs = json.loads(diagnose(0, ""))["jobs"]
+    known = [f"{each['job']} ({', '.join(map(str, each['pids']))})" for each in jobs]
+    seen = "; there are " + ", ".join(known) if known else "; there is none"
+    return f"no job of this user on this machine {wanted}{seen}"

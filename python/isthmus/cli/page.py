@@ -1,0 +1,136 @@
+"""The page of `isthmus report`: what stands on it. How it looks is page.html.j2's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from .. import __version__
+from ..analysis import Group, Ratio, groups_of, median_of, regrets, speedup, speedups
+from ..records import Record, Report, best_peers, utc_now
+from ..sizes import format_size, format_us
+from .bench import reasons_of
+from .plot import path_name, svg
+
+LEAST_SIZES = 3  # of a picture
+REGRET = 1.05  # what is shown as time lost
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of records."""
+
+    name: str
+    report: Report
+
+
+def page(sources: list[Source], unread: dict[str, str], command: str) -> str:
+    """The HTML text. It refers to nothing outside itself."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        sections=[_section(source) for source in sources],
+        unread=list(unread.values()),
+        command=command,
+        version=__version__,
+        date=f"{utc_now():%Y-%m-%d %H:%M} UTC",
+    )
+
+
+def _section(source: Source) -> dict[str, Any]:
+    records = source.report.records
+    return {
+        "name": source.name,
+        "report": source.report,
+        "versions": ", ".join(f"{name} {version}" for name, version in source.report.versions.items()),
+        "summary": _summary(records),
+        "groups": [_group(group, f"{source.name} {index}") for index, group in enumerate(groups_of(records))],
+    }
+
+
+def _summary(records: list[Record]) -> dict[str, str]:
+    checked = [record.wrong for record in records if record.wrong is not None]
+    faster = speedups(records)
+    lost = regrets(records)
+    return {
+        "records": str(len(records)),
+        "wrong": f"{sum(checked)} in {len(checked)} checked records" if checked else "not checked",
+        "speedup": _told(faster, min) if faster else "no peer was measured",
+        "regret": _told(lost, max) if lost else "nothing to compare",
+    }
+
+
+def _told(ratios: list[Ratio], pick: Any) -> str:
+    worst = pick(ratios, key=lambda ratio: ratio.value)
+    at = worst.record
+    return (
+        f"{median_of(ratios):.2f} in the median of {len(ratios)} points, at worst {worst.value:.2f} "
+        f"({path_name(at)}, {at.collective}, {format_size(at.bytes)})"
+    )
+
+
+def _group(group: Group, salt: str) -> dict[str, Any]:
+    return {
+        "title": group.title,
+        "pictures": _pictures(group, salt),
+        "table": _table(group),
+        "reasons": reasons_of(group.records),
+        "regrets": [
+            f"{format_size(ratio.record.bytes)}: {ratio.record.backend} took {ratio.value:.2f} of the best time"
+            for ratio in regrets(group.records)
+            if ratio.value > REGRET
+        ],
+    }
+
+
+def _pictures(group: Group, salt: str) -> list[str]:
+    if len(group.sizes) < LEAST_SIZES or group.sizes[0] == 0:
+        return []
+    pictures = [svg(group.records, "time", f"{salt} time")]
+    if any(record.busbw_gbs for record in group.records):  # one rank alone has none
+        pictures.append(svg(group.records, "bandwidth", f"{salt} bandwidth"))
+    return pictures
+
+
+def _table(group: Group) -> dict[str, Any]:
+    """Rows of cells; a cell is its text and "better", "worse" or ""."""
+    columns = list(dict.fromkeys(_column(group, record) for record in group.records))
+    best = best_peers(group.records)
+    rows = []
+    for size in group.sizes:
+        at = {_column(group, record): record for record in group.records if record.bytes == size}
+        cells = [(format_size(size), "")]
+        for column in columns:
+            record = at.get(column)
+            cells.append((format_us(record.time_us.median), "") if record else ("", ""))
+            if column[0].startswith("isthmus") and best:
+                cells.append(_ratio(record, best.get(record.point) if record else None))
+        rows.append(cells)
+    heads = ["bytes"]
+    for column in columns:
+        heads.append(" ".join(part for part in column if part) + ", us")
+        if column[0].startswith("isthmus") and best:
+            heads.append("times as fast as the best peer")
+    return {"heads": heads, "rows": rows}
+
+
+def _column(group: Group, record: Record) -> tuple[str, str]:
+    """A path, with its backend where one file forces several."""
+    same = [
+        other
+        for other in group.records
+        if other.path == record.path and other.bytes == record.bytes and other.backend != record.backend
+    ]
+    return path_name(record), record.backend if same else ""
+
+
+def _ratio(record: Record | None, peer: Record | None) -> tuple[str, str]:
+    ratio = speedup(record, peer) if record else None
+    return ("", "") if ratio is None else (f"{ratio:.2f}", "better" if ratio >= 1 else "worse")

@@ -1,0 +1,75 @@
+"""`isthmus report`: one page out of files of records, for people who were not there."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..records import Report
+from .console import BAD_ARGUMENT, CommandError, note, out
+from .page import Source, page
+
+
+def report(
+    sources: Annotated[
+        list[Path], typer.Argument(help="Files of records, or folders of them.", show_default=False)
+    ],
+    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page.")] = Path(
+        "report.html"
+    ),
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the page.")] = False,
+) -> None:
+    """Writes one self-contained HTML page from the records that benchmarks leave.
+
+    Pictures and tables of each collective, speed-ups over the best peer, which path was taken and why, what the
+    selection lost, machine, versions and command line. Files that can't be read are named on the page.
+    """
+    if target.exists() and not force:
+        raise CommandError(f"{target} is there already; --force overwrites it", BAD_ARGUMENT)
+    read, unread = _read(sources)
+    if not read:
+        why = "; ".join(unread.values()) or "no file ends in .json"
+        names = ", ".join(str(source) for source in sources)
+        raise CommandError(f"{names}: no records ({why}); isthmus bench --json FILE writes some", BAD_ARGUMENT)
+    for reason in unread.values():
+        note(f"left out: {reason}")
+    text = page(read, unread, shlex.join(["isthmus", *sys.argv[1:]]))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    except OSError as failure:
+        raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
+    points = sum(len(source.report.records) for source in read)
+    left_out = f", {len(unread)} left out" if unread else ""
+    out.print(f"{target}: {points} records of {len(read)} files{left_out}", markup=False, soft_wrap=True)
+
+
+def _read(sources: list[Path]) -> tuple[list[Source], dict[str, str]]:
+    """What can be read, and by file why the rest can't."""
+    read, unread = [], {}
+    for file in _files(sources):
+        try:
+            report_of_file = Report.load(file)
+        except ValueError as failure:
+            unread[str(file)] = str(failure)
+        except OSError as failure:
+            unread[str(file)] = f"{file}: {failure.strerror}"
+        else:
+            if report_of_file.records:
+                read.append(Source(file.name.removesuffix(".json"), report_of_file))
+            else:
+                unread[str(file)] = f"{file}: it holds no records"
+    return read, unread
+
+
+def _files(sources: list[Path]) -> list[Path]:
+    files = []
+    for source in sources:
+        if not source.exists():
+            raise CommandError(f"{source} does not exist; name files of records, or folders", BAD_ARGUMENT)
+        files += sorted(source.glob("*.json")) if source.is_dir() else [source]
+    return files

@@ -1,0 +1,203 @@
+"""Isthmus in the place of gloo and nccl, for programs that do not know of it.
+
+Every process group of torch.distributed (the default one, new groups, device meshes, DeepSpeed's, accelerate's)
+is made by one function of PyTorch's, `_new_process_group_helper`. replace_backends() wraps it, and
+`split_group`, which makes groups in NCCL's own way. docs/torch.md says what programs see of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import multiprocessing.util
+import os
+import sys
+from collections.abc import Callable
+from multiprocessing.process import current_process
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from ._backend import NAME, is_isthmus
+from ._report import print_report
+
+# What takes whose place, on which device type.
+REPLACED = {("cpu", "gloo"), ("cuda", "nccl")}
+_HELPER, _SPLIT = "_new_process_group_helper", "split_group"
+_CHILD_KEY = "isthmus.torch"
+
+_said: set[str] = set()
+_settings: dict[str, bool] = {}
+_reporting: set[int] = set()  # processes that will print their report
+
+
+def replace_backends(report: bool = False) -> None:
+    """From now on process groups of this process, and of those that it starts by multiprocessing, have Isthmus
+    where the program asks for gloo (CPU tensors) and nccl (CUDA tensors).
+
+    Call it before the first group is made; calling it again only changes `report`: whether rank 0 prints
+    isthmus.torch.report() to standard error when its process ends. Raises ImportError where this PyTorch makes
+    groups in a way that is not known here. Not thread-safe.
+    """
+    first = not _settings
+    _settings["report"] = report
+    # Pickled with every Process object: spawned children activate what forked ones inherit.
+    current_process()._config[_CHILD_KEY] = _InChildren(report)
+    if not first:
+        return
+    original = getattr(c10d, _HELPER, None)
+    if original is None or "backend" not in inspect.signature(original).parameters:
+        _settings.clear()
+        raise ImportError(
+            f"PyTorch {torch.__version__} makes process groups in a way that isthmus.torch does not know; "
+            'name the backend instead: init_process_group("cpu:isthmus,cuda:isthmus")'
+        )
+    setattr(c10d, _HELPER, _wrapped_helper(original))
+    if (split := getattr(c10d, _SPLIT, None)) is not None:
+        _replace_everywhere(split, _wrapped_split(split))
+
+
+class _InChildren:
+    """Unpickling it activates the replacement."""
+
+    def __init__(self, report: bool) -> None:
+        self._report = report
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return replace_backends_in_child, (self._report,)
+
+
+def replace_backends_in_child(report: bool) -> _InChildren:
+    """What a spawned process runs before its own function."""
+    replace_backends(report)
+    return _InChildren(report)
+
+
+def _replace_everywhere(old: Any, new: Any) -> None:
+    """PyTorch's own modules import split_group by name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed") and getattr(module, _SPLIT, None) is old:
+            setattr(module, _SPLIT, new)
+
+
+# ---- which backends ---------------------------------------------------------------------------------------
+
+
+def translated(backend: str) -> dict[str, str] | None:
+    """Backend by device type with Isthmus in it, None where the group is left alone (which is said once)."""
+    asked = backend.lower()
+    if asked not in ("undefined", "gloo", "nccl") and ":" not in asked:
+        if asked not in (NAME, "fake"):
+            _say(f"the backend {asked!r} is not replaced: only gloo and nccl are")
+        return None
+    by_device = c10d.BackendConfig(c10d.Backend(asked)).get_device_backend_map()
+    others = {name for name in by_device.values() if name.upper() in c10d.Backend._plugins} - {NAME}
+    if others:  # PyTorch keeps one custom backend for each group
+        _say(f"groups with {', '.join(sorted(others))} ({asked}) are left alone: PyTorch mixes no two plug-ins")
+        return None
+    chosen = {device: _choice(device, name) for device, name in by_device.items()}
+    chosen = {device: name for device, name in chosen.items() if name is not None}
+    return chosen if NAME in chosen.values() and NAME not in by_device.values() else None
+
+
+def _choice(device: str, name: str) -> str | None:
+    if (device, name) in REPLACED:
+        return NAME
+    if name in ("mpi", "ucc"):
+        _say(f"the backend {name!r} for {device} is not replaced: only gloo and nccl are")
+    # A plain "gloo" is also for CUDA tensors. Programs take it there where NCCL can't be had (ranks that share
+    # a device), so it stays; a PyTorch without CUDA needs none.
+    unusable = name == "gloo" and device == "cuda" and not torch.backends.cuda.is_built()
+    return None if unusable else str(name)
+
+
+def _say(line: str) -> None:
+    if line not in _said and os.environ.get("RANK", "0") == "0":
+        print(f"isthmus: {line}", file=sys.stderr, flush=True)
+    _said.add(line)
+
+
+# ---- PyTorch's two ways to make a group -------------------------------------------------------------------
+
+
+def _wrapped_helper(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def helper(*arguments: Any, **named: Any) -> Any:
+        call = signature.bind(*arguments, **named)
+        asked = str(call.arguments["backend"])
+        backends = translated(asked)
+        if backends is None:
+            return original(*arguments, **named)
+        _forget_options(call)
+        call.arguments["backend"] = c10d.Backend(",".join(":".join(pair) for pair in backends.items()))
+        group, store = original(*call.args, **call.kwargs)
+        if isinstance(group, dist.ProcessGroup) and group in c10d._world.pg_map:
+            _name_as_asked(group, asked, backends)
+            _arm_report(group)
+        return group, store
+
+    return helper
+
+
+def _forget_options(call: inspect.BoundArguments) -> None:
+    for name in ("backend_options", "pg_options"):  # by version of PyTorch
+        if call.arguments.get(name) is not None:
+            _say(f"{name} of type {type(call.arguments[name]).__name__} have no meaning for Isthmus: not used")
+            call.arguments[name] = None
+
+
+def _name_as_asked(group: dist.ProcessGroup, asked: str, backends: dict[str, str]) -> None:
+    """get_backend() and the group's own name stay what the program asked for, which it may compare with."""
+    wanted = c10d.BackendConfig(c10d.Backend(asked))
+    names = wanted.get_device_backend_map()
+    c10d._world.pg_map[group] = (c10d.Backend(asked), c10d._world.pg_map[group][1])
+    c10d._world.pg_backend_config[group] = str(wanted)
+    left = {name for name in backends.values() if name != NAME}
+    for device, name in backends.items():
+        kind = c10d.Backend.backend_type_map[names[device]]
+        if name == NAME and names[device] not in left:  # else the type is the other backend's
+            where = torch.device(device)
+            group._register_backend(where, kind, group._get_backend(where))
+    default = "nccl" if "nccl" in names.values() else next(iter(names.values()))
+    group._set_default_backend(c10d.Backend.backend_type_map[default])
+
+
+def _wrapped_split(original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def split_group(*arguments: Any, **named: Any) -> Any:
+        call = signature.bind(*arguments, **named).arguments
+        parent = call.get("parent_pg") or dist.group.WORLD
+        if parent is None or not is_isthmus(parent):
+            return original(*arguments, **named)
+        if not (parts := call.get("split_ranks")):
+            raise ValueError("split_ranks cannot be None or empty")
+        mine = next((sorted(part) for part in parts if dist.get_rank(parent) in part), None)
+        if mine is None:
+            return None
+        return dist.new_group(
+            [dist.get_global_rank(parent, rank) for rank in mine],
+            call.get("timeout"),
+            call.get("backend") or dist.get_backend(parent),
+            use_local_synchronization=True,
+            group_desc=call.get("group_desc"),
+        )
+
+    return split_group
+
+
+# ---- the report -------------------------------------------------------------------------------------------
+
+
+def _arm_report(group: dist.ProcessGroup) -> None:
+    """Rank 0 of the default group prints; its process is not always the one that asked for it."""
+    if not _settings["report"] or os.getpid() in _reporting:
+        return
+    if dist.group.WORLD is None and group.rank() == 0:  # the default group is published after it was made
+        _reporting.add(os.getpid())
+        multiprocessing.util.Finalize(None, print_report, exitpriority=0)
