@@ -6,19 +6,14 @@
 #include <chrono>
 #include <cstring>
 #include <string>
-#include <thread>
-#include <vector>
 
+#include "base/error.hpp"
 #include "bootstrap/bootstrap.hpp"
-#include "runtime/error.hpp"
+#include "world/threads.hpp"
 
 namespace test {
 
-template <typename Job>
-void on_each(int size, Job&& job) {
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank) threads.emplace_back([&job, rank] { job(rank); });
-}
+using world::on_each;
 
 inline std::span<const std::byte> bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 

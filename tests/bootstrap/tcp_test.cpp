@@ -1,9 +1,12 @@
 // The TCP store against bad company: nobody without the secret is heard, and nobody can stop the others.
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <optional>
 #include <random>
 
 #include "bootstrap/socket.hpp"
+#include "bootstrap/store_service.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_protocol.hpp"
 #include "bootstrap/tcp_store.hpp"
@@ -15,9 +18,9 @@ using namespace isthmus;
 
 class tcp_store : public testing::Test {
  protected:
-  tcp::descriptor dial() const { return tcp::connect_to({where.host, where.port}, tcp::deadline_after(5)); }
+  descriptor dial() const { return tcp::connect_to({where.host, where.port}, tcp::deadline_after(5)); }
 
-  static bool closed_by_peer(const tcp::descriptor& socket, double within_s) {
+  static bool closed_by_peer(const descriptor& socket, double within_s) {
     std::byte ignored[256];
     const auto deadline = tcp::deadline_after(within_s);
     while (tcp::clock::now() < deadline) {
@@ -27,12 +30,29 @@ class tcp_store : public testing::Test {
     return false;
   }
 
-  static void send(const tcp::descriptor& socket, std::span<const std::byte> bytes) {
+  static void send(const descriptor& socket, std::span<const std::byte> bytes) {
     tcp::send_all(socket.get(), bytes, tcp::deadline_after(5));
   }
 
-  tcp::greeting greeting_of(int rank, int size) const {
-    return {where.secret, tcp::protocol_magic, tcp::protocol_version, rank, size};
+  static tcp::hello hello_of(int rank, int size) {
+    return {{tcp::protocol_magic, tcp::protocol_version}, rank, size, tcp::make_nonce()};
+  }
+
+  template <typename Message>
+  static std::optional<Message> receive(const descriptor& socket) {
+    Message message;
+    const auto bytes = std::as_writable_bytes(std::span(&message, 1));
+    if (!tcp::receive_all(socket.get(), bytes, tcp::deadline_after(5))) return std::nullopt;
+    return message;
+  }
+
+  // The handshake of a rank, by hand, up to the store's answer.
+  std::optional<tcp::welcome> shake_hands(const descriptor& socket, const tcp::hello& greeting) const {
+    send(socket, std::as_bytes(std::span(&greeting, 1)));
+    const auto asked = receive<tcp::challenge>(socket);
+    if (!asked) return std::nullopt;
+    send(socket, tcp::proof_of_rank(where.secret, greeting, asked->store_nonce));
+    return receive<tcp::welcome>(socket);
   }
 
   // Two ranks can still meet.
@@ -45,25 +65,106 @@ class tcp_store : public testing::Test {
   store_address where = parse_unique_id(start_tcp_store(nullptr));
 };
 
+// Neither side takes the other without its proof; the rank notices first, so it has shown nothing.
 TEST_F(tcp_store, wrong_secret) {
   auto wrong = where;
   wrong.secret[31] ^= std::byte{1};
   const auto error = test::error_of([&] { connect_tcp_store(wrong, 0, 2, 5); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
-  EXPECT_NE(std::string(error.message).find("did not let rank 0 in"), std::string::npos) << error.message;
+  EXPECT_NE(std::string(error.message).find("can't prove that it knows the secret of rank 0's id"),
+            std::string::npos)
+      << error.message;
   expect_healthy();
 }
 
-TEST_F(tcp_store, the_server_says_nothing_before_the_secret) {
-  const auto socket = dial();
-  auto hello = greeting_of(0, 2);
-  hello.secret[0] ^= std::byte{1};
-  send(socket, std::as_bytes(std::span(&hello, 1)));
-  std::byte answer;
-  const auto deadline = tcp::deadline_after(5);
-  ASSERT_TRUE(tcp::wait_readable(socket.get(), deadline));
-  EXPECT_LE(recv(socket.get(), &answer, 1, 0), 0) << "closed without a byte";
+TEST_F(tcp_store, a_rank_without_the_secret_is_not_let_in) {
+  where.secret[31] ^= std::byte{1};
+  EXPECT_FALSE(shake_hands(dial(), hello_of(0, 2))) << "closed without an answer";
+  where.secret[31] ^= std::byte{1};
   expect_healthy();
+}
+
+TEST_F(tcp_store, a_proof_serves_once) {
+  const auto greeting = hello_of(0, 2);
+  const auto first = dial(), second = dial();
+  for (const auto* socket : {&first, &second}) send(*socket, std::as_bytes(std::span(&greeting, 1)));
+  const auto asked = receive<tcp::challenge>(first), again = receive<tcp::challenge>(second);
+  ASSERT_TRUE(asked && again);
+  EXPECT_NE(asked->store_nonce, again->store_nonce);
+  const auto recorded = tcp::proof_of_rank(where.secret, greeting, asked->store_nonce);
+  send(second, recorded);
+  EXPECT_FALSE(receive<tcp::welcome>(second)) << "what was heard on one connection does not open another";
+  send(second, again->store_proof);
+  EXPECT_FALSE(receive<tcp::welcome>(second));
+  send(first, recorded);
+  const auto answer = receive<tcp::welcome>(first);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->accepted, 1u);
+}
+
+TEST_F(tcp_store, the_stores_own_proof_does_not_open_it) {
+  const auto greeting = hello_of(0, 2);
+  const auto socket = dial();
+  send(socket, std::as_bytes(std::span(&greeting, 1)));
+  const auto asked = receive<tcp::challenge>(socket);
+  ASSERT_TRUE(asked);
+  send(socket, asked->store_proof);
+  EXPECT_FALSE(receive<tcp::welcome>(socket));
+  expect_healthy();
+}
+
+TEST_F(tcp_store, another_protocol_version_is_told_ours) {
+  auto greeting = hello_of(0, 2);
+  greeting.header.version = tcp::protocol_version + 1;
+  const auto socket = dial();
+  send(socket, std::as_bytes(std::span(&greeting, 1)));
+  const auto answer = receive<tcp::challenge>(socket);
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->header.magic, tcp::protocol_magic);
+  EXPECT_EQ(answer->header.version, tcp::protocol_version);
+  EXPECT_EQ(answer->store_proof, tcp::proof{}) << "nothing is proved to it";
+  EXPECT_TRUE(closed_by_peer(socket, 5));
+  expect_healthy();
+}
+
+// 300 idle connections of a local user: more than the store keeps, and then 300 more while the ranks dial.
+TEST_F(tcp_store, idle_strangers_keep_nobody_out) {
+  std::vector<descriptor> idle;
+  for (int i = 0; i < 300; ++i) idle.push_back(dial());
+  const auto first = connect_tcp_store(where, 0, 2, 5);
+  std::jthread more([&] {
+    for (int i = 0; i < 300; ++i) idle.push_back(dial());
+  });
+  const auto second = connect_tcp_store(where, 1, 2, 5);
+  more.join();
+  first->set("health", test::bytes("good"));
+  EXPECT_EQ(test::get(*second, "health", 4, 5), "good");
+}
+
+TEST_F(tcp_store, the_oldest_stranger_goes_first) {
+  where = parse_unique_id(start_tcp_store(nullptr, {.strangers = 3}));
+  std::vector<descriptor> idle;
+  for (int i = 0; i < 4; ++i) idle.push_back(dial());
+  EXPECT_TRUE(closed_by_peer(idle[0], 5));
+  EXPECT_FALSE(closed_by_peer(idle[1], 0.1));
+  expect_healthy();
+}
+
+// A rank that is dropped in the middle of its handshake dials again.
+TEST_F(tcp_store, a_rank_that_was_evicted_comes_back) {
+  tcp::endpoint here{"127.0.0.1", 0};
+  auto listener = tcp::listen_on(here);
+  std::jthread server([&] {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
+      const descriptor dropped(accept(listener.get(), nullptr, nullptr));
+      ASSERT_TRUE(receive<tcp::hello>(dropped));
+    }
+    tcp::host_store(std::make_unique<tcp::server>(std::move(listener), where.secret, tcp::server_limits{}));
+  });
+  const auto rank = connect_tcp_store({here.host, here.port, where.secret}, 0, 1, 10);
+  rank->set("a", test::bytes("b"));
+  EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
 }
 
 TEST_F(tcp_store, garbage) {
@@ -73,7 +174,7 @@ TEST_F(tcp_store, garbage) {
     std::vector<std::byte> noise(1 + random() % 5000);
     for (auto& byte : noise) byte = static_cast<std::byte>(random());
     send(socket, noise);
-    if (noise.size() >= sizeof(tcp::greeting)) {
+    if (noise.size() >= sizeof(tcp::protocol_header)) {
       EXPECT_TRUE(closed_by_peer(socket, 5));
     }
   }
@@ -81,19 +182,23 @@ TEST_F(tcp_store, garbage) {
 }
 
 TEST_F(tcp_store, half_open_and_silent_connections) {
-  std::vector<tcp::descriptor> silent;
+  std::vector<descriptor> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(dial());
-  const auto hello = greeting_of(0, 2);
+  const auto greeting = hello_of(0, 2);
   for (int i = 0; i < 20; ++i)  // stop in the middle of the greeting
-    send(silent[static_cast<std::size_t>(i)], std::as_bytes(std::span(&hello, 1)).first(40));
+    send(silent[static_cast<std::size_t>(i)], std::as_bytes(std::span(&greeting, 1)).first(40));
   const auto start = std::chrono::steady_clock::now();
   expect_healthy();
   EXPECT_LT(test::seconds_since(start), 3) << "silent connections hold nobody up";
 }
 
 TEST_F(tcp_store, silent_connections_are_dropped_in_time) {
-  const auto socket = dial();
-  EXPECT_TRUE(closed_by_peer(socket, 15)) << "the server gives up on a greeting after 10 s";
+  where = parse_unique_id(start_tcp_store(nullptr, {.handshake_s = 0.2}));
+  const auto silent = dial(), halfway = dial();
+  const auto greeting = hello_of(0, 2);
+  send(halfway, std::as_bytes(std::span(&greeting, 1)));
+  EXPECT_TRUE(closed_by_peer(silent, 15));
+  EXPECT_TRUE(closed_by_peer(halfway, 15));
   expect_healthy();
 }
 
@@ -103,12 +208,9 @@ TEST_F(tcp_store, malformed_requests_of_a_guest) {
                                            tcp::request_header{static_cast<tcp::request_kind>(99), 0, 0, 0}}) {
     where = parse_unique_id(start_tcp_store(nullptr));
     const auto socket = dial();
-    const auto hello = greeting_of(2, 3);
-    send(socket, std::as_bytes(std::span(&hello, 1)));
-    tcp::welcome answer{};
-    ASSERT_TRUE(
-        tcp::receive_all(socket.get(), std::as_writable_bytes(std::span(&answer, 1)), tcp::deadline_after(5)));
-    ASSERT_EQ(answer.accepted, 1u);
+    const auto answer = shake_hands(socket, hello_of(2, 3));
+    ASSERT_TRUE(answer);
+    ASSERT_EQ(answer->accepted, 1u);
     const auto healthy = connect_tcp_store(where, 0, 3, 5);
     send(socket, std::as_bytes(std::span(&header, 1)));
     EXPECT_TRUE(closed_by_peer(socket, 5));
@@ -161,16 +263,64 @@ TEST(tcp_client, a_server_that_never_answers) {
   EXPECT_LT(test::seconds_since(start), 3);
 }
 
+// Whoever only holds the port gets neither the secret nor a proof that it could use at the true store.
+TEST(tcp_client, a_server_without_the_secret) {
+  tcp::endpoint here{"127.0.0.1", 0};
+  const auto listener = tcp::listen_on(here);
+  const store_secret secret = make_secret();
+  std::vector<std::byte> heard;
+  std::jthread server([&] {
+    ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
+    const descriptor guest(accept(listener.get(), nullptr, nullptr));
+    const tcp::challenge answer{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
+    tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    std::byte chunk[512];
+    for (ssize_t count = 1; count > 0; heard.insert(heard.end(), chunk, chunk + std::max<ssize_t>(count, 0)))
+      count = recv(guest.get(), chunk, sizeof chunk, 0);
+  });
+  const auto error = test::error_of([&] { connect_tcp_store({here.host, here.port, secret}, 0, 1, 5); });
+  server.join();
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
+  EXPECT_EQ(heard.size(), sizeof(tcp::hello)) << "nothing after the store's bad proof";
+  EXPECT_TRUE(std::ranges::search(heard, std::span(secret).first(8)).empty());
+}
+
+TEST(tcp_client, a_store_of_another_protocol_version) {
+  tcp::endpoint here{"127.0.0.1", 0};
+  const auto listener = tcp::listen_on(here);
+  std::jthread server([&] {
+    ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
+    const descriptor guest(accept(listener.get(), nullptr, nullptr));
+    const tcp::challenge answer{{tcp::protocol_magic, 7}, {}, {}};
+    tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
+    std::byte ignored[512];
+    while (recv(guest.get(), ignored, sizeof ignored, 0) > 0) continue;
+  });
+  const auto error = test::error_of([&] { connect_tcp_store({here.host, here.port, {}}, 0, 1, 5); });
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_MISMATCH);
+  EXPECT_NE(
+      std::string(error.message).find(fmt::format("rank 0 speaks store protocol {}", tcp::protocol_version)),
+      std::string::npos);
+  EXPECT_NE(std::string(error.message).find("speaks 7"), std::string::npos) << error.message;
+}
+
 // A server that ends while a rank waits: the wait ends at once, not at its timeout.
 TEST(tcp_client, a_server_that_goes_away) {
   tcp::endpoint here{"127.0.0.1", 0};
   auto listener = tcp::listen_on(here);
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
-    tcp::descriptor guest(accept(listener.get(), nullptr, nullptr));
-    tcp::greeting hello;
+    descriptor guest(accept(listener.get(), nullptr, nullptr));
+    tcp::hello greeting;
     ASSERT_TRUE(
-        tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&hello, 1)), tcp::deadline_after(5)));
+        tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&greeting, 1)), tcp::deadline_after(5)));
+    tcp::challenge asked{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
+    asked.store_proof = tcp::proof_of_store({}, greeting, asked.store_nonce);
+    tcp::send_all(guest.get(), std::as_bytes(std::span(&asked, 1)), tcp::deadline_after(5));
+    tcp::proof shown;
+    ASSERT_TRUE(
+        tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&shown, 1)), tcp::deadline_after(5)));
+    EXPECT_EQ(shown, tcp::proof_of_rank({}, greeting, asked.store_nonce));
     tcp::welcome answer{};
     answer.accepted = 1;
     tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));

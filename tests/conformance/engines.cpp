@@ -26,6 +26,18 @@ json info_of(isthmus_communicator communicator) {
   return json::parse(text.c_str());
 }
 
+// What a communicator with this configuration says of itself.
+json info_with(seat& seat, double timeout_s, const char* config) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.timeout_s = timeout_s;
+  options.config_path = config;
+  const std::vector<member> members = seat.create(options);
+  json info = info_of(members.front().communicator);
+  for (const member& member : members) isthmus_communicator_destroy(member.communicator);
+  return info;
+}
+
 std::uint64_t size_of(const std::string& text) {
   std::size_t used = 0;
   std::uint64_t value = std::stoull(text, &used);
@@ -95,16 +107,18 @@ struct winner final : nlohmann::json_sax<json> {
 }  // namespace
 
 std::vector<engine> find_engines(seat& seat, double timeout_s) {
-  isthmus_communicator_options options{};
-  options.struct_bytes = sizeof options;
-  options.timeout_s = timeout_s;
-  const std::vector<member> members = seat.create(options);
-  const json info = info_of(members.front().communicator);
-  for (const member& member : members) isthmus_communicator_destroy(member.communicator);
+  json info = info_with(seat, timeout_s, nullptr);
+  const auto boundaries = boundaries_of(info);
+  // Backends that no default rule names, external plug-ins that is, are created only where some rule names
+  // them.
+  std::vector<std::string> unnamed;
+  for (const json& backend : info.at("backends"))
+    if (backend.at("reason") == "no rule names it") unnamed.push_back(backend.at("name"));
+  if (!unnamed.empty()) info = info_with(seat, timeout_s, config_file(unnamed).path());
 
   engine base;
   base.name = "default";
-  base.boundaries = boundaries_of(info);
+  base.boundaries = boundaries;
   std::vector<engine> engines{base};
   base.is_default = false;
   for (const json& backend : info.at("backends")) {
@@ -133,11 +147,14 @@ bool engine_of(isthmus_communicator communicator, const isthmus_operation& opera
          (engine.is_algorithm ? fmt::format("{}:{}", winner.backend, winner.algorithm) : winner.backend);
 }
 
-config_file::config_file(const engine& engine) {
+config_file::config_file(const engine& engine)
+    : config_file(engine.is_default ? std::vector<std::string>{} : std::vector{engine.name}) {}
+
+config_file::config_file(const std::vector<std::string>& used) {
   static std::atomic<int> number{0};
   m_path = fmt::format("{}/isthmus-conformance-{}-{}.toml", P_tmpdir, getpid(), number++);
   std::ofstream file(m_path);
-  if (!engine.is_default) file << fmt::format("[[rule]]\nuse = \"{}\"\n", engine.name);
+  for (const std::string& name : used) file << fmt::format("[[rule]]\nuse = \"{}\"\n", name);
   if (!file) throw std::runtime_error("cannot write " + m_path);
 }
 

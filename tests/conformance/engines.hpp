@@ -19,7 +19,8 @@ struct engine {
   std::vector<std::uint64_t> boundaries;  // bytes at which rules change
 };
 
-// Collective. The default selection first, then every available backend and each algorithm of it.
+// Collective. The default selection first, then every available backend, external plug-ins included, and each
+// algorithm of it.
 std::vector<engine> find_engines(seat& seat, double timeout_s);
 
 // Whether the operation would go by that engine.
@@ -29,6 +30,7 @@ bool engine_of(isthmus_communicator communicator, const isthmus_operation& opera
 class config_file {
  public:
   explicit config_file(const engine& engine);
+  explicit config_file(const std::vector<std::string>& used);  // rules for all of them
   ~config_file();
   config_file(const config_file&) = delete;
   config_file& operator=(const config_file&) = delete;

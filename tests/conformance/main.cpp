@@ -1,4 +1,4 @@
-// The conformance suite: THE TABLE on every backend. docs/testing.md says how to read and use it.
+// The conformance suite: THE TABLE on every backend. docs/conformance.md says how to read and use it.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -1,69 +1,26 @@
 // Bad input: every call must say which argument is wrong, its value and the rule, must write nothing, must
 // not hang, and must leave the communicator usable.
-#include <fmt/format.h>
+#include "misuse.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <isthmus/isthmus.h>
 #include <isthmus/memory.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
+namespace misuse_test {
 namespace {
 
-using testing::AllOf;
 using testing::AnyOf;
-using testing::Each;
 using testing::HasSubstr;
 
 constexpr std::uint64_t count = 8;
-
-isthmus_communicator_options options_with(double timeout_s, const char* config = nullptr) {
-  isthmus_communicator_options options{};
-  options.struct_bytes = sizeof options;
-  options.config_path = config;
-  options.timeout_s = timeout_s;
-  return options;
-}
-
-std::string last_message() {
-  isthmus_error_info info{};
-  isthmus_last_error(&info);
-  return fmt::format("{} [{}]", info.message, info.hint);
-}
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// What one rank of a test saw.
-struct outcome {
-  isthmus_status status;
-  std::string message;
-};
-
-// Runs `work(rank)` in a thread for each rank.
-std::vector<outcome> on_ranks(int size, const std::function<isthmus_status(int)>& work) {
-  std::vector<outcome> outcomes(static_cast<std::size_t>(size));
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      const isthmus_status status = work(rank);
-      outcomes[rank] = {status, status == ISTHMUS_SUCCESS ? "" : last_message()};
-    });
-  threads.clear();  // joins
-  return outcomes;
-}
 
 // Two ranks in this process, with a sum at the end that shows that they still work.
 class misuse : public testing::Test {
@@ -147,11 +104,9 @@ class argument : public misuse, public testing::WithParamInterface<table_row> {
     SCOPED_TRACE(what);
     valid_call call(GetParam().collective);
     spoil(call.operation);
-    isthmus_status status = ISTHMUS_SUCCESS;
     // Only rank 0 calls: a bad argument must be found without the other rank.
-    const double seconds = seconds_of([&] { status = isthmus_enqueue(m_ranks[0], &call.operation); });
+    const isthmus_status status = isthmus_enqueue(m_ranks[0], &call.operation);
     EXPECT_EQ(status, ISTHMUS_ERROR_INVALID_ARGUMENT);
-    EXPECT_LT(seconds, 2);
     EXPECT_TRUE(call.untouched());
     EXPECT_THAT(last_message(), HasSubstr(isthmus_collective_name(GetParam().collective)));
     for (const std::string& word : words) EXPECT_THAT(last_message(), HasSubstr(word));
@@ -278,11 +233,9 @@ TEST_F(misuse, a_rank_that_never_comes_is_named) {
   TearDown();
   create(4);  // also the time that instrumented ranks on a loaded machine have to meet
   valid_call call(ISTHMUS_ALLREDUCE);
-  isthmus_status status = ISTHMUS_SUCCESS;
-  const double seconds = seconds_of([&] { status = isthmus_enqueue(m_ranks[0], &call.operation); });
+  const isthmus_status status = isthmus_enqueue(m_ranks[0], &call.operation);
   EXPECT_EQ(status, ISTHMUS_ERROR_TIMEOUT) << last_message();
   EXPECT_THAT(last_message(), HasSubstr("1"));
-  EXPECT_LT(seconds, 16);
   // Poisoned from here on, on every rank.
   EXPECT_EQ(isthmus_barrier(m_ranks[0], nullptr), ISTHMUS_ERROR_ABORTED);
   EXPECT_NE(isthmus_barrier(m_ranks[1], nullptr), ISTHMUS_SUCCESS);
@@ -294,133 +247,9 @@ TEST_F(misuse, abort_releases_a_waiting_rank) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     isthmus_communicator_abort(m_ranks[0]);
   });
-  isthmus_status status = ISTHMUS_SUCCESS;
-  const double seconds = seconds_of([&] { status = isthmus_barrier(m_ranks[1], nullptr); });
+  const isthmus_status status = isthmus_barrier(m_ranks[1], nullptr);
   EXPECT_THAT(status, AnyOf(ISTHMUS_ERROR_ABORTED, ISTHMUS_ERROR_REMOTE)) << last_message();
-  EXPECT_LT(seconds, 5);
-}
-
-// ---- creation -------------------------------------------------------------------------------------------
-
-class text_file {
- public:
-  explicit text_file(const std::string& text) {
-    static int number = 0;
-    m_path = fmt::format("{}/isthmus-misuse-{}-{}.toml", P_tmpdir, getpid(), number++);
-    std::ofstream(m_path) << text;
-  }
-  ~text_file() { std::remove(m_path.c_str()); }
-  text_file(const text_file&) = delete;
-  text_file& operator=(const text_file&) = delete;
-  const char* path() const { return m_path.c_str(); }
-
- private:
-  std::string m_path;
-};
-
-// Creates rank by rank over a unique id; `arguments` gives each rank what it calls with.
-struct creation {
-  int rank, size;
-  const char* config;
-};
-std::vector<outcome> create_with(const std::vector<creation>& arguments, double timeout_s) {
-  isthmus_unique_id id;
-  EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS) << last_message();
-  return on_ranks(static_cast<int>(arguments.size()), [&](int i) {
-    const auto options = options_with(timeout_s, arguments[i].config);
-    isthmus_communicator communicator = nullptr;
-    const isthmus_status status =
-        isthmus_communicator_create(&id, arguments[i].rank, arguments[i].size, &options, &communicator);
-    EXPECT_EQ(communicator == nullptr, status != ISTHMUS_SUCCESS);
-    isthmus_communicator_destroy(communicator);
-    return status;
-  });
-}
-
-TEST(creation, different_rules_name_the_ranks_and_the_difference) {
-  const text_file plain("");
-  const text_file other("[[rule]]\ncollective = \"allreduce\"\nbytes = \"0..12345\"\nuse = \"host\"\n");
-  std::vector<outcome> outcomes;
-  const double seconds = seconds_of(
-      [&] { outcomes = create_with({{0, 3, plain.path()}, {1, 3, plain.path()}, {2, 3, other.path()}}, 20); });
-  EXPECT_LT(seconds, 10);
-  for (const outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_MISMATCH) << outcome.message;
-    EXPECT_THAT(outcome.message, HasSubstr("12345"));
-    EXPECT_THAT(outcome.message, AllOf(HasSubstr("0"), HasSubstr("2")));
-  }
-}
-
-TEST(creation, different_sizes) {
-  std::vector<outcome> outcomes;
-  const double seconds = seconds_of([&] { outcomes = create_with({{0, 2, nullptr}, {1, 3, nullptr}}, 3); });
-  EXPECT_LT(seconds, 15);
-  for (const outcome& outcome : outcomes)
-    EXPECT_THAT(outcome.status, AnyOf(ISTHMUS_ERROR_MISMATCH, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_ERROR_REMOTE))
-        << outcome.message;
-}
-
-TEST(creation, one_rank_twice) {
-  std::vector<outcome> outcomes;
-  const double seconds = seconds_of([&] { outcomes = create_with({{0, 2, nullptr}, {0, 2, nullptr}}, 3); });
-  EXPECT_LT(seconds, 15);
-  for (const outcome& outcome : outcomes) EXPECT_NE(outcome.status, ISTHMUS_SUCCESS);
-}
-
-TEST(creation, a_missing_rank_is_named) {
-  std::vector<outcome> outcomes;
-  const double seconds = seconds_of([&] { outcomes = create_with({{0, 3, nullptr}, {1, 3, nullptr}}, 1); });
-  EXPECT_LT(seconds, 10);
-  for (const outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_TIMEOUT) << outcome.message;
-    EXPECT_THAT(outcome.message, HasSubstr("2"));
-  }
-}
-
-TEST(creation, arguments) {
-  isthmus_unique_id id;
-  ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
-  isthmus_communicator communicator = nullptr;
-  const auto options = options_with(2);
-  EXPECT_EQ(isthmus_communicator_create(&id, 3, 2, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_THAT(last_message(), AllOf(HasSubstr("rank"), HasSubstr("3")));
-  EXPECT_EQ(isthmus_communicator_create(&id, 0, 0, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_THAT(last_message(), HasSubstr("size"));
-  EXPECT_EQ(isthmus_communicator_create(nullptr, 0, 1, &options, &communicator),
-            ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(isthmus_communicator_create(&id, 0, 1, &options, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  isthmus_communicator_options no_size{};
-  no_size.timeout_s = 2;
-  EXPECT_EQ(isthmus_communicator_create(&id, 0, 1, &no_size, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_THAT(last_message(), HasSubstr("struct_bytes"));
-  EXPECT_EQ(communicator, nullptr);
-  isthmus_unique_id garbage;
-  std::memset(&garbage, 0x5a, sizeof garbage);
-  EXPECT_NE(isthmus_communicator_create(&garbage, 0, 1, &options, &communicator), ISTHMUS_SUCCESS);
-  EXPECT_EQ(communicator, nullptr);
-}
-
-TEST(creation, configuration_errors_say_where) {
-  const isthmus_device device{};
-  isthmus_communicator communicator = nullptr;
-  auto options = options_with(5, "/nonexistent/isthmus.toml");
-  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
-  EXPECT_THAT(last_message(), HasSubstr("/nonexistent/isthmus.toml"));
-  const text_file unknown("\n[[rule]]\ncollective = \"allredcue\"\nuse = \"host\"\n");
-  options.config_path = unknown.path();
-  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
-  EXPECT_THAT(last_message(), AllOf(HasSubstr(std::string(unknown.path()) + ":3:"), HasSubstr("allredcue"),
-                                    HasSubstr("allreduce")));
-  EXPECT_EQ(communicator, nullptr);
-}
-
-TEST(creation, a_device_that_no_backend_serves) {
-  const isthmus_device device{static_cast<isthmus_platform>(42), 0};
-  isthmus_communicator communicator = nullptr;
-  const auto options = options_with(5);
-  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator),
-            ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_THAT(last_message(), AllOf(HasSubstr("platform"), HasSubstr("42")));
 }
 
 }  // namespace
+}  // namespace misuse_test

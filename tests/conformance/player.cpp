@@ -254,9 +254,16 @@ int session::run() {
 int play_all(seat& seat, const player_options& options) {
   try {
     int failures = 0;
-    for (const engine& engine : find_engines(seat, options.timeout_s))
-      if (options.engine.empty() || options.engine == engine.name)
-        failures += session(seat, options, engine).run();
+    std::string known;
+    bool found = options.engine.empty();
+    for (const engine& engine : find_engines(seat, options.timeout_s)) {
+      known += (known.empty() ? "" : ", ") + engine.name;
+      if (!options.engine.empty() && options.engine != engine.name) continue;
+      found = true;
+      failures += session(seat, options, engine).run();
+    }
+    if (!found)
+      throw std::runtime_error(fmt::format("there is no engine {} here; there are: {}", options.engine, known));
     return failures;
   } catch (const std::exception& failure) {
     fmt::print("FAIL {}\n", failure.what());

@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <barrier>
-#include <mutex>
 #include <stdexcept>
-#include <thread>
+
+#include "world/world.hpp"
 
 namespace conformance {
 namespace {
@@ -21,17 +20,16 @@ std::vector<isthmus_communicator> create_all(int size, const isthmus_communicato
 
 // What the threads of run_in_threads share.
 struct thread_table {
-  explicit thread_table(int size) : gate(size), values(static_cast<std::size_t>(size)) {}
-  std::barrier<> gate;
-  std::vector<isthmus_communicator> communicators;
-  std::string error;
-  std::vector<std::vector<std::uint64_t>> values;
+  int size;
+  world::meeting& all = world::meeting::make(size);
+  std::vector<isthmus_communicator> communicators{};
+  std::string error{};
 };
 
 class thread_seat final : public seat {
  public:
   thread_seat(thread_table& table, int rank) : m_table(table), m_rank(rank) {}
-  int size() const override { return static_cast<int>(m_table.values.size()); }
+  int size() const override { return m_table.size; }
   const char* world() const override { return "threads"; }
 
   std::vector<member> create(const isthmus_communicator_options& options) override {
@@ -43,21 +41,17 @@ class thread_seat final : public seat {
         m_table.error = failure.what();
       }
     }
-    m_table.gate.arrive_and_wait();
+    m_table.all.wait();
     const std::string error = m_table.error;
     const isthmus_communicator own = error.empty() ? m_table.communicators[m_rank] : nullptr;
-    m_table.gate.arrive_and_wait();
+    m_table.all.wait();
     if (!error.empty()) throw std::runtime_error(error);
     return {{m_rank, own}};
   }
 
   std::vector<std::vector<std::uint64_t>> exchange(
       const std::vector<std::vector<std::uint64_t>>& mine) override {
-    m_table.values[m_rank] = mine.front();
-    m_table.gate.arrive_and_wait();
-    auto all = m_table.values;
-    m_table.gate.arrive_and_wait();
-    return all;
+    return m_table.all.exchange(m_rank, mine.front());
   }
 
  private:
@@ -88,15 +82,12 @@ class group_seat final : public seat {
 }  // namespace
 
 int run_in_threads(int size, const play& play) {
-  thread_table table(size);
+  thread_table table{size};
   std::atomic<int> failures{0};
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      thread_seat seat(table, rank);
-      failures += play(seat);
-    });
-  threads.clear();  // joins
+  world::on_each(size, [&](int rank) {
+    thread_seat seat(table, rank);
+    failures += play(seat);
+  });
   return failures;
 }
 
@@ -106,8 +97,7 @@ int run_in_group(int size, const play& play) {
 }
 
 std::string describe_last_error() {
-  isthmus_error_info info{};
-  isthmus_last_error(&info);
+  const isthmus_error_info info = world::last_error();
   return fmt::format("{}: {} ({}{}{}{})", isthmus_status_name(info.status), info.message, info.location,
                      info.backend[0] ? ", backend " : "", info.backend,
                      info.hint[0] ? fmt::format("; hint: {}", info.hint) : "");

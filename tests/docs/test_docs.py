@@ -2,6 +2,10 @@
 
 The comment holds `prints "TEXT"` (each TEXT must be in the output), and for programs `ranks N` to start
 N processes under MPI. Languages: c, cpp (MPI and SYCL), python, sh.
+
+`<!-- test: file NAME -->` makes the block a file. The page's sh blocks then run in a folder of their own that
+holds all its files, with ISTHMUS (this checkout) and VENV (its virtual environment) set: a page that says "save
+this, compile it like that" is held to both.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -21,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("BUILD", "build")
 VENV = ROOT / ".venv"
 BLOCK = re.compile(r"<!-- test:(?P<rule>.*?)-->\s*\n```(?P<language>\w+)\n(?P<code>.*?)^```", re.M | re.S)
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT_S = 120
 
 
@@ -32,26 +36,39 @@ class Block:
     code: str
     prints: list[str]
     ranks: int
+    file: str | None = None  # the block is this file of its page
+    files: dict[str, str] = field(default_factory=dict)  # sh: what the page's folder holds
+
+
+def blocks_of(document: Path) -> list[Block]:
+    found = []
+    text = document.read_text()
+    for match in BLOCK.finditer(text):
+        rule = match["rule"]
+        ranks = re.search(r"\branks (\d+)", rule)
+        file = re.search(r"\bfile (\S+)", rule)
+        line = text.count("\n", 0, match.start("code"))
+        found.append(
+            Block(
+                place=f"{document.relative_to(ROOT)}:{line}",
+                language=match["language"],
+                code=match["code"],
+                prints=re.findall(r'"([^"]*)"', rule),
+                ranks=int(ranks[1]) if ranks else 1,
+                file=file[1] if file else None,
+            )
+        )
+    files = {block.file: block.code for block in found if block.file}
+    to_run = [block for block in found if not block.file]
+    for block in to_run:
+        block.files = files
+    used = any(block.language == "sh" for block in to_run)
+    assert used or not files, f"{document}: no sh block uses its files {list(files)}"
+    return to_run
 
 
 def blocks() -> list[Block]:
-    found = []
-    for document in DOCUMENTS:
-        text = document.read_text()
-        for match in BLOCK.finditer(text):
-            rule = match["rule"]
-            ranks = re.search(r"\branks (\d+)", rule)
-            line = text.count("\n", 0, match.start("code"))
-            found.append(
-                Block(
-                    place=f"{document.relative_to(ROOT)}:{line}",
-                    language=match["language"],
-                    code=match["code"],
-                    prints=re.findall(r'"([^"]*)"', rule),
-                    ranks=int(ranks[1]) if ranks else 1,
-                )
-            )
-    return found
+    return [block for document in DOCUMENTS for block in blocks_of(document)]
 
 
 def environment() -> dict[str, str]:
@@ -60,6 +77,8 @@ def environment() -> dict[str, str]:
         "PATH": f"{VENV / 'bin'}:{os.environ['PATH']}",
         "OCL_ICD_FILENAMES": str(VENV / "lib" / "libintelocl.so"),
         "COLUMNS": "110",
+        "ISTHMUS": str(ROOT),
+        "VENV": str(VENV),
     }
 
 
@@ -111,6 +130,10 @@ def test_block(block: Block, tmp_path: Path) -> None:
         command = [sys.executable, "program.py"]
     else:
         assert block.language == "sh", f"no way to run {block.language}"
+        if block.files:
+            folder = tmp_path
+            for name, text in block.files.items():
+                (folder / name).write_text(text)
         command = [shutil.which("bash") or "bash", "-euo", "pipefail", "-c", block.code]
     output = run(command, folder)
     for text in block.prints:
@@ -120,11 +143,3 @@ def test_block(block: Block, tmp_path: Path) -> None:
 def test_the_readme_has_blocks_to_run() -> None:
     languages = {block.language for block in blocks() if block.place.startswith("README.md")}
     assert {"c", "cpp", "python"} <= languages
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_links_lead_somewhere(document: Path) -> None:
-    text = re.sub(r"```.*?```", "", document.read_text(), flags=re.S)
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        if "://" not in target:
-            assert (document.parent / target).exists(), f"{document.name} links to {target}"

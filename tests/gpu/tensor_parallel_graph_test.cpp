@@ -5,7 +5,7 @@
 #include <functional>
 #include <type_traits>
 
-#include "tensor_parallel/shards.hpp"
+#include "operators/tensor_parallel/shards.hpp"
 #include "tensor_parallel_team.hpp"
 
 namespace trio_test {

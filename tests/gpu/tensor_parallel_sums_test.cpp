@@ -3,7 +3,7 @@
 #include <cstring>
 #include <span>
 
-#include "tensor_parallel/shards.hpp"
+#include "operators/tensor_parallel/shards.hpp"
 #include "tensor_parallel_team.hpp"
 
 namespace trio_test {

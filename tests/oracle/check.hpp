@@ -49,5 +49,7 @@ struct request {
 
 // Nothing, or one line about the first wrong element of a receive buffer that starts at `recv`.
 std::optional<std::string> find_error(const request& request, const std::byte* recv);
+// The number of wrong elements there.
+std::uint64_t count_errors(const request& request, const std::byte* recv);
 
 }  // namespace oracle

@@ -1,7 +1,9 @@
 #include "inputs.hpp"
 
+#include <algorithm>
 #include <cstring>
 
+#include "generator.hpp"
 #include "number.hpp"
 
 namespace oracle {
@@ -19,15 +21,6 @@ std::uint64_t special_bits(const float_format& format, std::uint64_t pick) {
     case 3: return sign | 1;                                                              // smallest subnormal
     default: return sign;                                                                 // +0 or -0
   }
-}
-
-std::uint64_t ordinary_bits(const float_format& format, isthmus_reduction_op op, std::uint64_t random) {
-  const std::uint64_t sign = (random & 1) << (format.exponent_bits + format.mantissa_bits);
-  // Products: [0.5, 2), so that 7 of them fit e4m3; sums: [2^-5, 4).
-  const int exponent =
-      op == ISTHMUS_PROD ? static_cast<int>((random >> 1) % 2) - 1 : static_cast<int>((random >> 1) % 7) - 5;
-  const std::uint64_t mantissa = (random >> 8) & ((1ull << format.mantissa_bits) - 1);
-  return sign | static_cast<std::uint64_t>(exponent + format.bias) << format.mantissa_bits | mantissa;
 }
 
 // True when this rank holds a special value at this element: at most one rank does.
@@ -51,31 +44,66 @@ std::uint64_t mix(std::uint64_t seed, std::uint64_t a, std::uint64_t b) {
 
 namespace {
 
-// One loop for each width, so that the compiler sees it: filling takes much of a check's time.
-template <typename Bits>
-void fill_as(const source& source, int rank, std::uint64_t first, std::span<std::byte> out) {
-  const float_format* format =
-      kind_of(source.datatype) == kind::floating ? &format_of(source.datatype) : nullptr;
-  const bool special = source.what == flavour::special;
+constexpr std::uint64_t stream_length = std::uint64_t{1} << 32;
+
+// Names the stream of elements [n * 2^32, (n + 1) * 2^32) of a rank.
+std::uint64_t stream_of(std::uint64_t seed, int rank, std::uint64_t n) {
+  return mix(seed, static_cast<std::uint64_t>(rank), n);
+}
+
+// One loop for each width, so that the compiler vectorises it: filling takes much of a check's time. `Wide`
+// holds the element's random bits.
+template <typename Bits, typename Wide>
+void fill_stream(const source& source, std::uint64_t stream, std::uint32_t first, std::span<std::byte> out) {
+  const auto key = static_cast<std::uint32_t>(stream), upper = static_cast<std::uint32_t>(stream >> 32);
+  const bool floating = kind_of(source.datatype) == kind::floating, narrow = source.op == ISTHMUS_PROD;
+  const float_format format = floating ? format_of(source.datatype) : float_format{};
   for (std::size_t i = 0; i < out.size() / sizeof(Bits); ++i) {
-    std::uint64_t bits = mix(source.seed, static_cast<std::uint64_t>(rank), first + i);
-    if (format != nullptr)
-      bits = special && is_special(source, rank, first + i) ? special_bits(*format, bits)
-                                                            : ordinary_bits(*format, source.op, bits);
+    const std::uint32_t low = random_bits(key, first + static_cast<std::uint32_t>(i));
+    Wide bits = low;
+    if constexpr (sizeof(Wide) == 8) bits |= static_cast<Wide>(mix_bits(low + upper)) << 32;
+    if (floating) bits = ordinary_bits(bits, format.exponent_bits, format.mantissa_bits, format.bias, narrow);
     const auto element = static_cast<Bits>(bits);
     std::memcpy(out.data() + i * sizeof(Bits), &element, sizeof element);
   }
 }
 
+template <typename Bits, typename Wide>
+void fill_as(const source& source, int rank, std::uint64_t first, std::span<std::byte> out) {
+  const std::uint64_t end = first + out.size() / sizeof(Bits);
+  for (std::uint64_t at = first; at < end;) {
+    const std::uint64_t n = at / stream_length, run = std::min(end, (n + 1) * stream_length) - at;
+    fill_stream<Bits, Wide>(source, stream_of(source.seed, rank, n), static_cast<std::uint32_t>(at),
+                            out.subspan((at - first) * sizeof(Bits), run * sizeof(Bits)));
+    at += run;
+  }
+}
+
+void put_specials(const source& source, int rank, std::uint64_t first, std::span<std::byte> out) {
+  const std::size_t bytes = bytes_of(source.datatype);
+  for (std::size_t i = 0; i < out.size() / bytes; ++i)
+    if (is_special(source, rank, first + i))
+      store_bits(source.datatype,
+                 special_bits(format_of(source.datatype),
+                              mix(source.seed, static_cast<std::uint64_t>(rank), first + i)),
+                 out.data() + i * bytes);
+}
+
 }  // namespace
+
+std::uint32_t stream_key(std::uint64_t seed, int rank) {
+  return static_cast<std::uint32_t>(stream_of(seed, rank, 0));
+}
 
 void fill(const source& source, int rank, std::uint64_t first, std::span<std::byte> out) {
   switch (bytes_of(source.datatype)) {
-    case 1: return fill_as<std::uint8_t>(source, rank, first, out);
-    case 2: return fill_as<std::uint16_t>(source, rank, first, out);
-    case 4: return fill_as<std::uint32_t>(source, rank, first, out);
-    default: return fill_as<std::uint64_t>(source, rank, first, out);
+    case 1: fill_as<std::uint8_t, std::uint32_t>(source, rank, first, out); break;
+    case 2: fill_as<std::uint16_t, std::uint32_t>(source, rank, first, out); break;
+    case 4: fill_as<std::uint32_t, std::uint32_t>(source, rank, first, out); break;
+    default: fill_as<std::uint64_t, std::uint64_t>(source, rank, first, out);
   }
+  if (source.what == flavour::special && kind_of(source.datatype) == kind::floating)
+    put_specials(source, rank, first, out);
 }
 
 }  // namespace oracle

@@ -28,6 +28,10 @@ struct source {
   std::uint64_t seed;
 };
 
+// What random_bits of generator.hpp takes for the first 2^32 elements of `rank`: for programs whose kernels
+// make the inputs, float32 to be summed, of the ordinary flavour.
+std::uint32_t stream_key(std::uint64_t seed, int rank);
+
 // Writes elements [first, first + out.size() / bytes) of `rank`'s send buffer.
 void fill(const source& source, int rank, std::uint64_t first, std::span<std::byte> out);
 

@@ -2,11 +2,13 @@
 // that it must reject.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
 #include "oracle/check.hpp"
+#include "oracle/generator.hpp"
 #include "oracle/number.hpp"
 
 namespace oracle {
@@ -132,6 +134,41 @@ TEST(check, rejects_one_wrong_element_wherever_it_is) {
   }
 }
 
+// Float64 tells of most sums that they are right; the count must be that of the bound all the same.
+TEST(check, counts_what_the_bound_rejects) {
+  for (const isthmus_reduction_op op : {ISTHMUS_SUM, ISTHMUS_AVG}) {
+    sample nudged;
+    nudged.what.inputs.op = op;
+    std::vector<std::vector<float>> inputs(4, std::vector<float>(5000));
+    for (int r = 0; r < 4; ++r) fill(nudged.what.inputs, r, 0, std::as_writable_bytes(std::span(inputs[r])));
+    std::uint64_t expected = 0;
+    for (std::size_t i = 0; i < nudged.result.size(); ++i) {
+      std::vector<long double> contributions;
+      for (const std::vector<float>& one : inputs) contributions.push_back(one[i]);
+      float& element = nudged.result[i];
+      if (op == ISTHMUS_AVG) element /= 4;
+      for (std::size_t step = 0; step < i % 12; ++step)
+        element = std::nextafter(element, i % 2 == 0 ? 9.0F : -9.0F);
+      if (i % 501 == 0) element = i % 2 == 0 ? NAN : INFINITY;
+      expected +=
+          contains(ISTHMUS_FLOAT32, allowed(ISTHMUS_FLOAT32, op, contributions, false), element) ? 0 : 1;
+    }
+    EXPECT_EQ(count_errors(nudged.what, reinterpret_cast<const std::byte*>(nudged.result.data())), expected);
+    EXPECT_GT(expected, 500U);
+    EXPECT_LT(expected, 4500U);
+  }
+}
+
+TEST(check, counts_moved_elements) {
+  request what{
+      {ISTHMUS_FLOAT8_E5M2, ISTHMUS_SUM, flavour::special, 5}, {ISTHMUS_BROADCAST, 2, 1, 9000, {}, {}}, 0};
+  std::vector<std::byte> copied(9000);
+  fill(what.inputs, 1, 0, copied);
+  EXPECT_EQ(count_errors(what, copied.data()), 0U);
+  for (const std::size_t at : {0U, 4095U, 8999U}) copied[at] ^= std::byte{1};
+  EXPECT_EQ(count_errors(what, copied.data()), 3U);
+}
+
 TEST(check, rejects_a_missing_rank_and_a_product) {
   sample missing;
   std::vector<float> one(5000);
@@ -162,6 +199,29 @@ TEST(inputs, any_range_of_any_rank_is_the_same_data) {
   EXPECT_EQ(std::memcmp(whole.data() + 100, part.data(), part.size()), 0);
   fill(from, 1, 50, part);
   EXPECT_NE(std::memcmp(whole.data() + 100, part.data(), part.size()), 0);
+}
+
+TEST(inputs, streams_go_on_beyond_32_bits) {
+  const source from{ISTHMUS_UINT32, ISTHMUS_SUM, flavour::ordinary, 3};
+  constexpr std::uint64_t end = std::uint64_t{1} << 32;
+  std::vector<std::uint32_t> across(8);
+  std::vector<std::uint32_t> behind(4);
+  std::vector<std::uint32_t> first(4);
+  fill(from, 0, end - 4, std::as_writable_bytes(std::span(across)));
+  fill(from, 0, end, std::as_writable_bytes(std::span(behind)));
+  fill(from, 0, 0, std::as_writable_bytes(std::span(first)));
+  EXPECT_TRUE(std::equal(behind.begin(), behind.end(), across.begin() + 4));
+  EXPECT_NE(behind, first);
+}
+
+// Kernels make the same inputs from the key of a stream.
+TEST(inputs, the_generator_of_devices_is_that_of_fill) {
+  std::vector<float> host(1000);
+  fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, flavour::ordinary, 11}, 3, 0, std::as_writable_bytes(std::span(host)));
+  for (unsigned i = 0; i < host.size(); ++i) {
+    const unsigned bits = random_float32(stream_key(11, 3), i);
+    EXPECT_EQ(std::memcmp(&bits, &host[i], sizeof bits), 0);
+  }
 }
 
 }  // namespace

@@ -166,3 +166,28 @@ def test_empty_symmetric_array(pair) -> None:
     assert [part.shape for part in on_all(pair, lambda comm: comm.empty((0, 4)))] == [(0, 4)] * 2
     with pytest.raises(ValueError, match="shape must not be negative"):
         pair[0].empty(-1)
+
+
+def test_arrays_without_axes_hold_one_element(pair) -> None:
+    number = np.array(3.5)
+    for out in on_all(pair, lambda rank: rank.allreduce(number)):
+        assert out.shape == () and out == 7.0
+    for out in on_all(pair, lambda rank: rank.allgather(number)):
+        assert out.shape == (2,) and (out == 3.5).all()
+    for name in ("reduce_scatter", "alltoall"):
+        with pytest.raises(ValueError, match="multiple of 2"):
+            getattr(pair[0], name)(number)
+    with pytest.raises(TypeError, match="send_buf is a float; an array is needed"):
+        pair[0].allreduce(3.5)
+
+
+@pytest.mark.parametrize("shape", [(2**32, 2**32), (2**31, 2**30), 2**62])
+def test_symmetric_arrays_beyond_any_address_are_refused(pair, shape) -> None:
+    with pytest.raises(ValueError, match="more than an address can hold"):
+        pair[0].empty(shape)
+
+
+@pytest.mark.parametrize("shape", [(1.5,), "a", None, ("3",)])
+def test_shapes_are_whole_numbers(pair, shape) -> None:
+    with pytest.raises(TypeError, match="shape must be an integer or a sequence of integers"):
+        pair[0].empty(shape)

@@ -16,6 +16,7 @@ from conftest import command
 
 import isthmus
 from isthmus import layout
+from isthmus.cli import main
 from isthmus.records import Report
 from isthmus.sizes import format_size, parse_size, parse_sizes
 from isthmus.table import count_of_bytes
@@ -46,6 +47,23 @@ def test_sizes() -> None:
         parse_sizes("8:4")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (["--report", "x"], "--report needs --torch or --mpi-shim"),
+        (["--torch", "--mpi-shim", "x"], "--torch and --mpi-shim exclude each other"),
+        (["--torch", "--ggml", "x"], "exclude each other"),
+        (["--torch", "--mpi", "impi", "x"], "--mpi impi has no meaning"),
+        (["--torch", "nowhere.py"], "script 'nowhere.py' does not exist|needs PyTorch"),
+    ],
+)
+def test_run_torch_checks_its_arguments(
+    arguments: list[str], pattern: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *arguments]) in (2, 3)
+    assert re.search(pattern, said := capsys.readouterr().err) and said.count("\n") == 1, said
+
+
 def test_count_of_bytes_follows_the_table() -> None:
     assert count_of_bytes("allreduce", 64, "float32", 4) == 16
     assert count_of_bytes("allgather", 64, "float32", 4) == 16  # bytes per rank
@@ -57,7 +75,7 @@ def test_count_of_bytes_follows_the_table() -> None:
 def test_version_and_help() -> None:
     assert command("--version").stdout.strip() == isthmus.__version__
     listed = command("--help").stdout
-    for name in ("info", "explain", "run", "bench", "tune", "demo"):
+    for name in ("info", "doctor", "explain", "run", "bench", "tune", "demo"):
         assert name in listed
     assert command().returncode == 2
 
@@ -69,9 +87,13 @@ def test_info() -> None:
     assert {backend["name"] for backend in found["core"]["backends"]} >= {"host", "mpi"}
     assert found["environment"]["ISTHMUS_TEST_MARK"] == "here"
     assert "devices" in found["sycl_devices"]
-    text = command("info")
+    assert found["fused_host"]["available"] == bool(found["fused_host"]["library"])
+    for lacking in (found["gpus"]["backends"]["p2p"], found["gpus"]["fused"]["reason"]):
+        assert found["gpus"]["devices"] or "no CUDA driver" in lacking
+    text = command("info", ISTHMUS_BLAS_LIBRARY="/nowhere/libblas.so")
     assert text.returncode == 0, text.stderr
     assert isthmus.__version__ in text.stdout
+    assert "tried /nowhere/libblas.so" in text.stdout
 
 
 def test_explain_in_this_process() -> None:
@@ -223,6 +245,14 @@ def test_bench_forces_a_backend() -> None:
     one_line_error(
         command("bench", "broadcast", *arguments, "--backend", "hots"), 2, 'hots.*did you mean "host"'
     )
+
+
+@in_checkout
+def test_bench_measures_an_mpi_without_and_with_the_shim() -> None:
+    arguments = ("--ranks", "2", "--sizes", "1K", "--mpi-shim", "--rounds", "1", "--min-time", "0.001")
+    report = Report.model_validate(told("bench", "allreduce", *arguments, "--json", "-"))
+    assert [(each.provider, each.wrong) for each in report.records] == [("mpich", 0), ("mpich+shim", 0)]
+    one_line_error(command("bench", "allreduce", *arguments, "--heap"), 2, "--mpi-shim has neither")
 
 
 @in_checkout

@@ -104,6 +104,13 @@ def test_the_table_and_its_reasons() -> None:
     assert reasons_of(own + peers) == ["host:packet, 1K to 4K: rule x"]
 
 
+def test_the_table_compares_a_shim_with_its_own_mpi() -> None:
+    given = [record(5.0, provider="mpich"), record(1.0, provider="openmpi"), record(4.0, provider="mpich+shim")]
+    table = table_of(given)
+    assert "vs mpich" in str(table.columns[-2].header)
+    assert list(table.columns[-2].cells) == ["[green]1.25x[/]"]
+
+
 def test_the_picture_is_written(tmp_path) -> None:
     given = [
         record(size / 100, size=size, provider=provider)

@@ -32,8 +32,8 @@ TEST(check_backends, names_the_place_and_the_nearest) {
             "config f.toml:2, platform.cuda: unknown backend \"rcl\"; allowed: host, mpi, rccl | did you mean "
             "\"rccl\"?");
   EXPECT_EQ(
-      check("[backend.hosst]\nspin_us = 3"),
-      "option backend.hosst.spin_us: unknown backend \"hosst\"; allowed: fused, host, mpi, rccl | did you mean "
+      check("[backend.hosst]\nspins = 3"),
+      "option backend.hosst.spins: unknown backend \"hosst\"; allowed: fused, host, mpi, rccl | did you mean "
       "\"host\"?");
   EXPECT_EQ(check("[backend.fused]\nchunk_us = 3"), "no error") << "the products' own section";
 }
@@ -47,6 +47,22 @@ TEST(check_backends, knows_algorithms) {
       check("[[rule]]\nuse = \"mpi:ring\""),
       "config f.toml:1: backend mpi has no algorithms to choose from, the rule wants \"ring\" | write use = "
       "\"mpi\"");
+}
+
+TEST(check_backends, knows_options) {
+  const std::string unknown = check("[backend.host]\nslot_byte = 4096");
+  EXPECT_TRUE(unknown.starts_with(
+      "option backend.host.slot_byte: unknown option of backend host \"slot_byte\"; allowed: "))
+      << unknown;
+  EXPECT_TRUE(unknown.ends_with("| did you mean \"slot_bytes\"?")) << unknown;
+  EXPECT_EQ(check("[backend.host]\nslot_bytes = 4096\nspins = 3"), "no error");
+  EXPECT_EQ(check("[backend.mpi]\nspeed = 1"),
+            "option backend.mpi.speed: backend mpi has no options | leave it out");
+  EXPECT_NE(check("[backend.fused]\nchunks_us = 3").find("did you mean \"chunk_us\"?"), std::string::npos);
+  EXPECT_NE(check("[backend.p2p]\nbf16_element = 3").find("did you mean \"bf16_elements\"?"), std::string::npos)
+      << "a backend of the defaults that this build may lack";
+  EXPECT_EQ(check("[backend.p2p]\nbf16_elements_16 = 3"), "no error");
+  EXPECT_NE(check("[backend.p2p]\nbf16_elements_x = 3"), "no error");
 }
 
 class check_backends_forced : public configured {};

@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"treshold = 3",
                  expected("1:1",
                           "unknown key \"treshold\"; allowed: default_backend, threshold, timeout_s, "
-                          "sycl_backends, platform, plugins, backend, memory, rule",
+                          "sycl_backends, platform, plugins, backend, memory, rule, check",
                           "did you mean \"threshold\"?")},
         bad_file{"threshold = 1.5",
                  expected("1:13", "threshold is a floating-point number, must be an integer or a string")},
@@ -114,7 +114,7 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"[plugins]\nmine = true", expected("2:8", "mine is a boolean, must be a string")},
         bad_file{"[plugins]\nmine = \"\"", expected("2:8", "the path of plug-in mine is empty")},
         bad_file{"backend = \"host\"",
-                 expected("1:11", "backend is a string, must be a table", "write [backend.host]")},
+                 expected("1:11", "backend is a string, must be a table", "write [backend.NAME]")},
         bad_file{"[backend]\nhost = 1",
                  expected("2:8", "host is an integer, must be a table", "write [backend.host]")},
         bad_file{"[backend.host]\nspin-us = 1",

@@ -1,4 +1,7 @@
 // Which sources are read, and which of them wins.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <random>
 
@@ -77,7 +80,7 @@ opencl = "host"
 spin_us = 1
 slots = 2
 [plugins]
-mine = "libone.so"
+mine = "./libone.so"
 [[rule]]
 use = "one"
 )");
@@ -88,8 +91,6 @@ default_backend = "b"
 4 = "hip"
 [backend.host]
 spin_us = 3
-[plugins]
-mine = "./libtwo.so"
 [[rule]]
 use = "two"
 )");
@@ -97,10 +98,10 @@ use = "two"
   configuration read = load_configuration(nullptr);
   EXPECT_EQ(read.files, (std::vector<std::string>{profile, "isthmus.toml"}));
   EXPECT_EQ(configured_rules(read),
-            (std::vector<std::string>{
-                "profile " + profile + ":3, default_backend | use=a",
-                "config isthmus.toml:3, default_backend | use=b", "profile " + profile + ":12 | use=one",
-                "config isthmus.toml:10 | use=two", "environment ISTHMUS_RULE | use=three"}));
+            (std::vector<std::string>{"profile " + profile + ":3, default_backend | use=a",
+                                      "config isthmus.toml:3, default_backend | use=b",
+                                      "profile " + profile + ":12 | use=one", "config isthmus.toml:8 | use=two",
+                                      "environment ISTHMUS_RULE | use=three"}));
   EXPECT_EQ(read.rules[0].source, "default, default_backend");
   EXPECT_EQ(read.rules.back().text, "use=three");
   EXPECT_EQ(read.timeout_s, 20);
@@ -108,7 +109,9 @@ use = "two"
   EXPECT_EQ(find(read.sycl_backends, "opencl"), ISTHMUS_PLATFORM_HOST);
   EXPECT_EQ(find(read.options, "backend.host.spin_us"), "3");
   EXPECT_EQ(find(read.options, "backend.host.slots"), "2");
-  EXPECT_EQ(find(read.plugins, "mine"), "./libtwo.so");
+  EXPECT_EQ(find(read.plugins, "mine"), (std::filesystem::path(profile).parent_path() / "libone.so").string());
+  write("named.toml", "[plugins]\nmine = \"./libtwo.so\"\n");
+  EXPECT_EQ(find(load_configuration("named.toml").plugins, "mine"), (m_folder / "libtwo.so").string());
   set("ISTHMUS_TIMEOUT_S", "30");
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 30);
 }
@@ -134,7 +137,7 @@ TEST_F(load, options_become_text) {
 TEST_F(load, relative_plugins_are_next_to_their_file) {
   write("etc/a.toml", "[plugins]\na = \"lib/a.so\"\nb = \"b.so\"\nc = \"/opt/c.so\"\n");
   const configuration read = load_configuration("etc/a.toml");
-  EXPECT_EQ(find(read.plugins, "a"), "etc/lib/a.so");
+  EXPECT_EQ(find(read.plugins, "a"), (m_folder / "etc/lib/a.so").string());
   EXPECT_EQ(find(read.plugins, "b"), "b.so");  // left to the loader's search path
   EXPECT_EQ(find(read.plugins, "c"), "/opt/c.so");
 }
@@ -161,6 +164,114 @@ TEST_F(load, named_files_must_be_readable) {
 TEST_F(load, a_searched_file_that_is_there_must_be_readable) {
   std::filesystem::create_directory("isthmus.toml");
   EXPECT_EQ(error_of([] { load_configuration(nullptr); }), "cannot read isthmus.toml: Is a directory | ");
+}
+
+// Nothing holds the reader up, and nothing is read without end.
+TEST_F(load, only_regular_files_of_a_sensible_size_are_read) {
+  ASSERT_EQ(mkfifo("pipe", 0600), 0);
+  EXPECT_EQ(
+      error_of([] { load_configuration("pipe"); }),
+      "cannot read pipe (named by config_path): it is a pipe, must be a regular file | correct the path, or "
+      "leave it out");
+  EXPECT_EQ(
+      error_of([] { load_configuration("/dev/zero"); }),
+      "cannot read /dev/zero (named by config_path): it is a device, must be a regular file | correct the "
+      "path, or leave it out");
+  write("large.toml", std::string(1 << 20, '\n'));
+  EXPECT_NO_THROW(load_configuration("large.toml"));
+  write("larger.toml", std::string((1 << 20) + 1, '\n'));
+  EXPECT_EQ(
+      error_of([] { load_configuration("larger.toml"); }),
+      "cannot read larger.toml (named by config_path): it has more than 1048576 bytes, which no configuration "
+      "needs | correct the path, or leave it out");
+}
+
+// 600 KB of everything that nests.
+TEST_F(load, nesting_bombs_are_refused) {
+  constexpr std::size_t size = 600'000;
+  const auto repeated = [](const std::string& text, std::size_t times) {
+    std::string all;
+    for (std::size_t i = 0; i < times; ++i) all += text;
+    return all;
+  };
+  const std::string bombs[] = {repeated("[", size),
+                               "a=" + repeated("[", size),
+                               "a=" + repeated("[", size / 2) + repeated("]", size / 2),
+                               "a=" + repeated("{a=", size / 3),
+                               "a" + repeated(".a", size / 2) + "=1",
+                               "[a" + repeated(".a", size / 2) + "]",
+                               "a=" + repeated("[\n{a" + repeated(".a", 250) + "=", size / 500)};
+  for (const std::string& bomb : bombs) {
+    write("bomb.toml", bomb);
+    EXPECT_TRUE(error_of([] { load_configuration("bomb.toml"); }).starts_with("bomb.toml:"))
+        << bomb.substr(0, 40);
+  }
+}
+
+TEST_F(load, timeouts_beyond_any_clock_are_refused) {
+  for (const char* text : {"timeout_s = 1e10", "timeout_s = 1e300", "timeout_s = inf", "timeout_s = nan",
+                           "timeout_s = 0", "timeout_s = -1"}) {
+    write("t.toml", text);
+    EXPECT_TRUE(error_of([] { load_configuration("t.toml"); }).starts_with("t.toml:1:")) << text;
+  }
+  write("t.toml", "timeout_s = 1e9");
+  EXPECT_EQ(load_configuration("t.toml").timeout_s, 1e9);
+  set("ISTHMUS_TIMEOUT_S", "1e10");
+  EXPECT_NE(error_of([] { load_configuration(nullptr); }).find("is above 1000000000 seconds"),
+            std::string::npos);
+}
+
+// Whoever chose the working directory must not choose code.
+TEST_F(load, a_file_of_the_working_directory_names_no_code) {
+  for (const char* text :
+       {"[plugins]\nevil = \"/tmp/evil.so\"\n", "[backend.nccl]\nlibrary = \"/tmp/evil.so\"\n",
+        "[backend.oneccl]\nsite_packages = \"/tmp\"\n", "[backend.fused]\nblas_library = \"/tmp/evil.so\"\n"}) {
+    write("isthmus.toml", text);
+    const std::string refusal = error_of([] { load_configuration(nullptr); });
+    EXPECT_TRUE(refusal.starts_with("isthmus.toml sets the ")) << refusal;
+    EXPECT_NE(refusal.find("ISTHMUS_CONFIG=" + (m_folder / "isthmus.toml").string()), std::string::npos)
+        << refusal;
+    set("ISTHMUS_CONFIG", "isthmus.toml");  // who names it, trusts it
+    EXPECT_NO_THROW(load_configuration(nullptr));
+    set("ISTHMUS_CONFIG", nullptr);
+  }
+}
+
+TEST_F(load, code_is_not_named_by_what_others_may_write) {
+  write("c.toml", "[plugins]\nevil = \"/tmp/evil.so\"\n");
+  EXPECT_NO_THROW(load_configuration("c.toml"));
+  std::filesystem::permissions("c.toml", std::filesystem::perms(0666));
+  const std::string refusal = error_of([] { load_configuration("c.toml"); });
+  EXPECT_TRUE(
+      refusal.starts_with("c.toml sets the plug-in evil, but " + m_folder.string() + "/c.toml has owner "))
+      << refusal;
+  EXPECT_NE(refusal.find("mode 0666"), std::string::npos) << refusal;
+  write("rules.toml", "timeout_s = 7");  // what names no code is read as ever
+  std::filesystem::permissions("rules.toml", std::filesystem::perms(0666));
+  EXPECT_EQ(load_configuration("rules.toml").timeout_s, 7);
+}
+
+TEST_F(load, a_strangers_file_in_the_working_directory_is_ignored) {
+  write("isthmus.toml", "timeout_s = 7\n");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 7);
+  std::filesystem::permissions("isthmus.toml", std::filesystem::perms(0666));
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
+  std::filesystem::permissions("isthmus.toml", std::filesystem::perms(0600));
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  constexpr uid_t stranger = 12345;
+  ASSERT_EQ(chown("isthmus.toml", stranger, stranger), 0);
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
+  ASSERT_EQ(chown("isthmus.toml", 0, 0) + chown(".", stranger, stranger), 0);  // its folder is enough
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
+  ASSERT_EQ(chown(".", 0, 0), 0);
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 7);
+}
+
+TEST_F(load, relative_folders_of_the_user_are_no_places_to_search) {
+  write("xdg/isthmus/isthmus.toml", "timeout_s = 2");
+  set("XDG_CONFIG_HOME", "xdg");
+  set("HOME", ".");
+  EXPECT_EQ(load_configuration(nullptr).timeout_s, 300);
 }
 
 TEST_F(load, the_example_is_valid) {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/error.hpp"
+#include "base/error.hpp"
 #include "selection/selection.hpp"
 
 namespace isthmus::selection {

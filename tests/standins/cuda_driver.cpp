@@ -181,7 +181,9 @@ STANDIN_API int cuStreamIsCapturing(void* stream, int* status) {
 STANDIN_API int cuStreamWaitEvent(void* stream, void* event, unsigned) {
   return call(__func__, [=] { return standin::stream_wait_event(stream, event); });
 }
-STANDIN_API int cuEventCreate(void** event, unsigned) { return standin::event_create(event); }
+STANDIN_API int cuEventCreate(void** event, unsigned) {
+  return call(__func__, [=] { return standin::event_create(event); });
+}
 STANDIN_API int cuEventDestroy_v2(void* event) { return standin::event_destroy(event); }
 STANDIN_API int cuEventRecord(void* event, void* stream) {
   return call(__func__, [=] { return standin::event_record(event, stream); });

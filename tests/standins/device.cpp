@@ -66,8 +66,14 @@ int launch_host(void* handle, void (*function)(void*), void* argument) {
   machine::get().resolve(handle).submit([=] { function(argument); });
   return success;
 }
-int event_create(void** handle) { return *handle = new std::shared_ptr<event>(new event), success; }
-int event_destroy(void* handle) { return delete static_cast<std::shared_ptr<event>*>(handle), success; }
+int event_create(void** handle) {
+  ++machine::get().live_events;
+  return *handle = new std::shared_ptr<event>(new event), success;
+}
+int event_destroy(void* handle) {
+  --machine::get().live_events;
+  return delete static_cast<std::shared_ptr<event>*>(handle), success;
+}
 int event_record(void* handle, void* on) {
   const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
   std::uint64_t number = 0;

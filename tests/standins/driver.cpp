@@ -190,6 +190,8 @@ void standin_connect(int device, int peer, int connected) {
 void standin_set_memory(size_t bytes) { standin::device_memory::get().set_capacity(bytes); }
 void standin_set_descriptors(int supported) { standin::device_memory::get().set_sharing(supported != 0); }
 size_t standin_live_memory(void) { return standin::device_memory::get().live(); }
+int standin_live_streams(void) { return standin::machine::get().streams(); }
+int standin_live_events(void) { return standin::machine::get().live_events; }
 void standin_fail_driver(const char* function, int nth, int code) {
   auto& state = standin::steering();
   const std::lock_guard lock(state.mutex);

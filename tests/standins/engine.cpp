@@ -173,8 +173,15 @@ void job::run() {
   }
   for (const request& call : m_requests) prepare(call);
   const int broken = half_way_code.exchange(0);
-  while (broken == 0 && !stop() && !(m_out.empty() && m_in.empty()))
-    if (!progress()) std::this_thread::yield();
+  // Whoever waits long leaves the cores to those that it waits for.
+  constexpr int looks_before_naps = 200;
+  for (int idle = 0; broken == 0 && !stop() && !(m_out.empty() && m_in.empty());) {
+    idle = progress() ? 0 : idle + 1;
+    if (idle > looks_before_naps)
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    else if (idle > 0)
+      std::this_thread::yield();
+  }
   if (broken != 0) m_comm.asynchronous = broken;
   if (broken == 0 && !stop())
     for (const auto& finish : m_finish) finish();

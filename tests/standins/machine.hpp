@@ -125,6 +125,12 @@ class machine {
     dying->synchronize();  // everything submitted is done
     return true;
   }
+  int streams() {
+    const std::lock_guard lock(m_mutex);
+    return static_cast<int>(m_streams.size());
+  }
+  std::atomic<int> live_events{0};
+
   stream& resolve(void* handle) {
     if (handle != nullptr) return *static_cast<stream*>(handle);
     const std::lock_guard lock(m_mutex);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "arithmetic.hpp"
-#include "backend/copy_engine/reduction_arguments.hpp"
+#include "backends/copy_engine/reduction_arguments.hpp"
 
 namespace standin {
 

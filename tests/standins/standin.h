@@ -41,6 +41,9 @@ STANDIN_API void standin_fail_driver(const char* function, int nth, int code);
 STANDIN_API int standin_driver_calls(const char* function);
 // Blocks, physical allocations and address ranges of this process that live.
 STANDIN_API size_t standin_live_memory(void);
+// Streams that this process created and did not destroy; and events.
+STANDIN_API int standin_live_streams(void);
+STANDIN_API int standin_live_events(void);
 // Contexts that this thread pushed and did not pop.
 STANDIN_API int standin_context_depth(void);
 

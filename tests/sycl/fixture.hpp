@@ -4,18 +4,22 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <isthmus/sycl.hpp>
+#include <exception>
 #include <mutex>
 #include <random>
-#include <thread>
 #include <vector>
+
+#include "portable.hpp"
+#include "world/threads.hpp"
 
 namespace sycl_test {
 
 inline std::vector<sycl::device> devices(int count) {
   const sycl::device cpu{sycl::cpu_selector_v};
   const auto units = cpu.get_info<sycl::info::device::max_compute_units>();
-  if (count == 1 || units < static_cast<unsigned>(count))
+  const auto parts_possible =
+      cpu.get_info<sycl::info::device::partition_max_sub_devices>();  // AdaptiveCpp: none
+  if (count == 1 || units < static_cast<unsigned>(count) || parts_possible < static_cast<unsigned>(count))
     return std::vector<sycl::device>(static_cast<std::size_t>(count), cpu);
   auto parts = cpu.create_sub_devices<sycl::info::partition_property::partition_equally>(
       units / static_cast<unsigned>(count));
@@ -80,17 +84,13 @@ class ranks_of_one_process : public testing::Test {
   template <typename Body>
   void in_threads(Body body) {
     std::vector<std::exception_ptr> failures(size);
-    std::vector<std::thread> threads;
-    for (int r = 0; r < size; ++r) {
-      threads.emplace_back([&, r] {
-        try {
-          body(static_cast<std::size_t>(r));
-        } catch (...) {
-          failures[static_cast<std::size_t>(r)] = std::current_exception();
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    world::on_each(size, [&](int r) {
+      try {
+        body(static_cast<std::size_t>(r));
+      } catch (...) {
+        failures[static_cast<std::size_t>(r)] = std::current_exception();
+      }
+    });
     for (const std::exception_ptr& failure : failures) {
       if (failure) std::rethrow_exception(failure);
     }

@@ -114,7 +114,7 @@ class fused : public ranks_of_one_process {
     const std::chrono::microseconds delay(random() % 2 == 0 ? 0 : random() % 2000);
     return queue.submit([&](sycl::handler& handler) {
       handler.depends_on(after);
-      handler.host_task([=] {
+      host_task(handler, [=] {
         std::this_thread::sleep_for(delay);
         work();
       });

@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <sccl.hpp>
 
+#include "portable.hpp"
+
 namespace listing3 {
 
 namespace sycl {
@@ -23,8 +25,8 @@ constexpr int bcast_root = 0;
 // The root makes the data, the others something else. A host task stands for the kernel, because the
 // runtime here has no device compiler; it takes part in the same dependency graph.
 void produce(sycl::buffer<int, 1>& buffer, sycl::handler& handler, int rank) {
-  sycl::accessor data{buffer, handler, sycl::write_only_host_task};
-  handler.host_task([=] {
+  const sycl_test::host_task_accessor<int> data{buffer, handler};
+  sycl_test::host_task(handler, [=] {
     for (std::size_t i = 0; i < buffer_size; ++i)
       data[i] = rank == bcast_root ? static_cast<int>(7 * i + 3) : -1;
   });

@@ -85,10 +85,10 @@ TEST_F(sycl_memory, sycl_serves_where_it_is_the_only_provider) {
 TEST_F(sycl_memory, symmetric_blocks_belong_to_ranks) {
   auto ranks = isthmus::communicator::all(m_devices, {.timeout_s = 20});
   std::vector<float*> blocks(2, nullptr);
-  std::vector<std::thread> threads;
-  for (std::size_t r = 0; r < 2; ++r)
-    threads.emplace_back([&, r] { blocks[r] = memory::allocate_symmetric<float>(ranks[r], 500); });
-  for (std::thread& thread : threads) thread.join();
+  world::on_each(2, [&](int rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    blocks[r] = memory::allocate_symmetric<float>(ranks[r], 500);
+  });
   ASSERT_NE(blocks[0], nullptr);
   std::vector<sycl::queue> queues = {m_first, m_second};
   for (std::size_t r = 0; r < 2; ++r) std::fill_n(blocks[r], 500, static_cast<float>(r + 1));
@@ -201,7 +201,7 @@ TEST_F(sycl_memory, events_order_copies_of_out_of_order_queues) {
     std::future_status seen_returned{};
     const sycl::event produced = m_first.submit([&](sycl::handler& handler) {
       unsigned char* target = from.data();
-      handler.host_task([target, &source, &returned, &seen_returned] {
+      host_task(handler, [target, &source, &returned, &seen_returned] {
         seen_returned = returned.get_future().wait_for(20s);
         std::copy(source.begin(), source.end(), target);
       });
@@ -224,14 +224,14 @@ TEST_F(sycl_memory, in_order_queues_keep_their_order_on_both_sides) {
     std::memset(to.data(), 2, size);
     reader.submit([&](sycl::handler& handler) {
       unsigned char* target = from.data();
-      handler.host_task([target, &source] {
+      host_task(handler, [target, &source] {
         std::this_thread::sleep_for(30ms);
         std::copy(source.begin(), source.end(), target);
       });
     });
     writer.submit([&](sycl::handler& handler) {
       unsigned char* target = to.data();
-      handler.host_task([target, size] {
+      host_task(handler, [target, size] {
         std::this_thread::sleep_for(60ms);
         std::memset(target, 3, size);
       });

@@ -176,16 +176,12 @@ TEST(unique_id, ranks_of_several_threads_meet) {
   const auto parts = devices(2);
   const isthmus::unique_id id = isthmus::make_unique_id();
   std::vector<int> results(2, poison);
-  std::vector<std::thread> threads;
-  for (int r = 0; r < 2; ++r) {
-    threads.emplace_back([&, r] {
-      const isthmus::communicator ranks(parts[static_cast<std::size_t>(r)], id, r, 2, {.timeout_s = 20});
-      sycl::queue queue = lasting_queue(ranks.device());
-      int mine = 10 * (r + 1);
-      ranks.allreduce(queue, &mine, &results[static_cast<std::size_t>(r)], 1);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  world::on_each(2, [&](int r) {
+    const isthmus::communicator ranks(parts[static_cast<std::size_t>(r)], id, r, 2, {.timeout_s = 20});
+    sycl::queue queue = lasting_queue(ranks.device());
+    int mine = 10 * (r + 1);
+    ranks.allreduce(queue, &mine, &results[static_cast<std::size_t>(r)], 1);
+  });
   EXPECT_EQ(results, (std::vector<int>{30, 30}));
 }
 

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 // Writes `values` after a while.
 void produce_slowly(sycl::handler& handler, int* target, const std::vector<int>& values) {
-  handler.host_task([=] {
+  host_task(handler, [=] {
     std::this_thread::sleep_for(50ms);
     std::copy(values.begin(), values.end(), target);
   });
@@ -24,7 +24,7 @@ TEST_F(ordering, in_order_queue_is_respected) {
     comms[r].allreduce(queues[r], send[r], recv[r], capacity, isthmus::reduction_op::max);
     queues[r].submit([&](sycl::handler& handler) {
       int* result = recv[r];
-      handler.host_task([=] {
+      host_task(handler, [=] {
         for (std::size_t i = 0; i < capacity; ++i) result[i] = result[i] / 2;
       });
     });
@@ -44,7 +44,7 @@ TEST_F(ordering, dependencies_of_out_of_order_queues_are_respected) {
     queue.submit([&](sycl::handler& handler) {
       handler.depends_on(reduced);
       int* result = recv[r];
-      handler.host_task([=] { result[0] = result[1]; });
+      host_task(handler, [=] { result[0] = result[1]; });
     });
     queue.wait();
   });
@@ -60,8 +60,8 @@ TEST_F(ordering, accesses_to_buffers_are_respected) {
   for (std::size_t r = 0; r < size; ++r) {
     sycl::queue queue = lasting_queue(comms[r].device());
     queue.submit([&](sycl::handler& handler) {
-      sycl::accessor data(buffers[r], handler, sycl::write_only_host_task);
-      handler.host_task([=] {
+      const host_task_accessor<int> data(buffers[r], handler);
+      host_task(handler, [=] {
         std::this_thread::sleep_for(30ms);
         for (std::size_t i = 0; i < 100; ++i) data[i] = fresh[i];
       });
@@ -93,7 +93,7 @@ TEST_F(host_task_path, does_not_block_and_keeps_the_order) {
   std::promise<void> returned;
   std::future_status seen_returned{};
   const sycl::event slow = queue.submit([&](sycl::handler& handler) {
-    handler.host_task([&] { seen_returned = returned.get_future().wait_for(20s); });
+    host_task(handler, [&] { seen_returned = returned.get_future().wait_for(20s); });
   });
   const sycl::event done =
       one.allreduce(queue, from.data(), to.data(), 100, isthmus::reduction_op::sum, {slow});
@@ -103,19 +103,55 @@ TEST_F(host_task_path, does_not_block_and_keeps_the_order) {
   EXPECT_EQ(to, from);
 }
 
+TEST_F(host_task_path, a_group_does_not_block_either) {
+  const isthmus::communicator one = make();
+  sycl::queue queue(device, sycl::property::queue::in_order{});
+  std::promise<void> returned;
+  std::future_status seen_returned{};
+  queue.submit([&](sycl::handler& handler) {
+    host_task(handler, [&] {
+      seen_returned = returned.get_future().wait_for(20s);
+      from[0] = 12345;
+    });
+  });
+  isthmus::group group;
+  one.send(queue, from.data(), 60, 0);
+  one.send(queue, from.data() + 60, 40, 0);
+  one.recv(queue, to.data(), 60, 0);
+  one.recv(queue, to.data() + 60, 40, 0);
+  std::vector<sycl::event> done = group.end();
+  returned.set_value();
+  ASSERT_EQ(done.size(), 4U);
+  done.back().wait();
+  EXPECT_EQ(seen_returned, std::future_status::ready) << "the host waited";
+  EXPECT_EQ(to[0], 12345) << "it did not come after the queue's earlier work";
+  EXPECT_EQ(to, from);
+}
+
 // An in-order queue keeps its own order; between two of them the communicator does.
 TEST_F(host_task_path, keeps_the_order_between_in_order_queues) {
   const isthmus::communicator one = make();
   const sycl::property_list in_order{sycl::property::queue::in_order()};
   sycl::queue first(device, in_order), second(device, in_order);
   std::vector<int> between(100, poison), back(100, poison);
-  first.submit([&](sycl::handler& handler) { handler.host_task([] { std::this_thread::sleep_for(100ms); }); });
+  first.submit([&](sycl::handler& handler) { host_task(handler, [] { std::this_thread::sleep_for(100ms); }); });
   one.allreduce(first, from.data(), between.data(), 100, isthmus::reduction_op::sum);
   one.allreduce(second, between.data(), to.data(), 100, isthmus::reduction_op::sum);
   one.allreduce(second, to.data(), back.data(), 100, isthmus::reduction_op::sum).wait();
   EXPECT_EQ(to, from);
   EXPECT_EQ(back, from);
   first.wait();
+}
+
+// AdaptiveCpp keeps work back until somebody waits, and nobody does here but the communicator's end.
+TEST_F(host_task_path, the_communicator_outlives_what_was_submitted) {
+  sycl::queue queue(device);
+  {
+    const isthmus::communicator one = make();
+    one.allreduce(queue, from.data(), to.data(), 100);
+  }
+  EXPECT_EQ(to, from);
+  queue.wait();
 }
 
 TEST_F(host_task_path, works_on_buffers) {

@@ -6,14 +6,18 @@ four interpreters for every test would take most of the time.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +35,7 @@ QUIET = {
 
 # What the server imports. DeepSpeed's optimizers pull in all of PyTorch's compiler, ten seconds for a process.
 PRELOADED = ["torch.distributed.fsdp", "torch._dynamo", "deepspeed.runtime.zero.muon.muon_optimizer"]
+PRELOADED += ["accelerate"]
 
 
 class RankError(AssertionError):
@@ -52,7 +57,8 @@ class Crew:
         self.processes = []
         for rank in range(size):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, there, variables, list(sys.path)), daemon=True)
+            arguments = (rank, there, variables, list(sys.path), self._stack_of(rank))
+            process = context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             there.close()
             self._pipes.append(here)
@@ -75,8 +81,9 @@ class Crew:
         """What one rank returned; raises what it raised. A rank that is gone or late ends the crew."""
         pipe = self._pipes[rank]
         if not pipe.poll(limit_s):
+            stacks = self._stacks()
             self.close()
-            raise RankError(f"rank {rank} gave no answer within {limit_s} s")
+            raise RankError(f"rank {rank} gave no answer within {limit_s} s:\n{stacks}")
         try:
             good, result = pipe.recv()
         except EOFError:
@@ -86,6 +93,20 @@ class Crew:
             self.close()  # the others may wait for it
             raise RankError(f"rank {rank}:\n{result}")
         return result
+
+    def _stack_of(self, rank: int) -> str:
+        return f"{self._folder.name}/stack-{rank}"
+
+    def _stacks(self) -> str:
+        """Where every rank's threads are now."""
+        for process in self.processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(1)
+        files = [Path(self._stack_of(rank)) for rank in range(self.size)]
+        return "\n".join(
+            f"rank {rank}:\n{file.read_text()}" for rank, file in enumerate(files) if file.exists()
+        )
 
     @property
     def broken(self) -> bool:
@@ -99,7 +120,9 @@ class Crew:
         self._folder.cleanup()
 
 
-def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[str]) -> None:
+def _serve(rank: int, pipe: Connection, variables: dict[str, str], path: list[str], stacks: str) -> None:
+    dump = Path(stacks).open("w")  # noqa: SIM115 (open as long as the process)
+    faulthandler.register(signal.SIGUSR1, dump, all_threads=True)
     os.environ.update(variables, RANK=str(rank), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=variables["WORLD_SIZE"])
     sys.path[:] = path
     torch.set_num_threads(1)

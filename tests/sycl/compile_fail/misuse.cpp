@@ -25,6 +25,9 @@ void misuse(const isthmus::communicator& ranks, sycl::queue& queue, float* float
   ranks.allreduce(queue, floats, floats, 1, ISTHMUS_SUM);
 #elif CASE == 6  // communicators are not copied
   isthmus::communicator copy = ranks;
+#elif CASE == 7  // an array: through a reference to const it cannot say whether it may be written
+  float values[8] = {};
+  ranks.allreduce(queue, values, values, 8);
 #endif
   (void)floats, (void)constants, (void)ints, (void)untyped, (void)particles;
 }

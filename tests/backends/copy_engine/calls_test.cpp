@@ -1,0 +1,344 @@
+// Calls on ranks whose devices are threads: results, order, skew, replay.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <barrier>
+
+#include "conformance/issue.hpp"
+#include "oracle/number.hpp"
+#include "world.hpp"
+
+namespace copy_engine_test {
+namespace {
+
+using conformance::test_case;
+
+constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
+                                        ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
+                                        ISTHMUS_REDUCE_SCATTER};
+constexpr const char* algorithms[] = {nullptr, "zero_copy", "push", "staged"};
+
+// Draws a call from a seed; the same on all ranks.
+test_case drawn(std::uint64_t seed, int ranks) {
+  const auto pick = [&](std::uint64_t what, std::uint64_t among) { return oracle::mix(seed, what) % among; };
+  test_case test;
+  test.collective = moved[pick(1, std::size(moved))];
+  test.datatype = static_cast<isthmus_datatype>(pick(2, ISTHMUS_DATATYPE_COUNT));
+  test.op = static_cast<isthmus_reduction_op>(pick(9, ISTHMUS_REDUCTION_OP_COUNT));
+  test.special = pick(10, 4) == 0;
+  constexpr std::uint64_t counts[] = {0, 1, 17, 255, 1000, 4099, 9001};
+  test.count = counts[pick(3, std::size(counts))];
+  test.root = static_cast<int>(pick(4, static_cast<std::uint64_t>(ranks)));
+  test.in_place = pick(5, 2) == 0 && conformance::can_be_in_place(test.collective);
+  test.heap = pick(6, 2) == 0;
+  test.seed = oracle::mix(seed, 7) >> 1;
+  return test;
+}
+
+const char* drawn_algorithm(std::uint64_t seed, const test_case& test) {
+  const char* name = algorithms[oracle::mix(seed, 8) % std::size(algorithms)];
+  const bool only_staged = isthmus::copy_engine::never_direct(test.collective) != nullptr;
+  return only_staged && (name == algorithms[1] || name == algorithms[2]) ? nullptr : name;
+}
+
+// Plays `calls` drawn calls on every rank, without anything that holds the ranks together but the calls.
+void play_many(const setup& with, int calls, std::uint64_t seed) {
+  world all(with);
+  all.each([&](rank& one) {
+    for (int i = 0; i < calls; ++i) {
+      const test_case test = drawn(oracle::mix(seed, static_cast<std::uint64_t>(i)), all.size());
+      const char* name = drawn_algorithm(oracle::mix(seed, static_cast<std::uint64_t>(i)), test);
+      const auto wrong = one.play(test, name);
+      ASSERT_FALSE(wrong.has_value()) << conformance::to_string(test) << " by " << (name ? name : "automatic")
+                                      << " on rank " << one.number() << ": " << *wrong;
+    }
+  });
+}
+
+struct shape_of_world {
+  const char* name;
+  int ranks;
+  isthmus::copy_engine::settings options;
+  behaviour how;
+};
+void PrintTo(const shape_of_world& shape, std::ostream* out) { *out << shape.name; }
+
+class random_calls : public testing::TestWithParam<shape_of_world> {};
+
+TEST_P(random_calls, give_what_the_oracle_says) {
+  setup with;
+  with.ranks = GetParam().ranks;
+  with.options = GetParam().options;
+  with.how = GetParam().how;
+  with.heap_bytes = 4u << 20;
+  play_many(with, with.how.delay_us > 0 ? 60 : 200, 42 + static_cast<std::uint64_t>(with.ranks));
+}
+
+// Large and small transit areas, peers one by one and together, one stream and several.
+INSTANTIATE_TEST_SUITE_P(
+    worlds, random_calls,
+    testing::Values(shape_of_world{"alone", 1, {1 << 16, 4096, 1}, {}},
+                    shape_of_world{"pair", 2, {1 << 16, 4096, 1}, {}},
+                    shape_of_world{"pair_slow", 2, {1 << 14, 0, 1}, {false, 300, 5}},
+                    shape_of_world{"pair_tiny_transit", 2, {2048, 1 << 20, 1}, {}},
+                    shape_of_world{"four_in_step", 4, {8192, 1 << 20, 1}, {false, 100, 7}},
+                    shape_of_world{"four_in_step_one_queue", 4, {8192, 1 << 20, 1}, {true, 0, 8}},
+                    shape_of_world{"three_streams", 3, {1 << 14, 512, 0}, {}},
+                    shape_of_world{"four_one_queue", 4, {1 << 14, 0, 0}, {true, 0, 3}},
+                    shape_of_world{"four_one_queue_slow", 4, {1 << 13, 2000, 2}, {true, 200, 9}},
+                    shape_of_world{"five", 5, {1 << 15, 1 << 14, 2}, {false, 100, 4}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// Every rank enqueues many calls at once, at its own pace, and looks at the results at the end.
+TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
+  constexpr int calls = 64;
+  constexpr std::uint64_t count = 700;
+  for (const char* name : algorithms) {
+    setup with;
+    with.ranks = 3;
+    with.options = {4096, 1024, 1};
+    with.how = {false, 120, 11};
+    world all(with);
+    all.each([&](rank& one) {
+      test_case test;
+      test.collective = ISTHMUS_ALLGATHER;
+      test.datatype = ISTHMUS_INT32;
+      test.count = count;
+      test.heap = true;
+      std::vector<std::unique_ptr<conformance::rank_buffers>> buffers;
+      const oracle::shape shape = conformance::shape_of(test, all.size());
+      const std::size_t bytes = (conformance::rank_buffers::bytes_needed(test, shape) + 63) / 64 * 64;
+      ASSERT_LE(bytes * calls, one.heap().size());
+      for (int i = 0; i < calls; ++i) {
+        test.seed = static_cast<std::uint64_t>(100 + i) * 4;  // the misalignment follows from it
+        buffers.push_back(std::make_unique<conformance::rank_buffers>(
+            test, shape, one.number(), one.heap().subspan(bytes * static_cast<std::size_t>(i), bytes)));
+      }
+      for (int i = 0; i < calls; ++i) {
+        if (i % 7 == one.number()) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        ASSERT_EQ(one.enqueue(conformance::operation_of(test, shape, buffers[static_cast<std::size_t>(i)]->at(),
+                                                        one.number()),
+                              name),
+                  ISTHMUS_SUCCESS);
+      }
+      one.driver().synchronize(0, one.stream());
+      for (const auto& one_call : buffers) ASSERT_EQ(one_call->find_error(true, true, false), std::nullopt);
+    });
+  }
+}
+
+// The order of sums decides their last bits: it is that of the ranks, whoever comes first, and whatever the
+// pieces.
+TEST(copy_engine, sums_are_made_in_rank_order) {
+  constexpr std::uint64_t count = 3001;
+  for (const int ranks : {2, 4}) {
+    setup with;
+    with.ranks = ranks;
+    with.options = {8192, 0, 2};
+    with.how = {false, 150, 3};
+    world all(with);
+    std::vector<std::vector<float>> inputs(static_cast<std::size_t>(ranks));
+    for (int number = 0; number < ranks; ++number) {
+      auto& mine = inputs[static_cast<std::size_t>(number)];
+      mine.resize(count * static_cast<std::size_t>(ranks));
+      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 6}, number, 0,
+                   std::as_writable_bytes(std::span(mine)));
+    }
+    all.each([&](rank& one) {
+      const auto own = static_cast<std::size_t>(one.number());
+      std::vector<float> result(count);
+      isthmus_operation operation{};
+      operation.collective = ISTHMUS_REDUCE_SCATTER;
+      operation.datatype = ISTHMUS_FLOAT32;
+      operation.op = ISTHMUS_SUM;
+      operation.count = count;
+      operation.send_buf = inputs[own].data();
+      operation.recv_buf = result.data();
+      ASSERT_EQ(one.run(operation, nullptr), ISTHMUS_SUCCESS);
+      for (std::size_t i = 0; i < count; ++i) {
+        float sum = inputs[0][own * count + i];
+        for (std::size_t source = 1; source < inputs.size(); ++source) sum += inputs[source][own * count + i];
+        ASSERT_EQ(result[i], sum) << "element " << i;
+      }
+      ASSERT_EQ(one.run(operation, "staged"), ISTHMUS_SUCCESS);
+      EXPECT_EQ(one.compiler().compiled, 1);
+    });
+  }
+}
+
+TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason) {
+  setup with;
+  world all(with);
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_REDUCE_SCATTER;
+  operation.count = 1;
+  EXPECT_EQ(all.at(0).session().supports(operation, nullptr), nullptr);
+  EXPECT_EQ(all.at(0).session().supports(operation, "staged"), nullptr);
+  EXPECT_NE(all.at(0).session().supports(operation, "push"), nullptr);
+  all.at(0).session().refuse_reductions("no compiler");
+  EXPECT_STREQ(all.at(0).session().supports(operation, nullptr), "no compiler");
+  operation.collective = ISTHMUS_ALLGATHER;
+  EXPECT_EQ(all.at(0).session().supports(operation, nullptr), nullptr);
+  operation.collective = ISTHMUS_ALLREDUCE;
+  EXPECT_NE(all.at(0).session().supports(operation, nullptr), nullptr);
+}
+
+// The same captured commands, launched again and again with new data, and calls that are not captured between.
+// One of them takes long for its copies. A fetch has as many as a rank has peers, nothing else has.
+TEST(copy_engine, nobody_fetches_a_piece_before_all_have_fetched_the_last_one) {
+  setup with;
+  with.ranks = 4;
+  with.options = {4096, 1 << 20, 1};
+  world all(with);
+  constexpr int pieces = 8;
+  std::array<std::atomic<int>, 4> ended{};
+  std::atomic<int> ahead{0};
+  for (int number = 0; number < all.size(); ++number)
+    all.at(number).driver().on_copies = [&, number](std::size_t copies, bool end) {
+      if (copies != ended.size() - 1) return;
+      const int done = ended[static_cast<std::size_t>(number)];
+      if (end) ++ended[static_cast<std::size_t>(number)];
+      for (const auto& other : ended) ahead += !end && other < done ? 1 : 0;
+      if (!end && number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    };
+  all.each([&](rank& one) {
+    test_case test;
+    test.collective = ISTHMUS_ALLGATHER;
+    test.datatype = ISTHMUS_UINT8;
+    test.count = pieces * 2048;
+    const auto wrong = one.play(test, "staged");
+    ASSERT_FALSE(wrong.has_value()) << *wrong;
+  });
+  for (const auto& each : ended) EXPECT_EQ(each, pieces);
+  EXPECT_EQ(ahead, 0);
+}
+
+TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
+  struct captured_kind {
+    isthmus_collective collective;
+    isthmus_datatype datatype;
+    const char* name;
+    std::uint64_t together_bytes = 0;
+  };
+  std::vector<captured_kind> kinds{{ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr},
+                                   {ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr, 1 << 20},
+                                   {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, "staged", 1 << 20}};
+  for (const char* name : algorithms) kinds.push_back({ISTHMUS_ALLTOALL, ISTHMUS_UINT8, name});
+  for (const auto& [collective, datatype, name, together_bytes] : kinds) {
+    setup with;
+    with.ranks = 3;
+    with.options = {1 << 13, together_bytes, 2};
+    with.how = {false, 60, 2};
+    world all(with);
+    all.each([&, collective = collective, datatype = datatype, name = name](rank& one) {
+      test_case test;
+      test.collective = collective;
+      test.datatype = datatype;
+      test.count = 6001;
+      test.heap = true;
+      const oracle::shape shape = conformance::shape_of(test, all.size());
+      isthmus_operation operation;
+      {
+        const conformance::rank_buffers layout(test, shape, one.number(), one.heap());
+        operation = conformance::operation_of(test, shape, layout.at(), one.number());
+      }
+      one.driver().begin_capture(one.stream());
+      ASSERT_EQ(one.enqueue(operation, name), ISTHMUS_SUCCESS);
+      const standin_driver::graph captured = one.driver().end_capture();
+      for (int i = 0; i < 12; ++i) {
+        test.seed = static_cast<std::uint64_t>(i) * 4 + 1;
+        if (i % 3 == 2) {
+          const auto wrong = one.play(test, name);
+          ASSERT_FALSE(wrong.has_value()) << *wrong;
+          continue;
+        }
+        test.seed = 1;
+        const conformance::rank_buffers buffers(test, shape, one.number(), one.heap());
+        one.driver().launch(captured, one.stream());
+        one.driver().synchronize(0, one.stream());
+        ASSERT_EQ(buffers.find_error(true, true, false), std::nullopt);
+      }
+    });
+  }
+}
+
+TEST(copy_engine, the_null_stream_and_changing_streams_keep_their_order) {
+  setup with;
+  with.how = {false, 100, 8};
+  world all(with);
+  all.each([&](rank& one) {
+    const std::array<isthmus::native_stream, 3> streams = {
+        nullptr, one.stream(), one.driver().create_stream(0, isthmus::stream_priority::normal)};
+    constexpr std::uint64_t count = 300;
+    std::vector<std::uint32_t> values(count * 2);
+    for (std::uint32_t round = 0; round < 30; ++round) {
+      const isthmus::native_stream stream = streams[round % 3];
+      isthmus_operation operation{};
+      operation.collective = ISTHMUS_ALLGATHER;
+      operation.datatype = ISTHMUS_UINT32;
+      operation.count = count;
+      operation.recv_buf = values.data();
+      operation.send_buf = values.data() + count * static_cast<std::size_t>(one.number());
+      operation.stream = stream;
+      auto* own = values.data() + count * static_cast<std::size_t>(one.number());
+      // Before the call on its stream: the call must come after this.
+      one.driver().run_on(stream, [own, round](const auto&) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        std::fill_n(own, count, round);
+      });
+      const char* name = nullptr;
+      ASSERT_EQ(one.session().enqueue(&operation, &name, 1), ISTHMUS_SUCCESS);
+      one.driver().synchronize(0, stream);
+      for (std::uint32_t value : values) ASSERT_EQ(value, round);
+    }
+  });
+}
+
+TEST(copy_engine, in_place_copies_go_to_peers_only) {
+  setup with;
+  world all(with);
+  all.each([&](rank& one) {
+    test_case test;
+    test.collective = ISTHMUS_ALLGATHER;
+    test.datatype = ISTHMUS_FLOAT32;
+    test.count = 1000;
+    test.in_place = test.heap = true;
+    const int before = one.driver().copies();
+    ASSERT_EQ(one.play(test, nullptr), std::nullopt);
+    EXPECT_EQ(one.driver().copies() - before, 1);
+  });
+}
+
+// A call costs what its commands cost: two lists of words and a copy, and what orders it among others.
+TEST(copy_engine, a_small_call_out_of_the_heap_is_few_commands) {
+  setup with;
+  world all(with);
+  all.each([&](rank& one) {
+    test_case test;
+    test.collective = ISTHMUS_ALLGATHER;
+    test.datatype = ISTHMUS_INT8;
+    test.count = 64;
+    test.in_place = test.heap = true;
+    ASSERT_EQ(one.play(test, nullptr), std::nullopt);
+    const int before = one.driver().commands();
+    ASSERT_EQ(one.play(test, nullptr), std::nullopt);
+    EXPECT_EQ(one.driver().commands() - before, 5);
+  });
+}
+
+TEST(copy_engine, zero_copy_that_is_staged_instead_is_said) {
+  setup with;
+  world all(with);
+  all.each([&](rank& one) {
+    test_case test;
+    test.collective = ISTHMUS_ALLGATHER;
+    test.datatype = ISTHMUS_INT8;
+    test.count = 64;
+    ASSERT_EQ(one.play(test, "zero_copy"), std::nullopt);
+    ASSERT_EQ(one.logged.size(), 1u);
+    EXPECT_NE(one.logged[0].find("not in the symmetric heap"), std::string::npos) << one.logged[0];
+  });
+}
+
+}  // namespace
+}  // namespace copy_engine_test

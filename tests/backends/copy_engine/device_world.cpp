@@ -1,0 +1,169 @@
+#include "device_world.hpp"
+
+#include <isthmus/memory.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "conformance/issue.hpp"
+
+namespace copy_engine_test {
+
+using isthmus::device_copy;
+using isthmus::device_driver;
+using isthmus::stream_priority;
+
+// ---- seats --------------------------------------------------------------------------------------------
+
+seat::seat(device_driver& driver, isthmus_platform platform, int device)
+    : m_driver(driver),
+      m_platform(platform),
+      m_device(device),
+      m_own_stream(driver.create_stream(device, stream_priority::normal)),
+      m_stream(m_own_stream),
+      m_plain(static_cast<std::byte*>(driver.allocate(device, room_bytes))),
+      m_mirror(static_cast<std::byte*>(driver.allocate_host(room_bytes))) {}
+
+seat::~seat() {
+  m_driver.free_host(m_mirror);
+  m_driver.free(m_device, m_plain);
+  m_driver.destroy_stream(m_device, m_own_stream);
+}
+
+void seat::upload(std::byte* to, std::span<const std::byte> part) {
+  const device_copy one{to, part.data(), part.size()};
+  m_driver.copy(m_device, {&one, 1}, m_stream);
+}
+
+void seat::download(std::span<std::byte> part, const std::byte* from) {
+  const device_copy one{part.data(), from, part.size()};
+  m_driver.copy(m_device, {&one, 1}, m_stream);
+}
+
+placed_call::placed_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> room,
+                         std::byte* device_room)
+    : mirror(room.first(conformance::rank_buffers::bytes_needed(test, conformance::shape_of(test, size)))),
+      on_device(device_room),
+      buffers(test, conformance::shape_of(test, size), rank, mirror),
+      shape(conformance::shape_of(test, size)),
+      operation(conformance::operation_of(test, shape, buffers.at(), rank)) {
+  const auto there = [&](const void* here) -> std::byte* {
+    return here == nullptr ? nullptr : on_device + (static_cast<const std::byte*>(here) - mirror.data());
+  };
+  operation.send_buf = there(operation.send_buf);
+  operation.recv_buf = there(operation.recv_buf);
+}
+
+// ---- members ------------------------------------------------------------------------------------------
+
+std::string last_error() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  return std::string(isthmus_status_name(info.status)) + ": " + info.message + " [" + info.location + "; " +
+         info.hint + "]";
+}
+
+member::member(seat& place, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s)
+    : m_seat(place), m_rank(rank), m_size(size) {
+  char path[] = "/tmp/isthmus-copy-engine-XXXXXX";
+  const int file = mkstemp(path);
+  if (file < 0) throw std::runtime_error("mkstemp failed");
+  close(file);
+  std::ofstream config(path);
+  if (use != nullptr) config << "[[rule]]\nuse = \"" << use << "\"\n";
+  // Several pieces for what the tests move, both ways of visiting peers and of handing over copies; where all
+  // is staged, ranks that keep in step.
+  const bool in_step = use != nullptr && std::string(use) == "copy_engine:staged";
+  config << "[backend.copy_engine]\ntransit_bytes = 262144\nbatch_bytes = 4096\nstreams = 2\ntogether_bytes = "
+         << (in_step ? 1u << 30 : 8192u) << "\n";
+  config.close();
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.device = place.device_name();
+  options.config_path = path;
+  options.timeout_s = timeout_s;
+  const isthmus_status status = isthmus_communicator_create(&id, rank, size, &options, &m_handle);
+  std::remove(path);
+  if (status != ISTHMUS_SUCCESS) throw std::runtime_error("create: " + last_error());
+}
+
+member::member(seat& place, isthmus_communicator made) : m_seat(place), m_handle(made) {
+  isthmus_communicator_rank(made, &m_rank);
+  isthmus_communicator_size(made, &m_size);
+}
+
+member::~member() {
+  if (m_heap != nullptr) isthmus_memory_free(m_handle, m_heap);
+  if (isthmus_communicator_destroy(m_handle) != ISTHMUS_SUCCESS)
+    std::printf("note: destroy: %s\n", last_error().c_str());
+}
+
+std::byte* member::heap() {
+  void* block = m_heap;
+  if (block == nullptr && isthmus_memory_allocate_symmetric(m_handle, room_bytes, &block) != ISTHMUS_SUCCESS)
+    throw std::runtime_error("symmetric heap: " + last_error());
+  return m_heap = static_cast<std::byte*>(block);
+}
+
+std::string member::taken_by(const isthmus_operation& operation) {
+  std::string text(1 << 16, '\0');
+  if (isthmus_communicator_explain(m_handle, &operation, text.data(), text.size(), nullptr) != ISTHMUS_SUCCESS)
+    return last_error();
+  const auto answer = nlohmann::json::parse(text.c_str());
+  if (answer.at("backend").is_null()) return answer.dump();
+  const std::string algorithm = answer.at("algorithm");
+  return answer.at("backend").get<std::string>() + (algorithm.empty() ? "" : ":" + algorithm);
+}
+
+std::optional<std::string> member::play(const conformance::test_case& test) {
+  placed_call call(test, m_rank, m_size, m_seat.mirror(), test.heap ? heap() : m_seat.plain());
+  call.operation.stream = m_seat.stream();
+  if (!taken_by(call.operation).starts_with("copy_engine")) return std::nullopt;  // not with this algorithm
+  m_seat.upload(call.on_device, call.mirror);
+  if (isthmus_enqueue(m_handle, &call.operation) != ISTHMUS_SUCCESS) return last_error();
+  m_seat.download(call.mirror, call.on_device);
+  m_seat.synchronize();
+  return call.buffers.find_error(true, true, false);
+}
+
+// ---- worlds -------------------------------------------------------------------------------------------
+
+namespace {
+
+int run_rank(isthmus_platform platform, const play& play, meeting& all, int rank, int size) {
+  try {
+    std::string reason;
+    device_driver* driver = device_driver::get(platform, reason);
+    if (driver == nullptr) throw std::runtime_error(reason);
+    if (driver->device_count() < size) throw std::runtime_error("fewer devices than ranks");
+    seat place(*driver, platform, rank);
+    return play(place, all, rank, size);
+  } catch (const std::exception& failure) {
+    std::printf("FAIL rank %d: %s\n", rank, failure.what());
+    std::fflush(stdout);
+    std::_Exit(1);  // the others wait for this rank
+  }
+}
+
+}  // namespace
+
+int run(isthmus_platform platform, bool in_processes, int size, const play& play) {
+  meeting& all = meeting::make(size);
+  std::atomic<int> failures{0};
+  if (!in_processes) {
+    world::on_each(size, [&](int rank) { failures += run_rank(platform, play, all, rank, size); });
+    return failures;
+  }
+  world::children children;
+  for (int rank = 0; rank < size; ++rank)
+    children.start(rank, [&] { return run_rank(platform, play, all, rank, size); });
+  for (const auto& child : children.join()) failures += child.failures();
+  return failures;
+}
+
+}  // namespace copy_engine_test

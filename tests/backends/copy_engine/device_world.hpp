@@ -1,0 +1,98 @@
+// Ranks on real devices, or on the driver's stand-in: in threads or in processes of their own.
+#pragma once
+
+#include <isthmus/isthmus.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "conformance/rank_buffers.hpp"
+#include "device/driver.hpp"
+#include "world/world.hpp"
+
+namespace copy_engine_test {
+
+constexpr std::uint64_t room_bytes = 8u << 20;  // of each of a seat's buffers
+
+// A rank with its device. Buffers are filled and read through pinned memory.
+class seat {
+ public:
+  seat(isthmus::device_driver& driver, isthmus_platform platform, int device);
+  ~seat();
+  seat(const seat&) = delete;
+  seat& operator=(const seat&) = delete;
+
+  isthmus::device_driver& driver() { return m_driver; }
+  isthmus_device device_name() const { return {m_platform, m_device}; }
+  int device() const { return m_device; }
+  isthmus::native_stream stream() const { return m_stream; }
+  void use_stream(isthmus::native_stream stream) { m_stream = stream; }
+  isthmus::native_stream own_stream() const { return m_own_stream; }
+  void synchronize() { m_driver.synchronize(m_device, m_stream); }
+
+  std::byte* plain() const { return m_plain; }
+  std::span<std::byte> mirror() const { return {m_mirror, room_bytes}; }
+  // Stream-ordered copies of a part of the mirror to a buffer and back.
+  void upload(std::byte* to, std::span<const std::byte> part);
+  void download(std::span<std::byte> part, const std::byte* from);
+
+ private:
+  isthmus::device_driver& m_driver;
+  isthmus_platform m_platform;
+  int m_device;
+  isthmus::native_stream m_own_stream, m_stream;
+  std::byte* m_plain;
+  std::byte* m_mirror;
+};
+
+// One call of a test: laid out in the mirror, and where it is on the device.
+struct placed_call {
+  placed_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> mirror,
+              std::byte* on_device);
+  std::span<std::byte> mirror;
+  std::byte* on_device;
+  conformance::rank_buffers buffers;
+  oracle::shape shape;  // the operation points into it
+  isthmus_operation operation;
+};
+
+// A communicator on a seat, forced to one backend[:algorithm] or, for nullptr, left to the defaults.
+class member {
+ public:
+  member(seat& place, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s);
+  member(seat& place, isthmus_communicator made);
+  ~member();
+  member(const member&) = delete;
+  member& operator=(const member&) = delete;
+
+  seat& place() { return m_seat; }
+  isthmus_communicator handle() const { return m_handle; }
+  int rank() const { return m_rank; }
+  int size() const { return m_size; }
+  std::byte* heap();  // room_bytes, allocated collectively at the first use
+  // "copy_engine:staged", or why the call would go nowhere.
+  std::string taken_by(const isthmus_operation& operation);
+  // Everything of one call; what is wrong, or nothing.
+  std::optional<std::string> play(const conformance::test_case& test);
+
+ private:
+  seat& m_seat;
+  isthmus_communicator m_handle = nullptr;
+  int m_rank = 0, m_size = 0;
+  std::byte* m_heap = nullptr;
+};
+
+std::string last_error();
+
+using ::world::meeting;
+
+// Runs `play` on `size` ranks, one device each; returns the sum of what it returns. Processes are made by
+// fork: no driver may have been touched before.
+using play = std::function<int(seat& place, meeting& all, int rank, int size)>;
+int run(isthmus_platform platform, bool in_processes, int size, const play& play);
+
+}  // namespace copy_engine_test

@@ -1,0 +1,149 @@
+// Devices made of host memory and threads, with streams, events, words and captures: what copy engines need
+// of a driver, and nothing else. Slow and spiteful where asked: commands may be delayed at random, and all
+// streams of a device may share one queue, as drivers are free to do.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "device/driver.hpp"
+#include "device/kernel_compiler.hpp"
+
+namespace copy_engine_test {
+
+struct behaviour {
+  bool one_queue = false;  // for all streams of normal priority of a device
+  int delay_us = 0;        // at most, before each command, at random
+  std::uint64_t seed = 1;
+};
+
+class standin_compiler final : public isthmus::kernel_compiler {
+ public:
+  std::atomic<int> compiled{0};
+
+ private:
+  std::string compile(isthmus::device_driver& driver, int device,
+                      const isthmus::kernel_source& source) override;
+};
+
+class standin_driver final : public isthmus::device_driver {
+ public:
+  using command = std::function<void(const std::atomic<bool>& stop)>;
+  using graph = std::vector<command>;
+
+  standin_driver(int devices, behaviour how);
+  ~standin_driver() override;
+
+  // ---- for tests --------------------------------------------------------------------------------------
+  void begin_capture(isthmus::native_stream stream);
+  graph end_capture();
+  // The commands in the order in which they were issued, on one stream.
+  void launch(const graph& captured, isthmus::native_stream stream);
+  void run_on(isthmus::native_stream stream, command work);
+  // The call after so many successful ones throws, once.
+  void fail_after(int calls) { m_calls_left = calls; }
+  // Called where copies run, before and after those of one command. Set before the first command.
+  std::function<void(std::size_t copies, bool ended)> on_copies;
+  // Copies and bytes that crossed, as the caller sees them.
+  int copies() const { return m_copies; }
+  int commands() const { return m_commands; }
+
+  // ---- the driver -------------------------------------------------------------------------------------
+  std::string version() override { return "threads and host memory"; }
+  int device_count() override { return m_devices; }
+  void* allocate_host(std::uint64_t bytes) override;
+  void free_host(void* pointer) override;
+  isthmus::native_stream create_stream(int device, isthmus::stream_priority priority) override;
+  void destroy_stream(int device, isthmus::native_stream stream) override;
+  void synchronize(int device, isthmus::native_stream stream) override;
+  bool is_capturing(int device, isthmus::native_stream stream) override;
+  isthmus::native_event create_event(int device) override;
+  void destroy_event(isthmus::native_event event) override;
+  void record(int device, isthmus::native_event event, isthmus::native_stream stream) override;
+  void wait(int device, isthmus::native_stream stream, isthmus::native_event event) override;
+  bool done(isthmus::native_event event) override;
+  void copy(int device, std::span<const isthmus::device_copy> copies, isthmus::native_stream stream) override;
+  void words(int device, std::span<const isthmus::word_step> steps, isthmus::native_stream stream) override;
+  // Code is what standin_compiler makes: datatype and operation.
+  isthmus::native_kernel load_kernel(int device, const std::string& code, const char* entry) override;
+  void launch(int device, isthmus::native_kernel kernel, unsigned blocks, unsigned threads,
+              std::span<void*> arguments, isthmus::native_stream stream) override;
+
+  // ---- what copy engines have no business with -----------------------------------------------------------
+  std::string name(int) override { none(); }
+  std::string bus_id(int) override { none(); }
+  isthmus::device_memory_info memory_info(int) override { none(); }
+  bool can_access_peer(int, int) override { none(); }
+  int owner_of(const void*) override { none(); }
+  void* allocate(int, std::uint64_t) override { none(); }
+  void free(int, void*) override { none(); }
+  std::uint64_t granularity(int) override { none(); }
+  isthmus::sharing best_sharing(int) override { none(); }
+  void* allocate_shared(int, std::uint64_t, isthmus::sharing) override { none(); }
+  void free_shared(int, void*) override { none(); }
+  void enable_peer(int, int) override { none(); }
+  void allow_access(void*, int) override { none(); }
+  isthmus::shared_handle export_shared(void*) override { none(); }
+  void end_export(void*) override { none(); }
+  void* import_shared(int, const isthmus::shared_handle&) override { none(); }
+  void release_import(int, void*) override { none(); }
+  void fill(int, void*, std::uint8_t, std::uint64_t, isthmus::native_stream) override { none(); }
+  void write_word(int, std::uint32_t*, std::uint32_t, isthmus::native_stream) override { none(); }
+  void wait_word(int, const std::uint32_t*, std::uint32_t, isthmus::native_stream) override { none(); }
+
+ private:
+  [[noreturn]] static void none();
+
+  class queue {
+   public:
+    explicit queue(const behaviour& how, std::uint64_t seed);
+    ~queue();
+    void push(command work);
+    void drain();
+
+   private:
+    void run();
+    std::mutex m_mutex;
+    std::condition_variable m_changed;
+    std::deque<command> m_commands;
+    bool m_busy = false;
+    std::atomic<bool> m_stop{false};
+    int m_delay_us;
+    std::mt19937_64 m_random;
+    std::thread m_thread;
+  };
+  struct stream {
+    std::shared_ptr<queue> work;
+  };
+  struct event {
+    std::shared_ptr<std::atomic<bool>> reached = std::make_shared<std::atomic<bool>>(true);
+    bool captured = false;
+  };
+  void push(int device, isthmus::native_stream stream, command work);
+  stream& stream_of(int device, isthmus::native_stream handle);
+  void count_call();
+
+  int m_devices;
+  behaviour m_how;
+  std::recursive_mutex m_mutex;  // over what follows
+  std::vector<std::shared_ptr<queue>> m_device_queues;
+  std::vector<std::unique_ptr<stream>> m_null_streams;
+  std::map<isthmus::native_stream, std::unique_ptr<stream>> m_streams;
+  std::map<isthmus::native_event, std::unique_ptr<event>> m_events;
+  std::uint64_t m_next = 16;
+  std::set<isthmus::native_stream> m_captured;
+  graph m_graph;
+  std::deque<std::string> m_kernels;
+  std::atomic<int> m_calls_left{-1}, m_copies{0}, m_commands{0};
+};
+
+}  // namespace copy_engine_test

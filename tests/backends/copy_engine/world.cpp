@@ -1,0 +1,116 @@
+#include "world.hpp"
+
+#include <cstdarg>
+#include <cstdio>
+#include <thread>
+
+#include "conformance/issue.hpp"
+#include "conformance/rank_buffers.hpp"
+#include "world/threads.hpp"
+
+namespace copy_engine_test {
+namespace {
+
+constexpr std::uint64_t heap_id = 7;
+
+std::string format_text(const char* format, va_list arguments) {
+  char text[1024];
+  std::vsnprintf(text, sizeof text, format, arguments);
+  return text;
+}
+
+rank& self(void* runtime) { return *static_cast<rank*>(runtime); }
+
+isthmus_status on_fail(void* runtime, isthmus_status status, int64_t, const char*, const char* hint,
+                       const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  self(runtime).message = format_text(format, arguments);
+  va_end(arguments);
+  self(runtime).hint = hint == nullptr ? "" : hint;
+  return self(runtime).status = status;
+}
+
+void on_log(void* runtime, int level, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  if (level >= 2) self(runtime).logged.push_back(format_text(format, arguments));
+  va_end(arguments);
+}
+
+}  // namespace
+
+rank::rank(world& owner, int number) : m_world(owner), m_number(number) {
+  behaviour how = owner.m_with.how;
+  how.seed = how.seed * 31 + static_cast<std::uint64_t>(number);
+  m_driver = std::make_unique<standin_driver>(1, how);
+  m_stream = m_driver->create_stream(0, isthmus::stream_priority::normal);
+  m_context.struct_bytes = sizeof m_context;
+  m_context.runtime = this;
+  m_context.rank = m_context.node_rank = number;
+  m_context.size = m_context.node_size = m_context.process_size = owner.m_with.ranks;
+  m_context.node_of = m_context.process_of = owner.m_zeros.data();
+  m_context.device = {ISTHMUS_PLATFORM_CUDA, 0};
+  m_context.timeout_s = owner.m_with.timeout_s;
+  m_context.fail = on_fail;
+  m_context.log = on_log;
+  m_context.aborted = [](void* runtime) { return self(runtime).aborted.load(); };
+  m_context.heap_find = [](void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
+                           uint64_t* offset) {
+    rank& own = self(runtime);
+    const auto memory = own.heap();
+    const auto* at = static_cast<const std::byte*>(pointer);
+    if (std::less<>{}(at, memory.data()) || at + bytes > memory.data() + memory.size()) return 0;
+    *block = {heap_id, memory.size(), own.m_world.m_heap_peers.data()};
+    *offset = static_cast<uint64_t>(at - memory.data());
+    return 1;
+  };
+  m_session = std::make_unique<isthmus::copy_engine::session>(m_context, *m_driver, owner.m_with.options);
+  m_session->compile_with(m_compiler);
+  m_session->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
+}
+
+std::span<std::byte> rank::heap() { return m_world.m_heap[static_cast<std::size_t>(m_number)]; }
+
+isthmus_status rank::enqueue(isthmus_operation operation, const char* algorithm) {
+  operation.stream = m_stream;
+  return m_session->enqueue(&operation, &algorithm, 1);
+}
+
+isthmus_status rank::run(const isthmus_operation& operation, const char* algorithm) {
+  const isthmus_status result = enqueue(operation, algorithm);
+  m_driver->synchronize(0, m_stream);
+  return result;
+}
+
+std::optional<std::string> rank::play(const conformance::test_case& test, const char* algorithm) {
+  const oracle::shape shape = conformance::shape_of(test, m_world.size());
+  const std::size_t bytes = conformance::rank_buffers::bytes_needed(test, shape);
+  if (m_plain.size() < bytes) m_plain.resize(bytes);
+  if (test.heap && bytes > heap().size()) return "the heap is too small for " + conformance::to_string(test);
+  const conformance::rank_buffers buffers(test, shape, m_number, test.heap ? heap() : std::span(m_plain));
+  if (run(conformance::operation_of(test, shape, buffers.at(), m_number), algorithm) != ISTHMUS_SUCCESS)
+    return message;
+  return buffers.find_error(true, true, false);
+}
+
+world::world(const setup& with) : m_with(with), m_zeros(static_cast<std::size_t>(with.ranks), 0) {
+  for (int number = 0; number < with.ranks; ++number) {
+    m_heap.emplace_back(with.heap_bytes);
+    m_shared.emplace_back(isthmus::copy_engine::peer_memory::bytes_for(with.options.transit_bytes));
+    m_heap_peers.push_back(m_heap.back().data());
+    m_shared_peers.push_back(m_shared.back().data());
+  }
+  for (int number = 0; number < with.ranks; ++number) m_ranks.push_back(std::make_unique<rank>(*this, number));
+}
+
+// Each rank waits for its peers to fetch what it lent, so they end at the same time.
+world::~world() {
+  each([](rank& one) { one.end_session(); });
+}
+
+void world::each(const std::function<void(rank&)>& work) {
+  ::world::on_each(size(), [&](int number) { work(at(number)); });
+}
+
+}  // namespace copy_engine_test

@@ -1,0 +1,370 @@
+// Every collective, algorithm and kind of memory, in threads and processes, on random data.
+#include <gtest/gtest.h>
+#include <isthmus/isthmus.h>
+
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "backends/host/host_backend.hpp"
+#include "play.hpp"
+
+namespace host_test {
+namespace {
+
+using complaints = std::vector<std::string>;
+
+constexpr isthmus_collective collectives[] = {ISTHMUS_BROADCAST,      ISTHMUS_REDUCE,    ISTHMUS_ALLREDUCE,
+                                              ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER, ISTHMUS_GATHER,
+                                              ISTHMUS_SCATTER,        ISTHMUS_ALLTOALL,  ISTHMUS_ALLGATHERV,
+                                              ISTHMUS_GATHERV,        ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV};
+constexpr const char* algorithms[] = {
+    nullptr,  "packet",         "one_shot", "one_shot_streamed", "two_shot", "two_shot_streamed",
+    "direct", "direct_streamed"};
+
+// With more ranks than cores (two, in CI) every step waits for the scheduler; a part of the
+// combinations is enough there.
+bool crowded(const rank& self) { return self.size() > 3; }
+
+struct crew {
+  int ranks, processes;
+};
+std::string crew_name(const testing::TestParamInfo<crew>& info) {
+  return "ranks" + std::to_string(info.param.ranks) + "_processes" + std::to_string(info.param.processes);
+}
+
+class host_collectives : public testing::TestWithParam<crew> {
+ protected:
+  setting make_setting() const {
+    setting s;
+    s.ranks = GetParam().ranks;
+    s.processes = GetParam().processes;
+    s.options = {{"slot_bytes", "4096"}, {"packet_lines", "64"}, {"cell_bytes", "512"}};  // many chunks
+    return s;
+  }
+};
+
+TEST_P(host_collectives, are_right_for_every_algorithm_and_memory) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          std::uint64_t seed = 1, performed = 0, turn = 0, wanted = crowded(self) ? 80 : 500;
+                          for (const auto collective : collectives)
+                            for (const char* algorithm : algorithms)
+                              for (const bool in_place : {false, true})
+                                for (const auto where : {memory::separate, memory::heap, memory::mixed})
+                                  for (const std::uint64_t count : {0, 1, 17, 2048, 32771}) {
+                                    if (crowded(self) && count != 17 && count != 2048) continue;
+                                    // No common divisor with the combinations of kinds and sizes: all get a
+                                    // turn.
+                                    const std::uint64_t every = crowded(self) ? 5 : count == 32771 ? 2 : 1;
+                                    if (every > 1 && ++turn % every != 0) continue;
+                                    play p;
+                                    p.collective = collective;
+                                    p.algorithm = algorithm;
+                                    p.in_place = in_place;
+                                    p.where = where;
+                                    p.count = count;
+                                    p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                                    p.seed = ++seed;
+                                    performed += perform(self, p);
+                                  }
+                          check(performed > wanted,
+                                "only " + std::to_string(performed) + " plays were supported");
+                        }),
+            complaints{});
+}
+
+// As in containers and under systems where the kernel does not let processes copy from each other.
+TEST_P(host_collectives, are_right_where_the_kernel_copies_nothing) {
+  setting s = make_setting();
+  s.options.emplace("kernel_copies", "0");
+  EXPECT_EQ(
+      run_backend(s,
+                  [](rank& self) {
+                    std::uint64_t seed = 1000;
+                    for (const auto collective : collectives)
+                      for (const char* algorithm : {static_cast<const char*>(nullptr), "direct", "channel"})
+                        for (const auto where : {memory::separate, memory::mixed})
+                          for (const std::uint64_t count : {17, 5000}) {
+                            if (crowded(self) && count != 17) continue;
+                            play p;
+                            p.collective = collective;
+                            p.algorithm = algorithm;
+                            p.where = where;
+                            p.count = count;
+                            p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                            p.seed = ++seed;
+                            perform(self, p);
+                          }
+                  }),
+      complaints{});
+}
+
+TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
+  EXPECT_EQ(run_backend(
+                make_setting(),
+                [](rank& self) {
+                  std::uint64_t seed = 77;
+                  for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
+                    for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op)
+                      for (const auto collective : {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_REDUCE_SCATTER})
+                        for (const char* algorithm : {"packet", "one_shot", "one_shot_streamed", "two_shot",
+                                                      "two_shot_streamed", "direct", "direct_streamed"})
+                          for (const std::uint64_t count : {5, 3001}) {
+                            if (crowded(self) && count != 5) continue;
+                            play p;
+                            p.collective = collective;
+                            p.datatype = static_cast<isthmus_datatype>(datatype);
+                            p.op = static_cast<isthmus_reduction_op>(op);
+                            p.algorithm = algorithm;
+                            p.count = count;
+                            p.where = seed % 2 == 0 ? memory::heap : memory::separate;
+                            p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                            p.seed = ++seed;
+                            perform(self, p);
+                          }
+                }),
+            complaints{});
+}
+
+TEST_P(host_collectives, back_to_back_mixed_with_skewed_ranks) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          std::mt19937_64 common(4711), own(static_cast<std::uint64_t>(self.number()));
+                          for (int i = 0; i < (crowded(self) ? 300 : 3000); ++i) {
+                            play p;
+                            p.collective = collectives[common() % std::size(collectives)];
+                            p.algorithm = algorithms[common() % std::size(algorithms)];
+                            p.in_place = common() % 2 == 0;
+                            p.where = static_cast<memory>(common() % 3);
+                            p.count = common() % (common() % 8 == 0 ? 5000 : 40);
+                            p.root = static_cast<int>(common() % static_cast<std::uint64_t>(self.size()));
+                            p.seed = common();
+                            if (own() % 64 == 0)
+                              std::this_thread::sleep_for(std::chrono::microseconds(own() % 2000));
+                            perform(self, p);
+                          }
+                        }),
+            complaints{});
+}
+
+// Often enough that rank 0 tries the other form of storing several times, and ranks store in both at once.
+TEST_P(host_collectives, are_right_while_rank_0_tries_both_forms) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          const isthmus_collective kinds[] = {ISTHMUS_ALLREDUCE, ISTHMUS_ALLTOALL,
+                                                              ISTHMUS_BROADCAST};
+                          for (std::uint64_t i = 0; i < (crowded(self) ? 150 : 600); ++i) {
+                            play p;
+                            p.collective = kinds[i % std::size(kinds)];
+                            p.algorithm = i % 2 == 0 ? "one_shot_adaptive" : "two_shot_adaptive";
+                            if (p.collective != ISTHMUS_ALLREDUCE) p.algorithm = "one_shot_adaptive";
+                            p.count = 2048;
+                            p.root = self.size() - 1;
+                            p.seed = i;
+                            check(perform(self, p), p.describe() + " is not supported");
+                          }
+                        }),
+            complaints{});
+}
+
+TEST_P(host_collectives, no_rank_leaves_a_barrier_before_all_have_entered) {
+  setting s = make_setting();
+  EXPECT_EQ(
+      run_backend(s,
+                  [](rank& self) {
+                    // the heap of rank 0 holds a counter that all ranks see
+                    auto& entered = *reinterpret_cast<std::atomic<int>*>(
+                        self.heap(0) - static_cast<std::ptrdiff_t>(static_cast<std::uint64_t>(self.number()) *
+                                                                   heap_blocks * heap_block_bytes));
+                    isthmus_operation barrier{};
+                    barrier.collective = ISTHMUS_BARRIER;
+                    std::mt19937 own(static_cast<unsigned>(self.number()));
+                    for (int i = 1; i <= 200; ++i) {
+                      if (own() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 500));
+                      ++entered;
+                      check(self.run(barrier) == ISTHMUS_SUCCESS, self.failure());
+                      check(entered >= i * self.size(), "left a barrier too early");
+                    }
+                  }),
+      complaints{});
+}
+
+// Everybody sends several messages to everybody, itself included, in one group and in order.
+TEST_P(host_collectives, messages_of_a_group_progress_together_and_in_order) {
+  EXPECT_EQ(
+      run_backend(
+          make_setting(),
+          [](rank& self) {
+            const int n = self.size(), me = self.number();
+            for (int round = 0; round < 20; ++round) {
+              const std::vector<std::uint64_t> lengths = {1, 700, 0, 5000, static_cast<std::uint64_t>(round)};
+              std::vector<std::vector<std::uint32_t>> out, in;
+              std::vector<isthmus_operation> batch;
+              const auto value = [&](int from, int to, std::size_t message, std::size_t i) {
+                return static_cast<std::uint32_t>(((from * 64 + to) * 8 + static_cast<int>(message)) * 65536 +
+                                                  round * 7) +
+                       static_cast<std::uint32_t>(i);
+              };
+              for (int peer = 0; peer < n; ++peer)
+                for (std::size_t m = 0; m < lengths.size(); ++m) {
+                  auto& data = out.emplace_back(lengths[m]);
+                  for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(me, peer, m, i);
+                  in.emplace_back(lengths[m], 0xdeadbeefu);
+                }
+              std::size_t index = 0;
+              for (int peer = 0; peer < n; ++peer)
+                for (std::size_t m = 0; m < lengths.size(); ++m, ++index) {
+                  isthmus_operation send{}, recv{};
+                  send.collective = ISTHMUS_SEND;
+                  recv.collective = ISTHMUS_RECV;
+                  send.datatype = recv.datatype = ISTHMUS_UINT32;
+                  send.root = recv.root = peer;
+                  send.count = recv.count = lengths[m];
+                  send.send_buf = out[index].data();
+                  recv.recv_buf = in[index].data();
+                  batch.push_back(send);
+                  batch.push_back(recv);
+                }
+              check(self.run(batch) == ISTHMUS_SUCCESS, self.failure());
+              index = 0;
+              for (int peer = 0; peer < n; ++peer)
+                for (std::size_t m = 0; m < lengths.size(); ++m, ++index)
+                  for (std::size_t i = 0; i < lengths[m]; ++i)
+                    check(in[index][i] == value(peer, me, m, i),
+                          "message " + std::to_string(m) + " of rank " + std::to_string(peer) + " is wrong");
+            }
+          }),
+      complaints{});
+}
+
+// Both sides copy parts of a long message, where each has a core.
+TEST_P(host_collectives, long_messages_of_uneven_lengths) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          std::uint64_t seed = 2000;
+                          for (const auto collective : {ISTHMUS_GATHERV, ISTHMUS_SCATTERV, ISTHMUS_ALLTOALLV})
+                            for (const bool in_place : {false, true})
+                              for (const std::uint64_t count : {70'000, 131'073, 300'001}) {
+                                if (crowded(self) && count != 70'000) continue;
+                                play p;
+                                p.collective = collective;
+                                p.in_place = in_place;
+                                p.datatype = ISTHMUS_FLOAT64;
+                                p.count = count;
+                                p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                                p.seed = ++seed;
+                                perform(self, p);
+                              }
+                        }),
+            complaints{});
+}
+
+TEST_P(host_collectives, blocking_messages_around_a_ring) {
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          const int n = self.size(), me = self.number();
+                          if (n == 1) return;
+                          for (const std::size_t length : {1u, 100u, 20'000u, 400'003u}) {
+                            std::vector<int> data(length, -1);
+                            isthmus_operation send{}, recv{};
+                            send.collective = ISTHMUS_SEND;
+                            recv.collective = ISTHMUS_RECV;
+                            send.datatype = recv.datatype = ISTHMUS_INT32;
+                            send.count = recv.count = length;
+                            send.root = (me + 1) % n;
+                            recv.root = (me + n - 1) % n;
+                            send.send_buf = recv.recv_buf = data.data();
+                            if (me == 0) {
+                              std::fill(data.begin(), data.end(), 5);
+                              check(self.run(send) == ISTHMUS_SUCCESS, self.failure());
+                            }
+                            check(self.run(recv) == ISTHMUS_SUCCESS, self.failure());
+                            for (int& each : data) ++each;
+                            if (me != 0) check(self.run(send) == ISTHMUS_SUCCESS, self.failure());
+                            for (const int each : data)
+                              check(each == 5 + (me == 0 ? n : me), "wrong value around the ring");
+                          }
+                        }),
+            complaints{});
+}
+
+INSTANTIATE_TEST_SUITE_P(, host_collectives,
+                         testing::Values(crew{1, 1}, crew{2, 1}, crew{2, 2}, crew{3, 3}, crew{4, 4}, crew{5, 2},
+                                         crew{7, 7}, crew{16, 4}),
+                         crew_name);
+
+TEST(host_backend, five_thousand_small_calls_back_to_back) {
+  setting s;
+  s.processes = 4;
+  EXPECT_EQ(run_backend(s,
+                        [](rank& self) {
+                          std::mt19937 common(99);
+                          std::vector<std::int32_t> in(256), out(1024);
+                          for (int i = 0; i < 5000; ++i) {
+                            isthmus_operation operation{};
+                            constexpr isthmus_collective kinds[] = {ISTHMUS_ALLREDUCE, ISTHMUS_BROADCAST,
+                                                                    ISTHMUS_ALLGATHER, ISTHMUS_REDUCE};
+                            constexpr const char* ways[] = {"packet", "one_shot", "direct"};
+                            operation.collective = kinds[common() % 4];
+                            operation.datatype = ISTHMUS_INT32;
+                            operation.root = static_cast<int>(common() % 4);
+                            operation.count = 1 + common() % 256;
+                            operation.send_buf = in.data();
+                            operation.recv_buf = out.data();
+                            std::fill_n(in.begin(), operation.count, i + self.number());
+                            std::fill_n(out.begin(), operation.count, -1);
+                            check(self.run(operation, ways[common() % 3]) == ISTHMUS_SUCCESS, self.failure());
+                            const bool reduces = operation.collective == ISTHMUS_ALLREDUCE ||
+                                                 operation.collective == ISTHMUS_REDUCE;
+                            if (operation.collective == ISTHMUS_REDUCE && operation.root != self.number())
+                              continue;
+                            const int wanted = reduces                                     ? 4 * i + 6
+                                               : operation.collective == ISTHMUS_BROADCAST ? i + operation.root
+                                                                                           : i;
+                            for (std::uint64_t e = 0; e < operation.count; ++e)
+                              check(out[e] == wanted, "call " + std::to_string(i));
+                          }
+                        }),
+            complaints{});
+}
+
+TEST(host_backend, finds_its_algorithms_by_address_and_by_text) {
+  const char* const* names = isthmus::host_backend()->algorithms;
+  for (int index = 0; names[index] != nullptr; ++index) {
+    EXPECT_EQ(isthmus_algorithm_index(names, names[index]), index);
+    EXPECT_EQ(isthmus_algorithm_index(names, std::string(names[index]).c_str()), index)
+        << "equal text of a caller";
+  }
+  EXPECT_EQ(isthmus_algorithm_index(names, "ring"), -1);
+  EXPECT_EQ(isthmus_algorithm_index(names, nullptr), -1);
+  EXPECT_EQ(isthmus_algorithm_index(nullptr, "packet"), -1);
+}
+
+TEST(host_backend, names_its_algorithms_and_says_why_not) {
+  const auto* backend = isthmus::host_backend();
+  EXPECT_EQ(backend->magic, ISTHMUS_BACKEND_MAGIC);
+  EXPECT_STREQ(backend->name, "host");
+  EXPECT_EQ(backend->capabilities, static_cast<unsigned>(ISTHMUS_BACKEND_BLOCKING));
+  EXPECT_EQ(
+      run_backend(setting{},
+                  [](rank& self) {
+                    isthmus_operation operation{};
+                    operation.collective = ISTHMUS_ALLREDUCE;
+                    operation.datatype = ISTHMUS_FLOAT64;
+                    operation.count = 1;
+                    for (const char* name : {"packet", "one_shot", "one_shot_streamed", "two_shot",
+                                             "two_shot_streamed", "direct", "direct_streamed"})
+                      check(self.why_not(operation, name) == nullptr, std::string("allreduce by ") + name);
+                    check(self.why_not(operation, "channel") != nullptr, "allreduce by channel");
+                    check(self.why_not(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
+                    operation.count = std::uint64_t{1} << 61;
+                    check(self.why_not(operation, "packet") != nullptr, "huge allreduce by packet");
+                    operation.collective = ISTHMUS_BROADCAST;
+                    check(self.why_not(operation, "two_shot") != nullptr, "broadcast by two_shot");
+                  }),
+      complaints{});
+}
+
+}  // namespace
+}  // namespace host_test

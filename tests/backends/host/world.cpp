@@ -1,0 +1,210 @@
+#include "world.hpp"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "backends/host/host_backend.hpp"
+#include "base/tables.hpp"
+#include "world/world.hpp"
+
+namespace host_test {
+namespace {
+
+constexpr int most_ranks = 64;
+constexpr std::size_t exchange_bytes = 4096;
+
+}  // namespace
+
+struct shared_area {
+  std::atomic<int> arrived{0}, round{0};
+  std::byte exchange[most_ranks][exchange_bytes];
+  char complaint[most_ranks][1024];
+  std::byte* heap;  // the same address everywhere: mapped before the forks
+};
+
+namespace {
+
+void meet_in(shared_area& area, int ranks) {
+  const int round = area.round.load();
+  if (area.arrived.fetch_add(1) + 1 == ranks) {
+    area.arrived = 0;
+    ++area.round;
+  }
+  while (area.round.load() == round) ::sched_yield();
+}
+
+}  // namespace
+
+rank::rank(shared_area& area, const setting& setting, int number) : m_area(area), m_setting(setting) {
+  for (int r = 0; r < setting.ranks; ++r) {
+    m_node_of.push_back(setting.node_of.empty() ? 0 : setting.node_of[static_cast<std::size_t>(r)]);
+    m_process_of.push_back(r % setting.processes);
+    m_pid_of.push_back(0);
+    for (int b = 0; b < heap_blocks; ++b)
+      m_peers[b].push_back(area.heap +
+                           (static_cast<std::size_t>(r) * heap_blocks + static_cast<std::size_t>(b)) *
+                               heap_block_bytes);
+  }
+  m_context.struct_bytes = sizeof(m_context);
+  m_context.runtime = this;
+  m_context.rank = m_context.node_rank = number;
+  m_context.size = m_context.node_size = setting.ranks;
+  for (int r = 0; r < setting.ranks; ++r) m_context.process_size += m_process_of[r] == m_process_of[number];
+  m_context.node_of = m_node_of.data();
+  m_context.process_of = m_process_of.data();
+  m_context.pid_of = m_pid_of.data();
+  m_context.timeout_s = setting.timeout_s;
+  m_context.allgather = allgather;
+  m_context.option = option;
+  m_context.fail = fail;
+  m_context.log = log;
+  m_context.aborted = aborted;
+  m_context.heap_find = heap_find;
+}
+
+rank::~rank() { destroy(); }
+
+isthmus_status rank::create() { return isthmus::host_backend()->create(&m_context, &m_state); }
+
+void rank::destroy() {
+  if (m_state != nullptr) isthmus::host_backend()->destroy(m_state);
+  m_state = nullptr;
+}
+
+isthmus_status rank::run(const isthmus_operation& operation, const char* algorithm) {
+  return isthmus::host_backend()->enqueue(m_state, &operation, &algorithm, 1);
+}
+
+isthmus_status rank::run(const std::vector<isthmus_operation>& batch) {
+  const std::vector<const char*> algorithms(batch.size(), nullptr);
+  return isthmus::host_backend()->enqueue(m_state, batch.data(), algorithms.data(), batch.size());
+}
+
+const char* rank::why_not(const isthmus_operation& operation, const char* algorithm) const {
+  const isthmus_operation agreed = isthmus::agreed_operation(operation, size());
+  return isthmus::host_backend()->supports(m_state, &agreed, algorithm);
+}
+
+void rank::abort() { isthmus::host_backend()->abort(m_state); }
+void rank::meet() { meet_in(m_area, size()); }
+std::byte* rank::heap(int block) const { return static_cast<std::byte*>(m_peers[block][m_context.rank]); }
+
+isthmus_status rank::allgather(void* runtime, const void* mine, void* all, std::size_t bytes) {
+  auto& self = *static_cast<rank*>(runtime);
+  check(bytes <= exchange_bytes, "the test's exchange area is too small");
+  std::memcpy(self.m_area.exchange[self.number()], mine, bytes);
+  self.meet();
+  for (int r = 0; r < self.size(); ++r)
+    std::memcpy(static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes, self.m_area.exchange[r],
+                bytes);
+  self.meet();
+  return ISTHMUS_SUCCESS;
+}
+
+const char* rank::option(void* runtime, const char* key) {
+  const auto& options = static_cast<rank*>(runtime)->m_setting.options;
+  const auto found = options.find(key);
+  return found == options.end() ? nullptr : found->second.c_str();
+}
+
+isthmus_status rank::fail(void* runtime, isthmus_status status, std::int64_t, const char*, const char*,
+                          const char* format, ...) {
+  auto& self = *static_cast<rank*>(runtime);
+  char text[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(text, sizeof(text), format, arguments);
+  va_end(arguments);
+  self.m_failure_status = status;
+  self.m_failure = text;
+  return status;
+}
+
+void rank::log(void*, int, const char*, ...) {}
+
+int rank::aborted(void* runtime) { return static_cast<rank*>(runtime)->m_aborted ? 1 : 0; }
+
+int rank::heap_find(void* runtime, const void* pointer, std::uint64_t bytes, isthmus_heap_block* block,
+                    std::uint64_t* offset) {
+  auto& self = *static_cast<rank*>(runtime);
+  for (int b = 0; b < heap_blocks; ++b) {
+    const auto distance =
+        reinterpret_cast<std::uintptr_t>(pointer) - reinterpret_cast<std::uintptr_t>(self.heap(b));
+    if (distance >= heap_block_bytes || bytes > heap_block_bytes - distance) continue;
+    *block = {static_cast<std::uint64_t>(b), heap_block_bytes, self.m_peers[b].data()};
+    *offset = distance;
+    return 1;
+  }
+  return 0;
+}
+
+void check(bool holds, const std::string& text) {
+  if (!holds) throw std::runtime_error(text);
+}
+
+namespace {
+
+void run_one(shared_area& area, const setting& setting, int number, const std::function<void(rank&)>& body) {
+  try {
+    rank self(area, setting, number);
+    body(self);
+  } catch (const std::exception& problem) {
+    std::snprintf(area.complaint[number], sizeof(area.complaint[number]), "rank %d: %s", number,
+                  problem.what());
+  }
+}
+
+void run_process(shared_area& area, const setting& setting, int process,
+                 const std::function<void(rank&)>& body) {
+  const int others = (setting.ranks - process - 1) / setting.processes;
+  std::jthread beside([&] {
+    ::world::on_each(others,
+                     [&](int i) { run_one(area, setting, process + (i + 1) * setting.processes, body); });
+  });
+  run_one(area, setting, process, body);
+  beside.join();
+}
+
+}  // namespace
+
+std::vector<std::string> run_ranks(const setting& setting, const std::function<void(rank&)>& body,
+                                   int may_die) {
+  auto& area = *new (::world::map_shared(sizeof(shared_area))) shared_area;
+  const std::size_t heap_bytes = static_cast<std::size_t>(setting.ranks) * heap_blocks * heap_block_bytes;
+  area.heap = ::world::map_shared(heap_bytes);
+  ::world::children children;
+  for (int process = 1; process < setting.processes; ++process)
+    children.start(process, [&] {
+      run_process(area, setting, process, body);
+      return 0;
+    });
+  run_process(area, setting, 0, body);
+  std::vector<std::string> complaints;
+  for (const auto& [process, status] : children.join(std::chrono::minutes(10)))
+    if (status != 0 && process != may_die)
+      complaints.push_back("process " + std::to_string(process) + " ended with status " +
+                           std::to_string(status));
+  for (int r = 0; r < setting.ranks; ++r)
+    if (area.complaint[r][0] != '\0') complaints.emplace_back(area.complaint[r]);
+  ::munmap(area.heap, heap_bytes);
+  ::munmap(&area, sizeof(area));
+  return complaints;
+}
+
+std::vector<std::string> run_backend(const setting& setting, const std::function<void(rank&)>& body) {
+  return run_ranks(setting, [&body](rank& self) {
+    check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure());
+    body(self);
+    self.destroy();
+  });
+}
+
+}  // namespace host_test

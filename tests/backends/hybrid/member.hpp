@@ -1,0 +1,76 @@
+// One rank of an MPI program, with a communicator whose messages go over `hybrid`, all or the small ones.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <isthmus/mpi.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/device.hpp"
+#include "gpu/world.hpp"
+
+namespace hybrid_test {
+
+constexpr std::uint64_t threshold = 32 << 10;
+constexpr std::uint64_t piece_bytes = 8 << 10;  // small, so that the tests cross it
+
+struct settings {
+  bool always = true;  // everything over MPI, not only what is below the threshold
+  std::string buffers = "staged";
+};
+
+inline int world_size() {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return size;
+}
+
+inline gpu::member make_member(const settings& wanted, const isthmus_mpi_table* table) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  const std::string config = ::testing::TempDir() + "hybrid" + std::to_string(getpid()) + ".toml";
+  std::ofstream(config) << "threshold = " << (wanted.always ? -1 : static_cast<long long>(threshold))
+                        << "\n[backend.hybrid]\npiece_bytes = " << piece_bytes << "\nbuffers = \""
+                        << wanted.buffers << "\"\n";
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof(options);
+  options.device = {ISTHMUS_PLATFORM_CUDA, rank};
+  options.config_path = config.c_str();
+  options.timeout_s = 60;
+  gpu::member self({rank, world_size(), rank});
+  EXPECT_EQ(isthmus_communicator_create_mpi(table, &options, &self.communicator), ISTHMUS_SUCCESS)
+      << gpu::last_error();
+  std::remove(config.c_str());
+  return self;
+}
+
+inline void release(gpu::member& self) {
+  self.queue->synchronize();
+  EXPECT_EQ(isthmus_communicator_destroy(self.communicator), ISTHMUS_SUCCESS) << gpu::last_error();
+}
+
+// What explain says of an allreduce of so many bytes.
+inline std::string explained(const gpu::member& self, std::uint64_t bytes) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = ISTHMUS_UINT8;
+  operation.count = bytes;
+  std::vector<char> text(1 << 16);
+  isthmus_communicator_explain(self.communicator, &operation, text.data(), text.size(), nullptr);
+  return text.data();
+}
+
+inline std::string backend_for(const gpu::member& self, std::uint64_t bytes) {
+  const std::string json = explained(self, bytes);
+  const auto at = json.find("\"backend\"");
+  const auto start = json.find('"', json.find(':', at)) + 1;
+  return json.substr(start, json.find('"', start) - start);
+}
+
+}  // namespace hybrid_test

@@ -1,0 +1,161 @@
+#include "harness.hpp"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <barrier>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+
+#include "world/threads.hpp"
+
+namespace harness {
+
+struct group_of_ranks::meeting {
+  explicit meeting(int size) : barrier(size) {}
+  std::barrier<> barrier;
+};
+
+namespace {
+
+void* open(const std::string& path) {
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  return library;
+}
+
+template <typename Function>
+Function function(void* library, const char* name) {
+  void* const address = dlsym(library, name);
+  if (address == nullptr) throw std::runtime_error(std::string("no function ") + name);
+  return reinterpret_cast<Function>(address);
+}
+
+}  // namespace
+
+// The context's functions; `runtime` is the rank.
+struct callbacks {
+  static isthmus_status allgather(void* runtime, const void* mine, void* all, size_t bytes) {
+    rank& self = *static_cast<rank*>(runtime);
+    group_of_ranks& group = *self.owner;
+    {
+      const std::lock_guard lock(group.m_mutex);
+      group.m_board.resize(bytes * static_cast<std::size_t>(group.size()));
+      std::memcpy(group.m_board.data() + bytes * static_cast<std::size_t>(self.context.rank), mine, bytes);
+    }
+    group.m_meeting->barrier.arrive_and_wait();
+    std::memcpy(all, group.m_board.data(), bytes * static_cast<std::size_t>(group.size()));
+    group.m_meeting->barrier.arrive_and_wait();
+    return ISTHMUS_SUCCESS;
+  }
+  static const char* option(void* runtime, const char* key) {
+    const auto& options = static_cast<rank*>(runtime)->owner->m_settings.options;
+    const auto found = options.find(key);
+    return found == options.end() ? nullptr : found->second.c_str();
+  }
+  static isthmus_status fail(void* runtime, isthmus_status status, int64_t native_code, const char* location,
+                             const char* hint, const char* format, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    static_cast<rank*>(runtime)->last = {status, native_code, location, hint != nullptr ? hint : "", text};
+    return status;
+  }
+  static void log(void* runtime, int, const char* format, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    static_cast<rank*>(runtime)->log.emplace_back(text);
+  }
+  static int aborted(void* runtime) { return static_cast<rank*>(runtime)->owner->m_aborted ? 1 : 0; }
+  static int heap_find(void*, const void*, uint64_t, isthmus_heap_block*, uint64_t*) { return 0; }
+};
+
+const isthmus_backend& plugin(const std::string& name) {
+  void* const library = open(std::string(PLUGIN_FOLDER) + "/libisthmus_" + name + ".so");
+  return *function<const isthmus_backend* (*)()>(library, ISTHMUS_BACKEND_SYMBOL)();
+}
+
+std::string standin_path(const std::string& library) {
+  return std::string(STANDIN_FOLDER) + "/lib" + library + ".so";
+}
+
+void* standin(const std::string& library, const char* name) {
+  return function<void*>(open(standin_path(library)), name);
+}
+
+group_of_ranks::group_of_ranks(settings wanted)
+    : m_settings(std::move(wanted)),
+      m_backend(plugin(m_settings.backend)),
+      m_zeros(static_cast<std::size_t>(m_settings.size)),
+      m_processes(static_cast<std::size_t>(m_settings.size)),
+      m_pids(static_cast<std::size_t>(m_settings.size), getpid()),
+      m_meeting(std::make_unique<meeting>(m_settings.size)) {
+  m_settings.options.try_emplace("library", standin_path("standin_xccl"));
+  m_settings.options.try_emplace("runtime_library", standin_path("standin_device"));
+  for (int index = 0; index < m_settings.size; ++index) {
+    auto made = std::make_unique<rank>();
+    made->owner = this;
+    isthmus_backend_context& context = made->context;
+    context.struct_bytes = sizeof(context);
+    context.runtime = made.get();
+    context.rank = context.node_rank = index;
+    context.size = context.node_size = context.process_size = m_settings.size;
+    context.node_of = m_zeros.data();
+    context.process_of = m_processes.data();
+    context.pid_of = m_pids.data();
+    context.device = {m_settings.platform, index};
+    context.timeout_s = m_settings.timeout_s;
+    if (!m_settings.parts.empty()) context.part = m_settings.parts[static_cast<std::size_t>(index)];
+    context.allgather = callbacks::allgather;
+    context.option = callbacks::option;
+    context.fail = callbacks::fail;
+    context.log = callbacks::log;
+    context.aborted = callbacks::aborted;
+    context.heap_find = callbacks::heap_find;
+    m_ranks.push_back(std::move(made));
+  }
+  const auto set_device = reinterpret_cast<int (*)(int)>(standin("standin_device", "cudaSetDevice"));
+  const auto stream_create = reinterpret_cast<int (*)(void**)>(standin("standin_device", "cudaStreamCreate"));
+  each([&](rank& self) {
+    if (set_device(self.context.rank) == 0) stream_create(&self.stream);
+    self.created = m_backend.create(&self.context, &self.state);
+  });
+}
+
+group_of_ranks::~group_of_ranks() {
+  destroy();
+  const auto stream_destroy = reinterpret_cast<int (*)(void*)>(standin("standin_device", "cudaStreamDestroy"));
+  for (auto& each : m_ranks)
+    if (each->stream != nullptr) stream_destroy(each->stream);
+}
+
+void group_of_ranks::each(const std::function<void(rank&)>& work) {
+  world::on_each(size(), [&](int index) { work(at(index)); });
+}
+
+void group_of_ranks::synchronize(rank& who) {
+  static const auto wait = reinterpret_cast<int (*)(void*)>(standin("standin_device", "cudaStreamSynchronize"));
+  wait(who.stream);
+}
+
+void group_of_ranks::abort() {
+  m_aborted = true;
+  for (auto& who : m_ranks)
+    if (who->state != nullptr) m_backend.abort(who->state);
+}
+
+void group_of_ranks::destroy() {
+  each([this](rank& self) {
+    if (self.state != nullptr) m_backend.destroy(self.state);
+    self.state = nullptr;
+  });
+}
+
+}  // namespace harness

@@ -1,0 +1,141 @@
+// All ranks go on, or none: what ranks vote, what they then all see, and what each of them throws or reports.
+#include <cstdarg>
+#include <cstdio>
+#include <future>
+#include <isthmus/plugin.hpp>
+
+#include "bootstrap/exchange.hpp"
+#include "bootstrap/local_store.hpp"
+#include "bootstrap/support.hpp"
+
+namespace {
+
+using namespace isthmus;
+
+constexpr int size = 3;
+
+// Runs `work(bootstrap, rank)` on every rank at once.
+template <typename Work>
+void on_all_ranks(Work&& work) {
+  const auto shared = make_local_store();
+  std::vector<std::future<void>> ranks;
+  for (int rank = 0; rank < size; ++rank)
+    ranks.push_back(std::async(std::launch::async, [&, rank] {
+      const auto own = make_store_bootstrap(shared, "agreement", rank, size, 5);
+      work(*own, rank);
+    }));
+  for (auto& each : ranks) each.get();
+}
+
+std::optional<error> failure_on(int rank, int failing, isthmus_status status) {
+  if (rank != failing) return std::nullopt;
+  return make_error(status, ISTHMUS_HERE, "no device here", "plug one in", 42);
+}
+
+TEST(agreement, every_rank_gets_every_value) {
+  on_all_ranks([](bootstrap& ranks, int rank) {
+    EXPECT_EQ(agree(ranks, 10 + rank, std::nullopt, "setting up failed"), (std::vector<int>{10, 11, 12}));
+  });
+}
+
+TEST(agreement, one_failure_is_thrown_on_every_rank) {
+  on_all_ranks([](bootstrap& ranks, int rank) {
+    const auto own = failure_on(rank, 1, ISTHMUS_ERROR_SYSTEM);
+    const auto thrown = test::error_of([&] { agree(ranks, rank, own, "setting up failed"); });
+    if (rank == 1) {
+      EXPECT_EQ(thrown.status, ISTHMUS_ERROR_SYSTEM);
+      EXPECT_STREQ(thrown.message, "no device here");
+    } else {
+      EXPECT_EQ(thrown.status, ISTHMUS_ERROR_REMOTE);
+      EXPECT_STREQ(thrown.message, "setting up failed on rank 1: no device here");
+    }
+    EXPECT_EQ(thrown.native_code, 42);
+  });
+}
+
+TEST(agreement, the_first_of_several_failures_speaks) {
+  on_all_ranks([](bootstrap& ranks, int rank) {
+    std::optional<error> own;
+    if (rank > 0) own = make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, "trouble " + std::to_string(rank));
+    const auto all = gather_votes(ranks, no_value{}, own);
+    EXPECT_EQ(first_refusal(all), 1);
+    EXPECT_EQ(refusal_text(all), "rank 1: trouble 1");
+  });
+}
+
+TEST(agreement, what_is_unsupported_may_be_passed_over) {
+  on_all_ranks([](bootstrap& ranks, int rank) {
+    const auto unsupported = failure_on(rank, 0, ISTHMUS_ERROR_UNSUPPORTED);
+    const auto all = gather_votes(ranks, rank, unsupported);
+    EXPECT_NO_THROW(
+        check_votes(all, unsupported, "creating failed", ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED));
+    EXPECT_EQ(refusal_text(all), "rank 0: no device here");
+    // A real failure of another rank is thrown by all, also by the one that has nothing to support.
+    auto mixed = unsupported;
+    if (rank == 2) mixed = failure_on(2, 2, ISTHMUS_ERROR_BACKEND);
+    const auto both = gather_votes(ranks, rank, mixed);
+    const auto thrown = test::error_of(
+        [&] { check_votes(both, mixed, "creating failed", ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED); });
+    EXPECT_EQ(thrown.status, rank == 2 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_REMOTE);
+  });
+}
+
+TEST(agreement, long_texts_are_cut_and_end) {
+  refusal mine;
+  mine.refuse(ISTHMUS_ERROR_SYSTEM, std::string(1000, 'x'), std::string(1000, 'y'));
+  EXPECT_EQ(std::string(mine.text), std::string(sizeof mine.text - 1, 'x'));
+  EXPECT_EQ(std::string(mine.hint), std::string(sizeof mine.hint - 1, 'y'));
+}
+
+// A backend's view: an allgather and somebody to report to.
+struct seat {
+  bootstrap* ranks;
+  std::string reported;
+  std::int64_t native_code = 0;
+
+  static isthmus_status report(void* runtime, isthmus_status status, std::int64_t code, const char*,
+                               const char* hint, const char* format, ...) {
+    char text[512];
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    auto& self = *static_cast<seat*>(runtime);
+    self.reported = std::string(text) + " | " + (hint == nullptr ? "" : hint);
+    self.native_code = code;
+    return status;
+  }
+
+  isthmus_backend_context context(int rank) {
+    isthmus_backend_context made{};
+    made.runtime = this;
+    made.rank = rank;
+    made.size = size;
+    made.allgather = [](void* runtime, const void* mine, void* all, std::size_t bytes) {
+      static_cast<seat*>(runtime)->ranks->allgather({static_cast<const std::byte*>(mine), bytes},
+                                                    {static_cast<std::byte*>(all), bytes * size});
+      return ISTHMUS_SUCCESS;
+    };
+    made.fail = report;
+    return made;
+  }
+};
+
+TEST(agreement, backends_report_the_same_everywhere) {
+  on_all_ranks([](bootstrap& ranks, int rank) {
+    seat own{&ranks, "", 0};
+    const isthmus_backend_context context = own.context(rank);
+    vote<int> mine;
+    mine.value = 5 * rank;
+    votes<int> all;
+    EXPECT_EQ(agree(context, ISTHMUS_HERE, mine, all), ISTHMUS_SUCCESS);
+    EXPECT_EQ(all[2].value, 10);
+    EXPECT_EQ(own.reported, "");
+    if (rank == 2) mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "no library", "install it", 7);
+    EXPECT_EQ(agree(context, ISTHMUS_HERE, mine, all), ISTHMUS_ERROR_UNSUPPORTED);
+    EXPECT_EQ(own.reported, "rank 2: no library | install it");
+    EXPECT_EQ(own.native_code, 7);
+  });
+}
+
+}  // namespace

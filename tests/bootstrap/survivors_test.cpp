@@ -1,0 +1,137 @@
+// Who goes on after a failure: what the ranks agree on, whom they leave out, when they refuse; and the store
+// that takes the place of a lost one.
+#include "bootstrap/survivors.hpp"
+
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include "bootstrap/local_store.hpp"
+#include "bootstrap/standby.hpp"
+#include "bootstrap/support.hpp"
+#include "bootstrap/tcp_store.hpp"
+#include "bootstrap/unique_id.hpp"
+#include "bootstrap/user_store.hpp"
+
+namespace {
+
+using namespace isthmus;
+using ranks = std::vector<int>;
+
+// What is known of the ranks that do not come, by rank.
+using fates = std::map<int, fate>;
+
+roll_call call_of(int rank, int size, const fates& known, double wait_s = 20) {
+  const auto fate_of = [known](int of) { return known.contains(of) ? known.at(of) : fate::unknown; };
+  return {"here", rank, size, wait_s, fate_of};
+}
+
+TEST(survivors, those_that_come_before_all_is_known) {
+  const auto board = make_local_store();
+  const fates known{{1, fate::ended}, {3, fate::left}};
+  test::on_each(5, [&](int rank) {
+    if (known.contains(rank)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30 * rank));
+    EXPECT_EQ(agree_on_survivors(*board, call_of(rank, 5, known)), (ranks{0, 2, 4}));
+  });
+}
+
+TEST(survivors, who_came_and_died_is_not_among_them) {
+  const auto board = make_local_store();
+  board->set("here/here/2", test::bytes("\x01"));
+  test::on_each(2, [&](int rank) {
+    EXPECT_EQ(agree_on_survivors(*board, call_of(rank, 3, {{2, fate::ended}})), (ranks{0, 1}));
+  });
+}
+
+TEST(survivors, the_first_list_counts_and_late_ranks_are_told) {
+  const auto board = make_local_store();
+  const auto early = call_of(0, 2, {{1, fate::ended}});  // as it thinks
+  EXPECT_EQ(agree_on_survivors(*board, early), ranks{0});
+  const auto error = test::error_of([&] { agree_on_survivors(*board, call_of(1, 2, {})); });
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
+  EXPECT_NE(std::string(error.message).find("the others have gone on without rank 1"), std::string::npos);
+  EXPECT_EQ(agree_on_survivors(*board, early), ranks{0}) << "asked again, the same";
+}
+
+struct count {
+  int rank, size;
+  fates known;
+  bool may_go_on;
+};
+
+// Alone, without news of the others.
+TEST(survivors, only_the_larger_part_goes_on) {
+  const count cases[] = {
+      {0, 1, {}, true},
+      {0, 2, {}, true},
+      {1, 2, {}, false},
+      {1, 2, {{0, fate::ended}}, true},
+      {1, 2, {{0, fate::left}}, false},
+      {0, 3, {}, false},
+      {0, 3, {{2, fate::ended}}, true},
+      {1, 3, {{0, fate::ended}}, true},
+      {2, 3, {{0, fate::ended}}, false},
+  };
+  for (const count& each : cases) {
+    SCOPED_TRACE(fmt::format("rank {} of {}", each.rank, each.size));
+    const auto board = make_local_store();
+    const auto call = call_of(each.rank, each.size, each.known, 0.05);
+    const auto error = test::error_of([&] { EXPECT_EQ(agree_on_survivors(*board, call), ranks{each.rank}); });
+    EXPECT_EQ(error.status, each.may_go_on ? ISTHMUS_SUCCESS : ISTHMUS_ERROR_TIMEOUT) << error.message;
+  }
+}
+
+TEST(survivors, the_first_value_stays_in_every_store) {
+  const store_address where = parse_unique_id(start_tcp_store(nullptr));
+  for (const auto& board : {make_local_store(), connect_tcp_store(where, 0, 1, 5)}) {
+    board->set_first("key", test::bytes("first"));
+    board->set_first("key", test::bytes("other"));
+    EXPECT_EQ(test::get(*board, "key", 5, 5), "first");
+  }
+}
+
+TEST(survivors, a_callers_store_without_that_is_named) {
+  isthmus_store_table table{};
+  table.struct_bytes = offsetof(isthmus_store_table, set_first);  // of a program from before
+  table.set = [](void*, const char*, const void*, std::size_t) { return 0; };
+  table.get = [](void*, const char*, void*, std::size_t, double) { return 1; };
+  table.set_first = [](void*, const char*, const void*, std::size_t) { return 0; };  // not to be read
+  const auto board = make_user_store(&table);
+  const auto error = test::error_of([&] { agree_on_survivors(*board, call_of(0, 1, {})); });
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(error.hint).find("set_first"), std::string::npos) << error.hint;
+}
+
+TEST(survivors, a_callers_store_that_is_lost_ends_in_a_hint) {
+  isthmus_store_table table{};
+  table.struct_bytes = sizeof table;
+  table.set = table.set_first = [](void*, const char*, const void*, std::size_t) { return 3; };
+  table.get = [](void*, const char*, void*, std::size_t, double) { return 2; };
+  const auto alone = make_store_bootstrap(make_user_store(&table), "scope", 0, 2, 5);
+  const auto error = test::error_of([&] { alone->shrink(5); });
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
+  EXPECT_NE(std::string(error.message).find("the store that the ranks met through is lost"), std::string::npos);
+  EXPECT_NE(std::string(error.hint).find("a process that outlives the ranks"), std::string::npos) << error.hint;
+}
+
+// As ranks do when the process of their store is lost: rank 1 serves, rank 2 dials before and after.
+TEST(survivors, a_standby_takes_the_stores_place) {
+  const store_address where = parse_unique_id(start_tcp_store(nullptr));
+  const auto first = connect_tcp_store(where, 0, 2, 5), second = connect_tcp_store(where, 1, 2, 5);
+  const auto own = first->make_standby();
+  ASSERT_NE(own, nullptr);
+  EXPECT_STREQ(own->address().host, "127.0.0.1");
+  const auto error = test::error_of([&] { second->connect_standby(own->address(), 1, 2, 0.2); });
+  EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT) << "nobody serves yet: " << error.message;
+  own->serve(5);
+  const auto here = first->connect_standby(own->address(), 0, 2, 5);
+  const auto there = second->connect_standby(own->address(), 1, 2, 5);
+  here->set("key", test::bytes("value"));
+  EXPECT_EQ(test::get(*there, "key", 5, 5), "value");
+  const store_address with_the_ids_own_secret{own->address().host, own->address().port, where.secret};
+  EXPECT_EQ(test::error_of([&] { connect_tcp_store(with_the_ids_own_secret, 1, 2, 5); }).status,
+            ISTHMUS_ERROR_REMOTE);
+}
+
+}  // namespace

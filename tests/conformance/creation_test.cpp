@@ -1,0 +1,133 @@
+// Ranks that don't fit together, and configurations that can't be followed: creation fails on all ranks, and
+// says which rank or which line.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "misuse.hpp"
+
+namespace misuse_test {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+class text_file {
+ public:
+  explicit text_file(const std::string& text) {
+    static int number = 0;
+    m_path = fmt::format("{}/isthmus-misuse-{}-{}.toml", P_tmpdir, getpid(), number++);
+    std::ofstream(m_path) << text;
+  }
+  ~text_file() { std::remove(m_path.c_str()); }
+  text_file(const text_file&) = delete;
+  text_file& operator=(const text_file&) = delete;
+  const char* path() const { return m_path.c_str(); }
+
+ private:
+  std::string m_path;
+};
+
+// Creates rank by rank over a unique id; `arguments` gives each rank what it calls with.
+struct creation {
+  int rank, size;
+  const char* config;
+};
+std::vector<outcome> create_with(const std::vector<creation>& arguments, double timeout_s) {
+  isthmus_unique_id id;
+  EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS) << last_message();
+  return on_ranks(static_cast<int>(arguments.size()), [&](int i) {
+    const auto options = options_with(timeout_s, arguments[i].config);
+    isthmus_communicator communicator = nullptr;
+    const isthmus_status status =
+        isthmus_communicator_create(&id, arguments[i].rank, arguments[i].size, &options, &communicator);
+    EXPECT_EQ(communicator == nullptr, status != ISTHMUS_SUCCESS);
+    isthmus_communicator_destroy(communicator);
+    return status;
+  });
+}
+
+TEST(creation, different_rules_name_the_ranks_and_the_difference) {
+  const text_file plain("");
+  const text_file other("[[rule]]\ncollective = \"allreduce\"\nbytes = \"0..12345\"\nuse = \"host\"\n");
+  const auto outcomes = create_with({{0, 3, plain.path()}, {1, 3, plain.path()}, {2, 3, other.path()}}, 20);
+  for (const outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_MISMATCH) << outcome.message;
+    EXPECT_THAT(outcome.message, HasSubstr("12345"));
+    EXPECT_THAT(outcome.message, AllOf(HasSubstr("0"), HasSubstr("2")));
+  }
+}
+
+TEST(creation, different_sizes) {
+  const auto outcomes = create_with({{0, 2, nullptr}, {1, 3, nullptr}}, 3);
+  for (const outcome& outcome : outcomes)
+    EXPECT_THAT(outcome.status, AnyOf(ISTHMUS_ERROR_MISMATCH, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_ERROR_REMOTE))
+        << outcome.message;
+}
+
+TEST(creation, one_rank_twice) {
+  const auto outcomes = create_with({{0, 2, nullptr}, {0, 2, nullptr}}, 3);
+  for (const outcome& outcome : outcomes) EXPECT_NE(outcome.status, ISTHMUS_SUCCESS);
+}
+
+TEST(creation, a_missing_rank_is_named) {
+  const auto outcomes = create_with({{0, 3, nullptr}, {1, 3, nullptr}}, 1);
+  for (const outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_TIMEOUT) << outcome.message;
+    EXPECT_THAT(outcome.message, HasSubstr("2"));
+  }
+}
+
+TEST(creation, arguments) {
+  isthmus_unique_id id;
+  ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  isthmus_communicator communicator = nullptr;
+  const auto options = options_with(2);
+  EXPECT_EQ(isthmus_communicator_create(&id, 3, 2, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), AllOf(HasSubstr("rank"), HasSubstr("3")));
+  EXPECT_EQ(isthmus_communicator_create(&id, 0, 0, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), HasSubstr("size"));
+  EXPECT_EQ(isthmus_communicator_create(nullptr, 0, 1, &options, &communicator),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_communicator_create(&id, 0, 1, &options, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  isthmus_communicator_options no_size{};
+  no_size.timeout_s = 2;
+  EXPECT_EQ(isthmus_communicator_create(&id, 0, 1, &no_size, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), HasSubstr("struct_bytes"));
+  EXPECT_EQ(communicator, nullptr);
+  isthmus_unique_id garbage;
+  std::memset(&garbage, 0x5a, sizeof garbage);
+  EXPECT_NE(isthmus_communicator_create(&garbage, 0, 1, &options, &communicator), ISTHMUS_SUCCESS);
+  EXPECT_EQ(communicator, nullptr);
+}
+
+TEST(creation, configuration_errors_say_where) {
+  const isthmus_device device{};
+  isthmus_communicator communicator = nullptr;
+  auto options = options_with(5, "/nonexistent/isthmus.toml");
+  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
+  EXPECT_THAT(last_message(), HasSubstr("/nonexistent/isthmus.toml"));
+  const text_file unknown("\n[[rule]]\ncollective = \"allredcue\"\nuse = \"host\"\n");
+  options.config_path = unknown.path();
+  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
+  EXPECT_THAT(last_message(), AllOf(HasSubstr(std::string(unknown.path()) + ":3:"), HasSubstr("allredcue"),
+                                    HasSubstr("allreduce")));
+  EXPECT_EQ(communicator, nullptr);
+}
+
+TEST(creation, a_device_that_no_backend_serves) {
+  const isthmus_device device{static_cast<isthmus_platform>(42), 0};
+  isthmus_communicator communicator = nullptr;
+  const auto options = options_with(5);
+  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_THAT(last_message(), AllOf(HasSubstr("platform"), HasSubstr("42")));
+}
+
+}  // namespace
+}  // namespace misuse_test

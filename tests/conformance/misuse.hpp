@@ -1,0 +1,45 @@
+// What the tests of bad input share.
+#pragma once
+
+#include <fmt/format.h>
+#include <isthmus/isthmus.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "world/threads.hpp"
+
+namespace misuse_test {
+
+inline isthmus_communicator_options options_with(double timeout_s, const char* config = nullptr) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.config_path = config;
+  options.timeout_s = timeout_s;
+  return options;
+}
+
+inline std::string last_message() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  return fmt::format("{} [{}]", info.message, info.hint);
+}
+
+// What one rank of a test saw.
+struct outcome {
+  isthmus_status status;
+  std::string message;
+};
+
+// Runs `work(rank)` in a thread for each rank.
+inline std::vector<outcome> on_ranks(int size, const std::function<isthmus_status(int)>& work) {
+  std::vector<outcome> outcomes(static_cast<std::size_t>(size));
+  world::on_each(size, [&](int rank) {
+    const isthmus_status status = work(rank);
+    outcomes[rank] = {status, status == ISTHMUS_SUCCESS ? "" : last_message()};
+  });
+  return outcomes;
+}
+
+}  // namespace misuse_test

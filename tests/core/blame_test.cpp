@@ -1,0 +1,177 @@
+// Whom survivors blame, in processes of their own, when some wait for others that wait for the one that is
+// gone: in a collective, in a split, in an allocation. And that these waits end at all.
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "core/support.hpp"
+#include "isthmus/memory.h"
+#include "world/world.hpp"
+
+namespace blame_test {
+namespace {
+
+using namespace std::chrono_literals;
+using test::last_error;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+constexpr int size = 4;
+
+struct outcome {
+  isthmus_status created, called;
+  isthmus_error_info error;
+};
+
+// What the processes of a test share.
+struct board {
+  std::array<outcome, size> outcomes;
+  std::array<std::atomic<pid_t>, size> pids;
+  std::atomic<int> done;
+};
+
+using act = std::function<isthmus_status(isthmus_communicator, int rank)>;
+
+isthmus_status sum(isthmus_communicator rank) {
+  float send[4]{}, recv[4]{};
+  return isthmus_allreduce(send, recv, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr);
+}
+
+isthmus_status split(isthmus_communicator rank) {
+  isthmus_communicator part = nullptr;
+  const isthmus_status status = isthmus_communicator_split(rank, 0, 0, &part);
+  isthmus_communicator_destroy(part);
+  return status;
+}
+
+isthmus_status allocate(isthmus_communicator rank) {
+  void* block = nullptr;
+  return isthmus_memory_allocate_symmetric(rank, 1 << 20, &block);
+}
+
+// All of them wait for the culprit, in calls of different kinds.
+struct calls {
+  isthmus_status (*of_even)(isthmus_communicator);
+  isthmus_status (*of_odd)(isthmus_communicator);
+  isthmus_status operator()(isthmus_communicator communicator, int rank) const {
+    return rank % 2 == 0 ? of_even(communicator) : of_odd(communicator);
+  }
+};
+constexpr calls splits{split, sum}, allocations{sum, allocate};
+
+void run_rank(board& shared, world::meeting& meeting, int rank, double timeout_s, const act& what) {
+  const isthmus_unique_id id = meeting.fresh_id(rank);
+  outcome& result = shared.outcomes[static_cast<std::size_t>(rank)];
+  shared.pids[static_cast<std::size_t>(rank)] = getpid();
+  test::scoped_file file(test::host_config);
+  const auto options = test::options_for(file, timeout_s);
+  isthmus_communicator communicator = nullptr;
+  result.created = isthmus_communicator_create(&id, rank, size, &options, &communicator);
+  meeting.wait();  // nobody goes while others are still being created
+  if (result.created == ISTHMUS_SUCCESS) result.called = what(communicator, rank);
+  result.error = last_error();
+  isthmus_communicator_destroy(communicator);
+}
+
+// `what` is the culprit's. The store lives in a process that stays, unless the culprit is
+// rank 0.
+std::vector<outcome> play(int culprit, double timeout_s, const calls& others, const act& what) {
+  auto& shared = *new (world::map_shared(sizeof(board))) board{};
+  world::meeting& meeting = world::meeting::make(size);
+  world::children processes;
+  for (int rank = 0; rank < size; ++rank)
+    processes.start(rank, [&, rank] {
+      run_rank(shared, meeting, rank, timeout_s, rank == culprit ? what : act(others));
+      if (++shared.done == size - 1)
+        kill(shared.pids[static_cast<std::size_t>(culprit)], SIGCONT);  // the last survivor
+      const auto patience = std::chrono::steady_clock::now() + 30s;
+      while (rank == 0 && shared.done < size - 1 && std::chrono::steady_clock::now() < patience)
+        std::this_thread::sleep_for(10ms);  // it holds the store
+      return 0;
+    });
+  for (const auto& ended : processes.join()) {
+    if (ended.process == culprit) continue;
+    EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+  }
+  std::vector<outcome> survivors;
+  for (int rank = 0; rank < size; ++rank)
+    if (rank != culprit) survivors.push_back(shared.outcomes[static_cast<std::size_t>(rank)]);
+  return survivors;
+}
+
+void expect_named(const std::vector<outcome>& survivors, const std::vector<std::string>& texts) {
+  for (const outcome& each : survivors) {
+    EXPECT_EQ(each.created, ISTHMUS_SUCCESS) << each.error.message;
+    EXPECT_NE(each.called, ISTHMUS_SUCCESS);
+    std::vector<testing::Matcher<std::string>> any;
+    for (const std::string& text : texts) any.push_back(HasSubstr(text));
+    EXPECT_THAT(std::string(each.error.message), testing::AnyOfArray(any));
+  }
+}
+
+isthmus_status stop(isthmus_communicator, int) {
+  raise(SIGSTOP);
+  return ISTHMUS_SUCCESS;
+}
+
+isthmus_status die(isthmus_communicator, int) {
+  raise(SIGKILL);
+  return ISTHMUS_SUCCESS;
+}
+
+TEST(blame, a_stopped_rank_is_named_by_ranks_that_wait_in_other_calls) {
+  expect_named(play(3, 2, splits, stop),
+               {"3 (its process is stopped)", "for rank 3 in allreduce; its process is stopped"});
+}
+
+TEST(blame, so_it_is_where_the_store_has_stopped_with_it) {
+  expect_named(play(0, 2, allocations, stop),
+               {"0 (its process is stopped)", "for rank 0 in allreduce; its process is stopped"});
+}
+
+TEST(blame, a_killed_rank_is_named_long_before_the_timeout) {
+  const auto start = std::chrono::steady_clock::now();
+  expect_named(play(3, 60, allocations, die), {"rank 3 ended", "rank 3 failed or vanished"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
+}
+
+TEST(blame, so_it_is_where_the_store_has_gone_with_it) {
+  expect_named(play(0, 60, splits, die), {"rank 0 ended", "rank 0 failed or vanished"});
+}
+
+TEST(blame, an_abort_in_another_process_ends_every_wait_and_is_told) {
+  const auto start = std::chrono::steady_clock::now();
+  expect_named(play(2, 60, splits,
+                    [](isthmus_communicator communicator, int) {
+                      std::this_thread::sleep_for(300ms);
+                      return isthmus_communicator_abort(communicator);
+                    }),
+               {"abort was called on rank 2"});
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
+}
+
+TEST(blame, ranks_in_different_calls_say_so) {
+  test::ranks ranks(2, test::host_config);
+  test::on_each(2, [&](int rank) {
+    EXPECT_NE(rank == 0 ? split(ranks[0]) : allocate(ranks[1]), ISTHMUS_SUCCESS);
+    EXPECT_THAT(last_error().message, HasSubstr("makes another call than rank"));
+  });
+}
+
+// A communicator whose ranks are out of step says so at the next call, and does not exchange any more.
+TEST(blame, a_split_that_failed_poisons) {
+  test::ranks ranks(2, test::host_config, ISTHMUS_PLATFORM_HOST, 0.3);
+  EXPECT_EQ(split(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_THAT(last_error().message, HasSubstr("missing: 1"));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(last_error().message, HasSubstr("missing: 1"));
+  }
+}
+
+}  // namespace
+}  // namespace blame_test

@@ -1,0 +1,280 @@
+// What a backend throws: it ends inside the runtime as a failure that every rank hears of, in this process and
+// in others.
+#include <gmock/gmock.h>
+
+#include <array>
+#include <chrono>
+#include <stdexcept>
+#include <system_error>
+
+#include "core/support.hpp"
+#include "world/world.hpp"
+
+namespace {
+
+using standin::event;
+using test::last_error;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* cause = "the cable was pulled";
+
+isthmus_status throw_on_rank_1(int rank) {
+  if (rank == 1) throw std::runtime_error(cause);
+  return ISTHMUS_SUCCESS;
+}
+
+isthmus_status sum(isthmus_communicator rank) {
+  static thread_local float send[4], recv[4];
+  return isthmus_allreduce(send, recv, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr);
+}
+
+isthmus_status split_alike(isthmus_communicator rank) {
+  isthmus_communicator part = nullptr;
+  const isthmus_status status = isthmus_communicator_split(rank, 0, 0, &part);
+  isthmus_communicator_destroy(part);
+  return status;
+}
+
+// Rank 1's backend threw in `function`: every rank that goes on is told so.
+void expect_poisoned(const test::ranks& ranks, const std::string& function) {
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(last_error().message,
+                AllOf(HasSubstr("on rank 1"), HasSubstr(function + " of backend standin"), HasSubstr(cause)));
+  }
+}
+
+TEST(exception, out_of_enqueue) {
+  standin::script script;
+  script.enqueue = [](int rank, const isthmus_operation&) { return throw_on_rank_1(rank); };
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(sum(ranks[1]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(last_error().rank, 1);
+  EXPECT_EQ(last_error().collective, ISTHMUS_ALLREDUCE);
+  EXPECT_STREQ(last_error().backend, "standin");
+  EXPECT_THAT(last_error().message, AllOf(HasSubstr("enqueue of backend standin"), HasSubstr(cause)));
+  EXPECT_THAT(last_error().hint, HasSubstr("context->fail"));
+  expect_poisoned(ranks, "enqueue");
+}
+
+TEST(exception, of_no_standard_type_or_with_a_code) {
+  standin::script script;
+  script.enqueue = [](int rank, const isthmus_operation&) -> isthmus_status {
+    if (rank == 0) throw 42;
+    throw std::system_error(ENODEV, std::generic_category(), "open");
+  };
+  standin::reset(script);
+  test::ranks first(1, standin::configuration());
+  EXPECT_EQ(sum(first[0]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_THAT(last_error().message, HasSubstr("an exception of type int"));
+  test::ranks second(2, standin::configuration());
+  EXPECT_EQ(sum(second[1]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(last_error().native_code, ENODEV);
+}
+
+TEST(exception, out_of_enqueue_in_a_group_of_blocking_ranks) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.enqueue = [](int rank, const isthmus_operation&) {
+    throw_on_rank_1(rank);
+    const auto* context = standin::context_of(rank);
+    while (context->aborted(context->runtime) == 0) std::this_thread::yield();  // for rank 1
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration());
+  ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(sum(ranks[rank]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_BACKEND) << "the cause, not what followed from it";
+  EXPECT_THAT(last_error().message, HasSubstr(cause));
+  expect_poisoned(ranks, "enqueue");
+}
+
+void fail_in_group(standin::script script, const char* function) {
+  standin::reset(std::move(script));
+  test::ranks ranks(2, standin::configuration());
+  ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(sum(ranks[rank]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_BACKEND);
+  EXPECT_THAT(last_error().message, AllOf(HasSubstr(function), HasSubstr(cause)));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(last_error().message, HasSubstr(cause));
+  }
+}
+
+TEST(exception, out_of_group_start_and_group_end) {
+  standin::script starts, ends;
+  starts.group_start = ends.group_end = [] { return throw_on_rank_1(1); };
+  fail_in_group(starts, "group_start of backend standin");
+  fail_in_group(ends, "group_end of backend standin");
+}
+
+TEST(exception, out_of_poll) {
+  standin::script script;
+  script.poll = throw_on_rank_1;
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[1]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_THAT(last_error().message, HasSubstr(cause));
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(last_error().rank, 1);
+  expect_poisoned(ranks, "poll");
+}
+
+TEST(exception, out_of_synchronize) {
+  standin::script script;
+  script.synchronize = throw_on_rank_1;
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(isthmus_communicator_destroy(ranks.release(1)), ISTHMUS_ERROR_BACKEND);
+  EXPECT_THAT(last_error().message, AllOf(HasSubstr("synchronize of backend standin"), HasSubstr(cause)));
+  EXPECT_EQ(sum(ranks[0]), ISTHMUS_ERROR_ABORTED);
+  EXPECT_THAT(last_error().message, HasSubstr(cause));
+}
+
+TEST(exception, out_of_supports) {
+  standin::script script;
+  script.supports = [](const isthmus_operation&, const char*) -> const char* {
+    throw std::runtime_error(cause);
+  };
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(sum(ranks[1]), ISTHMUS_ERROR_BACKEND);
+  expect_poisoned(ranks, "supports");
+  EXPECT_TRUE(standin::records(event::enqueue).empty());
+}
+
+TEST(exception, out_of_split) {
+  standin::script script;
+  script.split = [](int rank, int, int) -> void* {
+    throw_on_rank_1(rank);
+    return nullptr;
+  };
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 60);
+  const auto start = std::chrono::steady_clock::now();
+  test::on_each(3, [&](int rank) {
+    EXPECT_EQ(split_alike(ranks[rank]), rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(last_error().message, HasSubstr(cause));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
+      << "nobody waits for the timeout";
+  expect_poisoned(ranks, "split");
+}
+
+TEST(exception, out_of_abort_changes_nothing) {
+  standin::script script;
+  script.abort = [](int) { throw 42; };
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(isthmus_communicator_abort(ranks[0]), ISTHMUS_SUCCESS);
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+  EXPECT_EQ(standin::records(event::abort).size(), 2u);
+}
+
+// Rank 1 throws before an exchange that the others are in already.
+TEST(exception, out_of_create) {
+  standin::script script;
+  script.exchange_in_create = true;
+  script.create = throw_on_rank_1;
+  standin::reset(script);
+  const auto start = std::chrono::steady_clock::now();
+  test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 60);
+  EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_BACKEND);
+  EXPECT_THAT(ranks.message(), AllOf(HasSubstr("create of backend standin"), HasSubstr(cause)));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
+      << "nobody waits for the timeout";
+  EXPECT_EQ(standin::live_states(), 0);
+}
+
+// ---- in processes of their own ------------------------------------------------------------------------------
+
+// What a rank in a process of its own has to say.
+struct outcome {
+  isthmus_status created = ISTHMUS_ERROR_INTERNAL, called = ISTHMUS_ERROR_INTERNAL;
+  isthmus_error_info error{};
+};
+
+outcome run_rank(const isthmus_unique_id& id, int rank, int size, bool by_split) {
+  outcome result;
+  test::scoped_file file(standin::configuration());
+  const auto options = test::options_for(file, 60);
+  isthmus_communicator communicator = nullptr;
+  result.created = isthmus_communicator_create(&id, rank, size, &options, &communicator);
+  if (result.created == ISTHMUS_SUCCESS)
+    result.called = by_split ? split_alike(communicator) : sum(communicator);
+  result.error = last_error();
+  isthmus_communicator_destroy(communicator);
+  return result;
+}
+
+std::array<outcome, 3> in_processes(const standin::script& script, bool by_split = false) {
+  constexpr int size = 3;
+  standin::reset(script);
+  world::meeting& meeting = world::meeting::make(size);
+  auto* const outcomes = reinterpret_cast<outcome*>(world::map_shared(size * sizeof(outcome)));
+  world::children processes;
+  for (int rank = 0; rank < size; ++rank)
+    processes.start(rank, [&, rank] {
+      const isthmus_unique_id id = meeting.fresh_id(rank);
+      outcomes[rank] = run_rank(id, rank, size, by_split);
+      meeting.wait();  // rank 0's process holds the store
+      return 0;
+    });
+  for (const auto& ended : processes.join()) EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+  return {outcomes[0], outcomes[1], outcomes[2]};
+}
+
+TEST(exception_in_a_process, out_of_enqueue_is_told_to_ranks_of_others) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.enqueue = [](int rank, const isthmus_operation&) {
+    throw_on_rank_1(rank);
+    const auto* context = standin::context_of(rank);
+    while (context->aborted(context->runtime) == 0) std::this_thread::yield();
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcomes = in_processes(script);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
+      << "nobody waits for the timeout";
+  EXPECT_EQ(outcomes[1].called, ISTHMUS_ERROR_BACKEND) << outcomes[1].error.message;
+  for (const std::size_t rank : {0u, 2u}) {
+    ASSERT_EQ(outcomes[rank].created, ISTHMUS_SUCCESS) << outcomes[rank].error.message;
+    EXPECT_EQ(outcomes[rank].called, ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(outcomes[rank].error.message, AllOf(HasSubstr("on rank 1"), HasSubstr(cause)));
+  }
+}
+
+TEST(exception_in_a_process, out_of_create_is_told_to_ranks_of_others) {
+  standin::script script;
+  script.exchange_in_create = true;
+  script.create = throw_on_rank_1;
+  const auto outcomes = in_processes(script);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(outcomes[rank].created, rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_REMOTE);
+    EXPECT_THAT(outcomes[rank].error.message, HasSubstr(cause));
+    if (rank != 1) {
+      EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
+    }
+  }
+}
+
+TEST(exception_in_a_process, out_of_split_is_told_to_ranks_of_others) {
+  standin::script script;
+  script.split = [](int rank, int, int) -> void* {
+    throw_on_rank_1(rank);
+    return nullptr;
+  };
+  const auto outcomes = in_processes(script, true);
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(outcomes[rank].called, rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_ABORTED);
+    EXPECT_THAT(outcomes[rank].error.message, HasSubstr(cause));
+  }
+}
+
+}  // namespace

@@ -1,0 +1,374 @@
+// What happens when something goes wrong: poison, abort, timeouts, dead handles, ranks that disagree.
+#include <chrono>
+#include <future>
+#include <latch>
+
+#include "bootstrap/peers.hpp"
+#include "core/handles.hpp"
+#include "core/support.hpp"
+#include "core/watchdog.hpp"
+
+namespace {
+
+using isthmus::is_consequence;
+using standin::event;
+using test::last_error;
+using seconds = std::chrono::duration<double>;
+
+isthmus_status allreduce(isthmus_communicator rank) {
+  static thread_local float send[4], recv[4];
+  return isthmus_allreduce(send, recv, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr);
+}
+
+standin::script failing_enqueue() {
+  standin::script script;
+  script.enqueue = [](int rank, const isthmus_operation&) {
+    return rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_SUCCESS;
+  };
+  return script;
+}
+
+TEST(poison, a_failure_is_told_in_full) {
+  standin::reset(failing_enqueue());
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
+  const auto error = last_error();
+  EXPECT_STREQ(error.message, "scripted failure");
+  EXPECT_STREQ(error.hint, "scripted hint");
+  EXPECT_STREQ(error.backend, "standin");
+  EXPECT_EQ(error.native_code, 77);
+  EXPECT_EQ(error.rank, 1);
+  EXPECT_EQ(error.collective, ISTHMUS_ALLREDUCE);
+}
+
+TEST(poison, later_calls_of_every_rank_tell_the_first_failure) {
+  standin::reset(failing_enqueue());
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(allreduce(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    const std::string message = last_error().message;
+    EXPECT_NE(message.find("scripted failure"), std::string::npos) << message;
+    EXPECT_NE(message.find("on rank 1"), std::string::npos) << message;
+    EXPECT_EQ(isthmus_communicator_async_error(ranks[rank]), ISTHMUS_ERROR_BACKEND);
+    EXPECT_STREQ(last_error().message, "scripted failure");
+    EXPECT_EQ(last_error().rank, 1);
+  }
+  EXPECT_EQ(standin::records(event::enqueue).size(), 1u) << "a poisoned communicator enqueues nothing";
+  EXPECT_EQ(standin::records(event::abort).size(), 2u) << "each rank's backend is told once";
+}
+
+TEST(poison, a_silent_backend_still_gives_an_error) {
+  auto script = failing_enqueue();
+  script.failure = "";
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_NE(std::string(last_error().message).find("standin failed in allreduce"), std::string::npos);
+}
+
+TEST(poison, asynchronous_failures) {
+  std::atomic<bool> broken{false};
+  standin::script script;
+  script.poll = [&](int) { return broken ? ISTHMUS_ERROR_BACKEND : ISTHMUS_SUCCESS; };
+  standin::reset(script);
+  test::ranks ranks(1, standin::configuration());
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_SUCCESS);
+  broken = true;
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
+}
+
+TEST(poison, split_and_allocation_of_a_poisoned_communicator) {
+  standin::reset();
+  test::ranks ranks(1, standin::configuration());
+  ASSERT_EQ(isthmus_communicator_abort(ranks[0]), ISTHMUS_SUCCESS);
+  isthmus_communicator part = ranks[0];
+  EXPECT_EQ(isthmus_communicator_split(ranks[0], 0, 0, &part), ISTHMUS_ERROR_ABORTED);
+  EXPECT_EQ(part, nullptr);
+}
+
+TEST(abort, reaches_all_ranks_of_the_process) {
+  standin::reset();
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(isthmus_communicator_abort(ranks[2]), ISTHMUS_SUCCESS);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(isthmus_communicator_async_error(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    EXPECT_NE(std::string(last_error().message).find("abort was called on rank 2"), std::string::npos);
+    EXPECT_EQ(allreduce(ranks[rank]), ISTHMUS_ERROR_ABORTED);
+    EXPECT_EQ(standin::context_of(rank)->aborted(standin::context_of(rank)->runtime), 1);
+  }
+  EXPECT_EQ(isthmus_communicator_abort(ranks[2]), ISTHMUS_SUCCESS) << "a second abort changes nothing";
+}
+
+TEST(abort, other_communicators_live_on) {
+  standin::reset();
+  test::ranks first(2, standin::configuration()), second(2, standin::configuration());
+  isthmus_communicator_abort(first[0]);
+  EXPECT_EQ(allreduce(second[0]), ISTHMUS_SUCCESS);
+}
+
+TEST(abort, releases_a_rank_that_waits_in_the_backend) {
+  std::latch inside(1);
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.enqueue = [&](int rank, const isthmus_operation&) {
+    const auto* context = standin::context_of(rank);
+    inside.count_down();
+    while (context->aborted(context->runtime) == 0) std::this_thread::yield();
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration());
+  auto waiting = std::async(std::launch::async, [&] { return allreduce(ranks[0]); });
+  inside.wait();
+  isthmus_communicator_abort(ranks[1]);
+  EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
+}
+
+TEST(abort, releases_a_rank_that_waits_for_a_split) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_HOST, 60);
+  auto waiting = std::async(std::launch::async, [&] {
+    isthmus_communicator part;
+    const auto status = isthmus_communicator_split(ranks[0], 0, 0, &part);
+    return status;
+  });
+  std::this_thread::sleep_for(seconds(0.05));
+  const auto start = std::chrono::steady_clock::now();
+  isthmus_communicator_abort(ranks[1]);
+  EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+}
+
+TEST(timeout, a_split_that_one_rank_never_calls) {
+  standin::reset();
+  test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.5);
+  const auto start = std::chrono::steady_clock::now();
+  test::on_each(2, [&](int rank) {
+    isthmus_communicator part;
+    const auto status = isthmus_communicator_split(ranks[rank], 0, 0, &part);
+    EXPECT_TRUE(status == ISTHMUS_ERROR_TIMEOUT || is_consequence(status))
+        << "who has waited longest tells the other";
+    EXPECT_NE(std::string(last_error().message).find("missing: 2"), std::string::npos) << last_error().message;
+  });
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+}
+
+TEST(timeout, a_collective_that_one_rank_never_calls) {
+  test::ranks ranks(3, test::host_config, ISTHMUS_PLATFORM_HOST, 0.5);
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<int> named{0};
+  test::on_each(2, [&](int rank) {
+    const auto status = allreduce(ranks[rank]);
+    if (status == ISTHMUS_ERROR_TIMEOUT &&
+        std::string(last_error().message).find("rank 2") != std::string::npos)
+      ++named;
+    else
+      EXPECT_TRUE(status == ISTHMUS_ERROR_REMOTE || status == ISTHMUS_ERROR_ABORTED) << last_error().message;
+  });
+  EXPECT_GE(named, 1) << "whose own wait ends first names the missing rank, the others hear of it";
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+  EXPECT_EQ(allreduce(ranks[2]), ISTHMUS_ERROR_ABORTED) << "who comes late does not wait";
+}
+
+// A backend that waits inside a native call which knows no timeout: the watchdog ends it through abort.
+TEST(timeout, a_native_call_that_does_not_return) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  script.enqueue = [](int, const isthmus_operation&) {
+    while (standin::records(event::abort).empty())
+      std::this_thread::yield();  // as MPI would, until it is killed
+    return ISTHMUS_ERROR_ABORTED;
+  };
+  standin::reset(script);
+  test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.3);
+  const auto watched = isthmus::handle_table::instance().share(ranks[0]);
+  const auto watching = isthmus::watch_calls_of(*watched);
+  testing::internal::CaptureStderr();
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+  EXPECT_GE(seconds(std::chrono::steady_clock::now() - start).count(), 0.3);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("inside allreduce of 4 x float32"), std::string::npos) << log;
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
+}
+
+TEST(timeout, the_watchdog_leaves_quick_calls_alone) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  standin::reset(script);
+  test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.05);
+  const auto watched = isthmus::handle_table::instance().share(ranks[0]);
+  const auto watching = isthmus::watch_calls_of(*watched);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(900);
+  while (std::chrono::steady_clock::now() < end)
+    ASSERT_EQ(allreduce(ranks[0]), ISTHMUS_SUCCESS) << last_error().message;
+}
+
+TEST(handle, destroyed_foreign_and_null) {
+  standin::reset();
+  test::ranks ranks(1, standin::configuration());
+  isthmus_communicator dead = ranks.release(0);
+  ASSERT_EQ(isthmus_communicator_destroy(dead), ISTHMUS_SUCCESS);
+  int local = 0;
+  std::vector<isthmus_communicator> bad{
+      dead, nullptr, reinterpret_cast<isthmus_communicator>(&local),
+      reinterpret_cast<isthmus_communicator>(~std::uintptr_t{0}),
+      reinterpret_cast<isthmus_communicator>(std::uintptr_t{0x49530000000fffff})};
+  for (isthmus_communicator handle : bad) {
+    EXPECT_EQ(allreduce(handle), ISTHMUS_ERROR_INVALID_USAGE);
+    EXPECT_EQ(isthmus_communicator_rank(handle, &local), ISTHMUS_ERROR_INVALID_USAGE);
+    EXPECT_EQ(isthmus_communicator_abort(handle), ISTHMUS_ERROR_INVALID_USAGE);
+    EXPECT_EQ(isthmus_communicator_async_error(handle), ISTHMUS_ERROR_INVALID_USAGE);
+    isthmus_communicator part;
+    EXPECT_EQ(isthmus_communicator_split(handle, 0, 0, &part), ISTHMUS_ERROR_INVALID_USAGE);
+    if (handle != nullptr) {
+      EXPECT_EQ(isthmus_communicator_destroy(handle), ISTHMUS_ERROR_INVALID_USAGE);
+    }
+    EXPECT_NE(std::string(last_error().message).find("communicator"), std::string::npos);
+  }
+  EXPECT_EQ(isthmus_communicator_destroy(nullptr), ISTHMUS_SUCCESS);
+}
+
+TEST(handle, a_dead_one_is_not_taken_for_its_successor) {
+  standin::reset();
+  test::ranks first(1, standin::configuration());
+  isthmus_communicator dead = first.release(0);
+  isthmus_communicator_destroy(dead);
+  test::ranks second(1, standin::configuration());
+  EXPECT_EQ(allreduce(second[0]), ISTHMUS_SUCCESS);
+  EXPECT_EQ(allreduce(dead), ISTHMUS_ERROR_INVALID_USAGE);
+}
+
+TEST(create, a_rank_without_the_backend_takes_it_from_all) {
+  standin::script script;
+  script.create = [](int rank) { return rank == 1 ? ISTHMUS_ERROR_UNSUPPORTED : ISTHMUS_SUCCESS; };
+  script.failure = "no such device";
+  standin::reset(script);
+  {
+    test::ranks ranks(3, standin::configuration());
+    ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+    EXPECT_EQ(standin::live_states(), 0);
+    std::string info(65536, '\0');
+    ASSERT_EQ(isthmus_communicator_info(ranks[0], info.data(), info.size(), nullptr), ISTHMUS_SUCCESS);
+    EXPECT_NE(info.find("rank 1: no such device"), std::string::npos) << info;
+  }
+}
+
+TEST(create, any_other_failure_of_a_backend_fails_all_ranks) {
+  standin::script script;
+  script.create = [](int rank) { return rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_SUCCESS; };
+  script.failure = "the library is broken";
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(ranks.message(), "the library is broken");
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks[rank], nullptr);
+  EXPECT_EQ(standin::live_states(), 0);
+}
+
+TEST(create, one_rank_per_process) {
+  standin::script script;
+  script.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_CUDA);
+  EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_UNSUPPORTED);
+  EXPECT_NE(ranks.message().find("one rank per process, this process has 2"), std::string::npos)
+      << ranks.message();
+}
+
+TEST(create, devices_of_different_platforms) {
+  standin::reset();
+  test::scoped_file config(standin::configuration());
+  const isthmus_device devices[] = {
+      {ISTHMUS_PLATFORM_HOST, 0}, {ISTHMUS_PLATFORM_CUDA, 0}, {ISTHMUS_PLATFORM_HOST, 0}};
+  const auto options = test::options_for(config);
+  isthmus_communicator ranks[3];
+  EXPECT_EQ(isthmus_communicator_create_all(3, devices, &options, ranks), ISTHMUS_ERROR_MISMATCH);
+  const std::string message = last_error().message;
+  EXPECT_NE(message.find("rank 0 has host, rank 1 has cuda"), std::string::npos) << message;
+}
+
+struct met {
+  isthmus_status status;
+  std::string message;
+};
+
+// Each rank creates with its own config; what each got.
+std::vector<met> create_with(const std::vector<std::string>& configs) {
+  isthmus_unique_id id;
+  EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  std::vector<met> results(configs.size());
+  const int size = static_cast<int>(configs.size());
+  test::on_each(size, [&](int rank) {
+    test::scoped_file file(configs[static_cast<std::size_t>(rank)]);
+    const auto options = test::options_for(file);
+    isthmus_communicator communicator;
+    const auto status = isthmus_communicator_create(&id, rank, size, &options, &communicator);
+    results[static_cast<std::size_t>(rank)] = {status, status == ISTHMUS_SUCCESS ? "" : last_error().message};
+    EXPECT_EQ(communicator == nullptr, status != ISTHMUS_SUCCESS);
+    isthmus_communicator_destroy(communicator);
+  });
+  return results;
+}
+
+TEST(create, ranks_with_different_rules) {
+  standin::reset();
+  const std::string rule = "[[rule]]\ncollective = \"reduce\"\nuse = \"host\"\n";
+  for (const auto& got :
+       create_with({standin::configuration(), standin::configuration(), standin::configuration() + rule})) {
+    EXPECT_EQ(got.status, ISTHMUS_ERROR_MISMATCH);
+    EXPECT_NE(got.message.find("differ from rank 0: 2"), std::string::npos) << got.message;
+    EXPECT_NE(got.message.find("collective=reduce use=host"), std::string::npos) << got.message;
+  }
+}
+
+TEST(create, one_bad_config_is_told_to_all) {
+  standin::reset();
+  const auto start = std::chrono::steady_clock::now();
+  const auto results = create_with({standin::configuration(), "nonsense = 1\n", standin::configuration()});
+  EXPECT_EQ(results[1].status, ISTHMUS_ERROR_CONFIG);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(results[static_cast<std::size_t>(rank)].status, ISTHMUS_ERROR_REMOTE);
+    EXPECT_NE(results[static_cast<std::size_t>(rank)].message.find("rank 1"), std::string::npos);
+  }
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 8) << "nobody waits for the timeout";
+}
+
+TEST(create, bad_arguments) {
+  standin::reset();
+  test::scoped_file config(standin::configuration());
+  auto options = test::options_for(config);
+  isthmus_unique_id id{};
+  isthmus_communicator communicator;
+  const auto expect = [](isthmus_status status, const char* text) {
+    EXPECT_EQ(status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(last_error().message).find(text), std::string::npos) << last_error().message;
+  };
+  expect(isthmus_communicator_create(nullptr, 0, 1, &options, &communicator), "id is NULL");
+  expect(isthmus_communicator_create(&id, 0, 1, &options, nullptr), "communicator is NULL");
+  expect(isthmus_communicator_create(&id, 0, 0, &options, &communicator), "size = 0");
+  expect(isthmus_communicator_create(&id, 2, 2, &options, &communicator), "rank = 2");
+  expect(isthmus_communicator_create(&id, -1, 2, &options, &communicator), "rank = -1");
+  expect(isthmus_communicator_create(&id, 0, 1, &options, &communicator), "not an id of Isthmus");
+  ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  id.bytes[20] ^= 1;
+  expect(isthmus_communicator_create(&id, 0, 1, &options, &communicator), "damaged");
+  options.struct_bytes = 4;
+  const isthmus_device host{};
+  expect(isthmus_communicator_create_all(1, &host, &options, &communicator), "struct_bytes = 4");
+  options = test::options_for(config, -1);
+  expect(isthmus_communicator_create_all(1, &host, &options, &communicator), "timeout_s = -1");
+  const isthmus_device bad{static_cast<isthmus_platform>(99), 0};
+  expect(isthmus_communicator_create_all(1, &bad, nullptr, &communicator), "device.platform = 99");
+  expect(isthmus_communicator_create_all(1, nullptr, nullptr, &communicator), "devices is NULL");
+  expect(isthmus_unique_id_create("0.0.0.0", &id), "wildcard");
+  expect(isthmus_unique_id_create("127.0.0.1:", &id), "port is empty");
+  expect(isthmus_unique_id_create("127.0.0.1:65536", &id), "port is not a number");
+  expect(isthmus_unique_id_create("::1", &id), "brackets");
+}
+
+}  // namespace

@@ -1,0 +1,114 @@
+// What backends hear of beside operations: splits of their communicator, and blocks of the symmetric heap.
+#include <isthmus/memory.h>
+
+#include <algorithm>
+#include <set>
+
+#include "core/support.hpp"
+
+namespace {
+
+using standin::event;
+
+// Parts are addresses into this: rank r of the parent makes marks[r].
+int marks[8];
+
+standin::script with_parts() {
+  standin::script script;
+  script.split = [](int rank, int color, int) {
+    return color < 0 ? nullptr : static_cast<void*>(&marks[rank]);
+  };
+  return script;
+}
+
+std::set<void*> parts_of(event what) {
+  std::set<void*> parts;
+  for (const auto& each : standin::records(what))
+    if (each.part != nullptr) parts.insert(each.part);
+  return parts;
+}
+
+TEST(split_hook, hands_each_rank_its_own_part_and_asks_ranks_without_a_color) {
+  standin::reset(with_parts());
+  test::ranks ranks(4, standin::configuration());
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  standin::reset(with_parts());
+  test::on_each(4, [&](int rank) {
+    isthmus_communicator part = nullptr;
+    const int color = rank == 3 ? ISTHMUS_NO_COLOR : 0;
+    ASSERT_EQ(isthmus_communicator_split(ranks[rank], color, -rank, &part), ISTHMUS_SUCCESS)
+        << test::last_error().message;
+    isthmus_communicator_destroy(part);
+  });
+  EXPECT_EQ(standin::records(event::split).size(), 4u);
+  const auto created = standin::records(event::create);
+  ASSERT_EQ(created.size(), 3u);
+  for (const auto& each : created)  // keys turn the order around
+    EXPECT_EQ(each.part, &marks[2 - each.rank]) << "rank " << each.rank << " of the part";
+  EXPECT_TRUE(standin::records(event::drop_part).empty());
+}
+
+TEST(split_hook, a_communicator_that_was_not_split_off_has_no_part) {
+  standin::reset(with_parts());
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(standin::records(event::create).size(), 2u);
+  EXPECT_TRUE(parts_of(event::create).empty());
+}
+
+TEST(split_hook, a_part_that_no_create_was_given_is_dropped) {
+  standin::reset(with_parts());
+  test::ranks ranks(2, standin::configuration());
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  standin::script unwanted = with_parts();
+  unwanted.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;  // the part has two ranks in this process
+  standin::reset(unwanted);
+  test::on_each(2, [&](int rank) {
+    isthmus_communicator part = nullptr;
+    isthmus_communicator_split(ranks[rank], 0, rank, &part);
+    isthmus_communicator_destroy(part);
+  });
+  EXPECT_TRUE(standin::records(event::create).empty());
+  EXPECT_EQ(parts_of(event::drop_part), (std::set<void*>{&marks[0], &marks[1]}));
+}
+
+TEST(split_hook, a_create_that_fails_owns_its_part_all_the_same) {
+  standin::reset(with_parts());
+  test::ranks ranks(2, standin::configuration());
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  standin::script refusing = with_parts();
+  refusing.create = [](int) { return ISTHMUS_ERROR_UNSUPPORTED; };
+  standin::reset(refusing);
+  test::on_each(2, [&](int rank) {
+    isthmus_communicator part = nullptr;
+    isthmus_communicator_split(ranks[rank], 0, rank, &part);
+    isthmus_communicator_destroy(part);
+  });
+  EXPECT_EQ(parts_of(event::create).size(), 2u);
+  EXPECT_TRUE(standin::records(event::drop_part).empty());
+}
+
+TEST(block_hooks, follow_the_programs_blocks) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration());
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  void* first[2] = {};
+  test::on_each(2, [&](int rank) {
+    void* empty = nullptr;
+    EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 5000, &first[rank]), ISTHMUS_SUCCESS);
+    EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 0, &empty), ISTHMUS_SUCCESS);
+  });
+  const auto added = standin::records(event::block_added);
+  ASSERT_EQ(added.size(), 2u) << "one block on each of two ranks; zero bytes are no block";
+  EXPECT_EQ(added[0].block.id, added[1].block.id) << "the id is the same on all ranks";
+  EXPECT_EQ(added[0].block.bytes, 5000u);
+
+  EXPECT_EQ(isthmus_memory_free(ranks[0], static_cast<char*>(first[0]) + 8), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(standin::records(event::block_removed).empty()) << "that was not the start of a block";
+  EXPECT_EQ(isthmus_memory_free(ranks[0], first[0]), ISTHMUS_SUCCESS);
+  const auto removed = standin::records(event::block_removed);
+  ASSERT_EQ(removed.size(), 1u) << "freeing is local: rank 1 keeps its block";
+  EXPECT_EQ(removed[0].rank, 0);
+  EXPECT_EQ(removed[0].block.id, added[0].block.id);
+}
+
+}  // namespace

@@ -1,0 +1,231 @@
+// Communicators come and go: over a unique id, a user's store, in one process, by splits, many times.
+#include <condition_variable>
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "core/support.hpp"
+
+namespace {
+
+std::size_t entries(const char* folder) {
+  const std::filesystem::directory_iterator all(folder);
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+// What a rank sums up to when every rank contributes its number + 1.
+float sum_of_ranks(isthmus_communicator rank) {
+  int place = 0;
+  EXPECT_EQ(isthmus_communicator_rank(rank, &place), ISTHMUS_SUCCESS);
+  float mine = static_cast<float>(place + 1), sum = 0;
+  EXPECT_EQ(isthmus_allreduce(&mine, &sum, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr), ISTHMUS_SUCCESS)
+      << test::last_error().message;
+  return sum;
+}
+
+TEST(life_cycle, ranks_meet_over_tcp) {
+  isthmus_unique_id id;
+  ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  test::scoped_file config(test::host_config);
+  test::on_each(4, [&](int rank) {
+    const auto options = test::options_for(config);
+    isthmus_communicator communicator;
+    ASSERT_EQ(isthmus_communicator_create(&id, rank, 4, &options, &communicator), ISTHMUS_SUCCESS)
+        << test::last_error().message;
+    EXPECT_EQ(sum_of_ranks(communicator), 10);
+    EXPECT_EQ(isthmus_communicator_destroy(communicator), ISTHMUS_SUCCESS);
+  });
+}
+
+TEST(life_cycle, a_grouped_thread_drives_all_ranks) {
+  test::ranks ranks(3, test::host_config);
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  float in[] = {1, 2, 4}, out[3] = {};
+  for (int round = 0; round < 50; ++round) {
+    isthmus_group_start();
+    for (int rank = 0; rank < 3; ++rank)
+      EXPECT_EQ(isthmus_allreduce(&in[rank], &out[rank], 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, ranks[rank], nullptr),
+                ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << test::last_error().message;
+    for (const float value : out) ASSERT_EQ(value, 7);
+  }
+}
+
+TEST(life_cycle, ungrouped_calls_from_a_thread_each) {
+  test::ranks ranks(3, test::host_config);
+  test::on_each(3, [&](int rank) {
+    for (int round = 0; round < 100; ++round) ASSERT_EQ(sum_of_ranks(ranks[rank]), 6);
+  });
+}
+
+TEST(life_cycle, split_again_and_again) {
+  test::ranks ranks(4, test::host_config);
+  test::on_each(4, [&](int rank) {
+    isthmus_communicator half, single;
+    ASSERT_EQ(isthmus_communicator_split(ranks[rank], rank / 2, rank, &half), ISTHMUS_SUCCESS)
+        << test::last_error().message;
+    EXPECT_EQ(sum_of_ranks(half), 3);
+    ASSERT_EQ(isthmus_communicator_split(half, rank, 0, &single), ISTHMUS_SUCCESS)
+        << test::last_error().message;
+    EXPECT_EQ(sum_of_ranks(single), 1);
+    EXPECT_EQ(sum_of_ranks(ranks[rank]), 10) << "the parent lives on";
+    isthmus_communicator_destroy(half);
+    EXPECT_EQ(sum_of_ranks(single), 1) << "a part outlives its parent";
+    isthmus_communicator_destroy(single);
+  });
+}
+
+TEST(life_cycle, split_with_a_bad_color) {
+  test::ranks ranks(1, test::host_config);
+  isthmus_communicator part;
+  EXPECT_EQ(isthmus_communicator_split(ranks[0], -2, 0, &part), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_communicator_split(ranks[0], 0, 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(life_cycle, queries) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_HIP);
+  int value = -1;
+  EXPECT_EQ(isthmus_communicator_local_size(ranks[1], &value), ISTHMUS_SUCCESS);
+  EXPECT_EQ(value, 2);
+  isthmus_device device{};
+  EXPECT_EQ(isthmus_communicator_device(ranks[1], &device), ISTHMUS_SUCCESS);
+  EXPECT_EQ(device.platform, ISTHMUS_PLATFORM_HIP);
+  EXPECT_EQ(isthmus_communicator_rank(ranks[1], nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(life_cycle, names) {
+  EXPECT_STREQ(isthmus_version(), "0.1.0");
+  EXPECT_STREQ(isthmus_collective_name(ISTHMUS_REDUCE_SCATTER), "reduce_scatter");
+  EXPECT_STREQ(isthmus_datatype_name(ISTHMUS_FLOAT8_E5M2), "float8_e5m2");
+  EXPECT_STREQ(isthmus_reduction_op_name(ISTHMUS_AVG), "avg");
+  EXPECT_STREQ(isthmus_platform_name(ISTHMUS_PLATFORM_LEVEL_ZERO), "level_zero");
+  EXPECT_STREQ(isthmus_status_name(ISTHMUS_ERROR_TIMEOUT), "timeout");
+  EXPECT_EQ(isthmus_datatype_bytes(ISTHMUS_BFLOAT16), 2u);
+  EXPECT_EQ(isthmus_collective_name(ISTHMUS_COLLECTIVE_COUNT), nullptr);
+  EXPECT_EQ(isthmus_datatype_name(static_cast<isthmus_datatype>(-1)), nullptr);
+  EXPECT_EQ(isthmus_reduction_op_name(static_cast<isthmus_reduction_op>(99)), nullptr);
+  EXPECT_EQ(isthmus_platform_name(ISTHMUS_PLATFORM_COUNT), nullptr);
+  EXPECT_EQ(isthmus_status_name(static_cast<isthmus_status>(99)), nullptr);
+  EXPECT_EQ(isthmus_datatype_bytes(ISTHMUS_DATATYPE_COUNT), 0u);
+}
+
+// The user's own store, as a torch.distributed store would be.
+struct user_store {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, std::string> values;
+  bool broken = false;
+
+  static int set(void* context, const char* key, const void* value, size_t bytes) {
+    auto& self = *static_cast<user_store*>(context);
+    const std::lock_guard lock(self.mutex);
+    EXPECT_TRUE(std::string(key).starts_with("isthmus/")) << key;
+    EXPECT_FALSE(self.values.contains(key)) << key << " is set twice";
+    self.values[key].assign(static_cast<const char*>(value), bytes);
+    self.changed.notify_all();
+    return self.broken ? 5 : 0;
+  }
+  static int get(void* context, const char* key, void* value, size_t bytes, double timeout_s) {
+    auto& self = *static_cast<user_store*>(context);
+    std::unique_lock lock(self.mutex);
+    if (!self.changed.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                               [&] { return self.values.contains(key); }))
+      return 1;
+    EXPECT_EQ(self.values[key].size(), bytes);
+    self.values[key].copy(static_cast<char*>(value), bytes);
+    return 0;
+  }
+  isthmus_store_table table() { return {sizeof(isthmus_store_table), this, set, get, nullptr}; }
+};
+
+TEST(life_cycle, ranks_meet_in_the_callers_store) {
+  user_store store;
+  const auto table = store.table();
+  test::scoped_file config(test::host_config);
+  test::on_each(3, [&](int rank) {
+    const auto options = test::options_for(config);
+    isthmus_communicator communicator;
+    ASSERT_EQ(isthmus_communicator_create_store(&table, rank, 3, &options, &communicator), ISTHMUS_SUCCESS)
+        << test::last_error().message;
+    EXPECT_EQ(sum_of_ranks(communicator), 6);
+    isthmus_communicator_destroy(communicator);
+  });
+}
+
+TEST(life_cycle, a_broken_or_incomplete_store) {
+  user_store store;
+  store.broken = true;
+  auto table = store.table();
+  test::scoped_file config(test::host_config);
+  const auto options = test::options_for(config);
+  isthmus_communicator communicator;
+  EXPECT_EQ(isthmus_communicator_create_store(&table, 0, 1, &options, &communicator), ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(test::last_error().native_code, 5);
+  table.get = nullptr;
+  EXPECT_EQ(isthmus_communicator_create_store(&table, 0, 1, &options, &communicator),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_communicator_create_store(nullptr, 0, 1, &options, &communicator),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(life_cycle, a_missing_rank_is_named_in_bounded_time) {
+  isthmus_unique_id id;
+  ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  test::scoped_file config(test::host_config);
+  const auto start = std::chrono::steady_clock::now();
+  test::on_each(4, [&](int rank) {
+    if (rank == 1 || rank == 3) return;
+    const auto options = test::options_for(config, 0.5);
+    isthmus_communicator communicator;
+    // Who has waited longest tells the other one.
+    const auto status = isthmus_communicator_create(&id, rank, 4, &options, &communicator);
+    EXPECT_TRUE(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE);
+    EXPECT_NE(std::string(test::last_error().message).find("missing: 1, 3"), std::string::npos)
+        << test::last_error().message;
+    EXPECT_EQ(communicator, nullptr);
+  });
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), 8);
+}
+
+TEST(life_cycle, two_hundred_communicators_leave_nothing_behind) {
+  const auto once = [] {
+    test::ranks ranks(2, test::host_config);
+    ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+    float in[] = {1, 2}, out[2];
+    isthmus_group_start();
+    for (int rank = 0; rank < 2; ++rank)
+      isthmus_allreduce(&in[rank], &out[rank], 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, ranks[rank], nullptr);
+    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
+    ASSERT_EQ(out[1], 3);
+  };
+  once();
+  const auto descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  for (int i = 0; i < 200; ++i) once();
+  EXPECT_LE(entries("/proc/self/fd"), descriptors);
+  EXPECT_LE(entries("/proc/self/task"), threads);
+}
+
+TEST(life_cycle, stores_end_with_their_ranks) {
+  const auto once = [] {
+    isthmus_unique_id id;
+    ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+    test::scoped_file config(test::host_config);
+    test::on_each(2, [&](int rank) {
+      const auto options = test::options_for(config);
+      isthmus_communicator communicator;
+      ASSERT_EQ(isthmus_communicator_create(&id, rank, 2, &options, &communicator), ISTHMUS_SUCCESS);
+      isthmus_communicator_destroy(communicator);
+    });
+  };
+  once();
+  const auto descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
+  for (int i = 0; i < 20; ++i) once();
+  // The last server's thread may need a moment after the last rank has gone.
+  for (int i = 0; i < 100 && entries("/proc/self/task") > threads; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_LE(entries("/proc/self/task"), threads);
+  EXPECT_LE(entries("/proc/self/fd"), descriptors + 4);
+}
+
+}  // namespace

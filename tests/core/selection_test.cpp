@@ -1,0 +1,280 @@
+// The runtime's side of selection: decisions are kept, explain agrees with real calls, nothing is silent.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/operation_maker.hpp"
+#include "core/support.hpp"
+
+namespace {
+
+using json = nlohmann::json;
+
+json read(isthmus_communicator rank, const isthmus_operation* operation) {
+  const auto write = [&](char* text, size_t capacity, size_t* needed) {
+    return operation == nullptr ? isthmus_communicator_info(rank, text, capacity, needed)
+                                : isthmus_communicator_explain(rank, operation, text, capacity, needed);
+  };
+  size_t needed = 0;
+  EXPECT_EQ(write(nullptr, 0, &needed), ISTHMUS_SUCCESS) << test::last_error().message;
+  std::string text(needed, '\0');
+  EXPECT_EQ(write(text.data(), text.size(), nullptr), ISTHMUS_SUCCESS);
+  EXPECT_EQ(text.back(), '\0');
+  text.pop_back();
+  return json::parse(text);
+}
+
+std::string with_rules(const std::string& rules) {
+  return "[plugins]\nstandin = \"" + standin::path() + "\"\n" + rules;
+}
+
+TEST(decisions, are_made_once_for_each_kind_of_call) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration());
+  float send[64], recv[64];
+  const auto call = [&](std::uint64_t count, isthmus_datatype datatype, isthmus_reduction_op op) {
+    EXPECT_EQ(isthmus_allreduce(send, recv, count, datatype, op, ranks[0], nullptr), ISTHMUS_SUCCESS);
+  };
+  call(4, ISTHMUS_FLOAT32, ISTHMUS_SUM);
+  const int first = standin::supports_calls();
+  EXPECT_GT(first, 0);
+  for (int i = 0; i < 100; ++i) call(4, ISTHMUS_FLOAT32, ISTHMUS_SUM);
+  EXPECT_EQ(standin::supports_calls(), first);
+  call(5, ISTHMUS_FLOAT32, ISTHMUS_SUM);
+  call(4, ISTHMUS_INT32, ISTHMUS_SUM);
+  call(4, ISTHMUS_FLOAT32, ISTHMUS_MAX);
+  EXPECT_EQ(standin::supports_calls(), 4 * first);
+  standin::reset();
+}
+
+// Many kinds of call share the table's places; every call must still get its own decision.
+TEST(decisions, never_mix_up_kinds_of_calls) {
+  standin::reset();
+  test::ranks ranks(
+      1, with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"1K..\"\nuse = \"standin:slow\"\n"));
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  std::vector<float> send(4096), recv(4096);
+  for (int round = 0; round < 2; ++round)
+    for (std::uint64_t count = 0; count < 2000; ++count) {
+      standin::reset();
+      ASSERT_EQ(
+          isthmus_allreduce(send.data(), recv.data(), count, ISTHMUS_INT8, ISTHMUS_SUM, ranks[0], nullptr),
+          ISTHMUS_SUCCESS);
+      ASSERT_EQ(standin::records().at(0).algorithms.at(0), count < 1024 ? "fast" : "slow") << count;
+      ASSERT_TRUE(standin::records().at(0).own_names.at(0)) << "backend.h promises the backend's own pointer";
+    }
+}
+
+TEST(explain, agrees_with_the_real_call_for_every_collective) {
+  standin::reset();
+  test::ranks ranks(
+      3, with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"41..\"\nuse = \"standin:slow\"\n"));
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  for (const test::row& row : test::rows()) {
+    SCOPED_TRACE(row.name);
+    test::made_operation made(row, 0, 3, 1);
+    auto question = made.operation;
+    question.send_buf = nullptr;
+    question.recv_buf = nullptr;
+    const json answer = read(ranks[0], &question);
+    standin::reset();
+    ASSERT_EQ(isthmus_enqueue(ranks[0], &made.operation), ISTHMUS_SUCCESS);
+    EXPECT_EQ(answer["backend"], "standin");
+    EXPECT_EQ(answer["algorithm"], standin::records().at(0).algorithms.at(0));
+    EXPECT_EQ(answer["version"], "standin 1.0");
+    EXPECT_TRUE(answer["supports"]["standin"].is_null());
+    EXPECT_TRUE(answer["supports"].contains("host"));
+  }
+}
+
+TEST(explain, tells_what_was_asked_for_and_is_not_used) {
+  standin::script script;
+  script.supports = [](const isthmus_operation&, const char* algorithm) {
+    return algorithm != nullptr && std::string(algorithm) == "fast" ? "the fast way is closed" : nullptr;
+  };
+  standin::reset(script);
+  test::ranks ranks(1, with_rules("[[rule]]\nuse = \"standin:slow\"\n[[rule]]\nuse = \"standin:fast\"\n"));
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BARRIER;
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(isthmus_enqueue(ranks[0], &operation), ISTHMUS_SUCCESS);
+  const std::string log = testing::internal::GetCapturedStderr();
+  const auto first = log.find("the fast way is closed");
+  EXPECT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find("the fast way is closed", first + 1), std::string::npos) << "once, not per call";
+  const json answer = read(ranks[0], &operation);
+  EXPECT_EQ(answer["algorithm"], "slow");
+  ASSERT_EQ(answer["not_used"].size(), 1u);
+  EXPECT_NE(answer["not_used"][0]["reason"].get<std::string>().find("the fast way is closed"),
+            std::string::npos);
+}
+
+TEST(explain, says_when_nothing_can_do_it) {
+  standin::script script;
+  script.supports = [](const isthmus_operation&, const char*) { return "never"; };
+  standin::reset(script);
+  test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_OPENCL);
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BARRIER;
+  const json answer = read(ranks[0], &operation);
+  EXPECT_TRUE(answer["backend"].is_null());
+  EXPECT_EQ(answer["supports"]["standin"], "never");
+  EXPECT_EQ(isthmus_enqueue(ranks[0], &operation), ISTHMUS_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(test::last_error().message).find("never"), std::string::npos);
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_SUCCESS)
+      << "nothing started, nothing is poisoned";
+}
+
+TEST(explain, bad_questions) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration());
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BROADCAST;
+  operation.root = 7;
+  char text[16];
+  EXPECT_EQ(isthmus_communicator_explain(ranks[0], &operation, text, sizeof text, nullptr),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_communicator_explain(ranks[0], nullptr, text, sizeof text, nullptr),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  operation.root = 0;
+  EXPECT_EQ(isthmus_communicator_explain(ranks[0], &operation, nullptr, 5, nullptr),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  std::fill(std::begin(text), std::end(text), 'x');
+  size_t needed = 0;
+  EXPECT_EQ(isthmus_communicator_explain(ranks[0], &operation, text, 8, &needed), ISTHMUS_SUCCESS);
+  EXPECT_EQ(text[7], '\0') << "cut where it does not fit";
+  EXPECT_EQ(text[8], 'x');
+  EXPECT_GT(needed, 8u);
+}
+
+TEST(info, lists_ranks_backends_and_rules) {
+  standin::reset();
+  test::ranks ranks(3, standin::configuration());
+  const json info = read(ranks[1], nullptr);
+  EXPECT_EQ(info["rank"], 1);
+  EXPECT_EQ(info["size"], 3);
+  EXPECT_EQ(info["local_size"], 3);
+  EXPECT_EQ(info["nodes"], 1);
+  EXPECT_EQ(info["bootstrap"], "store");
+  EXPECT_EQ(info["state"], "ok");
+  bool found = false;
+  for (const auto& backend : info["backends"])
+    if (backend["name"] == "standin") {
+      found = true;
+      EXPECT_EQ(backend["available"], true);
+      EXPECT_EQ(backend["algorithms"], (std::vector<std::string>{"fast", "slow"}));
+      EXPECT_EQ(backend["source"], standin::path());
+    } else if (backend["available"] == false) {
+      EXPECT_NE(backend["reason"], "") << backend["name"];
+    }
+  EXPECT_TRUE(found);
+  isthmus_communicator_abort(ranks[1]);
+  EXPECT_NE(read(ranks[0], nullptr)["state"], "ok");
+}
+
+TEST(info, a_backend_without_a_rule_is_not_created_and_says_why) {
+  standin::reset();
+  test::ranks ranks(2, with_rules("[[rule]]\nuse = \"host\"\n"));
+  EXPECT_EQ(standin::live_states(), 0);
+  const json info = read(ranks[0], nullptr);
+  const auto found =
+      std::ranges::find_if(info["backends"], [](const json& one) { return one["name"] == "standin"; });
+  ASSERT_NE(found, info["backends"].end());
+  EXPECT_EQ((*found)["available"], false);
+  EXPECT_NE((*found)["reason"].get<std::string>().find("no rule names it"), std::string::npos) << *found;
+}
+
+// Two ranks with options of their own, each in a thread; their statuses.
+std::vector<isthmus_status> create_two(const isthmus_communicator_options* options,
+                                       isthmus_communicator* made) {
+  isthmus_unique_id id;
+  EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
+  std::vector<isthmus_status> statuses(2);
+  test::on_each(2, [&](int rank) {
+    const auto own = static_cast<std::size_t>(rank);
+    statuses[own] = isthmus_communicator_create(&id, rank, 2, &options[own], &made[own]);
+    if (statuses[own] == ISTHMUS_ERROR_MISMATCH) {
+      const std::string message = test::last_error().message;
+      EXPECT_NE(message.find("collectives 0x"), std::string::npos) << message;
+    }
+  });
+  return statuses;
+}
+
+constexpr std::uint32_t messages = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
+
+TEST(collectives_of_a_communicator, others_make_no_backend_and_are_refused) {
+  standin::reset();
+  const test::scoped_file config(
+      with_rules("[[rule]]\nuse = \"host\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"standin\"\n"));
+  const isthmus_communicator_options given = test::options_for(config);
+  isthmus_communicator_options options[2] = {given, given};
+  isthmus_communicator made[2] = {};
+  ASSERT_EQ(create_two(options, made), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
+  EXPECT_EQ(standin::live_states(), 2);
+  for (auto& one : made) isthmus_communicator_destroy(one);
+
+  options[0].collectives = options[1].collectives = messages;
+  ASSERT_EQ(create_two(options, made), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
+  EXPECT_EQ(standin::live_states(), 0);
+  const json info = read(made[0], nullptr);
+  const auto found =
+      std::ranges::find_if(info["backends"], [](const json& one) { return one["name"] == "standin"; });
+  EXPECT_EQ((*found)["reason"], "no rule names it for what this communicator calls");
+
+  float buffer[2] = {1, 2};
+  EXPECT_EQ(isthmus_allreduce(buffer, buffer, 2, ISTHMUS_FLOAT32, ISTHMUS_SUM, made[0], nullptr),
+            ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_NE(std::string(test::last_error().message).find("allreduce"), std::string::npos);
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  EXPECT_EQ(isthmus_communicator_explain(made[0], &operation, nullptr, 0, nullptr),
+            ISTHMUS_ERROR_INVALID_USAGE);
+  test::on_each(2, [&](int rank) {
+    const isthmus_status status = rank == 0 ? isthmus_send(buffer, 1, ISTHMUS_FLOAT32, 1, made[0], nullptr)
+                                            : isthmus_recv(buffer + 1, 1, ISTHMUS_FLOAT32, 0, made[1], nullptr);
+    EXPECT_EQ(status, ISTHMUS_SUCCESS) << test::last_error().message;
+  });
+  EXPECT_EQ(buffer[1], 1);
+  for (auto& one : made) isthmus_communicator_destroy(one);
+}
+
+TEST(collectives_of_a_communicator, are_those_of_all_ranks) {
+  const test::scoped_file config(test::host_config);
+  const isthmus_communicator_options given = test::options_for(config);
+  isthmus_communicator_options options[2] = {given, given};
+  isthmus_communicator made[2] = {};
+  options[1].collectives = messages;
+  EXPECT_EQ(create_two(options, made), std::vector(2, ISTHMUS_ERROR_MISMATCH));
+  options[0].collectives = 1u << ISTHMUS_COLLECTIVE_COUNT;
+  const isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
+  EXPECT_EQ(isthmus_communicator_create_all(1, &host, &options[0], made), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(test::last_error().message).find("collectives"), std::string::npos);
+}
+
+TEST(backend_context, options_logs_and_heap) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration() + "[backend.standin]\nspeed = 11\nname = \"x\"\n");
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  const auto* context = standin::context_of(1);
+  ASSERT_NE(context, nullptr);
+  EXPECT_STREQ(context->option(context->runtime, "speed"), "11");
+  EXPECT_STREQ(context->option(context->runtime, "name"), "x");
+  EXPECT_EQ(context->option(context->runtime, "other"), nullptr);
+  EXPECT_EQ(context->rank, 1);
+  EXPECT_EQ(context->size, 2);
+  EXPECT_EQ(context->process_size, 2);
+  EXPECT_EQ(context->node_size, 2);
+  EXPECT_EQ(context->pid_of[0], getpid());
+  EXPECT_EQ(context->aborted(context->runtime), 0);
+  EXPECT_EQ(context->heap_find(context->runtime, context, 1, nullptr, nullptr), 0);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) context->log(context->runtime, 2, "the copy engine has %d lanes", 0);
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("the copy engine has 0 lanes"), std::string::npos);
+  EXPECT_EQ(log.find("copy engine", log.find("copy engine") + 1), std::string::npos);
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BARRIER;
+  EXPECT_EQ(read(ranks[1], &operation)["notes"], (std::vector<std::string>{"the copy engine has 0 lanes"}));
+}
+
+}  // namespace

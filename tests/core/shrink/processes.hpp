@@ -1,0 +1,210 @@
+// Ranks that are killed, stopped and replaced: a process each, so that the test process itself has no threads.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <isthmus/isthmus.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "world/world.hpp"
+
+namespace shrink_test {
+
+using namespace std::chrono_literals;
+
+// What the processes of one test share.
+struct board {
+  static constexpr int most = 8;
+  std::atomic<pid_t> pids[most]{};
+  std::atomic<int> ids{0};  // made so far
+  isthmus_unique_id id[64]{};
+  std::atomic<int> running{0};        // ranks that have done their first operation
+  std::atomic<int> step{0};           // of the test's own
+  std::atomic<bool> all_done{false};  // by the test: nobody dies any more
+  std::atomic<int> end{0};            // the step at which all ranks stop, once somebody knows it
+};
+
+inline board& new_board() { return *new (world::map_shared(sizeof(board))) board; }
+
+template <typename Condition>
+bool wait_until(Condition&& condition, std::chrono::seconds patience = 60s) {
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+// The n-th id of a test; whoever `makes` it is the process that its store lives in.
+inline isthmus_unique_id meet(board& shared, int n, bool makes) {
+  if (makes) {
+    EXPECT_EQ(isthmus_unique_id_create(nullptr, &shared.id[n]), ISTHMUS_SUCCESS);
+    shared.ids = n + 1;
+  }
+  EXPECT_TRUE(wait_until([&] { return shared.ids > n; }));
+  return shared.id[n];
+}
+
+inline isthmus_communicator create(board& shared, int n, int rank, int size, double timeout_s = 20) {
+  const isthmus_unique_id id = meet(shared, n, rank == 0);
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.timeout_s = timeout_s;
+  isthmus_communicator made = nullptr;
+  EXPECT_EQ(isthmus_communicator_create(&id, rank, size, &options, &made), ISTHMUS_SUCCESS)
+      << world::last_error().message;
+  return made;
+}
+
+// What rank `of` (its number in the first communicator) contributes at element i of operation `step`.
+inline std::int64_t value(int of, int step, std::uint64_t i) {
+  std::uint64_t x = (static_cast<std::uint64_t>(of) << 40) ^ (static_cast<std::uint64_t>(step) << 20) ^ i;
+  x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+  return static_cast<std::int64_t>((x ^ x >> 31) & 0xffffff);
+}
+
+// One rank in a communicator whose ranks are `members`, by the numbers that they had at first.
+class member {
+ public:
+  member(isthmus_communicator communicator, std::vector<int> members)
+      : m_communicator(communicator), m_members(std::move(members)) {
+    isthmus_communicator_rank(m_communicator, &m_rank);
+  }
+  member(const member&) = delete;
+  member& operator=(const member&) = delete;
+  ~member() { EXPECT_EQ(isthmus_communicator_destroy(m_communicator), ISTHMUS_SUCCESS); }
+
+  isthmus_communicator native() const { return m_communicator; }
+  const std::vector<int>& members() const { return m_members; }
+  int rank() const { return m_rank; }
+
+  // The operation `step`, one of several kinds and sizes; checked against what the members must have sent.
+  isthmus_status run(int step) {
+    const auto kind = static_cast<unsigned>(value(99, step, 0)) % 4;
+    const std::uint64_t count = kind == 3 ? 40000 : 1 + static_cast<std::uint64_t>(value(99, step, 1)) % 3000;
+    const std::uint64_t n = m_members.size();
+    m_send.resize(n * count);
+    m_recv.assign(n * count, -1);
+    const int me = m_members[static_cast<std::size_t>(m_rank)];
+    for (std::uint64_t i = 0; i < m_send.size(); ++i) m_send[i] = value(me, step, i);
+    switch (kind) {
+      case 0:
+        return finish(broadcast(step, count), count,
+                      [&](auto i) { return value(m_members[root(step)], step, i); });
+      case 1:
+        return finish(
+            isthmus_allgather(m_send.data(), m_recv.data(), count, ISTHMUS_INT64, m_communicator, nullptr),
+            n * count, [&](auto i) { return value(m_members[i / count], step, i % count); });
+      case 2:
+        return finish(isthmus_reduce_scatter(m_send.data(), m_recv.data(), count, ISTHMUS_INT64, ISTHMUS_SUM,
+                                             m_communicator, nullptr),
+                      count, [&](auto i) { return sum(step, static_cast<std::uint64_t>(m_rank) * count + i); });
+      default:
+        return finish(isthmus_allreduce(m_send.data(), m_recv.data(), count, ISTHMUS_INT64, ISTHMUS_SUM,
+                                        m_communicator, nullptr),
+                      count, [&](auto i) { return sum(step, i); });
+    }
+  }
+
+  // Where all can go on: some may have finished an operation in which others failed. -1 on failure.
+  int earliest(int step) {
+    std::int64_t mine = step, all = -1;
+    const isthmus_status status =
+        isthmus_allreduce(&mine, &all, 1, ISTHMUS_INT64, ISTHMUS_MIN, m_communicator, nullptr);
+    return status == ISTHMUS_SUCCESS ? static_cast<int>(all) : -1;
+  }
+
+  isthmus_status shrink(double wait_s, isthmus_communicator& made) const {
+    return isthmus_communicator_shrink(m_communicator, wait_s, &made);
+  }
+
+  // The first numbers of the ranks of a communicator that was made from this one.
+  std::vector<int> members_of(isthmus_communicator part) const {
+    int size = 0;
+    EXPECT_EQ(isthmus_communicator_size(part, &size), ISTHMUS_SUCCESS);
+    std::vector<int> members;
+    for (int rank = 0; rank < size; ++rank) {
+      int before = -1;
+      EXPECT_EQ(isthmus_communicator_parent_rank(part, rank, &before), ISTHMUS_SUCCESS);
+      members.push_back(m_members.at(static_cast<std::size_t>(before)));
+    }
+    return members;
+  }
+
+ private:
+  std::size_t root(int step) const { return static_cast<std::size_t>(step) % m_members.size(); }
+  std::int64_t sum(int step, std::uint64_t i) const {
+    std::int64_t all = 0;
+    for (const int each : m_members) all += value(each, step, i);
+    return all;
+  }
+  isthmus_status broadcast(int step, std::uint64_t count) {
+    return isthmus_broadcast(m_send.data(), m_recv.data(), count, ISTHMUS_INT64, static_cast<int>(root(step)),
+                             m_communicator, nullptr);
+  }
+  template <typename Expected>
+  isthmus_status finish(isthmus_status status, std::uint64_t count, Expected&& expected) const {
+    if (status != ISTHMUS_SUCCESS) return status;
+    for (std::uint64_t i = 0; i < count; ++i)
+      if (m_recv[i] != expected(i)) {
+        ADD_FAILURE() << "element " << i << " of " << count << " is " << m_recv[i] << ", not " << expected(i);
+        break;
+      }
+    return status;
+  }
+
+  isthmus_communicator m_communicator;
+  std::vector<int> m_members;
+  int m_rank = -1;
+  std::vector<std::int64_t> m_send, m_recv;
+};
+
+inline std::vector<int> first(int size) {
+  std::vector<int> numbers;
+  for (int rank = 0; rank < size; ++rank) numbers.push_back(rank);
+  return numbers;
+}
+
+// Processes of one test; `body` runs in a new one, and what it expects is counted there.
+class crew {
+ public:
+  explicit crew(board& shared) : m_board(shared) {}
+
+  void start(int rank, const std::function<void()>& body) {
+    m_children.start(rank, [this, rank, &body] {
+      m_board.pids[rank] = getpid();
+      body();
+      const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
+      return test->result()->Failed() ? 1 : 0;
+    });
+  }
+  // All that are not `lost` must have ended well.
+  void join(const std::vector<int>& lost) {
+    for (const auto& ended : m_children.join()) {
+      if (std::find(lost.begin(), lost.end(), ended.process) == lost.end()) {
+        EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+      } else {
+        EXPECT_TRUE(WIFSIGNALED(ended.status)) << "rank " << ended.process << " was to be killed";
+      }
+    }
+  }
+
+ private:
+  board& m_board;
+  world::children m_children;
+};
+
+}  // namespace shrink_test

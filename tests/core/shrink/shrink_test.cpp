@@ -1,0 +1,307 @@
+// After a failure the survivors shrink and go on with right results, whoever died, and when.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+
+#include "base/process.hpp"
+#include "core/shrink/processes.hpp"
+
+namespace {
+
+using namespace shrink_test;
+
+constexpr int steps = 60;  // after the last failure
+
+// Runs operations; after each failure shrinks and goes on, until all has gone well for long enough.
+std::vector<int> survive(board& shared, int rank, int size, const std::function<void()>& on_failure = [] {}) {
+  auto now = std::make_unique<member>(create(shared, 0, rank, size), first(size));
+  for (int step = 0; shared.end == 0 || step < shared.end; ++step) {
+    if (now->run(step) == ISTHMUS_SUCCESS) {
+      if (step == 0) ++shared.running;
+      int unknown = 0;
+      if (shared.all_done)
+        shared.end.compare_exchange_strong(unknown, step + steps);  // no rank is so far ahead
+      continue;
+    }
+    on_failure();
+    int agreed = -1;
+    while (agreed < 0) {  // whoever dies now is in the new communicator, too
+      isthmus_communicator made = nullptr;
+      const isthmus_status status = now->shrink(20, made);
+      EXPECT_EQ(status, ISTHMUS_SUCCESS) << "rank " << rank << ": " << world::last_error().message;
+      if (status != ISTHMUS_SUCCESS) return {};
+      auto next = std::make_unique<member>(made, now->members_of(made));
+      now = std::move(next);
+      agreed = now->earliest(step);
+    }
+    step = agreed - 1;
+  }
+  return now->members();
+}
+
+// Kills the victims at random moments while all ranks are at work.
+void play(int size, const std::vector<int>& victims, unsigned seed, std::chrono::milliseconds apart) {
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  board& shared = new_board();
+  crew ranks(shared);
+  std::vector<int> left = first(size);
+  for (const int victim : victims) std::erase(left, victim);
+  for (int rank = 0; rank < size; ++rank)
+    ranks.start(rank, [&, rank] { EXPECT_EQ(survive(shared, rank, size), left); });
+  ASSERT_TRUE(wait_until([&] { return shared.running == size; }));
+  std::mt19937 random(seed);
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % 30000));
+  for (const int victim : victims) {
+    kill(shared.pids[victim], SIGKILL);
+    if (apart > 0ms) std::this_thread::sleep_for(std::chrono::milliseconds(random()) % apart);
+  }
+  shared.all_done = true;
+  ranks.join(victims);
+}
+
+// Rank `rank` of a communicator that was made from `from` by a shrink; its members are as expected.
+std::unique_ptr<member> expect_shrunk(const member& from, double wait_s, const std::vector<int>& expected) {
+  isthmus_communicator made = nullptr;
+  EXPECT_EQ(from.shrink(wait_s, made), ISTHMUS_SUCCESS) << world::last_error().message;
+  if (made == nullptr) return nullptr;
+  EXPECT_EQ(from.members_of(made), expected);
+  return std::make_unique<member>(made, from.members_of(made));
+}
+
+std::size_t open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+// Sanitizers keep what was freed.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool memory_is_flat = false;
+#else
+constexpr bool memory_is_flat = true;
+#endif
+
+long resident_pages() {
+  long total = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> total >> resident;
+  return resident;
+}
+
+}  // namespace
+
+// Rank 0 holds the store; the others find each other over that of the lowest that is left.
+TEST(shrink, whoever_dies_the_others_go_on) {
+  for (int victim = 0; victim < 4; ++victim) play(4, {victim}, static_cast<unsigned>(victim), 0ms);
+}
+
+TEST(shrink, two_die_at_once_or_one_after_the_other) {
+  play(5, {0, 3}, 1, 0ms);
+  play(5, {4, 2}, 2, 0ms);
+  play(4, {0, 1}, 3, 400ms);  // the second one while, or after, it takes the store's place
+  play(4, {1, 2}, 4, 400ms);
+}
+
+TEST(shrink, one_more_dies_while_they_shrink) {
+  for (unsigned seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(seed);
+    const int size = 4, killed = static_cast<int>(seed % 4),
+              dying = static_cast<int>((seed + 1 + seed / 4) % 4);
+    board& shared = new_board();
+    crew ranks(shared);
+    std::vector<int> left = first(size);
+    std::erase(left, killed);
+    std::erase(left, dying);
+    for (int rank = 0; rank < size; ++rank)
+      ranks.start(rank, [&, rank] {
+        std::thread end;
+        const auto on_failure = [&] {
+          if (rank == dying)
+            end = std::thread([seed] {
+              std::this_thread::sleep_for(std::chrono::milliseconds(8 * seed));
+              kill(getpid(), SIGKILL);
+            });
+        };
+        EXPECT_EQ(survive(shared, rank, size, on_failure), left);
+      });
+    ASSERT_TRUE(wait_until([&] { return shared.running == size; }));
+    kill(shared.pids[killed], SIGKILL);
+    ASSERT_TRUE(wait_until(
+        [&] { return isthmus::look_at_process(shared.pids[dying]) == isthmus::process_state::gone; }));
+    shared.all_done = true;
+    ranks.join({killed, dying});
+  }
+}
+
+// The stopped one wakes up and finds that it is out. What it would write into others' memory: host_fence_test.
+TEST(shrink, a_stopped_rank_is_left_out_and_told) {
+  for (const int stopped : {2, 0}) {
+    SCOPED_TRACE(stopped);
+    board& shared = new_board();
+    crew ranks(shared);
+    std::vector<int> left = first(3);
+    std::erase(left, stopped);
+    for (int rank = 0; rank < 3; ++rank)
+      ranks.start(rank, [&, rank] {
+        member before(create(shared, 0, rank, 3, 2), first(3));
+        ASSERT_EQ(before.run(0), ISTHMUS_SUCCESS);
+        ++shared.running;
+        ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
+        int step = 1;
+        while (before.run(step) == ISTHMUS_SUCCESS) ++step;
+        if (rank == stopped) {
+          isthmus_communicator made = nullptr;
+          EXPECT_NE(before.shrink(1, made), ISTHMUS_SUCCESS);
+          const std::string message = world::last_error().message;
+          EXPECT_TRUE(message.find("gone on without rank") != std::string::npos ||
+                      message.find("may go on without rank") != std::string::npos)
+              << message;
+          EXPECT_EQ(made, nullptr);
+          return;
+        }
+        const auto after = expect_shrunk(before, 1, left);
+        ASSERT_NE(after, nullptr);
+        for (int i = 0; i < 20; ++i) EXPECT_EQ(after->run(i), ISTHMUS_SUCCESS) << world::last_error().message;
+        ++shared.running;
+        EXPECT_TRUE(wait_until([&] { return shared.step == 2; }));  // keeps the store
+      });
+    ASSERT_TRUE(wait_until([&] { return shared.running == 3; }));
+    kill(shared.pids[stopped], SIGSTOP);
+    shared.step = 1;
+    EXPECT_TRUE(wait_until([&] { return shared.running == 5; }));
+    kill(shared.pids[stopped], SIGCONT);
+    EXPECT_TRUE(wait_until(
+        [&] { return isthmus::look_at_process(shared.pids[stopped]) == isthmus::process_state::gone; }));
+    shared.step = 2;
+    ranks.join({});
+  }
+}
+
+// Two of three meet again with a new one, over and over; nothing is left behind by the communicators before.
+TEST(shrink, and_grow_again_twenty_times) {
+  constexpr int rounds = 20;
+  board& shared = new_board();
+  crew ranks(shared);
+  const auto live = [&](int rank) {
+    std::unique_ptr<member> now;
+    std::size_t descriptors = 0;
+    long pages = 0;
+    for (int round = 0; round < rounds; ++round) {
+      auto grown = std::make_unique<member>(create(shared, round, rank, 3), first(3));
+      now.reset();
+      for (int step = 0; step < 5; ++step)
+        ASSERT_EQ(grown->run(step), ISTHMUS_SUCCESS) << world::last_error().message;
+      if (rank == 0) ++shared.step;  // the newcomer may go
+      for (int step = 5; grown->run(step) == ISTHMUS_SUCCESS;) ++step;
+      now = expect_shrunk(*grown, 20, {0, 1});
+      ASSERT_NE(now, nullptr);
+      EXPECT_EQ(now->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
+      if (round == 4) descriptors = open_descriptors(), pages = resident_pages();
+    }
+    EXPECT_LE(open_descriptors(),
+              descriptors + 2);  // a store whose last guest has just left may still be there
+    if (memory_is_flat) {
+      EXPECT_LE(resident_pages(), pages + pages / 10);
+    }
+  };
+  for (int rank = 0; rank < 2; ++rank) ranks.start(rank, [&, rank] { live(rank); });
+  for (int round = 0; round < rounds; ++round) {
+    ranks.start(2, [&, round] {
+      member newcomer(create(shared, round, 2, 3), first(3));
+      for (int step = 0; step < 5; ++step) EXPECT_EQ(newcomer.run(step), ISTHMUS_SUCCESS);
+      kill(getpid(), SIGKILL);
+    });
+    ASSERT_TRUE(wait_until([&] { return shared.step > round; }));
+  }
+  ranks.join({2});
+}
+
+// Who can't know whether the others go on must not go on itself.
+TEST(shrink, too_few_are_refused_until_the_others_come) {
+  board& shared = new_board();
+  crew ranks(shared);
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.start(rank, [&, rank] {
+      member before(create(shared, 0, rank, 2), first(2));
+      if (rank == 1) {
+        isthmus_communicator made = nullptr;
+        EXPECT_EQ(before.shrink(0.2, made), ISTHMUS_ERROR_TIMEOUT);
+        const std::string message = world::last_error().message;
+        EXPECT_NE(message.find("nobody knows whether rank 0 ended"), std::string::npos) << message;
+        shared.step = 1;
+      }
+      ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
+      const auto after = expect_shrunk(before, 20, {0, 1});
+      ASSERT_NE(after, nullptr);
+      EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
+    });
+  ranks.join({});
+}
+
+TEST(shrink, of_healthy_ranks_some_of_which_leave) {
+  board& shared = new_board();
+  crew ranks(shared);
+  for (int rank = 0; rank < 3; ++rank)
+    ranks.start(rank, [&, rank] {
+      member before(create(shared, 0, rank, 3), first(3));
+      EXPECT_EQ(before.run(0), ISTHMUS_SUCCESS);
+      if (rank == 1) return;
+      const auto after = expect_shrunk(before, 20, {0, 2});
+      ASSERT_NE(after, nullptr);
+      EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
+      EXPECT_EQ(before.run(1), ISTHMUS_ERROR_ABORTED) << "the parent is over";
+      int none = 0;
+      EXPECT_EQ(isthmus_communicator_parent_rank(before.native(), 0, &none), ISTHMUS_SUCCESS);
+      EXPECT_EQ(none, -1);
+    });
+  ranks.join({});
+}
+
+TEST(shrink, from_one_thread_in_a_group) {
+  board& shared = new_board();
+  crew ranks(shared);
+  ranks.start(0, [&] {
+    constexpr int n = 3;
+    const isthmus_device devices[n]{};
+    isthmus_communicator before[n], after[n]{};
+    ASSERT_EQ(isthmus_communicator_create_all(n, devices, nullptr, before), ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_communicator_abort(before[1]), ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+    for (int rank = 0; rank < n; ++rank)
+      EXPECT_EQ(isthmus_communicator_shrink(before[rank], 0, &after[rank]), ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << world::last_error().message;
+    std::int64_t mine = 1, sums[n]{};
+    ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
+    for (int rank = 0; rank < n; ++rank)
+      EXPECT_EQ(isthmus_allreduce(&mine, &sums[rank], 1, ISTHMUS_INT64, ISTHMUS_SUM, after[rank], nullptr),
+                ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << world::last_error().message;
+    for (int rank = 0; rank < n; ++rank) {
+      EXPECT_EQ(sums[rank], n);
+      isthmus_communicator_destroy(before[rank]);
+      isthmus_communicator_destroy(after[rank]);
+    }
+  });
+  ranks.join({});
+}
+
+TEST(shrink, bad_arguments) {
+  board& shared = new_board();
+  crew ranks(shared);
+  ranks.start(0, [&] {
+    const member alone(create(shared, 0, 0, 1), first(1));
+    isthmus_communicator made = nullptr;
+    int before = 0;
+    for (const double wait_s : {-1.0, 1e10, std::nan("")})
+      EXPECT_EQ(alone.shrink(wait_s, made), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(isthmus_communicator_shrink(alone.native(), 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(isthmus_communicator_shrink(nullptr, 0, &made), ISTHMUS_ERROR_INVALID_USAGE);
+    EXPECT_EQ(isthmus_communicator_parent_rank(alone.native(), 1, &before), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(isthmus_communicator_parent_rank(alone.native(), 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    const auto after = expect_shrunk(alone, 0, {0});
+    ASSERT_NE(after, nullptr);
+    EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS);
+  });
+  ranks.join({});
+}

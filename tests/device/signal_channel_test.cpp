@@ -1,0 +1,150 @@
+// Flags between the streams of ranks on stand-in devices, and what the host does about a peer that is gone.
+#include "device/signal_channel.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/stream_marks.hpp"
+
+namespace {
+
+using namespace std::chrono_literals;
+using isthmus::device_driver;
+using isthmus::native_stream;
+using isthmus::owned_event;
+using isthmus::owned_memory;
+using isthmus::owned_stream;
+using isthmus::signal_channel;
+using isthmus::signal_monitor;
+using isthmus::stream_priority;
+using isthmus::word_action;
+using isthmus::word_step;
+
+constexpr int ranks = 3;
+constexpr signal_channel::shape shape{2, ranks, 4};
+
+device_driver& driver() {
+  const bool hip = std::string(std::getenv("TEST_PLATFORM")) == "hip";
+  std::string reason;
+  device_driver* const found = device_driver::get(hip ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA, reason);
+  if (found == nullptr) throw std::runtime_error(reason);
+  return *found;
+}
+
+// The ranks' words, all on one device, and a monitor of rank 0.
+struct signals : testing::Test {
+  signals() {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const owned_memory& block = blocks.emplace_back(driver(), 0, shape.words() * sizeof(std::uint32_t));
+      driver().fill(0, block, 0, block.bytes(), stream);
+      addresses.push_back(block);
+    }
+    driver().synchronize(0, stream);
+    channel = signal_channel(addresses, shape);
+    monitor.attach(channel, 0);
+  }
+  void on(native_stream where, std::vector<word_step> steps) { driver().words(0, steps, where); }
+
+  owned_stream stream{driver(), 0}, peer{driver(), 0};
+  std::vector<owned_memory> blocks;
+  std::vector<void*> addresses;
+  signal_channel channel;
+  signal_monitor monitor{driver(), 0, shape.words(), {stream_priority::high, stream_priority::normal}};
+};
+
+TEST_F(signals, every_flag_has_a_place_of_its_own) {
+  std::set<std::uint32_t*> places;
+  for (int owner = 0; owner < ranks; ++owner) {
+    const std::uint32_t* begin = channel.block(owner);
+    std::vector<std::uint32_t*> own = {channel.gave_up(owner)};
+    for (std::size_t slot = 0; slot < shape.slots; ++slot)
+      for (int peer = 0; peer < ranks; ++peer) {
+        own.push_back(channel.ready(owner, slot, peer));
+        own.push_back(channel.acknowledgement(owner, slot, peer));
+      }
+    for (std::uint32_t* flag : own) {
+      EXPECT_TRUE(places.insert(flag).second);
+      EXPECT_GE(flag, begin);
+      EXPECT_LT(flag, begin + shape.words());
+      EXPECT_EQ((flag - begin) % 4, 0) << "writers are a stride apart";
+    }
+  }
+}
+
+TEST_F(signals, the_host_reads_what_peers_wrote) {
+  on(stream, {{word_action::write, channel.ready(0, 1, 2), 77},
+              {word_action::write, channel.acknowledgement(0, 0, 1), 5}});
+  driver().synchronize(0, stream);
+  ASSERT_TRUE(monitor.read());
+  EXPECT_EQ(monitor.ready(1, 2), 77u);
+  EXPECT_EQ(monitor.ready(0, 2), 0u);
+  EXPECT_EQ(monitor.acknowledgement(0, 1), 5u);
+  EXPECT_EQ(monitor.gave_up(), 0u);
+}
+
+TEST_F(signals, who_gives_up_tells_all_its_peers) {
+  monitor.tell_peers_that_this_rank_gave_up();
+  ASSERT_TRUE(monitor.wait_briefly());
+  for (int rank = 0; rank < ranks; ++rank) {
+    signal_monitor its(driver(), 0, shape.words(), {stream_priority::high});
+    its.attach(channel, rank);
+    ASSERT_TRUE(its.read());
+    EXPECT_EQ(its.gave_up(), rank == 0 ? 0u : 1u);
+  }
+}
+
+// A peer is killed right after the last call was enqueued, within a second of the call before, and no call
+// follows.
+TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
+  constexpr auto timeout = 100ms;
+  constexpr std::uint32_t tag = 0x1234567;
+  std::mutex mutex;
+  isthmus::stream_marks<owned_event> ends;
+  std::atomic<bool> aborted{false};
+  isthmus::watch_rules rules;
+  rules.timeout = timeout;
+  rules.interval = 5ms;
+  rules.operation = [&]() -> isthmus::watched_operation {
+    const std::lock_guard lock(mutex);
+    while (!ends.empty() && isthmus::watchdog_clock::now() - *ends.oldest().since >= timeout) {
+      if (!driver().done(ends.oldest_mark())) break;
+      ends.drop_oldest();
+    }
+    return ends.empty() ? isthmus::watched_operation{} : ends.oldest();
+  };
+  rules.on_stuck = [&](std::uint64_t) { return aborted = true; };
+  rules.aborted = [&] { return aborted.load(); };
+  rules.on_abort = [&] {
+    const word_step flag{word_action::write, channel.ready(0, 0, 1), tag};
+    monitor.write({&flag, 1});
+    return true;
+  };
+  const isthmus::watch watching(std::move(rules));
+  const auto enqueue = [&](bool peer_lives) {
+    if (peer_lives) on(peer, {{word_action::write, channel.ready(0, 0, 1), tag}});
+    on(stream, {{word_action::wait_equal, channel.ready(0, 0, 1), tag},
+                {word_action::write, channel.ready(0, 0, 1), 0}});
+    owned_event done(driver(), 0);
+    driver().record(0, done, stream);
+    const std::lock_guard lock(mutex);
+    ends.add(std::move(done), isthmus::watchdog_clock::now());
+  };
+  for (int call = 0; call < 4; ++call) {
+    enqueue(true);
+    driver().synchronize(0, stream);
+  }
+  EXPECT_FALSE(aborted);
+  enqueue(false);
+  driver().synchronize(0, stream);  // hangs when nobody releases it
+  EXPECT_TRUE(aborted);
+}
+
+}  // namespace

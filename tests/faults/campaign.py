@@ -1,0 +1,349 @@
+#!/usr/bin/env python3
+"""The campaign of faults: in each trial one befalls one rank, and what all ranks saw is judged.
+
+    tests/faults/campaign.py --trials 1000 --seed 1 [--out RECORD.json] [--only FRONT_END/BACKEND/FAULT]
+
+The choice is random and follows from the seed; --only (part of such a name) narrows it. Exits with 1 when any
+rank hung, was late, named the wrong rank, or computed a wrong result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import front_ends
+from verdict import HARMLESS, Outcome, events_of, first, judge
+
+TIMEOUT_S = 3.0
+HUNG_S = 25.0  # after the fault
+PATIENCE_S = 60.0  # for the fault
+TRIES = 3  # of a trial that went wrong while the machine was too busy to tell
+LETHAL = ["kill", "exit", "stop_long", "stop_short"]
+LIMITS = ["enomem", "emfile"]
+
+# Front end, backend, faults, weight: what costs a second of processor time comes less often.
+PLAN: list[tuple[str, str, list[str], int]] = [
+    ("c", "host", [*LETHAL, *LIMITS, "cut", "drop", "full_shm"], 45),
+    ("c", "faulty", ["plugin_fails", "plugin_throws", "plugin_throws_int"], 12),
+    ("c", "nccl", LETHAL, 10),
+    ("c", "copy_engine", LETHAL, 8),
+    ("mpi", "mpi", ["kill", "exit", "stop_long", "stop_short"], 6),
+    ("mpi", "host", ["kill", "exit", "stop_long", "stop_short", "emfile"], 6),
+    ("python", "host", [*LETHAL, "emfile", "raise"], 18),
+    ("torch", "host", [*LETHAL, "raise"], 10),
+]
+
+
+def choose(generator: random.Random, only: str) -> dict[str, Any]:
+    """The next trial."""
+    while True:
+        front_end, backend, faults, _ = generator.choices(PLAN, weights=[entry[3] for entry in PLAN])[0]
+        fault = generator.choice(faults)
+        ranks = generator.choice([2, 3, 3, 4])
+        begins = fault in ("kill", "exit", "stop_long") and front_end == "c" and generator.random() < 0.15
+        spec = {
+            "front_end": front_end,
+            "backend": backend,
+            "fault": fault,
+            "ranks": ranks,
+            "culprit": generator.randrange(ranks),
+            "at": 0 if begins else generator.randrange(1, 60),
+            "delay_us": generator.choice([0, 0, 100, 1000, 10_000]),
+            "stop_s": generator.uniform(0.1, 0.8),
+            "seed": generator.randrange(1 << 30),
+            "timeout_s": TIMEOUT_S,
+        }
+        if fault in (*LIMITS, "cut", "drop", "raise"):
+            spec["delay_us"] = 0
+        if fault in (
+            "cut",
+            "drop",
+        ):  # rank 0's process holds the store: it would be the others that are cut off
+            spec["culprit"] = generator.randrange(1, ranks)
+        # Where a fault must be noticed there are calls until it is; where not, a few after it.
+        spec["calls"] = spec["at"] + (60 if fault in HARMLESS else 100_000)
+        if only in f"{front_end}/{backend}/{fault}":
+            return spec
+
+
+def obstacle(spec: dict[str, Any]) -> str:
+    """Why this machine can't play the trial; "" where it can."""
+    if spec["front_end"] == "mpi" and not (front_ends.BUILD / "bin" / "fault_worker_mpi").exists():
+        return "built without MPI"
+    if spec["fault"] == "full_shm" and not can_mount():
+        return "needs root, to mount a small /dev/shm"
+    if spec["fault"] == "drop" and not front_ends.can_separate():
+        return "needs root and ip, to make network namespaces"
+    if spec["front_end"] == "torch" and not front_ends.has_torch():
+        return "no PyTorch, or isthmus.torch is not built"
+    return ""
+
+
+def can_mount() -> bool:
+    script = ["unshare", "-m", str(Path(__file__).parent / "with_small_shm"), "true"]
+    return os.geteuid() == 0 and subprocess.run(script, capture_output=True, check=False).returncode == 0
+
+
+class Unrest:
+    """How late this process, which does little, gets its turn: as late may ranks be without a fault."""
+
+    LIMIT_S = 0.25
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._late: list[float] = []  # when it was too late
+
+    def look(self) -> None:
+        """Called by a loop that sleeps for 10 ms."""
+        now = time.monotonic()
+        if now - self._last > self.LIMIT_S:
+            self._late.append(now)
+        self._last = now
+
+    def was_since(self, begin: float) -> bool:
+        return bool(self._late) and self._late[-1] >= begin
+
+
+@dataclass
+class Trial:
+    """One that runs."""
+
+    spec: dict[str, Any]
+    tries: int = 1
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="isthmus-fault-")))
+    begin: float = field(default_factory=time.monotonic)
+    settled: float = 0
+    hung: bool = False
+
+    def __post_init__(self) -> None:
+        self.processes = front_ends.start(self.spec, self.folder)
+
+    def events(self) -> list[list[dict[str, Any]]]:
+        return [events_of(self.folder, rank) for rank in range(self.spec["ranks"])]
+
+    def step(self) -> bool:
+        """Looks once; True when the trial is over."""
+        now = time.monotonic()
+        if not self.settled:
+            events = self.events()
+            fault = first(events[self.spec["culprit"]], "fault")
+            if fault and self.spec["fault"] == "stop_short" and now - fault["time"] > self.spec["stop_s"]:
+                self._go_on(fault["pid"])
+            if self._have_all_seen(events) or all(process.ended() for process in self.processes):
+                self._settle(fault, now)
+            elif now - (fault["time"] if fault else self.begin + PATIENCE_S) > HUNG_S:
+                self.hung = True
+                self._settle(fault, now)
+            return False
+        if all(process.ended() for process in self.processes):
+            return True
+        if now - self.settled > (5 if self.hung else 15):
+            self.hung = True
+            self._kill()
+        return False
+
+    def _have_all_seen(self, events: list[list[dict[str, Any]]]) -> bool:
+        """Whether every rank but a lost one has its error, or has come to its end."""
+        is_lost = self.spec["fault"] not in HARMLESS
+        return all(
+            first(seen, "failed")
+            or first(seen, "done")
+            or (is_lost and rank == self.spec["culprit"])
+            or (seen and not is_alive(seen[0]["pid"]))
+            for rank, seen in enumerate(events)
+        )
+
+    def _settle(self, fault: dict[str, Any] | None, now: float) -> None:
+        if fault:
+            self._go_on(fault["pid"])  # a stopped rank must not write into the memory of those that gave up
+            time.sleep(0.05)
+        (self.folder / "settled").touch()
+        self.settled = now
+
+    def _go_on(self, pid: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    def _kill(self) -> None:
+        for event in (event for seen in self.events() for event in seen[:1]):
+            try:
+                os.kill(event["pid"], signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        for process in self.processes:
+            process.kill()
+
+    def close(self) -> Outcome:
+        for process in self.processes:
+            process.close()
+        front_ends.clean(self.spec, self.folder)
+        path = self.folder / "said"
+        outcome = judge(self.spec, self.events(), path.read_text(errors="replace") if path.exists() else "")
+        if self.hung and not outcome.counts["hung"]:
+            outcome.add("hung", "at the end")
+        if not outcome.problems:
+            shutil.rmtree(self.folder)
+        return outcome
+
+
+def play(
+    trials: int, seed: int, only: str, jobs: int, limit_s: float
+) -> Iterator[tuple[dict[str, Any], Outcome]]:
+    """Plays the trials, several at a time, and yields each when it is over."""
+    generator = random.Random(seed)
+    running: list[Trial] = []
+    started, end = 0, time.monotonic() + limit_s
+    skipped: Counter[str] = Counter()
+    unrest = Unrest()
+    while running or (started < trials and time.monotonic() < end):
+        while sum(map(cost, running)) < jobs and started < trials and time.monotonic() < end:
+            spec = choose(generator, only)
+            started += 1
+            if reason := obstacle(spec):
+                skipped[f"{spec['front_end']}/{spec['fault']}: {reason}"] += 1
+            else:
+                running.append(Trial(spec))
+        for trial in running[:]:
+            if trial.step():
+                running.remove(trial)
+                outcome = trial.close()
+                if outcome.problems and unrest.was_since(trial.begin):
+                    outcome = Outcome(Counter(disturbed=1))
+                    if trial.tries < TRIES:
+                        running.append(Trial(trial.spec, trial.tries + 1))
+                        continue
+                yield trial.spec | {"folder": str(trial.folder)}, outcome
+        time.sleep(0.01)
+        unrest.look()
+    for reason, count in skipped.items():
+        print(f"skipped {count} x {reason}")
+
+
+def cost(trial: Trial) -> int:
+    """In processor time: most ranks wait, but streams of the stand-ins are threads that look."""
+    return 4 if trial.spec["backend"] in front_ends.ON_DEVICES else 2 if trial.spec["front_end"] == "mpi" else 1
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def left_behind(before: set[str]) -> list[str]:
+    """For information: another program of this machine may have made them."""
+    return sorted(name for name in set(os.listdir("/dev/shm")) - before if "isthmus" in name)
+
+
+def summarize(played: list[tuple[dict[str, Any], Outcome]]) -> list[dict[str, Any]]:
+    """A row for each front end, backend and fault."""
+    groups: dict[tuple[str, str, str], list[Outcome]] = {}
+    for spec, outcome in played:
+        groups.setdefault((spec["front_end"], spec["backend"], spec["fault"]), []).append(outcome)
+    rows = []
+    for (front_end, backend, fault), outcomes in sorted(groups.items()):
+        counts: Counter[str] = Counter()
+        for outcome in outcomes:
+            counts.update(outcome.counts)
+        seconds = [value for outcome in outcomes for value in outcome.seconds]
+        rows.append(
+            {"front_end": front_end, "backend": backend, "fault": fault, "trials": len(outcomes)}
+            | {"right": counts.pop("right", 0), "problems": dict(counts)}
+            | {"seconds": [min(seconds), statistics.median(seconds), max(seconds)] if seconds else [0, 0, 0]}
+        )
+    return rows
+
+
+def print_table(rows: list[dict[str, Any]]) -> None:
+    print(f"{'front end/backend/fault':34}{'trials':>7}{'right':>7}  s (median, max)  problems")
+    for row in rows:
+        name = f"{row['front_end']}/{row['backend']}/{row['fault']}"
+        problems = ", ".join(f"{count} {what}" for what, count in sorted(row["problems"].items()))
+        _, median, most = row["seconds"]
+        print(f"{name:34}{row['trials']:7}{row['right']:7}  {median:6.2f} {most:6.2f}    {problems}")
+
+
+def save(path: Path, rows: list[dict[str, Any]], command: str) -> None:
+    """In the format of all measurements (isthmus.records): for each row the time until the rank was named."""
+    from isthmus import machine, records
+
+    made = [
+        records.Record(
+            collective=f"fault_{row['fault']}",
+            dtype="int32",
+            bytes=0,
+            ranks=4,
+            provider="isthmus",
+            backend=row["backend"],
+            mode=row["front_end"],
+            time_us=records.TimeUs(
+                **dict(zip(("min", "median", "max"), [s * 1e6 for s in row["seconds"]], strict=True))
+            ),
+            algbw_gbs=0,
+            busbw_gbs=0,
+            trials=row["trials"],
+            right=row["right"],
+            **row["problems"],
+        )
+        for row in rows
+    ]
+    where = {"commit": machine.commit(), "machine": machine.describe(), "versions": machine.versions()}
+    records.report_from(made, command=command, **where).save(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="part of FRONT_END/BACKEND/FAULT")
+    parser.add_argument(
+        "--jobs", type=int, default=3 * (os.cpu_count() or 2), help="trials at a time: most wait"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=1e9, metavar="S", help="no new trial after so many seconds"
+    )
+    parser.add_argument("--out", type=Path, help="write a record of the measurements' format")
+    options = parser.parse_args()
+    before, begin = set(os.listdir("/dev/shm")), time.monotonic()
+    front_ends.prepare()
+    played = []
+    for spec, outcome in play(options.trials, options.seed, options.only, options.jobs, options.limit):
+        played.append((spec, outcome))
+        for problem in outcome.problems:
+            print(
+                f"{spec['front_end']}/{spec['backend']}/{spec['fault']} {spec['folder']}: {problem}", flush=True
+            )
+    rows = summarize(played)
+    print_table(rows)
+    failed = sum(1 for _, outcome in played if outcome.problems)
+    left = left_behind(before)
+    for name in left:
+        print(f"left behind: /dev/shm/{name}")
+    if disturbed := sum(outcome.counts["disturbed"] for _, outcome in played):
+        print(f"{disturbed} could not be judged: the machine was too busy")
+    print(
+        f"{len(played)} trials, seed {options.seed}, {failed} with problems, {time.monotonic() - begin:.0f} s"
+    )
+    if options.out:
+        save(options.out, rows, " ".join(["tests/faults/campaign.py", *sys.argv[1:]]))
+    return 1 if failed or not played else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

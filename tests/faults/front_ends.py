@@ -1,0 +1,194 @@
+"""How the ranks of a trial are started: C programs, MPI jobs, and Python's and PyTorch's, from a server."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import rank_main
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / os.environ.get("BUILD", "build")
+STANDINS = BUILD / "lib" / "standins"
+VENV = ROOT / ".venv"
+
+CONFIGS = {
+    "host": '[[rule]]\nuse = "host"\n',
+    "mpi": '[[rule]]\nuse = "mpi"\n',
+    "faulty": f'[[rule]]\nuse = "faulty"\n[plugins]\nfaulty = "{STANDINS}/libfaulty_plugin.so"\n',
+    "nccl": '[[rule]]\nuse = "nccl"\n',
+    "copy_engine": '[[rule]]\nuse = "copy_engine"\n',
+}
+DEVICES = {
+    "ISTHMUS_CUDA_DRIVER_LIBRARY": f"{STANDINS}/libstandin_device.so",
+    "ISTHMUS_CUDA_RUNTIME_LIBRARY": f"{STANDINS}/libstandin_device.so",
+    "ISTHMUS_NCCL_LIBRARY": f"{STANDINS}/libstandin_xccl.so",
+    "ISTHMUS_NVRTC_LIBRARY": f"{STANDINS}/libstandin_compilers.so",
+}
+ON_DEVICES = ("nccl", "copy_engine")
+SERVER = multiprocessing.get_context("forkserver")
+
+
+class Process:
+    """One process of a trial, whoever started it."""
+
+    def __init__(self, started: subprocess.Popen[bytes] | BaseProcess) -> None:
+        self._started = started
+
+    @property
+    def pid(self) -> int:
+        return self._started.pid or 0
+
+    def ended(self) -> bool:
+        if isinstance(self._started, subprocess.Popen):
+            return self._started.poll() is not None
+        return not self._started.is_alive()
+
+    def kill(self) -> None:
+        if not self.ended():
+            self._started.kill()
+
+    def close(self) -> None:
+        if isinstance(self._started, subprocess.Popen):
+            self._started.wait()
+        else:
+            self._started.join()
+            self._started.close()
+
+
+def prepare() -> None:
+    """Starts the server of Python's ranks; NumPy and Isthmus are imported there, once."""
+    SERVER.set_forkserver_preload(
+        ["numpy", "isthmus", "rank_main", *(["isthmus.torch"] if has_torch() else [])]
+    )
+
+
+@functools.cache
+def has_torch() -> bool:
+    program = [sys.executable, "-c", "import isthmus.torch"]
+    return subprocess.run(program, capture_output=True, check=False).returncode == 0
+
+
+# Two networks that a cable joins: the lost rank is alone in one. Of the range for benchmarks (RFC 2544).
+ADDRESS, NEIGHBOUR = "198.18.0.1", "198.18.0.2"
+
+
+def networks(folder: Path) -> tuple[str, str]:
+    return f"{folder.name}-here", f"{folder.name}-alone"
+
+
+def ip(*arguments: str, check: bool = True) -> bool:
+    done = subprocess.run(["ip", *arguments], capture_output=True, check=check)
+    return done.returncode == 0
+
+
+def separate(folder: Path) -> tuple[str, str]:
+    here, alone = networks(folder)
+    for name in (here, alone):
+        ip("netns", "add", name)
+        ip("-n", name, "link", "set", "lo", "up")
+    ip("-n", here, "link", "add", "lan", "type", "veth", "peer", "name", "lan", "netns", alone)
+    for name, address in ((here, ADDRESS), (alone, NEIGHBOUR)):
+        ip("-n", name, "address", "add", f"{address}/30", "dev", "lan")
+        ip("-n", name, "link", "set", "lan", "up")
+    return here, alone
+
+
+@functools.cache
+def can_separate() -> bool:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    folder = Path(f"isthmus-fault-try-{os.getpid()}")
+    try:
+        separate(folder)
+    except subprocess.CalledProcessError:
+        return False
+    finally:
+        clean({"fault": "drop"}, folder)
+    return True
+
+
+def clean(spec: dict[str, Any], folder: Path) -> None:
+    """What of the trial its processes don't take along."""
+    for name in networks(folder) if spec["fault"] == "drop" else ():
+        ip("netns", "delete", name, check=False)
+
+
+def variables(spec: dict[str, Any], folder: Path) -> dict[str, str]:
+    """What the ranks read (room.cpp, rank_main.py)."""
+    config = folder / "isthmus.toml"
+    config.write_text(CONFIGS[spec["backend"]])
+    config.chmod(0o600)
+    told = {
+        "FAULT": spec["fault"],
+        "FAULT_RANK": spec["culprit"],
+        "FAULT_AT": spec["at"],
+        "FAULT_DELAY_US": spec["delay_us"],
+        "FAULT_CALLS": spec["calls"],
+        "FAULT_SEED": spec["seed"],
+        "FAULT_TIMEOUT_S": spec["timeout_s"],
+        "FAULT_CONFIG": config,
+        "FAULT_PLATFORM": "cuda" if spec["backend"] in ON_DEVICES else "host",
+        "FAULT_PLAIN_CALLS": 1 if spec["backend"] in ON_DEVICES else 0,
+        "FAULT_CHECKED": 0 if spec["backend"] == "faulty" else 1,
+        "FAULT_FOLDER": folder,
+        "FAULT_FRONT_END": spec["front_end"],
+        "ISTHMUS_PROFILE": "none",
+        "OMP_NUM_THREADS": 1,
+        "PYTHONWARNINGS": "ignore",
+    }
+    devices = DEVICES if spec["backend"] in ON_DEVICES else {}
+    return {name: str(value) for name, value in told.items()} | devices
+
+
+def start(spec: dict[str, Any], folder: Path) -> list[Process]:
+    """All ranks of the trial; what they say goes to the file `said`."""
+    environment = variables(spec, folder)
+    ranks = spec["ranks"]
+    if spec["front_end"] in ("python", "torch"):
+        processes = []
+        for rank in range(ranks):
+            process = SERVER.Process(target=rank_main.run, args=(environment, rank, ranks, list(sys.path)))
+            process.start()
+            processes.append(Process(process))
+        return processes
+    outer = (
+        ["unshare", "-m", str(Path(__file__).parent / "with_small_shm")] if spec["fault"] == "full_shm" else []
+    )
+    with open(folder / "said", "wb") as said:
+        if spec["front_end"] == "mpi":
+            launcher = [str(VENV / "bin" / "mpiexec"), "-disable-auto-cleanup", "-n", str(ranks)]
+            commands = [[*launcher, str(BUILD / "bin" / "fault_worker_mpi")]]
+            environment |= {"MPIR_CVAR_CH4_PROGRESS_THROTTLE": "1"}
+            environment |= {"MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "100"}
+        else:
+            place = ["--size", str(ranks), "--id", str(folder / "id")]
+            program = str(BUILD / "bin" / "fault_worker")
+            commands = [[*outer, program, "--rank", str(rank), *place] for rank in range(ranks)]
+            if spec["fault"] == "drop":
+                here, alone = separate(folder)
+                environment |= {"FAULT_ADDRESS": ADDRESS}
+                commands = [
+                    ["ip", "netns", "exec", alone if rank == spec["culprit"] else here, *command]
+                    for rank, command in enumerate(commands)
+                ]
+        return [
+            Process(
+                subprocess.Popen(
+                    command,
+                    env=os.environ | environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=said,
+                    stderr=said,
+                    start_new_session=True,
+                )
+            )
+            for command in commands
+        ]

@@ -1,0 +1,24 @@
+// The faults that a rank brings on itself.
+#pragma once
+
+#include <string>
+
+#include "faults/worker.hpp"
+
+namespace faults {
+
+class injection {
+ public:
+  injection(const trial& spec, int rank) : m_spec(spec), m_is_culprit(rank == spec.culprit), m_rank(rank) {}
+  // From now on, or after the delay. Nothing on the other ranks.
+  void arm();
+
+ private:
+  void strike() const;
+
+  const trial& m_spec;
+  bool m_is_culprit;
+  int m_rank;
+};
+
+}  // namespace faults

@@ -1,0 +1,23 @@
+// A rank that meets the others by an id: worker --rank R --size N --id FILE
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "faults/worker.hpp"
+#include "world/each_rank.hpp"
+
+int main(int argc, char** argv) {
+  try {
+    const auto place = world::as_one_of_many(argc, argv);
+    if (!place) throw std::runtime_error("--rank, --size and --id are needed");
+    const faults::trial spec = faults::trial_of_environment();
+    const isthmus_unique_id id = world::meet_at(place->rank, place->id_file, std::getenv("FAULT_ADDRESS"));
+    return faults::run_rank(spec, place->rank, place->size,
+                            [&](const isthmus_communicator_options& options, isthmus_communicator* made) {
+                              return isthmus_communicator_create(&id, place->rank, place->size, &options, made);
+                            });
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "worker: %s\n", failure.what());
+    return 2;
+  }
+}

@@ -1,0 +1,78 @@
+// A backend whose enqueue fails on one rank, as a library that breaks would: by a status, or by an exception.
+// The other ranks are inside then, and wait until they are told. Until then it calls nobody: results are the
+// input's.
+#include <isthmus/backend.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+namespace {
+
+struct state {
+  const isthmus_backend_context& context;
+  bool fails_at_last;
+  int left;  // calls until the fault
+};
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+bool is_culprit(const isthmus_backend_context& context) {
+  return context.rank == std::atoi(variable("FAULT_RANK").c_str());
+}
+
+isthmus_status fail(const isthmus_backend_context& context) {
+  const std::string fault = variable("FAULT");
+  if (fault == "plugin_throws") throw std::runtime_error("the library's own exception");
+  if (fault == "plugin_throws_int") throw 42;
+  return context.fail(context.runtime, ISTHMUS_ERROR_BACKEND, 77, "plugin.cpp", "a hint of the library",
+                      "the library failed on rank %d", context.rank);
+}
+
+isthmus_status create(const isthmus_backend_context* context, void** result) {
+  *result = nullptr;
+  if (variable("FAULT_AT") == "0" && is_culprit(*context)) return fail(*context);
+  *result = new (std::nothrow) state{*context, is_culprit(*context), std::atoi(variable("FAULT_AT").c_str())};
+  return *result == nullptr ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_SUCCESS;
+}
+
+void destroy(void* pointer) { delete static_cast<state*>(pointer); }
+const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
+
+isthmus_status enqueue(void* pointer, const isthmus_operation*, const char* const*, size_t) {
+  auto& self = *static_cast<state*>(pointer);
+  if (self.left-- > 0) return ISTHMUS_SUCCESS;
+  if (self.fails_at_last) return fail(self.context);
+  while (self.context.aborted(self.context.runtime) == 0) usleep(200);
+  return ISTHMUS_ERROR_ABORTED;
+}
+
+isthmus_backend make() {
+  isthmus_backend backend{};
+  backend.struct_bytes = sizeof backend;
+  backend.magic = ISTHMUS_BACKEND_MAGIC;
+  backend.abi_version = ISTHMUS_BACKEND_ABI;
+  backend.name = "faulty";
+  backend.description = "fails on one rank";
+  backend.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  backend.platforms = 1u << ISTHMUS_PLATFORM_HOST;
+  backend.create = create;
+  backend.destroy = destroy;
+  backend.supports = supports;
+  backend.enqueue = enqueue;
+  return backend;
+}
+
+}  // namespace
+
+extern "C" ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1() {
+  static const isthmus_backend backend = make();
+  return &backend;
+}

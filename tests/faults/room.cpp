@@ -1,0 +1,125 @@
+// The environment of a rank: what it is told, its buffers, its log of events.
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <isthmus/memory.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "faults/worker.hpp"
+
+namespace faults {
+namespace {
+
+std::string variable(const char* name, const char* otherwise = "") {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? otherwise : value;
+}
+
+class host_room final : public room {
+ public:
+  std::int32_t* memory() const override { return const_cast<std::int32_t*>(m_memory.data()); }
+
+ private:
+  std::vector<std::int32_t> m_memory = std::vector<std::int32_t>(room_elements);
+};
+
+// Of a device whose memory the host reaches: the stand-in's. Its functions are those of CUDA.
+class device_room final : public room {
+ public:
+  device_room(const trial& spec, isthmus_communicator communicator, int device) : m_spec(spec), m_rank(device) {
+    void* const library = dlopen(variable("ISTHMUS_CUDA_RUNTIME_LIBRARY").c_str(), RTLD_NOW);
+    if (library == nullptr) throw std::runtime_error("the stand-in of the runtime is missing");
+    const auto function = [&](const char* name) {
+      void* const found = dlsym(library, name);
+      if (found == nullptr) throw std::runtime_error(std::string("the stand-in lacks ") + name);
+      return found;
+    };
+    m_query = reinterpret_cast<query*>(function("cudaStreamQuery"));
+    reinterpret_cast<int (*)(int)>(function("cudaSetDevice"))(device);
+    reinterpret_cast<int (*)(void**, unsigned)>(function("cudaStreamCreateWithFlags"))(&m_stream, 1);
+    if (isthmus_memory_allocate_symmetric(communicator, room_elements * sizeof(std::int32_t), &m_memory) !=
+        ISTHMUS_SUCCESS)
+      m_memory = nullptr;
+  }
+  std::int32_t* memory() const override { return static_cast<std::int32_t*>(m_memory); }
+  isthmus_stream stream() const override { return m_stream; }
+  isthmus_status finish(isthmus_communicator communicator) const override {
+    while (m_query(m_stream) != 0) {
+      if (const auto status = isthmus_communicator_async_error(communicator); status != ISTHMUS_SUCCESS) {
+        drain();
+        return status;
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    return isthmus_communicator_async_error(communicator);
+  }
+
+ private:
+  using query = int(void*);
+
+  // What was on the stream belongs to the program, which has to wait for it; and it must come to its end.
+  void drain() const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(15);
+    while (m_query(m_stream) != 0) {
+      if (std::chrono::steady_clock::now() > end)
+        return write_event(m_spec, m_rank, {{"event", "stuck_stream"}});
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+
+  const trial& m_spec;
+  int m_rank;
+  query* m_query = nullptr;
+  void* m_stream = nullptr;
+  void* m_memory = nullptr;
+};
+
+}  // namespace
+
+trial trial_of_environment() {
+  trial spec;
+  spec.fault = variable("FAULT");
+  spec.culprit = std::stoi(variable("FAULT_RANK", "0"));
+  spec.at = std::stoull(variable("FAULT_AT", "0"));
+  spec.at_creation = variable("FAULT_AT") == "0";
+  spec.delay_us = std::stoi(variable("FAULT_DELAY_US", "0"));
+  spec.calls = std::stoull(variable("FAULT_CALLS", "100"));
+  spec.seed = std::stoull(variable("FAULT_SEED", "1"));
+  spec.timeout_s = std::stod(variable("FAULT_TIMEOUT_S", "3"));
+  spec.config = variable("FAULT_CONFIG");
+  spec.platform = variable("FAULT_PLATFORM", "host");
+  spec.folder = variable("FAULT_FOLDER", ".");
+  spec.plain_calls = variable("FAULT_PLAIN_CALLS") == "1";
+  spec.is_checked = variable("FAULT_CHECKED", "1") == "1";
+  return spec;
+}
+
+std::unique_ptr<room> make_room(const trial& spec, isthmus_communicator communicator, int rank) {
+  if (spec.platform == "host") return std::make_unique<host_room>();
+  auto made = std::make_unique<device_room>(spec, communicator, rank);
+  return made->memory() == nullptr ? nullptr : std::move(made);
+}
+
+void write_event(const trial& spec, int rank, nlohmann::json event) {
+  event["time"] = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  event["pid"] = getpid();
+  const std::string line = event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  // Opened at the start, for a rank that has no descriptor left.
+  static const int file = open((spec.folder + "/rank." + std::to_string(rank)).c_str(),
+                               O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  [[maybe_unused]] const ssize_t written = write(file, line.data(), line.size());
+}
+
+std::size_t count_descriptors() {
+  const std::filesystem::directory_iterator folder("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(folder), end(folder)));
+}
+
+}  // namespace faults

@@ -1,0 +1,227 @@
+// A soak: for so many minutes mixed operations with a check of every element, communicators that come and go,
+// many at a time, and more ranks than cores; memory and descriptors have to stay flat.
+//   soak [--minutes M] [--ranks N]
+#include <isthmus/isthmus.h>
+#include <isthmus/memory.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "world/each_rank.hpp"
+#include "world/world.hpp"
+
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+
+struct usage {
+  double heap_mb;  // allocated and not freed; what the allocator and threads keep for later comes and goes
+  double resident_mb, shared_mb;
+  std::size_t descriptors, threads;
+};
+
+std::size_t count(const char* folder) {
+  const std::filesystem::directory_iterator all(folder);
+  return static_cast<std::size_t>(std::distance(begin(all), end(all)));
+}
+
+usage used_now() {
+  std::ifstream file("/proc/self/statm");
+  double size = 0, resident = 0, shared = 0;
+  file >> size >> resident >> shared;
+  const double page_mb = static_cast<double>(sysconf(_SC_PAGESIZE)) / 1e6;
+  const struct mallinfo2 heap = mallinfo2();
+  return {static_cast<double>(heap.uordblks + heap.hblkhd) / 1e6, (resident - shared) * page_mb,
+          shared * page_mb, count("/proc/self/fd"), count("/proc/self/task")};
+}
+
+void check(isthmus_status status, const char* what) {
+  if (status != ISTHMUS_SUCCESS)
+    throw std::runtime_error(std::string(what) + ": " + world::last_error().message);
+}
+
+// One communicator whose ranks are threads of this process.
+class team {
+ public:
+  explicit team(int size) : m_handles(static_cast<std::size_t>(size)) {
+    const std::vector<isthmus_device> devices(m_handles.size(), isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
+    isthmus_communicator_options options{};
+    options.struct_bytes = sizeof options;
+    options.timeout_s = 120;
+    check(isthmus_communicator_create_all(size, devices.data(), &options, m_handles.data()), "create_all");
+  }
+  ~team() {
+    for (const isthmus_communicator each : m_handles) isthmus_communicator_destroy(each);
+  }
+  team(const team&) = delete;
+  team& operator=(const team&) = delete;
+  int size() const { return static_cast<int>(m_handles.size()); }
+  isthmus_communicator operator[](int rank) const { return m_handles[static_cast<std::size_t>(rank)]; }
+
+ private:
+  std::vector<isthmus_communicator> m_handles;
+};
+
+struct tally {
+  std::atomic<std::uint64_t> calls{0}, wrong{0};
+};
+
+std::int64_t value_of(std::uint64_t call, int rank, std::uint64_t i) {
+  return static_cast<std::int64_t>(call * 31 + static_cast<std::uint64_t>(rank) * 7 + i % 101);
+}
+
+// `calls` operations of one rank, the same on all ranks.
+void operate(isthmus_communicator handle, int rank, int size, std::uint64_t seed, int calls, tally& done) {
+  std::mt19937_64 random(seed);
+  const auto ranks = static_cast<std::uint64_t>(size);
+  std::vector<std::int64_t> send, recv;
+  for (int n = 0; n < calls; ++n) {
+    const std::uint64_t call = random(), most = random() % 16 == 0 ? 20'000 : 600;
+    const std::uint64_t elements = 1 + random() % most;
+    const int root = static_cast<int>(random() % ranks);
+    send.resize(elements * ranks);
+    for (std::uint64_t i = 0; i < send.size(); ++i) send[i] = value_of(call, rank, i);
+    recv.assign(elements * ranks, -1);
+    std::uint64_t received = elements;
+    std::vector<std::int64_t> expected(elements * ranks, -1);
+    switch (random() % 4) {
+      case 0:
+        check(
+            isthmus_allreduce(send.data(), recv.data(), elements, ISTHMUS_INT64, ISTHMUS_SUM, handle, nullptr),
+            "allreduce");
+        for (std::uint64_t i = 0; i < elements; ++i) {
+          expected[i] = 0;
+          for (int r = 0; r < size; ++r) expected[i] += value_of(call, r, i);
+        }
+        break;
+      case 1:
+        check(isthmus_broadcast(send.data(), recv.data(), elements, ISTHMUS_INT64, root, handle, nullptr),
+              "broadcast");
+        for (std::uint64_t i = 0; i < elements; ++i) expected[i] = value_of(call, root, i);
+        break;
+      case 2:
+        check(isthmus_allgather(send.data(), recv.data(), elements, ISTHMUS_INT64, handle, nullptr),
+              "allgather");
+        received = elements * ranks;
+        for (std::uint64_t i = 0; i < received; ++i)
+          expected[i] = value_of(call, static_cast<int>(i / elements), i % elements);
+        break;
+      default:
+        check(isthmus_alltoall(send.data(), recv.data(), elements, ISTHMUS_INT64, handle, nullptr), "alltoall");
+        received = elements * ranks;
+        for (std::uint64_t i = 0; i < received; ++i)
+          expected[i] = value_of(call, static_cast<int>(i / elements),
+                                 static_cast<std::uint64_t>(rank) * elements + i % elements);
+    }
+    ++done.calls;
+    if (recv != expected) ++done.wrong;
+  }
+}
+
+void operate_all(const team& ranks, std::uint64_t seed, int calls, tally& done) {
+  world::on_each(ranks.size(), [&](int rank) {
+    try {
+      operate(ranks[rank], rank, ranks.size(), seed, calls, done);
+    } catch (const std::exception& failure) {
+      std::printf("soak: rank %d: %s\n", rank, failure.what());
+      ++done.wrong;
+    }
+  });
+}
+
+void use_heap(const team& ranks) {
+  world::on_each(ranks.size(), [&](int rank) {
+    void* own = nullptr;
+    check(isthmus_memory_allocate_symmetric(ranks[rank], 1 << 20, &own), "allocate_symmetric");
+    check(isthmus_memory_free(ranks[rank], own), "free");
+  });
+}
+
+void print(const char* when, double minutes, std::uint64_t calls, std::uint64_t created, const usage& used) {
+  std::printf(
+      "%-6s %6.1f min %10llu calls %6llu communicators  %7.2f MB of heap %7.1f MB private %6.1f MB shared %4zu "
+      "descriptors %3zu "
+      "threads\n",
+      when, minutes, static_cast<unsigned long long>(calls), static_cast<unsigned long long>(created),
+      used.heap_mb, used.resident_mb, used.shared_mb, used.descriptors, used.threads);
+  std::fflush(stdout);
+}
+
+struct soak {
+  double minutes;
+  int ranks;
+  tally done{};
+  std::uint64_t created = 0, seed = 1;
+
+  // Each round: 64 communicators at a time, one of many ranks, and ten that come and go.
+  void round() {
+    {
+      std::vector<std::unique_ptr<team>> many;
+      for (int i = 0; i < 64; ++i) many.push_back(std::make_unique<team>(2));
+      for (const auto& each : many) operate_all(*each, ++seed, 4, done);
+      created += 64;
+    }
+    {
+      const team crowd(ranks);
+      operate_all(crowd, ++seed, 12, done);
+      ++created;
+    }
+    for (int i = 0; i < 10; ++i) {
+      const team pair(2 + i % 3);
+      operate_all(pair, ++seed, 20, done);
+      use_heap(pair);
+      ++created;
+    }
+  }
+
+  int run() {
+    const auto begin = clock_type::now();
+    const auto passed = [&] { return std::chrono::duration<double>(clock_type::now() - begin).count() / 60; };
+    for (int i = 0; i < 2; ++i) round();  // allocators and caches have their size then
+    const usage first = used_now();
+    print("warm", passed(), done.calls, created, first);
+    double next = passed() + std::max(0.5, minutes / 20);
+    while (passed() < minutes) {
+      round();
+      if (passed() < next) continue;
+      next = passed() + std::max(0.5, minutes / 20);
+      print("", passed(), done.calls, created, used_now());
+    }
+    const usage last = used_now();
+    print("end", passed(), done.calls, created, last);
+    const double grown = last.heap_mb - first.heap_mb;
+    const bool flat = grown < 1 && last.shared_mb < first.shared_mb + 1 &&
+                      last.descriptors <= first.descriptors && last.threads <= first.threads;
+    std::printf("soak: %llu wrong, %s (%+.2f MB of heap, %+ld descriptors)\n",
+                static_cast<unsigned long long>(done.wrong.load()), flat ? "flat" : "GROWS", grown,
+                static_cast<long>(last.descriptors) - static_cast<long>(first.descriptors));
+    return done.wrong == 0 && flat ? 0 : 1;
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  setenv("ISTHMUS_CONFIG", "none", 1);
+  setenv("ISTHMUS_PROFILE", "none", 1);
+  const char* const minutes = world::argument(argc, argv, "--minutes");
+  const char* const ranks = world::argument(argc, argv, "--ranks");
+  try {
+    return soak{minutes == nullptr ? 60 : std::atof(minutes), ranks == nullptr ? 64 : std::atoi(ranks)}.run();
+  } catch (const std::exception& failure) {
+    std::printf("soak: %s\n", failure.what());
+    return 2;
+  }
+}

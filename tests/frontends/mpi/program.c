@@ -1,0 +1,381 @@
+/* An MPI program that knows nothing of Isthmus; test_preload.py runs it with and without the preloaded library.
+   program MODE: collectives, mixed, progress, threads, errors, aborts, killed, forks, large */
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int rank, size, wrong;
+
+static void expect(int holds, const char* what) {
+  if (holds) return;
+  ++wrong;
+  printf("rank %d: wrong: %s\n", rank, what);
+}
+
+static void expect_sum(const double* got, int count, const char* what) {
+  for (int i = 0; i < count; ++i)
+    if (got[i] != size * (size - 1) / 2.0 + i * size) {
+      expect(0, what);
+      return;
+    }
+}
+
+static void fill(double* data, int count) {
+  for (int i = 0; i < count; ++i) data[i] = rank + i;
+}
+
+static void reductions(int count, MPI_Comm comm) {
+  double* in = malloc(sizeof(double) * (size_t)(count * size));
+  double* out = malloc(sizeof(double) * (size_t)(count * size));
+  fill(in, count);
+  MPI_Allreduce(in, out, count, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(out, count, "allreduce");
+  memcpy(out, in, sizeof(double) * (size_t)count);
+  MPI_Allreduce(MPI_IN_PLACE, out, count, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(out, count, "allreduce in place");
+  MPI_Reduce(in, out, count, MPI_DOUBLE, MPI_SUM, size - 1, comm);
+  if (rank == size - 1) expect_sum(out, count, "reduce");
+  memcpy(out, in, sizeof(double) * (size_t)count);
+  MPI_Reduce(rank == 0 ? MPI_IN_PLACE : out, rank == 0 ? out : NULL, count, MPI_DOUBLE, MPI_SUM, 0, comm);
+  if (rank == 0) expect_sum(out, count, "reduce in place");
+  int* counts = malloc(sizeof(int) * (size_t)size);
+  for (int r = 0; r < size; ++r) {
+    fill(in + r * count, count);
+    counts[r] = count;
+  }
+  MPI_Reduce_scatter_block(in, out, count, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(out, count, "reduce_scatter_block");
+  MPI_Reduce_scatter(in, out, counts, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(out, count, "reduce_scatter");
+  MPI_Reduce_scatter_block(MPI_IN_PLACE, in, count, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(in, count, "reduce_scatter_block in place");
+  free(counts);
+  free(in);
+  free(out);
+}
+
+/* Element i of the block that rank `from` has for rank `to`. */
+static int word(int from, int to, int i) { return from * 10000 + to * 100 + i % 100; }
+
+static void expect_blocks(const int* got, int count, int to, const char* what) {
+  for (int r = 0; r < size; ++r)
+    for (int i = 0; i < count; ++i)
+      if (got[r * count + i] != word(r, to, i)) {
+        expect(0, what);
+        return;
+      }
+}
+
+static void movement(int count, MPI_Comm comm) {
+  const size_t bytes = sizeof(int) * (size_t)(count * size);
+  int *in = malloc(bytes), *out = malloc(bytes);
+  for (int r = 0; r < size; ++r)
+    for (int i = 0; i < count; ++i) in[r * count + i] = word(rank, r, i);
+  int* mine = malloc(sizeof(int) * (size_t)count);
+  for (int i = 0; i < count; ++i) mine[i] = word(rank, 0, i);
+  MPI_Alltoall(in, count, MPI_INT, out, count, MPI_INT, comm);
+  expect_blocks(out, count, rank, "alltoall");
+  memcpy(out, in, bytes);
+  MPI_Alltoall(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, out, count, MPI_INT, comm);
+  expect_blocks(out, count, rank, "alltoall in place");
+  MPI_Allgather(mine, count, MPI_INT, out, count, MPI_INT, comm);
+  expect_blocks(out, count, 0, "allgather");
+  memset(out, 0, bytes);
+  memcpy(out + rank * count, mine, sizeof(int) * (size_t)count);
+  MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, out, count, MPI_INT, comm);
+  expect_blocks(out, count, 0, "allgather in place");
+  MPI_Gather(mine, count, MPI_INT, out, count, MPI_INT, 0, comm);
+  if (rank == 0) expect_blocks(out, count, 0, "gather");
+  MPI_Scatter(in, count, MPI_INT, rank == 0 ? MPI_IN_PLACE : mine, count, MPI_INT, 0, comm);
+  for (int i = 0; rank != 0 && i < count; ++i) expect(mine[i] == word(0, rank, i), "scatter");
+  MPI_Bcast(in, count * size, MPI_INT, size - 1, comm);
+  expect(in[count * size - 1] == word(size - 1, size - 1, count - 1), "bcast");
+  MPI_Barrier(comm);
+  free(mine);
+  free(in);
+  free(out);
+}
+
+/* Blocks of r + 1 elements, two apart, in the opposite order of the ranks. */
+static void uneven(MPI_Comm comm) {
+  int counts[16], displs[16], sends[16], places[16], in[256], out[256], got[256], total = 0;
+  for (int r = 0; r < size; ++r) {
+    counts[r] = r + 1;
+    displs[r] = (size - 1 - r) * (size + 2);
+    sends[r] = rank + 1;
+    places[r] = r * (rank + 1);
+    total += counts[r];
+  }
+  for (int i = 0; i < 256; ++i) in[i] = 1000 * rank + i, out[i] = got[i] = -1;
+  MPI_Allgatherv(in, rank + 1, MPI_INT, out, counts, displs, MPI_INT, comm);
+  for (int r = 0; r < size; ++r)
+    for (int i = 0; i < counts[r]; ++i) expect(out[displs[r] + i] == 1000 * r + i, "allgatherv");
+  expect(out[displs[0] + 1] == -1, "allgatherv wrote into a gap");
+  MPI_Gatherv(in, rank + 1, MPI_INT, got, counts, displs, MPI_INT, 0, comm);
+  if (rank == 0) expect(memcmp(got, out, sizeof out) == 0, "gatherv");
+  int* mine = malloc(sizeof(int) * (size_t)(rank + 1));
+  MPI_Scatterv(out, counts, displs, MPI_INT, mine, rank + 1, MPI_INT, 0, comm);
+  for (int i = 0; i <= rank; ++i) expect(mine[i] == 1000 * rank + i, "scatterv");
+  MPI_Alltoallv(in, sends, places, MPI_INT, got, counts, displs, MPI_INT, comm);
+  for (int r = 0; r < size; ++r)
+    for (int i = 0; i < counts[r]; ++i)
+      expect(got[displs[r] + i] == 1000 * r + rank * (r + 1) + i, "alltoallv");
+  free(mine);
+}
+
+#if MPI_VERSION >= 4
+/* Counts that are MPI_Count, displacements that are MPI_Aint. */
+static void wide_counts(MPI_Comm comm) {
+  double in[48], out[48];
+  MPI_Count counts[16];
+  MPI_Aint displs[16];
+  fill(in, 3);
+  MPI_Allreduce_c(in, out, 3, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(out, 3, "allreduce_c");
+  MPI_Reduce_c(in, out, 3, MPI_DOUBLE, MPI_SUM, 0, comm);
+  if (rank == 0) expect_sum(out, 3, "reduce_c");
+  for (int r = 0; r < size; ++r) {
+    fill(in + 3 * r, 3);
+    counts[r] = 3;
+    displs[r] = 3 * (size - 1 - r);
+  }
+  MPI_Reduce_scatter_c(in, out, counts, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(out, 3, "reduce_scatter_c");
+  MPI_Reduce_scatter_block_c(in, out, 3, MPI_DOUBLE, MPI_SUM, comm);
+  expect_sum(out, 3, "reduce_scatter_block_c");
+  MPI_Allgatherv_c(in, 3, MPI_DOUBLE, out, counts, displs, MPI_DOUBLE, comm);
+  for (int r = 0; r < size; ++r) expect(out[displs[r] + 2] == r + 2, "allgatherv_c");
+  MPI_Alltoallv_c(in, counts, displs, MPI_DOUBLE, out, counts, displs, MPI_DOUBLE, comm);
+  for (int r = 0; r < size; ++r) expect(out[displs[r] + 2] == r + 2, "alltoallv_c");
+  in[0] = rank;
+  MPI_Bcast_c(in, 1, MPI_DOUBLE, size - 1, comm);
+  expect(in[0] == size - 1, "bcast_c");
+  in[0] = rank;
+  MPI_Allgather_c(in, 1, MPI_DOUBLE, out, 1, MPI_DOUBLE, comm);
+  for (int r = 0; r < size; ++r) expect(out[r] == r, "allgather_c");
+}
+#else
+static void wide_counts(MPI_Comm comm) { (void)comm; }
+#endif
+
+#if MPI_VERSION >= 4
+/* More bytes, and more elements, than an int counts, over one piece of memory again and again: what is written
+   twice is the same. The length of the piece is no power of 2, so what goes astray by 2^32 is wrong. */
+static void large(void) {
+  enum { piece = 257 * 4096, block = 4096, blocks = (1 << 19) + 3 };
+  const size_t bytes = (size_t)block * blocks;
+  const int file = memfd_create("piece", 0);
+  unsigned char* data =
+      mmap(NULL, bytes + piece, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  expect(file >= 0 && ftruncate(file, piece) == 0 && data != MAP_FAILED, "memory");
+  for (size_t at = 0; at < bytes; at += piece)
+    mmap(data + at, piece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, file, 0);
+  for (int i = 0; i < piece; ++i) data[i] = rank == 0 ? (unsigned char)(i * 131 / 7) : 0xee;
+  MPI_Datatype page;
+  MPI_Type_contiguous(block, MPI_BYTE, &page);
+  MPI_Type_commit(&page);
+  MPI_Bcast(data, blocks, page, 0, MPI_COMM_WORLD);
+  int different = 0;
+  for (int i = 0; i < piece; ++i) different += data[i] != (unsigned char)(i * 131 / 7);
+  expect(different == 0, "a broadcast of more than 2 GiB");
+  for (int i = 0; i < piece; ++i) data[i] = (unsigned char)(i % 100 + 50 * rank);
+  MPI_Allreduce_c(MPI_IN_PLACE, data, (MPI_Count)bytes, MPI_UINT8_T, MPI_MAX, MPI_COMM_WORLD);
+  for (int i = 0; i < piece; ++i) different += data[i] != i % 100 + 50 * (size - 1);
+  expect(different == 0, "an allreduce of more than 2^31 elements");
+  MPI_Type_free(&page);
+  munmap(data, bytes + piece);
+  close(file);
+}
+#else
+static void large(void) {}
+#endif
+
+static void largest(void* in, void* inout, int* n, MPI_Datatype* type) {
+  (void)type;
+  for (int i = 0; i < *n; ++i)
+    if (((int*)in)[i] > ((int*)inout)[i]) ((int*)inout)[i] = ((int*)in)[i];
+}
+
+/* Signatures match, datatypes and buffers do not: no rank may tell from its own which way the others go. */
+static void mixed(void) {
+  MPI_Datatype every_other;
+  MPI_Type_vector(3, 1, 2, MPI_INT, &every_other);
+  MPI_Type_commit(&every_other);
+  for (int root = 0; root < size; ++root) {
+    int apart[6] = {7, -1, 8, -1, 9, -1}, together[3] = {7, 8, 9};
+    const int is_apart = (rank + root) % 2;
+    if (rank != root) memset(together, 0, sizeof together), apart[0] = apart[2] = apart[4] = 0;
+    if (is_apart)
+      MPI_Bcast(apart, 1, every_other, root, MPI_COMM_WORLD);
+    else
+      MPI_Bcast(together, 3, MPI_INT, root, MPI_COMM_WORLD);
+    expect(is_apart ? apart[0] == 7 && apart[1] == -1 && apart[4] == 9 : together[0] == 7 && together[2] == 9,
+           "bcast of mixed datatypes");
+  }
+  int all[96], mine[6] = {rank, -1, rank + 1, -1, rank + 2, -1};
+  if (rank % 2)
+    MPI_Allgather(mine, 1, every_other, all, 3, MPI_INT, MPI_COMM_WORLD);
+  else {
+    const int dense[3] = {rank, rank + 1, rank + 2};
+    MPI_Allgather(dense, 3, MPI_INT, all, 3, MPI_INT, MPI_COMM_WORLD);
+  }
+  for (int r = 0; r < size; ++r)
+    expect(all[3 * r] == r && all[3 * r + 2] == r + 2, "allgather of mixed datatypes");
+  MPI_Aint address;
+  MPI_Datatype absolute;
+  int at_bottom = rank == 0 ? 41 : 0;
+  const int one = 1;
+  MPI_Get_address(&at_bottom, &address);
+  MPI_Type_create_hindexed(1, &one, &address, MPI_INT, &absolute);
+  MPI_Type_commit(&absolute);
+  MPI_Bcast(MPI_BOTTOM, 1, absolute, 0, MPI_COMM_WORLD);
+  expect(at_bottom == 41, "bcast at MPI_BOTTOM");
+  struct {
+    int value, place;
+  } pair = {rank, rank}, best;
+  MPI_Allreduce(&pair, &best, 1, MPI_2INT, MPI_MAXLOC, MPI_COMM_WORLD);
+  expect(best.place == size - 1, "maxloc");
+  MPI_Op own;
+  int most = 0;
+  MPI_Op_create(largest, 1, &own);
+  MPI_Allreduce(&rank, &most, 1, MPI_INT, own, MPI_COMM_WORLD);
+  expect(most == size - 1, "an operation of the program");
+  MPI_Allreduce(&rank, &most, 0, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Comm half, inter;
+  MPI_Comm_split(MPI_COMM_WORLD, rank % 2, rank, &half);
+  for (int i = 0; i < 3; ++i) MPI_Allreduce(MPI_IN_PLACE, &most, 1, MPI_INT, MPI_MAX, half);
+  MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, 1 - rank % 2, 5, &inter);
+  MPI_Allreduce(&rank, &most, 1, MPI_INT, MPI_MIN, inter);
+  expect(most == 1 - rank % 2, "an intercommunicator");
+  MPI_Comm_free(&inter);
+  MPI_Comm_free(&half);
+  MPI_Op_free(&own);
+  MPI_Type_free(&every_other);
+  MPI_Type_free(&absolute);
+}
+
+/* The barrier of rank 0 ends only when rank 1 has its message, which only rank 0 can move on. */
+static void progress(void) {
+  const int bytes = 4 << 20;
+  char* data = malloc((size_t)bytes);
+  memset(data, rank == 0, (size_t)bytes);
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (rank == 0) MPI_Isend(data, bytes, MPI_CHAR, 1, 0, MPI_COMM_WORLD, &request);
+  if (rank == 1) {
+    usleep(20000);
+    MPI_Recv(data, bytes, MPI_CHAR, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    expect(data[bytes - 1] == 1, "the message");
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  int one = 1, sum = 0;
+  MPI_Iallreduce(&one, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+  if (rank != 0) MPI_Wait(&request, MPI_STATUS_IGNORE);
+  MPI_Barrier(MPI_COMM_WORLD);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  expect(sum == size, "a nonblocking allreduce beside a barrier");
+  int* shared;
+  MPI_Win window;
+  MPI_Win_allocate(sizeof(int), sizeof(int), MPI_INFO_NULL, MPI_COMM_WORLD, &shared, &window);
+  *shared = 0;
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) { /* the others answer out of their barrier */
+    usleep(20000);
+    MPI_Win_lock_all(0, window);
+    MPI_Put(&one, 1, MPI_INT, 1, 0, 1, MPI_INT, window);
+    MPI_Win_unlock_all(window);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 1) MPI_Win_lock(MPI_LOCK_SHARED, 1, 0, window);
+  expect(rank != 1 || *shared == 1, "what was put beside a barrier");
+  if (rank == 1) MPI_Win_unlock(1, window);
+  MPI_Win_free(&window);
+  free(data);
+}
+
+static void* sums(void* argument) {
+  const MPI_Comm comm = *(MPI_Comm*)argument;
+  for (int i = 0; i < 200; ++i) {
+    int got = 0;
+    MPI_Allreduce(&i, &got, 1, MPI_INT, MPI_SUM, comm);
+    if (got != i * size) return argument;
+  }
+  return NULL;
+}
+
+static void threads(void) {
+  pthread_t started[3];
+  MPI_Comm comms[3];
+  for (int i = 0; i < 3; ++i) MPI_Comm_dup(MPI_COMM_WORLD, &comms[i]);
+  for (int i = 0; i < 3; ++i) pthread_create(&started[i], NULL, sums, &comms[i]);
+  for (int i = 0; i < 3; ++i) {
+    void* failed = NULL;
+    pthread_join(started[i], &failed);
+    expect(failed == NULL, "a thread's sums");
+    MPI_Comm_free(&comms[i]);
+  }
+}
+
+static void errors(void) {
+  int value = 0, code, class_of = 0;
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  code = MPI_Bcast(&value, 1, MPI_INT, size, MPI_COMM_WORLD);
+  MPI_Error_class(code, &class_of);
+  expect(class_of == MPI_ERR_ROOT, "the class of a wrong root");
+  code = MPI_Allreduce(&rank, &value, -1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  MPI_Error_class(code, &class_of);
+  expect(class_of == MPI_ERR_COUNT, "the class of a negative count");
+  code = MPI_Allreduce(&rank, &value, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  expect(code == MPI_SUCCESS && value == size * (size - 1) / 2, "a call after errors");
+}
+
+static void forks(void) {
+  const pid_t child = fork();
+  if (child == 0) exit(0);
+  int status = 1;
+  waitpid(child, &status, 0);
+  expect(status == 0, "a child's end");
+}
+
+/* Each level somewhere. */
+static int threads_of(const char* mode) {
+  if (strcmp(mode, "collectives") == 0) return MPI_THREAD_SINGLE;
+  if (strcmp(mode, "mixed") == 0) return MPI_THREAD_FUNNELED;
+  return strcmp(mode, "progress") == 0 ? MPI_THREAD_SERIALIZED : MPI_THREAD_MULTIPLE;
+}
+
+int main(int argc, char** argv) {
+  const char* mode = argc > 1 ? argv[1] : "collectives";
+  int level;
+  MPI_Init_thread(&argc, &argv, threads_of(mode), &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  const int counts[] = {1, 100, 5000, 100000};
+  for (int i = 0; i < 4; ++i) {
+    reductions(counts[i], MPI_COMM_WORLD);
+    movement(counts[i], MPI_COMM_WORLD);
+    if (strcmp(mode, "collectives") != 0) break;
+  }
+  uneven(MPI_COMM_WORLD);
+  wide_counts(MPI_COMM_WORLD);
+  if (strcmp(mode, "mixed") == 0) mixed();
+  if (strcmp(mode, "progress") == 0) progress();
+  if (strcmp(mode, "threads") == 0) threads();
+  if (strcmp(mode, "errors") == 0) errors();
+  if (strcmp(mode, "forks") == 0) forks();
+  if (strcmp(mode, "large") == 0) large();
+  if (strcmp(mode, "aborts") == 0 && rank == 0) MPI_Abort(MPI_COMM_WORLD, 23);
+  if (strcmp(mode, "killed") == 0 && rank == 0) raise(SIGKILL);
+  int total = 0;
+  MPI_Allreduce(&wrong, &total, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+  if (rank == 0) printf("%d wrong\n", total);
+  MPI_Finalize();
+  return 0;
+}

@@ -1,0 +1,193 @@
+"""libisthmus_mpi_preload.so under MPI programs that know nothing of it, as users start it.
+
+The MPICH ABI and the MPI 5 ABI come with the environment's MPICH; Open MPI is tested where
+scripts/setup_peers has installed it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from isthmus import launch, layout
+from isthmus.layout import MissingError
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str  # of the engine
+    compiler: Path
+    mpi: str  # that starts it
+    variables: dict[str, str]
+
+
+def families() -> list[Family]:
+    bin_folder = layout.environment_folder() / "bin"
+    found = [
+        Family("mpich", bin_folder / "mpicc", "mpich", {}),
+        Family("abi", bin_folder / "mpicc_abi", "mpich", {}),
+    ]
+    openmpi = launch.peer_folder("openmpi")
+    if (openmpi / "launch").is_file():
+        found.append(Family("openmpi", openmpi / "bin" / "mpicc", "openmpi", {"OPAL_PREFIX": str(openmpi)}))
+    built = layout.library_folder()
+    return [each for each in found if (built / f"libisthmus_mpi_{each.name}.so").is_file()]
+
+
+@pytest.fixture(scope="module", params=families(), ids=lambda family: family.name)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Family]:
+    """program.c, compiled for one family."""
+    family: Family = request.param
+    made = tmp_path_factory.mktemp(family.name) / "program"
+    flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-lpthread"]
+    command = [str(family.compiler), str(HERE / "program.c"), "-o", str(made), *flags]
+    subprocess.run(command, env=os.environ | family.variables, check=True, timeout=120)
+    return made, family
+
+
+def start(
+    made: tuple[Path, Family], ranks: int, *mode: str, shim: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    what, family = made
+    options = ["--mpi-shim", "--report"] if shim else []
+    command = [sys.executable, "-m", "isthmus", "run", "-n", str(ranks), "--mpi", family.mpi, *options]
+    environment = os.environ | {"ISTHMUS_MPI_FIRST_CALLS": "0"} | variables
+    return subprocess.run(
+        [*command, str(what), *mode], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def taken(said: str) -> dict[str, int]:
+    """Calls that Isthmus took, by MPI's name, of the report."""
+    calls: dict[str, int] = {}
+    for name, count in re.findall(r"^ +(MPI_\w+) +host\S* +(\d+)", said, re.MULTILINE):
+        calls[name] = calls.get(name, 0) + int(count)
+    return calls
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_every_collective(program: tuple[Path, Family], ranks: int) -> None:
+    done = start(program, ranks, "collectives")
+    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
+    calls = taken(done.stderr)
+    for name in [
+        "Barrier",
+        "Bcast",
+        "Reduce",
+        "Allreduce",
+        "Reduce_scatter",
+        "Reduce_scatter_block",
+        "Allgather",
+        "Allgatherv",
+        "Gather",
+        "Gatherv",
+        "Scatter",
+        "Scatterv",
+        "Alltoall",
+        "Alltoallv",
+    ]:
+        assert calls.get(f"MPI_{name}", 0) > 0, done.stderr
+    assert "passed to MPI" not in done.stderr
+
+
+def test_what_passes_through_says_why(program: tuple[Path, Family]) -> None:
+    done = start(program, 3, "mixed")
+    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
+    passed = dict(re.findall(r"passed to MPI +\d+  (.*?)()$", done.stderr, re.MULTILINE))
+    assert "nothing to move" in passed and "an intercommunicator" in passed
+    assert any("does not reduce" in reason for reason in passed), "MPI_2INT"
+    assert any("other than sum" in reason for reason in passed), "an operation of the program"
+
+
+@pytest.mark.parametrize("mode", ["progress", "threads", "forks"])
+def test_a_program_behaves_as_without(program: tuple[Path, Family], mode: str) -> None:
+    done = start(program, 2, mode)
+    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
+    assert taken(done.stderr)
+
+
+def test_more_than_an_int_counts(program: tuple[Path, Family]) -> None:
+    """With one family: the engines differ in no size, and it moves gigabytes."""
+    if program[1].name != "mpich":
+        pytest.skip("done with MPICH")
+    done = start(program, 2, "large")
+    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
+    assert len(re.findall(r"MPI_(?:Bcast|Allreduce) +host\S* +1 +2147495936 ", done.stderr)) == 2, done.stderr
+
+
+@pytest.mark.parametrize("mode", ["aborts", "killed"])
+def test_the_end_of_a_rank_is_the_launchers(program: tuple[Path, Family], mode: str) -> None:
+    with_shim, plain = start(program, 2, mode), start(program, 2, mode, shim=False)
+    assert with_shim.returncode == plain.returncode != 0, with_shim.stderr + plain.stderr
+
+
+def test_errors_are_mpis(program: tuple[Path, Family]) -> None:
+    """An MPI that was built without checks crashes at wrong arguments, with and without."""
+    with_shim, plain = start(program, 2, "errors"), start(program, 2, "errors", shim=False)
+    assert (with_shim.returncode == 0) == (plain.returncode == 0), with_shim.stderr + plain.stderr
+    if plain.returncode == 0:
+        assert with_shim.stdout == plain.stdout == "0 wrong\n"
+
+
+def test_first_calls_are_left_to_mpi(program: tuple[Path, Family]) -> None:
+    done = start(program, 2, "forks", ISTHMUS_MPI_FIRST_CALLS="1000")
+    assert done.returncode == 0 and not taken(done.stderr)
+    assert "the first calls of a communicator" in done.stderr
+
+
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
+def test_an_engine_needs_no_extension(family: Family) -> None:
+    """It runs with other versions of its family than the one whose header it was compiled against."""
+    engine = layout.library_folder() / f"libisthmus_mpi_{family.name}.so"
+    said = subprocess.run(["nm", "-D", "--undefined-only", engine], capture_output=True, text=True, check=True)
+    assert "PMPI_Barrier" in said.stdout
+    assert re.findall(r" U (MPIX_\w+)", said.stdout) == []
+
+
+def test_a_program_without_mpi_does_not_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    command = [sys.executable, "-m", "isthmus", "run", "--mpi-shim", "env"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    preloaded = next(line for line in done.stdout.splitlines() if line.startswith("LD_PRELOAD="))
+    assert preloaded.endswith("/libisthmus_mpi_preload.so") and done.stderr == ""
+
+
+def test_another_mpi_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "ldd"
+    fake.write_text("#!/bin/sh\necho '\tlibmpi.so.7 => /usr/lib/libmpi.so.7 (0x0)'\n")
+    fake.chmod(0o755)
+    with pytest.raises(MissingError, match=r"libmpi\.so\.7, an MPI of no known family; known: .*Open MPI"):
+        launch.mpi_family_of("program", os.environ | {"PATH": str(tmp_path)})
+
+
+MPI4PY = """
+from mpi4py import MPI
+import numpy
+comm = MPI.COMM_WORLD
+data = numpy.full(1000, comm.rank, dtype="d")
+total = numpy.empty_like(data)
+comm.Allreduce(data, total, op=MPI.SUM)
+assert (total == comm.size * (comm.size - 1) / 2).all()
+assert comm.allgather({"rank": comm.rank}) == [{"rank": rank} for rank in range(comm.size)]
+assert comm.bcast([1, 2, 3] if comm.rank == 0 else None) == [1, 2, 3]
+"""
+
+
+def test_under_mpi4py(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    script = tmp_path / "script.py"
+    script.write_text(MPI4PY)
+    options = ["-n", "2", "--mpi-shim", "--report"]
+    command = [sys.executable, "-m", "isthmus", "run", *options, sys.executable, str(script)]
+    environment = os.environ | {"ISTHMUS_MPI_FIRST_CALLS": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert taken(done.stderr).get("MPI_Allreduce", 0) >= 1, done.stderr

@@ -1,0 +1,59 @@
+// The arguments of a call: any operation in any communicator is accepted or refused with a reason, and nothing
+// is read but the arrays of counts, which have an entry for each rank.
+#include <array>
+#include <memory>
+
+#include "base/error.hpp"
+#include "core/validate.hpp"
+#include "fuzz/target.hpp"
+
+namespace {
+
+constexpr int most_ranks = 5;
+
+// Small numbers most of the time, which lead further.
+std::uint64_t number(fuzz::reader& in) {
+  return in.take<std::uint8_t>() < 200 ? in.take<std::uint8_t>() : in.take<std::uint64_t>();
+}
+
+std::unique_ptr<std::uint64_t[]> numbers(fuzz::reader& in, int size) {
+  if (in.take<std::uint8_t>() < 30) return nullptr;
+  auto made =
+      std::make_unique<std::uint64_t[]>(static_cast<std::size_t>(size));  // exact: a sanitizer watches its end
+  for (int i = 0; i < size; ++i) made[static_cast<std::size_t>(i)] = number(in);
+  return made;
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  fuzz::reader in(data, size);
+  isthmus::validation_scope scope{};
+  scope.size = 1 + in.take<std::uint8_t>() % most_ranks;
+  scope.rank = in.take<std::uint8_t>() % scope.size;
+  scope.platform = static_cast<isthmus_platform>(in.take<std::uint8_t>() % ISTHMUS_PLATFORM_COUNT);
+  scope.grouped = (in.take<std::uint8_t>() & 1) != 0;
+  scope.collectives = in.take<std::uint8_t>() < 200 ? 0 : in.take<std::uint32_t>();
+  isthmus_operation operation{};
+  operation.collective =
+      static_cast<isthmus_collective>(static_cast<std::int8_t>(in.take<std::uint8_t>() % 24));
+  operation.datatype = static_cast<isthmus_datatype>(static_cast<std::int8_t>(in.take<std::uint8_t>() % 20));
+  operation.op = static_cast<isthmus_reduction_op>(in.take<std::uint8_t>() % 8);
+  operation.root = in.take<std::uint8_t>() < 200 ? in.take<std::int8_t>() : in.take<std::int32_t>();
+  operation.count = number(in);
+  operation.send_buf = reinterpret_cast<const void*>(number(in) * 64);
+  operation.recv_buf = reinterpret_cast<void*>(number(in) * 64);
+  const auto send_counts = numbers(in, scope.size), send_displs = numbers(in, scope.size);
+  const auto recv_counts = numbers(in, scope.size), recv_displs = numbers(in, scope.size);
+  operation.send_counts = send_counts.get();
+  operation.send_displs = send_displs.get();
+  operation.recv_counts = recv_counts.get();
+  operation.recv_displs = recv_displs.get();
+  try {
+    isthmus::validate_shape(operation, scope);
+    isthmus::validate(operation, scope);
+  } catch (const isthmus::error& refusal) {
+    fuzz::require(refusal.what()[0] != '\0', "a refusal without a reason");
+  }
+  return 0;
+}

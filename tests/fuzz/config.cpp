@@ -1,0 +1,31 @@
+// Configuration files: read, merged over the defaults, and asked for some calls.
+#include "base/error.hpp"
+#include "fuzz/target.hpp"
+#include "selection/layer.hpp"
+
+namespace {
+
+using namespace isthmus::selection;
+
+void ask(const configuration& merged) {
+  const auto everything = [](const std::string&, const std::string&) -> const char* { return nullptr; };
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
+    const query asked{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 1, bytes};
+    select(merged, asked, everything, true);
+  }
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    const configuration merged =
+        merge({built_in_defaults(), read_toml(fuzz::text_of(data, size), "/fuzz/isthmus.toml", "config")});
+    fuzz::require(!merged.canonical().empty(), "a configuration without a text");
+    fuzz::require(merged.timeout_s > 0, "a timeout that is none");
+    ask(merged);
+  } catch (const isthmus::error& failure) {
+    fuzz::require(failure.what()[0] != '\0', "an error without a message");
+  }
+  return 0;
+}

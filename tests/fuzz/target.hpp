@@ -1,0 +1,46 @@
+// What every target of the fuzzers shares. A target is a function of bytes that libFuzzer calls (make fuzz), or
+// replay.cpp with the files of the corpus.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string_view>
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace fuzz {
+
+// Ends the program: what the fuzzer takes for a finding.
+inline void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz: %s\n", what);
+  std::abort();
+}
+
+inline std::string_view text_of(const std::uint8_t* data, std::size_t size) {
+  return {reinterpret_cast<const char*>(data), size};
+}
+
+// Values out of the input, one after another; zeros behind its end.
+class reader {
+ public:
+  reader(const std::uint8_t* data, std::size_t size) : m_left(data, size) {}
+
+  template <typename Value>
+  Value take() {
+    Value value{};
+    const std::size_t bytes = m_left.size() < sizeof value ? m_left.size() : sizeof value;
+    if (bytes > 0) std::memcpy(&value, m_left.data(), bytes);
+    m_left = m_left.subspan(bytes);
+    return value;
+  }
+
+ private:
+  std::span<const std::uint8_t> m_left;
+};
+
+}  // namespace fuzz

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Every public header compiled alone, and every example, with one compiler: -fsyntax-only, warnings are errors.
+The examples in C++ are left to the build where the compiler is g++: warnings are errors there, too.
+
+    check.py --cxx g++ --venv .venv
+    check.py --cxx newest-clang --venv .venv     the newest clang++ that is installed; 77 where there is none
+
+C headers are compiled as C11 and as C++17, mpi.hpp as C++17 and C++20, the rest as C++20 with DPC++'s headers.
+
+Two thirds of the time of a SYCL header are <sycl/sycl.hpp>, which only sycl/features.hpp includes. So it is
+compiled once, ahead of them (a precompiled header), for headers that include features.hpp themselves or by
+others of ours: they see the same declarations as without. The others are compiled without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+INCLUDE = ROOT / "include"
+FEATURES = INCLUDE / "isthmus/sycl/features.hpp"
+SKIPPED = 77
+
+
+def newest_clang() -> str | None:
+    """clang++-N with the greatest N in PATH, else clang++."""
+    paths = [Path(folder) for folder in os.environ["PATH"].split(":") if folder]
+    found = [file.name for folder in paths if folder.is_dir() for file in folder.glob("clang++-*")]
+    numbered = [name for name in found if re.fullmatch(r"clang\+\+-\d+", name)]
+    if numbered:
+        return max(numbered, key=lambda name: int(name.rsplit("-", 1)[1]))
+    return shutil.which("clang++")
+
+
+def closure(file: Path, seen: set[Path] | None = None) -> set[Path]:
+    """The file and what it includes of ours."""
+    seen = set() if seen is None else seen
+    if file not in seen:
+        seen.add(file)
+        for name in re.findall(r'^#include [<"]((?:isthmus/|sccl)[^>"]*)[>"]', file.read_text(), re.MULTILINE):
+            closure(INCLUDE / name, seen)
+    return seen
+
+
+@dataclass
+class Compiler:
+    cxx: str
+    venv: Path
+    scratch: Path
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def is_clang(self) -> bool:
+        return "clang" in Path(self.cxx).name
+
+    def system(self) -> list[str]:
+        include = self.venv / "include"
+        return ["-isystem", str(include), "-isystem", str(include / "sycl")]
+
+    def flags(self, language: str, standard: str) -> list[str]:
+        defines = ["-DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING"] if language == "c++" else []
+        warnings = ["-Wall", "-Wextra", "-Werror", *(["-pedantic"] if language == "c" else [])]
+        return ["-x", language, f"-std={standard}", *warnings, *defines, f"-I{INCLUDE}", *self.system()]
+
+    def precompile(self) -> None:
+        """<sycl/sycl.hpp>, in the form and by the options that each compiler takes."""
+        header = self.scratch / "ahead.hpp"
+        header.write_text("#include <sycl/sycl.hpp>\n")
+        target = self.scratch / ("ahead.pch" if self.is_clang else "ahead.hpp.gch")
+        form = ["-Xclang", "-emit-pch"] if self.is_clang else []
+        flags = [*self.flags("c++-header", "c++20"), "-DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING"]
+        subprocess.run([self.cxx, *flags, *form, str(header), "-o", str(target)], check=True)
+
+    def ahead(self) -> list[str]:
+        if self.is_clang:
+            return ["-include-pch", str(self.scratch / "ahead.pch")]
+        return ["-Winvalid-pch", "-include", str(self.scratch / "ahead.hpp")]
+
+    def check(self, file: Path, language: str, standard: str) -> None:
+        uses_sycl = standard == "c++20" and FEATURES in closure(file)
+        ahead = self.ahead() if uses_sycl else []
+        command = [self.cxx, "-fsyntax-only", *ahead, *self.flags(language, standard), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0 or done.stderr:
+            self.failures.append(f"{file.relative_to(ROOT)} as {standard}:\n{done.stdout}{done.stderr}")
+
+
+def cases(sycl_examples: bool) -> list[tuple[Path, str, str]]:
+    found = []
+    for file in sorted(INCLUDE.rglob("*.h")):
+        found += [(file, "c", "c11"), (file, "c++", "c++17")]
+    for file in sorted(INCLUDE.rglob("*.hpp")):
+        found.append((file, "c++", "c++20"))
+        if "mpi" in file.relative_to(INCLUDE).as_posix().split("sycl")[0]:
+            found.append((file, "c++", "c++17"))
+    examples = ROOT / "examples"
+    found += [(file, "c", "c11") for file in sorted(examples.glob("*.c"))]
+    if sycl_examples:
+        found += [(file, "c++", "c++20") for file in sorted(examples.glob("*.cpp"))]
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cxx", required=True, help="the compiler, or newest-clang")
+    parser.add_argument("--venv", required=True, type=Path, help="has the headers of DPC++ and MPI")
+    parser.add_argument("--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+    cxx = newest_clang() if arguments.cxx == "newest-clang" else arguments.cxx
+    if cxx is None:
+        print("skipped: no clang++ is in PATH; scripts/setup installs it as root")
+        return SKIPPED
+    with tempfile.TemporaryDirectory() as scratch:
+        compiler = Compiler(cxx, arguments.venv, Path(scratch))
+        compiler.precompile()
+        work = cases(sycl_examples=compiler.is_clang)
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            list(pool.map(lambda case: compiler.check(*case), work))
+    print("\n".join(compiler.failures))
+    print(f"{cxx}: {len(work)} compilations of public headers and examples, {len(compiler.failures)} failed")
+    return 1 if compiler.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

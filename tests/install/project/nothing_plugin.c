@@ -1,0 +1,34 @@
+/* A backend that supports nothing: what matters is that the loader takes it. */
+#include <isthmus/backend.h>
+
+static isthmus_status create(const isthmus_backend_context* context, void** state) {
+  *state = NULL;
+  return context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, "nothing_plugin.c", NULL,
+                       "it is here to be loaded");
+}
+static void destroy(void* state) { (void)state; }
+static const char* supports(void* state, const isthmus_operation* operation, const char* algorithm) {
+  (void)state, (void)operation, (void)algorithm;
+  return "it is here to be loaded";
+}
+static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const* algorithms,
+                              size_t n) {
+  (void)state, (void)operations, (void)algorithms, (void)n;
+  return ISTHMUS_ERROR_UNSUPPORTED;
+}
+
+static const isthmus_backend backend = {
+    .struct_bytes = sizeof(isthmus_backend),
+    .magic = ISTHMUS_BACKEND_MAGIC,
+    .abi_version = ISTHMUS_BACKEND_ABI,
+    .name = "nothing",
+    .description = "a plug-in from outside the tree",
+    .capabilities = ISTHMUS_BACKEND_BLOCKING,
+    .platforms = 1u << ISTHMUS_PLATFORM_HOST,
+    .create = create,
+    .destroy = destroy,
+    .supports = supports,
+    .enqueue = enqueue,
+};
+
+__attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) { return &backend; }

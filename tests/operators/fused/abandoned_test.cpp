@@ -1,0 +1,80 @@
+// A rank that never comes, on devices: nobody's stream waits for ever, and nobody has to ask.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "block.hpp"
+#include "world.hpp"
+
+namespace fused_test {
+namespace {
+
+constexpr double timeout_s = 1;
+
+struct abandoned {
+  const char* name;
+  isthmus_fused_kind kind;
+  int runs;  // that are enqueued without waiting, after the other rank's last one
+};
+void PrintTo(const abandoned& one, std::ostream* out) { *out << one.name; }
+
+class fused_abandoned : public testing::TestWithParam<abandoned> {};
+
+// Communicators of its own: they are poisoned here.
+TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
+  if (!world::get().in_one_process()) GTEST_SKIP() << "needs two ranks here";
+  const std::vector<isthmus_device> devices = {{platform(), 0}, {platform(), 1}};
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.timeout_s = timeout_s;
+  isthmus_communicator ranks[2];
+  ASSERT_EQ(isthmus_communicator_create_all(2, devices.data(), &options, ranks), ISTHMUS_SUCCESS)
+      << last_error_text();
+  const auto play = [&](int rank) {
+    use_device(rank);
+    void* const stream = create_stream(rank);
+    isthmus_fused_description asked{};
+    asked.struct_bytes = sizeof asked;
+    asked.kind = GetParam().kind;
+    asked.mode = ISTHMUS_FUSED_PIPELINED;
+    asked.m = 64, asked.n = 16, asked.k = 16;
+    asked.input = ISTHMUS_FLOAT16, asked.output = ISTHMUS_FLOAT32;
+    isthmus_fused_plan plan = nullptr;
+    ASSERT_EQ(isthmus_fused_plan_create(ranks[rank], &asked, &plan), ISTHMUS_SUCCESS) << last_error_text();
+    {
+      block a(asked.m * asked.k * 2, stream), b(asked.k * asked.n * 2, stream),
+          c(asked.m * asked.n * 4, stream);
+      isthmus_fused_arguments with{};
+      with.struct_bytes = sizeof with;
+      with.a = a.data(), with.b = b.data(), with.c = c.data(), with.alpha = 1;
+      with.stream = stream;
+      const int runs = rank == 0 ? 1 + GetParam().runs : 1;
+      for (int run = 0; run < runs; ++run)
+        ASSERT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_SUCCESS) << last_error_text();
+      synchronize(stream);  // the test hangs when rank 0's stream is not released
+      if (rank == 0) {
+        EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
+        EXPECT_NE(std::string(last_error().message).find("did not end within"), std::string::npos)
+            << last_error_text();
+        EXPECT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_ERROR_ABORTED);
+      }
+    }
+    EXPECT_EQ(isthmus_fused_plan_destroy(plan), ISTHMUS_SUCCESS) << last_error_text();
+    destroy_stream(stream);
+  };
+  std::thread other(play, 1);
+  play(0);
+  other.join();
+  for (isthmus_communicator rank : ranks) isthmus_communicator_destroy(rank);
+}
+
+INSTANTIATE_TEST_SUITE_P(kinds, fused_abandoned,
+                         testing::Values(abandoned{"gather", ISTHMUS_FUSED_ALLGATHER_GEMM, 1},
+                                         abandoned{"gather_queued", ISTHMUS_FUSED_ALLGATHER_GEMM, 3},
+                                         abandoned{"scatter_queued", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER, 3}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace fused_test

@@ -1,0 +1,18 @@
+// `--platform hip`, on the stand-ins: communicators of HIP. Exit code 77: nothing to run on.
+#include <cstdio>
+#include <string_view>
+
+#include "world.hpp"
+
+int main(int argc, char** argv) {
+  using namespace fused_test;
+  ::testing::InitGoogleTest(&argc, argv);
+  if (device_count() == 0) {
+    std::puts("SKIPPED: no CUDA device");
+    return 77;
+  }
+  const char* const named = ::world::argument(argc, argv, "--platform");
+  if (named != nullptr && std::string_view(named) == "hip") use_platform(ISTHMUS_PLATFORM_HIP);
+  return fused_test::world::run_all_tests(argc, argv, platform(),
+                                          platform() == ISTHMUS_PLATFORM_HOST ? 3 : device_count());
+}

@@ -1,0 +1,39 @@
+// The ranks of a test of fused operators (world/crew.hpp): 3 on the host, one for each device elsewhere, unless
+// --ranks says otherwise.
+#pragma once
+
+#include <isthmus/fused.h>
+#include <isthmus/memory.h>
+
+#include <cstdint>
+
+#include "place.hpp"
+#include "world/crew.hpp"
+
+namespace fused_test {
+
+struct member : ::world::member {
+  explicit member(const ::world::member& made) : ::world::member(made), stream(create_stream(made.device)) {}
+  void enter() const { use_device(device); }
+  void leave() { destroy_stream(stream); }
+
+  void* stream;
+};
+
+using world = ::world::crew<member>;
+using ::world::last_error_text;
+
+// Another one at every call, the same on all ranks that ask equally often from one thread.
+inline std::uint64_t next_seed() {
+  static std::uint64_t seed = 1000;
+  return seed += 1000;
+}
+
+// The calling thread's latest failure.
+inline isthmus_error_info last_error() {
+  isthmus_error_info info{};
+  isthmus_last_error(&info);
+  return info;
+}
+
+}  // namespace fused_test

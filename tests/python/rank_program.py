@@ -1,0 +1,134 @@
+"""One rank of a job in which rank 2 does something wrong, or nothing: `rank_program.py FAULT MEETING RANK`.
+
+MEETING is a folder where three processes meet, or `mpi`; RANK is `end` there to end after an error.
+Prints the error that ended it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import isthmus
+import isthmus.memory
+
+CULPRIT, SIZE, STEPS = 2, 3, 3
+
+
+def meet(meeting: str, rank: int) -> isthmus.Communicator:
+    if meeting == "mpi":
+        from mpi4py import MPI
+
+        return isthmus.Communicator.from_mpi(MPI.COMM_WORLD)
+    file = Path(meeting) / "id"
+    if rank == 0:
+        file.with_suffix(".part").write_bytes(bytes(isthmus.UniqueId.create()))
+        file.with_suffix(".part").rename(file)
+    while not file.exists():
+        time.sleep(0.01)
+    device = f"{os.environ['RANK_PLATFORM']}:{rank}" if "RANK_PLATFORM" in os.environ else "host"
+    return isthmus.Communicator.from_unique_id(file.read_bytes(), rank, SIZE, device=device)
+
+
+class HostCalls:
+    def __init__(self, comm: isthmus.Communicator) -> None:
+        self._comm = comm
+
+    def allreduce(self, elements: int = 1024, dtype: str = "float32") -> None:
+        self._comm.allreduce(np.ones(elements, dtype))
+
+    def broadcast(self, root: int) -> None:
+        self._comm.broadcast(np.ones(1024, np.float32), root=root)
+
+    def allgather(self) -> None:
+        self._comm.allgather(np.ones(1024, np.float32))
+
+    def barrier(self) -> None:
+        self._comm.barrier()
+
+
+class DeviceCalls:
+    """The same on a device with CUDA's names: each waits for its stream and looks for errors."""
+
+    def __init__(self, comm: isthmus.Communicator) -> None:
+        self._comm = comm
+        self._cuda = ctypes.CDLL(os.environ["ISTHMUS_CUDA_RUNTIME_LIBRARY"])
+        self._stream = ctypes.c_void_p()
+        self._cuda.cudaSetDevice(comm.rank)
+        self._cuda.cudaStreamCreateWithFlags(ctypes.byref(self._stream), 1)
+        self._blocks = {elements: self._pair(elements) for elements in (512, 1024)}
+        self._all = isthmus.memory.empty(4096 * SIZE, "uint8", comm.device)
+
+    def _pair(self, elements: int) -> tuple[Any, Any]:
+        return tuple(isthmus.memory.empty(4 * elements, "uint8", self._comm.device) for _ in range(2))
+
+    def _call(self, name: str, *buffers: Any, dtype: str = "float32", **named: Any) -> None:
+        if buffers:
+            named["dtype"] = dtype
+        getattr(self._comm, name)(*buffers, stream=self._stream.value, **named)
+        while self._cuda.cudaStreamQuery(self._stream):
+            self._comm.check()
+            time.sleep(0.001)
+        self._comm.check()
+
+    def allreduce(self, elements: int = 1024, dtype: str = "float32") -> None:
+        self._call("allreduce", *self._blocks[elements], dtype=dtype)
+
+    def broadcast(self, root: int) -> None:
+        self._call("broadcast", *self._blocks[1024], root=root)
+
+    def allgather(self) -> None:
+        self._call("allgather", self._blocks[1024][0], self._all)
+
+    def barrier(self) -> None:
+        self._call("barrier")
+
+
+def late(seconds: float = 30) -> None:
+    time.sleep(seconds)
+
+
+def main() -> None:
+    fault, meeting = sys.argv[1:3]
+    rank = int(os.environ["PMI_RANK"] if meeting == "mpi" else sys.argv[3])
+    comm = meet(meeting, rank)
+    calls = DeviceCalls(comm) if "RANK_PLATFORM" in os.environ else HostCalls(comm)
+    wrong = rank == CULPRIT
+    for _ in range(STEPS):
+        calls.allreduce()
+    print("ready", flush=True)
+    if wrong and fault == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if wrong and fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if wrong and fault == "slow":
+        late()
+    if wrong and fault == "skip":
+        calls.broadcast(0)
+        late()
+    if wrong and fault == "reorder":
+        calls.broadcast(0)
+        calls.allreduce()
+    calls.allreduce(
+        512 if wrong and fault == "count" else 1024, "int32" if wrong and fault == "dtype" else "float32"
+    )
+    calls.broadcast(1 if wrong and fault == "root" else 0)
+    calls.allgather()
+    calls.barrier()
+    late()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except isthmus.Error as failure:
+        print(f"{failure.code.name}: {failure.message}", flush=True)
+        if "end" not in sys.argv:
+            late()  # so that this process' recorder can be read

@@ -1,0 +1,136 @@
+"""ISTHMUS_CHECK=1: ranks whose calls do not belong together get an error, and no data moves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import on_all
+from rank_program import SIZE
+from test_jobs import PATIENCE_S, PROGRAM, job
+
+import isthmus
+from isthmus import launch
+from isthmus.table import Status
+
+COUNT = 64
+
+
+@pytest.fixture(params=[2, 3])
+def checked(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[list[isthmus.Communicator]]:
+    monkeypatch.setenv("ISTHMUS_CHECK", "1")
+    communicators = isthmus.Communicator.all(request.param, timeout=20)
+    yield communicators
+    for communicator in communicators:
+        communicator.close()
+
+
+def refused(call: Callable[[], Any]) -> isthmus.Error:
+    with pytest.raises(isthmus.Error) as caught:
+        call()
+    assert caught.value.code == Status.mismatch, caught.value
+    return caught.value
+
+
+CALLS: dict[str, tuple[Callable[..., Any], str]] = {
+    "count": (lambda comm, data, out: comm.allreduce(data[1:], out[1:]), "allreduce (float32 x 63, sum)"),
+    "dtype": (
+        lambda comm, data, out: comm.allreduce(data.view(np.int32), out.view(np.int32)),
+        "int32 x 64, sum",
+    ),
+    "op": (lambda comm, data, out: comm.allreduce(data, out, op="max"), "float32 x 64, max"),
+    "root": (lambda comm, data, out: comm.reduce(data, out, root=1), "reduce (float32 x 64, sum, root 1)"),
+    "collective": (lambda comm, data, out: comm.broadcast(data, out), "broadcast (float32 x 64, root 0)"),
+    "barrier": (lambda comm, data, out: comm.barrier(), "barrier by host"),
+    "split": (lambda comm, data, out: comm.split(0), "communicator_split"),
+    "heap": (lambda comm, data, out: comm.empty(16, np.float32), "heap_allocate (64 bytes)"),
+}
+
+
+@pytest.mark.parametrize("wrong", CALLS)
+def test_both_calls_are_told_and_nothing_moves(checked: list[isthmus.Communicator], wrong: str) -> None:
+    last = len(checked) - 1
+
+    def work(comm: isthmus.Communicator) -> str:
+        data, out = np.ones(COUNT, np.float32), np.full(COUNT, -1, np.float32)
+        call, _ = CALLS[wrong]
+        if comm.rank != last and wrong == "root":
+            failure = refused(lambda: comm.reduce(data, out, root=0))
+        elif comm.rank != last:
+            failure = refused(lambda: comm.allreduce(data, out))
+        else:
+            failure = refused(lambda: call(comm, data, out))
+        assert (data == 1).all() and (out == -1).all()
+        comm.allreduce(data, out)  # what agrees goes on
+        assert (out == len(checked)).all()
+        return failure.message
+
+    messages = on_all(checked, work)
+    assert len(set(messages)) == 1, "all ranks tell the same"
+    assert CALLS[wrong][1] in messages[0] and "(float32 x 64, sum" in messages[0], messages[0]
+    assert f"rank {last} asked for" in messages[0] and "no data was moved" in messages[0], messages[0]
+
+
+def test_groups_of_one_thread(checked: list[isthmus.Communicator]) -> None:
+    data = [np.full(COUNT, rank + 1, np.float32) for rank in range(len(checked))]
+    out = [np.full(COUNT, -1, np.float32) for _ in checked]
+
+    def group_of(counts: list[int]) -> None:
+        with isthmus.group():
+            for comm, mine, result, count in zip(checked, data, out, counts, strict=True):
+                comm.barrier()
+                comm.allreduce(mine[:count], result[:count])
+
+    refused(lambda: group_of([COUNT] * (len(checked) - 1) + [COUNT - 1]))
+    assert all((each == -1).all() for each in out)
+    group_of([COUNT] * len(checked))
+    assert all((each == sum(range(1, len(checked) + 1))).all() for each in out)
+
+
+def test_messages_are_not_compared(checked: list[isthmus.Communicator]) -> None:
+    def work(comm: isthmus.Communicator) -> None:
+        data = np.full(COUNT, comm.rank, np.float32)
+        if comm.rank == 0:
+            comm.send(data, 1)
+        elif comm.rank == 1:
+            comm.recv(data, 0)
+            assert (data == 0).all()
+        comm.barrier()
+
+    on_all(checked, work)
+
+
+def test_what_the_variable_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISTHMUS_CHECK", "perhaps")
+    with pytest.raises(isthmus.Error, match=r'environment ISTHMUS_CHECK: .*"perhaps"'):
+        isthmus.Communicator.all(1)
+
+
+@pytest.mark.parametrize("fault", ["skip", "reorder"])
+def test_processes(fault: str, tmp_path: Path) -> None:
+    with job(fault, tmp_path, 60, ISTHMUS_CHECK="1") as processes:
+        for process in processes:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("mismatch: ranks make different calls: rank 2 asked for broadcast"), line
+
+
+@pytest.mark.skipif(not Path(launch.launcher("mpich").executable).is_file(), reason="needs MPICH")
+def test_ranks_under_mpi() -> None:
+    launcher = launch.launcher("mpich")
+    command = [*launcher.command(SIZE, bind=False), sys.executable, str(PROGRAM), "count", "mpi", "end"]
+    environment = launch.environment(launcher, SIZE) | {"ISTHMUS_BACKEND": "mpi", "ISTHMUS_CHECK": "1"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (
+        done.stdout.count("mismatch: ranks make different calls: rank 2 asked for allreduce (float32 x 512")
+        == SIZE
+    )

@@ -1,0 +1,163 @@
+"""Signals, exits and forks while a call waits for other ranks. Each program is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import isthmus
+
+# Far above what the programs need, far below the timeout of their communicators.
+PATIENCE_S = 90
+HEADER = """
+import os, signal, sys, threading, time
+import numpy as np
+import isthmus
+
+def main_thread_waits():
+    \"\"\"Returns once the main thread has left Python: it waits in the core then.\"\"\"
+    time.sleep(0.5)
+"""
+
+
+def start(program: str) -> subprocess.Popen[str]:
+    package = str(Path(isthmus.__file__).parent.parent)
+    environment = os.environ | {"PYTHONPATH": package, "ISTHMUS_TIMEOUT_S": "600"}
+    return subprocess.Popen(
+        [sys.executable, "-c", HEADER + textwrap.dedent(program)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def run(program: str) -> tuple[int, str, str]:
+    with start(program) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return process.returncode, out, err
+
+
+def interrupt_later() -> str:
+    return "threading.Thread(target=lambda: (main_thread_waits(), os.kill(os.getpid(), signal.SIGINT))).start()"
+
+
+def test_ctrl_c_ends_a_collective_and_tells_the_other_ranks() -> None:
+    code, out, err = run(f"""
+        ranks = isthmus.Communicator.all(2)
+        {interrupt_later()}
+        try:
+            ranks[0].allreduce(np.ones(4, np.float32))
+        except KeyboardInterrupt:
+            print("interrupted")
+        for rank in ranks:
+            try:
+                rank.allreduce(np.ones(4, np.float32))
+            except isthmus.Error as error:
+                print(error.code.name, error)
+    """)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "interrupted", out
+    assert len(lines) == 3 and all(line.startswith("aborted") for line in lines[1:]), out
+    assert "rank 0 was interrupted" in lines[2], out
+
+
+def test_ctrl_c_ends_the_wait_for_other_ranks_at_creation() -> None:
+    code, _, err = run(f"""
+        {interrupt_later()}
+        isthmus.Communicator.from_unique_id(isthmus.UniqueId.create(), 0, 2)
+    """)
+    assert code in (-signal.SIGINT, 130), err
+    assert err.rstrip().endswith("KeyboardInterrupt"), err
+
+
+def test_ctrl_c_ends_a_wait_in_the_symmetric_heap() -> None:
+    code, out, err = run(f"""
+        ranks = isthmus.Communicator.all(2)
+        {interrupt_later()}
+        try:
+            ranks[0].empty(1000)
+        except KeyboardInterrupt:
+            print("interrupted")
+        try:
+            ranks[1].barrier()
+        except isthmus.Error as error:
+            print(error.code.name)
+    """)
+    assert (code, out.split()) == (0, ["interrupted", "aborted"]), err
+
+
+def test_a_handler_that_does_not_raise_runs_during_the_wait_and_harms_nothing() -> None:
+    # The other rank calls only once the handler has run: were it not for the handler, nobody would.
+    code, out, err = run("""
+        ranks = isthmus.Communicator.all(2)
+        heard = threading.Event()
+        signal.signal(signal.SIGUSR1, lambda *_: heard.set())
+        def other():
+            main_thread_waits()
+            os.kill(os.getpid(), signal.SIGUSR1)
+            heard.wait()
+            ranks[1].allreduce(np.ones(4, np.float32))
+        threading.Thread(target=other).start()
+        print(ranks[0].allreduce(np.ones(4, np.float32)))
+    """)
+    assert (code, out.strip()) == (0, "[2. 2. 2. 2.]"), err
+
+
+def test_an_exception_while_another_thread_waits_is_an_exception() -> None:
+    for leave in ("raise ValueError('the main thread')", "with ranks[0]: raise ValueError('the main thread')"):
+        code, _, err = run(f"""
+            ranks = isthmus.Communicator.all(2)
+            waiter = threading.Thread(target=lambda: ranks[0].allreduce(np.ones(4, np.float32)), daemon=True)
+            waiter.start()
+            main_thread_waits()
+            {leave}
+        """)
+        assert code == 1, (code, err)
+        assert "ValueError: the main thread" in err, err
+
+
+def test_close_during_a_call_of_another_thread_aborts_that_call() -> None:
+    code, out, err = run("""
+        ranks = isthmus.Communicator.all(2)
+        def wait():
+            try:
+                with isthmus.group():
+                    ranks[0].send(np.ones(1 << 20, np.float32), 1)
+            except isthmus.Error as error:
+                print(error.code.name)
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        main_thread_waits()
+        ranks[0].close()
+        waiter.join()
+    """)
+    assert (code, out.strip()) == (0, "aborted"), err
+
+
+def test_the_exit_of_a_forked_child_leaves_its_parents_communicators_alone() -> None:
+    code, out, err = run("""
+        ranks = isthmus.Communicator.all(2)
+        child = os.fork()
+        if child == 0:
+            try:
+                ranks[0].barrier()
+            except isthmus.Error as error:
+                print("forked" in str(error), flush=True)
+            sys.exit(0)  # with the handlers that close every communicator
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status))
+        with isthmus.group():
+            outs = [rank.allreduce(np.ones(4, np.float32)) for rank in ranks]
+        print(outs[0])
+    """)
+    assert (code, out.splitlines()) == (0, ["True", "0", "[2. 2. 2. 2.]"]), err

@@ -1,0 +1,123 @@
+"""`isthmus report`: the page says what the records say, and refers to nothing outside itself."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from isthmus.analysis import regrets, speedups
+from isthmus.cli import main
+from isthmus.records import Record, report_from
+
+COMMAND = "isthmus bench allreduce & <its> options"
+MACHINE = {"name": "cpu2", "cpu": "A <CPU>", "cores": 2}
+
+
+def record(provider: str, size: int, us: float, **fields: Any) -> Record:
+    figures = {"min": us, "median": us, "max": us}
+    given = {"collective": "allreduce", "dtype": "float32", "op": "sum", "ranks": 2, "wrong": 0} | fields
+    bandwidth = size / us / 1e3
+    return Record(
+        bytes=size, provider=provider, time_us=figures, algbw_gbs=bandwidth, busbw_gbs=bandwidth, **given
+    )
+
+
+def write(file: Path, records: list[Record]) -> None:
+    report_from(records, command=COMMAND, commit="c0ffee", machine=MACHINE, versions={"mpich": "5"}).save(file)
+
+
+class Seen(HTMLParser):
+    """Cells of tables, and every place that the page refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.references: list[str] = []
+        self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self._in_cell = tag == "td"
+        names = ("href", "src", "xlink:href", "data", "action")
+        self.references += [value or "" for name, value in attributes if name in names]
+        assert tag != "script"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell = False
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.cells.append(data.strip())
+
+
+def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
+    times = {size: (random.uniform(1, 9), random.uniform(1, 9)) for size in (8, 1024, 4096, 1 << 20)}
+    records = []
+    for size, (own, peer) in times.items():
+        records.append(record("isthmus", size, own, backend="host:packet", reason='rule "use=host"'))
+        records.append(record("mpich", size, peer))
+    write(tmp_path / "some.json", records)
+    page = tmp_path / "out" / "report.html"
+    assert main(["report", str(tmp_path), "-o", str(page)]) == 0
+    text = page.read_text()
+    seen = Seen(text)
+    for own, peer in times.values():
+        for value in (f"{own:.2f}", f"{peer:.2f}", f"{peer / own:.2f}"):
+            assert value in seen.cells
+    assert all(reference.startswith("#") for reference in seen.references), seen.references
+    assert "url(http" not in text and "@import" not in text
+    assert text.count("<svg") == 2
+    assert "isthmus bench allreduce &amp; &lt;its&gt; options" in text and "A &lt;CPU&gt;" in text
+    names = re.findall(r'\bid="([^"]+)"', text)
+    assert len(names) == len(set(names))  # parts of pictures that share a name show the wrong one
+
+
+def test_ratios() -> None:
+    rule = 'rule "use=host"'
+    records = [
+        record("isthmus", 8, 2.0, reason=rule, backend="host"),
+        record("isthmus", 8, 1.0, backend="host:packet"),
+        record("mpich", 8, 4.0),
+        record("openmpi", 8, 3.0),
+        record("isthmus", 64, 2.0, reason=rule, mode="sycl_usm"),
+        record("mpich", 64, 1.0),
+    ]
+    assert [ratio.value for ratio in speedups(records)] == [1.5, 3.0, 0.5]
+    (lost,) = regrets(records)  # at 64 bytes nothing else was measured on USM
+    assert lost.value == 2.0 and lost.record is records[0]
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "good.json", [record("isthmus", 0, 1.0, collective="barrier")])
+    whole = (tmp_path / "good.json").read_text()
+    (tmp_path / "cut.json").write_text(whole[: len(whole) // 2])
+    (tmp_path / "later.json").write_text(json.dumps(json.loads(whole) | {"schema": 2}))
+    (tmp_path / "none.json").write_text(json.dumps(json.loads(whole) | {"records": []}))
+    page = tmp_path / "report.html"
+    assert main(["report", str(tmp_path), "-o", str(page)]) == 0
+    said = capsys.readouterr().err
+    for name in ("cut.json", "later.json", "none.json"):
+        assert name in said and name in page.read_text()
+
+
+def test_nothing_is_overwritten_unasked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "good.json", [record("isthmus", 8, 1.0)])
+    page = tmp_path / "report.html"
+    page.write_text("mine")
+    assert main(["report", str(tmp_path), "-o", str(page)]) == 2
+    assert "--force" in capsys.readouterr().err and page.read_text() == "mine"
+    assert main(["report", str(tmp_path), "-o", str(page), "--force"]) == 0
+    assert page.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_nothing_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for source, why in ((tmp_path, "no file ends in .json"), (tmp_path / "nowhere", "does not exist")):
+        assert main(["report", str(source), "-o", str(tmp_path / "report.html")]) == 2
+        assert why in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()

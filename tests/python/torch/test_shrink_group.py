@@ -1,0 +1,85 @@
+"""A job that loses ranks goes on with the others."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from crew import Crew
+
+import isthmus.torch
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples/elastic/train.py"
+
+
+def test_a_training_run_goes_on_with_three_of_four() -> None:
+    lose = 0
+    command = [sys.executable, str(EXAMPLE), "--ranks", "4", "--lose", str(lose), "--at", "7", "--steps", "40"]
+    variables = {**os.environ, "ISTHMUS_CONFIG": "none", "ISTHMUS_PROFILE": "none", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = re.search(r"3 ranks, loss ([\d.]+) -> ([\d.]+)", done.stdout)
+    assert said and float(said[2]) < float(said[1]) / 4, done.stdout
+    assert f"lost: [{lose}]" in done.stdout
+    assert len(re.findall(rf"step \d+: .*rank {lose}", done.stdout)) >= 1, done.stdout
+
+
+def loses_two() -> tuple[int, int, float, list[float]]:
+    dist.all_reduce(torch.ones(4))
+    before = dist.get_rank()
+    if before in (1, 2):
+        os.kill(os.getpid(), 9)
+    with pytest.raises(dist.DistBackendError):
+        while True:
+            dist.all_reduce(torch.ones(4))
+    group = isthmus.torch.shrink()
+    assert group == dist.group.WORLD
+    total = torch.tensor([float(before + 1)])
+    dist.all_reduce(total)
+    part = dist.new_group([0, 1])  # the store serves new groups, too
+    parts = [torch.zeros(1) for _ in range(2)]
+    dist.all_gather(parts, torch.tensor([float(before)]), group=part)
+    return dist.get_rank(), dist.get_world_size(), total.item(), [each.item() for each in parts]
+
+
+def test_two_of_four(fresh_crew: Callable[..., Crew]) -> None:
+    crew = fresh_crew()
+    crew.start(loses_two)
+    assert crew.finish(0) == (0, 2, 5.0, [0.0, 3.0])
+    assert crew.finish(3) == (1, 2, 5.0, [0.0, 3.0])
+
+
+def fails_without_a_loss() -> tuple[bool, float]:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    dist.all_reduce(torch.ones(4), group=group)
+    work = None
+    if dist.get_rank() != 3:
+        work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+    shrunk = isthmus.torch.shrink(group, timedelta(seconds=20))
+    if work is not None:
+        with pytest.raises(dist.DistBackendError):
+            work.wait()
+    total = torch.ones(1)
+    dist.all_reduce(total, group=shrunk)
+    return shrunk == group, total.item()
+
+
+def test_where_nobody_is_lost_the_group_goes_on(fresh_crew: Callable[..., Crew]) -> None:
+    assert fresh_crew().run(fails_without_a_loss) == [(True, 4.0)] * 4
+
+
+def shrinks_too_early() -> None:
+    with pytest.raises(dist.DistBackendError, match="has made no collective call yet"):
+        isthmus.torch.shrink()
+
+
+def test_a_group_that_has_not_met(fresh_crew: Callable[..., Crew]) -> None:
+    fresh_crew().run(shrinks_too_early)

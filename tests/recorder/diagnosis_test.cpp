@@ -1,0 +1,120 @@
+// Who is named, for states that are hard to reach by faults in a running job.
+#include "recorder/diagnosis.hpp"
+
+#include <gtest/gtest.h>
+
+namespace {
+
+using namespace isthmus;
+using namespace isthmus::recorder;
+
+seen_call made(isthmus_collective collective, std::uint64_t number, bool has_ended, std::uint64_t count = 4) {
+  seen_call call;
+  call.number = number;
+  call.asked.collective = static_cast<std::uint8_t>(collective);
+  call.asked.datatype = ISTHMUS_FLOAT32;
+  call.count = count;
+  call.path = "host";
+  call.has_ended = has_ended;
+  call.state = has_ended ? entry_state::returned : entry_state::inside;
+  call.begun_s = 3;
+  call.ended_s = has_ended ? 2.5 : 0;
+  return call;
+}
+
+seen_call message(isthmus_collective collective, int peer) {
+  seen_call call = made(collective, 1, false);
+  call.asked.root = peer;
+  return call;
+}
+
+// `number` collectives, the last of them ended or not.
+seen_rank rank_at(int rank, int size, std::uint64_t number, bool has_ended) {
+  seen_rank seen;
+  seen.rank = rank;
+  seen.size = size;
+  seen.pid = 100 + rank;
+  for (int i = 0; i < size; ++i) seen.pids.push_back(100 + i);
+  for (std::uint64_t i = 1; i <= number; ++i)
+    seen.calls.push_back(made(ISTHMUS_ALLREDUCE, i, i < number || has_ended));
+  return seen;
+}
+
+using culprits = std::vector<int>;
+
+TEST(diagnosis, nobody_waits) {
+  const auto found = diagnose({rank_at(0, 2, 3, true), rank_at(1, 2, 3, true)});
+  EXPECT_EQ(found.kind, trouble::none) << found.sentence;
+  EXPECT_TRUE(found.culprits.empty());
+}
+
+TEST(diagnosis, all_have_come) {
+  auto late = rank_at(1, 2, 3, false);
+  late.calls.back().begun_s = 1;
+  const auto found = diagnose({rank_at(0, 2, 3, false), late});
+  EXPECT_EQ(found.kind, trouble::slow);
+  EXPECT_EQ(found.culprits, culprits{1}) << found.sentence;
+}
+
+TEST(diagnosis, of_two_that_disagree_both_are_named) {
+  auto other = rank_at(1, 2, 2, true);
+  other.calls.push_back(made(ISTHMUS_BARRIER, 3, false));
+  const auto found = diagnose({rank_at(0, 2, 3, false), other});
+  EXPECT_EQ(found.kind, trouble::mismatch);
+  EXPECT_EQ(found.culprits.size(), 2u) << found.sentence;
+}
+
+TEST(diagnosis, paths_that_differ_are_told) {
+  auto other = rank_at(2, 3, 3, false);
+  other.calls.back().path = "mpi";
+  const auto found = diagnose({rank_at(0, 3, 3, false), rank_at(1, 3, 3, false), other});
+  EXPECT_EQ(found.kind, trouble::mismatch);
+  EXPECT_EQ(found.culprits, culprits{2});
+  EXPECT_NE(found.sentence.find("by mpi where"), std::string::npos) << found.sentence;
+}
+
+TEST(diagnosis, an_old_disagreement_does_not_hide_who_is_gone) {
+  auto other = rank_at(1, 3, 3, true);
+  other.calls[0].count = 7;
+  other.process = process_state::gone;
+  const auto found = diagnose({rank_at(0, 3, 4, false), other, rank_at(2, 3, 4, false)});
+  EXPECT_EQ(found.kind, trouble::ended);
+  EXPECT_EQ(found.culprits, culprits{1});
+  EXPECT_NE(found.sentence.find("before, rank 1 (pid 101) called allreduce #1 (float32 x 7"), std::string::npos)
+      << found.sentence;
+}
+
+TEST(diagnosis, of_a_dead_job_those_who_knew_of_a_failure_are_no_cause) {
+  auto first = rank_at(0, 2, 3, false), second = rank_at(1, 2, 2, true);
+  first.process = second.process = process_state::gone;
+  first.failure = "rank 0 waited";
+  EXPECT_EQ(diagnose({first, second}).culprits, culprits{1});
+}
+
+TEST(diagnosis, a_rank_without_a_file_has_left) {
+  const auto found = diagnose({rank_at(0, 3, 3, false), rank_at(2, 3, 3, false)});
+  EXPECT_EQ(found.kind, trouble::left);
+  EXPECT_EQ(found.culprits, culprits{1});
+}
+
+TEST(diagnosis, ranks_of_other_machines_are_not_judged) {
+  auto first = rank_at(0, 3, 3, false), second = rank_at(2, 3, 3, false);
+  first.pids[1] = second.pids[1] = 0;
+  const auto found = diagnose({first, second});
+  EXPECT_EQ(found.kind, trouble::unseen);
+  EXPECT_NE(found.sentence.find("rank 1 can't be seen"), std::string::npos) << found.sentence;
+}
+
+TEST(diagnosis, messages_lead_to_the_rank_that_waits_for_nobody) {
+  auto first = rank_at(0, 3, 1, true), second = rank_at(1, 3, 1, true);
+  first.calls.push_back(message(ISTHMUS_RECV, 1));
+  second.calls.push_back(message(ISTHMUS_RECV, 2));
+  const auto found = diagnose({first, second, rank_at(2, 3, 1, true)});
+  EXPECT_EQ(found.kind, trouble::missing);
+  EXPECT_EQ(found.culprits, culprits{2}) << found.sentence;
+  auto third = rank_at(2, 3, 1, true);
+  third.calls.push_back(message(ISTHMUS_RECV, 0));
+  EXPECT_NE(diagnose({first, second, third}).sentence.find("wait for each other"), std::string::npos);
+}
+
+}  // namespace

@@ -1,0 +1,172 @@
+// The ring and its file: what is kept, what a reader sees while it is written, what is no such file, what
+// stays.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "recorder/flight_recorder.hpp"
+#include "recorder/reader.hpp"
+
+namespace {
+
+using namespace isthmus;
+using namespace isthmus::recorder;
+
+membership ranks_of_this_process(int size) {
+  membership ranks;
+  ranks.size = ranks.node_size = ranks.process_size = size;
+  ranks.node_of.assign(static_cast<std::size_t>(size), 0);
+  ranks.process_of = ranks.node_of;
+  ranks.pid_of.assign(static_cast<std::size_t>(size), ::getpid());
+  std::random_device random;
+  for (auto& word : ranks.token) word = std::uint64_t{random()} << 32 | random();
+  return ranks;
+}
+
+isthmus_operation allreduce_of(std::uint64_t count) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.count = count;
+  return operation;
+}
+
+void call(flight_recorder& recorder, std::uint64_t count) {
+  const isthmus_operation operation = allreduce_of(count);
+  recorder.begin(0, &operation, nullptr, 1);
+  recorder.end(true);
+}
+
+TEST(ring, keeps_the_latest_calls) {
+  const membership ranks = ranks_of_this_process(2);
+  flight_recorder recorder(ranks, 10);
+  recorder.add_backend(0, "host", true);
+  for (std::uint64_t i = 1; i <= ring_entries + 44; ++i) call(recorder, i);
+  const auto seen = read_file(path_of_file(ranks.token, 0));
+  ASSERT_TRUE(seen);
+  ASSERT_EQ(seen->calls.size(), ring_entries);
+  EXPECT_EQ(seen->calls.front().number, 45u);
+  EXPECT_EQ(seen->collectives(), ring_entries + 44);
+  EXPECT_EQ(seen->calls.back().path, "host");
+  EXPECT_TRUE(seen->calls.back().has_ended);
+  EXPECT_EQ(seen->process, process_state::alive);
+  EXPECT_EQ(seen->pids, ranks.pid_of);
+}
+
+TEST(ring, counts_messages_apart_and_groups_in_order) {
+  const membership ranks = ranks_of_this_process(1);
+  flight_recorder recorder(ranks, 10);
+  recorder.add_backend(0, "host", true);
+  isthmus_operation group[3] = {allreduce_of(1), allreduce_of(2), allreduce_of(3)};
+  group[1].collective = ISTHMUS_SEND;
+  recorder.begin(0, group, nullptr, 3);
+  EXPECT_TRUE(recorder.latest().busy);
+  EXPECT_EQ(recorder.latest().count, 3u);
+  recorder.end(false);
+  EXPECT_FALSE(recorder.latest().busy);
+  recorder.begin(step::split, 0);
+  recorder.end(true);
+  const auto seen = read_file(path_of_file(ranks.token, 0));
+  ASSERT_TRUE(seen);
+  ASSERT_EQ(seen->calls.size(), 4u);
+  EXPECT_EQ(seen->calls[1].number, 1u);
+  EXPECT_TRUE(seen->calls[1].is_message());
+  EXPECT_EQ(seen->calls[2].number, 2u);
+  EXPECT_EQ(seen->calls[2].state, entry_state::failed);
+  EXPECT_EQ(seen->calls[3].number, 3u);
+}
+
+TEST(ring, of_a_stream_s_work_no_end_is_known) {
+  const membership ranks = ranks_of_this_process(1);
+  flight_recorder recorder(ranks, 10);
+  recorder.add_backend(0, "nccl", false);
+  call(recorder, 1);
+  const auto seen = read_file(path_of_file(ranks.token, 0));
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->calls[0].state, entry_state::returned);
+  EXPECT_FALSE(seen->calls[0].has_ended);
+}
+
+TEST(ring, a_reader_sees_whole_entries_only) {
+  const membership ranks = ranks_of_this_process(1);
+  flight_recorder recorder(ranks, 10);
+  recorder.add_backend(0, "host", true);
+  std::atomic<bool> done{false};
+  std::jthread writer([&] {
+    for (std::uint64_t i = 1; !done; ++i) call(recorder, i);
+  });
+  for (int i = 0; i < 200; ++i) {
+    const auto seen = read_file(path_of_file(ranks.token, 0));
+    ASSERT_TRUE(seen);
+    for (const seen_call& each : seen->calls) ASSERT_EQ(each.number, each.count);
+    const in_flight latest = recorder.latest();
+    ASSERT_EQ(latest.sequence, latest.count);
+  }
+  done = true;
+}
+
+TEST(file, is_its_user_s_alone_and_goes_with_the_recorder) {
+  const membership ranks = ranks_of_this_process(1);
+  const std::string path = path_of_file(ranks.token, 0);
+  {
+    const flight_recorder recorder(ranks, 10);
+    struct stat status{};
+    ASSERT_EQ(::stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, 0600u);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(file, what_is_none_is_not_read) {
+  const membership ranks = ranks_of_this_process(1);
+  const std::string path = path_of_file(ranks.token, 0);
+  EXPECT_FALSE(read_file(path));
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{100}, file_bytes(1)}) {
+    std::ofstream(path) << std::string(bytes, 'x');
+    EXPECT_FALSE(read_file(path)) << bytes;
+  }
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/zero", path);
+  EXPECT_FALSE(read_file(path));
+  std::filesystem::remove(path);
+}
+
+// A file whose process is gone, as a crash leaves it.
+void leave_behind(const membership& ranks) {
+  const std::string path = path_of_file(ranks.token, 0), kept = path + ".kept";
+  {
+    const flight_recorder recorder(ranks, 10);
+    std::filesystem::copy_file(path, kept);
+  }
+  std::fstream file(kept, std::ios::in | std::ios::out | std::ios::binary);
+  const std::int64_t nobody = 1 << 30;
+  file.seekp(offsetof(header, pid)).write(reinterpret_cast<const char*>(&nobody), sizeof nobody);
+  file.close();
+  std::filesystem::rename(kept, path);
+}
+
+TEST(file, the_oldest_remains_go) {
+  std::vector<membership> jobs;
+  for (std::size_t i = 0; i < kept_files + 2; ++i) {
+    jobs.push_back(ranks_of_this_process(1));
+    leave_behind(jobs.back());
+  }
+  const membership alive = ranks_of_this_process(1);
+  const flight_recorder recorder(alive, 10);
+  sweep();
+  const auto is_there = [](const membership& ranks) {
+    return std::filesystem::exists(path_of_file(ranks.token, 0));
+  };
+  EXPECT_FALSE(is_there(jobs.front()));
+  EXPECT_TRUE(is_there(alive));
+  for (const membership& job : jobs) std::filesystem::remove(path_of_file(job.token, 0));
+}
+
+}  // namespace

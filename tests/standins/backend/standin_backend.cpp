@@ -1,0 +1,219 @@
+#include "standins/backend/standin_backend.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace standin {
+namespace {
+
+struct state {
+  const isthmus_backend_context* context;
+  int rank;
+};
+
+std::mutex mutex;
+script current;
+std::vector<record> log;
+std::vector<state*> live;
+std::atomic<int> asked{0};
+
+void note(event what, int rank, void* part = nullptr, isthmus_heap_block block = {}) {
+  const std::lock_guard lock(mutex);
+  block.peers = nullptr;
+  log.push_back({what, rank, {}, {}, {}, std::this_thread::get_id(), part, block});
+}
+
+state& self(void* pointer) { return *static_cast<state*>(pointer); }
+
+isthmus_status report(const state& rank, isthmus_status status) {
+  if (status == ISTHMUS_SUCCESS || current.failure.empty()) return status;
+  return rank.context->fail(rank.context->runtime, status, current.native_code, "standin:1", "scripted hint",
+                            "%s", current.failure.c_str());
+}
+
+isthmus_status create(const isthmus_backend_context* context, void** result) {
+  note(event::create, context->rank, context->part);
+  *result = nullptr;
+  auto fresh = std::make_unique<state>(state{context, context->rank});
+  const isthmus_status status = current.create ? current.create(context->rank) : ISTHMUS_SUCCESS;
+  if (status != ISTHMUS_SUCCESS) return report(*fresh, status);
+  if (current.exchange_in_create) {
+    std::vector<int> all(static_cast<std::size_t>(context->size));
+    const isthmus_status met =
+        context->allgather(context->runtime, &fresh->rank, all.data(), sizeof fresh->rank);
+    if (met != ISTHMUS_SUCCESS) return met;
+  }
+  const std::lock_guard lock(mutex);
+  live.push_back(fresh.get());
+  *result = fresh.release();
+  return ISTHMUS_SUCCESS;
+}
+
+void destroy(void* pointer) {
+  note(event::destroy, self(pointer).rank);
+  const std::lock_guard lock(mutex);
+  std::erase(live, &self(pointer));
+  delete &self(pointer);
+}
+
+const char* supports(void*, const isthmus_operation* operation, const char* algorithm) {
+  asked.fetch_add(1);
+  return current.supports ? current.supports(*operation, algorithm) : nullptr;
+}
+
+std::vector<std::uint64_t> copy(const std::uint64_t* array, int size) {
+  return array == nullptr ? std::vector<std::uint64_t>{} : std::vector<std::uint64_t>(array, array + size);
+}
+
+// Elsewhere the pointers may be garbage.
+bool reads_send_arrays(const isthmus_operation& operation, int rank) {
+  return operation.collective == ISTHMUS_ALLTOALLV ||
+         (operation.collective == ISTHMUS_SCATTERV && operation.root == rank);
+}
+bool reads_recv_arrays(const isthmus_operation& operation, int rank) {
+  return operation.collective == ISTHMUS_ALLTOALLV || operation.collective == ISTHMUS_ALLGATHERV ||
+         (operation.collective == ISTHMUS_GATHERV && operation.root == rank);
+}
+
+constexpr const char* algorithms[] = {"fast", "slow", nullptr};
+
+// nullptr is the array's last entry.
+bool is_own_name(const char* algorithm) {
+  return std::find(std::begin(algorithms), std::end(algorithms), algorithm) != std::end(algorithms);
+}
+
+isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const char* const* names, size_t n) {
+  const state& rank = self(pointer);
+  record entry{
+      event::enqueue, rank.rank, {operations, operations + n}, {}, {}, std::this_thread::get_id(), {}, {}};
+  for (size_t i = 0; i < n; ++i) {
+    entry.algorithms.emplace_back(names[i] == nullptr ? "" : names[i]);
+    entry.own_names.push_back(is_own_name(names[i]));
+    const isthmus_operation& each = operations[i];
+    const bool sends = reads_send_arrays(each, rank.rank), receives = reads_recv_arrays(each, rank.rank);
+    for (const std::uint64_t* array :
+         {sends ? each.send_counts : nullptr, sends ? each.send_displs : nullptr,
+          receives ? each.recv_counts : nullptr, receives ? each.recv_displs : nullptr})
+      entry.arrays.push_back(copy(array, rank.context->size));
+  }
+  {
+    const std::lock_guard lock(mutex);
+    log.push_back(std::move(entry));
+  }
+  return report(rank, current.enqueue ? current.enqueue(rank.rank, operations[0]) : ISTHMUS_SUCCESS);
+}
+
+isthmus_status group_start() {
+  note(event::group_start, -1);
+  return current.group_start ? current.group_start() : ISTHMUS_SUCCESS;
+}
+
+isthmus_status group_end() {
+  note(event::group_end, -1);
+  return current.group_end ? current.group_end() : ISTHMUS_SUCCESS;
+}
+
+isthmus_status poll(void* pointer) {
+  return report(self(pointer), current.poll ? current.poll(self(pointer).rank) : ISTHMUS_SUCCESS);
+}
+
+void abort(void* pointer) {
+  note(event::abort, self(pointer).rank);
+  if (current.abort) current.abort(self(pointer).rank);
+}
+
+isthmus_status synchronize(void* pointer) {
+  note(event::synchronize, self(pointer).rank);
+  return report(self(pointer), current.synchronize ? current.synchronize(self(pointer).rank) : ISTHMUS_SUCCESS);
+}
+
+const char* version(void*) { return "standin 1.0"; }
+
+void* split(void* pointer, int color, int key) {
+  const int rank = self(pointer).rank;
+  void* const part = current.split ? current.split(rank, color, key) : nullptr;
+  note(event::split, rank, part);
+  return part;
+}
+
+void drop_part(void* part) { note(event::drop_part, -1, part); }
+
+void block_added(void* pointer, const isthmus_heap_block* block) {
+  note(event::block_added, self(pointer).rank, nullptr, *block);
+}
+
+void block_removed(void* pointer, const isthmus_heap_block* block) {
+  note(event::block_removed, self(pointer).rank, nullptr, *block);
+}
+
+isthmus_backend functions = {sizeof(isthmus_backend),
+                             ISTHMUS_BACKEND_MAGIC,
+                             ISTHMUS_BACKEND_ABI,
+                             "standin",
+                             "records and fails as it is told",
+                             0,
+                             (1u << ISTHMUS_PLATFORM_COUNT) - 1,
+                             create,
+                             destroy,
+                             supports,
+                             algorithms,
+                             enqueue,
+                             group_start,
+                             group_end,
+                             poll,
+                             abort,
+                             synchronize,
+                             version,
+                             split,
+                             drop_part,
+                             block_added,
+                             block_removed};
+
+}  // namespace
+
+void reset(script next) {
+  const std::lock_guard lock(mutex);
+  functions.capabilities = next.capabilities;
+  functions.platforms = next.platforms;
+  current = std::move(next);
+  log.clear();
+  asked.store(0);
+}
+
+std::vector<record> records() {
+  const std::lock_guard lock(mutex);
+  return log;
+}
+
+std::vector<record> records(event what) {
+  auto all = records();
+  std::erase_if(all, [what](const record& entry) { return entry.what != what; });
+  return all;
+}
+
+int live_states() {
+  const std::lock_guard lock(mutex);
+  return static_cast<int>(live.size());
+}
+
+int supports_calls() { return asked.load(); }
+
+const isthmus_backend_context* context_of(int rank) {
+  const std::lock_guard lock(mutex);
+  const auto found =
+      std::find_if(live.begin(), live.end(), [rank](const state* each) { return each->rank == rank; });
+  return found == live.end() ? nullptr : (*found)->context;
+}
+
+std::string path() { return STANDIN_PLUGIN_PATH; }
+
+std::string configuration() { return "[plugins]\nstandin = \"" + path() + "\"\n[[rule]]\nuse = \"standin\"\n"; }
+
+}  // namespace standin
+
+__attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
+  return &standin::functions;
+}

@@ -1,0 +1,74 @@
+// A backend that touches no buffer: it records what the runtime asks of it and fails where a test says so.
+// It is a real plug-in (a shared library with the entry point), which tests also link to steer it.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace standin {
+
+enum class event {
+  create,
+  destroy,
+  enqueue,
+  group_start,
+  group_end,
+  abort,
+  synchronize,
+  split,
+  drop_part,
+  block_added,
+  block_removed
+};
+
+struct record {
+  event what;
+  int rank;  // -1 for group_start and group_end
+  std::vector<isthmus_operation> operations;
+  std::vector<std::string> algorithms;             // "" for NULL
+  std::vector<std::vector<std::uint64_t>> arrays;  // send counts, displs, recv counts, displs of each operation
+  std::thread::id thread;
+  void* part = nullptr;        // create: what the context held; split: what was returned
+  isthmus_heap_block block{};  // block_added, block_removed; `peers` is not kept
+  std::vector<bool>
+      own_names{};  // whether each of `algorithms` was a pointer out of the backend's own array, or NULL
+};
+
+// What the stand-in does; set before communicators are created. The functions get the rank and may be empty.
+struct script {
+  std::uint32_t capabilities = 0;
+  std::uint32_t platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
+  std::function<isthmus_status(int rank)> create;
+  bool exchange_in_create = false;  // once more with all ranks, after `create`
+  std::function<isthmus_status(int rank, const isthmus_operation& first)> enqueue;
+  std::function<const char*(const isthmus_operation& operation, const char* algorithm)> supports;
+  std::function<isthmus_status()> group_start;
+  std::function<isthmus_status()> group_end;
+  std::function<isthmus_status(int rank)> poll;
+  std::function<isthmus_status(int rank)> synchronize;
+  std::function<void(int rank)> abort;
+  std::function<void*(int rank, int color, int key)> split;  // empty: NULL
+  std::string failure = "scripted failure";                  // what context->fail is told; "" keeps silent
+  std::int64_t native_code = 77;
+};
+
+// Forgets all records and installs a script; not while a call runs. Capabilities count for communicators that
+// are created afterwards.
+void reset(script next = {});
+std::vector<record> records();
+std::vector<record> records(event what);
+int live_states();
+int supports_calls();
+
+// The context of a rank's live state, to call back into the runtime; NULL when there is none.
+const isthmus_backend_context* context_of(int rank);
+
+// Where the plug-in lies, and a config text that sends every operation to it.
+std::string path();
+std::string configuration();
+
+}  // namespace standin

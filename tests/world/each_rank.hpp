@@ -1,0 +1,61 @@
+// For programs that scripts/each_rank starts as `program --rank R --size N --id FILE`, a process a rank.
+#pragma once
+
+#include <isthmus/isthmus.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+namespace world {
+
+// The word behind `name`, or null.
+inline const char* argument(int argc, char** argv, const char* name) {
+  for (int i = 1; i + 1 < argc; ++i)
+    if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
+  return nullptr;
+}
+
+// --rank R --size N --id FILE, if the program was given them; throws where only some of them were.
+struct one_of_many {
+  int rank, size;
+  const char* id_file;
+};
+inline std::optional<one_of_many> as_one_of_many(int argc, char** argv) {
+  const char* const rank = argument(argc, argv, "--rank");
+  if (rank == nullptr) return std::nullopt;
+  const char *const size = argument(argc, argv, "--size"), *const id = argument(argc, argv, "--id");
+  if (size == nullptr || id == nullptr) throw std::runtime_error("--rank needs --size and --id");
+  return one_of_many{std::atoi(rank), std::atoi(size), id};
+}
+
+// Rank 0 makes the id and writes it to the file; the others wait for it there.
+inline isthmus_unique_id meet_at(int rank, const std::string& path, const char* address = nullptr) {
+  isthmus_unique_id id{};
+  if (rank == 0) {
+    if (isthmus_unique_id_create(address, &id) != ISTHMUS_SUCCESS) {
+      isthmus_error_info info{};
+      isthmus_last_error(&info);
+      throw std::runtime_error(info.message);
+    }
+    const std::string unfinished = path + ".part";
+    std::ofstream(unfinished, std::ios::binary).write(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes);
+    if (std::rename(unfinished.c_str(), path.c_str()) != 0) throw std::runtime_error("cannot write " + path);
+    return id;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < deadline) {
+    std::ifstream file(path, std::ios::binary);
+    if (file.read(reinterpret_cast<char*>(id.bytes), sizeof id.bytes)) return id;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  throw std::runtime_error("rank 0 never wrote " + path);
+}
+
+}  // namespace world

@@ -1,0 +1,26 @@
+// Ranks in threads whose exceptions are failures of the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <exception>
+
+#include "world/threads.hpp"
+
+namespace world {
+
+// Runs `work(member)` for each of this process' ranks in a thread of its own. An exception becomes a failure
+// that names the rank.
+template <typename Members, typename Work>
+void on_each_member(Members& members, Work&& work) {
+  on_each(static_cast<int>(members.size()), [&](int i) {
+    auto& self = members[static_cast<std::size_t>(i)];
+    try {
+      work(self);
+    } catch (const std::exception& failure) {
+      ADD_FAILURE() << "rank " << self.rank << ": " << failure.what();
+    }
+  });
+}
+
+}  // namespace world

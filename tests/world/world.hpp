@@ -1,0 +1,75 @@
+// The ranks of a test: threads of this process, processes of several threads, or one of the processes that
+// scripts/each_rank started (each_rank.hpp). What each suite makes of a rank is its own.
+#pragma once
+
+#include <isthmus/isthmus.h>
+#include <pthread.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "world/threads.hpp"
+
+namespace world {
+
+// Zeros that the processes forked from here share. Pages appear when they are used.
+std::byte* map_shared(std::size_t bytes);
+
+// What ranks share outside of Isthmus, whether they are threads or forked processes.
+class meeting {
+ public:
+  // For `size` ranks; lives as long as the process.
+  static meeting& make(int size);
+
+  // Until all ranks have come.
+  void wait();
+  // Collective: another id at every call. Throws std::runtime_error on all ranks where rank 0 gets none.
+  isthmus_unique_id fresh_id(int rank);
+  // Collective: everybody's values, by rank.
+  std::vector<std::vector<std::uint64_t>> exchange(int rank, const std::vector<std::uint64_t>& mine);
+
+ private:
+  static constexpr int most_ranks = 16;
+  static constexpr std::size_t most_values = 1u << 20;
+
+  explicit meeting(int size);
+
+  int m_size;
+  pthread_barrier_t m_gate;
+  isthmus_unique_id m_id{};
+  std::atomic<bool> m_id_failed{false};
+  char m_problem[sizeof(isthmus_error_info::message)]{};
+  std::size_t m_counts[most_ranks];
+  std::uint64_t m_values[most_ranks][most_values];
+};
+
+// Processes forked from this one, which must not have started threads before.
+class children {
+ public:
+  struct ended {
+    int process;
+    int status;  // as waitpid gives it
+    // What its body returned. Where a signal ended it: 1, and a line that says so.
+    int failures() const;
+  };
+
+  // Runs `body` in a new process, which exits with what it returns, at most 100.
+  void start(int process, const std::function<int()>& body);
+  // Waits for all. Once a signal has ended one, the others, which may wait for it, get `grace`.
+  std::vector<ended> join(std::chrono::seconds grace = std::chrono::seconds(30));
+
+ private:
+  std::vector<std::pair<int, pid_t>> m_running;
+};
+
+// The calling thread's latest failure.
+isthmus_error_info last_error();
+
+}  // namespace world
