@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
-#include "oracle.hpp"
+#include "oracle/check.hpp"
 
 namespace sycl_collectives {
 
@@ -25,9 +26,12 @@ float_buffer make_buffer(std::uint64_t elements) {
   return float_buffer(sycl::range<1>(std::max<std::uint64_t>(1, elements)));
 }
 
-void fill_on_host(float* data, std::uint64_t count, std::uint32_t key) {
-  for (std::uint64_t i = 0; i < count; ++i)
-    data[i] = as_float(random_float_bits(key, static_cast<unsigned>(i)));
+oracle::source inputs_of(std::uint32_t call) {
+  return {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, call};
+}
+
+void fill_on_host(float* data, std::uint64_t count, std::uint32_t call, int rank) {
+  oracle::fill(inputs_of(call), rank, 0, std::as_writable_bytes(std::span(data, count)));
 }
 
 }  // namespace
@@ -44,7 +48,7 @@ cell::cell(const shape& shape, arena& memory, const kernels& kernels, const isth
 
 template <typename Data>
 void cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call) {
-  const std::uint32_t key = stream_key(call, m_shape.rank);
+  const std::uint32_t key = oracle::stream_key(call, m_shape.rank);
   m_kernels.fill(m_memory.queue, send, m_shape.send_elements, key);
   if (m_shape.in_place && m_shape.rank == m_shape.root) {
     m_kernels.fill(m_memory.queue, recv, m_shape.recv_elements, key);
@@ -55,10 +59,9 @@ void cell::prepare_on_device(Data& send, Data& recv, std::uint32_t call) {
 }
 
 void cell::prepare_on_host(std::uint32_t call) {
-  const std::uint32_t key = stream_key(call, m_shape.rank);
-  fill_on_host(m_memory.host_send.get(), m_shape.send_elements, key);
+  fill_on_host(m_memory.host_send.get(), m_shape.send_elements, call, m_shape.rank);
   if (m_shape.in_place && m_shape.rank == m_shape.root) {
-    fill_on_host(m_memory.host_recv.get(), m_shape.recv_elements, key);
+    fill_on_host(m_memory.host_recv.get(), m_shape.recv_elements, call, m_shape.rank);
   } else {
     std::fill_n(m_memory.host_recv.get(), m_shape.recv_elements, std::bit_cast<float>(poison_bits));
   }
@@ -89,30 +92,34 @@ void cell::run(path path) {
   }
 }
 
-std::uint64_t cell::verify(path path, std::uint32_t call) {
-  const std::uint64_t count = m_shape.recv_elements;
-  if (count == 0) return 0;
+std::vector<float> cell::consume(path path) {
+  std::vector<float> result(m_shape.recv_elements);
   switch (path) {
-    case path::isthmus_usm: {
-      m_kernels.consume(m_memory.queue, m_memory.usm_recv, count).wait();
-      std::vector<float> result(count);
-      m_memory.queue.memcpy(result.data(), m_memory.usm_recv, count * sizeof(float)).wait();
-      return count_wrong(m_shape, call, result.data());
-    }
+    case path::isthmus_usm:
+      m_kernels.consume(m_memory.queue, m_memory.usm_recv, result.size()).wait();
+      m_memory.queue.memcpy(result.data(), m_memory.usm_recv, result.size() * sizeof(float)).wait();
+      break;
     case path::isthmus_buffer:
     case path::listing1: {
-      m_kernels.consume(m_memory.queue, m_recv_buffer, count).wait();
-      const sycl::host_accessor result(m_recv_buffer, sycl::read_only);
-      return count_wrong(m_shape, call, &result[0]);
+      m_kernels.consume(m_memory.queue, m_recv_buffer, result.size()).wait();
+      const sycl::host_accessor consumed(m_recv_buffer, sycl::read_only);
+      std::copy_n(&consumed[0], result.size(), result.begin());
+      break;
     }
     case path::isthmus_host:
-    case path::mpi_host: {
-      float* result = m_memory.host_recv.get();
-      for (std::uint64_t i = 0; i < count; ++i) result[i] = consumed(result[i]);
-      return count_wrong(m_shape, call, result);
-    }
+    case path::mpi_host:
+      std::transform(m_memory.host_recv.get(), m_memory.host_recv.get() + result.size(), result.begin(),
+                     consumed);
   }
-  return count;
+  return result;
+}
+
+std::uint64_t cell::verify(path path, std::uint32_t call) {
+  if (m_shape.recv_elements == 0) return 0;
+  std::vector<float> result = consume(path);
+  for (float& element : result) element = received(element);
+  return oracle::count_errors({inputs_of(call), m_shape.definition, m_shape.rank},
+                              std::as_bytes(std::span(result)).data());
 }
 
 }  // namespace sycl_collectives

@@ -49,6 +49,8 @@ class cell {
   template <typename Data>
   void prepare_on_device(Data& send, Data& recv, std::uint32_t call);
   void prepare_on_host(std::uint32_t call);
+  // What the consumer makes of the result.
+  std::vector<float> consume(path path);
 
   shape m_shape;
   arena& m_memory;

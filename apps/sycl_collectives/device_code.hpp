@@ -1,27 +1,38 @@
-// What the kernels compute, for both ways of compiling them: included by a SYCL compiler, or handed as
-// text to the runtime compiler (see kernels.cpp). Therefore it includes nothing and uses no library.
+// What the kernels compute, for both ways of compiling them (apps/common/kernel.hpp), behind the generator of
+// the oracle. Therefore it includes nothing and uses no library.
 #ifndef SYCL_COLLECTIVES_DEVICE_CODE_HPP
 #define SYCL_COLLECTIVES_DEVICE_CODE_HPP
 
-// One bijective mix of 32 bits (the finaliser of MurmurHash3).
-inline unsigned mix_bits(unsigned x) {
-  x = (x ^ x >> 16) * 0x85ebca6bu;
-  x = (x ^ x >> 13) * 0xc2b2ae35u;
-  return x ^ x >> 16;
-}
-
-// Random float `index` of a stream: any sign and mantissa, magnitude in [1/8, 2).
-inline unsigned random_float_bits(unsigned key, unsigned index) {
-  const unsigned raw = mix_bits(index * 0x9e3779b1u + key);
-  return (raw >> 25 & 1u) << 31 | (124u + (raw >> 23 & 3u)) << 23 | (raw & 0x7fffffu);
-}
+namespace sycl_collectives {
 
 inline float as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
 
-// What the consumer makes of a received element; exact for normal numbers.
-inline float consumed(float received) { return received * 0.5f; }
+// What the consumer makes of a received element, and back; exact for normal numbers.
+inline float consumed(float element) { return element * 0.5f; }
+inline float received(float element) { return element * 2; }
 
 // A NaN that no generator makes, so that an element nobody wrote is seen.
 constexpr unsigned poison_bits = 0x7fa5a5a5u;
+
+// Random float i of stream `key`.
+struct filler {
+  static constexpr const char* name = "sycl_collectives::filler";
+  unsigned key;
+  void operator()(unsigned long, unsigned long i, float* data) const {
+    data[i] = as_float(oracle::random_float32(key, static_cast<unsigned>(i)));
+  }
+};
+
+struct poisoner {
+  static constexpr const char* name = "sycl_collectives::poisoner";
+  void operator()(unsigned long, unsigned long i, float* data) const { data[i] = as_float(poison_bits); }
+};
+
+struct consumer {
+  static constexpr const char* name = "sycl_collectives::consumer";
+  void operator()(unsigned long, unsigned long i, float* data) const { data[i] = consumed(data[i]); }
+};
+
+}  // namespace sycl_collectives
 
 #endif

@@ -1,41 +1,60 @@
 // The compute side of the job: a producer of random inputs, a poisoner, and a consumer of the results, on
-// USM and on buffers. With a SYCL device compiler they are ordinary kernels; without one (g++ with the
-// SYCL runtime of PyPI) the runtime compiler builds the same code when the job starts.
+// USM and on buffers.
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <string>
 #include <sycl/sycl.hpp>
+
+#include "launcher.hpp"
+#include "oracle/generator.hpp"
+// behind the generator, which it uses
+#include "device_code.hpp"
+#include "sycl_collectives/device_text.hpp"  // generated
 
 namespace sycl_collectives {
 
 using float_buffer = sycl::buffer<float, 1>;
 
+// Asynchronous; Data is float* or float_buffer.
 class kernels {
  public:
   // Compiles for the queue's device; throws sycl::exception with the compiler's log.
-  explicit kernels(const sycl::queue& queue);
-  ~kernels();
-  kernels(const kernels&) = delete;
-  kernels& operator=(const kernels&) = delete;
+  explicit kernels(const sycl::queue& queue)
+      : m_launcher(queue, device_text,
+                   {apps::source_of<filler>(), apps::source_of<poisoner>(), apps::source_of<consumer>()}) {}
 
-  // "single source" or "runtime compiler".
-  static std::string how_compiled();
+  static const char* how_compiled() { return apps::launcher::how_compiled(); }
 
-  // data[i] = random float i of stream `key`, for i < count. Asynchronous.
-  sycl::event fill(sycl::queue& queue, float* data, std::uint64_t count, std::uint32_t key) const;
-  sycl::event fill(sycl::queue& queue, float_buffer& data, std::uint64_t count, std::uint32_t key) const;
+  // data[i] = random float i of stream `key`, for i < count.
+  template <typename Data>
+  sycl::event fill(const sycl::queue& queue, Data& data, std::uint64_t count, std::uint32_t key) const {
+    return run(queue, filler{key}, data, count);
+  }
   // data[i] = poison, for i < count.
-  sycl::event poison(sycl::queue& queue, float* data, std::uint64_t count) const;
-  sycl::event poison(sycl::queue& queue, float_buffer& data, std::uint64_t count) const;
+  template <typename Data>
+  sycl::event poison(const sycl::queue& queue, Data& data, std::uint64_t count) const {
+    return run(queue, poisoner{}, data, count);
+  }
   // data[i] = consumed(data[i]), for i < count.
-  sycl::event consume(sycl::queue& queue, float* data, std::uint64_t count) const;
-  sycl::event consume(sycl::queue& queue, float_buffer& data, std::uint64_t count) const;
+  template <typename Data>
+  sycl::event consume(const sycl::queue& queue, Data& data, std::uint64_t count) const {
+    return run(queue, consumer{}, data, count);
+  }
 
  private:
-  struct implementation;
-  std::unique_ptr<implementation> m_implementation;
+  static apps::array<float> view(float* data, std::uint64_t count) {
+    return apps::array<float>({count * sizeof(float), std::nullopt, {std::shared_ptr<void>(), data}});
+  }
+  static apps::array<float> view(float_buffer& data, std::uint64_t count) {
+    return apps::array<float>(
+        {count * sizeof(float), data.reinterpret<unsigned char, 1>(sycl::range<1>(data.byte_size())), nullptr});
+  }
+  template <typename Body, typename Data>
+  sycl::event run(const sycl::queue& queue, const Body& body, Data& data, std::uint64_t count) const {
+    return m_launcher.run(queue, apps::cover(count), body, {}, view(data, count));
+  }
+
+  apps::launcher m_launcher;
 };
 
 }  // namespace sycl_collectives

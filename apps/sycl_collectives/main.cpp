@@ -11,12 +11,12 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 
 #include "bench/harness/clock.hpp"
 #include "bench/harness/meet_mpi.hpp"
 #include "cell.hpp"
+#include "common/device.hpp"
 #include "options.hpp"
 #include "report.hpp"
 
@@ -52,7 +52,7 @@ class job {
     const std::uint64_t start = bench::steady_ns();
     std::unique_ptr<report> told;
     if (m_ranks.rank() == 0) told = std::make_unique<report>(m_asked, m_ranks, m_shapes.size());
-    const std::uint64_t limit = memory_limit();
+    const std::uint64_t limit = apps::memory_limit();
     std::uint64_t send_elements = 0, recv_elements = 0;
     for (const shape& shape : m_shapes) {
       if (footprint(shape) > limit) continue;
@@ -86,15 +86,6 @@ class job {
       elements += other.send_elements + other.recv_elements;
     }
     return 3 * elements * sizeof(float);
-  }
-
-  // Half of what is free now; rank 0's view, so that all ranks skip the same cells.
-  static std::uint64_t memory_limit() {
-    struct sysinfo info{};
-    sysinfo(&info);
-    std::uint64_t limit = (static_cast<std::uint64_t>(info.freeram) + info.bufferram) * info.mem_unit / 2;
-    MPI_Bcast(&limit, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-    return limit;
   }
 
   std::uint64_t verify(cell& cell, path path) {
@@ -179,30 +170,10 @@ class job {
   std::vector<path> m_left_out;  // of it
 };
 
-// Before the SYCL runtime starts. The CPU device of PyPI's wheel has to be named, and each rank's kernels
-// get their share of the cores instead of all of them. What the user has set stays.
-void prepare_environment() {
-  MPI_Comm node = MPI_COMM_NULL;
-  int node_size = 1;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
-  MPI_Comm_size(node, &node_size);
-  MPI_Comm_free(&node);
-  setenv("OCL_ICD_FILENAMES", ISTHMUS_OPENCL_CPU, 0);
-  const std::string units = std::to_string(std::max(1, get_nprocs() / node_size));
-  setenv("DPCPP_CPU_NUM_CUS", units.c_str(), 0);
-}
-
-// A GPU for each rank where there are any, else the CPU.
-sycl::device pick_device(int rank) {
-  const auto gpus = sycl::device::get_devices(sycl::info::device_type::gpu);
-  if (!gpus.empty()) return gpus[static_cast<std::size_t>(rank) % gpus.size()];
-  return sycl::device{sycl::cpu_selector_v};
-}
-
 int run(const options& asked) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  const sycl::device device = pick_device(rank);
+  const sycl::device device = apps::pick_device(rank);
   const sycl::queue queue(device, sycl::property::queue::in_order{});
   const isthmus::communicator ranks = isthmus::make_communicator(
       MPI_COMM_WORLD, device, {.config = asked.config, .timeout_s = asked.timeout_s});
@@ -222,7 +193,7 @@ int main(int argc, char** argv) {
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   int status = 1;
   try {
-    sycl_collectives::prepare_environment();
+    apps::prepare_environment();
     status = sycl_collectives::run(asked);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "sycl_collectives: %s\n", failure.what());

@@ -1,10 +1,11 @@
 #include "report.hpp"
 
 #include <cstdio>
-#include <fstream>
 #include <stdexcept>
 
 #include "bench/harness/document.hpp"
+#include "bench/harness/patterns.hpp"
+#include "common/mpi_family.hpp"
 
 namespace sycl_collectives {
 
@@ -15,21 +16,13 @@ struct path_label {
   const char* mode;
 };
 
-// The provider of plain MPI is the family that this program was linked with.
-const char* mpi_family() {
-  static const std::string library = isthmus::mpi::detail::library();
-  if (library.find("Open MPI") != std::string::npos) return "openmpi";
-  if (library.find("Intel") != std::string::npos) return "impi";
-  return "mpich";
-}
-
 path_label label(path taken) {
   switch (taken) {
     case path::isthmus_usm: return {"isthmus", "sycl_usm"};
     case path::isthmus_buffer: return {"isthmus", "sycl_buffer"};
     case path::isthmus_host: return {"isthmus", "host"};
     case path::listing1: return {"listing1", "sycl_buffer"};
-    case path::mpi_host: return {mpi_family(), "host"};
+    case path::mpi_host: return {apps::mpi_family(), "host"};
   }
   return {"", ""};
 }
@@ -37,26 +30,17 @@ path_label label(path taken) {
 nlohmann::json record_of(const shape& shape, const measurement& measured, const chosen& chosen,
                          double core_us) {
   const path_label label = sycl_collectives::label(measured.taken);
-  const bench::sample_summary time = bench::summarise(measured.samples_us);
-  const double algbw = shape.counted_bytes / time.median_us / 1e3;
-  nlohmann::json record = {{"collective", shape.what.name},
-                           {"dtype", "float32"},
-                           {"bytes", shape.bytes},
-                           {"ranks", shape.size},
-                           {"provider", label.provider},
-                           {"backend", is_isthmus(measured.taken) ? chosen.backend : mpi_family()},
-                           {"reason", is_isthmus(measured.taken) ? chosen.reason : "plain MPI"},
-                           {"mode", label.mode},
-                           {"samples", measured.samples_us.size()},
-                           {"time_us", bench::time_us(time)},
-                           {"algbw_gbs", algbw},
-                           {"busbw_gbs", algbw * shape.bus_factor},
-                           {"wrong", measured.wrong}};
-  const isthmus_collective what = shape.what.collective;
-  if (what == ISTHMUS_REDUCE || what == ISTHMUS_ALLREDUCE || what == ISTHMUS_REDUCE_SCATTER)
-    record["op"] = "sum";
+  const double median = bench::median(measured.samples_us);
+  nlohmann::json record = bench::record_of(
+      {shape.what.name, "float32", shape.bytes, shape.size, label.provider,
+       is_isthmus(measured.taken) ? chosen.backend : apps::mpi_family(), label.mode},
+      measured.samples_us, bench::bandwidth_of(shape.what.collective, shape.bytes, shape.size, median));
+  record["reason"] = is_isthmus(measured.taken) ? chosen.reason : "plain MPI";
+  record["samples"] = measured.samples_us.size();
+  record["wrong"] = measured.wrong;
+  if (bench::reduces(shape.what.collective)) record["op"] = "sum";
   if (measured.taken == path::isthmus_usm || measured.taken == path::isthmus_buffer) {
-    record["over_c_api_us"] = time.median_us - core_us;
+    record["over_c_api_us"] = median - core_us;
   }
   return record;
 }
@@ -96,8 +80,8 @@ report::report(const options& asked, const isthmus::communicator& ranks, std::si
          {"paths", paths}});
     return;
   }
-  std::printf("%d ranks on %s; kernels: %s; calls: %s\n", ranks.size(), device.c_str(),
-              kernels::how_compiled().c_str(), sycl_path.at("reason").get<std::string>().c_str());
+  std::printf("%d ranks on %s; kernels: %s; calls: %s\n", ranks.size(), device.c_str(), kernels::how_compiled(),
+              sycl_path.at("reason").get<std::string>().c_str());
 }
 
 void report::say(const nlohmann::json& line) const {
@@ -109,7 +93,7 @@ void report::cell_done(const shape& shape, const std::vector<measurement>& measu
   ++m_done;
   double core_us = 0;
   for (const measurement& one : measured) {
-    if (one.taken == path::isthmus_host) core_us = bench::summarise(one.samples_us).median_us;
+    if (one.taken == path::isthmus_host) core_us = bench::median(one.samples_us);
   }
   nlohmann::json records = nlohmann::json::array();
   for (const measurement& one : measured) {
@@ -174,11 +158,7 @@ void report::path_left_out(const shape& shape, path taken, double seconds) {
 }
 
 void report::finish(double seconds) {
-  if (!m_asked.out.empty()) {
-    std::ofstream file(m_asked.out);
-    file << m_document.dump(1) << '\n';
-    if (!file.flush()) throw std::runtime_error("cannot write " + m_asked.out);
-  }
+  bench::write_document(m_asked.out, m_document);
   if (m_asked.progress_json) {
     say({{"event", "end"}, {"seconds", seconds}, {"wrong", m_wrong}, {"out", m_asked.out}});
     return;

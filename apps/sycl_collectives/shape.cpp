@@ -1,5 +1,7 @@
 #include "shape.hpp"
 
+#include "bench/harness/patterns.hpp"
+
 namespace sycl_collectives {
 
 const std::vector<collective_case>& all_cases() {
@@ -16,88 +18,44 @@ const std::vector<collective_case>& all_cases() {
 
 namespace {
 
-// Uneven blocks: block r of `total` elements is proportional to r + 1 and there is no gap between them.
-struct blocks {
-  std::vector<std::uint64_t> counts, displs;
-  std::uint64_t total = 0;
-
-  template <typename Weight>
-  blocks(std::uint64_t elements, int size, Weight weight) {
-    const auto n = static_cast<std::uint64_t>(size);
-    for (int r = 0; r < size; ++r) {
-      displs.push_back(total);
-      counts.push_back(elements * weight(r) / (n * (n + 1) / 2));
-      total += counts.back();
-    }
-  }
-};
-
-blocks rising_blocks(std::uint64_t elements, int size) {
-  return {elements, size, [](int r) { return static_cast<std::uint64_t>(r) + 1; }};
-}
-
-// What rank `from` sends to each rank; symmetric, so it is also what rank `from` receives from each.
-blocks exchange_blocks(std::uint64_t elements, int from, int size) {
-  return {elements, size, [=](int r) { return static_cast<std::uint64_t>((from + r) % size) + 1; }};
-}
-
-std::vector<segment> blocks_from_all(const std::vector<std::uint64_t>& counts,
-                                     const std::vector<std::uint64_t>& displs) {
-  std::vector<segment> segments;
-  for (std::size_t r = 0; r < counts.size(); ++r)
-    segments.push_back({displs[r], static_cast<int>(r), 0, counts[r]});
-  return segments;
-}
-
-// Equal blocks of `count` elements.
-blocks equal_blocks(std::uint64_t count, int size) {
-  blocks even(0, size, [](int) { return std::uint64_t{0}; });
+// Uneven blocks without gaps: that of rank r is proportional to (from + r) % size + 1.
+oracle::blocks uneven_blocks(std::uint64_t elements, int from, int size) {
+  const auto n = static_cast<std::uint64_t>(size);
+  oracle::blocks made;
   for (int r = 0; r < size; ++r) {
-    even.counts[r] = count;
-    even.displs[r] = count * static_cast<std::uint64_t>(r);
+    made.displs.push_back(made.extent());
+    made.counts.push_back(elements * (static_cast<std::uint64_t>((from + r) % size) + 1) / (n * (n + 1) / 2));
   }
-  even.total = count * static_cast<std::uint64_t>(size);
-  return even;
+  return made;
 }
 
-void send_blocks(shape& made, const blocks& all, bool vector_form) {
-  made.send_elements = all.total;
-  if (!vector_form) return;
-  made.send_counts = all.counts;
-  made.send_displs = all.displs;
+// What each rank sends to (or receives from) the others. What an alltoallv sends is symmetric, so it is also
+// what arrives.
+std::vector<oracle::blocks> parts_of_ranks(isthmus_collective collective, std::uint64_t elements, int size) {
+  std::vector<oracle::blocks> parts;
+  for (int r = 0; r < size; ++r)
+    parts.push_back(uneven_blocks(elements, collective == ISTHMUS_ALLTOALLV ? r : 0, size));
+  return parts;
 }
 
-void receive_blocks(shape& made, const blocks& all, bool vector_form) {
-  made.recv_elements = all.total;
-  if (!vector_form) return;
-  made.recv_counts = all.counts;
-  made.recv_displs = all.displs;
-}
-
-// allgather and gather, with equal or uneven blocks.
-void gather_like(shape& made, const blocks& all, bool vector_form, bool receives) {
-  made.count = made.send_elements = all.counts[made.rank];
-  if (!receives) return;
-  receive_blocks(made, all, vector_form);
-  made.expected = blocks_from_all(all.counts, all.displs);
-}
-
-void scatter_like(shape& made, const blocks& all, bool vector_form) {
-  made.count = made.recv_elements = all.counts[made.rank];
-  made.expected = {{0, made.root, all.displs[made.rank], made.count}};
-  if (made.rank == made.root) send_blocks(made, all, vector_form);
-}
-
-// `sent_by(r)`: what rank r sends, block by block.
-template <typename SentBy>
-void exchange_like(shape& made, SentBy sent_by, bool vector_form) {
-  const blocks mine = sent_by(made.rank);
-  send_blocks(made, mine, vector_form);
-  receive_blocks(made, mine, vector_form);
-  for (int r = 0; r < made.size; ++r) {
-    const blocks theirs = sent_by(r);
-    made.expected.push_back({mine.displs[r], r, theirs.displs[made.rank], theirs.counts[made.rank]});
+oracle::shape define(isthmus_collective collective, std::uint64_t elements, int size) {
+  const bool block_each = bench::has_block_per_rank(collective);
+  oracle::shape made{collective, size, 0, block_each ? elements / static_cast<std::uint64_t>(size) : elements,
+                     {},         {}};
+  switch (collective) {
+    case ISTHMUS_SEND: made.root = 1; break;  // the distance in the ring
+    case ISTHMUS_BARRIER: made.count = 0; break;
+    case ISTHMUS_ALLGATHERV:
+      made.recv_parts = parts_of_ranks(collective, elements * static_cast<std::uint64_t>(size), size);
+      break;
+    case ISTHMUS_GATHERV: made.recv_parts = parts_of_ranks(collective, elements, size); break;
+    case ISTHMUS_SCATTERV: made.send_parts = parts_of_ranks(collective, elements, size); break;
+    case ISTHMUS_ALLTOALLV:
+      made.send_parts = made.recv_parts = parts_of_ranks(collective, elements, size);
+      break;
+    default: break;
   }
+  return made;
 }
 
 }  // namespace
@@ -108,66 +66,24 @@ shape make_shape(const collective_case& what, std::uint64_t bytes, int rank, int
   made.rank = rank;
   made.size = size;
   made.bytes = bytes;
-  const std::uint64_t elements = bytes / sizeof(float);
-  const std::uint64_t block = elements / static_cast<std::uint64_t>(size);
+  made.in_place = what.collective == ISTHMUS_BROADCAST;
+  made.definition = define(what.collective, bytes / sizeof(float), size);
+  made.send_elements = send_extent(made.definition, rank);
+  made.recv_elements = recv_extent(made.definition, rank);
+  made.count = made.definition.count;
+  // With blocks of any size `count` is this rank's own block, where there is one.
+  if (what.collective == ISTHMUS_ALLGATHERV || what.collective == ISTHMUS_GATHERV)
+    made.count = made.send_elements;
+  if (what.collective == ISTHMUS_SCATTERV) made.count = made.recv_elements;
+  if (what.collective == ISTHMUS_ALLTOALLV) made.count = 0;
+  const auto own = static_cast<std::size_t>(rank);
   const bool root = rank == made.root;
-  const double n = size;
-  made.counted_bytes = static_cast<double>(bytes);
-  made.bus_factor = (n - 1) / n;
-  switch (what.collective) {
-    case ISTHMUS_BROADCAST:
-      made.count = made.recv_elements = elements;
-      made.in_place = true;
-      made.expected = {{0, made.root, 0, elements}};
-      made.bus_factor = 1;
-      break;
-    case ISTHMUS_REDUCE:
-      made.count = made.send_elements = elements;
-      made.recv_elements = root ? elements : 0;
-      if (root) made.expected = {{0, -1, 0, elements}};
-      made.bus_factor = 1;
-      break;
-    case ISTHMUS_ALLREDUCE:
-      made.count = made.send_elements = made.recv_elements = elements;
-      made.expected = {{0, -1, 0, elements}};
-      made.bus_factor = 2 * (n - 1) / n;
-      break;
-    case ISTHMUS_REDUCE_SCATTER:
-      made.count = made.recv_elements = block;
-      made.send_elements = block * static_cast<std::uint64_t>(size);
-      made.expected = {{0, -1, block * static_cast<std::uint64_t>(rank), block}};
-      break;
-    case ISTHMUS_ALLGATHER:
-      gather_like(made, equal_blocks(elements, size), false, true);
-      made.counted_bytes *= n;
-      break;
-    case ISTHMUS_ALLGATHERV:
-      gather_like(made, rising_blocks(elements * static_cast<std::uint64_t>(size), size), true, true);
-      made.counted_bytes *= n;
-      break;
-    case ISTHMUS_GATHER: gather_like(made, equal_blocks(block, size), false, root); break;
-    case ISTHMUS_GATHERV: gather_like(made, rising_blocks(elements, size), true, root); break;
-    case ISTHMUS_SCATTER: scatter_like(made, equal_blocks(block, size), false); break;
-    case ISTHMUS_SCATTERV: scatter_like(made, rising_blocks(elements, size), true); break;
-    case ISTHMUS_ALLTOALL:
-      made.count = block;
-      exchange_like(made, [&](int) { return equal_blocks(block, size); }, false);
-      break;
-    case ISTHMUS_ALLTOALLV:
-      exchange_like(made, [&](int from) { return exchange_blocks(elements, from, size); }, true);
-      break;
-    case ISTHMUS_SEND:
-    case ISTHMUS_RECV:
-      made.count = made.send_elements = made.recv_elements = elements;
-      made.expected = {{0, made.previous(), 0, elements}};
-      made.bus_factor = 1;
-      break;
-    case ISTHMUS_BARRIER:
-    case ISTHMUS_COLLECTIVE_COUNT:
-      made.counted_bytes = 0;
-      made.bus_factor = 0;
-      break;
-  }
+  if (const auto& parts = made.definition.send_parts;
+      !parts.empty() && (root || what.collective != ISTHMUS_SCATTERV))
+    made.send_counts = parts[own].counts, made.send_displs = parts[own].displs;
+  if (const auto& parts = made.definition.recv_parts;
+      !parts.empty() && (root || what.collective != ISTHMUS_GATHERV))
+    made.recv_counts = parts[own].counts, made.recv_displs = parts[own].displs;
   return made;
 }
 

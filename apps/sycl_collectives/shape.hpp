@@ -1,12 +1,12 @@
-// What one rank does in one collective of a given size: counts, blocks, and where every received element
-// must have come from.
+// What one rank does in one collective of a given size: counts and blocks, from the oracle of the tests.
 #pragma once
 
 #include <isthmus/isthmus.h>
 
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "oracle/movement.hpp"
 
 namespace sycl_collectives {
 
@@ -16,15 +16,6 @@ struct collective_case {
   isthmus_collective collective;  // ISTHMUS_SEND: the ring exchange
 };
 const std::vector<collective_case>& all_cases();
-
-// `length` elements at `recv_at` come from `source_at` of the send buffer of rank `source`, or from all
-// ranks, reduced, when `source` is -1.
-struct segment {
-  std::uint64_t recv_at;
-  int source;
-  std::uint64_t source_at;
-  std::uint64_t length;
-};
 
 struct shape {
   collective_case what;
@@ -37,9 +28,7 @@ struct shape {
   std::uint64_t recv_elements = 0;
   bool in_place = false;  // broadcast: the root sends from its receive buffer, as MPI does
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;  // v-collectives
-  std::vector<segment> expected;  // covers exactly what this rank receives
-  double counted_bytes = 0;       // bytes behind algbw, as nccl-tests counts them
-  double bus_factor = 0;          // busbw = algbw * bus_factor
+  oracle::shape definition;                                                       // of all ranks
 
   int next() const { return (rank + 1) % size; }
   int previous() const { return (rank + size - 1) % size; }

@@ -1,0 +1,51 @@
+// The SuCL paper's applications, each on plain MPI (the paper's Listing 1) and on Isthmus, in turns:
+//
+//   mpiexec -n 4 sycl_applications transpose --size 256 --json transpose.json
+//
+// Exit status: 0, 1 (a failure), 2 (a result was wrong).
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "common/contest.hpp"
+#include "common/device.hpp"
+
+namespace {
+
+apps::application_entry entry_of(const apps::options& asked) {
+  if (asked.application == "comd") return apps::comd_entry();
+  return asked.application == "halo" ? apps::halo_entry() : apps::transpose_entry();
+}
+
+int exit_status = 1;
+
+// DPC++ 2026.2 throws away commands that host tasks held up as late as in its exit handlers, and their kernels
+// when the runtime compiler is gone already (a crash, now and then): the process ends before those.
+void end_here() {
+  std::fflush(nullptr);
+  std::_Exit(exit_status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const apps::options asked = apps::parse(argc, argv);
+  std::atexit(end_here);  // before MPI registers its own, which run first: by them MPICH leaves its launcher
+  int provided = 0, rank = 0;
+  // Calls come from one thread at a time, but with host tasks not from the one that initialised MPI.
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  int status = 1;
+  try {
+    apps::prepare_environment();
+    status = apps::contest(asked, entry_of(asked)) == 0 ? 0 : 2;
+  } catch (const apps::bad_argument& wrong) {  // every rank has found the same
+    if (rank == 0) std::fprintf(stderr, "sycl_applications: %s\n", wrong.what());
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "sycl_applications: rank %d: %s\n", rank, failure.what());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  MPI_Finalize();
+  exit_status = status;
+  return status;
+}

@@ -1,0 +1,12 @@
+// Runs one application on several transports, in turns.
+#pragma once
+
+#include "common/application.hpp"
+
+namespace apps {
+
+// Verifies, measures, verifies again, tells. Collective over MPI_COMM_WORLD; returns the wrong elements of all
+// ranks and transports.
+std::uint64_t contest(const options& asked, const application_entry& entry);
+
+}  // namespace apps

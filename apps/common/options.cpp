@@ -1,0 +1,95 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+
+#include "bench/harness/command.hpp"
+
+namespace apps {
+
+namespace {
+
+// "256" or "512,512,256".
+std::array<std::uint64_t, 3> parse_size(const std::string& text) {
+  const std::vector<std::string> parts = CLI::detail::split(text, ',');
+  std::array<std::uint64_t, 3> size{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::string& part = parts[parts.size() == 1 ? 0 : i % parts.size()];
+    const bool is_number =
+        !part.empty() && part.size() < 8 && part.find_first_not_of("0123456789") == std::string::npos;
+    size.at(i) = is_number ? std::stoull(part) : 0;
+  }
+  if ((parts.size() != 1 && parts.size() != 3) || size[0] * size[1] * size[2] == 0)
+    throw CLI::ValidationError("--size", "'" + text + "' is no size; write N or X,Y,Z, each at least 1");
+  return size;
+}
+
+struct raw {
+  std::string size = "";
+  std::vector<std::string> transports = {"mpi", "isthmus", "isthmus-usm"};
+};
+
+void add_common(CLI::App& app, options& asked, raw& text, const char* size_help) {
+  app.add_option("--transport", text.transports, "one or several, compared in turns")
+      ->delimiter(',')
+      ->check(CLI::IsMember(transport_names()))
+      ->capture_default_str();
+  app.add_option("--size", text.size, size_help)->capture_default_str();
+  app.add_option("--steps", asked.steps, "in one repetition")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  app.add_option("--repetitions", asked.repetitions, "of each transport, in turns; 0: only verify")
+      ->check(CLI::Range(0, 10000))
+      ->capture_default_str();
+  app.add_option("--json", asked.json, "write the records to this file");
+  app.add_option("--config", asked.transport.config, "Isthmus configuration file");
+  app.add_option("--timeout", asked.transport.timeout_s, "seconds to wait for other ranks")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+options parse(int argc, char** argv) {
+  options asked;
+  raw text;
+  CLI::App app{
+      "The SuCL paper's applications: one source of physics over plain MPI (the paper's Listing 1) and over "
+      "Isthmus. Every run verifies its results. Start it with mpiexec."};
+  app.require_subcommand(1);
+  CLI::App* const comd = app.add_subcommand("comd", "molecular dynamics of a copper crystal");
+  comd->add_option("--potential", asked.potential, "lj (Lennard-Jones) or eam (embedded atoms)")
+      ->check(CLI::IsMember({"lj", "eam"}))
+      ->capture_default_str();
+  add_common(*comd, asked, text, "N or X,Y,Z unit cells of 4 atoms (default 16)");
+  CLI::App* const halo = app.add_subcommand("halo", "a 3-D stencil with neighbour exchange");
+  halo->add_option("--neighbours", asked.neighbours, "6 or 26")
+      ->check(CLI::IsMember({6, 26}))
+      ->capture_default_str();
+  halo->add_option("--exchange", asked.exchange, "group (of sends and recvs) or alltoallv")
+      ->check(CLI::IsMember({"group", "alltoallv"}))
+      ->capture_default_str();
+  halo->add_flag("!--no-overlap", asked.overlap, "compute after the exchange, not beside it");
+  add_common(*halo, asked, text, "N or X,Y,Z cells (default 128)");
+  CLI::App* const transpose = app.add_subcommand("transpose", "a distributed 3-D array, there and back");
+  transpose->add_option("--decomposition", asked.decomposition, "1: slabs, 2: pencils")
+      ->check(CLI::Range(1, 2))
+      ->capture_default_str();
+  add_common(*transpose, asked, text, "N or X,Y,Z elements (default 128)");
+  try {
+    app.parse(argc, argv);
+    asked.application = app.get_subcommands().front()->get_name();
+    if (asked.steps == 0) asked.steps = 10;
+    asked.size = parse_size(!text.size.empty() ? text.size : asked.application == "comd" ? "16" : "128");
+    for (const std::string& name : text.transports) {
+      const auto& names = transport_names();
+      asked.transports.push_back(
+          static_cast<transport_kind>(std::find(names.begin(), names.end(), name) - names.begin()));
+    }
+  } catch (const CLI::Error& error) {
+    std::exit(app.exit(error));
+  }
+  asked.command = bench::command_of(argc, argv);
+  return asked;
+}
+
+}  // namespace apps

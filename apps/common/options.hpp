@@ -1,0 +1,37 @@
+// The command line of the applications.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/transport.hpp"
+
+namespace apps {
+
+struct options {
+  std::string application;                 // halo, transpose, comd
+  std::vector<transport_kind> transports;  // in the order asked for
+  std::array<std::uint64_t, 3> size{};     // x, y, z: elements of the whole problem, for comd unit cells
+  int steps = 0, repetitions = 5;
+  std::string json;  // records; "": not written
+  transport_options transport;
+  int neighbours = 6;              // halo
+  std::string exchange = "group";  // halo
+  bool overlap = true;             // halo
+  int decomposition = 1;           // transpose
+  std::string potential = "lj";    // comd
+  std::string command;
+};
+
+// Exits for --help and after a message about a wrong option.
+options parse(int argc, char** argv);
+
+// What one rank says to all by exiting: a wrong size, say.
+class bad_argument : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace apps

@@ -1,0 +1,81 @@
+#include "record.hpp"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bench/harness/document.hpp"
+
+namespace apps {
+
+namespace {
+
+const char* mode_of(transport_kind kind) {
+  switch (kind) {
+    case transport_kind::mpi:
+    case transport_kind::isthmus: return "sycl_buffer";
+    case transport_kind::isthmus_usm: return "sycl_usm";
+    case transport_kind::isthmus_usm_task: return "sycl_usm_task";
+  }
+  return "";
+}
+
+// Over the paper's Listing 1 in the same run, where it took part.
+double speedup(const std::vector<outcome>& all, const outcome& one) {
+  for (const outcome& other : all)
+    if (other.transport == transport_kind::mpi && !other.samples_us.empty())
+      return bench::median(other.samples_us) / bench::median(one.samples_us);
+  return 0;
+}
+
+nlohmann::json record_of(const options& asked, const application_entry& entry, int ranks,
+                         const std::vector<outcome>& all, const outcome& one) {
+  const bool is_mpi = one.transport == transport_kind::mpi;
+  nlohmann::json record =
+      bench::record_of({entry.name, entry.dtype, one.message_bytes, ranks, is_mpi ? "listing1" : "isthmus",
+                        one.backend, mode_of(one.transport)},
+                       one.samples_us, {});
+  record["size"] = asked.size;
+  record["steps"] = asked.steps;
+  record["samples"] = one.samples_us.size();
+  record["wrong"] = one.wrong;
+  record["same_bits"] = one.same_bits;
+  record["communication_us"] = one.communication_us;
+  record["communication_share"] = one.communication_share;
+  if (const double faster = speedup(all, one); faster > 0) record["speedup_over_listing1"] = faster;
+  for (const auto& [name, value] : entry.settings(asked)) record[name] = value;
+  return record;
+}
+
+}  // namespace
+
+void tell(const options& asked, const application_entry& entry, const sycl::device& device, int ranks,
+          const std::vector<outcome>& outcomes) {
+  std::printf("%s %llu x %llu x %llu, %d ranks on %s; kernels: %s\n", entry.name,
+              static_cast<unsigned long long>(asked.size[0]), static_cast<unsigned long long>(asked.size[1]),
+              static_cast<unsigned long long>(asked.size[2]), ranks,
+              device.get_info<sycl::info::device::name>().c_str(), launcher::how_compiled());
+  std::printf("%-17s %12s %12s %12s %10s %14s %6s %5s  %s\n", "transport", "min us/step", "median", "max",
+              "over mpi", "communication", "wrong", "bits", "backend");
+  nlohmann::json document = bench::empty_document(
+      asked.command, {{"isthmus", isthmus_version()},
+                      {"sycl", device.get_platform().get_info<sycl::info::platform::name>() + " " +
+                                   device.get_info<sycl::info::device::driver_version>()},
+                      {"mpi", isthmus::mpi::detail::library()}});
+  if (!device.is_cpu()) document["machine"]["gpus"].push_back(device.get_info<sycl::info::device::name>());
+  for (const outcome& one : outcomes) {
+    const char* const name = transport_names()[static_cast<std::size_t>(one.transport)].c_str();
+    if (one.samples_us.empty()) {
+      std::printf("%-17s verified: %llu wrong\n", name, static_cast<unsigned long long>(one.wrong));
+      continue;
+    }
+    const bench::sample_summary time = bench::summarise(one.samples_us);
+    std::printf("%-17s %12.1f %12.1f %12.1f %9.2fx %12.1f %% %6llu %5s  %s\n", name, time.min_us,
+                time.median_us, time.max_us, speedup(outcomes, one), 100 * one.communication_share,
+                static_cast<unsigned long long>(one.wrong), one.same_bits ? "same" : "other",
+                one.backend.c_str());
+    document["records"].push_back(record_of(asked, entry, ranks, outcomes, one));
+  }
+  bench::write_document(asked.json, document);
+}
+
+}  // namespace apps

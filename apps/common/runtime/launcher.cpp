@@ -1,0 +1,89 @@
+#include "launcher.hpp"
+
+#include <algorithm>
+
+namespace apps {
+
+namespace {
+
+namespace exp = sycl::ext::oneapi::experimental;
+
+// The point of the grid is this work-item's, if the grid has it.
+constexpr const char* prelude = R"(
+#include <sycl/sycl.hpp>
+struct kernel_parameters { unsigned long words[24]; };
+using bytes = sycl::accessor<unsigned char, 1>;
+template <typename Body, typename... Pointers>
+inline void at_point(const kernel_parameters& parameters, unsigned long rows, unsigned long columns, Pointers... pointers) {
+  const auto item = sycl::ext::oneapi::this_work_item::get_nd_item<2>();
+  const unsigned long row = item.get_global_id(0), column = item.get_global_id(1);
+  if (row < rows && column < columns) reinterpret_cast<const Body&>(parameters)(row, column, pointers...);
+}
+)";
+
+std::string symbol_of(std::string_view name, const char* variant) {
+  std::string symbol(name);
+  std::replace(symbol.begin(), symbol.end(), ':', '_');
+  return symbol + variant;
+}
+
+// The kernel around one function object, for pointers or for accessors.
+std::string wrap(const kernel_source& source, bool usm) {
+  std::string text =
+      "extern \"C\" "
+      "SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((sycl::ext::oneapi::experimental::nd_range_kernel<2>))\nvoid ";
+  text.append(symbol_of(source.name, usm ? "_usm" : "_buffer"));
+  text.append("(kernel_parameters parameters, unsigned long rows, unsigned long columns");
+  std::string arguments;
+  for (std::size_t i = 0; i < source.elements.size(); ++i) {
+    const std::string pointer = source.elements[i] + "*";
+    std::string name("a");
+    name += std::to_string(i);
+    text.append(", ").append(usm ? pointer : "bytes").append(" ").append(name);
+    if (usm) {
+      arguments.append(", ").append(name);
+    } else {
+      arguments.append(", reinterpret_cast<").append(pointer).append(">(&").append(name).append("[0])");
+    }
+  }
+  text.append(") {\n  at_point<").append(source.name).append(">(parameters, rows, columns").append(arguments);
+  return text.append(");\n}\n");
+}
+
+}  // namespace
+
+launcher::launcher(const sycl::queue& queue, const char* device_text,
+                   const std::vector<kernel_source>& sources) {
+  std::string text = std::string(device_text) + prelude;
+  for (const kernel_source& each : sources) text += wrap(each, true) + wrap(each, false);
+  auto source = exp::create_kernel_bundle_from_source(queue.get_context(), exp::source_language::sycl, text);
+  auto bundle = exp::build(source);
+  for (const kernel_source& each : sources)
+    m_kernels.emplace(each.name, variants{bundle.ext_oneapi_get_kernel(symbol_of(each.name, "_usm")),
+                                          bundle.ext_oneapi_get_kernel(symbol_of(each.name, "_buffer"))});
+}
+
+sycl::event launcher::submit(sycl::queue& queue, std::string_view name, const grid& grid,
+                             const kernel_parameters& parameters, const events& after,
+                             std::initializer_list<const memory_block*> blocks) const {
+  if (grid.empty()) return {};
+  const variants& kernel = m_kernels.find(name)->second;
+  return queue.submit([&](sycl::handler& handler) {
+    handler.depends_on(after);
+    handler.set_args(parameters, grid.rows, grid.columns);
+    int index = 3;
+    bool usm = true;
+    for (const memory_block* block : blocks) {
+      if (block->buffer) {
+        byte_buffer buffer = *block->buffer;  // accessors take a non-const reference
+        usm = false;
+        handler.set_arg(index++, sycl::accessor<unsigned char, 1>(buffer, handler));
+      } else {
+        handler.set_arg(index++, block->usm.get());
+      }
+    }
+    handler.parallel_for(grid.range(), usm ? kernel.usm : kernel.buffer);
+  });
+}
+
+}  // namespace apps
