@@ -12,7 +12,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,6 +19,9 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "harness/command.hpp"
+#include "harness/document.hpp"
 
 namespace {
 
@@ -173,18 +175,10 @@ std::uint64_t count_wrong(const allocator& with, native_memory& native, const st
 }
 
 nlohmann::json record(const std::string& what, const allocator& with, const std::string& pattern,
-                      std::vector<double> us, std::uint64_t bytes) {
-  std::sort(us.begin(), us.end());
-  return {{"collective", what},
-          {"dtype", "uint8"},
-          {"bytes", bytes},
-          {"ranks", 1},
-          {"provider", with.provider},
-          {"mode", with.mode},
-          {"pattern", pattern},
-          {"time_us", {{"min", us.front()}, {"median", us[us.size() / 2]}, {"max", us.back()}}},
-          {"algbw_gbs", 0},
-          {"busbw_gbs", 0}};
+                      const std::vector<double>& us, std::uint64_t bytes) {
+  nlohmann::json made = bench::record_of({what, "uint8", bytes, 1, with.provider, "", with.mode}, us, {});
+  made["pattern"] = pattern;
+  return made;
 }
 
 double median_of(const nlohmann::json& record) { return record["time_us"]["median"]; }
@@ -259,10 +253,8 @@ int main(int count, char** arguments) {
     for (nlohmann::json& one : records)
       if (one["mode"] == "pool") one["pool_keep_bytes"] = keep_bytes;
     check(isthmus_memory_trim(device));
-    if (!out.empty())
-      std::ofstream(out)
-          << nlohmann::json{{"versions", {{"isthmus", isthmus_version()}}}, {"records", records}}.dump(1)
-          << "\n";
+    bench::write_records(out, bench::command_of(count, arguments), {{"isthmus", isthmus_version()}},
+                         std::move(records));
     std::printf("%llu live blocks\n", static_cast<unsigned long long>(isthmus_memory_live_blocks()));
     return isthmus_memory_live_blocks() == 0 ? 0 : 1;
   } catch (const std::exception& failure) {

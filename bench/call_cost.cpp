@@ -17,7 +17,7 @@ constexpr int calls = 20000, repetitions = 25;
 struct cost {
   std::string provider, backend, collective;
   std::uint64_t count;
-  bench::sample_summary call_us;
+  std::vector<double> call_us;
 };
 
 template <typename Call>
@@ -29,7 +29,7 @@ cost measure(std::string provider, std::string backend, std::string collective, 
     for (int i = 0; i < calls; ++i) call();
     samples.push_back(static_cast<double>(bench::ticks() - start) * bench::ns_per_tick() / 1e3 / calls);
   }
-  return {std::move(provider), std::move(backend), std::move(collective), count, bench::summarise(samples)};
+  return {std::move(provider), std::move(backend), std::move(collective), count, std::move(samples)};
 }
 
 // A communicator of this rank alone, with the environment's rules as they are now.
@@ -70,16 +70,11 @@ std::vector<cost> measure_all() {
 }
 
 nlohmann::json record_of(const cost& one) {
-  return {{"collective", one.collective},
-          {"dtype", "float32"},
-          {"op", "sum"},
-          {"bytes", 4 * one.count},
-          {"ranks", 1},
-          {"provider", one.provider},
-          {"backend", one.backend},
-          {"mode", "host"},
-          {"time_us", bench::time_us(one.call_us)},
-          {"host_overhead_us", one.call_us.median_us}};
+  nlohmann::json record = bench::record_of(
+      {one.collective, "float32", 4 * one.count, 1, one.provider, one.backend, "host"}, one.call_us, {});
+  record["op"] = "sum";
+  record["host_overhead_us"] = bench::median(one.call_us);
+  return record;
 }
 
 }  // namespace
@@ -100,7 +95,7 @@ int main(int argc, char** argv) {
     for (const cost& one : measure_all()) {
       std::printf("%-10s %-8s %-10s %6llu %10.1f %10.1f\n", one.provider.c_str(), one.backend.c_str(),
                   one.collective.c_str(), static_cast<unsigned long long>(one.count),
-                  one.call_us.median_us * 1e3, one.call_us.min_us * 1e3);
+                  bench::median(one.call_us) * 1e3, bench::summarise(one.call_us).min_us * 1e3);
       report.add_record(record_of(one));
     }
     report.write();

@@ -1,6 +1,7 @@
 // The measurement that every provider goes through. For each call: fresh random input and a poisoned
 // output outside the timed region, the harness' own barrier, then the call, timed on each rank. A sample
-// is the maximum over the ranks of one call. The result is compared with an oracle before and after.
+// is the maximum over the ranks of one call. The result is compared with the oracle of the
+// tests before and after.
 #pragma once
 
 #include <cstdio>
@@ -8,16 +9,16 @@
 #include <set>
 
 #include "harness/clock.hpp"
-#include "harness/data.hpp"
 #include "harness/options.hpp"
-#include "harness/oracle.hpp"
 #include "harness/report.hpp"
 #include "harness/team.hpp"
+#include "oracle/check.hpp"
+#include "oracle/number.hpp"
 
 namespace bench {
 
-// One call. `count` is the elements of a block (see oracle.hpp for the extents); root is rank 0, where
-// broadcast works in place (recv == send), as MPI's does.
+// One call. `count` is the elements of a block; root is rank 0, where broadcast works in place (recv == send),
+// as MPI's does.
 struct call {
   pattern what;
   std::uint64_t count;
@@ -51,6 +52,19 @@ inline void* allocate_private(std::uint64_t bytes) {
   return pointer;
 }
 
+// FNV-1a over 8-byte words: tells whether two ranks hold the same bits.
+inline std::uint64_t digest(const void* data, std::uint64_t bytes) {
+  const auto* cursor = static_cast<const unsigned char*>(data);
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (; bytes >= 8; bytes -= 8, cursor += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, cursor, 8);
+    hash = (hash ^ word) * 0x100000001b3u;
+  }
+  for (; bytes > 0; --bytes, ++cursor) hash = (hash ^ *cursor) * 0x100000001b3u;
+  return hash;
+}
+
 class measurement {
  public:
   measurement(const options& asked, const team& ranks, provider& library)
@@ -76,15 +90,9 @@ class measurement {
     return identity;
   }
 
-  bool has_size_blocks() const {
-    const pattern what = m_asked.what;
-    return what == pattern::reduce_scatter || what == pattern::gather || what == pattern::scatter ||
-           what == pattern::alltoall;
-  }
-
   std::uint64_t bytes_per_count() const {
-    return datatype_bytes(m_asked.datatype) *
-           (has_size_blocks() ? static_cast<std::uint64_t>(m_team.size()) : 1);
+    return oracle::bytes_of(m_asked.datatype) *
+           (has_block_per_rank(collective_of(m_asked.what)) ? static_cast<std::uint64_t>(m_team.size()) : 1);
   }
 
   // Sizes below one element per block become one element.
@@ -97,19 +105,20 @@ class measurement {
   }
 
   std::uint64_t measure(std::uint64_t count) {
-    const extent mine = extent_of(m_asked.what, count, m_team.rank(), m_team.size());
-    const std::uint64_t element = datatype_bytes(m_asked.datatype);
-    // Every rank allocates the largest extent, because a shared heap wants equal sizes.
-    const std::uint64_t blocks = count * element * static_cast<std::uint64_t>(m_team.size());
-    m_send_bytes = mine.send * element, m_recv_bytes = mine.recv * element;
-    void* send = m_library.allocate(uses_all_blocks_to_send() ? blocks : count * element);
-    void* recv = m_library.allocate(uses_all_blocks_to_recv() ? blocks : count * element);
+    m_shape = shape_of(m_asked.what, count, m_team.rank(), m_team.size());
+    const std::uint64_t element = oracle::bytes_of(m_asked.datatype);
+    m_send_bytes = send_extent(m_shape, m_team.rank()) * element;
+    m_recv_bytes = recv_extent(m_shape, m_team.rank()) * element;
+    // Every rank allocates what rank 0, which is every root, needs: a shared heap wants equal sizes.
+    const oracle::shape of_root = shape_of(m_asked.what, count, 0, m_team.size());
+    void* send = m_library.allocate(send_extent(of_root, 0) * element);
+    void* recv = m_library.allocate(recv_extent(of_root, 0) * element);
     const bool in_place = m_asked.what == pattern::broadcast && m_team.rank() == 0;
     const call one{m_asked.what, count, m_asked.datatype, m_asked.op, send, in_place ? send : recv};
 
-    std::uint64_t wrong = checked_call(one, mine);
-    const std::vector<double> samples = timed_calls(one, mine);
-    wrong += checked_call(one, mine);
+    std::uint64_t wrong = checked_call(one);
+    const std::vector<double> samples = timed_calls(one);
+    wrong += checked_call(one);
     wrong = sum_over_ranks(wrong);
     if (m_team.rank() == 0) m_report.add(count * bytes_per_count(), samples, wrong, m_library.path(one));
     m_team.barrier();
@@ -118,23 +127,27 @@ class measurement {
     return wrong;
   }
 
-  bool uses_all_blocks_to_send() const { return extent_of(m_asked.what, 1, 0, 2).send == 2; }
-  bool uses_all_blocks_to_recv() const { return extent_of(m_asked.what, 1, 0, 2).recv == 2; }
+  // Of the current call.
+  oracle::source inputs() const {
+    return {m_asked.datatype, m_asked.op, oracle::flavour::ordinary, oracle::mix(m_asked.seed, m_call)};
+  }
 
   // Fresh input, all-ones poison (NaN or -1) in the output.
-  void prepare(const call& one, const extent& mine) {
+  void prepare(const call& one) {
     ++m_call;
-    fill(m_asked.datatype, const_cast<void*>(one.send), mine.send,
-         stream_key(m_asked.seed, m_call, m_team.rank()));
+    oracle::fill(inputs(), m_team.rank(), 0,
+                 {static_cast<std::byte*>(const_cast<void*>(one.send)), m_send_bytes});
     if (one.recv != one.send) std::memset(one.recv, 0xff, m_recv_bytes);
     m_team.barrier();
   }
 
-  std::uint64_t checked_call(const call& one, const extent& mine) {
-    prepare(one, mine);
+  std::uint64_t checked_call(const call& one) {
+    prepare(one);
     m_library.run(one);
     if (!m_asked.check) return 0;
-    std::uint64_t wrong = count_wrong(m_asked, one.count, m_call, m_team.rank(), m_team.size(), one.recv);
+    // Any order of steps in the element's own type is allowed: what libraries promise.
+    std::uint64_t wrong =
+        oracle::count_errors({inputs(), m_shape, m_team.rank(), true}, static_cast<const std::byte*>(one.recv));
     if (m_asked.what == pattern::allreduce) wrong += differs_from_rank_0(one.recv);
     return wrong;
   }
@@ -149,8 +162,8 @@ class measurement {
     return differs ? 1 : 0;
   }
 
-  std::uint32_t timed_call(const call& one, const extent& mine) {
-    prepare(one, mine);
+  std::uint32_t timed_call(const call& one) {
+    prepare(one);
     const std::uint64_t start = ticks();
     m_library.run(one);
     const std::uint64_t elapsed = ticks() - start;
@@ -158,8 +171,8 @@ class measurement {
   }
 
   // Batches that double until the time is used up, so that one slow call at the start decides nothing.
-  std::vector<double> timed_calls(const call& one, const extent& mine) {
-    timed_call(one, mine);  // warm-up
+  std::vector<double> timed_calls(const call& one) {
+    timed_call(one);  // warm-up
     shared_block& block = m_team.block();
     const auto at_least = static_cast<std::uint64_t>(m_asked.min_samples);
     const auto at_most = static_cast<std::uint64_t>(m_asked.max_samples);
@@ -167,7 +180,7 @@ class measurement {
     std::uint64_t samples = 0;
     for (bool more = true; more;) {
       const std::uint64_t end = std::min(std::max(at_least, 2 * samples), at_most);
-      for (; samples < end; ++samples) block.elapsed_ticks[m_team.rank()][samples] = timed_call(one, mine);
+      for (; samples < end; ++samples) block.elapsed_ticks[m_team.rank()][samples] = timed_call(one);
       const double elapsed_s = static_cast<double>(steady_ns() - start) / 1e9;
       more = m_team.decide(samples < at_most && elapsed_s < m_asked.min_time_s) != 0;
     }
@@ -196,6 +209,7 @@ class measurement {
   const team& m_team;
   provider& m_library;
   report m_report;
+  oracle::shape m_shape{};  // of the size that is being measured
   std::uint64_t m_call = 0, m_send_bytes = 0, m_recv_bytes = 0;
 };
 

@@ -73,7 +73,7 @@ class isthmus_provider : public bench::provider {
 
   bench::chosen_path path(const bench::call& call) override {
     isthmus_operation operation{};
-    operation.collective = collective_of(call.what);
+    operation.collective = bench::collective_of(call.what);
     operation.datatype = call.datatype;
     operation.op = call.op;
     operation.root = operation.collective == ISTHMUS_SEND ? (m_rank + 1) % m_size : 0;
@@ -91,24 +91,6 @@ class isthmus_provider : public bench::provider {
   }
 
  private:
-  static isthmus_collective collective_of(bench::pattern what) {
-    using bench::pattern;
-    switch (what) {
-      case pattern::broadcast: return ISTHMUS_BROADCAST;
-      case pattern::reduce: return ISTHMUS_REDUCE;
-      case pattern::allreduce: return ISTHMUS_ALLREDUCE;
-      case pattern::reduce_scatter: return ISTHMUS_REDUCE_SCATTER;
-      case pattern::allgather: return ISTHMUS_ALLGATHER;
-      case pattern::gather: return ISTHMUS_GATHER;
-      case pattern::scatter: return ISTHMUS_SCATTER;
-      case pattern::alltoall: return ISTHMUS_ALLTOALL;
-      case pattern::sendrecv:
-      case pattern::ping: return ISTHMUS_SEND;
-      case pattern::barrier: return ISTHMUS_BARRIER;
-    }
-    return ISTHMUS_BARRIER;
-  }
-
   void sendrecv(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
     check(isthmus_group_start());
     const isthmus_status sent = isthmus_send(send, count, type, (m_rank + 1) % m_size, m_communicator, nullptr);
@@ -152,12 +134,8 @@ int measure_on(isthmus_communicator communicator, const bench::options& asked, c
 int forked_rank(const bench::options& asked, const isthmus_options& own, const bench::team& ranks) {
   try {
     isthmus_unique_id id;
-    if (ranks.rank() == 0) {
-      check(isthmus_unique_id_create(nullptr, &id));
-      std::memcpy(ranks.block().message, id.bytes, sizeof id.bytes);
-    }
-    ranks.barrier();
-    std::memcpy(id.bytes, ranks.block().message, sizeof id.bytes);
+    if (ranks.rank() == 0) check(isthmus_unique_id_create(nullptr, &id));
+    ranks.share(id);
     const isthmus_communicator_options options = communicator_options(asked, own);
     isthmus_communicator communicator = nullptr;
     check(isthmus_communicator_create(&id, ranks.rank(), ranks.size(), &options, &communicator));

@@ -84,9 +84,9 @@ class mpi_provider : public bench::provider {
   }
 
   std::string refuses(const bench::options& asked) const override {
-    if (bench::reduces(asked.what) && native_type(asked.datatype) == MPI_DATATYPE_NULL)
+    if (bench::reduces(bench::collective_of(asked.what)) && native_type(asked.datatype) == MPI_DATATYPE_NULL)
       return "plain MPI has no datatype " + bench::datatype_names()[asked.datatype] + " to reduce";
-    if (bench::reduces(asked.what) && native_op(asked.op) == MPI_OP_NULL)
+    if (bench::reduces(bench::collective_of(asked.what)) && native_op(asked.op) == MPI_OP_NULL)
       return "plain MPI has no reduction " + bench::op_names()[asked.op];
     if (asked.what == bench::pattern::ping && m_size < 2) return "ping needs at least 2 ranks";
     return "";
@@ -100,7 +100,7 @@ class mpi_provider : public bench::provider {
     // Types that MPI does not know are moved as bytes.
     MPI_Datatype type = native_type(call.datatype);
     std::uint64_t elements = call.count;
-    if (type == MPI_DATATYPE_NULL) type = MPI_BYTE, elements *= bench::datatype_bytes(call.datatype);
+    if (type == MPI_DATATYPE_NULL) type = MPI_BYTE, elements *= oracle::bytes_of(call.datatype);
     if (elements > static_cast<std::uint64_t>(INT_MAX)) throw std::runtime_error("count above INT_MAX");
     const int count = static_cast<int>(elements);
     const MPI_Op op = native_op(call.op);

@@ -4,9 +4,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "library.hpp"
-#include "native_api.hpp"
-#include "xccl_traits.hpp"
+#include "backends/vendor/library.hpp"
+#include "backends/vendor/native_api.hpp"
+#include "backends/vendor/xccl_traits.hpp"
 
 namespace gpu_bench {
 

@@ -1,6 +1,7 @@
 #include "copy_engine_calls.hpp"
 
 #include <isthmus/memory.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +9,8 @@
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
-#include <thread>
 
-#include "oracle/inputs.hpp"
+#include "inputs.hpp"
 
 namespace copy_bench {
 
@@ -47,11 +47,7 @@ struct world::nccl_functions : gpu_bench::nccl_library {
 };
 
 world::world(int size, std::uint64_t largest, const std::vector<variant>& variants)
-    : m_size(size),
-      m_largest(largest),
-      m_gate(size),
-      m_values(static_cast<std::size_t>(size)),
-      m_nccl(std::make_shared<nccl_functions>()) {
+    : m_size(size), m_largest(largest), m_threads(size), m_nccl(std::make_shared<nccl_functions>()) {
   add_nccl();
   for (const char* algorithm : {"zero_copy", "push", "staged"}) add_isthmus({algorithm, ""});
   for (const variant& each : variants) add_isthmus(each);
@@ -64,34 +60,10 @@ int world::nccl_version() {
 }
 
 void world::each(const std::function<void(int)>& work) {
-  std::vector<std::jthread> threads;
-  for (int rank = 0; rank < m_size; ++rank)
-    threads.emplace_back([&work, rank] {
-      try {
-        check(cudaSetDevice(rank));
-        work(rank);
-      } catch (const std::exception& failure) {
-        std::fprintf(stderr, "rank %d: %s\n", rank, failure.what());
-        std::_Exit(1);
-      }
-    });
-}
-
-double world::slowest(int rank, double value) {
-  m_values[static_cast<std::size_t>(rank)] = value;
-  meet();
-  const double worst = *std::max_element(m_values.begin(), m_values.end());
-  meet();
-  return worst;
-}
-
-// A 16 MiB pattern of random floats, repeated, which no cache or link can exploit.
-void world::fill(int rank, const rank_buffers& to) {
-  std::vector<std::byte> inputs(std::min<std::uint64_t>(m_largest, 16 << 20));
-  oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank, 0, inputs);
-  for (std::uint64_t at = 0; at < m_largest; at += inputs.size())
-    check(cudaMemcpy(to.send + at, inputs.data(), std::min<std::uint64_t>(inputs.size(), m_largest - at),
-                     cudaMemcpyDefault));
+  m_threads.each([&](const bench::team& own) {
+    check(cudaSetDevice(own.rank()));
+    work(own.rank());
+  });
 }
 
 // ---- NCCL ---------------------------------------------------------------------------------------------
@@ -135,7 +107,7 @@ void world::add_nccl() {
                                   NCCL_WIN_COLL_SYMMETRIC));
     check(m_nccl->window_register(m_zero[own], buffers[own].recv, recv_bytes, &windows[1],
                                   NCCL_WIN_COLL_SYMMETRIC));
-    fill(rank, buffers[own]);
+    gpu_bench::fill_repeated(buffers[own].send, m_largest, rank);
   });
   const auto call_by = [this, buffers](const std::vector<ncclComm_t>& communicators) {
     return [this, buffers, &communicators](const shape& what, int rank, cudaStream_t stream) {
@@ -151,16 +123,21 @@ void world::add_nccl() {
 
 std::vector<isthmus_communicator> communicators(int first, int size, const std::string& use,
                                                 const std::string& options) {
-  const std::string path = "/tmp/isthmus_copy_engine_bench_" + std::to_string(first) + ".toml";
+  char path[] = "/tmp/isthmus-XXXXXX";
+  const int file = mkstemp(path);  // a name that nobody can guess
+  if (file < 0) throw std::runtime_error("mkstemp failed for /tmp/isthmus-XXXXXX");
+  close(file);
   std::ofstream(path) << "[[rule]]\nuse = \"" << use << "\"\n[backend.copy_engine]\n" << options << '\n';
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < size; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, first + rank});
   isthmus_communicator_options wanted{};
   wanted.struct_bytes = sizeof wanted;
-  wanted.config_path = path.c_str();
+  wanted.config_path = path;
   wanted.timeout_s = 60;
   std::vector<isthmus_communicator> made(static_cast<std::size_t>(size));
-  check(isthmus_communicator_create_all(size, devices.data(), &wanted, made.data()));
+  const isthmus_status status = isthmus_communicator_create_all(size, devices.data(), &wanted, made.data());
+  std::remove(path);
+  check(status);
   return made;
 }
 
@@ -177,7 +154,7 @@ void world::add_isthmus(const variant& what) {
     check(isthmus_memory_allocate_symmetric(made[own], m_largest, &send));
     check(isthmus_memory_allocate_symmetric(made[own], m_largest * static_cast<std::uint64_t>(m_size), &recv));
     buffers[own] = {static_cast<std::byte*>(send), static_cast<std::byte*>(recv)};
-    fill(rank, buffers[own]);
+    gpu_bench::fill_repeated(buffers[own].send, m_largest, rank);
   });
   m_communicators.push_back(made);
   const auto call = [this, made, buffers](const shape& wanted, int rank, cudaStream_t stream) {
@@ -224,7 +201,7 @@ std::uint64_t world::count_wrong(const provider& by, const shape& what, int rank
   if (what.in_place)
     check(cudaMemcpyAsync(mine.recv + own * block, mine.send, block, cudaMemcpyDefault, stream));
   check(cudaStreamSynchronize(stream));
-  meet();  // pushing peers write here
+  meet(rank);  // pushing peers write here
   by.enqueue(what, rank, stream);
   check(cudaStreamSynchronize(stream));
   const std::uint64_t part = std::min<std::uint64_t>(block, 256 << 10) / 4 * 4;

@@ -2,13 +2,13 @@
 // same shapes on the same contents, a thread a rank.
 #pragma once
 
-#include <barrier>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "harness/threads.hpp"
 #include "nccl_library.hpp"
 
 namespace copy_bench {
@@ -66,12 +66,11 @@ class world {
   int nccl_version();
   const std::vector<provider>& providers() const { return m_providers; }
 
-  // Runs `work` for every rank in a thread of its own with its device current. A failure ends the process: the
-  // other ranks would wait for ever.
+  // Runs `work` for every rank in a thread of its own with its device current.
   void each(const std::function<void(int rank)>& work);
-  void meet() { m_gate.arrive_and_wait(); }
+  void meet(int rank) const { m_threads[rank].barrier(); }
   // The largest of what the ranks give; every rank calls it.
-  double slowest(int rank, double value);
+  double slowest(int rank, double value) const { return m_threads[rank].slowest(value); }
 
   // Words of the output that are not what the peers sent, or further from the sum of it than the roundings of
   // any order allow; of the first and last 256 KiB of every block. In a thread of `each`.
@@ -83,14 +82,12 @@ class world {
   void add_isthmus(const variant& what);
   std::uint64_t wrong_sums(const provider& by, const shape& what, int rank, std::uint64_t first,
                            std::uint64_t bytes) const;
-  void fill(int rank, const rank_buffers& to);
   void call_nccl(ncclComm_t communicator, const rank_buffers& at, const shape& what, int rank,
                  cudaStream_t stream);
 
   int m_size;
   std::uint64_t m_largest;
-  std::barrier<> m_gate;
-  std::vector<double> m_values;
+  bench::thread_ranks m_threads;
   std::shared_ptr<nccl_functions> m_nccl;
   std::vector<ncclComm_t> m_plain, m_zero;
   std::vector<std::vector<isthmus_communicator>> m_communicators;

@@ -14,13 +14,17 @@ two GPUs.
 import argparse
 import json
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+from measured import write_records
 
 SEED = [(2048, 2048, 1024), (4096, 4096, 2048), (4096, 4096, 4096), (8192, 4096, 4096), (16384, 4096, 4096)]
 BALANCE = [(8192, 8192, n) for n in (512, 2048, 8192, 1024, 4096, 16384)]
 TRACED = (8192, 8192, 2048)  # copying and computing take about equally long there
 
 
-def main() -> int:
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=0, help="GPUs; 0: all")
     parser.add_argument("--kind", default="allgather_gemm", choices=["allgather_gemm", "gemm_reduce_scatter"])
@@ -33,18 +37,21 @@ def main() -> int:
     parser.add_argument("--output", default="float16")
     parser.add_argument("--samples", type=int, default=11)
     parser.add_argument("--limit", type=float, default=60, help="no further shape after so many seconds")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    given = parse()
+    import fused_products
     import torch
+    from fused_products import figures
 
     ranks = given.ranks or torch.cuda.device_count()
     if min(ranks, torch.cuda.device_count()) < 2:
         print("SKIPPED: needs two GPUs")
         return 77
-    from isthmus import _fused_bench
-    from isthmus._fused_bench import figures
-
     shapes = [tuple(map(int, text.split("x"))) for text in given.shapes.split(",") if text] or SEED + BALANCE
-    job = _fused_bench.Job(
+    job = fused_products.Job(
         shapes=shapes,
         kind=given.kind,
         platform="cuda",
@@ -57,12 +64,13 @@ def main() -> int:
         sweep=tuple(int(text) for text in given.sweep.split(",") if text),
         limit_s=given.limit,
     )
-    result = _fused_bench.run(job, ranks, given.limit + 9, lambda line: print(line, flush=True))
+    result = fused_products.run(job, ranks, given.limit + 9, lambda line: print(line, flush=True))
     records = []
     for shape in result["shapes"]:
         records += figures.records(shape, ranks, given.dtype, given.output, "cuda")
+    if given.out:
+        write_records(given.out, records, result["versions"])
     for path, content in (
-        (given.out, {"records": records, "versions": result["versions"]}),
         (given.trace, {"traceEvents": next((s["trace"] for s in result["shapes"] if "trace" in s), [])}),
         (given.plans, result),
     ):

@@ -4,7 +4,7 @@
 Runs an unmodified llama.cpp (llama-bench, llama-perplexity) on a random-weight model of 7B shape, by turns:
 Isthmus preloaded, then ggml's NCCL, internal and copy-and-add ("butterfly") paths. Writes records in the format
 of docs/architecture.md: `time_us` is a whole test, `tokens_per_s` the median over all rounds' repetitions.
-Needs the packages gguf and numpy (tests/ggml/llama/make_model.py).
+Needs the packages gguf and numpy (tests/frontends/ggml/llama/make_model.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests/ggml/llama"))
+sys.path[:0] = [str(ROOT / "tests/frontends/ggml/llama"), str(ROOT / "bench/python")]
 from libraries import search_path  # noqa: E402
+from measured import time_us, write_records  # noqa: E402
 
 WIDTH = 4096  # of the residual stream, which every allreduce sums
 PROMPT, GENERATED = 512, 128
@@ -81,7 +82,6 @@ def measure(llama: Path, model: Path, way: Way, repetitions: int) -> dict[str, S
 
 def record(way: Way, test: str, series: Series, gpus: int) -> dict:
     tokens = PROMPT if test.startswith("pp") else 1
-    times = sorted(1e6 * seconds for seconds in series.seconds)
     return {
         "collective": "allreduce",
         "dtype": "float32",
@@ -90,11 +90,11 @@ def record(way: Way, test: str, series: Series, gpus: int) -> dict:
         "ranks": gpus,
         "provider": way.provider,
         "mode": "llama_bench",
-        "time_us": {"min": times[0], "median": statistics.median(times), "max": times[-1]},
+        "time_us": time_us(1e6 * seconds for seconds in series.seconds),
         **COMMON,
         "test": test,
         "tokens_per_s": round(statistics.median(series.tokens_per_s), 1),
-        "samples": len(times),
+        "samples": len(series.seconds),
     }
 
 
@@ -120,7 +120,7 @@ def perplexity(llama: Path, model: Path, text: Path, split: str, environment: di
     if found is None:
         raise RuntimeError(f"llama-perplexity gave no figure: {done.stdout[-500:]} {done.stderr[-500:]}")
     return {
-        "time_us": {"min": us, "median": us, "max": us},
+        "time_us": time_us([us]),
         "perplexity": float(found[1]),
         "perplexity_error": float(found[2]),
     }
@@ -163,7 +163,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repetitions", type=int, default=4)
     arguments = parser.parse_args()
-    make = [sys.executable, str(ROOT / "tests/ggml/llama/make_model.py"), str(arguments.model)]
+    make = [sys.executable, str(ROOT / "tests/frontends/ggml/llama/make_model.py"), str(arguments.model)]
     subprocess.run([*make, "--shape", "7b", "--type", "q8_0"], check=True)
     try:
         records = compare_perplexity(arguments.llama, arguments.model, arguments.library, arguments.gpus)
@@ -182,8 +182,7 @@ def main() -> int:
         way = next(way for way in all_ways if way.provider == provider)
         records.append(record(way, test, samples, arguments.gpus))
         print(f"{test:6} {provider:16} {records[-1]['tokens_per_s']:9.1f} tokens/s of {len(samples.seconds)}")
-    versions = {"llama.cpp": "of llama-cpp-python 0.3.36"}
-    arguments.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
+    write_records(arguments.out, records, {"llama.cpp": "of llama-cpp-python 0.3.36"})
     return 0
 
 

@@ -17,7 +17,8 @@
 #include <vector>
 
 #include "check.hpp"
-#include "statistics.hpp"
+#include "harness/command.hpp"
+#include "harness/document.hpp"
 
 namespace {
 
@@ -77,19 +78,12 @@ nlohmann::json host_cost(int gpus, const std::string& what, const std::function<
   std::printf("%d GPU(s), %-14s %7.2f GiB each by %-14s: RSS %+8.1f MiB, MemAvailable %+8.1f MiB per GPU\n",
               gpus, what.c_str(), static_cast<double>(bytes_on(0)) / (1u << 30), provider.c_str(), rss,
               available);
-  return {{"collective", "allocate"},
-          {"dtype", "uint8"},
-          {"bytes", bytes_on(0)},
-          {"ranks", gpus},
-          {"provider", "isthmus"},
-          {"backend", provider},
-          {"mode", "host"},
-          {"view", what},
-          {"time_us", {{"min", us}, {"median", us}, {"max", us}}},
-          {"algbw_gbs", 0},
-          {"busbw_gbs", 0},
-          {"host_rss_mib_per_gpu", rss},
-          {"host_available_mib_per_gpu", available}};
+  auto record =
+      bench::record_of({"allocate", "uint8", bytes_on(0), gpus, "isthmus", provider, "host"}, {us}, {});
+  record["view"] = what;
+  record["host_rss_mib_per_gpu"] = rss;
+  record["host_available_mib_per_gpu"] = available;
+  return record;
 }
 
 std::uint64_t most_of(int gpu) {
@@ -151,21 +145,13 @@ nlohmann::json growth_cost(int gpu) {
   std::printf("growing from %.2f to %.2f GiB: %.1f ms, %llu wrong, RSS %+.1f MiB, MemAvailable %+.1f MiB\n",
               static_cast<double>(first) / (1u << 30), static_cast<double>(most) / (1u << 30), us / 1e3,
               static_cast<unsigned long long>(wrong), rss, available);
-  return {{"collective", "resize"},
-          {"dtype", "uint8"},
-          {"bytes", most},
-          {"from_bytes", first},
-          {"ranks", 1},
-          {"provider", "isthmus"},
-          {"backend", provider},
-          {"mode", "host"},
-          {"view", "45 % to 90 % of free, growable"},
-          {"time_us", {{"min", us}, {"median", us}, {"max", us}}},
-          {"algbw_gbs", 0},
-          {"busbw_gbs", 0},
-          {"host_rss_mib_per_gpu", rss},
-          {"host_available_mib_per_gpu", available},
-          {"wrong", wrong}};
+  auto record = bench::record_of({"resize", "uint8", most, 1, "isthmus", provider, "host"}, {us}, {});
+  record["from_bytes"] = first;
+  record["view"] = "45 % to 90 % of free, growable";
+  record["host_rss_mib_per_gpu"] = rss;
+  record["host_available_mib_per_gpu"] = available;
+  record["wrong"] = wrong;
+  return record;
 }
 
 // The symmetric heap's blocks are mapped into all peers; they must cost no more.
@@ -272,35 +258,21 @@ std::vector<contender> contenders(copy_place& from, copy_place& to, std::uint64_
       check(isthmus_memory_copy(to.memory, cuda(to.gpu), from.memory, cuda(from.gpu), bytes, &options, stream));
     };
   };
-  std::vector<contender> all;
-  all.push_back(
-      {"cuda",
-       "peer, pull",
-       &to,
-       [&, bytes] { check(cudaMemcpyPeerAsync(to.memory, to.gpu, from.memory, from.gpu, bytes, to.stream)); },
-       {}});
-  all.push_back(
-      {"cuda",
-       "peer, push",
-       &from,
-       [&, bytes] { check(cudaMemcpyPeerAsync(to.memory, to.gpu, from.memory, from.gpu, bytes, from.stream)); },
-       {}});
-  all.push_back({"isthmus", "direct, pull", &to, isthmus_copy(ISTHMUS_COPY_DIRECT, false), {}});
-  all.push_back({"isthmus", "direct, push", &from, isthmus_copy(ISTHMUS_COPY_DIRECT, true), {}});
-  all.push_back(
-      {"cuda",
-       "link down",
-       &from,
-       [&, bytes] { check(cudaMemcpyAsync(from.pinned, from.memory, bytes, cudaMemcpyDefault, from.stream)); },
-       {}});
-  all.push_back(
-      {"cuda",
-       "link up",
-       &to,
-       [&, bytes] { check(cudaMemcpyAsync(to.memory, to.pinned, bytes, cudaMemcpyDefault, to.stream)); },
-       {}});
-  all.push_back({"isthmus", "staged", &to, isthmus_copy(ISTHMUS_COPY_STAGED, false), {}});
-  return all;
+  const auto peer_copy = [&, bytes](cudaStream_t stream) {
+    return [&, bytes, stream] {
+      check(cudaMemcpyPeerAsync(to.memory, to.gpu, from.memory, from.gpu, bytes, stream));
+    };
+  };
+  const auto link_copy = [bytes](void* target, const void* source, cudaStream_t stream) {
+    return [=] { check(cudaMemcpyAsync(target, source, bytes, cudaMemcpyDefault, stream)); };
+  };
+  return {{"cuda", "peer, pull", &to, peer_copy(to.stream), {}},
+          {"cuda", "peer, push", &from, peer_copy(from.stream), {}},
+          {"isthmus", "direct, pull", &to, isthmus_copy(ISTHMUS_COPY_DIRECT, false), {}},
+          {"isthmus", "direct, push", &from, isthmus_copy(ISTHMUS_COPY_DIRECT, true), {}},
+          {"cuda", "link down", &from, link_copy(from.pinned, from.memory, from.stream), {}},
+          {"cuda", "link up", &to, link_copy(to.memory, to.pinned, to.stream), {}},
+          {"isthmus", "staged", &to, isthmus_copy(ISTHMUS_COPY_STAGED, false), {}}};
 }
 
 void measure_copies(copy_place& from, copy_place& to, std::uint64_t bytes, int rounds,
@@ -317,20 +289,13 @@ void measure_copies(copy_place& from, copy_place& to, std::uint64_t bytes, int r
       one.us.push_back(time_once(one, repeats));
     }
   const auto gbs = [&](const contender& one) {
-    return static_cast<double>(bytes) / gpu_bench::median(one.us) / 1e3;
+    return static_cast<double>(bytes) / bench::median(one.us) / 1e3;
   };
-  for (std::size_t i = 0; i < all.size(); ++i)
-    records.push_back({{"collective", "copy"},
-                       {"dtype", "uint8"},
-                       {"bytes", bytes},
-                       {"ranks", 2},
-                       {"provider", all[i].provider},
-                       {"backend", all[i].backend},
-                       {"mode", "stream"},
-                       {"time_us", gpu_bench::spread(all[i].us)},
-                       {"algbw_gbs", gbs(all[i])},
-                       {"busbw_gbs", gbs(all[i])},
-                       {"wrong", wrong[i]}});
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    records.push_back(bench::record_of({"copy", "uint8", bytes, 2, all[i].provider, all[i].backend, "stream"},
+                                       all[i].us, {gbs(all[i]), gbs(all[i])}));
+    records.back()["wrong"] = wrong[i];
+  }
   const double raw = std::max(gbs(all[0]), gbs(all[1])), slower = std::min(gbs(all[4]), gbs(all[5]));
   std::printf("%11llu | %7.1f %7.1f | %7.1f %7.1f %6.3f | %6.1f %6.1f | %6.1f %6.3f | %llu\n",
               static_cast<unsigned long long>(bytes), gbs(all[0]), gbs(all[1]), gbs(all[2]), gbs(all[3]),
@@ -390,10 +355,8 @@ int main(int argc, char** argv) {
     nlohmann::json records = host_costs(gpus);
     if (gpus > 1)
       for (auto& record : copies(rounds)) records.push_back(std::move(record));
-    if (!out.empty())
-      std::ofstream(out) << nlohmann::json{
-          {"versions", {{"isthmus", isthmus_version()}}},
-          {"records", records}}.dump(1);
+    bench::write_records(out, bench::command_of(argc, argv), {{"isthmus", isthmus_version()}},
+                         std::move(records));
     return 0;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "failed: %s\n", failure.what());

@@ -3,23 +3,22 @@
 // the maximum over ranks and a figure the median over samples.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <barrier>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <thread>
 
 #include "bare_nccl.hpp"
 #include "check.hpp"
-#include "oracle/inputs.hpp"
+#include "harness/command.hpp"
+#include "harness/document.hpp"
+#include "harness/patterns.hpp"
+#include "harness/threads.hpp"
+#include "inputs.hpp"
 #include "pairs.hpp"
-#include "statistics.hpp"
 
 namespace gpu_bench {
 namespace {
@@ -29,7 +28,7 @@ using steady = std::chrono::steady_clock;
 // Samples of one provider: the slowest rank of each.
 struct samples {
   std::vector<double> us;
-  double median() const { return gpu_bench::median(us); }
+  double median() const { return bench::median(us); }
 };
 
 struct measured {
@@ -40,9 +39,9 @@ struct measured {
   std::uint64_t wrong = 0;
 };
 
-class bench {
+class comparison {
  public:
-  bench(int ranks, std::uint64_t largest, int repetitions);
+  comparison(int ranks, std::uint64_t largest, int repetitions);
   measured run(const bench_case& what);
   int size() const { return static_cast<int>(m_ranks.size()); }
   std::string nccl_version() const { return m_nccl.version(); }
@@ -54,24 +53,22 @@ class bench {
   void compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
   void time_host(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
   void time_graph(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
-  // Rank by rank into a shared sample; every rank calls it.
-  double slowest(const rank_state& rank, double us);
+  double slowest(const rank_state& rank, double us) const { return m_threads[rank.rank].slowest(us); }
+  void meet(const rank_state& rank) const { m_threads[rank.rank].barrier(); }
   void each(const std::function<void(rank_state&)>& work);
 
   int m_repetitions;
   std::uint64_t m_largest;
   bare_nccl m_nccl;
   std::vector<rank_state> m_ranks;
-  std::vector<double> m_times;
-  std::unique_ptr<std::barrier<>> m_barrier;
+  bench::thread_ranks m_threads;
 };
 
-bench::bench(int ranks, std::uint64_t largest, int repetitions)
+comparison::comparison(int ranks, std::uint64_t largest, int repetitions)
     : m_repetitions(repetitions),
       m_largest(largest),
       m_ranks(static_cast<std::size_t>(ranks)),
-      m_times(m_ranks.size()),
-      m_barrier(std::make_unique<std::barrier<>>(ranks)) {
+      m_threads(ranks) {
   // What the layer costs over NCCL is asked here, not what selection would take (peer memory for much of it).
   setenv("ISTHMUS_RULE", "platform=cuda use=nccl", 1);
   std::vector<isthmus_device> devices;
@@ -92,7 +89,7 @@ bench::bench(int ranks, std::uint64_t largest, int repetitions)
   each([&](rank_state& rank) { start_rank(rank, id); });
 }
 
-void bench::start_rank(rank_state& rank, const isthmus::xccl::xccl_unique_id& id) {
+void comparison::start_rank(rank_state& rank, const isthmus::xccl::xccl_unique_id& id) {
   check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
   rank.raw = m_nccl.join(id, rank.rank, rank.size);
   const std::uint64_t send_bytes = largest_send(m_largest, rank.size),
@@ -100,35 +97,15 @@ void bench::start_rank(rank_state& rank, const isthmus::xccl::xccl_unique_id& id
   check(cudaMalloc(reinterpret_cast<void**>(&rank.send), send_bytes));
   check(cudaMalloc(reinterpret_cast<void**>(&rank.recv), recv_bytes));
   check(cudaMalloc(reinterpret_cast<void**>(&rank.byte), 1));
-  // Random floats; a 16 MiB pattern repeated, which no cache or link can exploit.
-  std::vector<std::byte> inputs(std::min<std::uint64_t>(send_bytes, 16 << 20));
-  oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank.rank, 0, inputs);
-  for (std::uint64_t at = 0; at < send_bytes; at += inputs.size())
-    check(cudaMemcpy(rank.send + at, inputs.data(), std::min<std::uint64_t>(inputs.size(), send_bytes - at),
-                     cudaMemcpyHostToDevice));
+  fill_repeated(rank.send, send_bytes, rank.rank);
 }
 
-void bench::each(const std::function<void(rank_state&)>& work) {
-  std::vector<std::thread> threads;
-  for (rank_state& rank : m_ranks)
-    threads.emplace_back([&work, &rank] {
-      try {
-        check(cudaSetDevice(rank.device));
-        work(rank);
-      } catch (const std::exception& failure) {
-        std::fprintf(stderr, "rank %d: %s\n", rank.rank, failure.what());
-        std::_Exit(1);  // the other ranks wait for this one
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-}
-
-double bench::slowest(const rank_state& rank, double us) {
-  m_times[static_cast<std::size_t>(rank.rank)] = us;
-  m_barrier->arrive_and_wait();
-  const double worst = *std::max_element(m_times.begin(), m_times.end());
-  m_barrier->arrive_and_wait();
-  return worst;
+void comparison::each(const std::function<void(rank_state&)>& work) {
+  m_threads.each([&](const bench::team& own) {
+    rank_state& rank = m_ranks[static_cast<std::size_t>(own.rank())];
+    check(cudaSetDevice(rank.device));
+    work(rank);
+  });
 }
 
 void expect_ok(int code, const bench_case& what) {
@@ -136,8 +113,8 @@ void expect_ok(int code, const bench_case& what) {
 }
 
 // The first and last 4 MiB of what a call writes into poisoned memory.
-std::vector<std::byte> bench::output_of(const bench_case& what, rank_state& rank,
-                                        const std::function<int()>& call) {
+std::vector<std::byte> comparison::output_of(const bench_case& what, rank_state& rank,
+                                             const std::function<int()>& call) {
   const std::uint64_t bytes = output_bytes(what, rank);
   check(cudaMemsetAsync(rank.recv, 0xa5, bytes, rank.stream));
   expect_ok(call(), what);
@@ -149,7 +126,8 @@ std::vector<std::byte> bench::output_of(const bench_case& what, rank_state& rank
   return host;
 }
 
-void bench::compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result) {
+void comparison::compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls,
+                         measured& result) {
   const std::vector<std::byte> raw = output_of(what, rank, [&] { return calls.raw(); });
   const std::vector<std::byte> ours = output_of(what, rank, [&] { return calls.isthmus(); });
   std::uint64_t wrong = 0;
@@ -161,7 +139,8 @@ void bench::compare(const bench_case& what, rank_state& rank, const pair_of_call
 
 // The three take turns call by call, so that a disturbance meets all. The middle call of a sample counts: one
 // preempted thread must not.
-void bench::time_host(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result) {
+void comparison::time_host(const bench_case& what, rank_state& rank, const pair_of_calls& calls,
+                           measured& result) {
   const int calls_per_sample = what.bytes <= (1 << 20) ? 42 : 12;
   const auto one = [&](int provider) {
     const auto start = steady::now();
@@ -172,7 +151,7 @@ void bench::time_host(const bench_case& what, rank_state& rank, const pair_of_ca
   for (int repetition = -1; repetition < m_repetitions; ++repetition) {
     samples us[3];
     check(cudaStreamSynchronize(rank.stream));
-    m_barrier->arrive_and_wait();
+    meet(rank);
     for (int i = 0; i < calls_per_sample; ++i)
       for (int turn = 0; turn < 3; ++turn) us[(i + turn) % 3].us.push_back(one((i + turn) % 3));
     double slow[3];
@@ -188,12 +167,13 @@ void bench::time_host(const bench_case& what, rank_state& rank, const pair_of_ca
   check(cudaStreamSynchronize(rank.stream));
 }
 
-void bench::time_graph(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result) {
+void comparison::time_graph(const bench_case& what, rank_state& rank, const pair_of_calls& calls,
+                            measured& result) {
   const int calls_per_graph = what.bytes <= (64 << 10) ? 64 : what.bytes <= (4 << 20) ? 16 : 4;
   cudaGraphExec_t graphs[3];
   for (const int provider : {0, 1, 2}) {
     cudaGraph_t graph;
-    m_barrier->arrive_and_wait();
+    meet(rank);
     check(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < calls_per_graph; ++i) expect_ok(provider == 1 ? calls.isthmus() : calls.raw(), what);
     check(cudaStreamEndCapture(rank.stream, &graph));
@@ -204,7 +184,7 @@ void bench::time_graph(const bench_case& what, rank_state& rank, const pair_of_c
   check(cudaEventCreate(&start));
   check(cudaEventCreate(&stop));
   const auto sample = [&](int provider) {
-    m_barrier->arrive_and_wait();
+    meet(rank);
     // One more raw call first: the ranks then start together on the device.
     rank.native->all_reduce(rank.byte, rank.byte, 1, 1, 0, rank.raw, rank.stream);
     check(cudaEventRecord(start, rank.stream));
@@ -227,14 +207,14 @@ void bench::time_graph(const bench_case& what, rank_state& rank, const pair_of_c
   for (cudaGraphExec_t graph : graphs) check(cudaGraphExecDestroy(graph));
 }
 
-void bench::run_rank(const bench_case& what, rank_state& rank, measured& result) {
+void comparison::run_rank(const bench_case& what, rank_state& rank, measured& result) {
   const pair_of_calls calls(what, rank);
   compare(what, rank, calls, result);
   time_host(what, rank, calls, result);
   time_graph(what, rank, calls, result);
 }
 
-measured bench::run(const bench_case& what) {
+measured comparison::run(const bench_case& what) {
   measured result;
   each([&](rank_state& rank) { run_rank(what, rank, result); });
   return result;
@@ -243,21 +223,14 @@ measured bench::run(const bench_case& what) {
 nlohmann::json record(const bench_case& what, int size, const measured& result, int provider, bool graph) {
   const samples& times = graph ? result.graph[provider] : result.host[provider];
   const std::uint64_t bytes = what.collective == ISTHMUS_BARRIER ? 0 : what.bytes;
-  nlohmann::json line = {{"collective", what.name},
-                         {"dtype", "float32"},
-                         {"op", "sum"},
-                         {"bytes", bytes},
-                         {"ranks", size},
-                         {"provider", provider == 0 ? "nccl" : "isthmus"},
-                         {"mode", graph ? "graph" : "host"},
-                         {"time_us", spread(times.us)},
-                         {"wrong", provider == 0 ? 0 : result.wrong}};
-  if (provider == 1) line["backend"] = "nccl";
+  nlohmann::json line =
+      bench::record_of({what.name, "float32", bytes, size, provider == 0 ? "nccl" : "isthmus",
+                        provider == 0 ? "" : "nccl", graph ? "graph" : "host"},
+                       times.us, bench::bandwidth_of(what.collective, bytes, size, times.median()));
+  line["op"] = "sum";
+  line["wrong"] = provider == 0 ? 0 : result.wrong;
   // How far a second series of the same NCCL calls lies off the first: no smaller difference means anything.
-  if (provider == 0 && graph) line["repeat_us"] = spread(result.graph[2].us);
-  const double bandwidth = static_cast<double>(bytes) / times.median() / 1e3;
-  line["algbw_gbs"] = bandwidth;
-  line["busbw_gbs"] = bandwidth * bus_factor(what, size);
+  if (provider == 0 && graph) line["repeat_us"] = bench::spread(result.graph[2].us);
   if (!graph && provider == 1) line["host_overhead_us"] = result.host_overhead_us;
   if (!graph && provider == 0) line["host_overhead_us"] = result.host_repeat_us;
   return line;
@@ -313,7 +286,7 @@ int main(int argc, char** argv) {
   if (ranks == 0 && cudaGetDeviceCount(&ranks) != cudaSuccess) ranks = 0;
   if (ranks < 2) return std::puts("SKIPPED: fewer than two CUDA devices"), 77;
   try {
-    gpu_bench::bench bench(ranks, *std::max_element(sizes.begin(), sizes.end()), repetitions);
+    gpu_bench::comparison comparison(ranks, *std::max_element(sizes.begin(), sizes.end()), repetitions);
     nlohmann::json records = nlohmann::json::array();
     gpu_bench::verdict verdict;
     std::printf("%-15s %10s | %9s %9s %7s %7s | %9s %9s %7s %7s | wrong\n", "collective", "bytes", "nccl host",
@@ -321,7 +294,7 @@ int main(int argc, char** argv) {
     for (const std::uint64_t bytes : sizes)
       for (const auto& what : gpu_bench::cases(bytes)) {
         if (what.collective == ISTHMUS_BARRIER && bytes != sizes.front()) continue;
-        const gpu_bench::measured result = bench.run(what);
+        const gpu_bench::measured result = comparison.run(what);
         verdict.add(what, result);
         for (const bool graph : {false, true})
           for (const int provider : {0, 1})
@@ -335,10 +308,9 @@ int main(int argc, char** argv) {
         std::fflush(stdout);
       }
     verdict.print();
-    if (!out.empty())
-      std::ofstream(out) << nlohmann::json{
-          {"versions", {{"isthmus", isthmus_version()}, {"nccl", bench.nccl_version()}}},
-          {"records", records}}.dump(1);
+    bench::write_records(out, bench::command_of(argc, argv),
+                         {{"isthmus", isthmus_version()}, {"nccl", comparison.nccl_version()}},
+                         std::move(records));
     std::fflush(stdout);
     std::_Exit(0);  // the communicators go with the process; the measurement is complete
   } catch (const std::exception& failure) {

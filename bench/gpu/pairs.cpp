@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "harness/patterns.hpp"
+
 namespace gpu_bench {
 namespace {
 
@@ -12,16 +14,7 @@ using isthmus::xccl::native_sum;
 // Elements of one block: `count` of isthmus_operation.
 std::uint64_t block_elements(const bench_case& what, int size) {
   const std::uint64_t elements = what.bytes / sizeof(float);
-  switch (what.collective) {
-    case ISTHMUS_REDUCE_SCATTER:
-    case ISTHMUS_GATHER:
-    case ISTHMUS_GATHERV:
-    case ISTHMUS_SCATTER:
-    case ISTHMUS_SCATTERV:
-    case ISTHMUS_ALLTOALL:
-    case ISTHMUS_ALLTOALLV: return elements / static_cast<std::uint64_t>(size);
-    default: return elements;
-  }
+  return bench::has_block_per_rank(what.collective) ? elements / static_cast<std::uint64_t>(size) : elements;
 }
 
 // Raw exchange of blocks in one group, as NCCL's manual shows it.
@@ -86,83 +79,69 @@ class raw_exchange {
   std::uint64_t m_count;
 };
 
-std::function<int()> raw_call(const bench_case& what, const rank_state& rank) {
-  const native_functions& native = *rank.native;
-  const std::uint64_t count = block_elements(what, rank.size);
+// What this NCCL has no function for, composed.
+std::function<int()> composed_call(const bench_case& what, const rank_state& rank, std::uint64_t count) {
   const raw_exchange exchange(rank, count);
   const bool root = rank.rank == 0;
-  const auto f32 = native_float32;
-  const auto sum = native_sum;
   switch (what.collective) {
-    case ISTHMUS_BROADCAST:
-      return [=, &native, &rank] {
-        return native.broadcast(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
-      };
-    case ISTHMUS_REDUCE:
-      return [=, &native, &rank] {
-        return native.reduce(rank.send, rank.recv, count, f32, sum, 0, rank.raw, rank.stream);
-      };
-    case ISTHMUS_ALLREDUCE:
-      return [=, &native, &rank] {
-        return native.all_reduce(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
-      };
-    case ISTHMUS_REDUCE_SCATTER:
-      return [=, &native, &rank] {
-        return native.reduce_scatter(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
-      };
-    case ISTHMUS_ALLGATHER:
-      return [=, &native, &rank] {
-        return native.all_gather(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
-      };
     case ISTHMUS_GATHER:
-      if (native.gather == nullptr) return [=] { return exchange.everyone_to_root(root); };
-      return [=, &native, &rank] {
-        return native.gather(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
-      };
-    case ISTHMUS_SCATTER:
-      if (native.scatter == nullptr) return [=] { return exchange.root_to_everyone(root); };
-      return [=, &native, &rank] {
-        return native.scatter(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
-      };
-    case ISTHMUS_ALLTOALL:
-      if (native.all_to_all == nullptr) return [=] { return exchange.everyone_to_everyone(false); };
-      return [=, &native, &rank] {
-        return native.all_to_all(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
-      };
-    case ISTHMUS_ALLGATHERV: return [=] { return exchange.everyone_to_everyone(true); };
     case ISTHMUS_GATHERV: return [=] { return exchange.everyone_to_root(root); };
+    case ISTHMUS_SCATTER:
     case ISTHMUS_SCATTERV: return [=] { return exchange.root_to_everyone(root); };
+    case ISTHMUS_ALLTOALL:
     case ISTHMUS_ALLTOALLV: return [=] { return exchange.everyone_to_everyone(false); };
+    case ISTHMUS_ALLGATHERV: return [=] { return exchange.everyone_to_everyone(true); };
     case ISTHMUS_SEND:
     case ISTHMUS_RECV: return [=] { return exchange.ring(); };
-    case ISTHMUS_BARRIER:
-      return [=, &native, &rank] {
-        return native.all_reduce(rank.byte, rank.byte, 1, isthmus::xccl::native_uint8,
-                                 isthmus::xccl::native_max, rank.raw, rank.stream);
-      };
-    case ISTHMUS_COLLECTIVE_COUNT: break;
+    default: return [] { return -1; };
   }
-  return [] { return -1; };
+}
+
+// NCCL's own function with the rank's buffers.
+int library_call(isthmus_collective collective, const rank_state& rank, std::uint64_t count) {
+  const native_functions& native = *rank.native;
+  const auto f32 = native_float32;
+  const auto sum = native_sum;
+  switch (collective) {
+    case ISTHMUS_BROADCAST: return native.broadcast(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
+    case ISTHMUS_REDUCE: return native.reduce(rank.send, rank.recv, count, f32, sum, 0, rank.raw, rank.stream);
+    case ISTHMUS_ALLREDUCE:
+      return native.all_reduce(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
+    case ISTHMUS_REDUCE_SCATTER:
+      return native.reduce_scatter(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
+    case ISTHMUS_ALLGATHER: return native.all_gather(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
+    case ISTHMUS_GATHER: return native.gather(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
+    case ISTHMUS_SCATTER: return native.scatter(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
+    case ISTHMUS_ALLTOALL: return native.all_to_all(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
+    case ISTHMUS_BARRIER:
+      return native.all_reduce(rank.byte, rank.byte, 1, isthmus::xccl::native_uint8, isthmus::xccl::native_max,
+                               rank.raw, rank.stream);
+    default: return -1;
+  }
+}
+
+bool in_library(isthmus_collective collective, const native_functions& native) {
+  switch (collective) {
+    case ISTHMUS_BROADCAST:
+    case ISTHMUS_REDUCE:
+    case ISTHMUS_ALLREDUCE:
+    case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_ALLGATHER:
+    case ISTHMUS_BARRIER: return true;
+    case ISTHMUS_GATHER: return native.gather != nullptr;
+    case ISTHMUS_SCATTER: return native.scatter != nullptr;
+    case ISTHMUS_ALLTOALL: return native.all_to_all != nullptr;
+    default: return false;
+  }
+}
+
+std::function<int()> raw_call(const bench_case& what, const rank_state& rank) {
+  const std::uint64_t count = block_elements(what, rank.size);
+  if (!in_library(what.collective, *rank.native)) return composed_call(what, rank, count);
+  return [collective = what.collective, &rank, count] { return library_call(collective, rank, count); };
 }
 
 }  // namespace
-
-double bus_factor(const bench_case& what, int size) {
-  const double n = size;
-  switch (what.collective) {
-    case ISTHMUS_ALLREDUCE: return 2 * (n - 1) / n;
-    case ISTHMUS_REDUCE_SCATTER:
-    case ISTHMUS_GATHER:
-    case ISTHMUS_GATHERV:
-    case ISTHMUS_SCATTER:
-    case ISTHMUS_SCATTERV:
-    case ISTHMUS_ALLTOALL:
-    case ISTHMUS_ALLTOALLV: return (n - 1) / n;
-    case ISTHMUS_ALLGATHER:
-    case ISTHMUS_ALLGATHERV: return n - 1;  // bytes are one rank's here
-    default: return 1;
-  }
-}
 
 std::vector<bench_case> cases(std::uint64_t bytes) {
   std::vector<bench_case> all{
@@ -175,19 +154,16 @@ std::vector<bench_case> cases(std::uint64_t bytes) {
 }
 
 std::uint64_t output_bytes(const bench_case& what, const rank_state& rank) {
-  const std::uint64_t block = block_elements(what, rank.size) * sizeof(float);
-  const std::uint64_t all = block * static_cast<std::uint64_t>(rank.size);
-  switch (what.collective) {
-    case ISTHMUS_REDUCE: return rank.rank == 0 ? block : 0;
-    case ISTHMUS_GATHER:
-    case ISTHMUS_GATHERV: return rank.rank == 0 ? all : 0;
-    case ISTHMUS_ALLGATHER:
-    case ISTHMUS_ALLGATHERV:
-    case ISTHMUS_ALLTOALL:
-    case ISTHMUS_ALLTOALLV: return all;
-    case ISTHMUS_BARRIER: return 0;
-    default: return block;
+  const std::uint64_t block = block_elements(what, rank.size);
+  oracle::blocks equal;
+  for (int peer = 0; peer < rank.size; ++peer) {
+    equal.counts.push_back(block);
+    equal.displs.push_back(block * static_cast<std::uint64_t>(peer));
   }
+  const std::vector<oracle::blocks> parts(static_cast<std::size_t>(rank.size), equal);
+  const int root = what.collective == ISTHMUS_SEND ? 1 : 0;  // the distance in a ring
+  return sizeof(float) *
+         oracle::recv_extent({what.collective, rank.size, root, block, parts, parts}, rank.rank);
 }
 
 std::uint64_t largest_send(std::uint64_t bytes, int) { return bytes; }

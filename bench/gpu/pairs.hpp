@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "native_api.hpp"
+#include "backends/vendor/native_api.hpp"
 
 namespace gpu_bench {
 
@@ -28,7 +28,7 @@ struct rank_state {
 struct bench_case {
   isthmus_collective collective;
   const char* name;
-  std::uint64_t bytes;  // as design.md defines it for the collective
+  std::uint64_t bytes;  // as docs/benchmarks.md defines it for the collective
 };
 
 // All collectives of THE TABLE; send and recv appear once, as a ring of pairs.
@@ -52,8 +52,5 @@ class pair_of_calls {
   isthmus_operation m_operation{};
   std::function<int()> m_raw, m_isthmus;
 };
-
-// Bus bandwidth over algorithm bandwidth, as nccl-tests defines it (its doc/PERFORMANCE.md).
-double bus_factor(const bench_case& what, int size);
 
 }  // namespace gpu_bench

@@ -2,19 +2,12 @@
 // run: what a call costs the host, what it costs from call to completion, and whether the host ever waits.
 // One process (or thread) and one in-order queue a rank; the two take turns; a sample is the maximum over
 // ranks. Needs a SYCL runtime with a CUDA adapter (docs/gpu_check.md); exits with 77 where there is none.
-#include <pthread.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <isthmus/sycl.hpp>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -22,8 +15,11 @@
 
 #include "bare_nccl.hpp"
 #include "check.hpp"
+#include "harness/command.hpp"
+#include "harness/fork.hpp"
+#include "harness/patterns.hpp"
+#include "harness/threads.hpp"
 #include "oracle/inputs.hpp"
-#include "statistics.hpp"
 
 namespace {
 
@@ -34,64 +30,36 @@ double us_since(steady::time_point start) {
   return std::chrono::duration<double, std::micro>(steady::now() - start).count();
 }
 
+using bench::median;
 using gpu_bench::check;
-using gpu_bench::median;
-
-// Where the ranks meet, in memory that forked processes share; no provider is involved.
-struct meeting {
-  static constexpr int most_ranks = 64;
-  pthread_barrier_t barrier;
-  isthmus::unique_id ours;
-  isthmus::xccl::xccl_unique_id raw;
-  double times[most_ranks];
-  std::atomic<bool> produced[most_ranks];
-
-  static meeting& create(int ranks) {
-    void* shared = mmap(nullptr, sizeof(meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (shared == MAP_FAILED) throw std::runtime_error("mmap failed");
-    auto* made = new (shared) meeting;
-    pthread_barrierattr_t attributes;
-    pthread_barrierattr_init(&attributes);
-    pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&made->barrier, &attributes, static_cast<unsigned>(ranks));
-    return *made;
-  }
-  void wait() { pthread_barrier_wait(&barrier); }
-  double slowest(int rank, int size, double us) {
-    times[rank] = us;
-    wait();
-    const double worst = *std::max_element(times, times + size);
-    wait();
-    return worst;
-  }
-};
 
 struct settings {
   int ranks = 0, repetitions = 21;
   bool threads = false;
   std::vector<std::size_t> sizes{128, 8 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20};
-  std::string out;
+  std::string out, command;
 };
 
 // One rank: its device, its in-order queue, its buffers and both communicators.
 class member {
  public:
-  member(const settings& wanted, meeting& meeting, int rank, const sycl::device& device)
+  member(const settings& wanted, const bench::team& ranks, const sycl::device& device)
       : m_wanted(wanted),
-        m_meeting(meeting),
-        m_rank(rank),
+        m_ranks(ranks),
+        m_rank(ranks.rank()),
         m_queue(device, sycl::property::queue::in_order()),
         m_stream(sycl::get_native<cuda>(m_queue)),
         m_ours(make_communicator(device)) {
     check(cudaSetDevice(static_cast<int>(sycl::get_native<cuda>(device))));
-    if (rank == 0) meeting.raw = m_nccl.unique_id();
-    meeting.wait();
-    m_raw = m_nccl.join(meeting.raw, rank, wanted.ranks);
+    isthmus::xccl::xccl_unique_id raw{};
+    if (m_rank == 0) raw = m_nccl.unique_id();
+    ranks.share(raw);
+    m_raw = m_nccl.join(raw, m_rank, wanted.ranks);
     const std::size_t largest = *std::max_element(wanted.sizes.begin(), wanted.sizes.end());
     m_send = sycl::malloc_device<float>(largest / 4, m_queue);
     m_recv = sycl::malloc_device<float>(largest / 4, m_queue);
     std::vector<std::byte> inputs(largest);
-    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank, 0, inputs);
+    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, m_rank, 0, inputs);
     m_queue.memcpy(m_send, inputs.data(), largest).wait();
   }
 
@@ -99,9 +67,10 @@ class member {
 
  private:
   isthmus::communicator make_communicator(const sycl::device& device) {
-    if (m_rank == 0) m_meeting.ours = isthmus::make_unique_id();
-    m_meeting.wait();
-    return {device, m_meeting.ours, m_rank, m_wanted.ranks, {.timeout_s = 30}};
+    isthmus::unique_id id{};
+    if (m_rank == 0) id = isthmus::make_unique_id();
+    m_ranks.share(id);
+    return {device, id, m_rank, m_wanted.ranks, {.timeout_s = 30}};
   }
   void call(int provider, std::size_t count) {
     if (provider == 1) {
@@ -116,14 +85,13 @@ class member {
     m_queue.wait();
     check(cudaStreamSynchronize(m_stream));
   }
-  double slowest(double us) { return m_meeting.slowest(m_rank, m_wanted.ranks, us); }
   std::uint64_t compare(std::size_t count);
   void check_asynchrony();
   void measure(std::size_t bytes);
   void record(std::size_t bytes, std::uint64_t wrong);
 
   const settings& m_wanted;
-  meeting& m_meeting;
+  const bench::team& m_ranks;
   int m_rank;
   gpu_bench::bare_nccl m_nccl;
   sycl::queue m_queue;
@@ -132,6 +100,7 @@ class member {
   isthmus::xccl::native_comm m_raw = nullptr;
   float* m_send = nullptr;
   float* m_recv = nullptr;
+  std::atomic<bool> m_produced{false};
   std::vector<double> m_host[2], m_whole[2], m_difference;
   double m_overhead = 0;
   nlohmann::json m_records = nlohmann::json::array();
@@ -143,8 +112,6 @@ void member::check_asynchrony() {
   constexpr std::size_t count = 1 << 10;
   call(1, count);  // connections are made at the first call
   m_queue.wait();
-  std::atomic<bool>& produced = m_meeting.produced[m_rank];
-  produced = false;
   auto* ones = sycl::malloc_host<float>(count, m_queue);
   std::fill_n(ones, count, static_cast<float>(m_rank + 1));
   check(cudaLaunchHostFunc(
@@ -153,10 +120,10 @@ void member::check_asynchrony() {
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         static_cast<std::atomic<bool>*>(flag)->store(true);
       },
-      &produced));
+      &m_produced));
   m_queue.memcpy(m_recv, ones, count * 4);
   m_ours.allreduce(m_queue, m_recv, m_recv, count);
-  if (produced) throw std::runtime_error("the call waited for the producer");
+  if (m_produced) throw std::runtime_error("the call waited for the producer");
   m_queue.memcpy(ones, m_recv, count * 4).wait();
   const float expected = static_cast<float>(m_wanted.ranks * (m_wanted.ranks + 1)) / 2;
   for (std::size_t i = 0; i < count; ++i)
@@ -175,7 +142,7 @@ std::uint64_t member::compare(std::size_t count) {
   }
   std::uint64_t differing = 0;
   for (std::size_t i = 0; i < count; ++i) differing += results[0][i] != results[1][i];
-  return static_cast<std::uint64_t>(slowest(static_cast<double>(differing)));
+  return static_cast<std::uint64_t>(m_ranks.slowest(static_cast<double>(differing)));
 }
 
 void member::measure(std::size_t bytes) {
@@ -185,7 +152,7 @@ void member::measure(std::size_t bytes) {
     double per_call[2], until_done[2];
     for (const int provider : {repetition & 1, 1 - (repetition & 1)}) {
       drain();
-      m_meeting.wait();
+      m_ranks.barrier();
       std::vector<double> each_call;
       const auto start = steady::now();
       for (int i = 0; i < calls; ++i) {
@@ -194,11 +161,11 @@ void member::measure(std::size_t bytes) {
         each_call.push_back(us_since(begin));
       }
       drain();
-      until_done[provider] = slowest(us_since(start) / calls);
+      until_done[provider] = m_ranks.slowest(us_since(start) / calls);
       per_call[provider] = median(each_call);
     }
     for (const int provider : {0, 1}) {
-      const double worst = slowest(per_call[provider]);
+      const double worst = m_ranks.slowest(per_call[provider]);
       if (repetition < 0) continue;
       m_host[provider].push_back(worst);
       m_whole[provider].push_back(until_done[provider]);
@@ -206,7 +173,7 @@ void member::measure(std::size_t bytes) {
     if (repetition >= 0) m_difference.push_back(per_call[1] - per_call[0]);
   }
   // Of the rank where it is most, the median: a maximum over single samples would add the slower rank's noise.
-  m_overhead = slowest(median(m_difference));
+  m_overhead = m_ranks.slowest(median(m_difference));
 }
 
 void member::record(std::size_t bytes, std::uint64_t wrong) {
@@ -215,22 +182,14 @@ void member::record(std::size_t bytes, std::uint64_t wrong) {
   for (const int provider : {0, 1})
     for (const bool stream : {false, true}) {
       const std::vector<double>& us = stream ? m_whole[provider] : m_host[provider];
-      const double bandwidth = static_cast<double>(bytes) / median(us) / 1e3;
-      nlohmann::json line = {{"collective", "allreduce"},
-                             {"dtype", "float32"},
-                             {"op", "sum"},
-                             {"bytes", bytes},
-                             {"ranks", m_wanted.ranks},
-                             {"provider", provider == 0 ? "nccl" : "isthmus"},
-                             {"mode", !stream         ? "host"
-                                      : provider == 0 ? "stream"
-                                                      : "sycl_usm"},
-                             {"reason", "SYCL path " + path + place},
-                             {"time_us", gpu_bench::spread(us)},
-                             {"algbw_gbs", bandwidth},
-                             {"busbw_gbs", bandwidth * 2 * (m_wanted.ranks - 1) / m_wanted.ranks},
-                             {"wrong", provider == 0 ? 0 : wrong}};
-      if (provider == 1) line["backend"] = "nccl";
+      const char* const mode = !stream ? "host" : provider == 0 ? "stream" : "sycl_usm";
+      nlohmann::json line =
+          bench::record_of({"allreduce", "float32", bytes, m_wanted.ranks, provider == 0 ? "nccl" : "isthmus",
+                            provider == 0 ? "" : "nccl", mode},
+                           us, bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, m_wanted.ranks, median(us)));
+      line["op"] = "sum";
+      line["reason"] = "SYCL path " + path + place;
+      line["wrong"] = provider == 0 ? 0 : wrong;
       if (provider == 1 && !stream) line["host_overhead_us"] = m_overhead;
       m_records.push_back(std::move(line));
     }
@@ -254,14 +213,13 @@ void member::run() {
     measure(bytes);
     if (m_rank == 0) record(bytes, wrong);
   }
-  if (m_rank != 0 || m_wanted.out.empty()) return;
+  if (m_rank != 0) return;
   const auto platform = m_queue.get_device().get_platform();
-  std::ofstream(m_wanted.out) << nlohmann::json{
-      {"versions",
-       {{"isthmus", isthmus_version()},
-        {"nccl", m_nccl.version()},
-        {"sycl", platform.get_info<sycl::info::platform::version>()}}},
-      {"records", m_records}}.dump(1);
+  bench::write_records(m_wanted.out, m_wanted.command,
+                       {{"isthmus", isthmus_version()},
+                        {"nccl", m_nccl.version()},
+                        {"sycl", platform.get_info<sycl::info::platform::version>()}},
+                       std::move(m_records));
 }
 
 std::vector<sycl::device> cuda_devices() {
@@ -273,8 +231,8 @@ std::vector<sycl::device> cuda_devices() {
 
 constexpr int skipped = 77;
 
-// Runs one rank to its end and leaves the process: a rank that fails must not leave the others waiting.
-int run_rank(const settings& wanted, meeting& meeting, int rank) {
+// Runs one rank to its end. One that fails leaves the process: the others must not wait for it.
+int run_rank(const settings& wanted, const bench::team& ranks) {
   try {
     const std::vector<sycl::device> devices = cuda_devices();
     if (static_cast<int>(devices.size()) < wanted.ranks) {
@@ -282,47 +240,28 @@ int run_rank(const settings& wanted, meeting& meeting, int rank) {
       std::fflush(stdout);
       std::_Exit(skipped);
     }
-    auto* self = new member(wanted, meeting, rank, devices[static_cast<std::size_t>(rank)]);
+    auto* self = new member(wanted, ranks, devices[static_cast<std::size_t>(ranks.rank())]);
     self->run();  // not destroyed: the measurement is complete, and the process ends
-    meeting.wait();
+    ranks.barrier();
     return 0;
   } catch (const std::exception& failure) {
-    std::fprintf(stderr, "rank %d failed: %s\n", rank, failure.what());
+    std::fprintf(stderr, "rank %d failed: %s\n", ranks.rank(), failure.what());
     std::_Exit(1);
   }
 }
 
-int run_threads(const settings& wanted, meeting& meeting) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < wanted.ranks; ++rank)
-    threads.emplace_back([&, rank] { run_rank(wanted, meeting, rank); });
-  for (std::thread& thread : threads) thread.join();
+int run_threads(const settings& wanted) {
+  const bench::thread_ranks threads(wanted.ranks);
+  threads.each([&](const bench::team& ranks) { run_rank(wanted, ranks); });
   std::fflush(stdout);
   std::_Exit(0);
 }
 
-int run_processes(const settings& wanted, meeting& meeting) {
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < wanted.ranks; ++rank) {
-    const pid_t child = fork();  // before CUDA and SYCL start, which do not survive a fork
-    if (child == 0) {
-      const int code = run_rank(wanted, meeting, rank);
-      std::fflush(stdout);
-      std::_Exit(code);
-    }
-    children.push_back(child);
-  }
-  int worst = 0;
-  for (std::size_t left = children.size(); left > 0; --left) {
-    int status = 0;
-    wait(&status);
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-    if (code != 0 && worst == 0) {  // the others wait for the one that failed
-      for (const pid_t child : children) kill(child, SIGKILL);
-      worst = code;
-    }
-  }
-  return worst;
+// Forked before CUDA and SYCL start, which do not survive a fork.
+int run_processes(const settings& wanted) {
+  constexpr bool bound = false;  // the runtimes' own threads need cores, too
+  return bench::fork_ranks(
+      wanted.ranks, 120, [&](const bench::team& ranks) { return run_rank(wanted, ranks); }, bound);
 }
 
 }  // namespace
@@ -338,6 +277,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   // The same library on both sides, whatever the rules would take for a size.
   setenv("ISTHMUS_BACKEND", "nccl", 1);
-  meeting& meeting = meeting::create(wanted.ranks);
-  return wanted.threads ? run_threads(wanted, meeting) : run_processes(wanted, meeting);
+  wanted.command = bench::command_of(argc, argv);
+  return wanted.threads ? run_threads(wanted) : run_processes(wanted);
 }

@@ -151,7 +151,7 @@ def measure(rank: int, size: int, group: str, arguments: argparse.Namespace) -> 
 def main() -> int:
     options = parser(__doc__, samples=11)
     options.add_argument("--rounds", type=int, default=12, help="of products beside the calls")
-    return run(measure, options.parse_args(), port=29547)
+    return run(measure, options.parse_args())
 
 
 if __name__ == "__main__":

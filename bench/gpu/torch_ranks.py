@@ -1,11 +1,17 @@
 """What benchmarks of PyTorch's own collectives share: a process a GPU, records as docs/architecture.md says."""
 
 import argparse
-import json
 import os
-import statistics
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+from measured import time_us, write_records
+
+__all__ = ["parser", "run", "slowest", "time_us"]
 
 # Multicast stays off for every provider (docs/gpu_check.md).
 os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
@@ -29,27 +35,24 @@ def slowest(value: float) -> float:
     return worst.item()
 
 
-def time_us(times: list[float]) -> dict[str, float]:
-    return {"min": min(times), "median": statistics.median(times), "max": max(times)}
-
-
 Measure = Callable[[int, int, str, argparse.Namespace], list[dict[str, Any]]]
 
 
-def _run_rank(rank: int, size: int, measure: Measure, arguments: argparse.Namespace) -> None:
+def _run_rank(rank: int, size: int, store: str, measure: Measure, arguments: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
     torch.cuda.set_device(rank)
-    dist.init_process_group("nccl", rank=rank, world_size=size, device_id=torch.device("cuda", rank))
+    dist.init_process_group(
+        "nccl", init_method=store, rank=rank, world_size=size, device_id=torch.device("cuda", rank)
+    )
     records = measure(rank, size, dist.group.WORLD.group_name, arguments)
     if rank == 0 and arguments.out:
-        with open(arguments.out, "w") as file:
-            json.dump({"versions": {"torch": torch.__version__}, "records": records}, file, indent=1)
+        write_records(arguments.out, records, {"torch": torch.__version__})
     dist.destroy_process_group()
 
 
-def run(measure: Measure, arguments: argparse.Namespace, port: int) -> int:
+def run(measure: Measure, arguments: argparse.Namespace) -> int:
     """Calls measure(rank, size, group, arguments) on every rank; the records of rank 0 go to --out."""
     try:
         import torch
@@ -60,7 +63,7 @@ def run(measure: Measure, arguments: argparse.Namespace, port: int) -> int:
     if ranks < 2:
         print("SKIPPED: fewer than two CUDA devices")
         return 77
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", str(port))
-    torch.multiprocessing.spawn(_run_rank, args=(ranks, measure, arguments), nprocs=ranks)
+    with tempfile.TemporaryDirectory() as folder:  # no port: another program may have it
+        store = f"file://{folder}/store"
+        torch.multiprocessing.spawn(_run_rank, args=(ranks, store, measure, arguments), nprocs=ranks)
     return 0

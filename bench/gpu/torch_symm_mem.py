@@ -85,7 +85,7 @@ def measure(rank: int, size: int, group: str, arguments: argparse.Namespace) -> 
 
 
 def main() -> int:
-    return run(measure, parser(__doc__, samples=15).parse_args(), port=29541)
+    return run(measure, parser(__doc__, samples=15).parse_args())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ the slowest rank, `gain_pct` the median over turns of the first way's median ste
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -32,6 +31,9 @@ from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "bench/python"))
+from measured import time_us, write_records  # noqa: E402
+
 SMALL = ["--model", "gpt-tiny", "--length", "64", "--batch", "4", "--warmup", "1", "--rate", "1e-3"]
 Work = Callable[..., Any]
 UNTIMED = 3  # steps of each turn, in which communicators are made
@@ -216,7 +218,7 @@ def path_of(collective: str, turn: dict[str, Any]) -> tuple[str, str, int]:
 
 def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | None) -> dict[str, Any]:
     series, baseline = found[name], found[run.names[0]]
-    times = sorted(round(1e3 * time, 1) for time in series.all_ms)
+    times = [round(1e3 * time, 1) for time in series.all_ms]
     path, reason, call_bytes = path_of("allgather", series.last)
     options = run.options
     step_ms = median(series.all_ms)
@@ -231,7 +233,7 @@ def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | N
         "reduce_scatter_backend": path_of("reduce_scatter", series.last)[0],
         "transit_bytes": TRANSIT_BYTES,
         "mode": options.framework,
-        "time_us": {"min": times[0], "median": median(times), "max": times[-1]},
+        "time_us": time_us(times),
         "algbw_gbs": 0,  # bandwidths have no meaning for a whole step
         "busbw_gbs": 0,
         "wrong": losses_differ,
@@ -336,7 +338,7 @@ def write(run: Run, found: dict[str, Series], differ: dict[str, int]) -> list[di
     versions = {"torch": torch.__version__}
     if run.options.device == "cuda":
         versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    run.options.out.write_text(json.dumps({"versions": versions, "records": records}), encoding="utf-8")
+    write_records(run.options.out, records, versions)
     return records
 
 

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +30,34 @@ inline sample_summary summarise(std::vector<double> samples_us) {
 
 inline nlohmann::json time_us(const sample_summary& time) {
   return {{"min", time.min_us}, {"median", time.median_us}, {"max", time.max_us}};
+}
+
+inline double median(const std::vector<double>& samples_us) { return summarise(samples_us).median_us; }
+inline nlohmann::json spread(const std::vector<double>& samples_us) { return time_us(summarise(samples_us)); }
+
+struct bandwidth {
+  double algbw_gbs = 0, busbw_gbs = 0;  // 0: it has no meaning here
+};
+
+// What every record says; a topic adds what it has more.
+struct point {
+  std::string collective, dtype;
+  std::uint64_t bytes;
+  int ranks;
+  std::string provider, backend, mode;
+};
+
+inline nlohmann::json record_of(const point& at, const std::vector<double>& samples_us, const bandwidth& rate) {
+  return {{"collective", at.collective},
+          {"dtype", at.dtype},
+          {"bytes", at.bytes},
+          {"ranks", at.ranks},
+          {"provider", at.provider},
+          {"backend", at.backend},
+          {"mode", at.mode},
+          {"time_us", spread(samples_us)},
+          {"algbw_gbs", rate.algbw_gbs},
+          {"busbw_gbs", rate.busbw_gbs}};
 }
 
 inline std::string utc_now() {
@@ -66,6 +96,21 @@ inline nlohmann::json empty_document(const std::string& command, nlohmann::json 
             {"gpus", nlohmann::json::array()}}},
           {"versions", std::move(versions)},
           {"records", nlohmann::json::array()}};
+}
+
+// "": no file.
+inline void write_document(const std::string& path, const nlohmann::json& document) {
+  if (path.empty()) return;
+  std::ofstream file(path);
+  file << document.dump(1) << '\n';
+  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+}
+
+inline void write_records(const std::string& path, const std::string& command, nlohmann::json versions,
+                          nlohmann::json records) {
+  nlohmann::json document = empty_document(command, std::move(versions));
+  document["records"] = std::move(records);
+  write_document(path, document);
 }
 
 }  // namespace bench

@@ -31,15 +31,16 @@ inline void bind_to_core(int rank, int size) {
   }
 }
 
-// Runs `rank_main(team)` in `size` child processes and returns the largest exit status. When one fails the
-// others get a few seconds to notice and are then ended.
-inline int fork_ranks(int size, double timeout_s, const std::function<int(const team&)>& rank_main) {
+// Runs `rank_main(team)` in `size` child processes, each on a core of its own where `bound`, and returns the
+// largest exit status. When one fails the others get a few seconds to notice and are then ended.
+inline int fork_ranks(int size, double timeout_s, const std::function<int(const team&)>& rank_main,
+                      bool bound = true) {
   shared_block* block = map_for_children();
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t child = fork();
     if (child == 0) {
-      bind_to_core(rank, size);
+      if (bound) bind_to_core(rank, size);
       _exit([&] {
         const int status = rank_main(team(block, rank, size, timeout_s));
         std::fflush(nullptr);

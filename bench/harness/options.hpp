@@ -9,40 +9,9 @@
 #include <vector>
 
 #include "command.hpp"
+#include "patterns.hpp"
 
 namespace bench {
-
-// What can be measured: THE TABLE's collectives with equal counts, and two point-to-point patterns.
-//   sendrecv  every rank sends to the next one and receives from the one before (as nccl-tests does)
-//   ping      ranks 0 and 1 send to each other in turn; the time is half a round trip
-enum class pattern {
-  broadcast,
-  reduce,
-  allreduce,
-  reduce_scatter,
-  allgather,
-  gather,
-  scatter,
-  alltoall,
-  sendrecv,
-  ping,
-  barrier
-};
-
-inline const std::vector<std::pair<std::string, pattern>>& pattern_names() {
-  static const std::vector<std::pair<std::string, pattern>> names = {
-      {"broadcast", pattern::broadcast}, {"reduce", pattern::reduce},
-      {"allreduce", pattern::allreduce}, {"reduce_scatter", pattern::reduce_scatter},
-      {"allgather", pattern::allgather}, {"gather", pattern::gather},
-      {"scatter", pattern::scatter},     {"alltoall", pattern::alltoall},
-      {"sendrecv", pattern::sendrecv},   {"ping", pattern::ping},
-      {"barrier", pattern::barrier}};
-  return names;
-}
-
-inline bool reduces(pattern what) {
-  return what == pattern::reduce || what == pattern::allreduce || what == pattern::reduce_scatter;
-}
 
 inline const std::vector<std::string>& datatype_names() {
   static const std::vector<std::string> names = {
@@ -50,14 +19,6 @@ inline const std::vector<std::string>& datatype_names() {
 #include <isthmus/collectives.def>
   };
   return names;
-}
-
-inline std::size_t datatype_bytes(isthmus_datatype datatype) {
-  static const std::size_t bytes_of[] = {
-#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) bytes,
-#include <isthmus/collectives.def>
-  };
-  return bytes_of[datatype];
 }
 
 inline const std::vector<std::string>& op_names() {
@@ -91,7 +52,7 @@ class command_line {
  public:
   command_line(CLI::App& app, options& result) : m_result(result) {
     std::vector<std::string> collectives;
-    for (const auto& entry : pattern_names()) collectives.push_back(entry.first);
+    for (const pattern_row& row : pattern_rows()) collectives.push_back(row.name);
     app.add_option("collective", m_result.collective, "what to measure")
         ->required()
         ->check(CLI::IsMember(collectives));
@@ -118,8 +79,8 @@ class command_line {
   }
 
   void finish(int argc, char** argv) {
-    for (const auto& entry : pattern_names())
-      if (entry.first == m_result.collective) m_result.what = entry.second;
+    for (const pattern_row& row : pattern_rows())
+      if (row.name == m_result.collective) m_result.what = row.what;
     m_result.datatype = static_cast<isthmus_datatype>(index_of(datatype_names(), m_datatype));
     m_result.op = static_cast<isthmus_reduction_op>(index_of(op_names(), m_op));
     m_result.sizes = m_result.what == pattern::barrier ? std::vector<std::uint64_t>{0} : parse_sizes(m_sizes);

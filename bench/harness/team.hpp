@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +16,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "clock.hpp"
 
@@ -28,10 +30,10 @@ struct shared_block {
   alignas(64) std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<std::uint32_t> generation;
   alignas(64) std::atomic<std::uint32_t> failed;  // rank + 1 of the first one that gave up
-  alignas(64) std::uint64_t decision;             // written by rank 0, read after a barrier
+  double values[max_ranks];
   std::uint64_t wrong[max_ranks];
   std::uint64_t digest[max_ranks];
-  unsigned char message[256];  // from rank 0 to all
+  alignas(64) unsigned char message[256];  // from rank 0 to all
   std::uint32_t elapsed_ticks[max_ranks][capacity];
 };
 
@@ -63,11 +65,27 @@ class team {
   void give_up() const { m_block->failed.store(static_cast<std::uint32_t>(m_rank) + 1); }
 
   std::uint64_t decide(std::uint64_t value_of_rank_0) const {
-    if (m_rank == 0) m_block->decision = value_of_rank_0;
+    share(value_of_rank_0);
+    return value_of_rank_0;
+  }
+
+  // Rank 0's value becomes everybody's.
+  template <typename Value>
+  void share(Value& value) const {
+    static_assert(std::is_trivially_copyable_v<Value> && sizeof(Value) <= sizeof m_block->message);
+    if (m_rank == 0) std::memcpy(m_block->message, &value, sizeof value);
     barrier();
-    const std::uint64_t decision = m_block->decision;
+    std::memcpy(&value, m_block->message, sizeof value);
     barrier();
-    return decision;
+  }
+
+  // The largest of what the ranks give.
+  double slowest(double mine) const {
+    m_block->values[m_rank] = mine;
+    barrier();
+    const double worst = *std::max_element(m_block->values, m_block->values + m_size);
+    barrier();
+    return worst;
   }
 
  private:

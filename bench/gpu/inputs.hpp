@@ -1,0 +1,21 @@
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "check.hpp"
+#include "oracle/inputs.hpp"
+
+namespace gpu_bench {
+
+// Random numbers for the current device: a pattern of 16 MiB, repeated, which no cache or link can exploit.
+inline void fill_repeated(void* to, std::uint64_t bytes, int rank,
+                          isthmus_datatype datatype = ISTHMUS_FLOAT32) {
+  std::vector<std::byte> inputs(std::min<std::uint64_t>(bytes, 16 << 20));
+  oracle::fill({datatype, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank, 0, inputs);
+  for (std::uint64_t at = 0; at < bytes; at += inputs.size())
+    check(cudaMemcpy(static_cast<std::byte*>(to) + at, inputs.data(),
+                     std::min<std::uint64_t>(inputs.size(), bytes - at), cudaMemcpyDefault));
+}
+
+}  // namespace gpu_bench

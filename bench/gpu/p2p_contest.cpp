@@ -1,0 +1,315 @@
+#include "p2p_contest.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+
+#include "harness/document.hpp"
+#include "harness/patterns.hpp"
+#include "inputs.hpp"
+#include "oracle/number.hpp"
+
+namespace p2p_bench {
+
+std::string contest::nccl_version() const {
+  int version = 0;
+  check(m_nccl.get_version(&version));
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+contest::contest(int ranks, std::uint64_t largest)
+    : m_ranks(static_cast<std::size_t>(ranks)), m_largest(largest) {
+  std::vector<ncclComm_t> plain(m_ranks.size()), symmetric(m_ranks.size());
+  std::vector<int> devices(m_ranks.size());
+  for (int rank = 0; rank < ranks; ++rank) devices[rank] = rank;
+  check(m_nccl.init_all(plain.data(), ranks, devices.data()));
+  check(m_nccl.init_all(symmetric.data(), ranks, devices.data()));
+  for (int rank = 0; rank < ranks; ++rank) {
+    rank_state& state = m_ranks[rank];
+    check(cudaSetDevice(rank));
+    state.plain = plain[rank];
+    state.symmetric = symmetric[rank];
+    check(cudaStreamCreateWithFlags(&state.stream, cudaStreamNonBlocking));
+    check(cudaEventCreate(&state.start));
+    check(cudaEventCreate(&state.stop));
+    check(m_nccl.mem_alloc(&state.send, largest));
+    check(m_nccl.mem_alloc(&state.recv, largest));
+    gpu_bench::fill_repeated(state.send, largest, rank);  // 16-bit types read pairs of random bits out of it
+  }
+  std::vector<ncclWindow_t> windows(2 * m_ranks.size());
+  check(m_nccl.group_start());
+  for (int rank = 0; rank < ranks; ++rank) {
+    check(m_nccl.window_register(symmetric[rank], m_ranks[rank].send, largest, &windows[2 * rank],
+                                 NCCL_WIN_COLL_SYMMETRIC));
+    check(m_nccl.window_register(symmetric[rank], m_ranks[rank].recv, largest, &windows[2 * rank + 1],
+                                 NCCL_WIN_COLL_SYMMETRIC));
+  }
+  check(m_nccl.group_end());
+  m_exact = communicators("");
+  m_bf16 = communicators(
+      "[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:two_shot_bf16\"\n"
+      "[[rule]]\ncollective = \"allreduce\"\nranks = 2\nbytes = \"..2M\"\nuse = \"p2p:one_shot_bf16\"\n"
+      "[[rule]]\ncollective = \"allreduce\"\nranks = \"3..\"\nbytes = \"..1M\"\nuse = \"p2p:one_shot_bf16\"\n");
+  m_inboxes = tensor_parallel("two_shot");
+  m_direct = tensor_parallel("two_shot_direct");
+}
+
+namespace {
+
+std::string write_rules(const std::string& rules) {
+  char path[] = "/tmp/isthmus-XXXXXX";
+  const int file = mkstemp(path);  // a name that nobody can guess
+  if (file < 0) throw std::runtime_error("mkstemp failed for /tmp/isthmus-XXXXXX");
+  close(file);
+  std::ofstream(path) << rules;
+  return path;
+}
+
+}  // namespace
+
+std::vector<isthmus_communicator> contest::communicators(const char* rules) {
+  const std::string path = write_rules(rules);
+  std::vector<isthmus_device> devices;
+  for (int rank = 0; rank < size(); ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
+  std::vector<isthmus_communicator> made(m_ranks.size());
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.config_path = path.c_str();
+  options.timeout_s = 60;
+  const isthmus_status status = isthmus_communicator_create_all(size(), devices.data(), &options, made.data());
+  std::remove(path.c_str());
+  check(status);
+  return made;
+}
+
+// A handle that takes one algorithm for every size, on an exact wire.
+trio contest::tensor_parallel(const char* algorithm) {
+  const std::string path =
+      write_rules("[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:" + std::string(algorithm) + "\"\n");
+  std::vector<isthmus_device> devices;
+  std::vector<isthmus_stream> streams;
+  for (int rank = 0; rank < size(); ++rank) {
+    devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
+    streams.push_back(m_ranks[rank].stream);
+  }
+  isthmus_tensor_parallel_options options{};
+  options.struct_bytes = sizeof options;
+  options.config_path = path.c_str();
+  options.timeout_s = 60;
+  options.wire = ISTHMUS_WIRE_EXACT;
+  trio made(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
+            isthmus_tensor_parallel_free);
+  std::remove(path.c_str());
+  if (made == nullptr) check(ISTHMUS_ERROR_BACKEND);
+  return made;
+}
+
+void contest::sum_in_place(const trio& handle, std::uint64_t count, const type_row& type) {
+  std::vector<void*> pointers;
+  for (const rank_state& rank : m_ranks) pointers.push_back(rank.recv);
+  if (!isthmus_tensor_parallel_allreduce(handle.get(), pointers.data(), count, type.type, ISTHMUS_ALL_ACTIVE))
+    check(ISTHMUS_ERROR_BACKEND);
+}
+
+void contest::nccl(bool symmetric, std::uint64_t count, const type_row& type) {
+  check(m_nccl.group_start());
+  for (rank_state& rank : m_ranks)
+    check(m_nccl.all_reduce(rank.send, rank.recv, count, type.nccl, ncclSum,
+                            symmetric ? rank.symmetric : rank.plain, rank.stream));
+  check(m_nccl.group_end());
+}
+
+void contest::isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count,
+                      const type_row& type) {
+  check(isthmus_group_start());
+  for (int rank = 0; rank < size(); ++rank)
+    check(isthmus_allreduce(m_ranks[rank].send, m_ranks[rank].recv, count, type.type, ISTHMUS_SUM, group[rank],
+                            m_ranks[rank].stream));
+  check(isthmus_group_end());
+}
+
+std::vector<provider> contest::providers() {
+  return {
+      {"nccl", "nccl", "graph", [this](auto count, auto& type) { nccl(false, count, type); }},
+      {"nccl_symmetric", "nccl", "graph", [this](auto count, auto& type) { nccl(true, count, type); }},
+      {"isthmus", "p2p", "graph", [this](auto count, auto& type) { isthmus(m_exact, count, type); }},
+      {"isthmus", "p2p", "bf16_wire", [this](auto count, auto& type) { isthmus(m_bf16, count, type); }, true},
+      {"isthmus", "tensor_parallel:two_shot", "in_place",
+       [this](auto count, auto& type) { sum_in_place(m_inboxes, count, type); }, false, 1 << 20},
+      {"isthmus", "tensor_parallel:two_shot_direct", "in_place",
+       [this](auto count, auto& type) { sum_in_place(m_direct, count, type); }, false, 1 << 20}};
+}
+
+namespace {
+
+float to_float(const type_row& type, const std::byte* element) {
+  return static_cast<float>(oracle::decode(type.type, element));
+}
+
+}  // namespace
+
+// In place every call sums sums: each sample starts with the inputs again, so that they don't overflow.
+void contest::prepare(const provider& which, std::uint64_t bytes) {
+  if (!which.in_place()) return;
+  for (const rank_state& rank : m_ranks)
+    check(cudaMemcpyAsync(rank.recv, rank.send, bytes, cudaMemcpyDefault, rank.stream));
+}
+
+// Elements of the first and last 64 KiB that lie outside the error bound of the type and of the wire.
+std::uint64_t contest::count_wrong(const provider& which, std::uint64_t count, const type_row& type) {
+  for (int rank = 0; rank < size(); ++rank) {
+    check(cudaSetDevice(rank));
+    check(cudaMemsetAsync(m_ranks[rank].recv, 0xa5, count * type.bytes, m_ranks[rank].stream));
+  }
+  prepare(which, count * type.bytes);
+  which.call(count, type);
+  for (rank_state& rank : m_ranks) check(cudaStreamSynchronize(rank.stream));
+  const double u = which.mode == "bf16_wire"  ? std::ldexp(2.1, -8)
+                   : type.bytes == 4          ? std::ldexp(1.0 * size(), -24)
+                   : type.nccl == ncclFloat16 ? std::ldexp(1.0 * size(), -11)
+                                              : std::ldexp(1.0 * size(), -8);
+  const std::uint64_t part = std::min<std::uint64_t>(count, 65536 / type.bytes);
+  std::uint64_t wrong = 0;
+  for (const std::uint64_t first : {std::uint64_t(0), count - part}) {
+    std::vector<std::vector<std::byte>> in(m_ranks.size(), std::vector<std::byte>(part * type.bytes)), out = in;
+    for (int rank = 0; rank < size(); ++rank) {
+      check(cudaMemcpy(in[rank].data(), static_cast<std::byte*>(m_ranks[rank].send) + first * type.bytes,
+                       part * type.bytes, cudaMemcpyDefault));
+      check(cudaMemcpy(out[rank].data(), static_cast<std::byte*>(m_ranks[rank].recv) + first * type.bytes,
+                       part * type.bytes, cudaMemcpyDefault));
+      wrong += which.name == "isthmus" && out[rank] != out[0];  // bit by bit
+    }
+    for (std::uint64_t i = 0; i < part; ++i) {
+      double sum = 0, magnitude = 0;
+      for (const auto& each : in) {
+        const double x = to_float(type, &each[i * type.bytes]);
+        sum += x;
+        magnitude += std::fabs(x);
+      }
+      // Random bits read as 16-bit floats hold NaN and infinities, and overflow: no bound to check there.
+      if (!(magnitude < (type.nccl == ncclFloat16 ? 6e4 : 1e38))) continue;
+      for (const auto& each : out)
+        wrong += !(std::fabs(to_float(type, &each[i * type.bytes]) - sum) <= u * magnitude + 1e-7);
+    }
+  }
+  return wrong;
+}
+
+std::vector<cudaGraphExec_t> contest::capture(const provider& which, std::uint64_t count, const type_row& type,
+                                              int calls) {
+  for (int rank = 0; rank < size(); ++rank) {
+    check(cudaSetDevice(rank));
+    check(cudaStreamBeginCapture(m_ranks[rank].stream, cudaStreamCaptureModeThreadLocal));
+  }
+  const auto record = [&](cudaEvent_t rank_state::* event) {
+    for (int rank = 0; rank < size(); ++rank) {
+      check(cudaSetDevice(rank));
+      check(cudaEventRecordWithFlags(m_ranks[rank].*event, m_ranks[rank].stream, cudaEventRecordExternal));
+    }
+  };
+  for (int i = 0; i < 2; ++i) which.call(count, type);
+  record(&rank_state::start);
+  for (int i = 0; i < calls; ++i) which.call(count, type);
+  record(&rank_state::stop);
+  std::vector<cudaGraphExec_t> graphs(m_ranks.size());
+  std::vector<cudaGraph_t> captured(m_ranks.size());  // nothing may be instantiated while a stream captures
+  for (int rank = 0; rank < size(); ++rank) check(cudaStreamEndCapture(m_ranks[rank].stream, &captured[rank]));
+  for (int rank = 0; rank < size(); ++rank) {
+    check(cudaSetDevice(rank));
+    check(cudaGraphInstantiate(&graphs[rank], captured[rank], 0));
+    check(cudaGraphDestroy(captured[rank]));
+  }
+  return graphs;
+}
+
+double contest::sample(const provider& which, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
+                       int calls) {
+  prepare(which, bytes);
+  for (int rank = 0; rank < size(); ++rank) {
+    check(cudaSetDevice(rank));
+    check(cudaGraphLaunch(graphs[rank], m_ranks[rank].stream));
+  }
+  double worst = 0;
+  for (int rank = 0; rank < size(); ++rank) {
+    check(cudaSetDevice(rank));
+    check(cudaStreamSynchronize(m_ranks[rank].stream));
+    float ms = 0;
+    check(cudaEventElapsedTime(&ms, m_ranks[rank].start, m_ranks[rank].stop));
+    worst = std::max(worst, ms * 1e3 / calls);
+  }
+  return worst;
+}
+
+std::string contest::backend_of(isthmus_communicator communicator, std::uint64_t count, const type_row& type) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = type.type;
+  operation.count = count;
+  operation.send_buf = m_ranks[0].send;
+  operation.recv_buf = m_ranks[0].recv;
+  std::vector<char> text(1 << 16);
+  std::size_t needed = 0;
+  if (isthmus_communicator_explain(communicator, &operation, text.data(), text.size(), &needed) !=
+      ISTHMUS_SUCCESS)
+    return "?";
+  const auto found = nlohmann::json::parse(text.data(), nullptr, false);
+  std::string backend = found.value("backend", "?");
+  if (const std::string algorithm = found.value("algorithm", ""); !algorithm.empty())
+    backend.append(1, ':').append(algorithm);
+  return backend;
+}
+
+nlohmann::json contest::record(const provider& which, std::uint64_t bytes, const type_row& type,
+                               const std::vector<double>& us, std::uint64_t wrong) {
+  const bool by_rules = which.backend == "p2p";
+  const std::string backend =
+      by_rules ? backend_of(which.mode == "graph" ? m_exact[0] : m_bf16[0], bytes / type.bytes, type)
+               : which.backend;
+  nlohmann::json made =
+      bench::record_of({"allreduce", type.name, bytes, size(), which.name, backend, which.mode}, us,
+                       bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, size(), bench::median(us)));
+  made["op"] = "sum";
+  made["wrong"] = wrong;
+  return made;
+}
+
+nlohmann::json contest::run(std::uint64_t bytes, const type_row& type, int samples) {
+  const std::uint64_t count = bytes / type.bytes;
+  const int calls = bytes <= (256 << 10) ? 64 : bytes <= (4 << 20) ? 24 : 6;
+  auto all = providers();
+  std::erase_if(all, [&](const provider& each) {
+    return bytes < each.from_bytes || (each.float32_only && type.type != ISTHMUS_FLOAT32);
+  });
+  std::vector<std::uint64_t> wrong;
+  std::vector<std::vector<cudaGraphExec_t>> graphs;
+  std::vector<std::vector<double>> times(all.size());
+  for (const provider& each : all) {
+    wrong.push_back(count_wrong(each, count, type));
+    graphs.push_back(capture(each, count, type, calls));
+    sample(each, bytes, graphs.back(), calls);
+  }
+  for (int i = 0; i < samples; ++i)
+    for (std::size_t turn = 0; turn < all.size(); ++turn) {
+      const std::size_t which = (turn + i) % all.size();
+      times[which].push_back(sample(all[which], bytes, graphs[which], calls));
+    }
+  nlohmann::json records = nlohmann::json::array();
+  std::printf("%9lu %-8s", bytes, type.name);
+  for (std::size_t which = 0; which < all.size(); ++which) {
+    records.push_back(record(all[which], bytes, type, times[which], wrong[which]));
+    const std::string& label = all[which].in_place() ? all[which].backend : all[which].name;
+    std::printf(" %s%s %.2f%s", label.c_str(), all[which].mode == "bf16_wire" ? "/bf16" : "",
+                bench::median(times[which]), wrong[which] != 0 ? " WRONG" : "");
+    for (cudaGraphExec_t graph : graphs[which]) check(cudaGraphExecDestroy(graph));
+  }
+  std::printf("\n");
+  return records;
+}
+
+}  // namespace p2p_bench

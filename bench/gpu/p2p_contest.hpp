@@ -1,0 +1,91 @@
+// All ways of an allreduce on the same buffers, in turn: NCCL's default and symmetric kernels, Isthmus'
+// peer-memory kernels by rules and as tensor parallelism calls them. One host thread drives all devices.
+#pragma once
+
+#include <isthmus/tensor_parallel.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "nccl_library.hpp"
+
+namespace p2p_bench {
+
+using gpu_bench::check;
+
+struct nccl_functions : gpu_bench::nccl_library {
+  decltype(&ncclCommInitAll) init_all = symbol<decltype(&ncclCommInitAll)>("ncclCommInitAll");
+  decltype(&ncclAllReduce) all_reduce = symbol<decltype(&ncclAllReduce)>("ncclAllReduce");
+  decltype(&ncclGroupStart) group_start = symbol<decltype(&ncclGroupStart)>("ncclGroupStart");
+  decltype(&ncclGroupEnd) group_end = symbol<decltype(&ncclGroupEnd)>("ncclGroupEnd");
+  decltype(&ncclMemAlloc) mem_alloc = symbol<decltype(&ncclMemAlloc)>("ncclMemAlloc");
+  decltype(&ncclGetVersion) get_version = symbol<decltype(&ncclGetVersion)>("ncclGetVersion");
+  decltype(&ncclCommWindowRegister) window_register =
+      symbol<decltype(&ncclCommWindowRegister)>("ncclCommWindowRegister");
+};
+
+struct rank_state {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t start = nullptr, stop = nullptr;
+  void *send = nullptr, *recv = nullptr;  // ncclMemAlloc, registered as windows of `symmetric` only
+  ncclComm_t plain = nullptr, symmetric = nullptr;
+};
+
+struct type_row {
+  isthmus_datatype type;
+  ncclDataType_t nccl;
+  const char* name;
+  std::size_t bytes;
+};
+inline constexpr type_row types[] = {{ISTHMUS_FLOAT32, ncclFloat32, "float32", 4},
+                                     {ISTHMUS_FLOAT16, ncclFloat16, "float16", 2},
+                                     {ISTHMUS_BFLOAT16, ncclBfloat16, "bfloat16", 2}};
+
+struct provider {
+  std::string name, backend, mode;
+  std::function<void(std::uint64_t count, const type_row&)> call;  // all ranks
+  bool float32_only = false;
+  std::uint64_t from_bytes = 0;
+  bool in_place() const { return mode == "in_place"; }
+};
+
+// Releases with the contest; the streams belong to it.
+using trio = std::unique_ptr<isthmus_tensor_parallel_impl, decltype(&isthmus_tensor_parallel_free)>;
+
+class contest {
+ public:
+  contest(int ranks, std::uint64_t largest);
+  std::vector<provider> providers();
+  nlohmann::json run(std::uint64_t bytes, const type_row& type, int samples);
+  std::string nccl_version() const;
+  const std::vector<rank_state>& ranks() const { return m_ranks; }
+  int size() const { return static_cast<int>(m_ranks.size()); }
+
+ private:
+  std::vector<isthmus_communicator> communicators(const char* rules);
+  trio tensor_parallel(const char* algorithm);
+  void sum_in_place(const trio& handle, std::uint64_t count, const type_row& type);
+  void prepare(const provider& which, std::uint64_t bytes);
+  std::uint64_t count_wrong(const provider& which, std::uint64_t count, const type_row& type);
+  std::vector<cudaGraphExec_t> capture(const provider& which, std::uint64_t count, const type_row& type,
+                                       int calls);
+  double sample(const provider& which, std::uint64_t bytes, const std::vector<cudaGraphExec_t>& graphs,
+                int calls);
+  void nccl(bool symmetric, std::uint64_t count, const type_row& type);
+  void isthmus(const std::vector<isthmus_communicator>& group, std::uint64_t count, const type_row& type);
+  nlohmann::json record(const provider& which, std::uint64_t bytes, const type_row& type,
+                        const std::vector<double>& us, std::uint64_t wrong);
+  std::string backend_of(isthmus_communicator communicator, std::uint64_t count, const type_row& type);
+
+  std::vector<rank_state> m_ranks;
+  std::uint64_t m_largest;
+  nccl_functions m_nccl;
+  std::vector<isthmus_communicator> m_exact, m_bf16;
+  trio m_inboxes{nullptr, isthmus_tensor_parallel_free}, m_direct{nullptr, isthmus_tensor_parallel_free};
+};
+
+}  // namespace p2p_bench

@@ -1,0 +1,57 @@
+// Each collective over NCCL, over MPI and by Isthmus, on one rank of an MPI job with a device of its own.
+#pragma once
+
+#include <isthmus/isthmus.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bare_nccl.hpp"
+#include "check.hpp"
+#include "pairs.hpp"
+
+namespace gpu_bench {
+
+void check_mpi(int code);
+bool mpi_reads_devices();
+
+// A way to run one collective, from the call to the result.
+struct contender {
+  std::string provider, backend, mode;
+  std::function<void()> run;
+  std::vector<double> us;  // of the slowest rank
+};
+
+class contest {
+ public:
+  contest(std::uint64_t largest, int samples);
+  ~contest();
+
+  int rank() const { return m_self.rank; }
+  int size() const { return m_self.size; }
+  std::string nccl_version() const { return m_nccl.version(); }
+
+  isthmus_communicator make(const std::string& rules) const;
+  // What Isthmus takes for this call, as explain says it.
+  std::string taken(isthmus_communicator communicator, const bench_case& what) const;
+  contender ours(const bench_case& what, isthmus_communicator communicator, std::string backend);
+  contender raw_nccl(const bench_case& what);
+  contender raw_mpi(const bench_case& what, bool direct);
+  // Times all by turns. Every rank calls it with the same contenders.
+  void time(std::vector<contender>& contenders, std::uint64_t bytes);
+  // Words of `ours` that differ from NCCL's, over all ranks.
+  std::uint64_t wrong(const bench_case& what, const contender& mine, const contender& nccl);
+
+ private:
+  void mpi_call(const bench_case& what, const void* send, void* recv) const;
+  std::vector<std::byte> output(const bench_case& what, const contender& one);
+
+  rank_state m_self;
+  int m_samples;
+  bare_nccl m_nccl;
+  std::byte* m_host_send = nullptr;
+  std::byte* m_host_recv = nullptr;
+};
+
+}  // namespace gpu_bench

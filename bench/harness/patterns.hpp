@@ -1,0 +1,106 @@
+// What can be measured, as the oracle of the tests sees it, and the formulas behind bandwidths.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "document.hpp"
+#include "oracle/movement.hpp"
+
+namespace bench {
+
+// THE TABLE's collectives with equal counts, and two point-to-point patterns.
+//   sendrecv  every rank sends to the next one and receives from the one before (as nccl-tests does)
+//   ping      ranks 0 and 1 send to each other in turn; the time is half a round trip
+enum class pattern {
+  broadcast,
+  reduce,
+  allreduce,
+  reduce_scatter,
+  allgather,
+  gather,
+  scatter,
+  alltoall,
+  sendrecv,
+  ping,
+  barrier
+};
+
+struct pattern_row {
+  std::string name;
+  pattern what;
+  isthmus_collective collective;  // ISTHMUS_SEND: a ring of pairs
+};
+
+inline const std::vector<pattern_row>& pattern_rows() {
+  static const std::vector<pattern_row> rows = {
+      {"broadcast", pattern::broadcast, ISTHMUS_BROADCAST},
+      {"reduce", pattern::reduce, ISTHMUS_REDUCE},
+      {"allreduce", pattern::allreduce, ISTHMUS_ALLREDUCE},
+      {"reduce_scatter", pattern::reduce_scatter, ISTHMUS_REDUCE_SCATTER},
+      {"allgather", pattern::allgather, ISTHMUS_ALLGATHER},
+      {"gather", pattern::gather, ISTHMUS_GATHER},
+      {"scatter", pattern::scatter, ISTHMUS_SCATTER},
+      {"alltoall", pattern::alltoall, ISTHMUS_ALLTOALL},
+      {"sendrecv", pattern::sendrecv, ISTHMUS_SEND},
+      {"ping", pattern::ping, ISTHMUS_SEND},
+      {"barrier", pattern::barrier, ISTHMUS_BARRIER}};
+  return rows;
+}
+
+inline isthmus_collective collective_of(pattern what) {
+  return pattern_rows()[static_cast<std::size_t>(what)].collective;
+}
+
+// `count` elements in each block; root is rank 0. Ping is a ring of two, in which others take no part.
+inline oracle::shape shape_of(pattern what, std::uint64_t count, int rank, int size) {
+  const isthmus_collective collective = collective_of(what);
+  const bool takes_part = what != pattern::ping || rank < 2;
+  return {collective,
+          what == pattern::ping ? 2 : size,
+          collective == ISTHMUS_SEND ? 1 : 0,
+          takes_part ? count : 0,
+          {},
+          {}};
+}
+
+inline bool reduces(isthmus_collective collective) {
+  return collective == ISTHMUS_REDUCE || collective == ISTHMUS_ALLREDUCE ||
+         collective == ISTHMUS_REDUCE_SCATTER;
+}
+
+// Whether a buffer holds one block for each rank, of which `bytes` of the records are the sum. (An allgather's
+// `bytes` are one rank's.)
+inline bool has_block_per_rank(isthmus_collective collective) {
+  switch (collective) {
+    case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_GATHER:
+    case ISTHMUS_GATHERV:
+    case ISTHMUS_SCATTER:
+    case ISTHMUS_SCATTERV:
+    case ISTHMUS_ALLTOALL:
+    case ISTHMUS_ALLTOALLV: return true;
+    default: return false;
+  }
+}
+
+inline bool is_allgather(isthmus_collective collective) {
+  return collective == ISTHMUS_ALLGATHER || collective == ISTHMUS_ALLGATHERV;
+}
+
+// As nccl-tests defines both (its doc/PERFORMANCE.md): the first counts the larger of the send and the receive
+// buffer, the second what a link carries.
+inline bandwidth bandwidth_of(isthmus_collective collective, std::uint64_t bytes, int ranks, double time_us) {
+  const double n = ranks;
+  const bool per_rank = is_allgather(collective);
+  const double algbw = static_cast<double>(bytes) * (per_rank ? n : 1) / time_us / 1e3;
+  if (collective == ISTHMUS_BARRIER) return {0, 0};
+  if (collective == ISTHMUS_ALLREDUCE) return {algbw, algbw * 2 * (n - 1) / n};
+  return {algbw, per_rank || has_block_per_rank(collective) ? algbw * (n - 1) / n : algbw};
+}
+
+}  // namespace bench

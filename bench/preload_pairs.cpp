@@ -1,0 +1,154 @@
+// What libisthmus_mpi_preload.so changes, on a machine that is not quiet: one MPI program, in whose processes
+// the same calls go in turns through MPI_ names, which the library takes over, and through PMPI_ names, which
+// are MPI's own. Both meet the same disturbances, and their least disturbed batches, time_us.min, can be
+// compared. Not linked with Isthmus; isthmus run --mpi-shim starts it. Without the shim both are the same.
+//
+// A sample is a batch of calls back to back, divided by their number: the largest of all ranks.
+#include <mpi.h>
+
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "harness/clock.hpp"
+#include "harness/command.hpp"
+#include "harness/document.hpp"
+#include "harness/meet_mpi.hpp"
+
+namespace {
+
+constexpr std::size_t least_pairs = 11, most_pairs = 2000;
+constexpr std::uint64_t time_ns = 1'000'000'000;  // of each point, roughly
+constexpr double batch_us = 100;
+constexpr int most_calls = 200;
+
+struct way {
+  std::string collective;
+  std::uint64_t bytes;
+  std::function<void()> ours, plain;
+};
+
+double batch(const bench::team& ranks, const std::function<void()>& call, int calls) {
+  ranks.barrier();
+  const std::uint64_t start = bench::ticks();
+  for (int i = 0; i < calls; ++i) call();
+  const std::uint64_t elapsed = bench::ticks() - start;
+  return ranks.slowest(static_cast<double>(elapsed) * bench::ns_per_tick() / 1e3 / calls);
+}
+
+// As nccl-tests counts: of the larger buffer, for allgather what each rank contributes.
+std::vector<way> ways_of(std::uint64_t bytes, int size, float* send, float* recv) {
+  const MPI_Comm comm = MPI_COMM_WORLD;
+  const int count = static_cast<int>(bytes / sizeof(float)), block = std::max(1, count / size);
+  // Each pair: the MPI_ name, then the PMPI_ one, of the same call.
+  return {
+      {"allreduce", bytes, [=] { MPI_Allreduce(send, recv, count, MPI_FLOAT, MPI_SUM, comm); },
+       [=] { PMPI_Allreduce(send, recv, count, MPI_FLOAT, MPI_SUM, comm); }},
+      {"broadcast", bytes, [=] { MPI_Bcast(recv, count, MPI_FLOAT, 0, comm); },
+       [=] { PMPI_Bcast(recv, count, MPI_FLOAT, 0, comm); }},
+      {"allgather", bytes, [=] { MPI_Allgather(send, count, MPI_FLOAT, recv, count, MPI_FLOAT, comm); },
+       [=] { PMPI_Allgather(send, count, MPI_FLOAT, recv, count, MPI_FLOAT, comm); }},
+      {"alltoall", bytes, [=] { MPI_Alltoall(send, block, MPI_FLOAT, recv, block, MPI_FLOAT, comm); },
+       [=] { PMPI_Alltoall(send, block, MPI_FLOAT, recv, block, MPI_FLOAT, comm); }},
+      {"reduce_scatter", bytes, [=] { MPI_Reduce_scatter_block(send, recv, block, MPI_FLOAT, MPI_SUM, comm); },
+       [=] { PMPI_Reduce_scatter_block(send, recv, block, MPI_FLOAT, MPI_SUM, comm); }},
+  };
+}
+
+// A barrier; what passes through; and a nonblocking call, which is MPI's in both names: beside the blocking
+// one it shows what progress of our own might gain.
+std::vector<way> small_ways(int* in, int* out) {
+  const auto nonblocking = [=] {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Iallreduce(in, out, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  };
+  return {
+      {"barrier", 0, [] { MPI_Barrier(MPI_COMM_WORLD); }, [] { PMPI_Barrier(MPI_COMM_WORLD); }},
+      {"allreduce of one rank", 4, [=] { MPI_Allreduce(in, out, 1, MPI_INT, MPI_SUM, MPI_COMM_SELF); },
+       [=] { PMPI_Allreduce(in, out, 1, MPI_INT, MPI_SUM, MPI_COMM_SELF); }},
+      {"allreduce with MPI_LAND", 4, [=] { MPI_Allreduce(in, out, 1, MPI_INT, MPI_LAND, MPI_COMM_SELF); },
+       [=] { PMPI_Allreduce(in, out, 1, MPI_INT, MPI_LAND, MPI_COMM_SELF); }},
+      {"iallreduce and wait", 4, nonblocking, nonblocking},
+  };
+}
+
+std::string family() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text);
+  if (version.find("Open MPI") != std::string::npos) return "openmpi";
+  return version.find("Intel") != std::string::npos ? "impi" : "mpich";
+}
+
+void add(const bench::team& ranks, const way& what, const std::string& provider,
+         const std::vector<double>& samples_us, nlohmann::json& records) {
+  records.push_back(bench::record_of(
+      {what.collective, "float32", what.bytes, ranks.size(), provider, "", "host"}, samples_us, {}));
+  records.back()["samples"] = samples_us.size();
+}
+
+void measure(const bench::team& ranks, const way& what, nlohmann::json& records) {
+  constexpr int warm_up = 20;  // the first calls of a communicator are MPI's
+  double estimate_us = std::numeric_limits<double>::max();
+  for (int i = 0; i < (what.bytes > (1 << 20) ? 2 : warm_up); ++i)
+    estimate_us = std::min({estimate_us, batch(ranks, what.ours, 1), batch(ranks, what.plain, 1)});
+  const int calls = std::clamp(static_cast<int>(batch_us / estimate_us), 1, most_calls);
+  std::vector<double> ours, plain;
+  const std::uint64_t begin = bench::steady_ns();
+  for (bool more = true; more;) {
+    const bool is_first = plain.size() % 2 == 0;
+    if (is_first) ours.push_back(batch(ranks, what.ours, calls));
+    plain.push_back(batch(ranks, what.plain, calls));
+    if (!is_first) ours.push_back(batch(ranks, what.ours, calls));
+    const bool has_time = bench::steady_ns() - begin < time_ns;
+    more = ranks.decide(plain.size() < least_pairs || (has_time && plain.size() < most_pairs)) != 0;
+  }
+  add(ranks, what, family(), plain, records);
+  add(ranks, what, family() + "+shim", ours, records);
+  if (ranks.rank() != 0) return;
+  const auto of_plain = bench::summarise(plain), of_ours = bench::summarise(ours);
+  std::printf("%-24s %9llu B %5zu pairs  least: %10.3f us, shim %10.3f, ratio %6.2f  median: ratio %6.2f\n",
+              what.collective.c_str(), static_cast<unsigned long long>(what.bytes), plain.size(),
+              of_plain.min_us, of_ours.min_us, of_plain.min_us / of_ours.min_us,
+              of_plain.median_us / of_ours.median_us);
+  std::fflush(stdout);
+}
+
+void measure_all(const bench::team& ranks, const std::vector<std::uint64_t>& sizes, const std::string& json) {
+  const std::uint64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  std::vector<float> send(largest / sizeof(float) + 1, 1.5f);
+  std::vector<float> recv((largest / sizeof(float) + 1) * static_cast<std::size_t>(ranks.size()));
+  int in = ranks.rank(), out = 0;
+  nlohmann::json records = nlohmann::json::array();
+  for (const way& each : small_ways(&in, &out)) measure(ranks, each, records);
+  for (const std::uint64_t bytes : sizes)
+    for (const way& each : ways_of(bytes, ranks.size(), send.data(), recv.data()))
+      measure(ranks, each, records);
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(version, &length);
+  if (ranks.rank() == 0)
+    bench::write_records(json, "preload_pairs",
+                         {{family(), std::string(version, std::strcspn(version, ",\n"))}}, std::move(records));
+}
+
+}  // namespace
+
+// preload_pairs [SIZES [FILE]]
+int main(int argc, char** argv) {
+  MPI_Init(&argc, &argv);
+  int status = 1;
+  try {
+    const bench::team ranks = bench::meet_through_mpi(120);
+    const auto sizes = bench::parse_sizes(argc > 1 ? argv[1] : "8,1K,16K,256K,4M,32M");
+    measure_all(ranks, sizes, argc > 2 ? argv[2] : "");
+    status = 0;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "preload_pairs: %s\n", failure.what());
+  }
+  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);
+  MPI_Finalize();
+  return status;
+}

@@ -1,0 +1,283 @@
+"""Where matrices live and how time is taken: NumPy and the host's clock, or torch and the device's events."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from isthmus._buffers import numpy_dtype
+
+_CYCLES_PER_US = 2500  # of a delay; no device's clock is faster
+
+
+class HostEngine:
+    """Ranks are processes of this machine; a call is timed by each, and the slowest counts."""
+
+    name = "host"
+
+    def __init__(self, communicator: Any, seed: int) -> None:
+        self.communicator = communicator
+        self.random = np.random.default_rng(seed + 7919 * communicator.rank)
+        self.late = random.Random(seed + communicator.rank)
+
+    def matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        return np.empty((rows, cols), numpy_dtype(dtype))
+
+    def heap_matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        return self.communicator.empty((rows, cols), dtype)
+
+    def fill(self, array: Any) -> None:
+        array[...] = (2 * self.random.random(array.shape, np.float32) - 1).astype(array.dtype)
+
+    def poison(self, array: Any) -> None:
+        array.view(np.uint8)[...] = 0xFF
+
+    def share(self, array: Any) -> None:
+        """Rank 0's contents become everybody's."""
+        self.communicator.broadcast(array.view(np.uint8).reshape(-1))
+
+    def gather(self, shard: Any) -> Any:
+        whole = np.empty((shard.shape[0] * self.communicator.size, *shard.shape[1:]), shard.dtype)
+        self.communicator.allgather(
+            np.ascontiguousarray(shard).view(np.uint8).reshape(-1), whole.view(np.uint8).reshape(-1)
+        )
+        return whole
+
+    def barrier(self) -> None:
+        self.communicator.barrier()
+
+    def worst(self, value: float) -> float:
+        return float(self.communicator.allreduce(np.array([value]), op="max")[0])
+
+    def total(self, value: int) -> int:
+        return int(self.communicator.allreduce(np.array([value], np.int64))[0])
+
+    def come_late(self) -> None:
+        time.sleep(self.late.random() * 2e-3)
+
+    def time_us(self, call: Callable[[], Any], calls: int) -> float:
+        self.barrier()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return self.worst((time.perf_counter() - begin) * 1e6 / calls)
+
+    def host_us(self, call: Callable[[], Any]) -> float:
+        """A host call is complete when it returns, so its own time says it all."""
+        return self.time_us(call, 3)
+
+    def synchronize(self) -> None:
+        pass
+
+    def wrong_elements(self, c: Any, a: Any, b: Any) -> int:
+        a64, b64 = a.astype(np.float64), b.astype(np.float64)
+        expected = a64 @ b64
+        bound = _bound(np.abs(a64) @ np.abs(b64), np.abs(expected), a.shape[1], c.dtype.name)
+        return int(np.count_nonzero(~(np.abs(c.astype(np.float64) - expected) <= bound)))
+
+    def wrong_sums(self, c: Any, a: Any, b: Any) -> int:
+        """Of this rank's rows of the sum over ranks of a @ b."""
+        wrong, rows = 0, c.shape[0]
+        b64 = b.astype(np.float64)
+        for owner in range(self.communicator.size):
+            a64 = a[owner * rows : (owner + 1) * rows].astype(np.float64)
+            expected = self.communicator.allreduce(a64 @ b64)
+            magnitude = self.communicator.allreduce(np.abs(a64) @ np.abs(b64))
+            if owner == self.communicator.rank:
+                inner = a.shape[1] * self.communicator.size
+                bound = _bound(magnitude, np.abs(expected), inner, c.dtype.name, 2 * self.communicator.size)
+                wrong = int(np.count_nonzero(~(np.abs(c.astype(np.float64) - expected) <= bound)))
+        return wrong
+
+    def peers(self, job: Any, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
+        return {}
+
+    def versions(self) -> dict[str, str]:
+        return {"numpy": np.__version__}
+
+
+class CudaEngine:
+    """A GPU each; calls are enqueued back to back and timed by the device's events."""
+
+    name = "cuda"
+
+    def __init__(self, communicator: Any, seed: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.torch, self.dist = torch, dist
+        self.communicator = communicator
+        torch.manual_seed(seed + 7919 * communicator.rank)
+        self.late = random.Random(seed + communicator.rank)
+        self.device = torch.device("cuda", communicator.rank)
+        dist.init_process_group(
+            "nccl", rank=communicator.rank, world_size=communicator.size, device_id=self.device
+        )
+        self.stream = torch.cuda.Stream()
+        torch.cuda.set_stream(self.stream)
+        self.host_times: weakref.WeakKeyDictionary[Callable[[], Any], float] = weakref.WeakKeyDictionary()
+
+    def matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        return self.torch.empty((rows, cols), dtype=getattr(self.torch, dtype), device=self.device)
+
+    def heap_matrix(self, rows: int, cols: int, dtype: str) -> Any:
+        wanted = getattr(self.torch, dtype)
+        flat = self.communicator.empty((rows * cols * wanted.itemsize,), "uint8")
+        tensor = self.torch.from_dlpack(flat)
+        return tensor.view(wanted).view(rows, cols)
+
+    def fill(self, array: Any) -> None:
+        array.uniform_(-1, 1)
+
+    def poison(self, array: Any) -> None:
+        array.view(self.torch.uint8).fill_(0xFF)
+
+    def share(self, array: Any) -> None:
+        self.dist.broadcast(array, 0)
+
+    def gather(self, shard: Any) -> Any:
+        rows = shard.shape[0] * self.communicator.size
+        whole = self.torch.empty((rows, shard.shape[1]), dtype=shard.dtype, device=self.device)
+        self.dist.all_gather_into_tensor(whole, shard.contiguous())
+        return whole
+
+    def barrier(self) -> None:
+        self.dist.barrier()
+
+    def worst(self, value: float) -> float:
+        slowest = self.torch.tensor([value], dtype=self.torch.float64, device=self.device)
+        self.dist.all_reduce(slowest, op=self.dist.ReduceOp.MAX)
+        return float(slowest.item())
+
+    def total(self, value: int) -> int:
+        sum_ = self.torch.tensor([value], dtype=self.torch.int64, device=self.device)
+        self.dist.all_reduce(sum_)
+        return int(sum_.item())
+
+    def come_late(self) -> None:
+        self.torch.cuda._sleep(int(self.late.random() * 2_000_000))
+
+    def time_us(self, call: Callable[[], Any], calls: int) -> float:
+        """The device's time: a delay lets the host queue all calls before the first one starts."""
+        start, stop = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.dist.barrier()
+        self.torch.cuda._sleep(int(self._host_us(call) * (calls + 1) * _CYCLES_PER_US))
+        call()  # aligns the ranks on their devices
+        start.record()
+        for _ in range(calls):
+            call()
+        stop.record()
+        self.torch.cuda.synchronize()
+        return self.worst(start.elapsed_time(stop) * 1e3 / calls)
+
+    def host_us(self, call: Callable[[], Any]) -> float:
+        """What queueing one call costs the host."""
+        return self.worst(self._host_us(call))
+
+    def _host_us(self, call: Callable[[], Any]) -> float:
+        if call not in self.host_times:
+            times = []
+            for _ in range(5):
+                self.torch.cuda.synchronize()
+                begin = time.perf_counter()
+                call()
+                times.append((time.perf_counter() - begin) * 1e6)
+            self.torch.cuda.synchronize()
+            self.host_times[call] = sorted(times)[2]
+        return self.host_times[call]
+
+    def synchronize(self) -> None:
+        self.torch.cuda.synchronize()
+
+    def wrong_elements(self, c: Any, a: Any, b: Any) -> int:
+        torch, wrong = self.torch, 0
+        b64 = b.double()
+        for begin in range(0, a.shape[0], 4096):
+            rows = slice(begin, begin + 4096)
+            a64 = a[rows].double()
+            expected = a64 @ b64
+            bound = _bound(a64.abs() @ b64.abs(), expected.abs(), a.shape[1], str(c.dtype).split(".")[1])
+            wrong += int((~((c[rows].double() - expected).abs() <= bound)).sum().item())
+        torch.cuda.synchronize()
+        return wrong
+
+    def wrong_sums(self, c: Any, a: Any, b: Any) -> int:
+        """Of this rank's rows of the sum over ranks of a @ b."""
+        torch, wrong, rows = self.torch, 0, c.shape[0]
+        b64 = b.double()
+        for owner in range(self.communicator.size):
+            a64 = a[owner * rows : (owner + 1) * rows].double()
+            expected, magnitude = a64 @ b64, a64.abs() @ b64.abs()
+            self.dist.all_reduce(expected)
+            self.dist.all_reduce(magnitude)
+            if owner == self.communicator.rank:
+                inner, output = a.shape[1] * self.communicator.size, str(c.dtype).split(".")[1]
+                bound = _bound(magnitude, expected.abs(), inner, output, 2 * self.communicator.size)
+                wrong = int((~((c.double() - expected).abs() <= bound)).sum().item())
+        torch.cuda.synchronize()
+        return wrong
+
+    def peers(self, job: Any, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
+        """What makes torch's two calls: its own collective and product, and its pipelined operator."""
+        torch, dist = self.torch, self.dist
+        symm_mem = importlib.import_module("torch.distributed._symmetric_memory")  # has the operators
+        group = dist.group.WORLD.group_name
+        size = self.communicator.size
+
+        def gather_sequential() -> Callable[[], Any]:
+            whole = self.matrix(a.shape[0] * size, a.shape[1], job.dtype)
+            c = self.matrix(whole.shape[0], b.shape[1], job.dtype)
+
+            def call() -> Any:
+                dist.all_gather_into_tensor(whole, a)
+                return torch.matmul(whole, b, out=c)
+
+            return call
+
+        def gather_fused() -> Callable[[], Any]:
+            symmetric = symm_mem.empty(tuple(a.shape), dtype=a.dtype, device=self.device)
+            symm_mem.rendezvous(symmetric, group)
+            symmetric.copy_(a)
+            return lambda: torch.ops.symm_mem.fused_all_gather_matmul(symmetric, [b], 0, group)
+
+        def scatter_sequential() -> Callable[[], Any]:
+            whole = self.matrix(a.shape[0], b.shape[1], job.dtype)
+            c = self.matrix(a.shape[0] // size, b.shape[1], job.dtype)
+
+            def call() -> Any:
+                torch.matmul(a, b, out=whole)
+                return dist.reduce_scatter_tensor(c, whole)
+
+            return call
+
+        def scatter_fused() -> Callable[[], Any]:
+            return lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b, "sum", 0, group)
+
+        if job.kind == "allgather_gemm":
+            return {"torch_sequential": gather_sequential, "torch_async_tp": gather_fused}
+        return {"torch_sequential": scatter_sequential, "torch_async_tp": scatter_fused}
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": self.torch.__version__, "nccl": ".".join(map(str, self.torch.cuda.nccl.version()))}
+
+
+def _bound(magnitude: Any, expected: Any, k: int, output: str, partial_sums: int = 0) -> Any:
+    """k + 8 roundings of float32 over the sum of the magnitudes, one of the result's own type, and of partial
+    sums in that type."""
+    roundoff = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}[output]
+    return magnitude * ((k + 8) * 2.0**-24 + partial_sums * roundoff) + expected * (1.01 * roundoff) + 1e-30
+
+
+def make_engine(platform: str, communicator: Any, seed: int) -> Any:
+    if platform == "host":
+        return HostEngine(communicator, seed)
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29547")
+    return CudaEngine(communicator, seed)

@@ -1,0 +1,103 @@
+"""What the measured times of a shape mean: rates, what was hidden, and records. Standard library only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+PIPELINES = ("pipelined", "fused", "torch_async_tp")
+MOVES = ("communication_only", "collective_only")
+_WHOLE = ("sequential", "pipelined", "fused")  # calls whose results are verified
+
+Shape = dict[str, Any]  # what Bench.shape gives
+
+
+def median_us(shape: Shape, view: str) -> float:
+    """The median time of one view."""
+    return shape["times_us"][view]["median"]
+
+
+def communication_us(shape: Shape) -> float:
+    """T_comm: the faster way to move the data, by the plan's chunks or by the communicator's collective."""
+    return min(median_us(shape, "communication_only"), median_us(shape, "collective_only"))
+
+
+def overlap_efficiency(shape: Shape, view: str) -> float:
+    """The part of what could be hidden that was: (T_comm + T_gemm - T) / min(T_comm, T_gemm)."""
+    moved, product = communication_us(shape), median_us(shape, "compute_only")
+    return (moved + product - median_us(shape, view)) / min(moved, product)
+
+
+def above_bound(shape: Shape, view: str) -> float:
+    """The time of a view over max(T_gemm, T_comm), below which no schedule can go."""
+    return median_us(shape, view) / max(communication_us(shape), median_us(shape, "compute_only"))
+
+
+def tflops(shape: Shape, view: str) -> float:
+    """2 m k n over the time of a view."""
+    return 2e-6 * shape["m"] * shape["k"] * shape["n"] / median_us(shape, view)
+
+
+def torch_us(shape: Shape) -> float | None:
+    """The better of torch's two; None where neither was measured."""
+    found = [median_us(shape, view) for view in shape["times_us"] if view.startswith("torch_")]
+    return min(found, default=None)
+
+
+def wrong(shape: Shape) -> int:
+    """Elements that differ from float64's by more than rounding, in every verification."""
+    return shape["wrong_before"] + shape["wrong_after"] + shape["wrong_late"]
+
+
+def verdict(shape: Shape) -> str:
+    """One line: how near the bound, what was hidden, and how much faster than the others."""
+    parts = [
+        f"pipelined is {above_bound(shape, 'pipelined'):.3f} of max(T_gemm, T_comm)",
+        f"hides {100 * overlap_efficiency(shape, 'pipelined'):.1f} %",
+        f"by the model {median_us(shape, 'sequential') / median_us(shape, 'fused'):.3f}x sequential",
+    ]
+    if (torch := torch_us(shape)) is not None:
+        parts.append(f"{torch / median_us(shape, 'fused'):.3f}x the better of torch's two")
+    return ", ".join(parts)
+
+
+def records(shape: Shape, ranks: int, dtype: str, output: str, platform: str) -> list[dict[str, Any]]:
+    """The shape's figures in the project's record format."""
+    gathers = shape["kind"] == "allgather_gemm"
+    shard_bytes = (
+        shape["m"] // ranks * (shape["k"] * ITEM_BYTES[dtype] if gathers else shape["n"] * ITEM_BYTES[output])
+    )
+    made = []
+    for view, time in shape["times_us"].items():
+        own = not view.startswith("torch_")
+        moved = 0.0 if view.startswith("compute") else (ranks - 1) * shard_bytes / time["median"] / 1e3
+        record = {
+            "collective": shape["kind"],
+            "dtype": dtype,
+            "bytes": shard_bytes if gathers else shard_bytes * ranks,
+            "ranks": ranks,
+            "provider": "isthmus" if own else view,
+            "backend": f"fused:{shape['info']['mode']}" if view == "fused" else "",
+            "reason": shape["info"]["reason"] if view == "fused" else "",
+            "mode": "host" if platform == "host" else "stream",
+            "time_us": time,
+            "algbw_gbs": moved,
+            "busbw_gbs": moved,
+            "m": shape["m"],
+            "k": shape["k"],
+            "n": shape["n"],
+            "output": output,
+            "view": view,
+            "host_us": shape["host_us"][view],
+        }
+        if view in _WHOLE:
+            record["wrong"] = wrong(shape)
+        if view not in MOVES:
+            record["tflops"] = tflops(shape, view)
+        if view in PIPELINES:
+            record["overlap_efficiency"] = overlap_efficiency(shape, view)
+        if view == "pipelined":
+            record["groups"] = [group["rows"] for group in shape["pipelined_info"]["groups"]]
+            record["model"] = shape["pipelined_info"]["model"]
+        made.append(record)
+    return made
