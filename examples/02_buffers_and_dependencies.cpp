@@ -3,6 +3,7 @@
 //   mpiexec -n 3 02_buffers_and_dependencies
 #include <cstdio>
 #include <isthmus/sycl/mpi.hpp>
+#include <vector>
 
 int main(int argc, char** argv) {
   int provided = 0;
@@ -17,14 +18,10 @@ int main(int argc, char** argv) {
     // the buffer; rows in front and behind stay as they are.
     constexpr std::size_t rows = 4, columns = 100, row = 2;
     sycl::buffer<double, 2> grid{sycl::range<2>(rows, columns)};
+    const std::vector<double> start(rows * columns, ranks.rank() == 0 ? 0.5 : -1);
     queue.submit([&](sycl::handler& handler) {
-      sycl::accessor cells{grid, handler, sycl::write_only_host_task, sycl::no_init};
-      const double value = ranks.rank() == 0 ? 0.5 : -1;
-      handler.host_task([=] {
-        for (std::size_t i = 0; i < rows; ++i) {
-          for (std::size_t j = 0; j < columns; ++j) cells[i][j] = value;
-        }
-      });
+      sycl::accessor cells{grid, handler, sycl::write_only, sycl::no_init};
+      handler.copy(start.data(), cells);  // a kernel of your own stands here as well
     });
     ranks.broadcast(queue, isthmus::at(grid, row * columns), columns, 0);
 
@@ -32,8 +29,7 @@ int main(int argc, char** argv) {
     int* mine = sycl::malloc_shared<int>(1, queue);
     int* all = sycl::malloc_shared<int>(static_cast<std::size_t>(ranks.size()), queue);
     const int rank = ranks.rank();
-    const sycl::event produced =
-        queue.submit([&](sycl::handler& handler) { handler.host_task([=] { *mine = 10 * rank; }); });
+    const sycl::event produced = queue.fill(mine, 10 * rank, 1);
     sycl::event gathered = ranks.allgather(queue, mine, all, 1, {produced});
     gathered.wait();
 

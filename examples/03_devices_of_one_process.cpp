@@ -8,7 +8,9 @@ std::vector<sycl::device> some_devices() {
   auto gpus = sycl::device::get_devices(sycl::info::device_type::gpu);
   if (gpus.size() > 1) return gpus;
   const sycl::device cpu{sycl::cpu_selector_v};
-  if (cpu.get_info<sycl::info::device::max_compute_units>() < 2) return {cpu, cpu};
+  if (cpu.get_info<sycl::info::device::max_compute_units>() < 2 ||
+      cpu.get_info<sycl::info::device::partition_max_sub_devices>() < 2)
+    return {cpu, cpu};
   return cpu.create_sub_devices<sycl::info::partition_property::partition_equally>(
       cpu.get_info<sycl::info::device::max_compute_units>() / 2);
 }

@@ -1,0 +1,62 @@
+"""The documentation site: pages, C and C++ API, Python API. `make docs` builds it to out/docs/html."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python"))
+
+project = "Isthmus"
+author = "the Isthmus authors"
+copyright = "the Isthmus authors, Apache-2.0"
+version = release = re.search(r"project\(isthmus VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+
+extensions = ["myst_parser", "breathe", "sphinx.ext.autodoc"]
+exclude_patterns = ["site"]
+html_theme = "furo"
+html_title = f"Isthmus {version}"
+html_copy_source = False
+
+myst_heading_anchors = 4
+# `make docs` has let Doxygen read the headers.
+breathe_projects = {"isthmus": str(ROOT / "out" / "docs" / "doxygen" / "xml")}
+breathe_default_project = "isthmus"
+breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
+
+# The site needs no build: what is compiled, and what only programs need, is not there.
+autodoc_mock_imports = [
+    "isthmus._isthmus",
+    "isthmus._mpi",
+    "matplotlib",
+    "ml_dtypes",
+    "mpi4py",
+    "numpy",
+    "rich",
+    "torch",
+]
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+
+LINK = re.compile(r"\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
+
+
+def link_out_of_docs(_app, page: str, source: list[str]) -> None:
+    """Folders, and pages that are no part of the site, are named instead of linked; files become downloads."""
+    folder = (ROOT / "docs" / page).parent
+
+    def as_name(match: re.Match) -> str:
+        target = (folder / match[2]).resolve()
+        if "://" in match[2] or target.is_relative_to(ROOT / "docs"):
+            return match[0]
+        if target.is_dir() or target.suffix == ".md":
+            return f"{match[1]} (`{target.relative_to(ROOT)}`)"
+        return match[0]
+
+    source[0] = LINK.sub(as_name, source[0])
+
+
+def setup(app) -> None:
+    app.connect("source-read", link_out_of_docs)

@@ -1,0 +1,108 @@
+"""A training run that loses a rank and goes on with the others, with DistributedDataParallel on CPUs.
+
+    python examples/elastic/train.py --ranks 4 --lose 2 --at 10 --steps 40
+
+One process a rank; rank `--lose` ends without a word (SIGKILL) in step `--at`. The others get an error, shrink
+the group, take over the parameters and the step of its lowest rank, and go on. The store is a file, so that any
+rank may go; a store that lives in a rank goes with it. docs/shrink.md has the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import tempfile
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import isthmus.torch
+
+
+def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the rank learns from in that step: the sum of its inputs."""
+    random = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(32, 8, generator=random)
+    return inputs, inputs.sum(1, keepdim=True)
+
+
+def train_step(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int) -> float:
+    inputs, wanted = batch(dist.get_rank(), step)
+    optimizer.zero_grad()
+    loss = nn.functional.mse_loss(ddp(inputs), wanted)
+    loss.backward()
+    mean = loss.detach()
+    dist.all_reduce(mean)
+    optimizer.step()  # once every rank has all gradients
+    return mean.item() / dist.get_world_size()
+
+
+def recover(model: nn.Module, step: int) -> tuple[DistributedDataParallel, int]:
+    """The survivors with one another's state; some may have finished the step in which others failed."""
+    isthmus.torch.shrink()
+    ddp = DistributedDataParallel(model)  # sends the parameters of rank 0
+    agreed = torch.tensor([step])
+    dist.broadcast(agreed, 0)
+    return ddp, int(agreed.item())
+
+
+def train(number: int, options: argparse.Namespace, store: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "cpu:isthmus",
+        store=dist.FileStore(store, options.ranks),
+        rank=number,
+        world_size=options.ranks,
+        timeout=timedelta(seconds=options.timeout),
+    )
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    ddp = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    step, losses = 0, []
+    while step < options.steps:
+        if number == options.lose and step == options.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        failed = ""
+        try:
+            losses.append(train_step(ddp, optimizer, step))
+            step += 1
+        except RuntimeError as failure:  # DistBackendError is one; autograd raises what its threads met
+            failed = str(failure).splitlines()[0]
+        if failed:
+            print(f"rank {number}, step {step}: {failed}", flush=True)
+            del ddp  # its hooks belong to the group that is gone
+            ddp, step = recover(model, step)
+    if dist.get_rank() == 0:
+        print(f"{dist.get_world_size()} ranks, loss {losses[0]:.3f} -> {losses[-1]:.3f}", flush=True)
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--lose", type=int, default=2, help="the rank that ends (-1: none)")
+    parser.add_argument("--at", type=int, default=10, help="the step in which it does")
+    parser.add_argument("--timeout", type=float, default=30, help="of the group, in seconds")
+    options = parser.parse_args()
+    processes = torch.multiprocessing.get_context("fork")  # PyTorch is imported once, and has no threads yet
+    with tempfile.TemporaryDirectory() as folder:
+        shared = (options, f"{folder}/store")
+        ranks = [processes.Process(target=train, args=(rank, *shared)) for rank in range(options.ranks)]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
+    lost = [number for number, rank in enumerate(ranks) if rank.exitcode != 0]
+    print(f"lost: {lost}", flush=True)
+    if lost != [rank for rank in (options.lose,) if rank >= 0]:
+        raise SystemExit("other ranks than the chosen one ended")
+
+
+if __name__ == "__main__":
+    main()
