@@ -1,28 +1,51 @@
 # The two commands that matter: `make run` and `make test`. Both set up everything themselves.
 SHELL := /bin/bash
-RANKS ?= 4
+# Of the demo; empty: 4, or a rank a core.
+RANKS ?=
+TRIALS ?= 1000
+SEED ?= 1
+MINUTES ?= 60
 
-.PHONY: gpu-check run test build setup lint format clean
+.PHONY: gpu-check run test faults fuzz soak build setup lint format docs clean
 setup:
 	@scripts/setup
 
-build: setup
-	@scripts/build -DISTHMUS_PYTHON=ON -DISTHMUS_LINK_FMT=ON
+build:
+	@scripts/setup cuda
+	@scripts/build -DISTHMUS_PYTHON=ON
 
-run: build
-	@.venv/bin/isthmus demo --ranks $(RANKS)
+# What the demo runs and nothing else: no tests, and device code only where there is a device.
+run: setup
+	@TARGET=demo scripts/build -DISTHMUS_PYTHON=ON
+	@.venv/bin/isthmus demo $(addprefix --ranks ,$(RANKS))
 
 # Tests want PyTorch, too, and the build looks for it.
 test:
-	@scripts/setup torch
-	@scripts/build -DISTHMUS_PYTHON=ON -DISTHMUS_LINK_FMT=ON
+	@scripts/setup torch cuda
+	@scripts/build -DISTHMUS_PYTHON=ON
 	@scripts/test
+
+# Longer than a test may take: docs/faults.md. TRIALS and SEED, EXECUTIONS, MINUTES choose how long.
+faults: setup
+	@scripts/build -DISTHMUS_PYTHON=ON
+	@.venv/bin/python tests/faults/campaign.py --trials $(TRIALS) --seed $(SEED) --out out/faults.json
+
+fuzz: setup
+	@scripts/fuzz
+
+soak: setup
+	@TARGET=soak scripts/build -DISTHMUS_PYTHON=ON
+	@build/bin/soak --minutes $(MINUTES)
 
 gpu-check:
 	@scripts/gpu_check
 
 lint: setup
 	@scripts/lint
+
+# The documentation site, out/docs/html; needs no build.
+docs: setup
+	@scripts/docs
 
 format: setup
 	@scripts/lint --fix

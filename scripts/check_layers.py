@@ -2,7 +2,9 @@
 """Checks who includes whom against the table "Layers" of docs/architecture.md, which is the rule itself.
 
 A row names a component, its files (glob patterns; the first row that matches a file wins), the components
-whose headers it may include, and the foreign headers that it may name. Everything else is an error.
+whose headers it may include, and the foreign headers that it may name. Everything else is an error. Each
+folder of src has one row, no components include each other in a circle, what the public headers declare
+as ISTHMUS_API is defined in src/api, and no string of src/core or src/selection names a backend.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ FOREIGN = {
     "umf": ("umf.h", "umf/*"),
     "mpi": ("mpi.h", "mpi-ext.h"),
     "sycl": ("sycl*", "CL/sycl*"),
+    "sodium": ("sodium.h", "sodium/*"),
     "torch": ("torch/*", "ATen/*", "c10/*"),
 }
 
@@ -86,11 +89,134 @@ def resolve(header: str, path: str, known: set[str]) -> str | None:
     return None
 
 
-def check_file(path: str, components: list[Component], known: set[str]) -> list[str]:
-    def owner(name: str) -> Component | None:
-        return next((component for component in components if component.owns(name)), None)
+def find_owner(path: str, components: list[Component]) -> Component | None:
+    return next((component for component in components if component.owns(path)), None)
 
-    own = owner(path)
+
+def includes_of(path: str, known: set[str]) -> list[str]:
+    """The files of this repository that a file includes."""
+    headers = (INCLUDE.match(line) for line in (ROOT / path).read_text().splitlines())
+    found = (resolve(match.group(1), path, known) for match in headers if match)
+    return [target for target in found if target is not None]
+
+
+def check_folders(components: list[Component]) -> list[str]:
+    """One row for each folder of src: no row has two, no folder has two, and none lies in that of another."""
+    problems = []
+    folders: list[str] = []
+    for component in components:
+        mine = [pattern for pattern in component.files if pattern.startswith("src/")]
+        if mine and (component.files != mine or len(mine) != 1 or not re.fullmatch(r"[\w/]+/\*", mine[0])):
+            problems.append(f"{component.name}: a component of src is one folder, written src/folder/*")
+        folders += (pattern.removesuffix("*") for pattern in mine)
+    for folder in folders:
+        if any(folder.startswith(other) for other in folders if other != folder) or folders.count(folder) > 1:
+            problems.append(f"{folder}: has two rows in the table")
+    return [f"docs/architecture.md: {problem}" for problem in problems]
+
+
+def find_cycles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """The sets of components that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        open_ends = [start]
+        while open_ends:
+            for other in edges.get(open_ends.pop(), set()) - seen:
+                seen.add(other)
+                open_ends.append(other)
+        return seen
+
+    reach = {name: reached(name) for name in edges}
+    circles = {
+        tuple(sorted(other for other in reach[name] if name in reach.get(other, set())))
+        for name in edges
+        if name in reach[name]
+    }
+    return [list(circle) for circle in sorted(circles)]
+
+
+def count_cycles(files: list[str], components: list[Component]) -> list[list[str]]:
+    known = set(files)
+    edges: dict[str, set[str]] = {}
+    for path in files:
+        own = find_owner(path, components)
+        for target in includes_of(path, known):
+            other = find_owner(target, components)
+            if own and other and own.name != other.name:
+                edges.setdefault(own.name, set()).add(other.name)
+    return find_cycles(edges)
+
+
+DECLARED = re.compile(r"ISTHMUS_API\b[^;(]*?\b(isthmus_\w+)\s*\(")
+DEFINED = re.compile(
+    r"^(?:\[\[[^\]]*\]\] )?\w[\w:*&<> ]*?\b(isthmus_\w+)\s*\([^;{}]*\)\s*(?:noexcept\s*)?\{", re.MULTILINE
+)
+
+
+def check_entry_points(files: list[str]) -> list[str]:
+    """Every function of the C ABI is defined in src/api, once."""
+    declared = {
+        name
+        for path in files
+        if fnmatch.fnmatch(path, "include/isthmus/*.h")
+        for name in DECLARED.findall((ROOT / path).read_text())
+    }
+    places: dict[str, list[str]] = {name: [] for name in declared}
+    for path in files:
+        if path.startswith("src/") and path.endswith(".cpp"):
+            for name in set(DEFINED.findall((ROOT / path).read_text())) & declared:
+                places[name].append(path)
+    problems = [f"{name}: defined nowhere in src" for name, where in places.items() if not where]
+    for name, where in places.items():
+        elsewhere = [path for path in where if not path.startswith("src/api/")]
+        problems += (f"{path}: defines {name}; entry points stand in src/api" for path in elsewhere)
+    return problems
+
+
+# A string or character literal, or a comment.
+LITERAL = re.compile(
+    r'"((?:\\.|[^"\\\n])*)"|\'(?:\\.|[^\'\\\n])\'|//[^\n]*|/\*.*?\*/|^\s*#\s*include[^\n]*', re.S | re.M
+)
+WITHOUT_NAMES = ("src/core/", "src/selection/")
+# Words of other things, too: the platform, the programming model. They name a backend where nothing else stands
+# in the string, and in "backend.NAME" and "NAME:algorithm".
+ORDINARY = ("host", "mpi")
+
+
+def backend_names() -> set[str]:
+    """As the folders of the backends declare them, with the folders' own."""
+    names = set()
+    for file in ROOT.glob("src/backends/*/options.toml"):
+        names.add(file.parent.name)
+        for listed in re.findall(r"^of = \[(.*)\]", file.read_text(), re.M):
+            names.update(re.findall(r'"(\w+)"', listed))
+    return names
+
+
+def check_backend_names(files: list[str]) -> list[str]:
+    """The core and selection know no backend: what one is stands in its folder, or in defaults.toml."""
+    names = backend_names()
+    word = re.compile(rf"\b(?:{'|'.join(sorted(names - set(ORDINARY)))})\b")
+    ordinary = "|".join(ORDINARY)
+    phrase = re.compile(rf"^(?:{ordinary})$|\bbackend\.(?:{ordinary})\b|\b(?:{ordinary}):\w")
+    problems = []
+    for path in files:
+        if not path.startswith(WITHOUT_NAMES):
+            continue
+        text = (ROOT / path).read_text()
+        for match in LITERAL.finditer(text):
+            literal = match.group(1)
+            if literal is not None and (word.search(literal) or phrase.search(literal)):
+                line = text.count("\n", 0, match.start()) + 1
+                problems.append(
+                    f'{path}:{line}: "{literal}" names a backend, which has a folder to be known in'
+                )
+    return problems
+
+
+def check_file(path: str, components: list[Component], known: set[str]) -> list[str]:
+    own = find_owner(path, components)
     if own is None:
         return [f"{path}: belongs to no component of docs/architecture.md"]
     problems = []
@@ -105,7 +231,7 @@ def check_file(path: str, components: list[Component], known: set[str]) -> list[
                 if any(fnmatch.fnmatch(header, pattern) for pattern in patterns) and name not in own.may_name:
                     problems.append(f"{path}:{number}: {own.name} must not name <{header}> ({name})")
             continue
-        other = owner(target)
+        other = find_owner(target, components)
         allowed = {own.name, *own.may_include}
         if other is not None and other.name not in allowed and "all" not in allowed:
             problems.append(f"{path}:{number}: {own.name} must not include {target} of {other.name}")
@@ -119,7 +245,12 @@ def main() -> int:
     for component in components:
         if not any(component.owns(path) for path in files):
             problems.append(f"docs/architecture.md: component {component.name} owns no file")
-    print("\n".join(problems) if problems else f"layers: {len(files)} files keep the rules")
+    problems += check_folders(components) + check_entry_points(files) + check_backend_names(files)
+    cycles = count_cycles(files, components)
+    problems += [f"components include each other in a circle: {' '.join(circle)}" for circle in cycles]
+    print(*problems, sep="\n", end="\n" if problems else "")
+    counts = f"{len(files)} files, {len(components)} components, {len(cycles)} cycles"
+    print(f"layers: {counts}, {len(problems)} problems")
     return 1 if problems else 0
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Checks text that no formatter looks at: words that must not be committed, and benchmark records."""
+"""Checks text that no formatter looks at: words that must not be committed, pages, benchmark records."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -18,11 +19,23 @@ FORBIDDEN = {
 # Files that speak about the words themselves, or that a tool wrote.
 EXEMPT = {"scripts/check_text.py", "LICENSE"}
 BINARY = (".png", ".pdf", ".gguf", ".npz")
+CORPUS = "tests/fuzz/corpus/"  # inputs that need not be text
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PAGE_NAME = re.compile(r"(?<![\w/.*{}<>-])((?:docs/(?:notes/)?)?[\w-]+\.md)\b")
+SOURCE_NAME = re.compile(r"`((?:src|tests|bench|python|scripts|include|examples|cmake|apps)/[\w./*-]+)`")
+# A page is read in five minutes; the table "Layers" of the one exception is data.
+PAGE_WORDS, NOTE_WORDS = 1150, 1300
+LONG_PAGES = {"docs/architecture.md"}
+# <date>-<machine>-<topic>.json; nobody edits the commit by hand.
+RECORD_NAME = re.compile(r"\d{4}-\d\d-\d\d-(?P<what>[a-z0-9]+-[a-z0-9_]+)\.json")
+COMMIT = re.compile(r"[0-9a-f]{7,40}(-dirty)?")
 
 
 def tracked() -> list[str]:
     listing = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return [path for path in listing.stdout.splitlines() if (ROOT / path).is_file()]
+    paths = [path for path in listing.stdout.splitlines() if not path.startswith(CORPUS)]
+    return [path for path in paths if (ROOT / path).is_file()]
 
 
 def check_words(path: str) -> list[str]:
@@ -34,6 +47,84 @@ def check_words(path: str) -> list[str]:
             match = word.search(line)
             if match:
                 problems.append(f"{path}:{number}: {match.group(0)!r}: {why}")
+    return problems
+
+
+def prose(path: str) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```", "", (ROOT / path).read_text(), flags=re.M | re.S)
+
+
+def anchors(path: str) -> set[str]:
+    """What `#...` may name in a page, as GitHub and MkDocs spell headings."""
+    headings = re.findall(r"^#+ (.*)$", prose(path), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def check_page(path: str) -> list[str]:
+    """Every relative link of a page leads somewhere, and a reference page is short."""
+    text = prose(path)
+    problems = []
+    for target in LINK.findall(text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (ROOT / path).parent / name if name else ROOT / path
+        if not file.exists():
+            problems.append(f"{path}: links to {target}, which does not exist")
+        elif anchor and file.suffix == ".md" and anchor not in anchors(str(file.resolve().relative_to(ROOT))):
+            problems.append(f"{path}: links to {target}, but that page has no such heading")
+    if not path.startswith("docs/notes/"):  # those say how it was on their day
+        gone = [name for name in SOURCE_NAME.findall(text) if not any(ROOT.glob(name))]
+        problems += [f"{path}: names {name}, which does not exist" for name in gone]
+    words, limit = len(re.findall(r"\w+", text)), NOTE_WORDS if path.startswith("docs/notes/") else PAGE_WORDS
+    if path.startswith("docs/") and path not in LONG_PAGES and words > limit:
+        problems.append(
+            f"{path}: {words} words; at most {limit}: what was tried and measured goes to docs/notes"
+        )
+    return problems
+
+
+def check_index(files: list[str]) -> list[str]:
+    """Every page of the site stands in its table of contents."""
+    listed = (ROOT / "docs" / "index.md").read_text().splitlines()
+    pages = [path[5:-3] for path in files if re.fullmatch(r"docs/(?!notes/|index).*\.md", path)]
+    return [f"docs/{page}.md: docs/index.md does not list it" for page in pages if page not in listed]
+
+
+def check_page_names(path: str) -> list[str]:
+    """Where a source or a page names another page (docs/x.md), it exists."""
+    if path in EXEMPT or path.endswith(BINARY) or path.startswith("tests/python/"):
+        return []
+    problems = []
+    for number, line in enumerate((ROOT / path).read_text().splitlines(), 1):
+        for name in PAGE_NAME.findall(line):
+            places = [ROOT / name, ROOT / "docs" / name, (ROOT / path).parent / name]
+            if not any(place.exists() for place in places):
+                problems.append(f"{path}:{number}: names {name}, which does not exist")
+    return problems
+
+
+def check_record_files(files: list[str]) -> list[str]:
+    """bench/results holds one current file of each topic and machine, and a page cites it."""
+    cited = "".join((ROOT / path).read_text() for path in files if path.endswith(".md"))
+    problems, seen = [], {}
+    for file in sorted((ROOT / "bench" / "results").glob("*")):
+        place = f"bench/results/{file.name}"
+        name = RECORD_NAME.fullmatch(file.name)
+        if not name:
+            problems.append(f"{place}: is not called <date>-<machine>-<topic>.json")
+            continue
+        if f"results/{file.name})" not in cited:
+            problems.append(f"{place}: no page links to it; a draft goes, git has it")
+        if name["what"] in seen:
+            problems.append(
+                f"{place}: {seen[name['what']]} is of the same machine and topic; the older one goes"
+            )
+        seen[name["what"]] = file.name
+        commit = json.loads(file.read_text()).get("commit", "")
+        if not COMMIT.fullmatch(commit):
+            problems.append(f"{place}: {commit!r} is not the commit of a build")
     return problems
 
 
@@ -58,7 +149,10 @@ def check_records() -> list[str]:
 
 def main() -> int:
     files = tracked()
-    problems = [problem for path in files for problem in check_words(path)] + check_records()
+    problems = [problem for path in files for problem in check_words(path) + check_page_names(path)]
+    problems += [problem for path in files if path.endswith(".md") for problem in check_page(path)]
+    problems += check_index(files)
+    problems += check_record_files(files) + check_records()
     print("\n".join(problems) if problems else f"text: {len(files)} files keep the rules")
     return 1 if problems else 0
 

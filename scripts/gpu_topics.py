@@ -205,14 +205,14 @@ TOPICS = (
         (
             Step(
                 "build of llama.cpp for CUDA",
-                "{python} tests/ggml/llama/build_llama.py cuda {carry}/llama/source.tar.gz {llama}"
+                "{python} tests/frontends/ggml/llama/build_llama.py cuda {carry}/llama/source.tar.gz {llama}"
                 " {architectures}",
                 400,
                 gpus=2,
             ),
             Step(
                 "llama.cpp, one GPU and several: the same tokens",
-                "{python} tests/ggml/llama/check.py {llama}/build/bin/probe {lib}/libisthmus_ggml.so"
+                "{python} tests/frontends/ggml/llama/check.py {llama}/build/bin/probe {lib}/libisthmus_ggml.so"
                 " --kind gpu --devices {ranks}",
                 90,
                 gpus=2,
@@ -281,6 +281,20 @@ TOPICS = (
                 "all-gathers by the copy engines run no kernel",
                 "{python} tests/gpu/torch/check_copy_engine.py {out}/torch-copy-engine.json {ranks}",
                 40,
+                gpus=2,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "a rank that is killed ends the waits of the others",
+                "{python} tests/gpu/torch/check_death.py {out}/torch-death.json {ranks}",
+                120,
+                gpus=2,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "unchanged scripts beside PyTorch's NCCL",
+                "{python} tests/gpu/torch/check_unchanged.py {out}/torch-unchanged.json {ranks}",
+                200,
                 gpus=2,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
