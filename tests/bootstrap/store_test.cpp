@@ -108,7 +108,7 @@ TEST_P(stores, a_get_ends_at_its_timeout) {
   EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT);
   EXPECT_NE(std::string(error.message).find("never"), std::string::npos);
   EXPECT_GE(test::seconds_since(start), 0.09);
-  EXPECT_LT(test::seconds_since(start), 3);
+  EXPECT_LT(test::seconds_since(start), 20);
   all[0]->set("never", test::bytes("well"));  // the store is as good as before
   EXPECT_EQ(test::get(*all[1], "never", 4, 5), "well");
 }
@@ -198,7 +198,7 @@ TEST_P(stores, missing_ranks_are_named) {
         << "who has waited longest tells the others";
     EXPECT_NE(std::string(error.message).find("missing: 0, 3"), std::string::npos) << error.message;
   });
-  EXPECT_LT(test::seconds_since(start), 5);
+  EXPECT_LT(test::seconds_since(start), 20);
 }
 
 TEST_P(stores, cancel_ends_a_wait) {
@@ -211,7 +211,7 @@ TEST_P(stores, cancel_ends_a_wait) {
   const auto start = std::chrono::steady_clock::now();
   ranks[0]->cancel();
   EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
-  EXPECT_LT(test::seconds_since(start), 3);
+  EXPECT_LT(test::seconds_since(start), 20);
 }
 
 TEST(unique_id, carries_address_and_secret) {

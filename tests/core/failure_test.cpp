@@ -138,7 +138,7 @@ TEST(abort, releases_a_rank_that_waits_for_a_split) {
   const auto start = std::chrono::steady_clock::now();
   isthmus_communicator_abort(ranks[1]);
   EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
-  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 20);
 }
 
 TEST(timeout, a_split_that_one_rank_never_calls) {
@@ -152,7 +152,7 @@ TEST(timeout, a_split_that_one_rank_never_calls) {
         << "who has waited longest tells the other";
     EXPECT_NE(std::string(last_error().message).find("missing: 2"), std::string::npos) << last_error().message;
   });
-  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 20);
 }
 
 TEST(timeout, a_collective_that_one_rank_never_calls) {
@@ -169,7 +169,7 @@ TEST(timeout, a_collective_that_one_rank_never_calls) {
       EXPECT_TRUE(status == ISTHMUS_ERROR_REMOTE || status == ISTHMUS_ERROR_ABORTED) << last_error().message;
   });
   EXPECT_GE(named, 1) << "whose own wait ends first names the missing rank, the others hear of it";
-  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 20);
   EXPECT_EQ(allreduce(ranks[2]), ISTHMUS_ERROR_ABORTED) << "who comes late does not wait";
 }
 
@@ -189,7 +189,7 @@ TEST(timeout, a_native_call_that_does_not_return) {
   testing::internal::CaptureStderr();
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
-  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 5);
+  EXPECT_LT(seconds(std::chrono::steady_clock::now() - start).count(), 20);
   EXPECT_GE(seconds(std::chrono::steady_clock::now() - start).count(), 0.3);
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("inside allreduce of 4 x float32"), std::string::npos) << log;

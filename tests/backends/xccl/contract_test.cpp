@@ -103,7 +103,7 @@ TEST(creation, that_never_ends_is_given_up_after_the_timeout) {
   wanted.timeout_s = 0.5;
   const auto start = std::chrono::steady_clock::now();
   group_of_ranks group(wanted);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   for (int me = 0; me < group.size(); ++me) {
     EXPECT_EQ(group.at(me).created, ISTHMUS_ERROR_TIMEOUT);
     EXPECT_NE(group.at(me).last.message.find("0.5 s"), std::string::npos) << group.at(me).last.message;
@@ -290,7 +290,7 @@ TEST(failure, half_way_is_polled_and_abort_releases_the_waiting_peer) {
   const auto start = std::chrono::steady_clock::now();
   group.abort();
   for (int me = 0; me < 2; ++me) group.synchronize(group.at(me));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   const isthmus_operation late = allreduce(group.at(0), data.data(), 1);
   EXPECT_EQ(group.backend().enqueue(group.at(0).state, &late, nullptr, 1), ISTHMUS_ERROR_ABORTED);
   group.destroy();

@@ -98,7 +98,7 @@ def test_abort_ends_the_waits_of_every_rank(fresh_crew: Callable[..., Crew]) -> 
     begin = time.monotonic()
     for text in fresh_crew().run(aborts):
         assert "abort" in text, text
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 15
 
 
 def goes_with_a_callback_pending() -> list[str]:
