@@ -38,7 +38,7 @@ LIMITS = ["enomem", "emfile"]
 
 # Front end, backend, faults, weight: what costs a second of processor time comes less often.
 PLAN: list[tuple[str, str, list[str], int]] = [
-    ("c", "host", [*LETHAL, *LIMITS, "cut", "drop", "full_shm"], 45),
+    ("c", "host", [*LETHAL, *LIMITS, "cut", "drop", "full_shm", "full_disk"], 48),
     ("c", "faulty", ["plugin_fails", "plugin_throws", "plugin_throws_int"], 12),
     ("c", "nccl", LETHAL, 10),
     ("c", "copy_engine", LETHAL, 8),
@@ -46,6 +46,7 @@ PLAN: list[tuple[str, str, list[str], int]] = [
     ("mpi", "host", ["kill", "exit", "stop_long", "stop_short", "emfile"], 6),
     ("python", "host", [*LETHAL, "emfile", "raise"], 18),
     ("torch", "host", [*LETHAL, "raise"], 10),
+    ("sycl", "host", LETHAL, 6),
 ]
 
 
@@ -85,8 +86,10 @@ def obstacle(spec: dict[str, Any]) -> str:
     """Why this machine can't play the trial; "" where it can."""
     if spec["front_end"] == "mpi" and not (front_ends.BUILD / "bin" / "fault_worker_mpi").exists():
         return "built without MPI"
-    if spec["fault"] == "full_shm" and not can_mount():
-        return "needs root, to mount a small /dev/shm"
+    if spec["front_end"] == "sycl" and not (front_ends.BUILD / "bin" / "fault_worker_sycl").exists():
+        return "built without SYCL"
+    if spec["fault"] in front_ends.FULL and not can_mount():
+        return f"needs root, to mount a small {front_ends.FULL[spec['fault']]}"
     if spec["fault"] == "drop" and not front_ends.can_separate():
         return "needs root and ip, to make network namespaces"
     if spec["front_end"] == "torch" and not front_ends.has_torch():
@@ -95,7 +98,7 @@ def obstacle(spec: dict[str, Any]) -> str:
 
 
 def can_mount() -> bool:
-    script = ["unshare", "-m", str(Path(__file__).parent / "with_small_shm"), "true"]
+    script = ["unshare", "-m", str(Path(__file__).parent / "with_full"), "/dev/shm", "true"]
     return os.geteuid() == 0 and subprocess.run(script, capture_output=True, check=False).returncode == 0
 
 
@@ -236,7 +239,7 @@ def play(
 
 def cost(trial: Trial) -> int:
     """In processor time: most ranks wait, but streams of the stand-ins are threads that look."""
-    return 4 if trial.spec["backend"] in front_ends.ON_DEVICES else 2 if trial.spec["front_end"] == "mpi" else 1
+    return 4 if trial.spec["backend"] in front_ends.ON_DEVICES else 2 if trial.spec["front_end"] in ("mpi", "sycl") else 1
 
 
 def is_alive(pid: int) -> bool:

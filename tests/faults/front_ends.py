@@ -33,6 +33,8 @@ DEVICES = {
     "ISTHMUS_NVRTC_LIBRARY": f"{STANDINS}/libstandin_compilers.so",
 }
 ON_DEVICES = ("nccl", "copy_engine")
+# In these trials nothing is free in that folder.
+FULL = {"full_shm": "/dev/shm", "full_disk": "/var/tmp"}
 SERVER = multiprocessing.get_context("forkserver")
 
 
@@ -144,6 +146,10 @@ def variables(spec: dict[str, Any], folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": 1,
         "PYTHONWARNINGS": "ignore",
     }
+    if spec["fault"] == "full_disk":  # wherever something of the user's could go
+        told |= dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"), FULL["full_disk"])
+    if spec["front_end"] == "sycl":  # the CPU device, which its runtime does not find by itself
+        told |= {"OCL_ICD_FILENAMES": VENV / "lib" / "libintelocl.so"}
     devices = DEVICES if spec["backend"] in ON_DEVICES else {}
     return {name: str(value) for name, value in told.items()} | devices
 
@@ -159,9 +165,8 @@ def start(spec: dict[str, Any], folder: Path) -> list[Process]:
             process.start()
             processes.append(Process(process))
         return processes
-    outer = (
-        ["unshare", "-m", str(Path(__file__).parent / "with_small_shm")] if spec["fault"] == "full_shm" else []
-    )
+    full = FULL.get(spec["fault"])
+    outer = ["unshare", "-m", str(Path(__file__).parent / "with_full"), full] if full else []
     with open(folder / "said", "wb") as said:
         if spec["front_end"] == "mpi":
             launcher = [str(VENV / "bin" / "mpiexec"), "-disable-auto-cleanup", "-n", str(ranks)]
@@ -170,7 +175,8 @@ def start(spec: dict[str, Any], folder: Path) -> list[Process]:
             environment |= {"MPIR_CVAR_CH4_PROGRESS_THROTTLE_NO_PROGRESS_COUNT": "100"}
         else:
             place = ["--size", str(ranks), "--id", str(folder / "id")]
-            program = str(BUILD / "bin" / "fault_worker")
+            name = "fault_worker_sycl" if spec["front_end"] == "sycl" else "fault_worker"
+            program = str(BUILD / "bin" / name)
             commands = [[*outer, program, "--rank", str(rank), *place] for rank in range(ranks)]
             if spec["fault"] == "drop":
                 here, alone = separate(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 # Faults after which every call goes on and is right.
-HARMLESS = {"none", "stop_short", "full_shm"}
+HARMLESS = {"none", "stop_short", "full_shm", "full_disk"}
 # Faults after which every other rank has to name the one that they befell.
 GRACE_S = 3.0
 
