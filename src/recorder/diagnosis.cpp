@@ -31,16 +31,18 @@ class examiner {
  public:
   explicit examiner(const std::vector<seen_rank>& ranks) : m_ranks(ranks) {}
 
-  // The surest first. Calls that disagreed and were left behind by all are told of, too: they moved wrong data.
+  // The surest first. Calls that disagreed and were left behind by all are told of, too: they moved wrong data,
+  // and ranks that are one call apart since then, or on streams of which nothing is known, come of that.
   diagnosis examine() const {
     const auto disagreed = mismatch();
     if (disagreed && !is_left_behind(disagreed->number)) return disagreed->found;
-    for (const auto part : {&examiner::of_processes, &examiner::left, &examiner::of_messages,
-                            &examiner::missing, &examiner::all_inside})
+    for (const auto part : {&examiner::of_processes, &examiner::left})
       if (auto found = (this->*part)()) {
         if (disagreed) found->sentence += "; before, " + disagreed->found.sentence;
         return *found;
       }
+    for (const auto part : {&examiner::of_messages, &examiner::missing, &examiner::all_inside})
+      if (const auto found = (this->*part)()) return disagreed ? since(*disagreed, *found) : *found;
     return disagreed ? disagreed->found : nobody_waits();
   }
 
@@ -150,6 +152,13 @@ class examiner {
     for (std::uint64_t number = first; number <= last; ++number)
       if (const auto all = opinions(number); all.size() > 1) return numbered{number, disagreement(number, all)};
     return std::nullopt;
+  }
+
+  static diagnosis since(const numbered& disagreed, const diagnosis& now) {
+    diagnosis found = disagreed.found;
+    found.since_s = now.since_s;
+    found.sentence += "; now " + now.sentence;
+    return found;
   }
 
   diagnosis disagreement(std::uint64_t number, const std::vector<group>& all) const {

@@ -2,13 +2,16 @@
 // them. worker --rank R --size N --id FILE
 #include <isthmus/sycl.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <vector>
 
 #include "faults/injection.hpp"
 #include "faults/worker.hpp"

@@ -104,13 +104,11 @@ ON_DEVICES = {
 }
 # The others' errors come from the watch over processes, and from the timeout of a stream.
 FAILING = ["die", "stop"]
-# Like NCCL a stand-in may let calls of another datatype, root or order come to their ends: nothing is left to
-# see then.
-OVER_NCCL = ["die", "stop", "slow", "skip"]
+# Like NCCL a stand-in may let calls of another datatype, root or order come to their ends: the recorders keep them.
 
 
 @pytest.mark.skipif(not (STANDINS / "libstandin_xccl.so").is_file(), reason="needs the stand-ins")
-@pytest.mark.parametrize("fault", OVER_NCCL)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_the_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
     trouble, sentence = FAULTS[fault]
     with job(fault, tmp_path, 2 if fault in FAILING else 600, **ON_DEVICES) as processes:

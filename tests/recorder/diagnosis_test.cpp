@@ -73,6 +73,17 @@ TEST(diagnosis, paths_that_differ_are_told) {
   EXPECT_NE(found.sentence.find("by mpi where"), std::string::npos) << found.sentence;
 }
 
+// Of calls on streams nobody knows whether they have ended, and ranks that made one more are ahead for ever.
+TEST(diagnosis, an_old_disagreement_explains_who_is_a_call_ahead) {
+  auto other = rank_at(2, 3, 5, false);
+  other.calls[0].asked.collective = ISTHMUS_BROADCAST;
+  const auto found = diagnose({rank_at(0, 3, 4, false), rank_at(1, 3, 4, false), other});
+  EXPECT_EQ(found.kind, trouble::mismatch);
+  EXPECT_EQ(found.culprits, culprits{2});
+  EXPECT_NE(found.sentence.find("; now ranks 0 (pid 100) and 1 (pid 101) still in allreduce #4"), std::string::npos)
+      << found.sentence;
+}
+
 TEST(diagnosis, an_old_disagreement_does_not_hide_who_is_gone) {
   auto other = rank_at(1, 3, 3, true);
   other.calls[0].count = 7;
