@@ -1,13 +1,12 @@
-// A rank in SYCL, of a CPU device: sums on USM and on buffers by turns, with a check of each, until the fault ends
-// them. worker --rank R --size N --id FILE
-#include <isthmus/sycl.hpp>
-
+// A rank in SYCL, of a CPU device: sums on USM and on buffers by turns, with a check of each, until the fault
+// ends them. worker --rank R --size N --id FILE
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <isthmus/sycl.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -35,11 +34,8 @@ class sycl_rank {
     note({{"event", "begin"}});
     std::string where = "create";
     try {
-      isthmus::communicator ranks{m_queue.get_device(),
-                                  id,
-                                  m_rank,
-                                  m_size,
-                                  {.config = m_spec.config, .timeout_s = m_spec.timeout_s}};
+      isthmus::communicator ranks{
+          m_queue.get_device(), id, m_rank, m_size, {.config = m_spec.config, .timeout_s = m_spec.timeout_s}};
       note({{"event", "ready"}});
       where = "allreduce";
       call_until_failure(ranks);
@@ -67,7 +63,8 @@ class sycl_rank {
     }
   }
 
-  bool sum_of_memory(isthmus::communicator& ranks, std::int32_t* memory, std::uint64_t call, std::size_t count) {
+  bool sum_of_memory(isthmus::communicator& ranks, std::int32_t* memory, std::uint64_t call,
+                     std::size_t count) {
     const sycl::event filled = m_queue.fill(memory, value_of(call, m_rank), count);
     ranks.allreduce(m_queue, memory, count, isthmus::reduction_op::sum, {filled}).wait_and_throw();
     return std::all_of(memory, memory + count, [&](std::int32_t each) { return each == expected(call); });

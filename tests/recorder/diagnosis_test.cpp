@@ -80,7 +80,8 @@ TEST(diagnosis, an_old_disagreement_explains_who_is_a_call_ahead) {
   const auto found = diagnose({rank_at(0, 3, 4, false), rank_at(1, 3, 4, false), other});
   EXPECT_EQ(found.kind, trouble::mismatch);
   EXPECT_EQ(found.culprits, culprits{2});
-  EXPECT_NE(found.sentence.find("; now ranks 0 (pid 100) and 1 (pid 101) still in allreduce #4"), std::string::npos)
+  EXPECT_NE(found.sentence.find("; now ranks 0 (pid 100) and 1 (pid 101) still in allreduce #4"),
+            std::string::npos)
       << found.sentence;
 }
 
