@@ -239,7 +239,9 @@ def play(
 
 def cost(trial: Trial) -> int:
     """In processor time: most ranks wait, but streams of the stand-ins are threads that look."""
-    return 4 if trial.spec["backend"] in front_ends.ON_DEVICES else 2 if trial.spec["front_end"] in ("mpi", "sycl") else 1
+    if trial.spec["backend"] in front_ends.ON_DEVICES:
+        return 4
+    return 2 if trial.spec["front_end"] in ("mpi", "sycl") else 1
 
 
 def is_alive(pid: int) -> bool:

@@ -104,7 +104,7 @@ ON_DEVICES = {
 }
 # The others' errors come from the watch over processes, and from the timeout of a stream.
 FAILING = ["die", "stop"]
-# Like NCCL a stand-in may let calls of another datatype, root or order come to their ends: the recorders keep them.
+# Like NCCL a stand-in may let calls of another datatype, root or order come to their ends: recorders keep them.
 
 
 @pytest.mark.skipif(not (STANDINS / "libstandin_xccl.so").is_file(), reason="needs the stand-ins")
