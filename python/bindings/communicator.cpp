@@ -128,6 +128,23 @@ std::string diagnose(std::int64_t pid, const std::string& job) {
   return json;
 }
 
+// The second time, where the summary is long, without the file, which is there by then.
+std::string trace_merge(const std::string& folder, const std::string& path) {
+  std::string json(1 << 16, '\0');
+  size_t needed = 0;
+  const auto merge = [&](const char* file) {
+    check_released(
+        [&] { return isthmus_trace_merge(folder.c_str(), file, json.data(), json.size(), &needed); });
+  };
+  merge(path.c_str());
+  while (needed > json.size()) {
+    json.resize(needed);
+    merge(nullptr);
+  }
+  json.resize(needed - 1);
+  return json;
+}
+
 }  // namespace
 
 void bind_communicator(nb::module_& module) {
@@ -141,6 +158,7 @@ void bind_communicator(nb::module_& module) {
              nb::arg("timeout_s"));
 
   module.def("diagnose", &diagnose, nb::arg("pid"), nb::arg("job"));
+  module.def("trace_merge", &trace_merge, nb::arg("folder"), nb::arg("path"));
 
   nb::class_<communicator>(module, "Communicator")
       .def_static("pending", [] { return communicator(std::make_shared<membership>()); })

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace isthmus {
 
@@ -19,5 +20,8 @@ process_state look_at_process(std::int64_t pid, std::uint64_t start = 0) noexcep
 
 // The pid namespace of this process: in another one the numbers mean other processes. 0: unknown.
 std::uint64_t own_pid_namespace() noexcept;
+
+// The kernel's id of this machine since it started; monotonic clocks of one boot agree. "": unknown.
+std::string own_boot();
 
 }  // namespace isthmus

@@ -21,8 +21,8 @@ communicator::communicator(std::unique_ptr<bootstrap> control, preparation prepa
       m_control(std::move(control)),
       m_ranks(introduce(*m_control, {m_prepared.device, m_prepared.rules_text(), m_prepared.failure,
                                      m_prepared.parent_rank})),
-      m_recorder(m_ranks, m_prepared.timeout_s),
-      m_dispatcher(*m_prepared.rules, m_ranks, m_heap, m_backends),
+      m_recorder(m_ranks, m_prepared.timeout_s, m_prepared.trace),
+      m_dispatcher(*m_prepared.rules, m_ranks, m_heap, m_backends, m_recorder),
       m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_prepared.collectives},
       m_checks(m_prepared.rules->check && m_ranks.size > 1) {}
 
@@ -129,6 +129,7 @@ choice communicator::choose(const isthmus_operation& operation) {
 
 void communicator::enqueue(const isthmus_operation& operation) {
   check_alive();
+  recorder::asked_for asked{m_recorder.moment()};
   choice taken;
   try {
     validate(operation, m_scope);
@@ -138,12 +139,13 @@ void communicator::enqueue(const isthmus_operation& operation) {
   }
   if (m_checks) [[unlikely]]
     compare(*taken.backend, &operation, &taken.algorithm, 1);
-  run(*taken.backend, &operation, &taken.algorithm, 1);
+  asked.reason = taken.reason;
+  run(*taken.backend, &operation, &taken.algorithm, &asked, 1);
 }
 
 void communicator::run(backend_instance& backend, const isthmus_operation* operations,
-                       const char* const* algorithms, std::size_t n) {
-  m_recorder.begin(backend.index(), operations, algorithms, n);
+                       const char* const* algorithms, const recorder::asked_for* asked, std::size_t n) {
+  m_recorder.begin(backend.index(), operations, algorithms, n, asked);
   const isthmus_status status = backend.enqueue(operations, algorithms, n);
   if (status != ISTHMUS_SUCCESS) [[unlikely]]
     fail_batch(backend, status, *operations);

@@ -39,7 +39,8 @@ struct preparation {
   std::vector<backend_entry> backends;
   std::optional<error> failure;
   std::uint32_t collectives = 0;  // that will be called, a bit each; 0: any
-  int parent_rank = -1;           // in the communicator that this one is made from; -1: in none
+  recorder::trace_options trace;
+  int parent_rank = -1;  // in the communicator that this one is made from; -1: in none
 
   // What decides selection, as text that the ranks compare.
   std::string rules_text() const;
@@ -79,7 +80,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
                const char* const* algorithms, std::size_t n);
   // Runs operations that were checked, all on one backend. A failure poisons and throws.
   void run(backend_instance& backend, const isthmus_operation* operations, const char* const* algorithms,
-           std::size_t n);
+           const recorder::asked_for* asked, std::size_t n);
   [[noreturn]] void fail_batch(backend_instance& backend, isthmus_status status,
                                const isthmus_operation& first);
   worker& own_worker();  // a thread for this rank's blocking operations in groups of several ranks

@@ -103,6 +103,7 @@ preparation prepare(isthmus_device device, const isthmus_communicator_options& o
     auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
     prepared.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
     prepared.rules = rules;
+    prepared.trace = recorder::read_trace_options();
     prepared.backends = find_backends(rules->plugins);
     selection::check_backends(*rules, known_backends(prepared.backends));
   } catch (const error& failure) {

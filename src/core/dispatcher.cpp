@@ -27,8 +27,9 @@ const char* algorithm_of(const isthmus_backend& backend, const std::string& text
 
 dispatcher::dispatcher(const selection::configuration& rules, const membership& ranks,
                        const symmetric_heap& heap,
-                       const std::vector<std::unique_ptr<backend_instance>>& backends)
-    : m_rules(rules), m_ranks(ranks), m_heap(heap), m_backends(backends) {}
+                       const std::vector<std::unique_ptr<backend_instance>>& backends,
+                       recorder::flight_recorder& recorder)
+    : m_rules(rules), m_ranks(ranks), m_heap(heap), m_backends(backends), m_recorder(recorder) {}
 
 // Symmetric only where every rank uses every buffer of the call: for rooted collectives and for send and
 // recv the ranks could not agree on it.
@@ -86,7 +87,7 @@ choice dispatcher::decide(const isthmus_operation& operation) {
       isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
   backend_instance* const taken = find(decision.winner->backend);
-  return {taken, algorithm_of(taken->functions(), algorithm)};
+  return {taken, algorithm_of(taken->functions(), algorithm), m_recorder.reason_of(decision.reason)};
 }
 
 void dispatcher::report_unused(const selection::decision& decision, const isthmus_operation& operation) {

@@ -15,6 +15,7 @@
 #include "bootstrap/membership.hpp"
 #include "core/backend_instance.hpp"
 #include "memory/heap/symmetric_heap.hpp"
+#include "recorder/flight_recorder.hpp"
 #include "selection/selection.hpp"
 
 namespace isthmus {
@@ -22,13 +23,15 @@ namespace isthmus {
 struct choice {
   backend_instance* backend = nullptr;
   const char* algorithm = nullptr;  // out of the backend's own array; nullptr: its own choice
+  std::uint32_t reason = 0;         // the recorder's number of it
 };
 
 class dispatcher {
  public:
   // The references outlive the dispatcher; `backends` is complete before the first call.
   dispatcher(const selection::configuration& rules, const membership& ranks, const symmetric_heap& heap,
-             const std::vector<std::unique_ptr<backend_instance>>& backends);
+             const std::vector<std::unique_ptr<backend_instance>>& backends,
+             recorder::flight_recorder& recorder);
 
   // Precondition: a validated operation. Throws error (UNSUPPORTED) when nothing can do it. Not thread-safe.
   choice choose(const isthmus_operation& operation) {
@@ -81,6 +84,7 @@ class dispatcher {
   const membership& m_ranks;
   const symmetric_heap& m_heap;
   const std::vector<std::unique_ptr<backend_instance>>& m_backends;
+  recorder::flight_recorder& m_recorder;
   std::set<std::string> m_reported;
   std::array<cached, 1u << cache_bits> m_cache;
 };

@@ -26,11 +26,12 @@ struct pending_part {
   isthmus_communicator* result;
 };
 
-// What the open group holds. Entry i of the first four vectors is operation i; apart, so that a group of one
+// What the open group holds. Entry i of the first five vectors is operation i; apart, so that a group of one
 // communicator on one backend, the usual one, hands them on as they are.
 struct group_state {
   std::vector<isthmus_operation> operations;
   std::vector<communicator*> ranks;
+  std::vector<recorder::asked_for> asked;   // the reasons at the end
   std::vector<backend_instance*> backends;  // chosen at the end
   std::vector<const char*> algorithms;
   std::vector<pending_part> parts;
@@ -41,6 +42,7 @@ struct group_state {
   void clear() {
     operations.clear();
     ranks.clear();
+    asked.clear();
     backends.clear();
     algorithms.clear();
     parts.clear();
@@ -56,6 +58,7 @@ struct batch {
   backend_instance* backend;
   std::vector<isthmus_operation> operations;
   std::vector<const char*> algorithms;
+  std::vector<recorder::asked_for> asked;
 };
 
 struct thread_groups {
@@ -102,10 +105,11 @@ std::vector<batch> make_batches(const group_state& group) {
     });
     if (found == batches.end()) {
       const std::size_t order = first == batches.end() ? batches.size() : first->rank_order;
-      found = batches.insert(batches.end(), {group.ranks[i], order, group.backends[i], {}, {}});
+      found = batches.insert(batches.end(), {group.ranks[i], order, group.backends[i], {}, {}, {}});
     }
     found->operations.push_back(group.operations[i]);
     found->algorithms.push_back(group.algorithms[i]);
+    found->asked.push_back(group.asked[i]);
   }
   std::sort(batches.begin(), batches.end(), [](const batch& a, const batch& b) {
     return std::pair(a.rank_order, a.backend->index()) < std::pair(b.rank_order, b.backend->index());
@@ -115,7 +119,8 @@ std::vector<batch> make_batches(const group_state& group) {
 
 void run_batch(const batch& work) {
   work.rank->check_alive();
-  work.rank->run(*work.backend, work.operations.data(), work.algorithms.data(), work.operations.size());
+  work.rank->run(*work.backend, work.operations.data(), work.algorithms.data(), work.asked.data(),
+                 work.operations.size());
 }
 
 // Runs `job`, keeping the first failure of several.
@@ -225,13 +230,14 @@ void run(group_state& group) {
     const choice taken = group.ranks[i]->choose(group.operations[i]);
     group.backends.push_back(taken.backend);
     group.algorithms.push_back(taken.algorithm);
+    group.asked[i].reason = taken.reason;
   }
   if (group.parts.empty() && is_one_batch(group)) {  // no brackets: they join several states
     if (group.ranks[0]->checks())
       group.ranks[0]->compare(*group.backends[0], group.operations.data(), group.algorithms.data(),
                               group.operations.size());
     return group.ranks[0]->run(*group.backends[0], group.operations.data(), group.algorithms.data(),
-                               group.operations.size());
+                               group.asked.data(), group.operations.size());
   }
   for (const auto& part : group.parts)
     if (part.is_split) part.parent->check_alive();
@@ -292,6 +298,7 @@ void add(isthmus_communicator handle, const isthmus_operation& operation) {
     group_state& group = state();
     group.operations.push_back(keep(group, operation, rank.ranks()));
     group.ranks.push_back(&rank);
+    group.asked.push_back({rank.own_recorder().moment()});
   });
 }
 

@@ -3,19 +3,19 @@
 //
 // One thread writes at a time, as a communicator's calls come from one at a time; what is const, any may call.
 // A call costs two readings of a clock and two lines of the cache. Where no file can be made the ring is
-// private memory, and a warning says so.
+// private memory, and a warning says so. With ISTHMUS_TRACE every call is written into a second, longer file.
 #pragma once
 
 #include <isthmus/types.h>
 
-#include <algorithm>
-#include <memory>
+#include <array>
 #include <string>
 
 #include "base/tables.hpp"
 #include "base/ticks.hpp"
 #include "bootstrap/membership.hpp"
-#include "recorder/layout.hpp"
+#include "recorder/recording.hpp"
+#include "recorder/trace_folder.hpp"
 
 namespace isthmus::recorder {
 
@@ -28,44 +28,51 @@ struct in_flight {
   bool busy = false;
 };
 
+// What only a trace keeps of a call.
+struct asked_for {
+  std::uint64_t ticks = 0;  // when; 0 where nothing is traced
+  std::uint32_t reason = 0;
+};
+
 class flight_recorder {
  public:
-  flight_recorder(const membership& ranks, double timeout_s);
-  ~flight_recorder();  // removes the file: who leaves in order leaves nothing behind
+  flight_recorder(const membership& ranks, double timeout_s, const trace_options& trace = {});
+  ~flight_recorder();  // who leaves in order leaves nothing behind but the trace that was asked for
   flight_recorder(const flight_recorder&) = delete;
   flight_recorder& operator=(const flight_recorder&) = delete;
 
   // Before the calls: `index` is the backend's, the same on all ranks.
   void add_backend(std::size_t index, const std::string& name, bool blocking);
 
-  // A call of the backend with these operations begins; `end` follows.
+  // A call of the backend with these operations begins; `end` follows. `asked`: of each; NULL: just now.
   void begin(std::size_t backend, const isthmus_operation* operations, const char* const* algorithms,
-             std::size_t n) {
+             std::size_t n, const asked_for* asked = nullptr) {
     const std::uint64_t now = read_ticks(m_counter);
     m_open = n;
     for (std::size_t i = 0; i < n; ++i) {
       const isthmus_operation& of = operations[i];
-      const signature asked{static_cast<std::uint8_t>(of.collective),
-                            static_cast<std::uint8_t>(of.datatype),
-                            static_cast<std::uint8_t>(of.op),
-                            is_in_place(of),
-                            false,
-                            of.root};
-      write(is_message(of.collective) ? ++m_messages : ++m_collectives, asked, of.count,
-            path_of(backend, algorithms == nullptr ? nullptr : algorithms[i]), now);
+      const signature called{static_cast<std::uint8_t>(of.collective),
+                             static_cast<std::uint8_t>(of.datatype),
+                             static_cast<std::uint8_t>(of.op),
+                             is_in_place(of),
+                             false,
+                             of.root};
+      const std::uint32_t path = path_of(backend, algorithms == nullptr ? nullptr : algorithms[i]);
+      write(is_message(of.collective) ? ++m_messages : ++m_collectives, called, of.count, path, now,
+            asked == nullptr ? asked_for{} : asked[i]);
     }
   }
   void end(bool success) noexcept {
     const std::uint64_t now = read_ticks(m_counter);
-    const std::uint64_t last = m_header->written.load(std::memory_order_relaxed);
-    const std::uint64_t first = last - std::min<std::uint64_t>(m_open, ring_entries);
-    for (std::uint64_t position = first; position < last; ++position) {
-      entry& at = m_ring[position % ring_entries];
-      at.ended.store(now, std::memory_order_relaxed);
-      at.state.store(static_cast<std::uint64_t>(success ? entry_state::returned : entry_state::failed),
-                     std::memory_order_release);
-    }
+    const entry_state how = success ? entry_state::returned : entry_state::failed;
+    m_shared.end(m_open, now, how);
+    if (m_trace) [[unlikely]]
+      m_trace.end(m_open, now, how);
   }
+
+  // For asked_for: now, and a choice's reason, where there is a trace; else 0.
+  std::uint64_t moment() const noexcept { return m_trace ? read_ticks(m_counter) : 0; }
+  std::uint32_t reason_of(const std::string& text) { return m_trace ? m_trace.add_reason(text) : 0; }
 
   // What all ranks call together beside operations.
   void begin(step what, std::uint64_t count);
@@ -77,26 +84,25 @@ class flight_recorder {
 
   // Any thread.
   in_flight latest() const noexcept;
-  std::uint64_t written() const noexcept { return m_header->written.load(std::memory_order_relaxed); }
+  std::uint64_t written() const noexcept { return m_shared.head().written.load(std::memory_order_relaxed); }
 
  private:
-  struct memory;
   struct known_path {
     std::size_t backend = ~std::size_t{0};
     const char* algorithm = nullptr;
-    std::uint64_t index = 0;
+    std::uint32_t index = 0;
   };
 
-  std::uint64_t path_of(std::size_t backend, const char* algorithm) {
+  std::uint32_t path_of(std::size_t backend, const char* algorithm) {
     if (m_last_path.backend == backend && m_last_path.algorithm == algorithm) return m_last_path.index;
     return find_path(backend, algorithm);
   }
-  std::uint64_t find_path(std::size_t backend, const char* algorithm);
+  std::uint32_t find_path(std::size_t backend, const char* algorithm);
 
   // As THE TABLE has it; where blocks differ in length their own is not looked for.
   bool is_in_place(const isthmus_operation& of) const {
     const alias_rule rule = row_of(of.collective).in_place;
-    const auto own = static_cast<std::uintptr_t>(m_header->rank) * of.count * bytes_of(of.datatype);
+    const auto own = static_cast<std::uintptr_t>(m_shared.head().rank) * of.count * bytes_of(of.datatype);
     const auto send = reinterpret_cast<std::uintptr_t>(of.send_buf);
     const auto recv = reinterpret_cast<std::uintptr_t>(of.recv_buf);
     if (rule == alias_rule::recv_block) return send == recv + own;
@@ -104,27 +110,18 @@ class flight_recorder {
     return rule == alias_rule::same && send == recv;
   }
 
-  // Release and acquire at every field: a reader that sees one of them sees the odd version, too.
-  void write(std::uint64_t number, const signature& asked, std::uint64_t count, std::uint64_t path,
-             std::uint64_t now) noexcept {
-    const std::uint64_t position = m_header->written.load(std::memory_order_relaxed);
-    entry& at = m_ring[position % ring_entries];
-    at.version.store(2 * position + 1, std::memory_order_relaxed);
-    at.number.store(number, std::memory_order_release);
-    at.signature.store(pack(asked), std::memory_order_release);
-    at.count.store(count, std::memory_order_release);
-    at.path.store(path, std::memory_order_release);
-    at.begun.store(now, std::memory_order_release);
-    at.ended.store(0, std::memory_order_release);
-    at.state.store(static_cast<std::uint64_t>(entry_state::inside), std::memory_order_release);
-    at.version.store(2 * position + 2, std::memory_order_release);
-    m_header->written.store(position + 1, std::memory_order_release);
+  void write(std::uint64_t number, const signature& called, std::uint64_t count, std::uint32_t path,
+             std::uint64_t now, const asked_for& asked) noexcept {
+    m_shared.write(number, called, count, pack(origin{path}), now);
+    if (!m_trace) [[likely]]
+      return;
+    const std::uint64_t queued = asked.ticks == 0 ? 0 : now - asked.ticks;
+    m_trace.write(number, called, count, pack(origin{path, asked.reason, queued}), now);
+    m_trace.keep_time(now);
   }
 
   const bool m_counter = has_invariant_counter();
-  std::unique_ptr<memory> m_memory;
-  header* m_header;
-  entry* m_ring;
+  recording m_shared, m_trace;
   std::uint64_t m_collectives = 0, m_messages = 0;
   std::uint64_t m_open = 0;  // entries of the call that has begun
   std::array<std::string, most_backends> m_names;

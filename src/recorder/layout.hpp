@@ -1,5 +1,6 @@
-// The file of one rank of one communicator: a header, the processes of all ranks, and a ring of entries. Other
-// processes read it while it is written, and after its writer has died.
+// The file of one rank of one communicator: a header, the processes of all ranks, the reasons of its choices,
+// and a ring of entries. Other processes read it while it is written, and after its writer has died. A trace is
+// such a file with a longer ring, that stays.
 #pragma once
 
 #include <isthmus/types.h>
@@ -11,8 +12,11 @@
 
 namespace isthmus::recorder {
 
-inline constexpr std::uint64_t file_magic = 0x31'4f43'4552'5449;  // "ITRECO1"; another layout gets another
-inline constexpr std::uint64_t ring_entries = 256;
+inline constexpr std::uint64_t file_magic = 0x32'4f43'4552'5449;  // "ITRECO2"; another layout gets another
+inline constexpr std::uint64_t ring_entries = 256;                // of the file in shared memory
+inline constexpr std::uint64_t most_entries = 1u << 24;
+inline constexpr std::uint32_t most_reasons = 64;  // of a trace; the other file has none
+inline constexpr std::size_t reason_bytes = 192;
 inline constexpr std::size_t most_paths = 48, path_bytes = 48;
 inline constexpr std::size_t most_backends = 16;
 
@@ -31,14 +35,20 @@ struct alignas(64) entry {
   std::atomic<std::uint64_t> number;     // counts from 1: collectives, or messages to and from others
   std::atomic<std::uint64_t> signature;  // pack(signature)
   std::atomic<std::uint64_t> count;
-  std::atomic<std::uint64_t> path;   // its index in the header
+  std::atomic<std::uint64_t> path;   // pack(origin)
   std::atomic<std::uint64_t> begun;  // ticks
   std::atomic<std::uint64_t> ended;  // ticks; of the call, not of what it left to a stream
   std::atomic<std::uint64_t> state;  // entry_state
 };
 static_assert(sizeof(entry) == 64);
 
-enum class life : std::uint32_t { healthy, failed, closed };
+enum class life : std::uint32_t { healthy, failed };
+
+// One moment on three clocks. The kernel's monotonic one is shared by all processes until the machine starts
+// anew.
+struct anchor {
+  std::uint64_t ticks, monotonic_ns, realtime_ns;
+};
 
 struct alignas(64) header {
   std::uint64_t magic;
@@ -46,28 +56,38 @@ struct alignas(64) header {
   std::array<std::uint64_t, 2> token;
   std::int32_t rank, size;
   std::int64_t pid;
-  std::uint64_t start;          // of the process (base/process.hpp)
-  std::uint64_t pid_namespace;  // where the pids mean something
-  std::uint64_t has_counter;    // ticks are the processor's, not nanoseconds
-  std::uint64_t made_ticks, made_ns;
+  std::uint64_t start;                     // of the process (base/process.hpp)
+  std::uint64_t pid_namespace;             // where the pids mean something
+  std::uint64_t has_counter;               // ticks are the processor's, not nanoseconds
+  std::uint64_t entries, reason_capacity;  // of this file: a power of two, and 0 or most_reasons
   double timeout_s;
   std::uint64_t blocking;  // a bit for each backend whose calls end with the operation
   std::atomic<std::uint64_t> written;
   std::atomic<std::uint32_t> state;  // life
   std::atomic<std::uint32_t> paths;  // names that are complete
+  std::atomic<std::uint32_t> reasons;
+  std::atomic<std::uint32_t> closed;    // 1: its rank has left in order
+  std::atomic<std::uint64_t> anchored;  // how often; the latest stands in anchors[anchored % 2 + 1]
+  anchor anchors[3];                    // the first when the file was made
   std::array<std::uint8_t, most_paths> backend_of_path;
   char path[most_paths][path_bytes];
   char program[64];
-  char failure[1024];  // complete once state is `failed`
+  char machine[64], boot[64];  // the host's name, and the kernel's id of this boot
+  char failure[1024];          // complete once state is `failed`
 };
 
 inline constexpr std::uint64_t pids_offset = sizeof(header);
-constexpr std::uint64_t ring_offset(std::uint64_t size) {
-  return (pids_offset + size * sizeof(std::int64_t) + 63) / 64 * 64;
-}
-constexpr std::uint64_t file_bytes(std::uint64_t size) {
-  return ring_offset(size) + ring_entries * sizeof(entry);
-}
+
+// How large the parts of a file are.
+struct extents {
+  std::uint64_t size = 1, entries = ring_entries, reasons = 0;
+
+  constexpr std::uint64_t reasons_offset() const { return pids_offset + size * sizeof(std::int64_t); }
+  constexpr std::uint64_t ring_offset() const {
+    return (reasons_offset() + reasons * reason_bytes + 63) / 64 * 64;
+  }
+  constexpr std::uint64_t bytes() const { return ring_offset() + entries * sizeof(entry); }
+};
 
 // What a call asks for. `collective` is one of THE TABLE or a `step`.
 struct signature {
@@ -89,6 +109,22 @@ constexpr signature unpack(std::uint64_t word) {
           (word >> 24 & 1) != 0,
           (word >> 25 & 1) != 0,
           static_cast<std::int32_t>(static_cast<std::uint32_t>(word >> 32))};
+}
+
+// How a call came to its backend: its path's and its reason's index (0: none), and for how long it had been
+// asked for when it began, in units of 16 ticks; what is longer than fits is cut.
+struct origin {
+  std::uint32_t path = 0, reason = 0;
+  std::uint64_t queued_ticks = 0;
+};
+constexpr std::uint64_t pack(const origin& of) {
+  constexpr std::uint64_t most = 0xffff'ffff;
+  const std::uint64_t units = of.queued_ticks / 16;
+  return (of.path & 0xffffu) | std::uint64_t{of.reason & 0xffffu} << 16 | (units < most ? units : most) << 32;
+}
+constexpr origin origin_of(std::uint64_t word) {
+  return {static_cast<std::uint32_t>(word & 0xffff), static_cast<std::uint32_t>(word >> 16 & 0xffff),
+          (word >> 32) * 16};
 }
 
 }  // namespace isthmus::recorder

@@ -1,14 +1,18 @@
 #include "recorder/reader.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
+#include <cerrno>
 #include <cstring>
 
 #include "base/descriptor.hpp"
 #include "base/ticks.hpp"
+#include "recorder/clock.hpp"
 
 namespace isthmus::recorder {
 namespace {
@@ -52,33 +56,31 @@ struct copied_header {
   alignas(header) std::byte raw[sizeof(header)];
 };
 
-// A file's ticks, in seconds before the moment `now_ns`.
-class tick_scale {
- public:
-  tick_scale(const header& made, std::uint64_t now_ns)
-      : m_ticks(read_ticks(made.has_counter != 0)), m_ns(monotonic_ns()), m_now_ns(now_ns) {
-    if (made.has_counter != 0 && m_ticks > made.made_ticks)
-      m_ns_per_tick = static_cast<double>(m_ns - made.made_ns) / static_cast<double>(m_ticks - made.made_ticks);
-  }
-  double ago_s(std::uint64_t ticks) const {
-    const double before_read = (static_cast<double>(m_ticks) - static_cast<double>(ticks)) * m_ns_per_tick;
-    return std::max(0.0, before_read - static_cast<double>(m_ns - m_now_ns)) * 1e-9;
-  }
+// A trace has a second moment of its own; else this is one.
+tick_scale scale_of(const header& of) {
+  const std::uint64_t turns = of.anchored.load(std::memory_order_relaxed);
+  const bool counter = of.has_counter != 0;
+  return {of.anchors[0], turns > 0 ? of.anchors[turns % 2 + 1] : read_anchor(counter), counter};
+}
 
- private:
-  std::uint64_t m_ticks, m_ns, m_now_ns;
-  double m_ns_per_tick = 1;
-};
+double ago_s(std::uint64_t ns, std::uint64_t now_ns) {
+  return now_ns > ns ? static_cast<double>(now_ns - ns) * 1e-9 : 0;
+}
 
-seen_call call_of(const plain_entry& from, const header& of, const tick_scale& scale) {
+seen_call call_of(const plain_entry& from, const header& of, const tick_scale& scale, std::uint64_t now_ns) {
   seen_call call;
   call.number = from.number;
   call.asked = unpack(from.signature);
   call.count = from.count;
   call.state = static_cast<entry_state>(from.state);
-  call.begun_s = scale.ago_s(from.begun);
-  if (from.ended != 0) call.ended_s = scale.ago_s(from.ended);
-  const std::uint64_t path = from.path;
+  const origin came = origin_of(from.path);
+  call.asked_ns = scale.ns_of(from.begun - came.queued_ticks);
+  call.begun_ns = scale.ns_of(from.begun);
+  call.ended_ns = scale.ns_of(from.ended);
+  call.begun_s = ago_s(call.begun_ns, now_ns);
+  if (from.ended != 0) call.ended_s = ago_s(call.ended_ns, now_ns);
+  call.reason = came.reason;
+  const std::uint32_t path = came.path;
   if (path == 0 || path >= most_paths) {
     call.has_ended = call.state == entry_state::returned;
     return call;
@@ -90,70 +92,132 @@ seen_call call_of(const plain_entry& from, const header& of, const tick_scale& s
   return call;
 }
 
+// A file's bytes, read once or, while somebody may write it, three times.
+using copies = std::vector<std::vector<std::byte>>;
+
+extents parts_of(const header& of) {
+  return {static_cast<std::uint64_t>(of.size), of.entries, of.reason_capacity};
+}
+
 // Entries that are whole: the version is the same, and even, before and after their bytes were copied.
-std::vector<seen_call> calls_of(const std::array<std::vector<std::byte>, 3>& copies, const header& of,
-                                const tick_scale& scale) {
-  std::vector<std::pair<std::uint64_t, seen_call>> found;
-  const std::uint64_t ring = ring_offset(static_cast<std::uint64_t>(of.size));
-  for (std::uint64_t index = 0; index < ring_entries; ++index) {
-    const std::uint64_t offset = ring + index * sizeof(entry);
-    const auto before = value_at<std::uint64_t>(copies[0], offset);
-    const auto after = value_at<std::uint64_t>(copies[2], offset);
-    if (before == 0 || before % 2 != 0 || before != after) continue;
-    found.emplace_back(before, call_of(value_at<plain_entry>(copies[1], offset), of, scale));
+std::vector<seen_call> calls_of(const copies& of_file, const header& of, const tick_scale& scale,
+                                std::uint64_t now_ns) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> found;  // version, offset
+  const extents parts = parts_of(of);
+  for (std::uint64_t index = 0; index < parts.entries; ++index) {
+    const std::uint64_t offset = parts.ring_offset() + index * sizeof(entry);
+    const auto before = value_at<std::uint64_t>(of_file.front(), offset);
+    const auto after = value_at<std::uint64_t>(of_file.back(), offset);
+    if (before != 0 && before % 2 == 0 && before == after) found.emplace_back(before, offset);
   }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::sort(found.begin(), found.end());
   std::vector<seen_call> calls;
-  for (auto& [version, call] : found) calls.push_back(std::move(call));
+  calls.reserve(found.size());
+  for (const auto& [version, offset] : found)
+    calls.push_back(call_of(value_at<plain_entry>(of_file[of_file.size() / 2], offset), of, scale, now_ns));
   return calls;
 }
 
+std::vector<std::string> reasons_of(const std::vector<std::byte>& bytes, const header& of) {
+  std::vector<std::string> reasons;
+  const std::uint64_t known =
+      std::min<std::uint64_t>(of.reasons.load(std::memory_order_relaxed), of.reason_capacity);
+  for (std::uint64_t index = 0; index < known; ++index) {
+    const auto* const text =
+        reinterpret_cast<const char*>(bytes.data()) + parts_of(of).reasons_offset() + index * reason_bytes;
+    reasons.emplace_back(text, ::strnlen(text, reason_bytes));
+  }
+  return reasons;
+}
+
 void look_at_process_of(const header& of, seen_rank& seen) {
-  seen.is_elsewhere = of.pid_namespace != own_pid_namespace();
+  seen.is_elsewhere = of.pid_namespace != own_pid_namespace() || seen.boot != own_boot();
   if (!seen.is_elsewhere) seen.process = look_at_process(of.pid, of.start);
 }
 
-bool is_whole(const header& of, std::uint64_t bytes) {
-  return of.magic == file_magic && of.header_bytes == sizeof(header) && of.entry_bytes == sizeof(entry) &&
-         of.size > 0 && of.size <= most_ranks && of.rank >= 0 && of.rank < of.size &&
-         bytes == file_bytes(static_cast<std::uint64_t>(of.size));
+std::string text_of(const char* text, std::size_t most) { return {text, ::strnlen(text, most)}; }
+
+// "": it can be read.
+std::string why_not(const descriptor& file, int opened, std::uint64_t bytes) {
+  if (file.get() < 0) return std::strerror(opened);
+  if (bytes == 0) return "it is empty, or no file of this user";
+  if (bytes < sizeof file_magic) return fmt::format("it is cut short: {} bytes", bytes);
+  std::uint64_t magic = 0;
+  if (::pread(file.get(), &magic, sizeof magic, 0) != sizeof magic) return std::strerror(errno);
+  constexpr std::uint64_t name = 0xffff'ffff'ffff;  // the digit behind it is the layout's
+  if ((magic & name) != (file_magic & name)) return "it was not written by a flight recorder";
+  if (magic != file_magic)
+    return fmt::format("it was written by another version of Isthmus: layout {}, this version reads {}",
+                       static_cast<char>(magic >> 48), static_cast<char>(file_magic >> 48));
+  std::vector<std::byte> head(sizeof(header));
+  if (!read(file, head)) return fmt::format("it is cut short: {} bytes", bytes);
+  const copied_header kept(head);
+  const header& of = kept.get();
+  if (of.header_bytes != sizeof(header) || of.entry_bytes != sizeof(entry) || of.size <= 0 ||
+      of.size > most_ranks || of.rank < 0 || of.rank >= of.size || !std::has_single_bit(of.entries) ||
+      of.entries > most_entries || of.reason_capacity > most_reasons)
+    return "it is damaged";
+  const std::uint64_t whole = parts_of(of).bytes();
+  return bytes == whole ? "" : fmt::format("it is cut short: {} of {} bytes", bytes, whole);
 }
 
-}  // namespace
+// Once where nobody writes it any more.
+copies copies_of(const descriptor& file, std::uint64_t bytes) {
+  copies made(1, std::vector<std::byte>(bytes));
+  if (!read(file, made[0])) return {};
+  if (copied_header(made[0]).get().closed.load(std::memory_order_relaxed) != 0) return made;
+  for (int again = 0; again < 2; ++again)
+    if (!read(file, made.emplace_back(bytes))) return {};
+  return made;
+}
 
-std::optional<seen_rank> read_file(const std::string& path, std::uint64_t now_ns) {
-  const descriptor file = open_file(path);
-  const std::uint64_t bytes = bytes_of(file);
-  if (bytes < sizeof(header) || bytes > file_bytes(most_ranks)) return std::nullopt;
-  std::array<std::vector<std::byte>, 3> copies;
-  for (auto& copy : copies) {
-    copy.resize(bytes);
-    if (!read(file, copy)) return std::nullopt;
-  }
-  const copied_header kept(copies[1]);
+seen_rank rank_of(const copies& of_file, std::uint64_t now_ns) {
+  const std::vector<std::byte>& bytes = of_file[of_file.size() / 2];
+  const copied_header kept(bytes);
   const header& of = kept.get();
-  if (!is_whole(of, bytes)) return std::nullopt;
-  const tick_scale scale(of, now_ns);
+  const std::uint64_t turns = of.anchored.load(std::memory_order_relaxed);
+  const tick_scale scale = scale_of(of);
   seen_rank seen;
   seen.communicator = of.token;
   seen.rank = of.rank;
   seen.size = of.size;
   seen.pid = of.pid;
   seen.timeout_s = of.timeout_s;
-  seen.program = std::string(of.program, ::strnlen(of.program, sizeof of.program));
+  seen.program = text_of(of.program, sizeof of.program);
+  seen.machine = text_of(of.machine, sizeof of.machine);
+  seen.boot = text_of(of.boot, sizeof of.boot);
+  seen.is_closed = of.closed.load(std::memory_order_relaxed) != 0;
+  seen.written = of.written.load(std::memory_order_relaxed);
+  seen.clocks = of.anchors[turns > 0 ? turns % 2 + 1 : 0];
+  seen.reasons = reasons_of(bytes, of);
   if (of.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(life::failed))
-    seen.failure = std::string(of.failure, ::strnlen(of.failure, sizeof of.failure));
+    seen.failure = text_of(of.failure, sizeof of.failure);
   for (std::int32_t rank = 0; rank < of.size; ++rank)
-    seen.pids.push_back(value_at<std::int64_t>(
-        copies[1], pids_offset + static_cast<std::uint64_t>(rank) * sizeof(std::int64_t)));
+    seen.pids.push_back(
+        value_at<std::int64_t>(bytes, pids_offset + static_cast<std::uint64_t>(rank) * sizeof(std::int64_t)));
   look_at_process_of(of, seen);
-  seen.calls = calls_of(copies, of, scale);
-  seen.age_s = seen.made_s = scale.ago_s(of.made_ticks);
+  seen.calls = calls_of(of_file, of, scale, now_ns);
+  seen.age_s = seen.made_s = ago_s(of.anchors[0].monotonic_ns, now_ns);
   if (!seen.calls.empty()) {
     const seen_call& last = seen.calls.back();
     seen.age_s = last.state == entry_state::inside ? last.begun_s : last.ended_s;
   }
   return seen;
+}
+
+}  // namespace
+
+std::optional<seen_rank> read_file(const std::string& path, std::uint64_t now_ns, std::string* problem) {
+  const descriptor file = open_file(path);
+  const int opened = errno;
+  const std::uint64_t bytes = bytes_of(file);
+  std::string wrong = why_not(file, opened, bytes);
+  copies of_file;
+  if (wrong.empty()) of_file = copies_of(file, bytes);
+  if (wrong.empty() && of_file.empty()) wrong = "it is cut short";
+  if (problem != nullptr) *problem = wrong;
+  if (!wrong.empty()) return std::nullopt;
+  return rank_of(of_file, now_ns);
 }
 
 std::vector<seen_rank> read_communicator(const token& communicator, int size) {

@@ -22,6 +22,9 @@ struct seen_call {
   // The operation's end is known: the call's own, for a backend that blocks.
   bool is_blocking = true, has_ended = false;
   double begun_s = 0, ended_s = 0;  // ago, of the call
+  // Of its machine's monotonic clock: asked for, handed to the backend, returned. 0: not yet, or not known.
+  std::uint64_t asked_ns = 0, begun_ns = 0, ended_ns = 0;
+  std::uint32_t reason = 0;  // its index among the rank's reasons
 
   bool is_message() const { return asked.collective == ISTHMUS_SEND || asked.collective == ISTHMUS_RECV; }
   // Nobody knows that it has ended: it waits, it gave up waiting, or a stream may still have it.
@@ -33,8 +36,12 @@ struct seen_rank {
   int rank = 0, size = 0;
   std::int64_t pid = 0;
   process_state process = process_state::alive;
-  bool is_elsewhere = false;  // of another pid namespace: nothing is known of the process
-  std::string program;
+  bool is_elsewhere = false;  // of another machine or pid namespace: nothing is known of the process
+  std::string program, machine, boot;
+  bool is_closed = false;     // its rank has left in order
+  std::uint64_t written = 0;  // calls; `calls` has those that are kept
+  anchor clocks{};            // the latest moment at which all of them were read
+  std::vector<std::string> reasons;
   double age_s = 0, made_s = 0;  // ago: what it wrote last, and when it began
   double timeout_s = 0;
   std::string failure;             // "": healthy
@@ -47,9 +54,10 @@ struct seen_rank {
   std::uint64_t collectives() const;                        // called so far
 };
 
-// Nothing where there is no such file, or none of this version. What is `ago` is so at `now_ns` of the
-// monotonic clock: the same for all files whose times are compared.
-std::optional<seen_rank> read_file(const std::string& path, std::uint64_t now_ns = monotonic_ns());
+// Nothing where there is no such file, or none of this version; `problem`, unless NULL, says which. What is
+// `ago` is so at `now_ns` of the monotonic clock: the same for all files whose times are compared.
+std::optional<seen_rank> read_file(const std::string& path, std::uint64_t now_ns = monotonic_ns(),
+                                   std::string* problem = nullptr);
 
 // Those of its ranks whose files are on this machine, in the order of ranks.
 std::vector<seen_rank> read_communicator(const token& communicator, int size);

@@ -20,6 +20,7 @@ import isthmus
 import isthmus.memory
 
 CULPRIT, SIZE, STEPS = 2, 3, 3
+PAUSE_S = 0.5
 
 
 def meet(meeting: str, rank: int) -> isthmus.Communicator:
@@ -110,6 +111,8 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     if wrong and fault == "slow":
         late()
+    if wrong and fault == "pause":
+        late(PAUSE_S)
     if wrong and fault == "skip":
         calls.broadcast(0)
         late()
@@ -122,6 +125,9 @@ def main() -> None:
     calls.broadcast(1 if wrong and fault == "root" else 0)
     calls.allgather()
     calls.barrier()
+    if fault == "pause":
+        comm.close()
+        return
     late()
 
 

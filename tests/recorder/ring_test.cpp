@@ -11,38 +11,13 @@
 #include <random>
 #include <thread>
 
-#include "recorder/flight_recorder.hpp"
+#include "ranks.hpp"
 #include "recorder/reader.hpp"
 
 namespace {
 
 using namespace isthmus;
 using namespace isthmus::recorder;
-
-membership ranks_of_this_process(int size) {
-  membership ranks;
-  ranks.size = ranks.node_size = ranks.process_size = size;
-  ranks.node_of.assign(static_cast<std::size_t>(size), 0);
-  ranks.process_of = ranks.node_of;
-  ranks.pid_of.assign(static_cast<std::size_t>(size), ::getpid());
-  std::random_device random;
-  for (auto& word : ranks.token) word = std::uint64_t{random()} << 32 | random();
-  return ranks;
-}
-
-isthmus_operation allreduce_of(std::uint64_t count) {
-  isthmus_operation operation{};
-  operation.collective = ISTHMUS_ALLREDUCE;
-  operation.datatype = ISTHMUS_FLOAT32;
-  operation.count = count;
-  return operation;
-}
-
-void call(flight_recorder& recorder, std::uint64_t count) {
-  const isthmus_operation operation = allreduce_of(count);
-  recorder.begin(0, &operation, nullptr, 1);
-  recorder.end(true);
-}
 
 TEST(ring, keeps_the_latest_calls) {
   const membership ranks = ranks_of_this_process(2);
@@ -128,7 +103,7 @@ TEST(file, what_is_none_is_not_read) {
   const membership ranks = ranks_of_this_process(1);
   const std::string path = path_of_file(ranks.token, 0);
   EXPECT_FALSE(read_file(path));
-  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{100}, file_bytes(1)}) {
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{100}, extents{}.bytes()}) {
     std::ofstream(path) << std::string(bytes, 'x');
     EXPECT_FALSE(read_file(path)) << bytes;
   }

@@ -11,7 +11,7 @@ from .. import __version__
 from ..errors import Error
 from ..layout import MissingError
 from ..table import Status
-from . import bench, demo, doctor, explain, info, report, run, tune
+from . import bench, demo, doctor, explain, info, report, run, trace, tune
 from .console import BAD_ARGUMENT, FAILED, NOT_AVAILABLE, CommandError
 
 _EXIT_CODES = {
@@ -29,6 +29,7 @@ app = typer.Typer(
 )
 for command in (info.info, doctor.doctor, explain.explain, bench.bench, tune.tune, demo.demo, report.report):
     app.command()(command)
+app.add_typer(trace.app, name="trace")
 app.command(
     context_settings={
         "allow_extra_args": True,

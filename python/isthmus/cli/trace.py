@@ -1,0 +1,118 @@
+"""`isthmus trace merge`: a timeline for Perfetto out of the traces of a job, and who waited for whom."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from .._isthmus import trace_merge
+from ..sizes import format_us
+from .console import BAD_ARGUMENT, CommandError, note, out, print_json
+
+app = typer.Typer(help="Traces of all calls of a job (ISTHMUS_TRACE=FOLDER).", no_args_is_help=True)
+
+
+@app.callback()
+def _only_subcommands() -> None:
+    """Keeps `merge` a word of its own while it is the only one."""
+
+
+@app.command()
+def merge(
+    folder: Annotated[Path, typer.Argument(help="What ISTHMUS_TRACE named.", show_default=False)],
+    target: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The timeline.")] = Path(
+        "trace.json"
+    ),
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the timeline.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Writes one timeline (for ui.perfetto.dev) from the traces of all ranks, and says who waited for whom.
+
+    Clocks are aligned, and the calls of a communicator matched by number. Works on
+    the traces of a job that died.
+    """
+    if target.exists() and not force:
+        raise CommandError(f"{target} is there already; --force overwrites it", BAD_ARGUMENT)
+    if not folder.is_dir():
+        raise CommandError(f"{folder} is no folder; name what ISTHMUS_TRACE named", BAD_ARGUMENT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all.
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        told = json.loads(trace_merge(str(folder), str(part)))
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    if as_json:
+        print_json(told)
+        return
+    _print(told)
+    out.print(f"{target}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True)
+
+
+def _print(told: dict[str, Any]) -> None:
+    for problem in told["left_out"]:
+        note(f"left out: {problem}")
+    for machine in told["machines"][1:]:
+        note(
+            f"clock of {machine['name']}: moved by {format_us(machine['offset_us'])} us, by {machine['how']}, "
+            f"to within {format_us(machine['uncertainty_us'])} us"
+        )
+    for communicator in told["communicators"]:
+        _print_communicator(communicator)
+
+
+def _print_communicator(told: dict[str, Any]) -> None:
+    size, ranks = told["size"], told["ranks"]
+    head = f"communicator {told['communicator'][:8]}, {size} rank{'s'[: size != 1]}: "
+    out.print(f"{head}{told['matched']} calls matched", markup=False, soft_wrap=True)
+    for line in _remarks(told):
+        out.print(f"  {line}", markup=False, soft_wrap=True)
+    if size == 1:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("rank", "calls", "came last", "others waited for it, us", "it waited, us"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for rank in ranks:
+        waits = (format_us(rank[name]) for name in ("others_waited_us", "waited_us"))
+        table.add_row(str(rank["rank"]), str(rank["calls"]), str(rank["came_last"]), *waits, rank["state"])
+    out.print(table)
+    for call in told["worst"]:
+        out.print(
+            f"  {call['call']}: rank {call['last']} came last, {format_us(call['behind_us'])} us after the "
+            f"first; the others waited {format_us(call['others_waited_us'])} us",
+            markup=False,
+            soft_wrap=True,
+        )
+    out.print()
+
+
+def _remarks(told: dict[str, Any]) -> list[str]:
+    """What a reader has to know before believing the figures."""
+    remarks = []
+    if told["state"] != "ended":
+        how = {
+            "died": "it died",
+            "running": "it still runs",
+            "unknown": "it did not end in order, or still runs elsewhere",
+        }[told["state"]]
+        remarks.append(f"{how}; at the end of the trace: {told['sentence']}")
+    for rank in told["ranks"]:
+        if rank["failure"]:
+            remarks.append(f"rank {rank['rank']} failed: {rank['failure']}")
+        if rank["overwritten"]:
+            remarks.append(
+                f"rank {rank['rank']}: the oldest {rank['overwritten']} of {rank['calls']} calls were "
+                "overwritten; ISTHMUS_TRACE_CALLS makes traces longer"
+            )
+    if told["absent"]:
+        remarks.append(f"no trace of rank {', '.join(map(str, told['absent']))}")
+    if told["differing"]:
+        remarks.append(f"{told['differing']} calls differ between ranks and were not matched")
+    return remarks

@@ -1,0 +1,36 @@
+#include "recorder/clock.hpp"
+
+#include <ctime>
+
+#include "base/ticks.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+std::uint64_t realtime_ns() noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
+
+// A thread may lose its processor between two readings: of some tries the shortest counts.
+anchor read_anchor(bool counter) noexcept {
+  constexpr int tries = 3;
+  constexpr std::uint64_t short_ticks = 1000;
+  anchor best{};
+  std::uint64_t shortest = ~std::uint64_t{0};
+  for (int i = 0; i < tries && shortest > short_ticks; ++i) {
+    const std::uint64_t before = read_ticks(counter);
+    const std::uint64_t monotonic = monotonic_ns();
+    const std::uint64_t after = read_ticks(counter);
+    if (after - before >= shortest) continue;
+    shortest = after - before;
+    best = {before + shortest / 2, monotonic, 0};
+  }
+  best.realtime_ns = realtime_ns() - (monotonic_ns() - best.monotonic_ns);
+  return best;
+}
+
+}  // namespace isthmus::recorder

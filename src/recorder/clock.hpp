@@ -1,0 +1,32 @@
+// From ticks to the kernel's monotonic clock, by moments at which both were read.
+#pragma once
+
+#include <cstdint>
+
+#include "recorder/layout.hpp"
+
+namespace isthmus::recorder {
+
+// Takes some 100 ns.
+anchor read_anchor(bool counter) noexcept;
+
+class tick_scale {
+ public:
+  tick_scale(const anchor& first, const anchor& second, bool counter) : m_first(first) {
+    if (counter && second.ticks > first.ticks && second.monotonic_ns > first.monotonic_ns)
+      m_ns_per_tick = static_cast<double>(second.monotonic_ns - first.monotonic_ns) /
+                      static_cast<double>(second.ticks - first.ticks);
+  }
+  // Of the monotonic clock; 0 for 0.
+  std::uint64_t ns_of(std::uint64_t ticks) const noexcept {
+    if (ticks == 0) return 0;
+    const double since = static_cast<double>(static_cast<std::int64_t>(ticks - m_first.ticks)) * m_ns_per_tick;
+    return m_first.monotonic_ns + static_cast<std::uint64_t>(static_cast<std::int64_t>(since));
+  }
+
+ private:
+  anchor m_first;
+  double m_ns_per_tick = 1;
+};
+
+}  // namespace isthmus::recorder

@@ -1,0 +1,166 @@
+#include "recorder/trace.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+#include "recorder/diagnosis.hpp"
+#include "recorder/trace_folder.hpp"
+#include "recorder/words.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+std::size_t machine_of(trace& of, const seen_rank& seen) {
+  const auto same = [&](const traced_machine& each) { return each.boot == seen.boot; };
+  const auto found = std::find_if(of.machines.begin(), of.machines.end(), same);
+  if (found != of.machines.end()) return static_cast<std::size_t>(found - of.machines.begin());
+  of.machines.push_back({seen.machine, seen.boot, 0, 0, "its own clock"});
+  return of.machines.size() - 1;
+}
+
+std::vector<traced_communicator> read_all(const std::string& folder, std::vector<std::string>& left_out) {
+  std::map<token, traced_communicator> found;
+  const std::uint64_t now = monotonic_ns();
+  for (const std::string& path : list_traces(folder)) {
+    std::string problem;
+    if (auto seen = read_file(path, now, &problem))
+      found[seen->communicator].ranks.push_back({std::move(*seen)});
+    else
+      left_out.push_back(fmt::format("{}: {}", path, problem));
+  }
+  std::vector<traced_communicator> all;
+  for (auto& [name, each] : found) all.push_back(std::move(each));
+  return all;
+}
+
+// ---- matching ----------------------------------------------------------------------------------------------
+
+// A rank's collectives, whose numbers rise.
+std::vector<const seen_call*> collectives_of(const seen_rank& rank) {
+  std::vector<const seen_call*> calls;
+  for (const seen_call& call : rank.calls)
+    if (!call.is_message()) calls.push_back(&call);
+  return calls;
+}
+
+void judge(traced_communicator& of, met_call& met) {
+  const auto begun = [&](std::size_t i) { return static_cast<std::int64_t>(met.of_rank[i]->begun_ns); };
+  std::int64_t first = begun(0);
+  for (std::size_t i = 1; i < met.of_rank.size(); ++i) {
+    first = std::min(first, begun(i));
+    if (begun(i) > begun(met.last)) met.last = i;
+  }
+  met.behind_ns = begun(met.last) - first;
+  for (std::size_t i = 0; i < met.of_rank.size(); ++i) {
+    const auto ended = static_cast<std::int64_t>(met.of_rank[i]->ended_ns);
+    const std::int64_t until = ended == 0 ? begun(met.last) : std::min(ended, begun(met.last));
+    const std::int64_t waited = std::max<std::int64_t>(0, until - begun(i));
+    of.ranks[i].waited_ns += waited;
+    met.waited_ns += waited;
+  }
+  ++of.ranks[met.last].came_last;
+  of.ranks[met.last].others_waited_ns += met.waited_ns;
+}
+
+// By number, among those that all ranks here have kept.
+void match(traced_communicator& of) {
+  if (of.ranks.size() < 2) return;
+  std::vector<std::vector<const seen_call*>> calls;
+  for (const traced_rank& rank : of.ranks) calls.push_back(collectives_of(rank.seen));
+  std::vector<std::size_t> at(calls.size(), 0);
+  for (const seen_call* call : calls.front()) {
+    met_call met;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      while (at[i] < calls[i].size() && calls[i][at[i]]->number < call->number) ++at[i];
+      if (at[i] < calls[i].size() && calls[i][at[i]]->number == call->number)
+        met.of_rank.push_back(calls[i][at[i]]);
+    }
+    if (met.of_rank.size() < calls.size()) continue;
+    const auto agrees = [&](const seen_call* other) { return agree(*call, *other); };
+    if (std::all_of(met.of_rank.begin(), met.of_rank.end(), agrees))
+      of.calls.push_back(std::move(met));
+    else
+      ++of.differing;
+  }
+}
+
+// ---- how it ended ------------------------------------------------------------------------------------------
+
+std::string state_of(const traced_communicator& of) {
+  std::string state = "ended";
+  for (const traced_rank& rank : of.ranks) {
+    if (rank.seen.is_closed) continue;
+    if (rank.seen.is_elsewhere)
+      state = "unknown";
+    else if (rank.seen.process == process_state::gone)
+      return "died";
+    else if (state == "ended")
+      state = "running";
+  }
+  return state;
+}
+
+std::uint64_t latest_of(const seen_rank& rank) {
+  std::uint64_t latest = rank.clocks.monotonic_ns;
+  if (!rank.calls.empty()) latest = std::max({latest, rank.calls.back().begun_ns, rank.calls.back().ended_ns});
+  return latest;
+}
+
+// What the doctor says, as of the end of the trace: of the latest calls, and with the ranks that left in order
+// as they were then.
+std::string sentence_of(const traced_communicator& of) {
+  std::uint64_t end = 0;
+  for (const traced_rank& rank : of.ranks) end = std::max(end, latest_of(rank.seen));
+  std::vector<seen_rank> ranks;
+  for (const traced_rank& rank : of.ranks) {
+    const auto& calls = rank.seen.calls;
+    const auto kept = static_cast<std::ptrdiff_t>(std::min<std::size_t>(calls.size(), ring_entries));
+    seen_rank seen = rank.seen;
+    seen.calls.assign(calls.end() - kept, calls.end());
+    for (seen_call& call : seen.calls) {
+      call.begun_s = static_cast<double>(end - call.begun_ns) * 1e-9;
+      if (call.ended_ns != 0) call.ended_s = static_cast<double>(end - call.ended_ns) * 1e-9;
+    }
+    if (seen.is_closed) seen.process = process_state::alive;
+    for (const traced_rank& other : of.ranks)
+      seen.pids[static_cast<std::size_t>(other.seen.rank)] = other.seen.pid;
+    ranks.push_back(std::move(seen));
+  }
+  return diagnose(ranks).sentence;
+}
+
+}  // namespace
+
+trace read_traces(const std::string& folder) {
+  trace of;
+  of.communicators = read_all(folder, of.left_out);
+  if (of.communicators.empty())
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("trace: {} holds no trace{}", folder,
+                                 of.left_out.empty() ? "" : " that can be read: " + enumerate(of.left_out)),
+                     "ISTHMUS_TRACE=FOLDER in the environment of a job makes its ranks write some");
+  std::sort(of.communicators.begin(), of.communicators.end(), [](const auto& a, const auto& b) {
+    return a.ranks.front().seen.made_s > b.ranks.front().seen.made_s;
+  });
+  for (traced_communicator& each : of.communicators) {
+    std::sort(each.ranks.begin(), each.ranks.end(),
+              [](const auto& a, const auto& b) { return a.seen.rank < b.seen.rank; });
+    for (traced_rank& rank : each.ranks) rank.machine = machine_of(of, rank.seen);
+    match(each);
+  }
+  align(of);
+  for (traced_communicator& each : of.communicators) {
+    for (met_call& met : each.calls) judge(each, met);
+    each.state = state_of(each);
+    if (each.state != "ended") each.sentence = sentence_of(each);
+  }
+  return of;
+}
+
+}  // namespace isthmus::recorder

@@ -1,0 +1,93 @@
+// Traces of several machines on one clock.
+#include <algorithm>
+#include <limits>
+
+#include "base/tables.hpp"
+#include "recorder/trace.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+constexpr std::int64_t unbounded = std::numeric_limits<std::int64_t>::max() / 4;
+
+// No rank can leave it before all have begun it: everybody's result has something of everybody, or it is a
+// barrier. Where a call leaves the rest to a stream nothing is known of its end.
+bool joins_all(const seen_call& call) {
+  if (call.asked.collective >= ISTHMUS_COLLECTIVE_COUNT || call.asked.checking || !call.has_ended) return false;
+  const collective_row& row = row_of(static_cast<isthmus_collective>(call.asked.collective));
+  const bool moves_nothing = row.send_extent == extent::nothing && row.recv_extent == extent::nothing;
+  if (moves_nothing) return row.peer == peer_kind::none;
+  return row.send_at == site::all && row.recv_at == site::all && has_equal_count(row) && call.count > 0 &&
+         row.peer == peer_kind::none;
+}
+
+void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
+  const auto move = [&](std::uint64_t& ns) {
+    if (ns != 0) ns = static_cast<std::uint64_t>(static_cast<std::int64_t>(ns) + by_ns);
+  };
+  for (traced_communicator& each : of.communicators)
+    for (traced_rank& rank : each.ranks) {
+      if (rank.machine != machine) continue;
+      move(rank.seen.clocks.monotonic_ns);
+      for (seen_call& call : rank.seen.calls) {
+        move(call.asked_ns);
+        move(call.begun_ns);
+        move(call.ended_ns);
+      }
+    }
+  of.machines[machine].offset_ns += by_ns;
+}
+
+const seen_rank& rank_on(const trace& of, std::size_t machine) {
+  for (const traced_communicator& each : of.communicators)
+    for (const traced_rank& rank : each.ranks)
+      if (rank.machine == machine) return rank.seen;
+  return of.communicators.front().ranks.front().seen;
+}
+
+// How much the clock of `machine` may be ahead of the first one's.
+struct bounds {
+  std::int64_t least = -unbounded, most = unbounded;
+  bool known() const { return least > -unbounded && most < unbounded; }
+};
+
+void tighten(bounds& ahead, const traced_communicator& of, const met_call& met, std::size_t machine) {
+  std::int64_t begun_here = -unbounded, ended_here = unbounded, begun_there = -unbounded,
+               ended_there = unbounded;
+  for (std::size_t i = 0; i < met.of_rank.size(); ++i) {
+    const seen_call& call = *met.of_rank[i];
+    const std::size_t on = of.ranks[i].machine;
+    if ((on != 0 && on != machine) || !joins_all(call)) continue;
+    std::int64_t& begun = on == 0 ? begun_here : begun_there;
+    std::int64_t& ended = on == 0 ? ended_here : ended_there;
+    begun = std::max(begun, static_cast<std::int64_t>(call.begun_ns));
+    ended = std::min(ended, static_cast<std::int64_t>(call.ended_ns));
+  }
+  if (begun_here == -unbounded || begun_there == -unbounded) return;
+  ahead.least = std::max(ahead.least, begun_there - ended_here);
+  ahead.most = std::min(ahead.most, ended_there - begun_here);
+}
+
+}  // namespace
+
+void align(trace& of) {
+  const anchor own = rank_on(of, 0).clocks;
+  for (std::size_t machine = 1; machine < of.machines.size(); ++machine) {
+    const anchor there = rank_on(of, machine).clocks;
+    shift(of, machine,
+          static_cast<std::int64_t>((there.realtime_ns - there.monotonic_ns) -
+                                    (own.realtime_ns - own.monotonic_ns)));
+    bounds ahead;
+    for (const traced_communicator& each : of.communicators)
+      for (const met_call& met : each.calls) tighten(ahead, each, met, machine);
+    traced_machine& told = of.machines[machine];
+    told.how = "the clocks of day";
+    if (!ahead.known()) continue;
+    shift(of, machine, -(ahead.least + (ahead.most - ahead.least) / 2));
+    told.how = "the ends of collectives";
+    // Clocks that drift apart leave no offset that fits all calls.
+    told.uncertainty_ns = std::abs(ahead.most - ahead.least) / 2;
+  }
+}
+
+}  // namespace isthmus::recorder

@@ -1,0 +1,82 @@
+#include "recorder/trace_folder.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.hpp"
+#include "base/trust.hpp"
+#include "recorder/layout.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+constexpr const char* extension = ".trace";
+constexpr std::uint64_t usual_entries = 1u << 17;  // 8 MiB
+constexpr std::uint64_t fewest_entries = 256;
+
+error bad_variable(const char* variable, const std::string& value, const std::string& what,
+                   const std::string& hint) {
+  return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
+                    fmt::format("environment {}: \"{}\" {}", variable, value, what), hint);
+}
+
+std::uint64_t read_entries() {
+  const char* const text = environment_variable("ISTHMUS_TRACE_CALLS");
+  if (text == nullptr || *text == '\0') return usual_entries;
+  const std::string_view value = text;
+  std::uint64_t entries = 0;
+  const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), entries);
+  if (problem != std::errc() || end != value.data() + value.size() || entries < fewest_entries ||
+      entries > most_entries)
+    throw bad_variable("ISTHMUS_TRACE_CALLS", text,
+                       fmt::format("is no number from {} to {}", fewest_entries, most_entries),
+                       "it is how many calls of a communicator each rank keeps, at 64 bytes each");
+  return std::bit_ceil(entries);
+}
+
+}  // namespace
+
+trace_options read_trace_options() {
+  const char* const text = environment_variable("ISTHMUS_TRACE");
+  if (text == nullptr || *text == '\0') return {};
+  const std::string folder = std::filesystem::absolute(text).lexically_normal().string();
+  const char* const hint = "name a folder that this user may write, or one to be made in such a folder";
+  if (::mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+    throw bad_variable("ISTHMUS_TRACE", text, fmt::format("can't be made: {}", std::strerror(errno)), hint);
+  struct stat status{};
+  if (::stat(folder.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))
+    throw bad_variable("ISTHMUS_TRACE", text, "is no folder", hint);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    throw bad_variable("ISTHMUS_TRACE", text, fmt::format("can't be written: {}", std::strerror(errno)), hint);
+  return {folder, read_entries()};
+}
+
+std::string path_of_trace(const std::string& folder, const token& communicator, int rank) {
+  return fmt::format("{}/isthmus-{:016x}{:016x}-{}{}", folder, communicator[0], communicator[1], rank,
+                     extension);
+}
+
+std::vector<std::string> list_traces(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code problem;
+  for (std::filesystem::directory_iterator file(folder, problem), end; !problem && file != end;
+       file.increment(problem))
+    if (file->path().extension() == extension) paths.push_back(file->path().string());
+  if (problem)
+    throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                     fmt::format("trace: {} can't be read: {}", folder, problem.message()),
+                     "name the folder that ISTHMUS_TRACE named");
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace isthmus::recorder

@@ -1,0 +1,92 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "recorder/trace.hpp"
+#include "recorder/words.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+using json = nlohmann::json;
+
+constexpr std::size_t told_calls = 5;  // of a communicator, those that kept others waiting longest
+
+double us(std::int64_t ns) { return static_cast<double>(ns) * 1e-3; }
+
+const char* state_of(const seen_rank& rank) {
+  if (rank.is_closed) return "ended";
+  if (rank.is_elsewhere) return "unknown";
+  return rank.process == process_state::gone ? "died" : "running";
+}
+
+json describe(const trace& of, const traced_rank& rank) {
+  const seen_rank& seen = rank.seen;
+  return {{"rank", seen.rank},
+          {"pid", seen.pid},
+          {"program", seen.program},
+          {"machine", of.machines[rank.machine].name},
+          {"state", state_of(seen)},
+          {"failure", seen.failure},
+          {"calls", seen.written},
+          {"overwritten", seen.written - std::min<std::uint64_t>(seen.written, seen.calls.size())},
+          {"came_last", rank.came_last},
+          {"others_waited_us", us(rank.others_waited_ns)},
+          {"waited_us", us(rank.waited_ns)}};
+}
+
+json worst_of(const traced_communicator& of) {
+  std::vector<const met_call*> calls;
+  for (const met_call& met : of.calls)
+    if (met.waited_ns > 0) calls.push_back(&met);
+  const std::size_t n = std::min(calls.size(), told_calls);
+  std::partial_sort(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(n), calls.end(),
+                    [](const met_call* a, const met_call* b) { return a->waited_ns > b->waited_ns; });
+  calls.resize(n);
+  json worst = json::array();
+  for (const met_call* met : calls)
+    worst.push_back({{"call", text_of(*met->of_rank.front(), true)},
+                     {"last", of.ranks[met->last].seen.rank},
+                     {"behind_us", us(met->behind_ns)},
+                     {"others_waited_us", us(met->waited_ns)}});
+  return worst;
+}
+
+json describe(const trace& of, const traced_communicator& each) {
+  json ranks = json::array(), absent = json::array();
+  std::set<int> here;
+  for (const traced_rank& rank : each.ranks) {
+    ranks.push_back(describe(of, rank));
+    here.insert(rank.seen.rank);
+  }
+  const seen_rank& first = each.ranks.front().seen;
+  for (int rank = 0; rank < first.size; ++rank)
+    if (!here.contains(rank)) absent.push_back(rank);
+  return {{"communicator", fmt::format("{:016x}{:016x}", first.communicator[0], first.communicator[1])},
+          {"size", first.size},
+          {"state", each.state},
+          {"sentence", each.sentence},
+          {"matched", each.calls.size()},
+          {"differing", each.differing},
+          {"absent", absent},
+          {"ranks", ranks},
+          {"worst", worst_of(each)}};
+}
+
+}  // namespace
+
+std::string summary_of(const trace& of) {
+  json machines = json::array(), communicators = json::array();
+  for (const traced_machine& each : of.machines)
+    machines.push_back({{"name", each.name},
+                        {"offset_us", us(each.offset_ns)},
+                        {"uncertainty_us", us(each.uncertainty_ns)},
+                        {"how", each.how}});
+  for (const traced_communicator& each : of.communicators) communicators.push_back(describe(of, each));
+  return json({{"machines", machines}, {"communicators", communicators}, {"left_out", of.left_out}})
+      .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace isthmus::recorder

@@ -1,0 +1,165 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "base/descriptor.hpp"
+#include "base/error.hpp"
+#include "base/tables.hpp"
+#include "recorder/trace.hpp"
+#include "recorder/words.hpp"
+
+namespace isthmus::recorder {
+namespace {
+
+error cannot_write(const std::string& path, int problem) {
+  return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
+                    fmt::format("trace: {} can't be written: {}", path, std::strerror(problem)),
+                    problem == EEXIST ? "what is there is not overwritten; name another file" : "");
+}
+
+// Text that goes to a new file piece by piece.
+class writer {
+ public:
+  explicit writer(const std::string& path)
+      : m_path(path),
+        m_file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR)) {
+    if (m_file.get() < 0) throw cannot_write(path, errno);
+  }
+
+  template <typename... Arguments>
+  void add(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    constexpr std::size_t much = 1u << 20;
+    fmt::format_to(std::back_inserter(m_text), format, std::forward<Arguments>(arguments)...);
+    if (m_text.size() > much) flush();
+  }
+  void flush() {
+    for (std::size_t done = 0; done < m_text.size();) {
+      const ssize_t n = ::write(m_file.get(), m_text.data() + done, m_text.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw cannot_write(m_path, errno);
+      done += static_cast<std::size_t>(n);
+    }
+    m_text.clear();
+  }
+
+ private:
+  std::string m_path;
+  descriptor m_file;
+  fmt::memory_buffer m_text;
+};
+
+std::string quoted(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Of the send or receive buffer that nccl-tests calls size; where blocks differ in length the rank's own.
+std::uint64_t bytes_of_call(const seen_call& call, int size) {
+  if (call.asked.collective >= ISTHMUS_COLLECTIVE_COUNT) return call.count;  // steps count bytes
+  isthmus_operation operation{};
+  operation.collective = static_cast<isthmus_collective>(call.asked.collective);
+  operation.datatype = static_cast<isthmus_datatype>(call.asked.datatype);
+  operation.count = call.count;
+  if (call.asked.datatype >= ISTHMUS_DATATYPE_COUNT) return 0;
+  if (has_counts(row_of(operation.collective))) return call.count * bytes_of(operation.datatype);
+  return selection_bytes(operation, size).value_or(0);
+}
+
+const char* category_of(const seen_call& call) {
+  if (call.asked.collective >= ISTHMUS_COLLECTIVE_COUNT || call.asked.checking) return "set-up";
+  return call.is_message() ? "message" : "collective";
+}
+
+class timeline {
+ public:
+  timeline(const trace& of, const std::string& path) : m_of(of), m_out(path) {
+    m_start = std::numeric_limits<std::uint64_t>::max();
+    for (const traced_communicator& each : of.communicators)
+      for (const traced_rank& rank : each.ranks)
+        for (const seen_call& call : rank.seen.calls) m_start = std::min(m_start, call.asked_ns);
+  }
+
+  void write() {
+    m_out.add("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
+    for (const traced_communicator& each : m_of.communicators) {
+      std::unordered_map<const seen_call*, const met_call*> met_of;
+      for (const met_call& met : each.calls)
+        for (const seen_call* call : met.of_rank) met_of[call] = &met;
+      for (const traced_rank& rank : each.ranks) {
+        name_track(rank.seen);
+        for (const seen_call& call : rank.seen.calls) {
+          const auto met = met_of.find(&call);
+          add(each, rank.seen, call, met == met_of.end() ? nullptr : met->second);
+        }
+      }
+    }
+    m_out.add("\n]}}\n");
+    m_out.flush();
+  }
+
+ private:
+  double us(std::uint64_t ns) const {
+    return static_cast<double>(static_cast<std::int64_t>(ns - m_start)) * 1e-3;
+  }
+
+  // A process each; within it a thread for each rank of each communicator. The numbers are the file's own:
+  // processes of two machines may have one number.
+  void name_track(const seen_rank& seen) {
+    const auto [process, is_new] = m_processes.try_emplace({seen.boot, seen.pid}, m_processes.size() + 1);
+    m_process = process->second;
+    ++m_thread;
+    if (is_new) {
+      const std::string name =
+          fmt::format("rank {}: {} (pid {}) on {}", seen.rank, seen.program, seen.pid, seen.machine);
+      m_out.add("{}{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
+                m_process == 1 ? "\n" : ",\n", m_process, quoted(name));
+      m_out.add(",\n{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{},\"args\":{{\"sort_index\":{}}}}}",
+                m_process, seen.rank);
+    }
+    const std::string name =
+        fmt::format("rank {} of {}, communicator {:08x}", seen.rank, seen.size, seen.communicator[0] >> 32);
+    m_out.add(",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}",
+              m_process, m_thread, quoted(name));
+  }
+
+  void add(const traced_communicator& of, const seen_rank& seen, const seen_call& call, const met_call* met) {
+    const bool open = call.ended_ns == 0;  // the rank was in it at the end
+    m_out.add(",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}",
+              open ? "B" : "X", quoted(name_of(call.asked)), category_of(call), m_process, m_thread,
+              us(call.begun_ns));
+    if (!open) m_out.add(",\"dur\":{:.3f}", static_cast<double>(call.ended_ns - call.begun_ns) * 1e-3);
+    m_out.add(",\"args\":{{\"call\":{},\"bytes\":{},\"enqueued_us\":{:.3f},\"path\":{}",
+              quoted(text_of(call, false)), bytes_of_call(call, seen.size), us(call.asked_ns),
+              quoted(call.path));
+    if (call.reason > 0 && call.reason < seen.reasons.size())
+      m_out.add(",\"reason\":{}", quoted(seen.reasons[call.reason]));
+    if (call.state == entry_state::failed) m_out.add(",\"failed\":{}", quoted(seen.failure));
+    if (!call.is_blocking) m_out.add(",\"end\":\"handed over to the stream\"");
+    if (met != nullptr)
+      m_out.add(",\"last_rank\":{},\"last_behind_us\":{:.3f},\"others_waited_us\":{:.3f}",
+                of.ranks[met->last].seen.rank, static_cast<double>(met->behind_ns) * 1e-3,
+                static_cast<double>(met->waited_ns) * 1e-3);
+    m_out.add("}}}}");
+  }
+
+  const trace& m_of;
+  writer m_out;
+  std::uint64_t m_start = 0;
+  std::map<std::pair<std::string, std::int64_t>, std::size_t> m_processes;
+  std::size_t m_process = 0, m_thread = 0;
+};
+
+}  // namespace
+
+void write_timeline(const trace& of, const std::string& path) { timeline(of, path).write(); }
+
+}  // namespace isthmus::recorder
