@@ -175,13 +175,14 @@ ISTHMUS_API isthmus_status isthmus_sycl_backend_platform(const char* config_path
 ISTHMUS_API isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t capacity,
                                             size_t* needed);
 
-// Merges the traces that the ranks of a job left in `folder` (ISTHMUS_TRACE, docs/trace.md): clocks aligned, calls
-// of a communicator matched by number. Writes the timeline in Chrome's trace event format to `path`, a new file
-// (NULL: none), and a summary as JSON, with `json`, `capacity` and `needed` as above: of each communicator who came
-// last to how many calls and how long the others waited for it in us, how it ended, which files were left out and
-// why. Times are of the calls on the host. Of jobs that have died, too; of one that runs what it has written so far.
-// Errors: ISTHMUS_ERROR_INVALID_ARGUMENT where nothing can be read, or `path` is there or can't be written. Needs
-// no communicator. Any thread; it reads all files into memory (some 200 bytes a call).
+// Merges the traces that the ranks of a job left in `folder` (ISTHMUS_TRACE, docs/trace.md): clocks aligned,
+// calls of a communicator matched by number. Writes the timeline in Chrome's trace event format to `path`, a
+// new file (NULL: none), and a summary as JSON, with `json`, `capacity` and `needed` as above: of each
+// communicator who came last to how many calls and how long the others waited for it in us, how it ended, which
+// files were left out and why. Times are of the calls on the host. Of jobs that have died, too; of one that
+// runs what it has written so far. Errors: ISTHMUS_ERROR_INVALID_ARGUMENT where nothing can be read, or `path`
+// is there or can't be written. Needs no communicator. Any thread; it reads all files into memory (some 200
+// bytes a call).
 ISTHMUS_API isthmus_status isthmus_trace_merge(const char* folder, const char* path, char* json,
                                                size_t capacity, size_t* needed);
 
