@@ -23,7 +23,6 @@ COMMAND_LINE = "the signature is the command line: an option a parameter, with i
 ONE_PROGRAM = "one measurement from its options to its record; the parts are used once"
 FLAT_LIST = "a flat list of names, one a line"
 EXCEPTIONS = {
-    "include/isthmus/sycl/communicator.hpp": "the class that users read: one documented method per collective",
     "python/isthmus/cli/bench.py bench": COMMAND_LINE,
     "python/isthmus/cli/run.py run": COMMAND_LINE,
     "python/isthmus/cli/tune.py tune": COMMAND_LINE,

@@ -12,8 +12,8 @@
 //
 // Ranks meet by an id, by MPI, or live in one process:
 //
-//   isthmus::communicator ranks{device, id, rank, size};                     // id: make_unique_id() of one
-//   rank isthmus::communicator ranks = isthmus::make_communicator(MPI_COMM_WORLD, device);
+//   isthmus::communicator ranks{device, id, rank, size};           // id: make_unique_id() of one rank
+//   isthmus::communicator ranks = isthmus::make_communicator(MPI_COMM_WORLD, device);
 //   std::vector<isthmus::communicator> all = isthmus::communicator::all(devices);
 //
 // Operands say where elements are; the datatype follows from their C++ type, counts are in elements:
@@ -21,8 +21,8 @@
 //   sycl::queue queue{device, sycl::property::queue::in_order{}};
 //   ranks.allreduce(queue, send, recv, count);                               // USM
 //   ranks.allreduce(queue, data, count, isthmus::reduction_op::max);         // in place
-//   ranks.broadcast(queue, buffer, count, root);                             // sycl::buffer, any type and
-//   dimension ranks.allgather(queue, isthmus::at(buffer, 16), recv, count);            // a part of a buffer
+//   ranks.broadcast(queue, buffer, count, root);                           // sycl::buffer, any type
+//   ranks.allgather(queue, isthmus::at(buffer, 16), recv, count);            // a part of a buffer
 //   ranks.allreduce(queue, isthmus::as(isthmus::datatype::float32, points), 3 * count);
 //   ranks.reduce(queue, data, is_root ? sum : nullptr, count, isthmus::reduction_op::sum, root);
 //

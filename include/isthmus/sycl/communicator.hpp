@@ -1,10 +1,11 @@
-// The communicator of SYCL programs: one rank's membership in a group of ranks, on one device. Longer than
-// other files, because it is the reference of every collective.
+// The communicator of SYCL programs: how it is made, what it can be asked, how it is divided and ended. What it
+// can communicate is in collectives.hpp.
 #ifndef ISTHMUS_SYCL_COMMUNICATOR_HPP
 #define ISTHMUS_SYCL_COMMUNICATOR_HPP
 
-#include <isthmus/sycl/group.hpp>
+#include <isthmus/sycl/collectives.hpp>
 #include <isthmus/sycl/platform.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,46 +45,10 @@ inline unique_id make_unique_id(const char* address = nullptr) {
   return id;
 }
 
-/// Events that an operation comes after.
-using dependencies = std::vector<sycl::event>;
-/// Counts or displacements of a v-collective in elements, one for each rank; read during the call only.
-using counts = std::span<const std::uint64_t>;
-
-namespace detail {
-
-// What a call says besides its operands. Outside of the communicator, because a default argument of a class's
-// own member function cannot use initialisers of a class nested in it (Clang refuses, as the standard wants).
-struct scalar_arguments {
-  isthmus_collective collective;
-  isthmus_reduction_op op = ISTHMUS_SUM;  // of no meaning where nothing is reduced
-  int root = 0;                           // or the peer of send and recv
-  std::uint64_t count = 0;                // in elements of the operands
-};
-struct vector_arguments {
-  counts send_counts = {}, send_displs = {}, recv_counts = {}, recv_displs = {};
-};
-
-}  // namespace detail
-
 /// One rank's membership in a group of ranks, on one device. Move-only; what was moved from only refuses calls.
 ///
 /// Every member function that communicates is collective: all ranks call the operations of one communicator in
-/// the same order. Operands are described in operand.hpp. `count` and displacements are in elements of the
-/// operands, 64 bits; a count of 0 is allowed everywhere. In the descriptions n = size(), and block r of a
-/// buffer is its elements [r*count, (r+1)*count).
-///
-/// Ordering. An operation starts after its dependencies, after earlier accesses to its buffers and, on an
-/// in-order queue, after earlier work of the queue; the returned event, later accesses to its buffers and, on
-/// an in-order queue, later work see its result. On the host platform the call returns when this rank's part is
-/// complete (host_execution says how to change that); on device platforms it does not wait. Calls on several
-/// queues keep their order where path() is host_task, or native_command with one rank in the process; elsewhere
-/// on devices use one queue or pass events. Inside an isthmus::group nothing starts before the group's end.
-///
-/// Aliasing. Send and receive operand may be the same, or one the own block of the other, where a function says
-/// so; any other overlap is an error. broadcast() and allreduce() have a shorthand with one operand.
-///
-/// Bits. After a reduction all ranks hold the same bits. float16, bfloat16 and the 8-bit types are summed in
-/// float32 and rounded to nearest even; integers wrap; min and max are NaN where a contribution is.
+/// the same order. The operations are those of isthmus::collectives, which says what they share.
 ///
 /// Errors. isthmus::exception, with argument, value, rule and hint. A call that is refused
 /// (ISTHMUS_ERROR_INVALID_ARGUMENT, _INVALID_USAGE, _UNSUPPORTED) has written nothing, and the communicator
@@ -102,7 +67,7 @@ struct vector_arguments {
 /// ranks.allreduce(queue, data, 1000);                       // every element is now size()
 /// const sycl::event done = ranks.broadcast(queue, data, 1000, 0);
 /// @endcode
-class communicator {
+class communicator : public collectives {
  public:
   /// Collective over `size` ranks with the same id; blocks until all have met, at most the timeout. Ranks of
   /// one process do this from a thread each, or use all().
@@ -130,7 +95,7 @@ class communicator {
   ///   is not possible here.
   communicator(isthmus_communicator handle, const sycl::device& device,
                host_execution host = host_execution::calling_thread)
-      : m_rank(std::make_shared<detail::rank_state>(handle, device, host)) {}
+      : collectives(std::make_shared<detail::rank_state>(handle, device, host)) {}
 
   /// All ranks of one communicator in this process; all or none are created. Does not meet anybody, so it needs
   /// no id.
@@ -327,349 +292,7 @@ class communicator {
     return std::nullopt;
   }
 
-  // ---- collectives ------------------------------------------------------------------------------------
-
-  /// recv[count] on every rank = send[count] of root.
-  /// @code
-  /// float* weights = sycl::malloc_device<float>(count, queue);
-  /// if (ranks.rank() == 0) load(queue, weights);          // commands of the same in-order queue
-  /// ranks.broadcast(queue, weights, count, 0);            // the in-place form
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send Read on root only; nullptr is allowed elsewhere.
-  /// @param recv Written on every rank, root included; may be `send`.
-  /// @param count Elements, equal on all ranks.
-  /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
-  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event broadcast(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                        int root, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_BROADCAST, .root = root, .count = count}, send, recv, after);
-  }
-  /// broadcast() in place: data[count] of root goes into data of all others.
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param data Read on root, written elsewhere.
-  /// @param count Elements, equal on all ranks.
-  /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
-  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
-  template <recv_operand Data>
-  sycl::event broadcast(const sycl::queue& queue, const Data& data, std::uint64_t count, int root,
-                        const dependencies& after = {}) const {
-    return broadcast(queue, data, data, count, root, after);
-  }
-
-  /// recv[count] on root = reduction over ranks of send[count].
-  /// @code
-  /// ranks.reduce(queue, data, ranks.rank() == 0 ? result : nullptr, count, isthmus::reduction_op::sum, 0);
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send Read on every rank; elements that THE TABLE can combine.
-  /// @param recv Written on root only, nullptr is allowed elsewhere; on root it may be `send`.
-  /// @param count Elements, equal on all ranks.
-  /// @param op How elements are combined.
-  /// @param root The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
-  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv> && reducible_operand<Send>
-  sycl::event reduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                     reduction_op op, int root, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_REDUCE, .op = native_op(op), .root = root, .count = count}, send,
-               recv, after);
-  }
-
-  /// recv[count] on every rank = reduction over ranks of send[count], bit-identical everywhere.
-  /// @code
-  /// ranks.allreduce(queue, gradient, gradient, count, isthmus::reduction_op::avg);
-  /// ranks.allreduce(queue, residual_buffer, 1, isthmus::reduction_op::max, {computed});
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send Read on every rank; elements that THE TABLE can combine.
-  /// @param recv Written on every rank; may be `send`.
-  /// @param count Elements, equal on all ranks.
-  /// @param op How elements are combined.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
-  ///   that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv> && reducible_operand<Send>
-  sycl::event allreduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                        reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_ALLREDUCE, .op = native_op(op), .count = count}, send, recv,
-               after);
-  }
-  /// allreduce() in place: data[count] becomes the reduction over ranks of data[count].
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param data Read and written on every rank.
-  /// @param count Elements, equal on all ranks.
-  /// @param op How elements are combined.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
-  ///   that is null, operands that overlap otherwise, a queue of another device.
-  template <recv_operand Data>
-    requires reducible_operand<Data>
-  sycl::event allreduce(const sycl::queue& queue, const Data& data, std::uint64_t count,
-                        reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
-    return allreduce(queue, data, data, count, op, after);
-  }
-
-  /// recv[count] on rank r = reduction over ranks of block r of send[n*count].
-  /// @code
-  /// // The own block in place: every rank ends with its share of the sum.
-  /// ranks.reduce_scatter(queue, all, all + ranks.rank() * count, count);
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send n blocks on every rank.
-  /// @param recv One block; may be the own block of `send`: at(send, rank() * count), or send + rank() * count.
-  /// @param count Elements of one block, equal on all ranks.
-  /// @param op How elements are combined.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
-  ///   that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv> && reducible_operand<Send>
-  sycl::event reduce_scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                             reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_REDUCE_SCATTER, .op = native_op(op), .count = count}, send, recv,
-               after);
-  }
-
-  /// Block r of recv[n*count] on every rank = send[count] of rank r.
-  /// @code
-  /// // A sycl::buffer in place: every rank has filled its own block.
-  /// ranks.allgather(queue, isthmus::at(all, ranks.rank() * count), all, count);
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send One block; may be the own block of `recv`: at(recv, rank() * count), or recv + rank() * count.
-  /// @param recv n blocks, in rank order.
-  /// @param count Elements of one block, equal on all ranks.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
-  ///   that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event allgather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                        const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_ALLGATHER, .count = count}, send, recv, after);
-  }
-
-  /// recv_counts[r] elements at recv_displs[r] of recv on every rank = send of rank r.
-  /// @code
-  /// const std::vector<std::uint64_t> counts{3, 5}, displs{0, 3};
-  /// ranks.allgatherv(queue, mine, counts[ranks.rank()], all, counts, displs);
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send The own block; may be the own block of `recv`.
-  /// @param count Its elements: recv_counts[rank()].
-  /// @param recv All blocks; they must not overlap.
-  /// @param recv_counts n counts, equal on all ranks.
-  /// @param recv_displs Where each rank's block begins in `recv`, in elements; equal on all ranks.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
-  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
-  ///   otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event allgatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
-                         counts recv_counts, counts recv_displs, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_ALLGATHERV, .count = count}, send, recv, after,
-               {.recv_counts = recv_counts, .recv_displs = recv_displs});
-  }
-
-  /// Block r of recv[n*count] on root = send[count] of rank r.
-  /// @code
-  /// float* all = ranks.rank() == root ? sycl::malloc_device<float>(ranks.size() * count, queue) : nullptr;
-  /// ranks.gather(queue, mine, all, count, root);
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send One block on every rank; on root it may be the own block of `recv`.
-  /// @param recv n blocks, written on root only; nullptr is allowed elsewhere.
-  /// @param count Elements of one block, equal on all ranks.
-  /// @param root The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
-  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event gather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                     int root, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_GATHER, .root = root, .count = count}, send, recv, after);
-  }
-
-  /// recv_counts[r] elements at recv_displs[r] of recv on root = send of rank r.
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send The own block; on root it may be the own block of `recv`.
-  /// @param count Its elements; what root has in recv_counts for this rank.
-  /// @param recv All blocks, written on root only; nullptr is allowed elsewhere.
-  /// @param recv_counts n counts; read on root only, may be empty elsewhere.
-  /// @param recv_displs Where each rank's block begins in `recv`, in elements; read on root only.
-  /// @param root The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
-  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
-  ///   otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event gatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
-                      counts recv_counts, counts recv_displs, int root, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_GATHERV, .root = root, .count = count}, send, recv, after,
-               {.recv_counts = recv_counts, .recv_displs = recv_displs});
-  }
-
-  /// recv[count] on rank r = block r of root's send[n*count].
-  /// @code
-  /// ranks.scatter(queue, ranks.rank() == root ? all : nullptr, mine, count, root);
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send n blocks in rank order, read on root only; nullptr is allowed elsewhere.
-  /// @param recv One block on every rank; on root it may be the own block of `send`.
-  /// @param count Elements of one block, equal on all ranks.
-  /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
-  ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                      int root, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_SCATTER, .root = root, .count = count}, send, recv, after);
-  }
-
-  /// recv on rank r = send_counts[r] elements at send_displs[r] of root's send.
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send All blocks, read on root only; nullptr is allowed elsewhere.
-  /// @param send_counts n counts; read on root only, may be empty elsewhere.
-  /// @param send_displs Where each rank's block begins in `send`, in elements; read on root only.
-  /// @param recv The own block; on root it may be the own block of `send`.
-  /// @param count Its elements; what root has in send_counts for this rank.
-  /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
-  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
-  ///   otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event scatterv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
-                       const Recv& recv, std::uint64_t count, int root, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_SCATTERV, .root = root, .count = count}, send, recv, after,
-               {.send_counts = send_counts, .send_displs = send_displs});
-  }
-
-  /// Block s of recv[n*count] on rank r = block r of send[n*count] of rank s.
-  /// @code
-  /// // Rows of a distributed matrix become columns: block r of each rank goes to rank r.
-  /// ranks.alltoall(queue, rows, columns, block_rows * block_columns);
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send n blocks: block r goes to rank r.
-  /// @param recv n blocks: block s comes from rank s; may be `send`.
-  /// @param count Elements of one block, equal on all ranks.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
-  ///   that is null, operands that overlap otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event alltoall(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                       const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_ALLTOALL, .count = count}, send, recv, after);
-  }
-
-  /// recv_counts[s] elements at recv_displs[s] of recv on rank r = send_counts[r] elements at send_displs[r] of
-  /// send of rank s.
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send Blocks for every rank.
-  /// @param send_counts n counts; send_counts[r] here equals recv_counts[s] on rank r, where s is this rank.
-  /// @param send_displs Where each rank's block begins in `send`, in elements.
-  /// @param recv Blocks from every rank; must not overlap each other; may be `send`.
-  /// @param recv_counts n counts.
-  /// @param recv_displs Where each rank's block begins in `recv`, in elements.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
-  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
-  ///   otherwise, a queue of another device.
-  template <send_operand Send, recv_operand Recv>
-    requires matching_operands<Send, Recv>
-  sycl::event alltoallv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
-                        const Recv& recv, counts recv_counts, counts recv_displs,
-                        const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_ALLTOALLV}, send, recv, after,
-               {.send_counts = send_counts,
-                .send_displs = send_displs,
-                .recv_counts = recv_counts,
-                .recv_displs = recv_displs});
-  }
-
-  /// Point to point: the peer calls recv() with the same count and type; messages between two ranks arrive in
-  /// their order. A send may block until it is received, so an exchange belongs in a group.
-  /// @code
-  /// isthmus::group group;
-  /// ranks.send(queue, mine, count, right);
-  /// ranks.recv(queue, theirs, count, left);
-  /// group.end();
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send Elements to send.
-  /// @param count How many; equal on both ranks.
-  /// @param peer The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `peer` is no other rank, a buffer that
-  ///   is too small, a pointer that is null, a queue of another device.
-  template <send_operand Send>
-  sycl::event send(const sycl::queue& queue, const Send& send, std::uint64_t count, int peer,
-                   const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_SEND, .root = peer, .count = count}, send, nullptr, after);
-  }
-  /// The other side of send().
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param recv Where the elements go.
-  /// @param count How many; equal on both ranks.
-  /// @param peer The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `peer` is no other rank, a buffer that
-  ///   is too small, a pointer that is null, a queue of another device.
-  template <recv_operand Recv>
-  sycl::event recv(const sycl::queue& queue, const Recv& recv, std::uint64_t count, int peer,
-                   const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_RECV, .root = peer, .count = count}, nullptr, recv, after);
-  }
-
-  /// No rank leaves (host) or lets its stream pass (device) before every rank has entered.
-  /// @code
-  /// ranks.barrier(queue, {written}).wait();               // every rank has written before any goes on
-  /// @endcode
-  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param after Events of any queue that the operation waits for besides.
-  /// @return The event after which every rank has entered.
-  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
-  ///   that is null, operands that overlap otherwise, a queue of another device.
-  sycl::event barrier(const sycl::queue& queue, const dependencies& after = {}) const {
-    return run(queue, {.collective = ISTHMUS_BARRIER}, nullptr, nullptr, after);
-  }
-
  private:
-  static isthmus_reduction_op native_op(reduction_op op) { return static_cast<isthmus_reduction_op>(op); }
   static const char* config_path(const communicator_options& options) {
     return options.config.empty() ? nullptr : options.config.c_str();
   }
@@ -706,67 +329,10 @@ class communicator {
     return text;
   }
 
-  detail::rank_state& state() const {
-    if (m_rank) return *m_rank;
-    throw detail::make_exception({.status = ISTHMUS_ERROR_INVALID_USAGE,
-                                  .message = "the communicator was moved from",
-                                  .hint = "use the object that it was moved to"});
-  }
+  detail::rank_state& state() const { return detail::state_of(m_rank); }
   host_execution host() const {
     return path() == enqueue_path::host_task ? host_execution::host_task : host_execution::calling_thread;
   }
-
-  // Copies what a v-collective says, in units of the datatype; `units` is 1 but for types that travel as bytes.
-  static std::vector<std::uint64_t> scaled(const detail::request& request, const char* name, counts values,
-                                           bool needed, std::uint64_t units) {
-    const auto size = static_cast<std::size_t>(request.rank->size());
-    if (!needed) return {};
-    if (values.size() != size) {
-      throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
-                          std::string(name) + " has " + std::to_string(values.size()) +
-                              " entries; the rule is one for each of " + std::to_string(size) + " ranks",
-                          "give counts and displacements for every rank");
-    }
-    std::vector<std::uint64_t> result(values.begin(), values.end());
-    for (std::uint64_t& value : result) value *= units;
-    return result;
-  }
-
-  template <typename Send, typename Recv>
-  sycl::event run(const sycl::queue& queue, const detail::scalar_arguments& scalars, const Send& send,
-                  const Recv& recv, const dependencies& after,
-                  const detail::vector_arguments& vectors = {}) const {
-    state();
-    detail::request request{.rank = m_rank,
-                            .queue = queue,
-                            .operation = {},
-                            .send = detail::traits_of<Send>::make(send),
-                            .recv = detail::traits_of<Recv>::make(recv),
-                            .send_counts = {},
-                            .send_displs = {},
-                            .recv_counts = {},
-                            .recv_displs = {},
-                            .dependencies = after};
-    request.operation.collective = scalars.collective;
-    request.operation.op = scalars.op;
-    request.operation.root = scalars.root;
-    const detail::element element = detail::elements_of(request);
-    request.operation.datatype = element.type;
-    request.operation.count = scalars.count * element.units;
-    const bool send_vectors = request.row().send_extent == detail::extent::COUNTS && request.sends();
-    const bool recv_vectors = request.row().recv_extent == detail::extent::COUNTS && request.receives();
-    request.send_counts = scaled(request, "send_counts", vectors.send_counts, send_vectors, element.units);
-    request.send_displs = scaled(request, "send_displs", vectors.send_displs, send_vectors, element.units);
-    request.recv_counts = scaled(request, "recv_counts", vectors.recv_counts, recv_vectors, element.units);
-    request.recv_displs = scaled(request, "recv_displs", vectors.recv_displs, recv_vectors, element.units);
-    detail::validate(request);
-    detail::group_state& group = detail::this_threads_group();
-    if (group.depth == 0) return detail::run(std::move(request));
-    group.requests.push_back(std::move(request));
-    return {};
-  }
-
-  std::shared_ptr<detail::rank_state> m_rank;
 };
 
 }  // namespace isthmus
