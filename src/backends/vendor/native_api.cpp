@@ -12,10 +12,9 @@ std::string native_functions::load(const dynamic_library& library, const std::st
   loader.need(comm_split, "CommSplit");
   loader.need(group_start, "GroupStart");
   loader.need(group_end, "GroupEnd");
-  for_each_collective([&](auto& function, const char* name) { loader.need(function, name); });
-  loader.want(gather, "Gather");
-  loader.want(scatter, "Scatter");
-  loader.want(all_to_all, "AlltoAll");
+#define NATIVE_COLLECTIVE(member, Name, parameters) loader.need(member, #Name);
+#define NATIVE_EXTRA(member, Name, parameters) loader.want(member, #Name);
+#include "native_collectives.def"
   if (all_to_all == nullptr) loader.want(all_to_all, "AllToAll");  // RCCL's and oneCCL's spelling
   if (needs_abort) {
     loader.need(comm_abort, "CommAbort");

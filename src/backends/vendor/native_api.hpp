@@ -56,21 +56,9 @@ struct native_functions {
   int (*comm_split)(native_comm comm, int color, int key, native_comm* part, void* config) = nullptr;
   int (*group_start)() = nullptr;
   int (*group_end)() = nullptr;
-  int (*broadcast)(const void*, void*, std::size_t, int datatype, int root, native_comm,
-                   native_stream) = nullptr;
-  int (*reduce)(const void*, void*, std::size_t, int datatype, int op, int root, native_comm,
-                native_stream) = nullptr;
-  int (*all_reduce)(const void*, void*, std::size_t, int datatype, int op, native_comm,
-                    native_stream) = nullptr;
-  int (*reduce_scatter)(const void*, void*, std::size_t, int datatype, int op, native_comm,
-                        native_stream) = nullptr;
-  int (*all_gather)(const void*, void*, std::size_t, int datatype, native_comm, native_stream) = nullptr;
-  int (*send)(const void*, std::size_t, int datatype, int peer, native_comm, native_stream) = nullptr;
-  int (*recv)(void*, std::size_t, int datatype, int peer, native_comm, native_stream) = nullptr;
-  // Composed from send and recv where the library lacks them (NCCL has them since 2.28).
-  int (*gather)(const void*, void*, std::size_t, int datatype, int root, native_comm, native_stream) = nullptr;
-  int (*scatter)(const void*, void*, std::size_t, int datatype, int root, native_comm, native_stream) = nullptr;
-  int (*all_to_all)(const void*, void*, std::size_t, int datatype, native_comm, native_stream) = nullptr;
+#define NATIVE_COLLECTIVE(member, Name, parameters) int(*member) parameters = nullptr;
+#define NATIVE_EXTRA NATIVE_COLLECTIVE
+#include "native_collectives.def"
   // NCCL and RCCL only; null in a library without them.
   int (*comm_abort)(native_comm comm) = nullptr;
   int (*comm_get_async_error)(native_comm comm, int* result) = nullptr;
@@ -82,18 +70,6 @@ struct native_functions {
   int (*window_register)(native_comm comm, void* buffer, std::size_t bytes, native_window* window,
                          int flags) = nullptr;
   int (*window_deregister)(native_comm comm, native_window window) = nullptr;
-
-  // Calls take(function, name behind the library's prefix) for what every library has for collectives.
-  template <typename Take>
-  void for_each_collective(Take&& take) {
-    take(broadcast, "Broadcast");
-    take(reduce, "Reduce");
-    take(all_reduce, "AllReduce");
-    take(reduce_scatter, "ReduceScatter");
-    take(all_gather, "AllGather");
-    take(send, "Send");
-    take(recv, "Recv");
-  }
 
   // Looks every name up behind `prefix`. Returns the first missing one that is needed, or "".
   std::string load(const dynamic_library& library, const std::string& prefix, bool needs_abort);

@@ -42,13 +42,12 @@ static_assert(calls<decltype(native_functions::comm_register)>(&ncclCommRegister
 static_assert(calls<decltype(native_functions::comm_deregister)>(&ncclCommDeregister));
 static_assert(calls<decltype(native_functions::group_start)>(&ncclGroupStart));
 static_assert(calls<decltype(native_functions::group_end)>(&ncclGroupEnd));
-static_assert(calls<decltype(native_functions::broadcast)>(&ncclBroadcast));
-static_assert(calls<decltype(native_functions::reduce)>(&ncclReduce));
-static_assert(calls<decltype(native_functions::all_reduce)>(&ncclAllReduce));
-static_assert(calls<decltype(native_functions::reduce_scatter)>(&ncclReduceScatter));
-static_assert(calls<decltype(native_functions::all_gather)>(&ncclAllGather));
-static_assert(calls<decltype(native_functions::send)>(&ncclSend));
-static_assert(calls<decltype(native_functions::recv)>(&ncclRecv));
+#define NATIVE_COLLECTIVE(member, Name, parameters) \
+  static_assert(calls<decltype(native_functions::member)>(&nccl##Name));
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+#define NATIVE_EXTRA NATIVE_COLLECTIVE
+#endif
+#include "backends/vendor/native_collectives.def"
 static_assert(calls<decltype(xccl_entry_points::comm_init_rank_config)>(&ncclCommInitRankConfig));
 
 static_assert(split_no_color == NCCL_SPLIT_NOCOLOR);
