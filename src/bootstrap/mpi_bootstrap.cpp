@@ -5,10 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
-#include <thread>
 #include <utility>
 
 #include "base/error.hpp"
@@ -16,6 +13,7 @@
 #include "base/log.hpp"
 #include "bootstrap/mpi_threads.hpp"
 #include "bootstrap/peers.hpp"
+#include "device/watchdog.hpp"
 
 namespace isthmus {
 namespace {
@@ -38,37 +36,23 @@ void check(const mpi_pass& pass) {
 
 // Bounds a collective call of MPI, which knows no timeout and can't be cancelled: when it is over the job ends.
 // `ranks`: where they are known already.
-class call_limit {
- public:
-  call_limit(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
-             const peers* ranks = nullptr)
-      : m_waiter([=, this, &mpi] {
-          std::unique_lock lock(m_mutex);
-          if (m_changed.wait_for(lock, std::chrono::duration<double>(timeout_s), [this] { return m_returned; }))
-            return;
-          const std::string lost = ranks == nullptr ? "" : ranks->describe({});
-          log(log_level::error,
-              "{} has not returned for {} s: {}; MPI can't cancel that call: ending the job with MPI_Abort",
-              call, timeout_s,
-              lost.empty() ? "some rank did not create or split its communicator, or it is gone" : lost);
-          mpi.comm_abort(comm, ISTHMUS_ERROR_TIMEOUT);
-        }) {}
-  call_limit(const call_limit&) = delete;
-  call_limit& operator=(const call_limit&) = delete;
-  ~call_limit() {
-    {
-      const std::lock_guard lock(m_mutex);
-      m_returned = true;
-    }
-    m_changed.notify_all();
-  }
-
- private:
-  std::mutex m_mutex;
-  std::condition_variable m_changed;
-  bool m_returned = false;
-  std::jthread m_waiter;  // the last: it uses the others
-};
+watch_rules limit_of(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
+                     const peers* ranks = nullptr) {
+  watch_rules rules;
+  rules.timeout = std::chrono::duration<double>(timeout_s);
+  rules.operation = [begin = clock::now()] { return watched_operation{1, begin}; };
+  rules.takes_long = true;
+  rules.on_stuck = [=, &mpi, is_over = false](std::uint64_t) mutable {
+    if (std::exchange(is_over, true)) return true;
+    const std::string lost = ranks == nullptr ? "" : ranks->describe({});
+    log(log_level::error,
+        "{} has not returned for {} s: {}; MPI can't cancel that call: ending the job with MPI_Abort", call,
+        timeout_s, lost.empty() ? "some rank did not create or split its communicator, or it is gone" : lost);
+    mpi.comm_abort(comm, ISTHMUS_ERROR_TIMEOUT);
+    return true;
+  };
+  return rules;
+}
 
 // An MPI communicator that this object made.
 class owned_comm {
@@ -83,7 +67,7 @@ class owned_comm {
 
   static owned_comm duplicate(const isthmus_mpi_table& mpi, isthmus_mpi_comm of, double timeout_s) {
     isthmus_mpi_comm made = nullptr;
-    const call_limit limit(mpi, of, timeout_s, "MPI_Comm_dup");
+    const watch limit(limit_of(mpi, of, timeout_s, "MPI_Comm_dup"));
     check(mpi, mpi.comm_dup(of, &made), "MPI_Comm_dup");
     return {mpi, made};
   }
@@ -152,7 +136,7 @@ class mpi_bootstrap final : public bootstrap {
     const mpi_pass pass(m_mpi);
     check(pass);
     isthmus_mpi_comm part = nullptr;
-    const call_limit limit(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers);
+    const watch limit(limit_of(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers));
     check(m_mpi, m_mpi.comm_split(m_control.get(), color, key, &part), "MPI_Comm_split");
     if (part == nullptr) return nullptr;
     return std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, part), m_timeout_s);

@@ -21,6 +21,17 @@ process_state rank_process::state() const noexcept {
   return pid == 0 ? process_state::alive : look_at_process(pid, start);
 }
 
+bool rank_process::has_left() const noexcept {
+  return notice != nullptr && notice->has_left.load(std::memory_order_acquire) != 0;
+}
+
+std::optional<int> find_in_state(std::span<const rank_process> processes, process_state wanted, int own,
+                                 int first) noexcept {
+  for (int rank = first; rank < static_cast<int>(processes.size()); ++rank)
+    if (rank != own && processes[static_cast<std::size_t>(rank)].state() == wanted) return rank;
+  return std::nullopt;
+}
+
 bool peers::all_have_notices() const noexcept {
   return std::ranges::all_of(m_processes, [](const auto& each) { return each.notice != nullptr; });
 }
@@ -66,10 +77,11 @@ void peers::throw_if_written() const {
   if (const auto failure = read()) throw failure_elsewhere(*failure);
 }
 
-std::optional<int> peers::find_ended(int first) const {
-  for (int rank = first; rank < static_cast<int>(m_processes.size()); ++rank)
-    if (rank != m_rank && of(rank).state() == process_state::gone) return rank;
-  return std::nullopt;
+// A rank that leaves says so before it ends, so what is read behind the look is the last word.
+std::optional<int> peers::find_lost() const noexcept {
+  auto ended = find_ended();
+  while (ended && of(*ended).has_left()) ended = find_ended(*ended + 1);
+  return ended;
 }
 
 error peers::ended(int rank) const {

@@ -46,7 +46,13 @@ struct rank_process {
   standby_address standby{};
 
   process_state state() const noexcept;  // alive where it can't be seen
+  // It has destroyed its communicator, and may end without harm to the others.
+  bool has_left() const noexcept;
 };
+
+// The first of the ranks from `first` on, but not `own`, whose process is in this state.
+std::optional<int> find_in_state(std::span<const rank_process> processes, process_state wanted, int own,
+                                 int first = 0) noexcept;
 
 class peers {
  public:
@@ -69,8 +75,12 @@ class peers {
   std::optional<isthmus_error_info> read(double wait_s = 0) const noexcept;
   void throw_if_written() const;
 
-  // The first ended one of the ranks from `first` on.
-  std::optional<int> find_ended(int first = 0) const;
+  // The first ended one of the other ranks from `first` on.
+  std::optional<int> find_ended(int first = 0) const noexcept {
+    return find_in_state(m_processes, process_state::gone, m_rank, first);
+  }
+  // The first that ended before it had left.
+  std::optional<int> find_lost() const noexcept;
   error ended(int rank) const;
   // "1, 2 (its process is stopped)": of ranks that did not come, and of others that can't go on; of these alone
   // where it is not certain who came.

@@ -1,7 +1,5 @@
 #include "core/notices.hpp"
 
-#include <utility>
-
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
 
@@ -38,22 +36,12 @@ void notices::share(bootstrap& control, const membership& ranks) {
     }
   }
   control.watch_processes(processes);
-  m_processes = std::move(processes);
+  m_peers = peers(ranks.rank, ranks.size);
+  m_peers.watch(processes);
 }
 
 void notices::leave() noexcept {
   if (m_own) reinterpret_cast<failure_notice*>(m_own->data())->has_left.store(1, std::memory_order_release);
-}
-
-std::optional<int> notices::find_lost() const noexcept {
-  for (std::size_t rank = 0; rank < m_processes.size(); ++rank) {
-    const rank_process& each = m_processes[rank];
-    const auto has_left = [&] {
-      return each.notice != nullptr && each.notice->has_left.load(std::memory_order_acquire) != 0;
-    };
-    if (!has_left() && each.state() == process_state::gone && !has_left()) return static_cast<int>(rank);
-  }
-  return std::nullopt;
 }
 
 void notices::end_sharing() {

@@ -8,6 +8,7 @@
 
 #include "bootstrap/bootstrap.hpp"
 #include "bootstrap/membership.hpp"
+#include "bootstrap/peers.hpp"
 #include "memory/segment.hpp"
 
 namespace isthmus {
@@ -22,12 +23,12 @@ class notices {
   // This rank has destroyed its communicator: it may end without harm to the others.
   void leave() noexcept;
   // A rank of another process that ended before it had left.
-  std::optional<int> find_lost() const noexcept;
+  std::optional<int> find_lost() const noexcept { return m_peers.find_lost(); }
 
  private:
   std::shared_ptr<shared_segment> m_own;
   std::vector<std::shared_ptr<shared_segment>> m_all;  // by rank; empty where it can't be reached
-  std::vector<rank_process> m_processes;               // by rank; empty where all are in one process
+  peers m_peers{0, 0};                                 // nobody where all are in one process
 };
 
 }  // namespace isthmus

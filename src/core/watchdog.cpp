@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/process.hpp"
+#include "bootstrap/peers.hpp"
 #include "core/communicator.hpp"
 
 namespace isthmus {
@@ -27,11 +28,7 @@ void poison(communicator& rank, isthmus_status status, const std::string& messag
 
 // Of the other ranks of this machine.
 std::optional<int> find(const communicator& rank, process_state wanted) {
-  const auto& processes = rank.ranks().process_here;
-  for (std::size_t other = 0; other < processes.size(); ++other)
-    if (static_cast<int>(other) != rank.ranks().rank && processes[other].state() == wanted)
-      return static_cast<int>(other);
-  return std::nullopt;
+  return find_in_state(rank.ranks().process_here, wanted, rank.ranks().rank);
 }
 
 void fail(communicator& rank) {
