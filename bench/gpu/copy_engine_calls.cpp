@@ -1,16 +1,13 @@
 #include "copy_engine_calls.hpp"
 
 #include <isthmus/memory.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <stdexcept>
 
 #include "inputs.hpp"
+#include "rules_file.hpp"
 
 namespace copy_bench {
 
@@ -123,21 +120,15 @@ void world::add_nccl() {
 
 std::vector<isthmus_communicator> communicators(int first, int size, const std::string& use,
                                                 const std::string& options) {
-  char path[] = "/tmp/isthmus-XXXXXX";
-  const int file = mkstemp(path);  // a name that nobody can guess
-  if (file < 0) throw std::runtime_error("mkstemp failed for /tmp/isthmus-XXXXXX");
-  close(file);
-  std::ofstream(path) << "[[rule]]\nuse = \"" << use << "\"\n[backend.copy_engine]\n" << options << '\n';
+  const gpu_bench::rules_file file("[[rule]]\nuse = \"" + use + "\"\n[backend.copy_engine]\n" + options + '\n');
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < size; ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, first + rank});
   isthmus_communicator_options wanted{};
   wanted.struct_bytes = sizeof wanted;
-  wanted.config_path = path;
+  wanted.config_path = file.path();
   wanted.timeout_s = 60;
   std::vector<isthmus_communicator> made(static_cast<std::size_t>(size));
-  const isthmus_status status = isthmus_communicator_create_all(size, devices.data(), &wanted, made.data());
-  std::remove(path);
-  check(status);
+  check(isthmus_communicator_create_all(size, devices.data(), &wanted, made.data()));
   return made;
 }
 

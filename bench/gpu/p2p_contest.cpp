@@ -1,18 +1,14 @@
 #include "p2p_contest.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <stdexcept>
 
 #include "harness/document.hpp"
 #include "harness/patterns.hpp"
 #include "inputs.hpp"
 #include "oracle/number.hpp"
+#include "rules_file.hpp"
 
 namespace p2p_bench {
 
@@ -60,38 +56,23 @@ contest::contest(int ranks, std::uint64_t largest)
   m_direct = tensor_parallel("two_shot_direct");
 }
 
-namespace {
-
-std::string write_rules(const std::string& rules) {
-  char path[] = "/tmp/isthmus-XXXXXX";
-  const int file = mkstemp(path);  // a name that nobody can guess
-  if (file < 0) throw std::runtime_error("mkstemp failed for /tmp/isthmus-XXXXXX");
-  close(file);
-  std::ofstream(path) << rules;
-  return path;
-}
-
-}  // namespace
-
 std::vector<isthmus_communicator> contest::communicators(const char* rules) {
-  const std::string path = write_rules(rules);
+  const gpu_bench::rules_file file(rules);
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < size(); ++rank) devices.push_back({ISTHMUS_PLATFORM_CUDA, rank});
   std::vector<isthmus_communicator> made(m_ranks.size());
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
-  options.config_path = path.c_str();
+  options.config_path = file.path();
   options.timeout_s = 60;
-  const isthmus_status status = isthmus_communicator_create_all(size(), devices.data(), &options, made.data());
-  std::remove(path.c_str());
-  check(status);
+  check(isthmus_communicator_create_all(size(), devices.data(), &options, made.data()));
   return made;
 }
 
 // A handle that takes one algorithm for every size, on an exact wire.
 trio contest::tensor_parallel(const char* algorithm) {
-  const std::string path =
-      write_rules("[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:" + std::string(algorithm) + "\"\n");
+  const gpu_bench::rules_file file(
+      "[[rule]]\ncollective = \"allreduce\"\nuse = \"p2p:" + std::string(algorithm) + "\"\n");
   std::vector<isthmus_device> devices;
   std::vector<isthmus_stream> streams;
   for (int rank = 0; rank < size(); ++rank) {
@@ -100,12 +81,11 @@ trio contest::tensor_parallel(const char* algorithm) {
   }
   isthmus_tensor_parallel_options options{};
   options.struct_bytes = sizeof options;
-  options.config_path = path.c_str();
+  options.config_path = file.path();
   options.timeout_s = 60;
   options.wire = ISTHMUS_WIRE_EXACT;
   trio made(isthmus_tensor_parallel_init(size(), devices.data(), streams.data(), &options),
             isthmus_tensor_parallel_free);
-  std::remove(path.c_str());
   if (made == nullptr) check(ISTHMUS_ERROR_BACKEND);
   return made;
 }

@@ -1,0 +1,32 @@
+// A configuration that lives as long as its owner: communicators read it while they are made.
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+
+namespace gpu_bench {
+
+class rules_file {
+ public:
+  explicit rules_file(const std::string& text) {
+    const int file = mkstemp(m_path);  // a name that nobody can guess
+    if (file < 0) throw std::runtime_error(std::string("mkstemp failed for ") + m_path);
+    close(file);
+    std::ofstream(m_path) << text;
+  }
+  ~rules_file() { (void)std::remove(m_path); }
+  rules_file(const rules_file&) = delete;
+  rules_file& operator=(const rules_file&) = delete;
+
+  const char* path() const { return m_path; }
+
+ private:
+  char m_path[sizeof "/tmp/isthmus-XXXXXX"] = "/tmp/isthmus-XXXXXX";
+};
+
+}  // namespace gpu_bench
