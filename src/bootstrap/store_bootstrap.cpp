@@ -76,17 +76,17 @@ class store_bootstrap final : public bootstrap {
   }
 
   survivors shrink(double wait_s) override {
-    if (!m_board.keys) m_board = {m_store, m_store_ranks};
+    if (!m_joined.keys) m_joined = {m_store, m_store_ranks};
     while (true) {
       const std::string scope = fmt::format("{}/s{}", m_scope, m_agreements);
       try {
         const auto fate_of = [this](int rank) { return this->fate_of(rank); };
-        std::vector<int> ranks = agree_on_survivors(*m_board.keys, {scope, m_rank, m_size, wait_s, fate_of});
+        std::vector<int> ranks = agree_on_survivors(*m_joined.keys, {scope, m_rank, m_size, wait_s, fate_of});
         ++m_agreements;
-        auto control = make_part(m_board, scope, ranks);
+        auto control = make_part(m_joined, scope, ranks);
         return {std::move(ranks), std::move(control)};
-      } catch (const board_lost& lost) {
-        m_board = next_board(explain(lost.why), wait_s);
+      } catch (const store_lost& lost) {
+        m_joined = next_store(explain(lost.why), wait_s);
         m_agreements = 0;
       }
     }
@@ -98,7 +98,7 @@ class store_bootstrap final : public bootstrap {
       try {
         for (const int rank : ranks)
           if (rank != m_rank && fate_of(rank) != fate::unknown) return true;
-      } catch (const error&) {  // the board
+      } catch (const error&) {  // the store is lost
         return true;
       }
       std::this_thread::sleep_for(look_interval / looks);
@@ -141,13 +141,13 @@ class store_bootstrap final : public bootstrap {
 
  private:
   // A store, and by rank the number under which each joined it.
-  struct board {
+  struct joined_store {
     std::shared_ptr<store> keys;
     std::vector<int> numbers;
   };
 
   // The bootstrap of those of this one's ranks, in this order.
-  std::unique_ptr<store_bootstrap> make_part(const board& met_over, std::string scope,
+  std::unique_ptr<store_bootstrap> make_part(const joined_store& met_over, std::string scope,
                                              const std::vector<int>& ranks) const {
     const auto own = std::find(ranks.begin(), ranks.end(), m_rank) - ranks.begin();
     auto part = std::make_unique<store_bootstrap>(met_over.keys, std::move(scope), static_cast<int>(own),
@@ -165,13 +165,13 @@ class store_bootstrap final : public bootstrap {
   fate fate_of(int rank) const {
     if (m_peers.of(rank).state() == process_state::gone) return fate::ended;
     const auto at = static_cast<std::size_t>(rank);
-    if (!m_board.keys->has_left(m_board.numbers[at])) return fate::unknown;
+    if (!m_joined.keys->has_left(m_joined.numbers[at])) return fate::unknown;
     // On one machine it has closed its connection; from another one, the way between may be cut.
     return m_peers.of(rank).pid != 0 ? fate::ended : fate::left;
   }
 
   // The store of the lowest rank that serves one. Every rank asks in the same order.
-  board next_board(const error& why, double wait_s) {
+  joined_store next_store(const error& why, double wait_s) {
     std::vector<int> numbers(static_cast<std::size_t>(m_size));
     std::iota(numbers.begin(), numbers.end(), 0);
     while (m_next_standby < m_size) {
@@ -323,7 +323,7 @@ class store_bootstrap final : public bootstrap {
   std::uint64_t m_sequence = 0;
   std::unique_ptr<isthmus::standby> m_standby;
   // Of shrink: where the ranks meet, how often they have agreed there, who serves next if that is lost.
-  board m_board;
+  joined_store m_joined;
   int m_agreements = 0, m_next_standby = 0;
   bool m_out_of_step = false;
   std::atomic<bool> m_cancelled{false};

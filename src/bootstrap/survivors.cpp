@@ -28,15 +28,15 @@ auto ask(Question&& question) {
     if (status == ISTHMUS_ERROR_UNSUPPORTED || status == ISTHMUS_ERROR_ABORTED) throw;
     const bool is_absent = status == ISTHMUS_ERROR_TIMEOUT && failure.info().native_code != ETIMEDOUT;
     if (!is_absent || clock::now() - begin > std::chrono::duration<double>(prompt_answer_s))
-      throw board_lost{failure};
+      throw store_lost{failure};
     throw;
   }
 }
 
 class attempt {
  public:
-  attempt(store& board, const roll_call& call)
-      : m_board(board),
+  attempt(store& keys, const roll_call& call)
+      : m_keys(keys),
         m_call(call),
         m_here(static_cast<std::size_t>(call.size)),
         m_fates(m_here.size(), fate::unknown) {}
@@ -45,9 +45,9 @@ class attempt {
   std::vector<int> run_or_withdraw() {
     try {
       return run();
-    } catch (const board_lost&) {
+    } catch (const store_lost&) {
       try {
-        m_board.erase(here(m_call.rank));
+        m_keys.erase(here(m_call.rank));
       } catch (const error&) {  // NOLINT(bugprone-empty-catch): lost for good
       }
       throw;
@@ -57,7 +57,7 @@ class attempt {
  private:
   std::vector<int> run() {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_call.wait_s);
-    ask([&] { m_board.set(here(m_call.rank), std::as_bytes(std::span(&present, 1))); });
+    ask([&] { m_keys.set(here(m_call.rank), std::as_bytes(std::span(&present, 1))); });
     m_here[static_cast<std::size_t>(m_call.rank)] = present;
     auto pause = 1ms;
     while (true) {
@@ -81,7 +81,7 @@ class attempt {
 
   bool read(const std::string& key, std::span<std::byte> value) {
     try {
-      ask([&] { m_board.get(key, value, 0); });
+      ask([&] { m_keys.get(key, value, 0); });
       return true;
     } catch (const error& failure) {
       if (failure.info().status == ISTHMUS_ERROR_TIMEOUT) return false;
@@ -135,13 +135,13 @@ class attempt {
   void propose() {
     std::vector<std::uint8_t> list;
     for (std::size_t rank = 0; rank < m_here.size(); ++rank) list.push_back(came(rank) ? present : 0);
-    ask([&] { m_board.set_first(decision(), std::as_bytes(std::span(list))); });
+    ask([&] { m_keys.set_first(decision(), std::as_bytes(std::span(list))); });
     // The answer to the request before says nothing of this one.
     try {
-      m_board.get(decision(), std::as_writable_bytes(std::span(m_list)), prompt_answer_s);
+      m_keys.get(decision(), std::as_writable_bytes(std::span(m_list)), prompt_answer_s);
     } catch (const error& failure) {
       if (failure.info().status == ISTHMUS_ERROR_ABORTED) throw;
-      throw board_lost{failure};
+      throw store_lost{failure};
     }
   }
 
@@ -158,7 +158,7 @@ class attempt {
     return ranks;
   }
 
-  store& m_board;
+  store& m_keys;
   const roll_call& m_call;
   std::vector<std::uint8_t> m_here;  // by rank
   std::vector<fate> m_fates;
@@ -168,8 +168,8 @@ class attempt {
 
 }  // namespace
 
-std::vector<int> agree_on_survivors(store& board, const roll_call& call) {
-  return attempt(board, call).run_or_withdraw();
+std::vector<int> agree_on_survivors(store& keys, const roll_call& call) {
+  return attempt(keys, call).run_or_withdraw();
 }
 
 survivors bootstrap::shrink(double) {

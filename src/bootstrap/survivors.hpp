@@ -27,13 +27,13 @@ struct roll_call {
 };
 
 // The store does not answer: the agreement has to go on elsewhere.
-struct board_lost {
+struct store_lost {
   error why;
 };
 
 // Collective over whoever calls it with the same scope: each says that it is here, and whoever first knows that
 // all others have come or will not, or has waited long enough, proposes the list; the store keeps the first
-// proposal. Returns the ranks that go on, ascending. Throws board_lost, or error: TIMEOUT, REMOTE (left out).
-std::vector<int> agree_on_survivors(store& board, const roll_call& call);
+// proposal. Returns the ranks that go on, ascending. Throws store_lost, or error: TIMEOUT, REMOTE (left out).
+std::vector<int> agree_on_survivors(store& keys, const roll_call& call);
 
 }  // namespace isthmus

@@ -83,9 +83,9 @@ class block {
     if (code == MPI_SUCCESS) code = MPI_Type_contiguous(static_cast<int>(whole), chunk, &body);
     if (code == MPI_SUCCESS) {
       const int lengths[] = {1, rest};
-      const MPI_Aint places[] = {0, element_extent * limit * static_cast<MPI_Aint>(whole)};
+      const MPI_Aint displacements[] = {0, element_extent * limit * static_cast<MPI_Aint>(whole)};
       const MPI_Datatype types[] = {body, element};
-      code = MPI_Type_create_struct(rest == 0 ? 1 : 2, lengths, places, types, &m_type);
+      code = MPI_Type_create_struct(rest == 0 ? 1 : 2, lengths, displacements, types, &m_type);
     }
     if (code == MPI_SUCCESS) code = MPI_Type_commit(&m_type);
     if (chunk != MPI_DATATYPE_NULL) MPI_Type_free(&chunk);

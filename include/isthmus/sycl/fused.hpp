@@ -131,16 +131,16 @@ std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::q
   events.push_back(multiply(own, rank * shape.rows(), shape.rows(), after));
   for (const auto& [begin, rows] : shape.pieces()) {
     const std::vector<std::uint64_t> counts(size, rows * shape.columns());
-    std::vector<std::uint64_t> places(size);
+    std::vector<std::uint64_t> displs(size);
     for (std::uint64_t source = 0; source < size; ++source)
-      places[source] = (source * shape.rows() + begin) * shape.columns();
+      displs[source] = (source * shape.rows() + begin) * shape.columns();
     const sycl::event arrived = ranks.allgatherv(transfers, own + begin * shape.columns(),
-                                                 rows * shape.columns(), gathered, counts, places, after);
+                                                 rows * shape.columns(), gathered, counts, displs, after);
     events.push_back(arrived);
     for (std::uint64_t step = 1; step < size; ++step) {
       const std::uint64_t source = (rank + step) % size;
       events.push_back(
-          multiply(gathered + places[source], source * shape.rows() + begin, rows, dependencies{arrived}));
+          multiply(gathered + displs[source], source * shape.rows() + begin, rows, dependencies{arrived}));
     }
   }
   return events;
@@ -175,14 +175,14 @@ std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sy
                                              Multiply&& multiply, const dependencies& after = {}) {
   const auto size = static_cast<std::uint64_t>(ranks.size());
   const auto& pieces = shape.pieces();
-  const auto place = [&](const row_shards::piece& piece) {
+  const auto start_of = [&](const row_shards::piece& piece) {
     return partial + size * piece.begin * shape.columns();
   };
   const auto products = [&](const row_shards::piece& piece) {
     dependencies done;
     for (std::uint64_t target = 0; target < size; ++target)
       done.push_back(multiply(target * shape.rows() + piece.begin, piece.rows,
-                              place(piece) + target * piece.rows * shape.columns(), after));
+                              start_of(piece) + target * piece.rows * shape.columns(), after));
     return done;
   };
   std::vector<sycl::event> events;
@@ -191,7 +191,7 @@ std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sy
     // First, because the sum's call may wait for the products that it depends on.
     dependencies next = index + 1 < pieces.size() ? products(pieces[index + 1]) : dependencies{};
     const auto& piece = pieces[index];
-    events.push_back(ranks.reduce_scatter(transfers, place(piece), c + piece.begin * shape.columns(),
+    events.push_back(ranks.reduce_scatter(transfers, start_of(piece), c + piece.begin * shape.columns(),
                                           piece.rows * shape.columns(), reduction_op::sum, multiplied));
     multiplied = std::move(next);
   }

@@ -107,7 +107,7 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<request>&& mo
 inline std::vector<sycl::event> run_group_native(std::vector<request>& requests) {
   struct arrival {
     std::shared_ptr<request> asked;
-    native_place place;
+    native_arguments arguments;
     std::atomic<bool> here = false;
   };
   std::vector<std::shared_ptr<arrival>> arrivals;
@@ -118,22 +118,23 @@ inline std::vector<sycl::event> run_group_native(std::vector<request>& requests)
     }
     auto& arrived = arrivals.emplace_back(std::make_shared<arrival>());
     arrived->asked = std::make_shared<detail::request>(std::move(request));
-    sycl::event event = submit_native(arrived->asked, std::nullopt, [arrived](const native_place& place) {
-      arrived->place = place;
-      arrived->here.store(true, std::memory_order_release);
-    });
+    sycl::event event =
+        submit_native(arrived->asked, std::nullopt, [arrived](const native_arguments& arguments) {
+          arrived->arguments = arguments;
+          arrived->here.store(true, std::memory_order_release);
+        });
     // Only behind an unfinished host task does the runtime put the command off.
     if (!arrived->here.load(std::memory_order_acquire)) event.wait();
   }
   run_core_group([&] {
     for (const auto& arrived : arrivals) {
-      enqueue(*arrived->asked, arrived->place.send, arrived->place.recv, arrived->place.stream);
+      enqueue(*arrived->asked, arrived->arguments.send, arrived->arguments.recv, arrived->arguments.stream);
     }
   });
   std::vector<sycl::event> events;
   for (const auto& arrived : arrivals) {
     arrived->asked->dependencies.clear();
-    events.push_back(submit_native(arrived->asked, std::nullopt, [](const native_place&) {}));
+    events.push_back(submit_native(arrived->asked, std::nullopt, [](const native_arguments&) {}));
   }
   return events;
 }

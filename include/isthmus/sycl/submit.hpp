@@ -108,13 +108,13 @@ inline sycl::event run_on_stream(request& request) {
 }
 
 // What a native command finds out for its request: addresses and the stream it runs on.
-struct native_place {
+struct native_arguments {
   void* send = nullptr;             // null: this rank does not send
   void* recv = nullptr;             // null: this rank does not receive
   isthmus_stream stream = nullptr;  // of the queue, as the platform has it
 };
 
-// Submits `body(native_place)` as a native command of the request's queue with all of its dependencies.
+// Submits `body(native_arguments)` as a native command of the request's queue with all of its dependencies.
 template <typename Body>
 sycl::event submit_native(const std::shared_ptr<request>& shared, const std::optional<sycl::event>& previous,
                           Body body) {
@@ -125,18 +125,18 @@ sycl::event submit_native(const std::shared_ptr<request>& shared, const std::opt
     if (previous) handler.depends_on(*previous);
     const command_views<sycl::target::device> views(uses, handler);
     native_enqueue(handler, [shared, uses, views, body](auto& interop) {
-      native_place place;
+      native_arguments arguments;
       with_native(shared->rank->native().platform, [&](auto native) {
         const auto address = [&](const operand& operand) -> void* {
           if (!operand.buffer) return operand.pointer;
           return static_cast<unsigned char*>(native.memory(interop, views.at(uses.index_of(operand)))) +
                  operand.offset_bytes;
         };
-        if (shared->sends()) place.send = address(shared->send);
-        if (shared->receives()) place.recv = address(shared->recv);
-        place.stream = native.stream(interop);
+        if (shared->sends()) arguments.send = address(shared->send);
+        if (shared->receives()) arguments.recv = address(shared->recv);
+        arguments.stream = native.stream(interop);
       });
-      body(place);
+      body(arguments);
     });
   });
 }
@@ -153,9 +153,9 @@ inline sycl::event run_native(request&& moved) {
   const auto shared = std::make_shared<call>(std::move(moved));
   const auto submit = [&](const std::optional<sycl::event>& previous) {
     // The command keeps the call alive.
-    return submit_native(shared, previous, [self = shared.get()](const native_place& place) {
+    return submit_native(shared, previous, [self = shared.get()](const native_arguments& arguments) {
       try {
-        enqueue(*self, place.send, place.recv, place.stream);
+        enqueue(*self, arguments.send, arguments.recv, arguments.stream);
       } catch (const exception& failure) {
         self->rank->record(failure);
         self->failed = failure;

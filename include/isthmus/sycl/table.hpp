@@ -11,27 +11,27 @@
 namespace isthmus::detail {
 
 /// On which ranks a buffer is used.
-enum class place { NOWHERE, ROOT, ALL };
+enum class site { NOWHERE, ROOT, ALL };
 /// How many elements a buffer has: none, count, count for each rank, or counts and displacements.
 enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 
 /// What one collective reads and writes; table[collective] is its row.
 struct table_row {
-  place send_at;
+  site send_at;
   extent send_extent;
-  place recv_at;
+  site recv_at;
   extent recv_extent;
 };
 
 inline constexpr table_row table[] = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
-  {place::send_at, extent::send_extent, place::recv_at, extent::recv_extent},
+  {site::send_at, extent::send_extent, site::recv_at, extent::recv_extent},
 #include <isthmus/collectives.def>
 };
 
-/// Whether `rank` uses a buffer that is used at `place`.
-inline bool takes_part(place place, int rank, int root) {
-  return place == place::ALL || (place == place::ROOT && rank == root);
+/// Whether `rank` uses a buffer that is used there.
+inline bool takes_part(site where, int rank, int root) {
+  return where == site::ALL || (where == site::ROOT && rank == root);
 }
 
 // Elements from the operand's start that a collective may touch.

@@ -54,8 +54,8 @@ call::call(const call_request& request, algorithm how)
       m_algorithm(how),
       m_together(bytes_in(request.blocks) <= request.own.options.together_bytes) {}
 
-void call::begin(std::uint64_t place) {
-  m_place = place;
+void call::begin(std::uint64_t position) {
+  m_position = position;
   call_record& record = m_request.record;
   record.staged = m_algorithm == algorithm::staged || m_algorithm == algorithm::reduce;
   record.collective = m_request.operation.collective;
@@ -73,7 +73,7 @@ std::uint32_t call::tag_of(std::uint64_t bytes) const {
   const std::uint64_t kind = static_cast<std::uint64_t>(m_request.operation.root) << 16 |
                              static_cast<std::uint64_t>(m_request.operation.collective) << 2 |
                              static_cast<std::uint64_t>(m_algorithm);
-  return static_cast<std::uint32_t>(joined(joined(joined(0, kind), m_place), bytes) >> 32) | 1u;
+  return static_cast<std::uint32_t>(joined(joined(joined(0, kind), m_position), bytes) >> 32) | 1u;
 }
 
 std::uint64_t call::bytes_copied_by(int peer) const {

@@ -48,9 +48,9 @@ class call {
  protected:
   call(const call_request& request, algorithm how);
 
-  // Before anything else: from here on the watchdog knows what this call waits for. `place`: what the ranks
+  // Before anything else: from here on the watchdog knows what this call waits for. `position`: what the ranks
   // have to agree on besides the operation.
-  void begin(std::uint64_t place);
+  void begin(std::uint64_t position);
   void note_progress() { m_own.caller.write(m_own.progress_word(), m_request.record.id); }
 
   // Bytes between this rank and a peer (0 for itself): what the peer copies, of ours or to us; and what we
@@ -92,7 +92,7 @@ class call {
   bool sources_copy() const { return m_algorithm == algorithm::push || m_algorithm == algorithm::reduce; }
   std::uint32_t tag_of(std::uint64_t bytes) const;
 
-  std::uint64_t m_place = 0;
+  std::uint64_t m_position = 0;
 };
 
 }  // namespace isthmus::copy_engine

@@ -67,7 +67,7 @@ void find_direct_buffers(const isthmus_backend_context& context, const isthmus_o
   }
   const auto* own = static_cast<const std::byte*>(operation.recv_buf) + blocks.incoming(context.rank).at;
   buffers.own_first = range->own_first && operation.send_buf != own;
-  buffers.heap_place = block.id * 0x9e3779b97f4a7c15u + offset * 2 + (range->in_place_of_receipt ? 1u : 0u);
+  buffers.heap_position = block.id * 0x9e3779b97f4a7c15u + offset * 2 + (range->in_place_of_receipt ? 1u : 0u);
   buffers.found = true;
 }
 

@@ -12,10 +12,10 @@ namespace isthmus::copy_engine {
 
 // Where the peers' buffers are when all of them are in the symmetric heap.
 struct direct_buffers {
-  bool found = false;            // else nothing else here means anything
-  std::vector<std::byte*> at;    // by peer: the part of its buffer that this rank fetches from or puts to
-  bool own_first = false;        // the own block must be in place before it is handed over
-  std::uint64_t heap_place = 0;  // block and offset, equal on all ranks
+  bool found = false;               // else nothing else here means anything
+  std::vector<std::byte*> at;       // by peer: the part of its buffer that this rank fetches from or puts to
+  bool own_first = false;           // the own block must be in place before it is handed over
+  std::uint64_t heap_position = 0;  // block and offset, equal on all ranks
 };
 
 // Why a collective never can use the users' buffers directly, for rules that name such an algorithm; nullptr

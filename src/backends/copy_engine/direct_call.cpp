@@ -33,7 +33,7 @@ std::vector<transfer> direct_call::transfers() const {
 }
 
 void direct_call::issue() {
-  begin(m_buffers.heap_place);
+  begin(m_buffers.heap_position);
   command_batch& main = m_own.caller;
   if (m_buffers.own_first)
     copy_own_block(main);

@@ -9,7 +9,7 @@ namespace {
 
 // One of this rank's buffers: what the others are told, and how this rank reaches theirs in the same block.
 struct buffer {
-  place where{};
+  location where{};
   isthmus_heap_block block{};
 };
 
@@ -79,7 +79,7 @@ class direct {
   }
 
   // A rank reaches a heap block when one of its own buffers lies in the same block.
-  bool all_map(const place& where) const {
+  bool all_map(const location& where) const {
     if (where.region == 0) return false;
     for (int r = 0; r < m_team.size(); ++r) {
       const slot_header& told = m_team.slot(r, m_sequence);
@@ -87,7 +87,7 @@ class direct {
     }
     return true;
   }
-  bool all_reach(const place& where) const { return where.address != nullptr || all_map(where); }
+  bool all_reach(const location& where) const { return where.address != nullptr || all_map(where); }
 
   bool all_reach_what_they_need() const {
     for (int r = 0; r < m_team.size(); ++r) {
@@ -99,7 +99,7 @@ class direct {
     return true;
   }
 
-  reached reach(int owner, const place& where, const std::byte* own) const {
+  reached reach(int owner, const location& where, const std::byte* own) const {
     if (owner == m_team.rank()) return {owner, const_cast<std::byte*>(own), true};
     if (!all_map(where)) return {owner, where.address, m_team.same_process(owner)};
     const isthmus_heap_block& block = where.region == m_send.where.region ? m_send.block : m_recv.block;

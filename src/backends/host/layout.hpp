@@ -57,7 +57,7 @@ struct alignas(line_bytes) segment_header {
 static_assert(sizeof(segment_header) <= page_bytes);
 
 // One buffer as all ranks understand it.
-struct place {
+struct location {
   std::uint64_t region;  // id + 1 of its block of the symmetric heap; 0: it is in none
   std::uint64_t offset;  // in the block
   std::byte* address;    // in its owner's process; NULL: the others can't copy from and to there
@@ -71,9 +71,9 @@ struct alignas(line_bytes) packet_line {
 };
 
 struct alignas(line_bytes) slot_header {
-  flag staged;  // sequence number + 1: the slot's data, or the places, can be read
-  place send;
-  place recv;
+  flag staged;  // sequence number + 1: the slot's data, or the locations, can be read
+  location send;
+  location recv;
   alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
 };
 

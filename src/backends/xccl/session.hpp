@@ -29,10 +29,10 @@
 namespace isthmus::xccl {
 
 // "file:line" of the caller, without the folders above src/.
-inline std::string here(const std::source_location& place = std::source_location::current()) {
-  std::string file = place.file_name();
+inline std::string here(const std::source_location& where = std::source_location::current()) {
+  std::string file = where.file_name();
   if (const auto at = file.rfind("src/backends/"); at != std::string::npos) file.erase(0, at);
-  return file + ":" + std::to_string(place.line());
+  return file + ":" + std::to_string(where.line());
 }
 
 template <typename Traits>
@@ -69,11 +69,11 @@ class session {
 
  private:
   isthmus_status fail(int result, const char* function, const isthmus_operation* operation,
-                      const std::source_location& place = std::source_location::current());
+                      const std::source_location& where = std::source_location::current());
   isthmus_status fail_device(int error, const char* function,
-                             const std::source_location& place = std::source_location::current());
+                             const std::source_location& where = std::source_location::current());
   isthmus_status gave_up(const char* doing,
-                         const std::source_location& place = std::source_location::current());
+                         const std::source_location& where = std::source_location::current());
   isthmus_status wait_for(native_comm comm, const char* function);
   isthmus_status make_anchor(const typename Traits::unique_id& id);
   isthmus_status split_off();
@@ -99,12 +99,12 @@ class session {
 
 template <typename Traits>
 isthmus_status session<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
-                                     const std::source_location& place) {
+                                     const std::source_location& where) {
   const native_meaning meaning = Traits::meaning(result);
   const char* text = m_library.native.get_last_error(m_comm != nullptr ? m_comm : m_anchor);
   const char* plain = m_library.native.get_error_string(result);
   const bool detailed = text != nullptr && *text != '\0';
-  return m_context.fail(m_context.runtime, meaning.status, result, here(place).c_str(), meaning.hint,
+  return m_context.fail(m_context.runtime, meaning.status, result, here(where).c_str(), meaning.hint,
                         "%s%s%s: %s (%s)%s%s", Traits::symbol_prefix, function,
                         operation != nullptr ? " of one operation" : "", meaning.name,
                         plain != nullptr ? plain : "no text", detailed ? ": " : "", detailed ? text : "");
@@ -112,19 +112,19 @@ isthmus_status session<Traits>::fail(int result, const char* function, const ist
 
 template <typename Traits>
 isthmus_status session<Traits>::fail_device(int error, const char* function,
-                                            const std::source_location& place) {
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, here(place).c_str(),
+                                            const std::source_location& where) {
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, here(where).c_str(),
                         "look for an earlier fault on the device, or for too little free memory",
                         "%s%s on device %d: %s", Traits::device_prefix, function, m_context.device.ordinal,
                         m_library.device.get_error_string(error));
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::gave_up(const char* doing, const std::source_location& place) {
+isthmus_status session<Traits>::gave_up(const char* doing, const std::source_location& where) {
   if (aborted())
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, here(place).c_str(), nullptr,
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, here(where).c_str(), nullptr,
                           "the communicator was aborted during %s", doing);
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, here(place).c_str(),
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, here(where).c_str(),
                         "a rank is missing or stuck; raise the timeout if the ranks are only slow",
                         "%s took longer than the timeout of %.3g s", doing, m_context.timeout_s);
 }

@@ -192,7 +192,7 @@ void communicator::end() {
     PMPI_Cancel(&m_pending);
     PMPI_Wait(&m_pending, MPI_STATUS_IGNORE);
   }
-  m_meeting.reset();
+  m_store.reset();
   m_tallies.clear();
 }
 
@@ -217,7 +217,7 @@ bool communicator::consider() {
 
 bool communicator::attach() {
   if (!make()) {
-    give_up(reason::no_way);
+    give_up(reason::no_communicator);
     return false;
   }
   if (PMPI_Irecv(nullptr, 0, MPI_BYTE, /*source*/ 0, /*tag*/ 0, registry::get().progress_comm(), &m_pending) ==
@@ -236,24 +236,24 @@ bool communicator::make() {
   if (made || m_handle == nullptr) return made;
   isthmus_communicator_destroy(m_handle);
   m_handle = nullptr;
-  m_meeting.reset();
+  m_store.reset();
   return false;
 }
 
 bool communicator::meet(MPI_Comm own) {
-  m_meeting = std::make_unique<meeting>(own, m_rank, m_size);
+  m_store = std::make_unique<message_store>(own, m_rank, m_size);
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   options.timeout_s = no_timeout_s;
   options.collectives = all_collectives;
-  const isthmus_store_table table = m_meeting->table();
+  const isthmus_store_table table = m_store->table();
   const isthmus_status status = isthmus_communicator_create_store(&table, m_rank, m_size, &options, &m_handle);
   if (status != ISTHMUS_SUCCESS && m_rank == 0) {
     isthmus_error_info failure;
     isthmus_last_error(&failure);
     warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
   }
-  return m_meeting->end(status == ISTHMUS_SUCCESS);
+  return m_store->end(status == ISTHMUS_SUCCESS);
 }
 
 tally& communicator::tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes) {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <tuple>
 
-#include "frontends/mpi/meeting.hpp"
+#include "frontends/mpi/message_store.hpp"
 #include "frontends/mpi/tallies.hpp"
 
 namespace isthmus::mpi_shim {
@@ -54,11 +54,11 @@ class communicator {
   MPI_Comm m_comm = MPI_COMM_NULL;
   state m_state = state::new_one;
   std::uint64_t m_asked = 0;  // calls that might have been taken
-  reason m_why_not = reason::no_way;
+  reason m_why_not = reason::no_communicator;
   int m_rank = -1, m_size = 0;
   isthmus_communicator m_handle = nullptr;
   MPI_Request m_pending = MPI_REQUEST_NULL;  // one for each, because two threads may not test the same
-  std::unique_ptr<meeting> m_meeting;
+  std::unique_ptr<message_store> m_store;
   std::map<std::tuple<call, isthmus_datatype, std::uint64_t>, tally*> m_tallies;
 };
 

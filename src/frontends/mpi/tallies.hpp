@@ -21,7 +21,7 @@ enum class reason {
   intercommunicator,
   not_running,
   device_memory,
-  no_way,
+  no_communicator,
   unsupported,
   lost,
   first_calls,

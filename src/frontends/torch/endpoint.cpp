@@ -121,7 +121,7 @@ survivors endpoint::shrink(double wait_s) {
                       c10::str("isthmus: process group ", m_settings.group, " has no communicator on ",
                                m_settings.device_name, " that could shrink: no call has used one"));
     check(isthmus_communicator_abort(m_communicator));  // a call that waits would keep the mutex
-    made.meeting = m_rendezvous;
+    made.store = m_rendezvous;
   }
   const std::lock_guard lock(m_mutex);
   check(isthmus_communicator_shrink(m_communicator, wait_s, &made.communicator));

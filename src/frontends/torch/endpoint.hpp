@@ -28,7 +28,7 @@ struct endpoint_settings {
 // A communicator that a shrink has made, and what it meets over.
 struct survivors {
   isthmus_communicator communicator = nullptr;
-  std::shared_ptr<rendezvous> meeting;
+  std::shared_ptr<rendezvous> store;
   std::vector<int> ranks;  // their numbers before
 };
 
@@ -37,7 +37,7 @@ class endpoint {
   endpoint(c10::intrusive_ptr<c10d::Store> store, endpoint_settings where, survivors made = {})
       : m_store(std::move(store)),
         m_settings(std::move(where)),
-        m_rendezvous(std::move(made.meeting)),
+        m_rendezvous(std::move(made.store)),
         m_communicator(made.communicator) {}
   ~endpoint() { close(); }
   endpoint(const endpoint&) = delete;

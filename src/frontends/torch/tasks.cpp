@@ -74,7 +74,7 @@ std::vector<std::uint64_t> starts_of(const std::vector<std::uint64_t>& counts) {
 
 // One buffer for a list: the list's own memory, or scratch with copies on the way in or out.
 enum class direction { in, out };
-void* flat(task& prepared, const tensors& list, direction way) {
+void* flat(task& prepared, const tensors& list, direction to) {
   if (consecutive(list)) return list.front().data_ptr();
   int64_t total = 0;
   for (const at::Tensor& each : list) total += each.numel();
@@ -85,7 +85,7 @@ void* flat(task& prepared, const tensors& list, direction way) {
     const at::Tensor part = scratch.narrow(0, start, each.numel());
     const at::Tensor line = each.as_strided({each.numel()}, {1});
     prepared.scratch.push_back(scratch);
-    if (way == direction::in)
+    if (to == direction::in)
       prepared.before.push_back({part, line, {}});
     else
       prepared.after.push_back({line, part, {}});

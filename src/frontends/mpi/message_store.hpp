@@ -1,5 +1,5 @@
-// How the ranks of an MPI communicator meet to make one of Isthmus: a key-value store out of MPI messages,
-// which lives no longer than that takes and leaves nothing of MPI behind.
+// A key-value store out of MPI messages, over which the ranks of an MPI communicator make one of Isthmus. It
+// lives no longer than that takes and leaves nothing of MPI behind.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -14,12 +14,12 @@
 
 namespace isthmus::mpi_shim {
 
-class meeting {
+class message_store {
  public:
   // On a communicator of our own; the ranks' errors are returned.
-  meeting(MPI_Comm own, int rank, int size) : m_comm(own), m_rank(rank), m_size(size) {}
-  meeting(const meeting&) = delete;
-  meeting& operator=(const meeting&) = delete;
+  message_store(MPI_Comm own, int rank, int size) : m_comm(own), m_rank(rank), m_size(size) {}
+  message_store(const message_store&) = delete;
+  message_store& operator=(const message_store&) = delete;
 
   // For isthmus_communicator_create_store. What is set or asked for after `end` fails.
   isthmus_store_table table();

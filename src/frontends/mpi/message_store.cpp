@@ -1,4 +1,4 @@
-#include "frontends/mpi/meeting.hpp"
+#include "frontends/mpi/message_store.hpp"
 
 #include <sched.h>
 
@@ -16,11 +16,11 @@ constexpr int timed_out = 1;  // likewise
 // A rank that failed sets this key, which nobody asks for.
 constexpr std::string_view failure_key = "";
 
-meeting& self(void* context) { return *static_cast<meeting*>(context); }
+message_store& self(void* context) { return *static_cast<message_store*>(context); }
 
 }  // namespace
 
-isthmus_store_table meeting::table() {
+isthmus_store_table message_store::table() {
   isthmus_store_table result{};
   result.struct_bytes = sizeof result;
   result.context = this;
@@ -41,7 +41,7 @@ isthmus_store_table meeting::table() {
   return result;
 }
 
-int meeting::set(std::string_view key, const void* value, std::size_t bytes) {
+int message_store::set(std::string_view key, const void* value, std::size_t bytes) {
   if (m_has_ended) return failed;
   const auto* const first = static_cast<const char*>(value);
   m_values.emplace(key, std::vector<char>(first, first + bytes));
@@ -49,7 +49,7 @@ int meeting::set(std::string_view key, const void* value, std::size_t bytes) {
 }
 
 // One message: the length of the key, the key, the value.
-int meeting::tell_all(std::string_view key, const void* value, std::size_t bytes) {
+int message_store::tell_all(std::string_view key, const void* value, std::size_t bytes) {
   message& made = m_sent.emplace_back();
   const auto key_bytes = static_cast<std::uint32_t>(key.size());
   made.bytes.resize(sizeof key_bytes + key.size() + bytes);
@@ -67,7 +67,7 @@ int meeting::tell_all(std::string_view key, const void* value, std::size_t bytes
   return 0;
 }
 
-int meeting::get(const std::string& key, void* value, std::size_t bytes, double timeout_s) {
+int message_store::get(const std::string& key, void* value, std::size_t bytes, double timeout_s) {
   if (m_has_ended) return timed_out;
   using clock = std::chrono::steady_clock;
   const auto begin = clock::now();
@@ -84,7 +84,7 @@ int meeting::get(const std::string& key, void* value, std::size_t bytes, double 
 }
 
 // What has come, if anything.
-int meeting::receive() {
+int message_store::receive() {
   while (true) {
     int has_come = 0, bytes = 0;
     MPI_Message which = MPI_MESSAGE_NULL;
@@ -107,7 +107,7 @@ int meeting::receive() {
   }
 }
 
-bool meeting::end(bool succeeded) {
+bool message_store::end(bool succeeded) {
   if (!succeeded && tell_all(failure_key, nullptr, 0) != 0) m_peer_failed = true;
   m_has_ended = true;
   const std::uint64_t mine[] = {m_sent.size(), succeeded ? 1u : 0u};
