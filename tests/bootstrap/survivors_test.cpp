@@ -27,31 +27,31 @@ roll_call call_of(int rank, int size, const fates& known, double wait_s = 20) {
 }
 
 TEST(survivors, those_that_come_before_all_is_known) {
-  const auto board = make_local_store();
+  const auto keys = make_local_store();
   const fates known{{1, fate::ended}, {3, fate::left}};
   test::on_each(5, [&](int rank) {
     if (known.contains(rank)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(30 * rank));
-    EXPECT_EQ(agree_on_survivors(*board, call_of(rank, 5, known)), (ranks{0, 2, 4}));
+    EXPECT_EQ(agree_on_survivors(*keys, call_of(rank, 5, known)), (ranks{0, 2, 4}));
   });
 }
 
 TEST(survivors, who_came_and_died_is_not_among_them) {
-  const auto board = make_local_store();
-  board->set("here/here/2", test::bytes("\x01"));
+  const auto keys = make_local_store();
+  keys->set("here/here/2", test::bytes("\x01"));
   test::on_each(2, [&](int rank) {
-    EXPECT_EQ(agree_on_survivors(*board, call_of(rank, 3, {{2, fate::ended}})), (ranks{0, 1}));
+    EXPECT_EQ(agree_on_survivors(*keys, call_of(rank, 3, {{2, fate::ended}})), (ranks{0, 1}));
   });
 }
 
 TEST(survivors, the_first_list_counts_and_late_ranks_are_told) {
-  const auto board = make_local_store();
+  const auto keys = make_local_store();
   const auto early = call_of(0, 2, {{1, fate::ended}});  // as it thinks
-  EXPECT_EQ(agree_on_survivors(*board, early), ranks{0});
-  const auto error = test::error_of([&] { agree_on_survivors(*board, call_of(1, 2, {})); });
+  EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0});
+  const auto error = test::error_of([&] { agree_on_survivors(*keys, call_of(1, 2, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
   EXPECT_NE(std::string(error.message).find("the others have gone on without rank 1"), std::string::npos);
-  EXPECT_EQ(agree_on_survivors(*board, early), ranks{0}) << "asked again, the same";
+  EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0}) << "asked again, the same";
 }
 
 struct count {
@@ -75,19 +75,19 @@ TEST(survivors, only_the_larger_part_goes_on) {
   };
   for (const count& each : cases) {
     SCOPED_TRACE(fmt::format("rank {} of {}", each.rank, each.size));
-    const auto board = make_local_store();
+    const auto keys = make_local_store();
     const auto call = call_of(each.rank, each.size, each.known, 0.05);
-    const auto error = test::error_of([&] { EXPECT_EQ(agree_on_survivors(*board, call), ranks{each.rank}); });
+    const auto error = test::error_of([&] { EXPECT_EQ(agree_on_survivors(*keys, call), ranks{each.rank}); });
     EXPECT_EQ(error.status, each.may_go_on ? ISTHMUS_SUCCESS : ISTHMUS_ERROR_TIMEOUT) << error.message;
   }
 }
 
 TEST(survivors, the_first_value_stays_in_every_store) {
   const store_address where = parse_unique_id(start_tcp_store(nullptr));
-  for (const auto& board : {make_local_store(), connect_tcp_store(where, 0, 1, 5)}) {
-    board->set_first("key", test::bytes("first"));
-    board->set_first("key", test::bytes("other"));
-    EXPECT_EQ(test::get(*board, "key", 5, 5), "first");
+  for (const auto& keys : {make_local_store(), connect_tcp_store(where, 0, 1, 5)}) {
+    keys->set_first("key", test::bytes("first"));
+    keys->set_first("key", test::bytes("other"));
+    EXPECT_EQ(test::get(*keys, "key", 5, 5), "first");
   }
 }
 
@@ -97,8 +97,8 @@ TEST(survivors, a_callers_store_without_that_is_named) {
   table.set = [](void*, const char*, const void*, std::size_t) { return 0; };
   table.get = [](void*, const char*, void*, std::size_t, double) { return 1; };
   table.set_first = [](void*, const char*, const void*, std::size_t) { return 0; };  // not to be read
-  const auto board = make_user_store(&table);
-  const auto error = test::error_of([&] { agree_on_survivors(*board, call_of(0, 1, {})); });
+  const auto keys = make_user_store(&table);
+  const auto error = test::error_of([&] { agree_on_survivors(*keys, call_of(0, 1, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(error.hint).find("set_first"), std::string::npos) << error.hint;
 }

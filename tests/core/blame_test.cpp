@@ -28,7 +28,7 @@ struct outcome {
 };
 
 // What the processes of a test share.
-struct board {
+struct shared_state {
   std::array<outcome, size> outcomes;
   std::array<std::atomic<pid_t>, size> pids;
   std::atomic<int> done;
@@ -63,7 +63,7 @@ struct calls {
 };
 constexpr calls splits{split, sum}, allocations{sum, allocate};
 
-void run_rank(board& shared, world::meeting& meeting, int rank, double timeout_s, const act& what) {
+void run_rank(shared_state& shared, world::meeting& meeting, int rank, double timeout_s, const act& what) {
   const isthmus_unique_id id = meeting.fresh_id(rank);
   outcome& result = shared.outcomes[static_cast<std::size_t>(rank)];
   shared.pids[static_cast<std::size_t>(rank)] = getpid();
@@ -80,7 +80,7 @@ void run_rank(board& shared, world::meeting& meeting, int rank, double timeout_s
 // `what` is the culprit's. The store lives in a process that stays, unless the culprit is
 // rank 0.
 std::vector<outcome> play(int culprit, double timeout_s, const calls& others, const act& what) {
-  auto& shared = *new (world::map_shared(sizeof(board))) board{};
+  auto& shared = *new (world::map_shared(sizeof(shared_state))) shared_state{};
   world::meeting& meeting = world::meeting::make(size);
   world::children processes;
   for (int rank = 0; rank < size; ++rank)

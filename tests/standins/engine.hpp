@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "board.hpp"
+#include "mailboxes.hpp"
 
 namespace standin {
 
@@ -40,11 +40,11 @@ struct request {
 };
 
 struct communicator {
-  std::string name;  // of its board
+  std::string name;  // of its mailboxes
   int rank = 0, size = 1;
   bool blocking = true, share = false;
   int splits = 0;
-  std::unique_ptr<board> wires;
+  std::unique_ptr<mailboxes> wires;
   std::shared_ptr<std::atomic<bool>> abort_flag = std::make_shared<std::atomic<bool>>(false);
   std::atomic<int> asynchronous{0};  // what ncclCommGetAsyncError reports
   std::thread setup;                 // of a non-blocking init or split

@@ -58,7 +58,7 @@ STANDIN_API int onecclCommInitRank(void** comm, size_t size, unique_id id, int r
   made->name = id.data;
   made->rank = rank;
   made->size = static_cast<int>(size);
-  made->wires = std::make_unique<standin::board>(made->name, made->size);
+  made->wires = std::make_unique<standin::mailboxes>(made->name, made->size);
   made->wires->meet([] { return false; });
   *comm = made;
   return 0;

@@ -51,7 +51,7 @@ int attach(communicator& comm) {
   const auto stop = [&comm] { return comm.abort_flag->load(); };
   while (standin::init_hangs() && !stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (stop()) return internal_error;
-  comm.wires = std::make_unique<standin::board>(comm.name, comm.size);
+  comm.wires = std::make_unique<standin::mailboxes>(comm.name, comm.size);
   return comm.wires->meet(stop) ? success : internal_error;
 }
 

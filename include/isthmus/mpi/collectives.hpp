@@ -48,20 +48,20 @@ int in_pieces(std::uint64_t count, Step&& step) {
 
 // `count` elements as (count, type), or as one element of a type of exactly that many where the count
 // does not fit: the gather family must stay one call, because MPI places the blocks.
-class block {
+class counted_block {
  public:
-  block(std::uint64_t count, MPI_Datatype element)
+  counted_block(std::uint64_t count, MPI_Datatype element)
       : m_count(static_cast<native::count>(count)), m_type(element) {
     if (count <= native::count_limit) return;
     m_owned = true;
     m_count = 1;
     m_error = build(count, element);
   }
-  ~block() {
+  ~counted_block() {
     if (m_owned && m_type != MPI_DATATYPE_NULL) MPI_Type_free(&m_type);
   }
-  block(const block&) = delete;
-  block& operator=(const block&) = delete;
+  counted_block(const counted_block&) = delete;
+  counted_block& operator=(const counted_block&) = delete;
 
   /// MPI_SUCCESS, or why the type could not be made.
   int error() const { return m_error; }
@@ -205,7 +205,7 @@ inline int reduce_scatter(const job& job) {
 /// MPI_Allgather in one call, blocks that do not fit as one element of a derived type.
 inline int allgather(const job& job) {
   const bool in_place = job.asked.send_buf == job.recv_at(job.own_block());
-  const block own(job.asked.count, job.type);
+  const counted_block own(job.asked.count, job.type);
   if (own.error() != MPI_SUCCESS) return own.error();
   return native::allgather(/*sendbuf*/ in_place ? MPI_IN_PLACE : job.asked.send_buf, own.count(), own.type(),
                            /*recvbuf*/ job.asked.recv_buf, own.count(), own.type(), job.comm);
@@ -228,7 +228,7 @@ inline int allgatherv(const job& job) {
 inline int gather(const job& job) {
   const isthmus_operation& asked = job.asked;
   const bool in_place = job.is_root() && asked.send_buf == job.recv_at(job.own_block());
-  const block own(asked.count, job.type);
+  const counted_block own(asked.count, job.type);
   if (own.error() != MPI_SUCCESS) return own.error();
   return native::gather(/*sendbuf*/ in_place ? MPI_IN_PLACE : asked.send_buf, own.count(), own.type(),
                         /*recvbuf*/ job.is_root() ? asked.recv_buf : nullptr, own.count(), own.type(),
@@ -254,7 +254,7 @@ inline int gatherv(const job& job) {
 inline int scatter(const job& job) {
   const isthmus_operation& asked = job.asked;
   const bool in_place = job.is_root() && asked.recv_buf == job.send_at(job.own_block());
-  const block own(asked.count, job.type);
+  const counted_block own(asked.count, job.type);
   if (own.error() != MPI_SUCCESS) return own.error();
   return native::scatter(/*sendbuf*/ job.is_root() ? asked.send_buf : nullptr, own.count(), own.type(),
                          /*recvbuf*/ in_place ? MPI_IN_PLACE : asked.recv_buf, own.count(), own.type(),
@@ -288,7 +288,7 @@ inline int alltoall(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
   if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
-  const block each(asked.count, job.type);
+  const counted_block each(asked.count, job.type);
   if (each.error() != MPI_SUCCESS) return each.error();
   std::unique_ptr<char[]> copy;
   if (asked.send_buf == asked.recv_buf)

@@ -94,7 +94,7 @@ class gpu_driver final : public device_driver {
               native_stream stream) override;
 
  private:
-  struct block {  // shared memory that this process owns or has imported
+  struct shared_block {  // shared memory that this process owns or has imported
     int device;
     std::uint64_t bytes;
     sharing how;
@@ -118,14 +118,14 @@ class gpu_driver final : public device_driver {
   void check(int code, const char* location, const std::string& what, int device = -1);
   allocation_properties properties(int device) const;
   void* map_physical(int device, allocation physical, std::uint64_t bytes);
-  void unmap_physical(void* pointer, const block& mapped);
+  void unmap_physical(void* pointer, const shared_block& mapped);
   void* create_physical(int device, std::uint64_t bytes, allocation* physical);
   void* import_descriptor(int device, std::int64_t pid, int descriptor, std::uint64_t bytes,
                           allocation* physical);
   void clear(int device, void* pointer, std::uint64_t bytes);
-  void remember(void* pointer, const block& made);
-  block known(const void* pointer, const char* location, const char* what);
-  block forget(int device, void* pointer, const char* location, const char* what);
+  void remember(void* pointer, const shared_block& made);
+  shared_block known(const void* pointer, const char* location, const char* what);
+  shared_block forget(int device, void* pointer, const char* location, const char* what);
   void* grow(void* pointer, mapped_block& block, std::uint64_t bytes);
   void shrink(void* pointer, mapped_block& block, std::uint64_t bytes);
   int map_runs(void* place, std::span<const page_run> runs, int device);
@@ -138,7 +138,7 @@ class gpu_driver final : public device_driver {
   std::unique_ptr<gpu_api> m_api;
   int m_devices;
   std::mutex m_mutex;  // over what follows
-  std::map<const void*, block> m_blocks;
+  std::map<const void*, shared_block> m_blocks;
   std::vector<native_stream> m_own_streams;  // by device, for zero-filling
 
   std::mutex m_mapping;  // over what follows, also while the driver maps

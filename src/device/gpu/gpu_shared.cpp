@@ -44,12 +44,12 @@ std::uint64_t gpu_driver::granularity(int device) {
   return bytes;
 }
 
-void gpu_driver::remember(void* pointer, const block& made) {
+void gpu_driver::remember(void* pointer, const shared_block& made) {
   const std::lock_guard lock(m_mutex);
   m_blocks[pointer] = made;
 }
 
-gpu_driver::block gpu_driver::known(const void* pointer, const char* location, const char* what) {
+gpu_driver::shared_block gpu_driver::known(const void* pointer, const char* location, const char* what) {
   const std::lock_guard lock(m_mutex);
   const auto found = m_blocks.find(pointer);
   if (found == m_blocks.end())
@@ -59,8 +59,8 @@ gpu_driver::block gpu_driver::known(const void* pointer, const char* location, c
   return found->second;
 }
 
-gpu_driver::block gpu_driver::forget(int device, void* pointer, const char* location, const char* what) {
-  const block found = known(pointer, location, what);
+gpu_driver::shared_block gpu_driver::forget(int device, void* pointer, const char* location, const char* what) {
+  const shared_block found = known(pointer, location, what);
   if (found.device != device)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
                      fmt::format("{}: {} belongs to device {}, not {}", what, pointer, found.device, device),
@@ -85,7 +85,7 @@ void* gpu_driver::map_physical(int device, allocation physical, std::uint64_t by
   return place;
 }
 
-void gpu_driver::unmap_physical(void* pointer, const block& mapped) {
+void gpu_driver::unmap_physical(void* pointer, const shared_block& mapped) {
   check(m_api->memory.unmap(pointer, mapped.bytes), ISTHMUS_HERE, "unmapping a block", mapped.device);
   check(m_api->memory.unreserve(pointer, mapped.bytes), ISTHMUS_HERE, "returning addresses", mapped.device);
   check(m_api->memory.release(mapped.physical), ISTHMUS_HERE, "releasing a block", mapped.device);
@@ -121,7 +121,7 @@ void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing how) 
   const std::uint64_t step = granularity(device);
   if (bytes > ~std::uint64_t{0} - step)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
-  block made{device, round_up(bytes, step), how, false, 0, -1};
+  shared_block made{device, round_up(bytes, step), how, false, 0, -1};
   void* pointer = nullptr;
   switch (how) {
     case sharing::descriptor: pointer = create_physical(device, made.bytes, &made.physical); break;
@@ -143,7 +143,7 @@ void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing how) 
 void gpu_driver::free_shared(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  const block freed = forget(device, pointer, ISTHMUS_HERE, "freeing a shared block");
+  const shared_block freed = forget(device, pointer, ISTHMUS_HERE, "freeing a shared block");
   if (freed.descriptor >= 0) ::close(freed.descriptor);
   switch (freed.how) {
     case sharing::descriptor: return unmap_physical(pointer, freed);
@@ -168,7 +168,7 @@ void gpu_driver::enable_peer(int device, int peer) {
 }
 
 void gpu_driver::allow_access(void* pointer, int peer) {
-  const block shared = known(pointer, ISTHMUS_HERE, "allowing access to a block");
+  const shared_block shared = known(pointer, ISTHMUS_HERE, "allowing access to a block");
   switch (shared.how) {
     case sharing::handle: return enable_peer(peer, shared.device);
     case sharing::descriptor: break;
@@ -181,7 +181,7 @@ void gpu_driver::allow_access(void* pointer, int peer) {
 }
 
 shared_handle gpu_driver::export_shared(void* pointer) {
-  block shared = known(pointer, ISTHMUS_HERE, "exporting a block");
+  shared_block shared = known(pointer, ISTHMUS_HERE, "exporting a block");
   const current_device current(*m_api, shared.device);
   check(current.code(), ISTHMUS_HERE, "making the device current", shared.device);
   block_address address{shared.how, -1, getpid(), shared.bytes, {}};
@@ -204,7 +204,7 @@ shared_handle gpu_driver::export_shared(void* pointer) {
 }
 
 void gpu_driver::end_export(void* pointer) {
-  block shared = known(pointer, ISTHMUS_HERE, "ending the export of a block");
+  shared_block shared = known(pointer, ISTHMUS_HERE, "ending the export of a block");
   if (const int descriptor = std::exchange(shared.descriptor, -1); descriptor >= 0) {
     ::close(descriptor);
     remember(pointer, shared);
@@ -232,7 +232,7 @@ void* gpu_driver::import_shared(int device, const shared_handle& handle) {
   std::memcpy(&address, handle.bytes.data(), sizeof address);
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  block made{device, address.bytes, address.how, true, 0, -1};
+  shared_block made{device, address.bytes, address.how, true, 0, -1};
   void* pointer = nullptr;
   switch (address.how) {
     case sharing::descriptor:
@@ -250,7 +250,7 @@ void* gpu_driver::import_shared(int device, const shared_handle& handle) {
 void gpu_driver::release_import(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  const block freed = forget(device, pointer, ISTHMUS_HERE, "releasing an imported block");
+  const shared_block freed = forget(device, pointer, ISTHMUS_HERE, "releasing an imported block");
   switch (freed.how) {
     case sharing::descriptor: return unmap_physical(pointer, freed);
     case sharing::handle:

@@ -19,7 +19,7 @@ at::Tensor pool::allocate(int64_t elements, const at::TensorOptions& options,
   if (elements == 0) return at::empty({0}, options);
   const std::lock_guard allocating(m_allocating);
   const auto bytes = static_cast<std::uint64_t>(elements) * options.dtype().itemsize();
-  block& taken = take(rounded(bytes));
+  heap_block& taken = take(rounded(bytes));
   for (const c10::Event& use : taken.last_uses) use.block(streams.front());
   taken.last_uses.clear();
   taken.streams = std::move(streams);
@@ -28,12 +28,12 @@ at::Tensor pool::allocate(int64_t elements, const at::TensorOptions& options,
       options, options.device());
 }
 
-pool::block& pool::take(std::uint64_t bytes) {
-  block* chosen = choose(bytes);
+pool::heap_block& pool::take(std::uint64_t bytes) {
+  heap_block* chosen = choose(bytes);
   if (chosen == nullptr) {
     void* const fresh = m_endpoint->allocate(bytes);
     const std::lock_guard lock(m_mutex);
-    chosen = &m_blocks.emplace_back(block{fresh, bytes, true, {}, {}});
+    chosen = &m_blocks.emplace_back(heap_block{fresh, bytes, true, {}, {}});
   }
   const std::lock_guard lock(m_mutex);
   chosen->is_free = false;
@@ -41,12 +41,12 @@ pool::block& pool::take(std::uint64_t bytes) {
 }
 
 // The first block of this size that is free on every rank, or nullptr.
-pool::block* pool::choose(std::uint64_t bytes) {
-  std::vector<block*> candidates;
+pool::heap_block* pool::choose(std::uint64_t bytes) {
+  std::vector<heap_block*> candidates;
   std::vector<std::uint8_t> free;
   {
     const std::lock_guard lock(m_mutex);
-    for (block& each : m_blocks) {
+    for (heap_block& each : m_blocks) {
       if (each.bytes != bytes) continue;
       candidates.push_back(&each);
       free.push_back(each.is_free ? 1 : 0);
@@ -66,7 +66,7 @@ pool::block* pool::choose(std::uint64_t bytes) {
 }
 
 // Runs where the last reference to a tensor goes, at exit too, when there may be no device any more.
-void pool::give_back(block& freed) noexcept {
+void pool::give_back(heap_block& freed) noexcept {
   const std::lock_guard lock(m_mutex);
   try {
     for (const c10::Stream& stream : freed.streams) {
@@ -83,7 +83,7 @@ void pool::give_back(block& freed) noexcept {
 }
 
 // Freeing unmaps at once, whatever still runs.
-void pool::release(block& unused) noexcept {
+void pool::release(heap_block& unused) noexcept {
   try {
     for (const c10::Event& use : unused.last_uses) use.synchronize();
   } catch (const std::exception& failure) {
@@ -97,7 +97,7 @@ void pool::close() noexcept {
   const std::lock_guard lock(m_mutex);
   if (m_closed) return;
   m_closed = true;
-  for (block& each : m_blocks)
+  for (heap_block& each : m_blocks)
     if (each.is_free) release(each);
   m_ballot->close();
 }

@@ -39,7 +39,7 @@ class pool : public std::enable_shared_from_this<pool> {
   void close() noexcept;
 
  private:
-  struct block {
+  struct heap_block {
     void* pointer;
     std::uint64_t bytes;
     bool is_free;
@@ -47,15 +47,15 @@ class pool : public std::enable_shared_from_this<pool> {
     std::vector<c10::Event> last_uses;
   };
 
-  block& take(std::uint64_t bytes);
-  block* choose(std::uint64_t bytes);
-  void give_back(block& freed) noexcept;
-  void release(block& unused) noexcept;
+  heap_block& take(std::uint64_t bytes);
+  heap_block* choose(std::uint64_t bytes);
+  void give_back(heap_block& freed) noexcept;
+  void release(heap_block& unused) noexcept;
 
   const std::shared_ptr<endpoint> m_endpoint, m_ballot;
-  std::mutex m_allocating;     // one allocation at a time
-  std::mutex m_mutex;          // of what follows
-  std::deque<block> m_blocks;  // in the order of their allocation, which is the same on all ranks
+  std::mutex m_allocating;          // one allocation at a time
+  std::mutex m_mutex;               // of what follows
+  std::deque<heap_block> m_blocks;  // in the order of their allocation, which is the same on all ranks
   bool m_closed = false;
 };
 

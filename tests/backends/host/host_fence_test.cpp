@@ -38,21 +38,21 @@ struct scene {
 std::ostream& operator<<(std::ostream& out, const scene& s) { return out << s.name; }
 
 // What the processes of one test share beside the ranks' own area.
-struct board {
+struct shared_state {
   std::atomic<pid_t> late{0};  // the process of rank 1
   std::atomic<bool> checked{false};
 };
 
-struct shared_board {
-  shared_board() {
+struct shared_page {
+  shared_page() {
     void* const page =
-        ::mmap(nullptr, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        ::mmap(nullptr, sizeof(shared_state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) throw std::bad_alloc();
-    it = new (page) board;
+    it = new (page) shared_state;
   }
-  ~shared_board() { ::munmap(it, sizeof(board)); }
-  board* operator->() const { return it; }
-  board* it;
+  ~shared_page() { ::munmap(it, sizeof(shared_state)); }
+  shared_state* operator->() const { return it; }
+  shared_state* it;
 };
 
 bool is_all(const float* data, std::uint64_t count, float value) {
@@ -75,8 +75,8 @@ isthmus_operation make(const scene& s, const rank& self, float* send, float* rec
 // Calls until one is stopped in its middle. Rank 0 fails, reuses its buffer, wakes rank 1 and looks.
 class play {
  public:
-  play(const scene& s, const shared_board& board, rank& self, unsigned seed)
-      : m_scene(s), m_board(board), m_self(self), m_random(seed) {
+  play(const scene& s, const shared_page& shared, rank& self, unsigned seed)
+      : m_scene(s), m_shared(shared), m_self(self), m_random(seed) {
     const std::uint64_t blocks = s.collective == ISTHMUS_GATHER ? 2 : 1;
     if (s.where == memory::heap) {
       m_send = reinterpret_cast<float*>(self.heap(0)) + 5;  // not at a page's beginning
@@ -106,7 +106,7 @@ class play {
   }
 
   void run_late() {
-    m_board->late = ::getpid();
+    m_shared->late = ::getpid();
     isthmus_status status = ISTHMUS_SUCCESS;
     while (status == ISTHMUS_SUCCESS) {
       std::fill_n(m_recv, m_received, 0.0f);
@@ -115,14 +115,14 @@ class play {
         check(is_all(m_recv, m_scene.count, 2), "a success with wrong sums");
     }
     check(status == ISTHMUS_ERROR_REMOTE, "the late rank: " + std::to_string(status) + " " + m_self.failure());
-    while (!m_board->checked) std::this_thread::sleep_for(1ms);
+    while (!m_shared->checked) std::this_thread::sleep_for(1ms);
   }
 
   void run_in_time() {
-    while (m_board->late == 0) std::this_thread::sleep_for(1ms);
+    while (m_shared->late == 0) std::this_thread::sleep_for(1ms);
     std::thread stopper([this, pause = std::uniform_int_distribution<int>(0, 20'000)(m_random)] {
       std::this_thread::sleep_for(5ms + std::chrono::microseconds(pause));
-      ::kill(m_board->late, SIGSTOP);
+      ::kill(m_shared->late, SIGSTOP);
     });
     isthmus_status status = ISTHMUS_SUCCESS;
     while (status == ISTHMUS_SUCCESS) status = call();
@@ -130,9 +130,9 @@ class play {
     // the caller has its buffers back
     std::fill_n(m_recv, m_received, poison);
     std::fill_n(m_send, m_scene.count, poison);
-    ::kill(m_board->late, SIGCONT);
+    ::kill(m_shared->late, SIGCONT);
     std::this_thread::sleep_for(50ms);
-    m_board->checked = true;
+    m_shared->checked = true;
     const bool named = m_self.failure().find("rank 1") != std::string::npos &&
                        m_self.failure().find("is stopped") != std::string::npos;
     check(is_all(m_recv, m_received, poison), "the late rank wrote into the buffer");
@@ -140,7 +140,7 @@ class play {
   }
 
   const scene& m_scene;
-  const shared_board& m_board;
+  const shared_page& m_shared;
   rank& m_self;
   std::minstd_rand m_random;
   std::vector<float> m_own;
@@ -157,8 +157,8 @@ TEST_P(late_rank, writes_nothing_after_the_others_gave_up) {
     two.ranks = two.processes = 2;
     two.timeout_s = 0.4;  // on a crowded machine a rank is late by more than 0.1 s without any stop
     if (s.sends) two.options["spins"] = "4000";
-    const shared_board board;
-    ASSERT_EQ(run_ranks(two, [&](rank& self) { play(s, board, self, i).run(); }), complaints{}) << i;
+    const shared_page shared;
+    ASSERT_EQ(run_ranks(two, [&](rank& self) { play(s, shared, self, i).run(); }), complaints{}) << i;
   }
 }
 

@@ -42,11 +42,11 @@ struct callbacks {
     group_of_ranks& group = *self.owner;
     {
       const std::lock_guard lock(group.m_mutex);
-      group.m_board.resize(bytes * static_cast<std::size_t>(group.size()));
-      std::memcpy(group.m_board.data() + bytes * static_cast<std::size_t>(self.context.rank), mine, bytes);
+      group.m_exchanged.resize(bytes * static_cast<std::size_t>(group.size()));
+      std::memcpy(group.m_exchanged.data() + bytes * static_cast<std::size_t>(self.context.rank), mine, bytes);
     }
     group.m_meeting->barrier.arrive_and_wait();
-    std::memcpy(all, group.m_board.data(), bytes * static_cast<std::size_t>(group.size()));
+    std::memcpy(all, group.m_exchanged.data(), bytes * static_cast<std::size_t>(group.size()));
     group.m_meeting->barrier.arrive_and_wait();
     return ISTHMUS_SUCCESS;
   }

@@ -72,7 +72,7 @@ class group_of_ranks {
   std::vector<std::int64_t> m_pids;
   std::atomic<bool> m_aborted{false};
   std::mutex m_mutex;
-  std::vector<std::byte> m_board;
+  std::vector<std::byte> m_exchanged;
   struct meeting;
   std::unique_ptr<meeting> m_meeting;
 };

@@ -25,7 +25,7 @@ namespace shrink_test {
 using namespace std::chrono_literals;
 
 // What the processes of one test share.
-struct board {
+struct shared_state {
   static constexpr int most = 8;
   std::atomic<pid_t> pids[most]{};
   std::atomic<int> ids{0};  // made so far
@@ -36,7 +36,7 @@ struct board {
   std::atomic<int> end{0};            // the step at which all ranks stop, once somebody knows it
 };
 
-inline board& new_board() { return *new (world::map_shared(sizeof(board))) board; }
+inline shared_state& new_shared_state() { return *new (world::map_shared(sizeof(shared_state))) shared_state; }
 
 template <typename Condition>
 bool wait_until(Condition&& condition, std::chrono::seconds patience = 60s) {
@@ -49,7 +49,7 @@ bool wait_until(Condition&& condition, std::chrono::seconds patience = 60s) {
 }
 
 // The n-th id of a test; whoever `makes` it is the process that its store lives in.
-inline isthmus_unique_id meet(board& shared, int n, bool makes) {
+inline isthmus_unique_id meet(shared_state& shared, int n, bool makes) {
   if (makes) {
     EXPECT_EQ(isthmus_unique_id_create(nullptr, &shared.id[n]), ISTHMUS_SUCCESS);
     shared.ids = n + 1;
@@ -58,7 +58,7 @@ inline isthmus_unique_id meet(board& shared, int n, bool makes) {
   return shared.id[n];
 }
 
-inline isthmus_communicator create(board& shared, int n, int rank, int size, double timeout_s = 20) {
+inline isthmus_communicator create(shared_state& shared, int n, int rank, int size, double timeout_s = 20) {
   const isthmus_unique_id id = meet(shared, n, rank == 0);
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -181,11 +181,11 @@ inline std::vector<int> first(int size) {
 // Processes of one test; `body` runs in a new one, and what it expects is counted there.
 class crew {
  public:
-  explicit crew(board& shared) : m_board(shared) {}
+  explicit crew(shared_state& shared) : m_shared(shared) {}
 
   void start(int rank, const std::function<void()>& body) {
     m_children.start(rank, [this, rank, &body] {
-      m_board.pids[rank] = getpid();
+      m_shared.pids[rank] = getpid();
       body();
       const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
       return test->result()->Failed() ? 1 : 0;
@@ -203,7 +203,7 @@ class crew {
   }
 
  private:
-  board& m_board;
+  shared_state& m_shared;
   world::children m_children;
 };
 

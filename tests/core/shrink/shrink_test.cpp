@@ -16,7 +16,8 @@ using namespace shrink_test;
 constexpr int steps = 60;  // after the last failure
 
 // Runs operations; after each failure shrinks and goes on, until all has gone well for long enough.
-std::vector<int> survive(board& shared, int rank, int size, const std::function<void()>& on_failure = [] {}) {
+std::vector<int> survive(
+    shared_state& shared, int rank, int size, const std::function<void()>& on_failure = [] {}) {
   auto now = std::make_unique<member>(create(shared, 0, rank, size), first(size));
   for (int step = 0; shared.end == 0 || step < shared.end; ++step) {
     if (now->run(step) == ISTHMUS_SUCCESS) {
@@ -45,7 +46,7 @@ std::vector<int> survive(board& shared, int rank, int size, const std::function<
 // Kills the victims at random moments while all ranks are at work.
 void play(int size, const std::vector<int>& victims, unsigned seed, std::chrono::milliseconds apart) {
   SCOPED_TRACE("seed " + std::to_string(seed));
-  board& shared = new_board();
+  shared_state& shared = new_shared_state();
   crew ranks(shared);
   std::vector<int> left = first(size);
   for (const int victim : victims) std::erase(left, victim);
@@ -108,7 +109,7 @@ TEST(shrink, one_more_dies_while_they_shrink) {
     SCOPED_TRACE(seed);
     const int size = 4, killed = static_cast<int>(seed % 4),
               dying = static_cast<int>((seed + 1 + seed / 4) % 4);
-    board& shared = new_board();
+    shared_state& shared = new_shared_state();
     crew ranks(shared);
     std::vector<int> left = first(size);
     std::erase(left, killed);
@@ -138,7 +139,7 @@ TEST(shrink, one_more_dies_while_they_shrink) {
 TEST(shrink, a_stopped_rank_is_left_out_and_told) {
   for (const int stopped : {2, 0}) {
     SCOPED_TRACE(stopped);
-    board& shared = new_board();
+    shared_state& shared = new_shared_state();
     crew ranks(shared);
     std::vector<int> left = first(3);
     std::erase(left, stopped);
@@ -181,7 +182,7 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
 // Two of three meet again with a new one, over and over; nothing is left behind by the communicators before.
 TEST(shrink, and_grow_again_twenty_times) {
   constexpr int rounds = 20;
-  board& shared = new_board();
+  shared_state& shared = new_shared_state();
   crew ranks(shared);
   const auto live = [&](int rank) {
     std::unique_ptr<member> now;
@@ -219,7 +220,7 @@ TEST(shrink, and_grow_again_twenty_times) {
 
 // Who can't know whether the others go on must not go on itself.
 TEST(shrink, too_few_are_refused_until_the_others_come) {
-  board& shared = new_board();
+  shared_state& shared = new_shared_state();
   crew ranks(shared);
   for (int rank = 0; rank < 2; ++rank)
     ranks.start(rank, [&, rank] {
@@ -240,7 +241,7 @@ TEST(shrink, too_few_are_refused_until_the_others_come) {
 }
 
 TEST(shrink, of_healthy_ranks_some_of_which_leave) {
-  board& shared = new_board();
+  shared_state& shared = new_shared_state();
   crew ranks(shared);
   for (int rank = 0; rank < 3; ++rank)
     ranks.start(rank, [&, rank] {
@@ -259,7 +260,7 @@ TEST(shrink, of_healthy_ranks_some_of_which_leave) {
 }
 
 TEST(shrink, from_one_thread_in_a_group) {
-  board& shared = new_board();
+  shared_state& shared = new_shared_state();
   crew ranks(shared);
   ranks.start(0, [&] {
     constexpr int n = 3;
@@ -287,7 +288,7 @@ TEST(shrink, from_one_thread_in_a_group) {
 }
 
 TEST(shrink, bad_arguments) {
-  board& shared = new_board();
+  shared_state& shared = new_shared_state();
   crew ranks(shared);
   ranks.start(0, [&] {
     const member alone(create(shared, 0, 0, 1), first(1));

@@ -13,7 +13,7 @@ host_scatter_plan::host_scatter_plan(std::shared_ptr<communicator> owner, const 
   if (m_what.size > 1 && !m_order.pipelined) m_workspace.resize(m_what.asked.m * row_bytes());
 }
 
-void host_scatter_plan::multiply(std::uint64_t first_row, std::uint64_t rows, const place& to, float beta,
+void host_scatter_plan::multiply(std::uint64_t first_row, std::uint64_t rows, const matrix_rows& to, float beta,
                                  const void* bias, const isthmus_fused_arguments& with) {
   const std::uint64_t lda = m_what.asked.lda;
   m_product.run(static_cast<const std::byte*>(with.a) + first_row * lda * m_what.input_bytes(), lda, rows,
@@ -65,7 +65,8 @@ std::byte* host_scatter_plan::staged_sums(int rank, std::size_t index) const {
   return m_counters->stage(rank) + step * m_what.moved_bytes() + m_order.groups[index].begin * row_bytes();
 }
 
-host_scatter_plan::place host_scatter_plan::sums(std::size_t index, const isthmus_fused_arguments& with) const {
+host_scatter_plan::matrix_rows host_scatter_plan::sums(std::size_t index,
+                                                       const isthmus_fused_arguments& with) const {
   if (index < told_in_run()) return {staged_sums(m_what.rank, index), m_what.asked.n};
   return {
       static_cast<std::byte*>(with.c) + m_order.groups[index].begin * m_what.asked.ldc * m_what.output_bytes(),
@@ -100,7 +101,7 @@ void host_scatter_plan::move(const isthmus_fused_arguments& with) {
     m_counters->wait(previous(), m_counters->line(previous()).ready, told_before() + source + 1,
                      "to add its part");
     const traced slice(m_timeline, track::copy, [&] { return name_of(each); });
-    const place to = sums(index, with);
+    const matrix_rows to = sums(index, with);
     copy_rows(staged_sums(previous(), source), row_bytes(), to.first, to.leading * m_what.output_bytes(),
               row_bytes(), each.rows);
     arrived(index + 1);

@@ -12,7 +12,7 @@ class host_scatter_plan : public host_plan {
   host_scatter_plan(std::shared_ptr<communicator> owner, const problem& what, const blas& library);
 
  private:
-  struct place {
+  struct matrix_rows {
     std::byte* first;
     std::uint64_t leading;  // elements between rows
   };
@@ -22,14 +22,14 @@ class host_scatter_plan : public host_plan {
   void compute_group(std::size_t index, const isthmus_fused_arguments& with) override;
   void finish() override {}  // A and B are read by their own rank only
 
-  void multiply(std::uint64_t first_row, std::uint64_t rows, const place& to, float beta, const void* bias,
-                const isthmus_fused_arguments& with);
+  void multiply(std::uint64_t first_row, std::uint64_t rows, const matrix_rows& to, float beta,
+                const void* bias, const isthmus_fused_arguments& with);
   void compute_all(const isthmus_fused_arguments& with);
   void reduce_all(const isthmus_fused_arguments& with);
   void make_room();
   void tell_next(std::uint64_t groups);
   // Where the sums of a group are: on this rank's stage, which the next rank reads, or at last in C.
-  place sums(std::size_t index, const isthmus_fused_arguments& with) const;
+  matrix_rows sums(std::size_t index, const isthmus_fused_arguments& with) const;
   std::byte* staged_sums(int rank, std::size_t index) const;
   // A rank tells the next one of all groups of a run but its last step's.
   std::uint64_t told_before() const { return (m_run - 1) * told_in_run(); }

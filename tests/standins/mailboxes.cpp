@@ -1,4 +1,4 @@
-#include "board.hpp"
+#include "mailboxes.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -31,7 +31,7 @@ std::size_t mailbox::take(char* to, std::size_t bytes) {
 }
 
 // Fresh shared memory is zero, which is the initial state of everything in it.
-board::board(const std::string& name, int size)
+mailboxes::mailboxes(const std::string& name, int size)
     : m_name("/" + name), m_size(size), m_bytes(64 + sizeof(mailbox) * static_cast<std::size_t>(size) * size) {
   const int file = shm_open(m_name.c_str(), O_CREAT | O_RDWR, 0600);
   if (file < 0 || ftruncate(file, static_cast<off_t>(m_bytes)) != 0)
@@ -43,12 +43,12 @@ board::board(const std::string& name, int size)
   m_wires = reinterpret_cast<mailbox*>(static_cast<char*>(m_memory) + 64);
 }
 
-board::~board() {
+mailboxes::~mailboxes() {
   munmap(m_memory, m_bytes);
   shm_unlink(m_name.c_str());
 }
 
-bool board::meet(const std::function<bool()>& stop) {
+bool mailboxes::meet(const std::function<bool()>& stop) {
   m_arrived->fetch_add(1);
   while (m_arrived->load() < m_size) {
     if (stop()) return false;

@@ -21,13 +21,13 @@ struct mailbox {
   std::size_t take(char* to, std::size_t bytes);
 };
 
-class board {
+class mailboxes {
  public:
-  // All ranks that name the same board share it. `name` is unguessable by construction.
-  board(const std::string& name, int size);
-  ~board();
-  board(const board&) = delete;
-  board& operator=(const board&) = delete;
+  // All ranks that give the same name share them. `name` is unguessable by construction.
+  mailboxes(const std::string& name, int size);
+  ~mailboxes();
+  mailboxes(const mailboxes&) = delete;
+  mailboxes& operator=(const mailboxes&) = delete;
 
   // Counts this rank in and waits for the others; false when `stop` said so first.
   bool meet(const std::function<bool()>& stop);
