@@ -3,7 +3,7 @@
 
 Runs an unmodified llama.cpp (llama-bench, llama-perplexity) on a random-weight model of 7B shape, by turns:
 Isthmus preloaded, then ggml's NCCL, internal and copy-and-add ("butterfly") paths. Writes records in the format
-of docs/architecture.md: `time_us` is a whole test, `tokens_per_s` the median over all rounds' repetitions.
+of docs/benchmarks.md: `time_us` is a whole test, `tokens_per_s` the median over all rounds' repetitions.
 Needs the packages gguf and numpy (tests/frontends/ggml/llama/make_model.py).
 """
 

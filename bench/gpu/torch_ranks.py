@@ -1,4 +1,4 @@
-"""What benchmarks of PyTorch's own collectives share: a process a GPU, records as docs/architecture.md says."""
+"""What benchmarks of PyTorch's own collectives share: a process a GPU, records as docs/benchmarks.md says."""
 
 import argparse
 import os

@@ -9,7 +9,7 @@ one set of processes the ways take turns, because one set differs from the next 
 every round starts new processes and takes the ways in another order. Then all ways train a small model at
 once, in processes of their own, deterministically: `wrong` counts the steps whose loss differs from the first
 way's in any bit (reduce-scatters by the copy engines, which add in another order, are of 1 MiB and more, of
-which the small model has none). Writes records in the format of docs/architecture.md: `time_us` is a step of
+which the small model has none). Writes records in the format of docs/benchmarks.md: `time_us` is a step of
 the slowest rank, `gain_pct` the median over turns of the first way's median step against this one's.
 """
 

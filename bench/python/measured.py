@@ -1,5 +1,5 @@
-"""What the measurements in Python share: figures of samples and files of records (docs/architecture.md,
-"Measurements"). Standard library only."""
+"""What the measurements in Python share: figures of samples and files of records
+(docs/benchmarks.md). Standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one record format of measurements (docs/architecture.md, "Measurements"), validated.
+"""The one record format of measurements (docs/benchmarks.md), validated.
 
 `isthmus bench`, `isthmus demo`, `make gpu-check` and every benchmark write a `Report`.
 """
