@@ -6,7 +6,7 @@ TRIALS ?= 1000
 SEED ?= 1
 MINUTES ?= 60
 
-.PHONY: gpu-check run test faults fuzz soak build setup lint format docs clean
+.PHONY: gpu-check run bench test faults fuzz soak build setup lint format docs clean
 setup:
 	@scripts/setup
 
@@ -18,6 +18,12 @@ build:
 run: setup
 	@TARGET=demo scripts/build -DISTHMUS_PYTHON=ON
 	@.venv/bin/isthmus demo $(addprefix --ranks ,$(RANKS))
+
+# Measures this machine beside its peers, in at most 10 minutes beside what is built, and writes a page about it into a
+# new folder of out/bench. Options: make bench BENCH="--minutes 3 --only allreduce".
+bench: setup
+	@TARGET=bench_programs scripts/build -DISTHMUS_PYTHON=ON
+	@.venv/bin/python scripts/bench $(addprefix --ranks ,$(RANKS)) $(BENCH)
 
 # Tests want PyTorch, too, and the build looks for it.
 test:

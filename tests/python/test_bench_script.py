@@ -1,0 +1,52 @@
+"""scripts/bench: what `make bench` runs ends with a report, in time, and overwrites nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus import launch, layout
+from isthmus.records import Report
+
+ROOT = layout.checkout()
+pytestmark = pytest.mark.skipif(
+    ROOT is None or not Path(launch.launcher("mpich").executable).is_file(), reason="needs a checkout and MPICH"
+)
+
+
+def bench(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "bench"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_it_ends_with_a_report(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    code, said = bench("--only", "barrier", "--ranks", "2", "--out", str(folder))
+    assert code == 0, said
+    assert "1 measurements" in said and "[1/1, 0 s] barrier ..." in said
+    assert {record.provider for record in Report.load(folder / "barrier.json").records} == {"isthmus", "mpich"}
+    assert "barrier" in (folder / "report.html").read_text()
+    before = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    code, said = bench("--only", "barrier", "--out", str(folder))
+    assert code == 1 and "nothing is overwritten" in said
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == before
+
+
+def test_without_time_it_says_what_is_missing(tmp_path: Path) -> None:
+    code, said = bench("--only", "barrier", "--minutes", "0.1", "--out", str(tmp_path / "new"))
+    assert code == 1 and "barrier ... out of time" in said and "no records" in said, said
+
+
+def test_what_it_refuses() -> None:
+    for arguments, what in ((["--only", "nothing"], "allowed: allreduce"), (["--ranks", "1"], "at least 2")):
+        code, said = bench(*arguments)
+        assert code == 2 and what in said, said
