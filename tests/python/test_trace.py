@@ -68,6 +68,9 @@ def test_the_table(with_a_late_rank: Path, tmp_path: Path, capsys: pytest.Captur
     assert main(arguments) == 2 and "--force overwrites it" in capsys.readouterr().err
     assert main([*arguments, "--force"]) == 0
     assert [file.name for file in tmp_path.iterdir()] == ["trace.json"]
+    for blocked in (target / "trace.json", tmp_path):  # below a file, and in the place of a folder
+        assert main(["trace", "merge", str(with_a_late_rank), "-o", str(blocked), "-f"]) == 2
+        assert f"cannot write {blocked}" in capsys.readouterr().err
 
 
 def test_a_killed_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

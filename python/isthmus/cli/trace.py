@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,14 +41,17 @@ def merge(
         raise CommandError(f"{target} is there already; --force overwrites it", BAD_ARGUMENT)
     if not folder.is_dir():
         raise CommandError(f"{folder} is no folder; name what ISTHMUS_TRACE named", BAD_ARGUMENT)
-    target.parent.mkdir(parents=True, exist_ok=True)
     # Whole or not at all.
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         told = json.loads(trace_merge(str(folder), str(part)))
         part.replace(target)
+    except OSError as failure:
+        raise CommandError(f"cannot write {target}: {failure.strerror}", BAD_ARGUMENT) from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
     if as_json:
         print_json(told)
         return
