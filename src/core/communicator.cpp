@@ -3,6 +3,8 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/log.hpp"
@@ -11,7 +13,6 @@
 #include "core/siblings.hpp"
 #include "core/watchdog.hpp"
 #include "core/worker.hpp"
-#include "recorder/diagnosis.hpp"
 #include "recorder/words.hpp"
 
 namespace isthmus {
@@ -152,14 +153,12 @@ void communicator::run(backend_instance& backend, const isthmus_operation* opera
   m_recorder.end(true);
 }
 
-std::string communicator::who_is_missing() const noexcept {
+recorder::diagnosis communicator::diagnose() const noexcept {
   try {
     const auto ranks = recorder::read_communicator(m_ranks.token, m_ranks.size);
-    if (ranks.empty()) return "";
-    const recorder::diagnosis found = recorder::diagnose(ranks);
-    return found.kind == recorder::trouble::none ? "" : found.sentence;
+    return ranks.empty() ? recorder::diagnosis{} : recorder::diagnose(ranks);
   } catch (...) {  // no memory, no descriptor: the failure itself is told
-    return "";
+    return {};
   }
 }
 
@@ -219,11 +218,23 @@ void communicator::compare_texts(const std::string& mine) {
 }
 
 isthmus_error_info communicator::with_missing(isthmus_error_info failure) const noexcept {
-  if (failure.status != ISTHMUS_ERROR_TIMEOUT && failure.status != ISTHMUS_ERROR_REMOTE) return failure;
+  const bool waited = failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
+  if (!waited && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
+  recorder::diagnosis found = diagnose();
+  // A process whose memory has gone takes a moment to end.
+  for (int look = 0; !waited && found.kind != recorder::trouble::ended && look < 5; ++look) {
+    if (m_ranks.process_size == m_ranks.size) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    found = diagnose();
+  }
   try {
-    const std::string missing = who_is_missing();
-    if (!missing.empty())
-      copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, missing));
+    // A native library's own words may be long, and don't name a rank that ended.
+    if (!waited && found.kind == recorder::trouble::ended)
+      copy_text(failure.message, sizeof failure.message,
+                fmt::format("{}: {}", found.sentence, failure.message));
+    if (waited && found.kind != recorder::trouble::none)
+      copy_text(failure.message, sizeof failure.message,
+                fmt::format("{}; {}", failure.message, found.sentence));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
   }
   return failure;

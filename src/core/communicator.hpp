@@ -22,6 +22,7 @@
 #include "core/notices.hpp"
 #include "core/validate.hpp"
 #include "memory/heap/symmetric_heap.hpp"
+#include "recorder/diagnosis.hpp"
 #include "recorder/flight_recorder.hpp"
 #include "selection/selection.hpp"
 
@@ -90,7 +91,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // For every wait to call again and again: takes over the failure of a rank in another process. Cheap.
   void listen() noexcept;
   // The same, now, waiting at most so long for it.
-  void hear(double wait_s) noexcept;
+  // `tell` comes before the backends release anybody, or end the job: MPI's does.
+  void hear(double wait_s,
+            void (*tell)(const communicator& rank, const isthmus_error_info& cause) = nullptr) noexcept;
   // What this communicator's waits call now and then (isthmus/interrupt.h); false where nothing is set.
   bool make_progress() const {
     if (m_progress != nullptr) m_progress(m_progress_context);
@@ -124,8 +127,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   recorder::in_flight in_flight() const { return m_recorder.latest(); }
   recorder::flight_recorder& own_recorder() { return m_recorder; }
   // Who keeps this communicator waiting, as far as this machine knows; never throws. Any thread.
-  std::string who_is_missing() const noexcept;
-  // The message of a timeout, or of a rank that vanished, with that sentence; other failures as they are.
+  recorder::diagnosis diagnose() const noexcept;
+  // The message of a timeout, or of a rank that vanished, with that sentence; a native library's, where a rank
+  // ended; other failures as they are.
   isthmus_error_info with_missing(isthmus_error_info failure) const noexcept;
 
  private:

@@ -45,9 +45,13 @@ void communicator::poison_by_backend(const isthmus_error_info& failure) noexcept
 }
 
 // Takes over what a rank of another process has announced.
-void communicator::hear(double wait_s) noexcept {
+void communicator::hear(double wait_s,
+                        void (*tell)(const communicator& rank, const isthmus_error_info& cause)) noexcept {
   if (poisoned() || m_ranks.process_size == m_ranks.size) return;
-  if (const auto cause = m_control->announced(wait_s)) return poison(*cause, audience::this_process);
+  if (const auto cause = m_control->announced(wait_s)) {
+    if (tell != nullptr) tell(*this, *cause);
+    return poison(*cause, audience::this_process);
+  }
   // What waits on a device sees no process. On the host whoever waits knows best whether it needs that rank.
   if (m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
     if (const auto lost = m_notices.find_lost()) poison_as_lost(*lost);

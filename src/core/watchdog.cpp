@@ -51,13 +51,10 @@ class lookout {
   explicit lookout(communicator& rank) : m_rank(rank) {}
 
   void operator()(std::uint64_t operation) {
-    m_rank.hear(0);
-    if (m_rank.poisoned()) {
-      if (const auto failure = m_rank.failure())
-        log(log_level::error, "rank {}: rank {} failed: {}", m_rank.ranks().rank, failure->rank,
-            failure->message);
-      return;
-    }
+    m_rank.hear(0, [](const communicator& rank, const isthmus_error_info& cause) {
+      log(log_level::error, "rank {}: rank {} failed: {}", rank.ranks().rank, cause.rank, cause.message);
+    });
+    if (m_rank.poisoned()) return;
     const auto ended = find(m_rank, process_state::gone);
     // What it sent last may still be on its way: it is looked at twice.
     if (ended && operation == std::exchange(m_suspicious, operation))

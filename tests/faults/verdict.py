@@ -137,9 +137,14 @@ def _judge_survivor(
         logged = [line for line in said.splitlines() if f"rank {rank} " in line and blamed(line)]
         if not logged and "MPI_Abort" in said:
             logged = [line for line in said.splitlines() if blamed(line)]
-        if not logged and "YOUR APPLICATION TERMINATED" in said:
-            outcome.counts["ended by the launcher"] += 1  # before anything of Isthmus could speak
-            return
+        # Before anything of Isthmus could speak. MPICH takes a peer's memory that is gone for fatal.
+        for ender, words in (
+            ("the launcher", "YOUR APPLICATION TERMINATED"),
+            ("MPI", "Fatal error in internal_"),
+        ):
+            if not logged and words in said:
+                outcome.counts[f"ended by {ender}"] += 1
+                return
         if not logged:
             outcome.add("unnoticed" if first(seen, "done") else "hung", f"rank {rank}")
             return
