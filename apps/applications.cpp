@@ -29,12 +29,14 @@ void end_here() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const apps::options asked = apps::parse(argc, argv);
+  apps::options asked = apps::parse(argc, argv);
   std::atexit(end_here);  // before MPI registers its own, which run first: by them MPICH leaves its launcher
-  int provided = 0, rank = 0;
+  int provided = 0, rank = 0, ranks = 1;
   // Calls come from one thread at a time, but with host tasks not from the one that initialised MPI.
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  apps::grow(asked, ranks);
   int status = 1;
   try {
     apps::prepare_environment();

@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 
 #include "bench/harness/command.hpp"
@@ -35,6 +36,9 @@ void add_common(CLI::App& app, options& asked, raw& text, const char* size_help)
       ->check(CLI::IsMember(transport_names()))
       ->capture_default_str();
   app.add_option("--size", text.size, size_help)->capture_default_str();
+  app.add_option("--scaling", asked.scaling, "strong: the size is the whole problem's; weak: each rank's share")
+      ->check(CLI::IsMember({"strong", "weak"}))
+      ->capture_default_str();
   app.add_option("--steps", asked.steps, "in one repetition")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
@@ -90,6 +94,17 @@ options parse(int argc, char** argv) {
   }
   asked.command = bench::command_of(argc, argv);
   return asked;
+}
+
+// Each prime factor of the ranks, the largest first, goes to the shortest side, of equals to the last one:
+// memory is contiguous in the first.
+void grow(options& asked, int ranks) {
+  if (asked.scaling != "weak") return;
+  std::vector<std::uint64_t> factors;
+  for (int factor = 2; factor <= ranks; ++factor)
+    for (; ranks % factor == 0; ranks /= factor) factors.push_back(static_cast<std::uint64_t>(factor));
+  for (auto factor = factors.rbegin(); factor != factors.rend(); ++factor)
+    *std::min_element(asked.size.rbegin(), asked.size.rend()) *= *factor;
 }
 
 }  // namespace apps

@@ -14,6 +14,7 @@ struct options {
   std::string application;                 // halo, transpose, comd
   std::vector<transport_kind> transports;  // in the order asked for
   std::array<std::uint64_t, 3> size{};     // x, y, z: elements of the whole problem, for comd unit cells
+  std::string scaling = "strong";          // or weak
   int steps = 0, repetitions = 5;
   std::string json;  // records; "": not written
   transport_options transport;
@@ -27,6 +28,9 @@ struct options {
 
 // Exits for --help and after a message about a wrong option.
 options parse(int argc, char** argv);
+
+// Of weak scaling each rank has a share of `size`: makes it that of the whole problem.
+void grow(options& asked, int ranks);
 
 // What one rank says to all by exiting: a wrong size, say.
 class bad_argument : public std::runtime_error {

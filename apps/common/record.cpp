@@ -35,6 +35,7 @@ nlohmann::json record_of(const options& asked, const application_entry& entry, i
                         one.backend, mode_of(one.transport)},
                        one.samples_us, {});
   record["size"] = asked.size;
+  record["scaling"] = asked.scaling;
   record["steps"] = asked.steps;
   record["samples"] = one.samples_us.size();
   record["wrong"] = one.wrong;
