@@ -1,5 +1,14 @@
 // Part of isthmus/mpi.hpp: one MPI call (or a few, where counts must be split) for each collective of
 // THE TABLE. All functions return MPI_SUCCESS or MPI's error code.
+//
+// Before. The core has checked the operation: root, counts, buffers and how they may overlap. MPI gets its
+// own datatypes and operations where it has them, else those of vocabulary (native.hpp).
+// Blocking. A call returns when MPI's does: this rank's buffers may be used again, others may not be done.
+// Counts are 64 bits. An MPI without the functions of MPI 4 takes an int (native::count_limit): reductions,
+// broadcasts and messages are then cut into pieces, which every rank cuts alike; blocks that MPI places itself
+// are one element of a derived type; the v-forms have no such way and give MPI_ERR_COUNT before anything moves.
+// In place. MPI_IN_PLACE where MPI's rule is THE TABLE's, else a copy, said at each function.
+// Failures. What came before the piece that failed has moved; the core poisons the communicator.
 #ifndef ISTHMUS_MPI_COLLECTIVES_HPP
 #define ISTHMUS_MPI_COLLECTIVES_HPP
 
@@ -135,7 +144,8 @@ struct layout {
   bool fits() const { return counts.fits() && displs.fits(); }
 };
 
-/// MPI_Bcast; the root's receive buffer is a copy on its side.
+/// MPI_Bcast, in pieces where the count does not fit. The root sends from its send buffer and, where the two
+/// differ, copies that into its receive buffer at the end, so a failure leaves the latter as it was.
 inline int broadcast(const job& job) {
   const isthmus_operation& asked = job.asked;
   // MPI has one buffer: the root sends from its own and fills its receive buffer while others go on.
@@ -160,7 +170,8 @@ inline int reduce(const job& job) {
   });
 }
 
-/// MPI_Allreduce, in pieces where the count does not fit; in place where the buffers are equal.
+/// MPI_Allreduce, in pieces where the count does not fit; in place where the buffers are equal. Min and
+/// max of floating types go by an operation of our own (native.hpp), in the order of the ranks.
 inline int allreduce(const job& job) {
   const bool in_place = job.asked.send_buf == job.asked.recv_buf;
   return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
@@ -184,7 +195,8 @@ inline int reduce_scatter_in_pieces(const job& job, int size) {
   return MPI_SUCCESS;
 }
 
-/// MPI_Reduce_scatter_block; the own block in place takes a detour, a count that does not fit n reductions.
+/// MPI_Reduce_scatter_block. The own block in place takes a detour through memory of one block; a count that
+/// does not fit becomes n reductions, one to each rank.
 inline int reduce_scatter(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -211,7 +223,8 @@ inline int allgather(const job& job) {
                            /*recvbuf*/ job.asked.recv_buf, own.count(), own.type(), job.comm);
 }
 
-/// MPI_Allgatherv; MPI_ERR_COUNT where a count or displacement does not fit, never a truncated one.
+/// MPI_Allgatherv; MPI_ERR_COUNT where a count or displacement does not fit, never a truncated one. In place
+/// where the own block is sent from where it belongs.
 inline int allgatherv(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -224,7 +237,8 @@ inline int allgatherv(const job& job) {
                             recv.counts.data(), recv.displs.data(), job.type, job.comm);
 }
 
-/// MPI_Gather; on root in place where its block is there already.
+/// MPI_Gather in one call, as allgather; on root in place where its block is there already. Other ranks need
+/// no receive buffer.
 inline int gather(const job& job) {
   const isthmus_operation& asked = job.asked;
   const bool in_place = job.is_root() && asked.send_buf == job.recv_at(job.own_block());
@@ -235,7 +249,7 @@ inline int gather(const job& job) {
                         asked.root, job.comm);
 }
 
-/// MPI_Gatherv; counts are read on root only.
+/// MPI_Gatherv; counts and displacements of all ranks are read, and found not to fit, on root only.
 inline int gatherv(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -250,7 +264,8 @@ inline int gatherv(const job& job) {
                          job.type, asked.root, job.comm);
 }
 
-/// MPI_Scatter; on root in place where its block may stay.
+/// MPI_Scatter in one call, as allgather; on root in place where its block may stay. Other ranks need no send
+/// buffer.
 inline int scatter(const job& job) {
   const isthmus_operation& asked = job.asked;
   const bool in_place = job.is_root() && asked.recv_buf == job.send_at(job.own_block());
@@ -261,7 +276,7 @@ inline int scatter(const job& job) {
                          asked.root, job.comm);
 }
 
-/// MPI_Scatterv; counts are read on root only.
+/// MPI_Scatterv; counts and displacements of all ranks are read, and found not to fit, on root only.
 inline int scatterv(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
@@ -316,7 +331,8 @@ inline int alltoallv(const job& job) {
                            recv.displs.data(), job.type, job.comm);
 }
 
-/// MPI_Send, in pieces that the receiver splits the same way.
+/// MPI_Send, in pieces that the receiver splits the same way. Whether it waits for the receiver is MPI's
+/// choice; in a group the mpi backend starts both sides by requests.
 inline int send(const job& job) {
   return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
     return native::send(/*buf*/ job.send_at(first), count, job.type, /*dest*/ job.asked.root, payload_tag,
@@ -356,6 +372,8 @@ inline int run(const job& job) {
   return MPI_ERR_ARG;
 }
 
+/// What the function table of mpi.hpp calls: looks the words of an operation up and runs it. One MPI_Comm_rank
+/// more than the call itself.
 inline int make_job_and_run(MPI_Comm comm, const isthmus_operation& asked) {
   int rank = 0;
   if (const int code = MPI_Comm_rank(comm, &rank); code != MPI_SUCCESS) return code;

@@ -98,7 +98,8 @@ inline std::uint64_t bytes_of(isthmus_datatype datatype) {
   return 0;
 }
 
-// MPI's own type, or MPI_DATATYPE_NULL where MPI has none.
+/// MPI's own type, or MPI_DATATYPE_NULL where MPI has none: the 16- and 8-bit floating types, which MPI's
+/// standard does not know and which implementations spell, where they have them, in ways of their own.
 inline MPI_Datatype builtin_datatype(isthmus_datatype datatype) {
   switch (datatype) {
     case ISTHMUS_INT8: return MPI_INT8_T;
@@ -170,9 +171,9 @@ void reduce_elements(void* in, void* inout, native::count* count, MPI_Datatype*)
   if (status != ISTHMUS_SUCCESS) MPI_Abort(MPI_COMM_WORLD, status);
 }
 
-// Types and operations of this process. The types that MPI lacks are contiguous bytes, so that MPI_SUM
-// on them is an error and never a sum of the wrong kind; their operations round at every step.
-// Created once, freed when MPI is finalised.
+/// Types and operations of this process. The types that MPI lacks are contiguous bytes, so that MPI_SUM on them
+/// is an error and never a sum of the wrong kind; their operations round at every step. Created once, freed
+/// when MPI is finalised; any thread may look things up.
 class vocabulary {
  public:
   /// Made at the first call, by the thread that may call MPI.

@@ -1,4 +1,6 @@
 // From a collective's arguments, as the user gives them, to a request that runs now or waits for its group.
+// Always in the same order: is there a rank, what are the operands, which datatype, which counts, is all of
+// it allowed, then one call of submit.hpp. Nothing has started when any of it throws.
 #ifndef ISTHMUS_SYCL_CALL_HPP
 #define ISTHMUS_SYCL_CALL_HPP
 
@@ -19,20 +21,22 @@ using counts = std::span<const std::uint64_t>;
 
 namespace detail {
 
-// What a call says besides its operands.
+/// What a call says besides its operands; each collective fills in what it has.
 struct scalar_arguments {
   isthmus_collective collective;
   isthmus_reduction_op op = ISTHMUS_SUM;  // of no meaning where nothing is reduced
   int root = 0;                           // or the peer of send and recv
   std::uint64_t count = 0;                // in elements of the operands
 };
+/// The same of a v-collective, in elements of the operands; empty where this rank's side has none.
 struct vector_arguments {
   counts send_counts = {}, send_displs = {}, recv_counts = {}, recv_displs = {};
 };
 
 inline isthmus_reduction_op native_op(reduction_op op) { return static_cast<isthmus_reduction_op>(op); }
 
-// The rank behind a communicator; what was moved from has none.
+/// The rank behind a communicator.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE for one that was moved from: it has none.
 inline rank_state& state_of(const std::shared_ptr<rank_state>& rank) {
   if (rank) return *rank;
   throw make_exception({.status = ISTHMUS_ERROR_INVALID_USAGE,
@@ -40,7 +44,10 @@ inline rank_state& state_of(const std::shared_ptr<rank_state>& rank) {
                         .hint = "use the object that it was moved to"});
 }
 
-// Copies what a v-collective says, in units of the datatype; `units` is 1 but for types that travel as bytes.
+/// Copies what a v-collective says, in units of the datatype; `units` is 1 but for types that travel as bytes.
+/// @param name Of the argument, for the message.
+/// @param needed Whether this rank reads `values`; else the result is empty and they may be anything.
+/// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT where they are not one for each rank.
 inline std::vector<std::uint64_t> scaled(const request& request, const char* name, counts values, bool needed,
                                          std::uint64_t units) {
   const auto size = static_cast<std::size_t>(request.rank->size());
@@ -58,6 +65,8 @@ inline std::vector<std::uint64_t> scaled(const request& request, const char* nam
 
 /// Every collective ends here: checks what can be known before anything starts, then runs the call or, inside a
 /// group, keeps it.
+/// @return The operation's event; inside a group one that says nothing.
+/// @throws isthmus::exception What the collectives say, with nothing written.
 template <typename Send, typename Recv>
 sycl::event call(const std::shared_ptr<rank_state>& rank, const sycl::queue& queue,
                  const scalar_arguments& scalars, const Send& send, const Recv& recv, const dependencies& after,
