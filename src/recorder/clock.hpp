@@ -1,6 +1,7 @@
 // From ticks to the kernel's monotonic clock, by moments at which both were read.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "recorder/layout.hpp"
@@ -20,7 +21,9 @@ class tick_scale {
   // Of the monotonic clock; 0 for 0.
   std::uint64_t ns_of(std::uint64_t ticks) const noexcept {
     if (ticks == 0) return 0;
-    const double since = static_cast<double>(static_cast<std::int64_t>(ticks - m_first.ticks)) * m_ns_per_tick;
+    constexpr double most = 9e18;  // of a damaged file
+    const double since = std::clamp(
+        static_cast<double>(static_cast<std::int64_t>(ticks - m_first.ticks)) * m_ns_per_tick, -most, most);
     return m_first.monotonic_ns + static_cast<std::uint64_t>(static_cast<std::int64_t>(since));
   }
 

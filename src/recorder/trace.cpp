@@ -24,12 +24,22 @@ std::size_t machine_of(trace& of, const seen_rank& seen) {
   return of.machines.size() - 1;
 }
 
+// Copies of one rank's file, or files that only claim one communicator's name, would be taken for its ranks.
+bool belongs(const traced_communicator& of, const seen_rank& seen) {
+  return std::all_of(of.ranks.begin(), of.ranks.end(), [&](const traced_rank& each) {
+    return each.seen.size == seen.size && each.seen.rank != seen.rank;
+  });
+}
+
 std::vector<traced_communicator> read_all(const std::string& folder, std::vector<std::string>& left_out) {
   std::map<token, traced_communicator> found;
   const std::uint64_t now = monotonic_ns();
   for (const std::string& path : list_traces(folder)) {
     std::string problem;
-    if (auto seen = read_file(path, now, &problem))
+    auto seen = read_file(path, now, &problem);
+    if (seen && !belongs(found[seen->communicator], *seen))
+      problem = "another trace has its rank, or another number of ranks";
+    if (problem.empty())
       found[seen->communicator].ranks.push_back({std::move(*seen)});
     else
       left_out.push_back(fmt::format("{}: {}", path, problem));

@@ -136,7 +136,7 @@ class timeline {
     m_out.add(",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}",
               open ? "B" : "X", quoted(name_of(call.asked)), category_of(call), m_process, m_thread,
               us(call.begun_ns));
-    if (!open) m_out.add(",\"dur\":{:.3f}", static_cast<double>(call.ended_ns - call.begun_ns) * 1e-3);
+    if (!open) m_out.add(",\"dur\":{:.3f}", std::max(0.0, us(call.ended_ns) - us(call.begun_ns)));
     m_out.add(",\"args\":{{\"call\":{},\"bytes\":{},\"enqueued_us\":{:.3f},\"path\":{}",
               quoted(text_of(call, false)), bytes_of_call(call, seen.size), us(call.asked_ns),
               quoted(call.path));

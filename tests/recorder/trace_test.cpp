@@ -10,6 +10,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 
 #include "ranks.hpp"
@@ -202,6 +203,33 @@ TEST_F(traces, that_cannot_be_read_are_named) {
   const auto recorder = recorder_of(ranks, 0);
   std::ofstream(m_folder + "/other.trace") << "abc";
   EXPECT_EQ(read_traces(m_folder).left_out.size(), 1u);
+}
+
+TEST_F(traces, that_were_copied_or_damaged_do_no_harm) {
+  const membership ranks = ranks_of_this_process(2);
+  for (const int rank : {0, 1}) {
+    const auto recorder = recorder_of(ranks, rank, 256);
+    for (std::uint64_t i = 1; i <= 20; ++i) call(*recorder, i);
+  }
+  const std::string path = file_of(ranks, 1), copy = m_folder + "/copy.trace";
+  std::filesystem::copy_file(path, copy);
+  EXPECT_EQ(read_traces(m_folder).left_out.size(), 1u);
+  std::mt19937_64 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same bytes every time
+  for (int i = 0; i < 300; ++i) {
+    std::filesystem::copy_file(copy, path, std::filesystem::copy_options::overwrite_existing);
+    {
+      std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+      for (int byte = 0; byte < 4; ++byte) {
+        const auto at = random() % (i % 2 == 0 ? 256 : sizeof(header) + 14'000);
+        file.seekp(static_cast<std::streamoff>(at)).put(static_cast<char>(random()));
+      }
+    }
+    const trace merged = read_traces(m_folder);
+    EXPECT_FALSE(summary_of(merged).empty());
+    const std::string timeline = m_folder + "/timeline.json";
+    std::filesystem::remove(timeline);
+    write_timeline(merged, timeline);
+  }
 }
 
 TEST_F(traces, never_replace_what_is_there) {
