@@ -6,7 +6,7 @@ TRIALS ?= 1000
 SEED ?= 1
 MINUTES ?= 60
 
-.PHONY: gpu-check run bench test faults fuzz soak build setup lint format docs clean
+.PHONY: gpu-check cpu-check run bench test faults fuzz soak build setup lint format docs clean
 setup:
 	@scripts/setup
 
@@ -45,6 +45,10 @@ soak: setup
 
 gpu-check:
 	@scripts/gpu_check
+
+# On a machine that has no build, after scripts/cpu_carry here: docs/cpu_check.md. ARGUMENTS="--ranks 8 --heap"
+cpu-check:
+	@scripts/cpu_check $(ARGUMENTS)
 
 lint: setup
 	@scripts/lint

@@ -71,7 +71,7 @@ class measurement {
       : m_asked(asked),
         m_team(ranks),
         m_library(library),
-        m_report(asked, labelled(asked, library), ranks.size()) {}
+        m_report(asked, labelled(asked, library), ranks.size(), ranks.placement()) {}
 
   // Returns the number of wrong elements over all sizes, the same on every rank.
   std::uint64_t sweep() {

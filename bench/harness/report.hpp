@@ -23,10 +23,11 @@ struct chosen_path {
 
 class report {
  public:
-  report(const options& asked, provider_identity identity, int ranks)
+  report(const options& asked, provider_identity identity, int ranks, std::string placement = "any")
       : m_asked(asked),
         m_identity(std::move(identity)),
         m_ranks(ranks),
+        m_placement(std::move(placement)),
         m_document(empty_document(asked.command, {{m_identity.version_key, m_identity.version}})) {}
 
   void print_header() const {
@@ -47,6 +48,7 @@ class report {
                                       samples_us, rate);
     record["reason"] = path.reason;
     record["samples"] = samples_us.size();
+    record["placement"] = m_placement;
     if (reduces(collective_of(m_asked.what))) record["op"] = op_name();
     if (m_asked.check) record["wrong"] = wrong;
     m_document["records"].push_back(std::move(record));
@@ -71,6 +73,7 @@ class report {
   const options& m_asked;
   provider_identity m_identity;
   int m_ranks;
+  std::string m_placement;
   nlohmann::json m_document;
 };
 

@@ -79,6 +79,31 @@ class team {
     barrier();
   }
 
+  // The cores that each rank may run on, in the order of ranks: "0 1 2 3", "0-1 2-3", or "any" where none is
+  // bound. The same on every rank; collective.
+  std::string placement() const {
+    cpu_set_t allowed;
+    CPU_ZERO(&allowed);
+    sched_getaffinity(0, sizeof allowed, &allowed);
+    int first = 0, last = CPU_SETSIZE - 1;
+    while (first < last && !CPU_ISSET(first, &allowed)) ++first;
+    while (last > first && !CPU_ISSET(last, &allowed)) --last;
+    m_block->values[m_rank] = first;
+    m_block->wrong[m_rank] = static_cast<std::uint64_t>(last);
+    barrier();
+    std::string text;
+    bool is_bound = false;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    for (int r = 0; r < m_size; ++r) {
+      const int begin = static_cast<int>(m_block->values[r]), end = static_cast<int>(m_block->wrong[r]);
+      is_bound |= end - begin + 1 < cores;
+      text += (r == 0 ? "" : " ") + std::to_string(begin);
+      if (end != begin) text += "-" + std::to_string(end);
+    }
+    barrier();
+    return is_bound || cores == 1 ? text : "any";
+  }
+
   // The largest of what the ranks give.
   double slowest(double mine) const {
     m_block->values[m_rank] = mine;

@@ -1,0 +1,97 @@
+"""scripts/cpu_check with programs that are played: what runs, what is written, the table, the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus.records import Report
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Says that every size took so long; fails where the test asks for it.
+PROGRAM = """#!{python}
+import json, os, sys
+words = sys.argv[1:]
+value = lambda name, otherwise="": words[words.index(name) + 1] if name in words else otherwise
+if os.environ.get("PLAYED_FAILS") == "{name}":
+    sys.exit(1)
+record = dict(collective="allreduce", dtype="float32", op="sum", bytes=8, ranks=1,
+              provider=value("--provider", "{name}"), backend="", reason="", mode="host", placement="3",
+              wrong=0, time_us=dict(min={us}, median={us}, max={us}), algbw_gbs=1.0, busbw_gbs=1.0)
+record["mode"] = "shared_heap" if "--heap" in words else "host"
+document = dict(schema=1, date="2026-11-23T00:00:00Z", commit=os.environ["ISTHMUS_BENCH_COMMIT"],
+                command="played", versions={{"{name}": "1"}}, records=[record],
+                machine=dict(name=os.environ["ISTHMUS_BENCH_MACHINE"], cpu="played", cores=2, gpus=[]))
+json.dump(document, open(value("--json"), "w"))
+"""
+
+
+def write_program(path: Path, name: str, us: float) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(PROGRAM.format(python=sys.executable, name=name, us=us))
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def carried(tmp_path) -> Path:
+    """A folder as scripts/cpu_carry leaves it: ours takes 2 us, MPICH 3, Open MPI 5."""
+    programs = tmp_path / "programs"
+    write_program(programs / "builds/isthmus/bin/isthmus_bench", "isthmus", 2.0)
+    (programs / "builds/isthmus/commit").write_text("0123abc")
+    for name, us in (("mpich", 3.0), ("openmpi", 5.0)):
+        write_program(programs / "peers" / name / "peer_mpi", name, us)
+        launch = programs / "peers" / name / "launch"
+        launch.write_text('#!/bin/sh\nshift; exec "$@"\n')
+        launch.chmod(0o755)
+    folder = tmp_path / "carry"
+    folder.mkdir()
+    pack = ["tar", "-C", str(tmp_path), "-cJf", str(folder / "programs.tar.xz"), "programs"]
+    subprocess.run(pack, check=True)
+    (folder / "cpu_check").write_bytes((ROOT / "scripts/cpu_check").read_bytes())
+    return folder
+
+
+def check(folder: Path, *words: str, fails: str = "") -> tuple[subprocess.CompletedProcess, Path]:
+    out = folder / "out"
+    environment = os.environ | {"OUT": str(out), "PLAYED_FAILS": fails}
+    command = [sys.executable, str(folder / "cpu_check"), "--ranks", "1", "--collectives", "allreduce", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120), out
+
+
+def test_writes_records_of_all_providers_and_compares_with_the_best_peer(carried):
+    ended, out = check(carried, "--heap", "--rounds", "2")
+    assert ended.returncode == 0, ended.stderr
+    (file,) = out.glob("cpu*-host.json")
+    report = Report.load(file)
+    assert report.commit == "0123abc" and set(report.versions) == {"isthmus", "mpich", "openmpi"}
+    assert {record.path for record in report.records} == {
+        ("isthmus", "host"), ("isthmus", "shared_heap"), ("mpich", "host"), ("openmpi", "host"),
+    }  # fmt: skip
+    assert all(len(record.round_medians_us) == 2 for record in report.records)
+    assert "3.00 mpich" in ended.stdout and "2.00  1.50" in ended.stdout
+    assert "1 ranks on cores: 3" in ended.stdout
+
+
+def test_a_provider_that_fails_is_named_and_spares_the_others(carried):
+    ended, out = check(carried, "--rounds", "1", fails="mpich")
+    assert ended.returncode == 1
+    results = json.loads((out / "cpu-check.json").read_text())["results"]
+    assert [each["result"] for each in results] == ["passed", "failed", "passed"]
+    assert "5.00 openmpi" in ended.stdout
+
+
+def test_what_the_time_does_not_allow_is_not_run_and_says_so(carried):
+    ended, _ = check(carried, "--limit", "0")
+    assert (ended.returncode, "not run (the time is over)" in ended.stdout) == (1, True)
+
+
+def test_without_the_archive_it_says_who_packs_it(tmp_path):
+    (tmp_path / "cpu_check").write_bytes((ROOT / "scripts/cpu_check").read_bytes())
+    ended, _ = check(tmp_path)
+    assert (ended.returncode, "scripts/cpu_carry" in ended.stderr) == (2, True)
