@@ -34,6 +34,9 @@ inline store store_for_results(const team& team, const shape& s) {
 // Data and flag in one cache line. Every block must fit: see packet_block_bytes.
 void run_packet(team& team, workspace& work, const shape& s);
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination);
+// Allreduce and reduce by packets in two shots: two waits, but each rank reads little more than the vector
+// twice. Every slice must fit where packet has a block for one rank.
+void run_two_shot_packet(team& team, workspace& work, const shape& s);
 void run_barrier(team& team);
 
 // `shared` says how memory is written that other ranks read or have read. Lines that another core holds

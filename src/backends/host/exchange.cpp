@@ -82,6 +82,41 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t seq
   s.reduce(s.recv_buf, work.sources.data(), team.size(), s.count);
 }
 
+// Elements of a vector in slices, one for each rank; whole lines, so that none carries elements of two.
+struct packet_slices {
+  std::uint64_t count, slice;
+
+  packet_slices(const shape& s, int size) : count(s.count) {
+    const std::uint64_t of_line = packet_line::capacity / s.element_bytes;
+    const std::uint64_t lines = (count + of_line - 1) / of_line, ranks = static_cast<std::uint64_t>(size);
+    slice = (lines + ranks - 1) / ranks * of_line;
+  }
+  std::uint64_t begin(int rank) const { return std::min(count, slice * static_cast<std::uint64_t>(rank)); }
+  std::uint64_t length(int rank) const { return begin(rank + 1) - begin(rank); }
+};
+
+// Takes what all ranks contribute to this rank's slice, and publishes the result under the next sequence
+// number.
+void reduce_packet_slice(team& team, workspace& work, const shape& s, const packet_slices& slices,
+                         std::uint64_t contributed) {
+  const int me = team.rank();
+  const std::uint64_t bytes = slices.length(me) * s.element_bytes, offset = slices.begin(me) * s.element_bytes;
+  const std::uint64_t stride = round_up(bytes, line_bytes),
+                      wanted = stride * static_cast<std::uint64_t>(team.size());
+  if (work.bytes.size() < wanted) work.bytes.resize(wanted);
+  std::byte* to = work.bytes.data();
+  for (int i = 1; i < team.size(); ++i, to += stride) {
+    const int peer = (me + i) % team.size();
+    read_packet(team, peer, team.packets_for(me, peer, contributed), to, bytes, contributed);
+    work.sources[static_cast<std::size_t>(peer)] = to;
+  }
+  work.sources[static_cast<std::size_t>(me)] = s.send_buf + offset;
+  std::byte* result = s.takes(me) ? s.recv_buf + offset : to;  // the last part of the workspace is free
+  s.reduce(result, work.sources.data(), team.size(), slices.length(me));
+  team.reserve(contributed + 1);
+  write_packet(team.packets(me, contributed + 1), result, bytes, contributed + 1);
+}
+
 }  // namespace
 
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination) {
@@ -93,6 +128,27 @@ void run_packet(team& team, workspace& work, const shape& s) {
   if (s.has_takers()) publish_packets(team, s, sequence);
   if (s.takes(team.rank())) take_packets(team, work, s, sequence);
   team.complete(sequence);
+}
+
+void run_two_shot_packet(team& team, workspace& work, const shape& s) {
+  const std::uint64_t contributed = team.take_sequence_numbers(2), reduced = contributed + 1;
+  const packet_slices slices(s, team.size());
+  const int me = team.rank();
+  team.reserve(contributed);
+  for (int i = 1; i < team.size(); ++i) {
+    const int peer = (me + i) % team.size();
+    if (slices.length(peer) > 0)
+      write_packet(team.packets_for(peer, me, contributed), s.send_buf + slices.begin(peer) * s.element_bytes,
+                   slices.length(peer) * s.element_bytes, contributed);
+  }
+  if (slices.length(me) > 0) reduce_packet_slice(team, work, s, slices, contributed);
+  for (int i = 1; i < team.size() && s.takes(me); ++i) {
+    const int peer = (me + i) % team.size();
+    if (slices.length(peer) > 0)
+      read_packet(team, peer, team.packets(peer, reduced), s.recv_buf + slices.begin(peer) * s.element_bytes,
+                  slices.length(peer) * s.element_bytes, reduced);
+  }
+  team.complete(reduced);
 }
 
 void run_barrier(team& team) {

@@ -19,7 +19,7 @@
 namespace isthmus::host {
 namespace {
 
-enum class algorithm { packet, one_shot, two_shot, direct, channel };
+enum class algorithm { packet, two_shot_packet, one_shot, two_shot, direct, channel };
 
 // The form in which memory is written that other ranks read.
 enum class form { cached, streaming, adaptive };
@@ -31,6 +31,7 @@ struct choice {
 
 // In the order of choices.
 constexpr const char* algorithm_names[] = {"packet",
+                                           "two_shot_packet",
                                            "one_shot",
                                            "one_shot_streamed",
                                            "one_shot_adaptive",
@@ -41,11 +42,13 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "direct_streamed",
                                            "channel",
                                            nullptr};
-constexpr choice choices[] = {{algorithm::packet, form::cached},      {algorithm::one_shot, form::cached},
-                              {algorithm::one_shot, form::streaming}, {algorithm::one_shot, form::adaptive},
-                              {algorithm::two_shot, form::cached},    {algorithm::two_shot, form::streaming},
-                              {algorithm::two_shot, form::adaptive},  {algorithm::direct, form::cached},
-                              {algorithm::direct, form::streaming},   {algorithm::channel, form::cached}};
+constexpr choice choices[] = {
+    {algorithm::packet, form::cached},      {algorithm::two_shot_packet, form::cached},
+    {algorithm::one_shot, form::cached},    {algorithm::one_shot, form::streaming},
+    {algorithm::one_shot, form::adaptive},  {algorithm::two_shot, form::cached},
+    {algorithm::two_shot, form::streaming}, {algorithm::two_shot, form::adaptive},
+    {algorithm::direct, form::cached},      {algorithm::direct, form::streaming},
+    {algorithm::channel, form::cached}};
 static_assert(std::size(algorithm_names) == std::size(choices) + 1);
 
 // Nothing where no algorithm is named: NULL, or "" for a caller without the runtime.
@@ -77,6 +80,7 @@ class state {
     if (!index) return "the host backend has no algorithm of that name";
     switch (choices[*index].what) {
       case algorithm::packet: return why_not_packet(operation);
+      case algorithm::two_shot_packet: return why_not_two_shot_packet(operation);
       case algorithm::one_shot:
       case algorithm::direct:
         if (uses_channels(operation.collective)) return "only some ranks know the counts: host:channel";
@@ -137,6 +141,15 @@ class state {
                : "larger than what backend.host.packet_lines holds";
   }
 
+  const char* why_not_two_shot_packet(const isthmus_operation& operation) const {
+    if (!can_two_shot(operation.collective)) return "two_shot_packet is for allreduce and reduce";
+    const std::uint64_t capacity =
+        packet_block_bytes(m_team.sizes(), m_team.size(), true) * static_cast<std::uint64_t>(m_team.size());
+    return operation.count <= capacity / bytes_of(operation.datatype)
+               ? nullptr
+               : "larger than what backend.host.packet_lines holds";
+  }
+
   isthmus_status fail(isthmus_status status, const char* location, const char* message) const noexcept {
     const auto& context = m_team.context();
     return context.fail(context.runtime, status, 0, location, nullptr, "%s", message);
@@ -155,6 +168,7 @@ class state {
     if (s.count == 0) return;  // equal on all ranks
     switch (chosen.what) {
       case algorithm::packet: return run_packet(m_team, m_work, s);
+      case algorithm::two_shot_packet: return run_two_shot_packet(m_team, m_work, s);
       case algorithm::one_shot:
       case algorithm::two_shot: return run_staged(operation.collective, s, chosen);
       case algorithm::direct:

@@ -18,6 +18,9 @@ static_assert(flag::is_always_lock_free, "flags are shared between processes");
 // a rank from staging where it still reads itself.
 inline constexpr std::uint64_t lookahead = 4, least_depth = 2 * lookahead;
 
+// So many ranks exchange their segments in turns (team.hpp).
+inline constexpr std::uint32_t most_exchanging = 4;
+
 // Tunable sizes, equal on all ranks.
 struct geometry {
   std::uint64_t slot_bytes;    // staging per sequence number

@@ -7,10 +7,12 @@
 // sequence t is itself done with all sequence numbers below t - lookahead, so seeing `staged` mostly answers
 // the next question for a free slot too: back-to-back collectives wait for nothing but their data.
 //
-// Ranks exchange their segments with every round of the ring (t / depth), so that a rank writes where it has
-// read the round before: those lines it gets for less than half of what lines cost that a peer has read since
-// it wrote them (measured in docs/notes). A block for one rank alone lies in turns in the writer's and in the
-// reader's segment; all else moves on to the rank that reads it last.
+// Few ranks exchange their segments with every round of the ring (t / depth), so that a rank writes where it
+// has read the round before: those lines it gets for less than half of what lines cost that a peer has read
+// since it wrote them (measured in docs/notes). A block for one rank alone lies in turns in the writer's and in
+// the reader's segment; all else moves on to the rank that reads it last. With many ranks that would take as
+// many rounds until every page was met once, and the lines have been read by all others by then: all else
+// stays.
 #pragma once
 
 #include <isthmus/backend.h>
@@ -167,6 +169,7 @@ class team {
   // The segment that `rank` publishes in; who reads it last has it next.
   int home(int rank, std::uint64_t sequence) const {
     const auto ranks = static_cast<std::uint32_t>(size());
+    if (ranks > most_exchanging) return rank;
     const std::uint32_t moved = static_cast<std::uint32_t>(round(sequence)) % ranks;
     return static_cast<int>((static_cast<std::uint32_t>(rank) + ranks - moved) % ranks);
   }

@@ -28,6 +28,7 @@ class two_shot {
         m_shape(s),
         m_bytes(s.count * s.element_bytes),
         m_chunk_bytes(chunk_bytes(team, m_bytes)),
+        m_block_bytes(team.size() > few ? most_block_bytes : 512),
         m_takes(s.takes(team.rank())),
         m_shared(shared),
         m_results(store_for_results(team, s)) {}
@@ -43,7 +44,7 @@ class two_shot {
       wait_for_peers(staged, reduced, gathered);
       const std::uint64_t slice =
           std::max({staged ? staged->slice : 0, reduced ? reduced->slice : 0, gathered ? gathered->slice : 0});
-      for (std::uint64_t at = 0; at < slice; at += block_bytes) {
+      for (std::uint64_t at = 0; at < slice; at += m_block_bytes) {
         if (staged) stage(*staged, at);
         if (reduced) reduce(*reduced, at);
         if (gathered && m_takes) gather(*gathered, at);
@@ -56,8 +57,10 @@ class two_shot {
  private:
   static constexpr std::uint64_t distance = lookahead / 2;
   // Steps go block by block: small enough that the processor overlaps the parts of a step, and that what
-  // was reduced is still in the first-level cache when it is copied.
-  static constexpr std::uint64_t block_bytes = 512;
+  // was reduced is still in the first-level cache when it is copied. More than a few ranks are more pages than
+  // the processor looks ahead in, so it stays longer in each.
+  static constexpr int few = 4;
+  static constexpr std::uint64_t most_block_bytes = 2048;
 
   // What a slot holds; less for short vectors, so that they overlap as well; slices of a page at least.
   static std::uint64_t chunk_bytes(const team& team, std::uint64_t bytes) {
@@ -101,8 +104,8 @@ class two_shot {
   }
 
   // Bytes of the block at `at` of a slice that is so long.
-  static std::uint64_t block_at(std::uint64_t slice_length, std::uint64_t at) {
-    return at >= slice_length ? 0 : std::min(block_bytes, slice_length - at);
+  std::uint64_t block_at(std::uint64_t slice_length, std::uint64_t at) const {
+    return at >= slice_length ? 0 : std::min(m_block_bytes, slice_length - at);
   }
 
   // The own slice is not staged: its only reader is this rank.
@@ -125,7 +128,7 @@ class two_shot {
     for (int r = 0; r < m_team.size(); ++r)
       m_work.sources[static_cast<std::size_t>(r)] =
           r == me ? m_shape.send_buf + c.begin + offset : m_team.data(r, c.sequence) + offset;
-    alignas(line_bytes) std::byte reduced[block_bytes];
+    alignas(line_bytes) std::byte reduced[most_block_bytes];
     std::byte* shared = m_team.result(me, c.sequence) + at;
     std::byte* out = m_shared == store::cached ? shared : reduced;
     m_shape.reduce(out, m_work.sources.data(), m_team.size(), length / m_shape.element_bytes);
@@ -146,7 +149,7 @@ class two_shot {
   team& m_team;
   workspace& m_work;
   const shape& m_shape;
-  std::uint64_t m_bytes, m_chunk_bytes;
+  std::uint64_t m_bytes, m_chunk_bytes, m_block_bytes;
   bool m_takes;
   store m_shared, m_results;
   std::uint64_t m_first = 0, m_chunks = 0;

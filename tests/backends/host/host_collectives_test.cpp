@@ -18,9 +18,17 @@ constexpr isthmus_collective collectives[] = {ISTHMUS_BROADCAST,      ISTHMUS_RE
                                               ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER, ISTHMUS_GATHER,
                                               ISTHMUS_SCATTER,        ISTHMUS_ALLTOALL,  ISTHMUS_ALLGATHERV,
                                               ISTHMUS_GATHERV,        ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV};
-constexpr const char* algorithms[] = {
-    nullptr,  "packet",         "one_shot", "one_shot_streamed", "two_shot", "two_shot_streamed",
-    "direct", "direct_streamed"};
+constexpr const char* algorithms[] = {nullptr,
+                                      "packet",
+                                      "two_shot_packet",
+                                      "one_shot",
+                                      "one_shot_streamed",
+                                      "two_shot",
+                                      "two_shot_streamed",
+                                      "direct",
+                                      "direct_streamed"};
+constexpr const char* reducing[] = {"packet",   "two_shot_packet",   "one_shot", "one_shot_streamed",
+                                    "two_shot", "two_shot_streamed", "direct",   "direct_streamed"};
 
 // With more ranks than cores (two, in CI) every step waits for the scheduler; a part of the
 // combinations is enough there.
@@ -101,29 +109,28 @@ TEST_P(host_collectives, are_right_where_the_kernel_copies_nothing) {
 }
 
 TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
-  EXPECT_EQ(run_backend(
-                make_setting(),
-                [](rank& self) {
-                  std::uint64_t seed = 77;
-                  for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
-                    for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op)
-                      for (const auto collective : {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_REDUCE_SCATTER})
-                        for (const char* algorithm : {"packet", "one_shot", "one_shot_streamed", "two_shot",
-                                                      "two_shot_streamed", "direct", "direct_streamed"})
-                          for (const std::uint64_t count : {5, 3001}) {
-                            if (crowded(self) && count != 5) continue;
-                            play p;
-                            p.collective = collective;
-                            p.datatype = static_cast<isthmus_datatype>(datatype);
-                            p.op = static_cast<isthmus_reduction_op>(op);
-                            p.algorithm = algorithm;
-                            p.count = count;
-                            p.where = seed % 2 == 0 ? memory::heap : memory::separate;
-                            p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
-                            p.seed = ++seed;
-                            perform(self, p);
-                          }
-                }),
+  EXPECT_EQ(run_backend(make_setting(),
+                        [](rank& self) {
+                          std::uint64_t seed = 77;
+                          for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
+                            for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op)
+                              for (const auto collective :
+                                   {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_REDUCE_SCATTER})
+                                for (const char* algorithm : reducing)
+                                  for (const std::uint64_t count : {5, 3001}) {
+                                    if (crowded(self) && count != 5) continue;
+                                    play p;
+                                    p.collective = collective;
+                                    p.datatype = static_cast<isthmus_datatype>(datatype);
+                                    p.op = static_cast<isthmus_reduction_op>(op);
+                                    p.algorithm = algorithm;
+                                    p.count = count;
+                                    p.where = seed % 2 == 0 ? memory::heap : memory::separate;
+                                    p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
+                                    p.seed = ++seed;
+                                    perform(self, p);
+                                  }
+                        }),
             complaints{});
 }
 
@@ -353,15 +360,17 @@ TEST(host_backend, names_its_algorithms_and_says_why_not) {
                     operation.collective = ISTHMUS_ALLREDUCE;
                     operation.datatype = ISTHMUS_FLOAT64;
                     operation.count = 1;
-                    for (const char* name : {"packet", "one_shot", "one_shot_streamed", "two_shot",
-                                             "two_shot_streamed", "direct", "direct_streamed"})
+                    for (const char* name : reducing)
                       check(self.why_not(operation, name) == nullptr, std::string("allreduce by ") + name);
                     check(self.why_not(operation, "channel") != nullptr, "allreduce by channel");
                     check(self.why_not(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
                     operation.count = std::uint64_t{1} << 61;
-                    check(self.why_not(operation, "packet") != nullptr, "huge allreduce by packet");
+                    for (const char* name : {"packet", "two_shot_packet"})
+                      check(self.why_not(operation, name) != nullptr, std::string("huge allreduce by ") + name);
                     operation.collective = ISTHMUS_BROADCAST;
-                    check(self.why_not(operation, "two_shot") != nullptr, "broadcast by two_shot");
+                    operation.count = 1;
+                    for (const char* name : {"two_shot", "two_shot_packet"})
+                      check(self.why_not(operation, name) != nullptr, std::string("broadcast by ") + name);
                   }),
       complaints{});
 }
