@@ -130,6 +130,16 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 providers("mpich", "openmpi", "impi"),
             )
             for what, mode in (("all collectives", "host"), ("allreduce in the symmetric heap", "shared_heap"))
+        ]
+        + [
+            Row(
+                f"all collectives, {ranks} ranks",
+                "cpu16-host",
+                {"provider": "isthmus", "mode": "host", "ranks": ranks},
+                "the best of MPICH, Open MPI, Intel MPI",
+                providers("mpich", "openmpi", "impi"),
+            )
+            for ranks in (4, 8, 16)
         ],
     ),
     "A PyTorch trainer": (
