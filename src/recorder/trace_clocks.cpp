@@ -8,6 +8,8 @@
 namespace isthmus::recorder {
 namespace {
 
+// Of a moment in a file: its counter's rate is known from a few readings of the clock beside it.
+constexpr std::int64_t reading_ns = 1000;
 constexpr std::int64_t unbounded = std::numeric_limits<std::int64_t>::max() / 4;
 
 // No rank can leave it before all have begun it: everybody's result has something of everybody, or it is a
@@ -86,7 +88,7 @@ void align(trace& of) {
     shift(of, machine, -(ahead.least + (ahead.most - ahead.least) / 2));
     told.how = "the ends of collectives";
     // Clocks that drift apart leave no offset that fits all calls.
-    told.uncertainty_ns = std::abs(ahead.most - ahead.least) / 2;
+    told.uncertainty_ns = std::abs(ahead.most - ahead.least) / 2 + reading_ns;
   }
 }
 

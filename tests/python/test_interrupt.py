@@ -18,6 +18,8 @@ import os, signal, sys, threading, time
 import numpy as np
 import isthmus
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background begin without it
+
 def main_thread_waits():
     \"\"\"Returns once the main thread has left Python: it waits in the core then.\"\"\"
     time.sleep(0.5)
