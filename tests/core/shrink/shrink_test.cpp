@@ -247,6 +247,8 @@ TEST(shrink, of_healthy_ranks_some_of_which_leave) {
     ranks.start(rank, [&, rank] {
       member before(create(shared, 0, rank, 3), first(3));
       EXPECT_EQ(before.run(0), ISTHMUS_SUCCESS);
+      ++shared.running;  // who shrinks ends what others are still in
+      ASSERT_TRUE(wait_until([&] { return shared.running == 3; }));
       if (rank == 1) return;
       const auto after = expect_shrunk(before, 20, {0, 2});
       ASSERT_NE(after, nullptr);
