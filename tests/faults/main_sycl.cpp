@@ -1,15 +1,12 @@
 // A rank in SYCL, of a CPU device: sums on USM and on buffers by turns, with a check of each, until the fault
 // ends them. worker --rank R --size N --id FILE
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <isthmus/sycl.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <thread>
 #include <vector>
 
 #include "faults/injection.hpp"
@@ -17,8 +14,6 @@
 #include "world/each_rank.hpp"
 
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr std::size_t sizes[] = {1, 16, 1000, 20'000, 300'000};
 constexpr std::size_t largest = 300'000;
@@ -40,10 +35,10 @@ class sycl_rank {
       where = "allreduce";
       call_until_failure(ranks);
       note({{"event", "done"}});
-      wait_until_settled();
+      faults::wait_until_settled(m_spec);
     } catch (const std::exception& failure) {
       note({{"event", "failed"}, {"in", where}, {"message", failure.what()}, {"result", ""}});
-      wait_until_settled();
+      faults::wait_until_settled(m_spec);
     }
     note({{"event", "end"}});
   }
@@ -83,12 +78,6 @@ class sycl_rank {
     std::int32_t sum = 0;
     for (int rank = 0; rank < m_size; ++rank) sum += value_of(call, rank);
     return sum;
-  }
-
-  void wait_until_settled() const {
-    const auto patience = std::chrono::steady_clock::now() + 60s;
-    while (!std::filesystem::exists(m_spec.folder + "/settled") && std::chrono::steady_clock::now() < patience)
-      std::this_thread::sleep_for(5ms);
   }
 
   void note(nlohmann::json event) const { faults::write_event(m_spec, m_rank, std::move(event)); }

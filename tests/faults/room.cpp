@@ -107,6 +107,12 @@ std::unique_ptr<room> make_room(const trial& spec, isthmus_communicator communic
   return made->memory() == nullptr ? nullptr : std::move(made);
 }
 
+void wait_until_settled(const trial& spec) {
+  const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (!std::filesystem::exists(spec.folder + "/settled") && std::chrono::steady_clock::now() < patience)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
 void write_event(const trial& spec, int rank, nlohmann::json event) {
   event["time"] = std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   event["pid"] = getpid();

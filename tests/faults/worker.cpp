@@ -8,23 +8,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "faults/injection.hpp"
 
 namespace faults {
 namespace {
-
-using namespace std::chrono_literals;
-namespace fs = std::filesystem;
 
 constexpr std::size_t guard = 16;            // elements around what a call may write
 constexpr std::int32_t untouched = -777777;  // what a receive buffer holds before
@@ -105,7 +99,7 @@ class rank_of_trial {
       note_failure(status, "create", "");
     }
     if (status == ISTHMUS_SUCCESS) note({{"event", "done"}});
-    wait_until_settled();
+    wait_until_settled(m_spec);
     check_after_failure();
     isthmus_communicator_destroy(m_communicator);
     m_room.reset();
@@ -230,13 +224,6 @@ class rank_of_trial {
     if (m_kept.empty()) return;
     if (std::memcmp(m_kept.data(), m_room->memory(), m_kept.size() * sizeof m_kept[0]) != 0)
       note({{"event", "foreign_write"}});
-  }
-
-  // Until the stopped ranks go on again and all have seen their errors.
-  void wait_until_settled() const {
-    const auto patience = std::chrono::steady_clock::now() + 60s;
-    while (!fs::exists(m_spec.folder + "/settled") && std::chrono::steady_clock::now() < patience)
-      std::this_thread::sleep_for(5ms);
   }
 
   isthmus_device device() const {

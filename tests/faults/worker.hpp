@@ -43,6 +43,9 @@ std::unique_ptr<room> make_room(const trial& spec, isthmus_communicator communic
 // Appends a line to the rank's file, with the time.
 void write_event(const trial& spec, int rank, nlohmann::json event);
 
+// Until the stopped ranks go on again and all have seen their errors.
+void wait_until_settled(const trial& spec);
+
 std::size_t count_descriptors();
 
 using creator = std::function<isthmus_status(const isthmus_communicator_options&, isthmus_communicator*)>;
