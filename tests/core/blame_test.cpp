@@ -123,13 +123,16 @@ isthmus_status die(isthmus_communicator, int) {
   return ISTHMUS_SUCCESS;
 }
 
+// Long enough that the processes' start is not taken for a late rank where the machine itself stands still.
+constexpr double stopped_timeout_s = 8;
+
 TEST(blame, a_stopped_rank_is_named_by_ranks_that_wait_in_other_calls) {
-  expect_named(play(3, 2, splits, stop),
+  expect_named(play(3, stopped_timeout_s, splits, stop),
                {"3 (its process is stopped)", "for rank 3 in allreduce; its process is stopped"});
 }
 
 TEST(blame, so_it_is_where_the_store_has_stopped_with_it) {
-  expect_named(play(0, 2, allocations, stop),
+  expect_named(play(0, stopped_timeout_s, allocations, stop),
                {"0 (its process is stopped)", "for rank 0 in allreduce; its process is stopped"});
 }
 

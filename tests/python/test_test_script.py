@@ -1,0 +1,65 @@
+"""scripts/test: what a second try may excuse, and what it may not."""
+
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+
+PATH = Path(__file__).parents[2] / "scripts" / "test"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = spec_from_loader("scripts_test", SourceFileLoader("scripts_test", str(PATH)))
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def report(tmp_path, *cases):
+    """A JUnit report as CTest writes it: name, failed?, output."""
+    lines = []
+    for name, failed, text in cases:
+        status, failure = ("fail", '<failure message=""/>') if failed else ("run", "")
+        lines.append(f'<testcase name="{name}" classname="{name}" status="{status}">{failure}')
+        lines.append(f"<system-out>{text}</system-out></testcase>")
+    path = tmp_path / "junit.xml"
+    path.write_text(f"<testsuite>{''.join(lines)}</testsuite>")
+    return path
+
+
+def test_one_that_passes_alone_is_unsteady_and_keeps_its_first_failure(script, tmp_path):
+    first = script.read_junit(report(tmp_path, ("a", False, ""), ("b", True, "2 s passed")), 8, "ctest")
+    second = script.with_second_try(first, lambda: script.Result(passed=1))
+    assert second.passed == 2
+    assert not second.failed
+    assert second.unsteady == ["ctest: b.b\n    2 s passed"]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [{"failed": ["ctest: b.b"]}, {"passed": 0}, {"passed": 1, "failed": ["ctest: exit status 8"]}],
+    ids=["fails_again", "is_not_found", "fails_in_another_way"],
+)
+def test_whatever_fails_twice_has_failed(script, tmp_path, again):
+    first = script.read_junit(report(tmp_path, ("b", True, "wrong")), 8, "ctest")
+    second = script.with_second_try(first, lambda: script.Result(**again))
+    assert second.failed == ["ctest: b.b\n    wrong"]
+    assert not second.unsteady
+
+
+@pytest.mark.parametrize("text", ["WARNING: ThreadSanitizer: data race", "***Exception: SEGFAULT"])
+def test_crashes_and_findings_are_not_played_again(script, tmp_path, text):
+    first = script.read_junit(report(tmp_path, ("b", True, text)), 8, "ctest")
+    assert script.with_second_try(first, lambda: pytest.fail("played again")) is first
+    assert first.failed
+
+
+def test_many_are_no_accident(script, tmp_path):
+    cases = [(f"t{i}", True, "late") for i in range(script.MOST_UNSTEADY + 1)]
+    first = script.read_junit(report(tmp_path, *cases), 8, "ctest")
+    assert script.with_second_try(first, lambda: pytest.fail("played again")) is first
