@@ -53,8 +53,7 @@ work_ptr host_executor::run(task prepared) {
   const bool asynchronous = prepared.asynchronous;
   const bool bounded =
       prepared.timeout.has_value();  // the caller may have to stop waiting before the task ends
-  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, prepared, m_endpoint,
-                                             prepared.timeout.value_or(m_timeout));
+  auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, prepared, m_endpoint, m_timeout);
   job mine{std::move(prepared), work};
   std::unique_lock lock(m_mutex);
   if (!asynchronous && !bounded && m_queue.empty() && !m_busy) {

@@ -10,6 +10,8 @@
 namespace isthmus::torch_backend {
 namespace {
 
+using namespace std::chrono_literals;
+
 future make_future(std::vector<c10::Device> devices = {}) {
   return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                   std::move(devices));
@@ -23,13 +25,17 @@ future make_future(std::vector<c10::Device> devices = {}) {
                "timeout is too short)"));
 }
 
+// The communicator's waits end at the group's timeout with the name of the rank that is missing; a wait for the
+// work began before them.
+milliseconds after_the_communicator(milliseconds timeout) { return timeout + timeout / 20 + 1s; }
+
 }  // namespace
 
 host_work::host_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout)
     : Work(rank, prepared.kind, prepared.title, prepared.inputs),
       m_endpoint(std::move(control)),
       m_outputs(prepared.outputs),
-      m_timeout(timeout),
+      m_timeout(prepared.timeout.value_or(after_the_communicator(timeout))),
       m_future(make_future()) {}
 
 bool host_work::wait(milliseconds timeout) {

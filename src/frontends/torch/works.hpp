@@ -18,9 +18,11 @@ using milliseconds = std::chrono::milliseconds;
 // Of a host executor: completed by the thread that ran the task.
 class host_work final : public c10d::Work {
  public:
+  // `timeout` is the group's, where the task has none of its own.
   host_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout);
 
-  // Blocks at most `timeout` (none: the group's). Raises the operation's error; a wait that times out aborts
+  // Blocks at most `timeout` (none: the task's, else the group's and what the communicator, which has the same,
+  // needs to say who is missing). Raises the operation's error; a wait that times out aborts
   // the communicator first, because the operation might still write into the caller's tensors.
   bool wait(milliseconds timeout = kNoTimeout) override;
   void abort() override { m_endpoint->abort(); }

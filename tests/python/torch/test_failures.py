@@ -43,6 +43,23 @@ def test_a_missing_call_ends_in_an_error_after_the_timeout(fresh_crew: Callable[
     assert all(seconds < TIMEOUT_S for seconds in waited[:3]) and max(waited) > 0.9, waited
 
 
+def waits_for_work_of_a_late_rank() -> str:
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    dist.all_reduce(torch.ones(4), group=group)
+    if dist.get_rank() == 3:
+        return meet_at_the_end("")
+    work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+    with pytest.raises(dist.DistBackendError) as failure:
+        work.wait()
+    return meet_at_the_end(str(failure.value))
+
+
+def test_a_wait_for_work_says_who_is_missing(fresh_crew: Callable[..., Crew]) -> None:
+    # The wait began before the call itself did, with the same timeout: it must not end first.
+    texts = fresh_crew().run(waits_for_work_of_a_late_rank)[:3]
+    assert all("for rank 3" in text for text in texts), texts
+
+
 def asks_for_less_time() -> tuple[float, str]:
     if dist.get_rank() == 0:
         return meet_at_the_end((0.0, ""))
