@@ -2,20 +2,18 @@
 
 #include <isthmus/backend.h>
 #include <isthmus/isthmus.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <string_view>
 #include <tuple>
 
 #include "base/process.hpp"
+#include "base/random.hpp"
 #include "base/text.hpp"
 #include "bootstrap/exchange.hpp"
+#include "bootstrap/node.hpp"
 
 namespace isthmus {
 namespace {
@@ -31,49 +29,17 @@ struct hello {
   std::uint64_t process;  // random, drawn once per process: pids repeat between machines
   std::uint64_t rules_hash;
   std::array<std::uint64_t, 2> token;
-  char node[96];
+  char node[192];  // the longest text of own_node and more
   standby_address standby;
 };
 
 constexpr std::uint32_t version_number =
     ISTHMUS_VERSION_MAJOR << 16 | ISTHMUS_VERSION_MINOR << 8 | ISTHMUS_VERSION_PATCH;
 
-template <typename Value>
-Value random_value() {
-  Value value;
-  if (getrandom(&value, sizeof value, 0) != static_cast<ssize_t>(sizeof value))
-    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
-                     fmt::format("getrandom failed: {}", std::strerror(errno)),
-                     "the kernel's random source is needed for secrets and tokens", errno);
-  return value;
-}
-
 std::uint64_t fnv1a(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
-}
-
-// "" where there is no such file. A rank that only lacks a descriptor is not on another machine: it fails.
-std::string boot_id() {
-  std::string boot;
-  errno = 0;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  const int code = errno;
-  if (boot.empty() && (code == EMFILE || code == ENFILE || code == ENOMEM))
-    throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
-                     fmt::format("this rank's machine can't be told: {}", std::strerror(code)),
-                     "raise the limit of open files (ulimit -n)", code);
-  return boot;
-}
-
-// Ranks with equal text can share memory and see each other's pids: same boot, pid namespace and user.
-std::string node_text() {
-  const std::string boot = boot_id();
-  const std::uint64_t pid_namespace = own_pid_namespace();
-  if (boot.empty() || pid_namespace == 0)
-    return fmt::format("unknown/{}/{}", getpid(), random_value<std::uint64_t>());  // shares with nobody
-  return fmt::format("{}/{}/{}", boot, pid_namespace, getuid());
 }
 
 void fill_hello(hello& greeting, const introduction& mine, const standby_address& standby) {
@@ -87,7 +53,7 @@ void fill_hello(hello& greeting, const introduction& mine, const standby_address
   greeting.process = process;
   greeting.rules_hash = fnv1a(mine.rules);
   greeting.token = random_value<std::array<std::uint64_t, 2>>();
-  copy_text(greeting.node, sizeof greeting.node, node_text());
+  copy_text(greeting.node, sizeof greeting.node, own_node());
   greeting.standby = standby;
 }
 

@@ -143,6 +143,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void create_backends(parts inherited);
   void agree_on_backends();
   void create_backend(backend_instance& backend);
+  void throw_without_backend() const;
   [[noreturn, gnu::cold]] void throw_poisoned() const;
   void synchronize();
   // Who is told: what others have announced is not announced again.

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "base/log.hpp"
+#include "base/text.hpp"
 #include "bootstrap/exchange.hpp"
 #include "core/communicator.hpp"
 
@@ -57,6 +58,18 @@ std::string advertise(const membership& ranks, const preparation& prepared) {
     std::replace(reason.begin(), reason.end(), '\n', ' ');
     text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
                         reason);
+  }
+  return text;
+}
+
+// "ranks 0, 1; 2, 3": of each node.
+std::string nodes_text(const membership& ranks) {
+  std::string text = "ranks ";
+  for (int node = 0; node < ranks.nodes; ++node) {
+    std::vector<int> here;
+    for (int rank = 0; rank < ranks.size; ++rank)
+      if (ranks.node_of[static_cast<std::size_t>(rank)] == node) here.push_back(rank);
+    text += (node == 0 ? "" : "; ") + enumerate(here);
   }
   return text;
 }
@@ -122,16 +135,26 @@ void communicator::create_backends(parts inherited) {
       backend->adopt(std::move(part->second));
   for (const auto& backend : m_backends)
     if (backend->reason().empty()) create_backend(*backend);
-  const auto usable = [](const auto& backend) { return backend->usable(); };
-  if (std::none_of(m_backends.begin(), m_backends.end(), usable)) {
-    std::string reasons;
-    for (const auto& backend : m_backends)
-      reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
-    throw make_error(
-        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("no backend works for these ranks: {}", reasons.empty() ? "none is built in" : reasons),
-        "isthmus info lists the backends of this machine");
-  }
+  throw_without_backend();
+}
+
+// Where no backend works, and, on several nodes, which ranks are on which.
+void communicator::throw_without_backend() const {
+  if (std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); })) return;
+  std::string reasons;
+  for (const auto& backend : m_backends)
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
+  if (reasons.empty()) reasons = "none is built in";
+  const char* const hint = "isthmus info lists the backends of this machine";
+  if (m_ranks.nodes == 1)
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     fmt::format("no backend works for these ranks: {}", reasons), hint);
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                   fmt::format("no backend crosses between the {} nodes of these ranks ({}): {}", m_ranks.nodes,
+                               nodes_text(m_ranks), reasons),
+                   m_control->mpi_table() == nullptr
+                       ? "create the communicator from MPI, or give it a backend of several nodes"
+                       : hint);
 }
 
 // All ranks end with the same list in the same order: backends as rank 0 lists them, then those that only

@@ -1,0 +1,120 @@
+// Who is on which node: what this process says of itself, and what processes find out about each other.
+#include "bootstrap/node.hpp"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+
+#include "bootstrap/support.hpp"
+#include "world/world.hpp"
+
+namespace {
+
+// A variable of the environment for as long as the object lives.
+class scoped_node {
+ public:
+  explicit scoped_node(const std::string& name) { setenv("ISTHMUS_NODE", name.c_str(), 1); }
+  ~scoped_node() { unsetenv("ISTHMUS_NODE"); }
+  scoped_node(const scoped_node&) = delete;
+  scoped_node& operator=(const scoped_node&) = delete;
+};
+
+TEST(node, a_process_is_always_on_the_same_one) {
+  EXPECT_EQ(isthmus::own_node(), isthmus::own_node());
+  EXPECT_FALSE(isthmus::own_node().empty());
+}
+
+TEST(node, a_name_makes_another_one_and_keeps_what_shares_memory) {
+  const std::string machine = isthmus::own_node();
+  const scoped_node named("left");
+  EXPECT_EQ(isthmus::own_node(), machine + "left");
+}
+
+TEST(node, an_empty_name_is_none) {
+  const std::string machine = isthmus::own_node();
+  const scoped_node named("");
+  EXPECT_EQ(isthmus::own_node(), machine);
+}
+
+TEST(node, long_names_are_told_apart_and_longer_ones_refused) {
+  const std::string longest(isthmus::node_name_bytes, 'x');
+  std::string other = longest;
+  other.back() = 'y';
+  std::string first, second;
+  {
+    const scoped_node named(longest);
+    first = isthmus::own_node();
+  }
+  {
+    const scoped_node named(other);
+    second = isthmus::own_node();
+  }
+  EXPECT_NE(first, second);
+  EXPECT_LT(first.size(), 192U) << "membership.cpp sends so much";
+  const scoped_node named(longest + "z");
+  const auto refused = test::error_of([] { isthmus::own_node(); });
+  EXPECT_EQ(refused.status, ISTHMUS_ERROR_CONFIG);
+  EXPECT_NE(std::string(refused.message).find("environment ISTHMUS_NODE: the name has 65 bytes"),
+            std::string::npos)
+      << refused.message;
+}
+
+struct outcome {
+  isthmus_status status;
+  int nodes, node_size;
+  isthmus_error_info failure;
+};
+
+// What each of these ranks, a process each with that ISTHMUS_NODE, gets where only `backend` may be used.
+std::vector<outcome> create_in_processes(const std::vector<std::string>& nodes, const char* backend) {
+  const int size = static_cast<int>(nodes.size());
+  auto& all = world::meeting::make(size);
+  auto* const outcomes = reinterpret_cast<outcome*>(world::map_shared(nodes.size() * sizeof(outcome)));
+  setenv("ISTHMUS_BACKEND", backend, 1);
+  world::children ranks;
+  for (int rank = 0; rank < size; ++rank)
+    ranks.start(rank, [&, rank] {
+      const scoped_node named(nodes[static_cast<std::size_t>(rank)]);
+      const isthmus_unique_id id = all.fresh_id(rank);
+      isthmus_communicator made = nullptr;
+      outcome& mine = outcomes[rank];
+      mine.status = isthmus_communicator_create(&id, rank, size, nullptr, &made);
+      isthmus_last_error(&mine.failure);
+      all.wait();  // rank 0 has the store
+      if (mine.status != ISTHMUS_SUCCESS) return 0;
+      std::string text(1 << 20, '\0');
+      isthmus_communicator_info(made, text.data(), text.size(), nullptr);
+      const auto info = nlohmann::json::parse(text.c_str());
+      mine.nodes = info.at("nodes");
+      const auto node_of = info.at("node_of").get<std::vector<int>>();
+      mine.node_size =
+          static_cast<int>(std::count(node_of.begin(), node_of.end(), node_of[static_cast<std::size_t>(rank)]));
+      isthmus_communicator_destroy(made);
+      return 0;
+    });
+  for (const auto& each : ranks.join()) EXPECT_EQ(each.failures(), 0);
+  unsetenv("ISTHMUS_BACKEND");
+  return {outcomes, outcomes + nodes.size()};
+}
+
+TEST(node, ranks_of_two_share_no_memory_and_the_error_says_that_nothing_crosses) {
+  for (const outcome& each : create_in_processes({"left", "right", "left", "right"}, "host")) {
+    EXPECT_EQ(each.status, ISTHMUS_ERROR_UNSUPPORTED);
+    const std::string text = each.failure.message;
+    EXPECT_NE(text.find("no backend crosses between the 2 nodes of these ranks (ranks 0 and 2; 1 and 3)"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("host: it works on one machine only, the ranks are on 2"), std::string::npos) << text;
+  }
+}
+
+TEST(node, ranks_of_one_name_share_memory) {
+  for (const outcome& each : create_in_processes({"left", "left", "left"}, "host")) {
+    EXPECT_EQ(each.status, ISTHMUS_SUCCESS) << each.failure.message;
+    EXPECT_EQ(each.nodes, 1);
+    EXPECT_EQ(each.node_size, 3);
+  }
+}
+
+}  // namespace
