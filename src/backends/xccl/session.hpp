@@ -309,6 +309,9 @@ void session<Traits>::release() {
 template <typename Traits>
 native_comm session<Traits>::split(int color, int key) {
   if (m_aborted.load(std::memory_order_acquire)) return nullptr;
+  // Half of the timeout: the ranks still meet after this one, which bounds a stopped rank's time as well.
+  const std::chrono::duration<double> patience(m_context.timeout_s / 2);
+  const auto begin = std::chrono::steady_clock::now();
   // The working communicator blocks in this call until all ranks have come.
   const auto made = std::make_shared<native_comm>(nullptr);
   const auto comm_split = m_library.native.comm_split;
@@ -321,7 +324,7 @@ native_comm session<Traits>::split(int color, int key) {
         auto config = Traits::anchor_config();
         return comm_split(whole, color < 0 ? split_no_color : color, key, made.get(), &config);
       },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+      patience, [this] { return aborted(); });
   if (!result || (*result != native_success && *result != native_in_progress)) {
     m_context.log(m_context.runtime, 2, "%sCommSplit %s: the part is made anew", Traits::symbol_prefix,
                   result ? Traits::meaning(*result).name : "did not return");
@@ -334,7 +337,7 @@ native_comm session<Traits>::split(int color, int key) {
         return m_library.native.comm_get_async_error(*made, &progress) != native_success ||
                progress != native_in_progress;
       },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+      patience - (std::chrono::steady_clock::now() - begin), [this] { return aborted(); });
   if (done && progress == native_success) return *made;
   m_library.native.comm_abort(*made);
   return nullptr;
