@@ -26,7 +26,7 @@ BUILD = ROOT / os.environ.get("BUILD", "build")
 VENV = ROOT / ".venv"
 BLOCK = re.compile(r"<!-- test:(?P<rule>.*?)-->\s*\n```(?P<language>\w+)\n(?P<code>.*?)^```", re.M | re.S)
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TIMEOUT_S = 120
+TIMEOUT_S = 200
 
 
 @dataclass

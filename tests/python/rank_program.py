@@ -32,7 +32,9 @@ def meet(meeting: str, rank: int) -> isthmus.Communicator:
     if rank == 0:
         file.with_suffix(".part").write_bytes(bytes(isthmus.UniqueId.create()))
         file.with_suffix(".part").rename(file)
-    while not file.exists():
+    # Nobody creates before all are here: starting may take longer than the timeout, where a machine is busy.
+    Path(meeting, f"here.{rank}").touch()
+    while not (file.exists() and all(Path(meeting, f"here.{other}").exists() for other in range(SIZE))):
         time.sleep(0.01)
     device = f"{os.environ['RANK_PLATFORM']}:{rank}" if "RANK_PLATFORM" in os.environ else "host"
     return isthmus.Communicator.from_unique_id(file.read_bytes(), rank, SIZE, device=device)

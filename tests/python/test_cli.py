@@ -195,7 +195,7 @@ def test_ranks_give_way_where_they_outnumber_the_cores() -> None:
     throttle = "MPIR_CVAR_CH4_PROGRESS_THROTTLE"
     cores = len(os.sched_getaffinity(0))
     for ranks, expected in ((1, {}), (cores + 1, {throttle: "1", throttle + "_NO_PROGRESS_COUNT": "100"})):
-        answer = told("run", "-n", str(ranks), "--json", "true")
+        answer = told("run", "-n", str(ranks), "--json", "sleep", "0.2")
         found = {key: value for key, value in answer["environment"].items() if key.startswith(throttle)}
         assert found == expected
     crowd = command("run", "-n", str(cores + 1), "printenv", throttle, **{throttle: "0"})

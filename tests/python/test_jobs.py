@@ -81,7 +81,7 @@ def examined(pid: int, trouble: str) -> dict[str, Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_rank_is_named(fault: str, tmp_path: Path) -> None:
     trouble, sentence = FAULTS[fault]
-    with job(fault, tmp_path, 2 if fault in WAITING else 600) as processes:
+    with job(fault, tmp_path, 3 if fault in WAITING else 600) as processes:
         for rank in {0, 1} if fault in WAITING else ():
             output = processes[rank].stdout
             assert output is not None
@@ -111,7 +111,7 @@ FAILING = ["die", "stop"]
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
     trouble, sentence = FAULTS[fault]
-    with job(fault, tmp_path, 2 if fault in FAILING else 600, **ON_DEVICES) as processes:
+    with job(fault, tmp_path, 3 if fault in FAILING else 600, **ON_DEVICES) as processes:
         for rank in {0, 1} if fault in FAILING else ():
             output = processes[rank].stdout
             assert output is not None

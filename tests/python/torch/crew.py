@@ -65,7 +65,7 @@ class Crew:
             self.processes.append(process)
 
     def run(
-        self, work: Callable[..., Any], *arguments: Any, backend: str | None = BACKEND, limit_s: float = 100
+        self, work: Callable[..., Any], *arguments: Any, backend: str | None = BACKEND, limit_s: float = 200
     ) -> list[Any]:
         """`work(*arguments)` on every rank, in a fresh default group (backend None: none); in rank order."""
         self.start(work, *arguments, backend=backend)
@@ -77,7 +77,7 @@ class Crew:
         for pipe in self._pipes:
             pipe.send((store, work, arguments, backend))
 
-    def finish(self, rank: int, limit_s: float = 100) -> Any:
+    def finish(self, rank: int, limit_s: float = 200) -> Any:
         """What one rank returned; raises what it raised. A rank that is gone or late ends the crew."""
         pipe = self._pipes[rank]
         if not pipe.poll(limit_s):

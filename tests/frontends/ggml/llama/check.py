@@ -50,7 +50,7 @@ class Setting:
             env=os.environ | search_path(self.probe.parent) | extra,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=220,
             check=False,
         )
         if done.returncode != 0:
