@@ -29,6 +29,7 @@ FOREIGN = {
     "level_zero": ("ze_*.h", "level_zero/*"),
     "umf": ("umf.h", "umf/*"),
     "mpi": ("mpi.h", "mpi-ext.h"),
+    "ucx": ("ucp/*", "ucs/*", "uct/*"),
     "sycl": ("sycl*", "CL/sycl*"),
     "sodium": ("sodium.h", "sodium/*"),
     "torch": ("torch/*", "ATen/*", "c10/*"),

@@ -19,10 +19,16 @@ constexpr bool is_device_address = std::is_pointer_v<Ours> && std::is_same_v<The
 
 // A small structure passed by value is the same when its size and alignment are.
 template <typename Ours, typename Theirs>
+constexpr bool is_same_structure() {
+  if constexpr (std::is_class_v<Ours> && std::is_class_v<Theirs>)
+    return sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs);
+  else
+    return false;
+}
+
+template <typename Ours, typename Theirs>
 constexpr bool same_argument = std::is_same_v<typename abi_type<Ours>::type, typename abi_type<Theirs>::type> ||
-                               is_device_address<Ours, Theirs> ||
-                               (std::is_class_v<Ours> && std::is_class_v<Theirs> &&
-                                sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs));
+                               is_device_address<Ours, Theirs> || is_same_structure<Ours, Theirs>();
 
 template <typename Ours, typename Theirs>
 struct same_function : std::false_type {};

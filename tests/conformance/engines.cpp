@@ -106,14 +106,16 @@ struct winner final : nlohmann::json_sax<json> {
 
 }  // namespace
 
-std::vector<engine> find_engines(seat& seat, double timeout_s) {
+std::vector<engine> find_engines(seat& seat, double timeout_s, const std::string& except,
+                                 std::string& missing) {
   json info = info_with(seat, timeout_s, nullptr);
   const auto boundaries = boundaries_of(info);
   // Backends that no default rule names, external plug-ins that is, are created only where some rule names
   // them.
   std::vector<std::string> unnamed;
   for (const json& backend : info.at("backends"))
-    if (backend.at("reason") == "no rule names it") unnamed.push_back(backend.at("name"));
+    if (backend.at("reason") == "no rule names it" && backend.at("name") != except)
+      unnamed.push_back(backend.at("name"));
   if (!unnamed.empty()) info = info_with(seat, timeout_s, config_file(unnamed).path());
 
   engine base;
@@ -122,7 +124,12 @@ std::vector<engine> find_engines(seat& seat, double timeout_s) {
   std::vector<engine> engines{base};
   base.is_default = false;
   for (const json& backend : info.at("backends")) {
-    if (!backend.at("available").get<bool>()) continue;
+    if (backend.at("name") == except) continue;
+    if (!backend.at("available").get<bool>()) {
+      missing += fmt::format("; {}: {}", backend.at("name").get<std::string>(),
+                             backend.at("reason").get<std::string>());
+      continue;
+    }
     base.name = backend.at("name");
     base.is_algorithm = false;
     // MPI applies an operation to pairs of elements of the type, so it rounds at every step.

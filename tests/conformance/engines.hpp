@@ -20,8 +20,9 @@ struct engine {
 };
 
 // Collective. The default selection first, then every available backend, external plug-ins included, and each
-// algorithm of it.
-std::vector<engine> find_engines(seat& seat, double timeout_s);
+// algorithm of it; not the backend `except`. `missing` gets the names and reasons of those that are not
+// available.
+std::vector<engine> find_engines(seat& seat, double timeout_s, const std::string& except, std::string& missing);
 
 // Whether the operation would go by that engine.
 bool engine_of(isthmus_communicator communicator, const isthmus_operation& operation, const engine& engine);

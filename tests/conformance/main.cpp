@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "number of ranks (mpi: as started)")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
-  app.add_option("--engine", options.engine, "only this backend[:algorithm], or default");
+  app.add_option("--engine", options.engine,
+                 "only this backend[:algorithm], those that begin with NAME*, or default");
+  app.add_option("--except", options.except, "leave out this backend");
   app.add_option("--seed", options.plan.seed, "of data and samples")->capture_default_str();
   app.add_option("--samples", options.plan.samples, "large cases for each engine")->capture_default_str();
   app.add_option("--batches", options.plan.batches, "of calls back to back and grouped, for each engine")

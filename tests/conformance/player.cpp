@@ -251,19 +251,27 @@ int session::run() {
 
 }  // namespace
 
+namespace {
+bool is_asked_for(const std::string& engine, const std::string& asked) {
+  return asked.empty() || engine == asked ||
+         (asked.ends_with('*') && engine.starts_with(asked.substr(0, asked.size() - 1)));
+}
+}  // namespace
+
 int play_all(seat& seat, const player_options& options) {
   try {
     int failures = 0;
-    std::string known;
+    std::string known, missing;
     bool found = options.engine.empty();
-    for (const engine& engine : find_engines(seat, options.timeout_s)) {
+    for (const engine& engine : find_engines(seat, options.timeout_s, options.except, missing)) {
       known += (known.empty() ? "" : ", ") + engine.name;
-      if (!options.engine.empty() && options.engine != engine.name) continue;
+      if (!is_asked_for(engine.name, options.engine)) continue;
       found = true;
       failures += session(seat, options, engine).run();
     }
     if (!found)
-      throw std::runtime_error(fmt::format("there is no engine {} here; there are: {}", options.engine, known));
+      throw std::runtime_error(
+          fmt::format("there is no engine {} here; there are: {}{}", options.engine, known, missing));
     return failures;
   } catch (const std::exception& failure) {
     fmt::print("FAIL {}\n", failure.what());

@@ -12,7 +12,9 @@ namespace conformance {
 
 struct player_options {
   plan_options plan;
-  std::string engine;             // "": default selection and then every engine; else only this one
+  // "": default selection and then every engine; else only this one, or with "*" behind it those that begin so
+  std::string engine;
+  std::string except;             // a backend that is left out
   std::optional<test_case> only;  // one case instead of the plan
   double timeout_s = 60;
 };

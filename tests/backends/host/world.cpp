@@ -72,28 +72,32 @@ rank::rank(shared_area& area, const setting& setting, int number) : m_area(area)
 
 rank::~rank() { destroy(); }
 
-isthmus_status rank::create() { return isthmus::host_backend()->create(&m_context, &m_state); }
+const isthmus_backend& rank::functions() const {
+  return *(m_setting.backend == nullptr ? isthmus::host_backend() : m_setting.backend);
+}
+
+isthmus_status rank::create() { return functions().create(&m_context, &m_state); }
 
 void rank::destroy() {
-  if (m_state != nullptr) isthmus::host_backend()->destroy(m_state);
+  if (m_state != nullptr) functions().destroy(m_state);
   m_state = nullptr;
 }
 
 isthmus_status rank::run(const isthmus_operation& operation, const char* algorithm) {
-  return isthmus::host_backend()->enqueue(m_state, &operation, &algorithm, 1);
+  return functions().enqueue(m_state, &operation, &algorithm, 1);
 }
 
 isthmus_status rank::run(const std::vector<isthmus_operation>& batch) {
   const std::vector<const char*> algorithms(batch.size(), nullptr);
-  return isthmus::host_backend()->enqueue(m_state, batch.data(), algorithms.data(), batch.size());
+  return functions().enqueue(m_state, batch.data(), algorithms.data(), batch.size());
 }
 
 const char* rank::why_not(const isthmus_operation& operation, const char* algorithm) const {
   const isthmus_operation agreed = isthmus::agreed_operation(operation, size());
-  return isthmus::host_backend()->supports(m_state, &agreed, algorithm);
+  return functions().supports(m_state, &agreed, algorithm);
 }
 
-void rank::abort() { isthmus::host_backend()->abort(m_state); }
+void rank::abort() { functions().abort(m_state); }
 void rank::meet() { meet_in(m_area, size()); }
 std::byte* rank::heap(int block) const { return static_cast<std::byte*>(m_peers[block][m_context.rank]); }
 

@@ -21,7 +21,8 @@ struct setting {
   int processes = 1;  // rank r lives in process r % processes; 0 is the test's own process
   double timeout_s = 60;
   std::map<std::string, std::string> options;
-  std::vector<int> node_of;  // empty: one machine
+  std::vector<int> node_of;                  // empty: one machine
+  const isthmus_backend* backend = nullptr;  // null: host
 };
 
 struct shared_area;
@@ -54,6 +55,7 @@ class rank {
   const std::string& failure() const { return m_failure; }
 
  private:
+  const isthmus_backend& functions() const;
   static isthmus_status allgather(void* runtime, const void* mine, void* all, std::size_t bytes);
   static const char* option(void* runtime, const char* key);
   static isthmus_status fail(void* runtime, isthmus_status status, std::int64_t native_code,

@@ -1,0 +1,73 @@
+// How a rank comes to its peers, and leaves them.
+#include "backends/ucx/session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/text.hpp"
+
+namespace isthmus::ucx {
+
+session::session(const isthmus_backend_context& context, const library& ucx, tuning tuned)
+    : m_context(context),
+      m_library(ucx),
+      m_tuned(std::move(tuned)),
+      m_worker(ucx, context.size),
+      m_answered(static_cast<std::size_t>(context.size), 0) {}
+
+session::~session() {
+  if (m_ended) return;
+  m_worker.cancel(m_hearing);
+  m_worker.close(2);  // every call ended with a flush
+}
+
+std::string session::open(std::vector<std::byte>& address, bool& is_asked_for) {
+  std::string reason = m_worker.open(m_tuned.network, is_asked_for);
+  return reason.empty() ? m_worker.read_address(address) : reason;
+}
+
+std::string session::connect(const std::vector<std::byte>& addresses, std::size_t stride) {
+  for (int i = 1; i < size(); ++i) {
+    const int peer = (rank() + i) % size();
+    std::string reason = m_worker.connect(peer, addresses.data() + static_cast<std::size_t>(peer) * stride);
+    if (!reason.empty()) return reason;
+  }
+  return {};
+}
+
+std::string session::greet() {
+  static const std::byte word{};
+  const auto n = static_cast<std::size_t>(size());
+  std::vector<std::byte> heard(n);
+  std::vector<transfer> said(n), hearing(n);
+  for (int i = 1; i < size(); ++i) {
+    const int from = (rank() + size() - i) % size(), to = (rank() + i) % size();
+    const auto index = static_cast<std::size_t>(from);
+    m_worker.receive(hearing[index], make_tag(kind::hello, from, 0), whole_tag, &heard[index], 1);
+    m_worker.send(said[static_cast<std::size_t>(to)], to, make_tag(kind::hello, rank(), 0), &word, 1);
+  }
+  // The verdict of all comes within the timeout, too.
+  const double patience = m_context.timeout_s / 2;
+  const auto begin = clock::now();
+  std::vector<int> missing;
+  do {
+    missing.clear();
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto index = static_cast<std::size_t>(peer);
+      if (!hearing[index].done || !said[index].done || said[index].status != native_status::ok)
+        missing.push_back(peer);
+    }
+    if (missing.empty()) return {};
+    if (!m_worker.progress()) std::this_thread::yield();
+  } while (std::chrono::duration<double>(clock::now() - begin).count() < patience &&
+           m_context.aborted(m_context.runtime) == 0);
+  for (transfer& each : hearing) m_worker.cancel(each);
+  m_ended = true;
+  m_worker.close(2);
+  return fmt::format("no word over UCX from, or to, rank{} {} within {} s", missing.size() == 1 ? "" : "s",
+                     enumerate(missing), patience);
+}
+
+}  // namespace isthmus::ucx

@@ -1,0 +1,161 @@
+#include "backends/ucx/ucx_backend.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <isthmus/plugin.hpp>
+#include <memory>
+#include <stdexcept>
+
+#include "backends/ucx/moves.hpp"
+#include "backends/ucx/session.hpp"
+#include "base/error.hpp"
+
+namespace isthmus::ucx {
+namespace {
+
+constexpr const char* install_hint =
+    "apt-get install libucx0, or pip install libucx-cu13; or name the file in backend.ucx.library or "
+    "ISTHMUS_UCX_LIBRARY";
+
+struct bad_option : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+std::uint64_t number(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
+                     std::uint64_t least, std::uint64_t most) {
+  const char* text = context.option(context.runtime, key);
+  if (text == nullptr) return otherwise;
+  std::uint64_t value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, problem] = std::from_chars(text, end, value);
+  if (problem != std::errc() || stop != end || value < least || value > most)
+    throw bad_option(fmt::format("backend.ucx.{} is \"{}\"; it must be a whole number from {} to {}", key, text,
+                                 least, most));
+  return value;
+}
+
+std::string text(const isthmus_backend_context& context, const char* key) {
+  const char* value = context.option(context.runtime, key);
+  return value == nullptr ? std::string() : value;
+}
+
+// More ranks on this machine than cores that they may run on: then whoever waits must give up its core at once.
+bool is_oversubscribed(const isthmus_backend_context& context) {
+  cpu_set_t mine;
+  return ::sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < context.node_size;
+}
+
+tuning read_tuning(const isthmus_backend_context& context) {
+  constexpr std::uint64_t line = 64;
+  tuning tuned;
+  tuned.network = {text(context, "transports"), text(context, "interfaces"), context.timeout_s};
+  tuned.piece_bytes = (number(context, "piece_bytes", 256 << 10, line, 1 << 30) + line - 1) / line * line;
+  tuned.window = number(context, "window", 4, 1, most_in_flight);
+  tuned.spins = is_oversubscribed(context) ? 0 : 4000;
+  return tuned;
+}
+
+// This rank's part of the first agreement: its worker's address.
+vote<std::uint64_t> open_session(const isthmus_backend_context& context, std::unique_ptr<session>& made,
+                                 std::vector<std::byte>& address) {
+  vote<std::uint64_t> mine;
+  try {
+    std::string reason;
+    const library* const ucx = library::get(context, reason);
+    bool is_asked_for = false;
+    if (ucx != nullptr) {
+      made = std::make_unique<session>(context, *ucx, read_tuning(context));
+      reason = made->open(address, is_asked_for);
+    }
+    mine.value = address.size();
+    if (!reason.empty())
+      mine.refuse(is_asked_for ? ISTHMUS_ERROR_CONFIG : ISTHMUS_ERROR_UNSUPPORTED, reason,
+                  is_asked_for ? "name what every rank's machine has, or leave the option out" : install_hint);
+  } catch (const bad_option& problem) {
+    mine.refuse(ISTHMUS_ERROR_CONFIG, problem.what());
+  } catch (const std::exception& problem) {
+    mine.refuse(ISTHMUS_ERROR_OUT_OF_MEMORY, problem.what());
+  }
+  return mine;
+}
+
+// A step of this rank alone, of which all hear.
+template <typename Step>
+isthmus_status agree_on(const isthmus_backend_context& context, const char* location, Step&& step) {
+  vote<> mine;
+  try {
+    if (const std::string reason = step(); !reason.empty())
+      mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason,
+                  "do all machines reach each other on the same network? backend.ucx.interfaces chooses it");
+  } catch (const std::exception& problem) {
+    mine.refuse(ISTHMUS_ERROR_OUT_OF_MEMORY, problem.what());
+  }
+  votes<> all;
+  return agree(context, location, mine, all);
+}
+
+isthmus_status make(const isthmus_backend_context& context, std::unique_ptr<session>& made) {
+  if (context.size > most_ranks)  // equal on all ranks
+    return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr,
+                        "at most %d ranks fit into UCX's tags", most_ranks);
+  std::vector<std::byte> address;
+  const auto mine = open_session(context, made, address);
+  votes<std::uint64_t> lengths;
+  if (const auto status = agree(context, ISTHMUS_HERE, mine, lengths)) return status;
+  std::size_t stride = 0;
+  for (const auto& each : lengths) stride = std::max<std::size_t>(stride, each.value);
+  address.resize(stride);
+  std::vector<std::byte> addresses(stride * static_cast<std::size_t>(context.size));
+  if (const auto status = context.allgather(context.runtime, address.data(), addresses.data(), stride))
+    return status;
+  if (const auto status = agree_on(context, ISTHMUS_HERE, [&] { return made->connect(addresses, stride); }))
+    return status;
+  return agree_on(context, ISTHMUS_HERE, [&] { return made->greet(); });
+}
+
+isthmus_status create(const isthmus_backend_context* context, void** state) {
+  *state = nullptr;
+  std::unique_ptr<session> made;
+  if (const auto status = make(*context, made)) return status;
+  context->log(context->runtime, 1, "UCX %s", made->version());
+  *state = made.release();
+  return ISTHMUS_SUCCESS;
+}
+
+session& of(void* state) { return *static_cast<session*>(state); }
+
+const char* supports(void* state, const isthmus_operation* operation, const char* name) {
+  return why_not(*operation, name, of(state).size(), of(state).tuned().piece_bytes);
+}
+
+isthmus_backend make_backend() {
+  isthmus_backend backend{};
+  backend.struct_bytes = sizeof backend;
+  backend.magic = ISTHMUS_BACKEND_MAGIC;
+  backend.abi_version = ISTHMUS_BACKEND_ABI;
+  backend.name = "ucx";
+  backend.description = "host buffers between machines over UCX: TCP, InfiniBand, shared memory";
+  backend.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE;
+  backend.platforms = 1u << ISTHMUS_PLATFORM_HOST;
+  backend.create = create;
+  backend.destroy = [](void* state) { delete &of(state); };
+  backend.supports = supports;
+  backend.algorithms = algorithm_names;
+  backend.enqueue = [](void* state, const isthmus_operation* operations, const char* const* names,
+                       std::size_t n) { return of(state).enqueue(operations, names, n); };
+  backend.abort = [](void* state) { of(state).abort(); };
+  backend.version = [](void* state) { return of(state).version(); };
+  return backend;
+}
+
+}  // namespace
+}  // namespace isthmus::ucx
+
+const isthmus_backend* isthmus::ucx_backend() noexcept {
+  static const isthmus_backend backend = ucx::make_backend();
+  return &backend;
+}

@@ -1,0 +1,198 @@
+// What goes wrong over UCX, on purpose: death, silence, abort, disagreement, networks that are not there.
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "backends/ucx/ucx_backend.hpp"
+#include "world.hpp"
+#include "world/world.hpp"
+
+namespace host_test {
+namespace {
+
+using complaints = std::vector<std::string>;
+using namespace std::chrono_literals;
+
+isthmus_operation operation_of(isthmus_collective collective, std::vector<float>& data, int root = 0) {
+  isthmus_operation operation{};
+  operation.collective = collective;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.count = data.size();
+  operation.root = root;
+  operation.send_buf = operation.recv_buf = data.data();
+  return operation;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+setting ranks_of(int n, double timeout_s) {
+  setting s;
+  s.ranks = s.processes = n;
+  s.timeout_s = timeout_s;
+  s.backend = isthmus::ucx_backend();
+  return s;
+}
+
+struct told {
+  std::atomic<int>& fates;
+  ~told() { ++fates; }
+};
+
+// A rank that is late for good: it stays until `others` have met their fate.
+void stay_away(const std::atomic<int>& fates, int others) {
+  while (fates.load() < others) std::this_thread::sleep_for(20ms);
+}
+
+std::atomic<int>& shared_counter() {
+  return *new (::world::map_shared(sizeof(std::atomic<int>))) std::atomic<int>(0);
+}
+
+void create(rank& self) { check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure()); }
+
+// The rank hears of a failure, and of whose it is.
+void expect_failure(rank& self, const isthmus_operation& operation, const std::vector<std::string>& names) {
+  const auto status = self.run(operation);
+  check(status == ISTHMUS_ERROR_REMOTE || status == ISTHMUS_ERROR_TIMEOUT,
+        "status " + std::to_string(status) + ": " + self.failure());
+  for (const std::string& name : names) check(contains(self.failure(), name), self.failure());
+}
+
+class ucx_failures : public testing::Test {
+ protected:
+  void SetUp() override {
+    const char* named = std::getenv("ISTHMUS_UCX_LIBRARY");
+    if (named == nullptr && ::dlopen("libucp.so.0", RTLD_LAZY | RTLD_NOLOAD) == nullptr && !is_installed())
+      GTEST_SKIP() << "there is no libucp.so.0 here: apt-get install libucx0";
+  }
+  // In a child: this process forks its ranks before it loads UCX.
+  static bool is_installed() { return std::system("ldconfig -p | grep -q libucp.so.0") == 0; }
+};
+
+TEST_F(ucx_failures, a_killed_rank_is_named_on_all_others) {
+  const auto body = [](rank& self) {
+    create(self);
+    std::vector<float> data(1000, 1);
+    check(self.run(operation_of(ISTHMUS_ALLREDUCE, data)) == ISTHMUS_SUCCESS, self.failure());
+    if (self.number() == 2) ::kill(::getpid(), SIGKILL);
+    expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"rank 2"});
+  };
+  EXPECT_EQ(run_ranks(ranks_of(4, 60), body, 2), complaints{});
+}
+
+TEST_F(ucx_failures, the_ranks_of_a_machine_are_named_together) {
+  setting two_machines = ranks_of(4, 8);
+  two_machines.node_of = {0, 0, 1, 1};
+  std::atomic<int>& fates = shared_counter();
+  const auto body = [&](rank& self) {
+    create(self);
+    std::vector<float> data(1000, 1);
+    check(self.run(operation_of(ISTHMUS_ALLREDUCE, data)) == ISTHMUS_SUCCESS, self.failure());
+    if (self.number() >= 2) return stay_away(fates, 2);
+    const told after{fates};
+    expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"ranks 2 and 3"});
+  };
+  EXPECT_EQ(run_ranks(two_machines, body), complaints{});
+}
+
+TEST_F(ucx_failures, a_rank_that_does_not_come_is_named_at_the_timeout) {
+  std::atomic<int>& fates = shared_counter();
+  const auto body = [&](rank& self) {
+    create(self);
+    std::vector<float> data(1000, 1);
+    if (self.number() == 1) return stay_away(fates, 2);
+    const told after{fates};
+    expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"rank 1"});
+  };
+  EXPECT_EQ(run_ranks(ranks_of(3, 8), body), complaints{});
+}
+
+// What a rank did before it ended must arrive: its end alone is no failure.
+TEST_F(ucx_failures, a_rank_that_left_after_its_part_is_no_failure) {
+  for (const std::size_t count : {std::size_t{100}, std::size_t{1} << 20}) {
+    const auto body = [count](rank& self) {
+      create(self);
+      std::vector<float> data(count, self.number() == 0 ? 3.0f : 0.0f);
+      if (self.number() > 0) std::this_thread::sleep_for(300ms);
+      check(self.run(operation_of(ISTHMUS_BROADCAST, data)) == ISTHMUS_SUCCESS, self.failure());
+      check(data.front() == 3 && data.back() == 3, "other data arrived");
+    };
+    EXPECT_EQ(run_ranks(ranks_of(3, 60), body), complaints{}) << count;
+  }
+}
+
+TEST_F(ucx_failures, an_abort_releases_all_ranks) {
+  const auto body = [](rank& self) {
+    create(self);
+    std::vector<float> data(1000, 1);
+    if (self.number() == 1) {
+      std::this_thread::sleep_for(200ms);
+      self.abort();
+    } else if (self.number() == 2) {
+      return std::this_thread::sleep_for(1s);
+    }
+    check(self.run(operation_of(ISTHMUS_ALLREDUCE, data)) == ISTHMUS_ERROR_ABORTED, self.failure());
+  };
+  EXPECT_EQ(run_ranks(ranks_of(3, 60), body), complaints{});
+}
+
+TEST_F(ucx_failures, other_lengths_are_a_mismatch) {
+  const auto body = [](rank& self) {
+    create(self);
+    std::vector<float> data(self.number() == 0 ? 100 : 200, 1);
+    const auto status =
+        self.run(operation_of(self.number() == 0 ? ISTHMUS_SEND : ISTHMUS_RECV, data, 1 - self.number()));
+    if (self.number() == 0) return;  // what was sent may have gone well
+    check(status == ISTHMUS_ERROR_MISMATCH, self.failure());
+    check(contains(self.failure(), "rank 0 sent another number of bytes than the 800"), self.failure());
+  };
+  EXPECT_EQ(run_ranks(ranks_of(2, 60), body), complaints{});
+}
+
+// Rank 1 alone may lack it: all must hear.
+complaints create_with(const std::string& key, const std::string& value, isthmus_status status,
+                       const std::vector<std::string>& texts) {
+  setting asked = ranks_of(3, 60);
+  if (!key.empty()) asked.options[key] = value;
+  return run_ranks(asked, [&](rank& self) {
+    check(self.create() == status, "status is not " + std::to_string(status) + ": " + self.failure());
+    for (const std::string& text : texts) check(contains(self.failure(), text), self.failure());
+  });
+}
+
+TEST_F(ucx_failures, a_transport_that_does_not_exist_is_an_error_on_all_ranks) {
+  EXPECT_EQ(create_with("transports", "tcp,pigeons", ISTHMUS_ERROR_CONFIG,
+                        {"backend.ucx.transports names \"pigeons\"", "it has (transport/interface)", "tcp/lo"}),
+            complaints{});
+}
+
+TEST_F(ucx_failures, an_interface_that_does_not_exist_is_an_error_on_all_ranks) {
+  EXPECT_EQ(create_with("interfaces", "eth99", ISTHMUS_ERROR_CONFIG,
+                        {"backend.ucx.interfaces names \"eth99\"", "tcp/lo"}),
+            complaints{});
+}
+
+TEST_F(ucx_failures, an_option_that_is_no_number_is_an_error_on_all_ranks) {
+  EXPECT_EQ(create_with("window", "many", ISTHMUS_ERROR_CONFIG, {"backend.ucx.window is \"many\""}),
+            complaints{});
+}
+
+TEST_F(ucx_failures, too_old_a_library_is_left_alone_with_the_reason) {
+  EXPECT_EQ(create_with("", "", ISTHMUS_ERROR_UNSUPPORTED, {"is UCX 1.9.2; 1.12 or a newer 1.x is needed"}),
+            complaints{});
+}
+
+TEST_F(ucx_failures, no_library_is_a_reason) {
+  EXPECT_EQ(create_with("", "", ISTHMUS_ERROR_UNSUPPORTED,
+                        {"no UCX library could be loaded", "/nowhere/libucp.so.0"}),
+            complaints{});
+}
+
+}  // namespace
+}  // namespace host_test
