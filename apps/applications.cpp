@@ -1,4 +1,5 @@
-// The SuCL paper's applications, each on plain MPI (the paper's Listing 1) and on Isthmus, in turns:
+// The SuCL paper's applications and two Parallel Research Kernels, each on plain MPI (the paper's Listing 1)
+// and on Isthmus, in turns:
 //
 //   mpiexec -n 4 sycl_applications transpose --size 256 --json transpose.json
 //
@@ -14,7 +15,10 @@ namespace {
 
 apps::application_entry entry_of(const apps::options& asked) {
   if (asked.application == "comd") return apps::comd_entry();
-  return asked.application == "halo" ? apps::halo_entry() : apps::transpose_entry();
+  if (asked.application == "halo") return apps::halo_entry();
+  if (asked.application == "prk_stencil") return apps::prk_stencil_entry();
+  if (asked.application == "prk_transpose") return apps::prk_transpose_entry();
+  return apps::transpose_entry();
 }
 
 int exit_status = 1;

@@ -63,6 +63,8 @@ struct application_entry {
   // Fields of its records: what options chose.
   std::function<std::vector<std::pair<std::string, std::string>>(const options&)> settings;
   std::function<std::unique_ptr<application>(const surroundings&, transport_kind)> make;
+  // Where an application is known by a rate: its name, and how much a step does.
+  std::pair<std::string, std::function<double(const options&)>> rate{};
 };
 
 // Sums over the ranks of `comm`, modulo 2^64.
@@ -83,6 +85,8 @@ inline std::uint64_t mix(std::uint64_t index, std::uint64_t bits) {
 
 application_entry comd_entry();
 application_entry halo_entry();
+application_entry prk_stencil_entry();
+application_entry prk_transpose_entry();
 application_entry transpose_entry();
 
 }  // namespace apps

@@ -25,6 +25,11 @@ std::array<std::uint64_t, 3> parse_size(const std::string& text) {
   return size;
 }
 
+const char* default_size(const std::string& application) {
+  if (application == "comd") return "16";
+  return application.starts_with("prk_") ? "1024" : "128";
+}
+
 struct raw {
   std::string size = "";
   std::vector<std::string> transports = {"mpi", "isthmus", "isthmus-usm"};
@@ -49,6 +54,17 @@ void add_common(CLI::App& app, options& asked, raw& text, const char* size_help)
   app.add_option("--config", asked.transport.config, "Isthmus configuration file");
   app.add_option("--timeout", asked.transport.timeout_s, "seconds to wait for other ranks")
       ->capture_default_str();
+}
+
+void add_research_kernels(CLI::App& app, options& asked, raw& text) {
+  CLI::App* const prk_stencil =
+      app.add_subcommand("prk_stencil", "the Parallel Research Kernels' star stencil");
+  prk_stencil->add_option("--radius", asked.radius, "of the star")
+      ->check(CLI::Range(1, 9))
+      ->capture_default_str();
+  add_common(*prk_stencil, asked, text, "order of the square of cells (default 1024)");
+  add_common(*app.add_subcommand("prk_transpose", "the Parallel Research Kernels' matrix transpose"), asked,
+             text, "order of the matrices (default 1024)");
 }
 
 }  // namespace
@@ -79,11 +95,13 @@ options parse(int argc, char** argv) {
       ->check(CLI::Range(1, 2))
       ->capture_default_str();
   add_common(*transpose, asked, text, "N or X,Y,Z elements (default 128)");
+  add_research_kernels(app, asked, text);
   try {
     app.parse(argc, argv);
     asked.application = app.get_subcommands().front()->get_name();
     if (asked.steps == 0) asked.steps = 10;
-    asked.size = parse_size(!text.size.empty() ? text.size : asked.application == "comd" ? "16" : "128");
+    asked.size = parse_size(!text.size.empty() ? text.size : default_size(asked.application));
+    if (asked.application.starts_with("prk_") && asked.size[1] == asked.size[2]) asked.size[2] = 1;  // squares
     for (const std::string& name : text.transports) {
       const auto& names = transport_names();
       asked.transports.push_back(

@@ -11,7 +11,7 @@
 namespace apps {
 
 struct options {
-  std::string application;                 // halo, transpose, comd
+  std::string application;                 // halo, transpose, comd, prk_stencil, prk_transpose
   std::vector<transport_kind> transports;  // in the order asked for
   std::array<std::uint64_t, 3> size{};     // x, y, z: elements of the whole problem, for comd unit cells
   std::string scaling = "strong";          // or weak
@@ -23,6 +23,7 @@ struct options {
   bool overlap = true;             // halo
   int decomposition = 1;           // transpose
   std::string potential = "lj";    // comd
+  int radius = 2;                  // prk_stencil
   std::string command;
 };
 

@@ -27,6 +27,10 @@ double speedup(const std::vector<outcome>& all, const outcome& one) {
   return 0;
 }
 
+double rate_of(const options& asked, const application_entry& entry, const outcome& one) {
+  return entry.rate.second(asked) / (1e-6 * bench::median(one.samples_us));
+}
+
 nlohmann::json record_of(const options& asked, const application_entry& entry, int ranks,
                          const std::vector<outcome>& all, const outcome& one) {
   const bool is_mpi = one.transport == transport_kind::mpi;
@@ -44,6 +48,7 @@ nlohmann::json record_of(const options& asked, const application_entry& entry, i
   record["communication_share"] = one.communication_share;
   if (const double faster = speedup(all, one); faster > 0) record["speedup_over_listing1"] = faster;
   for (const auto& [name, value] : entry.settings(asked)) record[name] = value;
+  if (entry.rate.second) record[entry.rate.first] = rate_of(asked, entry, one);
   return record;
 }
 
@@ -74,6 +79,8 @@ void tell(const options& asked, const application_entry& entry, const sycl::devi
                 time.median_us, time.max_us, speedup(outcomes, one), 100 * one.communication_share,
                 static_cast<unsigned long long>(one.wrong), one.same_bits ? "same" : "other",
                 one.backend.c_str());
+    if (entry.rate.second)
+      std::printf("%-17s %12.0f %s\n", "", rate_of(asked, entry, one), entry.rate.first.c_str());
     document["records"].push_back(record_of(asked, entry, ranks, outcomes, one));
   }
   bench::write_document(asked.json, document);

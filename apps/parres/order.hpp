@@ -1,0 +1,21 @@
+// What the Parallel Research Kernels here share: the order of a square.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "common/application.hpp"
+
+namespace parres {
+
+inline std::uint64_t order_of(const apps::options& asked) {
+  const auto [x, y, z] = asked.size;
+  if (x != y || z != 1)
+    throw apps::bad_argument("--size: " + std::to_string(x) + "," + std::to_string(y) + "," +
+                             std::to_string(z) +
+                             "; the rule is one number, the order of a square, without --scaling weak");
+  return x;
+}
+
+}  // namespace parres

@@ -1,0 +1,197 @@
+// The stencil of the Parallel Research Kernels (Van der Wijngaart and others, 2014): a star on a square of
+// cells that is cut in blocks, and cells that grow by one in each step. The cells begin as x + y, so the star,
+// which is a derivative, adds 2 to every inner cell of the result in each step.
+#include "common/application.hpp"
+#include "common/blocks.hpp"
+#include "parres/device_code.hpp"
+#include "parres/device_text.hpp"  // generated
+#include "parres/order.hpp"
+
+namespace parres {
+
+namespace {
+
+using apps::array;
+using apps::grid;
+using apps::message;
+
+apps::triple cut_of(const apps::options& asked, int ranks) {
+  const std::uint64_t order = order_of(asked);
+  return apps::arrange(std::array<std::uint64_t, 3>{order, order, 1}, ranks);
+}
+
+std::uint64_t footprint_of_stencil(const apps::options& asked, int ranks) {
+  const std::uint64_t order = order_of(asked), radius = static_cast<unsigned>(asked.radius);
+  const apps::triple cut = cut_of(asked, ranks);
+  for (std::size_t d = 0; d < 2; ++d) {
+    const std::uint64_t own = order / static_cast<unsigned>(cut.at(d));
+    if (own >= radius && order > 2 * radius) continue;
+    throw apps::bad_argument("--size: " + std::to_string(order) + " cells among " + std::to_string(cut.at(d)) +
+                             " ranks; the rule is more than twice the radius of " + std::to_string(radius) +
+                             ", and the radius for each rank");
+  }
+  if (order * order > UINT32_MAX)
+    throw apps::bad_argument("--size: " + std::to_string(order * order) + " cells; the rule is less than 2^32");
+  return 3 * order * order * sizeof(double);
+}
+
+constexpr std::uint64_t wide(int n) { return static_cast<std::uint64_t>(n); }
+
+// Cells first to first + extent in x and y.
+struct area {
+  int x, y, nx, ny;
+};
+
+class stencil_program : public apps::application {
+ public:
+  stencil_program(const apps::surroundings& around, apps::transport_kind kind)
+      : m_around(around),
+        m_ranks(kind, around.comm, around.queue, around.asked.transport),
+        m_order(static_cast<int>(order_of(around.asked))),
+        m_radius(around.asked.radius) {
+    m_cut = cut_of(around.asked, m_ranks.size());
+    const int nx = m_order / m_cut[0], ny = m_order / m_cut[1];
+    m_own = {m_ranks.rank() % m_cut[0] * nx, m_ranks.rank() / m_cut[0] * ny, nx, ny};
+    plan();
+    m_cells = m_ranks.make_array<double>(wide(pitch()) * wide(ny + 2 * m_radius));
+    m_result = m_ranks.make_array<double>(wide(nx) * wide(ny));
+    const std::uint64_t most = 2 * wide(m_radius) * wide(nx + ny);  // the same on every rank
+    m_send = m_ranks.make_messages<double>(most);
+    m_recv = m_ranks.make_messages<double>(most);
+  }
+
+  // Ghosts begin as NaN: what reads a cell that nobody wrote is seen.
+  void prepare(std::uint32_t seed) override {
+    std::vector<double> values(m_cells.size(), std::nan(""));
+    each_own([&](int x, int y) { values[index(x, y)] = start(x, y, seed); });
+    m_cells.write(m_around.queue, values);
+    m_result.write(m_around.queue, std::vector<double>(m_result.size(), 0.0));
+  }
+
+  void step() override {
+    const auto& kernels = m_around.kernels;
+    const auto& queue = m_around.queue;
+    if (!m_out.empty()) {  // more than one rank
+      const auto packed = kernels.run(queue, apps::cover(m_sent.size()), pack{}, {}, m_sent, m_cells, m_send);
+      const auto arrived = m_ranks.exchange(m_send.block(), m_out, m_recv.block(), m_in, {packed});
+      kernels.run(queue, apps::cover(m_received.size()), unpack{}, {arrived}, m_received, m_recv, m_cells);
+    }
+    const area inner = computed();
+    const auto extent = [](int n) { return static_cast<unsigned long>(std::max(0, n)); };
+    const grid some{extent(inner.ny), extent(inner.nx), 8, 64}, all{extent(m_own.ny), extent(m_own.nx), 8, 64};
+    const auto width = static_cast<unsigned long>(m_own.nx);
+    kernels.run(queue, some,
+                star{index(inner.x, inner.y), static_cast<unsigned long>(pitch()), of_result(inner.x, inner.y),
+                     width, m_radius},
+                {}, m_cells, m_result);
+    kernels.run(queue, all, increment{index(m_own.x, m_own.y), static_cast<unsigned long>(pitch())}, {},
+                m_cells);
+  }
+
+  void finish() override { sycl::queue(m_around.queue).wait(); }
+
+  // A cell's sum has 4 terms for each of the radius' steps, none larger than all cells together span.
+  apps::verdict verify(std::uint32_t seed, int steps) override {
+    const std::vector<double> cells = m_cells.read(m_around.queue), result = m_result.read(m_around.queue);
+    const double largest = 2.0 * m_order + seed + steps;
+    const double bound = steps * 8.0 * m_radius * largest * 0x1p-53;
+    const area inner = computed();
+    apps::verdict mine;
+    each_own([&](int x, int y) {
+      const bool is_inner = x >= inner.x && x < inner.x + inner.nx && y >= inner.y && y < inner.y + inner.ny;
+      const double found = result[of_result(x, y)];
+      mine.wrong += cells[index(x, y)] != start(x, y, seed) + steps;
+      mine.wrong += !(std::abs(found - (is_inner ? 2.0 * steps : 0.0)) <= bound);  // NaN is wrong, too
+      const std::uint64_t place = static_cast<unsigned>(y) * std::uint64_t{static_cast<unsigned>(m_order)};
+      mine.digest += apps::mix(place + static_cast<unsigned>(x), std::bit_cast<std::uint64_t>(found));
+    });
+    return apps::sum_over_ranks(m_around.comm, mine);
+  }
+
+  void begin_profile() override { m_ranks.profile(m_around.queue); }
+  double end_profile() override { return m_ranks.end_profile(); }
+  std::string backend() const override { return m_ranks.backend(message_bytes()); }
+  std::uint64_t message_bytes() const override { return m_sent.size() * sizeof(double); }
+
+ private:
+  int pitch() const { return m_own.nx + 2 * m_radius; }
+  // Of a cell of the square, own or ghost.
+  std::uint64_t index(int x, int y) const {
+    return wide(y - m_own.y + m_radius) * wide(pitch()) + wide(x - m_own.x + m_radius);
+  }
+  std::uint64_t of_result(int x, int y) const { return wide(y - m_own.y) * wide(m_own.nx) + wide(x - m_own.x); }
+  static double start(int x, int y, std::uint32_t seed) { return static_cast<double>(x) + y + seed; }
+  // Own cells whose star lies within the square.
+  area computed() const {
+    const int x = std::max(m_own.x, m_radius), y = std::max(m_own.y, m_radius);
+    return {x, y, std::min(m_own.x + m_own.nx, m_order - m_radius) - x,
+            std::min(m_own.y + m_own.ny, m_order - m_radius) - y};
+  }
+  template <typename Visit>
+  void each_own(Visit&& visit) const {
+    for (int y = m_own.y; y < m_own.y + m_own.ny; ++y)
+      for (int x = m_own.x; x < m_own.x + m_own.nx; ++x) visit(x, y);
+  }
+
+  // One message each way with each rank beside this one; the square has borders.
+  void plan() {
+    std::vector<unsigned> sent, received;
+    const auto add = [&](const area& cells, std::vector<unsigned>& list, std::vector<message>& to, int peer) {
+      const std::uint64_t before = list.size();
+      for (int y = cells.y; y < cells.y + cells.ny; ++y)
+        for (int x = cells.x; x < cells.x + cells.nx; ++x) list.push_back(static_cast<unsigned>(index(x, y)));
+      to.push_back({peer, before * sizeof(double), (list.size() - before) * sizeof(double)});
+    };
+    const auto [x, y, nx, ny] = m_own;
+    const int r = m_radius, rank = m_ranks.rank();
+    const auto beside = [&](bool exists, int peer, const area& edge, const area& ghosts) {
+      if (!exists) return;
+      add(edge, sent, m_out, peer);
+      add(ghosts, received, m_in, peer);
+    };
+    beside(x > 0, rank - 1, {x, y, r, ny}, {x - r, y, r, ny});
+    beside(x + nx < m_order, rank + 1, {x + nx - r, y, r, ny}, {x + nx, y, r, ny});
+    beside(y > 0, rank - m_cut[0], {x, y, nx, r}, {x, y - r, nx, r});
+    beside(y + ny < m_order, rank + m_cut[0], {x, y + ny - r, nx, r}, {x, y + ny, nx, r});
+    m_sent = list_of(sent);
+    m_received = list_of(received);
+  }
+  array<unsigned> list_of(const std::vector<unsigned>& cells) {
+    auto made = m_ranks.make_array<unsigned>(cells.size());
+    made.write(m_around.queue, cells);
+    return made;
+  }
+
+  const apps::surroundings m_around;
+  apps::transport m_ranks;
+  int m_order, m_radius;
+  apps::triple m_cut{};
+  area m_own{};
+  std::vector<message> m_out, m_in;
+  array<unsigned> m_sent, m_received;
+  array<double> m_cells, m_result, m_send, m_recv;
+};
+
+}  // namespace
+
+}  // namespace parres
+
+apps::application_entry apps::prk_stencil_entry() {
+  return {"prk_stencil",
+          "float64",
+          parres::device_text,
+          {source_of<parres::star>(), source_of<parres::increment>(), source_of<parres::pack>(),
+           source_of<parres::unpack>()},
+          parres::footprint_of_stencil,
+          [](const options& asked) {
+            return std::vector<std::pair<std::string, std::string>>{{"radius", std::to_string(asked.radius)}};
+          },
+          [](const surroundings& around, transport_kind kind) -> std::unique_ptr<application> {
+            return std::make_unique<parres::stencil_program>(around, kind);
+          },
+          // two for each weight, the middle's zero included, and one: what the kernel's own programs count
+          {"mflops", [](const options& asked) {
+             const double inner = static_cast<double>(parres::order_of(asked)) - 2.0 * asked.radius;
+             return 1e-6 * (2 * (4 * asked.radius + 1) + 1) * inner * inner;
+           }}};
+}
