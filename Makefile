@@ -41,7 +41,8 @@ fuzz: setup
 
 soak: setup
 	@TARGET=soak scripts/build -DISTHMUS_PYTHON=ON
-	@build/bin/soak --minutes $(MINUTES)
+	@mkdir -p out
+	@ISTHMUS_BENCH_COMMIT=$$(git rev-parse HEAD) build/bin/soak --minutes $(MINUTES) --out out/soak.json
 
 gpu-check:
 	@scripts/gpu_check

@@ -1,6 +1,6 @@
 // A soak: for so many minutes mixed operations with a check of every element, communicators that come and go,
 // many at a time, and more ranks than cores; memory and descriptors have to stay flat.
-//   soak [--minutes M] [--ranks N]
+//   soak [--minutes M] [--ranks N] [--out RECORDS]
 #include <isthmus/isthmus.h>
 #include <isthmus/memory.h>
 #include <malloc.h>
@@ -19,6 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/harness/command.hpp"
+#include "bench/harness/document.hpp"
 #include "world/each_rank.hpp"
 #include "world/world.hpp"
 
@@ -162,8 +164,11 @@ void print(const char* when, double minutes, std::uint64_t calls, std::uint64_t 
 struct soak {
   double minutes;
   int ranks;
+  std::string out, command;  // a file for the record; "": none
   tally done{};
   std::uint64_t created = 0, seed = 1;
+
+  std::vector<double> rounds_us{};
 
   // Each round: 64 communicators at a time, one of many ranks, and ten that come and go.
   void round() {
@@ -194,7 +199,9 @@ struct soak {
     print("warm", passed(), done.calls, created, first);
     double next = passed() + std::max(0.5, minutes / 20);
     while (passed() < minutes) {
+      const double before = passed();
       round();
+      rounds_us.push_back((passed() - before) * 60e6);
       if (passed() < next) continue;
       next = passed() + std::max(0.5, minutes / 20);
       print("", passed(), done.calls, created, used_now());
@@ -207,7 +214,23 @@ struct soak {
     std::printf("soak: %llu wrong, %s (%+.2f MB of heap, %+ld descriptors)\n",
                 static_cast<unsigned long long>(done.wrong.load()), flat ? "flat" : "GROWS", grown,
                 static_cast<long>(last.descriptors) - static_cast<long>(first.descriptors));
+    record(first, last, passed());
     return done.wrong == 0 && flat ? 0 : 1;
+  }
+
+  void record(const usage& first, const usage& last, double passed) const {
+    if (out.empty() || rounds_us.empty()) return;
+    nlohmann::json told =
+        bench::record_of({"soak", "int64", 0, ranks, "isthmus", "host", "host"}, rounds_us, {});
+    told["minutes"] = passed;
+    told["calls"] = done.calls.load();
+    told["communicators"] = created;
+    told["wrong"] = done.wrong.load();
+    told["heap_mb_more"] = last.heap_mb - first.heap_mb;
+    told["shared_mb_more"] = last.shared_mb - first.shared_mb;
+    told["descriptors_more"] = static_cast<long>(last.descriptors) - static_cast<long>(first.descriptors);
+    told["threads_more"] = static_cast<long>(last.threads) - static_cast<long>(first.threads);
+    bench::write_records(out, command, {{"isthmus", isthmus_version()}}, {told});
   }
 };
 
@@ -218,8 +241,11 @@ int main(int argc, char** argv) {
   setenv("ISTHMUS_PROFILE", "none", 1);
   const char* const minutes = world::argument(argc, argv, "--minutes");
   const char* const ranks = world::argument(argc, argv, "--ranks");
+  const char* const out = world::argument(argc, argv, "--out");
   try {
-    return soak{minutes == nullptr ? 60 : std::atof(minutes), ranks == nullptr ? 64 : std::atoi(ranks)}.run();
+    return soak{minutes == nullptr ? 60 : std::atof(minutes), ranks == nullptr ? 64 : std::atoi(ranks),
+                out == nullptr ? "" : out, bench::command_of(argc, argv)}
+        .run();
   } catch (const std::exception& failure) {
     std::printf("soak: %s\n", failure.what());
     return 2;
