@@ -12,6 +12,12 @@ if(SKBUILD)
     "import importlib.metadata as m; print(next(f.locate().resolve().parents[2] for f in m.files('umf') if str(f).endswith('include/umf/memory_pool.h')))"
     OUTPUT_VARIABLE ISTHMUS_VENV OUTPUT_STRIP_TRAILING_WHITESPACE)
 endif()
+# scripts/setup_sycl's; CMPLR_ROOT is the compiler of a oneAPI installation.
+set(sycl_roots "")
+if(NOT SKBUILD)
+  set(sycl_roots ${ISTHMUS_VENV}/sycl-8 $ENV{CMPLR_ROOT})
+endif()
+set(ISTHMUS_SYCL_ROOTS "${sycl_roots}" CACHE STRING "Folders with include/sycl and lib/libsycl.so.N: more SYCL runtimes that libisthmus_ggml.so gets an engine for")
 set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument everything that is built")
 # CUDA's compiler: the machine's, or the one of PyPI's packages (scripts/setup cuda).
 file(GLOB cuda_wheels ${ISTHMUS_VENV}/lib/python3*/site-packages/nvidia/cu13/bin)

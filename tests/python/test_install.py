@@ -39,6 +39,11 @@ def files_of(folder: Path) -> set[Path]:
     return {file.relative_to(folder) for file in folder.rglob("*.*") if file.is_file()}
 
 
+def engines_in(folder: Path) -> set[str]:
+    """Of libisthmus_ggml.so, for SYCL runtimes."""
+    return {file.name for file in folder.glob("libisthmus_ggml_sycl[0-9]*.so")}
+
+
 def installed_as(prefix: Path) -> Path:
     """The folder with libisthmus.so: lib, or lib64 on some systems."""
     return next(prefix.glob("lib*/libisthmus.so")).parent
@@ -48,9 +53,10 @@ def test_an_installation_has_its_parts(prefix: Path) -> None:
     lib = installed_as(prefix)
     assert {file.name for file in lib.glob("libisthmus.so*")} >= {"libisthmus.so", "libisthmus.so.0"}
     assert (lib / "libisthmus_ggml.so").exists()
+    assert engines_in(lib) == engines_in(Path(layout.library_folder()))
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= {file.name for file in (lib / "isthmus").iterdir()}
     assert files_of(prefix / "include") == files_of(ROOT / "include")
-    for file in [*lib.glob("*.so.*"), *(lib / "isthmus").iterdir()]:
+    for file in [*lib.glob("*.so.*"), *lib.glob("libisthmus_ggml*"), *(lib / "isthmus").iterdir()]:
         assert str(ROOT).encode() not in run("readelf", "-d", file).encode(), f"{file} names the build tree"
 
 
@@ -129,6 +135,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     # Without the peer-memory kernels, whose compiler would take a minute more; the build tree has them.
     settings = [f"-Cbuild-dir={layout.build_folder()}-wheel", "-Ccmake.define.ISTHMUS_P2P=OFF"]
+    settings.append(f"-Ccmake.define.ISTHMUS_SYCL_ROOTS={sys.prefix};{sys.prefix}/sycl-8")  # as scripts/wheel
     found = compilers()
     run(
         *PIP,
@@ -170,6 +177,7 @@ def test_the_wheel(python: Path, tmp_path: Path) -> None:
     plugins = {file.name for file in (site / "isthmus" / "isthmus").iterdir()}
     assert {f"libisthmus_{name}.so" for name in PLUGINS} <= plugins
     assert (site / "isthmus" / "libisthmus_ggml.so").exists()
+    assert engines_in(site / "isthmus") == engines_in(Path(layout.library_folder()))
     first = "import isthmus, numpy as np; a, b = isthmus.Communicator.all(2)\nwith isthmus.group():\n"
     first += "  x, y = a.allreduce(np.ones(3)), b.allreduce(np.ones(3))\nprint(x.tolist(), isthmus.__file__)"
     out = run(python, "-c", first, ISTHMUS_CONFIG="none", ISTHMUS_PROFILE="none")

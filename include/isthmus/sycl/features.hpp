@@ -41,14 +41,17 @@ struct bfloat16 {};  // matches no user type
 #endif
 
 // ---- is an in-order queue known to be empty? (a cheap test that saves a wait) -------------------------
-#if defined(SYCL_KHR_QUEUE_EMPTY_QUERY)
 /// Whether the in-order queue is known to be empty, which saves a wait. False is always a right answer.
-inline bool known_idle(const sycl::queue& queue) { return queue.khr_empty(); }
-#elif defined(SYCL_EXT_ONEAPI_QUEUE_EMPTY)
-inline bool known_idle(const sycl::queue& queue) { return queue.ext_oneapi_empty(); }
-#else
-inline bool known_idle(const sycl::queue&) { return false; }
-#endif
+/// Asked of the class, not of a macro: DPC++ 2025 announces khr_empty and leaves it out.
+template <typename Queue>
+bool known_idle(const Queue& queue) {
+  if constexpr (requires { queue.khr_empty(); })
+    return queue.khr_empty();
+  else if constexpr (requires { queue.ext_oneapi_empty(); })
+    return queue.ext_oneapi_empty();
+  else
+    return false;
+}
 
 // ---- native enqueue: run a function that puts work on the native stream, without a host wait ----------
 #if defined(SYCL_EXT_CODEPLAY_ENQUEUE_NATIVE_COMMAND) || defined(SYCL_EXT_ONEAPI_ENQUEUE_NATIVE_COMMAND)
@@ -200,8 +203,10 @@ inline void* native_memory_context(const sycl::context&) { return nullptr; }
 
 // Whether work of `device` may read and write memory of `peer`, in one context.
 #if defined(SYCL_EXT_ONEAPI_PEER_ACCESS)
+// OpenCL has no peers, and DPC++ 2026.2 ends the process that asks there.
 inline bool reaches(sycl::device device, const sycl::device& peer) {
-  return device == peer || device.ext_oneapi_can_access_peer(peer);
+  return device == peer ||
+         (device.get_backend() != sycl::backend::opencl && device.ext_oneapi_can_access_peer(peer));
 }
 // Makes it so. The program may have done it already, which is an error to the implementation and none here.
 inline void enable_access(sycl::device device, const sycl::device& peer) {

@@ -113,6 +113,16 @@ class tensor_kernels {
 
  private:
   using bundle = sycl::kernel_bundle<sycl::bundle_state::executable>;
+  template <typename Source>
+  static bundle build(Source source) {
+    namespace exp = sycl::ext::oneapi::experimental;
+#if defined(__LIBSYCL_MAJOR_VERSION) && __LIBSYCL_MAJOR_VERSION < 9
+    // These kernels need none of the device libraries, and PyPI's runtime of 2025 lacks the first of them.
+    return exp::build(source, exp::properties{exp::build_options{"-fno-sycl-device-lib=all"}});
+#else
+    return exp::build(source);  // knows no such option
+#endif
+  }
   static bundle compile(const sycl::queue& queue) {
     namespace exp = sycl::ext::oneapi::experimental;
     static constexpr const char* loops = R"(
@@ -135,7 +145,7 @@ void tensor_add(void* tensor, void* own, void* inbox, unsigned long slot_bytes, 
         "sycl::ext::oneapi::this_work_item::get_nd_item<1>().get_global_id(0); }\n" +
         loops;
     auto source = exp::create_kernel_bundle_from_source(queue.get_context(), exp::source_language::sycl, text);
-    return exp::build(source);
+    return build(source);
   }
 
   bundle m_bundle;

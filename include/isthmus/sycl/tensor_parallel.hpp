@@ -8,9 +8,10 @@
 // sycl::queue pointers.
 //
 // Every device fetches the tensors of all others, then adds all of them in rank order in float32: sums are
-// bit-identical everywhere. Devices of one context copy directly and the host does not wait. Between contexts
-// a copy of raw memory does nothing and says nothing: there the tensors go through host memory and the host
-// waits for them, so give the queues one context where the platform allows it.
+// bit-identical everywhere. Devices of one context that reach each other's memory copy directly and the host
+// does not wait. Between contexts a copy of raw memory does nothing and says nothing, and between devices
+// without peer access it fails or hangs: there the tensors go through host memory and the host waits for them,
+// so give the queues one context where the platform allows it.
 #ifndef ISTHMUS_SYCL_TENSOR_PARALLEL_HPP
 #define ISTHMUS_SYCL_TENSOR_PARALLEL_HPP
 
@@ -33,8 +34,9 @@ namespace isthmus {
 /// device.
 ///
 /// Every device fetches the tensors of all others and adds all of them in rank order in float32, so sums are
-/// bit-identical everywhere and the same in every run. Devices of one context copy directly and the host does
-/// not wait; between contexts the tensors go through host memory and the host waits for them.
+/// bit-identical everywhere and the same in every run. Devices of one context that reach each other's memory
+/// (peer access) copy directly and the host does not wait; elsewhere the tensors go through host memory and the
+/// host waits.
 ///
 /// Threads. One thread at a time for one object; objects are independent. Memory: on each device one slot for
 /// each device and one for the own tensor, of the size of the largest call so far.
@@ -57,7 +59,7 @@ class tensor_parallel {
       if (!queue.is_in_order()) throw std::invalid_argument("tensor_parallel: every queue must be in order");
       m_seats.emplace_back(queue, kernels_for(queue));
     }
-    m_share_context = share_context();
+    m_is_direct = reach_each_other();
   }
 
   /// Waits for what was enqueued, then frees the slots.
@@ -71,8 +73,8 @@ class tensor_parallel {
   tensor_parallel& operator=(const tensor_parallel&) = delete;
 
   /// pointers[i][0..count) becomes the sum over the devices whose bit is set in `active`; the others count as
-  /// zeros whatever they hold. Starts after the earlier work of each queue. The host does not wait where all
-  /// devices share a context.
+  /// zeros whatever they hold. Starts after the earlier work of each queue. The host does not wait where the
+  /// devices copy directly.
   /// @param pointers One tensor for each queue: USM that device i can use; in place.
   /// @param count Elements, equal on all devices; 0 is true at once.
   /// @param datatype float32, float16 or bfloat16; 16-bit sums are added in float32 and rounded once.
@@ -105,7 +107,7 @@ class tensor_parallel {
   /// What one device has for calls of up to m_slot_bytes.
   struct buffers {
     memory inbox, outbox;            // one slot for each rank; the own tensor as it is sent
-    std::vector<std::byte> staging;  // on the host; empty where all devices share a context
+    std::vector<std::byte> staging;  // on the host; empty where devices copy directly
   };
   /// One device: its queue, its kernels, its buffers, and what the next call must come after.
   struct seat {
@@ -136,11 +138,20 @@ class tensor_parallel {
       if (each.queue.get_context() == queue.get_context()) return each.kernels;
     return std::make_shared<detail::tensor_kernels>(queue);
   }
-  /// Whether raw copies between all devices mean anything.
-  bool share_context() const {
-    return std::all_of(m_seats.begin(), m_seats.end(), [&](const seat& each) {
-      return each.queue.get_context() == m_seats[0].queue.get_context();
-    });
+  /// Whether every device can copy from every other; makes it so. A context in common is not enough: without
+  /// peer access such a copy ends in an error on Level Zero, and DPC++'s OpenCL makes it through host memory
+  /// which it frees in a callback, where the free waits for the very queue that calls back
+  /// (docs/notes/2026-11-23-llama-sycl.md).
+  bool reach_each_other() const {
+    for (const seat& seat : m_seats)
+      for (const auto& other : m_seats)
+        if (seat.queue.get_context() != other.queue.get_context() ||
+            !detail::reaches(seat.queue.get_device(), other.queue.get_device()))
+          return false;
+    for (const seat& seat : m_seats)
+      for (const auto& other : m_seats)
+        detail::enable_access(seat.queue.get_device(), other.queue.get_device());
+    return true;
   }
 
   // Makes room for slots of `bytes`, on all devices or on none. Earlier calls go on using what they had.
@@ -153,7 +164,7 @@ class tensor_parallel {
         fresh.inbox = allocate(seat, slot * m_seats.size());
         fresh.outbox = allocate(seat, slot);
         if (!fresh.inbox || !fresh.outbox) return false;
-        if (!m_share_context) fresh.staging.resize(slot);
+        if (!m_is_direct) fresh.staging.resize(slot);
         made.push_back(std::move(fresh));
       } catch (const std::exception&) {
         return false;
@@ -178,7 +189,7 @@ class tensor_parallel {
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) prepare(what, rank);
     if (m_seats.size() > 1)
       for (std::size_t from = 0; from < m_seats.size(); ++from)
-        if (what.is_active(from)) m_share_context ? send(what, from) : send_through_host(what, from);
+        if (what.is_active(from)) m_is_direct ? send(what, from) : send_through_host(what, from);
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) add(what, rank);
   }
 
@@ -239,7 +250,7 @@ class tensor_parallel {
 
   std::vector<seat> m_seats;
   std::uint64_t m_slot_bytes = 0;  // room for one tensor on the wire; grows
-  bool m_share_context = true;     // so nothing goes through the host
+  bool m_is_direct = true;         // so nothing goes through the host
   bool m_broken = false;           // commands of a call were only partly submitted
 };
 

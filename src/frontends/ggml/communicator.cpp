@@ -6,6 +6,7 @@
 
 #include "frontends/ggml/notice.hpp"
 #include "frontends/ggml/streams.hpp"
+#include "frontends/ggml/sycl_runtime.hpp"
 
 namespace isthmus::ggml {
 namespace {
@@ -92,10 +93,7 @@ communicator::plan communicator::make_plan() const {
 
 communicator::plan communicator::plan_streams(stream_kind kind) const {
   plan plan;
-  if (kind == stream_kind::sycl) {
-    plan.engine = open_sycl_engine(plan.reason);
-    if (plan.engine == nullptr) return plan;
-  }
+  const void* runtime = nullptr;
   for (backend* each : m_backends) {
     const found_stream found = find_stream(m_ggml, each, kind);
     const std::string name = m_ggml.device_name(m_ggml.get_device(each));
@@ -106,7 +104,9 @@ communicator::plan communicator::plan_streams(stream_kind kind) const {
     if (device.ordinal < 0) return {.reason = "the CUDA driver does not say which device " + name + " is"};
     plan.devices.push_back(device);
     plan.streams.push_back(found.stream);
+    runtime = found.function;
   }
+  if (kind == stream_kind::sycl) plan.engine = open_sycl_engine(runtime, plan.reason);
   return plan;
 }
 

@@ -4,12 +4,8 @@
 
 #include <mutex>
 
-#include "frontends/ggml/symbols.hpp"
-
 namespace isthmus::ggml {
-namespace {
-
-// Found through this library's own run path, $ORIGIN. Never closed: kernels may be in flight at the end.
+// Found through this library's own run path, $ORIGIN.
 void* open_beside(const char* name, std::string& reason) {
   void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -18,8 +14,6 @@ void* open_beside(const char* name, std::string& reason) {
   }
   return library;
 }
-
-}  // namespace
 
 const core* open_core(std::string& reason) {
   static std::mutex mutex;
@@ -39,25 +33,6 @@ const core* open_core(std::string& reason) {
             find("isthmus_last_error", functions.last_error);
   if (!is_open) reason = ISTHMUS_CORE_SONAME " is of another version than this library";
   return is_open ? &functions : nullptr;
-}
-
-const isthmus_tensor_parallel_engine* open_sycl_engine(std::string& reason) {
-  const std::string runtime = ISTHMUS_SYCL_SONAME;
-  if (runtime.empty()) {
-    reason = "Isthmus was built without SYCL";
-    return nullptr;
-  }
-  // Two SYCL runtimes in one process know nothing of each other's queues.
-  if (!loaded_library(runtime.c_str())) {
-    reason = "the program uses another SYCL runtime than " + runtime + ", with which Isthmus was built";
-    return nullptr;
-  }
-  void* library = open_beside(ISTHMUS_SYCL_ENGINE_FILE, reason);
-  if (library == nullptr) return nullptr;
-  using entry_point = const isthmus_tensor_parallel_engine* (*)();
-  const auto entry = reinterpret_cast<entry_point>(dlsym(library, ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL));
-  if (entry == nullptr) reason = ISTHMUS_SYCL_ENGINE_FILE " has no engine";
-  return entry == nullptr ? nullptr : entry();
 }
 
 }  // namespace isthmus::ggml

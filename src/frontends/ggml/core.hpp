@@ -18,8 +18,8 @@ struct core {
 // NULL, and why in `reason`, where the library beside this one can't be loaded. Thread-safe.
 const core* open_core(std::string& reason);
 
-// The engine for SYCL queues, from the library beside this one that was built with a SYCL runtime. NULL, and
-// why, where it was not built or where this process uses another SYCL runtime.
-const isthmus_tensor_parallel_engine* open_sycl_engine(std::string& reason);
+// The library `name` beside this one; NULL, and why, where it can't be loaded. It stays: kernels may be in
+// flight at the end.
+void* open_beside(const char* name, std::string& reason);
 
 }  // namespace isthmus::ggml

@@ -2,31 +2,42 @@
 // next definition does; the first answers three names by itself.
 
 #include <atomic>
+#include <new>
 
 #include "frontends/ggml/communicator.hpp"
 #include "frontends/ggml/library.hpp"
 #include "frontends/ggml/streams.hpp"
+#include "frontends/ggml/sycl_runtime.hpp"
 #include "frontends/ggml/symbols.hpp"
 
 namespace isthmus::ggml {
 namespace {
 
-// Looked up at the first call; the same for every caller in practice, and after that one load.
+// Looked up at the first call from each place in the program and kept: a few places, and after that a short
+// walk. By place, because a process may have two runtimes, say PyTorch's and ggml's, each with its own callers.
 template <typename Function>
 class next_function {
  public:
   constexpr explicit next_function(const char* name) : m_name(name) {}
   Function* get(const void* caller, const void* own) {
-    Function* known = m_function.load(std::memory_order_acquire);
-    if (known != nullptr) return known;
-    known = reinterpret_cast<Function*>(next_definition(m_name, caller, own));
-    m_function.store(known, std::memory_order_release);
-    return known;
+    for (const place* each = m_places.load(std::memory_order_acquire); each != nullptr; each = each->next)
+      if (each->caller == caller) return each->function;
+    const auto found = reinterpret_cast<Function*>(next_definition(m_name, caller, own));
+    if (found == nullptr) return nullptr;
+    auto* made = new (std::nothrow) place{caller, found, m_places.load(std::memory_order_relaxed)};
+    while (made != nullptr && !m_places.compare_exchange_weak(made->next, made, std::memory_order_release))
+      continue;
+    return found;
   }
 
  private:
+  struct place {
+    const void* caller;
+    Function* function;
+    place* next;
+  };
   const char* m_name;
-  std::atomic<Function*> m_function{nullptr};
+  std::atomic<place*> m_places{nullptr};  // never freed: calls may come until the end of the process
 };
 
 }  // namespace
@@ -54,24 +65,22 @@ extern "C" [[gnu::visibility("default")]] int cudaEventRecord(void* event, void*
   static next_function<int(void*, void*)> next("cudaEventRecord");
   const auto record = next.get(__builtin_return_address(0), reinterpret_cast<const void*>(&cudaEventRecord));
   if (record == nullptr) return initialization_error;
-  stream_watch::note(stream_kind::cuda, stream);
+  stream_watch::note(stream_kind::cuda, stream, reinterpret_cast<const void*>(record));
   return record(event, stream);
 }
 
 #if defined(__x86_64__)
 // sycl::event sycl::queue::ext_oneapi_submit_barrier(const detail::code_location&), which is what ggml records
 // an event with. By the C++ ABI of x86-64 the caller passes the place of the result first, then `this`.
-extern "C" [[gnu::visibility("default")]] void*
-isthmus_hook_submit_barrier(void* result, void* queue, const void* location) __asm__(
-    "_ZN4sycl3_V15queue25ext_oneapi_submit_barrierERKNS0_6detail13code_locationE");
+extern "C" [[gnu::visibility("default")]] void* isthmus_hook_submit_barrier(
+    void* result, void* queue, const void* location) __asm__(ISTHMUS_SYCL_SUBMIT_BARRIER);
 void* isthmus_hook_submit_barrier(void* result, void* queue, const void* location) {
   using namespace isthmus::ggml;
-  static next_function<void*(void*, void*, const void*)> next(
-      "_ZN4sycl3_V15queue25ext_oneapi_submit_barrierERKNS0_6detail13code_locationE");
+  static next_function<void*(void*, void*, const void*)> next(ISTHMUS_SYCL_SUBMIT_BARRIER);
   const auto submit =
       next.get(__builtin_return_address(0), reinterpret_cast<const void*>(&isthmus_hook_submit_barrier));
   if (submit == nullptr) __builtin_trap();  // the symbol was reached, so its library is there
-  stream_watch::note(stream_kind::sycl, queue);
+  stream_watch::note(stream_kind::sycl, queue, reinterpret_cast<const void*>(submit));
   return submit(result, queue, location);
 }
 #endif

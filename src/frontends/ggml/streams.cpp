@@ -10,13 +10,14 @@ thread_local stream_watch* watching = nullptr;
 
 found_stream watch_one_event(const library& ggml, backend* backend, stream_kind kind) {
   event* event = ggml.make_event(ggml.get_device(backend));
-  if (event == nullptr) return {nullptr, "it was built without events"};
+  if (event == nullptr) return {.reason = "it was built without events"};
   stream_watch watch(kind);
   ggml.record_event(event, backend);
   ggml.synchronize_event(event);
   ggml.free_event(event);
-  if (watch.saw_exactly_one()) return {watch.stream(), ""};
-  return {nullptr,
+  if (watch.saw_exactly_one()) return {.stream = watch.stream(), .function = watch.function()};
+  return {
+      .reason =
           "recording an event did not pass through its shared runtime library (is that linked statically?)"};
 }
 
@@ -25,9 +26,10 @@ found_stream watch_one_event(const library& ggml, backend* backend, stream_kind 
 stream_watch::stream_watch(stream_kind kind) : m_kind(kind) { watching = this; }
 stream_watch::~stream_watch() { watching = nullptr; }
 
-void stream_watch::note(stream_kind kind, void* stream) noexcept {
+void stream_watch::note(stream_kind kind, void* stream, const void* function) noexcept {
   if (watching == nullptr || watching->m_kind != kind) return;
   watching->m_stream = stream;
+  watching->m_function = function;
   ++watching->m_seen;
 }
 
@@ -36,7 +38,7 @@ found_stream find_stream(const library& ggml, backend* backend, stream_kind kind
   if (!first.reason.empty()) return first;
   found_stream second = watch_one_event(ggml, backend, kind);
   if (second.reason.empty() && second.stream != first.stream)
-    return {nullptr, "it changes streams from one event to the next"};
+    return {.reason = "it changes streams from one event to the next"};
   return second;
 }
 

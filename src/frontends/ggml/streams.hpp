@@ -21,21 +21,25 @@ class stream_watch {
   stream_watch(const stream_watch&) = delete;
   stream_watch& operator=(const stream_watch&) = delete;
 
-  // Called by the hooks; does nothing on a thread that watches nothing.
-  static void note(stream_kind kind, void* stream) noexcept;
+  // Called by the hooks; does nothing on a thread that watches nothing. `function` is the runtime's own that
+  // the hook goes on to.
+  static void note(stream_kind kind, void* stream, const void* function) noexcept;
 
   bool saw_exactly_one() const { return m_seen == 1; }
   void* stream() const { return m_stream; }
+  const void* function() const { return m_function; }
 
  private:
   stream_kind m_kind;
   void* m_stream = nullptr;
+  const void* m_function = nullptr;
   int m_seen = 0;
 };
 
 struct found_stream {
-  void* stream;
-  std::string reason;  // "" when the stream was found; the default stream is a stream, too
+  void* stream = nullptr;
+  const void* function = nullptr;  // of the runtime that the stream belongs to: it records events
+  std::string reason{};            // "" when the stream was found; the default stream is a stream, too
 };
 
 // Records two events on `backend` and waits for them; both must name the same stream.

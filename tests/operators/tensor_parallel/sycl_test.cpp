@@ -27,8 +27,9 @@ std::vector<sycl::device> parts(std::size_t n) {
   return found;
 }
 
-// One context: several queues of the whole CPU. Several sub-devices in one context are not tested: there even a
-// copy and a kernel on one queue lose their order now and then (DPC++ 2026.2, Intel's CPU device).
+// One context: several queues of the whole CPU. What is summed on several sub-devices in one context is not
+// tested: there even a copy and a kernel on one queue lose their order now and then (DPC++ 2026.2, Intel's CPU
+// device).
 std::vector<sycl::queue> make_queues(std::size_t n, bool one_context) {
   std::vector<sycl::queue> queues;
   const sycl::device cpu{sycl::cpu_selector_v};
@@ -217,6 +218,24 @@ TEST(tensor_parallel_sycl_wire, bfloat16_keeps_its_bound_and_16_bit_types_round_
   EXPECT_GT(inexact, count / 2) << "nothing was rounded";
   for (int rank = 0; rank < 2; ++rank)
     sycl::free(pointers[static_cast<std::size_t>(rank)], queues[static_cast<std::size_t>(rank)]);
+}
+
+// Copies between them never end (plain SYCL does not, either), so there must be none.
+TEST(tensor_parallel_sycl, ends_on_devices_of_one_context_that_do_not_reach_each_other) {
+  const auto devices = parts(2);
+  const sycl::context context(devices);
+  std::vector<sycl::queue> queues;
+  std::vector<void*> pointers;
+  for (const auto& device : devices) {
+    queues.emplace_back(context, device, sycl::property::queue::in_order{});
+    pointers.push_back(sycl::malloc_device(4000, queues.back()));
+  }
+  isthmus::tensor_parallel sum(queues);
+  for (int call = 0; call < 5; ++call) ASSERT_TRUE(sum.allreduce(pointers.data(), 1000));
+  for (std::size_t i = 0; i < queues.size(); ++i) {
+    queues[i].wait();
+    sycl::free(pointers[i], queues[i]);
+  }
 }
 
 }  // namespace

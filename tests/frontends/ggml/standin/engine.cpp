@@ -1,5 +1,5 @@
-// A plug-in whose tensor-parallel engine takes CUDA devices and sums on the host. It writes what it was
-// opened with to a place that the test reads.
+// A plug-in whose tensor-parallel engine takes CUDA devices, and the SYCL engine of runtimes that do not exist;
+// it sums on the host. It writes what it was opened with to a place that the test reads.
 #include "engine.hpp"
 
 #include <isthmus/backend.h>
@@ -52,13 +52,14 @@ standin_engine_log* standin_engine_opened() {
 
 extern "C" __attribute__((visibility("default"))) const isthmus_tensor_parallel_engine*
 isthmus_tensor_parallel_engine_v1(void) {
-  static const isthmus_tensor_parallel_engine engine = {sizeof engine,
-                                                        ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
-                                                        1u << ISTHMUS_PLATFORM_CUDA,
-                                                        "standin",
-                                                        open,
-                                                        allreduce,
-                                                        close};
+  static const isthmus_tensor_parallel_engine engine = {
+      sizeof engine,
+      ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI,
+      1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO,
+      "standin",
+      open,
+      allreduce,
+      close};
   return &engine;
 }
 

@@ -178,9 +178,10 @@ std::vector<ggml_backend*> make_backends(kind what, std::size_t n, bool has_trio
   return made;
 }
 
-std::vector<ggml_backend*> make_sycl_backends(const std::vector<void*>& queues, void (*record)(void* queue)) {
+std::vector<ggml_backend*> make_sycl_backends(const std::vector<void*>& queues, void (*record)(void* queue),
+                                              bool has_trio) {
   record_on_queue = record;
-  auto* registry = new ggml_backend_reg{"SYCL", false};
+  auto* registry = new ggml_backend_reg{"SYCL", has_trio};
   std::vector<ggml_backend*> made;
   for (void* queue : queues)
     made.push_back(new ggml_backend{new ggml_backend_device{registry, kind::sycl, "SYCL"}, queue, 0});

@@ -34,7 +34,8 @@ calls& recorded();
 // A registry of `kind` with n devices, each with one backend. `has_trio`: it has an allreduce of its own.
 std::vector<ggml_backend*> make_backends(kind what, std::size_t n, bool has_trio);
 // SYCL backends on queues of the test's; `record` records an event on a queue.
-std::vector<ggml_backend*> make_sycl_backends(const std::vector<void*>& queues, void (*record)(void* queue));
+std::vector<ggml_backend*> make_sycl_backends(const std::vector<void*>& queues, void (*record)(void* queue),
+                                              bool has_trio = false);
 ggml_backend_reg* registry_of(ggml_backend* backend);
 void* stream_of(ggml_backend* backend);  // of the CUDA kinds
 int ordinal_of(ggml_backend* backend);   // counted downwards, unlike the position
