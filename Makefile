@@ -11,7 +11,7 @@ setup:
 	@scripts/setup
 
 build:
-	@scripts/setup cuda
+	@scripts/setup cuda sycl
 	@scripts/build -DISTHMUS_PYTHON=ON
 
 # What the demo runs and nothing else: no tests, and device code only where there is a device.
@@ -27,7 +27,7 @@ bench: setup
 
 # Tests want PyTorch, too, and the build looks for it.
 test:
-	@scripts/setup torch cuda
+	@scripts/setup torch cuda sycl
 	@scripts/build -DISTHMUS_PYTHON=ON
 	@scripts/test
 
