@@ -7,7 +7,7 @@
 
 namespace isthmus::ucx {
 
-const char* const algorithm_names[] = {"direct", "two_shot", "tree", "chain", nullptr};
+const char* const algorithm_names[] = {"direct", "two_shot", "tree", "chain", "ring", nullptr};
 
 namespace {
 
@@ -25,7 +25,17 @@ std::optional<algorithm> find(const char* name) {
   return index < 0 ? std::nullopt : std::optional(static_cast<algorithm>(index));
 }
 
-algorithm default_of(const collective_row& row) {
+// Whose blocks all get.
+bool gathers_all(const collective_row& row) {
+  return !row.reduces && row.send_at == site::all && row.send_extent == extent::count &&
+         row.recv_at == site::all;
+}
+bool can_ring(const collective_row& row) {
+  return gathers_all(row) || (same_vector_for_all(row) && row.recv_at == site::all);
+}
+
+algorithm default_of(const collective_row& row, bool shares_machines) {
+  if (shares_machines && can_ring(row)) return algorithm::ring;
   if (same_vector_for_all(row)) return algorithm::two_shot;
   return from_one_to_all(row) ? algorithm::chain : algorithm::direct;
 }
@@ -130,6 +140,17 @@ void gather_tree(session& ranks, const isthmus_operation& operation, const block
   gather_by_doubling(ranks, recv, own.bytes);
 }
 
+void gather_ring(session& ranks, const isthmus_operation& operation, const block_map& blocks) {
+  auto* recv = static_cast<std::byte*>(operation.recv_buf);
+  std::vector<block> at;
+  for (int r = 0; r < ranks.size(); ++r) at.push_back(blocks.incoming(r));
+  const block own = blocks.incoming(ranks.rank());
+  if (own.bytes > 0 && recv + own.at != operation.send_buf)
+    std::memmove(recv + own.at, operation.send_buf, own.bytes);
+  round_trip trip(ranks, kind::contribution, recv, at);
+  ranks.run([&] { return trip.step(own.bytes); });
+}
+
 void barrier(session& ranks) {
   static const std::byte word{};
   std::byte heard{};
@@ -141,6 +162,30 @@ void barrier(session& ranks) {
 }
 
 }  // namespace
+
+round_trip::round_trip(session& ranks, kind what, std::byte* all, const std::vector<block>& at) {
+  const std::vector<int>& ring = ranks.ring();
+  const int size = ranks.size();
+  const auto place = static_cast<int>(std::ranges::find(ring, ranks.rank()) - ring.begin());
+  const auto rank_at = [&](int index) { return ring[static_cast<std::size_t>((index + 2 * size) % size)]; };
+  for (int step = 0; step + 1 < size; ++step) {
+    const auto leaving = static_cast<std::size_t>(rank_at(place - step));
+    const auto coming = static_cast<std::size_t>(rank_at(place - step - 1));
+    m_sent.push_back(&ranks.add(true, rank_at(place + 1), what, all + at[leaving].at, at[leaving].bytes));
+    m_received.push_back(&ranks.add(false, rank_at(place - 1), what, all + at[coming].at, at[coming].bytes));
+    m_sent.back()->limit = 0;
+  }
+}
+
+bool round_trip::step(std::uint64_t own_limit) {
+  bool raised = false;
+  for (std::size_t i = 0; i < m_sent.size(); ++i) {
+    const std::uint64_t limit = i == 0 ? own_limit : m_received[i - 1]->completed;
+    raised |= m_sent[i]->limit != limit;
+    m_sent[i]->limit = limit;
+  }
+  return raised;
+}
 
 // After the step of length s a rank has the blocks of the 2 s ranks that end with it.
 void gather_by_doubling(session& ranks, std::byte* all, std::uint64_t block_bytes) {
@@ -179,6 +224,8 @@ const char* why_not(const isthmus_operation& operation, const char* name, int si
       return same_vector_for_all(row) ? nullptr : "two_shot is for allreduce and reduce";
     case algorithm::chain:
       return from_one_to_all(row) ? nullptr : "chain is for what one rank has and all get whole";
+    case algorithm::ring:
+      return can_ring(row) ? nullptr : "ring is for what all get of all: blocks or their sum";
     case algorithm::tree: break;
   }
   if (from_one_to_all(row)) return nullptr;
@@ -194,17 +241,19 @@ void run_collective(session& ranks, const isthmus_operation& operation, const ch
   if (row.send_extent == extent::nothing) return barrier(ranks);
   if (operation.count == 0 && has_equal_count(row)) return;
   const block_map blocks(operation, ranks.rank(), ranks.size());
-  const algorithm chosen = find(name).value_or(default_of(row));
+  const algorithm chosen = find(name).value_or(default_of(row, ranks.shares_machines()));
   if (row.reduces) {
     if (chosen == algorithm::tree) return reduce_tree(ranks, operation);
-    return chosen == algorithm::two_shot ? reduce_two_shot(ranks, operation, blocks)
-                                         : reduce_direct(ranks, operation, blocks);
+    if (chosen == algorithm::direct || !same_vector_for_all(row))
+      return reduce_direct(ranks, operation, blocks);
+    return reduce_two_shot(ranks, operation, blocks, chosen == algorithm::ring);
   }
   switch (chosen) {
     case algorithm::chain: return broadcast_chain(ranks, operation, blocks);
     case algorithm::tree:
       return from_one_to_all(row) ? broadcast_tree(ranks, operation, blocks)
                                   : gather_tree(ranks, operation, blocks);
+    case algorithm::ring: return gather_ring(ranks, operation, blocks);
     case algorithm::direct:
     case algorithm::two_shot: return move_direct(ranks, operation, blocks);
   }

@@ -98,7 +98,7 @@ void session::heed(const notice& heard) {
     m_answered[static_cast<std::size_t>(heard.from)] = heard.roll;
     return;
   }
-  for (int i = 0; i < std::clamp(heard.culprits, 0, 16); ++i) m_culprits.push_back(heard.culprit[i]);
+  m_culprits.assign(heard.culprit, heard.culprit + std::clamp(heard.culprits, 0, 16));
   m_is_abort = heard.is_abort != 0;
   if (m_is_abort)
     fail(ISTHMUS_ERROR_ABORTED,
@@ -163,6 +163,7 @@ void session::lose(int peer, native_status status) {
     std::erase(silent, peer);
     if (!silent.empty()) others = fmt::format("; of its machine {} did not answer either", ranks_text(silent));
     m_culprits.insert(m_culprits.end(), silent.begin(), silent.end());
+    std::ranges::sort(m_culprits);
   }
   fail(ISTHMUS_ERROR_REMOTE,
        fmt::format("rank {} ended, destroyed its communicator or can't be reached any more, while rank {} was "

@@ -101,7 +101,8 @@ void reduce_direct(session& ranks, const isthmus_operation& operation, const blo
 
 // Every rank combines a slice and hands it on while the rest of it still arrives: the sums hide behind the
 // wire.
-void reduce_two_shot(session& ranks, const isthmus_operation& operation, const block_map& blocks) {
+void reduce_two_shot(session& ranks, const isthmus_operation& operation, const block_map& blocks,
+                     bool by_ring) {
   const auto* send = static_cast<const std::byte*>(operation.send_buf);
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   const int size = ranks.size(), rank = ranks.rank();
@@ -115,14 +116,24 @@ void reduce_two_shot(session& ranks, const isthmus_operation& operation, const b
   // Who takes nothing has no room for its slice.
   std::byte* const out = takes ? recv + begin_of(rank) : ranks.scratch(bytes_of_slice(rank));
   combiner combined(ranks, operation, send + begin_of(rank), out, bytes_of_slice(rank));
+  for (int i = 1; i < size; ++i) {
+    const int to = (rank + i) % size;
+    ranks.add(true, to, kind::contribution, send + begin_of(to), bytes_of_slice(to));
+  }
+  if (by_ring) {
+    std::vector<block> at;
+    for (int r = 0; r < size; ++r) at.push_back({begin_of(r), bytes_of_slice(r)});
+    round_trip trip(ranks, kind::result, recv, at);
+    return ranks.run([&] {
+      const bool more = combined.step();
+      return trip.step(combined.done()) || more;
+    });
+  }
   std::vector<flow*> results;
   for (int i = 1; i < size; ++i) {
     const int to = (rank + i) % size, from = (rank + size - i) % size;
-    if (bytes_of_slice(to) > 0)
-      ranks.add(true, to, kind::contribution, send + begin_of(to), bytes_of_slice(to));
-    if (takes && bytes_of_slice(from) > 0)
-      ranks.add(false, from, kind::result, recv + begin_of(from), bytes_of_slice(from));
-    if (!blocks.takes(to) || bytes_of_slice(rank) == 0) continue;
+    if (takes) ranks.add(false, from, kind::result, recv + begin_of(from), bytes_of_slice(from));
+    if (!blocks.takes(to)) continue;
     results.push_back(&ranks.add(true, to, kind::result, out, bytes_of_slice(rank)));
     results.back()->limit = 0;
   }

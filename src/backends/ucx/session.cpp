@@ -15,7 +15,12 @@ session::session(const isthmus_backend_context& context, const library& ucx, tun
       m_library(ucx),
       m_tuned(std::move(tuned)),
       m_worker(ucx, context.size),
-      m_answered(static_cast<std::size_t>(context.size), 0) {}
+      m_answered(static_cast<std::size_t>(context.size), 0) {
+  for (int each = 0; each < context.size; ++each) m_ring.push_back(each);
+  std::ranges::stable_sort(m_ring, {}, [&](int each) { return context.node_of[each]; });
+  for (std::size_t i = 1; i < m_ring.size(); ++i)
+    m_shares_machines |= context.node_of[m_ring[i]] == context.node_of[m_ring[i - 1]];
+}
 
 session::~session() {
   if (m_ended) return;

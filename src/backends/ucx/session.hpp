@@ -85,6 +85,9 @@ class session {
   int rank() const { return m_context.rank; }
   int size() const { return m_context.size; }
   const host::kernel_table& kernels() const { return host::kernels(); }
+  // The ranks in the order in which a ring crosses between machines the least.
+  const std::vector<int>& ring() const { return m_ring; }
+  bool shares_machines() const { return m_shares_machines; }
   // The flows of the step that is being prepared.
   flow& add(bool sends, int peer, kind what, const void* buffer, std::uint64_t bytes);
   std::deque<flow>& flows() { return m_flows; }
@@ -149,6 +152,8 @@ class session {
   std::deque<std::vector<std::byte>> m_scratch;
   std::size_t m_scratch_used = 0;
   std::uint64_t m_call = 0;  // collectives so far, counted alike on all ranks
+  std::vector<int> m_ring;
+  bool m_shares_machines = false;
   const char* m_activity = "";
   bool m_sent = false;
   bool m_ended = false;  // after a failure nothing moves any more

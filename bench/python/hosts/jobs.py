@@ -1,0 +1,68 @@
+"""What runs on the hosts: jobs of an MPI launcher, jobs of one process for each rank."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from .network import Hosts
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = Path(os.environ.get("BUILD", ROOT / "build")).resolve()
+
+
+def library_path() -> str:
+    return str(BUILD / "python")
+
+
+def host_of(rank: int, ranks: int, hosts: Hosts) -> int:
+    """Ranks of a host have neighbouring numbers."""
+    return rank * hosts.count // ranks
+
+
+def write_starter(hosts: Hosts, ranks: int, folder: Path) -> Path:
+    """A program that the launcher starts for each rank: it enters the rank's host, then becomes the command."""
+    lines = ["#!/bin/sh", "case $PMI_RANK in"]
+    for rank in range(ranks):
+        lines.append(f'{rank}) exec {" ".join(hosts.entering(host_of(rank, ranks, hosts)))} "$@" ;;')
+    starter = folder / "start"
+    starter.write_text("\n".join([*lines, "esac", ""]))
+    starter.chmod(starter.stat().st_mode | stat.S_IXUSR)
+    return starter
+
+
+def mpi_environment(hosts: Hosts, ranks: int) -> dict[str, str]:
+    """MPICH's launcher sees one machine; these tell its library which ranks share one."""
+    if hosts.count == ranks:
+        return {"MPIR_CVAR_NOLOCAL": "1"}
+    return {"MPIR_CVAR_NUM_CLIQUES": str(hosts.count), "MPIR_CVAR_CLIQUES_BY_BLOCK": "1"}
+
+
+def run_mpi(
+    hosts: Hosts, ranks: int, folder: Path, command: list[str], timeout_s: float, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    launcher = [str(ROOT / ".venv/bin/mpiexec"), "-n", str(ranks), str(write_starter(hosts, ranks, folder))]
+    environment = os.environ | mpi_environment(hosts, ranks) | variables
+    return subprocess.run(
+        [*launcher, *command], env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def start_ranks(
+    hosts: Hosts, ranks: int, command: Callable[[int], list[str]], **variables: str
+) -> list[subprocess.Popen[str]]:
+    """A process for each rank on its host, with Python's own path to the package of the build."""
+    environment = os.environ | {"PYTHONPATH": library_path()} | variables
+    return [
+        subprocess.Popen(
+            [*hosts.entering(host_of(rank, ranks, hosts)), sys.executable, *command(rank)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]

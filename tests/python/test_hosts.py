@@ -1,0 +1,38 @@
+"""The backend between machines, on hosts that are network namespaces: scripts/hosts_check."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench/python"))
+
+from hosts.jobs import BUILD  # noqa: E402
+from hosts.network import obstacle  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _can_make_hosts() -> None:
+    if reason := obstacle():
+        pytest.skip(reason)
+    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=True).stdout
+    if "libucp.so.0" not in listed:
+        pytest.skip("there is no libucp.so.0 here: apt-get install libucx0")
+    if not (BUILD / "bin/conformance_mpi").exists():
+        pytest.skip("this build has no MPI to start the ranks with")
+
+
+@pytest.mark.timeout(600)
+def test_the_suite_passes_between_hosts_that_share_nothing_but_a_network() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/hosts_check"), "conformance", "--thinning", "48"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" 0 failed") == 2, done.stdout
