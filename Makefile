@@ -6,7 +6,7 @@ TRIALS ?= 1000
 SEED ?= 1
 MINUTES ?= 60
 
-.PHONY: gpu-check cpu-check run bench test faults fuzz soak build setup lint format docs clean
+.PHONY: llama-sycl-check gpu-check cpu-check run bench test faults fuzz soak build setup lint format docs clean
 setup:
 	@scripts/setup
 
@@ -38,6 +38,13 @@ faults: setup
 
 fuzz: setup
 	@scripts/fuzz
+
+# Beside make test, because of 2.4 GB and of kernels that compile for a quarter of an hour, once: docs/llama_cpp.md.
+llama-sycl-check:
+	@scripts/setup sycl
+	@scripts/setup_llama_sycl
+	@scripts/build -DISTHMUS_PYTHON=ON
+	@.venv/bin/python tests/frontends/ggml/sycl/llama_sycl_check.py --out out/llama_sycl.json
 
 soak: setup
 	@TARGET=soak scripts/build -DISTHMUS_PYTHON=ON

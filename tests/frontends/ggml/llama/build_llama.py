@@ -132,7 +132,9 @@ def compile_tree(sources: Path, tree: Path, options: dict[str, str], targets: tu
 def build_probe(sources: Path, libraries: Path) -> Path:
     probe = libraries / "probe"
     includes = [f"-I{sources / part}" for part in ("include", "ggml/include", "ggml/src")]
-    command = ["g++", "-std=c++20", "-O1", *includes, str(HERE / "probe.cpp"), str(HERE / "cpu_devices.cpp")]
+    includes.append(f"-I{HERE.parents[3] / 'src'}")
+    files = [str(HERE / file) for file in ("probe.cpp", "cpu_devices.cpp", "interface.cpp")]
+    command = ["g++", "-std=c++20", "-O1", *includes, *files]
     command += [
         "-o",
         str(probe),

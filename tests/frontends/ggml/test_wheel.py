@@ -1,0 +1,99 @@
+"""The library under the ggml of a wheel of llama.cpp that is newer than the one which test_llama.py builds, and
+which others compiled: look-ups, tensors and a sum. Its SYCL backend needs 2.4 GB beside it:
+`make llama-sycl-check`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from isthmus import layout
+
+LLAMA = Path(__file__).resolve().parents[3] / ".peers" / "llama_sycl" / "llama"
+PROGRAM = """
+import ctypes as c, sys
+from pathlib import Path
+folder = Path(sys.argv[1])
+base = c.CDLL(str(next(folder.glob("libggml-base-*"))), mode=c.RTLD_GLOBAL)
+every = c.CDLL(None)  # as the linker has it: what is preloaded comes first
+
+class Parameters(c.Structure):
+    _fields_ = [("bytes", c.c_size_t), ("pool", c.c_void_p), ("no_alloc", c.c_bool)]
+
+def function(name, result, *arguments, of=every):
+    found = getattr(of, name)
+    found.restype, found.argtypes = result, arguments
+    return found
+
+p = c.c_void_p
+cpu = c.CDLL(str(folder / "libggml-cpu.so"))
+registry = function("ggml_backend_cpu_reg", p, of=cpu)()
+device = function("ggml_backend_reg_dev_get", p, p, c.c_size_t)(registry, 0)
+start = function("ggml_backend_dev_init", p, p, c.c_char_p)
+backends = (p * 2)(start(device, None), start(device, None))
+look_up = function("ggml_backend_reg_get_proc_address", p, p, c.c_char_p)
+trio = [look_up(registry, b"ggml_backend_comm_" + name) for name in (b"init", b"allreduce_tensor", b"free")]
+if not all(trio):
+    sys.exit("no allreduce")
+init = c.CFUNCTYPE(p, p, c.c_size_t)(trio[0])
+allreduce, free = c.CFUNCTYPE(c.c_bool, p, p)(trio[1]), c.CFUNCTYPE(None, p)(trio[2])
+assert look_up(registry, b"ggml_backend_set_n_threads"), "what is not ours is ggml's own"
+
+count = 1000
+context = function("ggml_init", p, Parameters)(Parameters(1 << 20, None, False))
+make = function("ggml_new_tensor_1d", p, p, c.c_int, c.c_int64)
+copy, data = function("ggml_dup", p, p, p), function("ggml_get_data_f32", c.POINTER(c.c_float), p)
+graph = function("ggml_new_graph", p, p)(context)
+expand = function("ggml_build_forward_expand", None, p, p)
+tensors = (p * 2)(*(copy(context, make(context, 0, count)) for _ in range(2)))
+comm = init(backends, 2)
+assert comm, "init gave nothing"
+
+def fill():
+    for i in range(2):
+        for j in range(count):
+            data(tensors[i])[j] = (i + 1) * j
+
+def sums():
+    assert allreduce(comm, tensors)
+    return [data(tensors[i])[j] / max(j, 1) for i in range(2) for j in range(count)]
+
+expand(graph, tensors[0])  # the other is not computed: it counts as zeros
+fill()
+assert all(each in (0, 1) for each in sums())
+expand(graph, tensors[1])
+fill()
+assert all(each in (0, 3) for each in sums())
+free(comm)
+print("summed")
+"""
+
+
+def run(preload: str) -> subprocess.CompletedProcess[str]:
+    variables = {
+        "LD_PRELOAD": preload,
+        "LD_LIBRARY_PATH": f"{sys.prefix}/lib",
+        "ISTHMUS_CONFIG": "none",
+        "ISTHMUS_PROFILE": "none",
+    }
+    command = [sys.executable, "-c", PROGRAM, str(LLAMA)]
+    return subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, timeout=100, check=False
+    )
+
+
+@pytest.mark.skipif(
+    not LLAMA.is_dir(), reason="no wheel of llama.cpp; scripts/setup_llama_sycl llama fetches it"
+)
+def test_the_registry_and_the_tensors_of_a_wheel() -> None:
+    done = run(str(layout.library_folder() / "libisthmus_ggml.so"))
+    assert done.stdout == "summed\n", done.stderr
+    assert "Isthmus sums over CPU, CPU" in done.stderr
+    assert "warning" not in done.stderr
+    alone = run("")
+    assert "no allreduce" in alone.stderr, "the CPU backend has one itself, so this shows nothing"
