@@ -106,8 +106,8 @@ class tensor_parallel {
 
   /// What one device has for calls of up to m_slot_bytes.
   struct buffers {
-    memory inbox, outbox;            // one slot for each rank; the own tensor as it is sent
-    std::vector<std::byte> staging;  // on the host; empty where devices copy directly
+    memory inbox, outbox;  // one slot for each rank; the own tensor as it is sent
+    memory staging;        // on the host; null where devices copy directly
   };
   /// One device: its queue, its kernels, its buffers, and what the next call must come after.
   struct seat {
@@ -120,7 +120,8 @@ class tensor_parallel {
     bool is_prepared = false;
     sycl::event prepared;
     std::vector<sycl::event> read_by_others;  // copies out of the outbox that the next call must not overtake
-    std::vector<sycl::event> unstaged;        // copies out of the staging
+    sycl::event staged;                       // the copy into the staging
+    std::vector<sycl::event> unstaged;        // copies out of it
   };
   /// One allreduce: what every step of it needs to know.
   struct call {
@@ -143,15 +144,19 @@ class tensor_parallel {
   /// which it frees in a callback, where the free waits for the very queue that calls back
   /// (docs/notes/2026-11-23-llama-sycl.md).
   bool reach_each_other() const {
+    if (!share_context()) return false;
     for (const seat& seat : m_seats)
       for (const auto& other : m_seats)
-        if (seat.queue.get_context() != other.queue.get_context() ||
-            !detail::reaches(seat.queue.get_device(), other.queue.get_device()))
-          return false;
+        if (!detail::reaches(seat.queue.get_device(), other.queue.get_device())) return false;
     for (const seat& seat : m_seats)
       for (const auto& other : m_seats)
         detail::enable_access(seat.queue.get_device(), other.queue.get_device());
     return true;
+  }
+  bool share_context() const {
+    return std::all_of(m_seats.begin(), m_seats.end(), [&](const seat& each) {
+      return each.queue.get_context() == m_seats[0].queue.get_context();
+    });
   }
 
   // Makes room for slots of `bytes`, on all devices or on none. Earlier calls go on using what they had.
@@ -163,8 +168,8 @@ class tensor_parallel {
         buffers fresh;
         fresh.inbox = allocate(seat, slot * m_seats.size());
         fresh.outbox = allocate(seat, slot);
-        if (!fresh.inbox || !fresh.outbox) return false;
-        if (!m_is_direct) fresh.staging.resize(slot);
+        if (!m_is_direct) fresh.staging = allocate_on_host(seat, slot);
+        if (!fresh.inbox || !fresh.outbox || (!m_is_direct && !fresh.staging)) return false;
         made.push_back(std::move(fresh));
       } catch (const std::exception&) {
         return false;
@@ -184,12 +189,20 @@ class tensor_parallel {
     return memory(made, [context](std::byte* pointer) { sycl::free(pointer, context); });
   }
 
+  /// Pinned where every queue's context knows it: elsewhere a copy of it might do nothing, and plain memory is
+  /// right.
+  memory allocate_on_host(const seat& seat, std::uint64_t bytes) const {
+    if (!share_context()) return memory(new std::byte[bytes], [](std::byte* pointer) { delete[] pointer; });
+    const sycl::context context = seat.queue.get_context();
+    auto* made = static_cast<std::byte*>(sycl::malloc_host(bytes, context));
+    if (made == nullptr) return nullptr;
+    return memory(made, [context](std::byte* pointer) { sycl::free(pointer, context); });
+  }
+
   /// Three steps, each on all devices before the next: prepare the outboxes, move, add.
   void enqueue(const call& what) {
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) prepare(what, rank);
-    if (m_seats.size() > 1)
-      for (std::size_t from = 0; from < m_seats.size(); ++from)
-        if (what.is_active(from)) m_is_direct ? send(what, from) : send_through_host(what, from);
+    if (m_seats.size() > 1) m_is_direct ? send(what) : send_through_host(what);
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) add(what, rank);
   }
 
@@ -207,27 +220,39 @@ class tensor_parallel {
   }
 
   // Each device fetches on its own queue, so that a slot of its inbox is free: the sum before has been added.
-  void send(const call& what, std::size_t from) {
-    seat& source = m_seats[from];
-    for (std::size_t i = 1; i < m_seats.size(); ++i) {
-      seat& target = m_seats[(from + i) % m_seats.size()];
-      source.read_by_others.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
-                                                          source.now.outbox.get(), what.wire_bytes(),
-                                                          {source.prepared}));
+  void send(const call& what) {
+    for (std::size_t from = 0; from < m_seats.size(); ++from) {
+      if (!what.is_active(from)) continue;
+      seat& source = m_seats[from];
+      for (std::size_t i = 1; i < m_seats.size(); ++i) {
+        seat& target = m_seats[(from + i) % m_seats.size()];
+        source.read_by_others.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
+                                                            source.now.outbox.get(), what.wire_bytes(),
+                                                            {source.prepared}));
+      }
     }
   }
 
   // Between contexts events are no safe dependencies either (DPC++ 2026.2 crashes on them now and then), so
-  // here the host waits for the tensor to be in its memory, and for the copies out of it.
-  void send_through_host(const call& what, std::size_t from) {
-    seat& source = m_seats[from];
-    for (sycl::event& copied : source.unstaged) copied.wait();
-    source.unstaged.clear();
-    source.queue.memcpy(source.now.staging.data(), source.now.outbox.get(), what.wire_bytes()).wait();
-    for (std::size_t i = 1; i < m_seats.size(); ++i) {
-      seat& target = m_seats[(from + i) % m_seats.size()];
-      source.unstaged.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
-                                                    source.now.staging.data(), what.wire_bytes()));
+  // here the host waits for the tensors to be in its memory, and for the copies out of it. All devices send at
+  // a time.
+  void send_through_host(const call& what) {
+    for (std::size_t from = 0; from < m_seats.size(); ++from) {
+      if (!what.is_active(from)) continue;
+      seat& source = m_seats[from];
+      for (sycl::event& copied : source.unstaged) copied.wait();
+      source.unstaged.clear();
+      source.staged = source.queue.memcpy(source.now.staging.get(), source.now.outbox.get(), what.wire_bytes());
+    }
+    for (std::size_t from = 0; from < m_seats.size(); ++from) {
+      if (!what.is_active(from)) continue;
+      seat& source = m_seats[from];
+      source.staged.wait();
+      for (std::size_t i = 1; i < m_seats.size(); ++i) {
+        seat& target = m_seats[(from + i) % m_seats.size()];
+        source.unstaged.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
+                                                      source.now.staging.get(), what.wire_bytes()));
+      }
     }
   }
 
