@@ -174,19 +174,18 @@ void session::lose(int peer, native_status status) {
 
 void session::time_out() {
   m_culprits = silent_ranks(whole_communicator);
-  const int peer = awaited();
-  if (m_culprits.empty() && peer >= 0) {
-    m_culprits.push_back(peer);
+  if (!m_culprits.empty())
     fail(ISTHMUS_ERROR_TIMEOUT,
-         fmt::format(
-             "rank {} waited more than {} s for rank {} in {}; all ranks answer, so they make different calls",
-             m_context.rank, m_context.timeout_s, peer, m_activity),
-         "compare what the ranks call (ISTHMUS_CHECK=1)", ISTHMUS_HERE);
-  }
+         fmt::format("rank {} waited more than {} s in {}; {} did not answer: in no call, stuck, or gone",
+                     m_context.rank, m_context.timeout_s, m_activity, ranks_text(m_culprits)),
+         "look at that rank and its machine; raise timeout_s if it only needs longer", ISTHMUS_HERE);
+  const int peer = awaited();  // nobody while the end of a call pushes out what was sent
+  const std::string whom = peer < 0 ? "what it sent to leave" : fmt::format("rank {}", peer);
+  if (peer >= 0) m_culprits.push_back(peer);
   fail(ISTHMUS_ERROR_TIMEOUT,
-       fmt::format("rank {} waited more than {} s in {}; {} did not answer: in no call, stuck, or gone",
-                   m_context.rank, m_context.timeout_s, m_activity, ranks_text(m_culprits)),
-       "look at that rank and its machine; raise timeout_s if it only needs longer", ISTHMUS_HERE);
+       fmt::format("rank {} waited more than {} s for {} in {}; all ranks answer, so they make different calls",
+                   m_context.rank, m_context.timeout_s, whom, m_activity),
+       "compare what the ranks call (ISTHMUS_CHECK=1)", ISTHMUS_HERE);
 }
 
 void session::end_as_aborted() {

@@ -113,6 +113,18 @@ TEST_F(ucx_failures, a_rank_that_does_not_come_is_named_at_the_timeout) {
   EXPECT_EQ(run_ranks(ranks_of(3, 8), body), complaints{});
 }
 
+// Both wait for the other, and say so when asked: nobody is missing.
+TEST_F(ucx_failures, ranks_that_wait_for_each_other_are_told_so) {
+  const auto body = [](rank& self) {
+    create(self);
+    std::vector<float> data(1000, 1);
+    const auto status = self.run(operation_of(ISTHMUS_RECV, data, 1 - self.number()));
+    check(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE, self.failure());
+    check(status == ISTHMUS_ERROR_REMOTE || contains(self.failure(), "all ranks answer"), self.failure());
+  };
+  EXPECT_EQ(run_ranks(ranks_of(2, 8), body), complaints{});
+}
+
 // What a rank did before it ended must arrive: its end alone is no failure.
 TEST_F(ucx_failures, a_rank_that_left_after_its_part_is_no_failure) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{1} << 20}) {
