@@ -112,6 +112,19 @@ typedef struct isthmus_backend_context {
   // nothing, at the price of a call; else 1: come back soon. Only on a thread that is inside enqueue. NULL in a
   // context of an older runtime.
   int (*progress)(void* runtime);
+  // For a backend that is made of the work of others: a communicator of some of these ranks, to call
+  // isthmus/isthmus.h on. Collective over the ranks, in create only. Ranks of one color >= 0 form one, in the
+  // order of (key, rank); with color ISTHMUS_NO_COLOR, -1, a rank gets NULL. It follows the rules of this
+  // communicator but for those that name this backend, and above them `use`, "backend" or "backend:algorithm"
+  // (NULL: nothing). Its waits end when this communicator is poisoned; its failures are the backend's to
+  // report, by its own ranks: the ranks of a part have other numbers. The backend aborts it in `abort` and
+  // destroys it in `destroy`, or before create fails. Fails on all ranks of a part or on none of them; those of
+  // other parts go on. NULL in a context of an older runtime.
+  isthmus_status (*make_part)(void* runtime, int color, int key, const char* use, isthmus_communicator* made);
+  // Makes what `fail` recorded last, with this status, the failure of the communicator at once, on all ranks,
+  // instead of when the function returns: for an enqueue one of whose threads must release another. `abort`
+  // comes out of this call. NULL in a context of an older runtime.
+  void (*poison)(void* runtime, isthmus_status status);
 } isthmus_backend_context;
 
 typedef struct isthmus_backend {
@@ -171,6 +184,11 @@ typedef struct isthmus_backend {
   // The block is about to be released. Local: other ranks may keep theirs. Not called for blocks that live
   // until destroy. Both may be NULL.
   void (*block_removed)(void* state, const isthmus_heap_block* block);
+
+  // What the backend would make of an operation that it supports, for explain: text in JSON, or NULL. Buffers
+  // and the counts that only some ranks know are not set. The text is the state's, until the next call. May be
+  // NULL.
+  const char* (*plan)(void* state, const isthmus_operation* operation, const char* algorithm);
 } isthmus_backend;
 
 // The index in `algorithms` of what supports or enqueue was given. Found by identity where it is one of the

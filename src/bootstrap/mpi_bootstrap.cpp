@@ -109,7 +109,9 @@ class mpi_bootstrap final : public bootstrap {
   bool announce(const isthmus_error_info& failure) noexcept override {
     return m_peers.write(failure) && m_peers.all_have_notices();
   }
-  std::optional<isthmus_error_info> announced(double wait_s) noexcept override { return m_peers.read(wait_s); }
+  std::optional<isthmus_error_info> announced(double wait_s) noexcept override {
+    return m_peers.read(m_peers.all_have_notices() ? wait_s : 0);  // who has none can't tell
+  }
 
   void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     const mpi_pass pass(m_mpi);

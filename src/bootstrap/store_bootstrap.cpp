@@ -118,7 +118,7 @@ class store_bootstrap final : public bootstrap {
 
   bool announce(const isthmus_error_info& failure) noexcept override {
     if (m_peers.write(failure) && m_peers.all_have_notices()) return true;
-    if (announced(0)) return true;
+    if (announced_in_store(0)) return true;
     try {
       m_store->set(m_scope + announcement, std::as_bytes(std::span(&failure, 1)));
     } catch (...) {  // the store is gone: the others learn of that by themselves
@@ -129,7 +129,15 @@ class store_bootstrap final : public bootstrap {
 
   std::optional<isthmus_error_info> announced(double wait_s) noexcept override {
     if (m_peers.all_have_notices()) return m_peers.read(wait_s);
-    if (auto failure = m_peers.read()) return failure;
+    const auto here = m_peers.read();
+    if (here && !is_consequence(here->status)) return here;
+    // Of those here only what followed is known: the cause may have come from another machine.
+    const auto elsewhere = announced_in_store(here ? 0 : wait_s);
+    return elsewhere ? elsewhere : here;
+  }
+
+ private:
+  std::optional<isthmus_error_info> announced_in_store(double wait_s) noexcept {
     isthmus_error_info failure;
     try {
       m_store->get(m_scope + announcement, std::as_writable_bytes(std::span(&failure, 1)), wait_s);
@@ -139,7 +147,6 @@ class store_bootstrap final : public bootstrap {
     return failure;
   }
 
- private:
   // A store, and by rank the number under which each joined it.
   struct joined_store {
     std::shared_ptr<store> keys;

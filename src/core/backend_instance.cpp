@@ -8,6 +8,7 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "core/communicator.hpp"
+#include "core/handles.hpp"
 
 namespace isthmus {
 namespace {
@@ -72,6 +73,8 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.heap_allocate = on_heap_allocate;
   m_context.heap_free = on_heap_free;
   m_context.progress = on_progress;
+  m_context.make_part = on_make_part;
+  m_context.poison = on_poison;
 }
 
 const char* backend_instance::version() const noexcept {
@@ -142,6 +145,13 @@ const char* backend_instance::supports(const isthmus_operation& operation, const
   const char* reason = nullptr;
   contain_or_poison("supports", [&] { reason = functions().supports(m_state, &operation, algorithm); });
   return reason;
+}
+
+const char* backend_instance::plan(const isthmus_operation& operation, const char* algorithm) {
+  const char* text = nullptr;
+  if (functions().plan != nullptr)
+    contain_or_poison("plan", [&] { text = functions().plan(m_state, &operation, algorithm); });
+  return text;
 }
 
 backend_part backend_instance::split(int color, int key) {
@@ -291,6 +301,23 @@ isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
   const isthmus_status status = guard([&] { backend.m_owner.heap().free_of_backend(id); });
   if (status != ISTHMUS_SUCCESS) backend.report(last_error());
   return status;
+}
+
+isthmus_status backend_instance::on_make_part(void* runtime, int color, int key, const char* use,
+                                              isthmus_communicator* made) {
+  backend_instance& backend = self(runtime);
+  *made = nullptr;
+  const isthmus_status status = guard([&] {
+    if (auto part = backend.m_owner.make_part(color, key, backend.name(), use))
+      *made = handle_table::instance().insert(std::move(part));
+  });
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  return status;
+}
+
+void backend_instance::on_poison(void* runtime, isthmus_status status) {
+  backend_instance& backend = self(runtime);
+  backend.m_owner.poison_by_backend(backend.take_failure(status, "a part of an operation"));
 }
 
 }  // namespace isthmus

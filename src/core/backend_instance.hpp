@@ -53,6 +53,7 @@ class backend_instance {
   void abort() noexcept;
   // These have no status: an exception poisons the communicator and leaves as error.
   const char* supports(const isthmus_operation& operation, const char* algorithm);
+  const char* plan(const isthmus_operation& operation, const char* algorithm);  // NULL: nothing to say
   backend_part split(int color, int key);
   void block_added(const isthmus_heap_block& block);
   void block_removed(const isthmus_heap_block& block);
@@ -93,6 +94,9 @@ class backend_instance {
                           uint64_t* offset);
   static isthmus_status on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block);
   static isthmus_status on_heap_free(void* runtime, uint64_t id);
+  static isthmus_status on_make_part(void* runtime, int color, int key, const char* use,
+                                     isthmus_communicator* made);
+  static void on_poison(void* runtime, isthmus_status status);
 
   void report(isthmus_error_info info);
   [[gnu::cold]] isthmus_status threw(const char* function) noexcept;  // in a catch block

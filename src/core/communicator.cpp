@@ -169,7 +169,7 @@ void communicator::fail_batch(backend_instance& backend, isthmus_status status,
   if (failure.collective < 0) failure.collective = first.collective;
   // Whoever was poisoned by another rank's failure reports that one: it is the cause.
   if (is_consequence(status)) {
-    hear(cause_wait_s);
+    hear(cause_wait_s());
     check_alive();
   }
   poison_by_backend(failure);
@@ -306,7 +306,7 @@ void communicator::close() {
     }
   }
   const std::lock_guard lock(m_abort_mutex);
-  if (std::exchange(m_closed, true)) return;
+  if (m_closed.exchange(true)) return;
   remove_sibling(m_ranks.token, this);
   m_worker.reset();
   for (const auto& backend : m_backends) backend->destroy();

@@ -60,6 +60,10 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // Collective; nullptr for color < 0.
   std::shared_ptr<communicator> split(int color, int key);
 
+  // Collective; nullptr for color < 0. For a backend, `maker`, that works on communicators of its own
+  // (isthmus_backend_context::make_part). This communicator outlives it.
+  std::shared_ptr<communicator> make_part(int color, int key, const std::string& maker, const char* use);
+
   // Collective over the ranks that go on (isthmus_communicator_shrink). Poisons this communicator.
   std::shared_ptr<communicator> shrink(double wait_s);
 
@@ -88,6 +92,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   // Any thread, any time. `failure` is what later calls report.
   void poison(const isthmus_error_info& failure) noexcept { poison(failure, audience::all_ranks); }
+  // The same, for what a backend tells: the cause, which may come a moment later, goes first.
+  void poison_by_backend(const isthmus_error_info& failure) noexcept;
   // For every wait to call again and again: takes over the failure of a rank in another process. Cheap.
   void listen() noexcept;
   // The same, now, waiting at most so long for it.
@@ -151,8 +157,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void poison(const isthmus_error_info& failure, audience told) noexcept;
   void poison_here(const isthmus_error_info& failure, audience told) noexcept;
   // The cause comes after its consequence where a backend's own signals are faster than the bootstrap.
-  static constexpr double cause_wait_s = 0.05;
-  void poison_by_backend(const isthmus_error_info& failure) noexcept;
+  double cause_wait_s() const noexcept;
   void poison_as_out_of_step(isthmus_error_info failure) noexcept;
   void poison_as_lost(int lost) noexcept;
   template <typename Work>
@@ -163,7 +168,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
   error annotate(const error& failure, const isthmus_operation& operation) const;
 
   preparation m_prepared;
-  notices m_notices;  // longer than the bootstrap that looks at them
+  std::weak_ptr<communicator> m_whole;  // whose backend made this one for itself
+  notices m_notices;                    // longer than the bootstrap that looks at them
   std::unique_ptr<bootstrap> m_control;
   membership m_ranks;
   recorder::flight_recorder m_recorder;
@@ -183,7 +189,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::optional<isthmus_error_info> m_failure;
 
   std::mutex m_abort_mutex;  // abort may come while destroy tears the backends down
-  bool m_closed = false;
+  std::atomic<bool> m_closed{false};
   std::unique_ptr<worker> m_worker;
   std::unique_ptr<watch> m_watch;  // over calls into native libraries
 };

@@ -126,6 +126,23 @@ preparation prepare(isthmus_device device, const isthmus_communicator_options& o
   return prepared;
 }
 
+std::shared_ptr<communicator> communicator::make_part(int color, int key, const std::string& maker,
+                                                      const char* use) {
+  std::unique_ptr<bootstrap> control = m_control->split(color, key);
+  if (!control) return nullptr;
+  preparation prepared = prepared_for_part();
+  prepared.collectives = 0;  // what the backend makes of this one's
+  prepared.failure = failure_of([&] {
+    auto rules = std::make_shared<selection::configuration>(
+        selection::configuration_of_part(*m_prepared.rules, maker, use));
+    selection::check_backends(*rules, known_backends(prepared.backends));
+    prepared.rules = std::move(rules);
+  });
+  const auto part = create(std::move(control), std::move(prepared), {});
+  part->m_whole = weak_from_this();
+  return part;
+}
+
 void communicator::create_backends(parts inherited) {
   m_notices.share(*m_control, m_ranks);
   agree_on_backends();

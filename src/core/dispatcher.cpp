@@ -101,6 +101,13 @@ void dispatcher::report_unused(const selection::decision& decision, const isthmu
   }
 }
 
+nlohmann::json dispatcher::plan_of(const selection::decision& decision, const isthmus_operation& agreed) const {
+  if (decision.winner == nullptr) return {};
+  backend_instance* const taken = find(decision.winner->backend);
+  const char* const text = taken->plan(agreed, algorithm_of(taken->functions(), decision.winner->algorithm));
+  return text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
+}
+
 nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
   const auto agreed = agreed_operation(operation, m_ranks.size);
   const auto available = availability_for(agreed);
@@ -120,6 +127,7 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
   }
   const backend_instance* taken = decision.winner == nullptr ? nullptr : find(decision.winner->backend);
   result["version"] = taken == nullptr ? nlohmann::json() : nlohmann::json(taken->version());
+  result["plan"] = plan_of(decision, agreed);
   result["notes"] = taken == nullptr ? std::vector<std::string>{} : taken->notes();
   return result;
 }

@@ -77,6 +77,7 @@ class dispatcher {
   selection::query query_of(const isthmus_operation& operation) const;
   selection::availability availability_for(const isthmus_operation& agreed) const;
   backend_instance* find(const std::string& name) const;
+  nlohmann::json plan_of(const selection::decision& decision, const isthmus_operation& agreed) const;
   choice decide(const isthmus_operation& operation);
   void report_unused(const selection::decision& decision, const isthmus_operation& operation);
 

@@ -78,6 +78,12 @@ struct configuration {
 // `config_path` may be null. Throws error (CONFIG) with file:line:column and the allowed values.
 configuration load_configuration(const char* config_path);
 
+// For the communicators that the backend `maker` makes for its own use: the same, without the rules that name
+// it, and with `use`, "backend" or "backend:algorithm" (NULL: nothing), as the strongest. Where no rule is
+// left, as after ISTHMUS_BACKEND, the built-in ones are taken. Calls were compared already, so `check` is off.
+// Throws error (CONFIG).
+configuration configuration_of_part(const configuration& whole, const std::string& maker, const char* use);
+
 // A backend that the runtime has, with the names that a rule may put behind "backend:".
 struct known_backend {
   std::string name;

@@ -3,13 +3,29 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <sstream>
+#include <stdexcept>
+#include <string>
 
 #include "player.hpp"
 
 namespace {
 
-int run_world(const std::string& world, int ranks, const conformance::player_options& options) {
-  const auto play = [&](conformance::seat& seat) { return conformance::play_all(seat, options); };
+// Puts this process on its node: "3+1" says that ranks 0 to 2 are on one and rank 3 on another.
+void enter_node(const std::string& nodes, int rank) {
+  std::istringstream sizes(nodes);
+  int ranks = 0, node = 0;
+  for (std::string size; std::getline(sizes, size, '+'); ++node)
+    if ((ranks += std::stoi(size)) > rank) break;
+  setenv("ISTHMUS_NODE", std::to_string(node).c_str(), 1);
+}
+
+int run_world(const std::string& world, int ranks, const std::string& nodes,
+              const conformance::player_options& options) {
+  const auto play = [&](conformance::seat& seat) {
+    if (!nodes.empty()) enter_node(nodes, seat.rank());
+    return conformance::play_all(seat, options);
+  };
   if (world == "threads") return conformance::run_in_threads(ranks, play);
   if (world == "group") return conformance::run_in_group(ranks, play);
   if (world == "processes") return conformance::run_in_processes(ranks, 1, play);
@@ -22,7 +38,7 @@ int run_world(const std::string& world, int ranks, const conformance::player_opt
 int main(int argc, char** argv) {
   CLI::App app{"Isthmus conformance suite"};
   std::string world = "threads";
-  std::string only;
+  std::string only, nodes;
   int ranks = 4;
   conformance::player_options options;
   app.add_option("--world", world, "where ranks live")
@@ -31,6 +47,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", ranks, "number of ranks (mpi: as started)")
       ->check(CLI::Range(1, 16))
       ->capture_default_str();
+  app.add_option("--nodes", nodes, "how many ranks are on each node, as 3+1 (processes, mpi)");
   app.add_option("--engine", options.engine,
                  "only this backend[:algorithm], those that begin with NAME*, or default");
   app.add_option("--except", options.except, "leave out this backend");
@@ -49,8 +66,10 @@ int main(int argc, char** argv) {
   // Forced algorithms that can't do a call are expected here; the log would warn about each.
   setenv("ISTHMUS_LOG", "error", 0);
   try {
+    if (!nodes.empty() && world != "processes" && world != "mpi")
+      throw std::runtime_error("--nodes needs a process for each rank: --world processes or mpi");
     if (!only.empty()) options.only = conformance::parse(only);
-    const int failures = run_world(world, ranks, options);
+    const int failures = run_world(world, ranks, nodes, options);
     if (failures > 0) fmt::print("conformance: {} failed (seed {})\n", failures, options.plan.seed);
     return failures == 0 ? 0 : 1;
   } catch (const std::exception& failure) {

@@ -30,6 +30,7 @@ class thread_seat final : public seat {
  public:
   thread_seat(thread_table& table, int rank) : m_table(table), m_rank(rank) {}
   int size() const override { return m_table.size; }
+  int rank() const override { return m_rank; }
   const char* world() const override { return "threads"; }
 
   std::vector<member> create(const isthmus_communicator_options& options) override {
@@ -63,6 +64,7 @@ class group_seat final : public seat {
  public:
   explicit group_seat(int size) : m_size(size) {}
   int size() const override { return m_size; }
+  int rank() const override { return 0; }
   const char* world() const override { return "group"; }
   std::vector<member> create(const isthmus_communicator_options& options) override {
     std::vector<member> members;

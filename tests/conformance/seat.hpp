@@ -22,6 +22,7 @@ class seat {
  public:
   virtual ~seat() = default;
   virtual int size() const = 0;
+  virtual int rank() const = 0;  // the first of those that sit here
   // "threads", "group", "processes", "mixed", "mpi"; part of the line that reproduces a failure.
   virtual const char* world() const = 0;
   // Collective. One communicator for each rank of this seat (several in a group). Throws std::runtime_error

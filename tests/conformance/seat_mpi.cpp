@@ -16,6 +16,7 @@ class mpi_seat final : public seat {
     MPI_Comm_size(MPI_COMM_WORLD, &m_size);
   }
   int size() const override { return m_size; }
+  int rank() const override { return m_rank; }
   const char* world() const override { return "mpi"; }
 
   std::vector<member> create(const isthmus_communicator_options& options) override {

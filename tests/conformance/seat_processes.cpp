@@ -16,6 +16,7 @@ class process_seat final : public seat {
   process_seat(world::meeting& all, int rank, int size, int threads)
       : m_all(all), m_rank(rank), m_size(size), m_threads(threads) {}
   int size() const override { return m_size; }
+  int rank() const override { return m_rank; }
   const char* world() const override { return m_threads > 1 ? "mixed" : "processes"; }
 
   std::vector<member> create(const isthmus_communicator_options& options) override {

@@ -170,7 +170,8 @@ isthmus_backend functions = {sizeof(isthmus_backend),
                              split,
                              drop_part,
                              block_added,
-                             block_removed};
+                             block_removed,
+                             nullptr};
 
 }  // namespace
 

@@ -1,0 +1,35 @@
+// The collectives of THE TABLE, put together of those of the parts.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <cstdint>
+#include <string>
+
+#include "backends/islands/pipeline.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus::islands {
+
+// What a large message between islands is cut into: a shard for each holder, or one for the first of them.
+enum class cut : std::uint8_t { shards, leader };
+
+// One message that is cut so: the same on all ranks, before or after.
+constexpr bool is_cut(const collective_row& row) {
+  return row.send_extent == extent::count && row.recv_extent == extent::count && row.peer != peer_kind::peer;
+}
+
+// All throw part_failure. They presume a validated operation.
+void run_reduction(crew& ranks, const isthmus_operation& operation, cut how);
+void run_broadcast(crew& ranks, const isthmus_operation& operation, cut how);
+void run_gathering(crew& ranks, const isthmus_operation& operation);  // every block to every rank
+void run_barrier(const crew& ranks);
+// Every block straight from rank to rank, in one call within and one between islands.
+void run_blocks(crew& ranks, const isthmus_operation& operation);
+// The sends and receives among these, together.
+void run_messages(const crew& ranks, const isthmus_operation* operations, std::size_t n);
+
+// The steps of a call, in JSON. Throws part_failure.
+std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how);
+
+}  // namespace isthmus::islands

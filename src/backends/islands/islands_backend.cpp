@@ -1,0 +1,131 @@
+#include "backends/islands/islands_backend.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <new>
+#include <string_view>
+
+#include "backends/islands/composer.hpp"
+#include "base/error.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus {
+namespace islands {
+namespace {
+
+constexpr std::uint64_t default_chunk_bytes = 4 << 20;
+constexpr std::uint64_t least_chunk_bytes = 64;
+constexpr int thread_multiple = 3;  // of MPI
+
+const char* const algorithm_names[] = {"shards", "leader", nullptr};
+
+isthmus_status refuse(const isthmus_backend_context& context, isthmus_status status, const char* text,
+                      const char* hint) {
+  return context.fail(context.runtime, status, 0, ISTHMUS_HERE, hint, "%s", text);
+}
+
+// Equal on all ranks, which compare their options.
+isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uint64_t& bytes) {
+  const char* const text = context.option(context.runtime, "chunk_bytes");
+  bytes = default_chunk_bytes;
+  if (text == nullptr) return ISTHMUS_SUCCESS;
+  const std::string_view digits(text);
+  const auto [end, failure] = std::from_chars(digits.begin(), digits.end(), bytes);
+  if (failure == std::errc{} && end == digits.end() && bytes >= least_chunk_bytes) return ISTHMUS_SUCCESS;
+  return context.fail(context.runtime, ISTHMUS_ERROR_CONFIG, 0, ISTHMUS_HERE,
+                      "write a number of bytes, 64 or more", "backend.islands.chunk_bytes = \"%s\"", text);
+}
+
+isthmus_status create(const isthmus_backend_context* context, void** state) {
+  *state = nullptr;
+  try {
+    auto ranks = std::make_unique<crew>(*context);
+    if (ranks->ranks.islands() == 1)
+      return refuse(*context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node", nullptr);
+    if (const auto status = read_chunk_bytes(*context, ranks->chunk_bytes)) return status;
+    if (const auto status = ranks->of.make(*context, ranks->ranks)) return status;
+    ranks->overlaps = context->mpi == nullptr || context->mpi->thread_level >= thread_multiple;
+    *state = ranks.release();
+    return ISTHMUS_SUCCESS;
+  } catch (const part_failure& failure) {
+    return report(*context, failure);
+  } catch (const std::bad_alloc&) {
+    return refuse(*context, ISTHMUS_ERROR_OUT_OF_MEMORY, "host memory exhausted", nullptr);
+  }
+}
+
+crew& crew_of(void* state) { return *static_cast<crew*>(state); }
+
+cut cut_of(const char* algorithm) {
+  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? cut::leader : cut::shards;
+}
+
+// A message that no rank has whole is not cut: there both algorithms are the same.
+const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
+
+void run_collective(crew& ranks, const isthmus_operation& operation, const char* algorithm) {
+  const collective_row& row = row_of(operation.collective);
+  const cut how = cut_of(algorithm);
+  if (row.reduces) return run_reduction(ranks, operation, how);
+  if (is_cut(row)) return run_broadcast(ranks, operation, how);
+  if (row.send_at == site::nowhere) return run_barrier(ranks);
+  if (row.send_extent == extent::count && row.recv_at == site::all) return run_gathering(ranks, operation);
+  run_blocks(ranks, operation);
+}
+
+isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const* algorithms,
+                       std::size_t n) {
+  crew& ranks = crew_of(state);
+  const isthmus_backend_context& context = *ranks.context;
+  const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
+  try {
+    // All ranks of a group have their messages before its collectives.
+    if (std::any_of(operations, operations + n, is_one)) run_messages(ranks, operations, n);
+    for (std::size_t i = 0; i < n; ++i)
+      if (!is_one(operations[i])) run_collective(ranks, operations[i], algorithms[i]);
+    return ISTHMUS_SUCCESS;
+  } catch (const part_failure& failure) {
+    return report(context, failure);
+  } catch (const std::bad_alloc&) {
+    return refuse(context, ISTHMUS_ERROR_OUT_OF_MEMORY, "host memory exhausted", nullptr);
+  }
+}
+
+const char* plan(void* state, const isthmus_operation* operation, const char* algorithm) {
+  crew& ranks = crew_of(state);
+  try {
+    ranks.plan = plan_of(ranks, *operation, cut_of(algorithm));
+    return ranks.plan.c_str();
+  } catch (const std::exception& failure) {
+    ranks.context->log(ranks.context->runtime, 1, "no plan: %s", failure.what());
+    return nullptr;
+  }
+}
+
+}  // namespace
+}  // namespace islands
+
+const isthmus_backend* islands_backend() noexcept {
+  static const isthmus_backend backend = [] {
+    isthmus_backend functions{};
+    functions.struct_bytes = sizeof functions;
+    functions.magic = ISTHMUS_BACKEND_MAGIC;
+    functions.abi_version = ISTHMUS_BACKEND_ABI;
+    functions.name = "islands";
+    functions.description = "other backends put together: within each node, between nodes, within again";
+    functions.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE;
+    functions.platforms = 1u << ISTHMUS_PLATFORM_HOST;
+    functions.algorithms = islands::algorithm_names;
+    functions.create = islands::create;
+    functions.destroy = [](void* state) { delete static_cast<islands::crew*>(state); };
+    functions.supports = islands::supports;
+    functions.enqueue = islands::enqueue;
+    functions.plan = islands::plan;
+    functions.abort = [](void* state) { islands::crew_of(state).of.abort(); };
+    return functions;
+  }();
+  return &backend;
+}
+
+}  // namespace isthmus

@@ -1,0 +1,40 @@
+#include "backends/islands/layout.hpp"
+
+#include <algorithm>
+
+namespace isthmus::islands {
+
+layout::layout(const isthmus_backend_context& context)
+    : m_rank(context.rank),
+      m_island_of(context.node_of, context.node_of + context.size),
+      m_place_of(m_island_of.size()) {
+  m_members.resize(static_cast<std::size_t>(*std::ranges::max_element(m_island_of)) + 1);
+  for (int rank = 0; rank < size(); ++rank) {
+    auto& island = m_members[static_cast<std::size_t>(island_of(rank))];
+    m_index_of.push_back(static_cast<int>(island.size()));
+    island.push_back(rank);
+  }
+  const auto [least, most] = std::ranges::minmax(m_members, {}, &std::vector<int>::size);
+  m_holders = static_cast<int>(least.size());
+  m_even = least.size() == most.size();
+  for (int holder = 0; holder < m_holders; ++holder)
+    for (const auto& island : m_members)
+      for (const int rank : island)
+        if (holder_of(rank) == holder) m_order.push_back(rank);
+  for (std::size_t place = 0; place < m_order.size(); ++place)
+    m_place_of[static_cast<std::size_t>(m_order[place])] = static_cast<int>(place);
+}
+
+run layout::served_by(int holder) const {
+  run all = served_by(holder, 0);
+  for (int island = 1; island < islands(); ++island) all.n += served_by(holder, island).n;
+  return all;
+}
+
+run layout::served_by(int holder, int island) const {
+  const auto& ranks = members(island);
+  const int others = static_cast<int>(ranks.size()) - 1 - holder;
+  return {place_of(ranks[static_cast<std::size_t>(holder)]), 1 + others / m_holders};
+}
+
+}  // namespace isthmus::islands

@@ -1,0 +1,81 @@
+#include <cstring>
+
+#include "backends/islands/composer.hpp"
+#include "backends/islands/kinds.hpp"
+#include "backends/islands/shards.hpp"
+#include "base/block_map.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus::islands {
+namespace {
+
+// The counts of one side of a call by `part`, whose ranks are `members`, but for this rank's own block.
+template <typename Length>
+spans spans_with(const std::vector<int>& members, const block_list& list, Length&& length) {
+  spans made;
+  for (const int rank : members) {
+    const std::uint64_t count = length(rank);
+    made.add(count > 0 ? list.begin(rank) : 0, count);
+  }
+  return made;
+}
+
+}  // namespace
+
+void run_blocks(crew& ranks, const isthmus_operation& operation) {
+  const layout& all = ranks.ranks;
+  const block_map blocks(operation, all.rank(), all.size());
+  const void* from = operation.send_buf;
+  if (overwrites_outgoing(operation)) {
+    std::byte* const copy = ranks.sums[0].at_least(blocks.send_bytes());
+    if (blocks.send_bytes() > 0) std::memcpy(copy, from, blocks.send_bytes());
+    from = copy;
+  }
+  const block out = blocks.outgoing(all.rank()), in = blocks.incoming(all.rank());
+  const std::byte* const own = static_cast<const std::byte*>(from) + out.at;
+  std::byte* const place = static_cast<std::byte*>(operation.recv_buf) + in.at;
+  if (out.bytes > 0 && own != place) std::memmove(place, own, out.bytes);
+
+  const auto move = [&](const part& by, const std::vector<int>& members, auto&& with) {
+    const spans sent = spans_with(members, blocks.send, [&](int rank) {
+      return with(rank) ? blocks.outgoing(rank).bytes / blocks.element_bytes : 0;
+    });
+    const spans received = spans_with(members, blocks.recv, [&](int rank) {
+      return with(rank) ? blocks.incoming(rank).bytes / blocks.element_bytes : 0;
+    });
+    isthmus_operation call{};
+    call.collective = kinds::runs_to_each;
+    call.datatype = operation.datatype;
+    call.send_buf = from;
+    call.recv_buf = operation.recv_buf;
+    call.send_counts = sent.counts.data();
+    call.send_displs = sent.displs.data();
+    call.recv_counts = received.counts.data();
+    call.recv_displs = received.displs.data();
+    by.run(call);
+  };
+  const auto is_near = [&](int rank) { return all.island_of(rank) == all.own_island(); };
+  const auto& island = all.members(all.own_island());
+  move(ranks.of.within, island, [&](int rank) { return rank != all.rank(); });
+  std::vector<int> everybody;
+  for (int rank = 0; rank < all.size(); ++rank) everybody.push_back(rank);
+  move(ranks.of.across, everybody, [&](int rank) { return !is_near(rank); });
+}
+
+void run_messages(const crew& ranks, const isthmus_operation* operations, std::size_t n) {
+  const layout& all = ranks.ranks;
+  message_group group;
+  // Those between islands first: their part is the one that the calling thread serves, and MPI may know no
+  // other.
+  for (const bool near : {false, true})
+    for (std::size_t i = 0; i < n; ++i) {
+      isthmus_operation message = operations[i];
+      if (!is_message(message.collective) || (all.island_of(message.root) == all.own_island()) != near)
+        continue;
+      if (near) message.root = all.index_of(message.root);
+      (near ? ranks.of.within : ranks.of.across).run(message);
+    }
+  group.finish();
+}
+
+}  // namespace isthmus::islands

@@ -1,0 +1,53 @@
+// How a message is cut between the holders of an island. Equal in all islands.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/islands/composer.hpp"
+
+namespace isthmus::islands {
+
+// Elements.
+struct piece {
+  std::uint64_t at = 0, count = 0;
+};
+
+// The rest that can't be divided is the first shard's beginning.
+struct shards {
+  std::uint64_t rest, each;
+  int holders;
+
+  shards(std::uint64_t count, int of, cut how)
+      : rest(how == cut::leader ? count : count % static_cast<std::uint64_t>(of)),
+        each((count - rest) / static_cast<std::uint64_t>(of)),
+        holders(of) {}
+
+  piece of(int index) const {
+    if (index >= holders) return {};
+    if (index == 0) return {0, rest + each};
+    return {rest + static_cast<std::uint64_t>(index) * each, each};
+  }
+};
+
+// Counts and displacements by rank of a part.
+struct spans {
+  std::vector<std::uint64_t> counts, displs;
+
+  void add(std::uint64_t at, std::uint64_t count) {
+    counts.push_back(count);
+    displs.push_back(at);
+  }
+};
+
+// What the ranks of this island have of a message.
+inline spans spans_of(const shards& cuts, int ranks) {
+  spans made;
+  for (int index = 0; index < ranks; ++index) made.add(cuts.of(index).at, cuts.of(index).count);
+  return made;
+}
+
+// Gives every rank of an island the whole of what its holders have in their shards of `buffer`.
+void share_within(const crew& ranks, const shards& cuts, isthmus_datatype datatype, std::byte* buffer);
+
+}  // namespace isthmus::islands

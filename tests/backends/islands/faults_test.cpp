@@ -1,0 +1,94 @@
+// A failure in one island is known in all of them, by the numbers of the whole.
+#include <csignal>
+
+#include "ranks.hpp"
+
+namespace {
+
+using islands_test::on_nodes;
+using islands_test::rank;
+
+std::vector<float> values(std::size_t n) { return std::vector<float>(n, 1.0F); }
+
+isthmus_status sum(const rank& own, isthmus_communicator by, std::vector<float>& of) {
+  return isthmus_allreduce(of.data(), of.data(), of.size(), ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                           by == nullptr ? own.communicator : by, nullptr);
+}
+
+// Calls until one fails; that one's error.
+isthmus_error_info first_failure(const rank& own, std::vector<float> data) {
+  for (int i = 0; i < 100000; ++i)
+    if (sum(own, nullptr, data) != ISTHMUS_SUCCESS) return world::last_error();
+  return {};
+}
+
+// After a few calls `victim` dies; what the others then say names it.
+void expect_named(const std::vector<std::string>& nodes, int victim, std::size_t elements) {
+  on_nodes(
+      nodes, {},
+      [=](const rank& own) {
+        ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+        auto data = values(elements);
+        for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+        own.all.wait();
+        if (own.number == victim) raise(SIGKILL);
+        const std::string text = first_failure(own, std::move(data)).message;
+        EXPECT_NE(text.find("rank " + std::to_string(victim)), std::string::npos) << own.number << ": " << text;
+      },
+      1);
+}
+
+TEST(a_killed_rank, of_another_island_is_named_on_all) { expect_named({"a", "a", "b", "b"}, 3, 4096); }
+
+TEST(a_killed_rank, is_named_in_a_large_message_in_chunks) { expect_named({"a", "b", "a", "b"}, 2, 4U << 20); }
+
+TEST(a_killed_rank, leaves_ranks_that_shrink_and_go_on) {
+  on_nodes(
+      {"a", "a", "b", "b"}, {},
+      [](const rank& own) {
+        ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+        auto data = values(1000);
+        ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+        own.all.wait();
+        if (own.number == 1) raise(SIGKILL);
+        first_failure(own, values(1000));
+        isthmus_communicator rest = nullptr;
+        ASSERT_EQ(isthmus_communicator_shrink(own.communicator, 0, &rest), ISTHMUS_SUCCESS)
+            << world::last_error().message;
+        data = values(1000);
+        EXPECT_EQ(sum(own, rest, data), ISTHMUS_SUCCESS) << world::last_error().message;
+        EXPECT_EQ(data[999], 3.0F);
+        isthmus_communicator_destroy(rest);
+      },
+      1);
+}
+
+TEST(an_abort, of_one_rank_reaches_other_islands) {
+  on_nodes({"a", "a", "b", "b"}, {}, [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    auto data = values(100);
+    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    own.all.wait();
+    if (own.number == 2) {
+      EXPECT_EQ(isthmus_communicator_abort(own.communicator), ISTHMUS_SUCCESS);
+      return;
+    }
+    const std::string text = first_failure(own, std::move(data)).message;
+    EXPECT_NE(text.find("isthmus_communicator_abort was called on rank 2"), std::string::npos) << text;
+  });
+}
+
+TEST(a_split, of_islands_has_islands_of_its_own) {
+  on_nodes({"a", "a", "b", "b"}, {}, [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    isthmus_communicator odd = nullptr;
+    ASSERT_EQ(isthmus_communicator_split(own.communicator, own.number % 2, 0, &odd), ISTHMUS_SUCCESS)
+        << world::last_error().message;
+    auto data = values(100);
+    EXPECT_EQ(sum(own, odd, data), ISTHMUS_SUCCESS) << world::last_error().message;
+    EXPECT_EQ(data[99], 2.0F);
+    isthmus_communicator_destroy(odd);
+  });
+}
+
+}  // namespace

@@ -1,0 +1,216 @@
+// What islands hands to the backend between machines: every byte once, spread over the ranks; and how it is
+// chosen.
+#include <nlohmann/json.hpp>
+
+#include "ranks.hpp"
+
+namespace {
+
+using islands_test::on_nodes;
+using islands_test::rank;
+using islands_test::take_tally;
+using nlohmann::json;
+
+constexpr std::uint64_t count = 12000;
+constexpr std::uint64_t bytes = count * sizeof(float);
+
+struct buffers {
+  std::vector<float> send, recv;
+  explicit buffers(const rank& own)
+      : send(count * static_cast<std::uint64_t>(own.size), static_cast<float>(own.number + 1)),
+        recv(send.size()) {}
+};
+
+void expect_created(const rank& own) { ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message; }
+
+// Of m machines, each sends and gets 2 B (m - 1) / m of an allreduce of B: what an allreduce between machines
+// of the shards moves, which are B together on each machine.
+TEST(crossing, of_an_allreduce_is_the_least_and_spread_over_the_ranks) {
+  on_nodes({"a", "a", "b", "b"}, {}, [](const rank& own) {
+    expect_created(own);
+    buffers mine(own);
+    take_tally();
+    EXPECT_EQ(isthmus_allreduce(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                                own.communicator, nullptr),
+              ISTHMUS_SUCCESS)
+        << world::last_error().message;
+    EXPECT_EQ(mine.recv[count - 1], 10.0F);
+    const wire_tally tally = take_tally();
+    EXPECT_EQ(tally.ranks, 2) << "a shard is summed by one rank of each machine";
+    EXPECT_EQ(tally.summed_bytes, bytes / 2) << "of two ranks on this machine each hands over its half";
+    EXPECT_EQ(tally.moved_bytes, 0U);
+  });
+}
+
+TEST(crossing, of_uneven_islands_is_that_of_the_smallest_one) {
+  on_nodes({"a", "a", "a", "b"}, {}, [](const rank& own) {
+    expect_created(own);
+    buffers mine(own);
+    take_tally();
+    EXPECT_EQ(isthmus_allreduce(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                                own.communicator, nullptr),
+              ISTHMUS_SUCCESS);
+    EXPECT_EQ(mine.recv[0], 10.0F);
+    const bool holds = own.number == 0 || own.number == 3;
+    EXPECT_EQ(take_tally().summed_bytes, holds ? bytes : 0U);
+  });
+}
+
+TEST(crossing, of_a_reduce_scatter_is_what_other_machines_want_of_the_sums) {
+  on_nodes({"a", "b", "a", "b"}, {}, [](const rank& own) {
+    expect_created(own);
+    buffers mine(own);
+    take_tally();
+    EXPECT_EQ(isthmus_reduce_scatter(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                                     own.communicator, nullptr),
+              ISTHMUS_SUCCESS);
+    EXPECT_EQ(mine.recv[0], 10.0F);
+    // A block for its own machine and one for the other, whose way alone leads between.
+    EXPECT_EQ(take_tally().summed_bytes, 2 * bytes);
+  });
+}
+
+TEST(crossing, of_an_allgather_is_each_block_once_to_each_other_machine) {
+  on_nodes({"a", "b", "a", "b"}, {}, [](const rank& own) {
+    expect_created(own);
+    buffers mine(own);
+    take_tally();
+    EXPECT_EQ(isthmus_allgather(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, own.communicator,
+                                nullptr),
+              ISTHMUS_SUCCESS);
+    for (int from = 0; from < own.size; ++from)
+      EXPECT_EQ(mine.recv[count * static_cast<std::uint64_t>(from)], static_cast<float>(from + 1));
+    EXPECT_EQ(take_tally().moved_bytes, bytes) << "to one rank of the other machine";
+  });
+}
+
+TEST(crossing, of_a_broadcast_is_a_shard_from_each_rank_of_the_root_s_machine) {
+  on_nodes({"a", "a", "b", "b"}, {}, [](const rank& own) {
+    expect_created(own);
+    buffers mine(own);
+    take_tally();
+    EXPECT_EQ(isthmus_broadcast(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, 1, own.communicator,
+                                nullptr),
+              ISTHMUS_SUCCESS);
+    EXPECT_EQ(mine.recv[count - 1], 2.0F);
+    EXPECT_EQ(take_tally().moved_bytes, own.number < 2 ? bytes / 2 : 0U);
+  });
+}
+
+TEST(crossing, of_an_alltoall_is_what_is_for_ranks_of_other_machines) {
+  on_nodes({"a", "a", "a", "b"}, {}, [](const rank& own) {
+    expect_created(own);
+    buffers mine(own);
+    take_tally();
+    EXPECT_EQ(
+        isthmus_alltoall(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, own.communicator, nullptr),
+        ISTHMUS_SUCCESS);
+    EXPECT_EQ(mine.recv[count * 3], 4.0F);
+    EXPECT_EQ(take_tally().moved_bytes, own.number == 3 ? 3 * bytes : bytes);
+  });
+}
+
+json explain_allreduce(const rank& own) {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_ALLREDUCE;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.count = count;
+  return json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* needed) {
+    return isthmus_communicator_explain(own.communicator, &operation, text, capacity, needed);
+  }));
+}
+
+TEST(choice, is_explained_down_to_the_parts) {
+  on_nodes({"a", "a", "b", "b"}, {}, [](const rank& own) {
+    expect_created(own);
+    const json told = explain_allreduce(own);
+    EXPECT_EQ(told.at("backend"), "islands");
+    const json& plan = told.at("plan");
+    ASSERT_EQ(plan.size(), 3U) << plan;
+    EXPECT_EQ(plan[0].at("collective"), "reduce_scatter");
+    EXPECT_EQ(plan[0].at("backend"), "host");
+    EXPECT_EQ(plan[0].at("bytes"), bytes);
+    EXPECT_EQ(plan[1].at("collective"), "allreduce");
+    EXPECT_EQ(plan[1].at("backend"), "wire");
+    EXPECT_EQ(plan[1].at("bytes"), bytes / 2);
+    EXPECT_EQ(plan[2].at("collective"), "allgather");
+    EXPECT_EQ(plan[2].at("backend"), "host");
+  });
+}
+
+TEST(choice, of_parts_is_an_option_s_where_there_is_one) {
+  islands_test::setting with;
+  with.config += "[backend.islands]\nwithin = \"host:one_shot\"\nbetween = \"wire\"\n";
+  on_nodes({"a", "a", "b", "b"}, with, [](const rank& own) {
+    expect_created(own);
+    const json plan = explain_allreduce(own).at("plan");
+    EXPECT_EQ(plan[0].at("algorithm"), "one_shot") << plan;
+    EXPECT_EQ(plan[0].at("rule"), "rule \"use=host:one_shot\" (options of backend islands)");
+  });
+}
+
+TEST(choice, of_parts_follows_the_defaults_where_islands_is_forced) {
+  islands_test::setting with;
+  with.prepare = [](int) {
+    setenv("ISTHMUS_BACKEND", "islands", 1);
+    setenv("ISTHMUS_OPTION", "backend.islands.between=wire", 1);
+  };
+  on_nodes({"a", "a", "b"}, with, [](const rank& own) {
+    expect_created(own);
+    EXPECT_EQ(explain_allreduce(own).at("plan")[0].at("backend"), "host");
+  });
+}
+
+TEST(creation, fails_on_all_ranks_for_an_unknown_part) {
+  islands_test::setting with;
+  with.config += "[backend.islands]\nbetween = \"wier\"\n";
+  on_nodes({"a", "a", "b"}, with, [](const rank& own) {
+    EXPECT_EQ(own.status, ISTHMUS_ERROR_CONFIG);
+    EXPECT_NE(std::string(own.failure.message).find("unknown backend \"wier\""), std::string::npos)
+        << own.failure.message;
+  });
+}
+
+TEST(creation, says_that_nothing_crosses_between_islands) {
+  islands_test::setting with;
+  with.config = "default_backend = \"host\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"islands\"\n";
+  with.prepare = [](int) { setenv("ISTHMUS_BACKEND", "islands", 1); };
+  on_nodes({"a", "b", "b"}, with, [](const rank& own) {
+    EXPECT_EQ(own.status, ISTHMUS_ERROR_UNSUPPORTED);
+    const std::string text = own.failure.message;
+    EXPECT_NE(text.find("no backend crosses between the 2 nodes of these ranks (ranks 0; 1 and 2)"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("between"), std::string::npos) << text;
+  });
+}
+
+TEST(creation, leaves_one_node_to_others) {
+  on_nodes({"a", "a"}, {}, [](const rank& own) {
+    expect_created(own);
+    EXPECT_EQ(explain_allreduce(own).at("backend"), "host");
+    const json told = explain_allreduce(own);
+    EXPECT_EQ(told.at("supports").at("islands"), "rank 0: all ranks are on one node");
+  });
+}
+
+TEST(creation, fails_on_all_ranks_where_options_differ) {
+  islands_test::setting with;
+  with.prepare = [](int number) {
+    if (number == 2) setenv("ISTHMUS_OPTION", "backend.islands.chunk_bytes=1024", 1);
+  };
+  on_nodes({"a", "a", "b"}, with, [](const rank& own) {
+    EXPECT_EQ(own.status, ISTHMUS_ERROR_MISMATCH);
+    EXPECT_NE(std::string(own.failure.message).find("ranks that differ from rank 0: 2"), std::string::npos)
+        << own.failure.message;
+  });
+}
+
+TEST(creation, takes_ranks_without_a_name_for_a_node) {
+  on_nodes({"", "a", ""}, {}, [](const rank& own) {
+    expect_created(own);
+    EXPECT_EQ(explain_allreduce(own).at("backend"), "islands");
+  });
+}
+
+}  // namespace

@@ -1,0 +1,83 @@
+// A stand-in for an engine between machines: the host backend, made to believe that all ranks are on one, which
+// counts what it is handed.
+#include "wire.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backends/host/host_backend.hpp"
+#include "base/block_map.hpp"
+
+namespace {
+
+using namespace isthmus;
+
+wire_tally tally{};
+
+struct session {
+  isthmus_backend_context context;
+  std::vector<int> one_node;
+  void* host = nullptr;
+};
+
+isthmus_status create(const isthmus_backend_context* given, void** state) {
+  auto made = std::make_unique<session>();
+  made->context = *given;
+  made->one_node.assign(static_cast<std::size_t>(given->size), 0);
+  made->context.node_of = made->one_node.data();
+  made->context.node_rank = given->rank;
+  made->context.node_size = given->size;
+  const isthmus_status status = host_backend()->create(&made->context, &made->host);
+  if (status == ISTHMUS_SUCCESS) *state = made.release();
+  return status;
+}
+
+void count(const isthmus_operation& operation, const session& own) {
+  const isthmus_backend_context& context = own.context;
+  const block_map blocks(operation, context.rank, context.size);
+  ++tally.calls;
+  tally.ranks = context.size;
+  if (row_of(operation.collective).reduces) {
+    tally.summed_bytes += blocks.send_bytes();
+    return;
+  }
+  for (int peer = 0; peer < context.size; ++peer)
+    if (peer != context.rank) tally.moved_bytes += blocks.outgoing(peer).bytes;
+}
+
+isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
+  auto& own = *static_cast<session*>(state);
+  for (std::size_t i = 0; i < n; ++i) count(operations[i], own);
+  const std::vector<const char*> algorithms(n);
+  return host_backend()->enqueue(own.host, operations, algorithms.data(), n);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) wire_tally wire_take_tally(void) {
+  return std::exchange(tally, wire_tally{});
+}
+
+extern "C" ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1(void) {
+  static const isthmus_backend backend = [] {
+    isthmus_backend functions{};
+    functions.struct_bytes = sizeof functions;
+    functions.magic = ISTHMUS_BACKEND_MAGIC;
+    functions.abi_version = ISTHMUS_BACKEND_ABI;
+    functions.name = "wire";
+    functions.description = "a stand-in for an engine between machines";
+    functions.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE;
+    functions.platforms = 1u << ISTHMUS_PLATFORM_HOST;
+    functions.create = create;
+    functions.destroy = [](void* state) {
+      const std::unique_ptr<session> own(static_cast<session*>(state));
+      host_backend()->destroy(own->host);
+    };
+    functions.supports = [](void*, const isthmus_operation*, const char*) -> const char* { return nullptr; };
+    functions.enqueue = enqueue;
+    functions.abort = [](void* state) { host_backend()->abort(static_cast<session*>(state)->host); };
+    return functions;
+  }();
+  return &backend;
+}
