@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from types import TracebackType
 
 TOOLS = ("ip", "tc", "nsenter", "unshare")
@@ -97,6 +98,16 @@ class Hosts:
         # System V and POSIX memory of other hosts is out of reach while somebody holds the namespace.
         holder = ("ip", "netns", "exec", space, "unshare", "--ipc", "sleep", "infinity")
         self._holders.append(subprocess.Popen(holder, start_new_session=True))
+        self._wait_for(self._holders[-1].pid)
+
+    def _wait_for(self, holder: int) -> None:
+        """Until it has left this process' namespaces: whoever enters them before would be in the wrong ones."""
+        deadline = time.monotonic() + 60
+        for kind in ("net", "ipc"):
+            while os.readlink(f"/proc/{holder}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}"):
+                if time.monotonic() > deadline:
+                    raise NetworkError(f"a host does not get its own {kind} namespace")
+                time.sleep(0.01)
 
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 1}"
