@@ -60,7 +60,10 @@ enum {
   ISTHMUS_BACKEND_BLOCKING = 1u << 0,
   ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS = 1u << 1,
   ISTHMUS_BACKEND_GRAPH_CAPTURE = 1u << 2,
-  ISTHMUS_BACKEND_MULTI_NODE = 1u << 3
+  ISTHMUS_BACKEND_MULTI_NODE = 1u << 3,
+  // Costs every communicator something (connections, say): as long as built-in rules alone name it, it is made
+  // only where no other backend works.
+  ISTHMUS_BACKEND_LAST_RESORT = 1u << 4
 };
 
 // A block of the symmetric heap, as seen by this rank.

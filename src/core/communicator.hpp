@@ -149,6 +149,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void create_backends(parts inherited);
   void agree_on_backends();
   void create_backend(backend_instance& backend);
+  bool is_last_resort(const backend_instance& backend) const;
   void throw_without_backend() const;
   [[noreturn, gnu::cold]] void throw_poisoned() const;
   void synchronize();

@@ -41,10 +41,16 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks, 
     return fmt::format("it works on one machine only, the ranks are on {}", ranks.nodes);
   // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
   const auto names_it = [&](const auto& rule) { return rule.backend == entry.name; };
+  const auto is_for_ranks = [&](const auto& rule) {
+    return names_it(rule) && selection::concerns(rule, ranks.device.platform, ranks.size, ranks.nodes);
+  };
   const auto takes_calls = [&](const auto& rule) {
-    return names_it(rule) && serves(rule, prepared.collectives);
+    return is_for_ranks(rule) && serves(rule, prepared.collectives);
   };
   if (std::ranges::none_of(prepared.rules->rules, names_it)) return "no rule names it";
+  if (std::ranges::none_of(prepared.rules->rules, is_for_ranks))
+    return fmt::format("no rule names it for {} ranks of platform {} on {} node{}", ranks.size,
+                       isthmus_platform_name(ranks.device.platform), ranks.nodes, ranks.nodes == 1 ? "" : "s");
   if (std::ranges::none_of(prepared.rules->rules, takes_calls))
     return "no rule names it for what this communicator calls";
   return "";
@@ -150,9 +156,24 @@ void communicator::create_backends(parts inherited) {
   for (const auto& backend : m_backends)
     if (const auto part = inherited.find(backend->name()); part != inherited.end() && backend->reason().empty())
       backend->adopt(std::move(part->second));
-  for (const auto& backend : m_backends)
-    if (backend->reason().empty()) create_backend(*backend);
+  const auto usable = [](const auto& backend) { return backend->usable(); };
+  for (const bool last : {false, true})
+    for (const auto& backend : m_backends) {
+      if (!backend->reason().empty() || is_last_resort(*backend) != last) continue;
+      if (last && std::ranges::any_of(m_backends, usable))
+        backend->reject("others work, and no rule but a built-in one names it");
+      else
+        create_backend(*backend);
+    }
   throw_without_backend();
+}
+
+// All ranks have the same rules, and shared their capabilities.
+bool communicator::is_last_resort(const backend_instance& backend) const {
+  return (backend.capabilities() & ISTHMUS_BACKEND_LAST_RESORT) != 0 &&
+         std::ranges::all_of(m_prepared.rules->rules, [&](const auto& rule) {
+           return rule.backend != backend.name() || selection::is_built_in(rule);
+         });
 }
 
 // Where no backend works, and, on several nodes, which ranks are on which.

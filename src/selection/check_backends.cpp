@@ -65,9 +65,8 @@ void check_backends(const configuration& configuration, const std::vector<known_
   std::set<std::string_view> allowed;
   for (const known_backend& backend : known) allowed.insert(backend.name);
   for (const auto& [name, path] : configuration.plugins) allowed.insert(name);
-  const auto is_default = [](const rule& rule) { return rule.source.starts_with("default"); };
   for (const rule& rule : configuration.rules) {
-    if (is_default(rule)) allowed.insert(rule.backend);
+    if (is_built_in(rule)) allowed.insert(rule.backend);
   }
   const std::vector<std::string_view> names(allowed.begin(), allowed.end());
 

@@ -46,6 +46,8 @@ struct rule {
   std::string algorithm;  // "": the backend's only or own choice
 };
 
+inline bool is_built_in(const rule& rule) { return rule.source.starts_with("default"); }
+
 // Where plain memory of a device comes from: the key [memory], docs/memory.md.
 struct memory_settings {
   std::vector<std::string> providers;  // in the order of trial; what is not in it is not tried
@@ -114,6 +116,8 @@ struct decision {
 // Whether the rule is about calls of this collective on this platform at all: most default rules are not,
 // and a reader who asks for one call wants to see those that are.
 bool concerns(const rule& rule, const query& query);
+// Whether it may match any call of such a communicator.
+bool concerns(const rule& rule, isthmus_platform platform, int ranks, int nodes);
 
 // Walks the rules from the last to the first and takes the first that matches and is available.
 decision select(const configuration& configuration, const query& query, const availability& available,

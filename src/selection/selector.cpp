@@ -25,10 +25,9 @@ bool matches_bytes(const rule& rule, const query& query) {
 }
 
 bool matches(const rule& rule, const query& query) {
-  return holds(rule.collectives, query.collective) && holds(rule.platforms, query.platform) &&
-         holds(rule.datatypes, query.datatype) && matches_memory(rule, query) &&
-         query.ranks >= rule.min_ranks && query.ranks <= rule.max_ranks && query.nodes >= rule.min_nodes &&
-         query.nodes <= rule.max_nodes && matches_bytes(rule, query);
+  return concerns(rule, query.platform, query.ranks, query.nodes) &&
+         holds(rule.collectives, query.collective) && holds(rule.datatypes, query.datatype) &&
+         matches_memory(rule, query) && matches_bytes(rule, query);
 }
 
 template <typename Value>
@@ -78,6 +77,11 @@ std::string unavailable(const rule& rule, const char* why) {
 
 bool concerns(const rule& rule, const query& query) {
   return holds(rule.collectives, query.collective) && holds(rule.platforms, query.platform);
+}
+
+bool concerns(const rule& rule, isthmus_platform platform, int ranks, int nodes) {
+  return holds(rule.platforms, platform) && ranks >= rule.min_ranks && ranks <= rule.max_ranks &&
+         nodes >= rule.min_nodes && nodes <= rule.max_nodes;
 }
 
 decision select(const configuration& configuration, const query& query, const availability& available,

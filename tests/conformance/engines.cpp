@@ -114,7 +114,7 @@ std::vector<engine> find_engines(seat& seat, double timeout_s, const std::string
   // them.
   std::vector<std::string> unnamed;
   for (const json& backend : info.at("backends"))
-    if (backend.at("reason") == "no rule names it" && backend.at("name") != except)
+    if (backend.at("reason").get<std::string>().starts_with("no rule names it") && backend.at("name") != except)
       unnamed.push_back(backend.at("name"));
   if (!unnamed.empty()) info = info_with(seat, timeout_s, config_file(unnamed).path());
 

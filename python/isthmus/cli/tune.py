@@ -94,7 +94,7 @@ def available_candidates(ranks: int) -> list[str]:
     found = []
     for backend in job.ask(ranks, {"info": {}}, {"ISTHMUS_PROFILE": "none"})["backends"]:
         # What no rule names is not created; the measurement names it.
-        if backend["available"] or backend["reason"] == "no rule names it":
+        if backend["available"] or backend["reason"].startswith("no rule names it"):
             found += [f"{backend['name']}:{name}" for name in backend["algorithms"]] or [backend["name"]]
     if not found:
         raise CommandError(f"a job of {ranks} ranks has no backend here; isthmus info says why", NOT_AVAILABLE)

@@ -174,7 +174,10 @@ TEST(creation, fails_on_all_ranks_for_an_unknown_part) {
 TEST(creation, says_that_nothing_crosses_between_islands) {
   islands_test::setting with;
   with.config = "default_backend = \"host\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"islands\"\n";
-  with.prepare = [](int) { setenv("ISTHMUS_BACKEND", "islands", 1); };
+  with.prepare = [](int) {
+    setenv("ISTHMUS_BACKEND", "islands", 1);
+    setenv("ISTHMUS_UCX_LIBRARY", "/nowhere/libucp.so.0", 1);
+  };
   on_nodes({"a", "b", "b"}, with, [](const rank& own) {
     EXPECT_EQ(own.status, ISTHMUS_ERROR_UNSUPPORTED);
     const std::string text = own.failure.message;
@@ -182,6 +185,32 @@ TEST(creation, says_that_nothing_crosses_between_islands) {
               std::string::npos)
         << text;
     EXPECT_NE(text.find("between"), std::string::npos) << text;
+  });
+}
+
+// Without a rule of the user's: what crosses is made where nothing else works, and there alone.
+TEST(creation, takes_the_last_resort_where_it_is_needed) {
+  islands_test::setting with;
+  with.config = "";
+  on_nodes({"a", "b", "a"}, with, [](const rank& own) {
+    if (own.status == ISTHMUS_SUCCESS) {
+      EXPECT_EQ(explain_allreduce(own).at("backend"), "ucx");
+    } else {
+      EXPECT_NE(std::string(own.failure.message).find("libucp.so"), std::string::npos) << own.failure.message;
+    }
+  });
+  with.config = "[plugins]\nwire = \"" WIRE "\"\n[[rule]]\nnodes = \"2..\"\nuse = \"wire\"\n";
+  on_nodes({"a", "b"}, with, [](const rank& own) {
+    expect_created(own);
+    const json told = explain_allreduce(own);
+    EXPECT_EQ(told.at("backend"), "wire");
+    EXPECT_EQ(told.at("supports").at("ucx"), "others work, and no rule but a built-in one names it");
+  });
+  with.config = "";
+  on_nodes({"a", "a"}, with, [](const rank& own) {
+    expect_created(own);
+    EXPECT_EQ(explain_allreduce(own).at("supports").at("ucx"),
+              "no rule names it for 2 ranks of platform host on 1 node");
   });
 }
 
