@@ -161,7 +161,7 @@ void communicator::create_backends(parts inherited) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != last) continue;
       if (last && std::ranges::any_of(m_backends, usable))
-        backend->reject("others work, and no rule but a built-in one names it");
+        backend->reject("no rule names it but a built-in one, and others work");
       else
         create_backend(*backend);
     }

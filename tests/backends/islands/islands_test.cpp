@@ -204,7 +204,7 @@ TEST(creation, takes_the_last_resort_where_it_is_needed) {
     expect_created(own);
     const json told = explain_allreduce(own);
     EXPECT_EQ(told.at("backend"), "wire");
-    EXPECT_EQ(told.at("supports").at("ucx"), "others work, and no rule but a built-in one names it");
+    EXPECT_EQ(told.at("supports").at("ucx"), "no rule names it but a built-in one, and others work");
   });
   with.config = "";
   on_nodes({"a", "a"}, with, [](const rank& own) {
