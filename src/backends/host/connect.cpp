@@ -1,17 +1,14 @@
 #include "backends/host/connect.hpp"
 
-#include <fmt/format.h>
 #include <sched.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
-#include <cstring>
 #include <isthmus/plugin.hpp>
-#include <stdexcept>
 
+#include "base/backend_option.hpp"
 #include "base/error.hpp"
 
 namespace isthmus::host {
@@ -27,21 +24,9 @@ struct rank_record {
   cpu_set_t cpus;
 };
 
-struct bad_option : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 std::uint64_t option(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
                      std::uint64_t least, std::uint64_t most) {
-  const char* text = context.option(context.runtime, key);
-  if (text == nullptr) return otherwise;
-  std::uint64_t value = 0;
-  const char* end = text + std::strlen(text);
-  const auto [stop, problem] = std::from_chars(text, end, value);
-  if (problem != std::errc() || stop != end || value < least || value > most)
-    throw bad_option(fmt::format("backend.host.{} is \"{}\"; it must be a whole number from {} to {}", key,
-                                 text, least, most));
-  return value;
+  return read_whole_number(context, "host", key, otherwise, least, most);
 }
 
 geometry read_geometry(const isthmus_backend_context& context) {

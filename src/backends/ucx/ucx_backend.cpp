@@ -1,17 +1,14 @@
 #include "backends/ucx/ucx_backend.hpp"
 
-#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
 #include <isthmus/plugin.hpp>
 #include <memory>
-#include <stdexcept>
 
 #include "backends/ucx/moves.hpp"
 #include "backends/ucx/session.hpp"
+#include "base/backend_option.hpp"
 #include "base/error.hpp"
 
 namespace isthmus::ucx {
@@ -21,21 +18,9 @@ constexpr const char* install_hint =
     "apt-get install libucx0, or pip install libucx-cu13; or name the file in backend.ucx.library or "
     "ISTHMUS_UCX_LIBRARY";
 
-struct bad_option : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 std::uint64_t number(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
                      std::uint64_t least, std::uint64_t most) {
-  const char* text = context.option(context.runtime, key);
-  if (text == nullptr) return otherwise;
-  std::uint64_t value = 0;
-  const char* end = text + std::strlen(text);
-  const auto [stop, problem] = std::from_chars(text, end, value);
-  if (problem != std::errc() || stop != end || value < least || value > most)
-    throw bad_option(fmt::format("backend.ucx.{} is \"{}\"; it must be a whole number from {} to {}", key, text,
-                                 least, most));
-  return value;
+  return read_whole_number(context, "ucx", key, otherwise, least, most);
 }
 
 std::string text(const isthmus_backend_context& context, const char* key) {
