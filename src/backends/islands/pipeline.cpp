@@ -75,18 +75,10 @@ class progress {
   std::exception_ptr m_failure;
 };
 
-// The calls within islands, in the same order on all of their ranks.
-void work_within(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
-                 progress& told) noexcept {
+template <typename Work>
+void tell_of_failures(progress& told, Work&& work) noexcept {
   try {
-    for (std::uint64_t i = 0; i < chunks; ++i) {
-      work.gather(at(i));
-      told.gathered();
-      if (i == 0) continue;
-      if (!told.wait_until_crossed(i)) return;
-      work.scatter(at(i - 1));
-    }
-    if (told.wait_until_crossed(chunks)) work.scatter(at(chunks - 1));
+    work();
   } catch (const part_failure& failure) {
     told.fail(failure);
   } catch (const std::exception& failure) {  // no memory
@@ -96,20 +88,29 @@ void work_within(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>
   }
 }
 
+// The calls within islands, in the same order on all of their ranks.
+void work_within(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
+                 progress& told) noexcept {
+  tell_of_failures(told, [&] {
+    for (std::uint64_t i = 0; i < chunks; ++i) {
+      work.gather(at(i));
+      told.gathered();
+      if (i == 0) continue;
+      if (!told.wait_until_crossed(i)) return;
+      work.scatter(at(i - 1));
+    }
+    if (told.wait_until_crossed(chunks)) work.scatter(at(chunks - 1));
+  });
+}
+
 void work_between(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
                   progress& told) noexcept {
-  try {
+  tell_of_failures(told, [&] {
     for (std::uint64_t i = 0; i < chunks && told.wait_until_gathered(i + 1); ++i) {
       work.cross(at(i));
       told.crossed();
     }
-  } catch (const part_failure& failure) {
-    told.fail(failure);
-  } catch (const std::exception& failure) {  // no memory
-    isthmus_error_info details{};
-    details.status = ISTHMUS_ERROR_OUT_OF_MEMORY;
-    told.fail({failure.what(), details});
-  }
+  });
 }
 
 }  // namespace
