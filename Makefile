@@ -31,13 +31,14 @@ test:
 	@scripts/build -DISTHMUS_PYTHON=ON
 	@scripts/test
 
-# Longer than a test may take: docs/faults.md. TRIALS and SEED, EXECUTIONS, MINUTES choose how long.
+# Longer than a test may take: docs/faults.md. TRIALS and SEED, MINUTES, ARGUMENTS (of scripts/fuzz) choose how long.
 faults: setup
 	@scripts/build -DISTHMUS_PYTHON=ON
 	@.venv/bin/python tests/faults/campaign.py --trials $(TRIALS) --seed $(SEED) --out out/faults.json
 
 fuzz: setup
-	@scripts/fuzz
+	@scripts/build -DISTHMUS_PYTHON=ON
+	@.venv/bin/python scripts/fuzz --out out/fuzz.json $(ARGUMENTS)
 
 # Beside make test, because of 2.4 GB and of kernels that compile for a quarter of an hour, once: docs/llama_cpp.md.
 llama-sycl-check:

@@ -1,0 +1,115 @@
+// Traces of calls: whatever two ranks' files hold, `isthmus trace merge` gives two JSON documents or an error.
+// An input is a list of changes to a folder of two whole traces: a byte that says which file, where (16 bits, in words
+// of 4 bytes), and 8 bytes to write there; at an offset behind the end the file is cut or grown to it.
+#include "recorder/trace.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.hpp"
+#include "base/process.hpp"
+#include "base/ticks.hpp"
+#include "fuzz/target.hpp"
+#include "recorder/layout.hpp"
+#include "recorder/trace_folder.hpp"
+
+namespace {
+
+using namespace isthmus::recorder;
+constexpr std::uint64_t kept = 16, made = 9;  // calls of the ring, and those made
+
+std::vector<char> whole_trace(int rank) {
+  const extents parts{2, kept, 2};
+  std::vector<char> bytes(parts.bytes());
+  auto head = std::make_unique<header>();
+  head->magic = file_magic;
+  head->header_bytes = sizeof(header);
+  head->entry_bytes = sizeof(entry);
+  head->token = {1, 2};
+  head->rank = rank;
+  head->size = 2;
+  head->pid = 4711 + rank;
+  head->entries = kept;
+  head->reason_capacity = 2;
+  head->timeout_s = 30;
+  head->blocking = 1;
+  head->written = made;
+  head->paths = 2;
+  head->reasons = 2;
+  head->closed = 1;
+  head->anchored = 1;
+  head->anchors[0] = {1000, 1'000'000, 5'000'000};
+  head->anchors[2] = {3000, 3'000'000, 7'000'000};
+  std::strcpy(head->path[1], "host:ring");
+  std::strcpy(head->machine, rank == 0 ? "one" : "other");
+  std::strcpy(head->boot, rank == 0 ? "a" : "b");
+  std::memcpy(bytes.data(), head.get(), sizeof *head);
+  for (std::uint64_t i = 0; i < made; ++i) {
+    const std::uint64_t begun = 1100 + 100 * i + 10 * static_cast<std::uint64_t>(rank);
+    const std::array<std::uint64_t, 8> words = {
+        2 * i + 2, i + 1, pack(signature{.collective = static_cast<std::uint8_t>(i % 4)}), 64, pack(origin{1, 1, 16}),
+        begun, begun + 50, static_cast<std::uint64_t>(entry_state::returned)};
+    std::memcpy(bytes.data() + parts.ring_offset() + i * sizeof(entry), words.data(), sizeof words);
+  }
+  return bytes;
+}
+
+struct traces_folder {
+  traces_folder() {
+    std::string name = std::filesystem::exists("/dev/shm") ? "/dev/shm/fuzz_XXXXXX" : "/tmp/fuzz_XXXXXX";
+    fuzz::require(::mkdtemp(name.data()) != nullptr, "no folder for traces");
+    path = name;
+  }
+  ~traces_folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  std::string path;
+};
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const std::vector<char> whole[2] = {whole_trace(0), whole_trace(1)};
+  static const traces_folder where;
+  std::vector<char> files[2] = {whole[0], whole[1]};
+  fuzz::reader input(data, size);
+  for (std::size_t change = 0; change < size / 11; ++change) {
+    std::vector<char>& file = files[input.take<std::uint8_t>() % 2];
+    const std::size_t offset = 4u * input.take<std::uint16_t>();
+    const auto value = input.take<std::uint64_t>();
+    if (offset + sizeof value <= file.size())
+      std::memcpy(file.data() + offset, &value, sizeof value);
+    else
+      file.resize(offset);
+  }
+  for (int rank = 0; rank < 2; ++rank)
+    std::ofstream(path_of_trace(where.path, {1, 2}, rank), std::ios::binary)
+        .write(files[rank].data(), static_cast<std::streamsize>(files[rank].size()));
+  const std::string timeline = where.path + "/timeline.json";
+  try {
+    const trace merged = read_traces(where.path);
+    fuzz::require(nlohmann::json::accept(summary_of(merged)), "a summary that is no JSON");
+    ::unlink(timeline.c_str());
+    write_timeline(merged, timeline);
+    fuzz::require(nlohmann::json::accept(text_of(timeline)), "a timeline that is no JSON");
+  } catch (const isthmus::error&) {
+    return 0;
+  }
+  return 0;
+}
