@@ -1,6 +1,6 @@
 // Traces of calls: whatever two ranks' files hold, `isthmus trace merge` gives two JSON documents or an error.
-// An input is a list of changes to a folder of two whole traces: a byte that says which file, where (16 bits, in words
-// of 4 bytes), and 8 bytes to write there; at an offset behind the end the file is cut or grown to it.
+// An input is a list of changes to a folder of two whole traces: a byte that says which file, where (16 bits,
+// in words of 4 bytes), and 8 bytes to write there; at an offset behind the end the file is cut or grown to it.
 #include "recorder/trace.hpp"
 
 #include <fcntl.h>
@@ -56,9 +56,14 @@ std::vector<char> whole_trace(int rank) {
   std::memcpy(bytes.data(), head.get(), sizeof *head);
   for (std::uint64_t i = 0; i < made; ++i) {
     const std::uint64_t begun = 1100 + 100 * i + 10 * static_cast<std::uint64_t>(rank);
-    const std::array<std::uint64_t, 8> words = {
-        2 * i + 2, i + 1, pack(signature{.collective = static_cast<std::uint8_t>(i % 4)}), 64, pack(origin{1, 1, 16}),
-        begun, begun + 50, static_cast<std::uint64_t>(entry_state::returned)};
+    const std::array<std::uint64_t, 8> words = {2 * i + 2,
+                                                i + 1,
+                                                pack(signature{.collective = static_cast<std::uint8_t>(i % 4)}),
+                                                64,
+                                                pack(origin{1, 1, 16}),
+                                                begun,
+                                                begun + 50,
+                                                static_cast<std::uint64_t>(entry_state::returned)};
     std::memcpy(bytes.data() + parts.ring_offset() + i * sizeof(entry), words.data(), sizeof words);
   }
   return bytes;
