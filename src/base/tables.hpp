@@ -28,9 +28,11 @@ struct collective_row {
 struct datatype_row {
   const char* name;
   std::uint8_t bytes;
+  bool floating;
 };
 
 namespace table_words {  // the words of collectives.def, so that each row is a plain expansion
+inline constexpr bool KIND_SIGNED = false, KIND_UNSIGNED = false, KIND_FLOATING = true;
 inline constexpr auto PEER_NONE = peer_kind::none, PEER_ROOT = peer_kind::root, PEER_PEER = peer_kind::peer;
 inline constexpr auto AT_NOWHERE = site::nowhere, AT_ROOT = site::root, AT_ALL = site::all;
 inline constexpr auto EXTENT_NOTHING = extent::nothing, EXTENT_COUNT = extent::count,
@@ -46,7 +48,7 @@ inline constexpr std::array<collective_row, ISTHMUS_COLLECTIVE_COUNT> rows{{
 }};
 
 inline constexpr std::array<datatype_row, ISTHMUS_DATATYPE_COUNT> datatypes{{
-#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) {#name, bytes},
+#define ISTHMUS_DATATYPE(name, NAME, bytes, kind) {#name, bytes, KIND_##kind},
 #include <isthmus/collectives.def>
 }};
 
@@ -60,12 +62,16 @@ inline constexpr std::array<const char*, ISTHMUS_PLATFORM_COUNT> platform_names{
 };
 }  // namespace table_words
 
-// Precondition of both: the value is in range.
+// Precondition of all: the value is in range.
 constexpr const collective_row& row_of(isthmus_collective collective) {
   return table_words::rows[static_cast<std::size_t>(collective)];
 }
 constexpr std::uint64_t bytes_of(isthmus_datatype datatype) {
   return table_words::datatypes[static_cast<std::size_t>(datatype)].bytes;
+}
+
+constexpr bool is_floating(isthmus_datatype datatype) {
+  return table_words::datatypes[static_cast<std::size_t>(datatype)].floating;
 }
 
 constexpr bool is_message(isthmus_collective collective) { return row_of(collective).peer == peer_kind::peer; }

@@ -16,6 +16,11 @@ bool asked_for_but_not_used(const selection::rejection& rejection) {
   return !rejection.candidate->source.starts_with("default") && rejection.unavailable;
 }
 
+// The order of its contributions shows in the result's bits.
+bool rounds(const isthmus_operation& operation) {
+  return row_of(operation.collective).reduces && is_floating(operation.datatype);
+}
+
 // A rule's text as the backend itself spells it, which it then knows by its address.
 const char* algorithm_of(const isthmus_backend& backend, const std::string& text) {
   if (text.empty()) return nullptr;
@@ -62,6 +67,8 @@ selection::availability dispatcher::availability_for(const isthmus_operation& ag
     backend_instance* const backend = find(name);
     if (backend == nullptr) return "there is no backend of this name";
     if (!backend->usable()) return backend->reason().c_str();
+    if (m_rules.deterministic && rounds(agreed) && (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
+      return "deterministic: it does not promise sums in the order of the ranks";
     return backend->supports(agreed, algorithm_of(backend->functions(), algorithm));
   };
 }

@@ -110,9 +110,12 @@ layer read_environment() {
     result.threshold = {parse_threshold(value), "environment ISTHMUS_THRESHOLD"};
   });
   with_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
-  with_variable("ISTHMUS_CHECK", [&](std::string_view value) {
-    result.check = value == "1" || (value != "0" && parse_flag("check", value));
-  });
+  const auto flag = [](std::string_view name, std::string_view value) {
+    return value == "1" || (value != "0" && parse_flag(name, value));
+  };
+  with_variable("ISTHMUS_CHECK", [&](std::string_view value) { result.check = flag("check", value); });
+  with_variable("ISTHMUS_DETERMINISTIC",
+                [&](std::string_view value) { result.deterministic = flag("deterministic", value); });
   with_variable("ISTHMUS_RULE",
                 [&](std::string_view value) { result.rules = parse_rules(value, "environment ISTHMUS_RULE"); });
   with_variable("ISTHMUS_OPTION", [&](std::string_view value) { result.options = parse_options(value); });

@@ -125,6 +125,7 @@ configuration merge(const std::vector<layer>& layers) {
     result.rules.insert(result.rules.end(), layer.rules.begin(), layer.rules.end());
     if (layer.timeout_s) result.timeout_s = *layer.timeout_s;
     if (layer.check) result.check = *layer.check;
+    if (layer.deterministic) result.deterministic = *layer.deterministic;
     for (const auto& [name, platform] : layer.sycl_backends) assign(result.sycl_backends, name, platform);
     for (const auto& [name, path] : layer.plugins) assign(result.plugins, name, path);
     for (const auto& [key, value] : layer.options) assign(result.options, key, value);
@@ -147,6 +148,7 @@ std::string configuration::canonical() const {
     text += fmt::format("option {}={:?}\n", key, value);
   }
   if (check) text += "check\n";
+  if (deterministic) text += "deterministic\n";
   return text;
 }
 

@@ -35,7 +35,7 @@ struct layer {
   std::optional<sourced<std::string>> default_backend;
   std::optional<sourced<std::int64_t>> threshold;
   std::optional<double> timeout_s;
-  std::optional<bool> check;
+  std::optional<bool> check, deterministic;
   std::vector<std::pair<isthmus_platform, sourced<std::string>>> vendor_backends;  // [platform.<name>]
   // The built-in defaults alone say the next three. Who stands for MPI in the threshold's shorthand
   // (ISTHMUS_PLATFORM_COUNT: on any platform), configuration::tensor_parallel_backend, and who has which

@@ -32,7 +32,8 @@ using namespace std::string_view_literals;
 
 constexpr std::array top_level_keys = {
     "default_backend"sv, "threshold"sv, "timeout_s"sv, "sycl_backends"sv, "platform"sv,
-    "plugins"sv,         "backend"sv,   "memory"sv,    "rule"sv,          "check"sv};
+    "plugins"sv,         "backend"sv,   "memory"sv,    "rule"sv,          "check"sv,
+    "deterministic"sv};
 constexpr std::array platform_keys = {"backend"sv};
 constexpr std::array memory_keys = {"provider"sv, "pool"sv, "pool_max_bytes"sv, "pool_keep_bytes"sv};
 
@@ -120,10 +121,10 @@ class reader {
                            source(node.source(), name)};
     } else if (name == "timeout_s") {
       m_layer.timeout_s = timeout(node);
-    } else if (name == "check") {
+    } else if (name == "check" || name == "deterministic") {
       if (!node.is_boolean())
-        fail(node.source(), fmt::format("check is {}, must be true or false", type_name(node)));
-      m_layer.check = node.value<bool>();
+        fail(node.source(), fmt::format("{} is {}, must be true or false", name, type_name(node)));
+      (name == "check" ? m_layer.check : m_layer.deterministic) = node.value<bool>();
     } else if (name == "sycl_backends") {
       sycl_backends(as_table(name, node, "[sycl_backends]"));
     } else if (name == "platform") {

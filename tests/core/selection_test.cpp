@@ -46,6 +46,43 @@ TEST(decisions, are_made_once_for_each_kind_of_call) {
   standin::reset();
 }
 
+// The stand-in promises nothing about the order of its sums, `host` does.
+TEST(deterministic, sums_of_floats_go_where_the_order_of_the_ranks_is_promised) {
+  standin::reset();
+  const std::string rules = "deterministic = true\n" + with_rules("[[rule]]\nuse = \"standin\"\n");
+  test::ranks ranks(2, rules);
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  const auto path = [&](isthmus_collective collective, isthmus_datatype datatype) {
+    isthmus_operation operation{};
+    operation.collective = collective;
+    operation.datatype = datatype;
+    operation.count = 4;
+    return read(ranks[0], &operation);
+  };
+  for (const auto datatype : {ISTHMUS_FLOAT32, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT8_E5M2}) {
+    const json told = path(ISTHMUS_ALLREDUCE, datatype);
+    EXPECT_EQ(told["backend"], "host") << told.dump();
+    ASSERT_FALSE(told["not_used"].empty()) << "in silence";
+    EXPECT_NE(told["not_used"].front()["reason"].get<std::string>().find("deterministic: "), std::string::npos);
+  }
+  EXPECT_EQ(path(ISTHMUS_ALLREDUCE, ISTHMUS_INT32)["backend"], "standin");
+  EXPECT_EQ(path(ISTHMUS_BROADCAST, ISTHMUS_FLOAT32)["backend"], "standin");
+}
+
+TEST(deterministic, without_such_a_backend_the_call_is_refused) {
+  standin::reset();
+  ::setenv("ISTHMUS_BACKEND", "standin", 1);
+  test::ranks ranks(1, "deterministic = true\n" + with_rules(""));
+  ::unsetenv("ISTHMUS_BACKEND");
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  float send = 1, recv = 2;
+  EXPECT_EQ(isthmus_allreduce(&send, &recv, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, ranks[0], nullptr),
+            ISTHMUS_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(test::last_error().message).find("order of the ranks"), std::string::npos)
+      << test::last_error().message;
+  EXPECT_EQ(recv, 2);
+}
+
 // Many kinds of call share the table's places; every call must still get its own decision.
 TEST(decisions, never_mix_up_kinds_of_calls) {
   standin::reset();

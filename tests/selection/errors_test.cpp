@@ -37,7 +37,8 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"treshold = 3",
                  expected("1:1",
                           "unknown key \"treshold\"; allowed: default_backend, threshold, timeout_s, "
-                          "sycl_backends, platform, plugins, backend, memory, rule, check",
+                          "sycl_backends, platform, plugins, backend, memory, rule, check, "
+                          "deterministic",
                           "did you mean \"threshold\"?")},
         bad_file{"threshold = 1.5",
                  expected("1:13", "threshold is a floating-point number, must be an integer or a string")},

@@ -127,7 +127,7 @@ isthmus_backend make_table() {
   made.abi_version = ISTHMUS_BACKEND_ABI;
   made.name = "copy_engine";
   made.description = "copies by the devices' DMA engines between peers of one machine";
-  made.capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE;
+  made.capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER;
   made.platforms = 1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
   made.create = create;
   made.destroy = [](void* state) { delete static_cast<session*>(state); };

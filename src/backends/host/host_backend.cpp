@@ -247,7 +247,7 @@ constexpr isthmus_backend make_backend() {
   backend.abi_version = ISTHMUS_BACKEND_ABI;
   backend.name = "host";
   backend.description = "shared memory between the ranks of one machine";
-  backend.capabilities = ISTHMUS_BACKEND_BLOCKING;
+  backend.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_RANK_ORDER;
   backend.platforms = 1u << ISTHMUS_PLATFORM_HOST;
   backend.create = create;
   backend.destroy = destroy;

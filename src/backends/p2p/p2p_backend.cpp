@@ -185,7 +185,7 @@ const isthmus_backend backend = {
     ISTHMUS_BACKEND_ABI,
     "p2p",
     "kernels that store into peer memory (NVLink, xGMI, PCIe)",
-    ISTHMUS_BACKEND_GRAPH_CAPTURE,
+    ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER,
     1u << ISTHMUS_P2P_PLATFORM,
     create,
     destroy,

@@ -1,0 +1,76 @@
+"""deterministic: sums of floats have the bits of one addition after the other, in the order of the ranks."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import isthmus
+
+COUNTS = [1, 17, 1000, 5000, 70001]
+
+
+def algorithms() -> list[str]:
+    """Those of `host` that take an allreduce."""
+    with isthmus.Communicator.all(1)[0] as alone:
+        (host,) = [each for each in alone.info()["backends"] if each["name"] == "host"]
+    assert "rank_order" in host["capabilities"]
+    return [name for name in host["algorithms"] if name != "channel"]
+
+
+def in_order(contributions: list[np.ndarray]) -> np.ndarray:
+    """One after the other; narrow types in float32, rounded once."""
+    wide = np.float32 if contributions[0].itemsize < 4 else contributions[0].dtype
+    total = contributions[0].astype(wide)
+    for contribution in contributions[1:]:
+        total = total + contribution.astype(wide)
+    return total.astype(contributions[0].dtype)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_every_algorithm_adds_in_the_order_of_the_ranks(
+    ranks: int, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = np.random.default_rng(ranks)
+    taken = 0
+    names = algorithms()
+    monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "1")
+    for name in names:
+        monkeypatch.setenv("ISTHMUS_BACKEND", f"host:{name}")
+        communicators = isthmus.Communicator.all(ranks)
+        for count in COUNTS:
+            scale = 10.0 ** generator.uniform(-3, 3, count)
+            inputs = [(generator.standard_normal(count) * scale).astype(dtype) for _ in range(ranks)]
+            outputs = [np.full(count, np.nan, dtype) for _ in range(ranks)]
+            failures: list[isthmus.Error] = []
+
+            def call(rank: int) -> None:
+                try:
+                    communicators[rank].allreduce(inputs[rank], outputs[rank])  # noqa: B023
+                except isthmus.Error as failure:
+                    failures.append(failure)  # noqa: B023
+
+            threads = [threading.Thread(target=call, args=(rank,)) for rank in range(ranks)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            if failures:  # an algorithm that takes small messages only
+                assert all("no backend can do" in str(failure) for failure in failures)
+                continue
+            taken += 1
+            expected = in_order(inputs).tobytes()
+            for output in outputs:
+                assert output.tobytes() == expected, (name, count)
+        for communicator in communicators:
+            communicator.close()
+    assert taken > 3 * len(names), "hardly any algorithm took a call"
+
+
+def test_wrong_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISTHMUS_DETERMINISTIC", "perhaps")
+    with pytest.raises(isthmus.Error, match=r'environment ISTHMUS_DETERMINISTIC: .*"perhaps"'):
+        isthmus.Communicator.all(1)
