@@ -64,8 +64,10 @@ enum {
   // Costs every communicator something (connections, say): as long as built-in rules alone name it, it is made
   // only where no other backend works.
   ISTHMUS_BACKEND_LAST_RESORT = 1u << 4,
-  // Every reduction, by every algorithm, is that of all contributions in the order of the ranks, rounded once, at
-  // the end, where the datatype has fewer bits than float32 (an algorithm that rounds contributions first says so
+  // Every reduction, by every algorithm, is that of all contributions in the order of the ranks, rounded once,
+  // at
+  // the end, where the datatype has fewer bits than float32 (an algorithm that rounds contributions first says
+  // so
   // in its name). `deterministic` leaves floating-point reductions to such backends alone.
   ISTHMUS_BACKEND_RANK_ORDER = 1u << 5
 };

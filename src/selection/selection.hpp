@@ -63,7 +63,7 @@ struct configuration {
   std::vector<rule> rules;
   std::vector<std::string> files;  // read, in order
   double timeout_s = 300;
-  bool check = false;  // ranks compare their calls before data moves
+  bool check = false;          // ranks compare their calls before data moves
   bool deterministic = false;  // floating-point reductions only by backends that promise the order of the ranks
   // platform of a sycl::backend value, by name or number as text ("ext_oneapi_cuda", "4")
   std::vector<std::pair<std::string, isthmus_platform>> sycl_backends;

@@ -31,9 +31,8 @@ namespace {
 using namespace std::string_view_literals;
 
 constexpr std::array top_level_keys = {
-    "default_backend"sv, "threshold"sv, "timeout_s"sv, "sycl_backends"sv, "platform"sv,
-    "plugins"sv,         "backend"sv,   "memory"sv,    "rule"sv,          "check"sv,
-    "deterministic"sv};
+    "default_backend"sv, "threshold"sv, "timeout_s"sv, "sycl_backends"sv, "platform"sv,     "plugins"sv,
+    "backend"sv,         "memory"sv,    "rule"sv,      "check"sv,         "deterministic"sv};
 constexpr std::array platform_keys = {"backend"sv};
 constexpr std::array memory_keys = {"provider"sv, "pool"sv, "pool_max_bytes"sv, "pool_keep_bytes"sv};
 

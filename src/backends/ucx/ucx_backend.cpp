@@ -124,8 +124,8 @@ isthmus_backend make_backend() {
   backend.abi_version = ISTHMUS_BACKEND_ABI;
   backend.name = "ucx";
   backend.description = "host buffers between machines over UCX: TCP, InfiniBand, shared memory";
-  backend.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE |
-                         ISTHMUS_BACKEND_LAST_RESORT | ISTHMUS_BACKEND_RANK_ORDER;
+  backend.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE | ISTHMUS_BACKEND_LAST_RESORT |
+                         ISTHMUS_BACKEND_RANK_ORDER;
   backend.platforms = 1u << ISTHMUS_PLATFORM_HOST;
   backend.create = create;
   backend.destroy = [](void* state) { delete &of(state); };
