@@ -16,6 +16,7 @@
 #include <sycl/sycl.hpp>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #if defined(__ADAPTIVECPP__) || defined(__ACPP__) || defined(__HIPSYCL__)
 #define ISTHMUS_SYCL_ADAPTIVECPP 1
@@ -78,6 +79,38 @@ void native_enqueue(sycl::handler& handler, Body body) {
 inline constexpr const char* native_enqueue_name = nullptr;  // this implementation has none
 template <typename Body>
 void native_enqueue(sycl::handler&, Body) {}
+#endif
+
+// ---- dependencies of native commands -------------------------------------------------------------------
+#if defined(ISTHMUS_SYCL_DPCPP) && defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
+/// Whether a native command comes after its dependencies without more.
+inline constexpr bool native_commands_keep_order = false;
+/// Makes what is submitted to the queue next come after `events`. DPC++'s adapters for CUDA and HIP (2026.2)
+/// choose a stream for a native command and do not make it wait for the command's dependencies in other
+/// streams: other queues, and all of an out-of-order queue. A barrier waits for them, and every stream of its
+/// queue for the barrier.
+inline void order_after(sycl::queue& queue, const std::vector<sycl::event>& events) {
+  if (!events.empty()) queue.ext_oneapi_submit_barrier(events);
+}
+/// The same for all that a command of the queue should have waited for.
+inline void order_after_dependencies(sycl::queue& queue, sycl::event of) {
+  order_after(queue, of.get_wait_list());
+}
+/// The same for what a command with these accessors, which `take(handler)` makes and returns, has to wait for:
+/// one that does nothing finds out what that is.
+template <typename Take>
+void order_after_accesses(sycl::queue& queue, Take take) {
+  order_after_dependencies(queue, queue.submit([&](sycl::handler& handler) {
+    const auto views = take(handler);
+    native_enqueue(handler, [views](auto&) {});
+  }));
+}
+#else
+inline constexpr bool native_commands_keep_order = true;
+inline void order_after(sycl::queue&, const std::vector<sycl::event>&) {}
+inline void order_after_dependencies(sycl::queue&, const sycl::event&) {}
+template <typename Take>
+void order_after_accesses(sycl::queue&, Take) {}
 #endif
 
 // ---- work on the host, as a command of a queue ---------------------------------------------------------

@@ -118,6 +118,7 @@ inline std::vector<sycl::event> run_group_native(std::vector<request>& requests)
     }
     auto& arrived = arrivals.emplace_back(std::make_shared<arrival>());
     arrived->asked = std::make_shared<detail::request>(std::move(request));
+    order_native(*arrived->asked, std::nullopt);
     sycl::event event =
         submit_native(arrived->asked, std::nullopt, [arrived](const native_arguments& arguments) {
           arrived->arguments = arguments;

@@ -11,6 +11,7 @@
 #define ISTHMUS_SYCL_OPERAND_HPP
 
 #include <cstddef>
+#include <functional>
 #include <isthmus/sycl/types.hpp>
 #include <optional>
 
@@ -70,6 +71,8 @@ struct operand {
   const void* identity = nullptr;   // the user's buffer object, to tell its sub-buffers apart
   std::uint64_t offset_bytes = 0;   // into the buffer
   std::optional<element> elements;  // none: nullptr
+  // Brings a buffer of several dimensions to a queue's device in its own shape; returns the command.
+  std::function<sycl::event(sycl::queue&)> bring = {};
 };
 
 template <typename X>
@@ -105,6 +108,16 @@ operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer
   made.identity = identity;
   made.offset_bytes = offset * sizeof(T);
   made.elements = element_of<T>();
+  // DPC++ 2026.2 refuses to copy between host and device where the two saw a buffer in different dimensions.
+  if constexpr (Dimensions > 1) {
+    made.bring = [buffer](sycl::queue& queue) {
+      sycl::buffer<T, Dimensions, Allocator> whole = buffer;  // accessors take a non-const reference
+      return queue.submit([&](sycl::handler& handler) {
+        const sycl::accessor view(whole, handler, sycl::read_write);
+        native_enqueue(handler, [view](auto&) {});
+      });
+    };
+  }
   return made;
 }
 

@@ -114,6 +114,26 @@ struct native_arguments {
   isthmus_stream stream = nullptr;  // of the queue, as the platform has it
 };
 
+// Makes a native command of the request's queue that comes next run after all of the request's dependencies,
+// where the implementation does not.
+inline void order_native(request& request, const std::optional<sycl::event>& previous) {
+  if constexpr (!native_commands_keep_order) {
+    std::vector<sycl::event> after = request.dependencies;
+    if (previous) after.push_back(*previous);
+    order_after(request.queue, after);
+    if (!request.uses_buffers()) return;
+    if (request.sends() && request.send.bring)
+      order_after_dependencies(request.queue, request.send.bring(request.queue));
+    if (request.receives() && request.recv.bring)
+      order_after_dependencies(request.queue, request.recv.bring(request.queue));
+    buffer_uses uses;
+    uses.add(request);
+    order_after_accesses(request.queue, [&](sycl::handler& handler) {
+      return command_views<sycl::target::device>(uses, handler);
+    });
+  }
+}
+
 // Submits `body(native_arguments)` as a native command of the request's queue with all of its dependencies.
 template <typename Body>
 sycl::event submit_native(const std::shared_ptr<request>& shared, const std::optional<sycl::event>& previous,
@@ -152,6 +172,7 @@ inline sycl::event run_native(request&& moved) {
   };
   const auto shared = std::make_shared<call>(std::move(moved));
   const auto submit = [&](const std::optional<sycl::event>& previous) {
+    order_native(*shared, previous);
     // The command keeps the call alive.
     return submit_native(shared, previous, [self = shared.get()](const native_arguments& arguments) {
       try {
