@@ -114,15 +114,19 @@ class job {
     return run_once(cell, path);
   }
 
-  // All but those that were too slow at a smaller size of the same collective.
+  // All but those that were too slow at a smaller size of the same collective, and on a device those of Isthmus
+  // that start from host memory.
   std::vector<path> paths_of(const shape& shape) {
     if (m_collective != shape.what.name) {
       m_collective = shape.what.name;
       m_left_out.clear();
     }
     std::vector<path> paths;
+    const bool on_host = m_ranks.platform() == ISTHMUS_PLATFORM_HOST;
     for (const path path : all_paths)
-      if (std::count(m_left_out.begin(), m_left_out.end(), path) == 0) paths.push_back(path);
+      if (std::count(m_left_out.begin(), m_left_out.end(), path) == 0 &&
+          (on_host || path != path::isthmus_host))
+        paths.push_back(path);
     return paths;
   }
 
@@ -190,7 +194,7 @@ int main(int argc, char** argv) {
   int provided = 0;
   // One thread at a time calls MPI here. MULTIPLE would make MPICH, the peer, several times slower for short
   // messages (docs/benchmarks.md).
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+  MPI_Init_thread(&argc, &argv, asked.thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED, &provided);
   int status = 1;
   try {
     apps::prepare_environment();

@@ -25,6 +25,8 @@ options parse(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember(names));
   app.add_option("--out", asked.out, "write the records to this JSON file");
+  app.add_flag("--thread-multiple", asked.thread_multiple,
+               "MPI serves several threads, which the backend hybrid needs and which makes it slower");
   app.add_option("--config", asked.config, "Isthmus configuration file");
   app.add_option("--progress", progress, "text (a table) or json (one object a line)")
       ->check(CLI::IsMember({"text", "json"}))

@@ -18,6 +18,7 @@ struct options {
   int max_samples = 400;
   double longest_call_s = 0.5;  // a plain MPI path that takes longer is left out at larger sizes
   double timeout_s = 60;
+  bool thread_multiple = false;  // of MPI; the backend `hybrid` calls it from a thread of its own
   std::string command;
 };
 

@@ -150,6 +150,7 @@ std::string runtime_compiler::compile(device_driver& driver, int device, const k
     options.push_back(made_for.option);
   }
   for (const std::string& definition : source.definitions) options.push_back("-D" + definition);
+  options.insert(options.end(), source.options.begin(), source.options.end());
   std::vector<const char*> texts;
   for (const std::string& option : options) texts.push_back(option.c_str());
 

@@ -20,8 +20,9 @@ struct kernel_source {
   const char* text;         // CUDA C++ that HIP understands, too; includes the header and nothing else
   const char* header_name;  // as the text includes it
   const char* header_text;
-  std::vector<std::string> definitions;  // NAME=VALUE
-  const char* entry;                     // the kernel: extern "C"
+  std::vector<std::string> definitions;   // NAME=VALUE
+  const char* entry;                      // the kernel: extern "C"
+  std::vector<std::string> options = {};  // more of the compiler's own
 };
 
 class kernel_compiler {

@@ -1,7 +1,5 @@
 #include "launcher.hpp"
 
-#include <algorithm>
-
 namespace apps {
 
 namespace {
@@ -21,18 +19,12 @@ inline void at_point(const kernel_parameters& parameters, unsigned long rows, un
 }
 )";
 
-std::string symbol_of(std::string_view name, const char* variant) {
-  std::string symbol(name);
-  std::replace(symbol.begin(), symbol.end(), ':', '_');
-  return symbol + variant;
-}
-
 // The kernel around one function object, for pointers or for accessors.
 std::string wrap(const kernel_source& source, bool usm) {
   std::string text =
       "extern \"C\" "
       "SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((sycl::ext::oneapi::experimental::nd_range_kernel<2>))\nvoid ";
-  text.append(symbol_of(source.name, usm ? "_usm" : "_buffer"));
+  text.append(symbol_of(source.name) + (usm ? "_usm" : "_buffer"));
   text.append("(kernel_parameters parameters, unsigned long rows, unsigned long columns");
   std::string arguments;
   for (std::size_t i = 0; i < source.elements.size(); ++i) {
@@ -54,19 +46,24 @@ std::string wrap(const kernel_source& source, bool usm) {
 
 launcher::launcher(const sycl::queue& queue, const char* device_text,
                    const std::vector<kernel_source>& sources) {
+  if (native_kernels::serve(queue)) {
+    m_native.emplace(queue, device_text, sources);
+    return;
+  }
   std::string text = std::string(device_text) + prelude;
   for (const kernel_source& each : sources) text += wrap(each, true) + wrap(each, false);
   auto source = exp::create_kernel_bundle_from_source(queue.get_context(), exp::source_language::sycl, text);
   auto bundle = exp::build(source);
   for (const kernel_source& each : sources)
-    m_kernels.emplace(each.name, variants{bundle.ext_oneapi_get_kernel(symbol_of(each.name, "_usm")),
-                                          bundle.ext_oneapi_get_kernel(symbol_of(each.name, "_buffer"))});
+    m_kernels.emplace(each.name, variants{bundle.ext_oneapi_get_kernel(symbol_of(each.name) + "_usm"),
+                                          bundle.ext_oneapi_get_kernel(symbol_of(each.name) + "_buffer")});
 }
 
 sycl::event launcher::submit(sycl::queue& queue, std::string_view name, const grid& grid,
                              const kernel_parameters& parameters, const events& after,
                              std::initializer_list<const memory_block*> blocks) const {
   if (grid.empty()) return {};
+  if (m_native) return m_native->submit(queue, name, grid, parameters, after, blocks);
   const variants& kernel = m_kernels.find(name)->second;
   return queue.submit([&](sycl::handler& handler) {
     handler.depends_on(after);

@@ -1,22 +1,18 @@
-// Kernels for a plain C++ compiler: the SYCL runtime compiles their text when the program starts.
+// Kernels for a plain C++ compiler: their text is compiled when the program starts, by the SYCL runtime, or by
+// NVRTC where that has no compiler (CUDA devices).
 #pragma once
 
 #include <cstring>
 #include <initializer_list>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <type_traits>
 
-#include "common/kernel.hpp"
-#include "common/memory_block.hpp"
+#include "common/runtime/native_kernels.hpp"
 
 namespace apps {
-
-// Parameters as they reach any kernel.
-struct kernel_parameters {
-  unsigned long words[24] = {};
-};
 
 template <typename T>
 constexpr const char* element_name() {
@@ -34,11 +30,6 @@ struct arguments_of<void (Body::*)(unsigned long, unsigned long, Elements*...) c
   static std::vector<std::string> names() { return {element_name<Elements>()...}; }
 };
 
-// What is compiled for one function object.
-struct kernel_source {
-  std::string name;
-  std::vector<std::string> elements;
-};
 template <typename Body>
 kernel_source source_of() {
   return {Body::name, arguments_of<decltype(&Body::operator())>::names()};
@@ -46,7 +37,7 @@ kernel_source source_of() {
 
 class launcher {
  public:
-  // Throws sycl::exception with the compiler's log.
+  // Throws sycl::exception or std::runtime_error with the compiler's log.
   launcher(const sycl::queue& queue, const char* device_text, const std::vector<kernel_source>& sources);
 
   static const char* how_compiled() { return "runtime compiler"; }
@@ -70,6 +61,7 @@ class launcher {
     sycl::kernel usm, buffer;
   };
   std::map<std::string, variants, std::less<>> m_kernels;
+  std::optional<native_kernels> m_native;  // instead of m_kernels
 };
 
 }  // namespace apps

@@ -1,0 +1,162 @@
+#include "common/runtime/native_kernels.hpp"
+
+#include <algorithm>
+#include <array>
+#include <isthmus/sycl/platform.hpp>
+#include <mutex>
+#include <stdexcept>
+
+#include "device/driver.hpp"
+#include "device/kernel_compiler.hpp"
+
+namespace apps {
+
+namespace {
+
+constexpr std::size_t most_arrays = 8;
+
+// The point of the grid is this thread's, if the grid has it: blocks are numbered by rows of work-groups.
+constexpr const char* cuda_prelude = R"(
+struct kernel_parameters { unsigned long words[24]; };
+struct grid_shape { unsigned long rows, columns, group_rows, group_columns, groups; };
+template <typename Body, typename... Pointers>
+inline void at_point(const kernel_parameters& parameters, const grid_shape& of, Pointers... pointers) {
+  const unsigned long row = blockIdx.x / of.groups * of.group_rows + threadIdx.x / of.group_columns;
+  const unsigned long column = blockIdx.x % of.groups * of.group_columns + threadIdx.x % of.group_columns;
+  if (row < of.rows && column < of.columns) reinterpret_cast<const Body&>(parameters)(row, column, pointers...);
+}
+)";
+
+struct grid_shape {
+  unsigned long rows, columns, group_rows, group_columns, groups;
+};
+
+std::string wrap_for_cuda(const kernel_source& source) {
+  std::string parameters, arguments;
+  for (std::size_t i = 0; i < source.elements.size(); ++i) {
+    std::string name("a");
+    name += std::to_string(i);
+    parameters.append(", ").append(source.elements[i]).append("* ").append(name);
+    arguments.append(", ").append(name);
+  }
+  std::string text = "extern \"C\" __global__ void ";
+  text.append(symbol_of(source.name)).append("(kernel_parameters parameters, grid_shape of").append(parameters);
+  text.append(") {\n  at_point<").append(source.name).append(">(parameters, of").append(arguments);
+  return text.append(");\n}\n");
+}
+
+isthmus::device_driver& driver() {
+  std::string reason;
+  isthmus::device_driver* const found = isthmus::device_driver::get(ISTHMUS_PLATFORM_CUDA, reason);
+  if (found == nullptr) throw std::runtime_error("kernels: " + reason);
+  return *found;
+}
+
+isthmus::kernel_compiler& compiler() {
+  std::string reason;
+  auto* const found = isthmus::kernel_compiler::get(ISTHMUS_PLATFORM_CUDA, driver(), nullptr, reason);
+  if (found == nullptr) throw std::runtime_error("kernels: " + reason);
+  return *found;
+}
+
+using native = isthmus::detail::native_of<isthmus::detail::cuda_backend>;
+using views = std::array<std::optional<isthmus::detail::device_accessor>, most_arrays>;
+
+// One kernel with its arguments.
+struct launch {
+  int device;
+  void* kernel;
+  kernel_parameters parameters;
+  grid_shape of = {};
+  unsigned blocks = 0, threads = 0;
+  std::size_t arrays = 0;
+  std::array<void*, most_arrays> pointers = {};
+
+  void run(isthmus_stream stream) {
+    std::array<void*, most_arrays + 2> arguments{&parameters, &of};
+    for (std::size_t i = 0; i < arrays; ++i) arguments[i + 2] = &pointers[i];
+    driver().launch(device, kernel, blocks, threads, std::span(arguments).first(arrays + 2), stream);
+  }
+};
+
+}  // namespace
+
+struct native_kernels::failure {
+  std::mutex mutex;
+  std::string text;
+};
+
+std::string symbol_of(std::string_view name) {
+  std::string symbol(name);
+  std::replace(symbol.begin(), symbol.end(), ':', '_');
+  return symbol;
+}
+
+bool native_kernels::serve(const sycl::queue& queue) {
+  return queue.get_device().get_backend() == isthmus::detail::cuda_backend;
+}
+
+native_kernels::native_kernels(const sycl::queue& queue, const char* device_text,
+                               const std::vector<kernel_source>& sources)
+    : m_device(native::ordinal(queue.get_device())), m_failed(std::make_shared<failure>()) {
+  for (const kernel_source& each : sources) {
+    const std::string symbol = symbol_of(each.name);
+    const std::string text = std::string(device_text) + cuda_prelude + wrap_for_cuda(each);
+    // The text has no words of CUDA: whatever it defines is device code.
+    void* const kernel = compiler().kernel(driver(), m_device,
+                                           {symbol.c_str(),
+                                            text.c_str(),
+                                            "none.hpp",
+                                            "",
+                                            {"__builtin_sqrt=sqrt"},
+                                            symbol.c_str(),
+                                            {"--device-as-default-execution-space"}});
+    m_kernels.emplace(each.name, kernel);
+  }
+}
+
+sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, const grid& grid,
+                                   const kernel_parameters& parameters, const events& after,
+                                   std::initializer_list<const memory_block*> blocks) const {
+  {
+    const std::lock_guard lock(m_failed->mutex);
+    if (!m_failed->text.empty()) throw std::runtime_error(m_failed->text);
+  }
+  const auto groups_of = [](unsigned long n, unsigned long group) { return (n + group - 1) / group; };
+  launch what{m_device, m_kernels.find(name)->second, parameters};
+  what.of = {grid.rows, grid.columns, grid.group_rows, grid.group_columns,
+             groups_of(grid.columns, grid.group_columns)};
+  what.blocks = static_cast<unsigned>(what.of.groups * groups_of(grid.rows, grid.group_rows));
+  what.threads = static_cast<unsigned>(grid.group_rows * grid.group_columns);
+  std::array<std::optional<byte_buffer>, most_arrays> buffers;
+  for (const memory_block* block : blocks) {
+    buffers.at(what.arrays) = block->buffer;
+    what.pointers.at(what.arrays++) = block->usm.get();
+  }
+  const auto take = [&](sycl::handler& handler) {
+    views made;
+    for (std::size_t i = 0; i < what.arrays; ++i)
+      if (buffers[i]) made[i].emplace(*buffers[i], handler);
+    return made;
+  };
+  isthmus::detail::order_after(queue, after);
+  if (std::any_of(buffers.begin(), buffers.end(), [](const auto& one) { return one.has_value(); }))
+    isthmus::detail::order_after_accesses(queue, take);
+  return queue.submit([&](sycl::handler& handler) {
+    handler.depends_on(after);
+    const views taken = take(handler);
+    isthmus::detail::native_enqueue(handler, [what, taken, failed = m_failed](auto& interop) {
+      launch own = what;
+      for (std::size_t i = 0; i < own.arrays; ++i)
+        if (taken[i]) own.pointers[i] = native::memory(interop, *taken[i]);
+      try {
+        own.run(native::stream(interop));
+      } catch (const std::exception& caught) {  // none may leave a native command
+        const std::lock_guard lock(failed->mutex);
+        failed->text = caught.what();
+      }
+    });
+  });
+}
+
+}  // namespace apps
