@@ -17,6 +17,7 @@ set(sycl_roots "")
 if(NOT SKBUILD)
   set(sycl_roots ${ISTHMUS_VENV}/sycl-8 $ENV{CMPLR_ROOT})
 endif()
+set(ISTHMUS_SYCL_FOLDER "${ISTHMUS_VENV}" CACHE PATH "Folder with include/sycl and lib/libsycl.so.N: the SYCL runtime that everything is built with")
 set(ISTHMUS_SYCL_ROOTS "${sycl_roots}" CACHE STRING "Folders with include/sycl and lib/libsycl.so.N: more SYCL runtimes that libisthmus_ggml.so gets an engine for")
 set(ISTHMUS_SANITIZE "" CACHE STRING "address,undefined or thread: instrument everything that is built")
 # CUDA's compiler: the machine's, or the one of PyPI's packages (scripts/setup cuda).

@@ -6,7 +6,7 @@ Commands are one string each, split like a shell's words (no shell runs them). I
   {ranks}   the number of GPUs                          {out}      the folder for results
   {mpiexec} the launcher, with the options it wants     {scripts}  this folder
   {carry}   what was carried to this machine            {llama}    where llama.cpp is built
-  {architectures} of the GPUs, as CMake names them
+  {architectures} of the GPUs, as CMake names them        {sycl}    where the SYCL runtime was unpacked
 """
 
 from dataclasses import dataclass, field
@@ -38,6 +38,9 @@ class Topic:
     options: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
 
+
+# What PyPI lacks is named to the runtime; nothing else is loaded.
+SYCL_RUNTIME = {"UR_ADAPTERS_FORCE_LOAD": "{sycl}/lib/libur_adapter_cuda.so.0"}
 
 TOPICS = (
     Topic(
@@ -329,5 +332,74 @@ TOPICS = (
         ),
         options=("-DISTHMUS_PYTHON=ON",),
         needs=("torch", "python_module"),
+    ),
+    Topic(
+        "sycl",
+        ("sycl_device_test", "sycl_bench"),
+        (
+            Step(
+                "SYCL on devices, all ranks of one process",
+                "{bin}/sycl_device_test --gpu",
+                60,
+                env=SYCL_RUNTIME,
+            ),
+            # On one GPU, too: NCCL takes them for ranks of two hosts.
+            Step(
+                "SYCL on devices, two processes",
+                "{python} {scripts}/each_rank 2 {bin}/sycl_device_test --gpu",
+                90,
+                env=SYCL_RUNTIME,
+            ),
+            Step(
+                "SYCL on devices, a process for each",
+                "{python} {scripts}/each_rank {ranks} {bin}/sycl_device_test --gpu",
+                90,
+                gpus=3,
+                env=SYCL_RUNTIME,
+            ),
+            *(
+                Step(
+                    f"Isthmus under SYCL beside NCCL on the queue's stream, ranks in {kind}",
+                    "{bin}/sycl_bench --ranks {ranks} --out {out}/sycl_" + f"{kind}.json {flag}",
+                    60,
+                    records="{out}/" + f"sycl_{kind}.json",
+                    env=SYCL_RUNTIME,
+                )
+                for kind, flag in (("processes", ""), ("threads", "--threads"))
+            ),
+        ),
+        options=("-DISTHMUS_SYCL=ON",),
+        needs=("sycl",),
+    ),
+    Topic(
+        "sycl_apps",
+        ("sycl_collectives", "sycl_applications"),
+        (
+            Step(
+                "every collective through SYCL beside plain MPI",
+                "{mpiexec} -n {ranks} {bin}/sycl_collectives --quick --out {out}/sycl_collectives.json",
+                90,
+                records="{out}/sycl_collectives.json",
+                env=SYCL_RUNTIME,
+            ),
+            Step(
+                "every collective through SYCL and the backend hybrid",
+                "{mpiexec} -n 2 {bin}/sycl_collectives --quick --sizes 1000,64K --thread-multiple",
+                90,
+                env=SYCL_RUNTIME | {"ISTHMUS_BACKEND": "hybrid"},
+            ),
+            *(
+                Step(
+                    f"{name} beside the paper's Listing 1",
+                    "{mpiexec} -n {ranks} {bin}/sycl_applications " + name + " --json {out}/" + name + ".json",
+                    60,
+                    records="{out}/" + name + ".json",
+                    env=SYCL_RUNTIME,
+                )
+                for name in ("halo", "transpose", "comd")
+            ),
+        ),
+        options=("-DISTHMUS_SYCL=ON",),
+        needs=("sycl", "mpi"),
     ),
 )

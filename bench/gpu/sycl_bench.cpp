@@ -269,7 +269,7 @@ int run_processes(const settings& wanted) {
 int main(int argc, char** argv) {
   CLI::App app{"Isthmus under SYCL against NCCL on the queue's native stream"};
   settings wanted;
-  app.add_option("--ranks", wanted.ranks, "ranks, one a device")->required()->check(CLI::Range(2, 64));
+  app.add_option("--ranks", wanted.ranks, "ranks, one a device")->required()->check(CLI::Range(1, 64));
   app.add_option("--repetitions", wanted.repetitions, "samples of each figure")->check(CLI::Range(3, 10000));
   app.add_option("--bytes", wanted.sizes, "sizes in bytes");
   app.add_flag("--threads", wanted.threads, "ranks are threads of one process (default: processes)");

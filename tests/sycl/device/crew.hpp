@@ -1,0 +1,77 @@
+// The ranks of the suite for devices: one for each GPU, or for each sub-device of the CPU where there is no
+// GPU.
+//
+//   program [--gpu]                                  all ranks in this process, in threads
+//   program [--gpu] --rank R --size N --id FILE      one of several processes, the form of scripts/each_rank
+//
+// --gpu: never the CPU. Processes that outnumber the GPUs share them: NCCL refuses that of one host, so each
+// gives itself a host of its own, to NCCL and to Isthmus.
+#pragma once
+
+#include <isthmus/sycl.hpp>
+#include <isthmus/sycl/fused.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sycl/fixture.hpp"
+#include "world/each_rank.hpp"
+#include "world/reported.hpp"
+
+namespace sycl_device_test {
+
+struct member {
+  isthmus::communicator ranks;
+  sycl::queue queue;  // in-order
+  int rank = ranks.rank();
+};
+
+class crew {
+ public:
+  // False where --gpu was given and there is none.
+  static bool make(int argc, char** argv);
+  static crew& get() { return *only(); }
+  static void end() { only().reset(); }
+
+  bool on_host() const { return m_members.front().ranks.platform() == ISTHMUS_PLATFORM_HOST; }
+  bool in_one_process() const { return m_in_one_process; }
+  int size() const { return m_members.front().ranks.size(); }
+  std::vector<member>& members() { return m_members; }
+  // Runs `work(member&)` for each rank of this process in a thread of its own.
+  template <typename Work>
+  void each(Work&& work) {
+    world::on_each_member(m_members, work);
+  }
+
+ private:
+  static std::optional<crew>& only() {
+    static std::optional<crew> one;
+    return one;
+  }
+  std::vector<member> m_members;
+  bool m_in_one_process = true;
+};
+
+// A queue without an order of its own.
+inline sycl::queue unordered(const member& self) {
+  return sycl_test::lasting_queue(self.queue.get_context(), self.queue.get_device());
+}
+
+// Memory of one USM kind, freed by its owner.
+template <typename T>
+class block {
+ public:
+  block(std::size_t count, const sycl::queue& queue, sycl::usm::alloc kind = sycl::usm::alloc::device)
+      : m_queue(queue), m_data(sycl::malloc<T>(count > 0 ? count : 1, queue, kind)) {}
+  ~block() { sycl::free(m_data, m_queue); }
+  block(const block&) = delete;
+  block& operator=(const block&) = delete;
+  T* data() const { return m_data; }
+
+ private:
+  sycl::queue m_queue;
+  T* m_data;
+};
+
+}  // namespace sycl_device_test

@@ -1,0 +1,36 @@
+// Kernels of the suite for devices (apps/common/kernel.hpp): it includes nothing.
+#ifndef ISTHMUS_TESTS_SYCL_DEVICE_CODE_HPP
+#define ISTHMUS_TESTS_SYCL_DEVICE_CODE_HPP
+
+namespace device_code {
+
+// data[column] = first + column, but not before the host has set *flag. A kernel that was told nothing for so
+// many looks gives up and writes nothing, so that a host that waits for it fails its test instead of hanging.
+struct hold {
+  static constexpr const char* name = "device_code::hold";
+  float first;
+  unsigned long looks;
+  void operator()(unsigned long, unsigned long column, const unsigned* flag, float* data) const {
+    const volatile unsigned* const released = flag;
+    for (unsigned long i = 0; i < looks; ++i) {
+      if (*released == 0) continue;
+      data[column] = first + static_cast<float>(column);
+      return;
+    }
+  }
+};
+
+// c[row][column] = sum over i of a[row][i] * b[i][column].
+struct multiply {
+  static constexpr const char* name = "device_code::multiply";
+  unsigned long inner, columns;
+  void operator()(unsigned long row, unsigned long column, const float* a, const float* b, float* c) const {
+    float sum = 0;
+    for (unsigned long i = 0; i < inner; ++i) sum += a[row * inner + i] * b[i * columns + column];
+    c[row * columns + column] = sum;
+  }
+};
+
+}  // namespace device_code
+
+#endif

@@ -1,0 +1,65 @@
+// Bad input on devices: an exception that says what is wrong, and nothing hangs.
+#include "crew.hpp"
+
+namespace sycl_device_test {
+namespace {
+
+using sycl_test::thrown_by;
+
+TEST(errors, are_told_before_anything_starts) {
+  crew::get().each([](member& self) {
+    const block<int> data(10, self.queue);
+    const auto root = thrown_by([&] { self.ranks.broadcast(self.queue, data.data(), 10, self.ranks.size()); });
+    EXPECT_EQ(root.code(), ISTHMUS_ERROR_INVALID_ARGUMENT) << root.what();
+    sycl::buffer<int, 2> buffer(sycl::range<2>(4, 5));
+    const auto beyond = thrown_by([&] { self.ranks.allreduce(self.queue, isthmus::at(buffer, 15), 6); });
+    EXPECT_EQ(beyond.code(), ISTHMUS_ERROR_INVALID_ARGUMENT) << beyond.what();
+    self.ranks.allreduce(self.queue, data.data(), 10).wait();  // it goes on
+  });
+}
+
+TEST(errors, a_group_on_a_device_needs_in_order_queues) {
+  if (crew::get().on_host()) GTEST_SKIP() << "a device's rule";
+  crew::get().each([](member& self) {
+    const block<int> data(10, self.queue);
+    sycl::queue queue = unordered(self);
+    const auto refused = thrown_by([&] {
+      isthmus::group group;
+      self.ranks.allreduce(queue, data.data(), 10);
+      group.end();
+    });
+    EXPECT_EQ(refused.code(), ISTHMUS_ERROR_UNSUPPORTED) << refused.what();
+    EXPECT_NE(refused.message().find("out-of-order"), std::string::npos) << refused.what();
+  });
+}
+
+TEST(errors, two_ranks_of_a_process_on_one_gpu_are_refused) {
+  if (crew::get().on_host()) GTEST_SKIP() << "the CPU's ranks may share it";
+  const sycl::device device = crew::get().members().front().queue.get_device();
+  const auto refused = thrown_by([&] {
+    auto both = isthmus::communicator::all(std::vector{device, device}, {.timeout_s = 20});
+    std::vector<sycl::queue> queues;
+    isthmus::group group;
+    for (auto& each : both) {
+      queues.emplace_back(device, sycl::property::queue::in_order{});
+      each.barrier(queues.back());
+    }
+    group.end();
+  });
+  EXPECT_EQ(refused.code(), ISTHMUS_ERROR_UNSUPPORTED) << refused.what();
+}
+
+TEST(errors, of_an_aborted_communicator_are_thrown) {
+  crew::get().each([](member& self) {
+    const isthmus::communicator part = std::move(*self.ranks.split(self.rank, 0));
+    const block<int> data(10, self.queue);
+    self.queue.fill(data.data(), 4, 10);
+    part.allreduce(self.queue, data.data(), 10).wait();
+    part.abort();
+    const auto refused = thrown_by([&] { part.allreduce(self.queue, data.data(), 10).wait(); });
+    EXPECT_EQ(refused.code(), ISTHMUS_ERROR_ABORTED) << refused.what();
+  });
+}
+
+}  // namespace
+}  // namespace sycl_device_test
