@@ -40,6 +40,9 @@ get_property(engines GLOBAL PROPERTY ISTHMUS_MPI_ENGINES)
 if(TARGET isthmus_mpi_preload)
   list(APPEND libraries isthmus_mpi_preload ${engines})
 endif()
+if(TARGET isthmus_nccl_preload)
+  list(APPEND libraries isthmus_nccl_preload isthmus_nccl_engine)
+endif()
 install(TARGETS isthmus ${interfaces} EXPORT isthmus COMPONENT isthmus
         LIBRARY DESTINATION ${install_lib} COMPONENT isthmus NAMELINK_COMPONENT isthmus_development
         INCLUDES DESTINATION ${install_include})

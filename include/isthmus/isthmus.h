@@ -61,6 +61,13 @@ typedef struct isthmus_communicator_options {
   // no rule gives any of it are not made, so they cost no memory; other calls are refused. Parts of a split
   // have it, too.
   uint32_t collectives;
+  // Bound on every wait of creation, splits and heap blocks; 0: timeout_s. For ranks that may never come, of a
+  // communicator whose calls may wait for long.
+  double setup_timeout_s;
+  // Names of backends, separated by commas, equal on all ranks, that the caller carries out itself: they are
+  // not made, and a call that a rule gives to one is refused with ISTHMUS_ERROR_UNSUPPORTED, nothing written,
+  // where isthmus_communicator_path names it. NULL: none. Parts of a split have it, too.
+  const char* left_to_caller;
 } isthmus_communicator_options;
 
 // Starts a store in this process that listens on `address` ("host" or "host:port"; NULL: loopback, free
@@ -160,6 +167,13 @@ ISTHMUS_API isthmus_status isthmus_communicator_info(isthmus_communicator commun
 ISTHMUS_API isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
                                                         const isthmus_operation* operation, char* json,
                                                         size_t capacity, size_t* needed);
+
+// The path of explain alone: "backend:algorithm" or "backend", "" where no backend can do the call. A few
+// microseconds, for callers that remember the answer. Cut to `capacity` bytes with the NUL. It is the same on
+// all ranks; buffers may be NULL.
+ISTHMUS_API isthmus_status isthmus_communicator_path(isthmus_communicator communicator,
+                                                     const isthmus_operation* operation, char* path,
+                                                     size_t capacity);
 
 // The platform that the configuration's [sycl_backends] map gives to a sycl::backend value, looked up by
 // name ("ext_oneapi_cuda"; may be NULL) and by number. *found is 0 when the map has neither. For the SYCL

@@ -173,9 +173,21 @@ def shim_variables(family: str | None, report: bool) -> dict[str, str]:
             raise MissingError(
                 f"{needed} is not built; run make build (for Open MPI scripts/setup_peers openmpi first)"
             )
-    preloaded = os.environ.get("LD_PRELOAD")
-    variables = {"LD_PRELOAD": os.pathsep.join([str(library), *([preloaded] if preloaded else [])])}
-    return variables | ({"ISTHMUS_MPI_REPORT": "1"} if report else {})
+    return _preloaded(library) | ({"ISTHMUS_MPI_REPORT": "1"} if report else {})
+
+
+def nccl_variables(report: bool) -> dict[str, str]:
+    """What a program needs so that Isthmus takes its NCCL collectives over. Raises MissingError where the
+    preloaded library was not built."""
+    library = layout.library_folder() / "libisthmus_nccl_preload.so"
+    if not library.is_file():
+        raise MissingError(f"{library} is not built; it is for x86-64")
+    return _preloaded(library) | ({"ISTHMUS_NCCL_REPORT": "1"} if report else {})
+
+
+def _preloaded(library: Path) -> dict[str, str]:
+    others = os.environ.get("LD_PRELOAD")
+    return {"LD_PRELOAD": os.pathsep.join([str(library), *([others] if others else [])])}
 
 
 def shim_words(family: str | None, report: bool) -> list[str]:

@@ -46,6 +46,11 @@ isthmus_communicator_options options_of(const char* function, const isthmus_comm
         fmt::format("{}: options->collectives = {:#x} has bits beyond those of the {} collectives", function,
                     options.collectives, static_cast<int>(ISTHMUS_COLLECTIVE_COUNT)),
         "it is a bit mask of 1u << isthmus_collective; 0 allows all");
+  if (!(options.setup_timeout_s >= 0) || options.setup_timeout_s > 1e9)
+    throw invalid_argument(
+        ISTHMUS_HERE,
+        fmt::format("{}: options->setup_timeout_s = {} must be in [0, 1e9]", function, options.setup_timeout_s),
+        "0 takes timeout_s");
   return options;
 }
 
@@ -83,7 +88,8 @@ void create_all(int size, const isthmus_device* devices, const isthmus_communica
     threads.emplace_back([&, rank] {
       const isthmus_status status = guard([&] {
         auto prepared = prepare(devices[rank], options);
-        auto control = make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, prepared.timeout_s);
+        auto control =
+            make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, prepared.exchange_timeout_s());
         created[rank] = communicator::create(std::move(control), std::move(prepared));
       });
       if (status != ISTHMUS_SUCCESS) failures[rank] = error(last_error());
@@ -126,8 +132,10 @@ isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank
     isthmus::require(ISTHMUS_HERE, function, "id", id);
     isthmus::check_rank(function, rank, size);
     auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
-    auto store = isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, prepared.timeout_s);
-    auto control = isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, prepared.timeout_s);
+    auto store =
+        isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, prepared.exchange_timeout_s());
+    auto control =
+        isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, prepared.exchange_timeout_s());
     *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
   });
 }
@@ -141,7 +149,7 @@ isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
     *communicator = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "mpi", mpi);
     auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
-    auto control = isthmus::make_mpi_bootstrap(mpi, prepared.timeout_s);
+    auto control = isthmus::make_mpi_bootstrap(mpi, prepared.exchange_timeout_s());
     *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
   });
 }
@@ -157,7 +165,7 @@ isthmus_status isthmus_communicator_create_store(const isthmus_store_table* stor
     isthmus::check_rank(function, rank, size);
     auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
     auto control = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
-                                                 prepared.timeout_s);
+                                                 prepared.exchange_timeout_s());
     *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
   });
 }
@@ -283,6 +291,16 @@ isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char
   return guard([&] {
     const std::string text = isthmus::text_of(handle_table::instance().find(communicator).info());
     isthmus::write_text(ISTHMUS_HERE, "communicator_info", text, json, capacity, needed);
+  });
+}
+
+isthmus_status isthmus_communicator_path(isthmus_communicator communicator, const isthmus_operation* operation,
+                                         char* path, size_t capacity) {
+  return guard([&] {
+    constexpr const char* function = "communicator_path";
+    isthmus::communicator& rank = handle_table::instance().find(communicator);
+    isthmus::require(ISTHMUS_HERE, function, "operation", operation);
+    isthmus::write_text(ISTHMUS_HERE, function, rank.path(*operation), path, capacity, nullptr);
   });
 }
 

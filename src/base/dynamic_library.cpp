@@ -47,6 +47,13 @@ std::vector<fs::path> site_packages_folders(const char* given) {
   return folders;
 }
 
+// The path that a library which stands before the wanted one gives; "" where it is the wanted one.
+std::string real_path(void* handle, const char* stand_in) {
+  void* const found = stand_in == nullptr ? nullptr : dlsym(handle, stand_in);
+  const char* const path = found == nullptr ? nullptr : reinterpret_cast<const char* (*)()>(found)();
+  return path == nullptr ? "" : path;
+}
+
 }  // namespace
 
 std::vector<std::string> candidates(const search_request& request) {
@@ -84,7 +91,11 @@ dynamic_library dynamic_library::open(const search_request& request, std::string
         continue;
       }
     }
-    library.m_handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    constexpr int how = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+    library.m_handle = dlopen(path.c_str(), how);
+    if (library.m_handle != nullptr)
+      if (const std::string real = real_path(library.m_handle, request.stand_in); !real.empty())
+        library.m_handle = dlopen(real.c_str(), how);
     if (library.m_handle != nullptr) {
       link_map* map = nullptr;
       const bool known =

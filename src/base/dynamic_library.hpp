@@ -16,6 +16,9 @@ struct search_request {
   std::vector<std::string> names;           // file names, newest first
   std::vector<std::string> wheel_folders;   // below site-packages, where PyPI's wheels put it
   std::vector<std::string> system_folders;  // beside what the dynamic linker searches
+  // A function `const char* (void)` by which a library that stands before this one, under its name, tells the
+  // path of the real one; nullptr: there is no such thing.
+  const char* stand_in = nullptr;
 };
 
 // Paths to try, in order. What a caller asked for by name is never replaced by something else.

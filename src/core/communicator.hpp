@@ -36,15 +36,19 @@ class worker;
 struct preparation {
   isthmus_device device{};
   double timeout_s = 300;
+  double setup_timeout_s = 0;  // 0: timeout_s
   std::shared_ptr<const selection::configuration> rules;
   std::vector<backend_entry> backends;
   std::optional<error> failure;
-  std::uint32_t collectives = 0;  // that will be called, a bit each; 0: any
+  std::uint32_t collectives = 0;            // that will be called, a bit each; 0: any
+  std::vector<std::string> left_to_caller;  // backends that are not made, but may be chosen
   recorder::trace_options trace;
   int parent_rank = -1;  // in the communicator that this one is made from; -1: in none
 
   // What decides selection, as text that the ranks compare.
   std::string rules_text() const;
+  // Bound on the waits of the bootstrap.
+  double exchange_timeout_s() const { return setup_timeout_s > 0 ? setup_timeout_s : timeout_s; }
 };
 // The device is the rank's own; that of the options is not read.
 preparation prepare(isthmus_device device, const isthmus_communicator_options& options);
@@ -123,6 +127,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   nlohmann::json info();
   nlohmann::json explain(const isthmus_operation& operation);
+  // "backend:algorithm" that it would take, "" where none can.
+  std::string path(const isthmus_operation& operation) const;
 
   const membership& ranks() const { return m_ranks; }
   bootstrap& control() { return *m_control; }
@@ -165,6 +171,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void exchange(recorder::step what, std::uint64_t count, Work&& work);
   template <typename Work>
   void recorded(Work&& work);
+  void check_shape(const isthmus_operation& operation) const;
   void compare_texts(const std::string& mine);
   error annotate(const error& failure, const isthmus_operation& operation) const;
 

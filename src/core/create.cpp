@@ -1,4 +1,5 @@
 // How a communicator comes to its backends: each rank prepares alone, then all agree.
+#include <fmt/ranges.h>
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
@@ -32,6 +33,8 @@ bool serves(const selection::rule& rule, std::uint32_t collectives) {
 
 // Why this rank can't use the backend, from what it knows by itself; "" when it can try.
 std::string local_obstacle(const backend_entry& entry, const membership& ranks, const preparation& prepared) {
+  if (std::ranges::find(prepared.left_to_caller, entry.name) != prepared.left_to_caller.end())
+    return "the caller of this communicator carries it out";
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
     return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
@@ -111,13 +114,19 @@ const advertisement* find_advertised(const std::vector<std::pair<std::string, ad
 
 std::string preparation::rules_text() const {
   if (!rules) return "";
-  return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives));
+  return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives)) +
+         (left_to_caller.empty() ? "" : fmt::format("left to the caller {}\n", fmt::join(left_to_caller, ",")));
 }
 
 preparation prepare(isthmus_device device, const isthmus_communicator_options& options) {
   preparation prepared;
   prepared.device = device;
   prepared.collectives = options.collectives;
+  prepared.setup_timeout_s = options.setup_timeout_s;
+  if (options.left_to_caller != nullptr) {
+    std::istringstream names(options.left_to_caller);
+    for (std::string name; std::getline(names, name, ',');) prepared.left_to_caller.push_back(name);
+  }
   try {
     auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
     prepared.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;

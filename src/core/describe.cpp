@@ -69,7 +69,7 @@ json communicator::info() {
           {"heap", {{"blocks", m_heap.blocks()}, {"bytes", m_heap.bytes()}}}};
 }
 
-json communicator::explain(const isthmus_operation& operation) {
+void communicator::check_shape(const isthmus_operation& operation) const {
   validation_scope scope = m_scope;
   scope.grouped = true;
   try {
@@ -77,7 +77,16 @@ json communicator::explain(const isthmus_operation& operation) {
   } catch (const error& failure) {
     throw annotate(failure, operation);
   }
+}
+
+json communicator::explain(const isthmus_operation& operation) {
+  check_shape(operation);
   return m_dispatcher.explain(operation);
+}
+
+std::string communicator::path(const isthmus_operation& operation) const {
+  check_shape(operation);
+  return m_dispatcher.path(operation);
 }
 
 }  // namespace isthmus

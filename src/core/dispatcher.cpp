@@ -2,6 +2,7 @@
 
 #include <isthmus/isthmus.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.hpp"
@@ -33,8 +34,13 @@ const char* algorithm_of(const isthmus_backend& backend, const std::string& text
 dispatcher::dispatcher(const selection::configuration& rules, const membership& ranks,
                        const symmetric_heap& heap,
                        const std::vector<std::unique_ptr<backend_instance>>& backends,
-                       recorder::flight_recorder& recorder)
-    : m_rules(rules), m_ranks(ranks), m_heap(heap), m_backends(backends), m_recorder(recorder) {}
+                       const std::vector<std::string>& left_to_caller, recorder::flight_recorder& recorder)
+    : m_rules(rules),
+      m_ranks(ranks),
+      m_heap(heap),
+      m_backends(backends),
+      m_left_to_caller(left_to_caller),
+      m_recorder(recorder) {}
 
 // Symmetric only where every rank uses every buffer of the call: for rooted collectives and for send and
 // recv the ranks could not agree on it.
@@ -62,8 +68,13 @@ backend_instance* dispatcher::find(const std::string& name) const {
   return nullptr;
 }
 
+bool dispatcher::is_left_to_caller(const std::string& name) const {
+  return std::ranges::find(m_left_to_caller, name) != m_left_to_caller.end();
+}
+
 selection::availability dispatcher::availability_for(const isthmus_operation& agreed) const {
   return [this, agreed](const std::string& name, const std::string& algorithm) -> const char* {
+    if (is_left_to_caller(name)) return nullptr;
     backend_instance* const backend = find(name);
     if (backend == nullptr) return "there is no backend of this name";
     if (!backend->usable()) return backend->reason().c_str();
@@ -86,6 +97,13 @@ choice dispatcher::decide(const isthmus_operation& operation) {
                     isthmus_datatype_name(operation.datatype), tried.empty() ? decision.reason : tried),
         "isthmus explain shows every rule and backend for this call");
   }
+  if (is_left_to_caller(decision.winner->backend))
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        fmt::format("{} of {} is for {}, which this communicator leaves to its caller: {}",
+                    isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
+                    decision.winner->backend, decision.reason),
+        "isthmus_communicator_path says so before the call");
   report_unused(decision, operation);
   const std::string& algorithm = decision.winner->algorithm;
   // Once for each kind of call, because the choice is kept: what a real call took, for whom explain is not
@@ -111,8 +129,17 @@ void dispatcher::report_unused(const selection::decision& decision, const isthmu
 nlohmann::json dispatcher::plan_of(const selection::decision& decision, const isthmus_operation& agreed) const {
   if (decision.winner == nullptr) return {};
   backend_instance* const taken = find(decision.winner->backend);
+  if (is_left_to_caller(decision.winner->backend)) return {};
   const char* const text = taken->plan(agreed, algorithm_of(taken->functions(), decision.winner->algorithm));
   return text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
+}
+
+std::string dispatcher::path(const isthmus_operation& operation) const {
+  const auto decision = selection::select(m_rules, query_of(operation),
+                                          availability_for(agreed_operation(operation, m_ranks.size)), false);
+  if (decision.winner == nullptr) return "";
+  return decision.winner->backend +
+         (decision.winner->algorithm.empty() ? "" : ":" + decision.winner->algorithm);
 }
 
 nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
@@ -132,7 +159,8 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
     const char* reason = available(backend->name(), "");
     result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
   }
-  const backend_instance* taken = decision.winner == nullptr ? nullptr : find(decision.winner->backend);
+  const bool elsewhere = decision.winner == nullptr || is_left_to_caller(decision.winner->backend);
+  const backend_instance* taken = elsewhere ? nullptr : find(decision.winner->backend);
   result["version"] = taken == nullptr ? nlohmann::json() : nlohmann::json(taken->version());
   result["plan"] = plan_of(decision, agreed);
   result["notes"] = taken == nullptr ? std::vector<std::string>{} : taken->notes();

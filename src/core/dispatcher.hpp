@@ -31,7 +31,7 @@ class dispatcher {
   // The references outlive the dispatcher; `backends` is complete before the first call.
   dispatcher(const selection::configuration& rules, const membership& ranks, const symmetric_heap& heap,
              const std::vector<std::unique_ptr<backend_instance>>& backends,
-             recorder::flight_recorder& recorder);
+             const std::vector<std::string>& left_to_caller, recorder::flight_recorder& recorder);
 
   // Precondition: a validated operation. Throws error (UNSUPPORTED) when nothing can do it. Not thread-safe.
   choice choose(const isthmus_operation& operation) {
@@ -42,6 +42,9 @@ class dispatcher {
       entry = {wanted, decide(operation)};
     return entry.taken;
   }
+
+  // "backend:algorithm", or "" where nothing can do it: the same selection, of which nothing is kept.
+  std::string path(const isthmus_operation& operation) const;
 
   // The JSON of isthmus_communicator_explain, from the same selection with a trace.
   nlohmann::json explain(const isthmus_operation& operation);
@@ -77,6 +80,7 @@ class dispatcher {
   selection::query query_of(const isthmus_operation& operation) const;
   selection::availability availability_for(const isthmus_operation& agreed) const;
   backend_instance* find(const std::string& name) const;
+  bool is_left_to_caller(const std::string& name) const;
   nlohmann::json plan_of(const selection::decision& decision, const isthmus_operation& agreed) const;
   choice decide(const isthmus_operation& operation);
   void report_unused(const selection::decision& decision, const isthmus_operation& operation);
@@ -85,6 +89,7 @@ class dispatcher {
   const membership& m_ranks;
   const symmetric_heap& m_heap;
   const std::vector<std::unique_ptr<backend_instance>>& m_backends;
+  const std::vector<std::string>& m_left_to_caller;
   recorder::flight_recorder& m_recorder;
   std::set<std::string> m_reported;
   std::array<cached, 1u << cache_bits> m_cache;

@@ -50,7 +50,9 @@ def test_sizes() -> None:
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
-        (["--report", "x"], "--report needs --torch or --mpi-shim"),
+        (["--report", "x"], "--report needs --torch, --mpi-shim or --nccl"),
+        (["--nccl", "--ranks", "2", "x"], "--nccl starts PROGRAM once"),
+        (["--nccl", "--torch", "x"], "--torch and --nccl exclude each other"),
         (["--torch", "--mpi-shim", "x"], "--torch and --mpi-shim exclude each other"),
         (["--torch", "--ggml", "x"], "exclude each other"),
         (["--torch", "--mpi", "impi", "x"], "--mpi impi has no meaning"),

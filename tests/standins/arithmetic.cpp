@@ -106,12 +106,12 @@ void with_type(const std::string& datatype, Function&& function) {
 template <typename Value>
 Value apply(Value a, Value b, int op) {
   if constexpr (std::is_integral_v<Value>) {
-    if (op == 0 || op == 4)
+    if (op == 0 || op >= 4)
       return static_cast<Value>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
     if (op == 1) return static_cast<Value>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
     return op == 2 ? (a < b ? b : a) : (b < a ? b : a);
   } else {
-    if (op == 0 || op == 4) return a + b;
+    if (op == 0 || op >= 4) return a + b;
     if (op == 1) return a * b;
     if (std::isnan(a) || std::isnan(b)) return NAN;
     return op == 2 ? (a < b ? b : a) : (b < a ? b : a);

@@ -42,6 +42,7 @@ struct request {
 struct communicator {
   std::string name;  // of its mailboxes
   int rank = 0, size = 1;
+  int device = 0;
   bool blocking = true, share = false;
   int splits = 0;
   std::unique_ptr<mailboxes> wires;

@@ -40,6 +40,7 @@ void configure(communicator& comm, const config* wanted) {
 
 // Runs `work` now or, on a non-blocking communicator, in the background of `reporter`.
 int in_background(communicator& reporter, std::function<int()> work) {
+  if (standin::defer(work)) return success;
   if (reporter.blocking) return work();
   if (reporter.setup.joinable()) reporter.setup.join();
   reporter.asynchronous = in_progress;
@@ -81,6 +82,8 @@ communicator* as_comm(void* handle) { return static_cast<communicator*>(handle);
 using standin::issue;
 
 extern "C" {
+// Of the stand-in of the device, which this is linked with.
+int cudaGetDevice(int* device);
 
 STANDIN_API int ncclGetVersion(int* version) { return *version = standin::reported_version(), success; }
 
@@ -117,6 +120,7 @@ STANDIN_API int ncclCommInitRankConfig(void** comm, int size, unique_id id, int 
   made->name = id.text;
   made->rank = rank;
   made->size = size;
+  cudaGetDevice(&made->device);
   configure(*made, wanted);
   *comm = made;
   return in_background(*made, [made] { return attach(*made); });
@@ -131,6 +135,7 @@ STANDIN_API int ncclCommSplit(void* handle, int color, int key, void** part, con
     child = new communicator;
     standin::count_communicators(1);
     child->blocking = parent.blocking;
+    child->device = parent.device;
     configure(*child, wanted);
     if (parent.share) child->abort_flag = parent.abort_flag;
   }
@@ -163,6 +168,9 @@ STANDIN_API int ncclCommAbort(void* handle) {
   return success;
 }
 
+STANDIN_API int ncclCommCuDevice(void* handle, int* device) {
+  return *device = as_comm(handle)->device, success;
+}
 STANDIN_API int ncclCommCount(void* handle, int* count) { return *count = as_comm(handle)->size, success; }
 STANDIN_API int ncclCommUserRank(void* handle, int* rank) { return *rank = as_comm(handle)->rank, success; }
 

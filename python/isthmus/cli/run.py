@@ -49,10 +49,19 @@ def run(
             "--mpi-shim", help="PROGRAM is an unchanged MPI program: Isthmus takes its collectives over."
         ),
     ] = False,
+    nccl: Annotated[
+        bool,
+        typer.Option(
+            "--nccl",
+            help="PROGRAM is unchanged and uses NCCL, or starts what does (torchrun, mpiexec): Isthmus takes "
+            "its collectives over.",
+        ),
+    ] = False,
     report: Annotated[
         bool,
         typer.Option(
-            "--report", help="With --torch or --mpi-shim: at the end rank 0 prints calls, paths and times."
+            "--report",
+            help="With --torch, --mpi-shim or --nccl: at the end rank 0 prints calls, paths and times.",
         ),
     ] = False,
     bind: Annotated[bool, typer.Option(help="A core for each rank, where there are enough.")] = True,
@@ -62,13 +71,18 @@ def run(
 ) -> None:
     """Starts PROGRAM as N ranks under MPI, with the SYCL CPU device visible; with --ggml as one process into
     which libisthmus_ggml.so is preloaded; with --torch as N ranks of torchrun; with --mpi-shim as N ranks under
-    MPI into which libisthmus_mpi_preload.so is preloaded.
+    MPI into which libisthmus_mpi_preload.so is preloaded; with --nccl once, as it is, with
+    libisthmus_nccl_preload.so in it and in all that it starts.
 
     Signals reach the program and its exit code is the command's.
     """
-    _check_kind({"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim}, report, mpi)
+    _check_kind({"--ggml": ggml, "--torch": torch, "--mpi-shim": mpi_shim, "--nccl": nccl}, report, mpi)
     if torch:
         command, variables = _torch_command([program, *context.args], ranks, report), {}
+    elif nccl:
+        if ranks != 1:
+            raise CommandError("--nccl starts PROGRAM once; torchrun or mpiexec starts ranks", BAD_ARGUMENT)
+        command, variables = [_found(program), *context.args], launch.nccl_variables(report)
     elif ggml:
         _check_ggml(ranks, wire)
         command, variables = [_found(program), *context.args], launch.ggml_variables(wire)
@@ -104,8 +118,8 @@ def _check_kind(kinds: dict[str, bool], report: bool, mpi: str) -> None:
     asked = [option for option, wanted in kinds.items() if wanted]
     if len(asked) > 1:
         raise CommandError(f"{' and '.join(asked)} exclude each other", BAD_ARGUMENT)
-    if report and asked not in (["--torch"], ["--mpi-shim"]):
-        raise CommandError("--report needs --torch or --mpi-shim", BAD_ARGUMENT)
+    if report and asked not in (["--torch"], ["--mpi-shim"], ["--nccl"]):
+        raise CommandError("--report needs --torch, --mpi-shim or --nccl", BAD_ARGUMENT)
     if kinds["--torch"] and mpi != "mpich":
         raise CommandError(f"--mpi {mpi} has no meaning with --torch: torchrun starts the ranks", BAD_ARGUMENT)
 

@@ -109,6 +109,7 @@ struct nccl_traits : xccl_common_traits {
   static search_request library_search() {
     search_request search;
     search.variable = "ISTHMUS_NCCL_LIBRARY";
+    search.stand_in = "isthmus_nccl_library";  // src/frontends/nccl
     search.names = {"libnccl.so.2"};
     search.wheel_folders = {"nvidia/nccl/lib"};
     search.system_folders = {"/usr/local/cuda/lib64", "/usr/local/lib", "/opt/nvidia/nccl/lib"};

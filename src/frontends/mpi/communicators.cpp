@@ -139,7 +139,7 @@ class registry {
     int rank = 0, size = 0;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (is_reporting() && rank == 0) print_report(rank, size);
+    if (books().is_reporting() && rank == 0) books().print(rank, size);
     std::vector<communicator*> left;
     {
       const std::lock_guard lock(all.m_mutex);
@@ -251,7 +251,7 @@ bool communicator::meet(MPI_Comm own) {
   if (status != ISTHMUS_SUCCESS && m_rank == 0) {
     isthmus_error_info failure;
     isthmus_last_error(&failure);
-    warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
+    books().warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
   }
   return m_store->end(status == ISTHMUS_SUCCESS);
 }
@@ -259,22 +259,9 @@ bool communicator::meet(MPI_Comm own) {
 tally& communicator::tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes) {
   tally*& place = m_tallies[{which, operation.datatype, bytes}];
   if (place != nullptr) return *place;
-  // "backend":"host","algorithm":"packet" of what explain answers, the selector's own word.
-  std::vector<char> json(1 << 16);
-  std::string path = "isthmus";
-  if (isthmus_communicator_explain(m_handle, &operation, json.data(), json.size(), nullptr) ==
-      ISTHMUS_SUCCESS) {
-    const auto value_of = [&](const char* key) -> std::string {
-      const char* const found = std::strstr(json.data(), key);
-      if (found == nullptr) return "";
-      const char* const begin = found + std::strlen(key);
-      const char* const end = std::strchr(begin, '"');
-      return end == nullptr ? "" : std::string(begin, end);
-    };
-    const std::string backend = value_of("\"backend\":\""), algorithm = value_of("\"algorithm\":\"");
-    if (!backend.empty()) path = backend + (algorithm.empty() ? "" : ":" + algorithm);
-  }
-  return *(place = &tally_of(which, path.c_str()));
+  char path[96] = "";
+  if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) path[0] = '\0';
+  return *(place = &books().tally_of(static_cast<int>(which), path[0] == '\0' ? "isthmus" : path));
 }
 
 }  // namespace isthmus::mpi_shim

@@ -42,6 +42,19 @@ TEST(machine, with_a_file_that_is_no_library) {
   expect_refused(wanted, "does not look like NCCL");
 }
 
+// The library for unchanged programs has NCCL's name, and stands before it.
+TEST(machine, with_a_library_that_stands_before_nccl) {
+  setenv("ISTHMUS_NCCL_LIBRARY", harness::standin_path("standin_xccl").c_str(), 1);
+  settings wanted;
+  wanted.options["library"] = NCCL_PRELOAD;
+  if (wanted.options["library"].empty()) GTEST_SKIP() << "not built on this processor";
+  group_of_ranks group(wanted);
+  unsetenv("ISTHMUS_NCCL_LIBRARY");
+  ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
+  ASSERT_EQ(group.at(0).log.size(), 1U);
+  EXPECT_NE(group.at(0).log[0].find("libstandin_xccl.so"), std::string::npos) << group.at(0).log[0];
+}
+
 TEST(machine, with_too_old_a_library) {
   steer<decltype(&standin_set_version)>("standin_set_version")(21003);
   expect_refused({}, "NCCL 2.10.3; 2.18.1 or newer");

@@ -1,0 +1,35 @@
+// Which calls of NCCL the engine took, and why one was left to NCCL. Calls are known by Isthmus' number.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include "frontends/preload/ledger.hpp"
+
+namespace isthmus::nccl_shim {
+
+enum class reason {
+  nothing_to_move,
+  left_to_check,
+  operation,
+  rule,
+  no_backend,
+  message,
+  unknown_communicator,
+  one_rank,
+  non_blocking,
+  no_meeting,
+  not_attached,
+  lost,
+};
+inline constexpr int reason_count = 12;
+
+// Of this process; a report is asked for by ISTHMUS_NCCL_REPORT.
+preload::ledger& books();
+
+inline void count_passed(isthmus_collective which, reason why) noexcept {
+  books().count_passed(static_cast<int>(which), static_cast<int>(why));
+}
+
+const char* text_of(reason why);
+
+}  // namespace isthmus::nccl_shim

@@ -1,0 +1,196 @@
+#include "frontends/nccl/communicators.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace isthmus::nccl_shim {
+
+// All communicators of the process. Objects are found by NCCL's handle without a lock: they are never freed,
+// but used again, and show a new key only when they are complete.
+class registry {
+ public:
+  static registry& get() {
+    static auto* const only = new registry;
+    return *only;
+  }
+
+  communicator* find(nccl_comm comm) {
+    std::atomic<communicator*>& place = place_of(comm);
+    communicator* const recent = place.load(std::memory_order_acquire);
+    if (recent != nullptr && recent->m_key.load(std::memory_order_acquire) == comm) [[likely]]
+      return recent;
+    if (comm == nullptr) return nullptr;
+    const std::lock_guard lock(m_mutex);
+    const auto found = m_live.find(comm);
+    if (found == m_live.end()) return nullptr;
+    place.store(found->second, std::memory_order_release);
+    return found->second;
+  }
+
+  communicator& add(nccl_comm comm, reason why) {
+    const std::lock_guard lock(m_mutex);
+    communicator*& place = m_live[comm];
+    if (place == nullptr) {
+      if (m_spare.empty()) m_spare.push_back(new communicator);
+      place = m_spare.back();
+      m_spare.pop_back();
+    }
+    place->begin(comm, why);
+    return *place;
+  }
+
+  void remove(communicator& ended) {
+    const std::lock_guard lock(m_mutex);
+    m_live.erase(ended.m_key.exchange(nullptr));
+    m_spare.push_back(&ended);
+  }
+
+  // The lowest rank in the largest communicator is taken for the process' own in the report.
+  void note_place(int rank, int size) {
+    const std::lock_guard lock(m_mutex);
+    if (m_size == 0 && books().is_reporting()) std::atexit([] { get().report(); });
+    if (size < m_size || (size == m_size && rank > m_rank)) return;
+    m_rank = rank;
+    m_size = size;
+  }
+
+ private:
+  void report() {
+    if (m_rank == 0) books().print(m_rank, m_size);
+  }
+  std::atomic<communicator*>& place_of(nccl_comm comm) {
+    const auto bits = reinterpret_cast<std::uintptr_t>(comm);
+    return m_recent[(bits >> 4 ^ bits >> 12 ^ bits >> 20) % m_recent.size()];
+  }
+
+  std::mutex m_mutex;
+  std::map<nccl_comm, communicator*> m_live;
+  std::vector<communicator*> m_spare;
+  std::array<std::atomic<communicator*>, 64> m_recent{};
+  int m_rank = 0, m_size = 0;
+};
+
+std::uint64_t bytes_of(const isthmus_operation& operation) {
+  return operation.count * isthmus_datatype_bytes(operation.datatype);
+}
+
+communicator* communicator::of(nccl_comm comm) { return registry::get().find(comm); }
+
+communicator& communicator::add(nccl_comm comm, reason why) { return registry::get().add(comm, why); }
+
+void communicator::begin(nccl_comm comm, reason why) {
+  m_why_not = why;
+  m_rank = m_device = -1;
+  m_size = 0;
+  m_choices.fill({});
+  m_key.store(comm, std::memory_order_release);
+}
+
+bool communicator::introduce() {
+  const nccl_functions& nccl = real_nccl();
+  nccl_comm const comm = m_key.load();
+  if (nccl.comm_count(comm, &m_size) != nccl_success || nccl.comm_user_rank(comm, &m_rank) != nccl_success ||
+      nccl.comm_device(comm, &m_device) != nccl_success)
+    return false;
+  registry::get().note_place(m_rank, m_size);
+  return m_order.open(m_device);
+}
+
+void communicator::attach(isthmus_communicator made) {
+  m_handle = made;
+  m_attached.store(true, std::memory_order_release);
+}
+
+void communicator::give_up() {
+  m_why_not = reason::lost;
+  m_attached.store(false, std::memory_order_release);
+}
+
+void communicator::abort() {
+  if (m_handle != nullptr) isthmus_communicator_abort(m_handle);
+}
+
+void communicator::end() {
+  m_attached.store(false, std::memory_order_release);
+  {
+    const std::lock_guard lock(m_mutex);
+    if (m_handle != nullptr) isthmus_communicator_destroy(m_handle);
+    m_handle = nullptr;
+    m_order.close();
+  }
+  registry::get().remove(*this);
+}
+
+nccl_result communicator::async_error() {
+  const std::lock_guard lock(m_mutex);
+  if (m_handle == nullptr || isthmus_communicator_async_error(m_handle) == ISTHMUS_SUCCESS) return nccl_success;
+  return nccl_remote_error;
+}
+
+bool communicator::becomes_idle() const {
+  constexpr int looks = 500;
+  for (int i = 0; i < looks; ++i) {
+    if (m_order.is_idle()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+communicator::verdict communicator::decide(const isthmus_operation& operation) {
+  const std::uint64_t shape =
+      static_cast<std::uint64_t>(operation.collective) | static_cast<std::uint64_t>(operation.datatype) << 8 |
+      static_cast<std::uint64_t>(operation.op) << 16 | static_cast<std::uint64_t>(operation.root) << 32;
+  const std::uint64_t mixed = (shape * 0x9e3779b97f4a7c15u) ^ (operation.count * 0xc2b2ae3d27d4eb4fu);
+  choice& known = m_choices[(mixed >> 32) % m_choices.size()];
+  if (known.shape != shape || known.count != operation.count) [[unlikely]]
+    known = {shape, operation.count, ask(operation)};
+  return known.what;
+}
+
+communicator::verdict communicator::ask(const isthmus_operation& operation) {
+  char path[96] = "";
+  if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS)
+    return {false, reason::left_to_check, nullptr};
+  if (*path == '\0') return {false, reason::no_backend, nullptr};
+  for (const char* const nccl : {"nccl", "rccl"})
+    if (std::strcmp(path, nccl) == 0) return {false, reason::rule, nullptr};
+  return {true, reason::rule,
+          books().is_reporting() ? &books().tally_of(static_cast<int>(operation.collective), path) : nullptr};
+}
+
+int communicator::run(const isthmus_operation& operation, preload::tally* count) {
+  const std::lock_guard lock(m_mutex);
+  const preload::stopwatch time(books());
+  m_order.before(operation.stream, carrier::isthmus);
+  const isthmus_status status = isthmus_enqueue(m_handle, &operation);
+  if (status != ISTHMUS_SUCCESS) return outcome_of(status);
+  m_order.after(operation.stream, carrier::isthmus);
+  if (count != nullptr) count->add(bytes_of(operation), time.nanoseconds());
+  return nccl_success;
+}
+
+// What is lost with a rank is NCCL's to tell: it gets this call and those after it, and waits, or reports, as
+// it would have.
+int communicator::outcome_of(isthmus_status status) {
+  switch (status) {
+    case ISTHMUS_SUCCESS: return nccl_success;
+    case ISTHMUS_ERROR_UNSUPPORTED: return to_nccl;
+    case ISTHMUS_ERROR_REMOTE:
+    case ISTHMUS_ERROR_ABORTED:
+    case ISTHMUS_ERROR_TIMEOUT:
+    case ISTHMUS_ERROR_INVALID_USAGE: give_up(); return to_nccl;
+    default: break;
+  }
+  isthmus_error_info failure;
+  isthmus_last_error(&failure);
+  books().warn_once((std::string("a call failed: ") + failure.message).c_str());
+  return status == ISTHMUS_ERROR_INVALID_ARGUMENT ? nccl_invalid_argument : nccl_internal_error;
+}
+
+}  // namespace isthmus::nccl_shim

@@ -1,0 +1,88 @@
+// Which communicator of Isthmus stands beside which of NCCL, and what each does with a call.
+#pragma once
+
+#include <isthmus/isthmus.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "frontends/nccl/calls.hpp"
+#include "frontends/nccl/nccl_api.hpp"
+#include "frontends/nccl/order.hpp"
+
+namespace isthmus::nccl_shim {
+
+// Of this rank's part.
+std::uint64_t bytes_of(const isthmus_operation& operation);
+
+class communicator {
+ public:
+  // That of NCCL's handle; NULL: none that the engine has seen being made. A few nanoseconds.
+  static communicator* of(nccl_comm comm);
+  // Notes a new handle. Until attached, or for ever, its calls go to NCCL for this reason.
+  static communicator& add(nccl_comm comm, reason why);
+
+  bool is_attached() const { return m_attached.load(std::memory_order_acquire); }
+  reason why_not() const { return m_why_not; }
+  isthmus_communicator handle() const { return m_handle; }
+  int rank() const { return m_rank; }
+  int size() const { return m_size; }
+  int device() const { return m_device; }
+
+  // Asks NCCL for rank, size and device. False where it does not say, or there is no driver to order calls by.
+  bool introduce();
+  // What Isthmus made for these ranks; from now on this one owns it.
+  void attach(isthmus_communicator made);
+  void stay_out(reason why) { m_why_not = why; }
+  // From now on all calls go to NCCL. Any thread.
+  void give_up();
+  // Ends what the other ranks' and this one's calls wait for.
+  void abort();
+  // Before NCCL's handle ends: everything of Isthmus' is released, behind this rank's work.
+  void end();
+  // What Isthmus knows of a failure, as NCCL's code. Any thread.
+  nccl_result async_error();
+  // Whether what was called last is complete, waiting a little.
+  bool becomes_idle() const;
+
+  // Of an attached one: whether Isthmus takes the call, which all ranks answer alike; else why not.
+  struct verdict {
+    bool taken;
+    reason why;
+    preload::tally* count;  // NULL where nothing is reported
+  };
+  verdict decide(const isthmus_operation& operation);
+
+  // Carries out a call that was decided on, in order. NCCL's code.
+  int run(const isthmus_operation& operation, preload::tally* count);
+  // For those who carry out several at once, or leave one to NCCL.
+  stream_order& order() { return m_order; }
+  // After Isthmus refused or failed: the code for the program, or `to_nccl` where NCCL shall have the call.
+  static constexpr int to_nccl = -1;
+  int outcome_of(isthmus_status status);
+
+ private:
+  friend class registry;
+  struct choice {
+    std::uint64_t shape = ~std::uint64_t{0}, count = 0;
+    verdict what{};
+  };
+  verdict ask(const isthmus_operation& operation);
+  void begin(nccl_comm comm, reason why);
+
+  std::atomic<nccl_comm> m_key{nullptr};
+  std::atomic<bool> m_attached{false};
+  reason m_why_not = reason::not_attached;
+  int m_rank = -1, m_size = 0, m_device = -1;
+  isthmus_communicator m_handle = nullptr;
+  std::mutex m_mutex;  // calls of the program, and its watchdog's questions
+  stream_order m_order;
+  std::array<choice, 128> m_choices{};
+};
+
+// The backends that stand for NCCL itself, as isthmus_communicator_options::left_to_caller has them.
+inline constexpr const char* left_to_nccl = "nccl,rccl";
+
+}  // namespace isthmus::nccl_shim

@@ -1,0 +1,152 @@
+// libisthmus_nccl_engine.so: what the preloaded library calls in the place of some of NCCL's functions.
+#include <cstring>
+
+#include "frontends/nccl/attach.hpp"
+#include "frontends/nccl/collectives.hpp"
+#include "frontends/nccl/groups.hpp"
+#include "frontends/nccl/guarded.hpp"
+
+namespace isthmus::nccl_shim {
+namespace {
+
+nccl_functions& functions() {
+  static nccl_functions only;
+  return only;
+}
+
+// Of a version that is too old the engine takes nothing. What came later may be missing.
+bool load(const engine_host& host) {
+  nccl_functions& nccl = functions();
+#define NCCL_LOAD(member, name, parameters) \
+  nccl.member = reinterpret_cast<decltype(nccl.member)>(host.real(name));
+  NCCL_FUNCTIONS(NCCL_LOAD)
+#undef NCCL_LOAD
+#define NCCL_COLLECTIVE(NAME, Function, shape) nccl.collectives[ISTHMUS_##NAME] = host.real("nccl" #Function);
+#include "frontends/nccl/collectives.def"
+  return nccl.get_unique_id != nullptr && nccl.comm_count != nullptr && nccl.comm_user_rank != nullptr &&
+         nccl.comm_device != nullptr && nccl.group_start != nullptr && nccl.group_end != nullptr;
+}
+
+// ---- creation --------------------------------------------------------------------------------------------
+
+int take_unique_id(nccl_unique_id* id) {
+  const int code = real_nccl().get_unique_id(id);
+  if (code == nccl_success) mark(*id);
+  return code;
+}
+
+// After NCCL's own answer: at once, or at the end of the group.
+int attach_after(int code, const creation& wanted) {
+  if (in_group() && (code == nccl_success || code == nccl_in_progress)) {
+    add_to_group(wanted);
+  } else if (code == nccl_success) {
+    attach_all(&wanted, 1);
+  }
+  return code;
+}
+
+int take_init_rank_config(nccl_comm* made, int size, nccl_unique_id id, int rank, nccl_config* config) {
+  const creation wanted = meeting(made, &id, config);
+  return attach_after(real_nccl().comm_init_rank_config(made, size, id, rank, config), wanted);
+}
+
+int take_init_rank(nccl_comm* made, int size, nccl_unique_id id, int rank) {
+  const creation wanted = meeting(made, &id, nullptr);
+  return attach_after(real_nccl().comm_init_rank(made, size, id, rank), wanted);
+}
+
+int take_init_rank_scalable(nccl_comm* made, int size, int rank, int id_count, nccl_unique_id* ids,
+                            nccl_config* config) {
+  const creation wanted = meeting(made, id_count > 0 ? ids : nullptr, config);
+  return attach_after(real_nccl().comm_init_rank_scalable(made, size, rank, id_count, ids, config), wanted);
+}
+
+int take_init_all(nccl_comm* made, int n, const int* devices) {
+  const int code = real_nccl().comm_init_all(made, n, devices);
+  if (code == nccl_success && !in_group()) attach_whole(made, n);
+  return code;
+}
+
+int take_split(nccl_comm comm, int color, int key, nccl_comm* made, nccl_config* config) {
+  const creation wanted = splitting(made, comm, color, key, config);
+  return attach_after(real_nccl().comm_split(comm, color, key, made, config), wanted);
+}
+
+// ---- end -------------------------------------------------------------------------------------------------
+
+int take_destroy(nccl_comm comm) {
+  if (communicator* const known = communicator::of(comm)) known->end();
+  return real_nccl().comm_destroy(comm);
+}
+
+// Programs also end healthy communicators so, one rank after the other: what is complete is not aborted,
+// because the other ranks may still be at it.
+int take_abort(nccl_comm comm) {
+  communicator* const known = communicator::of(comm);
+  if (known != nullptr && !known->becomes_idle()) known->abort();
+  if (known != nullptr) known->end();
+  return real_nccl().comm_abort(comm);
+}
+
+int take_revoke(nccl_comm comm, int flags) {
+  if (communicator* const known = communicator::of(comm)) {
+    known->give_up();
+    if (!known->becomes_idle()) known->abort();
+  }
+  return real_nccl().comm_revoke(comm, flags);
+}
+
+int take_async_error(nccl_comm comm, int* error) {
+  const int code = real_nccl().comm_get_async_error(comm, error);
+  communicator* const known = communicator::of(comm);
+  if (code == nccl_success && error != nullptr && *error == nccl_success && known != nullptr)
+    *error = known->async_error();
+  return code;
+}
+
+// ---- the table ---------------------------------------------------------------------------------------------
+
+struct named_function {
+  const char* name;
+  any_function function;
+  any_function real;  // NULL: this NCCL has none
+};
+
+template <auto Function, typename Real>
+named_function named(const char* name, Real real) {
+  return {name, entry_of<Function>(), reinterpret_cast<any_function>(real)};
+}
+
+any_function find(const char* name) {
+  const nccl_functions& nccl = real_nccl();
+  const named_function all[] = {
+      named<&take_unique_id>("ncclGetUniqueId", nccl.get_unique_id),
+      named<&take_init_rank>("ncclCommInitRank", nccl.comm_init_rank),
+      named<&take_init_rank_config>("ncclCommInitRankConfig", nccl.comm_init_rank_config),
+      named<&take_init_rank_scalable>("ncclCommInitRankScalable", nccl.comm_init_rank_scalable),
+      named<&take_init_all>("ncclCommInitAll", nccl.comm_init_all),
+      named<&take_split>("ncclCommSplit", nccl.comm_split),
+      named<&take_destroy>("ncclCommDestroy", nccl.comm_destroy),
+      named<&take_abort>("ncclCommAbort", nccl.comm_abort),
+      named<&take_revoke>("ncclCommRevoke", nccl.comm_revoke),
+      named<&take_async_error>("ncclCommGetAsyncError", nccl.comm_get_async_error),
+      named<&start_group>("ncclGroupStart", nccl.group_start),
+      named<&end_group>("ncclGroupEnd", nccl.group_end),
+  };
+  for (const named_function& each : all)
+    if (std::strcmp(each.name, name) == 0) return each.real == nullptr ? nullptr : each.function;
+  return find_collective(name);
+}
+
+}  // namespace
+
+const nccl_functions& real_nccl() { return functions(); }
+
+}  // namespace isthmus::nccl_shim
+
+extern "C" __attribute__((visibility("default"))) const isthmus::nccl_shim::engine_table*
+isthmus_nccl_engine_v1(const isthmus::nccl_shim::engine_host* host) {
+  using namespace isthmus::nccl_shim;
+  static const engine_table table = {sizeof(engine_table), find};
+  return host->struct_bytes == sizeof(engine_host) && load(*host) ? &table : nullptr;
+}

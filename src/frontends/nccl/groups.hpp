@@ -1,0 +1,24 @@
+// What the calling thread has between ncclGroupStart and ncclGroupEnd. Every call goes its own way, by what all
+// ranks know of it, never by what else is in the group, which may differ from rank to rank: NCCL gets its calls
+// at once, in its own group, and Isthmus' start when that has ended, as one group of Isthmus.
+#pragma once
+
+#include "frontends/nccl/attach.hpp"
+#include "frontends/nccl/communicators.hpp"
+
+namespace isthmus::nccl_shim {
+
+bool in_group();
+
+// A call that Isthmus takes at the end.
+void add_to_group(communicator& on, const isthmus_operation& operation, preload::tally* count);
+// A call that NCCL has already got.
+void note_in_group(communicator& on, nccl_stream stream);
+// A communicator that NCCL makes at the end.
+void add_to_group(const creation& wanted);
+
+// ncclGroupStart and ncclGroupEnd.
+int start_group();
+int end_group();
+
+}  // namespace isthmus::nccl_shim

@@ -1,0 +1,22 @@
+// C's face of a function that returns NCCL's codes: nothing may be thrown through the program.
+#pragma once
+
+#include "frontends/nccl/nccl_api.hpp"
+
+namespace isthmus::nccl_shim {
+
+template <auto Function>
+struct guarded;
+template <typename... Arguments, int (*Function)(Arguments...)>
+struct guarded<Function> {
+  static int call(Arguments... arguments) noexcept try { return Function(arguments...); } catch (...) {
+    return nccl_internal_error;
+  }
+};
+
+template <auto Function>
+any_function entry_of() {
+  return reinterpret_cast<any_function>(&guarded<Function>::call);
+}
+
+}  // namespace isthmus::nccl_shim

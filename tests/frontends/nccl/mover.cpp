@@ -1,0 +1,22 @@
+// A backend of all collectives on CUDA's streams, for tests: the one for NCCL under another name, which rules
+// can give calls to that the program's own NCCL must then not get. MOVER_LIBRARY names the library that works
+// for it.
+#include "backends/xccl/xccl_backend.hpp"
+
+namespace {
+
+struct mover_traits : isthmus::xccl::nccl_traits {
+  static constexpr const char* name = "mover";
+  static isthmus::search_request library_search() {
+    isthmus::search_request search;
+    search.variable = "MOVER_LIBRARY";
+    search.names = {"no_mover.so"};
+    return search;
+  }
+};
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
+  return isthmus::xccl::backend<mover_traits>::get();
+}

@@ -1,0 +1,262 @@
+// A program that uses NCCL, as users write them. What it is run with (the preloaded library, and how Isthmus is
+// configured) is its environment's. Usage: program WORLD RANKS CALLS SEED | program rank R N FILE WHAT ...
+// Prints "N wrong" at its end.
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl.hpp"
+#include "seat.hpp"
+
+namespace {
+
+using nccl_program::must;
+using nccl_program::random_calls;
+using nccl_program::seat;
+
+constexpr std::size_t batch = 8;  // calls that are issued before anybody waits
+
+std::vector<std::unique_ptr<seat>> make_seats(int size) {
+  std::vector<std::unique_ptr<seat>> seats;
+  for (int rank = 0; rank < size; ++rank) seats.push_back(std::make_unique<seat>(rank, size, rank));
+  return seats;
+}
+
+// Calls in batches; some of them in groups of three.
+int play(seat& mine, std::uint64_t seed, int calls) {
+  int wrong = 0;
+  const auto all = random_calls(seed, mine.size(), calls);
+  for (std::size_t at = 0; at < all.size(); at += batch) {
+    const std::vector some(all.begin() + static_cast<std::ptrdiff_t>(at),
+                           all.begin() + static_cast<std::ptrdiff_t>(std::min(at + batch, all.size())));
+    mine.prepare(some);
+    const bool grouped = at / batch % 2 == 1;
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      if (grouped && i % 3 == 0) must(ncclGroupStart(), "ncclGroupStart");
+      must(mine.issue(i), "a call");
+      if (grouped && (i % 3 == 2 || i + 1 == some.size())) must(ncclGroupEnd(), "ncclGroupEnd");
+    }
+    mine.synchronize();
+    wrong += mine.wrong();
+  }
+  return wrong;
+}
+
+void in_threads(std::vector<std::unique_ptr<seat>>& seats, const std::function<void(seat&)>& work) {
+  std::vector<std::jthread> threads;
+  for (auto& each : seats)
+    threads.emplace_back([&] {
+      cudaSetDevice(each->rank());
+      work(*each);
+    });
+}
+
+void meet_in_threads(std::vector<std::unique_ptr<seat>>& seats) {
+  nccl_id id;
+  must(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  in_threads(seats, [&](seat& mine) {
+    must(ncclCommInitRank(&mine.comm, mine.size(), id, mine.rank()), "ncclCommInitRank");
+  });
+}
+
+int threads(int size, int calls, std::uint64_t seed) {
+  auto seats = make_seats(size);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  in_threads(seats, [&](seat& mine) {
+    wrong += play(mine, seed, calls);
+    must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
+// One thread drives all ranks: each call of all of them is one group.
+int one_thread(int size, int calls, std::uint64_t seed, bool by_all) {
+  auto seats = make_seats(size);
+  if (by_all) {
+    std::vector<void*> comms(seats.size());
+    must(ncclCommInitAll(comms.data(), size, nullptr), "ncclCommInitAll");
+    for (std::size_t i = 0; i < seats.size(); ++i) seats[i]->comm = comms[i];
+  } else {
+    nccl_id id;
+    must(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    must(ncclGroupStart(), "ncclGroupStart");
+    for (auto& each : seats) {
+      cudaSetDevice(each->rank());
+      must(ncclCommInitRank(&each->comm, size, id, each->rank()), "ncclCommInitRank");
+    }
+    must(ncclGroupEnd(), "ncclGroupEnd");
+  }
+  int wrong = 0;
+  const auto all = random_calls(seed, size, calls);
+  for (std::size_t at = 0; at < all.size(); ++at) {
+    for (auto& each : seats) each->prepare({all[at]});
+    must(ncclGroupStart(), "ncclGroupStart");
+    for (auto& each : seats) must(each->issue(0), "a call");
+    must(ncclGroupEnd(), "ncclGroupEnd");
+    for (auto& each : seats) each->synchronize();
+    for (auto& each : seats) wrong += each->wrong();
+  }
+  for (auto& each : seats) must(ncclCommDestroy(each->comm), "ncclCommDestroy");
+  return wrong;
+}
+
+// Parts of even and odd ranks, in reverse order, beside the whole; the last rank is in none.
+int split(int size, int calls, std::uint64_t seed) {
+  auto seats = make_seats(size);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  in_threads(seats, [&](seat& mine) {
+    void* part = nullptr;
+    const int color = mine.rank() + 1 == size ? -1 : mine.rank() % 2;
+    must(ncclCommSplit(mine.comm, color, -mine.rank(), &part, nullptr), "ncclCommSplit");
+    wrong += play(mine, seed, calls);
+    if (part != nullptr) {
+      int rank = 0, ranks = 0;
+      ncclCommUserRank(part, &rank);
+      ncclCommCount(part, &ranks);
+      seat there(rank, ranks, mine.rank());
+      there.comm = part;
+      wrong += play(there, seed + static_cast<std::uint64_t>(color), calls);
+      must(ncclCommDestroy(part), "ncclCommDestroy");
+    }
+    must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
+// Rank 0 calls what nobody else does, and aborts: its stream ends, and so does the program.
+int abort_one(int size) {
+  auto seats = make_seats(size);
+  meet_in_threads(seats);
+  in_threads(seats, [&](seat& mine) {
+    if (mine.rank() == 0) {
+      conformance::test_case test;
+      test.collective = ISTHMUS_ALLGATHER;
+      test.count = 100;
+      mine.prepare({test});
+      must(mine.issue(0), "ncclAllGather");
+    }
+    must(ncclCommAbort(mine.comm), "ncclCommAbort");
+    mine.synchronize();
+  });
+  return 0;
+}
+
+// Wrong arguments: the codes are for who compares them with those of another run.
+int errors() {
+  auto seats = make_seats(2);
+  meet_in_threads(seats);
+  void *const comm = seats[0]->comm, *const stream = seats[0]->stream(0);
+  float data[8] = {};
+  const int codes[] = {ncclAllReduce(data, data, 4, 99, 0, comm, stream),
+                       ncclAllReduce(data, data, 4, 7, -2, comm, stream),
+                       ncclAllReduce(data, data, 4, 7, 77, comm, stream),
+                       ncclAllReduce(nullptr, nullptr, 4, 7, 0, comm, stream),
+                       ncclBroadcast(data, data, 4, 7, 2, comm, stream),
+                       ncclBroadcast(data, data, 4, 7, -1, comm, stream),
+                       ncclReduce(data, data, 4, -3, 0, 0, comm, stream),
+                       ncclAllReduce(data, data, 4, 7, 0, nullptr, stream),
+                       ncclGroupEnd()};
+  std::printf("codes");
+  for (const int code : codes) std::printf(" %d", code);
+  std::printf("\n");
+  for (auto& each : seats) must(ncclCommDestroy(each->comm), "ncclCommDestroy");
+  return 0;
+}
+
+// What Isthmus has no part in, between calls that it takes: messages, an operation of the program's own.
+int mixed(int size, std::uint64_t seed) {
+  auto seats = make_seats(size);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  in_threads(seats, [&](seat& mine) {
+    int op = 0;
+    float two = 2;
+    must(ncclRedOpCreatePreMulSum(&op, &two, 7, 1, mine.comm), "ncclRedOpCreatePreMulSum");
+    void* memory = nullptr;
+    must(cudaMalloc(&memory, 4096), "cudaMalloc");
+    auto* const numbers = static_cast<float*>(memory);
+    for (int i = 0; i < 4; ++i) {
+      wrong += play(mine, seed + static_cast<std::uint64_t>(i), 8);
+      numbers[0] = static_cast<float>(mine.rank());
+      numbers[1] = -1;
+      must(ncclAllReduce(numbers, numbers + 2, 1, 7, op, mine.comm, mine.stream(0)), "ncclAllReduce");
+      must(ncclGroupStart(), "ncclGroupStart");
+      must(ncclSend(numbers, 1, 7, (mine.rank() + 1) % size, mine.comm, mine.stream(1)), "ncclSend");
+      must(ncclRecv(numbers + 1, 1, 7, (mine.rank() + size - 1) % size, mine.comm, mine.stream(1)), "ncclRecv");
+      must(ncclGroupEnd(), "ncclGroupEnd");
+      mine.synchronize();
+      if (numbers[1] != static_cast<float>((mine.rank() + size - 1) % size)) ++wrong;
+    }
+    cudaFree(memory);
+    must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
+nccl_id shared_id(const std::string& file, int rank) {
+  nccl_id id{};
+  if (rank == 0) {
+    must(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    std::ofstream(file + ".new", std::ios::binary).write(id.internal, sizeof id.internal);
+    std::rename((file + ".new").c_str(), file.c_str());
+  }
+  while (!std::ifstream(file, std::ios::binary).read(id.internal, sizeof id.internal))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return id;
+}
+
+// A process of its own for each rank. `lost`: rank 1 ends in the middle, and the others ask what NCCL says.
+int one_rank(int rank, int size, const std::string& file, const std::string& what) {
+  seat mine(rank, size, rank);
+  must(ncclCommInitRank(&mine.comm, size, shared_id(file, rank), rank), "ncclCommInitRank");
+  if (what == "lost") {
+    if (rank == 1) std::_Exit(0);
+    int error = 0;
+    while (error == 0) {
+      must(ncclCommGetAsyncError(mine.comm, &error), "ncclCommGetAsyncError");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    std::printf("error %d\n", error);
+    std::fflush(stdout);
+    std::_Exit(0);
+  }
+  const int wrong = play(mine, 5, 40);
+  must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  return wrong;
+}
+
+int run(const std::vector<std::string>& words) {
+  const std::string& what = words.at(0);
+  if (what == "errors") return errors();
+  const int size = std::stoi(words.at(1));
+  if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
+  if (what == "abort") return abort_one(size);
+  const int calls = std::stoi(words.at(2));
+  const std::uint64_t seed = std::stoull(words.at(3));
+  if (what == "threads") return threads(size, calls, seed);
+  if (what == "init_all") return one_thread(size, calls, seed, true);
+  if (what == "init_group") return one_thread(size, calls, seed, false);
+  if (what == "split") return split(size, calls, seed);
+  if (what == "mixed") return mixed(size, seed);
+  return 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int wrong = run(std::vector<std::string>(argv + 1, argv + argc));
+  std::printf("%d wrong\n", wrong);
+  return wrong == 0 ? 0 : 1;
+}
