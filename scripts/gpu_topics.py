@@ -369,7 +369,7 @@ TOPICS = (
             ),
         ),
         options=("-DISTHMUS_SYCL=ON",),
-        needs=("sycl",),
+        needs=("sycl", "mpi"),
     ),
     Topic(
         "sycl_apps",
