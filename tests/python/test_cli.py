@@ -124,6 +124,19 @@ def test_explain_in_a_job_knows_mpi() -> None:
     )
 
 
+def test_explain_shows_the_plan_of_several_nodes() -> None:
+    question = ["explain", "allreduce", "--bytes", "1M", "-n", "4", "--nodes", "2"]
+    forced = {"ISTHMUS_RULE": "nodes=2.. use=islands", "ISTHMUS_OPTION": "backend.islands.between=mpi"}
+    answer = told(*question, "--json", **forced)
+    assert answer["backend"] == "islands" and answer["query"]["nodes"] == 2
+    assert [step["collective"] for step in answer["plan"]] == ["reduce_scatter", "allreduce", "allgather"]
+    assert [step["backend"] for step in answer["plan"]] == ["host", "mpi", "host"]
+    assert answer["plan"][1]["bytes"] == 1 << 19, "half of it, by each of the two that talk to the other node"
+    printed = command(*question, **forced).stdout
+    assert "step of rank 0" in printed and "reduce_scatter" in printed
+    one_line_error(command("explain", "allreduce", "-n", "2", "--nodes", "3"), 2, "more than the 2 --ranks")
+
+
 def test_explain_agrees_with_a_real_call(tmp_path) -> None:
     """What a call took stands in the log, once for each kind of call."""
     program = tmp_path / "calls.py"

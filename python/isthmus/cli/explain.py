@@ -25,6 +25,9 @@ def explain(
     platform: Annotated[str, typer.Option(help="host, cuda, hip, level_zero or opencl.")] = "host",
     config: Annotated[str | None, typer.Option(help="Configuration file instead of the usual ones.")] = None,
     mpi: Annotated[bool, typer.Option("--mpi", help="Ask a job of that many processes under MPICH.")] = False,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Nodes that the ranks are dealt out to; above 1 it asks a job, too.")
+    ] = 1,
     all_rules: Annotated[
         bool, typer.Option("--all", help="Also the rules for other collectives and platforms.")
     ] = False,
@@ -33,11 +36,14 @@ def explain(
     """Which backend and rule a call would take here, and why the others did not.
 
     It makes a communicator of that many ranks, in this process or (--mpi) in a job of that many, and
-    asks it: the selector that real calls run answers.
+    asks it: the selector that real calls run answers. With --nodes the job's ranks are told that they are on
+    several (ISTHMUS_NODE).
     """
-    if mpi and platform != "host":
-        raise CommandError("--mpi asks a job of host ranks; leave --platform out", BAD_ARGUMENT)
-    question = ask_job if mpi else partial(ask, platform=platform)
+    if (mpi or nodes > 1) and platform != "host":
+        raise CommandError("--mpi and --nodes ask a job of host ranks; leave --platform out", BAD_ARGUMENT)
+    if nodes > ranks:
+        raise CommandError(f"--nodes {nodes} are more than the {ranks} --ranks", BAD_ARGUMENT)
+    question = partial(ask_job, nodes=nodes) if mpi or nodes > 1 else partial(ask, platform=platform)
     told = question(collective, parse_size(size), dtype=dtype, op=op, ranks=ranks, config=config)
     if as_json:
         print_json(told)
@@ -68,13 +74,13 @@ def ask(
 
 
 def ask_job(
-    collective: str, size_bytes: int, *, dtype: str, op: str, ranks: int, config: str | None
+    collective: str, size_bytes: int, *, dtype: str, op: str, ranks: int, config: str | None, nodes: int = 1
 ) -> dict[str, Any]:
     """The explanation of a job of `ranks` processes under MPICH, as data."""
     name = named_collective(collective).name
     count = count_of_bytes(name, size_bytes, dtype, ranks)
     asked = {"collective": name, "count": count, "dtype": dtype, "op": op}
-    return job.ask(ranks, {"explain": asked, "config": config})
+    return job.ask(ranks, {"explain": asked, "config": config, "nodes": nodes})
 
 
 def _print(told: dict[str, Any], all_rules: bool) -> None:
@@ -96,6 +102,16 @@ def _print(told: dict[str, Any], all_rules: bool) -> None:
     if hidden:
         out.print(f"[dim]{hidden} rules for other collectives or platforms are left out (--all shows them)[/]")
     out.print(told["reason"], markup=False)
+    if told["plan"]:
+        _print_plan(told["plan"])
+
+
+def _print_plan(steps: list[dict[str, Any]]) -> None:
+    """What the backend makes of the call out of others, as rank 0 does it."""
+    table = Table("step of rank 0", "collective", "bytes", "use", "rule", box=None, pad_edge=False)
+    for step in steps:
+        table.add_row(step["part"], step["collective"], format_size(step["bytes"]), use_of(step), step["rule"])
+    out.print(table)
 
 
 def use_of(rule: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ for such a job.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -22,7 +23,7 @@ def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = 
     """The answer of rank 0 of a job of `ranks` processes under MPICH. Raises CommandError with its last words.
 
     The request is {"explain": keyword arguments of Communicator.explain} or {"info": {}}, and may hold
-    "config", a configuration file.
+    "config", a configuration file, and "nodes": as if the ranks were on that many, equal shares in their order.
     """
     launcher = launch.launcher("mpich")
     command = [
@@ -53,6 +54,9 @@ def ask(ranks: int, request: dict[str, Any], variables: dict[str, str] | None = 
 def _answer(request: dict[str, Any]) -> None:
     from ..communicator import Communicator
 
+    if request.get("nodes", 1) > 1:
+        rank, size = (int(os.environ[f"PMI_{what}"]) for what in ("RANK", "SIZE"))  # of MPICH's launcher
+        os.environ["ISTHMUS_NODE"] = f"node{rank * request['nodes'] // size}"
     with Communicator.from_mpi(config=request.get("config"), timeout=_TIMEOUT_S / 2) as communicator:
         told = communicator.explain(**request["explain"]) if "explain" in request else communicator.info()
         if communicator.rank == 0:
