@@ -39,9 +39,8 @@ nlohmann::json record_of(const shape& shape, const measurement& measured, const 
   record["samples"] = measured.samples_us.size();
   record["wrong"] = measured.wrong;
   if (bench::reduces(shape.what.collective)) record["op"] = "sum";
-  if (measured.taken == path::isthmus_usm || measured.taken == path::isthmus_buffer) {
-    record["over_c_api_us"] = median - core_us;
-  }
+  const bool through_sycl = measured.taken == path::isthmus_usm || measured.taken == path::isthmus_buffer;
+  if (through_sycl && core_us > 0) record["over_c_api_us"] = median - core_us;  // 0: not on a device
   return record;
 }
 
