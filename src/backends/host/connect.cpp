@@ -32,18 +32,14 @@ std::uint64_t option(const isthmus_backend_context& context, const char* key, st
 geometry read_geometry(const isthmus_backend_context& context) {
   constexpr std::uint64_t largest = 1u << 30;
   const auto ranks = static_cast<std::uint64_t>(context.size);
-  geometry sizes{};
-  // four pages of each block, which kernels work on at once, with few ranks; more bytes leave the second-level
-  // cache
-  const std::uint64_t slot_bytes =
-      std::max(ranks * (8 << 10), std::min<std::uint64_t>(ranks * (16 << 10), 64 << 10));
-  sizes.slot_bytes = option(context, "slot_bytes", slot_bytes, page_bytes, largest);
-  sizes.packet_lines = option(context, "packet_lines", 512, 1, largest / line_bytes);
-  sizes.depth = std::bit_ceil(option(context, "depth", least_depth, least_depth, 1024));
-  sizes.cell_bytes = option(context, "cell_bytes", 32 << 10, line_bytes, largest);
-  sizes.cells = option(context, "cells", 4, 2, 1024);
+  geometry sizes = default_geometry(ranks);
+  sizes.slot_bytes = option(context, "slot_bytes", sizes.slot_bytes, page_bytes, largest);
+  sizes.packet_lines = option(context, "packet_lines", sizes.packet_lines, 1, largest / line_bytes);
+  sizes.depth = std::bit_ceil(option(context, "depth", sizes.depth, least_depth, 1024));
+  sizes.cell_bytes = option(context, "cell_bytes", sizes.cell_bytes, line_bytes, largest);
+  sizes.cells = option(context, "cells", sizes.cells, 2, 1024);
   // every destination gets at least a few lines of each
-  sizes.slot_bytes = round_up(std::max(sizes.slot_bytes, ranks * 16 * line_bytes), page_bytes);
+  sizes.slot_bytes = round_up(std::max(sizes.slot_bytes, ranks * least_part_bytes), page_bytes);
   sizes.packet_lines = std::max(sizes.packet_lines, ranks);
   sizes.cell_bytes = round_up(sizes.cell_bytes, line_bytes);
   return sizes;
@@ -118,6 +114,23 @@ vote<bool> open_peers(int rank, const votes<rank_record>& records, const std::sh
 }
 
 }  // namespace
+
+geometry default_geometry(std::uint64_t ranks) {
+  // four pages of each block, which kernels work on at once, with few ranks; more bytes leave the second-level
+  // cache
+  const std::uint64_t slot_bytes =
+      std::max(ranks * (8 << 10), std::min<std::uint64_t>(ranks * (16 << 10), 64 << 10));
+  geometry sizes{slot_bytes, 512, least_depth, 32 << 10, 4};
+  const auto is_too_large = [&] { return layout(sizes, ranks).bytes() * ranks > most_segments_bytes; };
+  // Cells grow with the square of the ranks, and a message that needs several is still under way; so they go
+  // first, then the slots.
+  constexpr std::uint64_t least_cell_bytes = 256, least_packet_lines = 4;
+  while (is_too_large() && sizes.cell_bytes > 4 * least_cell_bytes) sizes.cell_bytes /= 2;
+  while (is_too_large() && sizes.slot_bytes > ranks * least_part_bytes) sizes.slot_bytes /= 2;
+  while (is_too_large() && sizes.cell_bytes > least_cell_bytes) sizes.cell_bytes /= 2;
+  while (is_too_large() && sizes.packet_lines > ranks * least_packet_lines) sizes.packet_lines /= 2;
+  return sizes;
+}
 
 isthmus_status connect(const isthmus_backend_context& context, connection& result) {
   for (int r = 0; r < context.size; ++r)  // equal on all ranks, so all leave here together

@@ -127,6 +127,10 @@ class layout {
     return round_up(slot_packets() + m_geometry.packet_lines * line_bytes, page_bytes);
   }
   std::uint64_t slot_result() const { return slot_data() + m_geometry.slot_bytes; }
+  // One slice, for a slot is reduced by all ranks together.
+  std::uint64_t result_bytes() const {
+    return round_up((m_geometry.slot_bytes + m_size - 1) / m_size, line_bytes);
+  }
   std::uint64_t cell(channel_kind kind, std::uint64_t destination, std::uint64_t index) const {
     const std::uint64_t channel = static_cast<std::uint64_t>(kind) * m_size + destination;
     return slot(m_geometry.depth) + (channel * m_geometry.cells + index) * cell_stride();
@@ -138,7 +142,9 @@ class layout {
     return round_up(page_bytes + channel_kinds * m_size * line_bytes, page_bytes);
   }
   // the page more keeps the slots of a rank from falling into the same cache sets
-  std::uint64_t slot_stride() const { return slot_result() + m_geometry.slot_bytes + page_bytes; }
+  std::uint64_t slot_stride() const {
+    return round_up(slot_result() + result_bytes(), page_bytes) + page_bytes;
+  }
   std::uint64_t cell_stride() const { return sizeof(cell_header) + m_geometry.cell_bytes; }
 
   geometry m_geometry;

@@ -1,0 +1,39 @@
+// What the segments of a communicator hold, and what they cost together.
+#include <gtest/gtest.h>
+
+#include "backends/host/algorithms.hpp"
+#include "backends/host/connect.hpp"
+
+namespace isthmus::host {
+namespace {
+
+TEST(host_geometry, keeps_all_segments_within_their_bound) {
+  for (std::uint64_t ranks = 2; ranks <= 64; ++ranks)
+    EXPECT_LE(ranks * layout(default_geometry(ranks), ranks).bytes(), most_segments_bytes) << ranks << " ranks";
+}
+
+// src/selection/defaults.toml names algorithms up to a size; a path that does not hold it would fall back.
+TEST(host_geometry, holds_what_the_default_rules_put_into_packets) {
+  for (int ranks = 3; ranks <= 64; ++ranks) {
+    const geometry sizes = default_geometry(static_cast<std::uint64_t>(ranks));
+    EXPECT_GE(packet_block_bytes(sizes, ranks, false), 1536u) << ranks << " ranks";
+    const std::uint64_t of_one_rank = packet_block_bytes(sizes, ranks, true);
+    EXPECT_GE(of_one_rank * static_cast<std::uint64_t>(ranks), 12u << 10) << ranks << " ranks";
+  }
+  EXPECT_GE(packet_block_bytes(default_geometry(2), 2, false), 24u << 10);
+}
+
+// Slices and results lie side by side; none reaches into what follows.
+TEST(host_geometry, has_room_for_every_part) {
+  for (std::uint64_t ranks = 2; ranks <= 64; ++ranks) {
+    const geometry sizes = default_geometry(ranks);
+    const layout places(sizes, ranks);
+    EXPECT_LE(sizes.slot_part_bytes(static_cast<int>(ranks)) * ranks, sizes.slot_bytes);
+    EXPECT_GE(places.result_bytes() * ranks, sizes.slot_bytes);
+    EXPECT_GE(places.slot(1), places.slot(0) + places.slot_result() + places.result_bytes());
+    EXPECT_GE(places.bytes(), places.slot(sizes.depth));
+  }
+}
+
+}  // namespace
+}  // namespace isthmus::host
