@@ -2,6 +2,7 @@
 // has what each moves and when it is the best.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "backends/host/copy.hpp"
@@ -29,6 +30,13 @@ struct workspace {
 inline store store_for_results(const team& team, const shape& s) {
   const bool fits = s.recv_bytes() * static_cast<std::uint64_t>(team.size()) <= team.tuned().streaming_bytes;
   return fits ? store::cached : store::streaming;
+}
+
+// Into slots, for others to read. With many ranks one piece after the other: side by side, and the lines asked
+// for ahead, took up to twice as long (docs/notes).
+inline void copy_staged(const team& team, std::span<const piece> pieces, store how) {
+  if (team.size() <= static_cast<int>(most_exchanging)) return copy_together(pieces, how);
+  for (const piece& each : pieces) copy(each.to, each.from, each.bytes, how);
 }
 
 // Data and flag in one cache line. Every block must fit: see packet_block_bytes.

@@ -27,8 +27,8 @@ struct connection {
   bool kernel_copies = false;  // every rank may copy from and to the memory of every other process of the ranks
 };
 
-// All segments of a communicator together, up to 64 ranks, where no option says otherwise; with more ranks every
-// pair of them still needs its cells, and every rank its part of a slot.
+// All segments of a communicator together, up to 64 ranks, where no option says otherwise; with more ranks
+// every pair of them still needs its cells, and every rank its part of a slot.
 inline constexpr std::uint64_t most_segments_bytes = 64 << 20;
 // Of a slot for each rank, at least.
 inline constexpr std::uint64_t least_part_bytes = 16 * line_bytes;

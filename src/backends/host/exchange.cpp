@@ -32,11 +32,17 @@ void read_packet(team& team, int peer, const packet_line* lines, std::byte* to, 
   if (bytes > 0) std::memcpy(to, lines->payload, bytes);
 }
 
+// What `peer` publishes for all.
+packet_line* packets_for_all(const team& team, const shape& s, int peer, std::uint64_t sequence) {
+  return s.source == all_ranks ? team.packets(peer, sequence) : team.packets_of_root(peer, sequence);
+}
+
 void publish_packets(team& team, const shape& s, std::uint64_t sequence) {
   team.reserve(sequence);
   const int me = team.rank();
   const std::uint64_t bytes = s.block_elements(me) * s.element_bytes;
-  if (s.same_for_all()) return write_packet(team.packets(me, sequence), s.send_buf, bytes, sequence);
+  if (s.same_for_all())
+    return write_packet(packets_for_all(team, s, me, sequence), s.send_buf, bytes, sequence);
   for (int i = 1; i < team.size(); ++i) {
     const int peer = (me + i) % team.size();
     if (s.takes(peer))
@@ -57,7 +63,7 @@ void for_other_contributors(const team& team, const shape& s, Take&& take) {
 void take_packets(team& team, workspace& work, const shape& s, std::uint64_t sequence) {
   const int me = team.rank();
   const auto packets_of = [&](int peer) {
-    return !s.same_for_all() ? team.packets_for(me, peer, sequence) : team.packets(peer, sequence);
+    return !s.same_for_all() ? team.packets_for(me, peer, sequence) : packets_for_all(team, s, peer, sequence);
   };
   const std::byte* own = s.send_buf + s.send_offset(me);
   if (s.reduce == nullptr) {

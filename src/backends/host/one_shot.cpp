@@ -34,7 +34,13 @@ class one_shot {
  private:
   // What a slot holds of one block; where contributors have one for each rank, these share a slot.
   static std::uint64_t chunk_bytes(const team& team, const shape& s) {
-    return !s.same_for_all() ? team.sizes().slot_part_bytes(team.size()) : team.sizes().slot_bytes;
+    if (!s.same_for_all()) return team.sizes().slot_part_bytes(team.size());
+    if (s.source == all_ranks) return team.sizes().slot_bytes;
+    // a root has nothing to read meanwhile, so short vectors are cut, too: the others read what it goes on
+    // writing
+    constexpr std::uint64_t least = 8 << 10;
+    const std::uint64_t bytes = s.count * s.element_bytes;
+    return std::min(team.sizes().slot_bytes, std::max(least, round_up(bytes / 4, page_bytes)));
   }
 
   std::uint64_t chunk_begin(std::uint64_t k) const { return k * m_chunk_elements * m_shape.element_bytes; }
@@ -59,7 +65,7 @@ class one_shot {
       }
     else
       m_work.pieces.push_back({m_team.data(m_me, sequence), from, bytes});
-    copy_together(m_work.pieces, m_shared);
+    copy_staged(m_team, m_work.pieces, m_shared);
     if (m_shared == store::streaming) streaming_fence();
     m_team.slot(m_me, sequence).staged.store(sequence + 1, std::memory_order_release);
   }
@@ -80,10 +86,10 @@ class one_shot {
       std::byte* to = m_shape.recv_buf + m_shape.recv_offset(peer) + begin;
       if (to != from) m_work.pieces.push_back({to, from, chunk_bytes(k, m_shape.block_elements(peer))});
     }
-    if (m_shape.reduce == nullptr)
-      copy_together(m_work.pieces, m_results);
-    else
-      reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.count));
+    if (m_shape.reduce != nullptr) return reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.count));
+    if (!m_shape.same_for_all()) return copy_together(m_work.pieces, m_results);
+    // what all ranks read comes sooner piece after piece (docs/notes)
+    for (const piece& each : m_work.pieces) copy(each.to, each.from, each.bytes, m_results);
   }
 
   // Reduces what the sources hold; past the cache block by block, which are in the first-level cache in

@@ -80,6 +80,10 @@ class team {
   packet_line* packets(int rank, std::uint64_t sequence) const {
     return &at<packet_line>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_packets());
   }
+  // The same where `root` alone publishes: it has nothing to read, so there is nothing to exchange.
+  packet_line* packets_of_root(int root, std::uint64_t sequence) const {
+    return &at<packet_line>(root, slot_offset(sequence) + m_layout.slot_packets());
+  }
   std::byte* data(int rank, std::uint64_t sequence) const {
     return &at<std::byte>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_data());
   }

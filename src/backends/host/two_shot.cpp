@@ -47,8 +47,8 @@ class two_shot {
       for (std::uint64_t at = 0; at < slice; at += m_block_bytes) {
         if (staged) stage(*staged, at);
         if (reduced) reduce(*reduced, at);
-        if (gathered && m_takes) gather(*gathered, at);
       }
+      if (gathered && m_takes) gather(*gathered);
       publish(staged, reduced, gathered);
     }
     if (m_results == store::streaming) streaming_fence();
@@ -56,16 +56,18 @@ class two_shot {
 
  private:
   static constexpr std::uint64_t distance = lookahead / 2;
-  // Steps go block by block: small enough that the processor overlaps the parts of a step, and that what
+  // Staging and reduction go block by block: small enough that the processor overlaps the two, and that what
   // was reduced is still in the first-level cache when it is copied. More than a few ranks are more pages than
   // the processor looks ahead in, so it stays longer in each.
   static constexpr int few = 4;
-  static constexpr std::uint64_t most_block_bytes = 2048;
+  static constexpr std::uint64_t most_block_bytes = 8192;
 
-  // What a slot holds; less for short vectors, so that they overlap as well; slices of a page at least.
+  // What the parts of a slot hold; less for short vectors, so that they overlap as well; slices of a page at
+  // least.
   static std::uint64_t chunk_bytes(const team& team, std::uint64_t bytes) {
-    const std::uint64_t least = page_bytes * static_cast<std::uint64_t>(team.size());
-    return std::min(team.sizes().slot_bytes, std::max(least, round_up(bytes / 4, least)));
+    const auto ranks = static_cast<std::uint64_t>(team.size());
+    const std::uint64_t least = page_bytes * ranks, most = team.sizes().slot_part_bytes(team.size()) * ranks;
+    return std::min(most, std::max(least, round_up(bytes / 4, least)));
   }
 
   // The chunk whose turn it is in this step, if there is one.
@@ -110,15 +112,14 @@ class two_shot {
 
   // The own slice is not staged: its only reader is this rank.
   void stage(const chunk& c, std::uint64_t at) {
-    std::byte* to = m_team.data(m_team.rank(), c.sequence);
     m_work.pieces.clear();
     for (int i = 1; i < m_team.size(); ++i) {
       const int peer = (m_team.rank() + i) % m_team.size();
-      const std::uint64_t offset = c.slice_begin(peer) + at;
-      m_work.pieces.push_back(
-          {to + offset, m_shape.send_buf + c.begin + offset, block_at(c.slice_length(peer), at)});
+      m_work.pieces.push_back({m_team.data_for(peer, m_team.rank(), c.sequence) + at,
+                               m_shape.send_buf + c.begin + c.slice_begin(peer) + at,
+                               block_at(c.slice_length(peer), at)});
     }
-    copy_together(m_work.pieces, m_shared);
+    copy_staged(m_team, m_work.pieces, m_shared);
   }
 
   void reduce(const chunk& c, std::uint64_t at) {
@@ -127,7 +128,7 @@ class two_shot {
     if (length == 0) return;
     for (int r = 0; r < m_team.size(); ++r)
       m_work.sources[static_cast<std::size_t>(r)] =
-          r == me ? m_shape.send_buf + c.begin + offset : m_team.data(r, c.sequence) + offset;
+          r == me ? m_shape.send_buf + c.begin + offset : m_team.data_for(me, r, c.sequence) + at;
     alignas(line_bytes) std::byte reduced[most_block_bytes];
     std::byte* shared = m_team.result(me, c.sequence) + at;
     std::byte* out = m_shared == store::cached ? shared : reduced;
@@ -136,14 +137,13 @@ class two_shot {
     if (m_takes) copy(m_shape.recv_buf + c.begin + offset, out, length, m_results);
   }
 
-  void gather(const chunk& c, std::uint64_t at) {
-    m_work.pieces.clear();
+  // Slice after slice: all ranks read the same lines, and side by side they came later (docs/notes).
+  void gather(const chunk& c) {
     for (int i = 1; i < m_team.size(); ++i) {
       const int peer = (m_team.rank() + i) % m_team.size();
-      m_work.pieces.push_back({m_shape.recv_buf + c.begin + c.slice_begin(peer) + at,
-                               m_team.result(peer, c.sequence) + at, block_at(c.slice_length(peer), at)});
+      copy(m_shape.recv_buf + c.begin + c.slice_begin(peer), m_team.result(peer, c.sequence),
+           c.slice_length(peer), m_results);
     }
-    copy_together(m_work.pieces, m_results);
   }
 
   team& m_team;
