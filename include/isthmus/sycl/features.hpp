@@ -81,6 +81,30 @@ template <typename Body>
 void native_enqueue(sycl::handler&, Body) {}
 #endif
 
+// ---- does this program have native commands for a platform? --------------------------------------------
+// AdaptiveCpp launches them by code that its compiler makes for each backend; without it the first ends the
+// program.
+#if !defined(ISTHMUS_SYCL_ADAPTIVECPP)
+inline bool has_native_commands(isthmus_platform) { return true; }
+#else
+#if defined(__ACPP_ENABLE_CUDA_TARGET__) || defined(__HIPSYCL_ENABLE_CUDA_TARGET__) || \
+    defined(__ACPP_ENABLE_LLVM_SSCP_TARGET__) || defined(__HIPSYCL_ENABLE_LLVM_SSCP_TARGET__)
+inline constexpr bool made_for_cuda = true;
+#else
+inline constexpr bool made_for_cuda = false;
+#endif
+#if defined(__ACPP_ENABLE_HIP_TARGET__) || defined(__HIPSYCL_ENABLE_HIP_TARGET__) || \
+    defined(__ACPP_ENABLE_LLVM_SSCP_TARGET__) || defined(__HIPSYCL_ENABLE_LLVM_SSCP_TARGET__)
+inline constexpr bool made_for_hip = true;
+#else
+inline constexpr bool made_for_hip = false;
+#endif
+inline bool has_native_commands(isthmus_platform platform) {
+  return (platform != ISTHMUS_PLATFORM_CUDA || made_for_cuda) &&
+         (platform != ISTHMUS_PLATFORM_HIP || made_for_hip);
+}
+#endif
+
 // ---- dependencies of native commands -------------------------------------------------------------------
 #if defined(ISTHMUS_SYCL_DPCPP) && defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
 /// Whether a native command comes after its dependencies without more.

@@ -110,6 +110,14 @@ class rank_state {
            .hint = "use host_execution::calling_thread",
            .rank = m_rank});
     }
+    if (!has_native_commands(m_native.platform)) {
+      throw make_exception({.status = ISTHMUS_ERROR_UNSUPPORTED,
+                            .message = "the SYCL compiler made this program without platform " +
+                                       std::string(isthmus_platform_name(m_native.platform)) +
+                                       ", for device '" + device.get_info<sycl::info::device::name>() + "'",
+                            .hint = "name it in --acpp-targets, or use the target generic",
+                            .rank = m_rank});
+    }
     m_path = choose_path(m_native.platform, host);
     if (log_wanted()) {
       std::fprintf(stderr, "[isthmus] sycl: rank %d on %s, platform %s: path %s (%s)\n", m_rank,
