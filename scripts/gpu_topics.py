@@ -271,7 +271,7 @@ TOPICS = (
     ),
     Topic(
         "torch",
-        ("isthmus_python", "isthmus_torch"),
+        ("isthmus_python", "isthmus_torch", "isthmus_nccl_preload", "isthmus_nccl_engine"),
         (
             Step(
                 "torch.distributed beside PyTorch's NCCL",
@@ -298,6 +298,14 @@ TOPICS = (
                 "unchanged scripts beside PyTorch's NCCL",
                 "{python} tests/gpu/torch/check_unchanged.py {out}/torch-unchanged.json {ranks}",
                 200,
+                gpus=2,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "unchanged scripts under the preloaded library for NCCL",
+                "{python} tests/gpu/torch/check_nccl_preload.py {out}/torch-nccl-preload.json "
+                "{lib}/libisthmus_nccl_preload.so {ranks}",
+                120,
                 gpus=2,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),

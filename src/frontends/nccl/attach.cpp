@@ -83,6 +83,11 @@ std::string last_failure() {
 }
 
 void settle(communicator& rank, isthmus_status status, isthmus_communicator made) {
+  if (rank.size() == 1) {  // a part of a split
+    rank.stay_out(reason::one_rank);
+    isthmus_communicator_destroy(made);
+    return;
+  }
   if (status == ISTHMUS_SUCCESS && made != nullptr)
     rank.attach(made);
   else

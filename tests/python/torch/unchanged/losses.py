@@ -17,7 +17,7 @@ def place() -> torch.device:
     """This rank's device, made the current one."""
     if DEVICE == "cpu":
         return torch.device("cpu")
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     return torch.device("cuda", torch.cuda.current_device())
 
 

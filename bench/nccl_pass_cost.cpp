@@ -1,0 +1,88 @@
+// What a call of NCCL costs that libisthmus_nccl_preload.so passes on: in one process the same calls go by
+// turns through the library and straight to NCCL, on a communicator of one rank, which is never attached. Their
+// difference is the library's. Not linked with either: nccl_pass_cost LIBRARY NCCL [FILE]; NCCL may be its
+// stand-in of tests/standins.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+
+#include "harness/clock.hpp"
+#include "harness/document.hpp"
+
+namespace {
+
+constexpr int batches = 400, calls = 500;
+
+template <typename Function>
+Function function_of(void* library, const char* name) {
+  void* const found = dlsym(library, name);
+  if (found == nullptr) throw std::runtime_error(std::string("no ") + name);
+  return reinterpret_cast<Function>(found);
+}
+
+void* open(const char* path) {
+  void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  return library;
+}
+
+double batch_us(const std::function<void()>& call) {
+  const std::uint64_t start = bench::ticks();
+  for (int i = 0; i < calls; ++i) call();
+  return static_cast<double>(bench::ticks() - start) * bench::ns_per_tick() / 1e3 / calls;
+}
+
+// A question, a collective without elements, an empty group: nothing for a device to do.
+std::vector<std::pair<std::string, std::function<void()>>> calls_of(void* library, void* comm, int* answer) {
+  using count_function = int (*)(void*, int*);
+  using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, void*);
+  using group_function = int (*)();
+  const auto count = function_of<count_function>(library, "ncclCommCount");
+  const auto sum = function_of<sum_function>(library, "ncclAllReduce");
+  const auto start = function_of<group_function>(library, "ncclGroupStart");
+  const auto end = function_of<group_function>(library, "ncclGroupEnd");
+  return {{"ncclCommCount", [=] { count(comm, answer); }},
+          {"ncclAllReduce of nothing", [=] { sum(answer, answer, 0, 7, 0, comm, nullptr); }},
+          {"an empty group", [=] {
+             start();
+             end();
+           }}};
+}
+
+void measure(const char* shim_path, const char* nccl_path, const std::string& json) {
+  setenv("ISTHMUS_NCCL_LIBRARY", nccl_path, 1);
+  void *const shim = open(shim_path), *const nccl = open(nccl_path);
+  void* comm = nullptr;
+  int answer = 0;
+  if (function_of<int (*)(void**, int, const int*)>(shim, "ncclCommInitAll")(&comm, 1, nullptr) != 0)
+    throw std::runtime_error("ncclCommInitAll failed");
+  const auto ours = calls_of(shim, comm, &answer), plain = calls_of(nccl, comm, &answer);
+  nlohmann::json records = nlohmann::json::array();
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    std::vector<double> with_us, without_us;
+    for (int each = 0; each < batches; ++each) {
+      with_us.push_back(batch_us(ours[i].second));
+      without_us.push_back(batch_us(plain[i].second));
+    }
+    records.push_back(bench::record_of({ours[i].first, "float32", 0, 1, "nccl", "", "host"}, without_us, {}));
+    records.push_back(bench::record_of({ours[i].first, "float32", 0, 1, "nccl+shim", "", "host"}, with_us, {}));
+    std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", ours[i].first.c_str(),
+                bench::median(without_us), bench::median(with_us));
+  }
+  const std::string file(nccl_path);
+  bench::write_records(json, "nccl_pass_cost", {{"nccl", file.substr(file.rfind('/') + 1)}},
+                       std::move(records));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 3) throw std::runtime_error("usage: nccl_pass_cost LIBRARY NCCL [FILE]");
+  measure(argv[1], argv[2], argc > 3 ? argv[3] : "");
+  return 0;
+} catch (const std::exception& failure) {
+  std::fprintf(stderr, "nccl_pass_cost: %s\n", failure.what());
+  return 1;
+}
