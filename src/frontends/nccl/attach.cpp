@@ -17,7 +17,7 @@ constexpr double no_timeout_s = 1e9;
 // How long ranks wait for those that may never come, since they run without this library or elsewhere.
 double attach_timeout_s() {
   const char* const text = std::getenv("ISTHMUS_NCCL_ATTACH_S");
-  const double value = text == nullptr ? 0 : std::atof(text);
+  const double value = text == nullptr ? 0 : std::strtod(text, nullptr);
   return value > 0 ? value : 10;
 }
 

@@ -88,7 +88,8 @@ int start_group() {
 
 int end_group() {
   group& mine = this_threads();
-  if (mine.depth == 0 || --mine.depth > 0) return real_nccl().group_end();
+  if (mine.depth > 0) --mine.depth;
+  if (mine.depth > 0) return real_nccl().group_end();
   const auto taken = std::exchange(mine.taken, {});
   const auto passed = std::exchange(mine.passed, {});
   const auto creations = std::exchange(mine.creations, {});
