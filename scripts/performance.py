@@ -134,7 +134,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         + [
             Row(
                 f"all collectives, {ranks} ranks",
-                "cpu16-host",
+                "cpu16-host_cores",
                 {"provider": "isthmus", "mode": "host", "ranks": ranks},
                 "the best of MPICH, Open MPI, Intel MPI",
                 providers("mpich", "openmpi", "impi"),

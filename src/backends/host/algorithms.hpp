@@ -35,7 +35,7 @@ inline store store_for_results(const team& team, const shape& s) {
 // Into slots, for others to read. With many ranks one piece after the other: side by side, and the lines asked
 // for ahead, took up to twice as long (docs/notes).
 inline void copy_staged(const team& team, std::span<const piece> pieces, store how) {
-  if (team.size() <= static_cast<int>(most_exchanging)) return copy_together(pieces, how);
+  if (pieces.size() == 1 || team.size() <= static_cast<int>(most_exchanging)) return copy_together(pieces, how);
   for (const piece& each : pieces) copy(each.to, each.from, each.bytes, how);
 }
 
