@@ -205,6 +205,24 @@ int mixed(int size, std::uint64_t seed) {
   return wrong;
 }
 
+// Two calls on one stream and one on another: how often a stream was made to wait, by both ranks.
+int order() {
+  auto seats = make_seats(2);
+  meet_in_threads(seats);
+  const int before = standin_driver_calls("cuStreamWaitEvent");
+  in_threads(seats, [&](seat& mine) {
+    void* memory = nullptr;
+    must(cudaMalloc(&memory, 4096), "cudaMalloc");
+    for (const std::size_t stream : {0, 0, 1})
+      must(ncclAllReduce(memory, memory, 4, 2, 0, mine.comm, mine.stream(stream)), "ncclAllReduce");
+    mine.synchronize();
+    cudaFree(memory);
+  });
+  std::printf("waits %d\n", standin_driver_calls("cuStreamWaitEvent") - before);
+  in_threads(seats, [](seat& mine) { must(ncclCommDestroy(mine.comm), "ncclCommDestroy"); });
+  return 0;
+}
+
 nccl_id shared_id(const std::string& file, int rank) {
   nccl_id id{};
   if (rank == 0) {
@@ -240,6 +258,7 @@ int one_rank(int rank, int size, const std::string& file, const std::string& wha
 int run(const std::vector<std::string>& words) {
   const std::string& what = words.at(0);
   if (what == "errors") return errors();
+  if (what == "order") return order();
   const int size = std::stoi(words.at(1));
   if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
   if (what == "abort") return abort_one(size);

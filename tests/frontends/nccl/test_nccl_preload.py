@@ -125,6 +125,11 @@ def test_wrong_arguments_get_nccls_answer() -> None:
     assert with_library.stdout == plain.stdout
 
 
+def test_a_call_on_another_stream_waits_for_the_one_before() -> None:
+    done = start("order")
+    assert is_right(done) and "waits 2\n" in done.stdout, told(done)
+
+
 def test_abort_ends_what_nobody_else_called() -> None:
     done = start("abort", "2")
     assert is_right(done) and taken(done.stderr) == {"AllGather": 1}, told(done)
