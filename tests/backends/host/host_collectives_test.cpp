@@ -352,7 +352,8 @@ TEST(host_backend, names_its_algorithms_and_says_why_not) {
   const auto* backend = isthmus::host_backend();
   EXPECT_EQ(backend->magic, ISTHMUS_BACKEND_MAGIC);
   EXPECT_STREQ(backend->name, "host");
-  EXPECT_EQ(backend->capabilities, static_cast<unsigned>(ISTHMUS_BACKEND_BLOCKING));
+  EXPECT_EQ(backend->capabilities,
+            static_cast<unsigned>(ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_RANK_ORDER));
   EXPECT_EQ(
       run_backend(setting{},
                   [](rank& self) {
