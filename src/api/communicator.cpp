@@ -4,6 +4,9 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
@@ -22,18 +25,22 @@ namespace isthmus {
 
 namespace {
 
+// What the first version had. What a shorter struct lacks, of a program that was compiled earlier, is zero.
+constexpr std::size_t least_options_bytes = offsetof(isthmus_communicator_options, setup_timeout_s);
+
 // The caller's options, or the defaults; checked.
 isthmus_communicator_options options_of(const char* function, const isthmus_communicator_options* given) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   if (given == nullptr) return options;
-  if (given->struct_bytes < sizeof options)
+  if (given->struct_bytes < least_options_bytes)
     throw invalid_argument(
         ISTHMUS_HERE,
         fmt::format("{}: options->struct_bytes = {} must be at least {}", function, given->struct_bytes,
-                    sizeof options),
+                    least_options_bytes),
         "zero-initialise the options and set struct_bytes = sizeof(isthmus_communicator_options)");
-  options = *given;
+  std::memcpy(&options, given, std::min(given->struct_bytes, sizeof options));
+  options.struct_bytes = sizeof options;
   check_device(ISTHMUS_HERE, function, options.device);
   if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
     throw invalid_argument(

@@ -228,4 +228,24 @@ TEST(life_cycle, stores_end_with_their_ranks) {
   EXPECT_LE(entries("/proc/self/fd"), descriptors + 4);
 }
 
+// A program that was compiled when the options ended earlier: what stands behind them is not theirs.
+TEST(life_cycle, shorter_options_of_an_older_program_work) {
+  const test::scoped_file config(test::host_config);
+  auto options = test::options_for(config);
+  options.struct_bytes = offsetof(isthmus_communicator_options, setup_timeout_s);
+  options.setup_timeout_s = -1;
+  options.left_to_caller = reinterpret_cast<const char*>(1);
+  const isthmus_device device{ISTHMUS_PLATFORM_HOST, 0};
+  isthmus_communicator communicator = nullptr;
+  ASSERT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_SUCCESS)
+      << test::last_error().message;
+  EXPECT_EQ(isthmus_communicator_destroy(communicator), ISTHMUS_SUCCESS);
+  options.struct_bytes -= 1;
+  EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator),
+            ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(test::last_error().message).find("struct_bytes = 39 must be at least 40"),
+            std::string::npos)
+      << test::last_error().message;
+}
+
 }  // namespace
