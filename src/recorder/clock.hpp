@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "recorder/layout.hpp"
 
@@ -10,6 +11,18 @@ namespace isthmus::recorder {
 
 // Takes some 100 ns.
 anchor read_anchor(bool counter) noexcept;
+
+// Times of a damaged file are any numbers: what does not fit is the nearest that does.
+inline std::int64_t add(std::int64_t a, std::int64_t b) noexcept {
+  std::int64_t sum = 0;
+  if (!__builtin_add_overflow(a, b, &sum)) return sum;
+  return b < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+}
+inline std::int64_t subtract(std::int64_t a, std::int64_t b) noexcept {
+  std::int64_t difference = 0;
+  if (!__builtin_sub_overflow(a, b, &difference)) return difference;
+  return b > 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+}
 
 class tick_scale {
  public:

@@ -1,8 +1,10 @@
 // Traces of several machines on one clock.
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "base/tables.hpp"
+#include "recorder/clock.hpp"
 #include "recorder/trace.hpp"
 
 namespace isthmus::recorder {
@@ -25,7 +27,7 @@ bool joins_all(const seen_call& call) {
 
 void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
   const auto move = [&](std::uint64_t& ns) {
-    if (ns != 0) ns = static_cast<std::uint64_t>(static_cast<std::int64_t>(ns) + by_ns);
+    if (ns != 0) ns = static_cast<std::uint64_t>(add(static_cast<std::int64_t>(ns), by_ns));
   };
   for (traced_communicator& each : of.communicators)
     for (traced_rank& rank : each.ranks) {
@@ -37,7 +39,7 @@ void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
         move(call.ended_ns);
       }
     }
-  of.machines[machine].offset_ns += by_ns;
+  of.machines[machine].offset_ns = add(of.machines[machine].offset_ns, by_ns);
 }
 
 const seen_rank& rank_on(const trace& of, std::size_t machine) {
@@ -66,8 +68,8 @@ void tighten(bounds& ahead, const traced_communicator& of, const met_call& met, 
     ended = std::min(ended, static_cast<std::int64_t>(call.ended_ns));
   }
   if (begun_here == -unbounded || begun_there == -unbounded) return;
-  ahead.least = std::max(ahead.least, begun_there - ended_here);
-  ahead.most = std::min(ahead.most, ended_there - begun_here);
+  ahead.least = std::max(ahead.least, subtract(begun_there, ended_here));
+  ahead.most = std::min(ahead.most, subtract(ended_there, begun_here));
 }
 
 }  // namespace
@@ -85,10 +87,11 @@ void align(trace& of) {
     traced_machine& told = of.machines[machine];
     told.how = "the clocks of day";
     if (!ahead.known()) continue;
-    shift(of, machine, -(ahead.least + (ahead.most - ahead.least) / 2));
+    shift(of, machine, subtract(0, std::midpoint(ahead.least, ahead.most)));
     told.how = "the ends of collectives";
     // Clocks that drift apart leave no offset that fits all calls.
-    told.uncertainty_ns = std::abs(ahead.most - ahead.least) / 2 + reading_ns;
+    const auto [least, most] = std::minmax(ahead.least, ahead.most);
+    told.uncertainty_ns = subtract(most, least) / 2 + reading_ns;
   }
 }
 
