@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "frontends/mpi/calls.hpp"
+#include "frontends/preload/engine_file.hpp"
 
 namespace {
 
@@ -79,30 +80,15 @@ const char* family_of(void* mpi) {
   return nullptr;
 }
 
-void say(const char* what, const char* detail) {
-  const char* const level = std::getenv("ISTHMUS_LOG");
-  if (level != nullptr && (std::strcmp(level, "off") == 0 || std::strcmp(level, "error") == 0)) return;
-  std::fprintf(stderr, "isthmus: mpi: warning: %s%s; all calls go to MPI\n", what, detail);
-}
+constexpr isthmus::preload::library_words words = {"mpi", "MPI", "the engine of this MPI family"};
 
 const engine_table* open_engine(const char* family) {
-  Dl_info self{};
-  char path[4096];
-  if (dladdr(reinterpret_cast<void*>(&open_engine), &self) == 0) return nullptr;
-  const char* const slash = std::strrchr(self.dli_fname, '/');
-  const int folder = slash == nullptr ? 0 : static_cast<int>(slash + 1 - self.dli_fname);
-  std::snprintf(path, sizeof path, "%.*slibisthmus_mpi_%s.so", folder, self.dli_fname, family);
-  void* const engine = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-  if (engine == nullptr) {
-    say("the engine of this MPI family cannot be opened: ", dlerror());
-    return nullptr;
-  }
-  using entry_point = const engine_table* (*)();
-  const auto entry = reinterpret_cast<entry_point>(dlsym(engine, engine_symbol));
-  const engine_table* const table = entry == nullptr ? nullptr : entry();
-  if (table != nullptr && table->struct_bytes == sizeof(engine_table)) return table;
-  say("not an engine of this version: ", path);
-  return nullptr;
+  char file[64];
+  std::snprintf(file, sizeof file, "libisthmus_mpi_%s.so", family);
+  using entry_point = const engine_table*();
+  return isthmus::preload::open_engine<engine_table, entry_point>(words, reinterpret_cast<void*>(&open_engine),
+                                                                  file, engine_symbol,
+                                                                  [](entry_point* start) { return start(); });
 }
 
 any_function pmpi(void* mpi, int which, const char* suffix) {
@@ -120,7 +106,8 @@ void resolve_all() {
   }
   const char* const family = family_of(mpi);
   if (family == nullptr)
-    say("this MPI is of no known family; known: MPICH (libmpi.so.12), Open MPI, the MPI 5 ABI", "");
+    isthmus::preload::warn(
+        words, "this MPI is of no known family; known: MPICH (libmpi.so.12), Open MPI, the MPI 5 ABI", "");
   const engine_table* const engine = family == nullptr ? nullptr : open_engine(family);
   for (int i = 0; i < call_count; ++i) {
     const any_function small = engine == nullptr ? nullptr : engine->small[i];

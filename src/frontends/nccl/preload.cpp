@@ -15,6 +15,7 @@
 
 #include "frontends/nccl/engine_abi.hpp"
 #include "frontends/nccl/real_library.hpp"
+#include "frontends/preload/engine_file.hpp"
 
 using namespace isthmus::nccl_shim;
 
@@ -45,30 +46,17 @@ any_function real_or_null(const char* name) {
   return library == nullptr ? nullptr : reinterpret_cast<any_function>(dlsym(library, name));
 }
 
-void say(const char* what, const char* detail) {
-  const char* const level = std::getenv("ISTHMUS_LOG");
-  if (level != nullptr && (std::strcmp(level, "off") == 0 || std::strcmp(level, "error") == 0)) return;
-  std::fprintf(stderr, "isthmus: nccl: warning: %s%s; all calls go to NCCL\n", what, detail);
-}
+constexpr isthmus::preload::library_words words = {"nccl", "NCCL", "the engine"};
 
 const engine_table* open_engine() {
   const char* const wish = std::getenv("ISTHMUS_NCCL");
   if (wish != nullptr && (std::strcmp(wish, "off") == 0 || std::strcmp(wish, "0") == 0)) return nullptr;
   if (real_library() == nullptr) return nullptr;
-  char path[4096];
-  if (!beside_this_library("libisthmus_nccl_engine.so", path, sizeof path)) return nullptr;
-  void* const engine = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-  if (engine == nullptr) {
-    say("the engine cannot be opened: ", dlerror());
-    return nullptr;
-  }
-  using entry_point = const engine_table* (*)(const engine_host*);
-  const auto start = reinterpret_cast<entry_point>(dlsym(engine, engine_symbol));
+  using entry_point = const engine_table*(const engine_host*);
   static const engine_host host = {sizeof(engine_host), real_or_null};
-  const engine_table* const table = start == nullptr ? nullptr : start(&host);
-  if (table != nullptr && table->struct_bytes == sizeof(engine_table)) return table;
-  say("not an engine of this version: ", path);
-  return nullptr;
+  return isthmus::preload::open_engine<engine_table, entry_point>(
+      words, reinterpret_cast<void*>(&open_engine), "libisthmus_nccl_engine.so", engine_symbol,
+      [](entry_point* start) { return start(&host); });
 }
 
 const engine_table* the_engine() {

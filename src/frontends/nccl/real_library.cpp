@@ -155,12 +155,4 @@ void* real_library() { return real() == nullptr ? nullptr : real()->handle; }
 
 const char* real_library_path() { return real() == nullptr ? nullptr : real()->path; }
 
-bool beside_this_library(const char* file, char* path, std::size_t capacity) {
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<void*>(&beside_this_library), &self) == 0) return false;
-  const char* const slash = std::strrchr(self.dli_fname, '/');
-  const int folder = slash == nullptr ? 0 : static_cast<int>(slash + 1 - self.dli_fname);
-  return std::snprintf(path, capacity, "%.*s%s", folder, self.dli_fname, file) < static_cast<int>(capacity);
-}
-
 }  // namespace isthmus::nccl_shim

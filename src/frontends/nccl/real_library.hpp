@@ -3,15 +3,10 @@
 // (PyTorch's and JAX's say where their wheel of NCCL lies), and where NCCL is installed.
 #pragma once
 
-#include <cstddef>
-
 namespace isthmus::nccl_shim {
 
 // A handle of dlopen, and its path; NULL, with a line on standard error, where there is none. Any thread.
 void* real_library();
 const char* real_library_path();
-
-// The path of a file in the folder of the preloaded library.
-bool beside_this_library(const char* file, char* path, std::size_t capacity);
 
 }  // namespace isthmus::nccl_shim
