@@ -73,6 +73,27 @@ class the_host_never_waits : public testing::Test {
     EXPECT_EQ(wrong, 0U) << "of " << count << ": the host waited, or the order was lost; the first is "
                          << seen[0];
   }
+  // A buffer that a kernel on `producers` writes, the call and its consumer on `queue`.
+  static void try_buffer(member& self, sycl::queue& producers, sycl::queue& queue) {
+    gate go(queue);
+    sycl::buffer<float, 1> data{sycl::range<1>(count)};
+    const block<float> seen(count, queue, sycl::usm::alloc::host);
+    {
+      const sycl::host_accessor access(data, sycl::write_only);
+      std::fill_n(access.get_pointer(), count, -1.0F);
+    }
+    auto raw = data.reinterpret<unsigned char, 1>(sycl::range<1>(count * sizeof(float)));
+    const apps::array<float> seen_by_kernel({count * sizeof(float), raw, nullptr});
+    kernels_of(self).run(producers, apps::cover(count), hold_of(self), {}, go.flag(), seen_by_kernel);
+    self.ranks.allreduce(queue, data, count);
+    sycl::event consumed = queue.submit([&](sycl::handler& handler) {
+      const sycl::accessor sums(data, handler, sycl::read_only);
+      handler.copy(sums, seen.data());
+    });
+    go.open();
+    consumed.wait();
+    expect_sums(self, seen.data());
+  }
 };
 
 TEST_F(the_host_never_waits, on_an_in_order_queue) {
@@ -111,26 +132,7 @@ TEST_F(the_host_never_waits, on_an_out_of_order_queue_with_dependencies) {
 }
 
 TEST_F(the_host_never_waits, on_buffers) {
-  crew::get().each([](member& self) {
-    gate go(self.queue);
-    sycl::buffer<float, 1> data{sycl::range<1>(count)};
-    const block<float> seen(count, self.queue, sycl::usm::alloc::host);
-    {
-      const sycl::host_accessor access(data, sycl::write_only);
-      std::fill_n(access.get_pointer(), count, -1.0F);
-    }
-    auto raw = data.reinterpret<unsigned char, 1>(sycl::range<1>(count * sizeof(float)));
-    const apps::array<float> seen_by_kernel({count * sizeof(float), raw, nullptr});
-    kernels_of(self).run(self.queue, apps::cover(count), hold_of(self), {}, go.flag(), seen_by_kernel);
-    self.ranks.allreduce(self.queue, data, count);
-    sycl::event consumed = self.queue.submit([&](sycl::handler& handler) {
-      const sycl::accessor sums(data, handler, sycl::read_only);
-      handler.copy(sums, seen.data());
-    });
-    go.open();
-    consumed.wait();
-    expect_sums(self, seen.data());
-  });
+  crew::get().each([](member& self) { try_buffer(self, self.queue, self.queue); });
 }
 
 TEST_F(the_host_never_waits, in_a_group) {
@@ -161,25 +163,8 @@ TEST_F(the_host_never_waits, on_buffers_of_another_queue) {
   if (crew::get().members().size() > 1) GTEST_SKIP() << "several ranks of a process need in-order queues";
   for (const bool in_order : {true, false})
     crew::get().each([&](member& self) {
-      gate go(self.queue);
       sycl::queue producers = unordered(self), queue = in_order ? self.queue : unordered(self);
-      sycl::buffer<float, 1> data{sycl::range<1>(count)};
-      const block<float> seen(count, queue, sycl::usm::alloc::host);
-      {
-        const sycl::host_accessor access(data, sycl::write_only);
-        std::fill_n(access.get_pointer(), count, -1.0F);
-      }
-      auto raw = data.reinterpret<unsigned char, 1>(sycl::range<1>(count * sizeof(float)));
-      const apps::array<float> seen_by_kernel({count * sizeof(float), raw, nullptr});
-      kernels_of(self).run(producers, apps::cover(count), hold_of(self), {}, go.flag(), seen_by_kernel);
-      self.ranks.allreduce(queue, data, count);
-      sycl::event consumed = queue.submit([&](sycl::handler& handler) {
-        const sycl::accessor sums(data, handler, sycl::read_only);
-        handler.copy(sums, seen.data());
-      });
-      go.open();
-      consumed.wait();
-      expect_sums(self, seen.data());
+      try_buffer(self, producers, queue);
     });
 }
 
