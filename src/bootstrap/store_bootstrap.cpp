@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <functional>
 #include <numeric>
 #include <thread>
 #include <tuple>
@@ -11,6 +12,7 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/bootstrap.hpp"
+#include "bootstrap/meeting.hpp"
 #include "bootstrap/standby.hpp"
 #include "bootstrap/survivors.hpp"
 
@@ -72,22 +74,27 @@ class store_bootstrap final : public bootstrap {
     std::sort(members.begin(), members.end());
     std::vector<int> ranks;
     for (const auto& member : members) ranks.push_back(member.second);
-    return make_part({m_store, m_store_ranks}, fmt::format("{}/{}c{}", m_scope, sequence, color), ranks);
+    return make_part(m_store, fmt::format("{}/{}c{}", m_scope, sequence, color), ranks,
+                     [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
   }
 
   survivors shrink(double wait_s) override {
-    if (!m_joined.keys) m_joined = {m_store, m_store_ranks};
+    if (!m_meeting) {
+      std::vector<rank_process> processes;
+      for (int rank = 0; rank < m_size; ++rank) {
+        processes.push_back(m_peers.of(rank));
+        processes.back().notice = nullptr;  // the meeting outlives this communicator
+      }
+      m_meeting = std::make_shared<meeting>(m_store, m_store_ranks, m_scope, m_rank, std::move(processes),
+                                            std::move(m_standby));
+      m_meeting_ranks.resize(static_cast<std::size_t>(m_size));
+      std::iota(m_meeting_ranks.begin(), m_meeting_ranks.end(), 0);
+    }
     while (true) {
-      const std::string scope = fmt::format("{}/s{}", m_scope, m_agreements);
       try {
-        const auto fate_of = [this](int rank) { return this->fate_of(rank); };
-        std::vector<int> ranks = agree_on_survivors(*m_joined.keys, {scope, m_rank, m_size, wait_s, fate_of});
-        ++m_agreements;
-        auto control = make_part(m_joined, scope, ranks);
-        return {std::move(ranks), std::move(control)};
+        return make_survivors(m_meeting->agree(wait_s));
       } catch (const store_lost& lost) {
-        m_joined = next_store(explain(lost.why), wait_s);
-        m_agreements = 0;
+        m_meeting->move_on(explain(lost.why), wait_s);
       }
     }
   }
@@ -97,7 +104,7 @@ class store_bootstrap final : public bootstrap {
     for (int i = 0; i < looks; ++i) {
       try {
         for (const int rank : ranks)
-          if (rank != m_rank && fate_of(rank) != fate::unknown) return true;
+          if (rank != m_rank && m_meeting->fate_of(meeting_rank(rank)) != fate::unknown) return true;
       } catch (const error&) {  // the store is lost
         return true;
       }
@@ -107,6 +114,7 @@ class store_bootstrap final : public bootstrap {
   }
 
   standby_address standby() override {
+    if (m_meeting) return m_meeting->address();
     if (!m_standby) m_standby = m_store->make_standby();
     return m_standby ? m_standby->address() : standby_address{};
   }
@@ -147,21 +155,16 @@ class store_bootstrap final : public bootstrap {
     return failure;
   }
 
-  // A store, and by rank the number under which each joined it.
-  struct joined_store {
-    std::shared_ptr<store> keys;
-    std::vector<int> numbers;
-  };
-
-  // The bootstrap of those of this one's ranks, in this order.
-  std::unique_ptr<store_bootstrap> make_part(const joined_store& met_over, std::string scope,
-                                             const std::vector<int>& ranks) const {
+  // The bootstrap of those of this one's ranks, in this order. `store_number` of a rank: in `keys`.
+  std::unique_ptr<store_bootstrap> make_part(std::shared_ptr<store> keys, std::string scope,
+                                             const std::vector<int>& ranks,
+                                             const std::function<int(int)>& store_number) const {
     const auto own = std::find(ranks.begin(), ranks.end(), m_rank) - ranks.begin();
-    auto part = std::make_unique<store_bootstrap>(met_over.keys, std::move(scope), static_cast<int>(own),
+    auto part = std::make_unique<store_bootstrap>(std::move(keys), std::move(scope), static_cast<int>(own),
                                                   static_cast<int>(ranks.size()), m_timeout_s);
     std::vector<rank_process> processes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      part->m_store_ranks[rank] = met_over.numbers[static_cast<std::size_t>(ranks[rank])];
+      part->m_store_ranks[rank] = store_number(ranks[rank]);
       processes.push_back(m_peers.of(ranks[rank]));
       processes.back().notice = nullptr;  // of this communicator, not of its part
     }
@@ -169,40 +172,19 @@ class store_bootstrap final : public bootstrap {
     return part;
   }
 
-  fate fate_of(int rank) const {
-    if (m_peers.of(rank).state() == process_state::gone) return fate::ended;
-    const auto at = static_cast<std::size_t>(rank);
-    if (!m_joined.keys->has_left(m_joined.numbers[at])) return fate::unknown;
-    // On one machine it has closed its connection; from another one, the way between may be cut.
-    return m_peers.of(rank).pid != 0 ? fate::ended : fate::left;
+  // They are among this communicator's, since each of these was heard.
+  survivors make_survivors(meeting::agreement agreed) const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < m_size; ++rank)
+      if (std::ranges::binary_search(agreed.ranks, meeting_rank(rank))) ranks.push_back(rank);
+    auto part = make_part(std::move(agreed.keys), std::move(agreed.scope), ranks,
+                          [this](int rank) { return m_meeting->store_number(meeting_rank(rank)); });
+    part->m_meeting = m_meeting;
+    part->m_meeting_ranks = std::move(agreed.ranks);
+    return {std::move(ranks), std::move(part)};
   }
 
-  // The store of the lowest rank that serves one. Every rank asks in the same order.
-  joined_store next_store(const error& why, double wait_s) {
-    std::vector<int> numbers(static_cast<std::size_t>(m_size));
-    std::iota(numbers.begin(), numbers.end(), 0);
-    while (m_next_standby < m_size) {
-      const int host = m_next_standby++;
-      const rank_process& process = m_peers.of(host);
-      if (process.standby.host[0] == '\0' || process.state() != process_state::alive) continue;
-      try {
-        // Ranks that come later still have to find it.
-        if (host == m_rank && m_standby) m_standby->serve(2 * wait_s + 1);
-        return {m_store->connect_standby(process.standby, m_rank, m_size, wait_s), std::move(numbers)};
-      } catch (const error& failure) {
-        if (failure.info().status == ISTHMUS_ERROR_ABORTED) throw;
-        log(log_level::info, "rank {}: rank {} serves no store: {}", m_rank, host, failure.what());
-      }
-    }
-    isthmus_error_info info = why.info();
-    info.status = ISTHMUS_ERROR_REMOTE;
-    copy_text(info.message, sizeof info.message,
-              fmt::format("communicator_shrink: the store that the ranks met through is lost: {}",
-                          why.info().message));
-    copy_text(info.hint, sizeof info.hint,
-              "keep the store in a process that outlives the ranks, or meet anew by a unique id");
-    throw error(info);
-  }
+  int meeting_rank(int rank) const { return m_meeting_ranks[static_cast<std::size_t>(rank)]; }
 
   std::string key(std::uint64_t sequence, int rank) const {
     return fmt::format("{}/{}/{}", m_scope, sequence, rank);
@@ -329,9 +311,8 @@ class store_bootstrap final : public bootstrap {
   std::vector<int> m_store_ranks;  // by rank: its number in the store
   std::uint64_t m_sequence = 0;
   std::unique_ptr<isthmus::standby> m_standby;
-  // Of shrink: where the ranks meet, how often they have agreed there, who serves next if that is lost.
-  joined_store m_joined;
-  int m_agreements = 0, m_next_standby = 0;
+  std::shared_ptr<meeting> m_meeting;  // from the first shrink on
+  std::vector<int> m_meeting_ranks;    // by rank: its number there, ascending
   bool m_out_of_step = false;
   std::atomic<bool> m_cancelled{false};
 };

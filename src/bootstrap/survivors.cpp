@@ -38,8 +38,10 @@ class attempt {
   attempt(store& keys, const roll_call& call)
       : m_keys(keys),
         m_call(call),
-        m_here(static_cast<std::size_t>(call.size)),
-        m_fates(m_here.size(), fate::unknown) {}
+        m_members(call.members.empty() ? std::vector<std::uint8_t>(static_cast<std::size_t>(call.size), 1)
+                                       : call.members),
+        m_here(m_members.size()),
+        m_fates(m_members.size(), fate::unknown) {}
 
   // A store that is only stopped must not tell its own rank, later, that this one is still there.
   std::vector<int> run_or_withdraw() {
@@ -57,13 +59,14 @@ class attempt {
  private:
   std::vector<int> run() {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_call.wait_s);
-    ask([&] { m_keys.set(here(m_call.rank), std::as_bytes(std::span(&present, 1))); });
+    ask([&] { m_keys.set(here(m_call.rank), std::as_bytes(std::span(m_members))); });
     m_here[static_cast<std::size_t>(m_call.rank)] = present;
     auto pause = 1ms;
     while (true) {
       throw_if_interrupted("the agreement on who goes on");
       if (read(decision(), std::as_writable_bytes(std::span(m_list)))) return decided();
       look();
+      if (!may_come(static_cast<std::size_t>(m_call.rank))) throw left_out();
       if (all_are_known() || clock::now() >= deadline) {
         check_majority();
         propose();
@@ -92,7 +95,10 @@ class attempt {
   void look() {
     for (int rank = 0; rank < m_call.size; ++rank) {
       std::uint8_t& known = m_here[static_cast<std::size_t>(rank)];
-      if (known == 0) read(here(rank), std::as_writable_bytes(std::span(&known, 1)));
+      std::vector<std::uint8_t> members(m_members.size());
+      if (known != 0 || !read(here(rank), std::as_writable_bytes(std::span(members)))) continue;
+      known = present;
+      for (std::size_t i = 0; i < members.size(); ++i) m_members[i] &= members[i];
     }
     if (clock::now() < m_next_look) return;
     m_next_look = clock::now() + fate_interval;
@@ -101,11 +107,14 @@ class attempt {
         m_fates[static_cast<std::size_t>(rank)] = ask([&] { return m_call.fate_of(rank); });
   }
 
-  bool came(std::size_t rank) const { return m_here[rank] != 0 && m_fates[rank] == fate::unknown; }
+  bool may_come(std::size_t rank) const { return m_members[rank] != 0 && m_fates[rank] != fate::ended; }
+  bool came(std::size_t rank) const {
+    return m_members[rank] != 0 && m_here[rank] != 0 && m_fates[rank] == fate::unknown;
+  }
 
   bool all_are_known() const {
     for (std::size_t rank = 0; rank < m_here.size(); ++rank)
-      if (m_here[rank] == 0 && m_fates[rank] == fate::unknown) return false;
+      if (m_members[rank] != 0 && m_here[rank] == 0 && m_fates[rank] == fate::unknown) return false;
     return true;
   }
 
@@ -116,7 +125,7 @@ class attempt {
     std::size_t doubts = 0;
     bool has_lowest = false, is_lowest = true;
     for (std::size_t rank = 0; rank < m_here.size(); ++rank) {
-      if (m_fates[rank] == fate::ended) continue;
+      if (!may_come(rank)) continue;
       if (std::exchange(is_lowest, false)) has_lowest = came(rank);
       here += came(rank) ? 1 : 0;
       if (came(rank)) continue;
@@ -149,18 +158,23 @@ class attempt {
     std::vector<int> ranks;
     for (int rank = 0; rank < m_call.size; ++rank)
       if (m_list[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
-    if (m_list[static_cast<std::size_t>(m_call.rank)] == 0)
-      throw make_error(
-          ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-          fmt::format("communicator_shrink: the others have gone on without rank {}: it came too late",
-                      m_call.rank),
-          "destroy this communicator and join the others by a unique id of theirs");
+    if (m_list[static_cast<std::size_t>(m_call.rank)] == 0) throw left_out();
     return ranks;
+  }
+
+  error left_out() const {
+    return make_error(
+        ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+        fmt::format("communicator_shrink: the others have gone on without rank {}: it came too late",
+                    m_call.rank),
+        "destroy this communicator and join the others by a unique id of theirs");
   }
 
   store& m_keys;
   const roll_call& m_call;
-  std::vector<std::uint8_t> m_here;  // by rank
+  // By rank.
+  std::vector<std::uint8_t> m_members;  // 0: left out before, as one of those who came knows
+  std::vector<std::uint8_t> m_here;
   std::vector<fate> m_fates;
   std::vector<std::uint8_t> m_list = std::vector<std::uint8_t>(m_here.size());
   clock::time_point m_next_look{};

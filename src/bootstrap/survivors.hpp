@@ -24,6 +24,8 @@ struct roll_call {
   int rank = 0, size = 1;
   double wait_s = 0;
   std::function<fate(int)> fate_of;
+  // By rank: 0 if it was left out before, as far as this rank knows; empty: none was.
+  std::vector<std::uint8_t> members{};
 };
 
 // The store does not answer: the agreement has to go on elsewhere.
@@ -33,7 +35,8 @@ struct store_lost {
 
 // Collective over whoever calls it with the same scope: each says that it is here, and whoever first knows that
 // all others have come or will not, or has waited long enough, proposes the list; the store keeps the first
-// proposal. Returns the ranks that go on, ascending. Throws store_lost, or error: TIMEOUT, REMOTE (left out).
+// proposal. A rank that one of those who came knows to be left out stays out. Returns the ranks that go on,
+// ascending. Throws store_lost, or error: TIMEOUT, REMOTE (left out).
 std::vector<int> agree_on_survivors(store& keys, const roll_call& call);
 
 }  // namespace isthmus

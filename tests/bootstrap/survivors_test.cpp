@@ -2,9 +2,17 @@
 // that takes the place of a lost one.
 #include "bootstrap/survivors.hpp"
 
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <barrier>
 #include <chrono>
 #include <map>
+#include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "bootstrap/local_store.hpp"
 #include "bootstrap/standby.hpp"
@@ -38,7 +46,7 @@ TEST(survivors, those_that_come_before_all_is_known) {
 
 TEST(survivors, who_came_and_died_is_not_among_them) {
   const auto keys = make_local_store();
-  keys->set("here/here/2", test::bytes("\x01"));
+  keys->set("here/here/2", test::bytes("\x01\x01\x01"));
   test::on_each(2, [&](int rank) {
     EXPECT_EQ(agree_on_survivors(*keys, call_of(rank, 3, {{2, fate::ended}})), (ranks{0, 1}));
   });
@@ -79,6 +87,77 @@ TEST(survivors, only_the_larger_part_goes_on) {
     const auto call = call_of(each.rank, each.size, each.known, 0.05);
     const auto error = test::error_of([&] { EXPECT_EQ(agree_on_survivors(*keys, call), ranks{each.rank}); });
     EXPECT_EQ(error.status, each.may_go_on ? ISTHMUS_SUCCESS : ISTHMUS_ERROR_TIMEOUT) << error.message;
+  }
+}
+
+// A rank that was left out comes to another store, where nothing is written of that but what the others know.
+TEST(survivors, who_was_left_out_before_stays_out) {
+  const auto keys = make_local_store();
+  test::on_each(3, [&](int rank) {
+    auto call = call_of(rank, 3, {});
+    if (rank == 0) call.members = {1, 1, 0};
+    std::vector<int> agreed;
+    const auto error = test::error_of([&] { agreed = agree_on_survivors(*keys, call); });
+    EXPECT_EQ(error.status, rank == 2 ? ISTHMUS_ERROR_REMOTE : ISTHMUS_SUCCESS) << error.message;
+    EXPECT_EQ(agreed, rank == 2 ? ranks{} : (ranks{0, 1}));
+  });
+}
+
+// A process that can be killed in the place of a rank's.
+class victim {
+ public:
+  victim() {
+    std::string program = "sleep", argument = "600";
+    char* const arguments[] = {program.data(), argument.data(), nullptr};
+    if (posix_spawnp(&m_pid, program.c_str(), nullptr, nullptr, arguments, environ) != 0)
+      throw std::runtime_error("no program sleep");
+  }
+  victim(const victim&) = delete;
+  victim& operator=(const victim&) = delete;
+  ~victim() { end(); }
+
+  pid_t pid() const { return m_pid; }
+  void end() {
+    if (std::exchange(m_ended, true)) return;
+    kill(m_pid, SIGKILL);
+    waitpid(m_pid, nullptr, 0);
+  }
+
+ private:
+  pid_t m_pid = 0;
+  bool m_ended = false;
+};
+
+// Yet another rank dies as the new communicator is made: `done` has it by then, the other one could not make it
+// and shrinks the first one again.
+TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
+  for (const int done : {0, 1}) {
+    SCOPED_TRACE(done);
+    victim second_lost, first_lost;
+    const auto keys = make_local_store();
+    std::barrier together(2);
+    first_lost.end();
+    test::on_each(2, [&](int rank) {
+      auto before = make_store_bootstrap(keys, "scope", rank, 4, 20);
+      std::vector<rank_process> processes(4);
+      processes[2].pid = second_lost.pid();
+      processes[3].pid = first_lost.pid();
+      before->watch_processes(processes);
+      if (rank == 0) keys->set("scope/s0/here/2", test::bytes("\x01\x01\x01\x01"));
+      survivors first = before->shrink(20);
+      EXPECT_EQ(first.ranks, (ranks{0, 1, 2}));
+      together.arrive_and_wait();
+      if (rank == 0) second_lost.end();
+      together.arrive_and_wait();
+      if (rank == done) before.reset();
+      survivors second = (rank == done ? first.control : before)->shrink(20);
+      EXPECT_EQ(second.ranks, (ranks{0, 1}));
+      const int mine = 7 + rank;
+      int all[2]{};
+      second.control->allgather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+      EXPECT_EQ(all[0], 7);
+      EXPECT_EQ(all[1], 8);
+    });
   }
 }
 
