@@ -50,6 +50,9 @@ void call_mpi(MPI_Comm comm, const shape& shape, const float* send, float* recv)
     case ISTHMUS_REDUCE: MPI_Reduce(send, recv, count, type, MPI_SUM, shape.root, comm); return;
     case ISTHMUS_ALLREDUCE: MPI_Allreduce(send, recv, count, type, MPI_SUM, comm); return;
     case ISTHMUS_REDUCE_SCATTER: MPI_Reduce_scatter_block(send, recv, count, type, MPI_SUM, comm); return;
+    case ISTHMUS_REDUCE_SCATTERV:
+      MPI_Reduce_scatter(send, recv, narrow(shape.send_counts).data(), type, MPI_SUM, comm);
+      return;
     case ISTHMUS_ALLGATHER: MPI_Allgather(send, count, type, recv, count, type, comm); return;
     case ISTHMUS_ALLGATHERV:
       MPI_Allgatherv(send, count, type, recv, narrow(shape.recv_counts).data(),

@@ -17,6 +17,8 @@ sycl::event call_isthmus(const isthmus::communicator& ranks, sycl::queue& queue,
     case ISTHMUS_REDUCE: return ranks.reduce(queue, send, recv, shape.count, sum, shape.root);
     case ISTHMUS_ALLREDUCE: return ranks.allreduce(queue, send, recv, shape.count, sum);
     case ISTHMUS_REDUCE_SCATTER: return ranks.reduce_scatter(queue, send, recv, shape.count, sum);
+    case ISTHMUS_REDUCE_SCATTERV:
+      return ranks.reduce_scatterv(queue, send, shape.send_counts, shape.send_displs, recv, shape.count, sum);
     case ISTHMUS_ALLGATHER: return ranks.allgather(queue, send, recv, shape.count);
     case ISTHMUS_ALLGATHERV:
       return ranks.allgatherv(queue, send, shape.count, recv, shape.recv_counts, shape.recv_displs);

@@ -5,14 +5,21 @@
 namespace sycl_collectives {
 
 const std::vector<collective_case>& all_cases() {
-  static const std::vector<collective_case> cases = {
-      {"broadcast", ISTHMUS_BROADCAST}, {"reduce", ISTHMUS_REDUCE},
-      {"allreduce", ISTHMUS_ALLREDUCE}, {"reduce_scatter", ISTHMUS_REDUCE_SCATTER},
-      {"allgather", ISTHMUS_ALLGATHER}, {"allgatherv", ISTHMUS_ALLGATHERV},
-      {"gather", ISTHMUS_GATHER},       {"gatherv", ISTHMUS_GATHERV},
-      {"scatter", ISTHMUS_SCATTER},     {"scatterv", ISTHMUS_SCATTERV},
-      {"alltoall", ISTHMUS_ALLTOALL},   {"alltoallv", ISTHMUS_ALLTOALLV},
-      {"sendrecv", ISTHMUS_SEND},       {"barrier", ISTHMUS_BARRIER}};
+  static const std::vector<collective_case> cases = {{"broadcast", ISTHMUS_BROADCAST},
+                                                     {"reduce", ISTHMUS_REDUCE},
+                                                     {"allreduce", ISTHMUS_ALLREDUCE},
+                                                     {"reduce_scatter", ISTHMUS_REDUCE_SCATTER},
+                                                     {"allgather", ISTHMUS_ALLGATHER},
+                                                     {"allgatherv", ISTHMUS_ALLGATHERV},
+                                                     {"gather", ISTHMUS_GATHER},
+                                                     {"gatherv", ISTHMUS_GATHERV},
+                                                     {"scatter", ISTHMUS_SCATTER},
+                                                     {"scatterv", ISTHMUS_SCATTERV},
+                                                     {"alltoall", ISTHMUS_ALLTOALL},
+                                                     {"alltoallv", ISTHMUS_ALLTOALLV},
+                                                     {"sendrecv", ISTHMUS_SEND},
+                                                     {"barrier", ISTHMUS_BARRIER},
+                                                     {"reduce_scatterv", ISTHMUS_REDUCE_SCATTERV}};
   return cases;
 }
 
@@ -49,6 +56,7 @@ oracle::shape define(isthmus_collective collective, std::uint64_t elements, int 
       made.recv_parts = parts_of_ranks(collective, elements * static_cast<std::uint64_t>(size), size);
       break;
     case ISTHMUS_GATHERV: made.recv_parts = parts_of_ranks(collective, elements, size); break;
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_SCATTERV: made.send_parts = parts_of_ranks(collective, elements, size); break;
     case ISTHMUS_ALLTOALLV:
       made.send_parts = made.recv_parts = parts_of_ranks(collective, elements, size);
@@ -74,7 +82,8 @@ shape make_shape(const collective_case& what, std::uint64_t bytes, int rank, int
   // With blocks of any size `count` is this rank's own block, where there is one.
   if (what.collective == ISTHMUS_ALLGATHERV || what.collective == ISTHMUS_GATHERV)
     made.count = made.send_elements;
-  if (what.collective == ISTHMUS_SCATTERV) made.count = made.recv_elements;
+  if (what.collective == ISTHMUS_SCATTERV || what.collective == ISTHMUS_REDUCE_SCATTERV)
+    made.count = made.recv_elements;
   if (what.collective == ISTHMUS_ALLTOALLV) made.count = 0;
   const auto own = static_cast<std::size_t>(rank);
   const bool root = rank == made.root;

@@ -108,6 +108,7 @@ int library_call(isthmus_collective collective, const rank_state& rank, std::uin
     case ISTHMUS_ALLREDUCE:
       return native.all_reduce(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
     case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_REDUCE_SCATTERV:  // of equal blocks
       return native.reduce_scatter(rank.send, rank.recv, count, f32, sum, rank.raw, rank.stream);
     case ISTHMUS_ALLGATHER: return native.all_gather(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
     case ISTHMUS_GATHER: return native.gather(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
@@ -126,6 +127,7 @@ bool in_library(isthmus_collective collective, const native_functions& native) {
     case ISTHMUS_REDUCE:
     case ISTHMUS_ALLREDUCE:
     case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_ALLGATHER:
     case ISTHMUS_BARRIER: return true;
     case ISTHMUS_GATHER: return native.gather != nullptr;
@@ -182,7 +184,8 @@ pair_of_calls::pair_of_calls(const bench_case& what, const rank_state& rank) {
   m_operation.send_buf = rank.send;
   m_operation.recv_buf = rank.recv;
   m_operation.stream = rank.stream;
-  if (what.collective == ISTHMUS_SCATTERV || what.collective == ISTHMUS_ALLTOALLV) {
+  if (what.collective == ISTHMUS_SCATTERV || what.collective == ISTHMUS_ALLTOALLV ||
+      what.collective == ISTHMUS_REDUCE_SCATTERV) {
     m_operation.send_counts = m_counts.data();
     m_operation.send_displs = m_displs.data();
   }

@@ -70,7 +70,7 @@ inline oracle::shape shape_of(pattern what, std::uint64_t count, int rank, int s
 
 inline bool reduces(isthmus_collective collective) {
   return collective == ISTHMUS_REDUCE || collective == ISTHMUS_ALLREDUCE ||
-         collective == ISTHMUS_REDUCE_SCATTER;
+         collective == ISTHMUS_REDUCE_SCATTER || collective == ISTHMUS_REDUCE_SCATTERV;
 }
 
 // Whether a buffer holds one block for each rank, of which `bytes` of the records are the sum. (An allgather's
@@ -78,6 +78,7 @@ inline bool reduces(isthmus_collective collective) {
 inline bool has_block_per_rank(isthmus_collective collective) {
   switch (collective) {
     case ISTHMUS_REDUCE_SCATTER:
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_GATHER:
     case ISTHMUS_GATHERV:
     case ISTHMUS_SCATTER:

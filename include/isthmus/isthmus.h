@@ -232,6 +232,13 @@ ISTHMUS_API isthmus_status isthmus_allreduce(const void* send_buf, void* recv_bu
 ISTHMUS_API isthmus_status isthmus_reduce_scatter(const void* send_buf, void* recv_buf, uint64_t count,
                                                   isthmus_datatype datatype, isthmus_reduction_op op,
                                                   isthmus_communicator communicator, isthmus_stream stream);
+// recv_buf[count] on rank r = reduction over ranks of the send_counts[r] elements at send_displs[r] of
+// send_buf; count is send_counts[own rank]. Both arrays have n entries and are equal on all ranks: shares by
+// speed, say (isthmus_partition).
+ISTHMUS_API isthmus_status isthmus_reduce_scatterv(const void* send_buf, const uint64_t* send_counts,
+                                                   const uint64_t* send_displs, void* recv_buf, uint64_t count,
+                                                   isthmus_datatype datatype, isthmus_reduction_op op,
+                                                   isthmus_communicator communicator, isthmus_stream stream);
 // Block r of recv_buf[n*count] on every rank = send_buf[count] of rank r.
 ISTHMUS_API isthmus_status isthmus_allgather(const void* send_buf, void* recv_buf, uint64_t count,
                                              isthmus_datatype datatype, isthmus_communicator communicator,
@@ -290,6 +297,16 @@ ISTHMUS_API isthmus_status isthmus_stream_is_capturing(isthmus_device device, is
 // (the caller divides). This is the reduction that the host and mpi backends use. Any thread.
 ISTHMUS_API isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf, uint64_t count,
                                                 isthmus_datatype datatype, isthmus_reduction_op op);
+
+// Shares by speed: counts[i] of `count` elements for rank i of n, in proportion to speeds[i] (any unit,
+// measured: elements per second, say), and where they begin: displs[i], side by side. What reduce_scatterv,
+// allgatherv and scatterv take. The sum is `count` exactly. Shares are whole granules of `granularity` elements
+// (1: any count), what is left goes to the largest remainders, the lower rank first; the last share that is not
+// empty also has what does not fill a granule. A speed of 0 gets nothing. Ranks that give the same speeds get
+// the same shares: exchange measured ones first (allgather). INVALID_ARGUMENT, with nothing written: n or
+// granularity 0, a speed that is negative, infinite or no number, all of them 0. Any thread.
+ISTHMUS_API isthmus_status isthmus_partition(const double* speeds, int n, uint64_t count, uint64_t granularity,
+                                             uint64_t* counts, uint64_t* displs);
 
 #ifdef __cplusplus
 }

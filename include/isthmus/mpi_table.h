@@ -33,7 +33,7 @@ typedef struct isthmus_mpi_table {
 
   // One call does any blocking collective of THE TABLE, send and recv included, on host pointers. On device
   // pointers, too, where device_platforms and reduces_itself say so, except where it copies on the host: for a
-  // broadcast's root with two buffers, and reduce_scatter, alltoall and alltoallv in place.
+  // broadcast's root with two buffers, and reduce_scatter(v), alltoall and alltoallv in place.
   // avg arrives as sum (the backend divides). In-place is recognised as THE TABLE defines it.
   int (*collective)(isthmus_mpi_comm comm, const isthmus_operation* operation);
 

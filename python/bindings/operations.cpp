@@ -101,6 +101,13 @@ std::string explain(const communicator& self, operation& made) {
   return json;
 }
 
+nb::tuple partition(const std::vector<double>& speeds, uint64_t count, uint64_t granularity) {
+  std::vector<uint64_t> counts(speeds.size()), displs(speeds.size());
+  check(isthmus_partition(speeds.data(), static_cast<int>(speeds.size()), count, granularity, counts.data(),
+                          displs.data()));
+  return nb::make_tuple(std::move(counts), std::move(displs));
+}
+
 }  // namespace
 
 void keep_in_group(const communicator& self) {
@@ -118,6 +125,7 @@ void bind_operations(nb::module_& module) {
                   nb::arg("stream") = 0);
   module.def("enqueue", &enqueue, nb::arg("communicator"), nb::arg("operation"));
   module.def("explain", &explain, nb::arg("communicator"), nb::arg("operation"));
+  module.def("partition", &partition, nb::arg("speeds"), nb::arg("count"), nb::arg("granularity"));
   module.def("group_start", &start_group);
   module.def("group_end", &end_group);
 }

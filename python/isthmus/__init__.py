@@ -14,6 +14,7 @@ from ._groups import group
 from ._isthmus import version as _version
 from .communicator import Communicator, Device, UniqueId
 from .errors import Error
+from .partition import partition
 from .table import COLLECTIVES, DATATYPES, Collective, Datatype, Platform, ReductionOp, Status
 
 __version__ = _version()
@@ -32,4 +33,5 @@ __all__ = [
     "Status",
     "UniqueId",
     "group",
+    "partition",
 ]

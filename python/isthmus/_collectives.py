@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ._buffers import IN_PLACE
 from ._operations import Array, Counts, Operations
 from .table import Collective, Datatype, ReductionOp
@@ -158,10 +156,7 @@ class Collectives(Operations):
             dtype=dtype,
             stream=stream,
         )
-        if out is IN_PLACE:
-            flat = send_buf if hasattr(send_buf, "reshape") else np.asarray(send_buf)
-            return flat.reshape(-1)[displs[self.rank] : displs[self.rank] + counts[self.rank]]
-        return out
+        return self._own_run(send_buf, out, counts, displs)
 
     # ---- all to all ----------------------------------------------------------------------------------
 
@@ -192,6 +187,35 @@ class Collectives(Operations):
         out = self._made(send_buf, out, self._block_shape)
         self._run(Collective.reduce_scatter, send_buf, out, op=op, dtype=dtype, stream=stream)
         return self._own_block(send_buf, out)
+
+    def reduce_scatterv(
+        self,
+        send_buf: Array,
+        out: Array | None = None,
+        op: ReductionOp | str = "sum",
+        *,
+        send_counts: Counts,
+        send_displs: Counts | None = None,
+        dtype: Datatype | str | None = None,
+        stream: Any = None,
+    ) -> Array:
+        """out on rank r = reduction over the ranks of send_counts[r] elements at send_displs[r] of send_buf.
+
+        Both are equal on all ranks; without displacements the blocks follow each other. Allocated flat.
+        """
+        counts, displs = self._blocks("send_counts", send_counts, send_displs)
+        out = self._made(send_buf, out, lambda _: (counts[self.rank],))
+        self._run(
+            Collective.reduce_scatterv,
+            send_buf,
+            out,
+            op=op,
+            send_counts=counts,
+            send_displs=displs,
+            dtype=dtype,
+            stream=stream,
+        )
+        return self._own_run(send_buf, out, counts, displs)
 
     def allgather(
         self,

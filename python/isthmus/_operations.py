@@ -97,6 +97,13 @@ class Operations:
         blocks = send_buf if hasattr(send_buf, "reshape") else np.asarray(send_buf)
         return blocks.reshape(self.size, -1)[self.rank].reshape(self._block_shape(tuple(blocks.shape)))
 
+    def _own_run(self, send_buf: Array | None, out: Array, counts: Any, displs: Any) -> Array:
+        """The same where blocks differ in length."""
+        if out is not IN_PLACE:
+            return out
+        flat = send_buf if hasattr(send_buf, "reshape") else np.asarray(send_buf)
+        return flat.reshape(-1)[displs[self.rank] : displs[self.rank] + counts[self.rank]]
+
     def _run(
         self,
         collective: Collective,

@@ -80,6 +80,17 @@ isthmus_status isthmus_reduce_scatter(const void* send_buf, void* recv_buf, uint
   return submit(communicator, operation);
 }
 
+isthmus_status isthmus_reduce_scatterv(const void* send_buf, const uint64_t* send_counts,
+                                       const uint64_t* send_displs, void* recv_buf, uint64_t count,
+                                       isthmus_datatype datatype, isthmus_reduction_op op,
+                                       isthmus_communicator communicator, isthmus_stream stream) {
+  isthmus_operation operation = describe(ISTHMUS_REDUCE_SCATTERV, send_buf, recv_buf, count, datatype, stream);
+  operation.op = op;
+  operation.send_counts = send_counts;
+  operation.send_displs = send_displs;
+  return submit(communicator, operation);
+}
+
 isthmus_status isthmus_allgather(const void* send_buf, void* recv_buf, uint64_t count,
                                  isthmus_datatype datatype, isthmus_communicator communicator,
                                  isthmus_stream stream) {

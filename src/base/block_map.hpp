@@ -82,6 +82,12 @@ struct block_map {
   // Precondition: they know the counts (has_private_counts is false).
   constexpr std::uint64_t taken_from(int contributor) const {
     if (!contributes(contributor) || sink == contributor || size == 1) return 0;
+    if (send.shape == extent::counts) {
+      std::uint64_t most = 0;
+      for (int reader = 0; reader < size; ++reader)
+        if (reader != contributor) most = std::max(most, send.counts[reader]);
+      return most * element_bytes;
+    }
     return recv.length(contributor) * element_bytes;
   }
 };

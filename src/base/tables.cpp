@@ -3,9 +3,10 @@
 namespace isthmus {
 
 std::uint64_t mean_count(const isthmus_operation& operation, int size) {
-  if (operation.recv_counts == nullptr) return operation.count;  // explain without arrays
+  const std::uint64_t* const counts = shared_counts(operation);
+  if (counts == nullptr) return operation.count;  // explain without arrays
   std::uint64_t total = 0;
-  for (int rank = 0; rank < size; ++rank) total += operation.recv_counts[rank];
+  for (int rank = 0; rank < size; ++rank) total += counts[rank];
   const auto ranks = static_cast<std::uint64_t>(size);
   return total / ranks + (total % ranks != 0 ? 1 : 0);
 }

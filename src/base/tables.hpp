@@ -80,9 +80,16 @@ constexpr bool is_message(isthmus_collective collective) { return row_of(collect
 constexpr bool has_counts(const collective_row& row) {
   return row.send_extent == extent::counts || row.recv_extent == extent::counts;
 }
-// A block's length is known to its two ends only; else all ranks know all lengths.
+// A block's length is known to its two ends only; else all ranks know all lengths, and have the same arrays.
 constexpr bool has_private_counts(const collective_row& row) {
-  return row.send_extent == extent::counts || (row.recv_extent == extent::counts && row.recv_at != site::all);
+  if (row.send_extent == extent::counts) return !row.reduces;
+  return row.recv_extent == extent::counts && row.recv_at != site::all;
+}
+// Where all ranks know them; NULL where not all do, or a caller of explain left them out.
+constexpr const std::uint64_t* shared_counts(const isthmus_operation& operation) {
+  const collective_row& row = row_of(operation.collective);
+  if (!has_counts(row) || has_private_counts(row)) return nullptr;
+  return row.send_extent == extent::counts ? operation.send_counts : operation.recv_counts;
 }
 // A call with count 0 moves nothing on any rank.
 constexpr bool has_equal_count(const collective_row& row) {
@@ -109,12 +116,12 @@ inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& ope
   const collective_row& row = row_of(operation.collective);
   if (has_private_counts(row)) return std::nullopt;
   const std::uint64_t width = bytes_of(operation.datatype);
-  if (has_counts(row)) return mean_count(operation, size) * width;
-  if (!has_equal_count(row)) return 0;  // barrier
+  if (!has_counts(row) && !has_equal_count(row)) return 0;  // barrier
   // Where all ranks gather, what each contributes.
-  const bool of_all_ranks = row.send_extent == extent::count_x_size ||
+  const bool of_all_ranks = row.send_extent == extent::count_x_size || row.send_extent == extent::counts ||
                             (row.recv_extent == extent::count_x_size && row.recv_at == site::root);
-  return operation.count * width * (of_all_ranks ? static_cast<std::uint64_t>(size) : 1);
+  const std::uint64_t count = has_counts(row) ? mean_count(operation, size) : operation.count;
+  return count * width * (of_all_ranks ? static_cast<std::uint64_t>(size) : 1);
 }
 
 // The operation as all ranks agree on it: no pointers, no counts that only one rank knows. It is what

@@ -38,8 +38,8 @@ std::string signature_text(const isthmus_operation& operation, int size, const s
   const collective_row& row = row_of(operation.collective);
   std::string count;
   if (has_equal_count(row)) count = fmt::format("{}", operation.count);
-  if (has_counts(row) && !has_private_counts(row))  // all ranks have all counts
-    count = fmt::format("[{}]", fmt::join(operation.recv_counts, operation.recv_counts + size, " "));
+  if (const std::uint64_t* const counts = shared_counts(operation))
+    count = fmt::format("[{}]", fmt::join(counts, counts + size, " "));
   const std::string what =
       recorder::arguments_text(row, operation.datatype, count, operation.op, operation.root);
   return row.name + (what.empty() ? "" : fmt::format(" ({})", what)) + " by " + path;

@@ -38,7 +38,7 @@ isthmus_operation operation_of(const oracle::shape& shape, int rank) {
   }
   const auto parts = std::max(shape.send_parts.size(), shape.recv_parts.size());
   if (parts != 0)  // the own block, once more
-    made.count = (shape.collective == ISTHMUS_SCATTERV ? shape.send_parts : shape.recv_parts)[0].counts[own];
+    made.count = (shape.recv_parts.empty() ? shape.send_parts : shape.recv_parts)[0].counts[own];
   return made;
 }
 

@@ -13,6 +13,7 @@ std::uint64_t own_count(const oracle::shape& shape, int rank) {
   switch (shape.collective) {
     case ISTHMUS_ALLGATHERV:
     case ISTHMUS_GATHERV: return shape.recv_parts[shape.root].counts[rank];
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_SCATTERV: return shape.send_parts[shape.root].counts[rank];
     case ISTHMUS_ALLTOALLV:
     case ISTHMUS_BARRIER: return 0;
@@ -30,6 +31,9 @@ isthmus_status named_call(const isthmus_operation& o, isthmus_communicator c) {
       return isthmus_allreduce(o.send_buf, o.recv_buf, o.count, o.datatype, o.op, c, nullptr);
     case ISTHMUS_REDUCE_SCATTER:
       return isthmus_reduce_scatter(o.send_buf, o.recv_buf, o.count, o.datatype, o.op, c, nullptr);
+    case ISTHMUS_REDUCE_SCATTERV:
+      return isthmus_reduce_scatterv(o.send_buf, o.send_counts, o.send_displs, o.recv_buf, o.count, o.datatype,
+                                     o.op, c, nullptr);
     case ISTHMUS_ALLGATHER: return isthmus_allgather(o.send_buf, o.recv_buf, o.count, o.datatype, c, nullptr);
     case ISTHMUS_ALLGATHERV:
       return isthmus_allgatherv(o.send_buf, o.count, o.recv_buf, o.recv_counts, o.recv_displs, o.datatype, c,

@@ -49,6 +49,7 @@ std::uint64_t alias_offset(const test_case& test, const oracle::shape& shape, in
     case ISTHMUS_GATHERV: return in_recv ? shape.recv_parts[rank].displs[rank] : 0;
     case ISTHMUS_REDUCE_SCATTER:
     case ISTHMUS_SCATTER: return in_recv ? 0 : block;
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_SCATTERV: return in_recv ? 0 : shape.send_parts[rank].displs[rank];
     default: return 0;
   }

@@ -167,6 +167,7 @@ oracle::shape shape_of(const test_case& test, int size) {
   switch (test.collective) {
     case ISTHMUS_ALLGATHERV:
     case ISTHMUS_GATHERV: shape.recv_parts = equal_blocks(test, size); break;
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_SCATTERV: shape.send_parts = equal_blocks(test, size); break;
     case ISTHMUS_ALLTOALLV: fill_alltoallv(test, shape); break;
     default: break;

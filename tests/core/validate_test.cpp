@@ -308,10 +308,13 @@ TEST_F(validate_test, named_functions_fill_the_descriptor) {
   EXPECT_EQ(isthmus_send(send, 7, ISTHMUS_UINT64, 3, rank, nullptr), ISTHMUS_SUCCESS);
   EXPECT_EQ(isthmus_recv(recv, 7, ISTHMUS_UINT64, 0, rank, nullptr), ISTHMUS_SUCCESS);
   EXPECT_EQ(isthmus_barrier(rank, nullptr), ISTHMUS_SUCCESS);
+  EXPECT_EQ(
+      isthmus_reduce_scatterv(send, counts, displs, recv, 4, ISTHMUS_FLOAT32, ISTHMUS_PROD, rank, nullptr),
+      ISTHMUS_SUCCESS);
 
   const auto enqueued = standin::records(standin::event::enqueue);
   ASSERT_EQ(enqueued.size(), static_cast<std::size_t>(ISTHMUS_COLLECTIVE_COUNT));
-  const int roots[] = {1, 2, 0, 0, 0, 0, 3, 2, 0, 2, 0, 0, 3, 0, 0};
+  const int roots[] = {1, 2, 0, 0, 0, 0, 3, 2, 0, 2, 0, 0, 3, 0, 0, 0};
   for (std::size_t i = 0; i < enqueued.size(); ++i) {
     const auto& got = enqueued[i].operations.at(0);
     SCOPED_TRACE(isthmus_collective_name(got.collective));
@@ -333,6 +336,7 @@ TEST_F(validate_test, named_functions_fill_the_descriptor) {
   }
   EXPECT_EQ(enqueued[ISTHMUS_REDUCE].operations[0].op, ISTHMUS_MAX);
   EXPECT_EQ(enqueued[ISTHMUS_REDUCE_SCATTER].operations[0].op, ISTHMUS_AVG);
+  EXPECT_EQ(enqueued[ISTHMUS_REDUCE_SCATTERV].operations[0].op, ISTHMUS_PROD);
   EXPECT_EQ(enqueued[ISTHMUS_BROADCAST].operations[0].datatype, ISTHMUS_INT8);
   EXPECT_EQ(enqueued[ISTHMUS_ALLGATHERV].operations[0].count, 4u);
 }

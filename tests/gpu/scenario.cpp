@@ -10,7 +10,11 @@ namespace {
 
 bool takes_counts(isthmus_collective collective) {
   return collective == ISTHMUS_ALLGATHERV || collective == ISTHMUS_GATHERV || collective == ISTHMUS_SCATTERV ||
-         collective == ISTHMUS_ALLTOALLV;
+         collective == ISTHMUS_ALLTOALLV || collective == ISTHMUS_REDUCE_SCATTERV;
+}
+// Each rank's parts are of its send buffer alone.
+bool cuts_send(isthmus_collective collective) {
+  return collective == ISTHMUS_SCATTERV || collective == ISTHMUS_REDUCE_SCATTERV;
 }
 
 bool is_ring(isthmus_collective collective) { return collective == ISTHMUS_SEND || collective == ISTHMUS_RECV; }
@@ -54,8 +58,8 @@ oracle::shape make_shape(isthmus_collective collective, int size, int root, std:
       at += parts.counts.back() + 5;
     }
     const auto me = static_cast<std::size_t>(rank);
-    if (collective != ISTHMUS_SCATTERV) shape.recv_parts[me] = parts;
-    if (collective == ISTHMUS_SCATTERV || collective == ISTHMUS_ALLTOALLV) shape.send_parts[me] = parts;
+    if (!cuts_send(collective)) shape.recv_parts[me] = parts;
+    if (cuts_send(collective) || collective == ISTHMUS_ALLTOALLV) shape.send_parts[me] = parts;
   }
   return shape;
 }
@@ -83,6 +87,7 @@ std::uint64_t rank_call::own_offset() const {
     case ISTHMUS_ALLGATHERV: return m_what.shape.recv_parts[me].displs[me];
     case ISTHMUS_GATHERV: return m_self.rank == m_what.shape.root ? m_what.shape.recv_parts[me].displs[me] : 0;
     case ISTHMUS_SCATTERV: return m_self.rank == m_what.shape.root ? m_what.shape.send_parts[me].displs[me] : 0;
+    case ISTHMUS_REDUCE_SCATTERV: return m_what.shape.send_parts[me].displs[me];
     default: return 0;
   }
 }
@@ -107,8 +112,7 @@ void rank_call::build() {
     operation.recv_buf = m_separate.data();
   }
   if (takes_counts(shape.collective)) {
-    const oracle::blocks& own =
-        shape.collective == ISTHMUS_SCATTERV ? shape.send_parts[me] : shape.recv_parts[me];
+    const oracle::blocks& own = cuts_send(shape.collective) ? shape.send_parts[me] : shape.recv_parts[me];
     operation.count = shape.collective == ISTHMUS_ALLTOALLV ? 0 : own.counts[me];
     const bool sends = !shape.send_parts[me].counts.empty(), receives = !shape.recv_parts[me].counts.empty();
     operation.send_counts = sends ? m_what.shape.send_parts[me].counts.data() : nullptr;

@@ -51,6 +51,7 @@ class table_test : public ::testing::Test {
     const auto root = static_cast<std::size_t>(shape.root), me = static_cast<std::size_t>(rank);
     if (test.collective == ISTHMUS_ALLGATHERV) operation.count = shape.recv_parts[me].counts[me];
     if (test.collective == ISTHMUS_GATHERV) operation.count = shape.recv_parts[root].counts[me];
+    if (test.collective == ISTHMUS_REDUCE_SCATTERV) operation.count = shape.send_parts[me].counts[me];
     if (test.collective == ISTHMUS_SCATTERV) operation.count = shape.send_parts[root].counts[me];
     return operation;
   }

@@ -25,6 +25,10 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
       return pieces;
     case ISTHMUS_ALLREDUCE: return {{0, count, piece::all_ranks, 0}};
     case ISTHMUS_REDUCE_SCATTER: return {{0, count, piece::all_ranks, u(rank) * count}};
+    case ISTHMUS_REDUCE_SCATTERV: {
+      const blocks& parts = shape.send_parts[rank];
+      return {{0, parts.counts[rank], piece::all_ranks, parts.displs[rank]}};
+    }
     case ISTHMUS_GATHER:
       if (!at_root) return pieces;
       [[fallthrough]];
@@ -75,6 +79,7 @@ std::uint64_t send_extent(const shape& shape, int rank) {
     case ISTHMUS_GATHERV: return shape.recv_parts[shape.root].counts[rank];
     case ISTHMUS_SCATTER: return rank == shape.root ? n * shape.count : 0;
     case ISTHMUS_SCATTERV: return rank == shape.root ? shape.send_parts[rank].extent() : 0;
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_ALLTOALLV: return shape.send_parts[rank].extent();
     case ISTHMUS_BARRIER:
     case ISTHMUS_COLLECTIVE_COUNT: return 0;

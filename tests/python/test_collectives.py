@@ -106,6 +106,31 @@ def test_reduce_scatter_in_place(ranks, dtype) -> None:
         check_reduction(result.reshape(-1), [part.reshape(size, 9)[rank] for part in given], "sum")
 
 
+def test_reduce_scatterv(ranks, dtype, op) -> None:
+    size = len(ranks)
+    counts, displs = isthmus.partition([rank % 3 for rank in range(1, size + 1)], 31)
+    given = inputs(dtype, 31, size)
+    results = on_all(ranks, lambda comm: comm.reduce_scatterv(given[comm.rank], None, op, send_counts=counts))
+    arrays = [part.copy() for part in given]
+    in_place = on_all(
+        ranks, lambda comm: comm.reduce_scatterv(arrays[comm.rank], IN_PLACE, op, send_counts=counts)
+    )
+    for rank, result in enumerate(results):
+        own = slice(displs[rank], displs[rank] + counts[rank])
+        check_reduction(result, [part[own] for part in given], op)
+        same_bits(in_place[rank], result)
+        assert counts[rank] == 0 or np.shares_memory(in_place[rank], arrays[rank])
+
+
+def test_partition_refuses_what_is_no_speed() -> None:
+    assert isthmus.partition([5, 3, 2], 11) == ([6, 3, 2], [0, 6, 9])
+    assert isthmus.partition([1, 2], 100, granularity=16)[0] == [32, 68]
+    with pytest.raises(isthmus.Error, match="speeds"):
+        isthmus.partition([1, -1], 8)
+    with pytest.raises(isthmus.Error, match="n must be"):
+        isthmus.partition([], 8)
+
+
 @pytest.mark.parametrize("count", COUNTS)
 def test_broadcast(ranks, dtype, count) -> None:
     for root in range(len(ranks)):

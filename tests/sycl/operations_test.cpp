@@ -78,6 +78,20 @@ TEST_F(operations, vector_collectives_take_counts_and_displacements) {
   }
 }
 
+TEST_F(operations, reduce_scatterv_sums_shares_by_speed) {
+  const std::vector<double> speeds = {3, 1};
+  const isthmus::shares parts = isthmus::partition(speeds, 12);
+  in_threads([&](std::size_t r) {
+    comms[r].reduce_scatterv(queues[r], send[r], parts.counts, parts.displs, recv[r], parts.counts[r]);
+    comms[r].barrier(queues[r]);
+  });
+  for (std::size_t r = 0; r < size; ++r) {
+    for (std::size_t i = 0; i < parts.counts[r]; ++i)
+      ASSERT_EQ(recv[r][i], inputs[0][parts.displs[r] + i] + inputs[1][parts.displs[r] + i]);
+    EXPECT_EQ(recv[r][parts.counts[r]], poison);
+  }
+}
+
 template <int Dimensions>
 sycl::range<Dimensions> shape_of();
 template <>

@@ -13,136 +13,11 @@
 #define ISTHMUS_MPI_COLLECTIVES_HPP
 
 #include <algorithm>
-#include <array>
-#include <isthmus/mpi/native.hpp>
+#include <isthmus/mpi/arguments.hpp>
 #include <memory>
 #include <new>
-#include <vector>
 
 namespace isthmus::mpi::detail {
-
-inline constexpr int payload_tag = 0;  // the communicator is Isthmus' own duplicate
-
-// One operation with its MPI words looked up.
-struct job {
-  const isthmus_operation& asked;
-  MPI_Comm comm;
-  MPI_Datatype type;
-  std::uint64_t element_bytes;
-  int rank;
-
-  bool is_root() const { return rank == asked.root; }
-  const char* send_at(std::uint64_t element) const {
-    return static_cast<const char*>(asked.send_buf) + element * element_bytes;
-  }
-  char* recv_at(std::uint64_t element) const {
-    return static_cast<char*>(asked.recv_buf) + element * element_bytes;
-  }
-  // The own block of `count` elements in a buffer of one block for each rank.
-  std::uint64_t own_block() const { return static_cast<std::uint64_t>(rank) * asked.count; }
-  MPI_Op op() const { return vocabulary::get().op(asked.datatype, asked.op); }
-};
-
-// Calls `step(first, count)` over [0, count) in pieces that MPI can take; once where counts are 64-bit.
-template <typename Step>
-int in_pieces(std::uint64_t count, Step&& step) {
-  std::uint64_t first = 0;
-  do {
-    const std::uint64_t piece = std::min(count - first, native::count_limit);
-    if (const int code = step(first, static_cast<native::count>(piece)); code != MPI_SUCCESS) return code;
-    first += piece;
-  } while (first < count);
-  return MPI_SUCCESS;
-}
-
-// `count` elements as (count, type), or as one element of a type of exactly that many where the count
-// does not fit: the gather family must stay one call, because MPI places the blocks.
-class counted_block {
- public:
-  counted_block(std::uint64_t count, MPI_Datatype element)
-      : m_count(static_cast<native::count>(count)), m_type(element) {
-    if (count <= native::count_limit) return;
-    m_owned = true;
-    m_count = 1;
-    m_error = build(count, element);
-  }
-  ~counted_block() {
-    if (m_owned && m_type != MPI_DATATYPE_NULL) MPI_Type_free(&m_type);
-  }
-  counted_block(const counted_block&) = delete;
-  counted_block& operator=(const counted_block&) = delete;
-
-  /// MPI_SUCCESS, or why the type could not be made.
-  int error() const { return m_error; }
-  /// What to give MPI as count: 1 where the type holds all elements.
-  native::count count() const { return m_count; }
-  MPI_Datatype type() const { return m_type; }
-
- private:
-  int build(std::uint64_t count, MPI_Datatype element) {
-    const auto limit = static_cast<int>(std::min<std::uint64_t>(native::count_limit, INT_MAX));
-    const auto whole = count / static_cast<std::uint64_t>(limit);
-    const auto rest = static_cast<int>(count % static_cast<std::uint64_t>(limit));
-    m_type = MPI_DATATYPE_NULL;
-    if (whole > INT_MAX) return MPI_ERR_COUNT;
-    MPI_Aint lower = 0, element_extent = 0;
-    MPI_Datatype chunk = MPI_DATATYPE_NULL, body = MPI_DATATYPE_NULL;
-    int code = MPI_Type_get_extent(element, &lower, &element_extent);
-    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(limit, element, &chunk);
-    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(static_cast<int>(whole), chunk, &body);
-    if (code == MPI_SUCCESS) {
-      const int lengths[] = {1, rest};
-      const MPI_Aint displacements[] = {0, element_extent * limit * static_cast<MPI_Aint>(whole)};
-      const MPI_Datatype types[] = {body, element};
-      code = MPI_Type_create_struct(rest == 0 ? 1 : 2, lengths, displacements, types, &m_type);
-    }
-    if (code == MPI_SUCCESS) code = MPI_Type_commit(&m_type);
-    if (chunk != MPI_DATATYPE_NULL) MPI_Type_free(&chunk);
-    if (body != MPI_DATATYPE_NULL) MPI_Type_free(&body);
-    return code;
-  }
-
-  native::count m_count;
-  MPI_Datatype m_type;
-  bool m_owned = false;  // the type was made here and is freed here
-  int m_error = MPI_SUCCESS;
-};
-
-// Counts or displacements in MPI's type; no allocation up to 64 ranks. `fits` is false where a value
-// cannot be said in that type. `values` may be null where MPI does not read it.
-template <typename Native>
-class converted {
- public:
-  converted(const std::uint64_t* values, int size) : m_given(values != nullptr) {
-    if (!m_given) return;
-    Native* target = m_inline.data();
-    if (static_cast<std::size_t>(size) > m_inline.size()) {
-      m_long.resize(static_cast<std::size_t>(size));
-      target = m_long.data();
-    }
-    for (int i = 0; i < size; ++i) {
-      m_fits = m_fits && values[i] <= native::count_limit;
-      target[i] = static_cast<Native>(values[i]);
-    }
-  }
-  /// Whether MPI's type can say every value.
-  bool fits() const { return m_fits; }
-  const Native* data() const { return !m_given ? nullptr : m_long.empty() ? m_inline.data() : m_long.data(); }
-
- private:
-  bool m_given, m_fits = true;
-  std::array<Native, 64> m_inline;
-  std::vector<Native> m_long;
-};
-
-// Counts and displacements of one side of a v-collective.
-struct layout {
-  converted<native::count> counts;
-  converted<native::displacement> displs;
-  layout(const std::uint64_t* counts, const std::uint64_t* displs, int size)
-      : counts(counts, size), displs(displs, size) {}
-  bool fits() const { return counts.fits() && displs.fits(); }
-};
 
 /// MPI_Bcast, in pieces where the count does not fit. The root sends from its send buffer and, where the two
 /// differ, copies that into its receive buffer at the end, so a failure leaves the latter as it was.
@@ -180,12 +55,15 @@ inline int allreduce(const job& job) {
   });
 }
 
-// Pieces of a block are not contiguous over the blocks, so a split runs as one reduce to each rank.
-inline int reduce_scatter_in_pieces(const job& job, int size) {
+// Blocks that are not one row, or too long for MPI's counts: one reduce to each rank, whose block has
+// `count_of(rank)` elements from `begin_of(rank)` on.
+template <typename Begin, typename Count>
+int reduce_to_each(const job& job, int size, Begin&& begin_of, Count&& count_of) {
   for (int root = 0; root < size; ++root) {
-    const std::uint64_t at = static_cast<std::uint64_t>(root) * job.asked.count;
+    const std::uint64_t at = begin_of(root), elements = count_of(root);
+    if (elements == 0) continue;  // equal on all ranks
     const bool mine = root == job.rank, in_place = mine && job.recv_at(0) == job.send_at(at);
-    const int code = in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
+    const int code = in_pieces(elements, [&](std::uint64_t first, native::count count) {
       return native::reduce(/*sendbuf*/ in_place ? MPI_IN_PLACE : job.send_at(at + first),
                             /*recvbuf*/ mine ? job.recv_at(first) : nullptr, count, job.type, job.op(), root,
                             job.comm);
@@ -201,7 +79,10 @@ inline int reduce_scatter(const job& job) {
   const isthmus_operation& asked = job.asked;
   int size = 0;
   if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
-  if (asked.count > native::count_limit) return reduce_scatter_in_pieces(job, size);
+  if (asked.count > native::count_limit)
+    return reduce_to_each(
+        job, size, [&](int root) { return static_cast<std::uint64_t>(root) * asked.count; },
+        [&](int) { return asked.count; });
   // MPI_IN_PLACE would put the result into the first block of the whole buffer; THE TABLE wants it in the
   // own block, so the result takes a detour.
   const bool in_place = asked.recv_buf == job.send_at(job.own_block()) && asked.count > 0;
@@ -211,6 +92,35 @@ inline int reduce_scatter(const job& job) {
       native::reduce_scatter(/*sendbuf*/ asked.send_buf, /*recvbuf*/ in_place ? detour.get() : asked.recv_buf,
                              static_cast<native::count>(asked.count), job.type, job.op(), job.comm);
   if (code == MPI_SUCCESS && in_place) std::memcpy(asked.recv_buf, detour.get(), bytes);
+  return code;
+}
+
+/// MPI_Reduce_scatter where the blocks lie side by side and their sum fits, else one MPI_Reduce to each rank.
+/// In place as reduce_scatter.
+inline int reduce_scatterv(const job& job) {
+  const isthmus_operation& asked = job.asked;
+  int size = 0;
+  if (const int code = MPI_Comm_size(job.comm, &size); code != MPI_SUCCESS) return code;
+  const converted<native::count> counts(asked.send_counts, size);
+  const std::uint64_t first = asked.send_displs[0];
+  std::uint64_t next = first;
+  bool is_row = counts.fits();
+  for (int r = 0; r < size && is_row; ++r) {
+    is_row = asked.send_displs[r] == next && asked.send_counts[r] <= native::count_limit - (next - first);
+    next += asked.send_counts[r];
+  }
+  if (!is_row)
+    return reduce_to_each(
+        job, size, [&](int root) { return asked.send_displs[root]; },
+        [&](int root) { return asked.send_counts[root]; });
+  // Who gets nothing may name any buffer; MPICH compares it with the one that it sends.
+  const bool in_place = asked.count == 0 || asked.recv_buf == job.send_at(asked.send_displs[job.rank]);
+  const std::uint64_t bytes = asked.count * job.element_bytes;
+  const std::unique_ptr<char[]> detour(in_place ? new char[bytes] : nullptr);
+  const int code = native::reduce_scatterv(/*sendbuf*/ job.send_at(first),
+                                           /*recvbuf*/ in_place ? detour.get() : asked.recv_buf, counts.data(),
+                                           job.type, job.op(), job.comm);
+  if (code == MPI_SUCCESS && in_place && bytes > 0) std::memcpy(asked.recv_buf, detour.get(), bytes);
   return code;
 }
 
@@ -356,6 +266,7 @@ inline int run(const job& job) {
     case ISTHMUS_REDUCE: return reduce(job);
     case ISTHMUS_ALLREDUCE: return allreduce(job);
     case ISTHMUS_REDUCE_SCATTER: return reduce_scatter(job);
+    case ISTHMUS_REDUCE_SCATTERV: return reduce_scatterv(job);
     case ISTHMUS_ALLGATHER: return allgather(job);
     case ISTHMUS_ALLGATHERV: return allgatherv(job);
     case ISTHMUS_GATHER: return gather(job);

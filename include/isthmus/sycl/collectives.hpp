@@ -149,6 +149,33 @@ class collectives {
                         send, recv, after);
   }
 
+  /// recv[count] on rank r = reduction over ranks of send_counts[r] elements at send_displs[r] of send.
+  /// @code
+  /// const std::vector<std::uint64_t> counts{5, 3}, displs{0, 5};  // shares by speed: isthmus::partition
+  /// ranks.reduce_scatterv(queue, all, counts, displs, mine, counts[ranks.rank()]);
+  /// @endcode
+  /// @param queue A queue of device(); an in-order one orders the operation among its other work.
+  /// @param send Blocks for every rank.
+  /// @param send_counts n counts, equal on all ranks.
+  /// @param send_displs Where each rank's block begins in `send`, in elements; equal on all ranks.
+  /// @param recv The own block; may be the own block of `send`.
+  /// @param count Its elements: send_counts[rank()].
+  /// @param op How elements are combined.
+  /// @param after Events of any queue that the operation waits for besides.
+  /// @return Complete when results may be read and every buffer used again; in a group see group::end().
+  /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
+  ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
+  ///   otherwise, a queue of another device.
+  template <send_operand Send, recv_operand Recv>
+    requires matching_operands<Send, Recv> && reducible_operand<Send>
+  sycl::event reduce_scatterv(const sycl::queue& queue, const Send& send, counts send_counts,
+                              counts send_displs, const Recv& recv, std::uint64_t count,
+                              reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
+    return detail::call(m_rank, queue,
+                        {.collective = ISTHMUS_REDUCE_SCATTERV, .op = detail::native_op(op), .count = count},
+                        send, recv, after, {.send_counts = send_counts, .send_displs = send_displs});
+  }
+
   /// Block r of recv[n*count] on every rank = send[count] of rank r.
   /// @code
   /// // A sycl::buffer in place: every rank has filled its own block.

@@ -35,7 +35,7 @@ std::optional<algorithm> find_algorithm(const char* name) {
 bool is_moved(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
   if (is_message(collective) || row.send_at == site::nowhere || has_private_counts(row)) return false;
-  return !row.reduces || row.send_extent != row.recv_extent;
+  return !row.reduces || (row.send_extent != row.recv_extent && !has_counts(row));
 }
 
 // For rules that name another; all that is moved.

@@ -92,7 +92,7 @@ class direct {
   bool all_reach_what_they_need() const {
     for (int r = 0; r < m_team.size(); ++r) {
       const slot_header& told = m_team.slot(r, m_sequence);
-      const bool is_read = m_shape.contributes(r) && !pushes() && m_shape.block_elements(r) > 0;
+      const bool is_read = m_shape.is_read(r) && !pushes();
       const bool is_written = m_shape.takes(r) && (pushes() || shares_reduction());
       if ((is_read && !all_reach(told.send)) || (is_written && !all_reach(told.recv))) return false;
     }
@@ -144,25 +144,25 @@ class direct {
   void push() {
     const int me = m_team.rank();
     put(recv_of(m_shape.sink), m_shape.recv_offset(me), m_shape.send_buf,
-        m_shape.block_elements(me) * m_shape.element_bytes);
+        m_shape.given_elements(me) * m_shape.element_bytes);
   }
 
   void pull() {
     const int me = m_team.rank();
     for (int i = 0; i < m_team.size(); ++i) {
       const int peer = (me + i) % m_team.size();
-      const std::uint64_t bytes = m_shape.block_elements(peer) * m_shape.element_bytes;
+      const std::uint64_t bytes = m_shape.taken_elements(peer) * m_shape.element_bytes;
       if (m_shape.contributes(peer) && bytes > 0)
         fetch(m_shape.recv_buf + m_shape.recv_offset(peer), send_of(peer), m_shape.send_offset(me), bytes);
     }
   }
 
   void reduce_own_block() {
-    const std::uint64_t bytes = m_shape.element_bytes;
+    const std::uint64_t bytes = m_shape.element_bytes, elements = m_shape.taken_elements(m_team.rank());
     const bool is_mapped = find_sources(m_shape.send_offset(m_team.rank()));
-    const std::uint64_t block = is_mapped ? m_shape.count : fetched_bytes / bytes;
-    for (std::uint64_t at = 0; at < m_shape.count; at += block)
-      reduce_block(m_shape.recv_buf + at * bytes, at, std::min(block, m_shape.count - at));
+    const std::uint64_t block = is_mapped ? elements : fetched_bytes / bytes;
+    for (std::uint64_t at = 0; at < elements; at += block)
+      reduce_block(m_shape.recv_buf + at * bytes, at, std::min(block, elements - at));
   }
 
   // This rank reduces its slice of all vectors and writes the result to every taker. Slices are disjoint

@@ -40,13 +40,14 @@ packet_line* packets_for_all(const team& team, const shape& s, int peer, std::ui
 void publish_packets(team& team, const shape& s, std::uint64_t sequence) {
   team.reserve(sequence);
   const int me = team.rank();
-  const std::uint64_t bytes = s.block_elements(me) * s.element_bytes;
   if (s.same_for_all())
-    return write_packet(packets_for_all(team, s, me, sequence), s.send_buf, bytes, sequence);
+    return write_packet(packets_for_all(team, s, me, sequence), s.send_buf,
+                        s.given_elements(me) * s.element_bytes, sequence);
   for (int i = 1; i < team.size(); ++i) {
     const int peer = (me + i) % team.size();
     if (s.takes(peer))
-      write_packet(team.packets_for(peer, me, sequence), s.send_buf + s.send_offset(peer), bytes, sequence);
+      write_packet(team.packets_for(peer, me, sequence), s.send_buf + s.send_offset(peer),
+                   s.given_elements(peer) * s.element_bytes, sequence);
   }
 }
 
@@ -69,13 +70,13 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t seq
   if (s.reduce == nullptr) {
     for_other_contributors(team, s, [&](int peer) {
       read_packet(team, peer, packets_of(peer), s.recv_buf + s.recv_offset(peer),
-                  s.block_elements(peer) * s.element_bytes, sequence);
+                  s.taken_elements(peer) * s.element_bytes, sequence);
     });
     if (s.contributes(me))
-      copy(s.recv_buf + s.recv_offset(me), own, s.block_elements(me) * s.element_bytes, store::cached);
+      copy(s.recv_buf + s.recv_offset(me), own, s.taken_elements(me) * s.element_bytes, store::cached);
     return;
   }
-  const std::uint64_t bytes = s.count * s.element_bytes;
+  const std::uint64_t elements = s.taken_elements(me), bytes = elements * s.element_bytes;
   const std::uint64_t stride = round_up(bytes, line_bytes);
   if (work.bytes.size() < stride * static_cast<std::uint64_t>(team.size()))
     work.bytes.resize(stride * static_cast<std::uint64_t>(team.size()));
@@ -85,7 +86,7 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t seq
     work.sources[static_cast<std::size_t>(peer)] = to;
   });
   work.sources[static_cast<std::size_t>(me)] = own;
-  s.reduce(s.recv_buf, work.sources.data(), team.size(), s.count);
+  s.reduce(s.recv_buf, work.sources.data(), team.size(), elements);
 }
 
 // Elements of a vector in slices, one for each rank; whole lines, so that none carries elements of two.

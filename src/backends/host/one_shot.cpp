@@ -54,17 +54,17 @@ class one_shot {
   void stage(std::uint64_t k, std::uint64_t sequence) {
     m_team.reserve(sequence);
     const std::byte* from = m_shape.send_buf + chunk_begin(k);
-    const std::uint64_t bytes = chunk_bytes(k, m_shape.block_elements(m_me));
     m_work.pieces.clear();
     if (!m_shape.same_for_all())
       for (int i = 1; i < m_team.size(); ++i) {
         const int peer = (m_me + i) % m_team.size();
         if (m_shape.takes(peer))
-          m_work.pieces.push_back(
-              {m_team.data_for(peer, m_me, sequence), from + m_shape.send_offset(peer), bytes});
+          m_work.pieces.push_back({m_team.data_for(peer, m_me, sequence), from + m_shape.send_offset(peer),
+                                   chunk_bytes(k, m_shape.given_elements(peer))});
       }
     else
-      m_work.pieces.push_back({m_team.data(m_me, sequence), from, bytes});
+      m_work.pieces.push_back(
+          {m_team.data(m_me, sequence), from, chunk_bytes(k, m_shape.given_elements(m_me))});
     copy_staged(m_team, m_work.pieces, m_shared);
     if (m_shared == store::streaming) streaming_fence();
     m_team.slot(m_me, sequence).staged.store(sequence + 1, std::memory_order_release);
@@ -84,9 +84,10 @@ class one_shot {
       }
       m_work.sources[static_cast<std::size_t>(peer)] = from;
       std::byte* to = m_shape.recv_buf + m_shape.recv_offset(peer) + begin;
-      if (to != from) m_work.pieces.push_back({to, from, chunk_bytes(k, m_shape.block_elements(peer))});
+      if (to != from) m_work.pieces.push_back({to, from, chunk_bytes(k, m_shape.taken_elements(peer))});
     }
-    if (m_shape.reduce != nullptr) return reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.count));
+    if (m_shape.reduce != nullptr)
+      return reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.taken_elements(m_me)));
     if (!m_shape.same_for_all()) return copy_together(m_work.pieces, m_results);
     // what all ranks read comes sooner piece after piece (docs/notes)
     for (const piece& each : m_work.pieces) copy(each.to, each.from, each.bytes, m_results);

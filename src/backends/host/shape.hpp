@@ -22,8 +22,7 @@ struct shape : block_map {
   // Precondition: neither a barrier nor a collective that goes through channels.
   shape(const isthmus_operation& operation, int own_rank, int ranks, const kernel_table& kernels)
       : block_map(operation, own_rank, ranks),
-        count(recv.shape == extent::counts ? *std::max_element(recv.counts, recv.counts + ranks)
-                                           : operation.count),
+        count(longest(shared_counts(operation), ranks, operation.count)),
         reduce(row_of(operation.collective).reduces ? kernels.reduce[operation.datatype][operation.op]
                                                     : nullptr),
         send_buf(static_cast<const std::byte*>(operation.send_buf)),
@@ -36,12 +35,22 @@ struct shape : block_map {
     if (sink != all_ranks) return sink;
     return source == all_ranks ? 0 : (source + 1) % size;
   }
-  // Of a rank's block; all ranks know it.
-  std::uint64_t block_elements(int contributor) const { return recv.length(contributor); }
+  // What a contributor's block for this rank has, and what this one has for a reader.
+  std::uint64_t taken_elements(int contributor) const { return recv.length(contributor); }
+  std::uint64_t given_elements(int reader) const { return send.length(reader); }
+  // Someone reads this contributor's buffer; all ranks know it.
+  bool is_read(int contributor) const {
+    return contributes(contributor) && (recv.shape != extent::counts || recv.length(contributor) > 0);
+  }
   // In bytes, where the block for `reader` begins in a contributor's send buffer, and that of a contributor in
   // a receive buffer.
   std::uint64_t send_offset(int reader) const { return send.begin(reader) * element_bytes; }
   std::uint64_t recv_offset(int contributor) const { return recv.begin(contributor) * element_bytes; }
+
+ private:
+  static std::uint64_t longest(const std::uint64_t* counts, int ranks, std::uint64_t otherwise) {
+    return counts == nullptr ? otherwise : *std::max_element(counts, counts + ranks);
+  }
 };
 
 // What only its two ends know goes through channels: messages, and collectives with such counts.

@@ -22,6 +22,8 @@ inline constexpr auto copy_to_all = find(false, site::root, extent::count, site:
 inline constexpr auto sum_to_one = find(true, site::all, extent::count, site::root, extent::count);
 inline constexpr auto sum_to_all = find(true, site::all, extent::count, site::all, extent::count);
 inline constexpr auto sum_to_each = find(true, site::all, extent::count_x_size, site::all, extent::count);
+// The same with blocks of different lengths.
+inline constexpr auto sum_to_each_run = find(true, site::all, extent::counts, site::all, extent::count);
 // Every rank's block to all ranks; with blocks of different lengths; to one rank.
 inline constexpr auto blocks_to_all = find(false, site::all, extent::count, site::all, extent::count_x_size);
 inline constexpr auto runs_to_all = find(false, site::all, extent::count, site::all, extent::counts);

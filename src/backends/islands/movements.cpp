@@ -53,18 +53,15 @@ class gathering {
   void run();
 
  private:
-  // What there is of each rank's block in a chunk, in the order of the layout; then the end.
-  std::vector<std::uint64_t> places(const chunk& of) const;
+  packed places(const chunk& of) const {
+    return {m_all, [&](int rank) { return length(rank, of); }};
+  }
   std::uint64_t length(int rank, const chunk& of) const {
     const std::uint64_t all = m_blocks.recv.length(rank);
     return all <= of.at ? 0 : std::min(of.count, all - of.at);
   }
   std::byte* memory(const chunk& of) const {
-    return m_ranks.sums[static_cast<std::size_t>(of.slot)].at_least(places(of).back() * m_width);
-  }
-  static piece piece_of(const std::vector<std::uint64_t>& at, islands::run served) {
-    const auto begin = static_cast<std::size_t>(served.begin), n = static_cast<std::size_t>(served.n);
-    return {at[begin], at[begin + n] - at[begin]};
+    return m_ranks.sums[static_cast<std::size_t>(of.slot)].at_least(places(of).total() * m_width);
   }
 
   void to_holders(const chunk& of) const;
@@ -78,20 +75,13 @@ class gathering {
   std::uint64_t m_width;
 };
 
-std::vector<std::uint64_t> gathering::places(const chunk& of) const {
-  std::vector<std::uint64_t> at{0};
-  for (const int rank : m_all.order()) at.push_back(at.back() + length(rank, of));
-  return at;
-}
-
 void gathering::to_holders(const chunk& of) const {
   const auto at = places(of);
   std::byte* const to = memory(of);
   const std::byte* const own = static_cast<const std::byte*>(m_asked.send_buf) + of.at * m_width;
   if (m_all.holds()) {
-    const auto place = static_cast<std::size_t>(m_all.place_of(m_all.rank()));
-    if (const auto bytes = (at[place + 1] - at[place]) * m_width)
-      std::memcpy(to + at[place] * m_width, own, bytes);
+    const piece mine = at.at(static_cast<std::size_t>(m_all.place_of(m_all.rank())));
+    if (mine.count > 0) std::memcpy(to + mine.at * m_width, own, mine.count * m_width);
   }
   if (m_all.own_ranks() == m_all.holders()) return;
   spans out, in;
@@ -101,7 +91,7 @@ void gathering::to_holders(const chunk& of) const {
     const bool gives = !m_all.holds() && m_all.holder_of(m_all.rank()) == index;
     const bool takes = rank != m_all.rank() && m_all.holds() && m_all.holder_of(rank) == m_all.own_index();
     out.add(0, gives ? length(m_all.rank(), of) : 0);
-    in.add(at[static_cast<std::size_t>(m_all.place_of(rank))], takes ? length(rank, of) : 0);
+    in.add(at.at(static_cast<std::size_t>(m_all.place_of(rank))).at, takes ? length(rank, of) : 0);
   }
   isthmus_operation operation{};
   operation.collective = kinds::runs_to_each;
@@ -119,11 +109,11 @@ void gathering::between(const chunk& of) const {
   if (!m_all.holds()) return;
   const auto at = places(of);
   const int own = m_all.own_index();
-  const piece served = piece_of(at, m_all.served_by(own));
+  const piece served = at.of(m_all.served_by(own));
   if (served.count == 0) return;
   spans blocks;
   for (int island = 0; island < m_all.islands(); ++island) {
-    const piece each = piece_of(at, m_all.served_by(own, island));
+    const piece each = at.of(m_all.served_by(own, island));
     blocks.add(each.at - served.at, each.count);
   }
   gather_in_place(m_ranks.of.between, m_asked.datatype, memory(of) + served.at * m_width, blocks,
@@ -135,16 +125,17 @@ void gathering::within(const chunk& of) const {
   std::byte* const from = memory(of);
   spans blocks;
   for (int index = 0; index < m_all.own_ranks(); ++index) {
-    const piece each = index < m_all.holders() ? piece_of(at, m_all.served_by(index)) : piece{};
+    const piece each = index < m_all.holders() ? at.of(m_all.served_by(index)) : piece{};
     blocks.add(each.at, each.count);
   }
   gather_in_place(m_ranks.of.within, m_asked.datatype, from, blocks, m_all.own_index());
   auto* const to = static_cast<std::byte*>(m_asked.recv_buf);
   for (std::size_t place = 0; place < m_all.order().size(); ++place) {
     const int rank = m_all.order()[place];
-    const std::uint64_t bytes = (at[place + 1] - at[place]) * m_width;
-    if (bytes > 0)
-      std::memcpy(to + (m_blocks.recv.begin(rank) + of.at) * m_width, from + at[place] * m_width, bytes);
+    const piece block = at.at(place);
+    if (block.count > 0)
+      std::memcpy(to + (m_blocks.recv.begin(rank) + of.at) * m_width, from + block.at * m_width,
+                  block.count * m_width);
   }
 }
 

@@ -19,11 +19,12 @@ isthmus_error_info latest_failure() {
 
 // What the parts are asked for.
 constexpr std::array asked_within = {
-    kinds::sum_to_each, kinds::sum_to_one,   kinds::copy_to_all, kinds::blocks_to_all, kinds::runs_to_all,
-    kinds::runs_to_one, kinds::runs_to_each, kinds::meet,        ISTHMUS_SEND,         ISTHMUS_RECV};
-constexpr std::array asked_between = {kinds::sum_to_each, kinds::sum_to_all,    kinds::sum_to_one,
-                                      kinds::copy_to_all, kinds::blocks_to_all, kinds::runs_to_all,
-                                      kinds::meet};
+    kinds::sum_to_each,   kinds::sum_to_each_run, kinds::sum_to_one,  kinds::copy_to_all,
+    kinds::blocks_to_all, kinds::runs_to_all,     kinds::runs_to_one, kinds::runs_to_each,
+    kinds::meet,          ISTHMUS_SEND,           ISTHMUS_RECV};
+constexpr std::array asked_between = {
+    kinds::sum_to_each, kinds::sum_to_each_run, kinds::sum_to_all,  kinds::sum_to_one,
+    kinds::copy_to_all, kinds::blocks_to_all,   kinds::runs_to_all, kinds::meet};
 constexpr std::array asked_across = {kinds::runs_to_each, ISTHMUS_SEND, ISTHMUS_RECV};
 
 // Why the part can't do all of these; "" when it can. Backends of host memory know all datatypes and

@@ -25,7 +25,7 @@ class planner {
     step.collective = collective;
     step.datatype = datatype;
     step.op = m_asked.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_asked.op;
-    step.count = has_counts(row_of(collective)) ? 0 : count;
+    step.count = has_private_counts(row_of(collective)) ? 0 : count;
     std::string text;
     by.explain(step, text);
     const json told = json::parse(text);
@@ -41,7 +41,8 @@ class planner {
  private:
   // Of a buffer with a block for each rank.
   std::uint64_t blocks(const part& by, isthmus_collective collective) const {
-    if (row_of(collective).send_extent != extent::count_x_size) return 1;
+    const collective_row& row = row_of(collective);
+    if (row.send_extent != extent::count_x_size && !(row.reduces && has_counts(row))) return 1;
     const layout& all = m_ranks.ranks;
     return static_cast<std::uint64_t>(&by == &m_ranks.of.within ? all.own_ranks() : all.islands());
   }
@@ -62,10 +63,11 @@ void plan_message(planner& steps, const crew& ranks, const isthmus_operation& as
   const isthmus_datatype sums = row.reduces ? accumulation_type(asked.datatype, asked.op) : asked.datatype;
   const shards cuts(first_chunk(ranks, asked, bytes_of(sums)), all.holders(), how);
   const piece own = cuts.of(all.own_index());
-  const bool whole = cuts.each == 0 || !all.even();
-  if (row.reduces)
-    steps.add(ranks.of.within, whole ? kinds::sum_to_one : kinds::sum_to_each,
-              whole ? cuts.of(0).count : cuts.each, sums);
+  const bool whole = cuts.each == 0 || cuts.holders == 1, equal = all.even() && cuts.rest == 0;
+  if (row.reduces && whole)
+    steps.add(ranks.of.within, kinds::sum_to_one, cuts.of(0).count, sums);
+  else if (row.reduces)
+    steps.add(ranks.of.within, equal ? kinds::sum_to_each : kinds::sum_to_each_run, cuts.each, sums);
   else
     steps.add(ranks.of.within, kinds::copy_to_all,
               cuts.rest + cuts.each * static_cast<std::uint64_t>(cuts.holders), sums);
@@ -75,8 +77,7 @@ void plan_message(planner& steps, const crew& ranks, const isthmus_operation& as
   else if (cuts.each == 0)
     steps.add(ranks.of.within, kinds::copy_to_all, cuts.rest, asked.datatype);
   else
-    steps.add(ranks.of.within, all.even() && cuts.rest == 0 ? kinds::blocks_to_all : kinds::runs_to_all,
-              own.count, asked.datatype);
+    steps.add(ranks.of.within, equal ? kinds::blocks_to_all : kinds::runs_to_all, own.count, asked.datatype);
 }
 
 }  // namespace
@@ -90,11 +91,12 @@ std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how) 
     plan_message(steps, ranks, asked, how);
   } else if (row.reduces) {
     const isthmus_datatype sums = accumulation_type(asked.datatype, asked.op);
-    const bool even = ranks.ranks.even();
+    const bool even = ranks.ranks.even() && !has_counts(row);
+    const isthmus_collective each = even ? kinds::sum_to_each : kinds::sum_to_each_run;
     const std::uint64_t count =
         first_chunk(ranks, asked, bytes_of(sums) * static_cast<std::uint64_t>(ranks.ranks.size()));
-    steps.add(of.within, even ? kinds::sum_to_each : kinds::sum_to_one, count * blocks, sums);
-    steps.add(of.between, even ? kinds::sum_to_each : kinds::sum_to_one, count, sums);
+    steps.add(of.within, each, count * blocks, sums);
+    steps.add(of.between, each, count, sums);
   } else if (is_message(asked.collective)) {
     const bool near = ranks.ranks.island_of(asked.root) == ranks.ranks.own_island();
     isthmus_operation message = asked;

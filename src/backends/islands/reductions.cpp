@@ -6,6 +6,7 @@
 #include "backends/islands/kinds.hpp"
 #include "backends/islands/shards.hpp"
 #include "backends/mpi/divide.hpp"
+#include "base/block_map.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::islands {
@@ -18,6 +19,7 @@ class reduction {
       : m_ranks(ranks),
         m_all(ranks.ranks),
         m_asked(asked),
+        m_blocks(asked, ranks.ranks.rank(), ranks.ranks.size()),
         m_width(bytes_of(asked.datatype)),
         m_sum_type(accumulation_type(asked.datatype, asked.op)),
         m_sum_width(bytes_of(m_sum_type)) {}
@@ -56,6 +58,13 @@ class reduction {
     if (count > 0) by.run(operation);
   }
 
+  // Each rank of the part gets the sums of its run of `in`, where that lies.
+  void sum_runs(const part& by, std::byte* in, const spans& runs, int own_rank) const {
+    sum_runs(by, in, in, runs, own_rank);
+  }
+  // The same from `from` into the own run of `to`.
+  void sum_runs(const part& by, const std::byte* from, std::byte* to, const spans& runs, int own_rank) const;
+
   // Sums of `from` over this island: each holder's shard at its place in `to`, which may be `from`.
   void sum_shards(const shards& cuts, const std::byte* from, std::byte* to) const;
   // What is summed over all islands becomes what was asked for. `to` may be `from` where nothing is widened.
@@ -68,33 +77,48 @@ class reduction {
   }
 
   // The steps of to_each.
-  void pack(const chunk& part, std::byte* to) const;
-  void sum_served(const chunk& part, std::byte* in) const;
-  void sum_between(const chunk& part, std::byte* in) const;
-  void hand_out(const chunk& part, std::byte* from) const;
+  std::uint64_t length(int rank, const chunk& of) const {
+    const std::uint64_t all = m_blocks.send.length(rank);
+    return all <= of.at ? 0 : std::min(of.count, all - of.at);
+  }
+  void pack(const packed& blocks, const chunk& part, std::byte* to) const;
+  void sum_served(const packed& blocks, std::byte* in) const;
+  void sum_between(const packed& blocks, std::byte* in) const;
+  void hand_out(const packed& blocks, const chunk& part, std::byte* from) const;
 
   crew& m_ranks;
   const layout& m_all;
   const isthmus_operation& m_asked;
+  block_map m_blocks;
   std::uint64_t m_width;
   isthmus_datatype m_sum_type;
   std::uint64_t m_sum_width;
 };
 
+void reduction::sum_runs(const part& by, const std::byte* from, std::byte* to, const spans& runs,
+                         int own_rank) const {
+  if (std::ranges::all_of(runs.counts, [](std::uint64_t count) { return count == 0; })) return;
+  const auto own = static_cast<std::size_t>(own_rank);
+  isthmus_operation operation{};
+  operation.collective = kinds::sum_to_each_run;
+  operation.datatype = m_sum_type;
+  operation.op = m_asked.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_asked.op;
+  operation.count = runs.counts[own];
+  operation.send_buf = from;
+  operation.recv_buf = to + runs.displs[own] * m_sum_width;
+  operation.send_counts = runs.counts.data();
+  operation.send_displs = runs.displs.data();
+  by.run(operation);
+}
+
 void reduction::sum_shards(const shards& cuts, const std::byte* from, std::byte* to) const {
   const part& island = m_ranks.of.within;
   const int own = m_all.own_index();
-  const auto sum_piece = [&](piece of, int root) {
-    sum(island, kinds::sum_to_one, from + of.at * m_sum_width, own == root ? to + of.at * m_sum_width : nullptr,
-        of.count, root);
-  };
-  if (!m_all.even()) {
-    for (int holder = 0; holder < m_all.holders(); ++holder) sum_piece(cuts.of(holder), holder);
-    return;
-  }
-  sum_piece({0, cuts.rest}, 0);
-  const std::uint64_t own_at = cuts.rest + static_cast<std::uint64_t>(own) * cuts.each;
-  sum(island, kinds::sum_to_each, from + cuts.rest * m_sum_width, to + own_at * m_sum_width, cuts.each);
+  if (cuts.each == 0 || m_all.holders() == 1)  // the first holder has it all
+    return sum(island, kinds::sum_to_one, from, own == 0 ? to : nullptr, cuts.of(0).count);
+  if (!m_all.even() || cuts.rest > 0) return sum_runs(island, from, to, spans_of(cuts, m_all.own_ranks()), own);
+  sum(island, kinds::sum_to_each, from, to + static_cast<std::uint64_t>(own) * cuts.each * m_sum_width,
+      cuts.each);
 }
 
 void reduction::to_all(cut how) {
@@ -152,67 +176,68 @@ void reduction::to_one(cut how) {
 }
 
 // Of every rank's block a chunk, in the order of the layout.
-void reduction::pack(const chunk& part, std::byte* to) const {
+void reduction::pack(const packed& blocks, const chunk& part, std::byte* to) const {
   for (std::size_t place = 0; place < m_all.order().size(); ++place) {
-    const auto rank = static_cast<std::uint64_t>(m_all.order()[place]);
-    const std::byte* const from = send(rank * m_asked.count + part.at);
-    std::byte* const at = to + place * part.count * m_sum_width;
+    const piece block = blocks.at(place);
+    if (block.count == 0) continue;
+    const std::byte* const from = send(m_blocks.send.begin(m_all.order()[place]) + part.at);
+    std::byte* const at = to + block.at * m_sum_width;
     if (widens())
-      widen(from, m_asked.datatype, at, part.count);
+      widen(from, m_asked.datatype, at, block.count);
     else
-      std::memcpy(at, from, part.count * m_width);
+      std::memcpy(at, from, block.count * m_width);
   }
 }
 
 // Each holder gets the sums of what it serves.
-void reduction::sum_served(const chunk& part, std::byte* in) const {
+void reduction::sum_served(const packed& blocks, std::byte* in) const {
   const islands::part& island = m_ranks.of.within;
-  const auto at = [&](run served) {
-    return in + static_cast<std::uint64_t>(served.begin) * part.count * m_sum_width;
-  };
-  if (m_all.even()) {
-    const run own = m_all.served_by(m_all.own_index());
-    return sum(island, kinds::sum_to_each, in, at(own), static_cast<std::uint64_t>(own.n) * part.count);
-  }
-  for (int holder = 0; holder < m_all.holders(); ++holder) {
-    const run served = m_all.served_by(holder);
-    sum(island, kinds::sum_to_one, at(served), m_all.own_index() == holder ? at(served) : nullptr,
-        static_cast<std::uint64_t>(served.n) * part.count, holder);
-  }
-}
-
-void reduction::sum_between(const chunk& part, std::byte* in) const {
-  if (!m_all.holds()) return;
   const int own = m_all.own_index();
-  const auto at = [&](run served) {
-    return in + static_cast<std::uint64_t>(served.begin) * part.count * m_sum_width;
-  };
-  if (m_all.even())
-    return sum(m_ranks.of.between, kinds::sum_to_each, at(m_all.served_by(own)),
-               at(m_all.served_by(own, m_all.own_island())), part.count);
-  for (int island = 0; island < m_all.islands(); ++island) {
-    const run served = m_all.served_by(own, island);
-    sum(m_ranks.of.between, kinds::sum_to_one, at(served), m_all.own_island() == island ? at(served) : nullptr,
-        static_cast<std::uint64_t>(served.n) * part.count, island);
+  if (m_all.even() && blocks.equal()) {
+    const piece mine = blocks.of(m_all.served_by(own));
+    return sum(island, kinds::sum_to_each, in, in + mine.at * m_sum_width, mine.count);
   }
+  spans runs;
+  for (int index = 0; index < m_all.own_ranks(); ++index) {
+    const piece served = index < m_all.holders() ? blocks.of(m_all.served_by(index)) : piece{};
+    runs.add(served.at, served.count);
+  }
+  sum_runs(island, in, runs, own);
 }
 
-void reduction::hand_out(const chunk& part, std::byte* from) const {
+void reduction::sum_between(const packed& blocks, std::byte* in) const {
+  if (!m_all.holds()) return;
+  const int own = m_all.own_index(), island = m_all.own_island();
+  const auto at = [&](piece of) { return in + of.at * m_sum_width; };
+  const piece mine = blocks.of(m_all.served_by(own, island));
+  if (m_all.even() && blocks.equal())
+    return sum(m_ranks.of.between, kinds::sum_to_each, at(blocks.of(m_all.served_by(own))), at(mine),
+               mine.count);
+  spans runs;
+  for (int each = 0; each < m_all.islands(); ++each) {
+    const piece served = blocks.of(m_all.served_by(own, each));
+    runs.add(served.at, served.count);
+  }
+  sum_runs(m_ranks.of.between, in, runs, island);
+}
+
+void reduction::hand_out(const packed& blocks, const chunk& part, std::byte* from) const {
   const int own = m_all.own_index();
   std::byte* made = recv(part.at);
   if (m_all.holds()) {
-    const run served = m_all.served_by(own, m_all.own_island());
-    std::byte* const at = from + static_cast<std::uint64_t>(served.begin) * part.count * m_sum_width;
-    const auto count = static_cast<std::uint64_t>(served.n) * part.count;
-    if (!m_all.even()) made = results(part, count);
-    finish(at, made, count);
+    const piece served = blocks.of(m_all.served_by(own, m_all.own_island()));
+    if (!m_all.even()) made = results(part, served.count);
+    if (served.count > 0) finish(from + served.at * m_sum_width, made, served.count);
   }
   if (m_all.even()) return;
   spans out, in;
+  std::uint64_t next = 0;
   for (int index = 0; index < m_all.own_ranks(); ++index) {
+    const int rank = m_all.members(m_all.own_island())[static_cast<std::size_t>(index)];
     const bool served = index % m_all.holders() == own, serves = own % m_all.holders() == index;
-    out.add(static_cast<std::uint64_t>(index / m_all.holders()) * part.count, served ? part.count : 0);
-    in.add(0, serves ? part.count : 0);
+    out.add(next, served ? length(rank, part) : 0);
+    in.add(0, serves ? length(m_all.rank(), part) : 0);
+    next += out.counts.back();
   }
   isthmus_operation operation{};
   operation.collective = kinds::runs_to_each;
@@ -227,16 +252,27 @@ void reduction::hand_out(const chunk& part, std::byte* from) const {
 }
 
 void reduction::to_each() {
-  const auto blocks = static_cast<std::uint64_t>(m_all.size());
-  const auto memory = [&](const chunk& part) { return sums(part, part.count * blocks); };
+  std::uint64_t longest = 0;
+  for (int rank = 0; rank < m_all.size(); ++rank) longest = std::max(longest, m_blocks.send.length(rank));
+  const auto blocks = [this](const chunk& part) {
+    return packed(m_all, [&](int rank) { return length(rank, part); });
+  };
+  const auto memory = [this](const chunk& part, const packed& of) { return sums(part, of.total()); };
   stages work;
   work.gather = [&](const chunk& part) {
-    pack(part, memory(part));
-    sum_served(part, memory(part));
+    const packed of = blocks(part);
+    pack(of, part, memory(part, of));
+    sum_served(of, memory(part, of));
   };
-  work.cross = [&](const chunk& part) { sum_between(part, memory(part)); };
-  work.scatter = [&](const chunk& part) { hand_out(part, memory(part)); };
-  m_ranks.run_in_chunks(m_asked.count, step(blocks), work);
+  work.cross = [&](const chunk& part) {
+    const packed of = blocks(part);
+    sum_between(of, memory(part, of));
+  };
+  work.scatter = [&](const chunk& part) {
+    const packed of = blocks(part);
+    hand_out(of, part, memory(part, of));
+  };
+  m_ranks.run_in_chunks(longest, step(static_cast<std::uint64_t>(m_all.size())), work);
 }
 
 }  // namespace
@@ -244,7 +280,7 @@ void reduction::to_each() {
 void run_reduction(crew& ranks, const isthmus_operation& operation, cut how) {
   const collective_row& row = row_of(operation.collective);
   reduction asked(ranks, operation);
-  if (row.send_extent == extent::count_x_size) return asked.to_each();
+  if (row.send_extent != extent::count) return asked.to_each();
   if (row.recv_at == site::root) return asked.to_one(how);
   asked.to_all(how);
 }

@@ -47,6 +47,32 @@ inline spans spans_of(const shards& cuts, int ranks) {
   return made;
 }
 
+// What there is of each rank's block in a chunk, one after the other in the order of the layout. Elements.
+class packed {
+ public:
+  packed() = default;
+  template <typename Length>
+  packed(const layout& all, Length&& length) : m_at{0} {
+    for (const int rank : all.order()) {
+      const std::uint64_t elements = length(rank);
+      m_equal = m_equal && (m_at.size() == 1 || elements == m_at[1]);
+      m_at.push_back(m_at.back() + elements);
+    }
+  }
+
+  bool equal() const { return m_equal; }
+  std::uint64_t total() const { return m_at.back(); }
+  piece of(run places) const {
+    const auto begin = static_cast<std::size_t>(places.begin), n = static_cast<std::size_t>(places.n);
+    return {m_at[begin], m_at[begin + n] - m_at[begin]};
+  }
+  piece at(std::size_t place) const { return {m_at[place], m_at[place + 1] - m_at[place]}; }
+
+ private:
+  std::vector<std::uint64_t> m_at{0};
+  bool m_equal = true;
+};
+
 // Gives every rank of an island the whole of what its holders have in their shards of `buffer`.
 void share_within(const crew& ranks, const shards& cuts, isthmus_datatype datatype, std::byte* buffer);
 

@@ -40,7 +40,8 @@ class enqueuer {
   }
 
   void reduction();
-  void broadcast();
+  void reduce_uneven(int datatype, int op);
+  void broadcast(std::size_t from = 0);
   void message();
   void barrier();
   void exchange(const void* source);
@@ -55,7 +56,8 @@ class enqueuer {
 };
 
 void enqueuer::reduction() {
-  if (m_site.size == 1) return broadcast();  // NCCL refuses some types in its one-rank reduction
+  if (m_site.size == 1)
+    return broadcast(m_blocks.outgoing(0).at);  // NCCL refuses some types in its one-rank reduction
   const int datatype = *native_datatype_of(m_op.datatype), op = *native_op_of(m_op.op);
   if (m_op.collective == ISTHMUS_ALLREDUCE) {
     m_outcome.note(
@@ -65,6 +67,8 @@ void enqueuer::reduction() {
     m_outcome.note(m_native.reduce_scatter(m_op.send_buf, m_op.recv_buf, m_op.count, datatype, op, m_site.comm,
                                            m_op.stream),
                    "ReduceScatter");
+  } else if (m_blocks.send.shape == extent::counts) {
+    reduce_uneven(datatype, op);
   } else {
     m_outcome.note(m_native.reduce(m_op.send_buf, m_op.recv_buf, m_op.count, datatype, op, m_op.root,
                                    m_site.comm, m_op.stream),
@@ -72,9 +76,34 @@ void enqueuer::reduction() {
   }
 }
 
-void enqueuer::broadcast() {
+// A block for each rank, whose lengths all ranks know: in one call where they are equal and side by side.
+void enqueuer::reduce_uneven(int datatype, int op) {
+  const auto* const send = static_cast<const char*>(m_op.send_buf);
+  bool equal = true;
+  for (int reader = 0; reader < m_site.size; ++reader)
+    equal =
+        equal && m_blocks.send.length(reader) == m_op.count &&
+        m_blocks.send.begin(reader) == m_blocks.send.begin(0) + static_cast<std::uint64_t>(reader) * m_op.count;
+  if (equal) {
+    if (m_op.count != 0)
+      m_outcome.note(m_native.reduce_scatter(send + m_blocks.outgoing(0).at, m_op.recv_buf, m_op.count,
+                                             datatype, op, m_site.comm, m_op.stream),
+                     "ReduceScatter");
+    return;
+  }
+  grouped([&] {
+    for (int reader = 0; reader < m_site.size; ++reader)
+      if (m_blocks.send.length(reader) != 0)
+        m_outcome.note(m_native.reduce(
+                           send + m_blocks.outgoing(reader).at, reader == m_site.rank ? m_op.recv_buf : nullptr,
+                           m_blocks.send.length(reader), datatype, op, reader, m_site.comm, m_op.stream),
+                       "Reduce");
+  });
+}
+
+void enqueuer::broadcast(std::size_t from) {
   // Only the root reads its send buffer; the others may have none, and the library wants a valid pointer.
-  const void* source = is_root() ? m_op.send_buf : m_op.recv_buf;
+  const void* source = is_root() ? static_cast<const char*>(m_op.send_buf) + from : m_op.recv_buf;
   m_outcome.note(
       m_native.broadcast(source, m_op.recv_buf, bytes(), native_int8, m_op.root, m_site.comm, m_op.stream),
       "Broadcast");

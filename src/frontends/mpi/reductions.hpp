@@ -3,10 +3,12 @@
 // say) is wrong on one rank alone, and MPI reports it there.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <optional>
+#include <vector>
 
 #include "frontends/mpi/execute.hpp"
 #include "frontends/mpi/native.hpp"
@@ -96,28 +98,42 @@ int take_reduce(const void* send, void* recv, typename Api::count count, MPI_Dat
                      pass);
 }
 
-// `count`: of the block of each rank. In place, MPI wants the result at the beginning of the buffer; Isthmus
-// has no such form, so it takes a detour.
+// What is the same for both forms of a reduce_scatter. `begin` makes the operation of the buffers, of `bytes`
+// for this rank. In place, MPI wants the result at the beginning of the buffer; Isthmus has no such form, so it
+// takes a detour.
+template <typename Describe, typename Pass>
+int reduce_blocks(communicator& on, call which, const void* send, void* recv, std::uint64_t bytes,
+                  MPI_Comm comm, Describe&& begin, Pass&& pass) {
+  const bool is_in_place = send == MPI_IN_PLACE || send == recv;
+  const std::unique_ptr<char[]> detour(is_in_place ? new (std::nothrow) char[bytes] : nullptr);
+  if (is_in_place && !detour) return raise(comm, MPI_ERR_NO_MEM);
+  const isthmus_operation operation = begin(is_in_place ? recv : send, is_in_place ? detour.get() : recv);
+  const outcome result = execute(on, comm, which, operation, bytes);
+  if (result.what != outcome::kind::done) return pass_on(which, result.why, pass);
+  if (result.code == MPI_SUCCESS && is_in_place) std::memcpy(recv, detour.get(), bytes);
+  return result.code;
+}
+
+// Buffers that MPI has to look at.
+inline bool is_left_to_check(const void* send, const void* recv) {
+  return recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv);
+}
+
+// `count`: of the block of each rank.
 template <typename Pass>
 int reduce_equal_blocks(call which, const void* send, void* recv, std::int64_t count, MPI_Datatype type,
                         MPI_Op op, MPI_Comm comm, Pass&& pass) {
   reduction what;
   if (const auto why = why_not_reduce(count, type, op, what)) return pass_on(which, *why, pass);
-  if (recv == nullptr || recv == MPI_IN_PLACE || send == nullptr || (reports_aliases && send == recv))
-    return pass_on(which, reason::left_to_check, pass);
+  if (is_left_to_check(send, recv)) return pass_on(which, reason::left_to_check, pass);
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->ready())
     return pass_on(which, on == nullptr ? reason::not_running : on->why_not(), pass);
-  const bool is_in_place = send == MPI_IN_PLACE || send == recv;
-  const std::uint64_t bytes = static_cast<std::uint64_t>(count) * what.bytes;
-  const std::unique_ptr<char[]> detour(is_in_place ? new (std::nothrow) char[bytes] : nullptr);
-  if (is_in_place && !detour) return raise(comm, MPI_ERR_NO_MEM);
-  const isthmus_operation operation = describe(ISTHMUS_REDUCE_SCATTER, what, count, is_in_place ? recv : send,
-                                               is_in_place ? detour.get() : recv);
-  const outcome result = execute(*on, comm, which, operation, bytes);
-  if (result.what != outcome::kind::done) return pass_on(which, result.why, pass);
-  if (result.code == MPI_SUCCESS && is_in_place) std::memcpy(recv, detour.get(), bytes);
-  return result.code;
+  const auto begin = [&](const void* from, void* to) {
+    return describe(ISTHMUS_REDUCE_SCATTER, what, count, from, to);
+  };
+  return reduce_blocks(*on, which, send, recv, static_cast<std::uint64_t>(count) * what.bytes, comm, begin,
+                       pass);
 }
 
 template <typename Api>
@@ -127,17 +143,39 @@ int take_reduce_scatter_block(const void* send, void* recv, typename Api::count 
                              [&] { return Api::mpi_reduce_scatter_block(send, recv, count, type, op, comm); });
 }
 
-// Isthmus has it for equal counts, which MPI requires to be the same on all ranks.
+// A block for each rank, side by side. MPI requires the counts to be the same on all ranks.
 template <typename Api>
 int take_reduce_scatter(const void* send, void* recv, const typename Api::count* counts, MPI_Datatype type,
                         MPI_Op op, MPI_Comm comm) {
+  constexpr call which = call::mpi_reduce_scatter;
   const auto pass = [&] { return Api::mpi_reduce_scatter(send, recv, counts, type, op, comm); };
   communicator* const on = communicator::of(comm);
   if (on == nullptr || counts == nullptr || !on->ready())
-    return pass_on(call::mpi_reduce_scatter, on == nullptr ? reason::not_running : on->why_not(), pass);
-  for (int rank = 1; rank < on->size(); ++rank)
-    if (counts[rank] != counts[0]) return pass_on(call::mpi_reduce_scatter, reason::uneven_counts, pass);
-  return reduce_equal_blocks(call::mpi_reduce_scatter, send, recv, counts[0], type, op, comm, pass);
+    return pass_on(which, on == nullptr ? reason::not_running : on->why_not(), pass);
+  const auto size = static_cast<std::size_t>(on->size());
+  if (std::all_of(counts, counts + size, [&](auto count) { return count == counts[0]; }))
+    return reduce_equal_blocks(which, send, recv, counts[0], type, op, comm, pass);
+  if (*std::min_element(counts, counts + size) < 0) return pass_on(which, reason::left_to_check, pass);
+  reduction what;
+  if (const auto why = why_not_reduce(1, type, op, what)) return pass_on(which, *why, pass);
+  const auto own = static_cast<std::size_t>(on->rank());
+  // A rank that gets nothing may have no buffer.
+  if (send == nullptr || recv == MPI_IN_PLACE ||
+      (recv == nullptr && (counts[own] > 0 || send == MPI_IN_PLACE)) || (reports_aliases && send == recv))
+    return pass_on(which, reason::left_to_check, pass);
+  std::vector<std::uint64_t> lengths(size), displs(size);
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    lengths[rank] = static_cast<std::uint64_t>(counts[rank]) * what.numbers;
+    if (rank > 0) displs[rank] = displs[rank - 1] + lengths[rank - 1];
+  }
+  const auto begin = [&](const void* from, void* to) {
+    isthmus_operation operation = describe(ISTHMUS_REDUCE_SCATTERV, what, counts[own], from, to);
+    operation.send_counts = lengths.data();
+    operation.send_displs = displs.data();
+    return operation;
+  };
+  return reduce_blocks(*on, which, send, recv, static_cast<std::uint64_t>(counts[own]) * what.bytes, comm,
+                       begin, pass);
 }
 
 }  // namespace isthmus::mpi_shim

@@ -8,7 +8,6 @@ constexpr const char* reason_texts[reason_count] = {
     "an argument that MPI is to check",
     "a datatype that Isthmus does not reduce",
     "an operation other than sum, prod, min and max",
-    "MPI_Reduce_scatter with uneven counts",
     "a communicator of one rank",
     "an intercommunicator",
     "MPI_Init was not called, or MPI is finalised",

@@ -12,7 +12,6 @@ enum class reason {
   left_to_check,
   datatype,
   operation,
-  uneven_counts,
   one_rank,
   intercommunicator,
   not_running,
@@ -22,7 +21,7 @@ enum class reason {
   lost,
   first_calls,
 };
-inline constexpr int reason_count = 13;
+inline constexpr int reason_count = 12;
 
 using preload::tally;
 

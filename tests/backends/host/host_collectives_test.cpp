@@ -14,10 +14,10 @@ namespace {
 
 using complaints = std::vector<std::string>;
 
-constexpr isthmus_collective collectives[] = {ISTHMUS_BROADCAST,      ISTHMUS_REDUCE,    ISTHMUS_ALLREDUCE,
-                                              ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER, ISTHMUS_GATHER,
-                                              ISTHMUS_SCATTER,        ISTHMUS_ALLTOALL,  ISTHMUS_ALLGATHERV,
-                                              ISTHMUS_GATHERV,        ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV};
+constexpr isthmus_collective collectives[] = {
+    ISTHMUS_BROADCAST, ISTHMUS_REDUCE,    ISTHMUS_ALLREDUCE,      ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER,
+    ISTHMUS_GATHER,    ISTHMUS_SCATTER,   ISTHMUS_ALLTOALL,       ISTHMUS_ALLGATHERV,     ISTHMUS_GATHERV,
+    ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV, ISTHMUS_REDUCE_SCATTERV};
 constexpr const char* algorithms[] = {nullptr,
                                       "packet",
                                       "two_shot_packet",
@@ -114,8 +114,8 @@ TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
                           std::uint64_t seed = 77;
                           for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype)
                             for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op)
-                              for (const auto collective :
-                                   {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_REDUCE_SCATTER})
+                              for (const auto collective : {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE,
+                                                            ISTHMUS_REDUCE_SCATTER, ISTHMUS_REDUCE_SCATTERV})
                                 for (const char* algorithm : reducing)
                                   for (const std::uint64_t count : {5, 3001}) {
                                     if (crowded(self) && count != 5) continue;

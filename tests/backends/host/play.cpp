@@ -38,6 +38,7 @@ std::uint64_t pair_count(const play& p, int from, int to) {
     case ISTHMUS_ALLGATHERV:
     case ISTHMUS_GATHERV:
       return std::mt19937_64(p.seed * 31 + static_cast<std::uint64_t>(from))() % (p.count + 1);
+    case ISTHMUS_REDUCE_SCATTERV:
     case ISTHMUS_SCATTERV:
       return std::mt19937_64(p.seed * 37 + static_cast<std::uint64_t>(to))() % (p.count + 1);
     case ISTHMUS_ALLTOALLV: {  // symmetric, so that it can also be done in place
@@ -49,7 +50,8 @@ std::uint64_t pair_count(const play& p, int from, int to) {
 }
 
 bool is_v(isthmus_collective c) {
-  return c == ISTHMUS_ALLGATHERV || c == ISTHMUS_GATHERV || c == ISTHMUS_SCATTERV || c == ISTHMUS_ALLTOALLV;
+  return c == ISTHMUS_ALLGATHERV || c == ISTHMUS_GATHERV || c == ISTHMUS_SCATTERV || c == ISTHMUS_ALLTOALLV ||
+         c == ISTHMUS_REDUCE_SCATTERV;
 }
 bool is_rooted_source(isthmus_collective c) {
   return c == ISTHMUS_BROADCAST || c == ISTHMUS_SCATTER || c == ISTHMUS_SCATTERV;
@@ -59,10 +61,11 @@ bool is_rooted_sink(isthmus_collective c) {
 }
 bool is_per_destination(isthmus_collective c) {
   return c == ISTHMUS_SCATTER || c == ISTHMUS_SCATTERV || c == ISTHMUS_ALLTOALL || c == ISTHMUS_ALLTOALLV ||
-         c == ISTHMUS_REDUCE_SCATTER;
+         c == ISTHMUS_REDUCE_SCATTER || c == ISTHMUS_REDUCE_SCATTERV;
 }
 bool is_reduction(isthmus_collective c) {
-  return c == ISTHMUS_REDUCE || c == ISTHMUS_ALLREDUCE || c == ISTHMUS_REDUCE_SCATTER;
+  return c == ISTHMUS_REDUCE || c == ISTHMUS_ALLREDUCE || c == ISTHMUS_REDUCE_SCATTER ||
+         c == ISTHMUS_REDUCE_SCATTERV;
 }
 bool gathers(isthmus_collective c) {
   return c == ISTHMUS_ALLGATHER || c == ISTHMUS_ALLGATHERV || c == ISTHMUS_GATHER || c == ISTHMUS_GATHERV ||
@@ -128,7 +131,7 @@ bytes expected(const play& p, const std::vector<bytes>& inputs, int rank, bytes 
   if (is_reduction(p.collective)) {
     std::vector<bytes> contributions;
     for (int r = 0; r < ranks; ++r) contributions.push_back(block_of(p, inputs, r, rank));
-    return reduce_reference(contributions, p.count, p.datatype, p.op);
+    return reduce_reference(contributions, pair_count(p, rank, rank), p.datatype, p.op);
   }
   if (!gathers(p.collective)) return block_of(p, inputs, p.root, rank);
   const blocks row = recv_layout(p, rank, ranks);
@@ -190,6 +193,7 @@ isthmus_operation operation_of(const play& p, int rank, const buffers& b, const 
   operation.count = p.count;
   if (p.collective == ISTHMUS_GATHERV || p.collective == ISTHMUS_ALLGATHERV)
     operation.count = pair_count(p, rank, p.root);
+  if (p.collective == ISTHMUS_REDUCE_SCATTERV) operation.count = pair_count(p, rank, rank);
   if (p.collective == ISTHMUS_SCATTERV) operation.count = pair_count(p, p.root, rank);
   operation.send_buf = b.send;
   operation.recv_buf = b.recv;

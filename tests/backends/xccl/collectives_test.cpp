@@ -29,7 +29,11 @@ constexpr table_row table[] = {
 
 bool uses_counts(isthmus_collective collective) {
   return collective == ISTHMUS_ALLGATHERV || collective == ISTHMUS_GATHERV || collective == ISTHMUS_SCATTERV ||
-         collective == ISTHMUS_ALLTOALLV;
+         collective == ISTHMUS_ALLTOALLV || collective == ISTHMUS_REDUCE_SCATTERV;
+}
+
+bool cuts_send(isthmus_collective collective) {
+  return collective == ISTHMUS_SCATTERV || collective == ISTHMUS_REDUCE_SCATTERV;
 }
 
 // Blocks of uneven sizes with gaps, some empty.
@@ -66,7 +70,7 @@ oracle::shape shape_of(isthmus_collective collective, int size, int root, std::u
       shape.send_parts[at] = sends;
       shape.recv_parts[at] = receives;
     } else {
-      (collective == ISTHMUS_SCATTERV ? shape.send_parts : shape.recv_parts)[at] = uneven(size, 1);
+      (cuts_send(collective) ? shape.send_parts : shape.recv_parts)[at] = uneven(size, 1);
     }
   }
   return shape;
@@ -94,7 +98,7 @@ isthmus_operation operation_for(const oracle::shape& shape, isthmus_datatype dat
     operation.send_displs = shape.send_parts[me].displs.data();
     operation.recv_counts = shape.recv_parts[me].counts.data();
     operation.recv_displs = shape.recv_parts[me].displs.data();
-    const auto& own = shape.collective == ISTHMUS_SCATTERV ? shape.send_parts[me] : shape.recv_parts[me];
+    const auto& own = cuts_send(shape.collective) ? shape.send_parts[me] : shape.recv_parts[me];
     if (shape.collective != ISTHMUS_ALLTOALLV) operation.count = own.counts[me];
   }
   return operation;

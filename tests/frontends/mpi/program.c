@@ -128,6 +128,18 @@ static void uneven(MPI_Comm comm) {
     for (int i = 0; i < counts[r]; ++i)
       expect(got[displs[r] + i] == 1000 * r + rank * (r + 1) + i, "alltoallv");
   free(mine);
+  /* Sums of such blocks, side by side; rank 0 gets none. */
+  int numbers[256], sums[256], begin = 0;
+  for (int r = 0; r < size; ++r) counts[r] = 2 * r;
+  for (int r = 0; r < rank; ++r) begin += counts[r];
+  for (int i = 0; i < 256; ++i) numbers[i] = rank + i, sums[i] = -1;
+  MPI_Reduce_scatter(numbers, sums, counts, MPI_INT, MPI_SUM, comm);
+  MPI_Reduce_scatter(MPI_IN_PLACE, numbers, counts, MPI_INT, MPI_SUM, comm);
+  for (int i = 0; i < counts[rank]; ++i) {
+    expect(sums[i] == size * (size - 1) / 2 + size * (begin + i), "reduce_scatter of uneven blocks");
+    expect(numbers[i] == sums[i], "reduce_scatter of uneven blocks in place");
+  }
+  expect(sums[counts[rank]] == -1, "reduce_scatter wrote behind its block");
 }
 
 #if MPI_VERSION >= 4

@@ -70,7 +70,7 @@ std::vector<std::uint64_t> copy(const std::uint64_t* array, int size) {
 
 // Elsewhere the pointers may be garbage.
 bool reads_send_arrays(const isthmus_operation& operation, int rank) {
-  return operation.collective == ISTHMUS_ALLTOALLV ||
+  return operation.collective == ISTHMUS_ALLTOALLV || operation.collective == ISTHMUS_REDUCE_SCATTERV ||
          (operation.collective == ISTHMUS_SCATTERV && operation.root == rank);
 }
 bool reads_recv_arrays(const isthmus_operation& operation, int rank) {
