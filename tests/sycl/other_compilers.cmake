@@ -16,6 +16,8 @@ endforeach()
 function(other_sycl_program name)
   cmake_parse_arguments(PARSE_ARGV 1 given "" "" "LINK")
   set(program ${CMAKE_BINARY_DIR}/bin/${implementation}/${name})
+  set(sources ${given_UNPARSED_ARGUMENTS})
+  list(FILTER sources EXCLUDE REGEX "^-")  # the rest are options
   set(runtime $<TARGET_FILE_DIR:isthmus>)
   add_custom_command(
     OUTPUT ${program}
@@ -24,7 +26,7 @@ function(other_sycl_program name)
       ${compiler} ${options} -std=c++20 -O1 -Wall -Wextra -I${CMAKE_SOURCE_DIR}/include -I${CMAKE_SOURCE_DIR}/tests
       -isystem ${CMAKE_CURRENT_BINARY_DIR}/mpi ${given_UNPARSED_ARGUMENTS} -o ${program} ${given_LINK}
       $<TARGET_FILE:isthmus> ${ISTHMUS_MPI_LIBRARY} -Wl,-rpath,${runtime} -Wl,-rpath,${ISTHMUS_VENV}/lib -lpthread
-    DEPENDS isthmus oracle ${given_UNPARSED_ARGUMENTS} ${front_end}
+    DEPENDS isthmus oracle ${sources} ${front_end}
     COMMENT "${implementation}: ${name}"
     COMMAND_EXPAND_LISTS VERBATIM)
   set(${name}_by_other ${program} PARENT_SCOPE)
@@ -51,6 +53,7 @@ function(other_sycl implementation)
   set(options ${ARGN})
   set(gtest LINK $<TARGET_FILE:GTest::gtest_main> $<TARGET_FILE:GTest::gtest>)
   set(here ${CMAKE_CURRENT_SOURCE_DIR})
+  set(device_sources main.cpp collectives_test.cpp errors_test.cpp memory_test.cpp operators_test.cpp ordering_test.cpp)
   set(leaks ${CMAKE_SOURCE_DIR}/tests/leaks/leak_check.cpp)
   set(mpiexec ${ISTHMUS_VENV}/bin/mpiexec -n)
 
@@ -66,6 +69,16 @@ function(other_sycl implementation)
   other_sycl_program(tensor_parallel ${CMAKE_SOURCE_DIR}/tests/operators/tensor_parallel/sycl_test.cpp ${leaks} ${gtest}
                      $<TARGET_FILE:oracle> -lfmt)
   other_sycl_test(tensor_parallel ${tensor_parallel_by_other})
+  # Its kernels are this compiler's own: one source for host and device.
+  list(TRANSFORM device_sources PREPEND ${here}/device/)
+  other_sycl_program(
+    sycl_device_test ${device_sources} ${CMAKE_SOURCE_DIR}/apps/sycl_collectives/shape.cpp
+    ${CMAKE_SOURCE_DIR}/src/operators/fused/device/blaslt.cpp ${CMAKE_SOURCE_DIR}/src/base/dynamic_library.cpp
+    ${CMAKE_SOURCE_DIR}/src/base/error.cpp ${CMAKE_SOURCE_DIR}/src/base/trust.cpp -I${CMAKE_SOURCE_DIR}
+    -I${CMAKE_SOURCE_DIR}/apps -I${CMAKE_SOURCE_DIR}/apps/common/single_source -I${CMAKE_SOURCE_DIR}/src
+    -I${CMAKE_CURRENT_BINARY_DIR}/device LINK $<TARGET_FILE:GTest::gtest> $<TARGET_FILE:oracle> -lfmt -ldl)
+  other_sycl_test(device_threads ${sycl_device_test_by_other})
+  other_sycl_test(device_processes ${CMAKE_SOURCE_DIR}/scripts/each_rank 2 ${sycl_device_test_by_other})
   other_sycl_program(listing3 ${here}/listing3.cpp)
   foreach(ranks 1 2 4)
     other_sycl_test(listing3_${ranks} ${mpiexec} ${ranks} ${listing3_by_other})
@@ -80,6 +93,7 @@ function(other_sycl implementation)
   add_custom_target(sycl_by_${implementation} ALL DEPENDS ${programs})
 endfunction()
 
-# OpenMP without a compiler plug-in is what every AdaptiveCpp has.
-other_sycl(acpp --acpp-targets=omp.library-only)
+# OpenMP without a compiler plug-in is what every AdaptiveCpp has; programs for GPUs want "generic".
+set(ISTHMUS_ACPP_TARGETS omp.library-only CACHE STRING "What AdaptiveCpp's compiler makes the tests for")
+other_sycl(acpp --acpp-targets=${ISTHMUS_ACPP_TARGETS})
 other_sycl(icpx -fsycl)

@@ -22,7 +22,7 @@ class launcher {
 
   static const char* how_compiled() { return "single source"; }
 
-  // Runs `body` for every point of `grid`. All arrays are of one kind. Asynchronous.
+  // Runs `body` for every point of `grid`. Asynchronous.
   template <typename Body, typename... Elements>
   sycl::event run(sycl::queue queue, const grid& grid, const Body& body, const events& after,
                   const array<Elements>&... arrays) const {
@@ -30,34 +30,42 @@ class launcher {
     const unsigned long rows = grid.rows, columns = grid.columns;
     return queue.submit([&](sycl::handler& handler) {
       handler.depends_on(after);
-      if ((arrays.block().buffer && ...)) {
-        const auto accessors = std::make_tuple(accessor_of(arrays, handler)...);
+      const auto over_grid = [&](const auto& places) {
         handler.parallel_for(grid.range(), [=](sycl::nd_item<2> item) {
           const unsigned long row = item.get_global_id(0), column = item.get_global_id(1);
           if (row >= rows || column >= columns) return;
-          std::apply(
-              [&](const auto&... each) {
-                body(row, column, reinterpret_cast<Elements*>(const_cast<unsigned char*>(&each[0]))...);
-              },
-              accessors);
+          std::apply([&](const auto&... each) { body(row, column, each.data()...); }, places);
         });
+      };
+      if ((arrays.block().buffer || ...)) {
+        over_grid(std::make_tuple(place<Elements>(arrays, handler)...));
       } else {
-        const auto pointers = std::make_tuple(static_cast<Elements*>(arrays.block().usm.get())...);
-        handler.parallel_for(grid.range(), [=](sycl::nd_item<2> item) {
-          const unsigned long row = item.get_global_id(0), column = item.get_global_id(1);
-          if (row >= rows || column >= columns) return;
-          std::apply([&](auto*... each) { body(row, column, each...); }, pointers);
-        });
+        over_grid(std::make_tuple(pointer<Elements>{static_cast<Elements*>(arrays.block().usm.get())}...));
       }
     });
   }
 
  private:
   template <typename T>
-  static sycl::accessor<unsigned char, 1> accessor_of(const array<T>& values, sycl::handler& handler) {
-    byte_buffer buffer = *values.block().buffer;  // accessors take a non-const reference
-    return {buffer, handler};
-  }
+  struct pointer {
+    T* start;
+    T* data() const { return start; }
+  };
+  // A buffer, or USM beside one, whose accessor is of nothing.
+  template <typename T>
+  struct place {
+    place(const array<T>& values, sycl::handler& handler) : start(static_cast<T*>(values.block().usm.get())) {
+      if (!values.block().buffer) return;
+      byte_buffer buffer = *values.block().buffer;  // accessors take a non-const reference
+      bytes = sycl::accessor<unsigned char, 1>(buffer, handler);
+      in_buffer = true;
+    }
+    T* data() const { return in_buffer ? reinterpret_cast<T*>(const_cast<unsigned char*>(&bytes[0])) : start; }
+
+    sycl::accessor<unsigned char, 1> bytes;
+    T* start;
+    bool in_buffer = false;
+  };
 };
 
 }  // namespace apps

@@ -61,7 +61,8 @@ inline constexpr const char* native_enqueue_name = "ext_codeplay_enqueue_native_
 /// another thread, and only enqueues on that stream. It must not throw.
 template <typename Body>
 void native_enqueue(sycl::handler& handler, Body body) {
-  handler.ext_codeplay_enqueue_native_command([=](sycl::interop_handle interop) { body(interop); });
+  handler.ext_codeplay_enqueue_native_command(
+      [body = std::move(body)](sycl::interop_handle interop) { body(interop); });
 }
 #elif defined(ACPP_EXT_ENQUEUE_CUSTOM_OPERATION)
 inline constexpr const char* native_enqueue_name = "AdaptiveCpp_enqueue_custom_operation";
@@ -178,6 +179,17 @@ inline void join(sycl::handler& handler) {
 inline constexpr sycl::target host_work_target = sycl::target::host_task;
 #endif
 
+// ---- commands that the runtime keeps back ----------------------------------------------------------------
+#if defined(ISTHMUS_SYCL_ADAPTIVECPP)
+/// Hands the commands submitted so far to their devices, without waiting for them to be done: native commands
+/// have run when it returns. AdaptiveCpp keeps commands back until somebody waits for one.
+inline void start_commands(const sycl::context& context) noexcept {
+  context.AdaptiveCpp_runtime()->dag().flush_sync();
+}
+#else
+inline void start_commands(const sycl::context&) noexcept {}
+#endif
+
 // ---- an event after everything that is on an in-order queue now ----------------------------------------
 #if defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
 /// An event that is complete when everything that is on the in-order queue now is; the host does not wait.
@@ -203,6 +215,32 @@ struct native_of {
   }
   static int ordinal(const sycl::device& device) { return static_cast<int>(sycl::get_native<Backend>(device)); }
 };
+
+#if defined(ISTHMUS_SYCL_ADAPTIVECPP)
+/// Where a buffer lies for a command of `device` that holds `accessor` of it. The buffer is asked: in a custom
+/// operation that the compiler `generic` made (24.06) accessors know no address.
+template <typename Accessor>
+void* memory_of(const Accessor&, const byte_buffer& buffer, const sycl::device& device) {
+  return buffer.get_pointer(device);
+}
+template <typename Native, typename Interop>
+void* memory_of(Native, const Interop&, const device_accessor& accessor, const byte_buffer& buffer,
+                const sycl::device& device) {
+  return memory_of(accessor, buffer, device);
+}
+#else
+/// Where a buffer lies for a host task that holds `accessor` of it.
+template <typename Accessor>
+void* memory_of(const Accessor& accessor, const byte_buffer&, const sycl::device&) {
+  return &accessor[0];
+}
+/// The same for a native command.
+template <typename Native, typename Interop>
+void* memory_of(Native, const Interop& interop, const device_accessor& accessor, const byte_buffer&,
+                const sycl::device&) {
+  return Native::memory(interop, accessor);
+}
+#endif
 
 // Calls function(native_of<...>{}) for the backend that drives `platform`; false when there is none.
 #if defined(ISTHMUS_SYCL_DPCPP)

@@ -124,6 +124,7 @@ inline std::vector<sycl::event> run_group_native(std::vector<request>& requests)
           arrived->arguments = arguments;
           arrived->here.store(true, std::memory_order_release);
         });
+    start_commands(arrived->asked->queue.get_context());
     // Only behind an unfinished host task does the runtime put the command off.
     if (!arrived->here.load(std::memory_order_acquire)) event.wait();
   }
@@ -137,6 +138,7 @@ inline std::vector<sycl::event> run_group_native(std::vector<request>& requests)
     arrived->asked->dependencies.clear();
     events.push_back(submit_native(arrived->asked, std::nullopt, [](const native_arguments&) {}));
   }
+  start_commands(arrivals.front()->asked->queue.get_context());
   return events;
 }
 
@@ -187,8 +189,7 @@ inline std::vector<sycl::event> run_group(std::vector<request>& requests) {
 /// Ordering. Nothing starts before end(); an event that a call inside the group returned says nothing, the
 /// events of end() do. On the host platform end() returns when all operations are complete; with
 /// host_execution::host_task it returns at once if all are on USM, one communicator and one queue. On a device
-/// platform it returns at once, and queues must be in order there (AdaptiveCpp: it first waits for the queues'
-/// earlier work).
+/// platform it returns at once, and queues must be in order there.
 ///
 /// Buffers. One buffer may appear in several operations of a group. Host accessors of the program on buffers of
 /// the group must be gone before end(): it would wait for them for ever.

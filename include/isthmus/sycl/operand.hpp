@@ -109,7 +109,7 @@ operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer
   made.offset_bytes = offset * sizeof(T);
   made.elements = element_of<T>();
   // DPC++ 2026.2 refuses to copy between host and device where the two saw a buffer in different dimensions.
-  if constexpr (Dimensions > 1) {
+  if constexpr (Dimensions > 1 && !native_commands_keep_order) {
     made.bring = [buffer](sycl::queue& queue) {
       sycl::buffer<T, Dimensions, Allocator> whole = buffer;  // accessors take a non-const reference
       return queue.submit([&](sycl::handler& handler) {

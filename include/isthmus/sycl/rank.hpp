@@ -2,7 +2,7 @@
 #ifndef ISTHMUS_SYCL_RANK_HPP
 #define ISTHMUS_SYCL_RANK_HPP
 
-#include <condition_variable>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <isthmus/error.hpp>
@@ -156,29 +156,24 @@ class rank_state {
   // end() when it has done so.
   template <typename Submit>
   sycl::event in_background(const sycl::queue& queue, Submit&& submit) {
-    {
-      const std::lock_guard lock(m_mutex);
-      ++m_in_flight;
-    }
+    ++m_in_flight;
     try {
-      return in_order(queue, submit);
+      sycl::event event = in_order(queue, submit);
+      start_commands(queue.get_context());  // other ranks wait for this one's part
+      return event;
     } catch (...) {
       end();
       throw;
     }
   }
   void end() noexcept {
-    const std::lock_guard lock(m_mutex);
-    --m_in_flight;
-    m_idle.notify_all();
+    if (--m_in_flight == 0) m_in_flight.notify_all();
   }
   // Waits for this rank's host tasks and native commands to have called the core, each of which ends by the
   // communicator's timeout at the latest, and destroys the handle; what is left may be held by a task that the
   // runtime has not yet thrown away.
   void close() noexcept {
-    start_submitted();
-    std::unique_lock lock(m_mutex);
-    m_idle.wait(lock, [this] { return m_in_flight == 0; });
+    while (const std::size_t left = m_in_flight) m_in_flight.wait(left);
     m_handle.reset();
   }
 
@@ -194,19 +189,6 @@ class rank_state {
   }
 
  private:
-  // AdaptiveCpp keeps commands back until somebody waits for one of them.
-  void start_submitted() noexcept {
-    {
-      const std::lock_guard lock(m_mutex);
-      if (m_in_flight == 0) return;
-    }
-    const std::lock_guard lock(m_order);
-    try {
-      if (m_last) m_last->wait();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the queue's async handler hears of it
-    }
-  }
-
   std::unique_ptr<isthmus_communicator_impl, handle_deleter> m_handle;
   sycl::device m_device;
   isthmus_device m_native{};  // platform and ordinal, as the core has them
@@ -214,13 +196,12 @@ class rank_state {
   int m_size = 0;
   int m_local_size = 0;  // ranks of this process
   path_choice m_path{};
-  std::mutex m_order;                       // guards what the last operation left; its holder may take m_mutex
-  std::optional<sycl::event> m_last;        // of the latest asynchronous operation
-  std::optional<sycl::queue> m_last_queue;  // and where it went
-  mutable std::mutex m_mutex;               // guards what follows
-  std::condition_variable m_idle;
-  std::size_t m_in_flight = 0;         // work that has not called the core yet, or is in it
-  std::optional<exception> m_failure;  // the first that happened in the background
+  std::mutex m_order;                        // guards what the last operation left; its holder may take m_mutex
+  std::optional<sycl::event> m_last;         // of the latest asynchronous operation
+  std::optional<sycl::queue> m_last_queue;   // and where it went
+  std::atomic<std::size_t> m_in_flight = 0;  // work that has not called the core yet, or is in it
+  mutable std::mutex m_mutex;                // guards what follows
+  std::optional<exception> m_failure;        // the first that happened in the background
 };
 
 }  // namespace detail

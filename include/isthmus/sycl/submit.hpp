@@ -68,7 +68,10 @@ inline sycl::event submit_host_task(request&& moved) {
         run_in_background(*shared->rank, [&] {
           const auto address = [&](const operand& operand) -> void* {
             if (!operand.buffer) return operand.pointer;
-            return &views.at(uses.index_of(operand))[0] + operand.offset_bytes;
+            const std::size_t index = uses.index_of(operand);
+            return static_cast<unsigned char*>(
+                       memory_of(views.at(index), uses.all()[index].buffer, shared->rank->device())) +
+                   operand.offset_bytes;
           };
           enqueue(*shared, shared->sends() ? address(shared->send) : nullptr,
                   shared->receives() ? address(shared->recv) : nullptr, nullptr);
@@ -135,25 +138,18 @@ inline void order_native(request& request, const std::optional<sycl::event>& pre
 }
 
 // Submits `body(native_arguments)` as a native command of the request's queue with all of its dependencies.
-template <typename Body>
+// `take(handler)` makes the accessors that `find` gets an operand's address from.
+template <typename Body, typename Take, typename Find>
 sycl::event submit_native(const std::shared_ptr<request>& shared, const std::optional<sycl::event>& previous,
-                          Body body) {
-  buffer_uses uses;
-  uses.add(*shared);
+                          const Body& body, const Take& take, const Find& find) {
   return shared->queue.submit([&](sycl::handler& handler) {
     handler.depends_on(shared->dependencies);
     if (previous) handler.depends_on(*previous);
-    const command_views<sycl::target::device> views(uses, handler);
-    native_enqueue(handler, [shared, uses, views, body](auto& interop) {
+    native_enqueue(handler, [shared, body, find, views = take(handler)](auto& interop) {
       native_arguments arguments;
       with_native(shared->rank->native().platform, [&](auto native) {
-        const auto address = [&](const operand& operand) -> void* {
-          if (!operand.buffer) return operand.pointer;
-          return static_cast<unsigned char*>(native.memory(interop, views.at(uses.index_of(operand)))) +
-                 operand.offset_bytes;
-        };
-        if (shared->sends()) arguments.send = address(shared->send);
-        if (shared->receives()) arguments.recv = address(shared->recv);
+        if (shared->sends()) arguments.send = find(native, interop, views, *shared, shared->send);
+        if (shared->receives()) arguments.recv = find(native, interop, views, *shared, shared->recv);
         arguments.stream = native.stream(interop);
       });
       body(arguments);
@@ -161,9 +157,30 @@ sycl::event submit_native(const std::shared_ptr<request>& shared, const std::opt
   });
 }
 
-// The runtime may run the body now or later in a thread of its own (DPC++ behind an unfinished host task,
-// AdaptiveCpp when it submits its graph), so a failure is thrown here when it is known here, and is kept by the
-// rank in any case. Until the body has run the handle must live.
+template <typename Body>
+sycl::event submit_native(const std::shared_ptr<request>& shared, const std::optional<sycl::event>& previous,
+                          const Body& body) {
+  if (!shared->uses_buffers())  // a call of microseconds: no accessors, nor room for them
+    return submit_native(
+        shared, previous, body, [](sycl::handler&) { return nullptr; },
+        [](auto, auto&, auto&, const request&, const operand& operand) { return operand.pointer; });
+  buffer_uses uses;
+  uses.add(*shared);
+  return submit_native(
+      shared, previous, body,
+      [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); },
+      [uses](auto native, auto& interop, auto& views, const request& request, const operand& operand) -> void* {
+        if (!operand.buffer) return operand.pointer;
+        const std::size_t index = uses.index_of(operand);
+        return static_cast<unsigned char*>(memory_of(native, interop, views.at(index), uses.all()[index].buffer,
+                                                     request.rank->device())) +
+               operand.offset_bytes;
+      });
+}
+
+// The runtime may run the body now or later in a thread of its own (DPC++ behind an unfinished host task), so a
+// failure is thrown here when it is known here, and is kept by the rank in any case. Until the body has run the
+// handle must live.
 inline sycl::event run_native(request&& moved) {
   struct call : request {
     explicit call(request&& asked) : request(std::move(asked)) {}

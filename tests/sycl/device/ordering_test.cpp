@@ -1,53 +1,10 @@
 // The host never waits: a kernel holds the queue until the host says go, which it does when everything behind
 // the kernel has been submitted. A call that waits for it would make the kernel give up, and its data would be
 // missing.
-#include <atomic>
-#include <map>
-#include <mutex>
-#include <type_traits>
-
-#include "crew.hpp"
-#include "device_code/device_text.hpp"  // generated
-#include "launcher.hpp"
-// behind what it needs
-#include "device_code.hpp"
+#include "kernels.hpp"
 
 namespace sycl_device_test {
 namespace {
-
-constexpr std::size_t count = 3000;
-constexpr unsigned long looks = 4'000'000;  // of a microsecond or two each across the bus
-
-// Kernels belong to a context, and each rank's queue has its own.
-const apps::launcher& kernels_of(const member& self) {
-  static std::map<int, apps::launcher> made;
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  const auto found = made.find(self.rank);
-  if (found != made.end()) return found->second;
-  return made
-      .try_emplace(self.rank, self.queue, device_code::device_text,
-                   std::vector{apps::source_of<device_code::hold>(), apps::source_of<device_code::multiply>()})
-      .first->second;
-}
-
-template <typename T>
-apps::array<T> view(T* data, std::size_t elements) {
-  void* const start = const_cast<std::remove_const_t<T>*>(data);
-  return apps::array<T>({elements * sizeof(T), std::nullopt, {std::shared_ptr<void>(), start}});
-}
-
-// What the host tells a kernel that holds.
-class gate {
- public:
-  explicit gate(const sycl::queue& queue) : m_flag(1, queue, sycl::usm::alloc::host) { *m_flag.data() = 0; }
-  ~gate() { open(); }
-  void open() { std::atomic_ref(*m_flag.data()).store(1); }
-  apps::array<const unsigned> flag() const { return view<const unsigned>(m_flag.data(), 1); }
-
- private:
-  block<unsigned> m_flag;
-};
 
 class the_host_never_waits : public testing::Test {
  protected:
@@ -59,9 +16,6 @@ class the_host_never_waits : public testing::Test {
       self.ranks.allreduce(self.queue, data.data(), count).wait();
       kernels_of(self);
     });
-  }
-  static device_code::hold hold_of(const member& self) {
-    return {static_cast<float>(1000 * (self.rank + 1)), looks};
   }
   // Of element i, over ranks of `size`.
   static float sum(int size, std::size_t i) {
@@ -185,46 +139,6 @@ TEST_F(the_host_never_waits, on_two_queues) {
     go.open();
     consumed.wait();
     expect_sums(self, seen.data());
-  });
-}
-
-// ---- products beside transfers ----------------------------------------------------------------------------
-
-// A's rows and B of every rank are small integers, so that the sums are exact in any order.
-TEST(fused, allgather_gemm_with_kernels_as_products) {
-  if (crew::get().on_host()) GTEST_SKIP() << "fused_test.cpp does it there, without kernels";
-  constexpr std::uint64_t rows = 37, inner = 19, columns = 11;
-  crew::get().each([](member& self) {
-    const auto size = static_cast<std::uint64_t>(self.ranks.size());
-    std::vector<float> a(size * rows * inner), b(inner * columns), c(size * rows * columns);
-    for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i * 7 % 13) - 6;
-    for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>((i + self.rank) * 5 % 11) - 5;
-    sycl::queue products = unordered(self);
-    const block<float> own(rows * inner, products), gathered(a.size(), products), weights(b.size(), products),
-        result(c.size(), products);
-    products.memcpy(weights.data(), b.data(), b.size() * sizeof(float)).wait();
-    products.fill(result.data(), -1.0F, c.size()).wait();
-    const std::uint64_t begin = static_cast<std::uint64_t>(self.rank) * rows * inner;
-    const sycl::event produced = products.memcpy(own.data(), a.data() + begin, rows * inner * sizeof(float));
-    const isthmus::row_shards shards(self.ranks, self.queue, rows, inner, 3);
-    const auto product = [&](const float* from, std::uint64_t first, std::uint64_t n,
-                             const isthmus::dependencies& after) {
-      return kernels_of(self).run(products, {n, columns, 1, 64}, device_code::multiply{inner, columns}, after,
-                                  view(from, n * inner), view<const float>(weights.data(), b.size()),
-                                  view(result.data() + first * columns, n * columns));
-    };
-    for (sycl::event each : isthmus::allgather_gemm(self.ranks, self.queue, own.data(), gathered.data(), shards,
-                                                    product, {produced}))
-      each.wait();
-    products.memcpy(c.data(), result.data(), c.size() * sizeof(float)).wait();
-    std::size_t wrong = 0;
-    for (std::uint64_t row = 0; row < size * rows; ++row)
-      for (std::uint64_t column = 0; column < columns; ++column) {
-        float sum = 0;
-        for (std::uint64_t i = 0; i < inner; ++i) sum += a[row * inner + i] * b[i * columns + column];
-        wrong += c[row * columns + column] != sum;
-      }
-    EXPECT_EQ(wrong, 0U);
   });
 }
 

@@ -1,0 +1,56 @@
+// Kernels of the suite for devices, and the gate that one of them waits at.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <type_traits>
+
+#include "crew.hpp"
+#include "device_code/device_text.hpp"  // generated
+#include "launcher.hpp"
+// behind what it needs
+#include "device_code.hpp"
+
+namespace sycl_device_test {
+
+constexpr std::size_t count = 3000;         // elements of what `hold` writes
+constexpr unsigned long looks = 4'000'000;  // of a microsecond or two each across the bus
+
+// Kernels belong to a context, and each rank's queue has its own.
+inline const apps::launcher& kernels_of(const member& self) {
+  static std::map<int, apps::launcher> made;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  const auto found = made.find(self.rank);
+  if (found != made.end()) return found->second;
+  return made
+      .try_emplace(self.rank, self.queue, device_code::device_text,
+                   std::vector{apps::source_of<device_code::hold>(), apps::source_of<device_code::multiply>()})
+      .first->second;
+}
+
+template <typename T>
+apps::array<T> view(T* data, std::size_t elements) {
+  void* const start = const_cast<std::remove_const_t<T>*>(data);
+  return apps::array<T>({elements * sizeof(T), std::nullopt, {std::shared_ptr<void>(), start}});
+}
+
+// What the host tells a kernel that holds.
+class gate {
+ public:
+  explicit gate(const sycl::queue& queue) : m_flag(1, queue, sycl::usm::alloc::host) { *m_flag.data() = 0; }
+  ~gate() { open(); }
+  void open() { std::atomic_ref(*m_flag.data()).store(1); }
+  apps::array<const unsigned> flag() const { return view<const unsigned>(m_flag.data(), 1); }
+
+ private:
+  block<unsigned> m_flag;
+};
+
+// Writes 1000 (rank + 1) + i to element i once the gate is open.
+inline device_code::hold hold_of(const member& self) {
+  return {static_cast<float>(1000 * (self.rank + 1)), looks};
+}
+
+}  // namespace sycl_device_test

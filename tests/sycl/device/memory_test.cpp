@@ -1,0 +1,135 @@
+// memory.hpp on devices: blocks of both kinds, and copies in one context and between two, with targets
+// poisoned first.
+#include <cstring>
+#include <isthmus/sycl/memory.hpp>
+#include <random>
+
+#include "kernels.hpp"
+
+namespace sycl_device_test {
+namespace {
+
+namespace memory = isthmus::memory;
+using memory::path;
+using bytes = std::vector<unsigned char>;
+
+constexpr std::size_t chunk = memory::detail::staging_store::chunk_bytes;
+constexpr unsigned char poison = 0x5a;
+
+bytes random_bytes(std::size_t size, unsigned seed) {
+  std::mt19937 engine(seed);
+  bytes values(size);
+  for (unsigned char& value : values) value = static_cast<unsigned char>(engine());
+  return values;
+}
+
+// A second queue of the rank's device, in a context of its own.
+sycl::queue elsewhere(const member& self) {
+  return sycl_test::lasting_queue(sycl::context(self.queue.get_device()), self.queue.get_device());
+}
+
+TEST(memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
+  crew::get().each([](member& self) {
+    int* const data = memory::allocate<int>(self.queue, 1000);
+    const auto info = memory::query(data + 999);
+    EXPECT_EQ(info.begin, data);
+    EXPECT_EQ(info.bytes, 4000U);
+    EXPECT_EQ(info.device.platform, self.ranks.platform());
+    self.queue.fill(data, 17 + self.rank, 1000);
+    self.ranks.allreduce(self.queue, data, 1000, isthmus::reduction_op::max);
+    std::vector<int> read(1000);
+    self.queue.memcpy(read.data(), data, 4000).wait();
+    EXPECT_EQ(read, std::vector<int>(1000, 17 + self.ranks.size() - 1));
+    memory::free(data, self.queue);
+    EXPECT_EQ(sycl_test::thrown_by([&] { memory::free(data, self.queue); }).code(),
+              ISTHMUS_ERROR_INVALID_ARGUMENT);
+    const memory::array<double> own(self.queue, 100);
+    EXPECT_EQ(own.size_bytes(), 800U);
+  });
+}
+
+TEST(memory, symmetric_blocks_belong_to_ranks) {
+  crew::get().each([](member& self) {
+    float* const shared = memory::allocate_symmetric<float>(self.ranks, 500);
+    ASSERT_NE(shared, nullptr);
+    self.queue.fill(shared, static_cast<float>(self.rank + 1), 500);
+    self.ranks.allreduce(self.queue, shared, 500);
+    float last = 0;
+    self.queue.memcpy(&last, shared + 499, sizeof last).wait();
+    EXPECT_EQ(last, static_cast<float>(self.ranks.size() * (self.ranks.size() + 1) / 2));
+    self.ranks.barrier(self.queue).wait();  // no rank uses the others' any more
+    memory::free_symmetric(self.ranks, shared);
+  });
+}
+
+void expect_copied(member& self, path way, std::size_t size, std::size_t offset) {
+  sycl::queue first = unordered(self), second = way == path::direct ? unordered(self) : elsewhere(self);
+  const bytes source = random_bytes(size + 100, 7);
+  const memory::array<unsigned char> from(first, source.size());
+  const block<unsigned char> to(size + offset + 100, second);
+  first.memcpy(from.data(), source.data(), source.size()).wait();
+  second.fill(to.data(), poison, size + offset + 100).wait();
+  memory::copy(second, to.data() + offset, first, from.data() + 3, size, {}, way).wait();
+  bytes result(size + offset + 100), expected(size + offset + 100, poison);
+  second.memcpy(result.data(), to.data(), result.size()).wait();
+  std::copy_n(source.begin() + 3, size, expected.begin() + static_cast<std::ptrdiff_t>(offset));
+  EXPECT_TRUE(result == expected) << size << " bytes at " << offset << ", path " << static_cast<int>(way);
+}
+
+TEST(memory, copies_move_every_byte_and_no_other) {
+  crew::get().each([](member& self) {
+    for (const path way : {path::direct, path::staged, path::automatic})
+      for (const auto& [size, offset] : {std::pair<std::size_t, std::size_t>{0, 0},
+                                         {1, 5},
+                                         {4097, 7},
+                                         {chunk + 1, 0},
+                                         {7 * chunk + 12345, 9}})
+        expect_copied(self, way, size, offset);
+  });
+}
+
+TEST(memory, overlapping_ranges_move_as_if_all_was_read_first) {
+  crew::get().each([](member& self) {
+    for (const std::ptrdiff_t shift : {std::ptrdiff_t{4097}, static_cast<std::ptrdiff_t>(chunk) + 3}) {
+      const auto size = 2 * chunk + 77, far = static_cast<std::size_t>(shift);
+      bytes expected = random_bytes(size + far, 9);
+      const memory::array<unsigned char> data(self.queue, expected.size());
+      self.queue.memcpy(data.data(), expected.data(), expected.size()).wait();
+      memory::copy(self.queue, data.data() + far, self.queue, data.data(), size).wait();
+      std::memmove(expected.data() + far, expected.data(), size);
+      memory::copy(self.queue, data.data(), self.queue, data.data() + far, size).wait();
+      std::memmove(expected.data(), expected.data() + far, size);
+      bytes result(expected.size());
+      self.queue.memcpy(result.data(), data.data(), result.size()).wait();
+      EXPECT_TRUE(result == expected) << "shift " << shift;
+    }
+  });
+}
+
+// A kernel that holds produces what is copied; a consumer of the target's queue sees it.
+TEST(memory, copies_come_after_their_producer_and_the_host_does_not_wait) {
+  if (crew::get().on_host()) GTEST_SKIP() << "memory_test.cpp does it there";
+  crew::get().each([](member& self) {
+    for (const path way : {path::direct, path::staged}) {
+      if (way == path::staged && !isthmus::detail::runs_host_work(self.queue.get_device())) continue;  // docs
+      constexpr std::size_t size = count * sizeof(float);
+      sycl::queue producers = unordered(self), target = way == path::direct ? unordered(self) : elsewhere(self);
+      gate go(producers);
+      const block<float> from(count, producers), to(count, target), seen(count, target, sycl::usm::alloc::host);
+      producers.fill(from.data(), -1.0F, count).wait();
+      target.fill(to.data(), -2.0F, count).wait();
+      const sycl::event produced = kernels_of(self).run(producers, apps::cover(count), hold_of(self), {},
+                                                        go.flag(), view(from.data(), count));
+      const sycl::event copied = memory::copy(target, to.data(), producers, from.data(), size, {produced}, way);
+      sycl::event consumed = target.memcpy(seen.data(), to.data(), size, copied);
+      go.open();
+      consumed.wait();
+      EXPECT_EQ(seen.data()[0], static_cast<float>(1000 * (self.rank + 1)))
+          << "the host waited, or order was lost";
+      EXPECT_EQ(seen.data()[count - 1], static_cast<float>(1000 * (self.rank + 1) + count - 1));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace sycl_device_test
