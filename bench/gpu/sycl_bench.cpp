@@ -1,5 +1,6 @@
 // Isthmus under SYCL on NVIDIA devices against NCCL on the queue's own native stream, in one process and one
-// run: what a call costs the host, what it costs from call to completion, and whether the host ever waits.
+// run: what a call costs the host, what it costs from call to completion, and whether the host ever waits. What
+// of that is SYCL's own is beside it: the same NCCL call in a native command written by hand, and an empty one.
 // One process (or thread) and one in-order queue a rank; the two take turns; a sample is the maximum over
 // ranks. Needs a SYCL runtime with a CUDA adapter (docs/gpu_check.md); exits with 77 where there is none.
 #include <CLI/CLI.hpp>
@@ -25,6 +26,11 @@ namespace {
 
 using steady = std::chrono::steady_clock;
 constexpr auto cuda = sycl::backend::ext_oneapi_cuda;
+
+// Who makes a call. The last two are what a native command costs without Isthmus: around NCCL, and alone.
+enum provider { nccl, isthmus_call, bare_command, empty_command, providers };
+constexpr const char* provider_names[providers] = {"nccl", "isthmus", "nccl_in_native_command",
+                                                   "empty_native_command"};
 
 double us_since(steady::time_point start) {
   return std::chrono::duration<double, std::micro>(steady::now() - start).count();
@@ -72,13 +78,26 @@ class member {
     m_ranks.share(id);
     return {device, id, m_rank, m_wanted.ranks, {.timeout_s = 30}};
   }
-  void call(int provider, std::size_t count) {
-    if (provider == 1) {
-      m_ours.allreduce(m_queue, m_send, m_recv, count);
-    } else if (m_nccl.functions().all_reduce(m_send, m_recv, count, 7 /* ncclFloat32 */, 0 /* ncclSum */, m_raw,
-                                             m_stream) != 0) {
-      throw std::runtime_error("ncclAllReduce failed");
+  void call(int who, std::size_t count) {
+    switch (who) {
+      case nccl: all_reduce(count, m_stream); break;
+      case isthmus_call: m_ours.allreduce(m_queue, m_send, m_recv, count); break;
+      case bare_command:
+        m_queue.submit([&](sycl::handler& handler) {
+          handler.ext_codeplay_enqueue_native_command(
+              [this, count](sycl::interop_handle of) { all_reduce(count, of.get_native_queue<cuda>()); });
+        });
+        break;
+      default:
+        m_queue.submit([&](sycl::handler& handler) {
+          handler.ext_codeplay_enqueue_native_command([](sycl::interop_handle) {});
+        });
     }
+  }
+  void all_reduce(std::size_t count, cudaStream_t stream) {
+    if (m_nccl.functions().all_reduce(m_send, m_recv, count, 7 /* ncclFloat32 */, 0 /* ncclSum */, m_raw,
+                                      stream))
+      throw std::runtime_error("ncclAllReduce failed");
   }
   // SYCL does not know of what NCCL put on its stream.
   void drain() {
@@ -101,8 +120,8 @@ class member {
   float* m_send = nullptr;
   float* m_recv = nullptr;
   std::atomic<bool> m_produced{false};
-  std::vector<double> m_host[2], m_whole[2], m_difference;
-  double m_overhead = 0;
+  std::vector<double> m_host[providers], m_whole[providers], m_difference[providers];
+  double m_overhead[providers] = {};  // over NCCL
   nlohmann::json m_records = nlohmann::json::array();
 };
 
@@ -110,7 +129,7 @@ class member {
 // comes after it on the queue must see the sum.
 void member::check_asynchrony() {
   constexpr std::size_t count = 1 << 10;
-  call(1, count);  // connections are made at the first call
+  call(isthmus_call, count);  // connections are made at the first call
   m_queue.wait();
   auto* ones = sycl::malloc_host<float>(count, m_queue);
   std::fill_n(ones, count, static_cast<float>(m_rank + 1));
@@ -134,11 +153,11 @@ void member::check_asynchrony() {
 // Elements in which the two providers' results differ, poisoned before.
 std::uint64_t member::compare(std::size_t count) {
   std::vector<float> results[2] = {std::vector<float>(count), std::vector<float>(count)};
-  for (const int provider : {0, 1}) {
+  for (const int who : {nccl, isthmus_call}) {
     m_queue.memset(m_recv, 0xa5, count * 4).wait();
-    call(provider, count);
+    call(who, count);
     drain();
-    m_queue.memcpy(results[provider].data(), m_recv, count * 4).wait();
+    m_queue.memcpy(results[who].data(), m_recv, count * 4).wait();
   }
   std::uint64_t differing = 0;
   for (std::size_t i = 0; i < count; ++i) differing += results[0][i] != results[1][i];
@@ -146,58 +165,62 @@ std::uint64_t member::compare(std::size_t count) {
 }
 
 void member::measure(std::size_t bytes) {
-  for (auto* samples : {&m_host[0], &m_host[1], &m_whole[0], &m_whole[1], &m_difference}) samples->clear();
+  for (auto* samples : {m_host, m_whole, m_difference})
+    for (int who = 0; who < providers; ++who) samples[who].clear();
   const int calls = bytes <= (1 << 20) ? 40 : 8;
   for (int repetition = -2; repetition < m_wanted.repetitions; ++repetition) {  // negative ones warm up
-    double per_call[2], until_done[2];
-    for (const int provider : {repetition & 1, 1 - (repetition & 1)}) {
+    double per_call[providers], until_done[providers];
+    for (int turn = 0; turn < providers; ++turn) {
+      const int who = (turn + repetition + providers) % providers;
       drain();
       m_ranks.barrier();
       std::vector<double> each_call;
       const auto start = steady::now();
       for (int i = 0; i < calls; ++i) {
         const auto begin = steady::now();
-        call(provider, bytes / 4);
+        call(who, bytes / 4);
         each_call.push_back(us_since(begin));
       }
       drain();
-      until_done[provider] = m_ranks.slowest(us_since(start) / calls);
-      per_call[provider] = median(each_call);
+      until_done[who] = m_ranks.slowest(us_since(start) / calls);
+      per_call[who] = median(each_call);
     }
-    for (const int provider : {0, 1}) {
-      const double worst = m_ranks.slowest(per_call[provider]);
+    for (int who = 0; who < providers; ++who) {
+      const double worst = m_ranks.slowest(per_call[who]);
       if (repetition < 0) continue;
-      m_host[provider].push_back(worst);
-      m_whole[provider].push_back(until_done[provider]);
+      m_host[who].push_back(worst);
+      m_whole[who].push_back(until_done[who]);
+      m_difference[who].push_back(per_call[who] - per_call[nccl]);
     }
-    if (repetition >= 0) m_difference.push_back(per_call[1] - per_call[0]);
   }
   // Of the rank where it is most, the median: a maximum over single samples would add the slower rank's noise.
-  m_overhead = m_ranks.slowest(median(m_difference));
+  for (int who = 0; who < providers; ++who) m_overhead[who] = m_ranks.slowest(median(m_difference[who]));
 }
 
 void member::record(std::size_t bytes, std::uint64_t wrong) {
   const std::string path = isthmus::detail::path_name(m_ours.path());
   const char* place = m_wanted.threads ? ", ranks in threads" : ", ranks in processes";
-  for (const int provider : {0, 1})
+  for (int who = 0; who < providers; ++who)
     for (const bool stream : {false, true}) {
-      const std::vector<double>& us = stream ? m_whole[provider] : m_host[provider];
-      const char* const mode = !stream ? "host" : provider == 0 ? "stream" : "sycl_usm";
+      const std::vector<double>& us = stream ? m_whole[who] : m_host[who];
+      const char* const mode = !stream ? "host" : who == isthmus_call ? "sycl_usm" : "stream";
       nlohmann::json line =
-          bench::record_of({"allreduce", "float32", bytes, m_wanted.ranks, provider == 0 ? "nccl" : "isthmus",
-                            provider == 0 ? "" : "nccl", mode},
+          bench::record_of({"allreduce", "float32", bytes, m_wanted.ranks, provider_names[who],
+                            who == isthmus_call ? "nccl" : "", mode},
                            us, bench::bandwidth_of(ISTHMUS_ALLREDUCE, bytes, m_wanted.ranks, median(us)));
       line["op"] = "sum";
       line["reason"] = "SYCL path " + path + place;
-      line["wrong"] = provider == 0 ? 0 : wrong;
-      if (provider == 1 && !stream) line["host_overhead_us"] = m_overhead;
+      line["wrong"] = who == isthmus_call ? wrong : 0;
+      if (who != nccl && !stream) line["host_overhead_us"] = m_overhead[who];
       m_records.push_back(std::move(line));
     }
   std::printf(
-      "%12zu | host us: nccl %7.2f isthmus %7.2f diff %6.2f | until done: nccl %9.2f isthmus %9.2f ratio "
-      "%.3f | wrong %llu\n",
-      bytes, median(m_host[0]), median(m_host[1]), m_overhead, median(m_whole[0]), median(m_whole[1]),
-      median(m_whole[1]) / median(m_whole[0]), static_cast<unsigned long long>(wrong));
+      "%12zu | host us: nccl %6.2f isthmus %+6.2f nccl in a native command %+6.2f empty command %6.2f | until "
+      "done: "
+      "nccl %9.2f isthmus %9.2f ratio %.3f | wrong %llu\n",
+      bytes, median(m_host[nccl]), m_overhead[isthmus_call], m_overhead[bare_command],
+      median(m_host[empty_command]), median(m_whole[nccl]), median(m_whole[isthmus_call]),
+      median(m_whole[isthmus_call]) / median(m_whole[nccl]), static_cast<unsigned long long>(wrong));
   std::fflush(stdout);
 }
 
