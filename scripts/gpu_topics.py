@@ -3,9 +3,10 @@
 Commands are one string each, split like a shell's words (no shell runs them). In them stand
   {bin}     where the build puts its programs          {lib}      its libraries
   {python}  the interpreter that runs gpu_check         {pythonpath} the built Python package's folder
-  {ranks}   the number of GPUs                          {out}      the folder for results
+  {ranks}   the number of GPUs, or of ranks that share  {out}      the folder for results
   {mpiexec} the launcher, with the options it wants     {scripts}  this folder
   {carry}   what was carried to this machine            {llama}    where llama.cpp is built
+  {each}    scripts/each_rank for {ranks} ranks
   {architectures} of the GPUs, as CMake names them        {sycl}    where the SYCL runtime was unpacked
 """
 
@@ -15,13 +16,15 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Step:
     """One command, with the time it may take. It is skipped, with the reason, where the machine has fewer
-    than `gpus` or lacks one of `needs` (the names of gpu_check's PROBES). Exit code 77 means that the program
+    than `gpus` or lacks one of `needs` (the names of gpu_check's PROBES). Where ranks may `share` one GPU, two
+    do on a machine that has no second one: for results, not for times. Exit code 77 means that the program
     found nothing to run on. `records` is a file of records that the command writes, `env` what it needs set."""
 
     name: str
     command: str
     limit_s: int
     gpus: int = 1
+    share: bool = False
     needs: tuple[str, ...] = ()
     records: str = ""
     env: dict[str, str] = field(default_factory=dict)
@@ -42,6 +45,14 @@ class Topic:
 # What PyPI lacks is named to the runtime; nothing else is loaded.
 SYCL_RUNTIME = {"UR_ADAPTERS_FORCE_LOAD": "{sycl}/lib/libur_adapter_cuda.so.0"}
 
+# What ranks that share a GPU need beside NCCL_HOSTID, which each_rank and tests/gpu/torch/sharing.py set: NCCL,
+# which refuses that, takes them for ranks of several hosts.
+SHARED_GPU = {
+    "NCCL_NET": "Socket",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "ISTHMUS_OPTION": "backend.p2p.share_device=true;backend.copy_engine.share_device=true",
+}
+
 TOPICS = (
     Topic(
         "collectives",
@@ -51,9 +62,10 @@ TOPICS = (
             Step("collectives, one rank", "{bin}/gpu_collectives_test --ranks 1", 60),
             Step(
                 "collectives, ranks in processes",
-                "{python} {scripts}/each_rank {ranks} {bin}/gpu_collectives_test",
+                "{each} {bin}/gpu_collectives_test",
                 150,
                 gpus=2,
+                share=True,
             ),
         ),
     ),
@@ -69,9 +81,10 @@ TOPICS = (
             Step("symmetric heap and copies, ranks in threads", "{bin}/gpu_memory_test", 40),
             Step(
                 "symmetric heap, ranks in processes",
-                "{python} {scripts}/each_rank {ranks} {bin}/gpu_memory_test",
+                "{each} {bin}/gpu_memory_test",
                 40,
                 gpus=2,
+                share=True,
             ),
             Step(
                 "providers of a CUDA device",
@@ -160,9 +173,10 @@ TOPICS = (
             Step("copy engines, ranks in threads", "{bin}/copy_engine_device_test", 40, gpus=2),
             Step(
                 "copy engines, ranks in processes",
-                "{bin}/copy_engine_device_test --world processes",
-                40,
+                "{bin}/copy_engine_device_test --world processes --ranks {ranks}",
+                120,
                 gpus=2,
+                share=True,
             ),
             Step(
                 "copy engines against NCCL",
@@ -261,9 +275,10 @@ TOPICS = (
             ),
             Step(
                 "fused products, ranks in processes",
-                "{python} {scripts}/each_rank {ranks} {bin}/gpu_fused_test",
+                "{each} {bin}/gpu_fused_test",
                 30,
                 gpus=2,
+                share=True,
             ),
         ),
         options=("-DISTHMUS_PYTHON=ON",),
@@ -278,6 +293,7 @@ TOPICS = (
                 "{python} tests/gpu/torch/check_backend.py {out}/torch-backend.json {ranks}",
                 40,
                 gpus=2,
+                share=True,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
@@ -285,6 +301,7 @@ TOPICS = (
                 "{python} tests/gpu/torch/check_copy_engine.py {out}/torch-copy-engine.json {ranks}",
                 40,
                 gpus=2,
+                share=True,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
@@ -292,6 +309,7 @@ TOPICS = (
                 "{python} tests/gpu/torch/check_death.py {out}/torch-death.json {ranks}",
                 120,
                 gpus=2,
+                share=True,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
@@ -299,6 +317,7 @@ TOPICS = (
                 "{python} tests/gpu/torch/check_unchanged.py {out}/torch-unchanged.json {ranks}",
                 200,
                 gpus=2,
+                share=True,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
@@ -307,6 +326,7 @@ TOPICS = (
                 "{lib}/libisthmus_nccl_preload.so {ranks}",
                 120,
                 gpus=2,
+                share=True,
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
         ),
@@ -360,7 +380,7 @@ TOPICS = (
             ),
             Step(
                 "SYCL on devices, a process for each",
-                "{python} {scripts}/each_rank {ranks} {bin}/sycl_device_test --gpu",
+                "{each} {bin}/sycl_device_test --gpu",
                 90,
                 gpus=3,
                 env=SYCL_RUNTIME,

@@ -82,6 +82,18 @@ std::string refusal_text(const votes<Value>& all) {
 
 // ---- for backends -------------------------------------------------------------------------------------
 
+// An option of this backend's that is "true" or "false"; `result` stays where it is not given. Returns "" or
+// what is wrong with it.
+inline std::string read_flag(const isthmus_backend_context& context, const char* key, bool& result) {
+  const char* const text = context.option(context.runtime, key);
+  if (text == nullptr) return {};
+  const bool is_true = std::strcmp(text, "true") == 0;
+  if (!is_true && std::strcmp(text, "false") != 0)
+    return std::string("option ") + key + " = \"" + text + "\" must be true or false";
+  result = is_true;
+  return {};
+}
+
 // Collective. `all` gets every rank's vote. Fails only where the ranks can't talk to each other, which the
 // runtime has then reported.
 template <typename Value>

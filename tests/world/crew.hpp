@@ -41,9 +41,10 @@ inline std::vector<member> create_members(int argc, char** argv, isthmus_platfor
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   options.timeout_s = 60;
-  const auto device_of = [&](int rank) { return platform == ISTHMUS_PLATFORM_HOST ? 0 : rank; };
+  const auto is_host = platform == ISTHMUS_PLATFORM_HOST;
+  const auto device_of = [&](int rank) { return is_host ? 0 : rank; };
   if (const auto one = as_one_of_many(argc, argv)) {
-    member own{one->rank, one->size, device_of(one->rank)};
+    member own{one->rank, one->size, is_host ? 0 : one->device};
     options.device = {platform, own.device};
     const isthmus_unique_id id = meet_at(own.rank, one->id_file);
     if (isthmus_communicator_create(&id, own.rank, own.size, &options, &own.communicator) != ISTHMUS_SUCCESS)

@@ -22,17 +22,20 @@ inline const char* argument(int argc, char** argv, const char* name) {
   return nullptr;
 }
 
-// --rank R --size N --id FILE, if the program was given them; throws where only some of them were.
+// --rank R --size N --id FILE, if the program was given them; throws where only some of them were. The device
+// is that of the rank's number, unless --device D names another one.
 struct one_of_many {
   int rank, size;
   const char* id_file;
+  int device;
 };
 inline std::optional<one_of_many> as_one_of_many(int argc, char** argv) {
   const char* const rank = argument(argc, argv, "--rank");
   if (rank == nullptr) return std::nullopt;
   const char *const size = argument(argc, argv, "--size"), *const id = argument(argc, argv, "--id");
   if (size == nullptr || id == nullptr) throw std::runtime_error("--rank needs --size and --id");
-  return one_of_many{std::atoi(rank), std::atoi(size), id};
+  const char* const device = argument(argc, argv, "--device");
+  return one_of_many{std::atoi(rank), std::atoi(size), id, std::atoi(device != nullptr ? device : rank)};
 }
 
 // Rank 0 makes the id and writes it to the file; the others wait for it there.

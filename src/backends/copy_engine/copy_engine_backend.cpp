@@ -71,11 +71,14 @@ isthmus_status all_can(const isthmus_backend_context& context, const rank_record
   return agree(context, ISTHMUS_HERE, own, all);
 }
 
-// Streams of one device may share a queue, in which a rank that waits would keep the other from answering.
-std::string shared_device(const votes<rank_record>& all) {
+// Streams of one device may share a queue, in which a rank that waits would keep the other from answering;
+// those of several processes do not.
+std::string shared_device(const isthmus_backend_context& context, const votes<rank_record>& all,
+                          bool may_share) {
   for (std::size_t first = 0; first < all.size(); ++first)
     for (std::size_t second = first + 1; second < all.size(); ++second)
-      if (std::strcmp(all[first].value.bus_id, all[second].value.bus_id) == 0)
+      if (std::strcmp(all[first].value.bus_id, all[second].value.bus_id) == 0 &&
+          (!may_share || context.process_of[first] == context.process_of[second]))
         return fmt::format("ranks {} and {} share the device {}; copy engines need a device for each rank",
                            first, second, all[first].value.bus_id);
   return "";
@@ -101,7 +104,8 @@ isthmus_status create(const isthmus_backend_context* given, void** state) {
   votes<rank_record> all;
   const std::string problem = prepare(context, options, made, mine);
   if (const isthmus_status status = all_can(context, mine, problem, all)) return status;
-  if (const std::string shared = shared_device(all); !shared.empty()) return unsupported(context, shared);
+  if (const std::string shared = shared_device(context, all, options.share_device); !shared.empty())
+    return unsupported(context, shared);
 
   isthmus_heap_block shared{};
   const std::uint64_t bytes =

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <isthmus/plugin.hpp>
 
 namespace isthmus::copy_engine {
 namespace {
@@ -35,6 +36,7 @@ std::string read_settings(const isthmus_backend_context& context, settings& resu
   if (problem.empty()) problem = read(context, "streams", 64, result.streams);
   if (problem.empty()) problem = read(context, "together_bytes", most_bytes, result.together_bytes);
   if (problem.empty()) problem = read(context, "reduction_blocks", 65535, result.reduction_blocks, 1);
+  if (problem.empty()) problem = read_flag(context, "share_device", result.share_device);
   return problem;
 }
 

@@ -13,6 +13,7 @@ struct settings {
   std::uint64_t together_bytes = 0;  // up to so many bytes from all peers, a rank waits for all of them at once
   int streams = 1;                   // among which the peers are divided; 0: one for each
   std::uint64_t batch_bytes = 0;     // from so many bytes on, copies between devices are issued as a batch
+  bool share_device = false;         // with ranks of other processes
   int reduction_blocks = 1024;       // of the kernel of reduce_scatter, at most
 };
 

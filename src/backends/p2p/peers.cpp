@@ -51,6 +51,8 @@ void peers::prepare(const isthmus_backend_context& context, vote<address>& mine)
                                                       std::to_string(max_ranks) + " are possible");
   if (context.node_size != context.size)
     return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several machines");
+  if (const std::string problem = read_flag(context, "share_device", m_may_share); !problem.empty())
+    return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
   const device_guard guard(context.device.ordinal);
   if (guard.code() != gpu_success) return refuse(mine, "no such device", guard.code());
   m_device = context.device.ordinal;
@@ -91,16 +93,19 @@ void peers::map(const isthmus_backend_context& context, const votes<address>& al
     const int rank = (context.rank + i) % m_size;
     const address& peer = all[rank].value;
     const std::string name = "rank " + std::to_string(rank);
+    const bool in_one_process = context.process_of[rank] == context.process_of[context.rank];
     // By bus: ordinals of several processes need not mean the same device.
-    if (std::strcmp(peer.bus_id, all[context.rank].value.bus_id) == 0)
+    const bool shares = std::strcmp(peer.bus_id, all[context.rank].value.bus_id) == 0;
+    // Kernels wait for each other: those of several processes take turns on a device, those of one may not.
+    if (shares && (in_one_process || !m_may_share))
       return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED,
                          "shares its device with " + name + "; peer memory needs a device for each rank");
-    int ordinal = -1, reachable = 0;
+    int ordinal = -1, reachable = shares ? 1 : 0;
     gpu_error code = gpu_ordinal(&ordinal, peer.bus_id);
-    if (code == gpu_success) code = gpu_can_access_peer(&reachable, m_device, ordinal);
+    if (code == gpu_success && !shares) code = gpu_can_access_peer(&reachable, m_device, ordinal);
     if (code != gpu_success || !reachable)
       return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "its device cannot access the memory of " + name);
-    if (context.process_of[rank] == context.process_of[context.rank]) {
+    if (in_one_process) {
       code = gpu_enable_peer(ordinal);
       m_scratch[i] = peer.pointer;
     } else {

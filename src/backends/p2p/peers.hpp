@@ -36,6 +36,7 @@ class peers {
   bool all_can(const isthmus_backend_context& context, const vote<Value>& mine, votes<Value>& all);
 
   int m_device = -1;
+  bool m_may_share = false;  // one device with ranks of other processes
   int m_size = 0;
   std::byte* m_own = nullptr;
   std::vector<std::byte*> m_scratch;

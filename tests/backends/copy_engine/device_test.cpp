@@ -311,11 +311,11 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const isthmus_platform platform = asked.platform == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
   const int devices = count_devices(platform);
-  if (devices < 2) {
+  const int size = asked.ranks > 0 ? asked.ranks : std::min(devices, 4);
+  if (size < 2 || devices < (asked.world == "processes" ? 1 : size)) {  // processes may share a device
     std::puts("SKIPPED: copy engines need two devices");
     return 77;
   }
-  const int size = asked.ranks > 0 ? asked.ranks : std::min(devices, 4);
   const auto begin = steady::now();
   const int failures = run(
       platform, asked.world == "processes", size,

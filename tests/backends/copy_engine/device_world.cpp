@@ -80,7 +80,7 @@ member::member(seat& place, const isthmus_unique_id& id, int rank, int size, con
   // is staged, ranks that keep in step.
   const bool in_step = use != nullptr && std::string(use) == "copy_engine:staged";
   config << "[backend.copy_engine]\ntransit_bytes = 262144\nbatch_bytes = 4096\nstreams = 2\ntogether_bytes = "
-         << (in_step ? 1u << 30 : 8192u) << "\n";
+         << (in_step ? 1u << 30 : 8192u) << "\nshare_device = true\n";  // where there are fewer than ranks
   config.close();
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
@@ -140,8 +140,8 @@ int run_rank(isthmus_platform platform, const play& play, meeting& all, int rank
     std::string reason;
     device_driver* driver = device_driver::get(platform, reason);
     if (driver == nullptr) throw std::runtime_error(reason);
-    if (driver->device_count() < size) throw std::runtime_error("fewer devices than ranks");
-    seat place(*driver, platform, rank);
+    if (driver->device_count() == 0) throw std::runtime_error("no device");
+    seat place(*driver, platform, rank % driver->device_count());
     return play(place, all, rank, size);
   } catch (const std::exception& failure) {
     std::printf("FAIL rank %d: %s\n", rank, failure.what());

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import sharing
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
@@ -31,9 +32,9 @@ PATHS = ("nccl", "p2p")
 def play(rank: int, size: int, store: str, wanted: str, answer: Connection) -> None:
     """What one rank does; tells how long synchronize() took and what the next call said."""
     os.environ["ISTHMUS_RULE"] = f"collective=allreduce platform=cuda use={wanted}"
+    sharing.enter(rank, size)
     import isthmus.torch
 
-    torch.cuda.set_device(rank)
     dist.init_process_group(
         "cpu:isthmus,cuda:isthmus", store, timeout=timedelta(seconds=TIMEOUT_S), rank=rank, world_size=size
     )

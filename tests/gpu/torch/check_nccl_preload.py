@@ -2,8 +2,6 @@
 """Unchanged scripts over NCCL, with and without its preloaded library: check_nccl_preload.py OUT LIB [RANKS].
 
 DDP and FSDP2 of tests/python/torch/unchanged run under torchrun twice: same losses, calls on Isthmus' paths.
-With fewer GPUs than ranks NCCL is told that each rank has a host of its own, since it refuses two ranks on one
-GPU; p2p refuses them, too, unless it was built without that check: for results, not for times.
 """
 
 from __future__ import annotations
@@ -14,15 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
 from unchanged_scripts import Losses, finish, judge, train
 
 
 def train_over_nccl(script: str, ranks: int, variables: dict[str, str]) -> tuple[Losses, str]:
-    own_hosts = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"} if torch.cuda.device_count() < ranks else {}
-    each = f'NCCL_HOSTID={"$RANK" if own_hosts else ""} exec "$@"'
-    before = ["--no-python", "sh", "-c", each, "sh", sys.executable]
-    return train(script, ranks, before, {"DEVICE": "cuda", "NCCL_NVLS_ENABLE": "0"} | own_hosts | variables)
+    return train(script, ranks, [], {"DEVICE": "cuda", "NCCL_NVLS_ENABLE": "0"} | variables)
 
 
 def compare(script: str, ranks: int, library: str) -> dict[str, Any]:

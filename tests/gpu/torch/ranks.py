@@ -1,4 +1,4 @@
-"""Processes of one job on the GPUs of this machine, one for each, and the table of what they found."""
+"""Processes of one job on the GPUs of this machine, and the table of what they found."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import sharing
 import torch
 import torch.multiprocessing as multiprocessing
 
@@ -35,7 +36,7 @@ def _enter(rank: int, body: Callable[..., None], arguments: tuple[Any, ...]) -> 
     faulthandler.enable()
     torch._C._set_print_stack_traces_on_fatal_signal(True)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-    torch.cuda.set_device(rank)
+    sharing.enter(rank, int(os.environ["WORLD_SIZE"]))
     body(rank, *arguments)
 
 

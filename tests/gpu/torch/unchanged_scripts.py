@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import sharing
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "python/torch/unchanged"
 LIMIT_S = 90
 TOLERANCE = 1e-4  # sums of floats in another order
@@ -19,12 +21,13 @@ Losses = list[list[float]]  # by rank
 
 
 def train(script: str, ranks: int, before: list[str], variables: dict[str, str]) -> tuple[Losses, str]:
-    """Losses, and what was printed. `before` stands between torchrun's words and the script's file."""
+    """Losses, and what was printed. `before` stands between Python and the script's file."""
+    each, shared = sharing.under_torchrun(ranks) if variables["DEVICE"] == "cuda" else (["--no-python"], {})
     with tempfile.TemporaryDirectory() as folder:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         done = subprocess.run(
-            [*launcher, *before, str(SCRIPTS / f"{script}.py"), folder],
-            env=os.environ | variables,
+            [*launcher, *each, sys.executable, *before, str(SCRIPTS / f"{script}.py"), folder],
+            env=os.environ | shared | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
