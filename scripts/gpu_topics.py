@@ -70,6 +70,31 @@ TOPICS = (
         ),
     ),
     Topic(
+        "islands",
+        ("gpu_islands_test", "islands_bench"),
+        (
+            Step(
+                "ranks on CUDA and on the host in one communicator, CUDA ranks on nodes of their own",
+                "{bin}/gpu_islands_test",
+                60,
+                env={"TEST_PLATFORMS": "cuda host cuda host"},
+            ),
+            Step(
+                "allreduce of CUDA and host ranks beside its slowest part",
+                "{bin}/islands_bench --platforms cuda,cuda,host,host --sizes 1M,16M,64M --out {out}/islands.json",
+                60,
+                records="{out}/islands.json",
+            ),
+            Step(
+                "each GPU's rank on a node of its own",
+                "{bin}/islands_bench --platforms cuda,cuda --nodes a,b --sizes 1M,16M --out {out}/nodes.json",
+                60,
+                records="{out}/nodes.json",
+                env={"ISTHMUS_BACKEND": "islands"},
+            ),
+        ),
+    ),
+    Topic(
         "asynchrony",
         ("gpu_asynchrony_test",),
         (Step("asynchrony, graphs, abort", "{bin}/gpu_asynchrony_test", 90),),

@@ -69,7 +69,9 @@ enum {
   // the end, where the datatype has fewer bits than float32 (an algorithm that rounds contributions first says
   // so
   // in its name). `deterministic` leaves floating-point reductions to such backends alone.
-  ISTHMUS_BACKEND_RANK_ORDER = 1u << 5
+  ISTHMUS_BACKEND_RANK_ORDER = 1u << 5,
+  // The ranks' devices may be of different platforms, each of which the backend serves.
+  ISTHMUS_BACKEND_MIXED_PLATFORMS = 1u << 6
 };
 
 // A block of the symmetric heap, as seen by this rank.
@@ -134,6 +136,10 @@ typedef struct isthmus_backend_context {
   // instead of when the function returns: for an enqueue one of whose threads must release another. `abort`
   // comes out of this call. NULL in a context of an older runtime.
   void (*poison)(void* runtime, isthmus_status status);
+  // make_part with the ranks on devices of the backend's choice instead of this communicator's: host, for what
+  // it brings to host memory itself. NULL in a context of an older runtime.
+  isthmus_status (*make_part_on)(void* runtime, isthmus_device device, int color, int key, const char* use,
+                                 isthmus_communicator* made);
 } isthmus_backend_context;
 
 typedef struct isthmus_backend {

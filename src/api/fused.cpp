@@ -60,6 +60,10 @@ void refuse_groups(const char* function) {
 
 std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const problem& what) {
   const isthmus_platform platform = owner->ranks().device.platform;
+  if (owner->ranks().is_mixed)
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+                     "fused_plan_create: the ranks' devices are of several platforms",
+                     "make the plan on a communicator of one platform: isthmus_communicator_split");
   if (platform == ISTHMUS_PLATFORM_HOST)
     return what.gathers() ? make_host_gather_plan(std::move(owner), what)
                           : make_host_scatter_plan(std::move(owner), what);

@@ -121,16 +121,13 @@ membership introduce(bootstrap& ranks, const introduction& mine) {
       },
       "start every rank with the same libisthmus.so");
   check_votes(greetings, failure, "joining the communicator failed");
-  check_equal(
-      all, "the device platform", [](const hello& h) { return h.platform; },
-      [](const hello& h) { return isthmus_platform_name(static_cast<isthmus_platform>(h.platform)); },
-      "all ranks of one communicator use devices of one platform");
   check_rules(ranks, all, mine.rules);
 
   membership result;
   result.rank = ranks.rank();
   result.size = ranks.size();
   result.device = mine.device;
+  result.is_mixed = std::ranges::any_of(all, [&](const hello& h) { return h.platform != all[0].platform; });
   result.token = all[0].token;
   std::vector<std::string> nodes;
   std::vector<std::tuple<std::string, std::int64_t, std::uint64_t>> processes;

@@ -23,7 +23,11 @@ struct membership {
   std::vector<int> parent_rank_of;         // in the communicator that this one was made from; -1: in none
   std::vector<rank_process> process_here;  // by rank; pid 0 for those of other machines
   isthmus_device device{};
+  bool is_mixed = false;  // the ranks' devices are of several platforms
   std::array<std::uint64_t, 2> token{};  // random, the same on all ranks: names this communicator
+
+  // What rules ask for, equal on all ranks: behind the last platform of THE TABLE stands "mixed".
+  isthmus_platform platform_of_rules() const { return is_mixed ? ISTHMUS_PLATFORM_COUNT : device.platform; }
 };
 
 // What one rank brings to the first exchange.
@@ -35,7 +39,7 @@ struct introduction {
 };
 
 // Collective. Throws this rank's own failure, or error (REMOTE) with another rank's, or (MISMATCH) that
-// names the ranks that differ in version, platform or rules and the first difference. All ranks throw
+// names the ranks that differ in version or rules and the first difference. All ranks throw
 // or none.
 membership introduce(bootstrap& ranks, const introduction& mine);
 

@@ -75,6 +75,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.progress = on_progress;
   m_context.make_part = on_make_part;
   m_context.poison = on_poison;
+  m_context.make_part_on = on_make_part_on;
 }
 
 const char* backend_instance::version() const noexcept {
@@ -305,10 +306,15 @@ isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
 
 isthmus_status backend_instance::on_make_part(void* runtime, int color, int key, const char* use,
                                               isthmus_communicator* made) {
+  return on_make_part_on(runtime, self(runtime).m_context.device, color, key, use, made);
+}
+
+isthmus_status backend_instance::on_make_part_on(void* runtime, isthmus_device device, int color, int key,
+                                                 const char* use, isthmus_communicator* made) {
   backend_instance& backend = self(runtime);
   *made = nullptr;
   const isthmus_status status = guard([&] {
-    if (auto part = backend.m_owner.make_part(color, key, backend.name(), use))
+    if (auto part = backend.m_owner.make_part(device, color, key, backend.name(), use))
       *made = handle_table::instance().insert(std::move(part));
   });
   if (status != ISTHMUS_SUCCESS) backend.report(last_error());

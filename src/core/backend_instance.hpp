@@ -96,6 +96,8 @@ class backend_instance {
   static isthmus_status on_heap_free(void* runtime, uint64_t id);
   static isthmus_status on_make_part(void* runtime, int color, int key, const char* use,
                                      isthmus_communicator* made);
+  static isthmus_status on_make_part_on(void* runtime, isthmus_device device, int color, int key,
+                                        const char* use, isthmus_communicator* made);
   static void on_poison(void* runtime, isthmus_status status);
 
   void report(isthmus_error_info info);

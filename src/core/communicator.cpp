@@ -320,6 +320,11 @@ void communicator::close() {
 
 void* communicator::allocate_symmetric(std::uint64_t bytes) {
   check_alive();
+  if (m_ranks.is_mixed)  // equal on all ranks
+    throw make_error(
+        ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
+        "memory_allocate_symmetric: the ranks' devices are of several platforms, which share no memory",
+        "allocate on each rank's own device: isthmus_memory_allocate_device");
   void* pointer = nullptr;
   exchange(recorder::step::heap_allocate, bytes,
            [&] { pointer = m_heap.allocate(*m_control, m_ranks, bytes); });

@@ -38,6 +38,8 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks, 
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
     return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
+  if ((entry.backend->capabilities & ISTHMUS_BACKEND_MIXED_PLATFORMS) == 0 && ranks.is_mixed)
+    return "it works on one platform at a time, and the ranks are on several";
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) != 0 && ranks.process_size > 1)
     return fmt::format("it allows one rank per process, this process has {}", ranks.process_size);
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
@@ -45,7 +47,7 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks, 
   // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
   const auto names_it = [&](const auto& rule) { return rule.backend == entry.name; };
   const auto is_for_ranks = [&](const auto& rule) {
-    return names_it(rule) && selection::concerns(rule, ranks.device.platform, ranks.size, ranks.nodes);
+    return names_it(rule) && selection::concerns(rule, ranks.platform_of_rules(), ranks.size, ranks.nodes);
   };
   const auto takes_calls = [&](const auto& rule) {
     return is_for_ranks(rule) && serves(rule, prepared.collectives);
@@ -141,11 +143,12 @@ preparation prepare(isthmus_device device, const isthmus_communicator_options& o
   return prepared;
 }
 
-std::shared_ptr<communicator> communicator::make_part(int color, int key, const std::string& maker,
-                                                      const char* use) {
+std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int color, int key,
+                                                      const std::string& maker, const char* use) {
   std::unique_ptr<bootstrap> control = m_control->split(color, key);
   if (!control) return nullptr;
   preparation prepared = prepared_for_part();
+  prepared.device = device;
   prepared.collectives = 0;  // what the backend makes of this one's
   prepared.failure = failure_of([&] {
     auto rules = std::make_shared<selection::configuration>(
@@ -192,7 +195,10 @@ void communicator::throw_without_backend() const {
   for (const auto& backend : m_backends)
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
   if (reasons.empty()) reasons = "none is built in";
-  const char* const hint = "isthmus info lists the backends of this machine";
+  const char* const hint =
+      m_ranks.is_mixed ? "all ranks of one communicator use devices of one platform, or a rule for platform = "
+                         "\"mixed\" names a backend that joins several: islands"
+                       : "isthmus info lists the backends of this machine";
   if (m_ranks.nodes == 1)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("no backend works for these ranks: {}", reasons), hint);

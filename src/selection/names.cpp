@@ -27,7 +27,13 @@ constexpr std::array<std::string_view, Size> names_of(const std::array<Row, Size
 
 constexpr std::array all_collectives = names_of(table_words::rows);
 constexpr std::array all_datatypes = names_of(table_words::datatypes);
-constexpr std::array all_platforms = names_of(table_words::platform_names);
+// Those of THE TABLE, and behind them what ranks on several of them are to rules.
+constexpr auto all_platforms = [] {
+  std::array<std::string_view, ISTHMUS_PLATFORM_COUNT + 1> names;
+  std::ranges::copy(names_of(table_words::platform_names), names.begin());
+  names.back() = "mixed";
+  return names;
+}();
 
 // Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {

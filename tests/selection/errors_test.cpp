@@ -8,7 +8,7 @@ namespace {
 constexpr const char* all_collectives =
     "broadcast, reduce, allreduce, reduce_scatter, allgather, allgatherv, gather, gatherv, scatter, scatterv, "
     "alltoall, alltoallv, send, recv, barrier, reduce_scatterv";
-constexpr const char* all_platforms = "host, cuda, hip, level_zero, opencl";
+constexpr const char* all_platforms = "host, cuda, hip, level_zero, opencl, mixed";
 constexpr const char* all_datatypes =
     "int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, bfloat16, float32, float64, "
     "float8_e4m3, float8_e5m2";

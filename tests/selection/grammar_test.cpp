@@ -89,7 +89,8 @@ TEST(seconds, positive_and_finite) {
 TEST(names, cover_the_table) {
   ASSERT_EQ(collective_names().size(), std::size_t{ISTHMUS_COLLECTIVE_COUNT});
   ASSERT_EQ(datatype_names().size(), std::size_t{ISTHMUS_DATATYPE_COUNT});
-  ASSERT_EQ(platform_names().size(), std::size_t{ISTHMUS_PLATFORM_COUNT});
+  ASSERT_EQ(platform_names().size(), std::size_t{ISTHMUS_PLATFORM_COUNT} + 1);
+  EXPECT_EQ(platform_names().back(), "mixed");
   EXPECT_EQ(collective_names()[ISTHMUS_REDUCE_SCATTER], "reduce_scatter");
   EXPECT_EQ(datatype_names()[ISTHMUS_FLOAT8_E5M2], "float8_e5m2");
   EXPECT_EQ(platform_names()[ISTHMUS_PLATFORM_LEVEL_ZERO], "level_zero");

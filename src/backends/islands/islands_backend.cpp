@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "backends/islands/composer.hpp"
+#include "backends/islands/staged.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
 
@@ -37,16 +38,35 @@ isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uin
                       "write a number of bytes, 64 or more", "backend.islands.chunk_bytes = \"%s\"", text);
 }
 
+// One rank: of islands on the host, or through the host.
+struct rank_state {
+  explicit rank_state(const isthmus_backend_context& context) : islands(context) {}
+  crew islands;
+  std::unique_ptr<staged> through_host;
+};
+
+isthmus_status make(const isthmus_backend_context& context, rank_state& made) {
+  crew& ranks = made.islands;
+  staged::platforms of;
+  if (const auto status = staged::look(context, of)) return status;
+  if (ranks.ranks.islands() == 1 && !of.is_mixed)
+    return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node, and on one platform",
+                  nullptr);
+  if (const auto status = read_chunk_bytes(context, ranks.chunk_bytes)) return status;
+  if (of.has_devices) {
+    made.through_host = std::make_unique<staged>(context);
+    return made.through_host->make(ranks.chunk_bytes);
+  }
+  ranks.overlaps = context.mpi == nullptr || context.mpi->thread_level >= thread_multiple;
+  return ranks.of.make(context, ranks.ranks);
+}
+
 isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   try {
-    auto ranks = std::make_unique<crew>(*context);
-    if (ranks->ranks.islands() == 1)
-      return refuse(*context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node", nullptr);
-    if (const auto status = read_chunk_bytes(*context, ranks->chunk_bytes)) return status;
-    if (const auto status = ranks->of.make(*context, ranks->ranks)) return status;
-    ranks->overlaps = context->mpi == nullptr || context->mpi->thread_level >= thread_multiple;
-    *state = ranks.release();
+    auto made = std::make_unique<rank_state>(*context);
+    if (const auto status = make(*context, *made)) return status;
+    *state = made.release();
     return ISTHMUS_SUCCESS;
   } catch (const part_failure& failure) {
     return report(*context, failure);
@@ -55,7 +75,8 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   }
 }
 
-crew& crew_of(void* state) { return *static_cast<crew*>(state); }
+rank_state& rank_of(void* state) { return *static_cast<rank_state*>(state); }
+crew& crew_of(void* state) { return rank_of(state).islands; }
 
 cut cut_of(const char* algorithm) {
   return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? cut::leader : cut::shards;
@@ -80,6 +101,10 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
   const isthmus_backend_context& context = *ranks.context;
   const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
   try {
+    if (rank_of(state).through_host) {
+      rank_of(state).through_host->run(operations, n);
+      return ISTHMUS_SUCCESS;
+    }
     // All ranks of a group have their messages before its collectives.
     if (std::any_of(operations, operations + n, is_one)) run_messages(ranks, operations, n);
     for (std::size_t i = 0; i < n; ++i)
@@ -87,6 +112,10 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
     return ISTHMUS_SUCCESS;
   } catch (const part_failure& failure) {
     return report(context, failure);
+  } catch (const error& failure) {
+    const isthmus_error_info& told = failure.info();
+    return context.fail(context.runtime, told.status, told.native_code, told.location, told.hint, "%s",
+                        told.message);
   } catch (const std::bad_alloc&) {
     return refuse(context, ISTHMUS_ERROR_OUT_OF_MEMORY, "host memory exhausted", nullptr);
   }
@@ -95,7 +124,8 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
 const char* plan(void* state, const isthmus_operation* operation, const char* algorithm) {
   crew& ranks = crew_of(state);
   try {
-    ranks.plan = plan_of(ranks, *operation, cut_of(algorithm));
+    ranks.plan = rank_of(state).through_host ? rank_of(state).through_host->plan(*operation)
+                                             : plan_of(ranks, *operation, cut_of(algorithm));
     return ranks.plan.c_str();
   } catch (const std::exception& failure) {
     ranks.context->log(ranks.context->runtime, 1, "no plan: %s", failure.what());
@@ -114,15 +144,20 @@ const isthmus_backend* islands_backend() noexcept {
     functions.abi_version = ISTHMUS_BACKEND_ABI;
     functions.name = "islands";
     functions.description = "other backends put together: within each node, between nodes, within again";
-    functions.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE;
-    functions.platforms = 1u << ISTHMUS_PLATFORM_HOST;
+    functions.capabilities =
+        ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE | ISTHMUS_BACKEND_MIXED_PLATFORMS;
+    functions.platforms = 1u << ISTHMUS_PLATFORM_HOST | 1u << ISTHMUS_PLATFORM_CUDA |
+                          1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
     functions.algorithms = islands::algorithm_names;
     functions.create = islands::create;
-    functions.destroy = [](void* state) { delete static_cast<islands::crew*>(state); };
+    functions.destroy = [](void* state) { delete static_cast<islands::rank_state*>(state); };
     functions.supports = islands::supports;
     functions.enqueue = islands::enqueue;
     functions.plan = islands::plan;
-    functions.abort = [](void* state) { islands::crew_of(state).of.abort(); };
+    functions.abort = [](void* state) {
+      islands::crew_of(state).of.abort();
+      if (islands::rank_of(state).through_host) islands::rank_of(state).through_host->abort();
+    };
     return functions;
   }();
   return &backend;

@@ -27,23 +27,6 @@ constexpr std::array asked_between = {
     kinds::copy_to_all, kinds::blocks_to_all,   kinds::runs_to_all, kinds::meet};
 constexpr std::array asked_across = {kinds::runs_to_each, ISTHMUS_SEND, ISTHMUS_RECV};
 
-// Why the part can't do all of these; "" when it can. Backends of host memory know all datatypes and
-// operations, or none.
-template <typename Collectives>
-std::string lack_of(const part& asked, const Collectives& collectives) {
-  if (!asked.exists()) return "";
-  std::string json;
-  for (const isthmus_collective collective : collectives) {
-    isthmus_operation operation{};
-    operation.collective = collective;
-    operation.datatype = ISTHMUS_FLOAT32;
-    asked.explain(operation, json);
-    if (nlohmann::json::parse(json).at("backend").is_null())
-      return fmt::format("{}: no backend can do {}", asked.name(), isthmus_collective_name(collective));
-  }
-  return "";
-}
-
 std::string name_of(const char* place, const std::vector<int>& ranks) {
   return fmt::format("{} ranks {} (0 to {} there)", place, enumerate(ranks), ranks.size() - 1);
 }
@@ -57,18 +40,32 @@ std::vector<int> holders_like(const layout& ranks, int index) {
 
 }  // namespace
 
+std::string lack_of(const part& asked, std::span<const isthmus_collective> collectives) {
+  if (!asked.exists()) return "";
+  std::string json;
+  for (const isthmus_collective collective : collectives) {
+    isthmus_operation operation{};
+    operation.collective = collective;
+    operation.datatype = ISTHMUS_FLOAT32;
+    asked.explain(operation, json);
+    if (nlohmann::json::parse(json).at("backend").is_null())
+      return fmt::format("{}: no backend can do {}", asked.name(), isthmus_collective_name(collective));
+  }
+  return "";
+}
+
 isthmus_status report(const isthmus_backend_context& context, const part_failure& failure) {
   const isthmus_error_info& details = failure.details;
   return context.fail(context.runtime, details.status, details.native_code, details.location, details.hint,
                       "%s", failure.what());
 }
 
-isthmus_status part::make(const isthmus_backend_context& context, int color, int key, const char* option,
-                          std::string name) {
+isthmus_status part::make(const isthmus_backend_context& context, isthmus_device device, int color, int key,
+                          const char* option, std::string name) {
   m_name = std::move(name);
   const char* const use = context.option(context.runtime, option);
   vote<> mine;
-  const isthmus_status status = context.make_part(context.runtime, color, key, use, &m_handle);
+  const isthmus_status status = context.make_part_on(context.runtime, device, color, key, use, &m_handle);
   if (status != ISTHMUS_SUCCESS) {
     const isthmus_error_info failure = latest_failure();
     mine.refuse(status, fmt::format("{}: {}", m_name, failure.message), failure.hint, failure.native_code);

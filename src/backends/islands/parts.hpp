@@ -4,9 +4,10 @@
 #include <isthmus/backend.h>
 #include <isthmus/isthmus.h>
 
-#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/islands/layout.hpp"
@@ -30,7 +31,12 @@ class part {
   // Collective over all ranks: those with one color >= 0 form a part, `ranks`. Success, or the failure that the
   // runtime has reported.
   isthmus_status make(const isthmus_backend_context& context, int color, int key, const char* option,
-                      std::string name);
+                      std::string name) {
+    return make(context, context.device, color, key, option, std::move(name));
+  }
+  // The same with the ranks on another device than the whole's.
+  isthmus_status make(const isthmus_backend_context& context, isthmus_device device, int color, int key,
+                      const char* option, std::string name);
   part(const part&) = delete;
   part& operator=(const part&) = delete;
   ~part();
@@ -49,6 +55,10 @@ class part {
   isthmus_communicator m_handle = nullptr;
   std::string m_name;  // whom it joins, in the numbers of the whole: for errors and plans
 };
+
+// Why the part can't do all of these; "" when it can. Backends of host memory know all datatypes and
+// operations, or none. Throws part_failure.
+std::string lack_of(const part& asked, std::span<const isthmus_collective> collectives);
 
 struct parts {
   part within;   // the ranks of this rank's island, by index

@@ -65,8 +65,9 @@ const isthmus_mpi_table* recording_table() {
 // Not where Isthmus combines or divides on the host, nor where the table would copy there.
 bool goes_as_it_is(const gpu::table_row& row, const scenario& what) {
   if (row.reduces && (what.datatype != ISTHMUS_FLOAT32 || what.op != ISTHMUS_SUM)) return false;
-  return !what.in_place || (row.collective != ISTHMUS_REDUCE_SCATTER && row.collective != ISTHMUS_ALLTOALL &&
-                            row.collective != ISTHMUS_ALLTOALLV);
+  return !what.in_place ||
+         (row.collective != ISTHMUS_REDUCE_SCATTER && row.collective != ISTHMUS_REDUCE_SCATTERV &&
+          row.collective != ISTHMUS_ALLTOALL && row.collective != ISTHMUS_ALLTOALLV);
 }
 
 // Whether MPI was given a buffer of the call; nothing where this rank has none (empty blocks).

@@ -219,7 +219,7 @@ TEST(creation, leaves_one_node_to_others) {
     expect_created(own);
     EXPECT_EQ(explain_allreduce(own).at("backend"), "host");
     const json told = explain_allreduce(own);
-    EXPECT_EQ(told.at("supports").at("islands"), "rank 0: all ranks are on one node");
+    EXPECT_EQ(told.at("supports").at("islands"), "rank 0: all ranks are on one node, and on one platform");
   });
 }
 

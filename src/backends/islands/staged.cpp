@@ -1,0 +1,254 @@
+#include "backends/islands/staged.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <isthmus/plugin.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/error.hpp"
+#include "base/tables.hpp"
+
+namespace isthmus::islands {
+namespace {
+
+// Streams of Isthmus' own platforms of devices; elsewhere they are a SYCL program's queues, which the core
+// can't wait for.
+bool has_native_streams(isthmus_platform platform) {
+  return platform == ISTHMUS_PLATFORM_CUDA || platform == ISTHMUS_PLATFORM_HIP;
+}
+
+// May be cut into pieces of elements, each a call of its own.
+bool is_elementwise(const collective_row& row) {
+  return row.send_extent == extent::count && row.recv_extent == extent::count && row.peer != peer_kind::peer;
+}
+
+const void* moved(const void* buffer, std::uint64_t bytes) {
+  return buffer == nullptr ? nullptr : static_cast<const std::byte*>(buffer) + bytes;
+}
+
+constexpr std::array all_collectives = {
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+  ISTHMUS_##NAME,
+#include <isthmus/collectives.def>
+};
+
+}  // namespace
+
+isthmus_status staged::look(const isthmus_backend_context& context, platforms& found) {
+  const std::int32_t own = context.device.platform;
+  std::vector<std::int32_t> all(static_cast<std::size_t>(context.size));
+  if (const auto status = context.allgather(context.runtime, &own, all.data(), sizeof own)) return status;
+  found.has_devices = std::ranges::any_of(all, [](auto each) { return each != ISTHMUS_PLATFORM_HOST; });
+  found.is_mixed = std::ranges::any_of(all, [&](auto each) { return each != all[0]; });
+  return ISTHMUS_SUCCESS;
+}
+
+staged::lane::lane(device_driver& of, int ordinal)
+    : driver(of),
+      device(ordinal),
+      in(of, ordinal),
+      out(of, ordinal),
+      entered(of, ordinal),
+      arrived(of, ordinal),
+      left{owned_event(of, ordinal), owned_event(of, ordinal)} {}
+
+isthmus_status staged::open_lane() {
+  vote<> mine;
+  try {
+    std::string reason;
+    if (m_context.device.platform != ISTHMUS_PLATFORM_HOST) {
+      if (device_driver* const driver = device_driver::get(m_context.device.platform, reason))
+        m_lane = std::make_unique<lane>(*driver, m_context.device.ordinal);
+      else
+        mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, "copies to and from the host need the device's driver");
+    }
+  } catch (const error& failure) {
+    mine.refuse(failure.info().status, failure.info().message, failure.info().hint, failure.info().native_code);
+  }
+  votes<> all;
+  return agree(m_context, ISTHMUS_HERE, mine, all);
+}
+
+isthmus_status staged::make(std::uint64_t chunk_bytes) {
+  m_chunk_bytes = chunk_bytes;
+  if (m_context.struct_bytes < sizeof m_context || m_context.make_part_on == nullptr)
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr,
+                          "this runtime makes no parts on the host");
+  if (const auto status = open_lane()) return status;
+  if (const auto status = m_host.make(m_context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, 0, m_context.rank,
+                                      "between", "through the host"))
+    return status;
+  vote<> mine;
+  if (const std::string lack = lack_of(m_host, all_collectives); !lack.empty())
+    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "isthmus explain shows the rules");
+  votes<> all;
+  return agree(m_context, ISTHMUS_HERE, mine, all);
+}
+
+std::byte* staged::at_least(owned_pinned& memory, std::uint64_t bytes) {
+  if (memory.bytes() < bytes) memory = owned_pinned(m_lane->driver, std::max(bytes, 2 * memory.bytes()));
+  return static_cast<std::byte*>(memory.get());
+}
+
+void staged::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
+  if (bytes == 0) return;
+  const device_copy moves[] = {{to, from, bytes}};
+  m_lane->driver.copy_each(m_lane->device, moves, stream);
+}
+
+// Only abort ends this early: what is before the event in the stream is the program's own, and may be long.
+void staged::wait_for(native_event event) const {
+  constexpr int between_looks = 64;
+  for (int spins = 1; !m_lane->driver.done(event); ++spins) {
+    if (spins % between_looks == 0 && m_context.aborted(m_context.runtime) != 0)
+      throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned", nullptr);
+    ::sched_yield();
+  }
+}
+
+// Waits for what the stream has before the call.
+void staged::enter(isthmus_stream stream) {
+  if (!m_lane) return;
+  if (!has_native_streams(m_context.device.platform)) {
+    if (stream == nullptr) return;
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     fmt::format("islands can't wait for a queue of platform {}",
+                                 isthmus_platform_name(m_context.device.platform)),
+                     "wait for the queue and give stream = NULL");
+  }
+  if (m_lane->driver.is_capturing(m_lane->device, stream))
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     "islands can't be captured into a graph: its calls wait for the stream",
+                     "call it outside of the capture");
+  m_lane->driver.record(m_lane->device, m_lane->entered, stream);
+  wait_for(m_lane->entered);
+}
+
+std::vector<staged::step> staged::steps_of(const isthmus_operation& operation) const {
+  const auto step_of = [this](isthmus_operation call) -> step {
+    call.stream = nullptr;
+    return {call, block_map(call, m_context.rank, m_context.size)};
+  };
+  const collective_row& row = row_of(operation.collective);
+  if (operation.count == 0 && has_equal_count(row)) return {};
+  if (!is_elementwise(row)) return {step_of(operation)};
+  const std::uint64_t width = bytes_of(operation.datatype);
+  const std::uint64_t most = std::max<std::uint64_t>(1, m_chunk_bytes / width);
+  std::vector<step> steps;
+  for (std::uint64_t at = 0; at < operation.count; at += most) {
+    isthmus_operation piece = operation;
+    piece.count = std::min(most, operation.count - at);
+    piece.send_buf = moved(operation.send_buf, at * width);
+    piece.recv_buf = const_cast<void*>(moved(operation.recv_buf, at * width));
+    steps.push_back(step_of(piece));
+  }
+  return steps;
+}
+
+void staged::fetch(const step& what, std::size_t slot) {
+  const std::uint64_t bytes = what.blocks.send_bytes();
+  copy(at_least(m_lane->send[slot], bytes), what.call.send_buf, bytes, m_lane->in);
+  m_lane->driver.record(m_lane->device, m_lane->arrived, m_lane->in);
+}
+
+void staged::call(const step& what, std::size_t slot) {
+  isthmus_operation call = what.call;
+  call.send_buf = m_lane->send[slot].get();
+  call.recv_buf = at_least(m_lane->recv[slot], what.blocks.recv_bytes());
+  m_host.run(call);
+}
+
+// What lies between blocks of their own lengths stays as it was.
+void staged::bring_back(const step& what, std::size_t slot) {
+  const auto* const from = static_cast<const std::byte*>(m_lane->recv[slot].get());
+  const auto bring = [&](const block& part) {
+    copy(static_cast<std::byte*>(what.call.recv_buf) + part.at, from + part.at, part.bytes, m_lane->out);
+  };
+  if (what.blocks.recv.shape != extent::counts)
+    bring({0, what.blocks.recv_bytes()});
+  else
+    for (int peer = 0; peer < m_context.size; ++peer) bring(what.blocks.incoming(peer));
+  m_lane->driver.record(m_lane->device, m_lane->left[slot], m_lane->out);
+}
+
+void staged::run_collective(const isthmus_operation& operation) {
+  const std::vector<step> steps = steps_of(operation);
+  if (!m_lane) {
+    for (const step& each : steps) m_host.run(each.call);
+    return;
+  }
+  if (steps.empty()) return;
+  fetch(steps[0], 0);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    wait_for(m_lane->arrived);
+    if (i + 1 < steps.size()) fetch(steps[i + 1], (i + 1) % 2);
+    if (i >= 2) wait_for(m_lane->left[i % 2]);
+    call(steps[i], i % 2);
+    bring_back(steps[i], i % 2);
+  }
+  for (std::size_t slot = 0; slot < std::min<std::size_t>(2, steps.size()); ++slot)
+    wait_for(m_lane->left[slot]);
+}
+
+void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
+  std::vector<step> messages;
+  std::uint64_t in = 0, out = 0;
+  for (std::size_t i = 0; i < n; ++i)
+    if (is_message(operations[i].collective)) {
+      messages.push_back({operations[i], block_map(operations[i], m_context.rank, m_context.size)});
+      messages.back().call.stream = nullptr;
+      in += messages.back().blocks.send_bytes();
+      out += messages.back().blocks.recv_bytes();
+    }
+  std::vector<void*> results;
+  if (m_lane) {
+    std::byte* send = at_least(m_lane->send[0], in);
+    std::byte* recv = at_least(m_lane->recv[0], out);
+    for (step& each : messages) {
+      copy(send, each.call.send_buf, each.blocks.send_bytes(), m_lane->in);
+      results.push_back(each.call.recv_buf);
+      each.call.send_buf = send;
+      each.call.recv_buf = recv;
+      send += each.blocks.send_bytes();
+      recv += each.blocks.recv_bytes();
+    }
+    m_lane->driver.record(m_lane->device, m_lane->arrived, m_lane->in);
+    wait_for(m_lane->arrived);
+  }
+  message_group group;
+  for (const step& each : messages) m_host.run(each.call);
+  group.finish();
+  if (!m_lane) return;
+  for (std::size_t i = 0; i < messages.size(); ++i)
+    copy(results[i], messages[i].call.recv_buf, messages[i].blocks.recv_bytes(), m_lane->out);
+  m_lane->driver.record(m_lane->device, m_lane->left[0], m_lane->out);
+  wait_for(m_lane->left[0]);
+}
+
+void staged::run(const isthmus_operation* operations, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i)
+    if (i == 0 || operations[i].stream != operations[i - 1].stream) enter(operations[i].stream);
+  const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
+  // All ranks of a group have their messages before its collectives.
+  if (std::any_of(operations, operations + n, is_one)) run_messages(operations, n);
+  for (std::size_t i = 0; i < n; ++i)
+    if (!is_one(operations[i])) run_collective(operations[i]);
+}
+
+std::string staged::plan(const isthmus_operation& asked) const {
+  isthmus_operation call = asked;
+  call.stream = nullptr;
+  std::string text;
+  m_host.explain(call, text);
+  const auto told = nlohmann::json::parse(text);
+  const nlohmann::json step = {{"part", m_host.name()},
+                               {"collective", row_of(asked.collective).name},
+                               {"bytes", selection_bytes(asked, m_context.size).value_or(0)},
+                               {"backend", told.at("backend")},
+                               {"algorithm", told.at("algorithm")},
+                               {"rule", told.at("reason")}};
+  return nlohmann::json::array({step}).dump();
+}
+
+}  // namespace isthmus::islands

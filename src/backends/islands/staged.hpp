@@ -1,0 +1,75 @@
+// Ranks on devices, of one platform or of several: what they have goes through host memory, where a
+// communicator of all ranks works on it.
+//
+// Every rank makes the same calls there, the host's ranks on the caller's own buffers, those of devices on
+// pinned memory. What goes element by element is cut into chunks: while one is worked on, the next comes in and
+// the one before goes out. Calls block: a stream is waited for when a call begins, and its results are there
+// when it ends.
+#pragma once
+
+#include <isthmus/backend.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/islands/parts.hpp"
+#include "base/block_map.hpp"
+#include "device/owned.hpp"
+
+namespace isthmus::islands {
+
+class staged {
+ public:
+  explicit staged(const isthmus_backend_context& context) : m_context(context) {}
+
+  // Collective: whether some rank has a device, and whether the ranks are on several platforms.
+  struct platforms {
+    bool has_devices = false, is_mixed = false;
+  };
+  static isthmus_status look(const isthmus_backend_context& context, platforms& found);
+
+  // Collective. Success, or the failure that the runtime has reported.
+  isthmus_status make(std::uint64_t chunk_bytes);
+  // The operations of one enqueue. Throws part_failure, or error.
+  void run(const isthmus_operation* operations, std::size_t n);
+  std::string plan(const isthmus_operation& asked) const;
+  void abort() const noexcept { m_host.abort(); }
+
+ private:
+  // One call on the host, and what it takes from and brings to the device.
+  struct step {
+    isthmus_operation call;
+    block_map blocks;
+  };
+  // This rank's way to its device and back; none on the host.
+  struct lane {
+    lane(device_driver& of, int ordinal);
+    device_driver& driver;
+    int device;
+    owned_stream in, out;
+    owned_event entered, arrived;
+    std::array<owned_event, 2> left;
+    std::array<owned_pinned, 2> send, recv;
+  };
+
+  isthmus_status open_lane();
+  void enter(isthmus_stream stream);
+  std::vector<step> steps_of(const isthmus_operation& operation) const;
+  void run_collective(const isthmus_operation& operation);
+  void run_messages(const isthmus_operation* operations, std::size_t n);
+  void fetch(const step& what, std::size_t slot);
+  void call(const step& what, std::size_t slot);
+  void bring_back(const step& what, std::size_t slot);
+  void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
+  void wait_for(native_event event) const;
+  std::byte* at_least(owned_pinned& memory, std::uint64_t bytes);
+
+  const isthmus_backend_context& m_context;
+  std::uint64_t m_chunk_bytes = 0;
+  part m_host;
+  std::unique_ptr<lane> m_lane;
+};
+
+}  // namespace isthmus::islands

@@ -1,0 +1,62 @@
+// What islands does with the streams of devices, which stand-ins show.
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <thread>
+
+#include "mixed.hpp"
+#include "standins/standin.h"
+
+namespace {
+
+using islands_test::device_memory;
+using islands_test::on_nodes;
+using islands_test::rank;
+using islands_test::with_devices;
+
+// A call starts after earlier work of its stream.
+TEST(stream, is_waited_for) {
+  on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const rank& own) {
+    const bool on_device = own.number == 0;
+    cudaStream_t stream = nullptr;
+    if (on_device) {
+      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    }
+    device_memory memory(on_device ? ISTHMUS_PLATFORM_CUDA : ISTHMUS_PLATFORM_HOST, sizeof(float));
+    float value = 0;
+    memory.put(&value);
+    const auto late = [](void* to) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      *static_cast<float*>(to) = 2;
+    };
+    if (on_device)
+      standin_stream_submit(stream, late, memory.at(0));
+    else
+      late(memory.at(0));
+    EXPECT_EQ(isthmus_allreduce(memory.at(0), memory.at(0), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator,
+                                stream),
+              ISTHMUS_SUCCESS)
+        << world::last_error().message;
+    memory.get(&value);
+    EXPECT_EQ(value, 4);
+    if (on_device) cudaStreamDestroy(stream);
+  });
+}
+
+TEST(stream, that_is_captured_is_refused_and_all_ranks_hear_of_it) {
+  on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const rank& own) {
+    float value = 0;
+    cudaStream_t stream = nullptr;
+    if (own.number == 0) {
+      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+      standin_set_capturing(stream, 1);
+    }
+    EXPECT_NE(isthmus_allreduce(&value, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator, stream),
+              ISTHMUS_SUCCESS);
+    EXPECT_NE(std::string(world::last_error().message).find("can't be captured"), std::string::npos)
+        << world::last_error().message;
+    if (own.number == 0) standin_set_capturing(stream, 0);
+  });
+}
+
+}  // namespace
