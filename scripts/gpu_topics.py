@@ -81,7 +81,8 @@ TOPICS = (
             ),
             Step(
                 "allreduce of CUDA and host ranks beside its slowest part",
-                "{bin}/islands_bench --platforms cuda,cuda,host,host --sizes 1M,16M,64M --out {out}/islands.json",
+                "{bin}/islands_bench --platforms cuda,cuda,host,host --sizes 1M,16M,64M"
+                " --out {out}/islands.json",
                 60,
                 records="{out}/islands.json",
             ),

@@ -137,7 +137,8 @@ typedef struct isthmus_backend_context {
   // comes out of this call. NULL in a context of an older runtime.
   void (*poison)(void* runtime, isthmus_status status);
   // make_part with the ranks on devices of the backend's choice instead of this communicator's: host, for what
-  // it brings to host memory itself. NULL in a context of an older runtime.
+  // it brings to host memory itself. On several nodes rules that name this backend stay. NULL in a context of
+  // an older runtime.
   isthmus_status (*make_part_on)(void* runtime, isthmus_device device, int color, int key, const char* use,
                                  isthmus_communicator* made);
 } isthmus_backend_context;

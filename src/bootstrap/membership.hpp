@@ -23,7 +23,7 @@ struct membership {
   std::vector<int> parent_rank_of;         // in the communicator that this one was made from; -1: in none
   std::vector<rank_process> process_here;  // by rank; pid 0 for those of other machines
   isthmus_device device{};
-  bool is_mixed = false;  // the ranks' devices are of several platforms
+  bool is_mixed = false;                 // the ranks' devices are of several platforms
   std::array<std::uint64_t, 2> token{};  // random, the same on all ranks: names this communicator
 
   // What rules ask for, equal on all ranks: behind the last platform of THE TABLE stands "mixed".

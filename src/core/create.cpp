@@ -147,12 +147,15 @@ std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int
                                                       const std::string& maker, const char* use) {
   std::unique_ptr<bootstrap> control = m_control->split(color, key);
   if (!control) return nullptr;
+  // On other devices and several nodes the maker may be of use once more. Equal on all ranks.
+  const bool is_elsewhere = m_ranks.is_mixed || device.platform != m_ranks.device.platform;
+  const bool is_left_out = !is_elsewhere || m_ranks.nodes == 1;
   preparation prepared = prepared_for_part();
   prepared.device = device;
   prepared.collectives = 0;  // what the backend makes of this one's
   prepared.failure = failure_of([&] {
     auto rules = std::make_shared<selection::configuration>(
-        selection::configuration_of_part(*m_prepared.rules, maker, use));
+        selection::configuration_of_part(*m_prepared.rules, is_left_out ? maker : "", use));
     selection::check_backends(*rules, known_backends(prepared.backends));
     prepared.rules = std::move(rules);
   });
@@ -197,7 +200,7 @@ void communicator::throw_without_backend() const {
   if (reasons.empty()) reasons = "none is built in";
   const char* const hint =
       m_ranks.is_mixed ? "all ranks of one communicator use devices of one platform, or a rule for platform = "
-                         "\"mixed\" names a backend that joins several: islands"
+                         "\"mixed\" names a backend that joins several"
                        : "isthmus info lists the backends of this machine";
   if (m_ranks.nodes == 1)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
