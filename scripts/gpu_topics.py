@@ -50,7 +50,7 @@ SYCL_RUNTIME = {"UR_ADAPTERS_FORCE_LOAD": "{sycl}/lib/libur_adapter_cuda.so.0"}
 SHARED_GPU = {
     "NCCL_NET": "Socket",
     "NCCL_SOCKET_IFNAME": "lo",
-    "ISTHMUS_OPTION": "backend.p2p.share_device=true;backend.copy_engine.share_device=true",
+    "ISTHMUS_OPTION": ";".join(f"backend.{name}.share_device=true" for name in ("nccl", "p2p", "copy_engine")),
 }
 
 TOPICS = (
@@ -356,7 +356,7 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
         ),
-        options=("-DISTHMUS_PYTHON=ON",),
+        options=("-DISTHMUS_PYTHON=ON", "-DISTHMUS_P2P=ON"),
         needs=("torch", "python_module"),
     ),
     Topic(

@@ -23,14 +23,14 @@ struct probe {
 
 // "" when the ranks' parts go together, else why not. All ranks come to the same answer.
 template <std::size_t IdBytes>
-std::string mismatch(const votes<probe<IdBytes>>& all, const int* node_of) {
+std::string mismatch(const votes<probe<IdBytes>>& all, const int* node_of, bool may_share_device) {
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank].value.version != all[0].value.version)
       return "ranks 0 and " + std::to_string(rank) + " have loaded different versions of the library (codes " +
              std::to_string(all[0].value.version) + " and " + std::to_string(all[rank].value.version) + ")";
   for (std::size_t a = 0; a < all.size(); ++a)
     for (std::size_t b = a + 1; b < all.size(); ++b)
-      if (node_of[a] == node_of[b] && all[a].value.device[0] != '\0' &&
+      if (!may_share_device && node_of[a] == node_of[b] && all[a].value.device[0] != '\0' &&
           std::strcmp(all[a].value.device, all[b].value.device) == 0)
         return "ranks " + std::to_string(a) + " and " + std::to_string(b) + " are on the same device (" +
                all[a].value.device + "); give every rank a device of its own";
@@ -43,10 +43,13 @@ template <std::size_t IdBytes>
 isthmus_status agree_on_probes(const isthmus_backend_context& context, const char* location, const char* hint,
                                vote<probe<IdBytes>>& mine, const std::string& reason,
                                votes<probe<IdBytes>>& all) {
-  if (!reason.empty()) mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, hint);
+  bool may_share_device = false;
+  const std::string bad_option = read_flag(context, "share_device", may_share_device);
+  if (const std::string& why = reason.empty() ? bad_option : reason; !why.empty())
+    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, why, hint);
   if (const isthmus_status status = agree(context, location, mine, all); status != ISTHMUS_SUCCESS)
     return status;
-  const std::string why = mismatch(all, context.node_of);
+  const std::string why = mismatch(all, context.node_of, may_share_device);
   if (why.empty()) return ISTHMUS_SUCCESS;
   return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, location, hint, "%s", why.c_str());
 }

@@ -13,15 +13,19 @@ import subprocess
 import sys
 from typing import Any
 
+import sharing
 from unchanged_scripts import finish, judge, train
 
 NEEDS = {"ddp": "torch", "fsdp2": "torch", "zero": "deepspeed", "accelerated": "accelerate"}
+TAKE_THEIR_OWN_GPU = ("zero", "accelerated")  # that of the local rank, in the framework's own code
 LEFT_TO_TORCH = 1  # the bitwise reduction of ddp.py
 
 
 def compare(script: str, ranks: int, device: str) -> dict[str, Any]:
     if importlib.util.find_spec(NEEDS[script]) is None:
         return {"script": script, "skipped": f"no {NEEDS[script]}", "problem": ""}
+    if device == "cuda" and sharing.is_needed(ranks) and script in TAKE_THEIR_OWN_GPU:
+        return {"script": script, "skipped": "ranks that share a GPU", "problem": ""}
     try:
         theirs, _ = train(script, ranks, [], {"DEVICE": device})
         ours, said = train(script, ranks, ["-m", "isthmus.torch", "--report"], {"DEVICE": device})
