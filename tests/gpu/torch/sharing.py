@@ -1,7 +1,7 @@
 """Ranks that share a GPU where there are fewer GPUs than ranks: for results, not for times.
 
-NCCL refuses two ranks on one GPU, so it is told that each has a host of its own; the backends have an option for
-it (scripts/gpu_topics.py).
+NCCL refuses two ranks on one GPU, so it is told that each has a host of its own; the backends have an option
+for it (scripts/gpu_topics.py).
 """
 
 from __future__ import annotations
