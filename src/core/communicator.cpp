@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
 #include "core/check.hpp"
@@ -244,6 +245,13 @@ isthmus_error_info communicator::with_missing(isthmus_error_info failure) const 
 void communicator::poison_as_out_of_step(isthmus_error_info failure) noexcept {
   failure.rank = m_ranks.rank;
   poison(failure, audience::this_process);
+}
+
+// Who waits in a part waits in a call on the whole.
+bool communicator::make_progress_of_whole() const {
+  if (without_progress::here()) return false;
+  const auto whole = m_whole.lock();
+  return whole && whole->make_progress();
 }
 
 void communicator::poison_as_interrupted() noexcept {

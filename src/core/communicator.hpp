@@ -108,7 +108,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // What this communicator's waits call now and then (isthmus/interrupt.h); false where nothing is set.
   bool make_progress() const {
     if (m_progress != nullptr) m_progress(m_progress_context);
-    return m_progress != nullptr;
+    return m_progress != nullptr || (m_is_part && make_progress_of_whole());
   }
   void set_progress(isthmus_progress progress, void* context) {
     m_progress = progress;
@@ -157,6 +157,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void agree_on_backends();
   void create_backend(backend_instance& backend);
   bool is_last_resort(const backend_instance& backend) const;
+  bool make_progress_of_whole() const;
   void throw_without_backend() const;
   [[noreturn, gnu::cold]] void throw_poisoned() const;
   void synchronize();
@@ -178,6 +179,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   preparation m_prepared;
   std::weak_ptr<communicator> m_whole;  // whose backend made this one for itself
+  bool m_is_part = false;               // there is, or was, a whole
   notices m_notices;                    // longer than the bootstrap that looks at them
   std::unique_ptr<bootstrap> m_control;
   membership m_ranks;

@@ -152,7 +152,8 @@ std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int
   const bool is_left_out = !is_elsewhere || m_ranks.nodes == 1;
   preparation prepared = prepared_for_part();
   prepared.device = device;
-  prepared.collectives = 0;  // what the backend makes of this one's
+  prepared.left_to_caller.clear();  // the caller knows the whole alone
+  prepared.collectives = 0;         // what the backend makes of this one's
   prepared.failure = failure_of([&] {
     auto rules = std::make_shared<selection::configuration>(
         selection::configuration_of_part(*m_prepared.rules, is_left_out ? maker : "", use));
@@ -161,6 +162,7 @@ std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int
   });
   const auto part = create(std::move(control), std::move(prepared), {});
   part->m_whole = weak_from_this();
+  part->m_is_part = true;
   return part;
 }
 

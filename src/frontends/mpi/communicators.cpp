@@ -18,6 +18,9 @@ namespace {
 // The longest that the core takes: MPI waits for ever, so we do.
 constexpr double no_timeout_s = 1e9;
 
+// Between nodes these do what the program's MPI does itself.
+constexpr const char* no_better_than_mpi = "mpi,ucx";
+
 // All that an engine may be asked for.
 constexpr std::uint32_t all_collectives =
     (1u << ISTHMUS_COLLECTIVE_COUNT) - 1 - (1u << ISTHMUS_SEND) - (1u << ISTHMUS_RECV);
@@ -47,6 +50,14 @@ MPI_Comm copy_of(MPI_Comm comm) {
   PMPI_Errhandler_free(&theirs);
   if (made != MPI_COMM_NULL) PMPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN);
   return made;
+}
+
+bool spans_nodes(isthmus_communicator ranks) {
+  std::size_t needed = 0;
+  if (isthmus_communicator_info(ranks, nullptr, 0, &needed) != ISTHMUS_SUCCESS) return true;
+  std::string info(needed, '\0');
+  return isthmus_communicator_info(ranks, info.data(), info.size(), nullptr) != ISTHMUS_SUCCESS ||
+         info.find("\"nodes\":1,") == std::string::npos;
 }
 
 }  // namespace
@@ -194,6 +205,8 @@ void communicator::end() {
   }
   m_store.reset();
   m_tallies.clear();
+  m_taken.clear();
+  m_spans_nodes = false;
 }
 
 void communicator::give_up(reason why) {
@@ -246,6 +259,7 @@ bool communicator::meet(MPI_Comm own) {
   options.struct_bytes = sizeof options;
   options.timeout_s = no_timeout_s;
   options.collectives = all_collectives;
+  options.left_to_caller = no_better_than_mpi;
   const isthmus_store_table table = m_store->table();
   const isthmus_status status = isthmus_communicator_create_store(&table, m_rank, m_size, &options, &m_handle);
   if (status != ISTHMUS_SUCCESS && m_rank == 0) {
@@ -253,7 +267,22 @@ bool communicator::meet(MPI_Comm own) {
     isthmus_last_error(&failure);
     books().warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
   }
+  if (status == ISTHMUS_SUCCESS) m_spans_nodes = spans_nodes(m_handle);
   return m_store->end(status == ISTHMUS_SUCCESS);
+}
+
+// The same on all ranks. With a count for each rank only a mean decides, which is looked up each time.
+bool communicator::is_better_than_mpi(const isthmus_operation& operation) {
+  const auto look = [&] {
+    char path[96] = "";
+    if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) return false;
+    return path[0] != '\0' && std::strcmp(path, "mpi") != 0 && std::strncmp(path, "ucx", 3) != 0;
+  };
+  if (operation.send_counts != nullptr || operation.recv_counts != nullptr) return look();
+  const auto [place, is_new] = m_taken.try_emplace(
+      {operation.collective, operation.datatype, operation.op, operation.root, operation.count}, false);
+  if (is_new) place->second = look();
+  return place->second;
 }
 
 tally& communicator::tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes) {

@@ -32,6 +32,9 @@ class communicator {
   int rank() const { return m_rank; }
   int size() const { return m_size; }
 
+  // Whether the rules give the call to a backend that is not what MPI does, too. On one node all are.
+  bool takes(const isthmus_operation& operation) { return !m_spans_nodes || is_better_than_mpi(operation); }
+
   // From now on all calls go to MPI.
   void give_up(reason why);
 
@@ -49,6 +52,7 @@ class communicator {
   bool attach();
   bool make();
   bool meet(MPI_Comm own);
+  bool is_better_than_mpi(const isthmus_operation& operation);
 
   std::atomic<std::uintptr_t> m_key{0};
   MPI_Comm m_comm = MPI_COMM_NULL;
@@ -60,6 +64,9 @@ class communicator {
   MPI_Request m_pending = MPI_REQUEST_NULL;  // one for each, because two threads may not test the same
   std::unique_ptr<message_store> m_store;
   std::map<std::tuple<call, isthmus_datatype, std::uint64_t>, tally*> m_tallies;
+  bool m_spans_nodes = false;
+  std::map<std::tuple<isthmus_collective, isthmus_datatype, isthmus_reduction_op, int, std::uint64_t>, bool>
+      m_taken;
 };
 
 }  // namespace isthmus::mpi_shim

@@ -14,6 +14,7 @@ constexpr const char* reason_texts[reason_count] = {
     "an MPI that takes device memory",
     "its ranks do not reach each other's memory",
     "no backend for it",
+    "between nodes no rule gives it to a backend of Isthmus' own",
     "a rank was lost",
     "the first calls of a communicator",
 };

@@ -18,10 +18,11 @@ enum class reason {
   device_memory,
   no_communicator,
   unsupported,
+  between_nodes,
   lost,
   first_calls,
 };
-inline constexpr int reason_count = 12;
+inline constexpr int reason_count = 13;
 
 using preload::tally;
 

@@ -6,6 +6,7 @@ scripts/setup_peers has installed it.
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import re
 import subprocess
@@ -141,6 +142,43 @@ def test_first_calls_are_left_to_mpi(program: tuple[Path, Family]) -> None:
     done = start(program, 2, "forks", ISTHMUS_MPI_FIRST_CALLS="1000")
     assert done.returncode == 0 and not taken(done.stderr)
     assert "the first calls of a communicator" in done.stderr
+
+
+def on_two_nodes(made: tuple[Path, Family], mode: str, rules: Path | None) -> subprocess.CompletedProcess[str]:
+    """Four ranks, two on each of two nodes that are made up."""
+    what, family = made
+    rank = "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"
+    script = f'export ISTHMUS_NODE=$(({rank} / 2)); exec "{what}" {mode}'
+    options = ["-n", "4", "--mpi", family.mpi, "--mpi-shim", "--report"]
+    command = [sys.executable, "-m", "isthmus", "run", *options, "sh", "-c", script]
+    variables = {"ISTHMUS_MPI_FIRST_CALLS": "0", "ISTHMUS_CONFIG": str(rules) if rules else "none"}
+    return subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def test_nodes_without_a_rule_are_left_to_mpi(program: tuple[Path, Family]) -> None:
+    done = on_two_nodes(program, "collectives", None)
+    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
+    assert "its ranks do not reach each other's memory" in done.stderr and not taken(done.stderr)
+
+
+@pytest.mark.skipif(ctypes.util.find_library("ucp") is None, reason="no UCX, which crosses between nodes")
+@pytest.mark.parametrize("mode", ["collectives", "progress"])
+def test_nodes_go_to_islands_where_a_rule_says_so(
+    program: tuple[Path, Family], mode: str, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        'default_backend = "ucx"\n[[rule]]\ncollective = ["allreduce", "broadcast", "allgather"]\n'
+        'nodes = "2.."\nuse = "islands"\n[backend.islands]\nchunk_bytes = 4096\n'
+    )
+    done = on_two_nodes(program, mode, rules)
+    assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
+    if mode == "collectives":
+        assert re.search(r"MPI_Allreduce +islands +[1-9]", done.stderr), done.stderr
+        assert "between nodes no rule gives it" in done.stderr
+        assert not re.search(r"MPI_Reduce +islands", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
