@@ -2,7 +2,6 @@
 
 #include <isthmus/interrupt.h>
 
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <isthmus/mpi/native.hpp>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "frontends/mpi/native.hpp"
+#include "frontends/preload/recent.hpp"
 
 namespace isthmus::mpi_shim {
 namespace {
@@ -62,8 +62,7 @@ bool spans_nodes(isthmus_communicator ranks) {
 
 }  // namespace
 
-// All communicators of the process. Objects are found by MPI's handle without a lock: they are never freed, and
-// one that is used again shows its new key only when it is complete.
+// All communicators of the process.
 class registry {
  public:
   static registry& get() {
@@ -73,13 +72,11 @@ class registry {
 
   communicator* find(MPI_Comm comm) {
     const std::uintptr_t key = key_of(comm);
-    std::atomic<communicator*>& place = m_recent[(key ^ key >> 6 ^ key >> 12) % m_recent.size()];
-    communicator* const recent = place.load(std::memory_order_acquire);
-    if (recent != nullptr && recent->m_key.load(std::memory_order_acquire) == key) [[likely]]
-      return recent;
+    if (communicator* const known = m_recent.find(key)) [[likely]]
+      return known;
     if (comm == MPI_COMM_NULL || !is_running()) return nullptr;
     communicator* const found = look_up(comm);
-    if (found != nullptr) place.store(found, std::memory_order_release);
+    if (found != nullptr) m_recent.note(key, found);
     return found;
   }
 
@@ -163,7 +160,7 @@ class registry {
     return MPI_SUCCESS;
   }
 
-  std::array<std::atomic<communicator*>, 64> m_recent{};
+  preload::recent<communicator> m_recent;
   std::atomic<bool> m_is_running{false};
   std::mutex m_mutex;
   bool m_has_ended = false;

@@ -29,6 +29,7 @@ class communicator {
 
   // Of an attached one.
   isthmus_communicator handle() const { return m_handle; }
+  std::uintptr_t key() const { return m_key.load(std::memory_order_acquire); }
   int rank() const { return m_rank; }
   int size() const { return m_size; }
 

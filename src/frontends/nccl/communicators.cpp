@@ -11,8 +11,13 @@
 
 namespace isthmus::nccl_shim {
 
-// All communicators of the process. Objects are found by NCCL's handle without a lock: they are never freed,
-// but used again, and show a new key only when they are complete.
+namespace {
+
+std::uintptr_t key_of(nccl_comm comm) { return reinterpret_cast<std::uintptr_t>(comm); }
+
+}  // namespace
+
+// All communicators of the process.
 class registry {
  public:
   static registry& get() {
@@ -21,15 +26,13 @@ class registry {
   }
 
   communicator* find(nccl_comm comm) {
-    std::atomic<communicator*>& place = place_of(comm);
-    communicator* const recent = place.load(std::memory_order_acquire);
-    if (recent != nullptr && recent->m_key.load(std::memory_order_acquire) == comm) [[likely]]
-      return recent;
+    if (communicator* const known = m_recent.find(key_of(comm))) [[likely]]
+      return known;
     if (comm == nullptr) return nullptr;
     const std::lock_guard lock(m_mutex);
     const auto found = m_live.find(comm);
     if (found == m_live.end()) return nullptr;
-    place.store(found->second, std::memory_order_release);
+    m_recent.note(key_of(comm), found->second);
     return found->second;
   }
 
@@ -47,7 +50,8 @@ class registry {
 
   void remove(communicator& ended) {
     const std::lock_guard lock(m_mutex);
-    m_live.erase(ended.m_key.exchange(nullptr));
+    m_live.erase(ended.m_comm);
+    ended.m_key.store(0, std::memory_order_release);
     m_spare.push_back(&ended);
   }
 
@@ -64,15 +68,11 @@ class registry {
   void report() {
     if (m_rank == 0) books().print(m_rank, m_size);
   }
-  std::atomic<communicator*>& place_of(nccl_comm comm) {
-    const auto bits = reinterpret_cast<std::uintptr_t>(comm);
-    return m_recent[(bits >> 4 ^ bits >> 12 ^ bits >> 20) % m_recent.size()];
-  }
 
   std::mutex m_mutex;
   std::map<nccl_comm, communicator*> m_live;
   std::vector<communicator*> m_spare;
-  std::array<std::atomic<communicator*>, 64> m_recent{};
+  preload::recent<communicator> m_recent;
   int m_rank = 0, m_size = 0;
 };
 
@@ -85,18 +85,19 @@ communicator* communicator::of(nccl_comm comm) { return registry::get().find(com
 communicator& communicator::add(nccl_comm comm, reason why) { return registry::get().add(comm, why); }
 
 void communicator::begin(nccl_comm comm, reason why) {
+  m_comm = comm;
   m_why_not = why;
   m_rank = m_device = -1;
   m_size = 0;
   m_choices.fill({});
-  m_key.store(comm, std::memory_order_release);
+  m_key.store(key_of(comm), std::memory_order_release);
 }
 
 bool communicator::introduce() {
   const nccl_functions& nccl = real_nccl();
-  nccl_comm const comm = m_key.load();
-  if (nccl.comm_count(comm, &m_size) != nccl_success || nccl.comm_user_rank(comm, &m_rank) != nccl_success ||
-      nccl.comm_device(comm, &m_device) != nccl_success)
+  if (nccl.comm_count(m_comm, &m_size) != nccl_success ||
+      nccl.comm_user_rank(m_comm, &m_rank) != nccl_success ||
+      nccl.comm_device(m_comm, &m_device) != nccl_success)
     return false;
   registry::get().note_place(m_rank, m_size);
   return m_order.open(m_device);

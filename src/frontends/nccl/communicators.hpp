@@ -11,6 +11,7 @@
 #include "frontends/nccl/calls.hpp"
 #include "frontends/nccl/nccl_api.hpp"
 #include "frontends/nccl/order.hpp"
+#include "frontends/preload/recent.hpp"
 
 namespace isthmus::nccl_shim {
 
@@ -24,6 +25,7 @@ class communicator {
   // Notes a new handle. Until attached, or for ever, its calls go to NCCL for this reason.
   static communicator& add(nccl_comm comm, reason why);
 
+  std::uintptr_t key() const { return m_key.load(std::memory_order_acquire); }
   bool is_attached() const { return m_attached.load(std::memory_order_acquire); }
   reason why_not() const { return m_why_not; }
   isthmus_communicator handle() const { return m_handle; }
@@ -72,7 +74,8 @@ class communicator {
   verdict ask(const isthmus_operation& operation);
   void begin(nccl_comm comm, reason why);
 
-  std::atomic<nccl_comm> m_key{nullptr};
+  std::atomic<std::uintptr_t> m_key{0};
+  nccl_comm m_comm = nullptr;
   std::atomic<bool> m_attached{false};
   reason m_why_not = reason::not_attached;
   int m_rank = -1, m_size = 0, m_device = -1;
