@@ -1,8 +1,11 @@
 #include "options.hpp"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "bench/harness/command.hpp"
 
@@ -30,6 +33,15 @@ const char* default_size(const std::string& application) {
   return application.starts_with("prk_") ? "1024" : "128";
 }
 
+// Before hours of measuring rather than after them.
+std::string check_plot(const std::string& page) {
+  if (std::filesystem::exists(page)) return page + " exists; name another file or remove it";
+  const char* const folders = std::getenv("PATH");
+  for (const std::string& folder : CLI::detail::split(folders == nullptr ? "" : folders, ':'))
+    if (access((folder + "/isthmus").c_str(), X_OK) == 0) return "";
+  return "it wants the command isthmus in PATH, which draws: pip install isthmus";
+}
+
 struct raw {
   std::string size = "";
   std::vector<std::string> transports = {"mpi", "isthmus", "isthmus-usm"};
@@ -51,6 +63,9 @@ void add_common(CLI::App& app, options& asked, raw& text, const char* size_help)
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
   app.add_option("--json", asked.json, "write the records to this file");
+  app.add_option("--plot", asked.plot,
+                 "write a page of pictures, as isthmus report does; records go to --json, or beside it")
+      ->check(check_plot);
   app.add_option("--config", asked.transport.config, "Isthmus configuration file");
   app.add_option("--timeout", asked.transport.timeout_s, "seconds to wait for other ranks")
       ->capture_default_str();
@@ -98,6 +113,8 @@ options parse(int argc, char** argv) {
   add_research_kernels(app, asked, text);
   try {
     app.parse(argc, argv);
+    if (!asked.plot.empty() && asked.json.empty())
+      asked.json = std::filesystem::path(asked.plot).replace_extension(".json");
     asked.application = app.get_subcommands().front()->get_name();
     if (asked.steps == 0) asked.steps = 10;
     asked.size = parse_size(!text.size.empty() ? text.size : default_size(asked.application));

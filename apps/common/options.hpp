@@ -17,6 +17,7 @@ struct options {
   std::string scaling = "strong";          // or weak
   int steps = 0, repetitions = 5;
   std::string json;  // records; "": not written
+  std::string plot;  // a page of pictures; "": none
   transport_options transport;
   int neighbours = 6;              // halo
   std::string exchange = "group";  // halo

@@ -1,7 +1,12 @@
 #include "record.hpp"
 
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "bench/harness/document.hpp"
 
@@ -52,6 +57,20 @@ nlohmann::json record_of(const options& asked, const application_entry& entry, i
   return record;
 }
 
+// A program of its own: pictures and pages are the Python package's.
+void draw(const options& asked) {
+  std::string words[] = {"isthmus", "report", asked.json, "--out", asked.plot};
+  char* arguments[std::size(words) + 1] = {};
+  for (std::size_t i = 0; i < std::size(words); ++i) arguments[i] = words[i].data();
+  std::fflush(nullptr);
+  pid_t drawer = 0;
+  int status = 1;
+  if (posix_spawnp(&drawer, arguments[0], nullptr, nullptr, arguments, environ) != 0 ||
+      waitpid(drawer, &status, 0) < 0 || status != 0)
+    throw std::runtime_error("--plot: isthmus report could not draw " + asked.plot + "; the records are in " +
+                             asked.json);
+}
+
 }  // namespace
 
 void tell(const options& asked, const application_entry& entry, const sycl::device& device, int ranks,
@@ -84,6 +103,7 @@ void tell(const options& asked, const application_entry& entry, const sycl::devi
     document["records"].push_back(record_of(asked, entry, ranks, outcomes, one));
   }
   bench::write_document(asked.json, document);
+  if (!asked.plot.empty()) draw(asked);
 }
 
 }  // namespace apps

@@ -121,3 +121,16 @@ def test_nothing_to_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert main(["report", str(source), "-o", str(tmp_path / "report.html")]) == 2
         assert why in capsys.readouterr().err
     assert not (tmp_path / "report.html").exists()
+
+
+def test_applications_have_a_bar_for_each_transport(tmp_path: Path) -> None:
+    shares = {"mpi": 0.75, "isthmus": 0.25}
+    records = [
+        record(provider, 4096, 100, collective="halo", op=None, communication_share=share)
+        for provider, share in shares.items()
+    ]
+    write(tmp_path / "halo.json", records)
+    assert main(["report", str(tmp_path / "halo.json"), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("<svg") == 1 and Seen(text).cells
+    assert "Time of one step" in text and "communication" in text

@@ -13,7 +13,7 @@ from ..analysis import Group, Ratio, groups_of, median_of, regrets, speedup, spe
 from ..records import Record, Report, best_peers, utc_now
 from ..sizes import format_size, format_us
 from .bench import reasons_of
-from .plot import path_name, svg
+from .plot import SHARE, path_name, svg, svg_of_steps
 
 LEAST_SIZES = 3  # of a picture
 REGRET = 1.05  # what is shown as time lost
@@ -91,6 +91,8 @@ def _group(group: Group, salt: str) -> dict[str, Any]:
 
 
 def _pictures(group: Group, salt: str) -> list[str]:
+    if all(hasattr(record, SHARE) for record in group.records):
+        return [svg_of_steps(group.records, f"{salt} steps")]
     if len(group.sizes) < LEAST_SIZES or group.sizes[0] == 0:
         return []
     pictures = [svg(group.records, "time", f"{salt} time")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,12 @@ _OTHERS = {
     "gloo": "#0072B2",
 }
 _SPARE = ("#000000", "#AAAAAA", "#7A0177", "#F0E442")
-_MODES = {"shared_heap": "heap", "sycl_usm": "SYCL USM", "sycl_buffer": "SYCL buffer"}
+_MODES = {
+    "shared_heap": "heap",
+    "sycl_usm": "SYCL USM",
+    "sycl_usm_task": "SYCL USM, host tasks",
+    "sycl_buffer": "SYCL buffer",
+}
 _PROVIDERS = {
     "isthmus": "Isthmus",
     "listing1": "Listing 1",
@@ -45,6 +50,7 @@ _PROVIDERS = {
     "impi": "Intel MPI",
 }
 _MARKERS = "osD^vP*X"
+SHARE = "communication_share"  # of a step's time: a field of the applications' records
 _TITLES = {"time": "Time of one call (lower is better)", "bandwidth": "Bus bandwidth (higher is better)"}
 
 
@@ -105,6 +111,35 @@ def svg(records: list[Record], what: str, salt: str) -> str:
 
     `salt` differs between the pictures of a page, whose parts would else share names.
     """
+
+    def paint(axes: Any) -> None:
+        value = (lambda record: record.time_us.median) if what == "time" else (lambda record: record.busbw_gbs)
+        _draw_lines(axes, records, value, small=False)
+        _decorate(axes, records, "us" if what == "time" else "GB/s", ticks=6)
+        axes.set_title(_TITLES[what])
+
+    return _svg(paint, salt, 4.6)
+
+
+def svg_of_steps(records: list[Record], salt: str) -> str:
+    """The picture of an application for a page: a bar for each path, the share of communication dark."""
+
+    def paint(axes: Any) -> None:
+        bars = range(len(records))  # two may have one name
+        steps = [record.time_us.median for record in records]
+        talk = [step * getattr(record, SHARE) for step, record in zip(steps, records, strict=True)]
+        axes.barh(bars, talk, color="#D55E00", label="communication")
+        work = [step - part for step, part in zip(steps, talk, strict=True)]
+        axes.barh(bars, work, left=talk, color="#56B4E9", label="the rest of a step")
+        axes.set_yticks(bars, [f"{_label(record)}, {format_size(record.bytes)}" for record in records])
+        axes.invert_yaxis()  # in the order of the records
+        axes.set_xlabel("us")
+        axes.set_title("Time of one step (lower is better)")
+
+    return _svg(paint, salt, 1.8 + 0.4 * len(records))
+
+
+def _svg(paint: Callable[[Any], None], salt: str, height: float) -> str:
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     settings = dict.fromkeys(inks, _INK) | {
         "svg.fonttype": "none",
@@ -112,15 +147,10 @@ def svg(records: list[Record], what: str, salt: str) -> str:
         "font.family": "sans-serif",
     }
     with _pyplot() as pyplot, pyplot.rc_context(settings):
-        figure, axes = pyplot.subplots(figsize=(6.4, 4.6), layout="constrained")
+        figure, axes = pyplot.subplots(figsize=(6.4, height), layout="constrained")
         figure.patch.set_alpha(0)
         axes.patch.set_alpha(0)
-        value = (lambda record: record.time_us.median) if what == "time" else (lambda record: record.busbw_gbs)
-        _draw_lines(axes, records, value, small=False)
-        _decorate(axes, records, "us" if what == "time" else "GB/s", ticks=6)
-        axes.set_title(
-            "Time of one call (lower is better)" if what == "time" else "Bus bandwidth (higher is better)"
-        )
+        paint(axes)
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
         text = io.StringIO()
