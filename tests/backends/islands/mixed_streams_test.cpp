@@ -1,6 +1,7 @@
 // What islands does with the streams of devices, which stand-ins show.
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -56,6 +57,34 @@ TEST(stream, that_is_captured_is_refused_and_all_ranks_hear_of_it) {
     EXPECT_NE(std::string(world::last_error().message).find("can't be captured"), std::string::npos)
         << world::last_error().message;
     if (own.number == 0) standin_set_capturing(stream, 0);
+  });
+}
+
+// What a stream has before a call may be long: an abort ends the wait for it.
+TEST(stream, that_is_waited_for_is_left_at_an_abort) {
+  on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const rank& own) {
+    static std::atomic<bool> goes_on{true};
+    float value = 0;
+    cudaStream_t stream = nullptr;
+    if (own.number == 0) {
+      ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+      standin_stream_submit(
+          stream,
+          [](void*) {
+            while (goes_on) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          },
+          nullptr);
+    }
+    std::jthread aborts;
+    if (own.number == 0)
+      aborts = std::jthread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        isthmus_communicator_abort(own.communicator);
+      });
+    EXPECT_EQ(isthmus_allreduce(&value, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator, stream),
+              ISTHMUS_ERROR_ABORTED);
+    goes_on = false;
+    if (own.number == 0) cudaStreamSynchronize(stream);
   });
 }
 
