@@ -48,7 +48,11 @@ def describe() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checkout's commit, with "-dirty" when files differ from it; "" outside of a checkout."""
+    """The checkout's commit, with "-dirty" when files differ from it; "" outside of a checkout.
+
+    ISTHMUS_BENCH_COMMIT says it where programs run without their checkout, as in the measurement programs."""
+    if said := os.environ.get("ISTHMUS_BENCH_COMMIT"):
+        return said
     root = layout.checkout()
     if root is None:
         return ""
