@@ -50,8 +50,12 @@ void run_barrier(team& team);
 // `shared` says how memory is written that other ranks read or have read. Lines that another core holds
 // must be taken from it before they can be written through the cache; past the cache they need not.
 
+// What several ranks read lies in shared memory once for all of them, or apart, for each once: a line that many
+// have read costs several times as much to write again as one that a single rank has read (docs/notes).
+enum class readers { together, apart };
+
 // Contributors stage, takers read every contribution; pipelined chunk by chunk.
-void run_one_shot(team& team, workspace& work, const shape& s, store shared);
+void run_one_shot(team& team, workspace& work, const shape& s, store shared, readers staged_for);
 
 // Reduce-scatter and then gather, pipelined chunk by chunk; for allreduce and reduce.
 void run_two_shot(team& team, workspace& work, const shape& s, store shared);

@@ -27,6 +27,7 @@ enum class form { cached, streaming, adaptive };
 struct choice {
   algorithm what;
   form shared;
+  readers of_staged = readers::together;
 };
 
 // In the order of choices.
@@ -35,6 +36,7 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "one_shot",
                                            "one_shot_streamed",
                                            "one_shot_adaptive",
+                                           "one_shot_apart",
                                            "two_shot",
                                            "two_shot_streamed",
                                            "two_shot_adaptive",
@@ -43,12 +45,12 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "channel",
                                            nullptr};
 constexpr choice choices[] = {
-    {algorithm::packet, form::cached},      {algorithm::two_shot_packet, form::cached},
-    {algorithm::one_shot, form::cached},    {algorithm::one_shot, form::streaming},
-    {algorithm::one_shot, form::adaptive},  {algorithm::two_shot, form::cached},
-    {algorithm::two_shot, form::streaming}, {algorithm::two_shot, form::adaptive},
-    {algorithm::direct, form::cached},      {algorithm::direct, form::streaming},
-    {algorithm::channel, form::cached}};
+    {algorithm::packet, form::cached},     {algorithm::two_shot_packet, form::cached},
+    {algorithm::one_shot, form::cached},   {algorithm::one_shot, form::streaming},
+    {algorithm::one_shot, form::adaptive}, {algorithm::one_shot, form::cached, readers::apart},
+    {algorithm::two_shot, form::cached},   {algorithm::two_shot, form::streaming},
+    {algorithm::two_shot, form::adaptive}, {algorithm::direct, form::cached},
+    {algorithm::direct, form::streaming},  {algorithm::channel, form::cached}};
 static_assert(std::size(algorithm_names) == std::size(choices) + 1);
 
 // Nothing where no algorithm is named: NULL, or "" for a caller without the runtime.
@@ -200,7 +202,7 @@ class state {
     if (chosen.what == algorithm::two_shot)
       run_two_shot(m_team, m_work, s, shared);
     else
-      run_one_shot(m_team, m_work, s, shared);
+      run_one_shot(m_team, m_work, s, shared, chosen.of_staged);
     if (is_free) m_chooser.end();
   }
 

@@ -8,12 +8,13 @@ namespace {
 
 class one_shot {
  public:
-  one_shot(team& team, workspace& work, const shape& s, store shared)
+  one_shot(team& team, workspace& work, const shape& s, store shared, readers staged_for)
       : m_team(team),
         m_work(work),
         m_shape(s),
         m_me(team.rank()),
-        m_chunk_elements(chunk_bytes(team, s) / s.element_bytes),
+        m_is_shared(s.same_for_all() && staged_for == readers::together),
+        m_chunk_elements(chunk_bytes(team, s, m_is_shared) / s.element_bytes),
         m_shared(shared),
         m_results(store_for_results(team, s)) {}
 
@@ -32,9 +33,9 @@ class one_shot {
   }
 
  private:
-  // What a slot holds of one block; where contributors have one for each rank, these share a slot.
-  static std::uint64_t chunk_bytes(const team& team, const shape& s) {
-    if (!s.same_for_all()) return team.sizes().slot_part_bytes(team.size());
+  // What a slot holds of one block; where each reader has one of its own, these share a slot.
+  static std::uint64_t chunk_bytes(const team& team, const shape& s, bool is_shared) {
+    if (!is_shared) return team.sizes().slot_part_bytes(team.size());
     if (s.source == all_ranks) return team.sizes().slot_bytes;
     // a root has nothing to read meanwhile, so short vectors are cut, too: the others read what it goes on
     // writing
@@ -55,7 +56,7 @@ class one_shot {
     m_team.reserve(sequence);
     const std::byte* from = m_shape.send_buf + chunk_begin(k);
     m_work.pieces.clear();
-    if (!m_shape.same_for_all())
+    if (!m_is_shared)
       for (int i = 1; i < m_team.size(); ++i) {
         const int peer = (m_me + i) % m_team.size();
         if (m_shape.takes(peer))
@@ -80,7 +81,7 @@ class one_shot {
       const std::byte* from = m_shape.send_buf + m_shape.send_offset(m_me) + begin;
       if (peer != m_me) {
         m_team.wait_for(peer, m_team.slot(peer, sequence).staged, sequence);
-        from = !m_shape.same_for_all() ? m_team.data_for(m_me, peer, sequence) : m_team.data(peer, sequence);
+        from = m_is_shared ? m_team.data(peer, sequence) : m_team.data_for(m_me, peer, sequence);
       }
       m_work.sources[static_cast<std::size_t>(peer)] = from;
       std::byte* to = m_shape.recv_buf + m_shape.recv_offset(peer) + begin;
@@ -88,7 +89,7 @@ class one_shot {
     }
     if (m_shape.reduce != nullptr)
       return reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.taken_elements(m_me)));
-    if (!m_shape.same_for_all()) return copy_together(m_work.pieces, m_results);
+    if (!m_is_shared) return copy_together(m_work.pieces, m_results);
     // what all ranks read comes sooner piece after piece (docs/notes)
     for (const piece& each : m_work.pieces) copy(each.to, each.from, each.bytes, m_results);
   }
@@ -112,14 +113,15 @@ class one_shot {
   workspace& m_work;
   const shape& m_shape;
   int m_me;
+  bool m_is_shared;  // one piece of staged memory is read by all
   std::uint64_t m_chunk_elements;
   store m_shared, m_results;
 };
 
 }  // namespace
 
-void run_one_shot(team& team, workspace& work, const shape& s, store shared) {
-  one_shot(team, work, s, shared).run();
+void run_one_shot(team& team, workspace& work, const shape& s, store shared, readers staged_for) {
+  one_shot(team, work, s, shared, staged_for).run();
 }
 
 }  // namespace isthmus::host

@@ -18,17 +18,12 @@ constexpr isthmus_collective collectives[] = {
     ISTHMUS_BROADCAST, ISTHMUS_REDUCE,    ISTHMUS_ALLREDUCE,      ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER,
     ISTHMUS_GATHER,    ISTHMUS_SCATTER,   ISTHMUS_ALLTOALL,       ISTHMUS_ALLGATHERV,     ISTHMUS_GATHERV,
     ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV, ISTHMUS_REDUCE_SCATTERV};
-constexpr const char* algorithms[] = {nullptr,
-                                      "packet",
-                                      "two_shot_packet",
-                                      "one_shot",
-                                      "one_shot_streamed",
-                                      "two_shot",
-                                      "two_shot_streamed",
-                                      "direct",
-                                      "direct_streamed"};
-constexpr const char* reducing[] = {"packet",   "two_shot_packet",   "one_shot", "one_shot_streamed",
-                                    "two_shot", "two_shot_streamed", "direct",   "direct_streamed"};
+constexpr const char* algorithms[] = {
+    nullptr,          "packet",   "two_shot_packet",   "one_shot", "one_shot_streamed",
+    "one_shot_apart", "two_shot", "two_shot_streamed", "direct",   "direct_streamed"};
+constexpr const char* reducing[] = {"packet",        "two_shot_packet",   "one_shot", "one_shot_streamed",
+                                    "two_shot",      "two_shot_streamed", "direct",   "direct_streamed",
+                                    "one_shot_apart"};
 
 // With more ranks than cores (two, in CI) every step waits for the scheduler; a part of the
 // combinations is enough there.
