@@ -147,12 +147,18 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         [
             Row(
                 f"all_reduce of CPU tensors{where}",
-                f"cpu2-torch_allreduce{topic}",
+                topic,
                 {"provider": "isthmus"},
                 "gloo",
                 providers("gloo"),
             )
-            for where, topic in (("", ""), (", busy machine", "_busy"))
+            for where, topic in (
+                ("", "cpu2-torch_allreduce"),
+                (", busy machine", "cpu2-torch_allreduce_busy"),
+                (", 2 ranks, 16 cores", "cpu16-torch_allreduce_2"),
+                (", 4 ranks", "cpu16-torch_allreduce_4"),
+                (", 8 ranks", "cpu16-torch_allreduce_8"),
+            )
         ]
         + [
             Row(
