@@ -23,7 +23,8 @@ namespace sycl_device_test {
 
 struct member {
   isthmus::communicator ranks;
-  sycl::queue queue;  // in-order
+  sycl::queue queue;                   // in-order
+  std::vector<sycl::queue> unordered;  // two without an order of their own, and one in another context
   int rank = ranks.rank();
 };
 
@@ -53,10 +54,11 @@ class crew {
   bool m_in_one_process = true;
 };
 
-// A queue without an order of its own.
-inline sycl::queue unordered(const member& self) {
-  return sycl_test::lasting_queue(self.queue.get_context(), self.queue.get_device());
-}
+// The rank's queues without an order of their own. All tests have the same ones: queues make their streams when
+// commands come, and a process with many streams waits for running kernels to make another (CUDA 13).
+inline sycl::queue unordered(const member& self) { return self.unordered[0]; }
+inline sycl::queue unordered_too(const member& self) { return self.unordered[1]; }
+inline sycl::queue elsewhere(const member& self) { return self.unordered[2]; }
 
 // Memory of one USM kind, freed by its owner.
 template <typename T>

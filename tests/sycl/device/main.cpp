@@ -21,8 +21,13 @@ constexpr double timeout_s = 60;
 std::vector<member> members_of(std::vector<isthmus::communicator> all) {
   std::vector<member> made;
   for (isthmus::communicator& each : all) {
-    sycl::queue queue(each.device(), sycl::property::queue::in_order{});
-    made.push_back({std::move(each), queue});
+    const sycl::device device = each.device();
+    const sycl::queue queue(device, sycl::property::queue::in_order{});
+    const sycl::context shared = queue.get_context();
+    made.push_back({std::move(each),
+                    queue,
+                    {sycl_test::lasting_queue(shared, device), sycl_test::lasting_queue(shared, device),
+                     sycl_test::lasting_queue(device)}});
   }
   return made;
 }
@@ -30,6 +35,8 @@ std::vector<member> members_of(std::vector<isthmus::communicator> all) {
 }  // namespace
 
 bool crew::make(int argc, char** argv) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
+         0);  // a kernel that holds must not hold streams that share its queue
   std::vector<sycl::device> devices = sycl::device::get_devices(sycl::info::device_type::gpu);
   if (devices.empty() && has(argc, argv, "--gpu")) return false;
   crew& made = only().emplace();

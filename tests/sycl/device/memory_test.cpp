@@ -23,11 +23,6 @@ bytes random_bytes(std::size_t size, unsigned seed) {
   return values;
 }
 
-// A second queue of the rank's device, in a context of its own.
-sycl::queue elsewhere(const member& self) {
-  return sycl_test::lasting_queue(sycl::context(self.queue.get_device()), self.queue.get_device());
-}
-
 TEST(memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
   crew::get().each([](member& self) {
     int* const data = memory::allocate<int>(self.queue, 1000);
@@ -63,7 +58,7 @@ TEST(memory, symmetric_blocks_belong_to_ranks) {
 }
 
 void expect_copied(member& self, path way, std::size_t size, std::size_t offset) {
-  sycl::queue first = unordered(self), second = way == path::direct ? unordered(self) : elsewhere(self);
+  sycl::queue first = unordered(self), second = way == path::direct ? unordered_too(self) : elsewhere(self);
   const bytes source = random_bytes(size + 100, 7);
   const memory::array<unsigned char> from(first, source.size());
   const block<unsigned char> to(size + offset + 100, second);
@@ -113,7 +108,8 @@ TEST(memory, copies_come_after_their_producer_and_the_host_does_not_wait) {
     for (const path way : {path::direct, path::staged}) {
       if (way == path::staged && !isthmus::detail::runs_host_work(self.queue.get_device())) continue;  // docs
       constexpr std::size_t size = count * sizeof(float);
-      sycl::queue producers = unordered(self), target = way == path::direct ? unordered(self) : elsewhere(self);
+      sycl::queue producers = unordered(self),
+                  target = way == path::direct ? unordered_too(self) : elsewhere(self);
       gate go(producers);
       const block<float> from(count, producers), to(count, target), seen(count, target, sycl::usm::alloc::host);
       producers.fill(from.data(), -1.0F, count).wait();

@@ -69,7 +69,7 @@ TEST_F(the_host_never_waits, on_an_in_order_queue) {
 TEST_F(the_host_never_waits, on_an_out_of_order_queue_with_dependencies) {
   if (crew::get().members().size() > 1) GTEST_SKIP() << "several ranks of a process need in-order queues";
   crew::get().each([](member& self) {
-    sycl::queue queue = unordered(self), producers = unordered(self);
+    sycl::queue queue = unordered(self), producers = unordered_too(self);
     gate go(queue);
     const block<float> data(count, queue), result(count, queue);
     const block<float> seen(count, self.queue, sycl::usm::alloc::host);
@@ -117,7 +117,7 @@ TEST_F(the_host_never_waits, on_buffers_of_another_queue) {
   if (crew::get().members().size() > 1) GTEST_SKIP() << "several ranks of a process need in-order queues";
   for (const bool in_order : {true, false})
     crew::get().each([&](member& self) {
-      sycl::queue producers = unordered(self), queue = in_order ? self.queue : unordered(self);
+      sycl::queue producers = unordered_too(self), queue = in_order ? self.queue : unordered(self);
       try_buffer(self, producers, queue);
     });
 }
