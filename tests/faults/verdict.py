@@ -93,6 +93,9 @@ def judge(spec: dict[str, Any], events: list[list[dict[str, Any]]], said: str) -
     """`said` went to standard error: there MPI's ranks name whom they waited for before they are ended."""
     outcome = Outcome()
     fault = first(events[spec["culprit"]], "fault")
+    if fault:  # what a rank saw that went on when others had ended the job is no answer to who was to blame
+        own = f"[isthmus {fault['pid']}]"
+        said = "".join(line for line in said.splitlines(keepends=True) if own not in line)
     for rank, seen in enumerate(events):
         for event in seen:
             what = "spoilt" if event.get("result") == "spoilt" else event["event"]
@@ -140,6 +143,7 @@ def _judge_survivor(
         # Before anything of Isthmus could speak. MPICH takes a peer's memory that is gone for fatal.
         for ender, words in (
             ("the launcher", "YOUR APPLICATION TERMINATED"),
+            ("the launcher", "process manager error"),  # Hydra's own end, on a connection that a dead rank left
             ("MPI", "Fatal error in internal_"),
         ):
             if not logged and words in said:
