@@ -64,6 +64,8 @@ class bootstrap {
   virtual bool announce(const isthmus_error_info&) noexcept { return false; }
   // What a rank has announced, waiting at most `wait_s` for it. Any thread may call it.
   virtual std::optional<isthmus_error_info> announced(double /*wait_s*/) noexcept { return std::nullopt; }
+  // The same of ranks that share memory with this one, by a look into that memory: cheap enough for every call.
+  virtual std::optional<isthmus_error_info> noticed() const noexcept { return std::nullopt; }
 
   // What the mpi backend works on: the user's table and this bootstrap's own duplicate of the
   // communicator, valid as long as the bootstrap. NULL without MPI.

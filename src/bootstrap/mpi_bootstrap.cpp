@@ -112,6 +112,7 @@ class mpi_bootstrap final : public bootstrap {
   std::optional<isthmus_error_info> announced(double wait_s) noexcept override {
     return m_peers.read(m_peers.all_have_notices() ? wait_s : 0);  // who has none can't tell
   }
+  std::optional<isthmus_error_info> noticed() const noexcept override { return m_peers.read(); }
 
   void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     const mpi_pass pass(m_mpi);

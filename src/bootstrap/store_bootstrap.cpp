@@ -143,6 +143,7 @@ class store_bootstrap final : public bootstrap {
     const auto elsewhere = announced_in_store(here ? 0 : wait_s);
     return elsewhere ? elsewhere : here;
   }
+  std::optional<isthmus_error_info> noticed() const noexcept override { return m_peers.read(); }
 
  private:
   std::optional<isthmus_error_info> announced_in_store(double wait_s) noexcept {

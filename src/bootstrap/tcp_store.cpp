@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <cstring>
@@ -27,6 +28,9 @@ using namespace tcp;
 // ranks, less for the store.
 constexpr double least_answer_s = 1, most_answer_s = 5;
 constexpr double answer_share = 0.25;
+// For as long again after a request that was left unanswered, unless the store has said something since: many
+// may be asked in a row, and who asks has its own timeout to keep.
+constexpr double silent_answer_s = 0.05;
 
 error lost() {
   return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "the connection to the store was lost",
@@ -72,12 +76,14 @@ class tcp_client final : public store {
 
   void get(const std::string& key, std::span<std::byte> value, double timeout_s) override {
     const bool at_once = timeout_s <= 0;
-    const auto deadline = deadline_after(at_once ? m_answer_s : timeout_s);
     answer pending;
     const std::uint32_t id = enlist(pending);
     try {
       send(at_once ? request_kind::try_get : request_kind::get, id, key, {});
-      wait(pending, deadline);
+      if (at_once)
+        wait_for_prompt(pending);
+      else
+        wait(pending, deadline_after(timeout_s));
     } catch (...) {
       dismiss(id);
       throw;
@@ -130,6 +136,16 @@ class tcp_client final : public store {
     if (!send_all(m_socket.get(), message, deadline_after(m_timeout_s))) throw lost();
   }
 
+  void wait_for_prompt(answer& pending) {
+    const auto patience =
+        std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(m_answer_s));
+    const auto deadline = clock::now() + patience;
+    if (clock::now() < m_silent_until.load()) wait(pending, deadline_after(silent_answer_s));
+    if (pending.arrived || clock::now() < m_silent_until.load()) return;
+    wait(pending, deadline);
+    if (!pending.arrived) m_silent_until = clock::now() + patience;
+  }
+
   void wait(answer& pending, clock::time_point deadline) {
     std::unique_lock lock(m_mutex);
     while (!pending.arrived && clock::now() < deadline) {
@@ -164,6 +180,7 @@ class tcp_client final : public store {
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
     if (received <= 0) return false;
     m_in.insert(m_in.end(), chunk, chunk + received);
+    m_silent_until = clock::time_point::min();
     return true;
   }
 
@@ -190,6 +207,7 @@ class tcp_client final : public store {
   std::mutex m_send_mutex;
   std::mutex m_mutex;
   std::condition_variable m_changed;
+  std::atomic<clock::time_point> m_silent_until{clock::time_point::min()};  // its process may have stopped
   bool m_reading = false;
   bool m_lost = false;
   std::uint32_t m_last_id = 0;

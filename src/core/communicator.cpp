@@ -281,6 +281,7 @@ void communicator::throw_poisoned() const {
 
 std::optional<isthmus_error_info> communicator::failure() {
   listen();
+  heed_notices();
   for (const auto& backend : m_backends) {
     if (poisoned()) break;
     if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS)

@@ -101,7 +101,10 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void poison_by_backend(const isthmus_error_info& failure) noexcept;
   // For every wait to call again and again: takes over the failure of a rank in another process. Cheap.
   void listen() noexcept;
-  // The same, now, waiting at most so long for it.
+  // The same at every call, of ranks on this machine. Who asks whether all is well takes the answer for the
+  // state of buffers: a rank that has its error may have overwritten what it lent, but wrote its notice first.
+  void heed_notices() noexcept;
+  // The same of all ranks, now, waiting at most so long for it.
   // `tell` comes before the backends release anybody, or end the job: MPI's does.
   void hear(double wait_s,
             void (*tell)(const communicator& rank, const isthmus_error_info& cause) = nullptr) noexcept;

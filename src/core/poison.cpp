@@ -77,6 +77,12 @@ void communicator::poison_as_lost(int lost) noexcept {
   poison(failure);
 }
 
+void communicator::heed_notices() noexcept {
+  if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->heed_notices();
+  if (poisoned() || m_ranks.process_size == m_ranks.size) return;
+  if (const auto cause = m_control->noticed()) poison(*cause, audience::this_process);
+}
+
 void communicator::listen() noexcept {
   // Who waits in a part waits for all: its ranks may have heard of a failure that those of the part can't.
   if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->listen();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <future>
 #include <numeric>
 
@@ -83,6 +84,39 @@ TEST(store_bootstrap, a_killed_process_is_named_long_before_the_timeout) {
   EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE) << failure.message;
   EXPECT_NE(std::string(failure.message).find("rank 1 ended"), std::string::npos) << failure.message;
   waitpid(child, nullptr, 0);
+}
+
+// Whoever waits for ranks asks for many things in a row; its own timeout is no excuse to wait for each.
+TEST(store_process, that_has_stopped_is_waited_for_once) {
+  constexpr double timeout_s = 12;  // of which a quarter for a prompt answer
+  std::array<int, 2> id_pipe{};
+  ASSERT_EQ(pipe(id_pipe.data()), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const isthmus_unique_id id = start_tcp_store(nullptr);
+    if (write(id_pipe[1], &id, sizeof id) != sizeof id) _exit(1);
+    while (true) pause();
+  }
+  isthmus_unique_id id;
+  ASSERT_EQ(read(id_pipe[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
+  const auto keys = connect_tcp_store(parse_unique_id(id), 0, 1, timeout_s);
+  keys->set("a", test::bytes("x"));
+  EXPECT_EQ(test::get(*keys, "a", 1, timeout_s), "x");
+  kill(child, SIGSTOP);
+  ASSERT_EQ(waitpid(child, nullptr, WUNTRACED), child);  // by then all of its threads have stopped
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 8; ++i) {
+    const auto failure = test::error_of([&] { test::get(*keys, "a", 1, 0); });
+    EXPECT_EQ(failure.status, ISTHMUS_ERROR_TIMEOUT) << failure.message;
+    EXPECT_EQ(failure.native_code, ETIMEDOUT) << "that the store did not answer, not that it has no such key";
+  }
+  EXPECT_LT(test::seconds_since(start), timeout_s);
+  kill(child, SIGCONT);
+  EXPECT_EQ(test::get(*keys, "a", 1, timeout_s), "x");
+  EXPECT_EQ(test::get(*keys, "a", 1, 0), "x");
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  for (const int end : id_pipe) close(end);
 }
 
 TEST_P(stores, what_one_sets_another_gets) {

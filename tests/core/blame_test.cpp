@@ -157,6 +157,35 @@ TEST(blame, an_abort_in_another_process_ends_every_wait_and_is_told) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
 }
 
+// Its answer is what a rank goes by that takes its result, so it may not be older than the other's notice. The
+// ranks look by themselves some ten times a second: not here, where the operation before has just ended.
+TEST(blame, who_asks_whether_all_is_well_is_told_what_others_wrote_before) {
+  auto& told = *new (world::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
+  world::meeting& meeting = world::meeting::make(2);
+  world::children processes;
+  for (int rank = 0; rank < 2; ++rank)
+    processes.start(rank, [&, rank] {
+      const isthmus_unique_id id = meeting.fresh_id(rank);
+      test::scoped_file file(test::host_config);
+      const auto options = test::options_for(file, stopped_timeout_s);
+      isthmus_communicator communicator = nullptr;
+      EXPECT_EQ(isthmus_communicator_create(&id, rank, 2, &options, &communicator), ISTHMUS_SUCCESS);
+      EXPECT_EQ(sum(communicator), ISTHMUS_SUCCESS);
+      meeting.wait();
+      if (rank == 1) {
+        EXPECT_EQ(isthmus_communicator_abort(communicator), ISTHMUS_SUCCESS);
+        told = true;
+      } else {
+        while (!told) std::this_thread::sleep_for(1ms);
+        EXPECT_EQ(isthmus_communicator_async_error(communicator), ISTHMUS_ERROR_ABORTED);
+        EXPECT_THAT(last_error().message, HasSubstr("abort was called on rank 1"));
+      }
+      isthmus_communicator_destroy(communicator);
+      return testing::Test::HasFailure() ? 1 : 0;
+    });
+  for (const auto& ended : processes.join()) EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+}
+
 TEST(blame, ranks_in_different_calls_say_so) {
   test::ranks ranks(2, test::host_config);
   test::on_each(2, [&](int rank) {
