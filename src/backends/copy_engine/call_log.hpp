@@ -4,6 +4,7 @@
 
 #include <isthmus/types.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -39,6 +40,11 @@ class call_log {
     const auto captured = m_captured.find(id);
     if (captured == m_captured.end()) return std::nullopt;
     return captured->second;
+  }
+
+  bool is_empty() const {
+    const std::lock_guard lock(m_mutex);
+    return m_captured.empty() && std::ranges::all_of(m_recent, [](const auto& each) { return each.id == 0; });
   }
 
  private:

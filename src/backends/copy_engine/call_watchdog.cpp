@@ -200,13 +200,14 @@ void call_watchdog::shut_out_late_ranks() {
   m_monitor.write(steps);
   m_monitor.tell_peers_that_this_rank_gave_up();
   m_told = clock::now();
-  m_was_inside = current() != 0;
+  // The word alone does not tell: between two calls it is zero, and the stream comes to the next by itself.
+  m_may_be_inside = !m_log.is_empty();
 }
 
 // Peers that are in this call release their own streams when they hear of it, which then push: until that is
 // over nobody may take the error for leave to use the buffers.
 void call_watchdog::settle_in_time() {
-  if (m_was_inside && clock::now() - *m_told < hearing_time) return;
+  if (m_may_be_inside && clock::now() - *m_told < hearing_time) return;
   {
     const std::lock_guard lock(m_mutex);
     m_settled = true;

@@ -91,7 +91,7 @@ class call_watchdog {
   std::optional<failure> m_reason;
   bool m_settled = false;                   // the reason may be told
   std::optional<clock::time_point> m_told;  // when the peers were
-  bool m_was_inside = false;                // a call, then
+  bool m_may_be_inside = false;             // a call, then
   std::optional<watch> m_watch;             // last: it looks at the others
 };
 
