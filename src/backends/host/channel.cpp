@@ -19,6 +19,10 @@ struct part {
   std::uint64_t begin, bytes;
 };
 
+// In one call with one peer: longer messages travel alone, and a cell takes so much (docs/notes:
+// host_messages).
+constexpr std::uint64_t most_shared_bytes = 1 << 10, most_together_bytes = 8 << 10;
+
 std::uint64_t count_parts(const cell_header& cell) {
   return (cell.bytes + cell_header::part_bytes - 1) / cell_header::part_bytes;
 }
@@ -108,22 +112,36 @@ void channels::run_collective(const isthmus_operation& operation) {
   progress_all(channel_kind::collective);
 }
 
-// Moves whatever can move until all is complete. Per direction and peer only the first unfinished message
-// moves, which keeps the order.
-void channels::progress_all(channel_kind kind) {
+void channels::make_queues() {
+  constexpr std::size_t none = ~std::size_t{0};
   const auto size = static_cast<std::size_t>(m_team.size());
+  m_queues.clear();
+  m_queue_of.assign(2 * size, none);
+  for (std::size_t i = 0; i < m_transfers.size(); ++i) {
+    const transfer& each = m_transfers[i];
+    if (each.complete) continue;  // with oneself
+    std::size_t& queue = m_queue_of[static_cast<std::size_t>(each.peer) + (each.sends ? size : 0)];
+    if (queue == none) {
+      queue = m_queues.size();
+      m_queues.push_back({each.sends, each.peer, i, i});
+    } else {
+      m_transfers[m_queues[queue].last].next = i;
+      m_queues[queue].last = i;
+    }
+  }
+}
+
+// Moves whatever can move until all is complete.
+void channels::progress_all(channel_kind kind) {
+  make_queues();
   waiter wait(m_team);
   for (;;) {
     bool moved = false;
-    m_busy.assign(2 * size, 0);
     m_awaited.clear();
-    for (transfer& each : m_transfers) {
-      if (each.complete) continue;
-      char& busy = m_busy[static_cast<std::size_t>(each.peer) + (each.sends ? size : 0)];
-      if (busy == 0) moved |= progress(kind, each);
-      if (each.complete) continue;
-      busy = 1;
-      m_awaited.push_back(each.peer);
+    for (transfer_queue& each : m_queues) {
+      if (each.first == transfer::no_transfer) continue;
+      moved |= progress(kind, each);
+      if (each.first != transfer::no_transfer) m_awaited.push_back(each.peer);
     }
     copy_own();  // while the peers, which know by now what they may copy, do so
     if (m_awaited.empty()) return;
@@ -134,11 +152,20 @@ void channels::progress_all(channel_kind kind) {
   }
 }
 
-bool channels::progress(channel_kind kind, transfer& moving) {
-  return moving.sends ? send_cells(kind, moving) : receive_cells(kind, moving);
+bool channels::progress(channel_kind kind, transfer_queue& of) {
+  bool moved = false;
+  while (of.first != transfer::no_transfer) {
+    transfer& moving = m_transfers[of.first];
+    moved |= moving.sends ? send_cells(kind, of) : receive_cells(kind, moving);
+    if (!moving.complete) break;
+    while (of.first != transfer::no_transfer && m_transfers[of.first].complete)
+      of.first = m_transfers[of.first].next;
+  }
+  return moved;
 }
 
-bool channels::send_cells(channel_kind kind, transfer& moving) {
+bool channels::send_cells(channel_kind kind, transfer_queue& of) {
+  transfer& moving = m_transfers[of.first];
   std::uint64_t& sent = ends_of(kind, moving.peer).sent;
   const flag& taken = m_team.receiving(moving.peer, kind, m_team.rank()).acknowledged;
   const std::uint64_t acknowledged = taken.load(std::memory_order_acquire);
@@ -149,25 +176,65 @@ bool channels::send_cells(channel_kind kind, transfer& moving) {
   const std::uint64_t before = sent;
   while (!moving.complete && !moving.by_address && sent < acknowledged + m_team.sizes().cells) {
     cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent);
-    cell.message_bytes = moving.bytes;
     // a long message is copied once, out of the buffer itself
     moving.by_address = !moving.in_place && moving.moved == 0 && moving.bytes > m_team.tuned().address_bytes &&
                         m_team.is_reached_by(moving.peer, moving.buffer);
-    if (moving.by_address) {
-      cell.address = moving.buffer;
-      cell.bytes = moving.bytes;
-      cell.parts_taken.store(0, std::memory_order_relaxed);
-      cell.parts_pushed.store(0, std::memory_order_relaxed);
-    } else {
-      cell.address = nullptr;
-      cell.bytes = std::min(m_team.sizes().cell_bytes, moving.bytes - moving.moved);
-      std::memcpy(payload_of(cell), moving.buffer + moving.moved, cell.bytes);
-      moving.moved += cell.bytes;
-      moving.complete = moving.moved == moving.bytes;
-    }
+    if (moving.by_address)
+      send_address(cell, moving);
+    else if (!send_together(cell, of))
+      send_piece(cell, moving);
     cell.ready.store(++sent, std::memory_order_release);
   }
   return sent != before;
+}
+
+void channels::send_address(cell_header& cell, transfer& moving) {
+  cell.messages = 1;
+  cell.message_bytes = cell.bytes = moving.bytes;
+  cell.address = moving.buffer;
+  cell.parts_taken.store(0, std::memory_order_relaxed);
+  cell.parts_pushed.store(0, std::memory_order_relaxed);
+}
+
+void channels::send_piece(cell_header& cell, transfer& moving) {
+  cell.messages = 1;
+  cell.message_bytes = moving.bytes;
+  cell.address = nullptr;
+  cell.bytes = std::min(m_team.sizes().cell_bytes, moving.bytes - moving.moved);
+  std::memcpy(payload_of(cell), moving.buffer + moving.moved, cell.bytes);
+  moving.moved += cell.bytes;
+  moving.complete = moving.moved == moving.bytes;
+}
+
+// Longer ones travel alone: the receiver copies one while the sender fills the next cell.
+bool channels::can_share_cell(const transfer& each) const {
+  return each.bytes <= most_shared_bytes && each.bytes <= m_team.tuned().address_bytes;
+}
+
+// The first message and those behind it, as far as they are short and fit. False where it is alone.
+bool channels::send_together(cell_header& cell, transfer_queue& of) {
+  const std::uint64_t room = std::min(m_team.sizes().cell_bytes, most_together_bytes);
+  std::uint64_t messages = 0, bytes = 0;
+  for (std::size_t i = of.first; i != transfer::no_transfer; i = m_transfers[i].next) {
+    const transfer& each = m_transfers[i];
+    if (!can_share_cell(each) || bytes + each.bytes + (messages + 1) * sizeof(std::uint64_t) > room) break;
+    ++messages;
+    bytes += each.bytes;
+  }
+  if (messages < 2) return false;
+  cell.messages = messages;
+  cell.address = nullptr;
+  auto* const lengths = reinterpret_cast<std::uint64_t*>(payload_of(cell));
+  std::byte* to = payload_of(cell) + messages * sizeof(std::uint64_t);
+  std::size_t i = of.first;
+  for (std::uint64_t m = 0; m < messages; ++m, i = m_transfers[i].next) {
+    transfer& each = m_transfers[i];
+    lengths[m] = each.bytes;
+    std::memcpy(to, each.buffer, each.bytes);
+    to += each.bytes;
+    each.complete = true;
+  }
+  return true;
 }
 
 // The sender has nothing else to do than to copy a part itself, where the receiver allows it.
@@ -217,15 +284,34 @@ bool channels::pull_part(transfer& moving, cell_header& cell) {
   return false;
 }
 
+// The next of a cell of several messages, which the receiver may take in one call or in several.
+void channels::receive_one_of_several(transfer& moving, cell_header& cell, ends& own) {
+  const auto* const lengths = reinterpret_cast<const std::uint64_t*>(payload_of(cell));
+  check_message(moving, lengths[own.unpacked]);
+  const std::byte* const begin = payload_of(cell) + cell.messages * sizeof(std::uint64_t);
+  std::memcpy(moving.buffer, begin + own.unpacked_bytes, moving.bytes);
+  moving.complete = true;
+  own.unpacked_bytes += moving.bytes;
+  ++own.unpacked;
+}
+
 bool channels::receive_cells(channel_kind kind, transfer& moving) {
-  std::uint64_t& received = ends_of(kind, moving.peer).received;
+  ends& own = ends_of(kind, moving.peer);
+  std::uint64_t& received = own.received;
   flag& taken = m_team.receiving(m_team.rank(), kind, moving.peer).acknowledged;
   offer(kind, moving);
   const std::uint64_t before = received;
   while (!moving.complete) {
     cell_header& cell = m_team.cell(moving.peer, kind, m_team.rank(), received);
     if (cell.ready.load(std::memory_order_acquire) != received + 1) break;
-    check_message(moving, cell);
+    if (cell.messages > 1) {
+      receive_one_of_several(moving, cell, own);
+      if (own.unpacked < cell.messages) return true;
+      own.unpacked = own.unpacked_bytes = 0;
+      taken.store(++received, std::memory_order_release);
+      return true;
+    }
+    check_message(moving, cell.message_bytes);
     const std::uint64_t end = cell.address != nullptr ? cell.bytes : moving.moved + cell.bytes;
     if (moving.gate != transfer::no_gate && m_transfers[moving.gate].moved < end) break;
     if (cell.address != nullptr) {
@@ -242,13 +328,13 @@ bool channels::receive_cells(channel_kind kind, transfer& moving) {
   return received != before;
 }
 
-void channels::check_message(const transfer& expected, const cell_header& cell) {
-  if (cell.message_bytes == expected.bytes) return;
+void channels::check_message(const transfer& expected, std::uint64_t sent_bytes) {
+  if (sent_bytes == expected.bytes) return;
   const auto& context = m_team.context();
   throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
                              "give both sides the same count and datatype, in the same order",
                              "rank %d sent %llu bytes where rank %d expects %llu", expected.peer,
-                             static_cast<unsigned long long>(cell.message_bytes), m_team.rank(),
+                             static_cast<unsigned long long>(sent_bytes), m_team.rank(),
                              static_cast<unsigned long long>(expected.bytes))};
 }
 

@@ -80,14 +80,16 @@ struct alignas(line_bytes) slot_header {
   alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
 };
 
-// One cell of a channel: a piece of a message from the owner of the segment to one peer.
+// One cell of a channel from the owner of the segment to one peer: a piece of a message, or several short messages
+// of one group. These begin with their lengths.
 struct alignas(line_bytes) cell_header {
   // What is sent as an address is copied in parts by whichever side takes them, the receiver out of the
   // sender's buffer, the sender into the receiver's.
   static constexpr std::uint64_t part_bytes = 256 << 10;
 
   flag ready;                   // sequence number + 1
-  std::uint64_t message_bytes;  // of the whole message, to catch ranks that disagree
+  std::uint64_t messages;       // 1, or how many short ones
+  std::uint64_t message_bytes;  // of the whole message, to catch ranks that disagree; of several it is not set
   std::uint64_t bytes;          // in this cell
   const std::byte* address;  // where the whole message is in the sender, which the receiver can read; else NULL
   flag parts_taken;          // by either side, or more

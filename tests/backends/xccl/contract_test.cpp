@@ -190,6 +190,40 @@ TEST(order, one_thread_drives_all_ranks_inside_a_group) {
   }
 }
 
+// The library sees a neighbour exchange whole: one group, after all sends and receives.
+TEST(order, messages_of_a_group_are_one_native_group) {
+  group_of_ranks group({});
+  steer<decltype(&standin_clear_calls)>("standin_clear_calls")();
+  group.each([&](rank& self) {
+    const int me = self.context.rank;
+    std::vector<float> sent(26), received(26, -1);
+    std::vector<isthmus_operation> messages;
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      sent[i] = static_cast<float>(100 * me) + static_cast<float>(i);
+      for (const auto collective : {ISTHMUS_SEND, ISTHMUS_RECV}) {
+        isthmus_operation& message = messages.emplace_back(allreduce(self, nullptr, 1));
+        message.collective = collective;
+        message.root = 1 - me;
+        message.send_buf = collective == ISTHMUS_SEND ? &sent[i] : nullptr;
+        message.recv_buf = collective == ISTHMUS_RECV ? &received[i] : nullptr;
+      }
+    }
+    EXPECT_EQ(group.backend().enqueue(self.state, messages.data(), nullptr, messages.size()), ISTHMUS_SUCCESS);
+    group.synchronize(self);
+    for (std::size_t i = 0; i < sent.size(); ++i)
+      EXPECT_EQ(received[i], static_cast<float>(100 * (1 - me)) + static_cast<float>(i));
+  });
+  const std::string all = calls();
+  const auto count = [&](const std::string& name) {
+    std::size_t found = 0;
+    for (std::size_t at = all.find(name); at != std::string::npos; at = all.find(name, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("ncclSend\n"), 52U) << "26 of each rank";
+  EXPECT_EQ(count("ncclRecv\n"), 52U);
+  EXPECT_EQ(count("ncclGroupEnd\n"), 2U) << "one of each rank";
+}
+
 TEST(order, an_operation_is_one_native_call_where_the_library_has_it) {
   group_of_ranks group({});
   steer<decltype(&standin_clear_calls)>("standin_clear_calls")();
