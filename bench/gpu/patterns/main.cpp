@@ -1,0 +1,239 @@
+// The exchanges of the applications through the C API, beside NCCL's grouped send and recv and beside MPI: on
+// device buffers, or on the host's. One rank a process, under mpiexec; ways take turns in an order that
+// rotates. A sample is the time of several exchanges in a row, divided by their number, of the slowest rank.
+// What arrives is compared, gaps included, before and after measuring.
+//
+//   mpiexec -n 8 patterns --sizes 1K:256K:4 --json out.json
+//   mpiexec -n 2 patterns --platform cuda --share-device
+#include <mpi.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <isthmus/mpi.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+
+#include "../bare_nccl.hpp"
+#include "harness/clock.hpp"
+#include "harness/command.hpp"
+#include "harness/document.hpp"
+#include "harness/meet_mpi.hpp"
+#include "ways.hpp"
+
+namespace patterns {
+namespace {
+
+struct settings {
+  std::string platform = "host", sizes = "64:64K:4", json, command;
+  std::vector<std::string> patterns = names();
+  int samples = 21, calls = 20;
+  bool shares_device = false, apart = true, nccl = true;
+};
+
+// This rank and what its ways need.
+class session {
+ public:
+  session(const settings& asked, const bench::team& ranks);
+  ~session() { isthmus_communicator_destroy(m_communicator); }
+  session(const session&) = delete;
+  session& operator=(const session&) = delete;
+
+  void measure(const std::string& name, std::uint64_t bytes, nlohmann::json& records);
+  nlohmann::json versions() const;
+  std::uint64_t wrong() const { return m_wrong; }
+
+ private:
+  std::vector<way> ways_of(const plan& of, buffers in, const buffers& staged) const;
+  void time(std::vector<way>& ways);
+  double sample(const way& one) const;
+  std::uint64_t wrong_of(const plan& of, const way& one, buffers in);
+  void report(const plan& of, const way& one, std::uint64_t wrong, nlohmann::json& records) const;
+
+  const settings& m_asked;
+  const bench::team& m_ranks;
+  place m_where;
+  isthmus_communicator m_communicator = nullptr;
+  std::optional<gpu_bench::bare_nccl> m_nccl;
+  isthmus::xccl::native_comm m_raw = nullptr;  // goes with the process
+  std::uint64_t m_wrong = 0;
+};
+
+isthmus_device device_of(const settings& asked, int rank) {
+  if (asked.platform == "host") return {ISTHMUS_PLATFORM_HOST, 0};
+  return {ISTHMUS_PLATFORM_CUDA, asked.shares_device ? 0 : rank};
+}
+
+session::session(const settings& asked, const bench::team& ranks)
+    : m_asked(asked), m_ranks(ranks), m_where(device_of(asked, ranks.rank())) {
+  isthmus_communicator_options options{};
+  options.struct_bytes = sizeof options;
+  options.device = m_where.device();
+  options.timeout_s = 60;
+  m_communicator = isthmus::mpi::create(MPI_COMM_WORLD, &options);
+  if (m_where.is_host() || !asked.nccl) return;
+  m_nccl.emplace();
+  isthmus::xccl::xccl_unique_id id{};
+  if (ranks.rank() == 0) id = m_nccl->unique_id();
+  ranks.share(id);
+  m_raw = m_nccl->join(id, ranks.rank(), ranks.size());
+}
+
+nlohmann::json session::versions() const {
+  nlohmann::json all{{"isthmus", isthmus_version()}, {mpi_family(), isthmus::mpi::detail::library()}};
+  if (m_nccl) all["nccl"] = m_nccl->version();
+  return all;
+}
+
+std::vector<way> session::ways_of(const plan& of, buffers in, const buffers& staged) const {
+  std::vector<way> all{over_isthmus(of, m_where, in, m_communicator, false)};
+  if (of.what == form::messages && m_asked.apart)
+    all.push_back(over_isthmus(of, m_where, in, m_communicator, true));
+  if (m_nccl) all.push_back(over_nccl(of, m_where, in, m_nccl->functions(), m_raw));
+  if (m_where.is_host() || mpi_reads_devices()) all.push_back(over_mpi(of, m_where, in, nullptr));
+  if (!m_where.is_host()) all.push_back(over_mpi(of, m_where, in, &staged));
+  return all;
+}
+
+double session::sample(const way& one) const {
+  m_ranks.barrier();
+  const std::uint64_t begin = bench::steady_ns();
+  for (int call = 0; call < m_asked.calls; ++call) one.run();
+  return m_ranks.slowest(static_cast<double>(bench::steady_ns() - begin) / 1000 / m_asked.calls);
+}
+
+void session::time(std::vector<way>& ways) {
+  for (int round = -1; round < m_asked.samples; ++round)
+    for (std::size_t turn = 0; turn < ways.size(); ++turn) {
+      way& who = ways[(static_cast<std::size_t>(round + 1) + turn) % ways.size()];
+      const double us = sample(who);
+      if (round >= 0) who.us.push_back(us);  // the first round warms up
+    }
+}
+
+// Words of all ranks that are not what was sent, or were not to be touched.
+std::uint64_t session::wrong_of(const plan& of, const way& one, buffers in) {
+  std::vector<word> got(of.receive_words, poison);
+  m_where.copy(in.receive, got.data(), got.size() * sizeof(word));
+  m_where.wait();
+  m_ranks.barrier();
+  one.run();
+  m_where.copy(got.data(), in.receive, got.size() * sizeof(word));
+  m_where.wait();
+  const std::vector<word> expected = incoming(of, m_ranks.rank());
+  std::uint64_t mine = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) mine += got[i] != expected[i] ? 1 : 0;
+  m_ranks.block().wrong[m_ranks.rank()] = mine;
+  m_ranks.barrier();
+  std::uint64_t all = 0;
+  for (int rank = 0; rank < m_ranks.size(); ++rank) all += m_ranks.block().wrong[rank];
+  m_ranks.barrier();
+  m_wrong += all;
+  return all;
+}
+
+void session::report(const plan& of, const way& one, std::uint64_t wrong, nlohmann::json& records) const {
+  std::uint64_t words = 0, messages = 0;
+  for (const piece& each : of.sends) {
+    words += each.count;
+    messages += each.count > 0 ? 1 : 0;
+  }
+  const double most = m_ranks.slowest(static_cast<double>(words * sizeof(word)));
+  if (m_ranks.rank() != 0) return;
+  const double median = one.us.empty() ? 0 : bench::median(one.us);
+  std::printf("%-10s %12.0f B %3llu messages  %-8s %-16s %10.2f us  %llu wrong  %s\n", of.name.c_str(), most,
+              static_cast<unsigned long long>(messages), one.provider.c_str(), one.mode.c_str(), median,
+              static_cast<unsigned long long>(wrong), one.backend.c_str());
+  std::fflush(stdout);
+  if (one.us.empty()) return;
+  nlohmann::json record = bench::record_of({of.name, "uint32", static_cast<std::uint64_t>(most), m_ranks.size(),
+                                            one.provider, one.backend, one.mode},
+                                           one.us, {most / median / 1000, 0});
+  record["wrong"] = wrong;
+  record["messages"] = messages;
+  record["device"] = m_asked.platform;
+  record["shared_device"] = m_asked.shares_device;
+  record["samples"] = one.us.size();
+  records.push_back(record);
+}
+
+void session::measure(const std::string& name, std::uint64_t bytes, nlohmann::json& records) {
+  const plan of = make(name, bytes, m_ranks.rank(), m_ranks.size());
+  const std::uint64_t send_bytes = of.send_words * sizeof(word),
+                      receive_bytes = of.receive_words * sizeof(word);
+  const block send(m_where, send_bytes, false), receive(m_where, receive_bytes, false);
+  const block send_copy(m_where, send_bytes, true), receive_copy(m_where, receive_bytes, true);
+  const std::vector<word> sent = outgoing(of, m_ranks.rank());
+  m_where.copy(send.data(), sent.data(), send_bytes);
+  m_where.wait();
+  const buffers in{send.data(), receive.data()}, staged{send_copy.data(), receive_copy.data()};
+  std::vector<way> ways = ways_of(of, in, staged);
+  std::vector<std::uint64_t> wrong;
+  wrong.reserve(ways.size());
+  for (const way& each : ways) wrong.push_back(wrong_of(of, each, in));
+  time(ways);
+  for (std::size_t i = 0; i < ways.size(); ++i)
+    report(of, ways[i], wrong[i] + wrong_of(of, ways[i], in), records);
+}
+
+// NCCL refuses two ranks on one device; it takes these for ranks of several hosts.
+void prepare_to_share(int rank) {
+  setenv("NCCL_HOSTID", ("rank" + std::to_string(rank)).c_str(), 1);
+  setenv("NCCL_NET", "Socket", 0);
+  setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  std::string options;
+  for (const char* backend : {"nccl", "p2p", "copy_engine"})
+    options += std::string(options.empty() ? "" : ";") + "backend." + backend + ".share_device=true";
+  setenv("ISTHMUS_OPTION", options.c_str(), 0);
+}
+
+int run(const settings& asked) {
+  const bench::team ranks = bench::meet_through_mpi(120);
+  if (asked.shares_device) prepare_to_share(ranks.rank());
+  nlohmann::json records = nlohmann::json::array();
+  auto mine = std::make_unique<session>(asked, ranks);
+  for (const std::string& name : asked.patterns)
+    for (const std::uint64_t bytes : bench::parse_sizes(asked.sizes)) mine->measure(name, bytes, records);
+  if (ranks.rank() == 0) bench::write_records(asked.json, asked.command, mine->versions(), std::move(records));
+  const std::uint64_t wrong = mine->wrong();
+  mine.reset();
+  return wrong == 0 ? 0 : 2;
+}
+
+}  // namespace
+}  // namespace patterns
+
+int main(int argc, char** argv) {
+  patterns::settings asked;
+  CLI::App app("The exchanges of the applications beside NCCL and MPI");
+  app.add_option("--platform", asked.platform, "where the buffers are")->check(CLI::IsMember({"host", "cuda"}));
+  app.add_option("--patterns", asked.patterns, "of " + CLI::detail::join(patterns::names(), ", "))
+      ->delimiter(',')
+      ->check(CLI::IsMember(patterns::names()));
+  app.add_option("--sizes", asked.sizes, "bytes of a face (halo6, halo26) or of a block: 64,1K or 64:64K:4");
+  app.add_option("--samples", asked.samples, "of each way; 0: only whether results are right")
+      ->check(CLI::Range(0, 10000));
+  app.add_option("--calls", asked.calls, "exchanges in a sample")->check(CLI::Range(1, 100000));
+  app.add_flag("--share-device", asked.shares_device, "all ranks on device 0: for results, not for times");
+  app.add_flag("!--no-apart", asked.apart, "leave out messages that are a call each");
+  app.add_flag("!--no-nccl", asked.nccl, "leave out NCCL alone");
+  app.add_option("--json", asked.json, "file of records");
+  CLI11_PARSE(app, argc, argv);
+  asked.command = bench::command_of(argc, argv);
+  int level = 0, status = 1;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
+  try {
+    status = patterns::run(asked);
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "patterns: %s\n", failure.what());
+    std::fflush(nullptr);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  std::fflush(nullptr);
+  MPI_Finalize();
+  if (asked.platform != "host") std::_Exit(status);  // NCCL's communicator goes with the process
+  return status;
+}

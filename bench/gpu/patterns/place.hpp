@@ -1,0 +1,63 @@
+// Where the buffers of a rank lie, and how its work is waited for: a device of CUDA, whose runtime is loaded at
+// run time, or the host.
+#pragma once
+
+#include <isthmus/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "device/runtime.hpp"
+
+namespace patterns {
+
+class place {
+ public:
+  // Throws where the machine has no such device.
+  explicit place(isthmus_device device);
+  place(const place&) = delete;
+  place& operator=(const place&) = delete;
+  ~place();
+
+  bool is_host() const { return m_device.platform == ISTHMUS_PLATFORM_HOST; }
+  isthmus_device device() const { return m_device; }
+  void* stream() const { return m_stream; }
+  void* allocate(std::uint64_t bytes) const;
+  void* allocate_pinned(std::uint64_t bytes) const;  // what the host and the device reach
+  void release(void* pointer) const;
+  void release_pinned(void* pointer) const;
+  // On the stream; on the host at once.
+  void copy(void* to, const void* from, std::uint64_t bytes) const;
+  void wait() const;  // until the stream is idle
+
+ private:
+  void check(int code) const {
+    if (code != 0) throw std::runtime_error(m_runtime.get_error_string(code));
+  }
+
+  isthmus_device m_device;
+  isthmus::device_runtime m_runtime;
+  void* m_stream = nullptr;
+};
+
+// A block of a place, freed with its owner.
+class block {
+ public:
+  block(const place& where, std::uint64_t bytes, bool pinned)
+      : m_where(where),
+        m_pinned(pinned),
+        m_data(pinned ? where.allocate_pinned(bytes) : where.allocate(bytes)) {}
+  block(const block&) = delete;
+  block& operator=(const block&) = delete;
+  ~block() { m_pinned ? m_where.release_pinned(m_data) : m_where.release(m_data); }
+  std::byte* data() const { return static_cast<std::byte*>(m_data); }
+
+ private:
+  const place& m_where;
+  bool m_pinned;
+  void* m_data;
+};
+
+}  // namespace patterns

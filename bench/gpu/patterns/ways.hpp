@@ -1,0 +1,43 @@
+// The ways to make an exchange that a run compares.
+#pragma once
+
+#include <isthmus/isthmus.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backends/vendor/native_api.hpp"
+#include "place.hpp"
+#include "plan.hpp"
+
+namespace patterns {
+
+// The buffers of a rank, which all ways use.
+struct buffers {
+  std::byte* send;
+  std::byte* receive;
+};
+
+struct way {
+  std::string provider, backend, mode;
+  std::function<void()> run;  // until the stream is idle
+  std::vector<double> us;     // a sample each, of the slowest rank
+};
+
+// Messages: one group; else the collective. With `apart` each message is a group of its own, in pairs of a send
+// and a receive: what a group saves.
+way over_isthmus(const plan& of, const place& where, buffers in, isthmus_communicator ranks, bool apart);
+
+// NCCL as a program calls it: sends and receives in one group, as its manual shows all of these patterns.
+way over_nccl(const plan& of, const place& where, buffers in, const isthmus::xccl::native_functions& native,
+              isthmus::xccl::native_comm ranks);
+
+// MPI on the buffers themselves; `staged`: on copies in pinned memory, as a program does whose MPI knows no
+// devices.
+way over_mpi(const plan& of, const place& where, buffers in, const buffers* staged);
+
+bool mpi_reads_devices();
+const char* mpi_family();
+
+}  // namespace patterns
