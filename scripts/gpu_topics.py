@@ -174,15 +174,16 @@ TOPICS = (
         (
             Step(
                 "the applications' exchanges beside NCCL and MPI",
-                "{mpiexec} -n {ranks} {bin}/patterns --platform cuda --sizes 64:4M:4 --json {out}/patterns.json",
+                "{mpiexec} -n {ranks} {bin}/patterns --platform cuda --sizes 64:4M:4"
+                " --json {out}/patterns.json",
                 180,
                 gpus=2,
                 records="{out}/patterns.json",
             ),
             Step(
                 "the same by two ranks on one GPU: results, not times",
-                "{mpiexec} -n 2 {bin}/patterns --platform cuda --share-device --sizes 64,16K,1M --samples 3 --calls 5"
-                " --json {out}/patterns_shared.json",
+                "{mpiexec} -n 2 {bin}/patterns --platform cuda --share-device --sizes 64,16K,1M --samples 3"
+                " --calls 5 --json {out}/patterns_shared.json",
                 90,
                 records="{out}/patterns_shared.json",
             ),
