@@ -80,8 +80,8 @@ struct alignas(line_bytes) slot_header {
   alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
 };
 
-// One cell of a channel from the owner of the segment to one peer: a piece of a message, or several short messages
-// of one group. These begin with their lengths.
+// One cell of a channel from the owner of the segment to one peer: a piece of a message, or several short
+// messages of one group. These begin with their lengths.
 struct alignas(line_bytes) cell_header {
   // What is sent as an address is copied in parts by whichever side takes them, the receiver out of the
   // sender's buffer, the sender into the receiver's.
