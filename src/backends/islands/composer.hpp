@@ -21,6 +21,8 @@ constexpr bool is_cut(const collective_row& row) {
 
 // All throw part_failure. They presume a validated operation.
 void run_reduction(crew& ranks, const isthmus_operation& operation, cut how);
+// The same on a rank that has a device_side, for what device_sums serves.
+void run_device_reduction(crew& ranks, const isthmus_operation& operation, cut how);
 void run_broadcast(crew& ranks, const isthmus_operation& operation, cut how);
 void run_gathering(crew& ranks, const isthmus_operation& operation);  // every block to every rank
 void run_barrier(const crew& ranks);

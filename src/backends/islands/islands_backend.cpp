@@ -17,9 +17,12 @@ namespace {
 
 constexpr std::uint64_t default_chunk_bytes = 4 << 20;
 constexpr std::uint64_t least_chunk_bytes = 64;
-constexpr int thread_multiple = 3;  // of MPI
 
 const char* const algorithm_names[] = {"shards", "leader", nullptr};
+
+cut cut_of(const char* algorithm) {
+  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? cut::leader : cut::shards;
+}
 
 isthmus_status refuse(const isthmus_backend_context& context, isthmus_status status, const char* text,
                       const char* hint) {
@@ -54,10 +57,10 @@ isthmus_status make(const isthmus_backend_context& context, rank_state& made) {
                   nullptr);
   if (const auto status = read_chunk_bytes(context, ranks.chunk_bytes)) return status;
   if (of.has_devices) {
-    made.through_host = std::make_unique<staged>(context);
+    made.through_host = std::make_unique<staged>(context, cut_of);
     return made.through_host->make(ranks.chunk_bytes);
   }
-  ranks.overlaps = context.mpi == nullptr || context.mpi->thread_level >= thread_multiple;
+  ranks.overlaps = may_overlap(context);
   return ranks.of.make(context, ranks.ranks);
 }
 
@@ -77,10 +80,6 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
 
 rank_state& rank_of(void* state) { return *static_cast<rank_state*>(state); }
 crew& crew_of(void* state) { return rank_of(state).islands; }
-
-cut cut_of(const char* algorithm) {
-  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? cut::leader : cut::shards;
-}
 
 // A message that no rank has whole is not cut: there both algorithms are the same.
 const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
@@ -102,7 +101,7 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
   const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
   try {
     if (rank_of(state).through_host) {
-      rank_of(state).through_host->run(operations, n);
+      rank_of(state).through_host->run(operations, algorithms, n);
       return ISTHMUS_SUCCESS;
     }
     // All ranks of a group have their messages before its collectives.
@@ -124,7 +123,7 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
 const char* plan(void* state, const isthmus_operation* operation, const char* algorithm) {
   crew& ranks = crew_of(state);
   try {
-    ranks.plan = rank_of(state).through_host ? rank_of(state).through_host->plan(*operation)
+    ranks.plan = rank_of(state).through_host ? rank_of(state).through_host->plan(*operation, algorithm)
                                              : plan_of(ranks, *operation, cut_of(algorithm));
     return ranks.plan.c_str();
   } catch (const std::exception& failure) {

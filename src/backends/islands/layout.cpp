@@ -1,26 +1,25 @@
 #include "backends/islands/layout.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace isthmus::islands {
 
-layout::layout(const isthmus_backend_context& context)
-    : m_rank(context.rank),
-      m_island_of(context.node_of, context.node_of + context.size),
-      m_place_of(m_island_of.size()) {
+layout::layout(int rank, std::vector<int> island_of)
+    : m_rank(rank), m_island_of(std::move(island_of)), m_place_of(m_island_of.size()) {
   m_members.resize(static_cast<std::size_t>(*std::ranges::max_element(m_island_of)) + 1);
-  for (int rank = 0; rank < size(); ++rank) {
-    auto& island = m_members[static_cast<std::size_t>(island_of(rank))];
+  for (int each = 0; each < size(); ++each) {
+    auto& island = m_members[static_cast<std::size_t>(this->island_of(each))];
     m_index_of.push_back(static_cast<int>(island.size()));
-    island.push_back(rank);
+    island.push_back(each);
   }
   const auto [least, most] = std::ranges::minmax(m_members, {}, &std::vector<int>::size);
   m_holders = static_cast<int>(least.size());
   m_even = least.size() == most.size();
   for (int holder = 0; holder < m_holders; ++holder)
     for (const auto& island : m_members)
-      for (const int rank : island)
-        if (holder_of(rank) == holder) m_order.push_back(rank);
+      for (const int each : island)
+        if (holder_of(each) == holder) m_order.push_back(each);
   for (std::size_t place = 0; place < m_order.size(); ++place)
     m_place_of[static_cast<std::size_t>(m_order[place])] = static_cast<int>(place);
 }

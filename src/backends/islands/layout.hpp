@@ -17,7 +17,8 @@ struct run {
 // holders h of all others. Rank i of an island is served by its holder i modulo their number.
 class layout {
  public:
-  explicit layout(const isthmus_backend_context& context);
+  // `island_of`: of every rank, numbered from 0 on.
+  layout(int rank, std::vector<int> island_of);
 
   int rank() const { return m_rank; }
   int size() const { return static_cast<int>(m_island_of.size()); }

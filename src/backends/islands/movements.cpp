@@ -147,7 +147,7 @@ void gathering::run() {
   work.gather = [this](const chunk& of) { to_holders(of); };
   work.cross = [this](const chunk& of) { between(of); };
   work.scatter = [this](const chunk& of) { within(of); };
-  m_ranks.run_in_chunks(longest, std::max<std::uint64_t>(1, m_ranks.chunk_bytes / block), work);
+  m_ranks.run_in_chunks(longest, m_ranks.step(longest, block), work);
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ void run_broadcast(crew& ranks, const isthmus_operation& operation, cut how) {
   work.scatter = [&](const chunk& part) {
     if (!is_there) share_within(ranks, cuts(part), operation.datatype, at(part));
   };
-  ranks.run_in_chunks(operation.count, std::max<std::uint64_t>(1, ranks.chunk_bytes / width), work);
+  ranks.run_in_chunks(operation.count, ranks.step(operation.count, width), work);
 }
 
 void run_gathering(crew& ranks, const isthmus_operation& operation) { gathering(ranks, operation).run(); }

@@ -81,6 +81,16 @@ void part::fail() const {
   throw part_failure(fmt::format("{}: {}", m_name, failure.message), failure);
 }
 
+bool part::can(const isthmus_operation& operation) const {
+  std::array<char, 2> path{};
+  return isthmus_communicator_path(m_handle, &operation, path.data(), path.size()) == ISTHMUS_SUCCESS &&
+         path[0] != '\0';
+}
+
+void part::check() const {
+  if (isthmus_communicator_async_error(m_handle) != ISTHMUS_SUCCESS) fail();
+}
+
 void part::run(const isthmus_operation& operation) const {
   if (isthmus_enqueue(m_handle, &operation) != ISTHMUS_SUCCESS) fail();
 }
@@ -115,6 +125,17 @@ isthmus_status parts::make(const isthmus_backend_context& context, const layout&
   if (!lack.empty()) mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "isthmus explain shows the rules");
   votes<> all;
   return agree(context, ISTHMUS_HERE, mine, all);
+}
+
+isthmus_status parts::make_for_devices(const isthmus_backend_context& context, const layout& ranks) {
+  const int index = ranks.own_index();
+  if (const auto status = within.make(context, ranks.own_island(), context.rank, "within",
+                                      name_of("within the island of", ranks.members(ranks.own_island()))))
+    return status;
+  return between.make(
+      context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, ranks.holds() ? index : ISTHMUS_NO_COLOR,
+      ranks.own_island(), "between",
+      ranks.holds() ? name_of("between the islands of", holders_like(ranks, index)) : "between islands");
 }
 
 void parts::abort() const noexcept {

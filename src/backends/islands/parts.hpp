@@ -43,8 +43,12 @@ class part {
 
   bool exists() const { return m_handle != nullptr; }
   const std::string& name() const { return m_name; }
+  // Whether a backend can do it.
+  bool can(const isthmus_operation& operation) const;
   // These throw part_failure.
   void run(const isthmus_operation& operation) const;
+  // What went wrong since, where its backend does not block.
+  void check() const;
   void explain(const isthmus_operation& operation, std::string& json) const;
   // Any thread, any time.
   void abort() const noexcept;
@@ -67,6 +71,8 @@ struct parts {
 
   // Collective. Makes them, and sees to it that they can do what is asked of them.
   isthmus_status make(const isthmus_backend_context& context, const layout& ranks);
+  // The first two alone, `within` on the ranks' own devices and `between` on the host.
+  isthmus_status make_for_devices(const isthmus_backend_context& context, const layout& ranks);
   void abort() const noexcept;
 };
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/error.hpp"
 #include "base/interrupt.hpp"
 
 namespace isthmus::islands {
@@ -83,6 +84,8 @@ void tell_of_failures(progress& told, Work&& work) noexcept {
     work();
   } catch (const part_failure& failure) {
     told.fail(failure);
+  } catch (const error& failure) {
+    told.fail({failure.what(), failure.info()});
   } catch (const std::exception& failure) {  // no memory
     isthmus_error_info details{};
     details.status = ISTHMUS_ERROR_OUT_OF_MEMORY;

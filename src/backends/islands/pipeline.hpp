@@ -4,13 +4,17 @@
 
 #include <isthmus/backend.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "backends/islands/device_side.hpp"
 #include "backends/islands/layout.hpp"
 #include "backends/islands/parts.hpp"
 
@@ -45,6 +49,20 @@ struct stages {
   std::function<void(const chunk&)> scatter;  // within them again
 };
 
+// Whether a thread of its own may call the parts within.
+inline bool may_overlap(const isthmus_backend_context& context) {
+  constexpr int thread_multiple = 3;  // of MPI
+  return context.mpi == nullptr || context.mpi->thread_level >= thread_multiple;
+}
+
+// Elements of a chunk, where an element of the message takes so many bytes of all blocks together. What is
+// worth it is cut into several: of a single one nothing overlaps.
+inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_each, std::uint64_t chunk_bytes) {
+  constexpr std::uint64_t several = 4, least_bytes = 256 << 10;
+  const std::uint64_t bytes = std::max(least_bytes, count * bytes_each / several);
+  return std::max<std::uint64_t>(1, std::min(chunk_bytes, bytes) / bytes_each);
+}
+
 // What all calls of one communicator share.
 struct crew {
   static constexpr int slots = 2;
@@ -53,11 +71,19 @@ struct crew {
   layout ranks;
   parts of;
   std::uint64_t chunk_bytes = 0;
-  bool overlaps = false;  // a thread of its own may call the parts within
+  std::uint64_t step(std::uint64_t count, std::uint64_t bytes_each) const {
+    return chunk_elements(count, bytes_each, chunk_bytes);
+  }
+  bool overlaps = false;  // may_overlap
   std::array<staging, slots> sums, results;
-  std::string plan;  // the latest that was asked for
+  std::unique_ptr<device_side> device;  // of a rank whose part within its island is on its device
+  std::string plan;                     // the latest that was asked for
 
-  explicit crew(const isthmus_backend_context& given) : context(&given), ranks(given) {}
+  // Islands are nodes.
+  explicit crew(const isthmus_backend_context& given)
+      : crew(given, std::vector<int>(given.node_of, given.node_of + given.size)) {}
+  crew(const isthmus_backend_context& given, std::vector<int> island_of)
+      : context(&given), ranks(given.rank, std::move(island_of)) {}
 
   // `count` elements in chunks of at most `step`; no chunk where there are none.
   void run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work);

@@ -54,7 +54,20 @@ class planner {
 
 // Of the first chunk.
 std::uint64_t first_chunk(const crew& ranks, const isthmus_operation& asked, std::uint64_t width) {
-  return std::min(asked.count, std::max<std::uint64_t>(1, ranks.chunk_bytes / width));
+  return std::min(asked.count, ranks.step(asked.count, width));
+}
+
+// Of a rank whose island sums on its device.
+void plan_device_reduction(planner& steps, const crew& ranks, const isthmus_operation& asked, cut how) {
+  const layout& all = ranks.ranks;
+  const shards cuts(first_chunk(ranks, asked, bytes_of(asked.datatype)), all.holders(), how);
+  const bool spreads = spreads_evenly(all, cuts);
+  const std::uint64_t own = cuts.of(all.own_index()).count;
+  steps.add(ranks.of.within, spreads ? kinds::sum_to_each : kinds::sum_to_all,
+            spreads ? cuts.each : cuts.total(), asked.datatype);
+  steps.add(ranks.of.between, asked.collective, own, asked.datatype);
+  steps.add(ranks.of.within, spreads ? kinds::blocks_to_all : kinds::copy_to_all, spreads ? cuts.each : own,
+            asked.datatype);
 }
 
 void plan_message(planner& steps, const crew& ranks, const isthmus_operation& asked, cut how) {
@@ -87,7 +100,9 @@ std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how) 
   const parts& of = ranks.of;
   const auto blocks = static_cast<std::uint64_t>(ranks.ranks.islands());
   planner steps(ranks, asked);
-  if (is_cut(row)) {
+  if (is_cut(row) && ranks.device) {
+    plan_device_reduction(steps, ranks, asked, how);
+  } else if (is_cut(row)) {
     plan_message(steps, ranks, asked, how);
   } else if (row.reduces) {
     const isthmus_datatype sums = accumulation_type(asked.datatype, asked.op);

@@ -30,8 +30,9 @@ class reduction {
 
  private:
   bool widens() const { return m_sum_type != m_asked.datatype; }
-  std::uint64_t step(std::uint64_t blocks) const {
-    return std::max<std::uint64_t>(1, m_ranks.chunk_bytes / (blocks * m_sum_width));
+  // Of all ranks' blocks, where each has `count` elements.
+  std::uint64_t step(std::uint64_t count, std::uint64_t blocks = 1) const {
+    return m_ranks.step(count, blocks * m_sum_width);
   }
   const std::byte* send(std::uint64_t at) const {
     return static_cast<const std::byte*>(m_asked.send_buf) + at * m_width;
@@ -138,7 +139,7 @@ void reduction::to_all(cut how) {
     finish(at, recv(part.at + own.at), own.count);
   };
   work.scatter = [&](const chunk& part) { share_within(m_ranks, cuts(part), m_asked.datatype, recv(part.at)); };
-  m_ranks.run_in_chunks(m_asked.count, step(1), work);
+  m_ranks.run_in_chunks(m_asked.count, step(m_asked.count), work);
 }
 
 void reduction::to_one(cut how) {
@@ -172,7 +173,7 @@ void reduction::to_one(cut how) {
     operation.recv_displs = blocks.displs.data();
     m_ranks.of.within.run(operation);
   };
-  m_ranks.run_in_chunks(m_asked.count, step(1), work);
+  m_ranks.run_in_chunks(m_asked.count, step(m_asked.count), work);
 }
 
 // Of every rank's block a chunk, in the order of the layout.
@@ -272,12 +273,13 @@ void reduction::to_each() {
     const packed of = blocks(part);
     hand_out(of, part, memory(part, of));
   };
-  m_ranks.run_in_chunks(longest, step(static_cast<std::uint64_t>(m_all.size())), work);
+  m_ranks.run_in_chunks(longest, step(longest, static_cast<std::uint64_t>(m_all.size())), work);
 }
 
 }  // namespace
 
 void run_reduction(crew& ranks, const isthmus_operation& operation, cut how) {
+  if (ranks.device) return run_device_reduction(ranks, operation, how);
   const collective_row& row = row_of(operation.collective);
   reduction asked(ranks, operation);
   if (row.send_extent != extent::count) return asked.to_each();

@@ -23,6 +23,7 @@ struct shards {
         each((count - rest) / static_cast<std::uint64_t>(of)),
         holders(of) {}
 
+  std::uint64_t total() const { return rest + each * static_cast<std::uint64_t>(holders); }
   piece of(int index) const {
     if (index >= holders) return {};
     if (index == 0) return {0, rest + each};
@@ -45,6 +46,11 @@ inline spans spans_of(const shards& cuts, int ranks) {
   spans made;
   for (int index = 0; index < ranks; ++index) made.add(cuts.of(index).at, cuts.of(index).count);
   return made;
+}
+
+// Whether every rank of every island holds a shard, equal but for the rest.
+inline bool spreads_evenly(const layout& all, const shards& cuts) {
+  return all.even() && all.holders() > 1 && cuts.each > 0;
 }
 
 // What there is of each rank's block in a chunk, one after the other in the order of the layout. Elements.

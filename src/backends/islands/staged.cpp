@@ -83,7 +83,13 @@ isthmus_status staged::make(std::uint64_t chunk_bytes) {
   if (const std::string lack = lack_of(m_host, all_collectives); !lack.empty())
     mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "isthmus explain shows the rules");
   votes<> all;
-  return agree(m_context, ISTHMUS_HERE, mine, all);
+  if (const auto status = agree(m_context, ISTHMUS_HERE, mine, all)) return status;
+  return device_sums::make(m_context, chunk_bytes, m_sums);
+}
+
+void staged::abort() const noexcept {
+  m_host.abort();
+  if (m_sums) m_sums->abort();
 }
 
 std::byte* staged::at_least(owned_pinned& memory, std::uint64_t bytes) {
@@ -135,7 +141,7 @@ std::vector<staged::step> staged::steps_of(const isthmus_operation& operation) c
   if (operation.count == 0 && has_equal_count(row)) return {};
   if (!is_elementwise(row)) return {step_of(operation)};
   const std::uint64_t width = bytes_of(operation.datatype);
-  const std::uint64_t most = std::max<std::uint64_t>(1, m_chunk_bytes / width);
+  const std::uint64_t most = chunk_elements(operation.count, width, m_chunk_bytes);
   std::vector<step> steps;
   for (std::uint64_t at = 0; at < operation.count; at += most) {
     isthmus_operation piece = operation;
@@ -227,17 +233,23 @@ void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
   wait_for(m_lane->left[0]);
 }
 
-void staged::run(const isthmus_operation* operations, std::size_t n) {
+void staged::run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
     if (i == 0 || operations[i].stream != operations[i - 1].stream) enter(operations[i].stream);
   const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
   // All ranks of a group have their messages before its collectives.
   if (std::any_of(operations, operations + n, is_one)) run_messages(operations, n);
-  for (std::size_t i = 0; i < n; ++i)
-    if (!is_one(operations[i])) run_collective(operations[i]);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (is_one(operations[i])) continue;
+    if (m_sums && m_sums->serves(operations[i]))
+      m_sums->run(operations[i], m_cut_of(algorithms[i]));
+    else
+      run_collective(operations[i]);
+  }
 }
 
-std::string staged::plan(const isthmus_operation& asked) const {
+std::string staged::plan(const isthmus_operation& asked, const char* algorithm) const {
+  if (m_sums && m_sums->serves(asked)) return m_sums->plan(asked, m_cut_of(algorithm));
   isthmus_operation call = asked;
   call.stream = nullptr;
   std::string text;

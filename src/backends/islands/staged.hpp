@@ -1,5 +1,5 @@
 // Ranks on devices, of one platform or of several: what they have goes through host memory, where a
-// communicator of all ranks works on it.
+// communicator of all ranks works on it. Sums may go another way (device_sums).
 //
 // Every rank makes the same calls there, the host's ranks on the caller's own buffers, those of devices on
 // pinned memory. What goes element by element is cut into chunks: while one is worked on, the next comes in and
@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "backends/islands/composer.hpp"
+#include "backends/islands/device_sums.hpp"
 #include "backends/islands/parts.hpp"
 #include "base/block_map.hpp"
 #include "device/owned.hpp"
@@ -22,7 +24,9 @@ namespace isthmus::islands {
 
 class staged {
  public:
-  explicit staged(const isthmus_backend_context& context) : m_context(context) {}
+  // `cut_of`: what an algorithm's name says.
+  staged(const isthmus_backend_context& context, cut (*cut_of)(const char* algorithm))
+      : m_context(context), m_cut_of(cut_of) {}
 
   // Collective: whether some rank has a device, and whether the ranks are on several platforms.
   struct platforms {
@@ -33,9 +37,9 @@ class staged {
   // Collective. Success, or the failure that the runtime has reported.
   isthmus_status make(std::uint64_t chunk_bytes);
   // The operations of one enqueue. Throws part_failure, or error.
-  void run(const isthmus_operation* operations, std::size_t n);
-  std::string plan(const isthmus_operation& asked) const;
-  void abort() const noexcept { m_host.abort(); }
+  void run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
+  std::string plan(const isthmus_operation& asked, const char* algorithm) const;
+  void abort() const noexcept;
 
  private:
   // One call on the host, and what it takes from and brings to the device.
@@ -67,9 +71,11 @@ class staged {
   std::byte* at_least(owned_pinned& memory, std::uint64_t bytes);
 
   const isthmus_backend_context& m_context;
+  cut (*m_cut_of)(const char* algorithm);
   std::uint64_t m_chunk_bytes = 0;
   part m_host;
   std::unique_ptr<lane> m_lane;
+  std::unique_ptr<device_sums> m_sums;  // where ranks of one node and platform sum among themselves
 };
 
 }  // namespace isthmus::islands

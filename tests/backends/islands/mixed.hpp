@@ -20,7 +20,8 @@ inline setting with_devices(const std::vector<isthmus_platform>& platforms) {
 // Memory of this rank's device, or the host's. A stand-in's lies where the host reaches it; CUDA's may be real.
 class device_memory {
  public:
-  device_memory(isthmus_platform platform, std::size_t bytes) : m_device{platform, 0}, m_bytes(bytes) {
+  device_memory(isthmus_platform platform, std::size_t bytes, int ordinal = 0)
+      : m_device{platform, ordinal}, m_bytes(bytes) {
     EXPECT_EQ(isthmus_memory_allocate_device(m_device, bytes, nullptr, &m_memory), ISTHMUS_SUCCESS)
         << world::last_error().message;
   }

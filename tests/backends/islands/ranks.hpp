@@ -41,6 +41,7 @@ struct setting {
   double timeout_s = 60;
   std::function<void(int rank)> prepare = [](int) {};  // in the rank's process, before it creates
   std::vector<isthmus_platform> platforms;             // of each rank; empty: all on the host
+  std::vector<int> ordinals;                           // of each rank's device; empty: 0
 };
 
 // Runs `work` on every rank, a process each: rank i on the node nodes[i]. What fails there fails here, but for
@@ -63,6 +64,7 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
       options.timeout_s = with.timeout_s;
       options.config_path = config.c_str();
       if (!with.platforms.empty()) options.device.platform = with.platforms[static_cast<std::size_t>(number)];
+      if (!with.ordinals.empty()) options.device.ordinal = with.ordinals[static_cast<std::size_t>(number)];
       const isthmus_unique_id id = all.fresh_id(number);
       rank own{number, size, nullptr, ISTHMUS_SUCCESS, {}, all};
       own.status = isthmus_communicator_create(&id, number, size, &options, &own.communicator);

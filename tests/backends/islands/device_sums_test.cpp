@@ -1,0 +1,105 @@
+// Several devices of one platform on a node sum among themselves first: the results, the plan, what stays with
+// the host, and what a fault within such an island does. Devices and their library are stand-ins.
+#include <csignal>
+
+#include "play.hpp"
+
+namespace {
+
+using islands_test::explained;
+using islands_test::on_nodes;
+using islands_test::play_all;
+using islands_test::rank;
+using islands_test::setting;
+
+constexpr auto cuda = ISTHMUS_PLATFORM_CUDA, hip = ISTHMUS_PLATFORM_HIP, host = ISTHMUS_PLATFORM_HOST;
+
+setting with_devices(const std::vector<isthmus_platform>& platforms, const std::vector<int>& ordinals) {
+  setting with = islands_test::with_devices(platforms);
+  with.ordinals = ordinals;
+  return with;
+}
+
+// The backends of the steps of an allreduce on this rank.
+std::vector<std::string> steps_of(const rank& own) {
+  std::vector<std::string> backends;
+  const auto plan = explained(own, ISTHMUS_ALLREDUCE).at("plan");
+  for (const auto& step : plan) backends.push_back(step.at("backend").get<std::string>());
+  return backends;
+}
+
+using names = std::vector<std::string>;
+
+// Everything is right, and an allreduce on rank 0 takes these steps.
+void expect_sums(const std::vector<std::string>& nodes, const std::vector<isthmus_platform>& platforms,
+                 const std::vector<int>& ordinals, const names& steps) {
+  on_nodes(nodes, with_devices(platforms, ordinals), [=](const rank& own) {
+    const auto at = static_cast<std::size_t>(own.number);
+    play_all(own, platforms[at], ordinals[at]);
+    if (own.number == 0) {
+      EXPECT_EQ(steps_of(own), steps);
+    }
+  });
+}
+
+TEST(device_sums, two_devices_and_two_ranks_of_the_host) {
+  expect_sums({"a", "a", "a", "a"}, {cuda, cuda, host, host}, {0, 1, 0, 0}, {"nccl", "host", "nccl"});
+}
+
+TEST(device_sums, islands_of_different_sizes) {
+  expect_sums({"a", "a", "a", "a"}, {cuda, host, cuda, cuda}, {0, 0, 1, 2}, {"nccl", "host", "nccl"});
+}
+
+TEST(device_sums, two_platforms_of_devices_in_turns) {
+  expect_sums({"a", "a", "a", "a"}, {cuda, hip, cuda, hip}, {0, 0, 1, 1}, {"nccl", "host", "nccl"});
+}
+
+TEST(device_sums, devices_of_several_nodes) {
+  expect_sums({"a", "a", "b", "b"}, {cuda, cuda, cuda, cuda}, {0, 1, 0, 1}, {"nccl", "islands", "nccl"});
+}
+
+TEST(device_sums, ranks_that_share_a_device_go_through_the_host) {
+  expect_sums({"a", "a", "a", "a"}, {cuda, cuda, host, host}, {0, 0, 0, 0}, {"host"});
+}
+
+TEST(device_sums, what_is_rounded_goes_through_the_host) {
+  on_nodes({"a", "a", "a"}, with_devices({cuda, cuda, host}, {0, 1, 0}), [](const rank& own) {
+    isthmus_operation operation{};
+    operation.collective = ISTHMUS_ALLREDUCE;
+    operation.datatype = ISTHMUS_BFLOAT16;
+    operation.count = 1000;
+    const auto plan =
+        nlohmann::json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* needed) {
+          return isthmus_communicator_explain(own.communicator, &operation, text, capacity, needed);
+        })).at("plan");
+    ASSERT_EQ(plan.size(), 1U) << plan;
+    EXPECT_EQ(plan.at(0).at("backend"), "host");
+  });
+}
+
+// Elements enough for many chunks, while some are on the device and some between islands.
+TEST(device_sums, a_killed_rank_is_named_on_all) {
+  setting with = with_devices({cuda, cuda, host, host}, {0, 1, 0, 0});
+  on_nodes(
+      {"a", "a", "a", "a"}, with,
+      [](const rank& own) {
+        ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+        constexpr std::size_t elements = 100000;
+        const islands_test::device_memory memory(own.number < 2 ? cuda : host, elements * sizeof(float),
+                                                 own.number < 2 ? own.number : 0);
+        const auto sum = [&] {
+          return isthmus_allreduce(memory.at(0), memory.at(0), elements, ISTHMUS_FLOAT32, ISTHMUS_MAX,
+                                   own.communicator, nullptr);
+        };
+        for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(), ISTHMUS_SUCCESS) << world::last_error().message;
+        own.all.wait();
+        if (own.number == 1) raise(SIGKILL);
+        isthmus_status status = ISTHMUS_SUCCESS;
+        while (status == ISTHMUS_SUCCESS) status = sum();
+        const std::string text = world::last_error().message;
+        EXPECT_NE(text.find("rank 1"), std::string::npos) << own.number << ": " << text;
+      },
+      1);
+}
+
+}  // namespace
