@@ -8,12 +8,14 @@
 """
 
 from ._backend import monitored_barrier, register, reload_rules, shrink
+from ._direct import all_reduce
 from ._knobs import apply_knobs
 from ._replace import replace_backends
 from ._report import Row, print_report, report, reset_report
 
 __all__ = [
     "Row",
+    "all_reduce",
     "monitored_barrier",
     "print_report",
     "reload_rules",

@@ -1,4 +1,8 @@
 // The collectives and messages of process_group: each call checks its lists and submits the task of tasks.hpp.
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/record_function.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
 #include "process_group.hpp"
 #include "tasks.hpp"
 
@@ -44,6 +48,22 @@ work_ptr process_group::allreduce(tensors& data, const c10d::AllreduceOptions& o
       "allreduce", tensor, options.reduceOp, terms_of(options),
       [&](const tasks::combination& by) { return tasks::allreduce(tensor, by); },
       [&](c10d::Backend& other) { return other.allreduce(data, options); });
+}
+
+bool process_group::allreduce_here(const at::Tensor& data, c10d::ReduceOp::RedOpType op) {
+  using c10d::ReduceOp;
+  const bool plain = data.is_cpu() && data.layout() == at::kStrided && !data.requires_grad() &&
+                     !data.key_set().has(c10::DispatchKey::Python) && op != ReduceOp::PREMUL_SUM;
+  if (!plain || at::hasCallbacks() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+      at::impl::torch_function_mode_enabled() || coalescing() != nullptr)
+    return false;
+  const char* reason = "";
+  const auto image = reduced_as(data.scalar_type(), ReduceOp(op), reason);
+  if (!image) return false;
+  if (!executor_of(c10::Device(c10::kCPU))->run_here([&] { return tasks::allreduce(data, {*image, {}}); }))
+    return false;
+  ++m_sequence;
+  return true;
 }
 
 work_ptr process_group::allreduce_coalesced(tensors& data, const c10d::AllreduceCoalescedOptions& options) {

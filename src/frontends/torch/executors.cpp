@@ -49,22 +49,44 @@ task host_executor::prepare(bool asynchronous, c10::function_ref<task()> build) 
   return prepared;
 }
 
+// Whether this thread may run a task now: nobody does, and none is before it. Then end() follows.
+bool host_executor::begin_here() {
+  const std::lock_guard lock(m_mutex);
+  if (m_busy || !m_queue.empty()) return false;
+  m_busy = true;
+  return true;
+}
+
+void host_executor::end() noexcept {
+  const std::lock_guard lock(m_mutex);
+  m_busy = false;
+  m_changed.notify_all();
+}
+
+bool host_executor::run_here(c10::function_ref<task()> build) {
+  const task prepared = build();
+  if (!begin_here()) return false;
+  try {
+    perform_on(*m_endpoint, prepared, nullptr);
+  } catch (...) {
+    end();
+    throw;
+  }
+  end();
+  return true;
+}
+
 work_ptr host_executor::run(task prepared) {
-  const bool asynchronous = prepared.asynchronous;
-  const bool bounded =
-      prepared.timeout.has_value();  // the caller may have to stop waiting before the task ends
+  // With a timeout of its own the caller may have to stop waiting before the task ends.
+  const bool may_run_here = !prepared.asynchronous && !prepared.timeout;
   auto work = c10::make_intrusive<host_work>(m_endpoint->where().rank, prepared, m_endpoint, m_timeout);
   job mine{std::move(prepared), work};
-  std::unique_lock lock(m_mutex);
-  if (!asynchronous && !bounded && m_queue.empty() && !m_busy) {
-    m_busy = true;
-    lock.unlock();
+  if (may_run_here && begin_here()) {
     perform(mine);
-    lock.lock();
-    m_busy = false;
-    m_changed.notify_all();
+    end();
     return work;
   }
+  const std::lock_guard lock(m_mutex);
   m_queue.push_back(std::move(mine));
   if (!m_thread.joinable()) m_thread = std::thread([this] { loop(); });
   m_changed.notify_all();
@@ -93,9 +115,8 @@ void host_executor::loop() {
       lock.unlock();
       perform(next);
     }  // its tensors go outside of the lock
+    end();
     lock.lock();
-    m_busy = false;
-    m_changed.notify_all();
   }
 }
 

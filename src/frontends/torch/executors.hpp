@@ -31,6 +31,8 @@ class executor {
 
   // Runs `build` where the memory that it allocates belongs to the executor's stream.
   virtual task prepare(bool asynchronous, c10::function_ref<task()> build) = 0;
+  // Runs what `build` makes in this thread, if nothing is before it: false if something is. Throws its error.
+  virtual bool run_here(c10::function_ref<task()> /*build*/) { return false; }
   // Runs a prepared task. Throws what can be known at once; the work raises the rest.
   virtual work_ptr run(task prepared) = 0;
   // The streams that tasks would run on now, the caller's own first; none on the host.
@@ -55,6 +57,7 @@ class host_executor final : public executor {
   ~host_executor() override;
 
   task prepare(bool asynchronous, c10::function_ref<task()> build) override;
+  bool run_here(c10::function_ref<task()> build) override;
   work_ptr run(task prepared) override;
   std::vector<c10::Stream> streams() const override { return {}; }
   void shutdown() noexcept override;
@@ -65,6 +68,8 @@ class host_executor final : public executor {
     c10::intrusive_ptr<host_work> work;
   };
 
+  bool begin_here();
+  void end() noexcept;
   void loop();
   void perform(const job& each) noexcept;
 

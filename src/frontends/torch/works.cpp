@@ -1,5 +1,6 @@
 #include "works.hpp"
 
+#include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -29,14 +30,28 @@ future make_future(std::vector<c10::Device> devices = {}) {
 // work began before them.
 milliseconds after_the_communicator(milliseconds timeout) { return timeout + timeout / 20 + 1s; }
 
+// What a work without a profiler need not have: a record of its title, and the inputs that this one shows.
+const char* title_for_profilers(const task& prepared) { return at::hasCallbacks() ? prepared.title : nullptr; }
+
+std::optional<std::vector<at::Tensor>> inputs_for_profilers(const task& prepared) {
+  if (!at::hasCallbacks()) return std::nullopt;
+  return prepared.inputs;
+}
+
+void settle(future& promised, const std::exception_ptr& failure, const std::vector<at::Tensor>& outputs) {
+  if (failure)
+    promised->setError(failure);
+  else
+    promised->markCompleted(c10::IValue(outputs));
+}
+
 }  // namespace
 
-host_work::host_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout)
-    : Work(rank, prepared.kind, prepared.title, prepared.inputs),
+host_work::host_work(int rank, task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout)
+    : Work(rank, prepared.kind, title_for_profilers(prepared), inputs_for_profilers(prepared)),
       m_endpoint(std::move(control)),
-      m_outputs(prepared.outputs),
-      m_timeout(prepared.timeout.value_or(after_the_communicator(timeout))),
-      m_future(make_future()) {}
+      m_outputs(std::move(prepared.outputs)),
+      m_timeout(prepared.timeout.value_or(after_the_communicator(timeout))) {}
 
 bool host_work::wait(milliseconds timeout) {
   const milliseconds bound = timeout == kNoTimeout ? m_timeout : timeout;
@@ -50,12 +65,29 @@ bool host_work::wait(milliseconds timeout) {
   return true;
 }
 
+// Futures are settled outside of the lock: their callbacks may look at the work.
+future host_work::getFuture() {
+  future mine;
+  {
+    const std::lock_guard lock(mutex_);
+    if (m_future) return m_future;
+    mine = m_future = make_future();
+    if (!m_ended) return mine;
+  }
+  settle(mine, m_failure, m_outputs);
+  return mine;
+}
+
 void host_work::complete(std::exception_ptr failure) {
+  future promised;
+  {
+    const std::lock_guard lock(mutex_);
+    promised = m_future;
+    m_ended = true;
+    m_failure = failure;
+  }
   finish(failure);
-  if (failure)
-    m_future->setError(failure);
-  else
-    m_future->markCompleted(c10::IValue(m_outputs));
+  if (promised) settle(promised, failure, m_outputs);
 }
 
 device_work::device_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, c10::Stream stream,

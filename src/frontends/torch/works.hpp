@@ -18,8 +18,8 @@ using milliseconds = std::chrono::milliseconds;
 // Of a host executor: completed by the thread that ran the task.
 class host_work final : public c10d::Work {
  public:
-  // `timeout` is the group's, where the task has none of its own.
-  host_work(int rank, const task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout);
+  // Takes the task's outputs. `timeout` is the group's, where the task has none of its own.
+  host_work(int rank, task& prepared, std::shared_ptr<endpoint> control, milliseconds timeout);
 
   // Blocks at most `timeout` (none: the task's, else the group's and what the communicator, which has the same,
   // needs to say who is missing). Raises the operation's error; a wait that times out aborts
@@ -27,7 +27,8 @@ class host_work final : public c10d::Work {
   bool wait(milliseconds timeout = kNoTimeout) override;
   void abort() override { m_endpoint->abort(); }
   std::vector<at::Tensor> result() override { return m_outputs; }
-  future getFuture() override { return m_future; }
+  // Made when asked for, as the device's: it costs as much as a small collective.
+  future getFuture() override;
 
   void complete(std::exception_ptr failure);
 
@@ -35,7 +36,9 @@ class host_work final : public c10d::Work {
   const std::shared_ptr<endpoint> m_endpoint;
   const std::vector<at::Tensor> m_outputs;
   const milliseconds m_timeout;
-  const future m_future;
+  future m_future;               // under mutex_, as what follows
+  bool m_ended = false;          // futures that are made from here on are settled where they are made
+  std::exception_ptr m_failure;  // then
 };
 
 // Of a device executor: an event behind the operation. Nothing here blocks the host but a wait with a timeout
