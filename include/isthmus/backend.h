@@ -62,7 +62,7 @@ enum {
   ISTHMUS_BACKEND_GRAPH_CAPTURE = 1u << 2,
   ISTHMUS_BACKEND_MULTI_NODE = 1u << 3,
   // Costs every communicator something (connections, say): as long as built-in rules alone name it, it is made
-  // only where no other backend works.
+  // only where no backend works but such.
   ISTHMUS_BACKEND_LAST_RESORT = 1u << 4,
   // Every reduction, by every algorithm, is that of all contributions in the order of the ranks, rounded once,
   // at
@@ -141,6 +141,9 @@ typedef struct isthmus_backend_context {
   // an older runtime.
   isthmus_status (*make_part_on)(void* runtime, isthmus_device device, int color, int key, const char* use,
                                  isthmus_communicator* made);
+  // 1 where built-in rules alone name the backend, a last resort: create may be UNSUPPORTED where the backend
+  // would work, but gain nothing. Equal on all ranks.
+  int by_default;
 } isthmus_backend_context;
 
 typedef struct isthmus_backend {

@@ -69,6 +69,7 @@ class backend_instance {
 
   // Not usable, found before or after create by some rank.
   void reject(std::string reason);
+  void set_by_default(bool by_default) { m_context.by_default = by_default ? 1 : 0; }
   void set_capabilities(std::uint32_t shared) { m_capabilities = shared; }
 
   // What the parent communicator's backend of this name left for create().

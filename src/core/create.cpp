@@ -173,15 +173,18 @@ void communicator::create_backends(parts inherited) {
   for (const auto& backend : m_backends)
     if (const auto part = inherited.find(backend->name()); part != inherited.end() && backend->reason().empty())
       backend->adopt(std::move(part->second));
-  const auto usable = [](const auto& backend) { return backend->usable(); };
-  for (const bool last : {false, true})
+  const auto create_those = [this](bool last, bool others_work) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != last) continue;
-      if (last && std::ranges::any_of(m_backends, usable))
+      if (last && others_work)
         backend->reject("no rule names it but a built-in one, and others work");
       else
         create_backend(*backend);
     }
+  };
+  create_those(false, false);
+  // Asked once: one last resort is no reason against another, which may be made of its work.
+  create_those(true, std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); }));
   throw_without_backend();
 }
 
@@ -249,6 +252,7 @@ void communicator::agree_on_backends() {
 
 // One that is UNSUPPORTED somewhere is used by nobody; any other failure ends the creation on all ranks.
 void communicator::create_backend(backend_instance& backend) {
+  backend.set_by_default(is_last_resort(backend));
   std::optional<error> failure;
   if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
     failure = error(backend.take_failure(status, "create"));

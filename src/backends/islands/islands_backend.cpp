@@ -60,6 +60,8 @@ isthmus_status make(const isthmus_backend_context& context, rank_state& made) {
     made.through_host = std::make_unique<staged>(context, cut_of);
     return made.through_host->make(ranks.chunk_bytes);
   }
+  if (context.by_default != 0 && ranks.ranks.islands() == context.size)
+    return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "every rank is on a node of its own", nullptr);
   ranks.overlaps = may_overlap(context);
   return ranks.of.make(context, ranks.ranks);
 }
@@ -143,8 +145,8 @@ const isthmus_backend* islands_backend() noexcept {
     functions.abi_version = ISTHMUS_BACKEND_ABI;
     functions.name = "islands";
     functions.description = "other backends put together: within each node, between nodes, within again";
-    functions.capabilities =
-        ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE | ISTHMUS_BACKEND_MIXED_PLATFORMS;
+    functions.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE |
+                             ISTHMUS_BACKEND_MIXED_PLATFORMS | ISTHMUS_BACKEND_LAST_RESORT;
     functions.platforms = 1u << ISTHMUS_PLATFORM_HOST | 1u << ISTHMUS_PLATFORM_CUDA |
                           1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
     functions.algorithms = islands::algorithm_names;

@@ -110,11 +110,11 @@ TEST(crossing, of_an_alltoall_is_what_is_for_ranks_of_other_machines) {
   });
 }
 
-json explain_allreduce(const rank& own) {
+json explain_allreduce(const rank& own, std::uint64_t elements = count) {
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = ISTHMUS_FLOAT32;
-  operation.count = count;
+  operation.count = elements;
   return json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* needed) {
     return isthmus_communicator_explain(own.communicator, &operation, text, capacity, needed);
   }));
@@ -188,23 +188,50 @@ TEST(creation, says_that_nothing_crosses_between_islands) {
   });
 }
 
-// Without a rule of the user's: what crosses is made where nothing else works, and there alone.
-TEST(creation, takes_the_last_resort_where_it_is_needed) {
+// Without a rule of the user's: what crosses is made where nothing else works, and there alone; and islands of
+// it where a node has several ranks, for large messages.
+TEST(creation, takes_the_last_resorts_where_they_are_needed) {
   islands_test::setting with;
   with.config = "";
-  on_nodes({"a", "b", "a"}, with, [](const rank& own) {
-    if (own.status == ISTHMUS_SUCCESS) {
-      EXPECT_EQ(explain_allreduce(own).at("backend"), "ucx");
-    } else {
+  constexpr std::uint64_t many = 1 << 18;
+  const auto with_ucx = [](const rank& own, auto&& look) {
+    if (own.status == ISTHMUS_SUCCESS)
+      look();
+    else
       EXPECT_NE(std::string(own.failure.message).find("libucp.so"), std::string::npos) << own.failure.message;
-    }
+  };
+  on_nodes({"a", "b", "a"}, with, [=](const rank& own) {
+    with_ucx(own, [&] {
+      EXPECT_EQ(explain_allreduce(own).at("backend"), "ucx");
+      const json told = explain_allreduce(own, many);
+      EXPECT_EQ(told.at("backend"), "islands");
+      if (own.number < 2) {  // a holder
+        EXPECT_EQ(told.at("plan")[1].at("backend"), "ucx") << told;
+      }
+      std::vector<float> data(many, static_cast<float>(own.number));
+      EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), many, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                                  own.communicator, nullptr),
+                ISTHMUS_SUCCESS)
+          << world::last_error().message;
+      EXPECT_EQ(data[many - 1], 3.0F);
+    });
+  });
+  on_nodes({"a", "b"}, with, [=](const rank& own) {
+    with_ucx(own, [&] {
+      const json told = explain_allreduce(own, many);
+      EXPECT_EQ(told.at("backend"), "ucx");
+      EXPECT_NE(told.at("supports").at("islands").dump().find("every rank is on a node of its own"),
+                std::string::npos)
+          << told;
+    });
   });
   with.config = "[plugins]\nwire = \"" WIRE "\"\n[[rule]]\nnodes = \"2..\"\nuse = \"wire\"\n";
   on_nodes({"a", "b"}, with, [](const rank& own) {
     expect_created(own);
     const json told = explain_allreduce(own);
     EXPECT_EQ(told.at("backend"), "wire");
-    EXPECT_EQ(told.at("supports").at("ucx"), "no rule names it but a built-in one, and others work");
+    for (const char* const last : {"ucx", "islands"})
+      EXPECT_EQ(told.at("supports").at(last), "no rule names it but a built-in one, and others work");
   });
   with.config = "";
   on_nodes({"a", "a"}, with, [](const rank& own) {
