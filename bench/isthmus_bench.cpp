@@ -1,5 +1,6 @@
 // Isthmus through its C API, measured by the harness that measures plain MPI. Started by mpiexec the ranks
-// meet through MPI; with --ranks N the program forks them itself and they meet through a unique id.
+// meet through MPI; with --ranks N the program forks them itself and they meet through a unique id, or with
+// --threads they are threads of this process.
 //
 // Exit status: 0 right, 1 failed or wrong, 2 bad arguments, 3 Isthmus cannot do what was asked.
 #include <isthmus/isthmus.h>
@@ -10,6 +11,7 @@
 #include "harness.hpp"
 #include "harness/fork.hpp"
 #include "harness/meet_mpi.hpp"
+#include "harness/threads.hpp"
 
 namespace {
 
@@ -17,7 +19,7 @@ using isthmus::detail::check;
 
 struct isthmus_options {
   int ranks = 0;  // 0: started by mpiexec
-  bool heap = false;
+  bool heap = false, threads = false;
   std::string backend, config;
 };
 
@@ -147,6 +149,16 @@ int forked_rank(const bench::options& asked, const isthmus_options& own, const b
   }
 }
 
+// The largest exit status of the ranks, each on a core of its own as forked ones are.
+int threads_of_this_process(const bench::options& asked, const isthmus_options& own) {
+  std::atomic<int> worst = 0;
+  bench::thread_ranks(own.ranks, asked.timeout_s).each([&](const bench::team& ranks) {
+    bench::bind_to_core(ranks.rank(), ranks.size());
+    if (const int status = forked_rank(asked, own, ranks); status > worst) worst = status;
+  });
+  return worst;
+}
+
 int mpi_rank(const bench::options& asked, const isthmus_options& own) {
   int provided = MPI_THREAD_SINGLE, status = 1;
   // One thread at a time calls MPI here; MPI_THREAD_MULTIPLE would slow MPICH down (docs/benchmarks.md).
@@ -173,6 +185,7 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", own.ranks, "fork this many ranks instead of using MPI")
       ->check(CLI::Range(1, bench::max_ranks));
   app.add_flag("--heap", own.heap, "buffers in the symmetric heap");
+  app.add_flag("--threads", own.threads, "the ranks of --ranks are threads of this process");
   app.add_option("--backend", own.backend, "force this backend, or backend:algorithm");
   app.add_option("--config", own.config, "configuration file");
   try {
@@ -183,6 +196,7 @@ int main(int argc, char** argv) {
   }
   if (!own.backend.empty()) setenv("ISTHMUS_BACKEND", own.backend.c_str(), 1);
   if (own.ranks == 0) return mpi_rank(asked, own);
+  if (own.threads) return threads_of_this_process(asked, own);
   return bench::fork_ranks(own.ranks, asked.timeout_s,
                            [&](const bench::team& ranks) { return forked_rank(asked, own, ranks); });
 }

@@ -1,51 +1,39 @@
 #!/usr/bin/env python3
 """all_reduce of CPU tensors through torch.distributed: Isthmus beside gloo, turn by turn in the same processes.
 
-    torch_allreduce.py [--ranks N] [--rounds N] [--sizes BYTES,BYTES] [--out FILE]
+    torch_allreduce.py [--ranks N] [--rounds N] [--sizes BYTES,BYTES] [--out FILE] [--deepspeed FILE]
 
 A sample is the maximum over ranks of one call's time; ranks meet in a barrier of this program before each.
-Every result is compared with the sum. Ranks are bound to no core: gloo has threads of its own.
+Every result is compared with the sum. Ranks are bound to no core: gloo has threads of its own. `isthmus_direct`
+is isthmus.torch.all_reduce; --deepspeed takes DeepSpeed's shm allreduce as built (deepspeed_shm_comm.so).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
-import tempfile
 import time
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from isthmus import machine
-from isthmus.records import Record, merge_rounds, report_from
-from isthmus.sizes import format_size, parse_size
+import isthmus.torch
+from isthmus.records import Record
+from isthmus.sizes import parse_size
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
 from measured import time_us
+from torch_ranks import MOST_SAMPLES, Meeting, path_taken, run
 
-BATCH_BYTES, MOST_SAMPLES, LEAST_SAMPLES = 64 << 20, 400, 8
-
-
-class Meeting:
-    """What the ranks share: a word each for the barrier, and their times. For one thread of each rank."""
-
-    def __init__(self, rank: int, words: torch.Tensor, times: torch.Tensor) -> None:
-        self.rank, self.times = rank, times
-        self._words = words.numpy()
-        self._turn = 0
-
-    def meet(self) -> None:
-        self._turn += 1
-        self._words[self.rank] = self._turn
-        while self._words.min() < self._turn:
-            os.sched_yield()  # gloo's threads may have this core; without it they took six times as long
+BATCH_BYTES, LEAST_SAMPLES = 64 << 20, 8
 
 
-def samples_of(meeting: Meeting, group: dist.ProcessGroup, size: int, ranks: int) -> tuple[list[float], int]:
+def samples_of(
+    meeting: Meeting, all_reduce: Callable[[torch.Tensor], object], size: int, ranks: int
+) -> tuple[list[float], int]:
     """Seconds of each call, the slowest rank's, and this rank's wrong elements."""
     count = size // 4
     # Whole numbers: any order of additions gives the same sum.
@@ -60,24 +48,12 @@ def samples_of(meeting: Meeting, group: dist.ProcessGroup, size: int, ranks: int
         data.copy_(parts[meeting.rank])
         meeting.meet()
         begin = time.perf_counter()
-        dist.all_reduce(data, group=group)
+        all_reduce(data)
         elapsed = time.perf_counter() - begin
         wrong += int((data != expected).sum())
         if index >= 0:
             meeting.times[meeting.rank, index] = elapsed
-    meeting.meet()
-    slowest = meeting.times[:, :number].max(0).values.tolist()
-    meeting.meet()  # nobody writes the next times before all have read these
-    return slowest, wrong
-
-
-def path_taken() -> tuple[str, str]:
-    """Backend and reason of the calls since the last reset."""
-    import isthmus.torch
-
-    (row,) = [row for row in isthmus.torch.report() if row.collective == "allreduce"]
-    isthmus.torch.reset_report()
-    return row.path, row.reason
+    return meeting.slowest(number), wrong
 
 
 def record_of(
@@ -104,45 +80,36 @@ def record_of(
     )
 
 
-def measure(rank: int, given: argparse.Namespace, store: str, words: torch.Tensor, times: torch.Tensor) -> None:
-    import isthmus.torch
+def providers(given: argparse.Namespace, rank: int) -> dict[str, Callable[[torch.Tensor], object]]:
+    own = dist.new_group(backend="cpu:isthmus")
+    found: dict[str, Callable[[torch.Tensor], object]] = {
+        "gloo": dist.all_reduce,
+        "isthmus": lambda data: dist.all_reduce(data, group=own),
+        "isthmus_direct": lambda data: isthmus.torch.all_reduce(data, group=own),
+    }
+    if given.deepspeed:
+        os.environ["LOCAL_SIZE"] = str(given.ranks)  # it names its segments by these
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "bench", str(os.getppid())
+        spec = importlib.util.spec_from_file_location("deepspeed_shm_comm", given.deepspeed)
+        importlib.util.module_from_spec(spec).initialize(given.ranks, rank)
+        found["deepspeed_shm"] = torch.ops.deepspeed.inference_all_reduce_
+    return found
 
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store, timedelta(minutes=5), given.ranks, rank)
-    groups = {"gloo": dist.group.WORLD, "isthmus": dist.new_group(backend="cpu:isthmus")}
-    meeting = Meeting(rank, words, times)
+
+def measure(meeting: Meeting, given: argparse.Namespace) -> list[list[Record]]:
+    compared = providers(given, meeting.rank)
     rounds: list[list[Record]] = []
-    for _ in range(given.rounds):
+    for turn in range(given.rounds):
         rounds.append([])
         for size in given.sizes:
-            for provider, group in groups.items():
+            for provider, all_reduce in list(compared.items())[:: 1 if turn % 2 == 0 else -1]:
                 isthmus.torch.reset_report()
-                seconds, own = samples_of(meeting, group, size, given.ranks)
-                path = path_taken() if provider == "isthmus" else ("torch:gloo", "")
+                seconds, own = samples_of(meeting, all_reduce, size, given.ranks)
+                path = path_taken("allreduce") if provider.startswith("isthmus") else (f"torch:{provider}", "")
                 wrong = torch.tensor(own)
                 dist.all_reduce(wrong)
-                made = record_of(provider, size, given.ranks, seconds, int(wrong), path)
-                rounds[-1].append(made)
-    if rank == 0:
-        finish(given, merge_rounds(rounds))
-    dist.destroy_process_group()
-
-
-def finish(given: argparse.Namespace, records: list[Record]) -> None:
-    for gloo, own in zip(records[::2], records[1::2], strict=True):
-        theirs, ours = gloo.time_us.median, own.time_us.median
-        print(
-            f"{format_size(own.bytes):>8}  gloo {theirs:9.1f} us, isthmus {ours:9.1f} us {theirs / ours:.1f}x  "
-            f"{own.backend}  wrong {gloo.wrong or 0} {own.wrong or 0}"
-        )
-    if given.out:
-        versions: dict[str, Any] = machine.versions() | {"torch": torch.__version__}
-        command = "bench/torch_allreduce.py " + " ".join(sys.argv[1:])
-        block = machine.describe() | {"load_before": given.load}
-        report = report_from(
-            records, command=command, commit=machine.commit(), machine=block, versions=versions
-        )
-        report.save(given.out)
+                rounds[-1].append(record_of(provider, size, given.ranks, seconds, int(wrong), path))
+    return rounds
 
 
 def main() -> int:
@@ -150,16 +117,11 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sizes", default="64,64K,1M,16M")
+    parser.add_argument("--deepspeed", metavar="FILE")
     parser.add_argument("--out")
     given = parser.parse_args()
     given.sizes = [parse_size(each) for each in given.sizes.split(",")]
-    given.load = os.getloadavg()[0]
-    words = torch.zeros(given.ranks, dtype=torch.int64).share_memory_()
-    times = torch.zeros(given.ranks, MOST_SAMPLES, dtype=torch.float64).share_memory_()
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = (given, f"file://{folder}/store", words, times)
-        torch.multiprocessing.spawn(measure, args=arguments, nprocs=given.ranks)
-    return 0
+    return run(given, measure)
 
 
 if __name__ == "__main__":

@@ -294,6 +294,18 @@ def test_tune_writes_a_profile_that_selection_reads(tmp_path) -> None:
     assert expected in (None, with_profile["backend"])
 
 
+def test_tune_measures_what_the_rules_choose_even_without_time(monkeypatch) -> None:
+    from isthmus.cli import measure
+    from isthmus.records import Report
+
+    ran = []
+    empty = Report.model_construct(records=[], versions={})
+    monkeypatch.setattr(measure, "_run", lambda provider, *rest: ran.append(provider.name) or empty)
+    providers = [measure.Provider(name, ()) for name in ("rules", "one", "other")]
+    outcome = measure.measure(providers, measure.Sweep("allreduce", [8]), 3, deadline=0.0)
+    assert ran == ["rules"] and outcome.skipped == dict.fromkeys(("one", "other"), "the time is over")
+
+
 def test_tune_rules_from_measurements() -> None:
     from test_records import record
 

@@ -78,6 +78,19 @@ def test_writes_records_of_all_providers_and_compares_with_the_best_peer(carried
     assert "1 ranks on cores: 3" in ended.stdout
 
 
+def test_threads_and_more_ranks_than_cores_are_measured_where_asked_for(carried):
+    ended, out = check(carried, "--threads", "--crowded", "--ranks", "1,9999", "--rounds", "1")
+    assert ended.returncode == 0, ended.stderr
+    results = json.loads((out / "cpu-check.json").read_text())["results"]
+    assert {each["step"].split(",")[0] for each in results} == {
+        "isthmus",
+        "isthmus threads",
+        "mpich",
+        "openmpi",
+    }
+    assert sum("9999 ranks" in each["step"] for each in results) == 4
+
+
 def test_a_provider_that_fails_is_named_and_spares_the_others(carried):
     ended, out = check(carried, "--rounds", "1", fails="mpich")
     assert ended.returncode == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,8 +160,10 @@ def _listing1_provider(ranks: int) -> Provider:
     )
 
 
-def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int) -> Outcome:
+def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int, deadline: float = math.inf) -> Outcome:
     """Every provider once per round, in an order that turns round: none is always first or last.
+
+    After `deadline` (of time.monotonic()) no round begins, and of the first only the first provider does.
 
     A provider that cannot do what is asked is left out with its reason; one that fails or gives wrong
     results ends the measurement. Raises CommandError.
@@ -170,6 +174,10 @@ def measure(providers: Sequence[Provider], sweep: Sweep, rounds: int) -> Outcome
     with progress() as display:
         task = display.add_task("", total=rounds * len(providers) * len(sweep.sizes))
         for index, provider in _turns(providers, rounds):
+            if results and time.monotonic() > deadline:
+                if index > 0:
+                    break
+                skipped[provider.name] = "the time is over"
             if provider.name in skipped:
                 display.advance(task, len(sweep.sizes))
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,6 +38,7 @@ def tune(
     ] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Times that every candidate runs.")] = 3,
     min_time: Annotated[float, typer.Option(min=0.0, help="Seconds per size, candidate and round.")] = 0.02,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Begin nothing more after this time.")] = 4.5,
     profile: Annotated[
         str, typer.Option(metavar="FILE", help="Profile to write; default: this machine's.")
     ] = "",
@@ -46,13 +48,19 @@ def tune(
     """Measures backends and algorithms and writes the rules of the fastest as this machine's profile.
 
     The baseline is what the rules choose without a profile; a candidate gets a rule only where it is at
-    least 5 % faster. The profile replaces an older one.
+    least 5 % faster. The profile replaces an older one. When the time is over, rounds are left out,
+    then candidates.
     """
     names = [named_collective(name).name for name in collectives.split(",")]
     chosen = [name for name in candidates.split(",") if name] or available_candidates(ranks)
     target = Path(profile) if profile else default_profile()
     points = parse_sizes(sizes)
-    measured = {name: _measure(name, chosen, ranks, points, rounds, min_time) for name in names}
+    end = time.monotonic() + 60 * minutes
+    measured: dict[str, dict[str, list[Record]]] = {}
+    for index, name in enumerate(names):
+        now = time.monotonic()
+        deadline = now + max(0.0, end - now) / (len(names) - index)  # each gets its share of what is left
+        measured[name] = _measure(name, chosen, ranks, points, rounds, min_time, deadline)
     rules = [rule for name in names for rule in rules_of(name, measured[name], ranks)]
     text = profile_text(rules, shlex.join(["isthmus", *sys.argv[1:]]))
     if not dry_run:
@@ -102,7 +110,13 @@ def available_candidates(ranks: int) -> list[str]:
 
 
 def _measure(
-    name: str, candidates: list[str], ranks: int, sizes: list[int], rounds: int, min_time: float
+    name: str,
+    candidates: list[str],
+    ranks: int,
+    sizes: list[int],
+    rounds: int,
+    min_time: float,
+    deadline: float,
 ) -> dict[str, list[Record]]:
     """Records by candidate; "" is the baseline, what the rules choose without a profile."""
     providers = {"": measure.isthmus_provider(ranks)}
@@ -115,7 +129,7 @@ def _measure(
         )
         for candidate, provider in providers.items()
     ]
-    outcome = measure.measure(labelled, measure.Sweep(name, sizes, min_time_s=min_time), rounds)
+    outcome = measure.measure(labelled, measure.Sweep(name, sizes, min_time_s=min_time), rounds, deadline)
     for candidate, reason in outcome.skipped.items():
         note(f"{name}: {candidate} was left out: {reason}")
     wrong = [record for record in outcome.records if record.wrong]
