@@ -91,7 +91,9 @@ def providers(given: argparse.Namespace, rank: int) -> dict[str, Callable[[torch
         os.environ["LOCAL_SIZE"] = str(given.ranks)  # it names its segments by these
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "bench", str(os.getppid())
         spec = importlib.util.spec_from_file_location("deepspeed_shm_comm", given.deepspeed)
-        importlib.util.module_from_spec(spec).initialize(given.ranks, rank)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.initialize(given.ranks, rank)
         found["deepspeed_shm"] = torch.ops.deepspeed.inference_all_reduce_
     return found
 
