@@ -27,6 +27,7 @@ struct asked {
   std::vector<std::string> nodes;  // of each rank; empty: one
   std::string sizes = "16M", out;
   int rounds = 31;
+  bool share_device = false;
 };
 
 isthmus_device device_named(const std::string& platform) {
@@ -168,6 +169,8 @@ void measure(const bench::team& ranks, const asked& what, std::uint64_t bytes, n
 
 int run_rank(const bench::team& ranks, const asked& what, const std::string& command) {
   try {
+    if (what.share_device)  // NCCL takes them for ranks of several hosts
+      setenv("NCCL_HOSTID", ("rank" + std::to_string(ranks.rank())).c_str(), 1);
     if (!what.nodes.empty())
       setenv("ISTHMUS_NODE", what.nodes[static_cast<std::size_t>(ranks.rank())].c_str(), 1);
     nlohmann::json records = nlohmann::json::array();
@@ -191,6 +194,7 @@ int main(int argc, char** argv) {
   app.add_option("--platforms", what.platforms, "of each rank")->delimiter(',');
   app.add_option("--nodes", what.nodes, "of each rank: names for ISTHMUS_NODE")->delimiter(',');
   app.add_option("--sizes", what.sizes, "bytes, as 1M,16M or 64K:16M:4");
+  app.add_flag("--share-device", what.share_device, "ranks of one GPU may meet in NCCL; times mean nothing");
   app.add_option("--rounds", what.rounds, "samples of each")->check(CLI::PositiveNumber);
   app.add_option("--out", what.out, "file of records");
   CLI11_PARSE(app, argc, argv);

@@ -80,6 +80,17 @@ TOPICS = (
                 env={"TEST_PLATFORMS": "cuda host cuda host"},
             ),
             Step(
+                "devices of a node sum among themselves (two share the GPU)",
+                "{bin}/gpu_islands_test",
+                60,
+                env=SHARED_GPU
+                | {
+                    "TEST_PLATFORMS": "cuda host cuda host",
+                    "TEST_SHARE_DEVICE": "1",
+                    "ISTHMUS_OPTION": SHARED_GPU["ISTHMUS_OPTION"] + ";backend.islands.within=nccl",
+                },
+            ),
+            Step(
                 "allreduce of CUDA and host ranks beside its slowest part",
                 "{bin}/islands_bench --platforms cuda,cuda,host,host --sizes 1M,16M,64M"
                 " --out {out}/islands.json",

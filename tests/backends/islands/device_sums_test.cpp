@@ -32,8 +32,10 @@ using names = std::vector<std::string>;
 
 // Everything is right, and an allreduce on rank 0 takes these steps.
 void expect_sums(const std::vector<std::string>& nodes, const std::vector<isthmus_platform>& platforms,
-                 const std::vector<int>& ordinals, const names& steps) {
-  on_nodes(nodes, with_devices(platforms, ordinals), [=](const rank& own) {
+                 const std::vector<int>& ordinals, const names& steps, const std::string& options = "") {
+  setting with = with_devices(platforms, ordinals);
+  with.config += options;
+  on_nodes(nodes, with, [=](const rank& own) {
     const auto at = static_cast<std::size_t>(own.number);
     play_all(own, platforms[at], ordinals[at]);
     if (own.number == 0) {
@@ -60,6 +62,11 @@ TEST(device_sums, devices_of_several_nodes) {
 
 TEST(device_sums, ranks_that_share_a_device_go_through_the_host) {
   expect_sums({"a", "a", "a", "a"}, {cuda, cuda, host, host}, {0, 0, 0, 0}, {"host"});
+}
+
+TEST(device_sums, ranks_that_share_a_device_sum_there_where_an_option_says_so) {
+  expect_sums({"a", "a", "a", "a"}, {cuda, host, cuda, host}, {0, 0, 0, 0}, {"nccl", "host", "nccl"},
+              "within = \"nccl\"\n[backend.nccl]\nshare_device = true\n");
 }
 
 TEST(device_sums, what_is_rounded_goes_through_the_host) {

@@ -58,6 +58,9 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
   for (int number = 0; number < size; ++number)
     ranks.start(number, [&, number] {
       setenv("ISTHMUS_NODE", nodes[static_cast<std::size_t>(number)].c_str(), 1);
+      // Where ranks share a GPU: NCCL takes them for those of two hosts.
+      if (std::getenv("TEST_SHARE_DEVICE") != nullptr)
+        setenv("NCCL_HOSTID", ("rank" + std::to_string(number)).c_str(), 1);
       with.prepare(number);
       isthmus_communicator_options options{};
       options.struct_bytes = sizeof options;
