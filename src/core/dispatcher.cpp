@@ -84,6 +84,21 @@ selection::availability dispatcher::availability_for(const isthmus_operation& ag
   };
 }
 
+// The call is not where it belongs: in one of the next places, or new.
+choice dispatcher::choose_beside(const key& wanted, const isthmus_operation& operation) {
+  const std::size_t home = index_of(wanted);
+  const auto beside = [&](std::size_t i) -> cached& { return m_cache[(home + i) % m_cache.size()]; };
+  std::size_t place = most_beside;
+  for (std::size_t i = 0; i < most_beside; ++i) {
+    if (beside(i).of == wanted) return beside(i).taken;
+    if (place == most_beside && beside(i).of == key{}) place = i;
+  }
+  const choice taken = decide(operation);
+  if (place == most_beside) place = m_thrown_out++ % most_beside;
+  beside(place) = {wanted, taken};
+  return taken;
+}
+
 choice dispatcher::decide(const isthmus_operation& operation) {
   const auto agreed = agreed_operation(operation, m_ranks.size);
   const auto decision = selection::select(m_rules, query_of(operation), availability_for(agreed), true);

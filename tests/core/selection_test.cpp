@@ -46,6 +46,25 @@ TEST(decisions, are_made_once_for_each_kind_of_call) {
   standin::reset();
 }
 
+// Also where many kinds take turns, as in an exchange of 26 messages with 7 neighbours: their places in the
+// table of decisions meet.
+TEST(decisions, of_many_kinds_in_turns_are_kept) {
+  standin::reset();
+  test::ranks ranks(2, standin::configuration());
+  std::vector<float> send(4096), recv(4096);
+  const auto call_all = [&] {
+    for (std::uint64_t i = 0; i < 96; ++i)
+      EXPECT_EQ(isthmus_allreduce(send.data(), recv.data(), 1 + i * i * 37 % 4096, ISTHMUS_FLOAT32, ISTHMUS_SUM,
+                                  ranks[0], nullptr),
+                ISTHMUS_SUCCESS);
+  };
+  call_all();
+  const int first = standin::supports_calls();
+  for (int i = 0; i < 3; ++i) call_all();
+  EXPECT_EQ(standin::supports_calls(), first);
+  standin::reset();
+}
+
 // The stand-in promises nothing about the order of its sums, `host` does.
 TEST(deterministic, sums_of_floats_go_where_the_order_of_the_ranks_is_promised) {
   standin::reset();
