@@ -76,9 +76,13 @@ void channels::pair_self() {
   }
 }
 
-void channels::copy_own() {
-  for (const own_message& each : m_own) std::memmove(each.receive->buffer, each.send->buffer, each.send->bytes);
-  m_own.clear();
+// One of them, and says whether there was one: between two looks at the peers, who wait for answers.
+bool channels::copy_one_of_own() {
+  if (m_own.empty()) return false;
+  const own_message& last = m_own.back();
+  std::memmove(last.receive->buffer, last.send->buffer, last.send->bytes);
+  m_own.pop_back();
+  return true;
 }
 
 void channels::run_messages(std::span<const isthmus_operation> operations) {
@@ -143,8 +147,8 @@ void channels::progress_all(channel_kind kind) {
       moved |= progress(kind, each);
       if (each.first != transfer::no_transfer) m_awaited.push_back(each.peer);
     }
-    copy_own();  // while the peers, which know by now what they may copy, do so
-    if (m_awaited.empty()) return;
+    moved |= copy_one_of_own();  // while the peers, which know by now what they may copy, do so
+    if (m_awaited.empty() && m_own.empty()) return;
     if (moved)
       wait.reset();
     else
@@ -270,18 +274,18 @@ void channels::offer(channel_kind kind, transfer& moving) {
   own.offered.store(ends_of(kind, moving.peer).received + 1, std::memory_order_release);
 }
 
-// Copies a part out of the sender's buffer. False when none is left; the message is complete when the sender
-// has copied what it took.
+// Copies a part out of the sender's buffer, if one is left. False when there is nothing to come back for at
+// once: all is here, or the sender still copies what it took.
 bool channels::pull_part(transfer& moving, cell_header& cell) {
-  if (const auto mine = take_part(cell)) {
+  const auto mine = take_part(cell);
+  if (mine) {
     m_team.read_from(moving.peer, moving.buffer + mine->begin, cell.address + mine->begin, mine->bytes);
     moving.moved += mine->bytes;
     ++moving.pulled;
-    return true;
   }
   if (moving.pulled + cell.parts_pushed.load(std::memory_order_acquire) == count_parts(cell))
     moving.moved = moving.bytes;
-  return false;
+  return mine && moving.moved < moving.bytes;
 }
 
 // The next of a cell of several messages, which the receiver may take in one call or in several.

@@ -63,7 +63,7 @@ class channels {
   void add(bool sends, int peer, const void* buffer, std::uint64_t bytes);
   void add_with(int peer, const isthmus_operation& operation, const block_map& blocks);
   void pair_self();
-  void copy_own();
+  bool copy_one_of_own();
   void make_queues();
   void progress_all(channel_kind kind);
   bool progress(channel_kind kind, transfer_queue& of);
