@@ -82,7 +82,6 @@ isthmus_status device_sums::make(const isthmus_backend_context& context, std::ui
   if (const auto status = context.allgather(context.runtime, &own, all.data(), sizeof own)) return status;
   std::unique_ptr<device_sums> sums(new device_sums(context, islands_of(context, all)));
   sums->m_ranks.chunk_bytes = chunk_bytes;
-  sums->m_ranks.least_chunk_bytes = least_chunk_of_devices;
   sums->m_ranks.overlaps = may_overlap(context);
   const bool may_share = context.option(context.runtime, "within") != nullptr;
   if (const std::string why = obstacle(sums->m_ranks.ranks, all, may_share); !why.empty()) {

@@ -49,9 +49,6 @@ struct stages {
   std::function<void(const chunk&)> scatter;  // within them again
 };
 
-// A chunk below costs more than it hides: of a wire's time, and of that of copies to a device and back.
-inline constexpr std::uint64_t least_chunk_between_nodes = 1 << 20, least_chunk_of_devices = 256 << 10;
-
 // Whether a thread of its own may call the parts within.
 inline bool may_overlap(const isthmus_backend_context& context) {
   constexpr int thread_multiple = 3;  // of MPI
@@ -60,9 +57,8 @@ inline bool may_overlap(const isthmus_backend_context& context) {
 
 // Elements of a chunk, where an element of the message takes so many bytes of all blocks together. What is
 // worth it is cut into several: of a single one nothing overlaps.
-inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_each, std::uint64_t least_bytes,
-                                    std::uint64_t chunk_bytes) {
-  constexpr std::uint64_t several = 4;
+inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_each, std::uint64_t chunk_bytes) {
+  constexpr std::uint64_t several = 4, least_bytes = 1 << 20;  // smaller ones cost more than they hide
   const std::uint64_t bytes = std::max(least_bytes, count * bytes_each / several);
   return std::max<std::uint64_t>(1, std::min(chunk_bytes, bytes) / bytes_each);
 }
@@ -74,9 +70,9 @@ struct crew {
   const isthmus_backend_context* context;
   layout ranks;
   parts of;
-  std::uint64_t chunk_bytes = 0, least_chunk_bytes = least_chunk_between_nodes;
+  std::uint64_t chunk_bytes = 0;
   std::uint64_t step(std::uint64_t count, std::uint64_t bytes_each) const {
-    return chunk_elements(count, bytes_each, least_chunk_bytes, chunk_bytes);
+    return chunk_elements(count, bytes_each, chunk_bytes);
   }
   bool overlaps = false;  // may_overlap
   std::array<staging, slots> sums, results;

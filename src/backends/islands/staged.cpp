@@ -141,7 +141,7 @@ std::vector<staged::step> staged::steps_of(const isthmus_operation& operation) c
   if (operation.count == 0 && has_equal_count(row)) return {};
   if (!is_elementwise(row)) return {step_of(operation)};
   const std::uint64_t width = bytes_of(operation.datatype);
-  const std::uint64_t most = chunk_elements(operation.count, width, least_chunk_of_devices, m_chunk_bytes);
+  const std::uint64_t most = chunk_elements(operation.count, width, m_chunk_bytes);
   std::vector<step> steps;
   for (std::uint64_t at = 0; at < operation.count; at += most) {
     isthmus_operation piece = operation;
