@@ -35,6 +35,8 @@ class provider {
   virtual provider_identity identity() const = 0;
   // Why this library cannot do it at all; "" if it can.
   virtual std::string refuses(const options& asked) const = 0;
+  // Why it cannot make this call; "" if it can. The same on every rank.
+  virtual std::string refuses_call(const call&) { return ""; }
   // Collective: the same size on every rank.
   virtual void* allocate(std::uint64_t bytes) = 0;
   virtual void release(void* pointer) = 0;
@@ -73,12 +75,18 @@ class measurement {
         m_library(library),
         m_report(asked, labelled(asked, library), ranks.size(), ranks.placement()) {}
 
+  // Why there is no figure at all; "" where there is one.
+  const std::string& refused() const { return m_refused; }
+
   // Returns the number of wrong elements over all sizes, the same on every rank.
   std::uint64_t sweep() {
     ns_per_tick();
     if (m_team.rank() == 0 && !m_asked.quiet) m_report.print_header();
     std::uint64_t wrong = 0;
-    for (const std::uint64_t count : block_counts()) wrong += measure(count);
+    std::string reason;
+    bool measured = false;
+    for (const std::uint64_t count : block_counts()) wrong += measure(count, reason, measured);
+    if (!measured) m_refused = reason;
     if (m_team.rank() == 0) m_report.write();
     return wrong;
   }
@@ -104,7 +112,8 @@ class measurement {
     return counts;
   }
 
-  std::uint64_t measure(std::uint64_t count) {
+  // A size that the library refuses is left out, with its `reason`.
+  std::uint64_t measure(std::uint64_t count, std::string& reason, bool& measured) {
     m_shape = shape_of(m_asked.what, count, m_team.rank(), m_team.size());
     const std::uint64_t element = oracle::bytes_of(m_asked.datatype);
     m_send_bytes = send_extent(m_shape, m_team.rank()) * element;
@@ -116,14 +125,24 @@ class measurement {
     const bool in_place = m_asked.what == pattern::broadcast && m_team.rank() == 0;
     const call one{m_asked.what, count, m_asked.datatype, m_asked.op, send, in_place ? send : recv};
 
+    const std::string refusal = m_library.refuses_call(one);
+    const std::uint64_t wrong = refusal.empty() ? measure(one) : 0;
+    if (refusal.empty())
+      measured = true;
+    else
+      reason = refusal;
+    m_team.barrier();
+    m_library.release(send);
+    m_library.release(recv);
+    return wrong;
+  }
+
+  std::uint64_t measure(const call& one) {
     std::uint64_t wrong = checked_call(one);
     const std::vector<double> samples = timed_calls(one);
     wrong += checked_call(one);
     wrong = sum_over_ranks(wrong);
-    if (m_team.rank() == 0) m_report.add(count * bytes_per_count(), samples, wrong, m_library.path(one));
-    m_team.barrier();
-    m_library.release(send);
-    m_library.release(recv);
+    if (m_team.rank() == 0) m_report.add(one.count * bytes_per_count(), samples, wrong, m_library.path(one));
     return wrong;
   }
 
@@ -209,19 +228,24 @@ class measurement {
   const team& m_team;
   provider& m_library;
   report m_report;
+  std::string m_refused;
   oracle::shape m_shape{};  // of the size that is being measured
   std::uint64_t m_call = 0, m_send_bytes = 0, m_recv_bytes = 0;
 };
 
-// Measures on this rank. The process' exit status: 0, 1 when a result was wrong or something failed.
+// Measures on this rank. The process' exit status: 0, 1 when a result was wrong or something failed, 3 when the
+// library can do nothing of what was asked.
 inline int measure(const options& asked, const team& ranks, provider& library) {
+  const auto refuse = [&](const std::string& reason) {
+    if (ranks.rank() == 0)
+      std::fprintf(stderr, "%s: %s\n", library.identity().provider.c_str(), reason.c_str());
+    return 3;
+  };
   try {
-    if (const std::string reason = library.refuses(asked); !reason.empty()) {
-      if (ranks.rank() == 0)
-        std::fprintf(stderr, "%s: %s\n", library.identity().provider.c_str(), reason.c_str());
-      return 3;
-    }
-    const std::uint64_t wrong = measurement(asked, ranks, library).sweep();
+    if (const std::string reason = library.refuses(asked); !reason.empty()) return refuse(reason);
+    measurement whole(asked, ranks, library);
+    const std::uint64_t wrong = whole.sweep();
+    if (!whole.refused().empty()) return refuse(whole.refused());
     if (wrong != 0 && ranks.rank() == 0)
       std::fprintf(stderr, "%llu elements are wrong\n", static_cast<unsigned long long>(wrong));
     return wrong == 0 ? 0 : 1;

@@ -73,7 +73,21 @@ class isthmus_provider : public bench::provider {
     }
   }
 
+  // A forced algorithm may not be for this collective, or not for every size.
+  std::string refuses_call(const bench::call& call) override {
+    const nlohmann::json explained = explain(call);
+    return explained["backend"].is_string() ? "" : explained.value("reason", "no backend can do it");
+  }
+
   bench::chosen_path path(const bench::call& call) override {
+    const nlohmann::json explained = explain(call);
+    const std::string algorithm = explained.value("algorithm", "");
+    return {explained.value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm),
+            explained.value("reason", "")};
+  }
+
+ private:
+  nlohmann::json explain(const bench::call& call) const {
     isthmus_operation operation{};
     operation.collective = bench::collective_of(call.what);
     operation.datatype = call.datatype;
@@ -86,13 +100,9 @@ class isthmus_provider : public bench::provider {
     check(isthmus_communicator_explain(m_communicator, &operation, nullptr, 0, &needed));
     std::string text(needed, '\0');
     check(isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), nullptr));
-    const auto explained = nlohmann::json::parse(text.c_str());
-    const std::string algorithm = explained.value("algorithm", "");
-    return {explained.value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm),
-            explained.value("reason", "")};
+    return nlohmann::json::parse(text.c_str());
   }
 
- private:
   void sendrecv(const void* send, void* recv, std::uint64_t count, isthmus_datatype type) const {
     check(isthmus_group_start());
     const isthmus_status sent = isthmus_send(send, count, type, (m_rank + 1) % m_size, m_communicator, nullptr);

@@ -283,10 +283,12 @@ def test_tune_writes_a_profile_that_selection_reads(tmp_path) -> None:
     profile = tmp_path / "profile.toml"
     answer = told(
         *("tune", "--collectives", "allreduce", "--ranks", "2", "--sizes", "1K,64K", "--rounds", "1"),
-        *("--min-time", "0.001", "--candidates", "host,mpi", "--profile", str(profile), "--json"),
+        *("--min-time", "0.001", "--candidates", "host,host:packet,mpi", "--profile", str(profile), "--json"),
     )
     assert answer["profile"] == str(profile)
-    assert {record["provider"] for record in answer["records"]} == {"rules", "host", "mpi"}
+    measured = {(record["provider"], record["bytes"]) for record in answer["records"]}
+    wholly = {(name, size) for name in ("rules", "host", "mpi") for size in (1024, 65536)}
+    assert measured == wholly | {("host:packet", 1024)}, "it does not take 64 KiB"
     with_profile = told(
         "explain", "allreduce", "--bytes", "1K", "-n", "2", "--mpi", "--json", ISTHMUS_PROFILE=str(profile)
     )
