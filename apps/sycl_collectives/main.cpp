@@ -179,8 +179,10 @@ int run(const options& asked) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const sycl::device device = apps::pick_device(rank);
   const sycl::queue queue(device, sycl::property::queue::in_order{});
+  const auto host =
+      asked.host_task ? isthmus::host_execution::host_task : isthmus::host_execution::calling_thread;
   const isthmus::communicator ranks = isthmus::make_communicator(
-      MPI_COMM_WORLD, device, {.config = asked.config, .timeout_s = asked.timeout_s});
+      MPI_COMM_WORLD, device, {.config = asked.config, .timeout_s = asked.timeout_s, .host = host});
   const bench::team team = bench::meet_through_mpi(asked.timeout_s);
   return job(asked, ranks, queue, team).run() == 0 ? 0 : 2;
 }

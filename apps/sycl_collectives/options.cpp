@@ -27,6 +27,8 @@ options parse(int argc, char** argv) {
   app.add_option("--out", asked.out, "write the records to this JSON file");
   app.add_flag("--thread-multiple", asked.thread_multiple,
                "MPI serves several threads, which the backend hybrid needs and which makes it slower");
+  app.add_flag("--host-task", asked.host_task,
+               "on CPU devices calls run in host tasks, for which the program does not wait");
   app.add_option("--config", asked.config, "Isthmus configuration file");
   app.add_option("--progress", progress, "text (a table) or json (one object a line)")
       ->check(CLI::IsMember({"text", "json"}))

@@ -19,6 +19,7 @@ struct options {
   double longest_call_s = 0.5;  // a plain MPI path that takes longer is left out at larger sizes
   double timeout_s = 60;
   bool thread_multiple = false;  // of MPI; the backend `hybrid` calls it from a thread of its own
+  bool host_task = false;        // how calls run on CPU devices
   std::string command;
 };
 

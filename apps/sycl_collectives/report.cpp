@@ -16,10 +16,10 @@ struct path_label {
   const char* mode;
 };
 
-path_label label(path taken) {
+path_label label(path taken, bool host_task) {
   switch (taken) {
-    case path::isthmus_usm: return {"isthmus", "sycl_usm"};
-    case path::isthmus_buffer: return {"isthmus", "sycl_buffer"};
+    case path::isthmus_usm: return {"isthmus", host_task ? "sycl_usm_task" : "sycl_usm"};
+    case path::isthmus_buffer: return {"isthmus", host_task ? "sycl_buffer_task" : "sycl_buffer"};
     case path::isthmus_host: return {"isthmus", "host"};
     case path::listing1: return {"listing1", "sycl_buffer"};
     case path::mpi_host: return {apps::mpi_family(), "host"};
@@ -27,9 +27,9 @@ path_label label(path taken) {
   return {"", ""};
 }
 
-nlohmann::json record_of(const shape& shape, const measurement& measured, const chosen& chosen,
+nlohmann::json record_of(const shape& shape, const measurement& measured, const chosen& chosen, bool host_task,
                          double core_us) {
-  const path_label label = sycl_collectives::label(measured.taken);
+  const path_label label = sycl_collectives::label(measured.taken, host_task);
   const double median = bench::median(measured.samples_us);
   nlohmann::json record = bench::record_of(
       {shape.what.name, "float32", shape.bytes, shape.size, label.provider,
@@ -67,7 +67,8 @@ report::report(const options& asked, const isthmus::communicator& ranks, std::si
   if (!ranks.device().is_cpu()) m_document["machine"]["gpus"].push_back(device);
   nlohmann::json paths = nlohmann::json::array();
   for (const path taken : all_paths)
-    paths.push_back({{"provider", label(taken).provider}, {"mode", label(taken).mode}});
+    paths.push_back(
+        {{"provider", label(taken, asked.host_task).provider}, {"mode", label(taken, asked.host_task).mode}});
   const nlohmann::json sycl_path = nlohmann::json::parse(ranks.explain(ISTHMUS_BARRIER, 0)).at("sycl");
   if (asked.progress_json) {
     say({{"event", "start"},
@@ -96,7 +97,7 @@ void report::cell_done(const shape& shape, const std::vector<measurement>& measu
   }
   nlohmann::json records = nlohmann::json::array();
   for (const measurement& one : measured) {
-    records.push_back(record_of(shape, one, chosen, core_us));
+    records.push_back(record_of(shape, one, chosen, m_asked.host_task, core_us));
     m_wrong += one.wrong;
     m_document["records"].push_back(records.back());
   }
@@ -142,7 +143,7 @@ void report::cell_skipped(const shape& shape, const std::string& reason) {
 }
 
 void report::path_left_out(const shape& shape, path taken, double seconds) {
-  const path_label label = sycl_collectives::label(taken);
+  const path_label label = sycl_collectives::label(taken, m_asked.host_task);
   if (m_asked.progress_json) {
     say({{"event", "left_out"},
          {"collective", shape.what.name},
