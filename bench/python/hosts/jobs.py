@@ -52,6 +52,42 @@ def run_mpi(
     )
 
 
+OPENMPI = ROOT / ".peers/openmpi"  # of scripts/setup_peers
+
+
+def run_openmpi(
+    hosts: Hosts, ranks: int, folder: Path, command: list[str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Open MPI's own daemons run on the hosts, which have names there: it knows who shares one."""
+    names = [f"host{host}" for host in range(hosts.count)]
+    (folder / "hosts").write_text(
+        "127.0.0.1 localhost\n" + "".join(f"{hosts.address(host)} {name}\n" for host, name in enumerate(names))
+    )
+    lines = ["#!/bin/sh", "name=$1; shift", "case $name in"]
+    for host, name in enumerate(names):
+        named = f'unshare --uts sh -c \'hostname {name}; exec sh -c "$1"\' sh "$*"'
+        lines.append(f"{name}) exec {' '.join(hosts.entering(host))} {named} ;;")
+    agent = folder / "agent"  # in the place of ssh
+    agent.write_text("\n".join([*lines, "esac", ""]))
+    agent.chmod(agent.stat().st_mode | stat.S_IXUSR)
+    where = ",".join(f"{name}:{ranks // hosts.count}" for name in names)
+    launcher = [str(OPENMPI / "bin/mpirun"), "--allow-run-as-root", "--host", where, "--bind-to", "none"]
+    launcher += ["--map-by", ":OVERSUBSCRIBE", "--prtemca", "plm_ssh_agent", str(agent)]
+    launcher += ["--prtemca", "prte_if_include", "eth0", "--mca", "btl_tcp_if_include", "eth0"]
+    launcher += ["--mca", "pml", "ob1", "--mca", "btl", "self,sm,tcp"]
+    set_up = f'mount --bind {folder}/hosts /etc/hosts; hostname {names[0]}; exec "$@"'
+    return subprocess.run(
+        [*hosts.entering(0), "unshare", "--uts", "--mount", "sh", "-c", set_up, "sh", *launcher, *command],
+        env=os.environ
+        | {"OPAL_PREFIX": str(OPENMPI), "PRTE_PREFIX": str(OPENMPI), "PMIX_PREFIX": str(OPENMPI)}
+        | {"LD_LIBRARY_PATH": str(OPENMPI / "lib")},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 def start_ranks(
     hosts: Hosts, ranks: int, command: Callable[[int], list[str]], **variables: str
 ) -> list[subprocess.Popen[str]]:
