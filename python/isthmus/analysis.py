@@ -26,13 +26,21 @@ class Group:
     dtype: str
     op: str | None
     ranks: int
+    problem: str
     records: list[Record]
 
     @property
     def title(self) -> str:
         """As "allreduce, float32, sum, 4 ranks"."""
         ranks = f"{self.ranks} rank{'' if self.ranks == 1 else 's'}"
-        return ", ".join(part for part in (self.collective, self.dtype, self.op, ranks) if part)
+        parts = (self.collective, self.problem, self.dtype, self.op, ranks)
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def commands(self) -> list[str]:
+        """Of the records that say their own."""
+        own = [str((record.model_extra or {}).get("command", "")) for record in self.records]
+        return [command for command in dict.fromkeys(own) if command]
 
     @property
     def sizes(self) -> list[int]:
@@ -44,7 +52,7 @@ def groups_of(records: Iterable[Record]) -> list[Group]:
     """In the order of first appearance."""
     found: dict[tuple, list[Record]] = {}
     for record in records:
-        key = (record.collective, record.dtype, record.op, record.ranks)
+        key = (record.collective, record.dtype, record.op, record.ranks, record.problem)
         found.setdefault(key, []).append(record)
     return [Group(*key, records=group) for key, group in found.items()]
 

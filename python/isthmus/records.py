@@ -50,9 +50,24 @@ class Record(BaseModel):
     wrong: int | None = Field(default=None, ge=0, description="elements that differ; None: not checked")
 
     @property
-    def point(self) -> tuple[str, str, str | None, int, int]:
+    def problem(self) -> str:
+        """What an application was asked for, as "128 x 128 x 128, 26 neighbours"; else ""."""
+        asked = self.model_extra or {}
+        size = asked.get("size", ())
+        parts = [" x ".join(str(side) for side in size if side != 1) if isinstance(size, list) else ""]
+        parts.append("weak scaling" if asked.get("scaling") == "weak" else "")
+        parts.append(str(asked.get("decomposition", "")))
+        parts.append(f"{asked['neighbours']} neighbours" if "neighbours" in asked else "")
+        parts.append("by alltoallv" if asked.get("exchange") == "alltoallv" else "")
+        parts.append("no overlap" if asked.get("overlap") == "no" else "")
+        parts.append(str(asked.get("potential", "")))
+        parts.append(f"radius {asked['radius']}" if "radius" in asked else "")
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def point(self) -> tuple[str, str, str | None, int, int, str]:
         """What was measured, whoever measured it."""
-        return (self.collective, self.dtype, self.op, self.bytes, self.ranks)
+        return (self.collective, self.dtype, self.op, self.bytes, self.ranks, self.problem)
 
     @property
     def path(self) -> tuple[str, str]:
@@ -145,10 +160,10 @@ def _merged(group: list[Record]) -> Record:
 
 
 def best_peers(records: Iterable[Record], own: str = "isthmus") -> dict[tuple, Record]:
-    """For each point the fastest record of another provider, by median."""
+    """For each point the fastest record of another provider, by median; "isthmus before" is none."""
     best: dict[tuple, Record] = {}
     for record in records:
-        if record.provider == own:
+        if record.provider.startswith(own):
             continue
         known = best.get(record.point)
         if known is None or record.time_us.median < known.time_us.median:

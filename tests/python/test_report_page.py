@@ -134,3 +134,18 @@ def test_applications_have_a_bar_for_each_transport(tmp_path: Path) -> None:
     text = (tmp_path / "page.html").read_text()
     assert text.count("<svg") == 1 and Seen(text).cells
     assert "Time of one step" in text and "communication" in text
+
+
+def test_problems_of_one_size_in_bytes_are_not_mixed_up(tmp_path: Path) -> None:
+    def one(provider: str, us: float, decomposition: str) -> Record:
+        more = {"decomposition": decomposition, "command": f"run {decomposition}", "communication_share": 0.5}
+        made = record(provider, 4096, us, collective="transpose", op=None, **more)
+        return Record(**made.model_dump(), size=[128, 128, 128])
+
+    records = [one("mpi", 100, "1-D"), one("isthmus", 50, "1-D"), one("mpi", 400, "2-D")]
+    write(tmp_path / "transpose.json", [*records, one("isthmus", 200, "2-D")])
+    assert main(["report", str(tmp_path / "transpose.json"), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text()
+    assert "2.00 in the median of 2 points, at worst 2.00" in text
+    assert text.count("<svg") == 2
+    assert "128 x 128 x 128, 2-D" in text and "<code>run 1-D</code>" in text

@@ -144,7 +144,7 @@ void session::report(const plan& of, const way& one, std::uint64_t wrong, nlohma
   const double most = m_ranks.slowest(static_cast<double>(words * sizeof(word)));
   if (m_ranks.rank() != 0) return;
   const double median = one.us.empty() ? 0 : bench::median(one.us);
-  std::printf("%-10s %12.0f B %3llu messages  %-8s %-16s %10.2f us  %llu wrong  %s\n", of.name.c_str(), most,
+  std::printf("%-10s %12.0f B %3llu messages  %-20s %-9s %10.2f us  %llu wrong  %s\n", of.name.c_str(), most,
               static_cast<unsigned long long>(messages), one.provider.c_str(), one.mode.c_str(), median,
               static_cast<unsigned long long>(wrong), one.backend.c_str());
   std::fflush(stdout);

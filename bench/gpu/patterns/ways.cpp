@@ -104,8 +104,9 @@ std::function<void()> mpi_call(const plan& of, buffers in) {
 
 way over_isthmus(const plan& of, const place& where, buffers in, isthmus_communicator ranks, bool apart) {
   const auto send = std::make_shared<layout>(of.sends), receive = std::make_shared<layout>(of.receives);
-  const std::string mode = std::string(where.is_host() ? "host" : "stream") + (apart ? ", a call each" : "");
-  way made{"isthmus", backend_of(of, ranks, *send, *receive), mode, {}, {}};
+  const char* const provider = apart ? "isthmus a call each" : "isthmus";
+  const char* const mode = where.is_host() ? "host" : "stream";
+  way made{provider, backend_of(of, ranks, *send, *receive), mode, {}, {}};
   made.run = [&of, &where, in, ranks, apart, send, receive] {
     void* const stream = where.stream();
     if (of.what == form::messages)

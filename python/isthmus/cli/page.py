@@ -79,6 +79,7 @@ def _told(ratios: list[Ratio], pick: Any) -> str:
 def _group(group: Group, salt: str) -> dict[str, Any]:
     return {
         "title": group.title,
+        "commands": group.commands,
         "pictures": _pictures(group, salt),
         "table": _table(group),
         "reasons": reasons_of(group.records),
