@@ -33,9 +33,15 @@ const char* default_size(const std::string& application) {
   return application.starts_with("prk_") ? "1024" : "128";
 }
 
-// Before hours of measuring rather than after them.
+// Both before hours of measuring rather than after them.
+std::string check_json(const std::string& file) {
+  const std::filesystem::path folder = std::filesystem::path(file).parent_path();
+  const bool writable = access(folder.empty() ? "." : folder.c_str(), W_OK) == 0;
+  return writable ? "" : file + " can't be written: no such folder, or it may not be written to";
+}
 std::string check_plot(const std::string& page) {
   if (std::filesystem::exists(page)) return page + " exists; name another file or remove it";
+  if (std::string unwritable = check_json(page); !unwritable.empty()) return unwritable;
   const char* const folders = std::getenv("PATH");
   for (const std::string& folder : CLI::detail::split(folders == nullptr ? "" : folders, ':'))
     if (access((folder + "/isthmus").c_str(), X_OK) == 0) return "";
@@ -62,7 +68,7 @@ void add_common(CLI::App& app, options& asked, raw& text, const char* size_help)
   app.add_option("--repetitions", asked.repetitions, "of each transport, in turns; 0: only verify")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
-  app.add_option("--json", asked.json, "write the records to this file");
+  app.add_option("--json", asked.json, "write the records to this file")->check(check_json);
   app.add_option("--plot", asked.plot,
                  "write a page of pictures, as isthmus report does; records go to --json, or beside it")
       ->check(check_plot);
