@@ -126,24 +126,28 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 f"{what}, 2 ranks",
                 "cpu2-host",
                 {"provider": "isthmus", "mode": mode},
-                "the best of MPICH, Open MPI, Intel MPI",
+                "the best of three MPIs",
                 providers("mpich", "openmpi", "impi"),
             )
             for what, mode in (("all collectives", "host"), ("allreduce in the symmetric heap", "shared_heap"))
         ]
         + [
             Row(
-                f"all collectives, {ranks} ranks",
-                "cpu16-host_cores",
+                f"{what}, {ranks} ranks",
+                f"cpu16-{topic}",
                 {"provider": "isthmus", "mode": "host", "ranks": ranks},
-                "the best of MPICH, Open MPI, Intel MPI",
+                "the best of three MPIs",
                 providers("mpich", "openmpi", "impi"),
             )
-            for ranks in (4, 8, 16)
+            for ranks, what, topic in (
+                (16, "allreduce, alltoall", "host_threads"),
+                (16, "three others", "host_sweep"),
+                (64, "on 16 cores", "host_crowded"),
+            )
         ],
     ),
     "A PyTorch trainer": (
-        "[PyTorch](torch.md), [copy engines](copy_engine.md)",
+        "[PyTorch](torch.md), [on CPUs](torch_cpu.md), [copy engines](copy_engine.md)",
         [
             Row(
                 f"all_reduce of CPU tensors{where}",
@@ -156,8 +160,16 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 ("", "cpu2-torch_allreduce"),
                 (", busy machine", "cpu2-torch_allreduce_busy"),
                 (", 2 ranks, 16 cores", "cpu16-torch_allreduce_2"),
-                (", 4 ranks", "cpu16-torch_allreduce_4"),
-                (", 8 ranks", "cpu16-torch_allreduce_8"),
+                (", 16 ranks", "cpu16-torch_allreduce_16"),
+            )
+        ]
+        + [
+            Row(
+                "DDP's and FSDP2's steps, 8 ranks",
+                "cpu16-torch_steps_8",
+                {"provider": "isthmus"},
+                "gloo",
+                providers("gloo"),
             )
         ]
         + [
