@@ -372,6 +372,22 @@ TOPICS = (
                 env={"PYTHONPATH": "{pythonpath}"},
             ),
             Step(
+                "isthmus doctor names the rank that does something wrong",
+                "{python} tests/gpu/torch/check_doctor.py {out}/torch-doctor.json",
+                300,
+                gpus=2,
+                share=True,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
+                "a training run loses a rank and goes on",
+                "{python} tests/gpu/torch/check_shrink.py {out}/torch-shrink.json {ranks}",
+                120,
+                gpus=2,
+                share=True,
+                env={"PYTHONPATH": "{pythonpath}"},
+            ),
+            Step(
                 "unchanged scripts beside PyTorch's NCCL",
                 "{python} tests/gpu/torch/check_unchanged.py {out}/torch-unchanged.json {ranks}",
                 200,

@@ -1,6 +1,7 @@
-"""A training run that loses a rank and goes on with the others, with DistributedDataParallel on CPUs.
+"""A training run that loses a rank and goes on with the others, with DistributedDataParallel on CPUs or GPUs.
 
     python examples/elastic/train.py --ranks 4 --lose 2 --at 10 --steps 40
+    python examples/elastic/train.py --ranks 2 --lose 1 --device cuda
 
 One process a rank; rank `--lose` ends without a word (SIGKILL) in step `--at`. The others get an error, shrink
 the group, take over the parameters and the step of its lowest rank, and go on. The store is a file, so that any
@@ -33,34 +34,42 @@ def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train_step(ddp: DistributedDataParallel, optimizer: torch.optim.Optimizer, step: int) -> float:
     inputs, wanted = batch(dist.get_rank(), step)
     optimizer.zero_grad()
-    loss = nn.functional.mse_loss(ddp(inputs), wanted)
+    device = next(ddp.parameters()).device
+    loss = nn.functional.mse_loss(ddp(inputs.to(device)), wanted.to(device))
     loss.backward()
     mean = loss.detach()
-    dist.all_reduce(mean)
+    work = dist.all_reduce(mean, async_op=True)
+    work.wait()
+    total = mean.item()  # where a GPU's calls end, also those that a lost rank has ended
+    work.wait()  # which this raises
     optimizer.step()  # once every rank has all gradients
-    return mean.item() / dist.get_world_size()
+    return total / dist.get_world_size()
 
 
 def recover(model: nn.Module, step: int) -> tuple[DistributedDataParallel, int]:
     """The survivors with one another's state; some may have finished the step in which others failed."""
     isthmus.torch.shrink()
     ddp = DistributedDataParallel(model)  # sends the parameters of rank 0
-    agreed = torch.tensor([step])
+    agreed = torch.tensor([step], device=next(model.parameters()).device)
     dist.broadcast(agreed, 0)
     return ddp, int(agreed.item())
 
 
 def train(number: int, options: argparse.Namespace, store: str) -> None:
     torch.set_num_threads(1)
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", number % torch.cuda.device_count())
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        "cpu:isthmus",
+        "cpu:isthmus,cuda:isthmus",
         store=dist.FileStore(store, options.ranks),
         rank=number,
         world_size=options.ranks,
         timeout=timedelta(seconds=options.timeout),
     )
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1)).to(device)
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     step, losses = 0, []
@@ -88,6 +97,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--lose", type=int, default=2, help="the rank that ends (-1: none)")
     parser.add_argument("--at", type=int, default=10, help="the step in which it does")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: one GPU a rank")
     parser.add_argument("--timeout", type=float, default=30, help="of the group, in seconds")
     options = parser.parse_args()
     processes = torch.multiprocessing.get_context("fork")  # PyTorch is imported once, and has no threads yet

@@ -71,11 +71,38 @@ class direct {
     slot_header& own = m_team.slot(m_team.rank(), m_sequence);
     own.send = m_send.where;
     own.recv = m_recv.where;
+    own.extents = extents();
     own.staged.store(m_sequence + 1, std::memory_order_release);
     for (int i = 1; i < m_team.size(); ++i) {
       const int peer = (m_team.rank() + i) % m_team.size();
       m_team.wait_for(peer, m_team.slot(peer, m_sequence).staged, m_sequence);
+      if (m_team.slot(peer, m_sequence).extents != own.extents) fail_extents(peer);
     }
+  }
+
+  // Of what a rank computes where in another's buffer it reads and writes. Who differs in that would reach past
+  // the buffer's end, so all compare it before any copies.
+  std::uint64_t extents() const {
+    std::uint64_t mixed = 14695981039346656037u;  // FNV-1a, by words
+    const auto mix = [&](std::uint64_t word) { mixed = (mixed ^ word) * 1099511628211u; };
+    mix(m_shape.count * m_shape.element_bytes);
+    for (const int word : {m_shape.source, m_shape.sink, m_shape.reduce != nullptr ? 1 : 0,
+                           static_cast<int>(m_shape.send.shape), static_cast<int>(m_shape.recv.shape)})
+      mix(static_cast<std::uint64_t>(word));
+    for (const block_list* blocks : {&m_shape.send, &m_shape.recv})
+      if (blocks->shape == extent::counts)
+        for (int r = 0; r < m_team.size(); ++r) mix(blocks->counts[r] * m_shape.element_bytes);
+    return mixed;
+  }
+
+  [[noreturn, gnu::cold]] void fail_extents(int peer) const {
+    const auto& context = m_team.context();
+    throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
+                               "every rank must give the same collective, count, datatype and root",
+                               "rank %d's call differs from that of rank %d, with %llu bytes a block, in "
+                               "collective, bytes or root",
+                               peer, m_team.rank(),
+                               static_cast<unsigned long long>(m_shape.count * m_shape.element_bytes))};
   }
 
   // A rank reaches a heap block when one of its own buffers lies in the same block.

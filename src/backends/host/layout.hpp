@@ -77,6 +77,7 @@ struct alignas(line_bytes) slot_header {
   flag staged;  // sequence number + 1: the slot's data, or the locations, can be read
   location send;
   location recv;
+  std::uint64_t extents;             // of the call that the locations belong to (direct.cpp)
   alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
 };
 

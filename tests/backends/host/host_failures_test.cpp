@@ -3,12 +3,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
+#include "base/tables.hpp"
 #include "world.hpp"
 
 namespace host_test {
@@ -204,6 +206,43 @@ TEST(host_failures, messages_of_different_length_are_a_mismatch) {
                         self.meet();
                       }),
             complaints{});
+}
+
+// Where ranks copy into and out of each other's buffers, one that gave fewer elements would lose what lies
+// behind.
+TEST(host_failures, direct_calls_of_different_length_touch_nothing) {
+  constexpr std::uint64_t most = 20000, behind = 4000;
+  for (const isthmus_collective collective :
+       {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_BROADCAST, ISTHMUS_ALLGATHER, ISTHMUS_GATHER,
+        ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLTOALL})
+    for (const int processes : {1, 3}) {
+      setting s;
+      s.ranks = 3;
+      s.processes = processes;
+      s.timeout_s = 20;
+      EXPECT_EQ(
+          run_ranks(
+              s,
+              [&](rank& self) {
+                create(self);
+                const std::uint64_t count = self.number() == 2 ? most / 2 : most;
+                std::vector<float> send(3 * most + behind, 1), recv(3 * most + behind, 5);
+                isthmus_operation operation = allreduce(send.data(), count);
+                operation.collective = collective;
+                operation.recv_buf = recv.data();
+                const auto status = self.run(operation, "direct");
+                check(status == ISTHMUS_ERROR_MISMATCH || status == ISTHMUS_ERROR_ABORTED ||
+                          status == ISTHMUS_ERROR_REMOTE,
+                      "status " + std::to_string(status) + ": " + self.failure());
+                if (status == ISTHMUS_ERROR_MISMATCH)
+                  check(contains(self.failure(), self.number() == 2 ? "rank 0" : "rank 2"), self.failure());
+                self.meet();
+                check(std::ranges::all_of(recv, [](float each) { return each == 5; }), "recv was written");
+                check(std::ranges::all_of(send, [](float each) { return each == 1; }), "send was written");
+              }),
+          complaints{})
+          << isthmus::row_of(collective).name << " in processes: " << processes;
+    }
 }
 
 TEST(host_failures, a_send_to_oneself_without_recv_is_a_usage_error_that_harms_nothing) {

@@ -1,0 +1,38 @@
+"""Calls of a process group's ranks, one of which does something wrong: those of rank_program.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from rank_program import CULPRIT
+
+
+def make_calls(fault: str, meeting: str, device: str = "cpu") -> None:
+    """Every rank leaves a file in the folder `meeting` when it comes to the fault."""
+    wrong = dist.get_rank() == CULPRIT
+
+    def ones(elements: int = 1024, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.ones(elements, dtype=dtype, device=device)
+
+    for _ in range(3):
+        dist.all_reduce(ones())
+    if device != "cpu":
+        torch.cuda.synchronize()
+    (Path(meeting) / str(dist.get_rank())).touch()
+    if wrong and fault in ("die", "stop"):
+        os.kill(os.getpid(), signal.SIGKILL if fault == "die" else signal.SIGSTOP)
+    if wrong and fault == "slow":
+        time.sleep(60)
+    if wrong and fault in ("skip", "reorder"):
+        dist.broadcast(ones(), 0)
+        if fault == "skip":
+            time.sleep(60)
+        dist.all_reduce(ones())
+    elements = 512 if wrong and fault == "count" else 1024
+    dist.all_reduce(ones(elements, torch.int32 if wrong and fault == "dtype" else torch.float32))
+    dist.broadcast(ones(), 1 if wrong and fault == "root" else 0)
