@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/host/algorithms.hpp"
+#include "base/error.hpp"
 
 namespace isthmus::host {
 namespace {
