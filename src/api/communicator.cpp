@@ -254,7 +254,7 @@ isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
                             "destroy the communicator on every rank and create a new one")
             .info();
     failure.rank = rank->ranks().rank;
-    rank->poison(failure);
+    rank->poison(rank->with_culprit(failure));
   });
 }
 

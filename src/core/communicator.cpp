@@ -220,11 +220,11 @@ void communicator::compare_texts(const std::string& mine) {
 
 isthmus_error_info communicator::with_missing(isthmus_error_info failure) const noexcept {
   const bool waited = failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
-  const bool differs = failure.status == ISTHMUS_ERROR_MISMATCH;
-  if (!waited && !differs && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
+  if (failure.status == ISTHMUS_ERROR_MISMATCH) return with_culprit(failure);
+  if (!waited && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
   recorder::diagnosis found = diagnose();
   // A process whose memory has gone takes a moment to end.
-  for (int look = 0; !waited && !differs && found.kind != recorder::trouble::ended && look < 5; ++look) {
+  for (int look = 0; !waited && found.kind != recorder::trouble::ended && look < 5; ++look) {
     if (m_ranks.process_size == m_ranks.size) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     found = diagnose();
@@ -234,9 +234,21 @@ isthmus_error_info communicator::with_missing(isthmus_error_info failure) const 
     if (!waited && found.kind == recorder::trouble::ended)
       copy_text(failure.message, sizeof failure.message,
                 fmt::format("{}: {}", found.sentence, failure.message));
-    if (differs ? found.kind == recorder::trouble::mismatch : waited && found.kind != recorder::trouble::none)
+    if (waited && found.kind != recorder::trouble::none)
       copy_text(failure.message, sizeof failure.message,
                 fmt::format("{}; {}", failure.message, found.sentence));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
+  }
+  return failure;
+}
+
+isthmus_error_info communicator::with_culprit(isthmus_error_info failure) const noexcept {
+  using recorder::trouble;
+  const recorder::diagnosis found = diagnose();
+  const auto named = {trouble::mismatch, trouble::ended, trouble::stopped, trouble::missing};
+  if (std::ranges::find(named, found.kind) == named.end()) return failure;
+  try {
+    copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, found.sentence));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
   }
   return failure;

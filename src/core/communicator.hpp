@@ -147,6 +147,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // The message of a timeout, or of a rank that vanished, with that sentence; a native library's, where a rank
   // ended; other failures as they are.
   isthmus_error_info with_missing(isthmus_error_info failure) const noexcept;
+  // The message of an abort, with the rank that this one waits for in vain, if it waits: a watchdog of the
+  // caller's aborts when its time is over.
+  isthmus_error_info with_culprit(isthmus_error_info failure) const noexcept;
 
  private:
   communicator(std::unique_ptr<bootstrap> control, preparation prepared);

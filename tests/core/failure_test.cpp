@@ -124,6 +124,11 @@ TEST(abort, releases_a_rank_that_waits_in_the_backend) {
   inside.wait();
   isthmus_communicator_abort(ranks[1]);
   EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
+  // A watchdog that aborts leaves no other word on why.
+  EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_ABORTED);
+  const std::string said = last_error().message;
+  EXPECT_NE(said.find("rank 1 (pid"), std::string::npos) << said;
+  EXPECT_NE(said.find("has not entered allreduce #1"), std::string::npos) << said;
 }
 
 TEST(abort, releases_a_rank_that_waits_for_a_split) {
