@@ -38,7 +38,10 @@ struct settings {
 class session {
  public:
   session(const settings& asked, const bench::team& ranks);
-  ~session() { isthmus_communicator_destroy(m_communicator); }
+  ~session() {
+    isthmus_communicator_destroy(m_communicator);
+    if (m_raw != nullptr) m_nccl->functions().comm_destroy(m_raw);
+  }
   session(const session&) = delete;
   session& operator=(const session&) = delete;
 
@@ -58,7 +61,7 @@ class session {
   place m_where;
   isthmus_communicator m_communicator = nullptr;
   std::optional<gpu_bench::bare_nccl> m_nccl;
-  isthmus::xccl::native_comm m_raw = nullptr;  // goes with the process
+  isthmus::xccl::native_comm m_raw = nullptr;
   std::uint64_t m_wrong = 0;
 };
 
@@ -234,6 +237,5 @@ int main(int argc, char** argv) {
   }
   std::fflush(nullptr);
   MPI_Finalize();
-  if (asked.platform != "host") std::_Exit(status);  // NCCL's communicator goes with the process
-  return status;
+  return status;  // not by _Exit: MPICH tells its launcher at exit, which kills the other ranks otherwise
 }

@@ -98,12 +98,12 @@ class direct {
 
   [[noreturn, gnu::cold]] void fail_extents(int peer) const {
     const auto& context = m_team.context();
+    const unsigned long long bytes = m_shape.count * m_shape.element_bytes;
     throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
                                "every rank must give the same collective, count, datatype and root",
                                "rank %d's call differs from that of rank %d, with %llu bytes a block, in "
                                "collective, bytes or root",
-                               peer, m_team.rank(),
-                               static_cast<unsigned long long>(m_shape.count * m_shape.element_bytes))};
+                               peer, m_team.rank(), bytes)};
   }
 
   // A rank reaches a heap block when one of its own buffers lies in the same block.
