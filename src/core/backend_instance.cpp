@@ -219,7 +219,8 @@ isthmus_error_info backend_instance::take_failure(isthmus_status status, const c
   info.status = status;
   info.rank = m_context.rank;
   copy_text(info.backend, sizeof info.backend, name());
-  return m_owner.with_missing(info);
+  // Of a mismatch a backend knows bytes, not calls.
+  return status == ISTHMUS_ERROR_MISMATCH ? m_owner.with_culprit(info) : m_owner.with_missing(info);
 }
 
 void backend_instance::report(isthmus_error_info info) {

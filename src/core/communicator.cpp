@@ -220,7 +220,6 @@ void communicator::compare_texts(const std::string& mine) {
 
 isthmus_error_info communicator::with_missing(isthmus_error_info failure) const noexcept {
   const bool waited = failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
-  if (failure.status == ISTHMUS_ERROR_MISMATCH) return with_culprit(failure);
   if (!waited && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
   recorder::diagnosis found = diagnose();
   // A process whose memory has gone takes a moment to end.

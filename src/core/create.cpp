@@ -183,8 +183,11 @@ void communicator::create_backends(parts inherited) {
     }
   };
   create_those(false, false);
-  // Asked once: one last resort is no reason against another, which may be made of its work.
-  create_those(true, std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); }));
+  // Asked once: one last resort is no reason against another, which may be made of its work. A caller that has
+  // something of its own needs none.
+  create_those(true,
+               !m_prepared.left_to_caller.empty() ||
+                   std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); }));
   throw_without_backend();
 }
 
