@@ -1,5 +1,6 @@
 #include "collectives.hpp"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/block_map.hpp"
@@ -7,6 +8,8 @@
 
 namespace isthmus::xccl {
 namespace {
+
+std::uint64_t bytes_in(const isthmus_operation& message) { return message.count * bytes_of(message.datatype); }
 
 // One operation on its way to the native library. Blocks travel as bytes: no datatype is ever missing for
 // pure data movement.
@@ -39,12 +42,20 @@ class enqueuer {
     m_outcome.note(m_native.group_end(), "GroupEnd");
   }
 
+  // On the stream, by the device's runtime.
+  void copy(void* to, const void* from, std::size_t size) {
+    m_outcome.is_device_error = true;
+    m_outcome.note(m_site.runtime->memcpy_async(to, from, size, memcpy_default, m_op.stream), "MemcpyAsync");
+    if (m_outcome.ok()) m_outcome.is_device_error = false;
+  }
+
   void reduction();
   void reduce_uneven(int datatype, int op);
   void broadcast(std::size_t from = 0);
   void message();
   void barrier();
   void exchange(const void* source);
+  void keep_own_block(const void* source);
   bool move_blocks(const void* source);
   const void* stable_source(std::size_t size, scratch& kept);
 
@@ -120,8 +131,19 @@ void enqueuer::barrier() {
                  "AllReduce");
 }
 
+// Of the only rank.
+void enqueuer::keep_own_block(const void* source) {
+  const block out = m_blocks.outgoing(0), in = m_blocks.incoming(0);
+  const char* const from = static_cast<const char*>(source) + out.at;
+  char* const to = static_cast<char*>(m_op.recv_buf) + in.at;
+  if (from == to || in.bytes == 0) return;
+  const scoped_device guard(*m_site.runtime, m_site.device);
+  copy(to, from, in.bytes);
+}
+
 // Every block by a message, the own one too: in place there is nothing to do for it.
 void enqueuer::exchange(const void* source) {
+  if (m_site.size == 1 && m_site.runtime != nullptr) return keep_own_block(source);
   grouped([&] {
     for (int peer = 0; peer < m_site.size; ++peer) {
       const block out = m_blocks.outgoing(peer), in = m_blocks.incoming(peer);
@@ -170,9 +192,7 @@ const void* enqueuer::stable_source(std::size_t size, scratch& kept) {
   m_outcome.note(m_site.runtime->malloc_async(&kept.pointer, size, m_op.stream), "MallocAsync");
   if (!m_outcome.ok()) return nullptr;
   kept.stream = m_op.stream;
-  m_outcome.note(m_site.runtime->memcpy_async(kept.pointer, m_op.send_buf, size, memcpy_default, m_op.stream),
-                 "MemcpyAsync");
-  if (m_outcome.ok()) m_outcome.is_device_error = false;
+  copy(kept.pointer, m_op.send_buf, size);
   return kept.pointer;
 }
 
@@ -196,6 +216,27 @@ outcome enqueuer::run(scratch& kept) {
 
 outcome enqueue_collective(const call_site& site, const isthmus_operation& operation, scratch& kept) {
   return enqueuer(site, operation).run(kept);
+}
+
+bool own_messages::are_all(int rank, const isthmus_operation* operations, std::size_t n) {
+  m_sends.clear();
+  m_receives.clear();
+  for (const isthmus_operation* each = operations; each != operations + n; ++each) {
+    if (!is_message(each->collective) || each->root != rank || each->stream != operations->stream) return false;
+    (each->collective == ISTHMUS_SEND ? m_sends : m_receives).push_back(each);
+  }
+  return std::equal(m_sends.begin(), m_sends.end(), m_receives.begin(), m_receives.end(),
+                    [](auto* sent, auto* received) { return bytes_in(*sent) == bytes_in(*received); });
+}
+
+int own_messages::copy(const device_runtime& runtime, int ordinal) const {
+  const scoped_device guard(runtime, ordinal);
+  int error = guard.code();
+  for (std::size_t i = 0; i < m_sends.size() && error == 0; ++i)
+    if (bytes_in(*m_sends[i]) != 0 && m_sends[i]->send_buf != m_receives[i]->recv_buf)
+      error = runtime.memcpy_async(m_receives[i]->recv_buf, m_sends[i]->send_buf, bytes_in(*m_sends[i]),
+                                   memcpy_default, m_sends[i]->stream);
+  return error;
 }
 
 }  // namespace isthmus::xccl

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "harness.hpp"
 #include "steer.hpp"
@@ -222,6 +224,34 @@ TEST(order, messages_of_a_group_are_one_native_group) {
   EXPECT_EQ(count("ncclSend\n"), 52U) << "26 of each rank";
   EXPECT_EQ(count("ncclRecv\n"), 52U);
   EXPECT_EQ(count("ncclGroupEnd\n"), 2U) << "one of each rank";
+}
+
+// What a rank sends to itself alone the library need not know; the order pairs them, as in the library.
+TEST(order, messages_to_oneself_alone_are_copies) {
+  settings wanted;
+  wanted.size = 1;
+  group_of_ranks group(wanted);
+  group.each([&](rank& self) {
+    std::vector<float> sent(7), received(9, -1);
+    std::iota(sent.begin(), sent.end(), 1.0F);
+    const auto message = [&](isthmus_collective collective, std::size_t at, std::uint64_t count) {
+      isthmus_operation made = allreduce(self, nullptr, count);
+      made.collective = collective;
+      made.send_buf = collective == ISTHMUS_SEND ? &sent[at] : nullptr;
+      made.recv_buf = collective == ISTHMUS_RECV ? &received[at] : nullptr;
+      return made;
+    };
+    std::vector<isthmus_operation> messages{message(ISTHMUS_RECV, 6, 3), message(ISTHMUS_SEND, 0, 3),
+                                            message(ISTHMUS_SEND, 3, 4), message(ISTHMUS_RECV, 1, 4)};
+    steer<decltype(&standin_clear_calls)>("standin_clear_calls")();
+    EXPECT_EQ(group.backend().enqueue(self.state, messages.data(), nullptr, messages.size()), ISTHMUS_SUCCESS);
+    group.synchronize(self);
+    EXPECT_EQ(calls(), "");
+    EXPECT_EQ(received, (std::vector<float>{-1, 4, 5, 6, 7, -1, 1, 2, 3}));
+    messages.back().count = 3;  // what does not go together is the library's to judge
+    group.backend().enqueue(self.state, messages.data(), nullptr, messages.size());
+    EXPECT_NE(calls().find("ncclSend"), std::string::npos);
+  });
 }
 
 TEST(order, an_operation_is_one_native_call_where_the_library_has_it) {
