@@ -1,6 +1,5 @@
 #include "collectives.hpp"
 
-#include <algorithm>
 #include <cstdint>
 
 #include "base/block_map.hpp"
@@ -8,8 +7,6 @@
 
 namespace isthmus::xccl {
 namespace {
-
-std::uint64_t bytes_in(const isthmus_operation& message) { return message.count * bytes_of(message.datatype); }
 
 // One operation on its way to the native library. Blocks travel as bytes: no datatype is ever missing for
 // pure data movement.
@@ -216,27 +213,6 @@ outcome enqueuer::run(scratch& kept) {
 
 outcome enqueue_collective(const call_site& site, const isthmus_operation& operation, scratch& kept) {
   return enqueuer(site, operation).run(kept);
-}
-
-bool own_messages::are_all(int rank, const isthmus_operation* operations, std::size_t n) {
-  m_sends.clear();
-  m_receives.clear();
-  for (const isthmus_operation* each = operations; each != operations + n; ++each) {
-    if (!is_message(each->collective) || each->root != rank || each->stream != operations->stream) return false;
-    (each->collective == ISTHMUS_SEND ? m_sends : m_receives).push_back(each);
-  }
-  return std::equal(m_sends.begin(), m_sends.end(), m_receives.begin(), m_receives.end(),
-                    [](auto* sent, auto* received) { return bytes_in(*sent) == bytes_in(*received); });
-}
-
-int own_messages::copy(const device_runtime& runtime, int ordinal) const {
-  const scoped_device guard(runtime, ordinal);
-  int error = guard.code();
-  for (std::size_t i = 0; i < m_sends.size() && error == 0; ++i)
-    if (bytes_in(*m_sends[i]) != 0 && m_sends[i]->send_buf != m_receives[i]->recv_buf)
-      error = runtime.memcpy_async(m_receives[i]->recv_buf, m_sends[i]->send_buf, bytes_in(*m_sends[i]),
-                                   memcpy_default, m_sends[i]->stream);
-  return error;
 }
 
 }  // namespace isthmus::xccl

@@ -4,9 +4,6 @@
 
 #include <isthmus/types.h>
 
-#include <cstddef>
-#include <vector>
-
 #include "device/runtime.hpp"
 #include "native_api.hpp"
 
@@ -47,17 +44,5 @@ struct scratch {
 // Enqueues one operation. `kept` gets the scratch that the caller releases once the group, if any, has
 // started. The operation has been validated and is supported.
 outcome enqueue_collective(const call_site& site, const isthmus_operation& operation, scratch& kept);
-
-// A group of messages of a rank to itself and to nobody else: copies on its stream, which cost the host and the
-// device less than the library's kernel.
-class own_messages {
- public:
-  // Whether the operations are that, and each that is sent has one that receives it; keeps them for copy().
-  bool are_all(int rank, const isthmus_operation* operations, std::size_t n);
-  int copy(const device_runtime& runtime, int ordinal) const;  // the runtime's code
-
- private:
-  std::vector<const isthmus_operation*> m_sends, m_receives;
-};
 
 }  // namespace isthmus::xccl

@@ -85,14 +85,15 @@ class session {
 
   const isthmus_backend_context& m_context;
   library& m_library;
-  native_comm m_anchor = nullptr, m_comm = nullptr;
-  void *m_barrier_byte = nullptr, *m_last_stream = nullptr;
+  native_comm m_anchor = nullptr;
+  native_comm m_comm = nullptr;
+  void* m_barrier_byte = nullptr;
   int m_capability = 0;
   std::atomic<bool> m_aborted{false};
   std::mutex m_abort_mutex;
   std::vector<scratch> m_scratch;
-  own_messages m_own_messages;
   call_marks m_marks;
+  void* m_last_stream = nullptr;
   registered_blocks m_blocks;
 };
 
@@ -213,10 +214,6 @@ isthmus_status session<Traits>::enqueue(const isthmus_operation* operations, std
   if (m_aborted.load(std::memory_order_acquire)) return gave_up("enqueue");
   m_last_stream = operations[n - 1].stream;
   if (n == 1) return start(operations[0]);
-  if (m_own_messages.are_all(m_context.rank, operations, n)) {
-    const int error = m_own_messages.copy(m_library.device, m_context.device.ordinal);
-    return error == 0 ? ISTHMUS_SUCCESS : fail_device(error, "MemcpyAsync");
-  }
   if (const int result = m_library.native.group_start(); result != native_success)
     return fail(result, "GroupStart", nullptr);
   isthmus_status status = ISTHMUS_SUCCESS;
