@@ -17,7 +17,7 @@ GRACE_S = 3.0
 # The stand-in's copy engines are threads of their process, which stop and go on with it, in the middle of a
 # copy. And a stream that waits is released in one way only: it makes its copies, also into the buffers of a
 # rank that was stopped (docs/faults.md).
-UNAVOIDABLE = {("copy_engine", "stop_long"): {"foreign_write", "spoilt"}}
+UNAVOIDABLE = {("copy_engine", "stop_long"): {"foreign_write", "spoilt", "overwritten"}}
 
 # The most certain first: the state of a rank's process, whom a wait was for, who was missing, who failed.
 STATES = [r"(\d+) \(its process (?:is stopped|has ended)\)", r"process of rank (\d+) is stopped"]
@@ -99,7 +99,7 @@ def judge(spec: dict[str, Any], events: list[list[dict[str, Any]]], said: str) -
     for rank, seen in enumerate(events):
         for event in seen:
             what = "spoilt" if event.get("result") == "spoilt" else event["event"]
-            if what in ("wrong_result", "foreign_write", "stuck_stream", "spoilt"):
+            if what in ("wrong_result", "overwritten", "foreign_write", "stuck_stream", "spoilt"):
                 if what in UNAVOIDABLE.get((spec["backend"], spec["fault"]), set()):
                     outcome.counts[f"known_{what}"] += 1
                 else:

@@ -125,7 +125,7 @@ class rank_of_trial {
         note_failure(status, names[static_cast<std::size_t>(made.what)], state_of_result(made, index));
         return status;
       }
-      if (!is_right(made, index)) note({{"event", "wrong_result"}, {"call", index}});
+      if (!is_right(made, index)) note_wrong_result(made, index);
     }
     return ISTHMUS_SUCCESS;
   }
@@ -229,6 +229,15 @@ class rank_of_trial {
   isthmus_device device() const {
     return {m_spec.platform == "cuda" ? ISTHMUS_PLATFORM_CUDA : ISTHMUS_PLATFORM_HOST,
             m_spec.platform == "cuda" ? m_rank : 0};
+  }
+
+  // A rank may be stopped between the call's end and the look at the result. Released streams of the ranks that
+  // gave up meanwhile then wrote into its buffers, and the communicator has failed by now.
+  void note_wrong_result(const call& made, std::uint64_t index) const {
+    const bool failed_since = isthmus_communicator_async_error(m_communicator) != ISTHMUS_SUCCESS;
+    note({{"event", failed_since ? "overwritten" : "wrong_result"},
+          {"call", index},
+          {"result", state_of_result(made, index)}});
   }
 
   void note_failure(isthmus_status status, const std::string& where, const std::string& result) {
