@@ -44,7 +44,13 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
 std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, preparation prepared,
                                                    parts inherited) {
   std::shared_ptr<communicator> created(new communicator(std::move(control), std::move(prepared)));
-  created->create_backends(std::move(inherited));
+  try {
+    created->create_backends(std::move(inherited));
+  } catch (const error& failure) {
+    // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
+    if (is_consequence(failure.info().status) && created->poisoned()) throw error(*created->failure());
+    throw;
+  }
   add_sibling(created->m_ranks.token, created);
   // Only calls into the user's MPI, and into devices' libraries, wait without a bound of their own.
   if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)

@@ -191,6 +191,20 @@ TEST(exception, out_of_create) {
   EXPECT_EQ(standin::live_states(), 0);
 }
 
+// As where a native library waits and sees that a rank ended. What is cut short by that does not hide it.
+TEST(poison, inside_create_is_what_creation_reports) {
+  standin::script script;
+  script.in_create = [](const isthmus_backend_context& context) {
+    if (context.rank != 0) return;
+    context.fail(context.runtime, ISTHMUS_ERROR_REMOTE, 0, "standin:2", "scripted hint", "rank 7 ended");
+    context.poison(context.runtime, ISTHMUS_ERROR_REMOTE);
+  };
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration());
+  EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_REMOTE);
+  EXPECT_THAT(ranks.message(), HasSubstr("rank 7 ended"));
+}
+
 // ---- in processes of their own ------------------------------------------------------------------------------
 
 // What a rank in a process of its own has to say.

@@ -38,6 +38,7 @@ isthmus_status create(const isthmus_backend_context* context, void** result) {
   note(event::create, context->rank, context->part);
   *result = nullptr;
   auto fresh = std::make_unique<state>(state{context, context->rank});
+  if (current.in_create) current.in_create(*context);
   const isthmus_status status = current.create ? current.create(context->rank) : ISTHMUS_SUCCESS;
   if (status != ISTHMUS_SUCCESS) return report(*fresh, status);
   if (current.exchange_in_create) {

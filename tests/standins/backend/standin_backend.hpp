@@ -43,6 +43,7 @@ struct script {
   std::uint32_t capabilities = 0;
   std::uint32_t platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
   std::function<isthmus_status(int rank)> create;
+  std::function<void(const isthmus_backend_context& context)> in_create;  // before `create`
   bool exchange_in_create = false;  // once more with all ranks, after `create`
   std::function<isthmus_status(int rank, const isthmus_operation& first)> enqueue;
   std::function<const char*(const isthmus_operation& operation, const char* algorithm)> supports;
