@@ -446,19 +446,21 @@ TOPICS = (
                 60,
                 env=SYCL_RUNTIME,
             ),
-            # On one GPU, too: NCCL takes them for ranks of two hosts.
-            Step(
-                "SYCL on devices, two processes",
-                "{python} {scripts}/each_rank 2 {bin}/sycl_device_test --gpu",
-                90,
-                env=SYCL_RUNTIME,
-            ),
-            Step(
-                "SYCL on devices, a process for each",
-                "{each} {bin}/sycl_device_test --gpu",
-                90,
-                gpus=3,
-                env=SYCL_RUNTIME,
+            # By the default rules, p2p among them, and where NCCL or the copy engines come first.
+            *(
+                Step(
+                    f"SYCL on devices, a process for each, {words}",
+                    "{each} {bin}/sycl_device_test --gpu",
+                    90,
+                    gpus=2,
+                    share=True,
+                    env=SYCL_RUNTIME | rules,
+                )
+                for words, rules in (
+                    ("default rules", {}),
+                    ("NCCL", {"ISTHMUS_RULE": "platform=cuda use=nccl"}),
+                    ("copy engines", {"ISTHMUS_RULE": "platform=cuda use=copy_engine"}),
+                )
             ),
             *(
                 Step(
@@ -471,8 +473,8 @@ TOPICS = (
                 for kind, flag in (("processes", ""), ("threads", "--threads"))
             ),
         ),
-        options=("-DISTHMUS_SYCL=ON",),
-        needs=("sycl", "mpi"),
+        options=("-DISTHMUS_SYCL=ON", "-DISTHMUS_P2P=ON"),
+        needs=("sycl", "mpi", "nccl_header"),
     ),
     Topic(
         "sycl_apps",

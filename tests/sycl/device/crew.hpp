@@ -4,8 +4,8 @@
 //   program [--gpu]                                  all ranks in this process, in threads
 //   program [--gpu] --rank R --size N --id FILE      one of several processes, the form of scripts/each_rank
 //
-// --gpu: never the CPU. Processes that outnumber the GPUs share them: NCCL refuses that of one host, so each
-// gives itself a host of its own, to NCCL and to Isthmus.
+// --gpu: never the CPU. Processes share a GPU where each_rank says so (--share-device) and the option
+// share_device of the backends allows it.
 #pragma once
 
 #include <isthmus/sycl.hpp>

@@ -46,16 +46,10 @@ bool crew::make(int argc, char** argv) {
     made.m_members = members_of(isthmus::communicator::all(devices, {.timeout_s = timeout_s}));
     return true;
   }
-  const auto size = static_cast<std::size_t>(one->size);
-  if (!devices.empty() && devices.size() < size) {
-    const std::string name = "rank" + std::to_string(one->rank);
-    setenv("NCCL_HOSTID", name.c_str(), 1);
-    setenv("ISTHMUS_NODE", name.c_str(), 1);
-  }
   if (devices.empty()) devices = sycl_test::devices(1);
   const isthmus::unique_id id = world::meet_at(one->rank, one->id_file);
   std::vector<isthmus::communicator> own;
-  own.emplace_back(devices[static_cast<std::size_t>(one->rank) % devices.size()], id, one->rank, one->size,
+  own.emplace_back(devices[static_cast<std::size_t>(one->device) % devices.size()], id, one->rank, one->size,
                    isthmus::communicator_options{.timeout_s = timeout_s});
   made.m_members = members_of(std::move(own));
   made.m_in_one_process = false;
