@@ -24,6 +24,7 @@
 
 #include <isthmus/mpi_table.h>
 
+#include <atomic>
 #include <isthmus/mpi/collectives.hpp>
 #include <list>
 #include <mutex>
@@ -124,6 +125,13 @@ inline int comm_free(isthmus_mpi_comm comm) {
   if (const int code = MPI_Finalized(&finalized); code != MPI_SUCCESS || finalized) return code;
   MPI_Comm native = to_comm(comm);
   return MPI_Comm_free(&native);
+}
+
+// Once in a process: several watchdogs may come to it together, and MPI ends a process that two of its threads
+// end with a crash of its own, whose job then hangs.
+inline int comm_abort(isthmus_mpi_comm comm, int code) {
+  static std::atomic<bool> is_ending = false;
+  return is_ending.exchange(true) ? MPI_SUCCESS : MPI_Abort(to_comm(comm), code);
 }
 
 // A send or receive that was started; more than one request where its count had to be split.
@@ -267,7 +275,7 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   result.comm_dup = detail::comm_dup;
   result.comm_split = detail::comm_split;
   result.comm_free = detail::comm_free;
-  result.comm_abort = [](isthmus_mpi_comm c, int code) { return MPI_Abort(detail::to_comm(c), code); };
+  result.comm_abort = detail::comm_abort;
   result.collective = [](isthmus_mpi_comm c, const isthmus_operation* operation) {
     return detail::guarded([&] { return detail::make_job_and_run(detail::to_comm(c), *operation); });
   };

@@ -1,6 +1,7 @@
 // The function table that mpi.hpp fills, called directly: every collective, datatype, operation and
 // in-place form against the oracle. Built a second time with a tiny ISTHMUS_MPI_COUNT_LIMIT, where every
 // count above it must be split or described by a derived type.
+#include <atomic>
 #include <climits>
 #include <cmath>
 #include <isthmus/mpi.hpp>
@@ -9,6 +10,18 @@
 #include "conformance/rank_buffers.hpp"
 #include "conformance/test_case.hpp"
 #include "mpi/everywhere.hpp"
+
+namespace {
+
+std::atomic<int> aborts = 0;
+
+}  // namespace
+
+// In MPI's place: one must not end these ranks.
+extern "C" int MPI_Abort(MPI_Comm, int) {
+  ++aborts;
+  return MPI_SUCCESS;
+}
 
 namespace {
 
@@ -204,6 +217,13 @@ TEST_F(table_test, splits_by_color_and_key) {
   EXPECT_EQ(size, (mpi_test::size() + 1) / 2);
   EXPECT_EQ(rank, size - 1 - mpi_test::rank() / 2);  // descending keys turn the order round
   EXPECT_EQ(m_table.comm_free(part), 0);
+}
+
+TEST_F(table_test, several_threads_abort_once) {
+  std::thread other([&] { m_table.comm_abort(m_comm, 3); });
+  m_table.comm_abort(m_comm, 4);
+  other.join();
+  EXPECT_EQ(aborts, 1);
 }
 
 TEST_F(table_test, lasting_tables_are_shared) {
