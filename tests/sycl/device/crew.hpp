@@ -8,10 +8,12 @@
 // share_device of the backends allows it.
 #pragma once
 
+#include <cstdlib>
 #include <isthmus/sycl.hpp>
 #include <isthmus/sycl/fused.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,11 @@ class crew {
 
   bool on_host() const { return m_members.front().ranks.platform() == ISTHMUS_PLATFORM_HOST; }
   bool in_one_process() const { return m_in_one_process; }
+  // Where processes may share a GPU.
+  static bool may_share_device() {
+    const char* const options = std::getenv("ISTHMUS_OPTION");
+    return options != nullptr && std::string_view(options).find("share_device") != std::string_view::npos;
+  }
   int size() const { return m_members.front().ranks.size(); }
   std::vector<member>& members() { return m_members; }
   // Runs `work(member&)` for each rank of this process in a thread of its own.

@@ -1,7 +1,4 @@
 // Bad input on devices: an exception that says what is wrong, and nothing hangs.
-#include <cstdlib>
-#include <string_view>
-
 #include "crew.hpp"
 
 namespace sycl_device_test {
@@ -38,9 +35,7 @@ TEST(errors, a_group_on_a_device_needs_in_order_queues) {
 
 TEST(errors, two_ranks_of_a_process_on_one_gpu_are_refused) {
   if (crew::get().on_host()) GTEST_SKIP() << "the CPU's ranks may share it";
-  const char* const options = std::getenv("ISTHMUS_OPTION");
-  if (options != nullptr && std::string_view(options).find("share_device") != std::string_view::npos)
-    GTEST_SKIP() << "the option share_device allows it";
+  if (crew::may_share_device()) GTEST_SKIP() << "the option share_device allows it";
   const sycl::device device = crew::get().members().front().queue.get_device();
   const auto refused = thrown_by([&] {
     auto both = isthmus::communicator::all(std::vector{device, device}, {.timeout_s = 20});
