@@ -13,10 +13,18 @@ struct taken_call {
   preload::tally* count;
 };
 
+struct passed_call {
+  communicator* on;
+  nccl_stream stream;
+  std::size_t taken_before;  // how many calls that Isthmus takes the group had by then
+};
+
+using calls = std::vector<taken_call>;
+
 struct group {
   int depth = 0;
-  std::vector<taken_call> taken;
-  std::vector<std::pair<communicator*, nccl_stream>> passed;
+  calls taken;
+  std::vector<passed_call> passed;
   std::vector<creation> creations;
 };
 
@@ -24,8 +32,6 @@ group& this_threads() {
   thread_local group only;
   return only;
 }
-
-using calls = std::vector<taken_call>;
 
 // One group of Isthmus: no communicator has calls on two streams in it.
 int run_together(const calls& some) {
@@ -68,6 +74,41 @@ int run_all(const calls& all) {
   return first;
 }
 
+// What a call waits for, were all made one by one: its communicator's calls, and its stream's (of its device:
+// NULL streams are each device's own).
+struct queue {
+  const communicator* on;
+  nccl_stream stream;
+  bool meets(const queue& other) const {
+    return on == other.on || (stream == other.stream && on->device() == other.on->device());
+  }
+};
+
+bool drives_one_device(const calls& all) {
+  return std::ranges::all_of(
+      all, [&](const taken_call& each) { return each.on->device() == all.front().on->device(); });
+}
+
+// Those of `all` that come before all of NCCL's calls which they share a communicator or a stream with; they
+// are moved out of it. What is behind such a call is behind NCCL's, too. A thread of several devices keeps all
+// together: it must group its ranks' calls, and so must the other ranks.
+calls take_those_before(const std::vector<passed_call>& passed, calls& all) {
+  if (passed.empty()) return {};
+  if (!drives_one_device(all)) return {};
+  calls early, late;
+  std::vector<queue> behind;
+  auto next = passed.begin();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (; next != passed.end() && next->taken_before <= i; ++next) behind.push_back({next->on, next->stream});
+    const queue own{all[i].on, all[i].what.stream};
+    const bool is_late = std::ranges::any_of(behind, [&](const queue& each) { return each.meets(own); });
+    if (is_late) behind.push_back(own);
+    (is_late ? late : early).push_back(all[i]);
+  }
+  all = std::move(late);
+  return early;
+}
+
 }  // namespace
 
 bool in_group() { return this_threads().depth > 0; }
@@ -76,7 +117,9 @@ void add_to_group(communicator& on, const isthmus_operation& operation, preload:
   this_threads().taken.push_back({&on, operation, count});
 }
 
-void note_in_group(communicator& on, nccl_stream stream) { this_threads().passed.emplace_back(&on, stream); }
+void note_in_group(communicator& on, nccl_stream stream) {
+  this_threads().passed.push_back({&on, stream, this_threads().taken.size()});
+}
 
 void add_to_group(const creation& wanted) { this_threads().creations.push_back(wanted); }
 
@@ -90,15 +133,17 @@ int end_group() {
   group& mine = this_threads();
   if (mine.depth > 0) --mine.depth;
   if (mine.depth > 0) return real_nccl().group_end();
-  const auto taken = std::exchange(mine.taken, {});
+  auto taken = std::exchange(mine.taken, {});
   const auto passed = std::exchange(mine.passed, {});
   const auto creations = std::exchange(mine.creations, {});
-  for (const auto& [on, stream] : passed) on->order().before(stream, carrier::nccl);
+  const int early = run_all(take_those_before(passed, taken));
+  for (const passed_call& each : passed) each.on->order().before(each.stream, carrier::nccl);
   const int code = real_nccl().group_end();
-  for (const auto& [on, stream] : passed) on->order().after(stream, carrier::nccl);
+  for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
   if (code != nccl_success) return code;
   if (!creations.empty()) attach_all(creations.data(), creations.size());
-  return run_all(taken);
+  const int late = run_all(taken);
+  return early != nccl_success ? early : late;
 }
 
 }  // namespace isthmus::nccl_shim

@@ -1,6 +1,8 @@
 // What the calling thread has between ncclGroupStart and ncclGroupEnd. Every call goes its own way, by what all
 // ranks know of it, never by what else is in the group, which may differ from rank to rank: NCCL gets its calls
-// at once, in its own group, and Isthmus' start when that has ended, as one group of Isthmus.
+// at once, in its own group. Isthmus' start before that ends where none of NCCL's comes before them on their
+// stream or communicator, the others behind it, each as one group of Isthmus. So a rank may group what another
+// calls one by one, but for a call of Isthmus' between two of NCCL's, which NCCL can't let in.
 #pragma once
 
 #include "frontends/nccl/attach.hpp"

@@ -205,6 +205,39 @@ int mixed(int size, std::uint64_t seed) {
   return wrong;
 }
 
+// A rank groups what the next one calls one by one, each call reading what the one before it wrote: sums, and
+// broadcasts, which rules give to NCCL.
+int uneven_groups(int size, int calls) {
+  auto seats = make_seats(size);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  in_threads(seats, [&](seat& mine) {
+    void* memory = nullptr;
+    must(cudaMalloc(&memory, 4096), "cudaMalloc");
+    auto* const sent = static_cast<float*>(memory);
+    float* const summed = sent + 1;
+    void* const stream = mine.stream(0);
+    const std::vector<std::vector<bool>> orders = {{true, false}, {false, true}, {true, true, false, true}};
+    for (int i = 0; i < calls; ++i) {
+      const bool grouped = (i + mine.rank()) % 2 == 1;
+      float wanted_sent = *sent = static_cast<float>(i + 1), wanted_sum = *summed = -1;
+      if (grouped) must(ncclGroupStart(), "ncclGroupStart");
+      for (const bool is_sum : orders[static_cast<std::size_t>(i) % orders.size()]) {
+        must(is_sum ? ncclAllReduce(sent, summed, 1, 7, 0, mine.comm, stream)
+                    : ncclBroadcast(summed, sent, 1, 7, 0, mine.comm, stream),
+             "a call");
+        (is_sum ? wanted_sum : wanted_sent) = is_sum ? wanted_sent * static_cast<float>(size) : wanted_sum;
+      }
+      if (grouped) must(ncclGroupEnd(), "ncclGroupEnd");
+      mine.synchronize();
+      if (*sent != wanted_sent || *summed != wanted_sum) ++wrong;
+    }
+    cudaFree(memory);
+    must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
 // Two calls on one stream and one on another: how often a stream was made to wait, by both ranks.
 int order() {
   auto seats = make_seats(2);
@@ -268,6 +301,7 @@ int run(const std::vector<std::string>& words) {
   if (what == "init_all") return one_thread(size, calls, seed, true);
   if (what == "init_group") return one_thread(size, calls, seed, false);
   if (what == "split") return split(size, calls, seed);
+  if (what == "uneven_groups") return uneven_groups(size, calls);
   if (what == "mixed") return mixed(size, seed);
   return 1;
 }

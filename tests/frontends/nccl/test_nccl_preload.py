@@ -106,6 +106,12 @@ def test_what_passes_through_says_why() -> None:
     assert wanted <= reasons(done.stderr), told(done)
 
 
+def test_ranks_that_group_differently() -> None:
+    rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
+    done = start("uneven_groups", "2", "12", "1", ISTHMUS_RULE=rules)
+    assert is_right(done) and taken(done.stderr) == {"AllReduce": 40}, told(done)
+
+
 def test_rules_that_name_nccl_are_followed() -> None:
     rules = "platform=cuda use=copy_engine; platform=cuda use=nccl"
     done = start("threads", "2", "40", "3", ISTHMUS_RULE=rules)
