@@ -17,7 +17,8 @@ enum class kind { is_signed, is_unsigned, floating, complex_number, opaque };
 struct known_type {
   MPI_Datatype type;
   kind what;
-  std::uint32_t bytes;  // 0: asked of MPI at the first use (Fortran's types, which depend on the compiler)
+  std::uint32_t
+      bytes;  // 0: asked of MPI when the table is made (Fortran's types, which depend on the compiler)
 };
 
 // Only types without gaps: pairs such as MPI_DOUBLE_INT are described like derived ones.
@@ -104,7 +105,10 @@ class type_table {
   static constexpr std::size_t places = 128;
 
   type_table() : m_types(list_types()) {
-    for (const known_type& each : m_types) {
+    for (known_type& each : m_types) {
+      int bytes = 0;
+      if (each.bytes == 0 && each.type != MPI_DATATYPE_NULL && PMPI_Type_size(each.type, &bytes) == MPI_SUCCESS)
+        each.bytes = static_cast<std::uint32_t>(bytes);
       if (each.type == MPI_DATATYPE_NULL || find(each.type) != nullptr)
         continue;  // a second name, or not built
       std::size_t at = place_of(key_of(each.type));
@@ -119,12 +123,6 @@ class type_table {
   std::vector<known_type> m_types;
   std::array<const known_type*, places> m_places{};
 };
-
-std::uint64_t bytes_of(const known_type& known) {
-  if (known.bytes != 0) return known.bytes;
-  int bytes = 0;
-  return PMPI_Type_size(known.type, &bytes) == MPI_SUCCESS ? static_cast<std::uint64_t>(bytes) : 0;
-}
 
 bool has_dense_order(MPI_Datatype type);
 
@@ -159,7 +157,7 @@ bool has_dense_order(MPI_Datatype type) {
 
 bool describe(MPI_Datatype type, element& result) {
   if (const known_type* const known = type_table::get().find(type)) {
-    const std::uint64_t bytes = bytes_of(*known);
+    const std::uint64_t bytes = known->bytes;
     result = {type, bytes, static_cast<std::int64_t>(bytes), true};
     return bytes > 0;
   }
@@ -177,7 +175,7 @@ bool describe(MPI_Datatype type, element& result) {
 reducible find_reduction(MPI_Datatype type, MPI_Op op, reduction& result) {
   const known_type* const known = type_table::get().find(type);
   if (known == nullptr) return reducible::not_this_type;
-  const std::uint64_t bytes = bytes_of(*known);
+  const std::uint64_t bytes = known->bytes;
   const auto number = number_of(known->what, bytes);
   if (!number) return reducible::not_this_type;
   const bool is_complex = known->what == kind::complex_number;
