@@ -20,6 +20,13 @@ inline void streaming_fence() noexcept { _mm_sfence(); }
 inline void streaming_fence() noexcept {}
 #endif
 
+// Makes this core the owner of a line. Compilers for a baseline processor would only read it.
+#if defined(__x86_64__)
+inline void prefetch_to_write(const void* line) noexcept { __asm__ __volatile__("prefetchw (%0)" ::"r"(line)); }
+#else
+inline void prefetch_to_write(const void* line) noexcept { __builtin_prefetch(line, 1); }
+#endif
+
 // Copies all pieces, a few side by side, line by line: a core that reads several distant streams at once has
 // more of them under way than with one after the other.
 void copy_together(std::span<const piece> pieces, store how) noexcept;
