@@ -1,15 +1,20 @@
 // What a call of NCCL costs that libisthmus_nccl_preload.so passes on: in one process the same calls go by
-// turns through the library and straight to NCCL, on a communicator of one rank, which is never attached. Their
-// difference is the library's. Not linked with either: nccl_pass_cost LIBRARY NCCL [FILE]; NCCL may be its
-// stand-in of tests/standins.
+// turns through the library and straight to NCCL. Their difference is the library's. On a communicator of one
+// rank, which is never attached, or on one of several processes, where the library keeps the order with its own
+// calls. Not linked with either: nccl_pass_cost LIBRARY NCCL [FILE [--rank R --size N
+// --id MEETING_FILE]], as scripts/each_rank calls it; NCCL may be its stand-in of tests/standins.
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <functional>
+#include <thread>
 
 #include "harness/clock.hpp"
 #include "harness/document.hpp"
+#include "world/each_rank.hpp"
 
 namespace {
 
@@ -51,13 +56,48 @@ std::vector<std::pair<std::string, std::function<void()>>> calls_of(void* librar
            }}};
 }
 
-void measure(const char* shim_path, const char* nccl_path, const std::string& json) {
+struct nccl_id {
+  char internal[128];
+};
+
+struct seat {
+  int rank = 0, ranks = 1;
+  std::string meeting_file;
+};
+
+void must(int code, const char* what) {
+  if (code != 0) throw std::runtime_error(std::string(what) + " failed");
+}
+
+nccl_id shared_id(void* shim, const seat& mine) {
+  nccl_id id{};
+  if (mine.rank == 0) {
+    must(function_of<int (*)(nccl_id*)>(shim, "ncclGetUniqueId")(&id), "ncclGetUniqueId");
+    std::ofstream(mine.meeting_file + ".new", std::ios::binary).write(id.internal, sizeof id.internal);
+    std::rename((mine.meeting_file + ".new").c_str(), mine.meeting_file.c_str());
+  }
+  while (!std::ifstream(mine.meeting_file, std::ios::binary).read(id.internal, sizeof id.internal))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return id;
+}
+
+void* make_communicator(void* shim, const seat& mine) {
+  void* comm = nullptr;
+  if (mine.ranks == 1)
+    must(function_of<int (*)(void**, int, const int*)>(shim, "ncclCommInitAll")(&comm, 1, nullptr),
+         "ncclCommInitAll");
+  else
+    must(function_of<int (*)(void**, int, nccl_id, int)>(shim, "ncclCommInitRank")(
+             &comm, mine.ranks, shared_id(shim, mine), mine.rank),
+         "ncclCommInitRank");
+  return comm;
+}
+
+void measure(const char* shim_path, const char* nccl_path, const std::string& json, const seat& mine) {
   setenv("ISTHMUS_NCCL_LIBRARY", nccl_path, 1);
   void *const shim = open(shim_path), *const nccl = open(nccl_path);
-  void* comm = nullptr;
+  void* const comm = make_communicator(shim, mine);
   int answer = 0;
-  if (function_of<int (*)(void**, int, const int*)>(shim, "ncclCommInitAll")(&comm, 1, nullptr) != 0)
-    throw std::runtime_error("ncclCommInitAll failed");
   const auto ours = calls_of(shim, comm, &answer), plain = calls_of(nccl, comm, &answer);
   nlohmann::json records = nlohmann::json::array();
   for (std::size_t i = 0; i < ours.size(); ++i) {
@@ -66,11 +106,16 @@ void measure(const char* shim_path, const char* nccl_path, const std::string& js
       with_us.push_back(batch_us(ours[i].second));
       without_us.push_back(batch_us(plain[i].second));
     }
-    records.push_back(bench::record_of({ours[i].first, "float32", 0, 1, "nccl", "", "host"}, without_us, {}));
-    records.push_back(bench::record_of({ours[i].first, "float32", 0, 1, "nccl+shim", "", "host"}, with_us, {}));
-    std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", ours[i].first.c_str(),
-                bench::median(without_us), bench::median(with_us));
+    records.push_back(
+        bench::record_of({ours[i].first, "float32", 0, mine.ranks, "nccl", "", "host"}, without_us, {}));
+    records.push_back(
+        bench::record_of({ours[i].first, "float32", 0, mine.ranks, "nccl+shim", "", "host"}, with_us, {}));
+    if (mine.rank == 0)
+      std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", ours[i].first.c_str(),
+                  bench::median(without_us), bench::median(with_us));
   }
+  must(function_of<int (*)(void*)>(shim, "ncclCommDestroy")(comm), "ncclCommDestroy");
+  if (mine.rank != 0) return;
   const std::string file(nccl_path);
   bench::write_records(json, "nccl_pass_cost", {{"nccl", file.substr(file.rfind('/') + 1)}},
                        std::move(records));
@@ -79,8 +124,11 @@ void measure(const char* shim_path, const char* nccl_path, const std::string& js
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 3) throw std::runtime_error("usage: nccl_pass_cost LIBRARY NCCL [FILE]");
-  measure(argv[1], argv[2], argc > 3 ? argv[3] : "");
+  if (argc < 3)
+    throw std::runtime_error("usage: nccl_pass_cost LIBRARY NCCL [FILE [--rank R --size N --id MEETING_FILE]]");
+  seat mine;
+  if (const auto one = world::as_one_of_many(argc, argv)) mine = {one->rank, one->size, one->id_file};
+  measure(argv[1], argv[2], argc > 3 ? argv[3] : "", mine);
   return 0;
 } catch (const std::exception& failure) {
   std::fprintf(stderr, "nccl_pass_cost: %s\n", failure.what());
