@@ -5,6 +5,7 @@
 // --id MEETING_FILE]], as scripts/each_rank calls it; NCCL may be its stand-in of tests/standins.
 #include <dlfcn.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,7 +15,6 @@
 
 #include "harness/clock.hpp"
 #include "harness/document.hpp"
-#include "world/each_rank.hpp"
 
 namespace {
 
@@ -124,11 +124,17 @@ void measure(const char* shim_path, const char* nccl_path, const std::string& js
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 3)
-    throw std::runtime_error("usage: nccl_pass_cost LIBRARY NCCL [FILE [--rank R --size N --id MEETING_FILE]]");
+  CLI::App app("What a call of NCCL costs that the preloaded library passes on");
+  std::string library, nccl, json;
   seat mine;
-  if (const auto one = world::as_one_of_many(argc, argv)) mine = {one->rank, one->size, one->id_file};
-  measure(argv[1], argv[2], argc > 3 ? argv[3] : "", mine);
+  app.add_option("library", library, "libisthmus_nccl_preload.so")->required();
+  app.add_option("nccl", nccl, "NCCL, or its stand-in")->required();
+  app.add_option("json", json, "write the records to this file");
+  app.add_option("--rank", mine.rank, "of several processes: this one's rank");
+  app.add_option("--size", mine.ranks, "their number");
+  app.add_option("--id", mine.meeting_file, "the file through which they meet");
+  CLI11_PARSE(app, argc, argv);
+  measure(library.c_str(), nccl.c_str(), json, mine);
   return 0;
 } catch (const std::exception& failure) {
   std::fprintf(stderr, "nccl_pass_cost: %s\n", failure.what());
