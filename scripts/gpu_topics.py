@@ -277,7 +277,7 @@ TOPICS = (
     ),
     Topic(
         "ggml",
-        ("isthmus_ggml",),
+        ("isthmus_ggml", "isthmus_nccl_preload", "isthmus_nccl_engine"),
         (
             Step(
                 "build of llama.cpp for CUDA",
@@ -297,7 +297,7 @@ TOPICS = (
             Step(
                 "llama-bench and perplexity beside ggml's own ways",
                 "{python} bench/gpu/llama_bench.py --llama {llama}/build/bin --library {lib}/libisthmus_ggml.so"
-                " --gpus {ranks} --out {out}/llama.json",
+                " --nccl-preload {lib}/libisthmus_nccl_preload.so --gpus {ranks} --out {out}/llama.json",
                 300,
                 gpus=2,
                 records="{out}/llama.json",
@@ -407,6 +407,22 @@ TOPICS = (
         ),
         options=("-DISTHMUS_PYTHON=ON", "-DISTHMUS_P2P=ON"),
         needs=("torch", "python_module"),
+    ),
+    Topic(
+        "nccl_preload",
+        ("isthmus_nccl_preload", "isthmus_nccl_engine"),
+        (
+            Step(
+                "decode steps under stock PyTorch, with and without the preloaded library",
+                "{python} bench/gpu/torch_decode.py {lib}/libisthmus_nccl_preload.so"
+                " --out {out}/torch_decode.json",
+                240,
+                gpus=2,
+                records="{out}/torch_decode.json",
+            ),
+        ),
+        options=("-DISTHMUS_P2P=ON",),
+        needs=("torch",),
     ),
     Topic(
         "train",

@@ -2,8 +2,9 @@
 """llama.cpp split by tensor over all GPUs: tokens per second and perplexity with Isthmus beside what ggml has.
 
 Runs an unmodified llama.cpp (llama-bench, llama-perplexity) on a random-weight model of 7B shape, by turns:
-Isthmus preloaded, then ggml's NCCL, internal and copy-and-add ("butterfly") paths. Writes records in the format
-of docs/benchmarks.md: `time_us` is a whole test, `tokens_per_s` the median over all rounds' repetitions.
+Isthmus preloaded, then ggml's NCCL (also with NCCL's preloaded library), internal and copy-and-add paths
+("butterfly"). Writes records in the format of docs/benchmarks.md: `time_us` is a whole test, `tokens_per_s` the
+median over all rounds' repetitions.
 Needs the packages gguf and numpy (tests/frontends/ggml/llama/make_model.py).
 """
 
@@ -25,6 +26,7 @@ sys.path[:0] = [str(ROOT / "tests/frontends/ggml/llama"), str(ROOT / "bench/pyth
 from libraries import search_path  # noqa: E402
 from measured import time_us, write_records  # noqa: E402
 
+REPORT = {"ISTHMUS_NCCL_REPORT": "1"}
 WIDTH = 4096  # of the residual stream, which every allreduce sums
 PROMPT, GENERATED = 512, 128
 # Bandwidths have no meaning for a whole model.
@@ -48,10 +50,16 @@ class Series:
     tokens_per_s: list[float] = field(default_factory=list)
 
 
-def ways(library: Path) -> list[Way]:
+def ways(library: Path, nccl_preload: Path | None) -> list[Way]:
+    nccl = {"GGML_CUDA_ALLREDUCE": "nccl"}
     return [
         Way("isthmus", {"LD_PRELOAD": str(library)}),
-        Way("ggml_nccl", {"GGML_CUDA_ALLREDUCE": "nccl"}),
+        Way("ggml_nccl", nccl),
+        *(
+            [Way("ggml_nccl_preload", nccl | {"LD_PRELOAD": str(nccl_preload)} | REPORT)]
+            if nccl_preload
+            else []
+        ),
         Way("ggml_internal", {"GGML_CUDA_ALLREDUCE": "internal"}),
         Way("ggml_butterfly", {"GGML_CUDA_ALLREDUCE": "none"}),
     ]
@@ -64,7 +72,7 @@ def run(program: Path, arguments: list[str], environment: dict[str, str]) -> sub
     )
     if done.returncode != 0:
         raise RuntimeError(f"{program.name} failed: {done.stderr[-2000:]}")
-    used = "Isthmus sums over" in done.stderr
+    used = re.search(r"Isthmus sums over|ncclAllReduce +p2p", done.stderr) is not None
     if used != ("LD_PRELOAD" in environment) and "tensor" in arguments:
         raise RuntimeError(f"{program.name}: Isthmus was {'' if used else 'not '}used: {done.stderr[-2000:]}")
     return done
@@ -162,12 +170,15 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=Path("/dev/shm/isthmus-7b.gguf"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument(
+        "--nccl-preload", type=Path, help="libisthmus_nccl_preload.so, for ggml's NCCL path under it"
+    )
     arguments = parser.parse_args()
     make = [sys.executable, str(ROOT / "tests/frontends/ggml/llama/make_model.py"), str(arguments.model)]
     subprocess.run([*make, "--shape", "7b", "--type", "q8_0"], check=True)
     try:
         records = compare_perplexity(arguments.llama, arguments.model, arguments.library, arguments.gpus)
-        all_ways = ways(arguments.library)
+        all_ways = ways(arguments.library, arguments.nccl_preload)
         series: dict[tuple[str, str], Series] = {}
         for turn in range(arguments.rounds):  # every round in another order
             for way in all_ways[turn % len(all_ways) :] + all_ways[: turn % len(all_ways)]:

@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""NVIDIA's nccl-tests with and without the preloaded library for NCCL: every collective, checked and timed.
+
+    nccl_tests.py PROGRAMS LIBRARY [--launcher "mpiexec -n 2"] [--nccl LIBNCCL] [--out FILE]
+
+PROGRAMS is the folder of all_reduce_perf and its like, which are not part of this repository: built with MPI
+where there is a launcher, a process a GPU; else threads of one process. First every datatype and operation is
+checked up to 4 MiB, with LIBRARY (libisthmus_nccl_preload.so) preloaded. Then float is timed, call by call and
+in CUDA graphs, by turns with and without it: a sample is a program's own average, over the slowest rank. NCCL
+is the one that the programs find, or LIBNCCL.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
+from measured import time_us, write_records
+
+# nccl-tests' program -> the collective, whether it reduces, and bus bytes over a record's bytes for n ranks.
+PROGRAMS = {
+    "all_reduce": ("allreduce", True, lambda n: 2 * (n - 1) / n),
+    "all_gather": ("allgather", False, lambda n: n - 1),
+    "reduce_scatter": ("reduce_scatter", True, lambda n: (n - 1) / n),
+    "broadcast": ("broadcast", False, lambda n: 1),
+    "reduce": ("reduce", True, lambda n: 1),
+    "alltoall": ("alltoall", False, lambda n: (n - 1) / n),
+    "gather": ("gather", False, lambda n: (n - 1) / n),
+    "scatter": ("scatter", False, lambda n: (n - 1) / n),
+    "sendrecv": ("sendrecv", False, lambda n: 1),
+}
+CHECKED = ["-b", "128", "-e", "4M", "-f", "8", "-n", "2", "-w", "1", "-c", "1", "-d", "all"]
+TIMED = ["-b", "128", "-e", "128M", "-f", "4", "-n", "20", "-w", "5", "-c", "1", "-a", "3"]
+LIMIT_S = 150
+PLACES = ("out_of_place", "in_place")
+MODES = {"stream": [], "graph": ["-G", "8"]}
+
+
+def run(given: argparse.Namespace, program: str, words: list[str], preloaded: bool) -> tuple[list[dict], str]:
+    """The program's own results, and what it and the library printed. Raises where it fails."""
+    variables = {"NCCL_NVLS_ENABLE": "0"}
+    if given.nccl:
+        variables |= {"LD_LIBRARY_PATH": f"{given.nccl.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    if preloaded:
+        variables |= {"LD_PRELOAD": str(given.library), "ISTHMUS_NCCL_REPORT": "1"}
+        variables |= {"ISTHMUS_NCCL_LIBRARY": str(given.nccl)} if given.nccl else {}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "results.json")
+        command = [
+            *shlex.split(given.launcher),
+            "env",
+            *(f"{name}={value}" for name, value in variables.items()),
+        ]
+        command += [str(given.programs / f"{program}_perf"), *words, "-J", str(file)]
+        command += [] if given.launcher else ["-t", str(given.ranks)]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S, check=False
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}: {done.stdout[-3000:]}")
+        return json.loads(file.read_text(encoding="utf-8"))["results"], done.stdout
+
+
+def wrong_of(results: list[dict]) -> int:
+    found = [result[place]["nwrong"] for result in results for place in PLACES if result[place]]
+    return int(sum(count or 0 for count in found))
+
+
+def paths_of(said: str) -> list[str]:
+    """The lines of the library's report."""
+    return re.findall(r"^ +(nccl\w+ +\S.*)$", said, re.MULTILINE)
+
+
+def check(given: argparse.Namespace) -> list[str]:
+    """Every datatype and operation; the problems."""
+    problems = []
+    for program, (_, reduces, _) in PROGRAMS.items():
+        if program not in given.only:
+            continue
+        words = [*CHECKED, *(["-o", "all"] if reduces else [])]
+        try:
+            results, said = run(given, program, words, True)
+        except (RuntimeError, subprocess.TimeoutExpired) as failure:
+            problems.append(f"{program}: {failure}")
+            continue
+        wrong = wrong_of(results)
+        print(f"checked {program}: {len(results)} points, {wrong} wrong", flush=True)
+        print("  " + "\n  ".join(paths_of(said)), flush=True)
+        if wrong or not results:
+            problems.append(f"{program}: {wrong} wrong of {len(results)} points")
+    return problems
+
+
+def measure(given: argparse.Namespace) -> list[dict[str, Any]]:
+    found: dict[tuple, dict[str, Any]] = {}
+    for program, mode in ((program, mode) for program in given.only for mode in given.modes):
+        collective, _, bus = PROGRAMS[program]
+        paths: list[str] = []
+        for turn in range(given.rounds):
+            for preloaded in (False, True) if turn % 2 else (True, False):
+                results, said = run(given, program, [*TIMED, *MODES[mode]], preloaded)
+                paths = paths_of(said) or paths
+                for result in results:
+                    size = result["size"] // (given.ranks if program == "all_gather" else 1)
+                    for place in (place for place in PLACES if result[place]):
+                        add(found, (collective, size, mode, place, preloaded), result[place], given.ranks)
+        print(f"measured {program}, {mode}: {'; '.join(' '.join(line.split()) for line in paths)}", flush=True)
+        for record in found.values():
+            if record["collective"] == collective and record["mode"] == mode:
+                record["time_us"] = time_us(record.pop("samples"))
+                record["algbw_gbs"] = record["bytes"] / record["time_us"]["median"] / 1e3
+                record["busbw_gbs"] = record["algbw_gbs"] * bus(given.ranks)
+    return list(found.values())
+
+
+def add(found: dict[tuple, dict], key: tuple, result: dict[str, Any], ranks: int) -> None:
+    collective, size, mode, place, preloaded = key
+    record = found.setdefault(
+        key,
+        {
+            "collective": collective,
+            "dtype": "float32",
+            "op": "sum",
+            "bytes": size,
+            "ranks": ranks,
+            "provider": "nccl_preload" if preloaded else "nccl",
+            "mode": mode,
+            "place": place,
+            "wrong": 0,
+            "samples": [],
+        },
+    )
+    record["samples"].append(float(result["time"]))
+    record["wrong"] += int(result["nwrong"] or 0)
+
+
+def show(records: list[dict[str, Any]]) -> None:
+    """NCCL's time, that with the library, and their ratio: a row for each mode, a cell for each size."""
+    rows: dict[tuple, dict[int, dict[str, float]]] = {}
+    for record in records:
+        if record["place"] == "out_of_place":
+            cells = rows.setdefault((record["collective"], record["mode"]), {})
+            cells.setdefault(record["bytes"], {})[record["provider"]] = record["time_us"]["median"]
+    for (collective, mode), cells in rows.items():
+        shown = [
+            f"{size}:{us['nccl']:.1f}/{us['nccl_preload']:.1f}={us['nccl'] / us['nccl_preload']:.2f}"
+            for size, us in sorted(cells.items())
+        ]
+        print(f"{collective:14} {mode:6} {' '.join(shown)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("programs", type=Path)
+    parser.add_argument("library", type=Path)
+    parser.add_argument("--launcher", default="", help="what starts a process a GPU")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--nccl", type=Path, help="the file of another NCCL")
+    parser.add_argument("--rounds", type=int, default=3, help="0: check only")
+    parser.add_argument("--no-check", action="store_true", help="time only")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", type=lambda words: words.split(","), default=list(PROGRAMS))
+    parser.add_argument("--modes", type=lambda words: words.split(","), default=list(MODES))
+    given = parser.parse_args()
+    given.library = given.library.resolve()
+    problems = [] if given.no_check else check(given)
+    records = measure(given) if given.rounds else []
+    show(records)
+    problems += [f"{r['collective']} of {r['bytes']} bytes: {r['wrong']} wrong" for r in records if r["wrong"]]
+    if given.out:
+        write_records(given.out, records, {"nccl": given.nccl.name if given.nccl else "of the programs"})
+    for problem in problems:
+        print(f"nccl_tests: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
