@@ -26,7 +26,7 @@ from isthmus.sizes import parse_size
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
 from measured import time_us
-from torch_ranks import MOST_SAMPLES, Meeting, path_taken, run
+from torch_cpu_ranks import MOST_SAMPLES, Meeting, path_taken, run
 
 BATCH_BYTES, LEAST_SAMPLES = 64 << 20, 8
 

@@ -27,7 +27,7 @@ from isthmus.records import Record
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
 from measured import time_us
-from torch_ranks import Meeting, run
+from torch_cpu_ranks import Meeting, run
 
 WORDS, LENGTH, BATCH = 1024, 16, 2
 BOUND = 1e-4

@@ -66,7 +66,12 @@ inline gpu_error gpu_ipc_close(void* pointer) { return hipIpcCloseMemHandle(poin
 inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
   return hipDeviceGetPCIBusId(text, bytes, device);
 }
-inline gpu_error gpu_ordinal(int* device, const char* bus_id) { return hipDeviceGetByPCIBusId(device, bus_id); }
+inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see the device
+  int device = -1;
+  if (hipDeviceGetByPCIBusId(&device, bus_id) == hipSuccess) return device;
+  (void)hipGetLastError();  // not an error here; do not leave it for the user's next check
+  return -1;
+}
 inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
   return hipDeviceCanAccessPeer(can, device, peer);
 }
@@ -156,8 +161,11 @@ inline gpu_error gpu_ipc_close(void* pointer) { return cudaIpcCloseMemHandle(poi
 inline gpu_error gpu_bus_id(char* text, int bytes, int device) {
   return cudaDeviceGetPCIBusId(text, bytes, device);
 }
-inline gpu_error gpu_ordinal(int* device, const char* bus_id) {
-  return cudaDeviceGetByPCIBusId(device, bus_id);
+inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see the device
+  int device = -1;
+  if (cudaDeviceGetByPCIBusId(&device, bus_id) == cudaSuccess) return device;
+  (void)cudaGetLastError();  // not an error here; do not leave it for the user's next check
+  return -1;
 }
 inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
   return cudaDeviceCanAccessPeer(can, device, peer);

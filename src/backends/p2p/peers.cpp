@@ -100,9 +100,12 @@ void peers::map(const isthmus_backend_context& context, const votes<address>& al
     if (shares && (in_one_process || !m_may_share))
       return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED,
                          "shares its device with " + name + "; peer memory needs a device for each rank");
-    int ordinal = -1, reachable = shares ? 1 : 0;
-    gpu_error code = gpu_ordinal(&ordinal, peer.bus_id);
-    if (code == gpu_success && !shares) code = gpu_can_access_peer(&reachable, m_device, ordinal);
+    // A device that this process does not see (CUDA_VISIBLE_DEVICES) may still be reached: opening its memory
+    // decides.
+    const int ordinal = gpu_ordinal(peer.bus_id);
+    int reachable = 1;
+    gpu_error code = gpu_success;
+    if (ordinal >= 0 && !shares) code = gpu_can_access_peer(&reachable, m_device, ordinal);
     if (code != gpu_success || !reachable)
       return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "its device cannot access the memory of " + name);
     if (in_one_process) {

@@ -27,7 +27,10 @@ def enter(rank: int, ranks: int) -> None:
     torch.cuda.set_device(rank % torch.cuda.device_count())
 
 
-def under_torchrun(ranks: int) -> tuple[list[str], dict[str, str]]:
-    """What stands between torchrun's words and a program's, and the variables, for the same."""
-    host = "NCCL_HOSTID=rank$RANK " if is_needed(ranks) else ""
-    return ["--no-python", "sh", "-c", f'{host}exec "$@"', "sh"], SHARED_GPU if is_needed(ranks) else {}
+def under_torchrun(ranks: int, isolated: bool = False) -> tuple[list[str], dict[str, str]]:
+    """What stands between torchrun's words and a program's, and the variables, for the same. `isolated`: the
+    process of a rank sees no GPU but its own, as under Ray, where there are enough of them."""
+    if is_needed(ranks):
+        return ["--no-python", "sh", "-c", 'NCCL_HOSTID=rank$RANK exec "$@"', "sh"], SHARED_GPU
+    own = "CUDA_VISIBLE_DEVICES=$LOCAL_RANK " if isolated else ""
+    return ["--no-python", "sh", "-c", f'{own}exec "$@"', "sh"], {}

@@ -20,9 +20,12 @@ TOLERANCE = 1e-4  # sums of floats in another order
 Losses = list[list[float]]  # by rank
 
 
-def train(script: str, ranks: int, before: list[str], variables: dict[str, str]) -> tuple[Losses, str]:
+def train(
+    script: str, ranks: int, before: list[str], variables: dict[str, str], isolated: bool = False
+) -> tuple[Losses, str]:
     """Losses, and what was printed. `before` stands between Python and the script's file."""
-    each, shared = sharing.under_torchrun(ranks) if variables["DEVICE"] == "cuda" else (["--no-python"], {})
+    on_gpus = variables["DEVICE"] == "cuda"
+    each, shared = sharing.under_torchrun(ranks, isolated) if on_gpus else (["--no-python"], {})
     with tempfile.TemporaryDirectory() as folder:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         done = subprocess.run(
