@@ -97,6 +97,7 @@ void stream_order::close() {
 }
 
 void stream_order::before(nccl_stream stream, carrier who) {
+  if (m_plain.is_only_on(stream) && m_captured.is_only_on(stream)) return;  // without asking the driver
   const std::uint64_t capture = capture_of(stream);
   const mark& last = mark_for(capture);
   if (!last.is_set || last.capture != capture || last.stream == stream) return;

@@ -33,6 +33,7 @@ class stream_order {
     carrier who = carrier::nccl;
     std::uint64_t capture = 0;
     bool is_set = false;
+    bool is_only_on(nccl_stream other) const { return !is_set || stream == other; }
   };
 
   mark& mark_for(std::uint64_t capture) { return capture == 0 ? m_plain : m_captured; }
