@@ -26,13 +26,20 @@ def _can_make_hosts() -> None:
         pytest.skip("this build has no MPI to start the ranks with")
 
 
+def hosts_check(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "scripts/hosts_check"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.timeout(600)
 def test_the_suite_passes_between_hosts_that_share_nothing_but_a_network() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/hosts_check"), "conformance", "--thinning", "48"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = hosts_check("conformance", "--thinning", "48")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" 0 failed") == 4, done.stdout
+    assert done.stdout.count(" 0 failed") == 9, done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_hosts_that_are_out_of_reach_are_an_error_on_every_rank() -> None:
+    done = hosts_check("unreachable")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("unreachable: rank ") == 4 + 4 + 8, done.stdout

@@ -1,6 +1,7 @@
 """One rank that calls until something fails: vanish_rank.py FOLDER ADDRESS RANK RANKS TIMEOUT.
 
-Prints "ready" when all ranks have met, then one JSON line: what failed, and after how long.
+Prints "ready" when all ranks have met, then one JSON line: what failed, and after how long. Without "ready"
+the ranks did not meet.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ def main() -> None:
         file.with_suffix(".part").rename(file)
     while not file.exists():
         time.sleep(0.01)
-    comm = isthmus.Communicator.from_unique_id(file.read_bytes(), rank, ranks, timeout=timeout)
-    values = np.ones(1 << 16, np.float32)
-    comm.allreduce(values)
-    print("ready", flush=True)
     begin = time.monotonic()
     try:
+        comm = isthmus.Communicator.from_unique_id(file.read_bytes(), rank, ranks, timeout=timeout)
+        values = np.ones(1 << 16, np.float32)
+        comm.allreduce(values)
+        print("ready", flush=True)
         while True:
             begin = time.monotonic()
             comm.allreduce(values)
