@@ -53,6 +53,10 @@ SHARED_GPU = {
     "ISTHMUS_OPTION": ";".join(f"backend.{name}.share_device=true" for name in ("nccl", "p2p", "copy_engine")),
 }
 
+# PyPI's libucx-cu13, whose UCX reaches CUDA memory.
+CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucp.so.0"}
+NODES_BENCH = "{bin}/islands_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
+
 TOPICS = (
     Topic(
         "collectives",
@@ -103,6 +107,31 @@ TOPICS = (
                 60,
                 records="{out}/nodes.json",
                 env={"ISTHMUS_BACKEND": "islands"},
+            ),
+            Step(
+                "GPUs' ranks on nodes of their own, whose memory UCX moves",
+                "{bin}/gpu_islands_test --gtest_filter=ucx_devices.*",
+                60,
+                needs=("ucx",),
+                env=CARRIED_UCX | {"TEST_UCX_DEVICES": "1"},
+            ),
+            Step(
+                "two GPUs on nodes of their own: an alltoall of device memory over UCX",
+                f"{NODES_BENCH} --collective alltoall --out {{out}}/nodes_ucx.json",
+                60,
+                gpus=2,
+                needs=("ucx",),
+                records="{out}/nodes_ucx.json",
+                env=CARRIED_UCX | {"ISTHMUS_BACKEND": "ucx"},
+            ),
+            Step(
+                "the same through the host",
+                f"{NODES_BENCH} --collective alltoall --out {{out}}/nodes_staged.json",
+                60,
+                gpus=2,
+                needs=("ucx",),
+                records="{out}/nodes_staged.json",
+                env=CARRIED_UCX | {"ISTHMUS_BACKEND": "islands"},
             ),
         ),
     ),

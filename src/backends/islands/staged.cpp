@@ -1,7 +1,5 @@
 #include "backends/islands/staged.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <isthmus/plugin.hpp>
 #include <nlohmann/json.hpp>
@@ -11,12 +9,6 @@
 
 namespace isthmus::islands {
 namespace {
-
-// Streams of Isthmus' own platforms of devices; elsewhere they are a SYCL program's queues, which the core
-// can't wait for.
-bool has_native_streams(isthmus_platform platform) {
-  return platform == ISTHMUS_PLATFORM_CUDA || platform == ISTHMUS_PLATFORM_HIP;
-}
 
 // May be cut into pieces of elements, each a call of its own.
 bool is_elementwise(const collective_row& row) {
@@ -44,14 +36,14 @@ isthmus_status staged::look(const isthmus_backend_context& context, platforms& f
   return ISTHMUS_SUCCESS;
 }
 
-staged::lane::lane(device_driver& of, int ordinal)
+staged::lane::lane(const isthmus_backend_context& context, device_driver& of)
     : driver(of),
-      device(ordinal),
-      in(of, ordinal),
-      out(of, ordinal),
-      entered(of, ordinal),
-      arrived(of, ordinal),
-      left{owned_event(of, ordinal), owned_event(of, ordinal)} {}
+      device(context.device.ordinal),
+      in(of, device),
+      out(of, device),
+      arrived(of, device),
+      gate(context, of, "islands"),
+      left{owned_event(of, device), owned_event(of, device)} {}
 
 isthmus_status staged::open_lane() {
   vote<> mine;
@@ -59,7 +51,7 @@ isthmus_status staged::open_lane() {
     std::string reason;
     if (m_context.device.platform != ISTHMUS_PLATFORM_HOST) {
       if (device_driver* const driver = device_driver::get(m_context.device.platform, reason))
-        m_lane = std::make_unique<lane>(*driver, m_context.device.ordinal);
+        m_lane = std::make_unique<lane>(m_context, *driver);
       else
         mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, "copies to and from the host need the device's driver");
     }
@@ -101,35 +93,6 @@ void staged::copy(void* to, const void* from, std::uint64_t bytes, native_stream
   if (bytes == 0) return;
   const device_copy moves[] = {{to, from, bytes}};
   m_lane->driver.copy_each(m_lane->device, moves, stream);
-}
-
-// Only abort ends this early: what is before the event in the stream is the program's own, and may be long.
-void staged::wait_for(native_event event) const {
-  constexpr int between_looks = 64;
-  for (int spins = 1; !m_lane->driver.done(event); ++spins) {
-    if (spins % between_looks == 0 && m_context.aborted(m_context.runtime) != 0)
-      throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned",
-                       "destroy it on every rank and create a new one");
-    ::sched_yield();
-  }
-}
-
-// Waits for what the stream has before the call.
-void staged::enter(isthmus_stream stream) {
-  if (!m_lane) return;
-  if (!has_native_streams(m_context.device.platform)) {
-    if (stream == nullptr) return;
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                     fmt::format("islands can't wait for a queue of platform {}",
-                                 isthmus_platform_name(m_context.device.platform)),
-                     "wait for the queue and give stream = NULL");
-  }
-  if (m_lane->driver.is_capturing(m_lane->device, stream))
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                     "islands can't be captured into a graph: its calls wait for the stream",
-                     "call it outside of the capture");
-  m_lane->driver.record(m_lane->device, m_lane->entered, stream);
-  wait_for(m_lane->entered);
 }
 
 std::vector<staged::step> staged::steps_of(const isthmus_operation& operation) const {
@@ -188,14 +151,14 @@ void staged::run_collective(const isthmus_operation& operation) {
   if (steps.empty()) return;
   fetch(steps[0], 0);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    wait_for(m_lane->arrived);
+    m_lane->gate.wait_for(m_lane->arrived);
     if (i + 1 < steps.size()) fetch(steps[i + 1], (i + 1) % 2);
-    if (i >= 2) wait_for(m_lane->left[i % 2]);
+    if (i >= 2) m_lane->gate.wait_for(m_lane->left[i % 2]);
     call(steps[i], i % 2);
     bring_back(steps[i], i % 2);
   }
   for (std::size_t slot = 0; slot < std::min<std::size_t>(2, steps.size()); ++slot)
-    wait_for(m_lane->left[slot]);
+    m_lane->gate.wait_for(m_lane->left[slot]);
 }
 
 void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
@@ -221,7 +184,7 @@ void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
       recv += each.blocks.recv_bytes();
     }
     m_lane->driver.record(m_lane->device, m_lane->arrived, m_lane->in);
-    wait_for(m_lane->arrived);
+    m_lane->gate.wait_for(m_lane->arrived);
   }
   message_group group;
   for (const step& each : messages) m_host.run(each.call);
@@ -230,12 +193,13 @@ void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
   for (std::size_t i = 0; i < messages.size(); ++i)
     copy(results[i], messages[i].call.recv_buf, messages[i].blocks.recv_bytes(), m_lane->out);
   m_lane->driver.record(m_lane->device, m_lane->left[0], m_lane->out);
-  wait_for(m_lane->left[0]);
+  m_lane->gate.wait_for(m_lane->left[0]);
 }
 
 void staged::run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
-    if (i == 0 || operations[i].stream != operations[i - 1].stream) enter(operations[i].stream);
+    if (m_lane && (i == 0 || operations[i].stream != operations[i - 1].stream))
+      m_lane->gate.enter(operations[i].stream);
   const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
   // All ranks of a group have their messages before its collectives.
   if (std::any_of(operations, operations + n, is_one)) run_messages(operations, n);

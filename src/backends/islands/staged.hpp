@@ -19,6 +19,7 @@
 #include "backends/islands/parts.hpp"
 #include "base/block_map.hpp"
 #include "device/owned.hpp"
+#include "device/stream_gate.hpp"
 
 namespace isthmus::islands {
 
@@ -49,17 +50,17 @@ class staged {
   };
   // This rank's way to its device and back; none on the host.
   struct lane {
-    lane(device_driver& of, int ordinal);
+    lane(const isthmus_backend_context& context, device_driver& of);
     device_driver& driver;
     int device;
     owned_stream in, out;
-    owned_event entered, arrived;
+    owned_event arrived;
+    stream_gate gate;
     std::array<owned_event, 2> left;
     std::array<owned_pinned, 2> send, recv;
   };
 
   isthmus_status open_lane();
-  void enter(isthmus_stream stream);
   std::vector<step> steps_of(const isthmus_operation& operation) const;
   void run_collective(const isthmus_operation& operation);
   void run_messages(const isthmus_operation* operations, std::size_t n);
@@ -67,7 +68,6 @@ class staged {
   void call(const step& what, std::size_t slot);
   void bring_back(const step& what, std::size_t slot);
   void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
-  void wait_for(native_event event) const;
   std::byte* at_least(owned_pinned& memory, std::uint64_t bytes);
 
   const isthmus_backend_context& m_context;

@@ -19,6 +19,7 @@ flow& session::add(bool sends, int peer, kind what, const void* buffer, std::uin
   added.what = what;
   added.buffer = static_cast<std::byte*>(const_cast<void*>(buffer));
   added.bytes = bytes;
+  if (m_lane && bytes > 0) added.memory = m_lane->memory_type_of(buffer);
   return added;
 }
 
@@ -59,13 +60,13 @@ bool session::advance(flow& moving, bool may_start) {
 void session::start_piece(flow& moving, std::uint64_t bytes) {
   transfer& piece = moving.pieces[moving.started % most_in_flight];
   std::byte* const at = moving.buffer + moving.begun % moving.ring;
-  if (moving.origin != nullptr) std::memcpy(at, moving.origin + moving.begun, bytes);
+  if (moving.origin != nullptr) copy(at, moving.origin + moving.begun, bytes);
   const std::uint64_t call = moving.what == kind::message ? 0 : m_call;
   if (moving.sends) {
     m_sent = true;
-    m_worker.send(piece, moving.peer, make_tag(moving.what, m_context.rank, call), at, bytes);
+    m_worker.send(piece, moving.peer, make_tag(moving.what, m_context.rank, call), at, bytes, moving.memory);
   } else {
-    m_worker.receive(piece, make_tag(moving.what, moving.peer, call), whole_tag, at, bytes);
+    m_worker.receive(piece, make_tag(moving.what, moving.peer, call), whole_tag, at, bytes, moving.memory);
   }
   moving.begun += bytes;
   ++moving.started;
@@ -82,7 +83,20 @@ void session::check_piece(const flow& moving, const transfer& piece) {
   lose(moving.peer, piece.status);
 }
 
+void session::copy(void* to, const void* from, std::uint64_t bytes) {
+  if (m_lane)
+    m_lane->copy(to, from, bytes);
+  else
+    std::memmove(to, from, bytes);
+}
+
 std::byte* session::scratch(std::uint64_t bytes) {
+  if (m_lane) {
+    if (m_scratch_used == m_device_scratch.size()) m_device_scratch.emplace_back();
+    owned_memory& there = m_device_scratch[m_scratch_used++];
+    if (there.bytes() < bytes) there = m_lane->allocate(bytes);
+    return static_cast<std::byte*>(there.get());
+  }
   if (m_scratch_used == m_scratch.size()) m_scratch.emplace_back();
   std::vector<std::byte>& memory = m_scratch[m_scratch_used++];
   if (memory.size() < bytes) memory.resize(bytes);
@@ -109,7 +123,7 @@ void session::start_messages(const isthmus_operation* operations, std::size_t n)
                                  m_context.rank)};
   }
   for (std::size_t i = 0; i < own_sends.size(); ++i) {
-    std::memmove(own_receives[i]->buffer, own_sends[i]->buffer, own_sends[i]->bytes);
+    copy(own_receives[i]->buffer, own_sends[i]->buffer, own_sends[i]->bytes);
     for (flow* each : {own_sends[i], own_receives[i]}) each->completed = each->begun = each->bytes;
   }
   m_messages.swap(m_flows);
@@ -152,8 +166,32 @@ isthmus_status session::enqueue(const isthmus_operation* operations, const char*
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
                           "an earlier call of rank %d over UCX failed", m_context.rank);
   try {
+    return on_device([&] { return run_guarded(operations, names, n); });
+  } catch (const error& failed) {  // the device can't be made current
+    const isthmus_error_info& told = failed.info();
+    return m_context.fail(m_context.runtime, told.status, told.native_code, told.location, told.hint, "%s",
+                          told.message);
+  }
+}
+
+// A call starts behind what its stream has before it.
+void session::enter(const isthmus_operation* operations, std::size_t n) {
+  if (!m_lane) return;
+  for (std::size_t i = 0; i < n; ++i)
+    if (i == 0 || operations[i].stream != operations[i - 1].stream) m_lane->enter(operations[i].stream);
+}
+
+isthmus_status session::run_guarded(const isthmus_operation* operations, const char* const* names,
+                                    std::size_t n) {
+  try {
+    enter(operations, n);
     run_all(operations, names, n);
     return ISTHMUS_SUCCESS;
+  } catch (const error& failed) {  // of the device
+    const isthmus_error_info& told = failed.info();
+    if (told.status != ISTHMUS_ERROR_INVALID_USAGE) give_up();
+    return m_context.fail(m_context.runtime, told.status, told.native_code, told.location, told.hint, "%s",
+                          told.message);
   } catch (const failure& failed) {
     // a usage error was found before anything moved; after all else this rank is out of step for good
     if (failed.status != ISTHMUS_ERROR_INVALID_USAGE) give_up();

@@ -36,6 +36,7 @@ std::string load_functions(const dynamic_library& file, functions& call) {
   loader.need(call.config_release, "config_release");
   loader.need(call.init_version, "init_version");
   loader.need(call.context_print_info, "context_print_info");
+  loader.need(call.context_query, "context_query");
   loader.need(call.cleanup, "cleanup");
   loader.need(call.worker_create, "worker_create");
   loader.need(call.worker_destroy, "worker_destroy");

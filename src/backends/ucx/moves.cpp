@@ -2,7 +2,6 @@
 #include "backends/ucx/moves.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 namespace isthmus::ucx {
@@ -46,7 +45,7 @@ void move_direct(session& ranks, const isthmus_operation& operation, const block
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   const int size = ranks.size();
   const block out = blocks.outgoing(ranks.rank()), in = blocks.incoming(ranks.rank());
-  if (in.bytes > 0 && recv + in.at != send + out.at) std::memmove(recv + in.at, send + out.at, in.bytes);
+  if (in.bytes > 0 && recv + in.at != send + out.at) ranks.copy(recv + in.at, send + out.at, in.bytes);
   // In place a block that arrives overwrites what has yet to leave, so pieces leave from copies.
   const bool copies = overwrites_outgoing(operation);
   const std::uint64_t ring = ranks.tuned().piece_bytes * ranks.tuned().window;
@@ -95,7 +94,7 @@ void pass_on(session& ranks, const isthmus_operation& operation, const block_map
   const auto* send = static_cast<const std::byte*>(operation.send_buf);
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   const std::uint64_t bytes = operation.count * blocks.element_bytes;
-  if (is_root && recv != send) std::memmove(recv, send, bytes);
+  if (is_root && recv != send) ranks.copy(recv, send, bytes);
   const auto real = [&](int from_root) { return (from_root + operation.root) % ranks.size(); };
   flow* const received = is_root ? nullptr : &ranks.add(false, real(previous), kind::contribution, recv, bytes);
   std::vector<flow*> sent;
@@ -136,7 +135,7 @@ void broadcast_tree(session& ranks, const isthmus_operation& operation, const bl
 void gather_tree(session& ranks, const isthmus_operation& operation, const block_map& blocks) {
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   const block own = blocks.incoming(ranks.rank());
-  if (recv + own.at != operation.send_buf) std::memmove(recv + own.at, operation.send_buf, own.bytes);
+  if (recv + own.at != operation.send_buf) ranks.copy(recv + own.at, operation.send_buf, own.bytes);
   gather_by_doubling(ranks, recv, own.bytes);
 }
 
@@ -146,7 +145,7 @@ void gather_ring(session& ranks, const isthmus_operation& operation, const block
   for (int r = 0; r < ranks.size(); ++r) at.push_back(blocks.incoming(r));
   const block own = blocks.incoming(ranks.rank());
   if (own.bytes > 0 && recv + own.at != operation.send_buf)
-    std::memmove(recv + own.at, operation.send_buf, own.bytes);
+    ranks.copy(recv + own.at, operation.send_buf, own.bytes);
   round_trip trip(ranks, kind::contribution, recv, at);
   ranks.run([&] { return trip.step(own.bytes); });
 }

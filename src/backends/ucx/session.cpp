@@ -6,14 +6,17 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/error.hpp"
 #include "base/text.hpp"
 
 namespace isthmus::ucx {
 
-session::session(const isthmus_backend_context& context, const library& ucx, tuning tuned)
+session::session(const isthmus_backend_context& context, const library& ucx, tuning tuned,
+                 std::unique_ptr<device_lane> lane)
     : m_context(context),
       m_library(ucx),
       m_tuned(std::move(tuned)),
+      m_lane(std::move(lane)),
       m_worker(ucx, context.size),
       m_answered(static_cast<std::size_t>(context.size), 0) {
   for (int each = 0; each < context.size; ++each) m_ring.push_back(each);
@@ -23,26 +26,52 @@ session::session(const isthmus_backend_context& context, const library& ucx, tun
 }
 
 session::~session() {
-  if (m_ended) return;
-  m_worker.cancel(m_hearing);
-  m_worker.close(2);  // every call ended with a flush
+  const auto leave = [this] {
+    if (!m_ended) {
+      m_worker.cancel(m_hearing);
+      m_worker.close(2);  // every call ended with a flush
+    }
+    m_worker.destroy();
+    return true;
+  };
+  try {
+    on_device(leave);
+  } catch (const error& failure) {  // the device has failed
+    m_context.log(m_context.runtime, 2, "%s", failure.info().message);
+  }
+}
+
+// "" where UCX moves memory of the ranks' devices, or there is none.
+std::string session::find_memory_lack() const {
+  if (!m_lane || (m_worker.memory_types() >> m_lane->memory_type() & 1U) != 0) return {};
+  return fmt::format("UCX {} reaches no {} memory here{}", m_library.text, m_lane->memory_name(),
+                     m_tuned.network.transports.empty() ? "" : " by the transports that were asked for");
 }
 
 std::string session::open(std::vector<std::byte>& address, bool& is_asked_for) {
-  std::string reason = m_worker.open(m_tuned.network, is_asked_for);
-  return reason.empty() ? m_worker.read_address(address) : reason;
+  return on_device([&] {
+    std::string reason = m_worker.open(m_tuned.network, is_asked_for);
+    if (reason.empty()) reason = find_memory_lack();
+    return reason.empty() ? m_worker.read_address(address) : reason;
+  });
 }
 
 std::string session::connect(const std::vector<std::byte>& addresses, std::size_t stride) {
-  for (int i = 1; i < size(); ++i) {
-    const int peer = (rank() + i) % size();
-    std::string reason = m_worker.connect(peer, addresses.data() + static_cast<std::size_t>(peer) * stride);
-    if (!reason.empty()) return reason;
-  }
-  return {};
+  return on_device([&] {
+    std::string reason;
+    for (int i = 1; i < size() && reason.empty(); ++i) {
+      const int peer = (rank() + i) % size();
+      reason = m_worker.connect(peer, addresses.data() + static_cast<std::size_t>(peer) * stride);
+    }
+    return reason;
+  });
 }
 
 std::string session::greet() {
+  return on_device([this] { return exchange_words(); });
+}
+
+std::string session::exchange_words() {
   static const std::byte word{};
   const auto n = static_cast<std::size_t>(size());
   std::vector<std::byte> heard(n);

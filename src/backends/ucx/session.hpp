@@ -9,10 +9,12 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "backends/ucx/device_lane.hpp"
 #include "backends/ucx/worker.hpp"
 #include "kernels/kernels.hpp"
 
@@ -32,6 +34,7 @@ struct flow {
   bool sends = false;
   kind what = kind::message;
   std::byte* buffer = nullptr;  // const in truth where sends
+  int memory = unknown_memory;  // that it is in
   std::uint64_t bytes = 0;
   std::uint64_t limit = ~std::uint64_t{0};  // what may have been begun
   std::uint64_t ring = ~std::uint64_t{0};   // `buffer` is a ring of so many bytes, a multiple of the piece
@@ -65,7 +68,9 @@ struct tuning {
 
 class session {
  public:
-  session(const isthmus_backend_context& context, const library& ucx, tuning tuned);
+  // `lane`: of ranks on devices, else nullptr.
+  session(const isthmus_backend_context& context, const library& ucx, tuning tuned,
+          std::unique_ptr<device_lane> lane);
   ~session();
   session(const session&) = delete;
   session& operator=(const session&) = delete;
@@ -112,12 +117,29 @@ class session {
   }
   // Memory that lasts for one collective, also where that fails.
   std::byte* scratch(std::uint64_t bytes);
+  // Of what this rank has; both may overlap on the host alone.
+  void copy(void* to, const void* from, std::uint64_t bytes);
+  bool is_on_devices() const { return m_lane != nullptr; }
   [[noreturn]] void fail(isthmus_status status, const std::string& message, const char* hint,
                          const char* location);
 
  private:
   using clock = std::chrono::steady_clock;
 
+  // With the device current, where there is one.
+  template <typename Work>
+  auto on_device(Work&& work) {
+    decltype(work()) result{};
+    if (m_lane)
+      m_lane->on_device([&] { result = work(); });
+    else
+      result = work();
+    return result;
+  }
+  std::string find_memory_lack() const;
+  std::string exchange_words();
+  isthmus_status run_guarded(const isthmus_operation* operations, const char* const* names, std::size_t n);
+  void enter(const isthmus_operation* operations, std::size_t n);
   void run_all(const isthmus_operation* operations, const char* const* names, std::size_t n);
   void start_messages(const isthmus_operation* operations, std::size_t n);
   void finish_messages();
@@ -146,10 +168,12 @@ class session {
   const isthmus_backend_context& m_context;
   const library& m_library;
   tuning m_tuned;
+  std::unique_ptr<device_lane> m_lane;
   worker m_worker;
   std::deque<flow> m_flows, m_messages;
   std::vector<char> m_busy;
   std::deque<std::vector<std::byte>> m_scratch;
+  std::deque<owned_memory> m_device_scratch;
   std::size_t m_scratch_used = 0;
   std::uint64_t m_call = 0;  // collectives so far, counted alike on all ranks
   std::vector<int> m_ring;

@@ -46,6 +46,17 @@ struct context_params {
 inline constexpr std::uint64_t context_has_features = 1u << 0, context_has_estimated_eps = 1u << 6;
 inline constexpr std::uint64_t feature_tag = 1u << 0;
 
+struct context_attributes {
+  std::uint64_t field_mask;
+  std::size_t request_size;
+  int thread_mode;
+  std::uint64_t memory_types;  // a bit for each
+  char name[32];
+};
+inline constexpr std::uint64_t attributes_have_memory_types = 1u << 2;
+inline constexpr int unknown_memory = -1;  // ours: UCX finds out
+inline constexpr int host_memory = 0, cuda_memory = 1, rocm_memory = 3;
+
 struct worker_params {
   std::uint64_t field_mask;
   int thread_mode;
@@ -91,7 +102,8 @@ struct request_params {
   void* receive_info;
 };
 inline constexpr std::uint32_t request_has_callback = 1u << 1, request_has_user_data = 1u << 2,
-                               request_has_flags = 1u << 4, request_not_at_once = 1u << 16;
+                               request_has_flags = 1u << 4, request_has_memory_type = 1u << 6,
+                               request_not_at_once = 1u << 16;
 inline constexpr std::uint32_t close_force = 1u << 0;
 
 // The functions, named as in ucp/api/ucp.h behind ucp_.
@@ -104,6 +116,7 @@ struct functions {
   native_status (*init_version)(unsigned major, unsigned minor, const context_params*, const void* config,
                                 void** context) = nullptr;
   void (*context_print_info)(const void* context, std::FILE* stream) = nullptr;
+  native_status (*context_query)(void* context, context_attributes*) = nullptr;
   void (*cleanup)(void* context) = nullptr;
   native_status (*worker_create)(void* context, const worker_params*, void** worker) = nullptr;
   void (*worker_destroy)(void* worker) = nullptr;

@@ -52,8 +52,9 @@ vote<std::uint64_t> open_session(const isthmus_backend_context& context, std::un
     std::string reason;
     const library* const ucx = library::get(context, reason);
     bool is_asked_for = false;
-    if (ucx != nullptr) {
-      made = std::make_unique<session>(context, *ucx, read_tuning(context));
+    auto lane = ucx == nullptr ? nullptr : device_lane::make(context, reason);
+    if (ucx != nullptr && reason.empty()) {
+      made = std::make_unique<session>(context, *ucx, read_tuning(context), std::move(lane));
       reason = made->open(address, is_asked_for);
     }
     mine.value = address.size();
@@ -62,6 +63,9 @@ vote<std::uint64_t> open_session(const isthmus_backend_context& context, std::un
                   is_asked_for ? "name what every rank's machine has, or leave the option out" : install_hint);
   } catch (const bad_option& problem) {
     mine.refuse(ISTHMUS_ERROR_CONFIG, problem.what());
+  } catch (const error& failure) {  // of the device
+    const isthmus_error_info& told = failure.info();
+    mine.refuse(told.status, told.message, told.hint, told.native_code);
   } catch (const std::exception& problem) {
     mine.refuse(ISTHMUS_ERROR_OUT_OF_MEMORY, problem.what());
   }
@@ -113,7 +117,10 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
 
 session& of(void* state) { return *static_cast<session*>(state); }
 
+// Depends on what is equal on all ranks: all are on one platform.
 const char* supports(void* state, const isthmus_operation* operation, const char* name) {
+  if (of(state).is_on_devices() && row_of(operation->collective).reduces)
+    return "ucx sums in host memory: give sums of devices to islands";
   return why_not(*operation, name, of(state).size(), of(state).tuned().piece_bytes);
 }
 
@@ -123,10 +130,11 @@ isthmus_backend make_backend() {
   backend.magic = ISTHMUS_BACKEND_MAGIC;
   backend.abi_version = ISTHMUS_BACKEND_ABI;
   backend.name = "ucx";
-  backend.description = "host buffers between machines over UCX: TCP, InfiniBand, shared memory";
+  backend.description =
+      "host buffers between machines over UCX: TCP, InfiniBand, shared memory; devices' where it reaches them";
   backend.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE | ISTHMUS_BACKEND_LAST_RESORT |
                          ISTHMUS_BACKEND_RANK_ORDER;
-  backend.platforms = 1u << ISTHMUS_PLATFORM_HOST;
+  backend.platforms = 1u << ISTHMUS_PLATFORM_HOST | 1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_HIP;
   backend.create = create;
   backend.destroy = [](void* state) { delete &of(state); };
   backend.supports = supports;

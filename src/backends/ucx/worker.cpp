@@ -61,15 +61,24 @@ bool is_meant_by(const std::string& asked, const std::string& transport) {
          });
 }
 
+void name_memory(request_params& params, int memory) {
+  if (memory == unknown_memory) return;
+  params.mask |= request_has_memory_type;
+  params.memory_type = memory;
+}
+
 }  // namespace
 
 worker::worker(const library& ucx, int size) : m_call(ucx.call), m_peers(static_cast<std::size_t>(size)) {
   for (peer& each : m_peers) each.failures = &m_failures;
 }
 
-worker::~worker() {
+worker::~worker() { destroy(); }
+
+void worker::destroy() noexcept {
   if (m_worker != nullptr) m_call.worker_destroy(m_worker);
   if (m_context != nullptr) m_call.cleanup(m_context);
+  m_worker = m_context = nullptr;
 }
 
 std::string worker::make_context(const selection_of_network& network, void*& context) const {
@@ -133,6 +142,12 @@ std::string worker::open(const selection_of_network& network, bool& is_asked_for
   params.thread_mode = thread_mode_serialized;
   const auto status = m_call.worker_create(m_context, &params, &m_worker);
   return status == native_status::ok ? std::string() : fmt::format("ucp_worker_create: {}", text_of(status));
+}
+
+std::uint64_t worker::memory_types() const {
+  context_attributes attributes{};
+  attributes.field_mask = attributes_have_memory_types;
+  return m_call.context_query(m_context, &attributes) == native_status::ok ? attributes.memory_types : 0;
 }
 
 std::string worker::read_address(std::vector<std::byte>& address) const {
@@ -205,7 +220,8 @@ void worker::settle(transfer& moving, void* result) {
     moving.request = result;
 }
 
-void worker::send(transfer& moving, int to, std::uint64_t tag, const void* data, std::size_t bytes) {
+void worker::send(transfer& moving, int to, std::uint64_t tag, const void* data, std::size_t bytes,
+                  int memory) {
   const peer& other = m_peers[static_cast<std::size_t>(to)];
   begin(moving, bytes);
   if (other.endpoint == nullptr || other.failure != native_status::ok)
@@ -214,16 +230,19 @@ void worker::send(transfer& moving, int to, std::uint64_t tag, const void* data,
   params.mask = request_has_callback | request_has_user_data;
   params.callback.send = on_sent;
   params.user_data = &moving;
+  name_memory(params, memory);
   settle(moving, m_call.tag_send_nbx(other.endpoint, data, bytes, tag, &params));
 }
 
-void worker::receive(transfer& moving, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes) {
+void worker::receive(transfer& moving, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes,
+                     int memory) {
   begin(moving, bytes);
   request_params params{};
   // What arrived is told to the callback alone: of receives that are complete at once UCX 1.13 tells no length.
   params.mask = request_has_callback | request_has_user_data | request_not_at_once;
   params.callback.receive = on_received;
   params.user_data = &moving;
+  name_memory(params, memory);
   settle(moving, m_call.tag_recv_nbx(m_worker, data, bytes, tag, mask, &params));
 }
 

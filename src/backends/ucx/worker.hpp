@@ -51,8 +51,14 @@ class worker {
   std::string read_address(std::vector<std::byte>& address) const;
   std::string connect(int peer, const std::byte* address);
 
-  void send(transfer& moving, int peer, std::uint64_t tag, const void* data, std::size_t bytes);
-  void receive(transfer& moving, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes);
+  // A bit for each of UCX's memory types that it moves.
+  std::uint64_t memory_types() const;
+
+  // `memory`: what the data is in, as ucp_api.hpp numbers it.
+  void send(transfer& moving, int peer, std::uint64_t tag, const void* data, std::size_t bytes,
+            int memory = unknown_memory);
+  void receive(transfer& moving, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes,
+               int memory = unknown_memory);
   // True when something happened.
   bool progress() const { return m_call.worker_progress(m_worker) != 0; }
   void cancel(transfer& moving) const;
@@ -69,6 +75,8 @@ class worker {
   // Closes all endpoints, by force: a peer that has left would be waited for. What was flushed is on its way,
   // and transfers end. Bounded by `seconds`.
   void close(double seconds);
+  // After that nothing of UCX is left here.
+  void destroy() noexcept;
 
  private:
   struct peer {

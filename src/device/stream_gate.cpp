@@ -1,0 +1,40 @@
+#include "device/stream_gate.hpp"
+
+#include <isthmus/isthmus.h>
+#include <sched.h>
+
+#include "base/error.hpp"
+
+namespace isthmus {
+
+stream_gate::stream_gate(const isthmus_backend_context& context, device_driver& driver, const char* backend)
+    : m_context(context), m_driver(driver), m_backend(backend), m_entered(driver, context.device.ordinal) {}
+
+void stream_gate::wait_for(native_event event) const {
+  constexpr int between_looks = 64;
+  for (int spins = 1; !m_driver.done(event); ++spins) {
+    if (spins % between_looks == 0 && m_context.aborted(m_context.runtime) != 0)
+      throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned",
+                       "destroy it on every rank and create a new one");
+    ::sched_yield();
+  }
+}
+
+void stream_gate::enter(isthmus_stream stream) {
+  const isthmus_device device = m_context.device;
+  if (device.platform != ISTHMUS_PLATFORM_CUDA && device.platform != ISTHMUS_PLATFORM_HIP) {
+    if (stream == nullptr) return;
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     fmt::format("{} can't wait for a queue of platform {}", m_backend,
+                                 isthmus_platform_name(device.platform)),
+                     "wait for the queue and give stream = NULL");
+  }
+  if (m_driver.is_capturing(device.ordinal, stream))
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
+                     fmt::format("{} can't be captured into a graph: its calls wait for the stream", m_backend),
+                     "call it outside of the capture");
+  m_driver.record(device.ordinal, m_entered, stream);
+  wait_for(m_entered);
+}
+
+}  // namespace isthmus

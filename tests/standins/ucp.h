@@ -1,0 +1,24 @@
+/* What the stand-in of UCX tells tests. */
+#ifndef ISTHMUS_STANDIN_UCP_H
+#define ISTHMUS_STANDIN_UCP_H
+
+#include <stddef.h>
+
+#include "standin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of device memory that this process handed to UCX. */
+typedef struct standin_ucp_tally {
+  size_t sent_bytes, received_bytes;
+} standin_ucp_tally;
+
+/* And begins anew. */
+STANDIN_API standin_ucp_tally standin_ucp_take_tally(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
