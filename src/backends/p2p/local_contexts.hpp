@@ -26,6 +26,7 @@ class local_contexts {
       context.device = devices[rank];
       context.timeout_s = timeout_s;
       context.allgather = allgather;
+      context.option = no_option;
     }
   }
 
@@ -53,6 +54,8 @@ class local_contexts {
     own.all->m_barrier.arrive_and_wait();
     return ISTHMUS_SUCCESS;
   }
+
+  static const char* no_option(void*, const char*) { return nullptr; }
 
   std::barrier<> m_barrier;
   std::vector<int> m_zeros;
