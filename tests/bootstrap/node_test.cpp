@@ -109,6 +109,14 @@ TEST(node, ranks_of_two_share_no_memory_and_the_error_says_that_nothing_crosses)
   }
 }
 
+TEST(node, a_name_that_one_rank_can_t_have_fails_creation_on_all) {
+  for (const outcome& each : create_in_processes({"left", std::string(65, 'x'), "left"}, "host")) {
+    EXPECT_NE(each.status, ISTHMUS_SUCCESS);
+    EXPECT_NE(std::string(each.failure.message).find("ISTHMUS_NODE"), std::string::npos)
+        << each.failure.message;
+  }
+}
+
 TEST(node, ranks_of_one_name_share_memory) {
   for (const outcome& each : create_in_processes({"left", "left", "left"}, "host")) {
     EXPECT_EQ(each.status, ISTHMUS_SUCCESS) << each.failure.message;

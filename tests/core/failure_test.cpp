@@ -1,4 +1,8 @@
 // What happens when something goes wrong: poison, abort, timeouts, dead handles, ranks that disagree.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <future>
 #include <latch>
@@ -375,6 +379,27 @@ TEST(create, bad_arguments) {
   expect(isthmus_unique_id_create("127.0.0.1:", &id), "port is empty");
   expect(isthmus_unique_id_create("127.0.0.1:65536", &id), "port is not a number");
   expect(isthmus_unique_id_create("::1", &id), "brackets");
+}
+
+TEST(create, where_no_store_can_listen) {
+  isthmus_unique_id id{};
+  const auto expect = [&](const std::string& address, const std::string& text) {
+    EXPECT_EQ(isthmus_unique_id_create(address.c_str(), &id), ISTHMUS_ERROR_SYSTEM) << address;
+    EXPECT_NE(std::string(last_error().message).find(text), std::string::npos) << last_error().message;
+    EXPECT_NE(std::string(last_error().hint).find("a free port"), std::string::npos) << last_error().hint;
+  };
+  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in here{};
+  here.sin_family = AF_INET;
+  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t bytes = sizeof here;
+  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&here), bytes), 0);
+  ASSERT_EQ(::listen(taken, 1), 0);
+  ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
+  const std::string port = std::to_string(ntohs(here.sin_port));
+  expect("127.0.0.1:" + port, "can't listen on 127.0.0.1 port " + port + ": Address already in use");
+  ::close(taken);
+  expect("192.0.2.1", "can't listen on 192.0.2.1 port 0");  // an address of documentation's, no machine's
 }
 
 }  // namespace

@@ -4,21 +4,24 @@
 #include "ucp.h"
 
 #include <dlfcn.h>
-#include <ucp/api/ucp.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 
+#include "backends/ucx/ucp_api.hpp"
+
 extern "C" int cuPointerGetAttribute(void* value, int attribute, void* pointer);
+
+using namespace isthmus::ucx;
 
 namespace {
 
 standin_ucp_tally tally{};
 
 template <typename Function>
-Function real(Function, const char* name) {
+Function real(const char* name) {
   static void* const library = dlopen("libucp.so.0", RTLD_NOW | RTLD_NOLOAD);
   return reinterpret_cast<Function>(dlsym(library, name));
 }
@@ -29,15 +32,13 @@ bool is_device_memory(const void* buffer) {
   return cuPointerGetAttribute(&type, memory_type, const_cast<void*>(buffer)) == 0 && type == device;
 }
 
-bool is_of_devices(ucs_memory_type_t type) {
-  return type == UCS_MEMORY_TYPE_CUDA || type == UCS_MEMORY_TYPE_ROCM;
-}
+bool is_of_devices(int type) { return type == cuda_memory || type == rocm_memory; }
 
 // What the real one is told.
-ucp_request_param_t on_the_host(const void* buffer, std::size_t bytes, const ucp_request_param_t* given,
-                                std::size_t& counter) {
-  ucp_request_param_t params = *given;
-  const bool is_named = (params.op_attr_mask & UCP_OP_ATTR_FIELD_MEMORY_TYPE) != 0;
+request_params on_the_host(const void* buffer, std::size_t bytes, const request_params* given,
+                           std::size_t& counter) {
+  request_params params = *given;
+  const bool is_named = (params.mask & request_has_memory_type) != 0;
   const bool is_device = is_device_memory(buffer);
   if (is_device != (is_named && is_of_devices(params.memory_type))) {
     std::fprintf(stderr, "stand-in of UCX: a buffer %s a device is named otherwise\n",
@@ -45,7 +46,7 @@ ucp_request_param_t on_the_host(const void* buffer, std::size_t bytes, const ucp
     std::abort();
   }
   if (is_device) counter += bytes;
-  params.op_attr_mask &= ~static_cast<std::uint32_t>(UCP_OP_ATTR_FIELD_MEMORY_TYPE);
+  params.mask &= ~request_has_memory_type;
   return params;
 }
 
@@ -55,22 +56,24 @@ extern "C" {
 
 STANDIN_API standin_ucp_tally standin_ucp_take_tally(void) { return std::exchange(tally, standin_ucp_tally{}); }
 
-STANDIN_API ucs_status_t ucp_context_query(ucp_context_h context, ucp_context_attr_t* attributes) {
-  const ucs_status_t status = real(&ucp_context_query, "ucp_context_query")(context, attributes);
+STANDIN_API native_status ucp_context_query(void* context, context_attributes* attributes) {
+  const native_status status = real<decltype(functions::context_query)>(__func__)(context, attributes);
   if (std::getenv("STANDIN_UCP_HOST_ONLY") == nullptr)
-    attributes->memory_types |= UCS_BIT(UCS_MEMORY_TYPE_CUDA) | UCS_BIT(UCS_MEMORY_TYPE_ROCM);
+    attributes->memory_types |= 1U << cuda_memory | 1U << rocm_memory;
   return status;
 }
 
-STANDIN_API ucs_status_ptr_t ucp_tag_send_nbx(ucp_ep_h endpoint, const void* buffer, std::size_t bytes,
-                                              ucp_tag_t tag, const ucp_request_param_t* given) {
-  const ucp_request_param_t params = on_the_host(buffer, bytes, given, tally.sent_bytes);
-  return real(&ucp_tag_send_nbx, "ucp_tag_send_nbx")(endpoint, buffer, bytes, tag, &params);
+// STANDIN_UCP_MUTE: what this process sends is lost, as where a machine can't be reached.
+STANDIN_API void* ucp_tag_send_nbx(void* endpoint, const void* buffer, std::size_t bytes, std::uint64_t tag,
+                                   const request_params* given) {
+  const request_params params = on_the_host(buffer, bytes, given, tally.sent_bytes);
+  if (std::getenv("STANDIN_UCP_MUTE") != nullptr) return nullptr;
+  return real<decltype(functions::tag_send_nbx)>(__func__)(endpoint, buffer, bytes, tag, &params);
 }
 
-STANDIN_API ucs_status_ptr_t ucp_tag_recv_nbx(ucp_worker_h worker, void* buffer, std::size_t bytes,
-                                              ucp_tag_t tag, ucp_tag_t mask, const ucp_request_param_t* given) {
-  const ucp_request_param_t params = on_the_host(buffer, bytes, given, tally.received_bytes);
-  return real(&ucp_tag_recv_nbx, "ucp_tag_recv_nbx")(worker, buffer, bytes, tag, mask, &params);
+STANDIN_API void* ucp_tag_recv_nbx(void* worker, void* buffer, std::size_t bytes, std::uint64_t tag,
+                                   std::uint64_t mask, const request_params* given) {
+  const request_params params = on_the_host(buffer, bytes, given, tally.received_bytes);
+  return real<decltype(functions::tag_recv_nbx)>(__func__)(worker, buffer, bytes, tag, mask, &params);
 }
 }

@@ -141,7 +141,11 @@ std::string worker::open(const selection_of_network& network, bool& is_asked_for
   params.field_mask = worker_has_thread_mode;
   params.thread_mode = thread_mode_serialized;
   const auto status = m_call.worker_create(m_context, &params, &m_worker);
-  return status == native_status::ok ? std::string() : fmt::format("ucp_worker_create: {}", text_of(status));
+  if (status == native_status::ok) return {};
+  const char* const ports = std::getenv("UCX_TCP_PORT_RANGE");
+  return fmt::format(
+      "UCX can't open its transports: {}{}; UCX's log says more", text_of(status),
+      ports == nullptr ? "" : fmt::format(" (are the ports of UCX_TCP_PORT_RANGE={} taken?)", ports));
 }
 
 std::uint64_t worker::memory_types() const {

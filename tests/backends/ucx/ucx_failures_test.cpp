@@ -1,7 +1,9 @@
 // What goes wrong over UCX, on purpose: death, silence, abort, disagreement, networks that are not there.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -192,6 +194,41 @@ TEST_F(ucx_failures, a_transport_that_does_not_exist_is_an_error_on_all_ranks) {
 TEST_F(ucx_failures, an_interface_that_does_not_exist_is_an_error_on_all_ranks) {
   EXPECT_EQ(create_with("interfaces", "eth99", ISTHMUS_ERROR_CONFIG,
                         {"backend.ucx.interfaces names \"eth99\"", "tcp/lo"}),
+            complaints{});
+}
+
+// On rank 1 alone; before it has loaded UCX.
+complaints create_where_one_has(const char* variable, const std::string& value, double timeout_s,
+                                const std::vector<std::string>& texts) {
+  return run_ranks(ranks_of(4, timeout_s), [&](rank& self) {
+    if (self.number() == 1) ::setenv(variable, value.c_str(), 1);
+    check(self.create() == ISTHMUS_ERROR_UNSUPPORTED, "status of rank " + std::to_string(self.number()));
+    for (const std::string& text : texts) check(contains(self.failure(), text), self.failure());
+  });
+}
+
+TEST_F(ucx_failures, a_rank_without_the_network_of_the_others_is_named_on_all) {
+  EXPECT_EQ(create_where_one_has("UCX_TLS", "self", 60, {"no transport of UCX reaches rank"}), complaints{});
+}
+
+TEST_F(ucx_failures, a_taken_port_is_told_to_all_ranks) {
+  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in here{};
+  here.sin_family = AF_INET;
+  socklen_t bytes = sizeof here;
+  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&here), bytes), 0);
+  ASSERT_EQ(::listen(taken, 1), 0);
+  ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
+  const std::string port = std::to_string(ntohs(here.sin_port));
+  EXPECT_EQ(create_where_one_has("UCX_TCP_PORT_RANGE", port + "-" + port, 60,
+                                 {"rank 1", "are the ports of UCX_TCP_PORT_RANGE=" + port}),
+            complaints{});
+  ::close(taken);
+}
+
+// The stand-in loses what rank 1 sends, as where a machine can't be reached.
+TEST_F(ucx_failures, a_rank_out_of_reach_is_named_on_all) {
+  EXPECT_EQ(create_where_one_has("STANDIN_UCP_MUTE", "1", 4, {"no word over UCX", "rank 1 within 2 s"}),
             complaints{});
 }
 
