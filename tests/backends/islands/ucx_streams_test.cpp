@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "mixed.hpp"
+#include "play.hpp"
 #include "standins/standin.h"
 #include "standins/ucp.h"
 
@@ -104,6 +104,18 @@ TEST_F(ucx_streams, that_are_captured_are_refused_and_all_ranks_hear_of_it) {
     EXPECT_NE(std::string(world::last_error().message).find("ucx can't be captured"), std::string::npos)
         << world::last_error().message;
     if (own.number == 0) standin_set_capturing(stream, 0);
+  });
+}
+
+TEST_F(ucx_streams, and_memory_of_hip_are_served_alike) {
+  auto with = over_ucx();
+  with.platforms.assign(3, ISTHMUS_PLATFORM_HIP);
+  with.config =
+      "[[rule]]\nplatform = \"hip\"\nuse = \"islands\"\n[[rule]]\nplatform = \"hip\"\nuse = \"ucx\"\n";
+  with.prepare = [](int) { setenv("ISTHMUS_RCCL_LIBRARY", "/nowhere/librccl.so", 1); };
+  on_nodes({"a", "b", "c"}, with, [](const rank& own) {
+    islands_test::play_all(own, ISTHMUS_PLATFORM_HIP);
+    EXPECT_EQ(islands_test::explained(own, ISTHMUS_ALLGATHER).at("backend"), "ucx");
   });
 }
 
