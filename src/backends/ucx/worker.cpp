@@ -235,6 +235,9 @@ void worker::send(transfer& moving, int to, std::uint64_t tag, const void* data,
   params.callback.send = on_sent;
   params.user_data = &moving;
   name_memory(params, memory);
+  // Short messages that may end at once UCX reads itself where its hooks have seen no memory of devices,
+  // whatever it is told of this one; and they see none that was there before UCX.
+  if (memory != unknown_memory) params.mask |= request_not_at_once;
   settle(moving, m_call.tag_send_nbx(other.endpoint, data, bytes, tag, &params));
 }
 
