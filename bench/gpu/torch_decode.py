@@ -38,29 +38,35 @@ WARM_UP = 3
 LIMIT_S = 240
 
 
+def make_weights(
+    width: int, queries: int, keys: int, inner: int, batch: int, rank: int
+) -> list[dict[str, Any]]:
+    import torch
+
+    generator = torch.Generator("cuda").manual_seed(rank + 1)
+    sizes = {
+        "qkv": ((queries + 2 * keys) * HEAD, width),
+        "out": (width, queries * HEAD),
+        "up": (2 * inner, width),
+        "down": (width, inner),
+        "keys": (batch, keys, CONTEXT, HEAD),
+        "values": (batch, keys, CONTEXT, HEAD),
+    }
+
+    def random(*size: int) -> torch.Tensor:
+        values = torch.randn(*size, generator=generator, device="cuda", dtype=torch.bfloat16)
+        return values * size[-1] ** -0.5
+
+    return [{name: random(*size) for name, size in sizes.items()} for _ in range(LAYERS)]
+
+
 def make_model(shape: str, batch: int, rank: int, size: int) -> tuple[Callable[[Callable], Any], Any]:
     """step(sum_over_ranks), which computes from an input that stays, and its output."""
     import torch
 
     width, queries, keys, inner = SHAPES[shape]
     queries, keys, inner = queries // size, keys // size, inner // size
-    generator = torch.Generator("cuda").manual_seed(rank + 1)
-
-    def random(*sizes: int) -> torch.Tensor:
-        values = torch.randn(*sizes, generator=generator, device="cuda", dtype=torch.bfloat16)
-        return values * sizes[-1] ** -0.5
-
-    layers = [
-        {
-            "qkv": random((queries + 2 * keys) * HEAD, width),
-            "out": random(width, queries * HEAD),
-            "up": random(2 * inner, width),
-            "down": random(width, inner),
-            "keys": random(batch, keys, CONTEXT, HEAD),
-            "values": random(batch, keys, CONTEXT, HEAD),
-        }
-        for _ in range(LAYERS)
-    ]
+    layers = make_weights(width, queries, keys, inner, batch, rank)
     same = torch.Generator("cuda").manual_seed(0)
     given = torch.randn(batch, width, generator=same, device="cuda", dtype=torch.bfloat16)
     made = torch.full_like(given, float("nan"))
