@@ -156,6 +156,9 @@ ISTHMUS_API isthmus_status isthmus_communicator_device(isthmus_communicator comm
 // Ranks of this communicator that live in this process (1 for MPI style).
 ISTHMUS_API isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator, int* local_size);
 
+// Nodes that its ranks are on: within one they reach each other's memory (ISTHMUS_NODE divides a machine).
+ISTHMUS_API isthmus_status isthmus_communicator_nodes(isthmus_communicator communicator, int* nodes);
+
 // JSON about the communicator: ranks, nodes, device, bootstrap, backends with version, state and the
 // reason of every one that is not available, rules with their sources. Writes at most `capacity` bytes
 // with the NUL; `*needed` (may be NULL) gets the whole length with the NUL, so call twice.

@@ -293,6 +293,13 @@ isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator
   });
 }
 
+isthmus_status isthmus_communicator_nodes(isthmus_communicator communicator, int* nodes) {
+  return guard([&] {
+    isthmus::require(ISTHMUS_HERE, "communicator_nodes", "nodes", nodes);
+    *nodes = handle_table::instance().find(communicator).ranks().nodes;
+  });
+}
+
 isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json, size_t capacity,
                                          size_t* needed) {
   return guard([&] {

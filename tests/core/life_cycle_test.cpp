@@ -88,6 +88,9 @@ TEST(life_cycle, queries) {
   int value = -1;
   EXPECT_EQ(isthmus_communicator_local_size(ranks[1], &value), ISTHMUS_SUCCESS);
   EXPECT_EQ(value, 2);
+  EXPECT_EQ(isthmus_communicator_nodes(ranks[1], &value), ISTHMUS_SUCCESS);
+  EXPECT_EQ(value, 1);
+  EXPECT_EQ(isthmus_communicator_nodes(ranks[1], nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
   isthmus_device device{};
   EXPECT_EQ(isthmus_communicator_device(ranks[1], &device), ISTHMUS_SUCCESS);
   EXPECT_EQ(device.platform, ISTHMUS_PLATFORM_HIP);

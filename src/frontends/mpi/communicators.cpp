@@ -53,11 +53,8 @@ MPI_Comm copy_of(MPI_Comm comm) {
 }
 
 bool spans_nodes(isthmus_communicator ranks) {
-  std::size_t needed = 0;
-  if (isthmus_communicator_info(ranks, nullptr, 0, &needed) != ISTHMUS_SUCCESS) return true;
-  std::string info(needed, '\0');
-  return isthmus_communicator_info(ranks, info.data(), info.size(), nullptr) != ISTHMUS_SUCCESS ||
-         info.find("\"nodes\":1,") == std::string::npos;
+  int nodes = 0;
+  return isthmus_communicator_nodes(ranks, &nodes) != ISTHMUS_SUCCESS || nodes != 1;
 }
 
 }  // namespace
@@ -80,7 +77,14 @@ class registry {
     return found;
   }
 
-  MPI_Comm progress_comm() const { return m_progress_comm; }
+  // Of this rank alone, for receives that nobody matches; MPI_COMM_NULL where it can't be made. Made when the
+  // first communicator is attached, no earlier: it may get the handle of one that the program has freed, and
+  // MPI could not report that the program still uses that.
+  MPI_Comm progress_comm() {
+    const std::lock_guard lock(m_mutex);
+    if (m_progress_comm == MPI_COMM_NULL) m_progress_comm = copy_of(MPI_COMM_SELF);
+    return m_progress_comm;
+  }
   bool takes_device_memory() const { return m_takes_device_memory; }
 
  private:
@@ -103,8 +107,6 @@ class registry {
         PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &registry::on_finalize, &m_finalize_keyval, nullptr) !=
             MPI_SUCCESS)
       return;
-    m_progress_comm = copy_of(MPI_COMM_SELF);
-    if (m_progress_comm == MPI_COMM_NULL) return;
     // What hangs on MPI_COMM_SELF is deleted first thing in MPI_Finalize.
     if (PMPI_Comm_set_attr(MPI_COMM_SELF, m_finalize_keyval, this) != MPI_SUCCESS) return;
     m_takes_device_memory = mpi::detail::device_platforms() != 0;
@@ -156,7 +158,7 @@ class registry {
       for (const auto& each : all.m_all) left.push_back(each.get());
     }
     for (communicator* const each : left) each->end();
-    PMPI_Comm_free(&all.m_progress_comm);
+    if (all.m_progress_comm != MPI_COMM_NULL) PMPI_Comm_free(&all.m_progress_comm);
     return MPI_SUCCESS;
   }
 
@@ -230,8 +232,9 @@ bool communicator::attach() {
     give_up(reason::no_communicator);
     return false;
   }
-  if (PMPI_Irecv(nullptr, 0, MPI_BYTE, /*source*/ 0, /*tag*/ 0, registry::get().progress_comm(), &m_pending) ==
-      MPI_SUCCESS)
+  const MPI_Comm alone = registry::get().progress_comm();
+  if (alone != MPI_COMM_NULL &&
+      PMPI_Irecv(nullptr, 0, MPI_BYTE, /*source*/ 0, /*tag*/ 0, alone, &m_pending) == MPI_SUCCESS)
     isthmus_communicator_set_progress(m_handle, attend_to_mpi, this);
   m_state = state::attached;
   return true;

@@ -36,6 +36,12 @@ class communicator {
   // Whether the rules give the call to a backend that is not what MPI does, too. On one node all are.
   bool takes(const isthmus_operation& operation) { return !m_spans_nodes || is_better_than_mpi(operation); }
 
+  // MPI takes what other ranks have sent before now, as in a barrier of its own: some of its calls that ask
+  // whether something has come look first and take later. It takes a message at a time: a look for each peer.
+  void catch_up() {
+    for (int peer = 1; peer < m_size; ++peer) attend_to_mpi(this);
+  }
+
   // From now on all calls go to MPI.
   void give_up(reason why);
 

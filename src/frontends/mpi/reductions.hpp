@@ -56,7 +56,10 @@ inline int take_barrier(MPI_Comm comm) {
     return pass_on(call::mpi_barrier, on == nullptr ? reason::not_running : on->why_not(), pass);
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
-  return run_or_pass(*on, comm, call::mpi_barrier, operation, 0, pass);
+  const outcome result = execute(*on, comm, call::mpi_barrier, operation, 0);
+  if (result.what != outcome::kind::done) return pass_on(call::mpi_barrier, result.why, pass);
+  on->catch_up();
+  return result.code;
 }
 
 template <typename Api>

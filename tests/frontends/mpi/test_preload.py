@@ -138,6 +138,16 @@ def test_errors_are_mpis(program: tuple[Path, Family]) -> None:
         assert with_shim.stdout == plain.stdout == "0 wrong\n"
 
 
+def test_a_freed_communicator_is_reported(program: tuple[Path, Family]) -> None:
+    """Under MPICH. Open MPI's handles are pointers, which nothing may look at any more."""
+    if program[1].name != "mpich":
+        pytest.skip("MPICH's handles alone tell")
+    plain = start(program, 2, "freed", shim=False)
+    assert plain.returncode == 0 and plain.stdout == "0 wrong\n", plain.stdout + plain.stderr
+    with_shim = start(program, 2, "freed")
+    assert with_shim.returncode == 0 and with_shim.stdout == plain.stdout, with_shim.stdout + with_shim.stderr
+
+
 def test_first_calls_are_left_to_mpi(program: tuple[Path, Family]) -> None:
     done = start(program, 2, "forks", ISTHMUS_MPI_FIRST_CALLS="1000")
     assert done.returncode == 0 and not taken(done.stderr)
