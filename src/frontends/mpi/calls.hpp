@@ -33,7 +33,7 @@ inline constexpr const char* call_names[call_count] = {
 
 using any_function = void (*)();
 
-// By call. NULL: the family has no such function (Barrier_c; all _c before MPI 4).
+// By call. NULL: the family has no such function (Barrier_c).
 struct engine_table {
   std::size_t struct_bytes;
   any_function small[call_count];  // counts are int

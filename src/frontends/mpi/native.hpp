@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <type_traits>
 
+#if MPI_VERSION < 4
+#include "frontends/mpi/narrow.hpp"
+#endif
+
 namespace isthmus::mpi_shim {
 
 struct small_counts {

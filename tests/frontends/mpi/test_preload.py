@@ -229,11 +229,18 @@ assert comm.bcast([1, 2, 3] if comm.rank == 0 else None) == [1, 2, 3]
 """
 
 
-def test_under_mpi4py(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
+def test_under_mpi4py(family: Family, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks for functions with large counts, which Open MPI lacks and the preloaded library has."""
     pytest.importorskip("mpi4py")
+    if family.name == "abi":
+        pytest.skip("mpi4py takes one ABI of MPICH")
+    if family.name == "openmpi":
+        monkeypatch.setenv("MPI4PY_MPIABI", "openmpi")
+        monkeypatch.setenv("MPI4PY_LIBMPI", str(launch.peer_folder("openmpi") / "lib" / "libmpi.so.40"))
     script = tmp_path / "script.py"
     script.write_text(MPI4PY)
-    options = ["-n", "2", "--mpi-shim", "--report"]
+    options = ["-n", "2", "--mpi", family.mpi, "--mpi-shim", "--report"]
     command = [sys.executable, "-m", "isthmus", "run", *options, sys.executable, str(script)]
     environment = os.environ | {"ISTHMUS_MPI_FIRST_CALLS": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
