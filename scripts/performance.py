@@ -123,7 +123,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         "[NCCL programs](nccl_preload.md), 2 H100",
         [
             Row(
-                "decode steps in CUDA graphs",
+                "decode steps, graphs",
                 "h100x2-torch_decode",
                 {"provider": "nccl_preload", "mode": "graph"},
                 "the same without",
@@ -248,11 +248,11 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
 
 HEAD = """# Performance
 
-What each kind of user gains, out of the [records](../bench/results) alone: `scripts/performance.py` writes this
-page. The pages linked have more, missed aims among it.
+What each kind of user gains, out of the [records](../bench/results): `scripts/performance.py` writes this
+page. More, with missed aims: the pages linked.
 
 A ratio is the peer's median time over ours at one point (collective, datatype, size, shape): above 1 Isthmus is
-faster. Of several peers the fastest counts. *Slower*: points below 1. `make bench` measures your machine.
+faster. Of several peers the fastest counts. *Slower*: points below 1. `make bench` measures yours.
 """
 
 
