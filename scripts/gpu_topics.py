@@ -449,6 +449,15 @@ TOPICS = (
                 gpus=2,
                 records="{out}/torch_decode.json",
             ),
+            Step(
+                "PyTorch's own tests under the preloaded library",
+                "{python} tests/gpu/torch/check_own_tests.py {out}/torch_own_tests.json"
+                " {lib}/libisthmus_nccl_preload.so 200",
+                320,
+                gpus=2,
+                needs=("expecttest",),
+                env={"PYTHONPATH": "{carry}/python"},
+            ),
         ),
         options=("-DISTHMUS_P2P=ON",),
         needs=("torch",),
