@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "backends/ucx/ucp_api.hpp"
@@ -19,6 +20,7 @@ using namespace isthmus::ucx;
 namespace {
 
 standin_ucp_tally tally{};
+bool asks_the_driver = false;  // about memory, and not its hooks
 
 template <typename Function>
 Function real(const char* name) {
@@ -45,6 +47,10 @@ request_params on_the_host(const void* buffer, std::size_t bytes, const request_
                  is_device ? "of" : "outside of");
     std::abort();
   }
+  if (is_device && !asks_the_driver) {  // as UCX 1.22 takes what its hooks have not seen for host memory
+    std::fputs("stand-in of UCX: its cache of memory types does not know a buffer of a device\n", stderr);
+    std::abort();
+  }
   if (is_device) counter += bytes;
   params.mask &= ~request_has_memory_type;
   return params;
@@ -55,6 +61,11 @@ request_params on_the_host(const void* buffer, std::size_t bytes, const request_
 extern "C" {
 
 STANDIN_API standin_ucp_tally standin_ucp_take_tally(void) { return std::exchange(tally, standin_ucp_tally{}); }
+
+STANDIN_API native_status ucp_config_modify(void* config, const char* name, const char* value) {
+  asks_the_driver |= std::strcmp(name, "MEMTYPE_CACHE") == 0 && std::strcmp(value, "n") == 0;
+  return real<decltype(functions::config_modify)>(__func__)(config, name, value);
+}
 
 STANDIN_API native_status ucp_context_query(void* context, context_attributes* attributes) {
   const native_status status = real<decltype(functions::context_query)>(__func__)(context, attributes);

@@ -19,6 +19,7 @@ session::session(const isthmus_backend_context& context, const library& ucx, tun
       m_lane(std::move(lane)),
       m_worker(ucx, context.size),
       m_answered(static_cast<std::size_t>(context.size), 0) {
+  m_tuned.network.moves_device_memory = is_on_devices();
   for (int each = 0; each < context.size; ++each) m_ring.push_back(each);
   std::ranges::stable_sort(m_ring, {}, [&](int each) { return context.node_of[each]; });
   for (std::size_t i = 1; i < m_ring.size(); ++i)

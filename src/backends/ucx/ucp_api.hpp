@@ -54,7 +54,6 @@ struct context_attributes {
   char name[32];
 };
 inline constexpr std::uint64_t attributes_have_memory_types = 1u << 2;
-inline constexpr int unknown_memory = -1;  // ours: UCX finds out
 inline constexpr int host_memory = 0, cuda_memory = 1, rocm_memory = 3;
 
 struct worker_params {

@@ -61,12 +61,6 @@ bool is_meant_by(const std::string& asked, const std::string& transport) {
          });
 }
 
-void name_memory(request_params& params, int memory) {
-  if (memory == unknown_memory) return;
-  params.mask |= request_has_memory_type;
-  params.memory_type = memory;
-}
-
 }  // namespace
 
 worker::worker(const library& ucx, int size) : m_call(ucx.call), m_peers(static_cast<std::size_t>(size)) {
@@ -95,6 +89,10 @@ std::string worker::make_context(const selection_of_network& network, void*& con
   // A dead machine is noticed well within the timeout; UCX's own interval is 20 s.
   if (network.timeout_s > 0 && network.timeout_s < 80)
     set("KEEPALIVE_INTERVAL", fmt::format("{}ms", std::max(250, static_cast<int>(network.timeout_s * 250))));
+  // UCX takes what its hooks saw no allocation of for host memory, whatever it is told of it; and they see neither
+  // mapped memory nor what was there before UCX. Without the cache behind them it asks the driver. The setting is
+  // the process', and host buffers are not asked about: they are named.
+  if (network.moves_device_memory) set("MEMTYPE_CACHE", "n");
   context_params params{};
   params.field_mask = context_has_features | context_has_estimated_eps;
   params.features = feature_tag;
@@ -231,13 +229,13 @@ void worker::send(transfer& moving, int to, std::uint64_t tag, const void* data,
   if (other.endpoint == nullptr || other.failure != native_status::ok)
     return finish(moving, other.endpoint == nullptr ? native_status::unreachable : other.failure);
   request_params params{};
-  params.mask = request_has_callback | request_has_user_data;
+  params.mask = request_has_callback | request_has_user_data | request_has_memory_type;
   params.callback.send = on_sent;
   params.user_data = &moving;
-  name_memory(params, memory);
-  // Short messages that may end at once UCX reads itself where its hooks have seen no memory of devices,
-  // whatever it is told of this one; and they see none that was there before UCX.
-  if (memory != unknown_memory) params.mask |= request_not_at_once;
+  params.memory_type = memory;
+  // Short messages that may end at once UCX reads itself where an older context's hooks have seen no memory of
+  // devices, whatever it is told of this one.
+  if (memory != host_memory) params.mask |= request_not_at_once;
   settle(moving, m_call.tag_send_nbx(other.endpoint, data, bytes, tag, &params));
 }
 
@@ -246,10 +244,10 @@ void worker::receive(transfer& moving, std::uint64_t tag, std::uint64_t mask, vo
   begin(moving, bytes);
   request_params params{};
   // What arrived is told to the callback alone: of receives that are complete at once UCX 1.13 tells no length.
-  params.mask = request_has_callback | request_has_user_data | request_not_at_once;
+  params.mask = request_has_callback | request_has_user_data | request_has_memory_type | request_not_at_once;
   params.callback.receive = on_received;
   params.user_data = &moving;
-  name_memory(params, memory);
+  params.memory_type = memory;
   settle(moving, m_call.tag_recv_nbx(m_worker, data, bytes, tag, mask, &params));
 }
 

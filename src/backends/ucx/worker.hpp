@@ -37,6 +37,7 @@ struct selection_of_network {
   std::string transports;  // as in UCX_TLS
   std::string interfaces;  // as in UCX_NET_DEVICES
   double timeout_s = 0;
+  bool moves_device_memory = false;
 };
 
 class worker {
@@ -56,9 +57,9 @@ class worker {
 
   // `memory`: what the data is in, as ucp_api.hpp numbers it.
   void send(transfer& moving, int peer, std::uint64_t tag, const void* data, std::size_t bytes,
-            int memory = unknown_memory);
+            int memory = host_memory);
   void receive(transfer& moving, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes,
-               int memory = unknown_memory);
+               int memory = host_memory);
   // True when something happened.
   bool progress() const { return m_call.worker_progress(m_worker) != 0; }
   void cancel(transfer& moving) const;
