@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_ranks import parser, run, slowest, time_us
+from torch_ranks import parser, run, time_us, timed
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 from measured import write_records
@@ -98,22 +98,6 @@ def make_model(shape: str, batch: int, rank: int, size: int) -> tuple[Callable[[
     return step, made
 
 
-def timed(call: Callable[[], None]) -> float:
-    import torch
-    import torch.distributed as dist
-
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    dist.barrier()
-    call()  # aligns the ranks on the device
-    start.record()
-    for _ in range(STEPS):
-        call()
-    stop.record()
-    torch.cuda.synchronize()
-    return slowest(start.elapsed_time(stop) * 1e3 / STEPS)
-
-
 def times_of(call: Callable[[], None], mode: str, samples: int) -> list[float]:
     import torch
 
@@ -125,7 +109,7 @@ def times_of(call: Callable[[], None], mode: str, samples: int) -> list[float]:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             call()
         call = graph.replay
-    return [timed(call) for _ in range(samples + 1)][1:]
+    return [timed(call, STEPS) for _ in range(samples + 1)][1:]
 
 
 def measure(rank: int, size: int, _: str, given: argparse.Namespace) -> list[dict[str, Any]]:

@@ -14,30 +14,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch_ranks import parser, run, slowest, time_us
+from torch_ranks import parser, run, slowest, time_us, timed
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 32 << 20, 64 << 20, 256 << 20]
 BESIDE = 64 << 20
 SIDE = 8192
 PRODUCTS = 20
-
-
-def timed(call: Callable[[], None], calls: int) -> float:
-    """Microseconds of a call, of the slowest rank."""
-    import torch
-    import torch.distributed as dist
-
-    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    dist.barrier()
-    for _ in range(2):
-        call()  # aligns the ranks on the device
-    start.record()
-    for _ in range(calls):
-        call()
-    stop.record()
-    torch.cuda.synchronize()
-    return slowest(start.elapsed_time(stop) * 1e3 / calls)
 
 
 def gather_of(size_bytes: int, group: str) -> tuple[Callable[[], object], int]:

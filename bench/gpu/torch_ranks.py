@@ -11,7 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "python"))
 from measured import time_us, write_records
 
-__all__ = ["parser", "run", "slowest", "time_us"]
+__all__ = ["parser", "run", "slowest", "time_us", "timed"]
 
 # Multicast stays off for every provider (docs/gpu_check.md).
 os.environ["TORCH_SYMM_MEM_DISABLE_MULTICAST"] = "1"
@@ -33,6 +33,24 @@ def slowest(value: float) -> float:
     worst = torch.tensor([value], device="cuda", dtype=torch.float64)
     dist.all_reduce(worst, op=dist.ReduceOp.MAX)
     return worst.item()
+
+
+def timed(call: Callable[[], None], calls: int) -> float:
+    """Microseconds of a call, of the slowest rank."""
+    import torch
+    import torch.distributed as dist
+
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    dist.barrier()
+    for _ in range(2):
+        call()  # aligns the ranks on the device
+    start.record()
+    for _ in range(calls):
+        call()
+    stop.record()
+    torch.cuda.synchronize()
+    return slowest(start.elapsed_time(stop) * 1e3 / calls)
 
 
 Measure = Callable[[int, int, str, argparse.Namespace], list[dict[str, Any]]]

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """PyTorch's own tests of torch.distributed over NCCL and its preloaded library: check_own_tests.py OUT LIB [S].
 
-The tests are those of PyTorch's wheel, two ranks each, several at a time. What fails is played again without
-the library: only what passes then is a problem. What did not fit into S (300) seconds is counted.
+The tests are those of PyTorch's wheel, two ranks each. Several processes play some each, one after the other;
+ranks are forked, because importing PyTorch takes longer than most tests. What fails is played again without the
+library: only what passes then is a problem. What did not fit into S (300) seconds is counted.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,26 +24,37 @@ from pathlib import Path
 from typing import Any
 
 RANKS = 2
-TEST_LIMIT_S = 100
+TESTS = 6  # of a process
+LIMIT_S = 150  # for them
+ENDED = re.compile(r"^== (\w+) ended with (\d+)$", re.MULTILINE)
 SKIPPED = 5  # the exit code of a test that PyTorch skips
 NOT_RUN = -1
+HANGS = 124
 
 
 def own_tests() -> type[unittest.TestCase]:
-    """PyTorch's suite, set up as its own program does: a process a rank, started anew for each test."""
+    """PyTorch's suite, set up as its own program does: a process a rank, anew for each test."""
     folder = os.environ["TEMP_DIR"]
     os.environ |= {"WORLD_SIZE": str(RANKS), "INIT_METHOD": f"file://{folder}/shared_init_file"}
     os.environ.setdefault("BACKEND", "nccl")
     for name in ("barrier", "test_dir", "init_dir"):
         os.makedirs(f"{folder}/{name}", exist_ok=True)
+    import torch.multiprocessing
     from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
     class OwnTests(TestDistBackend, DistributedTest._DistTestBase):
         def setUp(self) -> None:
             super().setUp()
-            self._spawn_processes()
+            self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
-    OwnTests.__qualname__ = "OwnTests"  # started processes find it in this module
+        @classmethod
+        def _run(cls, *given: Any, **named: Any) -> None:
+            try:
+                super()._run(*given, **named)
+            except SystemExit as ended:
+                sys.stdout.flush()
+                ctypes.CDLL(None).exit(ended.code or 0)  # a fork's own way out leaves out the library's report
+
     return OwnTests
 
 
@@ -48,37 +62,54 @@ if "TEMP_DIR" in os.environ:
     OwnTests = own_tests()
 
 
-def child(words: list[str], variables: dict[str, str], limit_s: float) -> tuple[int, str]:
-    with tempfile.TemporaryDirectory() as folder:
+def child(words: list[str], variables: dict[str, str], limit_s: float) -> str:
+    """What was printed."""
+    # Forked ranks can use CUDA only if this process has not: NVML counts the GPUs.
+    variables = {"NCCL_NVLS_ENABLE": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | variables
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
+        started = subprocess.Popen(
+            [sys.executable, __file__, *words],
+            env=os.environ | {"TEMP_DIR": folder} | variables,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                [sys.executable, __file__, *words],
-                env=os.environ | {"TEMP_DIR": folder, "NCCL_NVLS_ENABLE": "0"} | variables,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=limit_s,
-                check=False,
-            )
+            started.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            return 124, f"no end within {limit_s:.0f} s"
-        return done.returncode, done.stdout
+            os.killpg(started.pid, signal.SIGKILL)  # and its ranks
+            started.wait()
+        said.seek(0)
+        return said.read()
 
 
 def play(names: list[str], variables: dict[str, str], end: float) -> dict[str, tuple[int, str]]:
     """Exit code and output of each test; NOT_RUN for what was not begun before `end`."""
 
-    def one(name: str) -> tuple[int, str]:
-        return child(["--one", name], variables, TEST_LIMIT_S) if time.monotonic() < end else (NOT_RUN, "")
+    def some(chosen: list[str]) -> dict[str, tuple[int, str]]:
+        found = dict.fromkeys(chosen, (NOT_RUN, ""))
+        left = min(LIMIT_S, end - time.monotonic())
+        if left < 10:
+            return found
+        said = child(["--each", *chosen], variables, left)
+        begin = 0
+        for ended in ENDED.finditer(said):
+            found[ended[1]] = (int(ended[2]), said[begin : ended.start()])
+            begin = ended.end()
+        hanging = next((name for name in chosen if found[name][0] == NOT_RUN), None)
+        if hanging and left == LIMIT_S:
+            found[hanging] = (HANGS, said[begin:])
+        return found
 
+    every = max(1, -(-len(names) // TESTS))  # neighbours are alike: each process gets some of every kind
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // (RANKS + 1))) as threads:
-        return dict(zip(names, threads.map(one, names), strict=True))
+        parts = threads.map(some, [names[first::every] for first in range(every)])
+        return {name: result for part in parts for name, result in part.items()}
 
 
 def check(out: Path, library: str, seconds: float) -> int:
     begin = time.monotonic()
-    listing = child(["--list"], {}, TEST_LIMIT_S)[1]
-    names: list[str] = json.loads(listing.splitlines()[-1])
+    names: list[str] = json.loads(child(["--list"], {}, LIMIT_S).splitlines()[-1])
     preloaded = {"LD_PRELOAD": library, "ISTHMUS_NCCL_REPORT": "1"} if library else {}
     ours = play(names, preloaded, begin + seconds * 0.7)
     failed = [name for name, (code, _) in ours.items() if code not in (0, SKIPPED, NOT_RUN)]
@@ -105,9 +136,13 @@ def main() -> int:
         case ["--list"]:
             print(json.dumps(unittest.TestLoader().getTestCaseNames(OwnTests)))
             return 0
-        case ["--one", name]:
-            played = unittest.TextTestRunner(verbosity=2).run(unittest.TestSuite([OwnTests(name)]))
-            return SKIPPED if played.skipped else 0 if played.wasSuccessful() else 1
+        case ["--each", *names]:
+            for name in names:
+                played = unittest.TextTestRunner(verbosity=2).run(unittest.TestSuite([OwnTests(name)]))
+                code = SKIPPED if played.skipped else 0 if played.wasSuccessful() else 1
+                sys.stderr.flush()
+                print(f"== {name} ended with {code}", flush=True)
+            return 0
         case [out, library, *seconds]:
             return check(Path(out), library, float(seconds[0]) if seconds else 300)
     print(__doc__, file=sys.stderr)
