@@ -54,7 +54,7 @@ SHARED_GPU = {
 }
 
 # PyPI's libucx-cu13, whose UCX reaches CUDA memory.
-CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucp.so.0"}
+CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucx/lib/libucp.so.0"}
 NODES_BENCH = "{bin}/islands_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
 
 TOPICS = (

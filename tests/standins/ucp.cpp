@@ -20,7 +20,7 @@ using namespace isthmus::ucx;
 namespace {
 
 standin_ucp_tally tally{};
-bool asks_the_driver = false;  // about memory, and not its hooks
+int caches = 2;  // that rest on hooks in the driver's calls
 
 template <typename Function>
 Function real(const char* name) {
@@ -47,8 +47,8 @@ request_params on_the_host(const void* buffer, std::size_t bytes, const request_
                  is_device ? "of" : "outside of");
     std::abort();
   }
-  if (is_device && !asks_the_driver) {  // as UCX 1.22 takes what its hooks have not seen for host memory
-    std::fputs("stand-in of UCX: its cache of memory types does not know a buffer of a device\n", stderr);
+  if (is_device && caches > 0) {  // as in a UCX whose module for these hooks can't be loaded
+    std::fputs("stand-in of UCX: its caches have not seen that a buffer of a device was allocated\n", stderr);
     std::abort();
   }
   if (is_device) counter += bytes;
@@ -63,7 +63,8 @@ extern "C" {
 STANDIN_API standin_ucp_tally standin_ucp_take_tally(void) { return std::exchange(tally, standin_ucp_tally{}); }
 
 STANDIN_API native_status ucp_config_modify(void* config, const char* name, const char* value) {
-  asks_the_driver |= std::strcmp(name, "MEMTYPE_CACHE") == 0 && std::strcmp(value, "n") == 0;
+  for (const char* const cache : {"MEMTYPE_CACHE", "RCACHE_ENABLE"})
+    if (std::strcmp(name, cache) == 0 && std::strcmp(value, "n") == 0) --caches;
   return real<decltype(functions::config_modify)>(__func__)(config, name, value);
 }
 

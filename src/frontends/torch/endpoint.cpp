@@ -122,6 +122,10 @@ survivors endpoint::shrink(double wait_s) {
                                m_settings.device_name, " that could shrink: no call has used one"));
     check(isthmus_communicator_abort(m_communicator));  // a call that waits would keep the mutex
     made.store = m_rendezvous;
+    // Who aborted the calls, a timeout or the program, did not mean the keys of the agreement; nor does who aborts
+    // them late.
+    m_store_is_handed_on = true;
+    m_rendezvous->resume();
   }
   const std::lock_guard lock(m_mutex);
   check(isthmus_communicator_shrink(m_communicator, wait_s, &made.communicator));
@@ -137,7 +141,7 @@ survivors endpoint::shrink(double wait_s) {
 void endpoint::abort() noexcept {
   const std::lock_guard lock(m_handle_mutex);
   m_aborted = true;
-  if (m_rendezvous) m_rendezvous->cancel();
+  if (m_rendezvous && !m_store_is_handed_on) m_rendezvous->cancel();
   if (m_communicator != nullptr) isthmus_communicator_abort(m_communicator);
 }
 

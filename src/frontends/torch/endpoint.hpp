@@ -99,7 +99,7 @@ class endpoint {
   std::shared_ptr<rendezvous> m_rendezvous;
   isthmus_communicator m_communicator = nullptr;
   std::size_t m_blocks = 0;
-  bool m_closed = false, m_aborted = false;
+  bool m_closed = false, m_aborted = false, m_store_is_handed_on = false;
   std::unordered_map<call_kind, tally*, call_kind_hash> m_tallies;
 };
 

@@ -26,8 +26,9 @@ class rendezvous {
 
   const isthmus_store_table* table() const { return &m_table; }
 
-  // Every wait, now and later, fails. Any thread.
+  // Every wait, now and until resume(), fails. Any thread.
   void cancel() noexcept { m_cancelled = true; }
+  void resume() noexcept { m_cancelled = false; }
 
  private:
   static constexpr int ok = 0, timed_out = 1, failed = 2;

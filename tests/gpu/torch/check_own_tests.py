@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """PyTorch's own tests of torch.distributed over NCCL and its preloaded library: check_own_tests.py OUT LIB [S].
 
-The tests are those of PyTorch's wheel, two ranks each. Several processes play some each, one after the other;
-ranks are forked, because importing PyTorch takes longer than most tests. What fails is played again without the
+The tests are those of PyTorch's wheel, two ranks each. Several processes play some each, one after the other.
+Ranks are forked off a process that has imported PyTorch, which takes longer than most tests, and does not use
+CUDA, which no fork could use any more. What fails is played again without the
 library: only what passes then is a problem. What did not fit into S (300) seconds is counted.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -19,7 +21,9 @@ import tempfile
 import time
 import unittest
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,21 @@ NOT_RUN = -1
 HANGS = 124
 
 
+def run_rank(environment: dict[str, str], work: Callable[..., None], *given: Any, **named: Any) -> None:
+    os.environ |= environment  # the server's is that of the first test
+    try:
+        work(*given, **named)
+    except SystemExit as ended:
+        sys.stdout.flush()
+        ctypes.CDLL(None).exit(ended.code or 0)  # a fork's own way out leaves out the library's report
+
+
+def rank_process(target: Callable[..., None], args: tuple[Any, ...], **named: Any) -> BaseProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo"])
+    return context.Process(target=run_rank, args=(dict(os.environ), target, *args), **named)
+
+
 def own_tests() -> type[unittest.TestCase]:
     """PyTorch's suite, set up as its own program does: a process a rank, anew for each test."""
     folder = os.environ["TEMP_DIR"]
@@ -39,22 +58,14 @@ def own_tests() -> type[unittest.TestCase]:
     os.environ.setdefault("BACKEND", "nccl")
     for name in ("barrier", "test_dir", "init_dir"):
         os.makedirs(f"{folder}/{name}", exist_ok=True)
-    import torch.multiprocessing
     from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
     class OwnTests(TestDistBackend, DistributedTest._DistTestBase):
         def setUp(self) -> None:
             super().setUp()
-            self._start_processes(torch.multiprocessing.get_context("fork").Process)
+            self._start_processes(rank_process)
 
-        @classmethod
-        def _run(cls, *given: Any, **named: Any) -> None:
-            try:
-                super()._run(*given, **named)
-            except SystemExit as ended:
-                sys.stdout.flush()
-                ctypes.CDLL(None).exit(ended.code or 0)  # a fork's own way out leaves out the library's report
-
+    OwnTests.__qualname__ = "OwnTests"  # ranks find it in this module
     return OwnTests
 
 
@@ -64,8 +75,7 @@ if "TEMP_DIR" in os.environ:
 
 def child(words: list[str], variables: dict[str, str], limit_s: float) -> str:
     """What was printed."""
-    # Forked ranks can use CUDA only if this process has not: NVML counts the GPUs.
-    variables = {"NCCL_NVLS_ENABLE": "0", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"} | variables
+    variables = {"NCCL_NVLS_ENABLE": "0"} | variables
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
         started = subprocess.Popen(
             [sys.executable, __file__, *words],
@@ -125,6 +135,7 @@ def check(out: Path, library: str, seconds: float) -> int:
         "with calls taken": taken,
         "fail without the library, too": sorted(set(failed) - set(problems)),
         "problems": {name: ours[name][1][-3000:] for name in problems},
+        "one that fails anyway": next((theirs[name][1][-3000:] for name in failed if name not in problems), ""),
     }
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result, indent=1))

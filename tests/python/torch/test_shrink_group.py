@@ -57,12 +57,16 @@ def test_two_of_four(fresh_crew: Callable[..., Crew]) -> None:
     assert crew.finish(3) == (1, 2, 5.0, [0.0, 3.0])
 
 
-def fails_without_a_loss() -> tuple[bool, float]:
+def fails_without_a_loss(is_aborted: bool) -> tuple[bool, float]:
     group = dist.new_group(timeout=timedelta(seconds=4))
     dist.all_reduce(torch.ones(4), group=group)
     work = None
     if dist.get_rank() != 3:
         work = dist.all_reduce(torch.ones(4), group=group, async_op=True)
+        if is_aborted:
+            with pytest.raises(dist.DistBackendError):  # by the timeout, or another rank's
+                work.wait(timedelta(milliseconds=100))
+    dist.barrier()  # of the default group: nobody's shrink aborts the calls before
     shrunk = isthmus.torch.shrink(group, timedelta(seconds=20))
     if work is not None:
         with pytest.raises(dist.DistBackendError):
@@ -72,8 +76,9 @@ def fails_without_a_loss() -> tuple[bool, float]:
     return shrunk == group, total.item()
 
 
-def test_where_nobody_is_lost_the_group_goes_on(fresh_crew: Callable[..., Crew]) -> None:
-    assert fresh_crew().run(fails_without_a_loss) == [(True, 4.0)] * 4
+@pytest.mark.parametrize("is_aborted", [False, True])
+def test_where_nobody_is_lost_the_group_goes_on(fresh_crew: Callable[..., Crew], is_aborted: bool) -> None:
+    assert fresh_crew().run(fails_without_a_loss, is_aborted) == [(True, 4.0)] * 4
 
 
 def shrinks_too_early() -> None:
