@@ -428,7 +428,7 @@ TOPICS = (
                 "unchanged scripts under the preloaded library for NCCL",
                 "{python} tests/gpu/torch/check_nccl_preload.py {out}/torch-nccl-preload.json "
                 "{lib}/libisthmus_nccl_preload.so {ranks}",
-                120,
+                240,
                 gpus=2,
                 share=True,
                 env={"PYTHONPATH": "{pythonpath}"},

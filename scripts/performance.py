@@ -136,6 +136,26 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "the same without",
                 providers("nccl", place="out_of_place"),
             ),
+            *(
+                Row(
+                    f"nccl-tests, {what}",
+                    f"h100x2-nccl_tests_{name}",
+                    {"provider": "nccl_preload", "place": "out_of_place", "mode": mode},
+                    "the same without",
+                    providers("nccl", place="out_of_place", mode=mode),
+                )
+                for name, what, mode in (
+                    ("graph", "graphs", "graph"),
+                    ("2323", "NCCL 2.32.3", "stream"),
+                )
+            ),
+            Row(
+                "llama.cpp over ggml's NCCL",
+                "h100x2-llama",
+                {"provider": "ggml_nccl_preload"},
+                "the same without",
+                providers("ggml_nccl", mode="llama_bench"),
+            ),
         ],
     ),
     "A C or Python program on CPUs": (
@@ -209,13 +229,13 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         "[llama.cpp](llama_cpp.md)",
         [
             Row(
-                f"7B shape, prompt and generation, {gpus} H200",
-                f"h200x{gpus}-llama",
+                f"7B shape, {gpus} {kind.upper()}",
+                f"{kind}x{gpus}-llama",
                 {"provider": "isthmus", "mode": "llama_bench"},
                 "the best of ggml's own",
                 GGML,
             )
-            for gpus in (2, 4)
+            for kind, gpus in (("h100", 2), ("h200", 2), ("h200", 4))
         ],
     ),
     "Collectives and products on GPUs": (
@@ -299,11 +319,12 @@ def ratios(row: Row) -> list[float]:
 
 def line(row: Row) -> str:
     found = ratios(row)
-    spread = f"{min(found):.2f} to {max(found):.2f}" if len(found) > 1 else ""
+    spread = f"{min(found):.2f} … {max(found):.2f}" if len(found) > 1 else ""
     slower = sum(ratio < 1 for ratio in found)
-    link = f"[{row.record}](../bench/results/{newest(row.record).name})"
+    machine = row.record.split("-")[0]
+    link = f"[{machine}](../bench/results/{newest(row.record).name})"
     median = f"**{statistics.median(found):.2f}**"
-    return f"| {row.what} | {row.over} | {median} | {spread} | {slower} of {len(found)} | {link} |"
+    return f"| {row.what} | {row.over} | {median} | {spread} | {slower}/{len(found)} | {link} |"
 
 
 def page() -> str:

@@ -14,8 +14,6 @@ import json
 import multiprocessing
 import os
 import re
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,13 +25,14 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from children import NO_END, run_with_children
+
 RANKS = 2
 TESTS = 6  # of a process
 LIMIT_S = 150  # for them
 ENDED = re.compile(r"^== (\w+) ended with (\d+)$", re.MULTILINE)
 SKIPPED = 5  # the exit code of a test that PyTorch skips
 NOT_RUN = -1
-HANGS = 124
 
 
 def run_rank(environment: dict[str, str], work: Callable[..., None], *given: Any, **named: Any) -> None:
@@ -76,21 +75,9 @@ if "TEMP_DIR" in os.environ:
 def child(words: list[str], variables: dict[str, str], limit_s: float) -> str:
     """What was printed."""
     variables = {"NCCL_NVLS_ENABLE": "0"} | variables
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as said:
-        started = subprocess.Popen(
-            [sys.executable, __file__, *words],
-            env=os.environ | {"TEMP_DIR": folder} | variables,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            started.wait(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(started.pid, signal.SIGKILL)  # and its ranks
-            started.wait()
-        said.seek(0)
-        return said.read()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, *words]
+        return run_with_children(command, {"TEMP_DIR": folder} | variables, limit_s)[1]
 
 
 def play(names: list[str], variables: dict[str, str], end: float) -> dict[str, tuple[int, str]]:
@@ -108,7 +95,7 @@ def play(names: list[str], variables: dict[str, str], end: float) -> dict[str, t
             begin = ended.end()
         hanging = next((name for name in chosen if found[name][0] == NOT_RUN), None)
         if hanging and left == LIMIT_S:
-            found[hanging] = (HANGS, said[begin:])
+            found[hanging] = (NO_END, said[begin:])
         return found
 
     every = max(1, -(-len(names) // TESTS))  # neighbours are alike: each process gets some of every kind

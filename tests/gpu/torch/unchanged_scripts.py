@@ -4,14 +4,15 @@ check_nccl_preload.py do alike."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import sharing
+from children import NO_END, run_with_children
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "python/torch/unchanged"
 LIMIT_S = 90
@@ -28,21 +29,13 @@ def train(
     each, shared = sharing.under_torchrun(ranks, isolated) if on_gpus else (["--no-python"], {})
     with tempfile.TemporaryDirectory() as folder:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-        done = subprocess.run(
-            [*launcher, *each, sys.executable, *before, str(SCRIPTS / f"{script}.py"), folder],
-            env=os.environ | shared | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(
-                f"{script} {' '.join(before)} ended with {done.returncode}: {done.stdout[-3000:]}"
-            )
+        command = [*launcher, *each, sys.executable, *before, str(SCRIPTS / f"{script}.py"), folder]
+        code, said = run_with_children(command, shared | variables, LIMIT_S)
+        if code:
+            why = f"did not end within {LIMIT_S} s" if code == NO_END else f"ended with {code}"
+            raise RuntimeError(f"{script} {' '.join(before)} {why} ({variables}): {said[-3000:]}")
         results = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
-    return [result["losses"] for result in results], done.stdout
+    return [result["losses"] for result in results], said
 
 
 def judge(ours: Losses, theirs: Losses) -> tuple[float, str]:
@@ -56,10 +49,14 @@ def judge(ours: Losses, theirs: Losses) -> tuple[float, str]:
     return difference, f"losses differ by {difference}: {ours} and {theirs}" if wrong else ""
 
 
-def finish(results: list[dict[str, Any]], out: str) -> None:
-    """Prints and writes them; ends the program with 1 where one has a problem."""
+def finish(results: Iterable[dict[str, Any]], out: str) -> None:
+    """Prints each when it is known and writes all; ends the program with 1 where one has a problem."""
+    known = []
+    begin = time.monotonic()
     for result in results:
-        print(json.dumps(result), flush=True)
-    Path(out).write_text(json.dumps(results, indent=1) + "\n")
-    if any(result["problem"] for result in results):
+        known.append(result | {"seconds": round(time.monotonic() - begin, 1)})
+        print(json.dumps(known[-1]), flush=True)
+        begin = time.monotonic()
+    Path(out).write_text(json.dumps(known, indent=1) + "\n")
+    if any(result["problem"] for result in known):
         raise SystemExit(1)
