@@ -25,7 +25,8 @@ def run_with_children(command: list[str], variables: dict[str, str], limit_s: fl
             code = started.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             code = NO_END
-            for number in (signal.SIGTERM, signal.SIGKILL):  # asked, torchrun ends its ranks, which it set apart
+            # Asked first: torchrun ends its ranks, which it has set apart.
+            for number in (signal.SIGTERM, signal.SIGKILL):
                 os.killpg(started.pid, number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     started.wait(timeout=20)
