@@ -34,7 +34,7 @@ struct flow {
   bool sends = false;
   kind what = kind::message;
   std::byte* buffer = nullptr;  // const in truth where sends
-  int memory = host_memory;  // that it is in
+  int memory = host_memory;     // that it is in
   std::uint64_t bytes = 0;
   std::uint64_t limit = ~std::uint64_t{0};  // what may have been begun
   std::uint64_t ring = ~std::uint64_t{0};   // `buffer` is a ring of so many bytes, a multiple of the piece

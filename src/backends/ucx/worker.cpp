@@ -89,9 +89,9 @@ std::string worker::make_context(const selection_of_network& network, void*& con
   // A dead machine is noticed well within the timeout; UCX's own interval is 20 s.
   if (network.timeout_s > 0 && network.timeout_s < 80)
     set("KEEPALIVE_INTERVAL", fmt::format("{}ms", std::max(250, static_cast<int>(network.timeout_s * 250))));
-  // UCX's caches rest on hooks in the driver's calls, which may be missing without a word. Then it takes memory of a
-  // device for the host's, whatever it is told, and sends from where freed memory was. Without the caches it asks the
-  // driver each time: not about host buffers, which are named.
+  // UCX's caches rest on hooks in the driver's calls, which may be missing without a word. Then it takes memory
+  // of a device for the host's, whatever it is told, and sends from where freed memory was. Without the caches
+  // it asks the driver each time: not about host buffers, which are named.
   for (const char* const cache : {"MEMTYPE_CACHE", "RCACHE_ENABLE"})
     if (network.moves_device_memory && std::getenv(fmt::format("UCX_{}", cache).c_str()) == nullptr)
       set(cache, "n");

@@ -122,8 +122,8 @@ survivors endpoint::shrink(double wait_s) {
                                m_settings.device_name, " that could shrink: no call has used one"));
     check(isthmus_communicator_abort(m_communicator));  // a call that waits would keep the mutex
     made.store = m_rendezvous;
-    // Who aborted the calls, a timeout or the program, did not mean the keys of the agreement; nor does who aborts
-    // them late.
+    // Who aborted the calls, a timeout or the program, did not mean the keys of the agreement; nor does who
+    // aborts them late.
     m_store_is_handed_on = true;
     m_rendezvous->resume();
   }
