@@ -128,9 +128,9 @@ typedef struct isthmus_backend_context {
   // order of (key, rank); with color ISTHMUS_NO_COLOR, -1, a rank gets NULL. It follows the rules of this
   // communicator but for those that name this backend, and above them `use`, "backend" or "backend:algorithm"
   // (NULL: nothing). Its waits end when this communicator is poisoned; its failures are the backend's to
-  // report, by its own ranks: the ranks of a part have other numbers. The backend aborts it in `abort` and
-  // destroys it in `destroy`, or before create fails. Fails on all ranks of a part or on none of them; those of
-  // other parts go on. NULL in a context of an older runtime.
+  // report: their texts have the numbers of the part, isthmus_last_error_ranks has those of this communicator.
+  // The backend aborts it in `abort` and destroys it in `destroy`, or before create fails. Fails on all ranks
+  // of a part or on none of them; those of other parts go on. NULL in a context of an older runtime.
   isthmus_status (*make_part)(void* runtime, int color, int key, const char* use, isthmus_communicator* made);
   // Makes what `fail` recorded last, with this status, the failure of the communicator at once, on all ranks,
   // instead of when the function returns: for an enqueue one of whose threads must release another. `abort`
@@ -144,6 +144,13 @@ typedef struct isthmus_backend_context {
   // 1 where built-in rules alone name the backend, a last resort: create may be UNSUPPORTED where the backend
   // would work, but gain nothing. Equal on all ranks.
   int by_default;
+  // fail, with the `n` ranks that it is due to, as far as the backend knows: that ended, or don't answer. Of
+  // more than 16 the first count. A backend that is made of the work of others hands on what
+  // isthmus_last_error_ranks says of a part. NULL in a context of an older runtime; fail_by of
+  // isthmus/plugin.hpp then calls fail.
+  isthmus_status (*fail_by)(void* runtime, const int* ranks, size_t n, isthmus_status status,
+                            int64_t native_code, const char* location, const char* hint, const char* format,
+                            ...);
 } isthmus_backend_context;
 
 typedef struct isthmus_backend {

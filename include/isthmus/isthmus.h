@@ -48,6 +48,10 @@ ISTHMUS_API size_t isthmus_datatype_bytes(isthmus_datatype datatype);
 
 // Details of the calling thread's latest failure. Never fails; status is ISTHMUS_SUCCESS if none.
 ISTHMUS_API void isthmus_last_error(isthmus_error_info* info);
+// The ranks that this failure is due to, as far as this rank knows: that ended, are stopped, or did not answer.
+// `ranks` gets the first `capacity` of them. Returns how many they are, 16 at most; 0 also where it is due to
+// no rank. Those of a part that a backend made (isthmus/backend.h) are numbers of the whole. Never fails.
+ISTHMUS_API size_t isthmus_last_error_ranks(int* ranks, size_t capacity);
 
 // ---- life cycle -------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 #include <isthmus/interrupt.h>
 #include <isthmus/isthmus.h>
 
+#include <algorithm>
 #include <array>
 
 #include "base/error.hpp"
@@ -70,6 +71,12 @@ const char* isthmus_status_name(isthmus_status status) {
 
 void isthmus_last_error(isthmus_error_info* info) {
   if (info != nullptr) *info = isthmus::last_error();
+}
+
+size_t isthmus_last_error_ranks(int* ranks, size_t capacity) {
+  const auto culprits = isthmus::last_error().culprits();
+  if (ranks != nullptr) std::copy_n(culprits.begin(), std::min(capacity, culprits.size()), ranks);
+  return culprits.size();
 }
 
 isthmus_status isthmus_set_interrupt_check(isthmus_interrupt_check check, void* context) {

@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <new>
@@ -26,6 +27,11 @@ std::string readable(const char* mangled) {
 }
 
 }  // namespace
+
+void failure_info::blame(std::span<const int> ranks) {
+  m_count = static_cast<std::uint32_t>(std::min(ranks.size(), most_culprits));
+  std::copy_n(ranks.begin(), m_count, m_culprits.begin());
+}
 
 void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept {
   if (capacity == 0) return;
@@ -63,15 +69,15 @@ error caught_error() {
   }
 }
 
-isthmus_error_info& last_error() noexcept {
-  thread_local isthmus_error_info info{.status = ISTHMUS_SUCCESS,
-                                       .collective = -1,
-                                       .rank = -1,
-                                       .native_code = 0,
-                                       .backend = {},
-                                       .location = {},
-                                       .message = {},
-                                       .hint = {}};
+failure_info& last_error() noexcept {
+  thread_local failure_info info = isthmus_error_info{.status = ISTHMUS_SUCCESS,
+                                                      .collective = -1,
+                                                      .rank = -1,
+                                                      .native_code = 0,
+                                                      .backend = {},
+                                                      .location = {},
+                                                      .message = {},
+                                                      .hint = {}};
   return info;
 }
 

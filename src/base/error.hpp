@@ -5,19 +5,45 @@
 #include <fmt/format.h>
 #include <isthmus/types.h>
 
+#include <array>
 #include <exception>
+#include <span>
 #include <string>
 
 namespace isthmus {
 
-class error : public std::exception {
- public:
-  explicit error(isthmus_error_info info) : m_info(info) {}
-  const char* what() const noexcept override { return m_info.message; }
-  const isthmus_error_info& info() const noexcept { return m_info; }
+// A failure as ranks tell it to each other, plain bytes: what the C ABI knows of it, and its culprits, the
+// ranks that it is due to as far as that is known. Those of a part that a backend made for itself are ranks of
+// the whole.
+struct failure_info : isthmus_error_info {
+  static constexpr std::size_t most_culprits = 16;
+
+  failure_info() : isthmus_error_info{} {}
+  failure_info(const isthmus_error_info& told) : isthmus_error_info(told) {}
+
+  std::span<const int> culprits() const { return {m_culprits.data(), m_count}; }
+  // Of more than 16 the first.
+  void blame(std::span<const int> ranks);
 
  private:
-  isthmus_error_info m_info;
+  std::uint32_t m_count = 0;
+  std::array<int, most_culprits> m_culprits{};
+};
+
+class error : public std::exception {
+ public:
+  explicit error(const failure_info& info) : m_info(info) {}
+  const char* what() const noexcept override { return m_info.message; }
+  const failure_info& info() const noexcept { return m_info; }
+  // The same, with its culprits.
+  error due_to(std::span<const int> culprits) const {
+    error blaming = *this;
+    blaming.m_info.blame(culprits);
+    return blaming;
+  }
+
+ private:
+  failure_info m_info;
 };
 
 // Where an error was raised; a plain "file:line" from ISTHMUS_HERE.
@@ -37,7 +63,7 @@ error caught_error();
 void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept;
 
 // The calling thread's latest failure.
-isthmus_error_info& last_error() noexcept;
+failure_info& last_error() noexcept;
 
 // Runs a C entry point: no exception leaves the library.
 template <typename Function>

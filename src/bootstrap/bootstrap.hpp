@@ -61,11 +61,17 @@ class bootstrap {
 
   // Leaves this rank's failure where the other ranks' waits in this bootstrap, and `announced`, find it; the
   // first one stays. Any thread may call it. False where the ranks have no place for it.
-  virtual bool announce(const isthmus_error_info&) noexcept { return false; }
+  virtual bool announce(const failure_info&) noexcept { return false; }
   // What a rank has announced, waiting at most `wait_s` for it. Any thread may call it.
-  virtual std::optional<isthmus_error_info> announced(double /*wait_s*/) noexcept { return std::nullopt; }
+  virtual std::optional<failure_info> announced(double /*wait_s*/) noexcept { return std::nullopt; }
   // The same of ranks that share memory with this one, by a look into that memory: cheap enough for every call.
-  virtual std::optional<isthmus_error_info> noticed() const noexcept { return std::nullopt; }
+  virtual std::optional<failure_info> noticed() const noexcept { return std::nullopt; }
+
+  // This rank waits for nobody any more: who waits for it must look further for the cause. Any thread.
+  virtual void give_up() noexcept {}
+  // For a rank that has given up itself: whether that one has, or does within this time; nothing where that
+  // can't be told. Any thread.
+  virtual std::optional<bool> has_given_up(int /*rank*/, double /*wait_s*/) noexcept { return std::nullopt; }
 
   // What the mpi backend works on: the user's table and this bootstrap's own duplicate of the
   // communicator, valid as long as the bootstrap. NULL without MPI.

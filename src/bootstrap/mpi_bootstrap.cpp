@@ -106,13 +106,17 @@ class mpi_bootstrap final : public bootstrap {
   bool out_of_step() const override { return m_out_of_step; }
 
   // By memory alone: a message would need a rank of other machines to be where it takes messages.
-  bool announce(const isthmus_error_info& failure) noexcept override {
+  bool announce(const failure_info& failure) noexcept override {
     return m_peers.write(failure) && m_peers.all_have_notices();
   }
-  std::optional<isthmus_error_info> announced(double wait_s) noexcept override {
+  std::optional<failure_info> announced(double wait_s) noexcept override {
     return m_peers.read(m_peers.all_have_notices() ? wait_s : 0);  // who has none can't tell
   }
-  std::optional<isthmus_error_info> noticed() const noexcept override { return m_peers.read(); }
+  std::optional<failure_info> noticed() const noexcept override { return m_peers.read(); }
+  void give_up() noexcept override { m_peers.give_up(); }
+  std::optional<bool> has_given_up(int rank, double wait_s) noexcept override {
+    return m_peers.has_given_up(rank, wait_s);
+  }
 
   void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
     const mpi_pass pass(m_mpi);

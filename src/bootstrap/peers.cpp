@@ -1,10 +1,13 @@
 #include "bootstrap/peers.hpp"
 
 #include <algorithm>
+#include <array>
 #include <thread>
 
 namespace isthmus {
 namespace {
+
+using clock = std::chrono::steady_clock;
 
 const char* remark(process_state state) {
   switch (state) {
@@ -36,7 +39,7 @@ bool peers::all_have_notices() const noexcept {
   return std::ranges::all_of(m_processes, [](const auto& each) { return each.notice != nullptr; });
 }
 
-bool peers::write(const isthmus_error_info& failure) noexcept {
+bool peers::write(const failure_info& failure) noexcept {
   failure_notice* const notice = of(m_rank).notice;
   if (notice == nullptr) return false;
   std::uint32_t state = failure_notice::empty;
@@ -47,14 +50,14 @@ bool peers::write(const isthmus_error_info& failure) noexcept {
   return true;
 }
 
-isthmus_error_info peers::of_this_rank(const error& failure) const {
-  isthmus_error_info info = failure.info();
+failure_info peers::of_this_rank(const error& failure) const {
+  failure_info info = failure.info();
   info.rank = m_rank;
   return info;
 }
 
-std::optional<isthmus_error_info> peers::read_now() const noexcept {
-  std::optional<isthmus_error_info> consequence;
+std::optional<failure_info> peers::read_now() const noexcept {
+  std::optional<failure_info> consequence;
   for (const rank_process& each : m_processes) {
     if (each.notice == nullptr || each.notice->state.load(std::memory_order_acquire) != failure_notice::written)
       continue;
@@ -64,13 +67,29 @@ std::optional<isthmus_error_info> peers::read_now() const noexcept {
   return consequence;
 }
 
-std::optional<isthmus_error_info> peers::read(double wait_s) const noexcept {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(wait_s);
+std::optional<failure_info> peers::read(double wait_s) const noexcept {
+  const auto deadline = clock::now() + std::chrono::duration<double>(wait_s);
   while (true) {
     auto failure = read_now();
-    if (failure || std::chrono::steady_clock::now() >= deadline) return failure;
+    if (failure || clock::now() >= deadline) return failure;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+void peers::give_up() noexcept {
+  if (failure_notice* const notice = of(m_rank).notice)
+    notice->has_given_up.store(1, std::memory_order_release);
+}
+
+std::optional<bool> peers::has_given_up(int rank, double wait_s) const noexcept {
+  const failure_notice* const notice = of(rank).notice;
+  if (notice == nullptr) return std::nullopt;
+  const auto deadline = clock::now() + std::chrono::duration<double>(wait_s);
+  while (notice->has_given_up.load(std::memory_order_acquire) == 0) {
+    if (clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 void peers::throw_if_written() const {
@@ -89,7 +108,8 @@ error peers::ended(int rank) const {
                     fmt::format("rank {} ended, or destroyed its communicator, while rank {} waited for it to "
                                 "create, split or allocate",
                                 rank, m_rank),
-                    "look for a crash or an early exit of that rank");
+                    "look for a crash or an early exit of that rank")
+      .due_to(std::array{rank});
 }
 
 // Ranks that end after a stop gave up waiting, so the stopped ones count.
@@ -112,12 +132,13 @@ std::string peers::describe(const std::vector<int>& missing, bool is_certain) co
   return text + others;
 }
 
-error failure_elsewhere(const isthmus_error_info& failure) {
+error failure_elsewhere(const failure_info& failure) {
   // Whom another rank has waited for in vain, this one waits for in vain, too.
   const bool is_late = failure.status == ISTHMUS_ERROR_TIMEOUT;
   return make_error(is_late ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
                     fmt::format("rank {} failed: {}", failure.rank, failure.message), failure.hint,
-                    failure.native_code);
+                    failure.native_code)
+      .due_to(failure.culprits());
 }
 
 }  // namespace isthmus

@@ -23,12 +23,13 @@ constexpr bool is_consequence(isthmus_status status) {
   return status == ISTHMUS_ERROR_ABORTED || status == ISTHMUS_ERROR_REMOTE;
 }
 
-// Where a rank writes the failure that it was the first to know of, once, and at last that it has destroyed its
-// communicator. All others read.
+// Where a rank writes the failure that it was the first to know of, once, that it waits for nobody any more,
+// and at last that it has destroyed its communicator. All others read.
 struct failure_notice {
   static constexpr std::uint32_t empty = 0, unfinished = 1, written = 2;
   std::atomic<std::uint32_t> state;
-  isthmus_error_info failure;
+  failure_info failure;
+  std::atomic<std::uint32_t> has_given_up;
   std::atomic<std::uint32_t> has_left;
 };
 
@@ -67,13 +68,16 @@ class peers {
   bool all_have_notices() const noexcept;
 
   // Writes the failure down, unless this rank has written one before. False where it has no notice.
-  bool write(const isthmus_error_info& failure) noexcept;
+  bool write(const failure_info& failure) noexcept;
   // A failure of this rank, as it is told to others.
-  isthmus_error_info of_this_rank(const error& failure) const;
+  failure_info of_this_rank(const error& failure) const;
   // What some rank has written, or writes within this time: a cause, if there is one, else what follows from
   // it.
-  std::optional<isthmus_error_info> read(double wait_s = 0) const noexcept;
+  std::optional<failure_info> read(double wait_s = 0) const noexcept;
   void throw_if_written() const;
+  void give_up() noexcept;
+  // Whether that rank has, or does within this time; nothing where it has no notice that can be read from here.
+  std::optional<bool> has_given_up(int rank, double wait_s) const noexcept;
 
   // The first ended one of the other ranks from `first` on.
   std::optional<int> find_ended(int first = 0) const noexcept {
@@ -87,14 +91,14 @@ class peers {
   std::string describe(const std::vector<int>& missing, bool is_certain = true) const;
 
  private:
-  std::optional<isthmus_error_info> read_now() const noexcept;
+  std::optional<failure_info> read_now() const noexcept;
 
   int m_rank;
   std::vector<rank_process> m_processes;
 };
 
 // What a wait tells of another rank's failure.
-error failure_elsewhere(const isthmus_error_info& failure);
+error failure_elsewhere(const failure_info& failure);
 
 // How often a wait looks at the other processes.
 inline constexpr auto look_interval = std::chrono::milliseconds(500);

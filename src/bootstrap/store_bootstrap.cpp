@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -27,6 +28,8 @@ constexpr double slice_s = 0.1;
 
 // Under a communicator's scope: the failure of the rank that failed first.
 constexpr const char* announcement = "/failure";
+// There, with a rank's number behind it: that rank has given up.
+constexpr const char* surrender = "/given_up/";
 
 // An allgather sets one's own key and gets everyone's. Keys carry a sequence number, so nothing is set twice.
 class store_bootstrap final : public bootstrap {
@@ -124,36 +127,76 @@ class store_bootstrap final : public bootstrap {
 
   void cancel() noexcept override { m_cancelled.store(true, std::memory_order_release); }
 
-  bool announce(const isthmus_error_info& failure) noexcept override {
+  bool announce(const failure_info& failure) noexcept override {
     if (m_peers.write(failure) && m_peers.all_have_notices()) return true;
-    if (announced_in_store(0)) return true;
     try {
-      m_store->set(m_scope + announcement, std::as_bytes(std::span(&failure, 1)));
+      announce_in_store(std::as_bytes(std::span(&failure, 1)));
     } catch (...) {  // the store is gone: the others learn of that by themselves
       return false;
     }
     return true;
   }
 
-  std::optional<isthmus_error_info> announced(double wait_s) noexcept override {
+  std::optional<failure_info> announced(double wait_s) noexcept override {
     if (m_peers.all_have_notices()) return m_peers.read(wait_s);
-    const auto here = m_peers.read();
-    if (here && !is_consequence(here->status)) return here;
-    // Of those here only what followed is known: the cause may have come from another machine.
-    const auto elsewhere = announced_in_store(here ? 0 : wait_s);
-    return elsewhere ? elsewhere : here;
+    const auto deadline = clock::now() + std::chrono::duration_cast<clock::duration>(seconds(wait_s));
+    for (double left = wait_s;; left = seconds(deadline - clock::now()).count()) {
+      const auto here = m_peers.read();
+      if (here && !is_consequence(here->status)) return here;
+      // Of those here only what followed is known: the cause may have come from another machine.
+      const auto elsewhere = announced_in_store(here ? 0 : std::clamp(left, 0.0, slice_s));
+      if (elsewhere || here || left <= slice_s) return elsewhere ? elsewhere : here;
+    }
   }
-  std::optional<isthmus_error_info> noticed() const noexcept override { return m_peers.read(); }
+  std::optional<failure_info> noticed() const noexcept override { return m_peers.read(); }
+
+  void give_up() noexcept override {
+    if (m_has_given_up.exchange(true)) return;
+    m_peers.give_up();
+    if (m_peers.all_have_notices()) return;
+    try {
+      m_store->set(fmt::format("{}{}{}", m_scope, surrender, m_rank), std::array{std::byte{1}});
+    } catch (...) {  // NOLINT(bugprone-empty-catch): the store is gone, and others can't be told
+    }
+  }
+
+  std::optional<bool> has_given_up(int rank, double wait_s) noexcept override {
+    if (const auto told = m_peers.has_given_up(rank, wait_s)) return told;
+    if (has_surrendered(rank, wait_s)) return true;
+    // A store that answers has this rank's own word.
+    constexpr double answer_s = 0.1;
+    return has_surrendered(m_rank, answer_s) ? std::optional(false) : std::nullopt;
+  }
 
  private:
-  std::optional<isthmus_error_info> announced_in_store(double wait_s) noexcept {
-    isthmus_error_info failure;
+  std::optional<failure_info> announced_in_store(double wait_s) noexcept {
+    failure_info failure;
     try {
       m_store->get(m_scope + announcement, std::as_writable_bytes(std::span(&failure, 1)), wait_s);
     } catch (...) {  // nobody has, or the store is gone
       return std::nullopt;
     }
     return failure;
+  }
+
+  // Without a question to a store that may have stopped, if it can.
+  void announce_in_store(std::span<const std::byte> failure) {
+    try {
+      return m_store->set_first(m_scope + announcement, failure);
+    } catch (const error& refused) {
+      if (refused.info().status != ISTHMUS_ERROR_UNSUPPORTED) throw;
+    }
+    if (!announced_in_store(0)) m_store->set(m_scope + announcement, failure);
+  }
+
+  bool has_surrendered(int rank, double wait_s) noexcept {
+    std::array<std::byte, 1> told{};
+    try {
+      m_store->get(fmt::format("{}{}{}", m_scope, surrender, rank), told, wait_s);
+      return true;
+    } catch (...) {  // it has not, or the store is gone
+      return false;
+    }
   }
 
   // The bootstrap of those of this one's ranks, in this order. `store_number` of a rank: in `keys`.
@@ -298,10 +341,12 @@ class store_bootstrap final : public bootstrap {
     }
     const std::string names = m_peers.describe(ranks, *doubt == '\0');
     return make_error(
-        ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-        fmt::format("rank {} of {} waited {} s for the other ranks; missing: {}{}", m_rank, m_size, m_timeout_s,
-                    names.empty() ? "none any more, they came late" : names, doubt),
-        "every rank must make the same call; a rank that crashed, was stopped or never started is named above");
+               ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+               fmt::format("rank {} of {} waited {} s for the other ranks; missing: {}{}", m_rank, m_size,
+                           m_timeout_s, names.empty() ? "none any more, they came late" : names, doubt),
+               "every rank must make the same call; a rank that crashed, was stopped or never started is named "
+               "above")
+        .due_to(*doubt == '\0' ? ranks : std::vector<int>());
   }
 
   std::shared_ptr<store> m_store;
@@ -316,6 +361,7 @@ class store_bootstrap final : public bootstrap {
   std::vector<int> m_meeting_ranks;    // by rank: its number there, ascending
   bool m_out_of_step = false;
   std::atomic<bool> m_cancelled{false};
+  std::atomic<bool> m_has_given_up{false};
 };
 
 }  // namespace

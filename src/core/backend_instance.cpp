@@ -21,9 +21,16 @@ std::string format_text(const char* format, std::va_list arguments) {
 
 backend_instance& self(void* runtime) { return *static_cast<backend_instance*>(runtime); }
 
+failure_info reported(isthmus_status status, int64_t native_code, const char* location, const char* hint,
+                      const std::string& message) {
+  return make_error(status, location == nullptr ? "" : location, message, hint == nullptr ? "" : hint,
+                    native_code)
+      .info();
+}
+
 // The exception that left a backend. Its status is the plug-in's fault, whatever it was of.
-isthmus_error_info thrown_by(const std::string& backend, const char* function) {
-  const isthmus_error_info caught = caught_error().info();
+failure_info thrown_by(const std::string& backend, const char* function) {
+  const failure_info caught = caught_error().info();
   const bool no_memory = caught.status == ISTHMUS_ERROR_OUT_OF_MEMORY;
   return make_error(no_memory ? caught.status : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
                     fmt::format("an exception left {} of backend {}: {}", function, backend, caught.message),
@@ -67,6 +74,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.allgather = on_allgather;
   m_context.option = on_option;
   m_context.fail = on_fail;
+  m_context.fail_by = on_fail_by;
   m_context.log = on_log;
   m_context.aborted = on_aborted;
   m_context.heap_find = on_heap_find;
@@ -89,7 +97,7 @@ const char* backend_instance::version() const noexcept {
 }
 
 isthmus_status backend_instance::threw(const char* function) noexcept {
-  const isthmus_error_info failure = thrown_by(name(), function);
+  const failure_info failure = thrown_by(name(), function);
   report(failure);
   return failure.status;
 }
@@ -110,7 +118,7 @@ void backend_instance::contain_or_poison(const char* function, Call&& call) {
     return ISTHMUS_SUCCESS;
   });
   if (status == ISTHMUS_SUCCESS) return;
-  const isthmus_error_info failure = take_failure(status, function);
+  const failure_info failure = take_failure(status, function);
   m_owner.poison(failure);
   throw error(failure);
 }
@@ -208,9 +216,9 @@ void backend_instance::destroy() noexcept {
   }
 }
 
-isthmus_error_info backend_instance::take_failure(isthmus_status status, const char* what) {
+failure_info backend_instance::take_failure(isthmus_status status, const char* what) {
   std::unique_lock lock(m_mutex);
-  isthmus_error_info info =
+  failure_info info =
       m_failure.value_or(make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), what),
                                     "the backend gave no details")
                              .info());
@@ -223,7 +231,7 @@ isthmus_error_info backend_instance::take_failure(isthmus_status status, const c
   return status == ISTHMUS_ERROR_MISMATCH ? m_owner.with_culprit(info) : m_owner.with_missing(info);
 }
 
-void backend_instance::report(isthmus_error_info info) {
+void backend_instance::report(const failure_info& info) {
   const std::lock_guard lock(m_mutex);
   m_failure = info;
 }
@@ -250,9 +258,20 @@ isthmus_status backend_instance::on_fail(void* runtime, isthmus_status status, i
   va_start(arguments, format);
   const std::string message = format_text(format, arguments);
   va_end(arguments);
-  self(runtime).report(
-      make_error(status, location == nullptr ? "" : location, message, hint == nullptr ? "" : hint, native_code)
-          .info());
+  self(runtime).report(reported(status, native_code, location, hint, message));
+  return status;
+}
+
+isthmus_status backend_instance::on_fail_by(void* runtime, const int* ranks, size_t n, isthmus_status status,
+                                            int64_t native_code, const char* location, const char* hint,
+                                            const char* format, ...) {
+  std::va_list arguments;
+  va_start(arguments, format);
+  failure_info failure = reported(status, native_code, location, hint, format_text(format, arguments));
+  va_end(arguments);
+  backend_instance& backend = self(runtime);
+  backend.m_owner.blame(failure, {ranks, n});
+  backend.report(failure);
   return status;
 }
 
@@ -318,13 +337,16 @@ isthmus_status backend_instance::on_make_part_on(void* runtime, isthmus_device d
     if (auto part = backend.m_owner.make_part(device, color, key, backend.name(), use))
       *made = handle_table::instance().insert(std::move(part));
   });
-  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
+  if (status == ISTHMUS_SUCCESS) return status;
+  last_error().blame({});  // in the numbers of a part that is not there
+  backend.report(last_error());
   return status;
 }
 
 void backend_instance::on_poison(void* runtime, isthmus_status status) {
   backend_instance& backend = self(runtime);
-  backend.m_owner.poison_by_backend(backend.take_failure(status, "a part of an operation"));
+  failure_info failure = backend.take_failure(status, "a part of an operation");
+  backend.m_owner.poison_by_backend(failure);
 }
 
 }  // namespace isthmus

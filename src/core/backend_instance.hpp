@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.hpp"
 #include "core/plugin.hpp"
 
 namespace isthmus {
@@ -81,13 +82,16 @@ class backend_instance {
   void destroy() noexcept;
 
   // The failure that the backend reported last, or one made from `status` when it reported none.
-  isthmus_error_info take_failure(isthmus_status status, const char* what);
+  failure_info take_failure(isthmus_status status, const char* what);
 
  private:
   static isthmus_status on_allgather(void* runtime, const void* mine, void* all, size_t bytes);
   static const char* on_option(void* runtime, const char* key);
   static isthmus_status on_fail(void* runtime, isthmus_status status, int64_t native_code, const char* location,
                                 const char* hint, const char* format, ...);
+  static isthmus_status on_fail_by(void* runtime, const int* ranks, size_t n, isthmus_status status,
+                                   int64_t native_code, const char* location, const char* hint,
+                                   const char* format, ...);
   static void on_log(void* runtime, int level, const char* format, ...);
   static int on_aborted(void* runtime);
   static int on_progress(void* runtime);
@@ -101,7 +105,7 @@ class backend_instance {
                                         const char* use, isthmus_communicator* made);
   static void on_poison(void* runtime, isthmus_status status);
 
-  void report(isthmus_error_info info);
+  void report(const failure_info& info);
   [[gnu::cold]] isthmus_status threw(const char* function) noexcept;  // in a catch block
   template <typename Call>
   isthmus_status contain(const char* function, Call&& call) noexcept;
@@ -121,7 +125,7 @@ class backend_instance {
   bool m_create_threw = false;
 
   mutable std::mutex m_mutex;  // backends may report and log from threads of their own
-  std::optional<isthmus_error_info> m_failure;
+  std::optional<failure_info> m_failure;
   std::set<std::pair<int, std::string>> m_logged;
 };
 

@@ -83,7 +83,7 @@ preparation communicator::prepared_for_part() const {
 
 // Poison comes first: it ends what the other ranks still wait for here, so that they come.
 std::shared_ptr<communicator> communicator::shrink(double wait_s) {
-  isthmus_error_info reason =
+  failure_info reason =
       make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                  fmt::format("isthmus_communicator_shrink was called on rank {}", m_ranks.rank),
                  "call isthmus_communicator_shrink on this rank, too, and go on with the new communicator")
@@ -111,7 +111,7 @@ communicator::parts communicator::split_backends(int color, int key) {
 }
 
 error communicator::annotate(const error& failure, const isthmus_operation& operation) const {
-  isthmus_error_info info = failure.info();
+  failure_info info = failure.info();
   info.rank = m_ranks.rank;
   if (isthmus_collective_name(operation.collective) != nullptr) info.collective = operation.collective;
   return error(info);
@@ -171,15 +171,12 @@ recorder::diagnosis communicator::diagnose() const noexcept {
 
 void communicator::fail_batch(backend_instance& backend, isthmus_status status,
                               const isthmus_operation& first) {
-  isthmus_error_info failure = backend.take_failure(status, row_of(first.collective).name);
+  failure_info failure = backend.take_failure(status, row_of(first.collective).name);
   m_recorder.end(false);
   if (failure.collective < 0) failure.collective = first.collective;
+  if (const auto told = told_before(failure)) throw error(*told);
   // Whoever was poisoned by another rank's failure reports that one: it is the cause.
-  if (is_consequence(status)) {
-    hear(cause_wait_s());
-    check_alive();
-  }
-  poison_by_backend(failure);
+  if (!poison_by_backend(failure)) check_alive();
   throw error(failure);
 }
 
@@ -206,7 +203,7 @@ void communicator::recorded(Work&& work) {
     work();
     m_recorder.end(true);
   } catch (const error& failure) {
-    const isthmus_error_info told = with_missing(failure.info());
+    const failure_info told = with_missing(failure.info());
     m_recorder.end(false);
     if (is_consequence(told.status)) {
       hear(0);
@@ -224,7 +221,7 @@ void communicator::compare_texts(const std::string& mine) {
   recorded([&] { compare_calls(*m_control, mine); });
 }
 
-isthmus_error_info communicator::with_missing(isthmus_error_info failure) const noexcept {
+failure_info communicator::with_missing(failure_info failure) const noexcept {
   const bool waited = failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
   if (!waited && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
   recorder::diagnosis found = diagnose();
@@ -235,6 +232,7 @@ isthmus_error_info communicator::with_missing(isthmus_error_info failure) const 
     found = diagnose();
   }
   try {
+    if (waited || found.kind == recorder::trouble::ended) blame_found(failure, found);
     // A native library's own words may be long, and don't name a rank that ended.
     if (!waited && found.kind == recorder::trouble::ended)
       copy_text(failure.message, sizeof failure.message,
@@ -247,20 +245,37 @@ isthmus_error_info communicator::with_missing(isthmus_error_info failure) const 
   return failure;
 }
 
-isthmus_error_info communicator::with_culprit(isthmus_error_info failure) const noexcept {
+failure_info communicator::with_culprit(failure_info failure) const noexcept {
   using recorder::trouble;
   const recorder::diagnosis found = diagnose();
   const auto named = {trouble::mismatch, trouble::ended, trouble::stopped, trouble::missing};
   if (std::ranges::find(named, found.kind) == named.end()) return failure;
   try {
+    if (failure.status == ISTHMUS_ERROR_ABORTED) blame_found(failure, found);
     copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, found.sentence));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
   }
   return failure;
 }
 
+// The process of a rank that ended or is stopped is certain; of all else the backend knows more.
+void communicator::blame_found(failure_info& failure, const recorder::diagnosis& found) const {
+  using recorder::trouble;
+  const bool is_certain = found.kind == trouble::ended || found.kind == trouble::stopped;
+  const bool is_likely = found.kind == trouble::missing || found.kind == trouble::left;
+  if (is_certain || (is_likely && failure.culprits().empty())) blame(failure, found.culprits);
+}
+
+void communicator::blame(failure_info& failure, std::span<const int> ranks) const {
+  std::vector<int> culprits;
+  for (const int rank : ranks)
+    if (rank >= 0 && rank < m_ranks.size)  // what a plug-in says
+      culprits.push_back(m_is_part ? m_ranks.parent_rank_of[static_cast<std::size_t>(rank)] : rank);
+  failure.blame(culprits);
+}
+
 // The other ranks in this process are told here, those elsewhere by the bootstrap.
-void communicator::poison_as_out_of_step(isthmus_error_info failure) noexcept {
+void communicator::poison_as_out_of_step(failure_info failure) noexcept {
   failure.rank = m_ranks.rank;
   poison(failure, audience::this_process);
 }
@@ -273,7 +288,7 @@ bool communicator::make_progress_of_whole() const {
 }
 
 void communicator::poison_as_interrupted() noexcept {
-  isthmus_error_info failure =
+  failure_info failure =
       make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                  fmt::format("rank {} was interrupted while it waited for other ranks", m_ranks.rank),
                  "destroy the communicator on every rank and create a new one")
@@ -284,7 +299,7 @@ void communicator::poison_as_interrupted() noexcept {
 
 void communicator::throw_poisoned() const {
   const std::lock_guard lock(m_failure_mutex);
-  isthmus_error_info info = *m_failure;
+  failure_info info = *m_failure;
   info.status = ISTHMUS_ERROR_ABORTED;
   copy_text(info.message, sizeof info.message,
             fmt::format("the communicator was poisoned by an earlier failure ({}{}): {}",
@@ -297,13 +312,15 @@ void communicator::throw_poisoned() const {
   throw error(info);
 }
 
-std::optional<isthmus_error_info> communicator::failure() {
+std::optional<failure_info> communicator::failure() {
   listen();
   heed_notices();
   for (const auto& backend : m_backends) {
     if (poisoned()) break;
-    if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS)
-      poison_by_backend(backend->take_failure(status, "an operation that had been started"));
+    if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS) {
+      failure_info failure = backend->take_failure(status, "an operation that had been started");
+      poison_by_backend(failure);
+    }
   }
   if (!poisoned()) return std::nullopt;
   // Another thread may be releasing the backends: whoever has the error may use the buffers again.
@@ -317,7 +334,7 @@ void communicator::synchronize() {
     if (poisoned()) return;
     const isthmus_status status = backend->synchronize();
     if (status == ISTHMUS_SUCCESS) continue;
-    const isthmus_error_info failure = backend->take_failure(status, "synchronize");
+    failure_info failure = backend->take_failure(status, "synchronize");
     poison_by_backend(failure);
     throw error(failure);
   }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -96,9 +97,10 @@ class communicator : public std::enable_shared_from_this<communicator> {
   worker& own_worker();  // a thread for this rank's blocking operations in groups of several ranks
 
   // Any thread, any time. `failure` is what later calls report.
-  void poison(const isthmus_error_info& failure) noexcept { poison(failure, audience::all_ranks); }
-  // The same, for what a backend tells: the cause, which may come a moment later, goes first.
-  void poison_by_backend(const isthmus_error_info& failure) noexcept;
+  void poison(const failure_info& failure) noexcept { poison(failure, audience::all_ranks); }
+  // The same, for what a backend tells: the cause, which may come a moment later, goes first. False where it
+  // has come; else `failure` names those of its culprits that others have not cleared.
+  bool poison_by_backend(failure_info& failure) noexcept;
   // For every wait to call again and again: takes over the failure of a rank in another process. Cheap.
   void listen() noexcept;
   // The same at every call, of ranks on this machine. Who asks whether all is well takes the answer for the
@@ -107,7 +109,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // The same of all ranks, now, waiting at most so long for it.
   // `tell` comes before the backends release anybody, or end the job: MPI's does.
   void hear(double wait_s,
-            void (*tell)(const communicator& rank, const isthmus_error_info& cause) = nullptr) noexcept;
+            void (*tell)(const communicator& rank, const failure_info& cause) = nullptr) noexcept;
   // What this communicator's waits call now and then (isthmus/interrupt.h); false where nothing is set.
   bool make_progress() const {
     if (m_progress != nullptr) m_progress(m_progress_context);
@@ -120,7 +122,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void poison_as_interrupted() noexcept;  // the calling thread was told to stop waiting
   bool poisoned() const noexcept { return m_poisoned.load(std::memory_order_acquire); }
   // The failure that poisoned it, asynchronous ones included; nothing when all is well.
-  std::optional<isthmus_error_info> failure();
+  std::optional<failure_info> failure();
 
   // Waits for this rank's operations and releases everything; throws what went wrong on the way.
   void close();
@@ -146,10 +148,12 @@ class communicator : public std::enable_shared_from_this<communicator> {
   recorder::diagnosis diagnose() const noexcept;
   // The message of a timeout, or of a rank that vanished, with that sentence; a native library's, where a rank
   // ended; other failures as they are.
-  isthmus_error_info with_missing(isthmus_error_info failure) const noexcept;
+  failure_info with_missing(failure_info failure) const noexcept;
+  // Makes `ranks` of this communicator the failure's culprits.
+  void blame(failure_info& failure, std::span<const int> ranks) const;
   // The message of an abort, with the rank that this one waits for in vain, if it waits: a watchdog of the
   // caller's aborts when its time is over.
-  isthmus_error_info with_culprit(isthmus_error_info failure) const noexcept;
+  failure_info with_culprit(failure_info failure) const noexcept;
 
  private:
   communicator(std::unique_ptr<bootstrap> control, preparation prepared);
@@ -169,12 +173,18 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void synchronize();
   // Who is told: what others have announced is not announced again.
   enum class audience { all_ranks, this_process };
-  void poison(const isthmus_error_info& failure, audience told) noexcept;
-  void poison_here(const isthmus_error_info& failure, audience told) noexcept;
+  void poison(const failure_info& failure, audience told) noexcept;
+  void poison_here(const failure_info& failure, audience told) noexcept;
   // The cause comes after its consequence where a backend's own signals are faster than the bootstrap.
   double cause_wait_s() const noexcept;
-  void poison_as_out_of_step(isthmus_error_info failure) noexcept;
+  void poison_as_out_of_step(failure_info failure) noexcept;
   void poison_as_lost(int lost) noexcept;
+  void blame_found(failure_info& failure, const recorder::diagnosis& found) const;
+  bool looks_for_missing() const noexcept;
+  bool name_missing(failure_info& failure) const noexcept;
+  std::vector<int> silent_beside(const std::vector<int>& missing) const;
+  std::optional<bool> is_heard_of(int rank, double wait_s) const noexcept;
+  std::optional<failure_info> told_before(const failure_info& failure) const;
   template <typename Work>
   void exchange(recorder::step what, std::uint64_t count, Work&& work);
   template <typename Work>
@@ -203,7 +213,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::atomic<std::uint64_t> m_waiting_operation{~std::uint64_t{0}};  // that listen was last called in
   std::atomic<std::int64_t> m_next_listening{0};                      // of the steady clock
   mutable std::mutex m_failure_mutex;
-  std::optional<isthmus_error_info> m_failure;
+  std::optional<failure_info> m_failure;
 
   std::mutex m_abort_mutex;  // abort may come while destroy tears the backends down
   std::atomic<bool> m_closed{false};

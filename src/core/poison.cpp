@@ -1,10 +1,13 @@
 // How a failure becomes known to a communicator: its own, those of others, ranks that are lost.
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstring>
 #include <limits>
 
 #include "core/communicator.hpp"
 #include "core/siblings.hpp"
+#include "recorder/words.hpp"
 
 namespace isthmus {
 namespace {
@@ -15,15 +18,47 @@ using std::chrono::steady_clock;
 constexpr steady_clock::duration listening_interval = std::chrono::milliseconds(100);
 // A look that is slow, as the store's process is stopped, may take this part of the time.
 constexpr int listening_share = 20;
+
+// How long a rank that timed out waits for others to do so: they began to wait at about the same time.
+double patience_s(double timeout_s) {
+  constexpr double most = 1, share = 0.05;
+  return std::min(most, share * timeout_s);
+}
+
+// For a store to answer. Without any patience a store that has stopped would be waited for much longer.
+constexpr double least_s = 0.02;
+
+double seconds_until(steady_clock::time_point when) {
+  return std::chrono::duration<double>(when - steady_clock::now()).count();
+}
+
+const char* are(const std::vector<int>& ranks) { return ranks.size() == 1 ? "is" : "are"; }
+
+// "rank 7 is missing, and rank 6 of the same node is not heard of"
+std::string missing_text(const std::vector<int>& missing, const std::vector<int>& beside) {
+  using recorder::list_of;
+  const std::string text = fmt::format("{} {} missing", list_of(missing), are(missing));
+  return beside.empty()
+             ? text
+             : fmt::format("{}, and {} of the same node {} not heard of", text, list_of(beside), are(beside));
+}
+
+// Where nothing carries what ranks of other nodes say.
+std::string unanswered_text(const std::vector<int>& ranks) {
+  return fmt::format("no word from {}, and no way to ask whether {} for others", recorder::list_of(ranks),
+                     ranks.size() == 1 ? "it waits" : "they wait");
+}
+
 }  // namespace
 
-void communicator::poison_here(const isthmus_error_info& failure, audience told) noexcept {
+void communicator::poison_here(const failure_info& failure, audience told) noexcept {
   {
     const std::lock_guard lock(m_failure_mutex);
     if (m_failure) return;
     m_failure = failure;
     m_recorder.fail(failure.message);
   }
+  if (looks_for_missing()) m_control->give_up();
   // Before the backends release anybody: who is released finds the cause.
   if (told == audience::all_ranks && m_ranks.process_size < m_ranks.size) m_control->announce(failure);
   m_poisoned.store(true, std::memory_order_release);
@@ -33,7 +68,7 @@ void communicator::poison_here(const isthmus_error_info& failure, audience told)
   for (const auto& backend : m_backends) backend->abort();
 }
 
-void communicator::poison(const isthmus_error_info& failure, audience told) noexcept {
+void communicator::poison(const failure_info& failure, audience told) noexcept {
   poison_here(failure, told);
   for (const auto& sibling : siblings_of(m_ranks.token, this))
     sibling->poison_here(failure, audience::this_process);
@@ -48,14 +83,84 @@ double communicator::cause_wait_s() const noexcept {
 }
 
 // Where nobody has announced a cause, what followed from it is the first that is known: that a rank ended, say.
-void communicator::poison_by_backend(const isthmus_error_info& failure) noexcept {
-  if (is_consequence(failure.status)) hear(cause_wait_s());
+bool communicator::poison_by_backend(failure_info& failure) noexcept {
+  if (looks_for_missing()) m_control->give_up();
+  if (is_consequence(failure.status)) {
+    hear(cause_wait_s());
+    if (poisoned()) return false;
+  }
+  if (looks_for_missing() && !name_missing(failure)) {
+    hear(2 * patience_s(timeout_s()));  // others look for them as long as this rank has
+    if (poisoned()) return false;
+  }
   poison(failure);
+  return true;
+}
+
+// On one node the flight recorder shows who waits; a part's failure is looked into by the whole.
+bool communicator::looks_for_missing() const noexcept {
+  return m_ranks.nodes > 1 && !m_is_part && m_ranks.process_size < m_ranks.size;
+}
+
+// A backend, or one of its parts, knows for whom it waits, and that may be a rank that waits, too, elsewhere:
+// for another part, or in the next call. Such ranks give up at about the same time, and say so. Of whom nothing
+// is heard is missing. False where all are heard of, so that another rank knows the cause.
+bool communicator::name_missing(failure_info& failure) const noexcept {
+  if (failure.culprits().empty()) return true;
+  try {
+    const auto deadline = steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(
+                                                    std::chrono::duration<double>(patience_s(timeout_s())));
+    std::vector<int> missing;
+    bool can_ask = true;
+    for (const int rank : failure.culprits()) {
+      const auto heard = can_ask ? is_heard_of(rank, std::max(least_s, seconds_until(deadline))) : std::nullopt;
+      can_ask = heard.has_value();
+      if (!heard.value_or(false)) missing.push_back(rank);
+    }
+    failure.blame(missing);
+    if (missing.empty()) return false;
+    const std::string text = can_ask ? missing_text(missing, silent_beside(missing)) : unanswered_text(missing);
+    copy_text(failure.message, sizeof failure.message, fmt::format("{}: {}", text, failure.message));
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
+  }
+  return true;
+}
+
+// A whole machine is gone more often than one of its ranks.
+std::vector<int> communicator::silent_beside(const std::vector<int>& missing) const {
+  const auto node = [this](int rank) { return m_ranks.node_of[static_cast<std::size_t>(rank)]; };
+  std::vector<int> silent;
+  for (int rank = 0; rank < m_ranks.size && silent.size() < failure_info::most_culprits; ++rank) {
+    const bool is_beside = std::ranges::any_of(missing, [&](int each) { return node(each) == node(rank); });
+    if (is_beside && std::ranges::find(missing, rank) == missing.end() && is_heard_of(rank, least_s) == false)
+      silent.push_back(rank);
+  }
+  return silent;
+}
+
+// Whether it has given up, or does within this time; nothing where it can't be asked. Who has ended won't.
+std::optional<bool> communicator::is_heard_of(int rank, double wait_s) const noexcept {
+  if (rank == m_ranks.rank) return true;
+  const process_state state = m_ranks.process_here[static_cast<std::size_t>(rank)].state();
+  const auto heard = m_control->has_given_up(rank, state == process_state::alive ? wait_s : 0);
+  return !heard && state != process_state::alive ? false : heard;
+}
+
+// What a backend made the failure of this communicator itself (isthmus_backend_context::poison) it returns,
+// too.
+std::optional<failure_info> communicator::told_before(const failure_info& failure) const {
+  const std::lock_guard lock(m_failure_mutex);
+  if (!m_failure || is_consequence(failure.status) || m_failure->status != failure.status ||
+      m_failure->rank != failure.rank || std::strcmp(m_failure->backend, failure.backend) != 0)
+    return std::nullopt;
+  failure_info told = *m_failure;
+  told.collective = failure.collective;
+  return told;
 }
 
 // Takes over what a rank of another process has announced.
 void communicator::hear(double wait_s,
-                        void (*tell)(const communicator& rank, const isthmus_error_info& cause)) noexcept {
+                        void (*tell)(const communicator& rank, const failure_info& cause)) noexcept {
   if (poisoned() || m_ranks.process_size == m_ranks.size) return;
   if (const auto cause = m_control->announced(wait_s)) {
     if (tell != nullptr) tell(*this, *cause);
@@ -67,12 +172,14 @@ void communicator::hear(double wait_s,
 }
 
 void communicator::poison_as_lost(int lost) noexcept {
-  isthmus_error_info failure =
-      with_missing(make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-                              fmt::format("rank {} ended before it had destroyed the communicator of rank {}",
-                                          lost, m_ranks.rank),
-                              "look for a crash or an early exit of that rank")
-                       .info());
+  failure_info failure =
+      make_error(
+          ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+          fmt::format("rank {} ended before it had destroyed the communicator of rank {}", lost, m_ranks.rank),
+          "look for a crash or an early exit of that rank")
+          .info();
+  blame(failure, std::array{lost});
+  failure = with_missing(failure);
   failure.rank = m_ranks.rank;
   poison(failure);
 }

@@ -3,6 +3,7 @@
 #include <isthmus/isthmus.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -18,8 +19,11 @@ namespace {
 constexpr double grace_factor = 1.05;
 constexpr double grace_s = 0.5;
 
-void poison(communicator& rank, isthmus_status status, const std::string& message, const char* hint) {
-  isthmus_error_info failure = rank.with_missing(make_error(status, ISTHMUS_HERE, message, hint).info());
+void poison(communicator& rank, std::optional<int> culprit, isthmus_status status, const std::string& message,
+            const char* hint) {
+  failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
+  if (culprit) rank.blame(failure, std::array{*culprit});
+  failure = rank.with_missing(failure);
   failure.rank = rank.ranks().rank;
   failure.collective = rank.in_flight().collective;
   log(log_level::error, "{}; {}", failure.message, failure.hint);
@@ -35,7 +39,7 @@ void fail(communicator& rank) {
   const recorder::in_flight stuck = rank.in_flight();
   const auto stopped = find(rank, process_state::stopped);
   poison(
-      rank, ISTHMUS_ERROR_TIMEOUT,
+      rank, stopped, ISTHMUS_ERROR_TIMEOUT,
       fmt::format("rank {} of {} has been inside {} of {} x {} for longer than the timeout of {} s (operation "
                   "{} of this communicator); {}",
                   rank.ranks().rank, rank.ranks().size, isthmus_collective_name(stuck.collective), stuck.count,
@@ -51,14 +55,14 @@ class lookout {
   explicit lookout(communicator& rank) : m_rank(rank) {}
 
   void operator()(std::uint64_t operation) {
-    m_rank.hear(0, [](const communicator& rank, const isthmus_error_info& cause) {
+    m_rank.hear(0, [](const communicator& rank, const failure_info& cause) {
       log(log_level::error, "rank {}: rank {} failed: {}", rank.ranks().rank, cause.rank, cause.message);
     });
     if (m_rank.poisoned()) return;
     const auto ended = find(m_rank, process_state::gone);
     // What it sent last may still be on its way: it is looked at twice.
     if (ended && operation == std::exchange(m_suspicious, operation))
-      poison(m_rank, ISTHMUS_ERROR_REMOTE,
+      poison(m_rank, ended, ISTHMUS_ERROR_REMOTE,
              fmt::format("rank {} ended while rank {} was inside {}, which can't go on without it", *ended,
                          m_rank.ranks().rank, isthmus_collective_name(m_rank.in_flight().collective)),
              "look for a crash or an early exit of that rank");

@@ -289,12 +289,12 @@ class examiner {
     const auto elsewhere = ranks_elsewhere();
     const waiting others = at(call.number, {});
     if (!elsewhere.empty())
-      return diagnosis{
-          trouble::unseen,
-          {},
-          call.begun_s,
-          fmt::format("{} wait in {} since {}; {} can't be seen from this machine", list_of(others.ranks),
-                      text_of(call, false), seconds(call.begun_s), list_of(elsewhere))};
+      return diagnosis{trouble::unseen,
+                       {},
+                       call.begun_s,
+                       fmt::format("{} {} in {} since {}; {} can't be seen from this machine",
+                                   list_of(others.ranks), others.ranks.size() == 1 ? "waits" : "wait",
+                                   text_of(call, false), seconds(call.begun_s), list_of(elsewhere))};
     const seen_rank* latest = first;
     for (const seen_rank& rank : m_ranks)
       if (const seen_call* const own = rank.collective(call.number);

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <future>
@@ -110,6 +111,9 @@ TEST(store_process, that_has_stopped_is_waited_for_once) {
     EXPECT_EQ(failure.status, ISTHMUS_ERROR_TIMEOUT) << failure.message;
     EXPECT_EQ(failure.native_code, ETIMEDOUT) << "that the store did not answer, not that it has no such key";
   }
+  const auto rank = make_store_bootstrap(keys, "isthmus", 0, 2, timeout_s);
+  rank->give_up();
+  EXPECT_EQ(rank->has_given_up(1, 0.1), std::nullopt);
   EXPECT_LT(test::seconds_since(start), timeout_s);
   kill(child, SIGCONT);
   EXPECT_EQ(test::get(*keys, "a", 1, timeout_s), "x");
@@ -231,8 +235,23 @@ TEST_P(stores, missing_ranks_are_named) {
     EXPECT_TRUE(error.status == ISTHMUS_ERROR_TIMEOUT || error.status == ISTHMUS_ERROR_REMOTE)
         << "who has waited longest tells the others";
     EXPECT_NE(std::string(error.message).find("missing: 0, 3"), std::string::npos) << error.message;
+    EXPECT_TRUE(std::ranges::equal(error.culprits(), std::array{0, 3})) << error.message;
   });
   EXPECT_LT(test::seconds_since(start), 20);
+}
+
+TEST_P(stores, ranks_that_give_up_are_told_from_those_that_do_not) {
+  const auto ranks = meet(3);
+  EXPECT_EQ(ranks[0]->has_given_up(1, 0), std::nullopt) << "before it has done so itself";
+  ranks[0]->give_up();
+  EXPECT_EQ(ranks[0]->has_given_up(1, 0), false);
+  auto waiting = std::async(std::launch::async, [&] { return ranks[0]->has_given_up(1, 20); });
+  ranks[1]->give_up();
+  ranks[1]->give_up();  // once is enough
+  EXPECT_EQ(waiting.get(), true);
+  ranks[2]->give_up();
+  EXPECT_EQ(ranks[2]->has_given_up(1, 0), true);
+  EXPECT_EQ(ranks[1]->has_given_up(0, 0), true);
 }
 
 TEST_P(stores, cancel_ends_a_wait) {

@@ -25,7 +25,7 @@ inline std::string get(isthmus::store& store, const std::string& key, std::size_
 
 // The error that `job` throws; its status is ISTHMUS_SUCCESS when it throws none.
 template <typename Job>
-isthmus_error_info error_of(Job&& job) {
+isthmus::failure_info error_of(Job&& job) {
   try {
     job();
   } catch (const isthmus::error& failure) {

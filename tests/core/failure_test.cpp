@@ -71,6 +71,74 @@ TEST(poison, a_silent_backend_still_gives_an_error) {
   EXPECT_NE(std::string(last_error().message).find("standin failed in allreduce"), std::string::npos);
 }
 
+std::vector<int> culprits() {
+  std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
+  isthmus_last_error_ranks(ranks.data(), ranks.size());
+  return ranks;
+}
+
+// Rank 1 waits for these in vain.
+standin::script blaming(std::vector<int> gone) {
+  standin::script script;
+  script.failure = "";
+  script.enqueue = [gone = std::move(gone)](int rank, const isthmus_operation&) {
+    if (rank != 1) return ISTHMUS_SUCCESS;
+    const isthmus_backend_context& context = *standin::context_of(rank);
+    return context.fail_by(context.runtime, gone.data(), gone.size(), ISTHMUS_ERROR_TIMEOUT, 5, "standin:1",
+                           "a hint", "waited for %zu", gone.size());
+  };
+  return script;
+}
+
+TEST(culprits, of_a_backend_are_told_as_numbers) {
+  standin::reset(blaming({0, 2}));
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(culprits(), (std::vector{0, 2}));
+  EXPECT_EQ(std::string(last_error().message).find("waited for 2"), 0u) << last_error().message;
+  EXPECT_STREQ(last_error().hint, "a hint");
+  EXPECT_EQ(last_error().native_code, 5);
+  int first = -1;
+  EXPECT_EQ(isthmus_last_error_ranks(&first, 1), 2u) << "all are counted";
+  EXPECT_EQ(first, 0);
+  EXPECT_EQ(allreduce(nullptr), ISTHMUS_ERROR_INVALID_USAGE);
+  EXPECT_EQ(culprits(), std::vector<int>()) << "they go with their failure";
+  EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
+  EXPECT_EQ(culprits(), (std::vector{0, 2})) << "later calls tell them, too";
+}
+
+TEST(culprits, are_sixteen_at_most) {
+  standin::reset(blaming(std::vector<int>(40, 2)));
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(culprits(), std::vector<int>(16, 2));
+}
+
+TEST(culprits, that_are_no_ranks_are_left_out) {
+  standin::reset(blaming({-1, 2, 3}));
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(culprits(), std::vector<int>{2});
+}
+
+TEST(culprits, of_a_failure_of_its_own_are_none) {
+  standin::reset(failing_enqueue());
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(culprits(), std::vector<int>()) << "the others are not there, but were not waited for";
+}
+
+TEST(culprits, of_a_backend_that_knows_none_are_those_that_the_recorder_misses) {
+  standin::script script;
+  script.enqueue = [](int rank, const isthmus_operation&) {
+    return rank == 1 ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS;
+  };
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration());
+  EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(culprits(), (std::vector{0, 2})) << last_error().message;
+}
+
 TEST(poison, asynchronous_failures) {
   std::atomic<bool> broken{false};
   standin::script script;

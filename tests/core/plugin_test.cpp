@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <isthmus/plugin.hpp>
 #include <stdexcept>
 
 #include "base/error.hpp"
@@ -98,6 +99,43 @@ TEST(plugin, nothing_beyond_struct_bytes_is_read) {
     }
   }
   munmap(pages, 2 * page);
+}
+
+// What a runtime was told by the last call of fail or fail_by.
+struct told {
+  std::string function;
+  std::vector<int> ranks;
+};
+told last_told;
+
+isthmus_status fail(void*, isthmus_status status, std::int64_t, const char*, const char*, const char*, ...) {
+  last_told = {"fail", {}};
+  return status;
+}
+
+isthmus_status fail_by(void*, const int* ranks, std::size_t n, isthmus_status status, std::int64_t, const char*,
+                       const char*, const char*, ...) {
+  last_told = {"fail_by", {ranks, ranks + n}};
+  return status;
+}
+
+TEST(plugin, that_names_culprits_works_with_runtimes_that_know_none) {
+  isthmus_backend_context context{};
+  context.fail = fail;
+  const auto call = [&] {
+    return isthmus::fail_by(context, {1, 4}, ISTHMUS_ERROR_TIMEOUT, 0, "here", nullptr, "text");
+  };
+  context.struct_bytes = offsetof(isthmus_backend_context, fail_by);
+  context.fail_by = fail_by;  // beyond the end
+  EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(last_told.function, "fail");
+  context.struct_bytes = sizeof context;
+  EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(last_told.function, "fail_by");
+  EXPECT_EQ(last_told.ranks, (std::vector{1, 4}));
+  context.fail_by = nullptr;
+  EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(last_told.function, "fail");
 }
 
 // An ABI whose plug-ins counted platforms from 1, as an ABI before the present one might have.

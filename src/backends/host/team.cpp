@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <isthmus/plugin.hpp>
 #include <system_error>
 
 #include "base/error.hpp"
@@ -116,12 +117,18 @@ void team::fail_copy(int peer, const char* direction, std::uint64_t bytes, int c
   }
   const bool gone = has_gone(peer);
   if (gone) poison_as_failed(peer);
-  throw failure{m_context.fail(
-      m_context.runtime, gone ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
-      gone ? "look for a crash or an early exit of that rank"
-           : "do the buffers of that rank and of this one have as many bytes as their calls said?",
-      "copying %llu bytes %s a buffer of rank %d failed%s: %s", static_cast<unsigned long long>(bytes),
-      direction, peer, gone ? ", because that rank ended" : "", std::generic_category().message(code).c_str())};
+  throw failure{
+      fail_by(m_context, gone ? std::vector{peer} : std::vector<int>(),
+              gone ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
+              gone ? "look for a crash or an early exit of that rank"
+                   : "do the buffers of that rank and of this one have as many bytes as their calls said?",
+              fmt::format("copying {} bytes {} a buffer of rank {} failed{}: {}", bytes, direction, peer,
+                          gone ? ", because that rank ended" : "", std::generic_category().message(code)))};
+}
+
+void team::fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
+                           const std::string& text) const {
+  throw failure{fail_by(m_context, {culprit}, status, 0, location, hint, text)};
 }
 
 void team::check_poison() const {
@@ -129,15 +136,15 @@ void team::check_poison() const {
   if (word != 0) {
     const int culprit = static_cast<int>(word & 0xffffffffu);
     if ((word & poison_missing) != 0)
-      throw failure{m_context.fail(
-          m_context.runtime, ISTHMUS_ERROR_REMOTE, 0, ISTHMUS_HERE,
+      fail_because_of(
+          culprit, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
           "that rank is stuck, much slower, or makes other calls; raise timeout_s if it only needs longer",
-          "the ranks waited for rank %d past the timeout of %g s; rank %d gave up in %s", culprit,
-          m_context.timeout_s, rank(), m_activity)};
+          fmt::format("the ranks waited for rank {} past the timeout of {} s; rank {} gave up in {}", culprit,
+                      m_context.timeout_s, rank(), m_activity));
     if ((word & poison_failed) != 0)
-      throw failure{m_context.fail(
-          m_context.runtime, ISTHMUS_ERROR_REMOTE, 0, ISTHMUS_HERE, "see the first error of that rank",
-          "rank %d failed or vanished; rank %d gave up in %s", culprit, rank(), m_activity)};
+      fail_because_of(
+          culprit, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "see the first error of that rank",
+          fmt::format("rank {} failed or vanished; rank {} gave up in {}", culprit, rank(), m_activity));
     throw failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
                                  "rank %d aborted the communicator; rank %d gave up in %s", culprit, rank(),
                                  m_activity)};
@@ -283,24 +290,22 @@ void waiter::check_peers(std::span<const int> peers) {
       return;
     }
     m_team.poison_as_failed(peer);
-    throw failure{
-        m_team.m_context.fail(m_team.m_context.runtime, ISTHMUS_ERROR_REMOTE, 0, ISTHMUS_HERE,
-                              "look for a crash or an early exit of that rank",
-                              "rank %d ended, or destroyed its communicator, while rank %d waited for it in %s",
-                              peer, m_team.rank(), m_team.m_activity)};
+    m_team.fail_because_of(
+        peer, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "look for a crash or an early exit of that rank",
+        fmt::format("rank {} ended, or destroyed its communicator, while rank {} waited for it in {}", peer,
+                    m_team.rank(), m_team.m_activity));
   }
 }
 
 void waiter::time_out(std::span<const int> peers) {
   const team::suspect missing = m_team.find_missing(peers);
   m_team.poison_as_missing(missing.rank);
-  throw failure{m_team.m_context.fail(m_team.m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
-                                      "look at that rank: stuck, much slower, or in another call (on another "
-                                      "backend, where the ranks' sizes or "
-                                      "memory differ); raise timeout_s if it only needs longer",
-                                      "rank %d waited more than %g s for rank %d in %s; %s", m_team.rank(),
-                                      m_team.m_context.timeout_s, missing.rank, m_team.m_activity,
-                                      missing.state)};
+  m_team.fail_because_of(
+      missing.rank, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+      "look at that rank: stuck, much slower, or in another call (on another backend, where the ranks' sizes "
+      "or memory differ); raise timeout_s if it only needs longer",
+      fmt::format("rank {} waited more than {} s for rank {} in {}; {}", m_team.rank(),
+                  m_team.m_context.timeout_s, missing.rank, m_team.m_activity, missing.state));
 }
 
 }  // namespace isthmus::host

@@ -20,6 +20,7 @@
 
 #include <chrono>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backends/host/connect.hpp"
@@ -188,6 +189,8 @@ class team {
   using kernel_copy = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
   void copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
                            std::uint64_t bytes) const;
+  [[noreturn]] void fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
+                                    const std::string& text) const;
   [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
   bool has_gone(int peer) const;
   process_state look_at(int peer) const;

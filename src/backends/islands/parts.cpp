@@ -17,6 +17,13 @@ isthmus_error_info latest_failure() {
   return info;
 }
 
+[[noreturn]] void throw_latest_failure(const std::string& where) {
+  const isthmus_error_info failure = latest_failure();
+  std::vector<int> culprits(isthmus_last_error_ranks(nullptr, 0));
+  isthmus_last_error_ranks(culprits.data(), culprits.size());
+  throw part_failure(fmt::format("{}: {}", where, failure.message), failure, std::move(culprits));
+}
+
 // What the parts are asked for.
 constexpr std::array asked_within = {
     kinds::sum_to_each,   kinds::sum_to_each_run, kinds::sum_to_one,  kinds::copy_to_all,
@@ -56,8 +63,8 @@ std::string lack_of(const part& asked, std::span<const isthmus_collective> colle
 
 isthmus_status report(const isthmus_backend_context& context, const part_failure& failure) {
   const isthmus_error_info& details = failure.details;
-  return context.fail(context.runtime, details.status, details.native_code, details.location, details.hint,
-                      "%s", failure.what());
+  return fail_by(context, failure.culprits, details.status, details.native_code, details.location, details.hint,
+                 failure.what());
 }
 
 isthmus_status part::make(const isthmus_backend_context& context, isthmus_device device, int color, int key,
@@ -76,10 +83,7 @@ isthmus_status part::make(const isthmus_backend_context& context, isthmus_device
 
 part::~part() { isthmus_communicator_destroy(m_handle); }
 
-void part::fail() const {
-  const isthmus_error_info failure = latest_failure();
-  throw part_failure(fmt::format("{}: {}", m_name, failure.message), failure);
-}
+void part::fail() const { throw_latest_failure(m_name); }
 
 bool part::can(const isthmus_operation& operation) const {
   std::array<char, 2> path{};
@@ -152,9 +156,7 @@ message_group::~message_group() {
 
 void message_group::finish() {
   m_open = false;
-  if (isthmus_group_end() == ISTHMUS_SUCCESS) return;
-  const isthmus_error_info failure = latest_failure();
-  throw part_failure(fmt::format("messages within and between islands: {}", failure.message), failure);
+  if (isthmus_group_end() != ISTHMUS_SUCCESS) throw_latest_failure("messages within and between islands");
 }
 
 }  // namespace isthmus::islands

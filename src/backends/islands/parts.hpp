@@ -14,11 +14,12 @@
 
 namespace isthmus::islands {
 
-// A call on a part has failed; `details` are its own.
+// A call on a part has failed; `details` are its own. `culprits` are ranks of the whole.
 struct part_failure : std::runtime_error {
-  part_failure(const std::string& text, const isthmus_error_info& failure)
-      : std::runtime_error(text), details(failure) {}
+  part_failure(const std::string& text, const isthmus_error_info& failure, std::vector<int> ranks = {})
+      : std::runtime_error(text), details(failure), culprits(std::move(ranks)) {}
   isthmus_error_info details;
+  std::vector<int> culprits;
 };
 
 // For the runtime to know.

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <isthmus/plugin.hpp>
 #include <new>
 #include <thread>
 #include <vector>
@@ -148,11 +149,10 @@ class session {
     if (m_context.aborted(m_context.runtime)) return ISTHMUS_ERROR_ABORTED;
     if (clock::now() < deadline) return ISTHMUS_SUCCESS;
     const isthmus_operation& stuck = *m_open.front().operation;
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
-                          "the peer did not call the other side with this communicator, or it is gone",
-                          "rank %d waited %g s to %s rank %d", m_context.rank, m_context.timeout_s,
-                          stuck.collective == ISTHMUS_SEND ? "send to" : "receive from",
-                          static_cast<int>(stuck.root));
+    return fail_by(m_context, {stuck.root}, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
+                   "the peer did not call the other side with this communicator, or it is gone",
+                   fmt::format("rank {} waited {} s to {} rank {}", m_context.rank, m_context.timeout_s,
+                               stuck.collective == ISTHMUS_SEND ? "send to" : "receive from", stuck.root));
   }
 
   isthmus_status native_failure(int code, const isthmus_operation& operation) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <isthmus/plugin.hpp>
 #include <thread>
 
 #include "backends/ucx/session.hpp"
@@ -196,7 +197,7 @@ void session::end_as_aborted() {
 }
 
 void session::fail(isthmus_status status, const std::string& message, const char* hint, const char* location) {
-  throw failure{m_context.fail(m_context.runtime, status, 0, location, hint, "%s", message.c_str())};
+  throw failure{fail_by(m_context, m_culprits, status, 0, location, hint, message)};
 }
 
 // The others hear of it, and from then on nobody writes into the caller's buffers.

@@ -1,5 +1,7 @@
 // A failure in one island is known in all of them, by the numbers of the whole.
 #include <csignal>
+#include <cstdio>
+#include <fstream>
 
 #include "ranks.hpp"
 
@@ -61,6 +63,81 @@ TEST(a_killed_rank, leaves_ranks_that_shrink_and_go_on) {
         isthmus_communicator_destroy(rest);
       },
       1);
+}
+
+// As where this rank is on another machine: no flight recorder shows what it does.
+void leave_no_recording() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (const auto at = line.find("/dev/shm/isthmus-"); at != std::string::npos)
+      std::remove(line.substr(at).c_str());
+}
+
+std::vector<int> culprits() {
+  std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
+  isthmus_last_error_ranks(ranks.data(), ranks.size());
+  return ranks;
+}
+
+const std::vector<std::string> four_of_two{"a", "a", "b", "b", "c", "c", "d", "d"};
+
+islands_test::setting impatient() {
+  islands_test::setting with;
+  with.timeout_s = 8;
+  return with;
+}
+
+// `text` says who is missing, in the numbers of the whole, and blames nobody else.
+void expect_last_island_missing(const rank& own, const std::string& text) {
+  EXPECT_TRUE(text.find("rank 6 is missing, and rank 7 of the same node is not heard of") !=
+                  std::string::npos ||
+              text.find("rank 7 is missing, and rank 6 of the same node is not heard of") != std::string::npos)
+      << own.number << ": " << text;
+  const auto blamed = culprits();
+  EXPECT_TRUE(blamed == std::vector{6} || blamed == std::vector{7}) << own.number << ": " << text;
+}
+
+// Each waits in a part, where the one that does not come has another number.
+TEST(a_silent_island, is_named_on_all_in_the_numbers_of_the_whole) {
+  on_nodes(four_of_two, impatient(), [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    auto data = values(4096);
+    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    leave_no_recording();
+    own.all.wait();
+    if (own.number >= 6) return;
+    ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    expect_last_island_missing(own, world::last_error().message);
+  });
+}
+
+TEST(a_silent_island, is_named_in_a_large_message_in_chunks) {
+  on_nodes(four_of_two, impatient(), [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    auto data = values(1U << 20);
+    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    leave_no_recording();
+    own.all.wait();
+    if (own.number >= 6) return;
+    ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    expect_last_island_missing(own, world::last_error().message);
+  });
+}
+
+// Of rank 0 the part within the island knows that it does not come, and no part knows both waits.
+TEST(a_silent_island, is_named_where_a_rank_waits_for_one_that_waits) {
+  on_nodes(four_of_two, impatient(), [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    auto data = values(4096);
+    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    leave_no_recording();
+    own.all.wait();
+    if (own.number > 1) return;
+    const int from = own.number == 0 ? 6 : 0;
+    ASSERT_NE(isthmus_recv(data.data(), data.size(), ISTHMUS_FLOAT32, from, own.communicator, nullptr),
+              ISTHMUS_SUCCESS);
+    expect_last_island_missing(own, world::last_error().message);
+  });
 }
 
 TEST(an_abort, of_one_rank_reaches_other_islands) {
