@@ -1,4 +1,4 @@
-"""Hosts that share nothing but a network: network and IPC namespaces of their own, and one link to a switch.
+"""Hosts that share nothing but a network: namespaces and shared memory of their own, and one link to a switch.
 
 Both directions of every link are limited by `tc tbf`. Needs root, ip, tc, nsenter and unshare.
 """
@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 from types import TracebackType
 
 TOOLS = ("ip", "tc", "nsenter", "unshare")
@@ -95,19 +96,20 @@ class Hosts:
         limit = ("tbf", "rate", f"{self._rate}bit", "burst", "128kb", "latency", "20ms")
         call("tc", "-n", space, "qdisc", "add", "dev", "eth0", "root", *limit)
         call("tc", "-n", self._switch, "qdisc", "add", "dev", port, "root", *limit)
-        # System V and POSIX memory of other hosts is out of reach while somebody holds the namespace.
-        holder = ("ip", "netns", "exec", space, "unshare", "--ipc", "sleep", "infinity")
+        # System V and POSIX memory of other hosts, and with it their ranks' flight recorders, is out of reach
+        # while somebody holds the namespaces.
+        own_memory = "mount -t tmpfs tmpfs /dev/shm && exec sleep infinity"
+        holder = ("ip", "netns", "exec", space, "unshare", "--ipc", "--mount", "sh", "-c", own_memory)
         self._holders.append(subprocess.Popen(holder, start_new_session=True))
         self._wait_for(self._holders[-1].pid)
 
     def _wait_for(self, holder: int) -> None:
-        """Until it has left this process' namespaces: whoever enters them before would be in the wrong ones."""
+        """Until it sleeps, in its namespaces: whoever enters them before would be in the wrong ones."""
         deadline = time.monotonic() + 60
-        for kind in ("net", "ipc"):
-            while os.readlink(f"/proc/{holder}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}"):
-                if time.monotonic() > deadline:
-                    raise NetworkError(f"a host does not get its own {kind} namespace")
-                time.sleep(0.01)
+        while Path(f"/proc/{holder}/comm").read_text() != "sleep\n":
+            if time.monotonic() > deadline:
+                raise NetworkError("a host does not get its own namespaces and shared memory")
+            time.sleep(0.01)
 
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 1}"
@@ -120,6 +122,7 @@ class Hosts:
             str(self._holders[host].pid),
             "--net",
             "--ipc",
+            "--mount",
             "env",
             f"ISTHMUS_NODE=host{host}",
         ]
