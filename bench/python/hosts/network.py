@@ -41,10 +41,12 @@ def call(*command: str) -> None:
 
 
 class Hosts:
-    """A switch and `count` hosts; those hosts are entered by `entering(host)`."""
+    """A switch and `count` hosts; those hosts are entered by `entering(host)`. A harness whose barrier is in
+    POSIX shared memory, so that it adds nothing to the network, needs hosts that share it."""
 
-    def __init__(self, count: int, rate_bits: int) -> None:
+    def __init__(self, count: int, rate_bits: int, shares_memory: bool = False) -> None:
         self.count = count
+        self._shares_memory = shares_memory
         self._rate = rate_bits
         self._name = f"isthmus{os.getpid()}"
         self._holders: list[subprocess.Popen[bytes]] = []
@@ -98,8 +100,9 @@ class Hosts:
         call("tc", "-n", self._switch, "qdisc", "add", "dev", port, "root", *limit)
         # System V and POSIX memory of other hosts, and with it their ranks' flight recorders, is out of reach
         # while somebody holds the namespaces.
-        own_memory = "mount -t tmpfs tmpfs /dev/shm && exec sleep infinity"
-        holder = ("ip", "netns", "exec", space, "unshare", "--ipc", "--mount", "sh", "-c", own_memory)
+        mount = "" if self._shares_memory else "mount -t tmpfs tmpfs /dev/shm && "
+        holder = ("ip", "netns", "exec", space, "unshare", "--ipc", "--mount")
+        holder += ("sh", "-c", f"{mount}exec sleep infinity")
         self._holders.append(subprocess.Popen(holder, start_new_session=True))
         self._wait_for(self._holders[-1].pid)
 
