@@ -32,6 +32,7 @@ int ncclRecv(void*, std::size_t, int datatype, int peer, void* comm, void* strea
 int ncclRedOpCreatePreMulSum(int* op, void* scalar, int datatype, int residence, void* comm);
 
 int standin_driver_calls(const char* function);
+void standin_stream_submit(void* stream, void (*function)(void*), void* argument);
 int cudaSetDevice(int device);
 int cudaMalloc(void** pointer, std::size_t bytes);
 int cudaFree(void* pointer);

@@ -256,6 +256,54 @@ int order() {
   return 0;
 }
 
+// A message that NCCL carries out late on one stream, then a sum of what it brings on another one: the first
+// time that the communicator changes streams. In a group, NCCL's group has begun with another communicator's
+// call when the sum is called. Prints how many events the messages before that recorded.
+int behind_nccl(bool grouped) {
+  constexpr int size = 2, messages = 5;
+  auto seats = make_seats(size);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  const auto pass_on = [](seat& mine, float* numbers) {
+    const int peer = 1 - mine.rank();
+    must(ncclGroupStart(), "ncclGroupStart");
+    must(ncclSend(numbers, 1, 7, peer, mine.comm, mine.stream(0)), "ncclSend");
+    must(ncclRecv(numbers + 1, 1, 7, peer, mine.comm, mine.stream(0)), "ncclRecv");
+    must(ncclGroupEnd(), "ncclGroupEnd");
+  };
+  std::vector<float*> numbers(size);
+  const int events = standin_driver_calls("cuEventRecord");
+  in_threads(seats, [&](seat& mine) {
+    void* memory = nullptr;
+    must(cudaMalloc(&memory, 4096), "cudaMalloc");
+    float* const own = numbers[static_cast<std::size_t>(mine.rank())] = static_cast<float*>(memory);
+    own[0] = static_cast<float>(mine.rank() + 3);
+    for (int i = 0; i < messages; ++i) pass_on(mine, own);
+    mine.synchronize();
+  });
+  std::printf("events %d\n", standin_driver_calls("cuEventRecord") - events);
+  in_threads(seats, [&](seat& mine) {
+    float* const own = numbers[static_cast<std::size_t>(mine.rank())];
+    own[1] = own[2] = -100;
+    void* other = nullptr;
+    must(ncclCommSplit(mine.comm, 0, mine.rank(), &other, nullptr), "ncclCommSplit");
+    standin_stream_submit(
+        mine.stream(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, nullptr);
+    pass_on(mine, own);
+    if (grouped) {
+      must(ncclGroupStart(), "ncclGroupStart");
+      must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, other, mine.stream(0)), "ncclBroadcast");
+    }
+    must(ncclAllReduce(own + 1, own + 2, 1, 7, 0, mine.comm, mine.stream(1)), "ncclAllReduce");
+    if (grouped) must(ncclGroupEnd(), "ncclGroupEnd");
+    mine.synchronize();
+    if (own[2] != 3 + 4) ++wrong;
+    cudaFree(own);
+    for (void* const each : {other, mine.comm}) must(ncclCommDestroy(each), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
 nccl_id shared_id(const std::string& file, int rank) {
   nccl_id id{};
   if (rank == 0) {
@@ -292,6 +340,7 @@ int run(const std::vector<std::string>& words) {
   const std::string& what = words.at(0);
   if (what == "errors") return errors();
   if (what == "order") return order();
+  if (what == "behind_nccl") return behind_nccl(words.size() > 1);
   const int size = std::stoi(words.at(1));
   if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
   if (what == "abort") return abort_one(size);

@@ -136,6 +136,14 @@ def test_a_call_on_another_stream_waits_for_the_one_before() -> None:
     assert is_right(done) and "waits 2\n" in done.stdout, told(done)
 
 
+@pytest.mark.parametrize("words", [(), ("grouped",)])
+def test_a_call_on_another_stream_waits_for_nccls(words: tuple[str, ...]) -> None:
+    rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
+    done = start("behind_nccl", *words, ISTHMUS_RULE=rules)
+    assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
+    assert "events 0\n" in done.stdout, told(done)
+
+
 def test_abort_ends_what_nobody_else_called() -> None:
     done = start("abort", "2")
     assert is_right(done) and taken(done.stderr) == {"AllGather": 1}, told(done)

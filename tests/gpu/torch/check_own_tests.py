@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch's own tests of torch.distributed over NCCL and its preloaded library: check_own_tests.py OUT LIB [S].
 
-The tests are those of PyTorch's wheel, two ranks each. Several processes play some each, one after the other.
+The tests are those of PyTorch's wheel, two ranks each. Several processes play their share, one after the other.
 Ranks are forked off a process that has imported PyTorch, which takes longer than most tests, and does not use
 CUDA, which no fork could use any more. What fails is played again without the
 library: only what passes then is a problem. What did not fit into S (300) seconds is counted.
@@ -28,8 +28,8 @@ from typing import Any
 from children import NO_END, run_with_children
 
 RANKS = 2
-TESTS = 6  # of a process
-LIMIT_S = 150  # for them
+TEST_S = 60  # the longest that PyTorch lets a test take
+LIST_S = 150
 ENDED = re.compile(r"^== (\w+) ended with (\d+)$", re.MULTILINE)
 SKIPPED = 5  # the exit code of a test that PyTorch skips
 NOT_RUN = -1
@@ -74,39 +74,38 @@ if "TEMP_DIR" in os.environ:
 
 def child(words: list[str], variables: dict[str, str], limit_s: float) -> str:
     """What was printed."""
-    variables = {"NCCL_NVLS_ENABLE": "0"} | variables
+    variables = {"NCCL_NVLS_ENABLE": "0", "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(TEST_S)} | variables
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, __file__, *words]
         return run_with_children(command, {"TEMP_DIR": folder} | variables, limit_s)[1]
 
 
 def play(names: list[str], variables: dict[str, str], end: float) -> dict[str, tuple[int, str]]:
-    """Exit code and output of each test; NOT_RUN for what was not begun before `end`."""
+    """Exit code and output of each test; NOT_RUN for what was not over at `end`."""
 
     def some(chosen: list[str]) -> dict[str, tuple[int, str]]:
-        found = dict.fromkeys(chosen, (NOT_RUN, ""))
-        left = min(LIMIT_S, end - time.monotonic())
-        if left < 10:
-            return found
-        said = child(["--each", *chosen], variables, left)
-        begin = 0
-        for ended in ENDED.finditer(said):
-            found[ended[1]] = (int(ended[2]), said[begin : ended.start()])
-            begin = ended.end()
-        hanging = next((name for name in chosen if found[name][0] == NOT_RUN), None)
-        if hanging and left == LIMIT_S:
-            found[hanging] = (NO_END, said[begin:])
-        return found
+        found: dict[str, tuple[int, str]] = {}
+        while (left := [name for name in chosen if name not in found]) and end - time.monotonic() > 10:
+            said = child(["--each", *left], variables, end - time.monotonic())
+            begin = 0
+            for ended in ENDED.finditer(said):
+                found[ended[1]] = (int(ended[2]), said[begin : ended.start()])
+                begin = ended.end()
+            ending = next((name for name in left if name not in found), None)
+            if ending and time.monotonic() < end:  # the whole process went with it; the next one plays the rest
+                found[ending] = (NO_END, said[begin:])
+        return {name: (NOT_RUN, "") for name in chosen} | found
 
-    every = max(1, -(-len(names) // TESTS))  # neighbours are alike: each process gets some of every kind
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // (RANKS + 1))) as threads:
-        parts = threads.map(some, [names[first::every] for first in range(every)])
+    # Neighbours are alike: each process gets some of every kind.
+    every = max(1, (os.cpu_count() or 2) // (RANKS + 1))
+    with ThreadPoolExecutor(every) as threads:
+        parts = threads.map(some, [names[first::every] for first in range(min(every, len(names)))])
         return {name: result for part in parts for name, result in part.items()}
 
 
 def check(out: Path, library: str, seconds: float) -> int:
     begin = time.monotonic()
-    names: list[str] = json.loads(child(["--list"], {}, LIMIT_S).splitlines()[-1])
+    names: list[str] = json.loads(child(["--list"], {}, LIST_S).splitlines()[-1])
     preloaded = {"LD_PRELOAD": library, "ISTHMUS_NCCL_REPORT": "1"} if library else {}
     ours = play(names, preloaded, begin + seconds * 0.7)
     failed = [name for name, (code, _) in ours.items() if code not in (0, SKIPPED, NOT_RUN)]
