@@ -12,8 +12,8 @@
 // wait for the one before, by an event: calls of one communicator share its signals and staging.
 //
 // Threads. Functions on different communicators may run concurrently. Calls on one communicator must
-// not overlap, except isthmus_communicator_abort, which any thread may call at any time. Queries of
-// names, sizes and the last error are safe anywhere.
+// not overlap, except isthmus_communicator_abort and its local form, which any thread may call at any time.
+// Queries of names, sizes and the last error are safe anywhere.
 #ifndef ISTHMUS_ISTHMUS_H
 #define ISTHMUS_ISTHMUS_H
 
@@ -146,6 +146,9 @@ ISTHMUS_API isthmus_status isthmus_communicator_destroy(isthmus_communicator com
 
 // Poisons the communicator on this rank and, as far as they can be reached, on the others. Any thread.
 ISTHMUS_API isthmus_status isthmus_communicator_abort(isthmus_communicator communicator);
+// The same on this rank alone. Nobody is told: the others wait for this rank until they are aborted, too, or it
+// ends. For who stands beside a library whose own abort is like that, as NCCL's. Any thread.
+ISTHMUS_API isthmus_status isthmus_communicator_abort_local(isthmus_communicator communicator);
 
 // ISTHMUS_SUCCESS, or the failure that poisoned the communicator, asynchronous ones included. Does not wait.
 ISTHMUS_API isthmus_status isthmus_communicator_async_error(isthmus_communicator communicator);

@@ -61,6 +61,15 @@ isthmus_communicator_options options_of(const char* function, const isthmus_comm
   return options;
 }
 
+isthmus_error_info aborted_by(const char* function, int rank) {
+  isthmus_error_info failure =
+      make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, fmt::format("{} was called on rank {}", function, rank),
+                 "destroy the communicator on every rank and create a new one")
+          .info();
+  failure.rank = rank;
+  return failure;
+}
+
 void check_rank(const char* function, int rank, int size) {
   if (size < 1)
     throw invalid_argument(ISTHMUS_HERE, fmt::format("{}: size = {} must be at least 1", function, size),
@@ -248,13 +257,14 @@ isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
 isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
   return guard([&] {
     const auto rank = handle_table::instance().share(communicator);
-    isthmus_error_info failure =
-        isthmus::make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
-                            fmt::format("isthmus_communicator_abort was called on rank {}", rank->ranks().rank),
-                            "destroy the communicator on every rank and create a new one")
-            .info();
-    failure.rank = rank->ranks().rank;
-    rank->poison(rank->with_culprit(failure));
+    rank->poison(rank->with_culprit(isthmus::aborted_by("isthmus_communicator_abort", rank->ranks().rank)));
+  });
+}
+
+isthmus_status isthmus_communicator_abort_local(isthmus_communicator communicator) {
+  return guard([&] {
+    const auto rank = handle_table::instance().share(communicator);
+    rank->poison_alone(isthmus::aborted_by("isthmus_communicator_abort_local", rank->ranks().rank));
   });
 }
 

@@ -151,6 +151,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
   failure_info with_missing(failure_info failure) const noexcept;
   // Makes `ranks` of this communicator the failure's culprits.
   void blame(failure_info& failure, std::span<const int> ranks) const;
+  // On this rank alone, with nobody told. Never throws. Any thread.
+  void poison_alone(const failure_info& failure) noexcept { poison_here(failure, audience::this_process); }
   // The message of an abort, with the rank that this one waits for in vain, if it waits: a watchdog of the
   // caller's aborts when its time is over.
   failure_info with_culprit(failure_info failure) const noexcept;

@@ -113,8 +113,10 @@ void communicator::give_up() {
   m_attached.store(false, std::memory_order_release);
 }
 
+// NCCL's ends the waits of the rank that calls it. The others may have nothing to wait for, and end in their
+// own way.
 void communicator::abort() {
-  if (m_handle != nullptr) isthmus_communicator_abort(m_handle);
+  if (m_handle != nullptr) isthmus_communicator_abort_local(m_handle);
 }
 
 void communicator::end() {

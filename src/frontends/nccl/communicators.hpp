@@ -40,7 +40,7 @@ class communicator {
   void stay_out(reason why) { m_why_not = why; }
   // From now on all calls go to NCCL. Any thread.
   void give_up();
-  // Ends what the other ranks' and this one's calls wait for.
+  // Ends what this rank's calls wait for.
   void abort();
   // Before NCCL's handle ends: everything of Isthmus' is released, behind this rank's work.
   void end();

@@ -153,6 +153,37 @@ int abort_one(int size) {
   return 0;
 }
 
+// Rank 1 aborts while it waits for what rank 0 never calls; rank 0, which waits for nothing, hears of no error
+// and goes on to its end.
+int abort_beside(int size) {
+  auto seats = make_seats(size);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0}, ended{0};
+  in_threads(seats, [&](seat& mine) {
+    wrong += play(mine, 3, 2);
+    if (mine.rank() != 0) {
+      conformance::test_case test;
+      test.collective = ISTHMUS_ALLGATHER;
+      test.count = 100;
+      mine.prepare({test});
+      must(mine.issue(0), "ncclAllGather");
+      must(ncclCommAbort(mine.comm), "ncclCommAbort");
+      mine.synchronize();
+      ++ended;
+      return;
+    }
+    while (ended + 1 < size) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (int i = 0; i < 50; ++i) {
+      int error = 0;
+      must(ncclCommGetAsyncError(mine.comm, &error), "ncclCommGetAsyncError");
+      if (error != 0) ++wrong;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+  });
+  return wrong;
+}
+
 // Wrong arguments: the codes are for who compares them with those of another run.
 int errors() {
   auto seats = make_seats(2);
@@ -344,6 +375,7 @@ int run(const std::vector<std::string>& words) {
   const int size = std::stoi(words.at(1));
   if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
   if (what == "abort") return abort_one(size);
+  if (what == "abort_beside") return abort_beside(size);
   const int calls = std::stoi(words.at(2));
   const std::uint64_t seed = std::stoull(words.at(3));
   if (what == "threads") return threads(size, calls, seed);

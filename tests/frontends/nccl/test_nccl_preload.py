@@ -149,6 +149,12 @@ def test_abort_ends_what_nobody_else_called() -> None:
     assert is_right(done) and taken(done.stderr) == {"AllGather": 1}, told(done)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_an_abort_is_the_ranks_own(ranks: int) -> None:
+    done = start("abort_beside", str(ranks))
+    assert is_right(done), told(done)
+
+
 def start_ranks(folder: Path, what: str, preloads: list[bool], **variables: str) -> list[tuple[int, str, str]]:
     """A process for each rank: (exit code, standard output, standard error)."""
     words = ["rank", None, str(len(preloads)), str(folder / "id"), what]
