@@ -304,6 +304,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2, help="each with new processes")
     parser.add_argument("--limit", type=float, default=300, help="seconds that the rounds may take")
     parser.add_argument("--loss-steps", type=int, default=500, help="0: no comparison")
+    parser.add_argument("--memory-gib", type=float, default=0, help="a device has less: exit code 77")
     parser.add_argument("--wheels", type=Path, help="folder of wheels that this Python lacks")
     options = parser.parse_args()
     if unknown := [name for name in options.ways.split(",") if name not in WAYS]:
@@ -314,8 +315,20 @@ def parse() -> argparse.Namespace:
     return options
 
 
+def least_memory_gib(options: argparse.Namespace) -> float:
+    import torch
+
+    if options.device != "cuda":
+        return float("inf")
+    sizes = (torch.cuda.get_device_properties(i).total_memory for i in range(options.ranks))
+    return min(sizes) / 2**30
+
+
 def main() -> int:
     options = parse()
+    if (has := least_memory_gib(options)) < options.memory_gib:
+        print(f"needs devices of {options.memory_gib:.0f} GiB; the smallest here has {has:.0f}")
+        return 77
     multiprocessing.get_context("forkserver").set_forkserver_preload(["torch.distributed.fsdp"])
     with tempfile.TemporaryDirectory() as packages:
         for wheel in options.wheels.glob("*.whl") if options.wheels else ():

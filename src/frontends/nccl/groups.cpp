@@ -36,9 +36,7 @@ group& this_threads() {
 // One group of Isthmus: no communicator has calls on two streams in it.
 int run_together(const calls& some) {
   const preload::stopwatch time(books());
-  for (const taken_call& each : some)
-    if (const int code = each.on->order().before(each.what.stream, carrier::isthmus); code != nccl_success)
-      return code;
+  for (const taken_call& each : some) each.on->order().before(each.what.stream, carrier::isthmus);
   isthmus_status status = isthmus_group_start();
   for (const taken_call& each : some)
     if (status == ISTHMUS_SUCCESS) status = isthmus_enqueue(each.on->handle(), &each.what);
@@ -115,15 +113,8 @@ calls take_those_before(const std::vector<passed_call>& passed, calls& all) {
 
 bool in_group() { return this_threads().depth > 0; }
 
-// What its order needs of NCCL is asked now: at the end NCCL's group is still open when it starts. Where it has
-// a call in this group before, it starts behind that end.
-int add_to_group(communicator& on, const isthmus_operation& operation, preload::tally* count) {
-  group& mine = this_threads();
-  const bool is_late =
-      std::ranges::any_of(mine.passed, [&](const passed_call& each) { return each.on == &on; });
-  const int code = is_late ? nccl_success : on.order().before(operation.stream, carrier::isthmus);
-  if (code == nccl_success) mine.taken.push_back({&on, operation, count});
-  return code;
+void add_to_group(communicator& on, const isthmus_operation& operation, preload::tally* count) {
+  this_threads().taken.push_back({&on, operation, count});
 }
 
 void note_in_group(communicator& on, nccl_stream stream) {
@@ -146,11 +137,8 @@ int end_group() {
   const auto passed = std::exchange(mine.passed, {});
   const auto creations = std::exchange(mine.creations, {});
   const int early = run_all(take_those_before(passed, taken));
-  int ordered = nccl_success;
-  for (const passed_call& each : passed)
-    if (ordered == nccl_success) ordered = each.on->order().before(each.stream, carrier::nccl);
-  const int ended = real_nccl().group_end();
-  const int code = ordered != nccl_success ? ordered : ended;
+  for (const passed_call& each : passed) each.on->order().before(each.stream, carrier::nccl);
+  const int code = real_nccl().group_end();
   for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
   if (code != nccl_success) return code;
   if (!creations.empty()) attach_all(creations.data(), creations.size());

@@ -287,40 +287,25 @@ int order() {
   return 0;
 }
 
-// A message that NCCL carries out late on one stream, then a sum of what it brings on another one: the first
-// time that the communicator changes streams. In a group, NCCL's group has begun with another communicator's
-// call when the sum is called. Prints how many events the messages before that recorded.
+// A message that NCCL carries out late on one stream, then a sum of what it brings on another one. In a group,
+// NCCL's group has begun with another communicator's call when the sum is called.
 int behind_nccl(bool grouped) {
-  constexpr int size = 2, messages = 5;
-  auto seats = make_seats(size);
+  auto seats = make_seats(2);
   meet_in_threads(seats);
   std::atomic<int> wrong{0};
-  const auto pass_on = [](seat& mine, float* numbers) {
-    const int peer = 1 - mine.rank();
-    must(ncclGroupStart(), "ncclGroupStart");
-    must(ncclSend(numbers, 1, 7, peer, mine.comm, mine.stream(0)), "ncclSend");
-    must(ncclRecv(numbers + 1, 1, 7, peer, mine.comm, mine.stream(0)), "ncclRecv");
-    must(ncclGroupEnd(), "ncclGroupEnd");
-  };
-  std::vector<float*> numbers(size);
-  const int events = standin_driver_calls("cuEventRecord");
   in_threads(seats, [&](seat& mine) {
-    void* memory = nullptr;
+    void *memory = nullptr, *other = nullptr;
     must(cudaMalloc(&memory, 4096), "cudaMalloc");
-    float* const own = numbers[static_cast<std::size_t>(mine.rank())] = static_cast<float*>(memory);
-    own[0] = static_cast<float>(mine.rank() + 3);
-    for (int i = 0; i < messages; ++i) pass_on(mine, own);
-    mine.synchronize();
-  });
-  std::printf("events %d\n", standin_driver_calls("cuEventRecord") - events);
-  in_threads(seats, [&](seat& mine) {
-    float* const own = numbers[static_cast<std::size_t>(mine.rank())];
-    own[1] = own[2] = -100;
-    void* other = nullptr;
     must(ncclCommSplit(mine.comm, 0, mine.rank(), &other, nullptr), "ncclCommSplit");
+    auto* const own = static_cast<float*>(memory);
+    own[0] = static_cast<float>(mine.rank() + 3);
+    own[1] = own[2] = -100;
     standin_stream_submit(
         mine.stream(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, nullptr);
-    pass_on(mine, own);
+    must(ncclGroupStart(), "ncclGroupStart");
+    must(ncclSend(own, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclSend");
+    must(ncclRecv(own + 1, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclRecv");
+    must(ncclGroupEnd(), "ncclGroupEnd");
     if (grouped) {
       must(ncclGroupStart(), "ncclGroupStart");
       must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, other, mine.stream(0)), "ncclBroadcast");
@@ -329,7 +314,7 @@ int behind_nccl(bool grouped) {
     if (grouped) must(ncclGroupEnd(), "ncclGroupEnd");
     mine.synchronize();
     if (own[2] != 3 + 4) ++wrong;
-    cudaFree(own);
+    cudaFree(memory);
     for (void* const each : {other, mine.comm}) must(ncclCommDestroy(each), "ncclCommDestroy");
   });
   return wrong;

@@ -141,7 +141,6 @@ def test_a_call_on_another_stream_waits_for_nccls(words: tuple[str, ...]) -> Non
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
     done = start("behind_nccl", *words, ISTHMUS_RULE=rules)
     assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
-    assert "events 0\n" in done.stdout, told(done)
 
 
 def test_abort_ends_what_nobody_else_called() -> None:
