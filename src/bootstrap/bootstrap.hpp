@@ -73,6 +73,10 @@ class bootstrap {
   // can't be told. Any thread.
   virtual std::optional<bool> has_given_up(int /*rank*/, double /*wait_s*/) noexcept { return std::nullopt; }
 
+  // For a rank that has given up: whether that one is gone from what they meet over; nothing where that can't
+  // be told. Any thread.
+  virtual std::optional<bool> has_left(int /*rank*/) noexcept { return std::nullopt; }
+
   // What the mpi backend works on: the user's table and this bootstrap's own duplicate of the
   // communicator, valid as long as the bootstrap. NULL without MPI.
   virtual const isthmus_mpi_table* mpi_table() const { return nullptr; }

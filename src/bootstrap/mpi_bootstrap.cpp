@@ -246,10 +246,12 @@ class mpi_bootstrap final : public bootstrap {
       if (running.receives[peer] != nullptr) missing.push_back(static_cast<int>(peer));
     const std::string names = m_peers.describe(missing);
     return make_error(
-        ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
-        fmt::format("rank {} of {} waited {} s for an exchange over MPI; nothing came from rank {}", m_rank,
-                    m_size, m_timeout_s, names.empty() ? "(its own messages were not taken)" : names),
-        "that rank did not call the same function, or it is gone");
+               ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+               fmt::format("rank {} of {} waited {} s for an exchange over MPI; nothing came from rank {}",
+                           m_rank, m_size, m_timeout_s,
+                           names.empty() ? "(its own messages were not taken)" : names),
+               "that rank did not call the same function, or it is gone")
+        .due_to(missing);
   }
 
   const isthmus_mpi_table& m_mpi;

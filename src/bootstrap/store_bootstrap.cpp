@@ -144,8 +144,11 @@ class store_bootstrap final : public bootstrap {
       const auto here = m_peers.read();
       if (here && !is_consequence(here->status)) return here;
       // Of those here only what followed is known: the cause may have come from another machine.
-      const auto elsewhere = announced_in_store(here ? 0 : std::clamp(left, 0.0, slice_s));
+      const auto begin = clock::now();
+      const double slice = std::clamp(left, 0.0, slice_s);
+      const auto elsewhere = announced_in_store(here ? 0 : slice);
       if (elsewhere || here || left <= slice_s) return elsewhere ? elsewhere : here;
+      std::this_thread::sleep_until(begin + seconds(slice));  // a store that is lost says so at once
     }
   }
   std::optional<failure_info> noticed() const noexcept override { return m_peers.read(); }
@@ -162,10 +165,18 @@ class store_bootstrap final : public bootstrap {
 
   std::optional<bool> has_given_up(int rank, double wait_s) noexcept override {
     if (const auto told = m_peers.has_given_up(rank, wait_s)) return told;
-    if (has_surrendered(rank, wait_s)) return true;
-    // A store that answers has this rank's own word.
-    constexpr double answer_s = 0.1;
-    return has_surrendered(m_rank, answer_s) ? std::optional(false) : std::nullopt;
+    if (wait_s > 0 && has_surrendered(rank, wait_s)) return true;
+    if (!answers()) return std::nullopt;
+    return has_surrendered(rank, 0);  // a store that is slow may have had it all the time
+  }
+
+  std::optional<bool> has_left(int rank) noexcept override {
+    if (!answers()) return std::nullopt;
+    try {
+      return m_store->has_left(m_store_ranks[static_cast<std::size_t>(rank)]);
+    } catch (...) {  // the store is gone
+      return std::nullopt;
+    }
   }
 
  private:
@@ -179,14 +190,21 @@ class store_bootstrap final : public bootstrap {
     return failure;
   }
 
-  // Without a question to a store that may have stopped, if it can.
+  // Without a question to a store that may have stopped, if it can; some say that only when they are asked to.
   void announce_in_store(std::span<const std::byte> failure) {
     try {
       return m_store->set_first(m_scope + announcement, failure);
     } catch (const error& refused) {
-      if (refused.info().status != ISTHMUS_ERROR_UNSUPPORTED) throw;
+      if (refused.info().status == ISTHMUS_ERROR_REMOTE) throw;  // it is gone
     }
     if (!announced_in_store(0)) m_store->set(m_scope + announcement, failure);
+  }
+
+  // A store that does has this rank's own word. Without patience one that has stopped would be waited for much
+  // longer.
+  bool answers() noexcept {
+    constexpr double answer_s = 0.1;
+    return has_surrendered(m_rank, answer_s);
   }
 
   bool has_surrendered(int rank, double wait_s) noexcept {

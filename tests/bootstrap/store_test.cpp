@@ -8,12 +8,14 @@
 #include <cerrno>
 #include <future>
 #include <numeric>
+#include <thread>
 
 #include "base/process.hpp"
 #include "bootstrap/local_store.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_store.hpp"
 #include "bootstrap/unique_id.hpp"
+#include "bootstrap/user_store.hpp"
 
 namespace {
 
@@ -87,24 +89,48 @@ TEST(store_bootstrap, a_killed_process_is_named_long_before_the_timeout) {
   waitpid(child, nullptr, 0);
 }
 
+// A process of its own that serves a store, and ends with this object.
+class store_process {
+ public:
+  store_process() {
+    std::array<int, 2> id_pipe{};
+    if (pipe(id_pipe.data()) != 0) return;
+    m_child = fork();
+    if (m_child == 0) {
+      const isthmus_unique_id id = start_tcp_store(nullptr);
+      if (write(id_pipe[1], &id, sizeof id) != sizeof id) _exit(1);
+      while (true) pause();
+    }
+    EXPECT_EQ(read(id_pipe[0], &m_id, sizeof m_id), static_cast<ssize_t>(sizeof m_id));
+    for (const int end : id_pipe) close(end);
+  }
+  ~store_process() {
+    kill(m_child, SIGKILL);
+    waitpid(m_child, nullptr, 0);
+  }
+  store_process(const store_process&) = delete;
+  store_process& operator=(const store_process&) = delete;
+
+  store_address address() const { return parse_unique_id(m_id); }
+  void stop() const {
+    kill(m_child, SIGSTOP);
+    EXPECT_EQ(waitpid(m_child, nullptr, WUNTRACED), m_child);  // by then all of its threads have stopped
+  }
+  void go_on() const { kill(m_child, SIGCONT); }
+
+ private:
+  pid_t m_child = -1;
+  isthmus_unique_id m_id{};
+};
+
 // Whoever waits for ranks asks for many things in a row; its own timeout is no excuse to wait for each.
 TEST(store_process, that_has_stopped_is_waited_for_once) {
   constexpr double timeout_s = 12;  // of which a quarter for a prompt answer
-  std::array<int, 2> id_pipe{};
-  ASSERT_EQ(pipe(id_pipe.data()), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const isthmus_unique_id id = start_tcp_store(nullptr);
-    if (write(id_pipe[1], &id, sizeof id) != sizeof id) _exit(1);
-    while (true) pause();
-  }
-  isthmus_unique_id id;
-  ASSERT_EQ(read(id_pipe[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
-  const auto keys = connect_tcp_store(parse_unique_id(id), 0, 1, timeout_s);
+  const store_process process;
+  const auto keys = connect_tcp_store(process.address(), 0, 1, timeout_s);
   keys->set("a", test::bytes("x"));
   EXPECT_EQ(test::get(*keys, "a", 1, timeout_s), "x");
-  kill(child, SIGSTOP);
-  ASSERT_EQ(waitpid(child, nullptr, WUNTRACED), child);  // by then all of its threads have stopped
+  process.stop();
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 8; ++i) {
     const auto failure = test::error_of([&] { test::get(*keys, "a", 1, 0); });
@@ -115,12 +141,85 @@ TEST(store_process, that_has_stopped_is_waited_for_once) {
   rank->give_up();
   EXPECT_EQ(rank->has_given_up(1, 0.1), std::nullopt);
   EXPECT_LT(test::seconds_since(start), timeout_s);
-  kill(child, SIGCONT);
+  process.go_on();
   EXPECT_EQ(test::get(*keys, "a", 1, timeout_s), "x");
   EXPECT_EQ(test::get(*keys, "a", 1, 0), "x");
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  for (const int end : id_pipe) close(end);
+}
+
+// Slower than the patience for one question is not silent.
+TEST(store_process, that_pauses_for_a_moment_makes_nobody_missing) {
+  const store_process process;
+  const auto here = make_store_bootstrap(connect_tcp_store(process.address(), 0, 2, 20), "isthmus", 0, 2, 20);
+  const auto there = make_store_bootstrap(connect_tcp_store(process.address(), 1, 2, 20), "isthmus", 1, 2, 20);
+  here->give_up();
+  there->give_up();
+  ASSERT_EQ(here->has_given_up(1, 5), true);
+  for (const double wait_s : {0.02, 0.0}) {
+    process.stop();
+    std::jthread later([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      process.go_on();
+    });
+    EXPECT_EQ(here->has_given_up(1, wait_s), true) << wait_s;
+  }
+}
+
+// A caller's store of one process, whose operations may fail.
+struct failing_store {
+  std::shared_ptr<store> keys = make_local_store();
+  bool is_lost = false, sets_first = true;
+  int gets = 0;
+
+  isthmus_store_table table() {
+    isthmus_store_table made{};
+    made.struct_bytes = sizeof made;
+    made.context = this;
+    made.set = [](void* self, const char* key, const void* value, std::size_t bytes) {
+      static_cast<failing_store*>(self)->keys->set(key, {static_cast<const std::byte*>(value), bytes});
+      return 0;
+    };
+    made.get = [](void* self, const char* key, void* value, std::size_t bytes, double timeout_s) {
+      auto& those = *static_cast<failing_store*>(self);
+      ++those.gets;
+      if (those.is_lost) return 2;
+      return test::error_of([&] {
+               those.keys->get(key, {static_cast<std::byte*>(value), bytes}, timeout_s);
+             }).status == ISTHMUS_SUCCESS
+                 ? 0
+                 : 1;
+    };
+    made.set_first = [](void* self, const char* key, const void* value, std::size_t bytes) {
+      auto& those = *static_cast<failing_store*>(self);
+      if (!those.sets_first) return 2;
+      those.keys->set_first(key, {static_cast<const std::byte*>(value), bytes});
+      return 0;
+    };
+    return made;
+  }
+};
+
+TEST(user_store, that_is_lost_is_not_asked_over_and_over) {
+  failing_store lost;
+  lost.is_lost = true;
+  const isthmus_store_table table = lost.table();
+  const auto rank = make_store_bootstrap(make_user_store(&table), "isthmus", 0, 2, 20);
+  EXPECT_EQ(rank->announced(1), std::nullopt);
+  EXPECT_LT(lost.gets, 100);
+}
+
+// As torch's stores without compareSet.
+TEST(user_store, whose_set_first_fails_still_carries_a_failure) {
+  failing_store poor;
+  poor.sets_first = false;
+  const isthmus_store_table table = poor.table();
+  std::vector<std::unique_ptr<bootstrap>> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(make_store_bootstrap(make_user_store(&table), "isthmus", rank, 2, 20));
+  EXPECT_TRUE(ranks[0]->announce(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "first").info()));
+  EXPECT_TRUE(ranks[1]->announce(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "second").info()));
+  const auto heard = ranks[1]->announced(1);
+  ASSERT_TRUE(heard.has_value());
+  EXPECT_STREQ(heard->message, "first");
 }
 
 TEST_P(stores, what_one_sets_another_gets) {
