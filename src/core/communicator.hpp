@@ -184,8 +184,13 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void blame_found(failure_info& failure, const recorder::diagnosis& found) const;
   bool looks_for_missing() const noexcept;
   bool name_missing(failure_info& failure) const noexcept;
-  std::vector<int> silent_beside(const std::vector<int>& missing) const;
-  std::optional<bool> is_heard_of(int rank, double wait_s) const noexcept;
+  std::vector<int> silent_beside(const std::vector<int>& missing, isthmus_status status) const;
+  enum class word { gives_up, is_there };  // what is asked after
+  std::vector<int> unheard_of(const std::vector<int>& ranks, word of, double wait_s, bool& can_ask) const;
+  std::vector<int> others_than(const std::vector<int>& ranks) const;  // nor this one
+  bool is_here(int rank) const { return m_ranks.process_here[static_cast<std::size_t>(rank)].pid != 0; }
+  bool has_just_come() const noexcept;
+  std::optional<bool> is_heard_of(int rank, word of, double wait_s) const noexcept;
   std::optional<failure_info> told_before(const failure_info& failure) const;
   template <typename Work>
   void exchange(recorder::step what, std::uint64_t count, Work&& work);
@@ -213,7 +218,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   std::atomic<bool> m_poisoned{false};
   std::atomic<std::uint64_t> m_waiting_operation{~std::uint64_t{0}};  // that listen was last called in
-  std::atomic<std::int64_t> m_next_listening{0};                      // of the steady clock
+  std::atomic<std::int64_t> m_waiting_since{0}, m_next_listening{0};  // of the steady clock
   mutable std::mutex m_failure_mutex;
   std::optional<failure_info> m_failure;
 

@@ -19,18 +19,22 @@ constexpr steady_clock::duration listening_interval = std::chrono::milliseconds(
 // A look that is slow, as the store's process is stopped, may take this part of the time.
 constexpr int listening_share = 20;
 
+// For who gives up at the same time to say so.
+constexpr double moment_s = 0.02;
+// Beyond the time for all answers: then a store is too slow to be asked after the rest.
+constexpr double most_overdue_s = 0.3;
+
 // How long a rank that timed out waits for others to do so: they began to wait at about the same time.
 double patience_s(double timeout_s) {
   constexpr double most = 1, share = 0.05;
-  return std::min(most, share * timeout_s);
+  return std::clamp(share * timeout_s, moment_s, most);
 }
-
-// For a store to answer. Without any patience a store that has stopped would be waited for much longer.
-constexpr double least_s = 0.02;
 
 double seconds_until(steady_clock::time_point when) {
   return std::chrono::duration<double>(when - steady_clock::now()).count();
 }
+
+bool is_among(int rank, std::span<const int> ranks) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
 const char* are(const std::vector<int>& ranks) { return ranks.size() == 1 ? "is" : "are"; }
 
@@ -84,15 +88,16 @@ double communicator::cause_wait_s() const noexcept {
 
 // Where nobody has announced a cause, what followed from it is the first that is known: that a rank ended, say.
 bool communicator::poison_by_backend(failure_info& failure) noexcept {
-  if (looks_for_missing()) m_control->give_up();
+  // Who comes late, and so fails at once, would clear itself while others still ask.
+  const bool looks = looks_for_missing() && !(is_among(m_ranks.rank, failure.culprits()) && has_just_come());
+  if (looks) m_control->give_up();
   if (is_consequence(failure.status)) {
     hear(cause_wait_s());
     if (poisoned()) return false;
   }
-  if (looks_for_missing() && !name_missing(failure)) {
-    hear(2 * patience_s(timeout_s()));  // others look for them as long as this rank has
-    if (poisoned()) return false;
-  }
+  // Once for all ranks of a process. Others look for them as long as this rank has.
+  if (looks && !poisoned() && !name_missing(failure)) hear(2 * patience_s(timeout_s()));
+  if (looks && poisoned()) return false;
   poison(failure);
   return true;
 }
@@ -108,39 +113,75 @@ bool communicator::looks_for_missing() const noexcept {
 bool communicator::name_missing(failure_info& failure) const noexcept {
   if (failure.culprits().empty()) return true;
   try {
-    const auto deadline = steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(
-                                                    std::chrono::duration<double>(patience_s(timeout_s())));
-    std::vector<int> missing;
+    std::vector<int> suspects(failure.culprits().begin(), failure.culprits().end());
     bool can_ask = true;
-    for (const int rank : failure.culprits()) {
-      const auto heard = can_ask ? is_heard_of(rank, std::max(least_s, seconds_until(deadline))) : std::nullopt;
-      can_ask = heard.has_value();
-      if (!heard.value_or(false)) missing.push_back(rank);
-    }
+    std::vector<int> missing = unheard_of(suspects, word::gives_up, patience_s(timeout_s()), can_ask);
+    // Of a list that was full the rest is not known.
+    if (missing.empty() && suspects.size() == failure_info::most_culprits)
+      missing = unheard_of(others_than(suspects), word::gives_up, moment_s, can_ask);
     failure.blame(missing);
     if (missing.empty()) return false;
-    const std::string text = can_ask ? missing_text(missing, silent_beside(missing)) : unanswered_text(missing);
+    const std::string text =
+        can_ask ? missing_text(missing, silent_beside(missing, failure.status)) : unanswered_text(missing);
     copy_text(failure.message, sizeof failure.message, fmt::format("{}: {}", text, failure.message));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
   }
   return true;
 }
 
-// A whole machine is gone more often than one of its ranks.
-std::vector<int> communicator::silent_beside(const std::vector<int>& missing) const {
+// A whole machine is gone more often than one of its ranks. Ranks of this node are seen without a question.
+// After a timeout the others have begun to wait at about the same time; when a rank ended they may be anywhere.
+std::vector<int> communicator::silent_beside(const std::vector<int>& missing, isthmus_status status) const {
   const auto node = [this](int rank) { return m_ranks.node_of[static_cast<std::size_t>(rank)]; };
+  std::vector<int> beside;
+  for (const int rank : others_than(missing))
+    if (!is_here(rank) && std::ranges::any_of(missing, [&](int each) { return node(each) == node(rank); }))
+      beside.push_back(rank);
+  bool can_ask = true;
+  beside =
+      unheard_of(beside, status == ISTHMUS_ERROR_TIMEOUT ? word::gives_up : word::is_there, moment_s, can_ask);
+  return can_ask ? beside : std::vector<int>();
+}
+
+std::vector<int> communicator::others_than(const std::vector<int>& ranks) const {
+  std::vector<int> others;
+  for (int rank = 0; rank < m_ranks.size; ++rank)
+    if (rank != m_ranks.rank && !is_among(rank, ranks)) others.push_back(rank);
+  return others;
+}
+
+// Those of `ranks` without this word within the time, which is for all of them. Once one of another node can't
+// be asked, `can_ask` is false, and the rest of those counts as not heard of.
+std::vector<int> communicator::unheard_of(const std::vector<int>& ranks, word of, double wait_s,
+                                          bool& can_ask) const {
+  const auto deadline = steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(
+                                                  std::chrono::duration<double>(wait_s));
   std::vector<int> silent;
-  for (int rank = 0; rank < m_ranks.size && silent.size() < failure_info::most_culprits; ++rank) {
-    const bool is_beside = std::ranges::any_of(missing, [&](int each) { return node(each) == node(rank); });
-    if (is_beside && std::ranges::find(missing, rank) == missing.end() && is_heard_of(rank, least_s) == false)
-      silent.push_back(rank);
+  for (const int rank : ranks) {
+    const double left = seconds_until(deadline);
+    can_ask = can_ask && left > -most_overdue_s;
+    const auto heard = can_ask || is_here(rank) ? is_heard_of(rank, of, std::max(0.0, left)) : std::nullopt;
+    can_ask = can_ask && heard.has_value();
+    if (!heard.value_or(false)) silent.push_back(rank);
   }
   return silent;
 }
 
-// Whether it has given up, or does within this time; nothing where it can't be asked. Who has ended won't.
-std::optional<bool> communicator::is_heard_of(int rank, double wait_s) const noexcept {
+// A late rank's waits, if they have begun, have not lasted as long as those of the others.
+bool communicator::has_just_come() const noexcept {
+  if (m_waiting_operation.load(std::memory_order_relaxed) != m_recorder.written()) return true;
+  const steady_clock::time_point since{steady_clock::duration(m_waiting_since.load(std::memory_order_relaxed))};
+  return -seconds_until(since) < timeout_s() / 2;
+}
+
+// Whether it has given up, or does within this time, or is still there; nothing where it can't be asked. Who
+// has ended won't.
+std::optional<bool> communicator::is_heard_of(int rank, word of, double wait_s) const noexcept {
   if (rank == m_ranks.rank) return true;
+  if (of == word::is_there) {
+    const auto left = m_control->has_left(rank);
+    return left ? std::optional(!*left) : std::nullopt;
+  }
   const process_state state = m_ranks.process_here[static_cast<std::size_t>(rank)].state();
   const auto heard = m_control->has_given_up(rank, state == process_state::alive ? wait_s : 0);
   return !heard && state != process_state::alive ? false : heard;
@@ -198,6 +239,7 @@ void communicator::listen() noexcept {
   const std::uint64_t operation = m_recorder.written();
   std::int64_t due = m_next_listening.load(std::memory_order_relaxed);
   if (m_waiting_operation.exchange(operation, std::memory_order_relaxed) != operation) {
+    m_waiting_since.store(begin.time_since_epoch().count(), std::memory_order_relaxed);
     m_next_listening.store((begin + listening_interval).time_since_epoch().count(), std::memory_order_relaxed);
     return;
   }

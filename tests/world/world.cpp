@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <stdexcept>
 #include <thread>
@@ -19,6 +20,13 @@ std::byte* map_shared(std::size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();
   return static_cast<std::byte*>(data);
+}
+
+void leave_no_recording() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);)
+    if (const auto at = line.find("/dev/shm/isthmus-"); at != std::string::npos)
+      std::remove(line.substr(at).c_str());
 }
 
 int children::ended::failures() const {

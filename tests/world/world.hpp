@@ -69,6 +69,9 @@ class children {
   std::vector<std::pair<int, pid_t>> m_running;
 };
 
+// As where this process is on another machine: no flight recorder shows what its ranks do.
+void leave_no_recording();
+
 // The calling thread's latest failure.
 isthmus_error_info last_error();
 

@@ -1,7 +1,5 @@
 // A failure in one island is known in all of them, by the numbers of the whole.
 #include <csignal>
-#include <cstdio>
-#include <fstream>
 
 #include "ranks.hpp"
 
@@ -9,6 +7,7 @@ namespace {
 
 using islands_test::on_nodes;
 using islands_test::rank;
+using world::leave_no_recording;
 
 std::vector<float> values(std::size_t n) { return std::vector<float>(n, 1.0F); }
 
@@ -65,12 +64,21 @@ TEST(a_killed_rank, leaves_ranks_that_shrink_and_go_on) {
       1);
 }
 
-// As where this rank is on another machine: no flight recorder shows what it does.
-void leave_no_recording() {
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);)
-    if (const auto at = line.find("/dev/shm/isthmus-"); at != std::string::npos)
-      std::remove(line.substr(at).c_str());
+// It has come to no call, but all see, or could ask the store, that its process lives.
+TEST(a_killed_rank, does_not_make_a_busy_one_of_its_node_a_suspect) {
+  on_nodes(
+      {"a", "a", "a", "a", "b", "b", "b", "b"}, {},
+      [](const rank& own) {
+        ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+        auto data = values(4096);
+        for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+        own.all.wait();
+        if (own.number == 3) raise(SIGKILL);
+        if (own.number == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
+        const std::string text = first_failure(own, std::move(data)).message;
+        EXPECT_EQ(text.find("not heard of"), std::string::npos) << own.number << ": " << text;
+      },
+      1);
 }
 
 std::vector<int> culprits() {
@@ -137,6 +145,22 @@ TEST(a_silent_island, is_named_where_a_rank_waits_for_one_that_waits) {
     ASSERT_NE(isthmus_recv(data.data(), data.size(), ISTHMUS_FLOAT32, from, own.communicator, nullptr),
               ISTHMUS_SUCCESS);
     expect_last_island_missing(own, world::last_error().message);
+  });
+}
+
+// Within the time that others take to ask who waits, so that all know why it comes to nothing.
+TEST(a_silent_island, that_comes_a_moment_late_is_named_all_the_same) {
+  on_nodes(four_of_two, impatient(), [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    auto data = values(4096);
+    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    leave_no_recording();
+    own.all.wait();
+    if (own.number >= 6) std::this_thread::sleep_for(std::chrono::milliseconds(8150));
+    ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
+    const auto blamed = culprits();
+    EXPECT_TRUE(blamed == std::vector{6} || blamed == std::vector{7} || blamed == (std::vector{6, 7}))
+        << own.number << ": " << world::last_error().message;
   });
 }
 
