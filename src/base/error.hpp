@@ -9,6 +9,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <type_traits>
 
 namespace isthmus {
 
@@ -29,6 +30,8 @@ struct failure_info : isthmus_error_info {
   std::uint32_t m_count = 0;
   std::array<int, most_culprits> m_culprits{};
 };
+
+static_assert(std::is_trivially_copyable_v<failure_info>, "processes share it");
 
 class error : public std::exception {
  public:

@@ -337,9 +337,7 @@ isthmus_status backend_instance::on_make_part_on(void* runtime, isthmus_device d
     if (auto part = backend.m_owner.make_part(device, color, key, backend.name(), use))
       *made = handle_table::instance().insert(std::move(part));
   });
-  if (status == ISTHMUS_SUCCESS) return status;
-  last_error().blame({});  // in the numbers of a part that is not there
-  backend.report(last_error());
+  if (status != ISTHMUS_SUCCESS) backend.report(last_error());
   return status;
 }
 

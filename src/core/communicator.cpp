@@ -38,19 +38,27 @@ communicator::~communicator() {
 }
 
 std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, preparation prepared) {
-  return create(std::move(control), std::move(prepared), {});
+  return create(std::move(control), std::move(prepared), {}, nullptr);
 }
 
+// The caller has the parent alone. Before the ranks have met nobody knows who they are there.
 std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, preparation prepared,
-                                                   parts inherited) {
-  std::shared_ptr<communicator> created(new communicator(std::move(control), std::move(prepared)));
+                                                   parts inherited,
+                                                   const std::shared_ptr<communicator>& whole) {
+  const bool has_parent = prepared.parent_rank >= 0;
+  std::shared_ptr<communicator> created;
   try {
+    created.reset(new communicator(std::move(control), std::move(prepared)));
     created->create_backends(std::move(inherited));
   } catch (const error& failure) {
     // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
-    if (is_consequence(failure.info().status) && created->poisoned()) throw error(*created->failure());
-    throw;
+    const bool is_explained = is_consequence(failure.info().status) && created && created->poisoned();
+    const error told = is_explained ? error(*created->failure()) : failure;
+    if (!has_parent) throw told;
+    throw told.due_to(created ? created->in_parent(told.info().culprits()) : std::vector<int>());
   }
+  created->m_whole = whole;
+  created->m_is_part = whole != nullptr;
   add_sibling(created->m_ranks.token, created);
   // Only calls into the user's MPI, and into devices' libraries, wait without a bound of their own.
   if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
@@ -72,7 +80,7 @@ std::shared_ptr<communicator> communicator::split(int color, int key) {
     gather_votes(*m_control, no_value{}, std::nullopt);  // a rank whose backend threw does not come
   });
   if (!part) return nullptr;
-  return create(std::move(part), prepared_for_part(), std::move(native));
+  return create(std::move(part), prepared_for_part(), std::move(native), nullptr);
 }
 
 preparation communicator::prepared_for_part() const {
@@ -93,7 +101,7 @@ std::shared_ptr<communicator> communicator::shrink(double wait_s) {
   for (int losses = 0;; ++losses) {
     survivors part = m_control->shrink(wait_s > 0 ? wait_s : timeout_s());
     try {
-      return create(std::move(part.control), prepared_for_part(), {});
+      return create(std::move(part.control), prepared_for_part(), {}, nullptr);
     } catch (const error& failure) {
       // One more is gone: the rest agrees again.
       if (losses == m_ranks.size || !m_control->has_lost(part.ranks)) throw;
@@ -258,20 +266,32 @@ failure_info communicator::with_culprit(failure_info failure) const noexcept {
   return failure;
 }
 
-// The process of a rank that ended or is stopped is certain; of all else the backend knows more.
+// The process of a rank that ended or is stopped is certain; of all else the backend knows more. But where it
+// timed out for others than those who have not come, these wait themselves: on one node all are seen.
 void communicator::blame_found(failure_info& failure, const recorder::diagnosis& found) const {
   using recorder::trouble;
   const bool is_certain = found.kind == trouble::ended || found.kind == trouble::stopped;
   const bool is_likely = found.kind == trouble::missing || found.kind == trouble::left;
-  if (is_certain || (is_likely && failure.culprits().empty())) blame(failure, found.culprits);
+  if (!is_certain && !is_likely) return;
+  failure_info blaming;
+  blame(blaming, found.culprits);
+  const bool waits_for_those_who_wait =
+      failure.status == ISTHMUS_ERROR_TIMEOUT && m_ranks.nodes == 1 &&
+      std::ranges::find_first_of(failure.culprits(), blaming.culprits()) == failure.culprits().end();
+  if (is_certain || failure.culprits().empty() || waits_for_those_who_wait) failure.blame(blaming.culprits());
 }
 
 void communicator::blame(failure_info& failure, std::span<const int> ranks) const {
   std::vector<int> culprits;
   for (const int rank : ranks)
-    if (rank >= 0 && rank < m_ranks.size)  // what a plug-in says
-      culprits.push_back(m_is_part ? m_ranks.parent_rank_of[static_cast<std::size_t>(rank)] : rank);
-  failure.blame(culprits);
+    if (rank >= 0 && rank < m_ranks.size) culprits.push_back(rank);  // what a plug-in says
+  failure.blame(m_is_part ? in_parent(culprits) : culprits);
+}
+
+std::vector<int> communicator::in_parent(std::span<const int> ranks) const {
+  std::vector<int> there;
+  for (const int rank : ranks) there.push_back(m_ranks.parent_rank_of[static_cast<std::size_t>(rank)]);
+  return there;
 }
 
 // The other ranks in this process are told here, those elsewhere by the bootstrap.
@@ -335,7 +355,7 @@ void communicator::synchronize() {
     const isthmus_status status = backend->synchronize();
     if (status == ISTHMUS_SUCCESS) continue;
     failure_info failure = backend->take_failure(status, "synchronize");
-    poison_by_backend(failure);
+    if (!poison_by_backend(failure)) check_alive();
     throw error(failure);
   }
 }

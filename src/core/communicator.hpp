@@ -161,8 +161,11 @@ class communicator : public std::enable_shared_from_this<communicator> {
   communicator(std::unique_ptr<bootstrap> control, preparation prepared);
   // What the backends of a parent left for this communicator's, by name.
   using parts = std::map<std::string, backend_part>;
+  // `whole`: whose backend makes it for itself. A failure's culprits are ranks of the parent, where there is
+  // one.
   static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, preparation prepared,
-                                              parts inherited);
+                                              parts inherited, const std::shared_ptr<communicator>& whole);
+  std::vector<int> in_parent(std::span<const int> ranks) const;
   preparation prepared_for_part() const;
   parts split_backends(int color, int key);
   void create_backends(parts inherited);

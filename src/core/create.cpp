@@ -160,10 +160,7 @@ std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int
     selection::check_backends(*rules, known_backends(prepared.backends));
     prepared.rules = std::move(rules);
   });
-  const auto part = create(std::move(control), std::move(prepared), {});
-  part->m_whole = weak_from_this();
-  part->m_is_part = true;
-  return part;
+  return create(std::move(control), std::move(prepared), {}, shared_from_this());
 }
 
 void communicator::create_backends(parts inherited) {

@@ -139,6 +139,79 @@ TEST(culprits, of_a_backend_that_knows_none_are_those_that_the_recorder_misses) 
   EXPECT_EQ(culprits(), (std::vector{0, 2})) << last_error().message;
 }
 
+// Rank 1 waits for a rank that waits, too, as a backend may that knows its own peer alone.
+TEST(culprits, of_a_chain_of_messages_are_its_end) {
+  std::atomic<bool> over{false}, inside{false};
+  standin::script script;
+  script.failure = "";
+  script.enqueue = [&](int rank, const isthmus_operation&) {
+    if (rank == 0) {
+      inside = true;
+      while (!over) std::this_thread::yield();
+      return ISTHMUS_SUCCESS;
+    }
+    const isthmus_backend_context& context = *standin::context_of(rank);
+    constexpr int peer = 0;
+    return context.fail_by(context.runtime, &peer, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
+                           "rank 1 waited 10 s to receive from rank 0");
+  };
+  standin::reset(script);
+  test::ranks ranks(3, standin::configuration());
+  const auto receive = [&](int rank, int from) {
+    float data[4];
+    return isthmus_recv(data, 4, ISTHMUS_FLOAT32, from, ranks[rank], nullptr);
+  };
+  auto between = std::async(std::launch::async, receive, 0, 2);
+  while (!inside) std::this_thread::yield();
+  EXPECT_EQ(receive(1, 0), ISTHMUS_ERROR_TIMEOUT);
+  EXPECT_EQ(culprits(), std::vector{2}) << last_error().message;
+  over = true;
+  EXPECT_EQ(between.get(), ISTHMUS_SUCCESS);
+}
+
+// Ranks 1 and 3 of the parent, whose part fails on its first rank because of its second.
+TEST(culprits, of_a_split_that_fails_are_ranks_of_the_parent) {
+  static thread_local bool is_to_fail = false;
+  standin::script script;
+  script.failure = "";
+  script.in_create = [](const isthmus_backend_context& context) {
+    is_to_fail = context.size == 2 && context.rank == 0;
+    constexpr int second = 1;
+    if (is_to_fail)
+      context.fail_by(context.runtime, &second, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
+                      "waited for the second of the part");
+  };
+  script.create = [](int) { return is_to_fail ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS; };
+  standin::reset(script);
+  test::ranks ranks(4, standin::configuration());
+  ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
+  test::on_each(4, [&](int rank) {
+    isthmus_communicator part = nullptr;
+    const auto status = isthmus_communicator_split(ranks[rank], rank == 1 || rank == 3 ? 1 : -1, 0, &part);
+    EXPECT_EQ(status == ISTHMUS_SUCCESS, rank % 2 == 0);
+    if (rank == 1) {
+      EXPECT_EQ(culprits(), std::vector{3}) << last_error().message;
+    }
+    isthmus_communicator_destroy(part);
+  });
+}
+
+TEST(poison, what_a_wait_at_the_end_only_followed_is_told_by_its_cause) {
+  isthmus_communicator other = nullptr;
+  standin::script script;
+  script.synchronize = [&](int rank) {
+    if (rank != 0) return ISTHMUS_SUCCESS;
+    isthmus_communicator_abort(other);
+    return ISTHMUS_ERROR_REMOTE;
+  };
+  standin::reset(script);
+  test::ranks ranks(2, standin::configuration());
+  other = ranks[1];
+  EXPECT_EQ(isthmus_communicator_destroy(ranks.release(0)), ISTHMUS_ERROR_ABORTED);
+  EXPECT_NE(std::string(last_error().message).find("abort was called on rank 1"), std::string::npos)
+      << last_error().message;
+}
+
 TEST(poison, asynchronous_failures) {
   std::atomic<bool> broken{false};
   standin::script script;
