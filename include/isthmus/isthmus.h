@@ -50,7 +50,8 @@ ISTHMUS_API size_t isthmus_datatype_bytes(isthmus_datatype datatype);
 ISTHMUS_API void isthmus_last_error(isthmus_error_info* info);
 // The ranks that this failure is due to, as far as this rank knows: that ended, are stopped, or did not answer.
 // `ranks` gets the first `capacity` of them. Returns how many they are, 16 at most; 0 also where it is due to
-// no rank. Those of a part that a backend made (isthmus/backend.h) are numbers of the whole. Never fails.
+// no rank. They are ranks of the communicator that was called: of a split or a shrink that fails the parent's.
+// Those of a part that a backend made (isthmus/backend.h) are numbers of the whole. Never fails.
 ISTHMUS_API size_t isthmus_last_error_ranks(int* ranks, size_t capacity);
 
 // ---- life cycle -------------------------------------------------------------------------------------
@@ -101,8 +102,9 @@ typedef struct isthmus_store_table {
   int (*set)(void* context, const char* key, const void* value, size_t bytes);
   // Wait at most `timeout_s` for `key` and copy exactly `bytes` bytes. Returns 0, 1 on timeout, 2 else.
   int (*get)(void* context, const char* key, void* value, size_t bytes, double timeout_s);
-  // The same as set, unless the key has a value: the first one stays, for all who ask. Needed by shrink only;
-  // NULL, or beyond struct_bytes, where the store has no such operation.
+  // The same as set, unless the key has a value: the first one stays, for all who ask. Needed by shrink; of
+  // failures on several nodes the first is kept by it. NULL, or beyond struct_bytes, where the store has no
+  // such operation.
   int (*set_first)(void* context, const char* key, const void* value, size_t bytes);
 } isthmus_store_table;
 ISTHMUS_API isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank,
@@ -150,7 +152,9 @@ ISTHMUS_API isthmus_status isthmus_communicator_abort(isthmus_communicator commu
 // ends. For who stands beside a library whose own abort is like that, as NCCL's. Any thread.
 ISTHMUS_API isthmus_status isthmus_communicator_abort_local(isthmus_communicator communicator);
 
-// ISTHMUS_SUCCESS, or the failure that poisoned the communicator, asynchronous ones included. Does not wait.
+// ISTHMUS_SUCCESS, or the failure that poisoned the communicator, asynchronous ones included. Does not wait for
+// operations; the call that is the first to see one fail asks ranks of other nodes for the cause, some 5 s at
+// most.
 ISTHMUS_API isthmus_status isthmus_communicator_async_error(isthmus_communicator communicator);
 
 // ---- queries ----------------------------------------------------------------------------------------

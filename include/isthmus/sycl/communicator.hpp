@@ -284,7 +284,7 @@ class communicator : public collectives {
   /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE on a communicator that was moved from.
   void abort() const { detail::check(isthmus_communicator_abort(native())); }
 
-  /// Does not wait, so it may be polled.
+  /// Does not wait for operations, so it may be polled.
   /// @return The failure that poisoned the communicator or the first that happened in the background; none when
   ///   all is well.
   std::optional<exception> async_error() const {
