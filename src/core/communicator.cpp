@@ -266,34 +266,6 @@ failure_info communicator::with_culprit(failure_info failure) const noexcept {
   return failure;
 }
 
-// The process of a rank that ended or is stopped is certain; of all else the backend knows more. But where it
-// timed out for others than those who have not come, these wait themselves: on one node all are seen.
-void communicator::blame_found(failure_info& failure, const recorder::diagnosis& found) const {
-  using recorder::trouble;
-  const bool is_certain = found.kind == trouble::ended || found.kind == trouble::stopped;
-  const bool is_likely = found.kind == trouble::missing || found.kind == trouble::left;
-  if (!is_certain && !is_likely) return;
-  failure_info blaming;
-  blame(blaming, found.culprits);
-  const bool waits_for_those_who_wait =
-      failure.status == ISTHMUS_ERROR_TIMEOUT && m_ranks.nodes == 1 &&
-      std::ranges::find_first_of(failure.culprits(), blaming.culprits()) == failure.culprits().end();
-  if (is_certain || failure.culprits().empty() || waits_for_those_who_wait) failure.blame(blaming.culprits());
-}
-
-void communicator::blame(failure_info& failure, std::span<const int> ranks) const {
-  std::vector<int> culprits;
-  for (const int rank : ranks)
-    if (rank >= 0 && rank < m_ranks.size) culprits.push_back(rank);  // what a plug-in says
-  failure.blame(m_is_part ? in_parent(culprits) : culprits);
-}
-
-std::vector<int> communicator::in_parent(std::span<const int> ranks) const {
-  std::vector<int> there;
-  for (const int rank : ranks) there.push_back(m_ranks.parent_rank_of[static_cast<std::size_t>(rank)]);
-  return there;
-}
-
 // The other ranks in this process are told here, those elsewhere by the bootstrap.
 void communicator::poison_as_out_of_step(failure_info failure) noexcept {
   failure.rank = m_ranks.rank;

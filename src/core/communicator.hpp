@@ -6,6 +6,7 @@
 #include <isthmus/isthmus.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -189,7 +190,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
   bool name_missing(failure_info& failure) const noexcept;
   std::vector<int> silent_beside(const std::vector<int>& missing, isthmus_status status) const;
   enum class word { gives_up, is_there };  // what is asked after
-  std::vector<int> unheard_of(const std::vector<int>& ranks, word of, double wait_s, bool& can_ask) const;
+  std::vector<int> unheard_of(const std::vector<int>& ranks, word of,
+                              std::chrono::steady_clock::time_point deadline, bool& can_ask) const;
   std::vector<int> others_than(const std::vector<int>& ranks) const;  // nor this one
   bool is_here(int rank) const { return m_ranks.process_here[static_cast<std::size_t>(rank)].pid != 0; }
   bool has_just_come() const noexcept;

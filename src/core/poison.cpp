@@ -30,6 +30,11 @@ double patience_s(double timeout_s) {
   return std::clamp(share * timeout_s, moment_s, most);
 }
 
+steady_clock::time_point after(double seconds) {
+  return steady_clock::now() +
+         std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 double seconds_until(steady_clock::time_point when) {
   return std::chrono::duration<double>(when - steady_clock::now()).count();
 }
@@ -115,10 +120,11 @@ bool communicator::name_missing(failure_info& failure) const noexcept {
   try {
     std::vector<int> suspects(failure.culprits().begin(), failure.culprits().end());
     bool can_ask = true;
-    std::vector<int> missing = unheard_of(suspects, word::gives_up, patience_s(timeout_s()), can_ask);
+    const auto deadline = after(patience_s(timeout_s()));
+    std::vector<int> missing = unheard_of(suspects, word::gives_up, deadline, can_ask);
     // Of a list that was full the rest is not known.
     if (missing.empty() && suspects.size() == failure_info::most_culprits)
-      missing = unheard_of(others_than(suspects), word::gives_up, moment_s, can_ask);
+      missing = unheard_of(others_than(suspects), word::gives_up, deadline, can_ask);
     failure.blame(missing);
     if (missing.empty()) return false;
     const std::string text =
@@ -138,8 +144,8 @@ std::vector<int> communicator::silent_beside(const std::vector<int>& missing, is
     if (!is_here(rank) && std::ranges::any_of(missing, [&](int each) { return node(each) == node(rank); }))
       beside.push_back(rank);
   bool can_ask = true;
-  beside =
-      unheard_of(beside, status == ISTHMUS_ERROR_TIMEOUT ? word::gives_up : word::is_there, moment_s, can_ask);
+  const word asked = status == ISTHMUS_ERROR_TIMEOUT ? word::gives_up : word::is_there;
+  beside = unheard_of(beside, asked, after(moment_s), can_ask);
   return can_ask ? beside : std::vector<int>();
 }
 
@@ -150,12 +156,10 @@ std::vector<int> communicator::others_than(const std::vector<int>& ranks) const 
   return others;
 }
 
-// Those of `ranks` without this word within the time, which is for all of them. Once one of another node can't
-// be asked, `can_ask` is false, and the rest of those counts as not heard of.
-std::vector<int> communicator::unheard_of(const std::vector<int>& ranks, word of, double wait_s,
-                                          bool& can_ask) const {
-  const auto deadline = steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(
-                                                  std::chrono::duration<double>(wait_s));
+// Those of `ranks` without this word by then. Once one of another node can't be asked, `can_ask` is false, and
+// the rest of those counts as not heard of.
+std::vector<int> communicator::unheard_of(const std::vector<int>& ranks, word of,
+                                          steady_clock::time_point deadline, bool& can_ask) const {
   std::vector<int> silent;
   for (const int rank : ranks) {
     const double left = seconds_until(deadline);
@@ -185,6 +189,34 @@ std::optional<bool> communicator::is_heard_of(int rank, word of, double wait_s) 
   const process_state state = m_ranks.process_here[static_cast<std::size_t>(rank)].state();
   const auto heard = m_control->has_given_up(rank, state == process_state::alive ? wait_s : 0);
   return !heard && state != process_state::alive ? false : heard;
+}
+
+// The process of a rank that ended or is stopped is certain; of all else the backend knows more. But where it
+// timed out for others than those who have not come, these wait themselves: on one node all are seen.
+void communicator::blame_found(failure_info& failure, const recorder::diagnosis& found) const {
+  using recorder::trouble;
+  const bool is_certain = found.kind == trouble::ended || found.kind == trouble::stopped;
+  const bool is_likely = found.kind == trouble::missing || found.kind == trouble::left;
+  if (!is_certain && !is_likely) return;
+  failure_info blaming;
+  blame(blaming, found.culprits);
+  const bool waits_for_those_who_wait =
+      failure.status == ISTHMUS_ERROR_TIMEOUT && m_ranks.nodes == 1 &&
+      std::ranges::find_first_of(failure.culprits(), blaming.culprits()) == failure.culprits().end();
+  if (is_certain || failure.culprits().empty() || waits_for_those_who_wait) failure.blame(blaming.culprits());
+}
+
+void communicator::blame(failure_info& failure, std::span<const int> ranks) const {
+  std::vector<int> culprits;
+  for (const int rank : ranks)
+    if (rank >= 0 && rank < m_ranks.size) culprits.push_back(rank);  // what a plug-in says
+  failure.blame(m_is_part ? in_parent(culprits) : culprits);
+}
+
+std::vector<int> communicator::in_parent(std::span<const int> ranks) const {
+  std::vector<int> there;
+  for (const int rank : ranks) there.push_back(m_ranks.parent_rank_of[static_cast<std::size_t>(rank)]);
+  return there;
 }
 
 // What a backend made the failure of this communicator itself (isthmus_backend_context::poison) it returns,
