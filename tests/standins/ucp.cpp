@@ -9,6 +9,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include "backends/ucx/ucp_api.hpp"
@@ -20,7 +24,23 @@ using namespace isthmus::ucx;
 namespace {
 
 standin_ucp_tally tally{};
-int caches = 2;  // that rest on hooks in the driver's calls
+
+// The caches that rest on hooks in the driver's calls.
+constexpr const char* caches[] = {"MEMTYPE_CACHE", "RCACHE_ENABLE"};
+constexpr unsigned no_caches = 0b11;  // a bit for each that is off
+std::mutex mutex;
+std::map<const void*, unsigned> caches_off;  // of configurations, and of all that is made of them
+
+native_status made_of(const void* from, void* const* made, native_status status) {
+  const std::lock_guard lock(mutex);
+  if (status == native_status::ok) caches_off[*made] = caches_off[from];
+  return status;
+}
+
+bool has_caches(const void* part) {
+  const std::lock_guard lock(mutex);
+  return caches_off[part] != no_caches;
+}
 
 template <typename Function>
 Function real(const char* name) {
@@ -37,7 +57,7 @@ bool is_device_memory(const void* buffer) {
 bool is_of_devices(int type) { return type == cuda_memory || type == rocm_memory; }
 
 // What the real one is told.
-request_params on_the_host(const void* buffer, std::size_t bytes, const request_params* given,
+request_params on_the_host(const void* part, const void* buffer, std::size_t bytes, const request_params* given,
                            std::size_t& counter) {
   request_params params = *given;
   const bool is_named = (params.mask & request_has_memory_type) != 0;
@@ -47,7 +67,7 @@ request_params on_the_host(const void* buffer, std::size_t bytes, const request_
                  is_device ? "of" : "outside of");
     std::abort();
   }
-  if (is_device && caches > 0) {  // as in a UCX whose module for these hooks can't be loaded
+  if (is_device && has_caches(part)) {  // as in a UCX whose module for these hooks can't be loaded
     std::fputs("stand-in of UCX: its caches have not seen that a buffer of a device was allocated\n", stderr);
     std::abort();
   }
@@ -62,10 +82,48 @@ extern "C" {
 
 STANDIN_API standin_ucp_tally standin_ucp_take_tally(void) { return std::exchange(tally, standin_ucp_tally{}); }
 
+// STANDIN_UCP_MINOR: its version.
+STANDIN_API void ucp_get_version(unsigned* major, unsigned* minor, unsigned* release) {
+  real<decltype(functions::get_version)>(__func__)(major, minor, release);
+  if (const char* const asked = std::getenv("STANDIN_UCP_MINOR"))
+    *minor = static_cast<unsigned>(std::atoi(asked));
+}
+
+STANDIN_API native_status ucp_config_read(const char* prefix, const char* file, void** config) {
+  const native_status status = real<decltype(functions::config_read)>(__func__)(prefix, file, config);
+  const std::lock_guard lock(mutex);
+  unsigned& off = caches_off[*config] = 0;
+  for (unsigned i = 0; i < std::size(caches); ++i) {
+    const char* const set = std::getenv((std::string("UCX_") + caches[i]).c_str());
+    if (set != nullptr && std::strcmp(set, "n") == 0) off |= 1U << i;
+  }
+  return status;
+}
+
 STANDIN_API native_status ucp_config_modify(void* config, const char* name, const char* value) {
-  for (const char* const cache : {"MEMTYPE_CACHE", "RCACHE_ENABLE"})
-    if (std::strcmp(name, cache) == 0 && std::strcmp(value, "n") == 0) --caches;
+  {
+    const std::lock_guard lock(mutex);
+    for (unsigned i = 0; i < std::size(caches); ++i) {
+      if (std::strcmp(name, caches[i]) != 0) continue;
+      ++tally.cache_settings;
+      if (std::strcmp(value, "n") == 0) caches_off[config] |= 1U << i;
+    }
+  }
   return real<decltype(functions::config_modify)>(__func__)(config, name, value);
+}
+
+STANDIN_API native_status ucp_init_version(unsigned major, unsigned minor, const context_params* params,
+                                           const void* config, void** context) {
+  return made_of(config, context,
+                 real<decltype(functions::init_version)>(__func__)(major, minor, params, config, context));
+}
+
+STANDIN_API native_status ucp_worker_create(void* context, const worker_params* params, void** worker) {
+  return made_of(context, worker, real<decltype(functions::worker_create)>(__func__)(context, params, worker));
+}
+
+STANDIN_API native_status ucp_ep_create(void* worker, const endpoint_params* params, void** endpoint) {
+  return made_of(worker, endpoint, real<decltype(functions::ep_create)>(__func__)(worker, params, endpoint));
 }
 
 STANDIN_API native_status ucp_context_query(void* context, context_attributes* attributes) {
@@ -78,7 +136,7 @@ STANDIN_API native_status ucp_context_query(void* context, context_attributes* a
 // STANDIN_UCP_MUTE: what this process sends is lost, as where a machine can't be reached.
 STANDIN_API void* ucp_tag_send_nbx(void* endpoint, const void* buffer, std::size_t bytes, std::uint64_t tag,
                                    const request_params* given) {
-  const request_params params = on_the_host(buffer, bytes, given, tally.sent_bytes);
+  const request_params params = on_the_host(endpoint, buffer, bytes, given, tally.sent_bytes);
   if (is_device_memory(buffer) &&
       (params.mask & request_not_at_once) == 0) {  // as UCX 1.22 reads short messages
     std::fputs("stand-in of UCX: a buffer of a device may be read at once, by the processor\n", stderr);
@@ -90,7 +148,7 @@ STANDIN_API void* ucp_tag_send_nbx(void* endpoint, const void* buffer, std::size
 
 STANDIN_API void* ucp_tag_recv_nbx(void* worker, void* buffer, std::size_t bytes, std::uint64_t tag,
                                    std::uint64_t mask, const request_params* given) {
-  const request_params params = on_the_host(buffer, bytes, given, tally.received_bytes);
+  const request_params params = on_the_host(worker, buffer, bytes, given, tally.received_bytes);
   return real<decltype(functions::tag_recv_nbx)>(__func__)(worker, buffer, bytes, tag, mask, &params);
 }
 }

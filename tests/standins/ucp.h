@@ -10,9 +10,9 @@
 extern "C" {
 #endif
 
-/* Bytes of device memory that this process handed to UCX. */
+/* Bytes of device memory that this process handed to UCX, and how often it set what UCX's caches do. */
 typedef struct standin_ucp_tally {
-  size_t sent_bytes, received_bytes;
+  size_t sent_bytes, received_bytes, cache_settings;
 } standin_ucp_tally;
 
 /* And begins anew. */

@@ -73,7 +73,8 @@ std::string load(const isthmus_backend_context& context, library& into) {
   loader.need(into.call.get_version, "get_version");
   loader.need(into.call.get_version_string, "get_version_string");
   if (!loader.missing().empty()) return fmt::format("{} lacks {}: it is not UCX", into.path, loader.missing());
-  unsigned major = 0, minor = 0, release = 0;
+  unsigned major = 0, release = 0;
+  unsigned& minor = into.minor;
   into.call.get_version(&major, &minor, &release);
   into.text = fmt::format("{} from {}", into.call.get_version_string(), into.path);
   if (major != api_major || minor < least_minor)

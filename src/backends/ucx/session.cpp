@@ -44,6 +44,11 @@ session::~session() {
 
 // "" where UCX moves memory of the ranks' devices, or there is none.
 std::string session::find_memory_lack() const {
+  if (m_lane && m_library.minor < least_minor_for_devices)
+    return fmt::format(
+        "UCX {} moves no memory of devices: {}.{} or a newer one is needed, which can do without "
+        "its cache of registrations",
+        m_library.text, api_major, least_minor_for_devices);
   if (!m_lane || (m_worker.memory_types() >> m_lane->memory_type() & 1U) != 0) return {};
   return fmt::format("UCX {} reaches no {} memory here{}", m_library.text, m_lane->memory_name(),
                      m_tuned.network.transports.empty() ? "" : " by the transports that were asked for");

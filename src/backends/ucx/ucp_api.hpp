@@ -32,6 +32,7 @@ inline native_status failure_of(const void* result) {
 }
 
 inline constexpr unsigned api_major = 1, least_minor = 12;
+inline constexpr unsigned least_minor_for_devices = 13;  // the first whose cache of registrations can be off
 
 struct context_params {
   std::uint64_t field_mask;

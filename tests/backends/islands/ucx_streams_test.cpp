@@ -119,6 +119,61 @@ TEST_F(ucx_streams, and_memory_of_hip_are_served_alike) {
   });
 }
 
+// Each session asks for itself: what one of devices has set is no other's.
+TEST_F(ucx_streams, of_a_second_communicator_have_no_caches_of_ucx_either) {
+  on_nodes({"a", "b"}, over_ucx(), [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    isthmus_communicator second = nullptr;
+    ASSERT_EQ(isthmus_communicator_split(own.communicator, 0, 0, &second), ISTHMUS_SUCCESS)
+        << world::last_error().message;
+    constexpr std::size_t bytes = 1000;
+    for (isthmus_communicator by : {own.communicator, second}) {
+      device_memory send(ISTHMUS_PLATFORM_CUDA, bytes), recv(ISTHMUS_PLATFORM_CUDA, 2 * bytes);
+      EXPECT_EQ(isthmus_allgather(send.at(0), recv.at(0), bytes, ISTHMUS_UINT8, by, nullptr), ISTHMUS_SUCCESS)
+          << world::last_error().message;
+    }
+    EXPECT_EQ(take_tally().cache_settings, 4U);
+    isthmus_communicator_destroy(second);
+  });
+}
+
+TEST_F(ucx_streams, leave_a_cache_that_the_user_has_set) {
+  auto with = over_ucx();
+  with.prepare = [](int) { setenv("UCX_RCACHE_ENABLE", "n", 1); };
+  on_nodes({"a", "b"}, with, [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    EXPECT_EQ(take_tally().cache_settings, 1U) << "the other one";
+  });
+}
+
+TEST_F(ucx_streams, are_none_on_hosts_whose_ucx_keeps_its_caches) {
+  auto with = over_ucx();
+  with.platforms.clear();
+  with.config = "[[rule]]\nuse = \"ucx\"\n";
+  on_nodes({"a", "b"}, with, [](const rank& own) {
+    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+    float value = 1;
+    EXPECT_EQ(isthmus_broadcast(&value, &value, 1, ISTHMUS_FLOAT32, 0, own.communicator, nullptr),
+              ISTHMUS_SUCCESS)
+        << world::last_error().message;
+    EXPECT_EQ(take_tally().cache_settings, 0U);
+  });
+}
+
+// Its cache of registrations is there whatever is asked for.
+TEST_F(ucx_streams, need_a_ucx_that_can_do_without_its_caches) {
+  auto with = over_ucx();
+  with.prepare = [](int) {
+    setenv("ISTHMUS_NCCL_LIBRARY", "/nowhere/libnccl.so", 1);
+    setenv("STANDIN_UCP_MINOR", "12", 1);
+  };
+  on_nodes({"a", "b"}, with, [](const rank& own) {
+    EXPECT_EQ(own.status, ISTHMUS_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::string(own.failure.message).find("1.13 or a newer one is needed"), std::string::npos)
+        << own.failure.message;
+  });
+}
+
 TEST_F(ucx_streams, a_ucx_without_devices_on_one_rank_is_told_to_all) {
   auto with = over_ucx();
   with.prepare = [](int rank) {
