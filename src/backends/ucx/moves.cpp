@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "backends/ucx/turns.hpp"
+
 namespace isthmus::ucx {
 
 const char* const algorithm_names[] = {"direct", "two_shot", "tree", "chain", "ring", nullptr};
@@ -39,14 +41,15 @@ algorithm default_of(const collective_row& row, bool shares_machines) {
   return from_one_to_all(row) ? algorithm::chain : algorithm::direct;
 }
 
-// Each block straight from who has it to who wants it.
+// Each block straight from who has it to who wants it; where all have blocks for all, peers take turns.
 void move_direct(session& ranks, const isthmus_operation& operation, const block_map& blocks) {
   const auto* send = static_cast<const std::byte*>(operation.send_buf);
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   const int size = ranks.size();
   const block out = blocks.outgoing(ranks.rank()), in = blocks.incoming(ranks.rank());
   if (in.bytes > 0 && recv + in.at != send + out.at) ranks.copy(recv + in.at, send + out.at, in.bytes);
-  // In place a block that arrives overwrites what has yet to leave, so pieces leave from copies.
+  // In place a block that arrives overwrites what has yet to leave, so pieces leave from copies, to all at
+  // once: a receive waits for the send to the same peer, whose turn may come last.
   const bool copies = overwrites_outgoing(operation);
   const std::uint64_t ring = ranks.tuned().piece_bytes * ranks.tuned().window;
   std::byte* copy = copies ? ranks.scratch(ring * static_cast<std::uint64_t>(size)) : nullptr;
@@ -54,12 +57,14 @@ void move_direct(session& ranks, const isthmus_operation& operation, const block
     flow *sent, *received;
   };
   std::vector<pair> gated;
+  turns order(ranks);
   for (int i = 1; i < size; ++i) {
     const int from = (ranks.rank() + size - i) % size;
     const block arriving = blocks.incoming(from);
     if (arriving.bytes == 0) continue;
     flow& received = ranks.add(false, from, kind::contribution, recv + arriving.at, arriving.bytes);
     if (copies) received.limit = 0;
+    order.receives(i, received);
     gated.push_back({nullptr, &received});
   }
   for (int i = 1; i < size; ++i) {
@@ -69,13 +74,14 @@ void move_direct(session& ranks, const isthmus_operation& operation, const block
     flow& sent =
         ranks.add(true, to, kind::contribution,
                   copies ? copy + ring * static_cast<std::uint64_t>(to) : send + leaving.at, leaving.bytes);
+    if (!copies) order.sends(i, sent);
     if (!copies) continue;
     sent.ring = ring;
     sent.origin = send + leaving.at;
     for (pair& each : gated)
       if (each.received->peer == to) each.sent = &sent;
   }
-  if (!copies) return ranks.run();
+  if (!copies) return ranks.run([&] { return order.step(); });
   ranks.run([&] {
     bool raised = false;
     for (const pair& each : gated) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/ucx/moves.hpp"
+#include "backends/ucx/turns.hpp"
 
 namespace isthmus::ucx {
 namespace {
@@ -15,7 +16,7 @@ class combiner {
  public:
   // `own`: where this rank's contribution to the part is; `out` may be the same.
   combiner(session& ranks, const isthmus_operation& operation, const std::byte* own, std::byte* out,
-           std::uint64_t bytes)
+           std::uint64_t bytes, turns& order)
       : m_ranks(ranks),
         m_reduce(ranks.kernels().reduce[operation.datatype][operation.op]),
         m_element_bytes(bytes_of(operation.datatype)),
@@ -33,6 +34,7 @@ class combiner {
       flow& arriving = ranks.add(false, from, kind::contribution, ring_of(from), bytes);
       arriving.ring = m_ring;
       arriving.limit = m_ring;
+      order.receives(i, arriving);
       m_arriving.push_back(&arriving);
     }
     if (m_arriving.empty()) combine_all();
@@ -89,13 +91,15 @@ void reduce_direct(session& ranks, const isthmus_operation& operation, const blo
   const bool is_shared = takes && blocks.same_for_all() && blocks.sink == all_ranks && send == recv;
   const std::uint64_t bytes = takes ? blocks.incoming(rank).bytes : 0;
   std::byte* const out = is_shared ? ranks.scratch(bytes) : recv;
-  combiner combined(ranks, operation, send + blocks.outgoing(rank).at, out, bytes);
+  turns order(ranks);
+  combiner combined(ranks, operation, send + blocks.outgoing(rank).at, out, bytes, order);
   for (int i = 1; i < size; ++i) {
     const int to = (rank + i) % size;
     const block leaving = blocks.outgoing(to);
-    if (leaving.bytes > 0) ranks.add(true, to, kind::contribution, send + leaving.at, leaving.bytes);
+    if (leaving.bytes > 0)
+      order.sends(i, ranks.add(true, to, kind::contribution, send + leaving.at, leaving.bytes));
   }
-  ranks.run([&] { return combined.step(); });
+  ranks.run([&] { return order.step() | combined.step(); });
   if (is_shared) std::memcpy(recv, out, bytes);
 }
 
@@ -115,17 +119,18 @@ void reduce_two_shot(session& ranks, const isthmus_operation& operation, const b
   const bool takes = blocks.takes(rank);
   // Who takes nothing has no room for its slice.
   std::byte* const out = takes ? recv + begin_of(rank) : ranks.scratch(bytes_of_slice(rank));
-  combiner combined(ranks, operation, send + begin_of(rank), out, bytes_of_slice(rank));
+  turns order(ranks);
+  combiner combined(ranks, operation, send + begin_of(rank), out, bytes_of_slice(rank), order);
   for (int i = 1; i < size; ++i) {
     const int to = (rank + i) % size;
-    ranks.add(true, to, kind::contribution, send + begin_of(to), bytes_of_slice(to));
+    order.sends(i, ranks.add(true, to, kind::contribution, send + begin_of(to), bytes_of_slice(to)));
   }
   if (by_ring) {
     std::vector<block> at;
     for (int r = 0; r < size; ++r) at.push_back({begin_of(r), bytes_of_slice(r)});
     round_trip trip(ranks, kind::result, recv, at);
     return ranks.run([&] {
-      const bool more = combined.step();
+      const bool more = order.step() | combined.step();
       return trip.step(combined.done()) || more;
     });
   }
@@ -138,7 +143,7 @@ void reduce_two_shot(session& ranks, const isthmus_operation& operation, const b
     results.back()->limit = 0;
   }
   ranks.run([&] {
-    const bool more = combined.step();
+    const bool more = order.step() | combined.step();
     for (flow* each : results) each->limit = combined.done();
     return more;
   });
