@@ -105,14 +105,22 @@ void expect_last_island_missing(const rank& own, const std::string& text) {
   EXPECT_TRUE(blamed == std::vector{6} || blamed == std::vector{7}) << own.number << ": " << text;
 }
 
-// Each waits in a part, where the one that does not come has another number.
-TEST(a_silent_island, is_named_on_all_in_the_numbers_of_the_whole) {
-  on_nodes(four_of_two, impatient(), [](const rank& own) {
+// On four nodes of two ranks that see no recordings of each other, behind a first sum of n elements.
+template <typename Work>
+void after_a_sum(std::size_t n, Work work) {
+  on_nodes(four_of_two, impatient(), [&](const rank& own) {
     ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
-    auto data = values(4096);
+    auto data = values(n);
     ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
     leave_no_recording();
     own.all.wait();
+    work(own, data);
+  });
+}
+
+// Each waits in a part, where the one that does not come has another number.
+TEST(a_silent_island, is_named_on_all_in_the_numbers_of_the_whole) {
+  after_a_sum(4096, [](const rank& own, std::vector<float>& data) {
     if (own.number >= 6) return;
     ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
     expect_last_island_missing(own, world::last_error().message);
@@ -120,12 +128,7 @@ TEST(a_silent_island, is_named_on_all_in_the_numbers_of_the_whole) {
 }
 
 TEST(a_silent_island, is_named_in_a_large_message_in_chunks) {
-  on_nodes(four_of_two, impatient(), [](const rank& own) {
-    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
-    auto data = values(1U << 20);
-    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
-    leave_no_recording();
-    own.all.wait();
+  after_a_sum(1U << 20, [](const rank& own, std::vector<float>& data) {
     if (own.number >= 6) return;
     ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
     expect_last_island_missing(own, world::last_error().message);
@@ -134,12 +137,7 @@ TEST(a_silent_island, is_named_in_a_large_message_in_chunks) {
 
 // Of rank 0 the part within the island knows that it does not come, and no part knows both waits.
 TEST(a_silent_island, is_named_where_a_rank_waits_for_one_that_waits) {
-  on_nodes(four_of_two, impatient(), [](const rank& own) {
-    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
-    auto data = values(4096);
-    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
-    leave_no_recording();
-    own.all.wait();
+  after_a_sum(4096, [](const rank& own, std::vector<float>& data) {
     if (own.number > 1) return;
     const int from = own.number == 0 ? 6 : 0;
     ASSERT_NE(isthmus_recv(data.data(), data.size(), ISTHMUS_FLOAT32, from, own.communicator, nullptr),
@@ -150,12 +148,7 @@ TEST(a_silent_island, is_named_where_a_rank_waits_for_one_that_waits) {
 
 // Within the time that others take to ask who waits, so that all know why it comes to nothing.
 TEST(a_silent_island, that_comes_a_moment_late_is_named_all_the_same) {
-  on_nodes(four_of_two, impatient(), [](const rank& own) {
-    ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
-    auto data = values(4096);
-    ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
-    leave_no_recording();
-    own.all.wait();
+  after_a_sum(4096, [](const rank& own, std::vector<float>& data) {
     if (own.number >= 6) std::this_thread::sleep_for(std::chrono::milliseconds(8250));
     ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
     const auto blamed = culprits();

@@ -135,18 +135,21 @@ int split(int size, int calls, std::uint64_t seed) {
   return wrong;
 }
 
+// An allgather that not all ranks call.
+void call_alone(seat& mine) {
+  conformance::test_case test;
+  test.collective = ISTHMUS_ALLGATHER;
+  test.count = 100;
+  mine.prepare({test});
+  must(mine.issue(0), "ncclAllGather");
+}
+
 // Rank 0 calls what nobody else does, and aborts: its stream ends, and so does the program.
 int abort_one(int size) {
   auto seats = make_seats(size);
   meet_in_threads(seats);
   in_threads(seats, [&](seat& mine) {
-    if (mine.rank() == 0) {
-      conformance::test_case test;
-      test.collective = ISTHMUS_ALLGATHER;
-      test.count = 100;
-      mine.prepare({test});
-      must(mine.issue(0), "ncclAllGather");
-    }
+    if (mine.rank() == 0) call_alone(mine);
     must(ncclCommAbort(mine.comm), "ncclCommAbort");
     mine.synchronize();
   });
@@ -162,11 +165,7 @@ int abort_beside(int size) {
   in_threads(seats, [&](seat& mine) {
     wrong += play(mine, 3, 2);
     if (mine.rank() != 0) {
-      conformance::test_case test;
-      test.collective = ISTHMUS_ALLGATHER;
-      test.count = 100;
-      mine.prepare({test});
-      must(mine.issue(0), "ncclAllGather");
+      call_alone(mine);
       must(ncclCommAbort(mine.comm), "ncclCommAbort");
       mine.synchronize();
       ++ended;
