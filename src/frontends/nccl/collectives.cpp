@@ -5,6 +5,7 @@
 
 #include "frontends/nccl/groups.hpp"
 #include "frontends/nccl/guarded.hpp"
+#include "frontends/nccl/inside_nccl.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {
@@ -69,10 +70,10 @@ int pass_in_order(communicator& on, const arguments& said, reason why, Pass&& pa
   count_passed(said.which, why);
   if (in_group()) {
     note_in_group(on, said.stream);
-    return pass();
+    return call_nccl(pass);
   }
   on.order().before(said.stream, carrier::nccl);
-  const int code = pass();
+  const int code = call_nccl(pass);
   on.order().after(said.stream, carrier::nccl);
   return code;
 }
@@ -85,7 +86,10 @@ int take(const arguments& said, nccl_comm comm, Pass&& pass) {
     return pass();
   }
   // On what all ranks know first, so that all pass on alike.
-  if (said.count == 0) return pass_in_order(*on, said, reason::nothing_to_move, pass);
+  if (said.count == 0) {  // nothing for the device, so there is no order to keep
+    count_passed(said.which, reason::nothing_to_move);
+    return call_nccl(pass);
+  }
   if (said.op >= reduction_count) return pass_in_order(*on, said, reason::operation, pass);
   if (is_left_to_check(said, *on, reads(said, *on), writes(said, *on)))
     return pass_in_order(*on, said, reason::left_to_check, pass);

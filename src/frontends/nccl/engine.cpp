@@ -5,6 +5,7 @@
 #include "frontends/nccl/collectives.hpp"
 #include "frontends/nccl/groups.hpp"
 #include "frontends/nccl/guarded.hpp"
+#include "frontends/nccl/inside_nccl.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {
@@ -98,6 +99,7 @@ int take_revoke(nccl_comm comm, int flags) {
 
 int take_async_error(nccl_comm comm, int* error) {
   const int code = real_nccl().comm_get_async_error(comm, error);
+  if (inside_nccl::is_so()) return code;
   communicator* const known = communicator::of(comm);
   if (code == nccl_success && error != nullptr && *error == nccl_success && known != nullptr)
     *error = known->async_error();

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "frontends/nccl/inside_nccl.hpp"
+
 namespace isthmus::nccl_shim {
 namespace {
 
@@ -17,6 +19,7 @@ struct passed_call {
   communicator* on;
   nccl_stream stream;
   std::size_t taken_before;  // how many calls that Isthmus takes the group had by then
+  bool operator==(const passed_call&) const = default;
 };
 
 using calls = std::vector<taken_call>;
@@ -118,7 +121,10 @@ void add_to_group(communicator& on, const isthmus_operation& operation, preload:
 }
 
 void note_in_group(communicator& on, nccl_stream stream) {
-  this_threads().passed.push_back({&on, stream, this_threads().taken.size()});
+  group& mine = this_threads();
+  const passed_call added{&on, stream, mine.taken.size()};
+  // An alltoall of messages has two for each rank: one event behind them all.
+  if (mine.passed.empty() || mine.passed.back() != added) mine.passed.push_back(added);
 }
 
 void add_to_group(const creation& wanted) { this_threads().creations.push_back(wanted); }
@@ -134,12 +140,14 @@ int end_group() {
   if (mine.depth > 0) --mine.depth;
   if (mine.depth > 0) return real_nccl().group_end();
   auto taken = std::exchange(mine.taken, {});
-  const auto passed = std::exchange(mine.passed, {});
+  auto passed = std::exchange(mine.passed, {});
   const auto creations = std::exchange(mine.creations, {});
   const int early = run_all(take_those_before(passed, taken));
   for (const passed_call& each : passed) each.on->order().before(each.stream, carrier::nccl);
-  const int code = real_nccl().group_end();
+  const int code = call_nccl(real_nccl().group_end);
   for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
+  passed.clear();
+  mine.passed = std::move(passed);  // its memory, for the next group
   if (code != nccl_success) return code;
   if (!creations.empty()) attach_all(creations.data(), creations.size());
   const int late = run_all(taken);

@@ -193,9 +193,9 @@ def test_a_rank_without_the_library(tmp_path: Path, alone: int) -> None:
 
 
 def test_a_lost_rank_is_told_of(tmp_path: Path) -> None:
-    """ncclCommGetAsyncError gives ncclRemoteError, which is 6."""
+    """ncclCommGetAsyncError gives the program ncclRemoteError, which is 6, and NCCL itself its own answer."""
     ended = start_ranks(tmp_path, "lost", [True, True])
-    assert ended[0][1] == "error 6\n", ended
+    assert ended[0][1] == "error 6\nsent 0 0 0 7\n", ended
 
 
 def test_exports_are_the_names_of_nccl() -> None:
