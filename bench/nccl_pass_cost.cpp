@@ -1,8 +1,12 @@
 // What a call of NCCL costs that libisthmus_nccl_preload.so passes on: in one process the same calls go by
 // turns through the library and straight to NCCL. Their difference is the library's. On a communicator of one
 // rank, which is never attached, or on one of several processes, where the library keeps the order with its own
-// calls. Not linked with either: nccl_pass_cost LIBRARY NCCL [FILE [--rank R --size N
-// --id MEETING_FILE]], as scripts/each_rank calls it; NCCL may be its stand-in of tests/standins.
+// calls, and where there are rows of calls with work for the device, too. Not linked with either:
+// nccl_pass_cost LIBRARY NCCL [FILE [--rank R --size N --id MEETING_FILE --device D]], as scripts/each_rank
+// calls it; NCCL may be its stand-in of tests/standins.
+//
+// NCCL's questions to itself by exported names lead to the library only when that is preloaded: compare the
+// same row of two runs, one under LD_PRELOAD and one whose LIBRARY is NCCL itself.
 #include <dlfcn.h>
 
 #include <CLI/CLI.hpp>
@@ -11,14 +15,19 @@
 #include <cstdio>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <thread>
 
+#include "device/libraries.hpp"
 #include "harness/clock.hpp"
 #include "harness/document.hpp"
 
 namespace {
 
 constexpr int batches = 400, calls = 500;
+constexpr int row_batches = 60, row_calls = 200;
+constexpr std::size_t row_bytes = 1024;
+constexpr int int32 = 2;  // ncclInt32
 
 template <typename Function>
 Function function_of(void* library, const char* name) {
@@ -33,14 +42,40 @@ void* open(const char* path) {
   return library;
 }
 
-double batch_us(const std::function<void()>& call) {
-  const std::uint64_t start = bench::ticks();
-  for (int i = 0; i < calls; ++i) call();
-  return static_cast<double>(bench::ticks() - start) * bench::ns_per_tick() / 1e3 / calls;
+void must(int code, const char* what) {
+  if (code != 0) throw std::runtime_error(std::string(what) + " failed");
 }
 
+// By CUDA's driver: one device's context, current in this thread, a stream and some memory.
+class device {
+ public:
+  explicit device(int ordinal) {
+    const char* const other = std::getenv(isthmus::cuda_driver_library().variable);
+    m_driver = open(other != nullptr ? other : isthmus::cuda_driver_name);
+    void* context = nullptr;
+    must(function_of<int (*)(unsigned)>(m_driver, "cuInit")(0), "cuInit");
+    must(function_of<int (*)(void**, int)>(m_driver, "cuDevicePrimaryCtxRetain")(&context, ordinal),
+         "cuDevicePrimaryCtxRetain");
+    must(function_of<int (*)(void*)>(m_driver, "cuCtxPushCurrent_v2")(context), "cuCtxPushCurrent_v2");
+    must(function_of<int (*)(void**, unsigned, int)>(m_driver, "cuStreamCreateWithPriority")(&m_stream, 1, 0),
+         "cuStreamCreateWithPriority");
+    must(function_of<int (*)(void**, std::size_t)>(m_driver, "cuMemAlloc_v2")(&m_memory, 1 << 20),
+         "cuMemAlloc_v2");
+    m_synchronize = function_of<int (*)(void*)>(m_driver, "cuStreamSynchronize");
+  }
+  void* stream() const { return m_stream; }
+  char* memory() const { return static_cast<char*>(m_memory); }
+  void synchronize() const { must(m_synchronize(m_stream), "cuStreamSynchronize"); }
+
+ private:
+  void *m_driver = nullptr, *m_stream = nullptr, *m_memory = nullptr;
+  int (*m_synchronize)(void*) = nullptr;
+};
+
+using named_calls = std::vector<std::pair<std::string, std::function<void()>>>;
+
 // A question, a collective without elements, an empty group: nothing for a device to do.
-std::vector<std::pair<std::string, std::function<void()>>> calls_of(void* library, void* comm, int* answer) {
+named_calls calls_of(void* library, void* comm, int* answer) {
   using count_function = int (*)(void*, int*);
   using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, void*);
   using group_function = int (*)();
@@ -56,18 +91,45 @@ std::vector<std::pair<std::string, std::function<void()>>> calls_of(void* librar
            }}};
 }
 
+// A call that no backend of Isthmus does, messages in a group, a collective of one function (2.28 and later).
+named_calls rows_of(void* library, void* comm, const device& on, int ranks) {
+  using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, void*);
+  using move_function = int (*)(const void*, void*, std::size_t, int, void*, void*);
+  using send_function = int (*)(const void*, std::size_t, int, int, void*, void*);
+  using receive_function = int (*)(void*, std::size_t, int, int, void*, void*);
+  using group_function = int (*)();
+  const auto sum = function_of<sum_function>(library, "ncclAllReduce");
+  const auto send = function_of<send_function>(library, "ncclSend");
+  const auto receive = function_of<receive_function>(library, "ncclRecv");
+  const auto start = function_of<group_function>(library, "ncclGroupStart");
+  const auto end = function_of<group_function>(library, "ncclGroupEnd");
+  char *const from = on.memory(), *const to = from + (1 << 19);
+  void* const stream = on.stream();
+  named_calls rows = {{"ncclAllReduce of int32", [=] { sum(from, to, row_bytes / 4, int32, 0, comm, stream); }},
+                      {"messages in a group", [=] {
+                         start();
+                         for (int peer = 0; peer < ranks; ++peer) {
+                           const std::size_t at = static_cast<std::size_t>(peer) * row_bytes;
+                           send(from + at, row_bytes / 4, int32, peer, comm, stream);
+                           receive(to + at, row_bytes / 4, int32, peer, comm, stream);
+                         }
+                         end();
+                       }}};
+  if (void* const found = dlsym(library, "ncclAlltoAll"))
+    rows.emplace_back("ncclAlltoAll", [=] {
+      reinterpret_cast<move_function>(found)(from, to, row_bytes / 4, int32, comm, stream);
+    });
+  return rows;
+}
+
 struct nccl_id {
   char internal[128];
 };
 
 struct seat {
-  int rank = 0, ranks = 1;
+  int rank = 0, ranks = 1, device = 0;
   std::string meeting_file;
 };
-
-void must(int code, const char* what) {
-  if (code != 0) throw std::runtime_error(std::string(what) + " failed");
-}
 
 nccl_id shared_id(void* shim, const seat& mine) {
   nccl_id id{};
@@ -93,27 +155,47 @@ void* make_communicator(void* shim, const seat& mine) {
   return comm;
 }
 
+// The same calls by turns through the library and straight, each batch behind the one before.
+void compare(const named_calls& ours, const named_calls& plain, int batches, int n, const bench::point& at,
+             const seat& mine, const device* on, nlohmann::json& records) {
+  const auto time_us = [&](const std::function<void()>& call) {
+    const std::uint64_t start = bench::ticks();
+    for (int i = 0; i < n; ++i) call();
+    if (on != nullptr) on->synchronize();
+    return static_cast<double>(bench::ticks() - start) * bench::ns_per_tick() / 1e3 / n;
+  };
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    std::vector<double> with_us, without_us;
+    time_us(ours[i].second);
+    for (int each = 0; each < batches; ++each) {
+      with_us.push_back(time_us(ours[i].second));
+      without_us.push_back(time_us(plain[i].second));
+    }
+    const std::string& name = ours[i].first;
+    bench::point each = at;
+    each.collective = name;
+    records.push_back(bench::record_of(each, without_us, {}));
+    each.provider = "nccl+shim";
+    records.push_back(bench::record_of(each, with_us, {}));
+    if (mine.rank == 0)
+      std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", name.c_str(),
+                  bench::median(without_us), bench::median(with_us));
+  }
+}
+
 void measure(const char* shim_path, const char* nccl_path, const std::string& json, const seat& mine) {
   setenv("ISTHMUS_NCCL_LIBRARY", nccl_path, 1);
   void *const shim = open(shim_path), *const nccl = open(nccl_path);
+  std::unique_ptr<device> on;
+  if (mine.ranks > 1) on = std::make_unique<device>(mine.device);
   void* const comm = make_communicator(shim, mine);
   int answer = 0;
-  const auto ours = calls_of(shim, comm, &answer), plain = calls_of(nccl, comm, &answer);
   nlohmann::json records = nlohmann::json::array();
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    std::vector<double> with_us, without_us;
-    for (int each = 0; each < batches; ++each) {
-      with_us.push_back(batch_us(ours[i].second));
-      without_us.push_back(batch_us(plain[i].second));
-    }
-    records.push_back(
-        bench::record_of({ours[i].first, "float32", 0, mine.ranks, "nccl", "", "host"}, without_us, {}));
-    records.push_back(
-        bench::record_of({ours[i].first, "float32", 0, mine.ranks, "nccl+shim", "", "host"}, with_us, {}));
-    if (mine.rank == 0)
-      std::printf("%-26s medians: %8.4f us, through the library %8.4f\n", ours[i].first.c_str(),
-                  bench::median(without_us), bench::median(with_us));
-  }
+  compare(calls_of(shim, comm, &answer), calls_of(nccl, comm, &answer), batches, calls,
+          {"", "float32", 0, mine.ranks, "nccl", "", "host"}, mine, nullptr, records);
+  if (on)
+    compare(rows_of(shim, comm, *on, mine.ranks), rows_of(nccl, comm, *on, mine.ranks), row_batches, row_calls,
+            {"", "int32", row_bytes, mine.ranks, "nccl", "", "host"}, mine, on.get(), records);
   must(function_of<int (*)(void*)>(shim, "ncclCommDestroy")(comm), "ncclCommDestroy");
   if (mine.rank != 0) return;
   const std::string file(nccl_path);
@@ -133,7 +215,9 @@ int main(int argc, char** argv) try {
   app.add_option("--rank", mine.rank, "of several processes: this one's rank");
   app.add_option("--size", mine.ranks, "their number");
   app.add_option("--id", mine.meeting_file, "the file through which they meet");
+  CLI::Option* const device = app.add_option("--device", mine.device, "this rank's device; else its rank's");
   CLI11_PARSE(app, argc, argv);
+  if (device->count() == 0) mine.device = mine.rank;
   measure(library.c_str(), nccl.c_str(), json, mine);
   return 0;
 } catch (const std::exception& failure) {
