@@ -8,9 +8,9 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) == sizeof(nccl_unique_id));
 static_assert(offsetof(ncclConfig_t, blocking) == offsetof(nccl_config, blocking));
-static_assert(ncclSuccess == nccl_success && ncclInternalError == nccl_internal_error &&
-              ncclInvalidArgument == nccl_invalid_argument && ncclRemoteError == nccl_remote_error &&
-              ncclInProgress == nccl_in_progress);
+static_assert(ncclSuccess == nccl_success && ncclUnhandledCudaError == nccl_unhandled_cuda_error &&
+              ncclInternalError == nccl_internal_error && ncclInvalidArgument == nccl_invalid_argument &&
+              ncclRemoteError == nccl_remote_error && ncclInProgress == nccl_in_progress);
 static_assert(datatypes[ncclInt8] == ISTHMUS_INT8 && datatypes[ncclUint8] == ISTHMUS_UINT8 &&
               datatypes[ncclInt32] == ISTHMUS_INT32 && datatypes[ncclUint32] == ISTHMUS_UINT32 &&
               datatypes[ncclInt64] == ISTHMUS_INT64 && datatypes[ncclUint64] == ISTHMUS_UINT64 &&

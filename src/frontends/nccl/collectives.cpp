@@ -72,7 +72,7 @@ int pass_in_order(communicator& on, const arguments& said, reason why, Pass&& pa
     note_in_group(on, said.stream);
     return call_nccl(pass);
   }
-  on.order().before(said.stream, carrier::nccl);
+  if (const int code = on.order().before(said.stream, carrier::nccl); code != nccl_success) return code;
   const int code = call_nccl(pass);
   on.order().after(said.stream, carrier::nccl);
   return code;
@@ -96,10 +96,7 @@ int take(const arguments& said, nccl_comm comm, Pass&& pass) {
   const isthmus_operation wanted = translate(said);
   const communicator::verdict answer = on->decide(wanted);
   if (!answer.taken) return pass_in_order(*on, said, answer.why, pass);
-  if (in_group()) {
-    add_to_group(*on, wanted, answer.count);
-    return nccl_success;
-  }
+  if (in_group()) return add_to_group(*on, wanted, answer.count);
   const int code = on->run(wanted, answer.count);
   return code == communicator::to_nccl ? pass_in_order(*on, said, reason::lost, pass) : code;
 }

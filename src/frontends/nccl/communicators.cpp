@@ -100,7 +100,7 @@ bool communicator::introduce() {
       nccl.comm_device(m_comm, &m_device) != nccl_success)
     return false;
   registry::get().note_place(m_rank, m_size);
-  return m_order.open(m_device);
+  return m_order.open(m_comm, m_rank, m_device);
 }
 
 void communicator::attach(isthmus_communicator made) {
@@ -170,7 +170,7 @@ communicator::verdict communicator::ask(const isthmus_operation& operation) {
 int communicator::run(const isthmus_operation& operation, preload::tally* count) {
   const std::lock_guard lock(m_mutex);
   const preload::stopwatch time(books());
-  m_order.before(operation.stream, carrier::isthmus);
+  if (const int code = m_order.before(operation.stream, carrier::isthmus); code != nccl_success) return code;
   const isthmus_status status = isthmus_enqueue(m_handle, &operation);
   if (status != ISTHMUS_SUCCESS) return outcome_of(status);
   m_order.after(operation.stream, carrier::isthmus);

@@ -39,7 +39,9 @@ group& this_threads() {
 // One group of Isthmus: no communicator has calls on two streams in it.
 int run_together(const calls& some) {
   const preload::stopwatch time(books());
-  for (const taken_call& each : some) each.on->order().before(each.what.stream, carrier::isthmus);
+  for (const taken_call& each : some)
+    if (const int code = each.on->order().before(each.what.stream, carrier::isthmus); code != nccl_success)
+      return code;
   isthmus_status status = isthmus_group_start();
   for (const taken_call& each : some)
     if (status == ISTHMUS_SUCCESS) status = isthmus_enqueue(each.on->handle(), &each.what);
@@ -116,8 +118,15 @@ calls take_those_before(const std::vector<passed_call>& passed, calls& all) {
 
 bool in_group() { return this_threads().depth > 0; }
 
-void add_to_group(communicator& on, const isthmus_operation& operation, preload::tally* count) {
-  this_threads().taken.push_back({&on, operation, count});
+// What its order needs of NCCL is asked now: at the end NCCL's group is still open when it starts. Where it has
+// a call in this group before, it starts behind that end.
+int add_to_group(communicator& on, const isthmus_operation& operation, preload::tally* count) {
+  group& mine = this_threads();
+  const bool is_late =
+      std::ranges::any_of(mine.passed, [&](const passed_call& each) { return each.on == &on; });
+  const int code = is_late ? nccl_success : on.order().before(operation.stream, carrier::isthmus);
+  if (code == nccl_success) mine.taken.push_back({&on, operation, count});
+  return code;
 }
 
 void note_in_group(communicator& on, nccl_stream stream) {
@@ -143,8 +152,11 @@ int end_group() {
   auto passed = std::exchange(mine.passed, {});
   const auto creations = std::exchange(mine.creations, {});
   const int early = run_all(take_those_before(passed, taken));
-  for (const passed_call& each : passed) each.on->order().before(each.stream, carrier::nccl);
-  const int code = call_nccl(real_nccl().group_end);
+  int ordered = nccl_success;
+  for (const passed_call& each : passed)
+    if (ordered == nccl_success) ordered = each.on->order().before(each.stream, carrier::nccl);
+  const int ended = call_nccl(real_nccl().group_end);
+  const int code = ordered != nccl_success ? ordered : ended;
   for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
   passed.clear();
   mine.passed = std::move(passed);  // its memory, for the next group

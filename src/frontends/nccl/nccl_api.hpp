@@ -16,6 +16,7 @@ using nccl_stream = void*;
 
 enum nccl_result : int {
   nccl_success = 0,
+  nccl_unhandled_cuda_error = 1,
   nccl_internal_error = 3,
   nccl_invalid_argument = 4,
   nccl_remote_error = 6,

@@ -1,6 +1,12 @@
 // The order of one communicator's calls. Those that Isthmus takes share signals and staging, and NCCL's and
 // Isthmus' kernels that wait for peers must not get in each other's way, so a call on another stream than the
 // one before waits for it on the device, as in isthmus.torch. NCCL keeps its own calls in order itself.
+//
+// An event behind each of NCCL's calls would cost the host and the device more than the rest of the library,
+// and most communicators stay on one stream for long. So behind calls_to_trust calls on one stream none is
+// recorded any more; the next time that a call of Isthmus' comes on another stream NCCL's own order serves
+// (follow_nccl). Behind Isthmus' calls, and in captures, where an event is an edge and costs nothing, one
+// always is.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +22,14 @@ class stream_order {
   ~stream_order() { close(); }
 
   // False where this machine's driver can't be used: without it nothing can be taken.
-  bool open(int device);
+  bool open(nccl_comm comm, int rank, int device);
   void close();
 
-  // Around each call that `who` carries out on `stream`.
-  void before(nccl_stream stream, carrier who);
+  // Around each call that `who` carries out on `stream`. NCCL's code: it may have to launch something.
+  int before(nccl_stream stream, carrier who);
   void after(nccl_stream stream, carrier who);
 
-  // Whether what was called last, outside of graphs, is complete.
+  // Whether what Isthmus was given last, outside of graphs, is complete.
   bool is_idle() const;
 
  private:
@@ -32,13 +38,22 @@ class stream_order {
     nccl_stream stream = nullptr;
     carrier who = carrier::nccl;
     std::uint64_t capture = 0;
-    bool is_set = false;
+    bool is_set = false, is_recorded = false;
     bool is_only_on(nccl_stream other) const { return !is_set || stream == other; }
   };
 
   mark& mark_for(std::uint64_t capture) { return capture == 0 ? m_plain : m_captured; }
 
-  void* m_context = nullptr;
+  void record(mark& last, nccl_stream stream);
+  int follow_nccl(mark& last, nccl_stream stream);
+
+  // As many as a message of the rank to itself costs more than an event.
+  static constexpr int calls_to_trust = 16;
+
+  nccl_comm m_comm = nullptr;
+  int m_rank = -1;
+  void *m_context = nullptr, *m_two_bytes = nullptr;
+  int m_calls_on_stream = 0;  // outside of graphs, without another stream's between
   // Behind the call before: outside of graphs; in the capture that is going on. What one records the other
   // can't wait for: between a graph's launches and other calls the program keeps the order.
   mark m_plain, m_captured;

@@ -286,9 +286,10 @@ int order() {
   return 0;
 }
 
-// A message that NCCL carries out late on one stream, then a sum of what it brings on another one. In a group,
-// NCCL's group has begun with another communicator's call when the sum is called.
-int behind_nccl(bool grouped) {
+// Calls on one stream, as many as it takes until it is trusted to be the only one; a message that NCCL carries
+// out late there, then a sum of what it brings on another one. In a group, NCCL's group has begun with another
+// communicator's call when the sum is called.
+int behind_nccl(int earlier_calls, bool grouped) {
   auto seats = make_seats(2);
   meet_in_threads(seats);
   std::atomic<int> wrong{0};
@@ -299,6 +300,8 @@ int behind_nccl(bool grouped) {
     auto* const own = static_cast<float*>(memory);
     own[0] = static_cast<float>(mine.rank() + 3);
     own[1] = own[2] = -100;
+    for (int i = 0; i < earlier_calls; ++i)
+      must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, mine.comm, mine.stream(0)), "ncclBroadcast");
     standin_stream_submit(
         mine.stream(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, nullptr);
     must(ncclGroupStart(), "ncclGroupStart");
@@ -366,7 +369,7 @@ int run(const std::vector<std::string>& words) {
   const std::string& what = words.at(0);
   if (what == "errors") return errors();
   if (what == "order") return order();
-  if (what == "behind_nccl") return behind_nccl(words.size() > 1);
+  if (what == "behind_nccl") return behind_nccl(std::stoi(words.at(1)), words.size() > 2);
   const int size = std::stoi(words.at(1));
   if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
   if (what == "abort") return abort_one(size);

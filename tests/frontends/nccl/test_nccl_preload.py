@@ -137,9 +137,10 @@ def test_a_call_on_another_stream_waits_for_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("grouped",)])
-def test_a_call_on_another_stream_waits_for_nccls(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("earlier_calls", ["0", "14", "15", "16", "40"])
+def test_a_call_on_another_stream_waits_for_nccls(earlier_calls: str, words: tuple[str, ...]) -> None:
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
-    done = start("behind_nccl", *words, ISTHMUS_RULE=rules)
+    done = start("behind_nccl", earlier_calls, *words, ISTHMUS_RULE=rules)
     assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
 
 
