@@ -56,6 +56,11 @@ STANDIN_API int ncclAlltoAll(const char* send, char* recv, size_t count, int dat
                              void* stream) {
   return issue("ncclAlltoAll", comm, {kind::all_to_all, send, recv, count, datatype, 0, 0, stream});
 }
+STANDIN_API int ncclBroadcastConfig(const char* send, char* recv, size_t count, int datatype, int root,
+                                    void* comm, void* stream, const void* configuration) {
+  if (configuration == nullptr) return 4;
+  return issue("ncclBroadcastConfig", comm, {kind::broadcast, send, recv, count, datatype, 0, root, stream});
+}
 STANDIN_API int ncclGather(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
                            void* stream) {
   return issue("ncclGather", comm, {kind::gather, send, recv, count, datatype, 0, root, stream});

@@ -9,6 +9,7 @@ constexpr const char* reason_texts[reason_count] = {
     "nothing to move",
     "an argument that NCCL is to check",
     "an operation of the program's own (PreMulSum)",
+    "a configuration of the call's own (ncclAllReduceConfig and the like)",
     "a rule gives it to NCCL",
     "no backend of Isthmus does it",
     "a message between two ranks",

@@ -11,6 +11,7 @@ enum class reason {
   nothing_to_move,
   left_to_check,
   operation,
+  configuration,
   rule,
   no_backend,
   message,
@@ -21,7 +22,7 @@ enum class reason {
   not_attached,
   lost,
 };
-inline constexpr int reason_count = 12;
+inline constexpr int reason_count = 13;
 
 // Of this process; a report is asked for by ISTHMUS_NCCL_REPORT.
 preload::ledger& books();

@@ -2,6 +2,7 @@
 
 #include <climits>
 #include <cstring>
+#include <tuple>
 
 #include "frontends/nccl/groups.hpp"
 #include "frontends/nccl/guarded.hpp"
@@ -101,12 +102,12 @@ int take(const arguments& said, nccl_comm comm, Pass&& pass) {
   return code == communicator::to_nccl ? pass_in_order(*on, said, reason::lost, pass) : code;
 }
 
-// Messages are NCCL's, but kept in order with what is not.
+// What is always NCCL's, but kept in order with what is not.
 template <typename Pass>
-int pass_message(isthmus_collective which, nccl_comm comm, nccl_stream stream, Pass&& pass) {
+int pass_unseen(isthmus_collective which, nccl_comm comm, nccl_stream stream, reason why, Pass&& pass) {
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->is_attached()) return pass();
-  return pass_in_order(*on, {which, nullptr, nullptr, 0, 0, no_op, no_root, stream}, reason::message, pass);
+  return pass_in_order(*on, {which, nullptr, nullptr, 0, 0, no_op, no_root, stream}, why, pass);
 }
 
 // NCCL's own function.
@@ -146,14 +147,14 @@ int take_reduced_rooted(const void* send, void* recv, std::size_t count, int dat
 template <isthmus_collective Which>
 int take_sent(const void* buffer, std::size_t count, int datatype, int peer, nccl_comm comm,
               nccl_stream stream) {
-  return pass_message(Which, comm, stream,
-                      [&] { return real<sent>(Which)(buffer, count, datatype, peer, comm, stream); });
+  return pass_unseen(Which, comm, stream, reason::message,
+                     [&] { return real<sent>(Which)(buffer, count, datatype, peer, comm, stream); });
 }
 
 template <isthmus_collective Which>
 int take_received(void* buffer, std::size_t count, int datatype, int peer, nccl_comm comm, nccl_stream stream) {
-  return pass_message(Which, comm, stream,
-                      [&] { return real<received>(Which)(buffer, count, datatype, peer, comm, stream); });
+  return pass_unseen(Which, comm, stream, reason::message,
+                     [&] { return real<received>(Which)(buffer, count, datatype, peer, comm, stream); });
 }
 
 template <isthmus_collective Which>
@@ -162,13 +163,31 @@ int take_in_place(void* buffer, std::size_t count, int datatype, int root, nccl_
               [&] { return real_nccl().bcast(buffer, count, datatype, root, comm, stream); });
 }
 
+template <isthmus_collective Which, typename Shape>
+struct configured;
+template <isthmus_collective Which, typename... Arguments>
+struct configured<Which, int(Arguments...)> {
+  static int take(Arguments... arguments, const void* configuration) {
+    const auto all = std::tie(arguments...);  // the last two: communicator and stream
+    constexpr std::size_t count = sizeof...(Arguments);
+    return pass_unseen(Which, std::get<count - 2>(all), std::get<count - 1>(all), reason::configuration, [&] {
+      using function = int(Arguments..., const void*);
+      return reinterpret_cast<function*>(real_nccl().configured[Which])(arguments..., configuration);
+    });
+  }
+};
+
 }  // namespace
 
 any_function find_collective(const char* name) {
-#define NCCL_COLLECTIVE(NAME, Function, shape)                          \
-  if (std::strcmp(name, "nccl" #Function) == 0)                         \
-    return real_nccl().collectives[ISTHMUS_##NAME] == nullptr ? nullptr \
-                                                              : entry_of<&take_##shape<ISTHMUS_##NAME>>();
+#define NCCL_COLLECTIVE(NAME, Function, shape)                                                             \
+  if (std::strcmp(name, "nccl" #Function) == 0)                                                            \
+    return real_nccl().collectives[ISTHMUS_##NAME] == nullptr ? nullptr                                    \
+                                                              : entry_of<&take_##shape<ISTHMUS_##NAME>>(); \
+  if (std::strcmp(name, "nccl" #Function "Config") == 0)                                                   \
+    return real_nccl().configured[ISTHMUS_##NAME] == nullptr                                               \
+               ? nullptr                                                                                   \
+               : entry_of<&configured<ISTHMUS_##NAME, shape>::take>();
 #define NCCL_IN_PLACE(NAME, Function)           \
   if (std::strcmp(name, "nccl" #Function) == 0) \
     return real_nccl().bcast == nullptr ? nullptr : entry_of<&take_in_place<ISTHMUS_##NAME>>();

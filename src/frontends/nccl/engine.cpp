@@ -22,7 +22,9 @@ bool load(const engine_host& host) {
   nccl.member = reinterpret_cast<decltype(nccl.member)>(host.real(name));
   NCCL_FUNCTIONS(NCCL_LOAD)
 #undef NCCL_LOAD
-#define NCCL_COLLECTIVE(NAME, Function, shape) nccl.collectives[ISTHMUS_##NAME] = host.real("nccl" #Function);
+#define NCCL_COLLECTIVE(NAME, Function, shape)                    \
+  nccl.collectives[ISTHMUS_##NAME] = host.real("nccl" #Function); \
+  nccl.configured[ISTHMUS_##NAME] = host.real("nccl" #Function "Config");
 #include "frontends/nccl/collectives.def"
   return nccl.get_unique_id != nullptr && nccl.comm_count != nullptr && nccl.comm_user_rank != nullptr &&
          nccl.comm_device != nullptr && nccl.group_start != nullptr && nccl.group_end != nullptr;

@@ -75,6 +75,7 @@ using received = int(void*, std::size_t, int datatype, int peer, nccl_comm, nccl
 
 struct nccl_functions {
   any_function collectives[ISTHMUS_COLLECTIVE_COUNT] = {};  // by Isthmus' number
+  any_function configured[ISTHMUS_COLLECTIVE_COUNT] = {};   // 2.32's forms with one argument more
 #define NCCL_MEMBER(member, name, parameters) int(*member) parameters = nullptr;
   NCCL_FUNCTIONS(NCCL_MEMBER)
 #undef NCCL_MEMBER

@@ -22,6 +22,8 @@ int ncclAllReduce(const void*, void*, std::size_t, int datatype, int op, void* c
 int ncclAllGather(const void*, void*, std::size_t, int datatype, void* comm, void* stream);
 int ncclReduceScatter(const void*, void*, std::size_t, int datatype, int op, void* comm, void* stream);
 int ncclBroadcast(const void*, void*, std::size_t, int datatype, int root, void* comm, void* stream);
+int ncclBroadcastConfig(const void*, void*, std::size_t, int datatype, int root, void* comm, void* stream,
+                        const void* configuration);
 int ncclBcast(void*, std::size_t, int datatype, int root, void* comm, void* stream);
 int ncclReduce(const void*, void*, std::size_t, int datatype, int op, int root, void* comm, void* stream);
 int ncclAlltoAll(const void*, void*, std::size_t, int datatype, void* comm, void* stream);

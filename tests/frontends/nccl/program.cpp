@@ -286,10 +286,10 @@ int order() {
   return 0;
 }
 
-// Calls on one stream, as many as it takes until it is trusted to be the only one; a message that NCCL carries
-// out late there, then a sum of what it brings on another one. In a group, NCCL's group has begun with another
-// communicator's call when the sum is called.
-int behind_nccl(int earlier_calls, bool grouped) {
+// Calls on one stream, as many as it takes until it is trusted to be the only one; messages or a broadcast that
+// NCCL carries out late there, then a sum of what it brings on another one. In a group, NCCL's group has begun
+// with another communicator's call when the sum is called.
+int behind_nccl(int earlier_calls, bool configured, bool grouped) {
   auto seats = make_seats(2);
   meet_in_threads(seats);
   std::atomic<int> wrong{0};
@@ -304,10 +304,16 @@ int behind_nccl(int earlier_calls, bool grouped) {
       must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, mine.comm, mine.stream(0)), "ncclBroadcast");
     standin_stream_submit(
         mine.stream(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, nullptr);
-    must(ncclGroupStart(), "ncclGroupStart");
-    must(ncclSend(own, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclSend");
-    must(ncclRecv(own + 1, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclRecv");
-    must(ncclGroupEnd(), "ncclGroupEnd");
+    if (configured) {
+      const int configuration = 1;  // only handed on
+      must(ncclBroadcastConfig(own, own + 1, 1, 7, 1, mine.comm, mine.stream(0), &configuration),
+           "ncclBroadcastConfig");
+    } else {
+      must(ncclGroupStart(), "ncclGroupStart");
+      must(ncclSend(own, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclSend");
+      must(ncclRecv(own + 1, 1, 7, 1 - mine.rank(), mine.comm, mine.stream(0)), "ncclRecv");
+      must(ncclGroupEnd(), "ncclGroupEnd");
+    }
     if (grouped) {
       must(ncclGroupStart(), "ncclGroupStart");
       must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, other, mine.stream(0)), "ncclBroadcast");
@@ -315,7 +321,7 @@ int behind_nccl(int earlier_calls, bool grouped) {
     must(ncclAllReduce(own + 1, own + 2, 1, 7, 0, mine.comm, mine.stream(1)), "ncclAllReduce");
     if (grouped) must(ncclGroupEnd(), "ncclGroupEnd");
     mine.synchronize();
-    if (own[2] != 3 + 4) ++wrong;
+    if (own[2] != (configured ? 4 + 4 : 3 + 4)) ++wrong;
     cudaFree(memory);
     for (void* const each : {other, mine.comm}) must(ncclCommDestroy(each), "ncclCommDestroy");
   });
@@ -369,7 +375,8 @@ int run(const std::vector<std::string>& words) {
   const std::string& what = words.at(0);
   if (what == "errors") return errors();
   if (what == "order") return order();
-  if (what == "behind_nccl") return behind_nccl(std::stoi(words.at(1)), words.size() > 2);
+  if (what == "behind_nccl")
+    return behind_nccl(std::stoi(words.at(1)), words.at(2) == "broadcast", words.size() > 3);
   const int size = std::stoi(words.at(1));
   if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
   if (what == "abort") return abort_one(size);

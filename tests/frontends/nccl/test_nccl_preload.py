@@ -137,10 +137,13 @@ def test_a_call_on_another_stream_waits_for_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("grouped",)])
+@pytest.mark.parametrize("late", ["messages", "broadcast"])
 @pytest.mark.parametrize("earlier_calls", ["0", "14", "15", "16", "40"])
-def test_a_call_on_another_stream_waits_for_nccls(earlier_calls: str, words: tuple[str, ...]) -> None:
+def test_a_call_on_another_stream_waits_for_nccls(
+    earlier_calls: str, late: str, words: tuple[str, ...]
+) -> None:
     rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
-    done = start("behind_nccl", earlier_calls, *words, ISTHMUS_RULE=rules)
+    done = start("behind_nccl", earlier_calls, late, *words, ISTHMUS_RULE=rules)
     assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
 
 
