@@ -91,6 +91,21 @@ def test_threads_and_more_ranks_than_cores_are_measured_where_asked_for(carried)
     assert sum("9999 ranks" in each["step"] for each in results) == 4
 
 
+def test_two_jobs_at_once_share_cores_or_have_their_own(carried):
+    ended, out = check(carried, "--together", "--rounds", "1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    steps = [each["step"] for each in json.loads((out / "cpu-check.json").read_text())["results"]]
+    places = ["the same cores"] + (["other cores"] if len(os.sched_getaffinity(0)) > 1 else [])
+    assert steps == [
+        f"{name}, allreduce, 1 ranks beside 1 on {place}, round 1"
+        for place in places
+        for name in ("isthmus", "mpich", "openmpi")
+    ]
+    assert all(f"beside as many on {place}" in ended.stdout for place in places), ended.stdout
+    log = (out / "cpu-check.log").read_text()
+    assert log.count("raw0.json") == log.count("raw1.json") == len(steps)
+
+
 def test_a_provider_that_fails_is_named_and_spares_the_others(carried):
     ended, out = check(carried, "--rounds", "1", fails="mpich")
     assert ended.returncode == 1
