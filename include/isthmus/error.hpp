@@ -11,6 +11,8 @@
 #include <source_location>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace isthmus {
 
@@ -27,9 +29,11 @@ namespace isthmus {
 /// @endcode
 class exception : public std::exception {
  public:
-  /// For front ends, which copy what isthmus_last_error() says.
+  /// For front ends, which copy what isthmus_last_error() and isthmus_last_error_ranks() say.
   /// @param info The failure.
-  explicit exception(const isthmus_error_info& info) : m_info(info), m_what(compose(info)) {}
+  /// @param ranks Its culprits.
+  explicit exception(const isthmus_error_info& info, std::vector<int> ranks = {})
+      : m_info(info), m_ranks(std::move(ranks)), m_what(compose(info)) {}
 
   /// "isthmus: COLLECTIVE on rank R: message; hint: what to do [status, backend, native code, file:line]";
   /// parts that are not known are left out.
@@ -44,6 +48,10 @@ class exception : public std::exception {
   }
   // The rank that reports; -1 when none is known.
   int rank() const noexcept { return m_info.rank; }
+  /// The culprits, as the reporting rank knew them when the failure was reported: ranks that ended, are
+  /// stopped, or did not answer, 16 at most, in the numbers of the communicator that was called (of a split or
+  /// a shrink the parent's). Empty where the failure is due to no rank.
+  const std::vector<int>& ranks() const noexcept { return m_ranks; }
   // "" when no backend was involved.
   std::string_view backend() const noexcept { return m_info.backend; }
   // The native library's own code, or errno; 0 when there is none.
@@ -75,6 +83,7 @@ class exception : public std::exception {
   }
 
   isthmus_error_info m_info;
+  std::vector<int> m_ranks;
   std::string m_what;
 };
 
@@ -116,7 +125,9 @@ inline exception make_exception(const failure& failure,
 inline exception last_exception() {
   isthmus_error_info info{};
   isthmus_last_error(&info);
-  return exception(info);
+  std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
+  isthmus_last_error_ranks(ranks.data(), ranks.size());
+  return exception(info, std::move(ranks));
 }
 
 // Throws what the C ABI reported.

@@ -10,6 +10,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace isthmus::python {
 
@@ -18,6 +19,7 @@ namespace nb = nanobind;
 // Thrown by check; a translator (types.cpp) turns it into isthmus.Error with every field.
 struct failure {
   isthmus_error_info info;
+  std::vector<int> ranks;
 };
 
 // Turns a status into an exception with the calling thread's error details.
@@ -27,6 +29,8 @@ inline void check(isthmus_status status) {
   }
   failure thrown{};
   isthmus_last_error(&thrown.info);
+  thrown.ranks.resize(isthmus_last_error_ranks(nullptr, 0));
+  isthmus_last_error_ranks(thrown.ranks.data(), thrown.ranks.size());
   throw thrown;
 }
 

@@ -5,14 +5,19 @@ namespace isthmus::python {
 namespace {
 
 // Raises isthmus.errors.Error. The class lives in Python, where it is readable and can be pickled.
-void raise_error(const isthmus_error_info& info) {
+void raise_error(const failure& caught) {
+  const isthmus_error_info& info = caught.info;
   nb::object type = nb::module_::import_("isthmus.errors").attr("Error");
   const char* collective =
       info.collective < 0 ? nullptr : isthmus_collective_name(static_cast<isthmus_collective>(info.collective));
-  nb::object value = type(nb::arg("message") = info.message, nb::arg("code") = info.status,
-                          nb::arg("collective") = collective, nb::arg("rank") = info.rank,
-                          nb::arg("backend") = info.backend, nb::arg("native_code") = info.native_code,
-                          nb::arg("location") = info.location, nb::arg("hint") = info.hint);
+  nb::list ranks;
+  for (const int rank : caught.ranks) {
+    ranks.append(rank);
+  }
+  nb::object value = type(
+      nb::arg("message") = info.message, nb::arg("code") = info.status, nb::arg("collective") = collective,
+      nb::arg("rank") = info.rank, nb::arg("backend") = info.backend, nb::arg("native_code") = info.native_code,
+      nb::arg("location") = info.location, nb::arg("hint") = info.hint, nb::arg("ranks") = nb::tuple(ranks));
   PyErr_SetObject(type.ptr(), value.ptr());
 }
 
@@ -61,7 +66,7 @@ void bind_types(nb::module_& module) {
     try {
       std::rethrow_exception(thrown);
     } catch (const failure& caught) {
-      raise_error(caught.info);
+      raise_error(caught);
     }
   });
 }

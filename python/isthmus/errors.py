@@ -17,6 +17,9 @@ class Error(RuntimeError):
         native_code: the native library's own code or errno; 0 when there is none.
         location: file:line in the source of Isthmus.
         hint: what to do about it; may be "".
+        ranks: the culprits, as far as the reporting rank knew them when it raised: ranks that ended, are
+            stopped, or did not answer, 16 at most, in the numbers of the communicator that was called (of a
+            split or a shrink the parent's). () where the failure is due to no rank.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class Error(RuntimeError):
         native_code: int = 0,
         location: str = "",
         hint: str = "",
+        ranks: tuple[int, ...] = (),
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -40,6 +44,7 @@ class Error(RuntimeError):
         self.native_code = native_code
         self.location = location
         self.hint = hint
+        self.ranks = ranks
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are rebuilt from their positional arguments alone; `code` is an int across processes.

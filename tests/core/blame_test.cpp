@@ -4,8 +4,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <isthmus/error.hpp>
 #include <thread>
 
 #include "core/support.hpp"
@@ -25,6 +27,8 @@ constexpr int size = 4;
 struct outcome {
   isthmus_status created, called;
   isthmus_error_info error;
+  std::size_t culprit_count;
+  std::array<int, size> culprits;
 };
 
 // What the processes of a test share.
@@ -73,7 +77,11 @@ void run_rank(shared_state& shared, world::meeting& meeting, int rank, double ti
   result.created = isthmus_communicator_create(&id, rank, size, &options, &communicator);
   meeting.wait();  // nobody goes while others are still being created
   if (result.created == ISTHMUS_SUCCESS) result.called = what(communicator, rank);
-  result.error = last_error();
+  const isthmus::exception failure = isthmus::detail::last_exception();
+  result.error = failure.info();
+  result.culprit_count = failure.ranks().size();
+  std::copy_n(failure.ranks().begin(), std::min<std::size_t>(result.culprit_count, size),
+              result.culprits.begin());
   isthmus_communicator_destroy(communicator);
 }
 
@@ -113,6 +121,13 @@ void expect_named(const std::vector<outcome>& survivors, const std::vector<std::
   }
 }
 
+void expect_culprit(const std::vector<outcome>& survivors, int culprit) {
+  for (const outcome& each : survivors) {
+    EXPECT_EQ(each.culprit_count, 1u) << each.error.message;
+    EXPECT_EQ(each.culprits[0], culprit) << each.error.message;
+  }
+}
+
 isthmus_status stop(isthmus_communicator, int) {
   raise(SIGSTOP);
   return ISTHMUS_SUCCESS;
@@ -138,12 +153,16 @@ TEST(blame, so_it_is_where_the_store_has_stopped_with_it) {
 
 TEST(blame, a_killed_rank_is_named_long_before_the_timeout) {
   const auto start = std::chrono::steady_clock::now();
-  expect_named(play(3, 60, allocations, die), {"rank 3 ended", "rank 3 failed or vanished"});
+  const auto survivors = play(3, 60, allocations, die);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
+  expect_named(survivors, {"rank 3 ended", "rank 3 failed or vanished"});
+  expect_culprit(survivors, 3);
 }
 
 TEST(blame, so_it_is_where_the_store_has_gone_with_it) {
-  expect_named(play(0, 60, splits, die), {"rank 0 ended", "rank 0 failed or vanished"});
+  const auto survivors = play(0, 60, splits, die);
+  expect_named(survivors, {"rank 0 ended", "rank 0 failed or vanished"});
+  expect_culprit(survivors, 0);
 }
 
 TEST(blame, an_abort_in_another_process_ends_every_wait_and_is_told) {

@@ -95,6 +95,7 @@ def test_core_errors_carry_every_field(pair) -> None:
     assert failure.collective == "broadcast"
     assert failure.rank == 1
     assert failure.native_code == 0
+    assert failure.ranks == ()
     assert ".cpp:" in failure.location
     assert "root" in failure.message
     assert "5" in failure.message
@@ -104,12 +105,9 @@ def test_core_errors_carry_every_field(pair) -> None:
 def test_errors_can_be_pickled(pair) -> None:
     with pytest.raises(Error) as caught:
         pair[0].send(np.zeros(1), 9)
+    caught.value.ranks = (2, 5)
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (again.code, again.message, again.hint) == (
-        caught.value.code,
-        caught.value.message,
-        caught.value.hint,
-    )
+    assert vars(again) == vars(caught.value)
     assert str(copy.copy(caught.value)) == str(caught.value)
 
 
@@ -136,6 +134,10 @@ def test_a_missing_partner_is_a_timeout_not_a_hang() -> None:
     with pytest.raises(Error) as caught:
         pair[0].allreduce(np.zeros(4))
     assert caught.value.code == Status.timeout
+    assert caught.value.ranks == (1,)
+    with pytest.raises(Error) as later:  # of the same thread, and due to nobody
+        Communicator.all(0)
+    assert (later.value.ranks, caught.value.ranks) == ((), (1,))
     for comm in pair:
         comm.close()
 

@@ -40,6 +40,7 @@ for step in range(1000):
         total = comm.allreduce(np.full(1000, rank + step, np.int64))
     except isthmus.Error as error:
         assert f"rank {lost}" in str(error), error
+        assert error.ranks == (lost,), (error.ranks, error)
         break
 old, comm = comm, comm.shrink()
 old.close()

@@ -50,6 +50,7 @@ TEST_F(errors, counts_for_every_rank) {
 TEST_F(errors, wrong_root_comes_from_the_core) {
   const auto failure = thrown_by([&] { comms[0].broadcast(queues[0], recv[0], 1, 7); });
   EXPECT_EQ(failure.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(failure.ranks().empty());
   EXPECT_NE(failure.message().find("root"), std::string::npos) << failure.what();
   EXPECT_EQ(recv[0][0], poison);
 }
@@ -100,6 +101,11 @@ TEST(lonely_rank, gets_a_timeout_and_not_a_hang) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
   EXPECT_EQ(failure.code(), ISTHMUS_ERROR_TIMEOUT) << failure.what();
   EXPECT_NE(failure.message().find('1'), std::string::npos) << failure.what();
+  EXPECT_EQ(failure.ranks(), std::vector{1});
+  const auto later =  // of the same thread, and due to nobody
+      thrown_by([] { isthmus::communicator::all(devices(1), {.config = "no/such/file.toml"}); });
+  EXPECT_TRUE(later.ranks().empty()) << later.what();
+  EXPECT_EQ(failure.ranks(), std::vector{1}) << "it keeps its own";
   EXPECT_EQ(thrown_by([&] { comms[0].barrier(queue); }).code(), ISTHMUS_ERROR_ABORTED);
 }
 
