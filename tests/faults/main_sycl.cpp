@@ -36,6 +36,13 @@ class sycl_rank {
       call_until_failure(ranks);
       note({{"event", "done"}});
       faults::wait_until_settled(m_spec);
+    } catch (const isthmus::exception& failure) {
+      note({{"event", "failed"},
+            {"in", where},
+            {"message", failure.what()},
+            {"ranks", failure.ranks()},
+            {"result", ""}});
+      faults::wait_until_settled(m_spec);
     } catch (const std::exception& failure) {
       note({{"event", "failed"}, {"in", where}, {"message", failure.what()}, {"result", ""}});
       faults::wait_until_settled(m_spec);

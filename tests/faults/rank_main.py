@@ -74,6 +74,12 @@ class Rank:
         while not (self.folder / "settled").exists() and time.monotonic() < end:
             time.sleep(0.005)
 
+    def note_failure(self, where: str, failure: Exception) -> None:
+        fields = {"in": where, "message": str(failure), "status": type(failure).__name__, "result": ""}
+        if hasattr(failure, "ranks"):  # PyTorch's exception has none
+            fields["ranks"] = failure.ranks
+        self.note("failed", **fields)
+
     def call_until_failure(self, sum_of: Callable[[int, int], bool], failures: tuple[type, ...]) -> None:
         """`sum_of(call, elements)`: whether an allreduce was right."""
         for call in range(self.calls):
@@ -83,8 +89,7 @@ class Rank:
                 if not sum_of(call, elements):
                     self.note("wrong_result", call=call)
             except failures as failure:
-                name = type(failure).__name__
-                self.note("failed", message=str(failure), status=name, result="", **{"in": "allreduce"})
+                self.note_failure("allreduce", failure)
                 return
         self.note("done")
 
@@ -120,7 +125,7 @@ def _call(self: Rank) -> None:
             identity, self.rank, self.size, config=config, timeout=self.timeout_s
         )
     except isthmus.Error as failure:
-        self.note("failed", message=str(failure), status="Error", result="", **{"in": "create"})
+        self.note_failure("create", failure)
         self.wait_until_settled()
         return
     self.note("ready")

@@ -162,7 +162,12 @@ def _judge_survivor(
     ):  # after a stop: it learns that the others gave up; of itself it need not say more
         return
     names = blamed(failure["message"])
-    if names == {spec["culprit"]}:
+    # As numbers, too, where the front end has them. Who has not met the others knows an address at most.
+    ranks = failure.get("ranks", [spec["culprit"]])
+    has_to_know = spec["fault"] == "kill" and failure["in"] != "create"
+    if (ranks or has_to_know) and ranks != [spec["culprit"]]:
+        outcome.add("wrong", f"rank {rank} in {failure['in']}: ranks {ranks}: {failure['message']}")
+    elif names == {spec["culprit"]}:
         outcome.counts["right"] += 1
     else:
         what = "vague" if spec["culprit"] in names else "wrong" if names else "unnamed"

@@ -243,10 +243,13 @@ class rank_of_trial {
   void note_failure(isthmus_status status, const std::string& where, const std::string& result) {
     isthmus_error_info info;
     isthmus_last_error(&info);
+    std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
+    isthmus_last_error_ranks(ranks.data(), ranks.size());
     note({{"event", "failed"},
           {"in", where},
           {"status", isthmus_status_name(status)},
           {"message", info.message},
+          {"ranks", ranks},
           {"native_code", info.native_code},
           {"result", result}});
   }
