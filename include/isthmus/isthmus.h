@@ -142,8 +142,9 @@ ISTHMUS_API isthmus_status isthmus_communicator_shrink(isthmus_communicator pare
 ISTHMUS_API isthmus_status isthmus_communicator_parent_rank(isthmus_communicator communicator, int rank,
                                                             int* parent_rank);
 
-// Waits for this rank's outstanding operations and releases everything; NULL is allowed. Not
-// collective: it never waits for other ranks. The handle is dead afterwards; using it again is reported.
+// Waits for this rank's outstanding operations and releases everything; NULL is allowed. Not collective: it
+// waits for no other rank's call, except that after a broadcast by `p2p` other ranks have a second to begin it.
+// The handle is dead afterwards; using it again is reported.
 ISTHMUS_API isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator);
 
 // Poisons the communicator on this rank and, as far as they can be reached, on the others. Any thread.

@@ -2,11 +2,12 @@
 //
 // Scratch. Every rank owns one block of device memory that all ranks can write. It is divided into
 // slots, one per thread block of a launch; a slot holds `depth` generations of an inbox. Consecutive
-// steps of a slot use consecutive generations. In every kernel every rank hears from every other rank,
-// directly or through a third, so when a kernel is complete here, the kernel before it is complete
-// everywhere: its generations are free. Within a kernel of many steps, docs/p2p_protocol.md shows why `depth`
-// generations are enough. That is what makes back-to-back calls with skewed ranks safe without an
-// acknowledgement.
+// steps of a slot use consecutive generations. In every reduction every rank hears from every other rank,
+// directly or through a third, so when one is complete here, the one before it is complete everywhere: its
+// generations are free. Within a kernel of many steps, docs/p2p_protocol.md shows why `depth` generations are
+// enough. Allgather and broadcast have an inbox of packets with steps of their own; after a broadcast, whose
+// root waits for nobody, the next of them hears from every rank before it sends (docs/p2p_packets.md). That is
+// what makes back-to-back calls with skewed ranks safe without an acknowledgement.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,8 @@ enum class algorithm { one_shot, two_shot, two_shot_direct };
 struct control {
   std::uint32_t step[max_slots];         // the next step of each slot's inbox
   std::uint32_t packet_step[max_slots];  // the same for the packet inbox; starts at 1
+  // 1: the slot's last packet kernel ended without having heard from all ranks, which is left to the next one.
+  std::uint32_t packet_owed[max_slots];
   // Kernels of a slot so far that stored straight into the others' buffers. Not the step: other kernels count
   // that on, too, and a flag left behind by half of its range would look as if it were ahead.
   std::uint32_t hand_overs[max_slots];
@@ -85,6 +88,8 @@ gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_strea
 // Move bytes unchanged; `count` is in bytes per rank, at most packet_limit.
 gpu_error launch_allgather(call call, gpu_stream stream);
 gpu_error launch_broadcast(call call, gpu_stream stream);
+// Waits, in all slots, until every rank has begun the last broadcast: from then on nobody sends here.
+gpu_error launch_settle(call call, gpu_stream stream);
 
 // Load every kernel that `size` ranks use onto the current device. A kernel that is loaded at its first
 // launch may have to wait for the device, and so for another rank's kernel that waits for it.

@@ -12,28 +12,47 @@ namespace {
 struct packet_slot {
   const call& c;
   std::uint32_t step;
+  bool owed;  // the step before this one has yet to be heard from all ranks
 
-  __device__ explicit packet_slot(const call& call) : c(call), step(*counter()) {}
-  __device__ std::uint32_t* counter() const {
-    return &reinterpret_cast<control*>(c.scratch[0])->packet_step[blockIdx.x];
-  }
-  // Row of rank `from` in the packet inbox of the i-th next rank.
-  __device__ uint4* row(int i, int from) const {
+  __device__ explicit packet_slot(const call& call)
+      : c(call), step(words()->packet_step[blockIdx.x]), owed(words()->packet_owed[blockIdx.x] != 0) {}
+  __device__ control* words() const { return reinterpret_cast<control*>(c.scratch[0]); }
+  // Row of rank `from` in the generation of `step` at the i-th next rank.
+  __device__ uint4* row(int i, std::uint32_t step, int from) const {
     auto* inbox = reinterpret_cast<uint4*>(c.scratch[i] + packet_offset(c.size));
     return inbox +
            ((std::size_t(blockIdx.x) * packet_depth + step % packet_depth) * c.size + from) * packet_vectors;
   }
   __device__ void send_to_all(int k, uint2 data) const {
-    for (int i = 1; i < c.size; ++i) store_remote(row(i, c.rank) + k, make_uint4(data.x, step, data.y, step));
+    for (int i = 1; i < c.size; ++i)
+      store_remote(row(i, step, c.rank) + k, make_uint4(data.x, step, data.y, step));
   }
-  __device__ uint2 receive(int from, int k, patience& patience) const {
-    uint4 v = load_remote(row(0, from) + k);
-    while ((v.y != step || v.w != step) && !patience.exhausted()) v = load_remote(row(0, from) + k);
-    return make_uint2(v.x, v.z);
+  // False when patience ended first: then there is no data.
+  __device__ bool receive(std::uint32_t step, int from, int k, patience& patience, uint2& data) const {
+    const uint4* const place = row(0, step, from) + k;
+    uint4 v = load_remote(place);
+    while (v.y != step || v.w != step) {
+      if (patience.exhausted()) return false;
+      v = load_remote(place);
+    }
+    data = make_uint2(v.x, v.z);
+    return true;
   }
-  __device__ void finish() const {
-    __syncthreads();  // every thread has read the step
-    if (threadIdx.x == 0) *counter() = step + 1;
+  // Before the block sends: waits until the step before this one has begun everywhere, where that is not known
+  // yet. A thread for each rank looks at its packet 0, which all ranks send in every slot of every kernel.
+  // False when patience ended first: then the generation is not free, and the block must not send.
+  __device__ bool settle(patience& patience) const {
+    if (!owed) return true;
+    const int i = static_cast<int>(threadIdx.x) + 1;
+    uint2 unused;
+    if (i < c.size) receive(step - 1, rank_after<0>(c, i), 0, patience, unused);
+    return __syncthreads_or(patience.lost) == 0;
+  }
+  __device__ void finish(bool heard_all) const {
+    const bool owes = __syncthreads_or(!heard_all) != 0;  // every thread has read the words
+    if (threadIdx.x != 0) return;
+    words()->packet_step[blockIdx.x] = step + 1;
+    words()->packet_owed[blockIdx.x] = owes ? 1 : 0;
   }
 };
 
@@ -63,39 +82,48 @@ __global__ void __launch_bounds__(packet_vectors) allgather(const call c) {
   const packet_slot slot(c);
   patience patience(c);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (index * 8 < c.count) {
+  const bool inside = index * 8 < c.count;
+  uint2 own;  // on its way while the block waits
+  if (inside) own = load_bytes(c.send_buf, index, c.count);
+  if (!slot.settle(patience)) return;
+  if (inside) {
     auto* out = static_cast<unsigned char*>(c.recv_buf);
-    const uint2 own = load_bytes(c.send_buf, index, c.count);
     slot.send_to_all(threadIdx.x, own);
     store_bytes(out + c.rank * c.count, index, c.count, own);
     for (int i = 1; i < c.size; ++i) {
       const int from = rank_after<0>(c, i);
-      store_bytes(out + from * c.count, index, c.count, slot.receive(from, threadIdx.x, patience));
+      uint2 data;
+      if (slot.receive(slot.step, from, threadIdx.x, patience, data))
+        store_bytes(out + from * c.count, index, c.count, data);
     }
   }
-  slot.finish();
+  slot.finish(!patience.lost);
 }
 
-// The other ranks send a packet without data, in every slot: the scratch relies on everyone having heard
-// from everyone before a kernel ends (kernels.hpp).
+// The root waits for nobody, and the others for the root's data alone. Each of them sends a packet without data
+// in every slot, which the next kernel waits for: a root is at most one broadcast ahead of a rank that is late.
 __global__ void __launch_bounds__(packet_vectors) broadcast(const call c) {
   const packet_slot slot(c);
   patience patience(c);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   const bool inside = index * 8 < c.count;
+  uint2 data;
+  if (c.rank == c.root && inside) data = load_bytes(c.send_buf, index, c.count);
+  if (!slot.settle(patience)) return;
   if (c.rank == c.root && inside) {
-    const uint2 own = load_bytes(c.send_buf, index, c.count);
-    slot.send_to_all(threadIdx.x, own);
-    store_bytes(c.recv_buf, index, c.count, own);
-  } else if (c.rank != c.root && threadIdx.x == 0) {
-    slot.send_to_all(0, make_uint2(0, 0));
+    slot.send_to_all(threadIdx.x, data);
+    store_bytes(c.recv_buf, index, c.count, data);
+  } else if (c.rank != c.root) {
+    if (threadIdx.x == 0) slot.send_to_all(0, make_uint2(0, 0));
+    if (inside && slot.receive(slot.step, c.root, threadIdx.x, patience, data))
+      store_bytes(c.recv_buf, index, c.count, data);
   }
-  if (c.rank != c.root && inside)
-    store_bytes(c.recv_buf, index, c.count, slot.receive(c.root, threadIdx.x, patience));
-  if (threadIdx.x == 0)
-    for (int from = 0; from < c.size; ++from)
-      if (from != c.rank && from != c.root) slot.receive(from, 0, patience);
-  slot.finish();
+  slot.finish(false);
+}
+
+__global__ void settle(const call c) {
+  patience patience(c);
+  packet_slot(c).settle(patience);
 }
 
 // One thread for every 8 bytes; blocks are small while there are few, to use more multiprocessors.
@@ -117,9 +145,17 @@ gpu_error launch_broadcast(call call, gpu_stream stream) {
   return gpu_launch(broadcast, call, stream);
 }
 
+gpu_error launch_settle(call call, gpu_stream stream) {
+  call.slots = max_slots;
+  call.threads = 32;
+  static_assert(max_ranks <= 32);
+  return gpu_launch(settle, call, stream);
+}
+
 gpu_error load_moves() {
-  const gpu_error code = gpu_load_kernel(allgather);
-  return code == gpu_success ? gpu_load_kernel(broadcast) : code;
+  gpu_error code = gpu_load_kernel(allgather);
+  if (code == gpu_success) code = gpu_load_kernel(broadcast);
+  return code == gpu_success ? gpu_load_kernel(settle) : code;
 }
 
 }  // namespace isthmus::p2p

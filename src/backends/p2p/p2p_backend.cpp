@@ -1,5 +1,6 @@
 #include "backends/p2p/p2p_backend.hpp"
 
+#include <algorithm>
 #include <iterator>
 #include <new>
 #include <optional>
@@ -36,6 +37,7 @@ const named_algorithm* find_algorithm(const char* name) {
 struct state {
   const isthmus_backend_context* context;
   peers peer;
+  bool has_broadcast = false;  // ever: a graph may replay it
   explicit state(const isthmus_backend_context* c) : context(c), peer(*c) {}
 };
 
@@ -111,11 +113,12 @@ call make_call(const state& state, const isthmus_operation& operation) {
   return call;
 }
 
-gpu_error launch(const state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
+gpu_error launch(state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
   call call = make_call(state, operation);
   const auto stream = static_cast<gpu_stream>(operation.stream);
   if (operation.collective == ISTHMUS_ALLGATHER || operation.collective == ISTHMUS_BROADCAST) {
     call.count *= bytes_of(operation.datatype);
+    state.has_broadcast |= operation.collective == ISTHMUS_BROADCAST;
     return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(call, stream)
                                                      : launch_broadcast(call, stream);
   }
@@ -141,7 +144,35 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
   return ISTHMUS_SUCCESS;
 }
 
-void destroy(void* opaque) { delete static_cast<state*>(opaque); }
+// How long destroy waits for ranks that have not begun a broadcast which this one has behind it.
+constexpr double settle_s = 1;
+
+// Every rank sends to this one in a broadcast, which may have ended before that arrives. The memory must not be
+// another's by then, so where a rank does not come, it stays allocated.
+void settle(state& self) {
+  const isthmus_backend_context& context = *self.context;
+  host_flags& flags = *self.peer.flags();
+  if (!self.has_broadcast || flags.abort != 0 || flags.expired != 0) return;
+  const device_guard guard(context.device.ordinal);
+  call call = make_call(self, {});
+  call.timeout_ns = std::min(call.timeout_ns, static_cast<std::uint64_t>(settle_s * 1e9));
+  gpu_error code = gpu_synchronize_device();  // the broadcasts' streams need not order this launch
+  if (code == gpu_success) code = launch_settle(call, nullptr);
+  if (code == gpu_success) code = gpu_synchronize_device();
+  if (code != gpu_success || flags.expired == 0) return;
+  const std::size_t kept = self.peer.keep_scratch();
+  context.log(
+      context.runtime, 2,
+      "destroyed before every rank had begun the last broadcast: %zu MB of device memory stay allocated, "
+      "since a rank may still write there",
+      kept / 1000000);
+}
+
+void destroy(void* opaque) {
+  auto* const self = static_cast<state*>(opaque);
+  settle(*self);
+  delete self;
+}
 
 isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const char* const* algorithms,
                        std::size_t n) {

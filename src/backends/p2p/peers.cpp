@@ -121,12 +121,18 @@ void peers::map(const isthmus_backend_context& context, const votes<address>& al
   }
 }
 
+std::size_t peers::keep_scratch() {
+  m_own = nullptr;
+  return scratch_bytes(m_size);
+}
+
 peers::~peers() {
   if (m_device < 0) return;
   const device_guard guard(m_device);
   for (std::byte* opened : m_opened) (void)gpu_ipc_close(opened);
-  // cudaFree waits for the device, so no kernel of this rank uses the scratch any more. A rank that
-  // finished a collective has heard from all others, so theirs have nothing to send to it either.
+  // cudaFree waits for the device, so no kernel of this rank uses the scratch any more. A rank that finished a
+  // collective has heard from all others, after a broadcast by p2p_backend.cpp's settle, so theirs have nothing
+  // to send to it either.
   if (m_own) (void)gpu_free(m_own);
   if (m_flags) (void)gpu_host_free(m_flags);
 }

@@ -26,6 +26,8 @@ class peers {
   // Scratch of rank (own rank + i) % size, as this device reaches it.
   std::byte* scratch(int i) const { return m_scratch[i]; }
   host_flags* flags() const { return m_flags; }
+  // Leaves this rank's scratch allocated for ever: a rank may still write to it. Returns its bytes.
+  std::size_t keep_scratch();
 
  private:
   struct address;
