@@ -1,0 +1,2 @@
+// The kernels for the simulated devices.
+#include "backends/p2p/moves.cu"

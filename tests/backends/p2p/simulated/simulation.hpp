@@ -1,0 +1,38 @@
+// Devices of which one host thread runs the kernels, thread by thread, in an order drawn at random: ranks are
+// late, stores are under way until their kernel ends, and arrive in any order. What ran is the same in every
+// run of a seed.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "backends/p2p/kernels.hpp"
+
+namespace simulated {
+
+class device;
+
+// The devices of all ranks.
+class machine {
+ public:
+  machine(int size, unsigned seed);
+  ~machine();
+
+  int size() const { return static_cast<int>(m_devices.size()); }
+  // A call of `rank` without its buffers; its stream is stream(rank).
+  isthmus::p2p::call call_of(int rank) const;
+  void* stream(int rank) const;
+  isthmus::p2p::control& control(int rank) const;
+  isthmus::p2p::host_flags& flags(int rank) const;
+  bool is_idle(int rank) const;
+  // Runs the kernels of these ranks until all of them are idle; false when they are not after `steps`.
+  bool run(const std::vector<int>& ranks, long steps);
+  bool run(long steps);
+
+ private:
+  std::vector<std::unique_ptr<device>> m_devices;
+  std::mt19937 m_random;
+};
+
+}  // namespace simulated
