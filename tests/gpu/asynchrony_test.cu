@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <deque>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #include "scenario.hpp"
 
@@ -110,6 +112,46 @@ TEST_P(captured, graph_replays_compute_on_fresh_data) {
 
 INSTANTIATE_TEST_SUITE_P(table, captured, ::testing::ValuesIn(gpu::table()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Roots change inside of the graph and from its end to its next launch, and ranks are late.
+TEST(captured_broadcasts, of_all_roots_replay_back_to_back) {
+  constexpr std::uint64_t counts[] = {1, 1000, 5632, 60000};
+  const int size = world::get().size();
+  world::get().each([&](member& self) {
+    std::deque<rank_call> calls;
+    for (int root = 0; root < size; ++root)
+      for (const std::uint64_t count : counts)
+        for (const isthmus_collective collective : {ISTHMUS_BROADCAST, ISTHMUS_ALLGATHER, ISTHMUS_BROADCAST})
+          calls.emplace_back(
+              scenario{gpu::make_shape(collective, size, collective == ISTHMUS_BROADCAST ? root : 0,
+                                       collective == ISTHMUS_BROADCAST ? count : 300),
+                       ISTHMUS_FLOAT32, ISTHMUS_SUM, false, 1},
+              self);
+    const auto start_all = [&] {
+      for (const rank_call& call : calls) ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();
+    };
+    start_all();  // connects
+    self.queue->synchronize();
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    check(cudaStreamBeginCapture(stream_of(self), cudaStreamCaptureModeThreadLocal));
+    start_all();
+    check(cudaStreamEndCapture(stream_of(self), &graph));
+    check(cudaGraphInstantiate(&executable, graph, 0));
+    for (const std::uint64_t seed : {41, 42, 43, 44}) {
+      for (rank_call& call : calls) call.refill(seed);
+      for (int launch = 0; launch < 20; ++launch) {
+        if (launch % size == self.rank) std::this_thread::sleep_for(std::chrono::microseconds(300));
+        check(cudaGraphLaunch(executable, stream_of(self)));
+      }
+      self.queue->synchronize();
+      for (std::size_t i = 0; i < calls.size(); ++i)
+        EXPECT_EQ(calls[i].error(), "") << "call " << i << " on rank " << self.rank << ", seed " << seed;
+    }
+    check(cudaGraphExecDestroy(executable));
+    check(cudaGraphDestroy(graph));
+  });
+}
 
 // One rank never comes: abort must free the other's stream, soon and for good.
 TEST(abort, releases_a_stream_that_waits_for_a_missing_rank) {

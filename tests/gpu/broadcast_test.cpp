@@ -1,0 +1,153 @@
+// Broadcasts of peer-memory kernels, whose roots wait for nobody: in any order among other calls, with ranks
+// that are late, and before the communicator's end.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <deque>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "scenario.hpp"
+
+namespace {
+
+using gpu::member;
+using gpu::rank_call;
+using gpu::scenario;
+using gpu::world;
+
+// Of float32: one packet, some slots, 22 KB, all that the rules give to packets.
+constexpr std::uint64_t counts[] = {1, 1000, 5632, 64 * 1024};
+
+scenario broadcast_of(std::uint64_t count, int root, std::uint64_t seed) {
+  return {gpu::make_shape(ISTHMUS_BROADCAST, world::get().size(), root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
+          false, seed};
+}
+
+bool is_carried_by_peer_memory() {
+  isthmus_operation operation{};
+  operation.collective = ISTHMUS_BROADCAST;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.count = counts[3];
+  char path[64] = "";
+  return isthmus_communicator_path(world::get().members()[0].communicator, &operation, path, sizeof path) ==
+             ISTHMUS_SUCCESS &&
+         std::string(path).starts_with("p2p");
+}
+
+// The same ranks' communicator beside the world's, with its own order of calls.
+class beside {
+ public:
+  explicit beside(const member& of) : m_self(static_cast<const ::world::member&>(of)) {
+    if (isthmus_communicator_split(of.communicator, 0, of.rank, &m_self.communicator) != ISTHMUS_SUCCESS)
+      throw std::runtime_error("split: " + gpu::last_error());
+    m_self.queue = std::make_unique<gpu::stream>(of.device);
+  }
+  ~beside() { end(); }
+  member& self() { return m_self; }
+  void end() {
+    if (m_self.communicator == nullptr) return;
+    EXPECT_EQ(isthmus_communicator_destroy(std::exchange(m_self.communicator, nullptr)), ISTHMUS_SUCCESS)
+        << gpu::last_error();
+  }
+
+ private:
+  member m_self;
+};
+
+// The host goes on once every rank is here.
+void meet(const member& self) {
+  ASSERT_EQ(isthmus_barrier(self.communicator, self.queue->native()), ISTHMUS_SUCCESS) << gpu::last_error();
+  self.queue->synchronize();
+}
+
+void run(const rank_call& call, const member& self) {
+  ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();
+  self.queue->synchronize();
+}
+
+TEST(broadcast, of_a_root_ends_before_the_others_call_it) {
+  if (!is_carried_by_peer_memory()) GTEST_SKIP() << "other backends may wait";
+  world::get().each([](member& self) {
+    beside other(self);
+    for (const std::uint64_t count : counts)
+      for (const int root : {0, world::get().size() - 1}) {
+        const rank_call call(broadcast_of(count, root, count), self);
+        if (self.rank != root) meet(other.self());
+        run(call, self);
+        if (self.rank == root) meet(other.self());
+        EXPECT_EQ(call.error(), "") << count << " elements of root " << root << " on rank " << self.rank;
+      }
+  });
+}
+
+// The root's call of before has not been heard by all when it makes the next one, whatever that is.
+TEST(broadcast, among_other_calls_with_late_ranks) {
+  constexpr int rounds = 30, calls_of_a_round = 40;
+  world::get().each([](member& self) {
+    std::mt19937 same(7), own(100u + static_cast<unsigned>(self.rank));
+    for (int round = 0; round < rounds; ++round) {
+      std::deque<rank_call> calls;
+      std::string story;
+      for (int i = 0; i < calls_of_a_round; ++i) {
+        const unsigned kind = same() % 8, size = static_cast<unsigned>(world::get().size());
+        const auto collective = kind == 0   ? ISTHMUS_ALLREDUCE
+                                : kind == 1 ? ISTHMUS_ALLGATHER
+                                            : ISTHMUS_BROADCAST;
+        const std::uint64_t most = counts[same() % 4], count = 1 + same() % most;
+        const int root = kind < 2 ? 0 : static_cast<int>(same() % size);
+        calls.emplace_back(scenario{gpu::make_shape(collective, static_cast<int>(size), root, count),
+                                    ISTHMUS_FLOAT32, ISTHMUS_SUM, false, same()},
+                           self);
+        story += std::string(" ") + isthmus_collective_name(collective) + ":" + std::to_string(count) + ":" +
+                 std::to_string(root);
+      }
+      for (const rank_call& call : calls) {
+        if (own() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own() % 500));
+        ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();
+      }
+      self.queue->synchronize();
+      for (int i = 0; i < calls_of_a_round; ++i)
+        ASSERT_EQ(calls[static_cast<std::size_t>(i)].error(), "")
+            << "call " << i << " of round " << round << " on rank " << self.rank << ":" << story;
+    }
+  });
+}
+
+TEST(broadcast, of_a_root_that_destroys_its_communicator_at_once) {
+  world::get().each([](member& self) {
+    for (int round = 0; round < 8; ++round) {
+      beside part(self);
+      const rank_call call(broadcast_of(counts[round % 4], 0, 50), part.self());
+      if (self.rank != 0) std::this_thread::sleep_for(std::chrono::milliseconds(round));
+      ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();
+      if (self.rank == 0) part.end();
+      EXPECT_EQ(call.error(), "") << "round " << round << " on rank " << self.rank;
+    }
+  });
+}
+
+// Nobody's memory is written when the others come after all.
+TEST(broadcast, of_a_root_that_is_gone_when_the_others_call_it) {
+  if (!is_carried_by_peer_memory()) GTEST_SKIP() << "other backends may wait";
+  world::get().each([](member& self) {
+    beside part(self);
+    const rank_call call(broadcast_of(counts[2], 0, 60), part.self());
+    if (self.rank == 0) {
+      run(call, part.self());
+      const auto start = std::chrono::steady_clock::now();
+      part.end();
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << "waits for ever";
+      meet(self);
+    } else {
+      meet(self);
+      run(call, part.self());
+    }
+    EXPECT_EQ(call.error(), "") << "on rank " << self.rank;
+  });
+}
+
+}  // namespace
