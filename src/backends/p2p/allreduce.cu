@@ -17,6 +17,7 @@ __host__ __device__ std::uint64_t vectors_of(std::uint64_t count) {
 // Everyone sends everything to everyone and adds.
 template <typename T, typename Wire, int N>
 __global__ void __launch_bounds__(512) one_shot(const call c) {
+  wait_for_earlier_kernels();
   const slot slot(c);
   const std::uint32_t step = *slot.step();
   const auto* in = static_cast<const T*>(c.send_buf);
@@ -191,6 +192,7 @@ __device__ inline void hand_over(const slot& slot, patience& patience) {
 
 template <typename T, typename Wire, int N, int U, results Results>
 __global__ void __launch_bounds__(512) two_shot(const call c) {
+  wait_for_earlier_kernels();
   const slot slot(c);
   patience patience(c);
   // Slices start on whole vectors, so that their alignment is that of the buffers.

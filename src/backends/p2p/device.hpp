@@ -39,9 +39,14 @@ inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
   return hipMemcpy(to, from, bytes, hipMemcpyDefault);
 }
 inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
-                                   gpu_stream stream) {
+                                   gpu_stream stream, bool /*early*/) {
   return hipLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
 }
+template <typename Kernel>
+bool gpu_may_start_early(Kernel*) {
+  return false;
+}
+__device__ inline void wait_for_earlier_kernels() {}
 inline gpu_error gpu_synchronize_device() { return hipDeviceSynchronize(); }
 inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return hipStreamSynchronize(stream); }
 inline gpu_error gpu_memset_async(void* pointer, int value, std::size_t bytes, gpu_stream stream) {
@@ -133,9 +138,32 @@ inline gpu_error gpu_memset(void* pointer, int value, std::size_t bytes) {
 inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
   return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
 }
+// `early`: the kernel may be set up while the one before it on the stream ends (programmatic dependent launch),
+// which it then waits for with wait_for_earlier_kernels before it reads or writes anything. Only code that is
+// compiled for Hopper or later does: gpu_may_start_early.
 inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
-                                   gpu_stream stream) {
-  return cudaLaunchKernel(kernel, blocks, threads, arguments, 0, stream);
+                                   gpu_stream stream, bool early) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelExC(&config, kernel, arguments);
+}
+// Of the code that the current device runs; all kernels are compiled for the same architectures.
+template <typename Kernel>
+bool gpu_may_start_early(Kernel* kernel) {
+  cudaFuncAttributes attributes;
+  return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+}
+__device__ inline void wait_for_earlier_kernels() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 inline gpu_error gpu_synchronize_device() { return cudaDeviceSynchronize(); }
 inline gpu_error gpu_synchronize_stream(gpu_stream stream) { return cudaStreamSynchronize(stream); }

@@ -69,6 +69,7 @@ struct call {
   void* recv_of[max_ranks];       // two_shot_direct: the recv_buf of rank (rank + i) % size
   host_flags* flags;
   std::uint64_t timeout_ns;
+  bool starts_early;  // may_start_early()
 };
 
 // Launches with the call's own shape. Its own result, not the thread's last error: that may be an old one.
@@ -76,7 +77,7 @@ template <typename Kernel>
 gpu_error gpu_launch(Kernel* kernel, const call& call, gpu_stream stream) {
   void* arguments[] = {const_cast<p2p::call*>(&call)};
   return gpu_launch_kernel(reinterpret_cast<const void*>(kernel), dim3(call.slots), dim3(call.threads),
-                           arguments, stream);
+                           arguments, stream, call.starts_early);
 }
 
 // Each enqueues one collective on `stream` and sets the launch shape of `call` itself. Sums (or averages)
@@ -95,6 +96,8 @@ gpu_error launch_settle(call call, gpu_stream stream);
 // launch may have to wait for the device, and so for another rank's kernel that waits for it.
 gpu_error load_reductions(int size);
 gpu_error load_moves();
+// Whether the kernels, as the current device runs them, wait by themselves for the one before on the stream.
+bool may_start_early();
 
 // The largest messages, in elements of the wire type per rank and in bytes.
 constexpr std::uint64_t one_shot_limit_bytes = std::uint64_t(max_slots) * slot_vectors * 16;

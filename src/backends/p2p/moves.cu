@@ -79,6 +79,7 @@ __device__ inline void store_bytes(void* buffer, std::uint64_t index, std::uint6
 }
 
 __global__ void __launch_bounds__(packet_vectors) allgather(const call c) {
+  wait_for_earlier_kernels();
   const packet_slot slot(c);
   patience patience(c);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -103,6 +104,7 @@ __global__ void __launch_bounds__(packet_vectors) allgather(const call c) {
 // The root waits for nobody, and the others for the root's data alone. Each of them sends a packet without data
 // in every slot, which the next kernel waits for: a root is at most one broadcast ahead of a rank that is late.
 __global__ void __launch_bounds__(packet_vectors) broadcast(const call c) {
+  wait_for_earlier_kernels();
   const packet_slot slot(c);
   patience patience(c);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -122,6 +124,7 @@ __global__ void __launch_bounds__(packet_vectors) broadcast(const call c) {
 }
 
 __global__ void settle(const call c) {
+  wait_for_earlier_kernels();
   patience patience(c);
   packet_slot(c).settle(patience);
 }
@@ -157,5 +160,7 @@ gpu_error load_moves() {
   if (code == gpu_success) code = gpu_load_kernel(broadcast);
   return code == gpu_success ? gpu_load_kernel(settle) : code;
 }
+
+bool may_start_early() { return gpu_may_start_early(allgather); }
 
 }  // namespace isthmus::p2p

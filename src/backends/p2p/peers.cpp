@@ -80,6 +80,7 @@ gpu_error peers::fill_scratch() {
   if (code == gpu_success) code = load_moves();
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success) return code;
+  m_starts_early = may_start_early();
   m_flags->abort = 0;
   m_flags->expired = 0;
   return gpu_success;

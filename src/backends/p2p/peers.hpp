@@ -26,6 +26,7 @@ class peers {
   // Scratch of rank (own rank + i) % size, as this device reaches it.
   std::byte* scratch(int i) const { return m_scratch[i]; }
   host_flags* flags() const { return m_flags; }
+  bool starts_early() const { return m_starts_early; }
   // Leaves this rank's scratch allocated for ever: a rank may still write to it. Returns its bytes.
   std::size_t keep_scratch();
 
@@ -44,6 +45,7 @@ class peers {
   std::vector<std::byte*> m_scratch;
   std::vector<std::byte*> m_opened;  // mapped from other processes
   host_flags* m_flags = nullptr;
+  bool m_starts_early = false;
   std::string m_reason;
   std::int64_t m_native_code = 0;  // of the rank that speaks
 };

@@ -97,6 +97,7 @@ class tensor_engine {
       call.divisor = 1.0f;
       for (int i = 0; i < n; ++i) call.scratch[i] = m_seats[rank].peer->scratch(i);
       call.flags = m_seats[rank].peer->flags();
+      call.starts_early = m_seats[rank].peer->starts_early();
       call.timeout_ns = static_cast<std::uint64_t>(timeout_s * 1e9);
     }
   }

@@ -215,8 +215,8 @@ int __syncthreads_or(int predicate) {
 
 namespace isthmus::p2p {
 
-gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
-                            gpu_stream stream) {
+gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
+                            bool) {
   static_cast<simulated::device*>(stream)->launch({reinterpret_cast<void (*)(call)>(const_cast<void*>(kernel)),
                                                    *static_cast<const call*>(arguments[0]),
                                                    static_cast<int>(blocks.x), static_cast<int>(threads.x)});

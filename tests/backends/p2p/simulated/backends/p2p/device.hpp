@@ -36,7 +36,13 @@ namespace isthmus::p2p {
 
 using gpu_stream = void*;
 enum gpu_error { gpu_success, gpu_invalid_value };
-gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream);
+gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
+                            bool early);
+template <typename Kernel>
+bool gpu_may_start_early(Kernel*) {
+  return false;
+}
+inline void wait_for_earlier_kernels() {}
 template <typename Kernel>
 gpu_error gpu_load_kernel(Kernel*) {
   return gpu_success;
