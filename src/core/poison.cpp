@@ -184,7 +184,8 @@ std::optional<bool> communicator::is_heard_of(int rank, word of, double wait_s) 
   if (rank == m_ranks.rank) return true;
   if (of == word::is_there) {
     const auto left = m_control->has_left(rank);
-    return left ? std::optional(!*left) : std::nullopt;
+    if (left.value_or(false)) return m_control->has_given_up(rank, 0);  // as programs end at their first error
+    return left ? std::optional(true) : std::nullopt;
   }
   const process_state state = m_ranks.process_here[static_cast<std::size_t>(rank)].state();
   const auto heard = m_control->has_given_up(rank, state == process_state::alive ? wait_s : 0);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstring>
@@ -220,6 +221,31 @@ TEST(missing, a_whole_node_that_was_killed_is_told_of) {
   expect_beside({2, 3}, "rank 3 is missing, and rank 2 of the same node is not heard of: rank 0 waited");
 }
 
+// Programs end at their first error, so it may be gone when others ask.
+TEST(missing, who_gave_up_beside_a_killed_rank_and_then_left_is_heard_of) {
+  auto& has_given_up = *new (world::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
+  const auto calls = [](int rank) {  // a cause, so that the first does not listen for one
+    return suspect(rank, {3}, rank == 0 ? ISTHMUS_ERROR_INTERNAL : ISTHMUS_ERROR_REMOTE);
+  };
+  play with{{{"a", 1}, {"a", 1}, {"b", 1}, {"b", 1}}, calls, {}};
+  with.killed = 2;
+  on_processes(with, [&](const member& own) {
+    if (own.number == 3) raise(SIGKILL);
+    if (own.number == 2) {
+      EXPECT_EQ(sum(own.ranks[0]), ISTHMUS_ERROR_REMOTE);
+      has_given_up = true;
+      raise(SIGKILL);
+    }
+    if (own.number != 0) return;
+    while (!has_given_up) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(500ms);  // until the store has seen that it is gone
+    EXPECT_EQ(sum(own.ranks[0]), ISTHMUS_ERROR_INTERNAL);
+    EXPECT_EQ(std::string(test::last_error().message).find("rank 3 is missing: rank 0 waited"), 0U)
+        << test::last_error().message;
+    EXPECT_EQ(culprits(), std::vector{3});
+  });
+}
+
 TEST(missing, ranks_of_a_process_ask_after_them_once) {
   const auto calls = [](int rank) {
     if (rank < 4) suspect(rank, {4});
@@ -266,8 +292,9 @@ TEST(missing, one_behind_sixteen_that_wait_is_found) {
     test::on_each(static_cast<int>(own.ranks.size()), [&](int index) {
       EXPECT_NE(sum(own.ranks[static_cast<std::size_t>(index)]), ISTHMUS_SUCCESS);
       // Who hears of the cause too late on a busy machine names nobody; never rank 0, which waits as well.
-      if (own.number == 0 || !culprits().empty())
+      if (own.number == 0 || !culprits().empty()) {
         EXPECT_EQ(culprits(), std::vector{17}) << own.first + index << ": " << test::last_error().message;
+      }
     });
   });
 }
