@@ -29,9 +29,8 @@ void check_arguments(const void* in_buf, const void* inout_buf, std::uint64_t co
 }  // namespace
 
 // C callers can pass any number as an enumerator; looking at it is the point of the check.
-[[gnu::no_sanitize("enum")]] isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf,
-                                                                 uint64_t count, isthmus_datatype datatype,
-                                                                 isthmus_reduction_op op) {
+isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf, uint64_t count,
+                                    isthmus_datatype datatype, isthmus_reduction_op op) {
   const auto datatype_number = static_cast<unsigned>(datatype);
   const auto op_number = static_cast<unsigned>(op);
   return isthmus::guard([&] {

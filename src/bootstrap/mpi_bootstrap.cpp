@@ -206,7 +206,7 @@ class mpi_bootstrap final : public bootstrap {
   void finish(exchange& running) {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_timeout_s);
     auto next_look = clock::now() + look_interval;
-    while (!advance(running.receives) | !advance(running.sends)) {
+    while (!advance(running)) {
       if (m_cancelled.load(std::memory_order_acquire))
         throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                          "the exchange with the other ranks was cancelled");
@@ -226,6 +226,12 @@ class mpi_bootstrap final : public bootstrap {
     if (!ended) return;
     advance(running.receives);  // what it had sent before
     if (running.receives[static_cast<std::size_t>(*ended)] != nullptr) throw m_peers.ended(*ended);
+  }
+
+  // Both directions, whatever the first says.
+  bool advance(exchange& running) {
+    const bool arrived = advance(running.receives);
+    return advance(running.sends) && arrived;
   }
 
   // Tests what is still open; true when nothing is.

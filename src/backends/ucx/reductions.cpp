@@ -79,6 +79,12 @@ class combiner {
   std::uint64_t m_done = 0;
 };
 
+// Both, whatever the first says.
+bool step(turns& order, combiner& combined) {
+  const bool leaves = order.step();
+  return combined.step() || leaves;
+}
+
 }  // namespace
 
 // Each contribution straight to who combines it.
@@ -99,7 +105,7 @@ void reduce_direct(session& ranks, const isthmus_operation& operation, const blo
     if (leaving.bytes > 0)
       order.sends(i, ranks.add(true, to, kind::contribution, send + leaving.at, leaving.bytes));
   }
-  ranks.run([&] { return order.step() | combined.step(); });
+  ranks.run([&] { return step(order, combined); });
   if (is_shared) std::memcpy(recv, out, bytes);
 }
 
@@ -130,7 +136,7 @@ void reduce_two_shot(session& ranks, const isthmus_operation& operation, const b
     for (int r = 0; r < size; ++r) at.push_back({begin_of(r), bytes_of_slice(r)});
     round_trip trip(ranks, kind::result, recv, at);
     return ranks.run([&] {
-      const bool more = order.step() | combined.step();
+      const bool more = step(order, combined);
       return trip.step(combined.done()) || more;
     });
   }
@@ -143,7 +149,7 @@ void reduce_two_shot(session& ranks, const isthmus_operation& operation, const b
     results.back()->limit = 0;
   }
   ranks.run([&] {
-    const bool more = order.step() | combined.step();
+    const bool more = step(order, combined);
     for (flow* each : results) each->limit = combined.done();
     return more;
   });

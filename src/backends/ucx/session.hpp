@@ -102,7 +102,8 @@ class session {
   void run(Hook&& hook) {
     begin_wait();
     for (;;) {
-      bool moved = advance(m_flows) | advance(m_messages);
+      bool moved = advance(m_flows);
+      moved |= advance(m_messages);
       moved |= hook();
       if (is_complete(m_flows)) break;
       if (moved)
