@@ -231,7 +231,7 @@ TEST_F(sycl_memory, in_order_queues_keep_their_order_on_both_sides) {
     });
     writer.submit([&](sycl::handler& handler) {
       unsigned char* target = to.data();
-      host_task(handler, [target, size] {
+      host_task(handler, [target] {
         std::this_thread::sleep_for(60ms);
         std::memset(target, 3, size);
       });

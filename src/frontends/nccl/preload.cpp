@@ -32,12 +32,21 @@ struct entry {
 
 int without_nccl() { return system_error; }
 int not_in_this_nccl() { return invalid_usage; }
+// Programs print these two when a call has failed.
+const char* text_without_nccl() { return "Isthmus found no NCCL to pass the call to"; }
+const char* text_not_in_this_nccl() { return ""; }
+
+bool gives_text(const char* name) {
+  return std::strcmp(name, "ncclGetErrorString") == 0 || std::strcmp(name, "ncclGetLastError") == 0;
+}
 
 any_function real_function(const char* name) {
   void* const library = real_library();
-  if (library == nullptr) return reinterpret_cast<any_function>(without_nccl);
-  void* const found = dlsym(library, name);
-  return found != nullptr ? reinterpret_cast<any_function>(found)
+  if (library == nullptr)
+    return gives_text(name) ? reinterpret_cast<any_function>(text_without_nccl)
+                            : reinterpret_cast<any_function>(without_nccl);
+  if (void* const found = dlsym(library, name)) return reinterpret_cast<any_function>(found);
+  return gives_text(name) ? reinterpret_cast<any_function>(text_not_in_this_nccl)
                           : reinterpret_cast<any_function>(not_in_this_nccl);
 }
 

@@ -202,6 +202,27 @@ def test_a_lost_rank_is_told_of(tmp_path: Path) -> None:
     assert ended[0][1] == "error 6\nsent 0 0 0 7\n", ended
 
 
+def test_without_an_nccl_calls_fail_and_have_words() -> None:
+    """Programs print what a call's result and the last error are in words."""
+    script = """
+import ctypes
+nccl = ctypes.CDLL(None)
+nccl.ncclGetErrorString.restype = nccl.ncclGetLastError.restype = ctypes.c_char_p
+status = nccl.ncclGetUniqueId(ctypes.create_string_buffer(128))
+print(status, nccl.ncclGetErrorString(2), nccl.ncclGetLastError(None))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment(ISTHMUS_NCCL_LIBRARY="/nonexistent"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = b"Isthmus found no NCCL to pass the call to"
+    assert done.returncode == 0 and done.stdout.split("\n")[0] == f"2 {words} {words}", told(done)
+    assert "ISTHMUS_NCCL_LIBRARY=/nonexistent is no NCCL" in done.stderr, told(done)
+
+
 def test_exports_are_the_names_of_nccl() -> None:
     listed = set(re.findall(r"^NCCL_(?:PASSED|TAKEN)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
     command = ["nm", "-D", "--defined-only", str(PRELOAD)]
