@@ -85,8 +85,8 @@ class Outcome:
 def isthmus_provider(ranks: int, *, backend: str = "", heap: bool = False) -> Provider:
     """Isthmus through the C API, as ranks that MPICH starts. `backend` forces one candidate."""
     _check_backend(backend)
+    program = str(layout.program("isthmus_bench"))  # first, as in `demo`
     launcher = launch.launcher("mpich")
-    program = str(layout.program("isthmus_bench"))
     variables = launch.crowd_variables(launcher, ranks) | ({"ISTHMUS_BACKEND": backend} if backend else {})
     return Provider(
         "isthmus heap" if heap else "isthmus",

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from .. import layout
 from ..communicator import Communicator
 from ..records import Record, utc_now
 from ..sizes import format_size, format_us, parse_sizes
@@ -51,6 +52,7 @@ def tune(
     least 5 % faster. The profile replaces an older one. When the time is over, rounds are left out,
     then candidates.
     """
+    layout.program("isthmus_bench")  # first, as in `demo`
     names = [named_collective(name).name for name in collectives.split(",")]
     chosen = [name for name in candidates.split(",") if name] or available_candidates(ranks)
     target = Path(profile) if profile else default_profile()
