@@ -53,7 +53,7 @@ struct loaded {
                                  .system_folders = {}};
     const dynamic_library library = dynamic_library::open(request, reason);
     if (!library) {
-      reason = "UMF could not be loaded: " + reason;
+      reason = "UMF could not be loaded (pip install umf): " + reason;
       return;
     }
     symbol_loader loader(library, "umf");
