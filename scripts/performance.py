@@ -120,14 +120,18 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
         ],
     ),
     "An NCCL program, unchanged": (
-        "[NCCL programs](nccl_preload.md), 2 H100",
+        "[NCCL programs](nccl_preload.md), 2 H200 and, for nccl-tests and llama.cpp, 2 H100 before "
+        "[passed calls](notes/2026-11-25-passed_calls.md) cost less",
         [
-            Row(
-                "decode steps, graphs",
-                "h100x2-torch_decode",
-                {"provider": "nccl_preload", "mode": "graph"},
-                "the same without",
-                providers("nccl", mode="graph"),
+            *(
+                Row(
+                    f"decode steps, {words}",
+                    "h200x2-torch_decode",
+                    {"provider": "nccl_preload", "mode": mode},
+                    "the same without",
+                    providers("nccl", mode=mode),
+                )
+                for words, mode in (("graphs", "graph"), ("call by call", "eager"))
             ),
             Row(
                 "nccl-tests",
