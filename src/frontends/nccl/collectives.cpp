@@ -69,13 +69,14 @@ isthmus_operation translate(const arguments& said) {
 template <typename Pass>
 int pass_in_order(communicator& on, const arguments& said, reason why, Pass&& pass) {
   count_passed(said.which, why);
+  if (why == reason::nothing_to_move) return call_nccl(pass);  // nor anything to keep in order
   if (in_group()) {
     note_in_group(on, said.stream);
     return call_nccl(pass);
   }
   if (const int code = on.order().before(said.stream, carrier::nccl); code != nccl_success) return code;
   const int code = call_nccl(pass);
-  on.order().after(said.stream, carrier::nccl);
+  if (code == nccl_success) on.order().after(said.stream, carrier::nccl);
   return code;
 }
 
@@ -84,13 +85,10 @@ int take(const arguments& said, nccl_comm comm, Pass&& pass) {
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->is_attached()) {
     count_passed(said.which, on == nullptr ? reason::unknown_communicator : on->why_not());
-    return pass();
-  }
-  // On what all ranks know first, so that all pass on alike.
-  if (said.count == 0) {  // nothing for the device, so there is no order to keep
-    count_passed(said.which, reason::nothing_to_move);
     return call_nccl(pass);
   }
+  // On what all ranks know first, so that all pass on alike.
+  if (said.count == 0) return pass_in_order(*on, said, reason::nothing_to_move, pass);
   if (said.op >= reduction_count) return pass_in_order(*on, said, reason::operation, pass);
   if (is_left_to_check(said, *on, reads(said, *on), writes(said, *on)))
     return pass_in_order(*on, said, reason::left_to_check, pass);
@@ -106,7 +104,7 @@ int take(const arguments& said, nccl_comm comm, Pass&& pass) {
 template <typename Pass>
 int pass_unseen(isthmus_collective which, nccl_comm comm, nccl_stream stream, reason why, Pass&& pass) {
   communicator* const on = communicator::of(comm);
-  if (on == nullptr || !on->is_attached()) return pass();
+  if (on == nullptr || !on->is_attached()) return call_nccl(pass);
   return pass_in_order(*on, {which, nullptr, nullptr, 0, 0, no_op, no_root, stream}, why, pass);
 }
 
@@ -170,7 +168,8 @@ struct configured<Which, int(Arguments...)> {
   static int take(Arguments... arguments, const void* configuration) {
     const auto all = std::tie(arguments...);  // the last two: communicator and stream
     constexpr std::size_t count = sizeof...(Arguments);
-    return pass_unseen(Which, std::get<count - 2>(all), std::get<count - 1>(all), reason::configuration, [&] {
+    const reason why = std::get<std::size_t&>(all) == 0 ? reason::nothing_to_move : reason::configuration;
+    return pass_unseen(Which, std::get<count - 2>(all), std::get<count - 1>(all), why, [&] {
       using function = int(Arguments..., const void*);
       return reinterpret_cast<function*>(real_nccl().configured[Which])(arguments..., configuration);
     });

@@ -72,7 +72,8 @@ int take_init_all(nccl_comm* made, int n, const int* devices) {
 
 int take_split(nccl_comm comm, int color, int key, nccl_comm* made, nccl_config* config) {
   const creation wanted = splitting(made, comm, color, key, config);
-  return attach_after(real_nccl().comm_split(comm, color, key, made, config), wanted);
+  const int code = call_nccl([&] { return real_nccl().comm_split(comm, color, key, made, config); });
+  return attach_after(code, wanted);
 }
 
 // ---- end -------------------------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ int take_revoke(nccl_comm comm, int flags) {
     known->give_up();
     if (!known->becomes_idle()) known->abort();
   }
-  return real_nccl().comm_revoke(comm, flags);
+  return call_nccl([&] { return real_nccl().comm_revoke(comm, flags); });
 }
 
 int take_async_error(nccl_comm comm, int* error) {

@@ -157,7 +157,8 @@ int end_group() {
     if (ordered == nccl_success) ordered = each.on->order().before(each.stream, carrier::nccl);
   const int ended = call_nccl(real_nccl().group_end);
   const int code = ordered != nccl_success ? ordered : ended;
-  for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
+  if (ended == nccl_success)
+    for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
   passed.clear();
   mine.passed = std::move(passed);  // its memory, for the next group
   if (code != nccl_success) return code;

@@ -143,26 +143,34 @@ int stream_order::before(nccl_stream stream, carrier who) {
   mark& last = mark_for(capture);
   if (!last.is_set || last.capture != capture || last.stream == stream) return nccl_success;
   if (last.who == carrier::nccl && who == carrier::nccl) return nccl_success;
-  if (!last.is_recorded && last.who == carrier::nccl) return follow_nccl(last, stream);
-  const current_context current(m_context, goes_by_context(stream));
-  const bool waits = last.is_recorded && driver::get()->stream_wait_event(stream, last.event, 0) == 0;
-  return waits ? nccl_success : nccl_unhandled_cuda_error;
+  if (!last.is_recorded && last.who == carrier::nccl && m_two_bytes != nullptr)
+    if (const int code = follow_nccl(last, stream); code != nccl_success) return code;
+  return last.is_recorded && waits_for(last, stream) ? nccl_success : nccl_unhandled_cuda_error;
 }
 
 // In a group of this thread NCCL would keep the message to its end, behind Isthmus' call; NCCL's groups are a
-// thread's, so another one sends it. The communicator has no call in the group yet: groups.cpp asks before
-// that.
+// thread's, so another one sends it, and records the event itself: cudaStreamPerThread is its own there. The
+// communicator has no call in the group yet: groups.cpp asks before that.
+//
+// The event still stands behind Isthmus' last call. The message waits for it, too: NCCL's calls since then need
+// not have put anything behind that.
 int stream_order::follow_nccl(mark& last, nccl_stream stream) {
-  int code = nccl_success;
-  const auto send = [&] { code = send_to_itself(m_comm, m_rank, m_two_bytes, stream); };
+  int code = nccl_unhandled_cuda_error;
+  const auto send = [&] {
+    if (waits_for(last, stream)) code = send_to_itself(m_comm, m_rank, m_two_bytes, stream);
+    if (code == nccl_success) record(last, stream);
+  };
   if (in_group())
     std::jthread(send).join();
   else
     send();
-  if (code != nccl_success) return code;
-  m_calls_on_stream = 0;
-  record(last, stream);
-  return nccl_success;
+  if (code == nccl_success) m_calls_on_stream = 0;
+  return code;
+}
+
+bool stream_order::waits_for(const mark& last, nccl_stream stream) const {
+  const current_context current(m_context, goes_by_context(stream));
+  return driver::get()->stream_wait_event(stream, last.event, 0) == 0;
 }
 
 void stream_order::record(mark& last, nccl_stream stream) {

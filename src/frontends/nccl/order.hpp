@@ -25,7 +25,8 @@ class stream_order {
   bool open(nccl_comm comm, int rank, int device);
   void close();
 
-  // Around each call that `who` carries out on `stream`. NCCL's code: it may have to launch something.
+  // Around each call that `who` carries out on `stream`; `after` not where it was refused, since such a call is
+  // behind nothing. NCCL's code: it may have to launch something.
   int before(nccl_stream stream, carrier who);
   void after(nccl_stream stream, carrier who);
 
@@ -46,6 +47,7 @@ class stream_order {
 
   void record(mark& last, nccl_stream stream);
   int follow_nccl(mark& last, nccl_stream stream);
+  bool waits_for(const mark& last, nccl_stream stream) const;
 
   // As many as a message of the rank to itself costs more than an event.
   static constexpr int calls_to_trust = 16;

@@ -3,6 +3,7 @@
 // Prints "N wrong" at its end.
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -328,6 +330,98 @@ int behind_nccl(int earlier_calls, bool configured, bool grouped) {
   return wrong;
 }
 
+// A call that NCCL refuses between a sum that is late on stream 0 and what reads it on another one: a call of
+// Isthmus' on that of the refused call's, or NCCL's own on a third.
+int behind_refused(int earlier_calls, bool nccl_reads, bool grouped) {
+  auto seats = make_seats(2);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  in_threads(seats, [&](seat& mine) {
+    void *memory = nullptr, *third = nullptr;
+    must(cudaMalloc(&memory, 4096), "cudaMalloc");
+    must(cudaStreamCreateWithFlags(&third, 1), "cudaStreamCreateWithFlags");
+    auto* const own = static_cast<float*>(memory);
+    own[0] = static_cast<float>(mine.rank() + 3);
+    own[1] = own[2] = own[3] = -100;
+    for (int i = 0; i < earlier_calls; ++i)
+      must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, mine.comm, mine.stream(0)), "ncclBroadcast");
+    standin_stream_submit(
+        mine.stream(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, nullptr);
+    must(ncclAllReduce(own, own + 1, 1, 7, 0, mine.comm, mine.stream(0)), "ncclAllReduce");
+    if (grouped) must(ncclGroupStart(), "ncclGroupStart");
+    const int refused = ncclAllReduce(own, own, 1, 7, 77, mine.comm, mine.stream(nccl_reads ? 1 : 0));
+    const int ended = grouped ? ncclGroupEnd() : refused;
+    if (refused == 0 || ended == 0) ++wrong;
+    if (nccl_reads)
+      must(ncclBroadcast(own + 1, own + 2, 1, 7, 1, mine.comm, third), "ncclBroadcast");
+    else
+      must(ncclAllGather(own + 1, own + 2, 1, 7, mine.comm, mine.stream(1)), "ncclAllGather");
+    must(cudaStreamSynchronize(third), "cudaStreamSynchronize");
+    mine.synchronize();
+    if (own[2] != 3 + 4) ++wrong;
+    must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+    must(cudaStreamDestroy(third), "cudaStreamDestroy");
+    cudaFree(memory);
+  });
+  return wrong;
+}
+
+// Calls by whoever rules say, each of which reads what the one before wrote, on streams that are drawn anew and
+// sometimes late; between them calls of another communicator, in a group with them or not, calls that NCCL
+// refuses, and as many on one stream as it takes until that is trusted. Ranks share only which calls come.
+int chain(int length, std::uint64_t seed) {
+  auto seats = make_seats(2);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  in_threads(seats, [&](seat& mine) {
+    std::mt19937_64 together(seed), alone(seed * 2 + static_cast<std::uint64_t>(mine.rank()));
+    const auto of_all = [&](unsigned n) { return together() % n; };
+    const auto of_one = [&](unsigned n) { return alone() % n; };
+    void *memory = nullptr, *other = nullptr, *third = nullptr;
+    must(cudaMalloc(&memory, 65536), "cudaMalloc");
+    must(cudaStreamCreateWithFlags(&third, 1), "cudaStreamCreateWithFlags");
+    must(ncclCommSplit(mine.comm, 0, mine.rank(), &other, nullptr), "ncclCommSplit");
+    void* const streams[] = {mine.stream(0), mine.stream(1), third};
+    auto* const cells = static_cast<float*>(memory);
+    float* const aside = cells + 8192;
+    std::fill(cells, cells + 2 * length + 2, -100.0f);
+    cells[0] = 7;
+    for (int i = 0; i < length; ++i) {
+      float *const from = cells + 2 * i, *const to = from + 2;
+      void* const stream = streams[of_one(3)];
+      if (of_one(3) == 0)
+        standin_stream_submit(
+            stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(4)); }, nullptr);
+      if (of_all(6) == 0)
+        for (int j = 0; j < 20; ++j)
+          must(ncclBroadcast(aside, aside + 1, 1, 7, 0, mine.comm, stream), "ncclBroadcast");
+      if (of_one(4) == 0 && ncclAllReduce(from, to, 1, 7, 77, mine.comm, streams[of_one(3)]) == 0) ++wrong;
+      const bool has_other = of_all(3) == 0, other_first = of_all(2) == 0;
+      const bool grouped = of_one(2) == 0;
+      if (grouped) must(ncclGroupStart(), "ncclGroupStart");
+      const auto call_other = [&] {
+        must(ncclBroadcast(aside + 2, aside + 3, 1, 7, 0, other, streams[of_one(3)]), "ncclBroadcast");
+      };
+      if (has_other && other_first) call_other();
+      switch (of_all(3)) {
+        case 0: must(ncclAllReduce(from, to, 1, 7, 3, mine.comm, stream), "ncclAllReduce"); break;
+        case 1: must(ncclAllGather(from, to, 1, 7, mine.comm, stream), "ncclAllGather"); break;
+        default: must(ncclBroadcast(from, to, 1, 7, i % 2, mine.comm, stream), "ncclBroadcast"); break;
+      }
+      if (has_other && !other_first) call_other();
+      if (grouped) must(ncclGroupEnd(), "ncclGroupEnd");
+    }
+    mine.synchronize();
+    must(cudaStreamSynchronize(third), "cudaStreamSynchronize");
+    for (int i = 1; i <= length; ++i)
+      if (cells[2 * i] != 7) ++wrong;
+    for (void* const each : {other, mine.comm}) must(ncclCommDestroy(each), "ncclCommDestroy");
+    must(cudaStreamDestroy(third), "cudaStreamDestroy");
+    cudaFree(memory);
+  });
+  return wrong;
+}
+
 nccl_id shared_id(const std::string& file, int rank) {
   nccl_id id{};
   if (rank == 0) {
@@ -363,6 +457,11 @@ int one_rank(int rank, int size, const std::string& file, const std::string& wha
     const int ended = ncclGroupEnd();
     if (sent == 0) mine.synchronize();
     std::printf("sent %d %d %d %d\n", sent, received, ended, bytes[1]);
+    // From a call that Isthmus can't carry out on all are NCCL's, whose answers to itself still are its own.
+    const int handed_on = ncclAllReduce(bytes, bytes, 1, 0, 0, mine.comm, mine.stream(0));
+    const int again[] = {ncclGroupStart(), ncclSend(bytes, 1, 0, rank, mine.comm, mine.stream(0)),
+                         ncclRecv(bytes + 1, 1, 0, rank, mine.comm, mine.stream(0)), ncclGroupEnd()};
+    std::printf("again %d %d %d %d %d\n", handed_on, again[0], again[1], again[2], again[3]);
     std::fflush(stdout);
     std::_Exit(0);
   }
@@ -377,6 +476,9 @@ int run(const std::vector<std::string>& words) {
   if (what == "order") return order();
   if (what == "behind_nccl")
     return behind_nccl(std::stoi(words.at(1)), words.at(2) == "broadcast", words.size() > 3);
+  if (what == "chain") return chain(std::stoi(words.at(1)), std::stoull(words.at(2)));
+  if (what == "behind_refused")
+    return behind_refused(std::stoi(words.at(1)), words.at(2) == "nccl", words.size() > 3);
   const int size = std::stoi(words.at(1));
   if (what == "rank") return one_rank(size, std::stoi(words.at(2)), words.at(3), words.at(4));
   if (what == "abort") return abort_one(size);

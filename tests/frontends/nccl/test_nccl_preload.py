@@ -36,6 +36,10 @@ DEVICES = {
     # Ranks that share two cores with other tests may come late.
     "ISTHMUS_NCCL_ATTACH_S": "100",
 }
+THREE_CARRIERS = (
+    "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover;"
+    " platform=cuda collective=allgather use=copy_engine"
+)
 COLLECTIVES = {
     *("AllReduce", "AllGather", "ReduceScatter", "Broadcast"),
     *("Reduce", "AlltoAll", "Gather", "Scatter"),
@@ -147,6 +151,22 @@ def test_a_call_on_another_stream_waits_for_nccls(
     assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
 
 
+@pytest.mark.parametrize("words", [(), ("grouped",)])
+@pytest.mark.parametrize("reader", ["isthmus", "nccl"])
+@pytest.mark.parametrize("earlier_calls", ["0", "40"])
+def test_a_call_that_nccl_refuses_loses_no_order(
+    earlier_calls: str, reader: str, words: tuple[str, ...]
+) -> None:
+    done = start("behind_refused", earlier_calls, reader, *words, ISTHMUS_RULE=THREE_CARRIERS)
+    assert is_right(done) and taken(done.stderr).get("AllReduce") == 2, told(done)
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_calls_on_any_streams_keep_their_order(seed: str) -> None:
+    done = start("chain", "200", seed, ISTHMUS_RULE=THREE_CARRIERS)
+    assert is_right(done) and set(taken(done.stderr)) == {"AllReduce", "AllGather"}, told(done)
+
+
 def test_abort_ends_what_nobody_else_called() -> None:
     done = start("abort", "2")
     assert is_right(done) and taken(done.stderr) == {"AllGather": 1}, told(done)
@@ -199,7 +219,7 @@ def test_a_rank_without_the_library(tmp_path: Path, alone: int) -> None:
 def test_a_lost_rank_is_told_of(tmp_path: Path) -> None:
     """ncclCommGetAsyncError gives the program ncclRemoteError, which is 6, and NCCL itself its own answer."""
     ended = start_ranks(tmp_path, "lost", [True, True])
-    assert ended[0][1] == "error 6\nsent 0 0 0 7\n", ended
+    assert ended[0][1] == "error 6\nsent 0 0 0 7\nagain 0 0 0 0 0\n", ended
 
 
 def test_without_an_nccl_calls_fail_and_have_words() -> None:
