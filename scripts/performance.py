@@ -72,7 +72,7 @@ def application(name: str) -> Row:
 
 def fused(gpus: int, what: str, topic: str) -> Row:
     own = {"provider": "isthmus", "view": "fused"}
-    return Row(f"{what}, {gpus} H200", f"h200x{gpus}-{topic}", own, "the better of torch's two", TORCH_FUSED)
+    return Row(f"{what}, {gpus} H200", f"h200x{gpus}-{topic}", own, "torch's better way", TORCH_FUSED)
 
 
 def allreduce(gpus: int) -> Row:
@@ -104,7 +104,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 f"collectives, {library}",
                 "cpu2-mpi_preload_pairs",
                 {"provider": f"{provider}+shim"},
-                "the same without",
+                "without",
                 providers(provider),
             )
             for library, provider in (("MPICH", "mpich"), ("Open MPI", "openmpi"))
@@ -114,21 +114,21 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "LAMMPS and HPCC, Open MPI",
                 "cpu2-mpi_preload_programs",
                 {"provider": "openmpi+shim"},
-                "the same without",
+                "without",
                 providers("openmpi"),
             )
         ],
     ),
     "An NCCL program, unchanged": (
-        "[NCCL programs](nccl_preload.md), 2 H200 and, for nccl-tests and llama.cpp, 2 H100 before "
+        "[NCCL programs](nccl_preload.md), on two GPUs; H100: before "
         "[passed calls](notes/2026-11-25-passed_calls.md) cost less",
         [
             *(
                 Row(
-                    f"decode steps, {words}",
+                    f"decode, {words}",
                     "h200x2-torch_decode",
                     {"provider": "nccl_preload", "mode": mode},
-                    "the same without",
+                    "without",
                     providers("nccl", mode=mode),
                 )
                 for words, mode in (("graphs", "graph"), ("call by call", "eager"))
@@ -137,7 +137,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "nccl-tests",
                 "h100x2-nccl_tests",
                 {"provider": "nccl_preload", "place": "out_of_place"},
-                "the same without",
+                "without",
                 providers("nccl", place="out_of_place"),
             ),
             *(
@@ -145,7 +145,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                     f"nccl-tests, {what}",
                     f"h100x2-nccl_tests_{name}",
                     {"provider": "nccl_preload", "place": "out_of_place", "mode": mode},
-                    "the same without",
+                    "without",
                     providers("nccl", place="out_of_place", mode=mode),
                 )
                 for name, what, mode in (
@@ -157,7 +157,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 "llama.cpp over ggml's NCCL",
                 "h100x2-llama",
                 {"provider": "ggml_nccl_preload"},
-                "the same without",
+                "without",
                 providers("ggml_nccl", mode="llama_bench"),
             ),
         ],
@@ -236,7 +236,7 @@ ROWS: dict[str, tuple[str, list[Row]]] = {
                 f"7B shape, {gpus} {kind.upper()}",
                 f"{kind}x{gpus}-llama",
                 {"provider": "isthmus", "mode": "llama_bench"},
-                "the best of ggml's own",
+                "ggml's best",
                 GGML,
             )
             for kind, gpus in (("h100", 2), ("h200", 2), ("h200", 4))
