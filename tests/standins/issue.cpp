@@ -91,4 +91,11 @@ int end_group(const char* function) {
   return success;
 }
 
+int simulate_end_of_group() {
+  group& open = open_group();
+  if (open.depth == 0) return invalid_usage;
+  if (--open.depth == 0) open = {};
+  return success;
+}
+
 }  // namespace standin

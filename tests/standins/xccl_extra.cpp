@@ -48,6 +48,7 @@ STANDIN_API int ncclCommInitAll(void** comms, int n, const int* devices) {
 STANDIN_API int ncclBcast(char* buffer, size_t count, int datatype, int root, void* comm, void* stream) {
   return issue("ncclBcast", comm, {kind::broadcast, buffer, buffer, count, datatype, 0, root, stream});
 }
+STANDIN_API int ncclGroupSimulateEnd(void*) { return standin::simulate_end_of_group(); }
 // One operation, which the stand-in carries out as a sum.
 STANDIN_API int ncclRedOpCreatePreMulSum(int* op, void*, int, int, void*) {
   return *op = 5, standin::enter("ncclRedOpCreatePreMulSum");

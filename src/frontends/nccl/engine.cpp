@@ -137,6 +137,7 @@ any_function find(const char* name) {
       named<&take_async_error>("ncclCommGetAsyncError", nccl.comm_get_async_error),
       named<&start_group>("ncclGroupStart", nccl.group_start),
       named<&end_group>("ncclGroupEnd", nccl.group_end),
+      named<&simulate_end_of_group>("ncclGroupSimulateEnd", nccl.group_simulate_end),
   };
   for (const named_function& each : all)
     if (std::strcmp(each.name, name) == 0) return each.real == nullptr ? nullptr : each.function;

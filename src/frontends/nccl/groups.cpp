@@ -167,4 +167,11 @@ int end_group() {
   return early != nccl_success ? early : late;
 }
 
+int simulate_end_of_group(void* estimate) {
+  group& mine = this_threads();
+  if (mine.depth > 0) --mine.depth;
+  if (mine.depth == 0) mine = {};
+  return call_nccl([&] { return real_nccl().group_simulate_end(estimate); });
+}
+
 }  // namespace isthmus::nccl_shim

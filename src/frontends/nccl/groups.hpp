@@ -22,5 +22,7 @@ void add_to_group(const creation& wanted);
 // ncclGroupStart and ncclGroupEnd.
 int start_group();
 int end_group();
+// ncclGroupSimulateEnd, which ends a group without its calls.
+int simulate_end_of_group(void* estimate);
 
 }  // namespace isthmus::nccl_shim

@@ -62,7 +62,8 @@ inline constexpr int reduction_count = 5;
   X(comm_device, "ncclCommCuDevice", (nccl_comm, int*))                                                    \
   X(bcast, "ncclBcast", (void*, std::size_t, int, int, nccl_comm, nccl_stream))                            \
   X(group_start, "ncclGroupStart", ())                                                                     \
-  X(group_end, "ncclGroupEnd", ())
+  X(group_end, "ncclGroupEnd", ())                                                                         \
+  X(group_simulate_end, "ncclGroupSimulateEnd", (void*))
 
 // How collectives and messages are called.
 using moved = int(const void*, void*, std::size_t, int datatype, nccl_comm, nccl_stream);

@@ -18,6 +18,7 @@ int ncclCommCount(void* comm, int* count);
 int ncclCommUserRank(void* comm, int* rank);
 int ncclGroupStart();
 int ncclGroupEnd();
+int ncclGroupSimulateEnd(void* estimate);
 int ncclAllReduce(const void*, void*, std::size_t, int datatype, int op, void* comm, void* stream);
 int ncclAllGather(const void*, void*, std::size_t, int datatype, void* comm, void* stream);
 int ncclReduceScatter(const void*, void*, std::size_t, int datatype, int op, void* comm, void* stream);

@@ -366,6 +366,31 @@ int behind_refused(int earlier_calls, bool nccl_reads, bool grouped) {
   return wrong;
 }
 
+// A group whose end is simulated moves nothing; the next one is carried out.
+int simulated() {
+  auto seats = make_seats(2);
+  meet_in_threads(seats);
+  std::atomic<int> wrong{0};
+  in_threads(seats, [&](seat& mine) {
+    void* memory = nullptr;
+    must(cudaMalloc(&memory, 4096), "cudaMalloc");
+    auto* const own = static_cast<float*>(memory);
+    std::fill(own, own + 8, -100.0f);
+    own[0] = static_cast<float>(mine.rank() + 3);
+    for (const bool simulates : {true, false}) {
+      must(ncclGroupStart(), "ncclGroupStart");
+      must(ncclAllReduce(own, own + 1, 1, 7, 0, mine.comm, mine.stream(0)), "ncclAllReduce");
+      must(ncclBroadcast(own, own + 2, 1, 7, 1, mine.comm, mine.stream(0)), "ncclBroadcast");
+      must(simulates ? ncclGroupSimulateEnd(nullptr) : ncclGroupEnd(), "the group's end");
+      mine.synchronize();
+      if (own[1] != (simulates ? -100 : 3 + 4) || own[2] != (simulates ? -100 : 4)) ++wrong;
+    }
+    must(ncclCommDestroy(mine.comm), "ncclCommDestroy");
+    cudaFree(memory);
+  });
+  return wrong;
+}
+
 // Calls by whoever rules say, each of which reads what the one before wrote, on streams that are drawn anew and
 // sometimes late; between them calls of another communicator, in a group with them or not, calls that NCCL
 // refuses, and as many on one stream as it takes until that is trusted. Ranks share only which calls come.
@@ -474,6 +499,7 @@ int run(const std::vector<std::string>& words) {
   const std::string& what = words.at(0);
   if (what == "errors") return errors();
   if (what == "order") return order();
+  if (what == "simulated") return simulated();
   if (what == "behind_nccl")
     return behind_nccl(std::stoi(words.at(1)), words.at(2) == "broadcast", words.size() > 3);
   if (what == "chain") return chain(std::stoi(words.at(1)), std::stoull(words.at(2)));

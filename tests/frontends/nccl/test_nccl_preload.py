@@ -116,6 +116,12 @@ def test_ranks_that_group_differently() -> None:
     assert is_right(done) and taken(done.stderr) == {"AllReduce": 40}, told(done)
 
 
+def test_a_group_whose_end_is_simulated() -> None:
+    rules = "platform=cuda use=nccl; platform=cuda collective=allreduce use=mover"
+    done = start("simulated", ISTHMUS_RULE=rules)
+    assert is_right(done) and taken(done.stderr) == {"AllReduce": 2}, told(done)
+
+
 def test_rules_that_name_nccl_are_followed() -> None:
     rules = "platform=cuda use=copy_engine; platform=cuda use=nccl"
     done = start("threads", "2", "40", "3", ISTHMUS_RULE=rules)
