@@ -47,8 +47,8 @@ class Error(RuntimeError):
         self.ranks = ranks
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions are rebuilt from their positional arguments alone; `code` is an int across processes.
-        return partial(Error, **self.__dict__), ()
+        # Exceptions are rebuilt from their positional arguments alone. All else is state, notes among it.
+        return partial(Error, self.message, code=self.code), (), self.__dict__
 
     def __str__(self) -> str:
         where = [f"rank {self.rank}"] if self.rank >= 0 else []
