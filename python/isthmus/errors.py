@@ -17,9 +17,10 @@ class Error(RuntimeError):
         native_code: the native library's own code or errno; 0 when there is none.
         location: file:line in the source of Isthmus.
         hint: what to do about it; may be "".
-        ranks: the culprits, as far as the reporting rank knew them when it raised: ranks that ended, are
-            stopped, or did not answer, 16 at most, in the numbers of the communicator that was called (of a
-            split or a shrink the parent's). () where the failure is due to no rank.
+        ranks: the culprits, as far as the reporting rank knew them when it raised, 16 at most; () is nobody.
+
+    Culprits ended, are stopped, or did not answer. Their numbers are those of the communicator that was
+    called, of a split or a shrink the parent's.
     """
 
     def __init__(
