@@ -43,9 +43,13 @@ TEST(partition, of_random_speeds_is_exact_and_fair) {
     std::uint64_t next = 0;
     bool seen_last = false;
     for (std::size_t i = n; i-- > 0;) {
-      if (speeds[i] == 0) EXPECT_EQ(made.counts[i], 0U);
+      if (speeds[i] == 0) {
+        EXPECT_EQ(made.counts[i], 0U);
+      }
       if (made.counts[i] == 0) continue;
-      if (seen_last) EXPECT_EQ(made.counts[i] % granularity, 0U);
+      if (seen_last) {
+        EXPECT_EQ(made.counts[i] % granularity, 0U);
+      }
       seen_last = true;
       const double exact = speeds[i] / total * static_cast<double>(count);
       EXPECT_NEAR(static_cast<double>(made.counts[i]), exact,
