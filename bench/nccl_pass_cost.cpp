@@ -72,13 +72,13 @@ class device {
   int (*m_synchronize)(void*) = nullptr;
 };
 
+using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, void*);
+using group_function = int (*)();
 using named_calls = std::vector<std::pair<std::string, std::function<void()>>>;
 
 // A question, a collective without elements, an empty group: nothing for a device to do.
 named_calls calls_of(void* library, void* comm, int* answer) {
   using count_function = int (*)(void*, int*);
-  using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, void*);
-  using group_function = int (*)();
   const auto count = function_of<count_function>(library, "ncclCommCount");
   const auto sum = function_of<sum_function>(library, "ncclAllReduce");
   const auto start = function_of<group_function>(library, "ncclGroupStart");
@@ -93,11 +93,9 @@ named_calls calls_of(void* library, void* comm, int* answer) {
 
 // A call that no backend of Isthmus does, messages in a group, a collective of one function (2.28 and later).
 named_calls rows_of(void* library, void* comm, const device& on, int ranks) {
-  using sum_function = int (*)(const void*, void*, std::size_t, int, int, void*, void*);
   using move_function = int (*)(const void*, void*, std::size_t, int, void*, void*);
   using send_function = int (*)(const void*, std::size_t, int, int, void*, void*);
   using receive_function = int (*)(void*, std::size_t, int, int, void*, void*);
-  using group_function = int (*)();
   const auto sum = function_of<sum_function>(library, "ncclAllReduce");
   const auto send = function_of<send_function>(library, "ncclSend");
   const auto receive = function_of<receive_function>(library, "ncclRecv");

@@ -121,13 +121,18 @@ inline exception make_exception(const failure& failure,
   return exception(info);
 }
 
+// The culprits of the calling thread's latest failure.
+inline std::vector<int> last_error_ranks() {
+  std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
+  isthmus_last_error_ranks(ranks.data(), ranks.size());
+  return ranks;
+}
+
 // The calling thread's latest failure of the C ABI.
 inline exception last_exception() {
   isthmus_error_info info{};
   isthmus_last_error(&info);
-  std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
-  isthmus_last_error_ranks(ranks.data(), ranks.size());
-  return exception(info, std::move(ranks));
+  return exception(info, last_error_ranks());
 }
 
 // Throws what the C ABI reported.

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <isthmus/error.hpp>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -29,8 +30,7 @@ inline void check(isthmus_status status) {
   }
   failure thrown{};
   isthmus_last_error(&thrown.info);
-  thrown.ranks.resize(isthmus_last_error_ranks(nullptr, 0));
-  isthmus_last_error_ranks(thrown.ranks.data(), thrown.ranks.size());
+  thrown.ranks = isthmus::detail::last_error_ranks();
   throw thrown;
 }
 

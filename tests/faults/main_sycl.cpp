@@ -36,15 +36,11 @@ class sycl_rank {
       call_until_failure(ranks);
       note({{"event", "done"}});
       faults::wait_until_settled(m_spec);
-    } catch (const isthmus::exception& failure) {
-      note({{"event", "failed"},
-            {"in", where},
-            {"message", failure.what()},
-            {"ranks", failure.ranks()},
-            {"result", ""}});
-      faults::wait_until_settled(m_spec);
     } catch (const std::exception& failure) {
-      note({{"event", "failed"}, {"in", where}, {"message", failure.what()}, {"result", ""}});
+      nlohmann::json fields{{"event", "failed"}, {"in", where}, {"message", failure.what()}, {"result", ""}};
+      if (const auto* const ours = dynamic_cast<const isthmus::exception*>(&failure))
+        fields["ranks"] = ours->ranks();
+      note(fields);
       faults::wait_until_settled(m_spec);
     }
     note({{"event", "end"}});

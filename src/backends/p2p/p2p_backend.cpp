@@ -107,9 +107,7 @@ call make_call(const state& state, const isthmus_operation& operation) {
   call.size = context.size;
   call.root = operation.root;
   call.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(context.size) : 1.0f;
-  for (int i = 0; i < context.size; ++i) call.scratch[i] = state.peer.scratch(i);
-  call.flags = state.peer.flags();
-  call.starts_early = state.peer.starts_early();
+  state.peer.equip(call);
   call.timeout_ns = static_cast<std::uint64_t>(context.timeout_s * 1e9);
   return call;
 }

@@ -1,5 +1,6 @@
 #include "backends/p2p/peers.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -120,6 +121,12 @@ void peers::map(const isthmus_backend_context& context, const votes<address>& al
     }
     if (code != gpu_success) refuse(mine, ("cannot map the memory of " + name).c_str(), code);
   }
+}
+
+void peers::equip(call& call) const {
+  std::copy(m_scratch.begin(), m_scratch.end(), call.scratch);
+  call.flags = m_flags;
+  call.starts_early = m_starts_early;
 }
 
 std::size_t peers::keep_scratch() {

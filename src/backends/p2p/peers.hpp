@@ -23,10 +23,9 @@ class peers {
 
   const std::string& reason() const { return m_reason; }
   std::int64_t native_code() const { return m_native_code; }
-  // Scratch of rank (own rank + i) % size, as this device reaches it.
-  std::byte* scratch(int i) const { return m_scratch[i]; }
+  // What every call of this rank has: the scratch, the host's words, and how kernels start.
+  void equip(call& call) const;
   host_flags* flags() const { return m_flags; }
-  bool starts_early() const { return m_starts_early; }
   // Leaves this rank's scratch allocated for ever: a rank may still write to it. Returns its bytes.
   std::size_t keep_scratch();
 
@@ -42,8 +41,8 @@ class peers {
   bool m_may_share = false;  // one device with ranks of other processes
   int m_size = 0;
   std::byte* m_own = nullptr;
-  std::vector<std::byte*> m_scratch;
-  std::vector<std::byte*> m_opened;  // mapped from other processes
+  std::vector<std::byte*> m_scratch;  // of rank (own rank + i) % size, as this device reaches it
+  std::vector<std::byte*> m_opened;   // mapped from other processes
   host_flags* m_flags = nullptr;
   bool m_starts_early = false;
   std::string m_reason;

@@ -95,9 +95,7 @@ class tensor_engine {
       call.rank = rank;
       call.size = n;
       call.divisor = 1.0f;
-      for (int i = 0; i < n; ++i) call.scratch[i] = m_seats[rank].peer->scratch(i);
-      call.flags = m_seats[rank].peer->flags();
-      call.starts_early = m_seats[rank].peer->starts_early();
+      m_seats[rank].peer->equip(call);
       call.timeout_ns = static_cast<std::uint64_t>(timeout_s * 1e9);
     }
   }

@@ -288,6 +288,27 @@ int order() {
   return 0;
 }
 
+// Calls that NCCL carries out, from `aside` to the place behind it.
+void broadcast_in_a_row(seat& mine, float* aside, void* stream, int calls) {
+  for (int i = 0; i < calls; ++i)
+    must(ncclBroadcast(aside, aside + 1, 1, 7, 0, mine.comm, stream), "ncclBroadcast");
+}
+
+// What is called on the stream next comes so much later.
+template <int Milliseconds>
+void be_late(void* stream) {
+  standin_stream_submit(
+      stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(Milliseconds)); }, nullptr);
+}
+
+// A rank's value and poison behind it, NCCL's calls on stream 0, and a delay there.
+void begin_late(seat& mine, float* own, int earlier_calls) {
+  own[0] = static_cast<float>(mine.rank() + 3);
+  own[1] = own[2] = own[3] = -100;
+  broadcast_in_a_row(mine, own + 8, mine.stream(0), earlier_calls);
+  be_late<200>(mine.stream(0));
+}
+
 // Calls on one stream, as many as it takes until it is trusted to be the only one; messages or a broadcast that
 // NCCL carries out late there, then a sum of what it brings on another one. In a group, NCCL's group has begun
 // with another communicator's call when the sum is called.
@@ -300,12 +321,7 @@ int behind_nccl(int earlier_calls, bool configured, bool grouped) {
     must(cudaMalloc(&memory, 4096), "cudaMalloc");
     must(ncclCommSplit(mine.comm, 0, mine.rank(), &other, nullptr), "ncclCommSplit");
     auto* const own = static_cast<float*>(memory);
-    own[0] = static_cast<float>(mine.rank() + 3);
-    own[1] = own[2] = -100;
-    for (int i = 0; i < earlier_calls; ++i)
-      must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, mine.comm, mine.stream(0)), "ncclBroadcast");
-    standin_stream_submit(
-        mine.stream(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, nullptr);
+    begin_late(mine, own, earlier_calls);
     if (configured) {
       const int configuration = 1;  // only handed on
       must(ncclBroadcastConfig(own, own + 1, 1, 7, 1, mine.comm, mine.stream(0), &configuration),
@@ -341,12 +357,7 @@ int behind_refused(int earlier_calls, bool nccl_reads, bool grouped) {
     must(cudaMalloc(&memory, 4096), "cudaMalloc");
     must(cudaStreamCreateWithFlags(&third, 1), "cudaStreamCreateWithFlags");
     auto* const own = static_cast<float*>(memory);
-    own[0] = static_cast<float>(mine.rank() + 3);
-    own[1] = own[2] = own[3] = -100;
-    for (int i = 0; i < earlier_calls; ++i)
-      must(ncclBroadcast(own + 8, own + 9, 1, 7, 0, mine.comm, mine.stream(0)), "ncclBroadcast");
-    standin_stream_submit(
-        mine.stream(0), [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(200)); }, nullptr);
+    begin_late(mine, own, earlier_calls);
     must(ncclAllReduce(own, own + 1, 1, 7, 0, mine.comm, mine.stream(0)), "ncclAllReduce");
     if (grouped) must(ncclGroupStart(), "ncclGroupStart");
     const int refused = ncclAllReduce(own, own, 1, 7, 77, mine.comm, mine.stream(nccl_reads ? 1 : 0));
@@ -414,12 +425,8 @@ int chain(int length, std::uint64_t seed) {
     for (int i = 0; i < length; ++i) {
       float *const from = cells + 2 * i, *const to = from + 2;
       void* const stream = streams[of_one(3)];
-      if (of_one(3) == 0)
-        standin_stream_submit(
-            stream, [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(4)); }, nullptr);
-      if (of_all(6) == 0)
-        for (int j = 0; j < 20; ++j)
-          must(ncclBroadcast(aside, aside + 1, 1, 7, 0, mine.comm, stream), "ncclBroadcast");
+      if (of_one(3) == 0) be_late<4>(stream);
+      if (of_all(6) == 0) broadcast_in_a_row(mine, aside, stream, 20);
       if (of_one(4) == 0 && ncclAllReduce(from, to, 1, 7, 77, mine.comm, streams[of_one(3)]) == 0) ++wrong;
       const bool has_other = of_all(3) == 0, other_first = of_all(2) == 0;
       const bool grouped = of_one(2) == 0;
