@@ -147,7 +147,7 @@ std::function<int()> raw_call(const bench_case& what, const rank_state& rank) {
 
 std::vector<bench_case> cases(std::uint64_t bytes) {
   std::vector<bench_case> all{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
   {ISTHMUS_##NAME, #name, bytes},
 #include <isthmus/collectives.def>
   };

@@ -16,7 +16,7 @@ extern "C" {
 
 // The enumerations that THE TABLE generates. Values are stable: rows are only ever appended.
 typedef enum isthmus_collective {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
   ISTHMUS_##NAME,
 #include <isthmus/collectives.def>
   ISTHMUS_COLLECTIVE_COUNT

@@ -50,9 +50,9 @@ void bind_types(nb::module_& module) {
 
   // The rows of THE TABLE as tuples, in its column order; isthmus.table names the columns.
   nb::list collectives;
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place)    \
-  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_at, #send_extent, \
-                                    #recv_at, #recv_extent, #in_place));
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place)    \
+  collectives.append(nb::make_tuple(ISTHMUS_##NAME, #peer, static_cast<bool>(reduces), #send_ranks, #send_extent, \
+                                    #recv_ranks, #recv_extent, #in_place));
 #include <isthmus/collectives.def>
   module.attr("COLLECTIVE_ROWS") = collectives;
   nb::list datatypes;

@@ -36,9 +36,9 @@ class CollectiveRow(NamedTuple):
     collective: Collective
     peer: str  # NONE | ROOT | PEER
     reduces: bool
-    send_at: str  # NOWHERE | ROOT | ALL
+    send_ranks: str  # NOWHERE | ROOT | ALL
     send_extent: str  # NOTHING | COUNT | COUNT_X_SIZE | COUNTS
-    recv_at: str
+    recv_ranks: str
     recv_extent: str
     in_place: str  # NEVER | SAME | RECV_BLOCK | SEND_BLOCK
 

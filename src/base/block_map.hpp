@@ -99,7 +99,7 @@ constexpr block_map::block_map(const isthmus_operation& operation, int own_rank,
   send = {row.send_extent, operation.count, operation.send_counts, operation.send_displs};
   recv = {row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs};
   if (row.peer == peer_kind::peer) {
-    const bool sends = row.send_at == site::all;
+    const bool sends = row.send_ranks == site::all;
     source = sends ? rank : root;
     sink = sends ? root : rank;
     return;
@@ -108,8 +108,8 @@ constexpr block_map::block_map(const isthmus_operation& operation, int own_rank,
     if (where == site::all) return all_ranks;
     return where == site::root ? root : no_rank;
   };
-  source = ranks_at(row.send_at);
-  sink = ranks_at(row.recv_at);
+  source = ranks_at(row.send_ranks);
+  sink = ranks_at(row.recv_ranks);
 }
 
 // This rank uses both buffers, and they alias in the way that THE TABLE allows.

@@ -41,9 +41,9 @@ inline constexpr auto ALIAS_NEVER = alias_rule::never, ALIAS_SAME = alias_rule::
                       ALIAS_RECV_BLOCK = alias_rule::recv_block, ALIAS_SEND_BLOCK = alias_rule::send_block;
 
 inline constexpr std::array<collective_row, ISTHMUS_COLLECTIVE_COUNT> rows{{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
-  {#name,        PEER_##peer,          reduces != 0,    AT_##send_at, EXTENT_##send_extent,                 \
-   AT_##recv_at, EXTENT_##recv_extent, ALIAS_##in_place},
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+  {#name,        PEER_##peer,          reduces != 0,    AT_##send_ranks, EXTENT_##send_extent,                 \
+   AT_##recv_ranks, EXTENT_##recv_extent, ALIAS_##in_place},
 #include <isthmus/collectives.def>
 }};
 

@@ -264,11 +264,11 @@ void validate(const isthmus_operation& operation, const validation_scope& scope)
   side send{{row.send_extent, operation.count, operation.send_counts, operation.send_displs},
             send_names,
             operation.send_buf,
-            is_at(row.send_at, is_root)};
+            is_at(row.send_ranks, is_root)};
   side recv{{row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs},
             recv_names,
             operation.recv_buf,
-            is_at(row.recv_at, is_root)};
+            is_at(row.recv_ranks, is_root)};
   measure(operation, send, scope.size);
   measure(operation, recv, scope.size);
   if (has_counts(row)) {

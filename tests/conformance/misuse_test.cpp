@@ -86,12 +86,12 @@ struct table_row {
 constexpr bool NONE = false, ROOT = true, PEER = true, NOWHERE = false, ALL = true;
 enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 constexpr table_row table[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
   {ISTHMUS_##NAME,                                                                                          \
    peer,                                                                                                    \
    reduces != 0,                                                                                            \
-   send_at,                                                                                                 \
-   recv_at,                                                                                                 \
+   send_ranks,                                                                                                 \
+   recv_ranks,                                                                                                 \
    extent::send_extent == extent::COUNTS,                                                                   \
    extent::recv_extent == extent::COUNTS},
 #include <isthmus/collectives.def>

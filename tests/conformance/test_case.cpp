@@ -20,7 +20,7 @@ struct row {
 };
 
 constexpr row rows[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer_kind, reduces, send_at, send_extent, recv_at, recv_extent, \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer_kind, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
                            in_place)                                                                   \
   {#name, peer::peer_kind, reduces != 0, alias::in_place},
 #include <isthmus/collectives.def>

@@ -15,16 +15,16 @@ struct row {
   isthmus_collective collective;
   std::string_view peer;
   bool reduces;
-  std::string_view send_at, send_extent, recv_at, recv_extent, in_place;
+  std::string_view send_ranks, send_extent, recv_ranks, recv_extent, in_place;
 
-  bool sends(bool is_root) const { return send_at == "ALL" || (send_at == "ROOT" && is_root); }
-  bool receives(bool is_root) const { return recv_at == "ALL" || (recv_at == "ROOT" && is_root); }
+  bool sends(bool is_root) const { return send_ranks == "ALL" || (send_ranks == "ROOT" && is_root); }
+  bool receives(bool is_root) const { return recv_ranks == "ALL" || (recv_ranks == "ROOT" && is_root); }
 };
 
 inline const std::vector<row>& rows() {
   static const std::vector<row> all{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
-  {#name, ISTHMUS_##NAME, #peer, reduces == 1, #send_at, #send_extent, #recv_at, #recv_extent, #in_place},
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+  {#name, ISTHMUS_##NAME, #peer, reduces == 1, #send_ranks, #send_extent, #recv_ranks, #recv_extent, #in_place},
 #include <isthmus/collectives.def>
   };
   return all;

@@ -31,7 +31,7 @@ std::uint64_t recv_elements(const scenario& what, int rank) {
 const std::vector<table_row>& table() {
   static const std::vector<table_row> rows = [] {
     std::vector<table_row> all{
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
   {ISTHMUS_##NAME, #name, std::string_view(#peer) != "NONE", reduces != 0,                                  \
    std::string_view(#in_place) != "NEVER"},
 #include <isthmus/collectives.def>

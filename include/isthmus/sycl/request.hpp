@@ -24,9 +24,9 @@ struct request {
 
   const table_row& row() const { return table[operation.collective]; }
   /// Whether this rank's send operand is read; what is not read may be nullptr.
-  bool sends() const { return takes_part(row().send_at, rank->rank(), operation.root); }
+  bool sends() const { return takes_part(row().send_ranks, rank->rank(), operation.root); }
   /// Whether this rank's receive operand is written.
-  bool receives() const { return takes_part(row().recv_at, rank->rank(), operation.root); }
+  bool receives() const { return takes_part(row().recv_ranks, rank->rank(), operation.root); }
   /// Whether a sycl::buffer takes part, whose address is only known in a command or behind a host accessor.
   bool uses_buffers() const { return (sends() && send.buffer) || (receives() && recv.buffer); }
 

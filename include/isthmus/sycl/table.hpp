@@ -11,27 +11,27 @@
 namespace isthmus::detail {
 
 /// On which ranks a buffer is used.
-enum class site { NOWHERE, ROOT, ALL };
+enum class buffer_ranks { NOWHERE, ROOT, ALL };
 /// How many elements a buffer has: none, count, count for each rank, or counts and displacements.
 enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 
 /// What one collective reads and writes; table[collective] is its row.
 struct table_row {
-  site send_at;
+  buffer_ranks send_ranks;
   extent send_extent;
-  site recv_at;
+  buffer_ranks recv_ranks;
   extent recv_extent;
 };
 
 inline constexpr table_row table[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
-  {site::send_at, extent::send_extent, site::recv_at, extent::recv_extent},
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+  {buffer_ranks::send_ranks, extent::send_extent, buffer_ranks::recv_ranks, extent::recv_extent},
 #include <isthmus/collectives.def>
 };
 
 /// Whether `rank` uses a buffer that is used there.
-inline bool takes_part(site where, int rank, int root) {
-  return where == site::ALL || (where == site::ROOT && rank == root);
+inline bool takes_part(buffer_ranks where, int rank, int root) {
+  return where == buffer_ranks::ALL || (where == buffer_ranks::ROOT && rank == root);
 }
 
 // Elements from the operand's start that a collective may touch.

@@ -34,7 +34,7 @@ std::optional<algorithm> find_algorithm(const char* name) {
 // Whose blocks are moved: what all ranks know about, and of the reductions the one that is a move first.
 bool is_moved(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
-  if (is_message(collective) || row.send_at == site::nowhere || has_private_counts(row)) return false;
+  if (is_message(collective) || row.send_ranks == site::nowhere || has_private_counts(row)) return false;
   return !row.reduces || (row.send_extent != row.recv_extent && !has_counts(row));
 }
 

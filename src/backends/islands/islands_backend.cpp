@@ -91,8 +91,8 @@ void run_collective(crew& ranks, const isthmus_operation& operation, const char*
   const cut how = cut_of(algorithm);
   if (row.reduces) return run_reduction(ranks, operation, how);
   if (is_cut(row)) return run_broadcast(ranks, operation, how);
-  if (row.send_at == site::nowhere) return run_barrier(ranks);
-  if (row.send_extent == extent::count && row.recv_at == site::all) return run_gathering(ranks, operation);
+  if (row.send_ranks == site::nowhere) return run_barrier(ranks);
+  if (row.send_extent == extent::count && row.recv_ranks == site::all) return run_gathering(ranks, operation);
   run_blocks(ranks, operation);
 }
 

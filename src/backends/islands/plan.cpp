@@ -85,7 +85,7 @@ void plan_message(planner& steps, const crew& ranks, const isthmus_operation& as
     steps.add(ranks.of.within, kinds::copy_to_all,
               cuts.rest + cuts.each * static_cast<std::uint64_t>(cuts.holders), sums);
   steps.add(ranks.of.between, asked.collective, own.count, sums);
-  if (row.recv_at == site::root)
+  if (row.recv_ranks == site::root)
     steps.add(ranks.of.within, kinds::runs_to_one, own.count, asked.datatype);
   else if (cuts.each == 0)
     steps.add(ranks.of.within, kinds::copy_to_all, cuts.rest, asked.datatype);
@@ -116,10 +116,10 @@ std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how) 
     const bool near = ranks.ranks.island_of(asked.root) == ranks.ranks.own_island();
     isthmus_operation message = asked;
     steps.add(near ? of.within : of.across, message.collective, asked.count, asked.datatype);
-  } else if (row.send_at == site::nowhere) {
+  } else if (row.send_ranks == site::nowhere) {
     steps.add(of.within, kinds::meet, 0, asked.datatype);
     steps.add(of.between, kinds::meet, 0, asked.datatype);
-  } else if (row.send_extent == extent::count && row.recv_at == site::all) {
+  } else if (row.send_extent == extent::count && row.recv_ranks == site::all) {
     steps.add(of.between, kinds::blocks_to_all, asked.count, asked.datatype);
     steps.add(of.within, kinds::blocks_to_all, asked.count * blocks, asked.datatype);
   } else {

@@ -20,7 +20,7 @@ const void* moved(const void* buffer, std::uint64_t bytes) {
 }
 
 constexpr std::array all_collectives = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
   ISTHMUS_##NAME,
 #include <isthmus/collectives.def>
 };

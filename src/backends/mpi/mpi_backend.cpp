@@ -78,7 +78,7 @@ class session {
     isthmus_operation sum = asked;
     sum.op = ISTHMUS_SUM;
     const isthmus_status status = call(sum);
-    const bool receives = is_at(row.recv_at, asked.root == m_context.rank);
+    const bool receives = is_at(row.recv_ranks, asked.root == m_context.rank);
     if (status == ISTHMUS_SUCCESS && receives)
       mpi::divide(asked.recv_buf, asked.count, asked.datatype, m_context.size);
     return status;

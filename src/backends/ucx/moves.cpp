@@ -14,10 +14,10 @@ namespace {
 
 bool same_vector_for_all(const collective_row& row) { return row.reduces && row.send_extent == extent::count; }
 bool from_one_to_all(const collective_row& row) {
-  return !row.reduces && row.send_at == site::root && row.send_extent == extent::count;
+  return !row.reduces && row.send_ranks == site::root && row.send_extent == extent::count;
 }
 bool from_all_to_all(const collective_row& row) {
-  return row.send_at == site::all && row.recv_at == site::all && row.send_extent == extent::count &&
+  return row.send_ranks == site::all && row.recv_ranks == site::all && row.send_extent == extent::count &&
          !has_counts(row);
 }
 
@@ -28,11 +28,11 @@ std::optional<algorithm> find(const char* name) {
 
 // Whose blocks all get.
 bool gathers_all(const collective_row& row) {
-  return !row.reduces && row.send_at == site::all && row.send_extent == extent::count &&
-         row.recv_at == site::all;
+  return !row.reduces && row.send_ranks == site::all && row.send_extent == extent::count &&
+         row.recv_ranks == site::all;
 }
 bool can_ring(const collective_row& row) {
-  return gathers_all(row) || (same_vector_for_all(row) && row.recv_at == site::all);
+  return gathers_all(row) || (same_vector_for_all(row) && row.recv_ranks == site::all);
 }
 
 algorithm default_of(const collective_row& row, bool shares_machines) {

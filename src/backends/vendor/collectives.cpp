@@ -198,7 +198,7 @@ outcome enqueuer::run(scratch& kept) {
   if (m_op.count == 0 && has_equal_count(row)) return m_outcome;
   if (is_message(m_op.collective)) {
     message();
-  } else if (row.send_at == site::nowhere) {
+  } else if (row.send_ranks == site::nowhere) {
     barrier();
   } else if (row.reduces) {
     reduction();

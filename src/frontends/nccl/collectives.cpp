@@ -28,10 +28,10 @@ constexpr int no_op = INT_MIN, no_root = INT_MIN;
 struct row {
   bool sends_at_root, receives_at_root;
 };
-enum class site { NOWHERE, ROOT, ALL };
+enum class buffer_ranks { NOWHERE, ROOT, ALL };
 constexpr row rows[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
-  {site::send_at == site::ROOT, site::recv_at == site::ROOT},
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
+  {buffer_ranks::send_ranks == buffer_ranks::ROOT, buffer_ranks::recv_ranks == buffer_ranks::ROOT},
 #include <isthmus/collectives.def>
 };
 

@@ -22,7 +22,7 @@ struct table_row {
   bool rooted, reduces;
 };
 constexpr table_row table[] = {
-#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_at, send_extent, recv_at, recv_extent, in_place) \
+#define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
   {ISTHMUS_##NAME, #name, #peer[0] != 'N', reduces != 0},
 #include <isthmus/collectives.def>
 };
