@@ -131,16 +131,16 @@ typedef struct isthmus_backend_context {
   // report: their texts have the numbers of the part, isthmus_last_error_ranks has those of this communicator.
   // The backend aborts it in `abort` and destroys it in `destroy`, or before create fails. Fails on all ranks
   // of a part or on none of them; those of other parts go on. NULL in a context of an older runtime.
-  isthmus_status (*make_part)(void* runtime, int color, int key, const char* use, isthmus_communicator* made);
+  isthmus_status (*create_subcommunicator)(void* runtime, int color, int key, const char* preferred_path, isthmus_communicator* subcommunicator);
   // Makes what `fail` recorded last, with this status, the failure of the communicator at once, on all ranks,
   // instead of when the function returns: for an enqueue one of whose threads must release another. `abort`
   // comes out of this call. NULL in a context of an older runtime.
   void (*poison)(void* runtime, isthmus_status status);
-  // make_part with the ranks on devices of the backend's choice instead of this communicator's: host, for what
+  // create_subcommunicator with the ranks on devices of the backend's choice instead of this communicator's: host, for what
   // it brings to host memory itself. On several nodes rules that name this backend stay. NULL in a context of
   // an older runtime.
-  isthmus_status (*make_part_on)(void* runtime, isthmus_device device, int color, int key, const char* use,
-                                 isthmus_communicator* made);
+  isthmus_status (*create_subcommunicator_on)(void* runtime, isthmus_device device, int color, int key, const char* preferred_path,
+                                 isthmus_communicator* subcommunicator);
   // 1 where built-in rules alone name the backend, a last resort: create may be UNSUPPORTED where the backend
   // would work, but gain nothing. Equal on all ranks.
   int by_default;

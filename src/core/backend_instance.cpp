@@ -81,9 +81,9 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.heap_allocate = on_heap_allocate;
   m_context.heap_free = on_heap_free;
   m_context.progress = on_progress;
-  m_context.make_part = on_make_part;
+  m_context.create_subcommunicator = on_make_part;
   m_context.poison = on_poison;
-  m_context.make_part_on = on_make_part_on;
+  m_context.create_subcommunicator_on = on_make_part_on;
 }
 
 const char* backend_instance::version() const noexcept {

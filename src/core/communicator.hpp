@@ -67,7 +67,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::shared_ptr<communicator> split(int color, int key);
 
   // Collective; nullptr for color < 0. For a backend, `maker`, that works on communicators of its own
-  // (isthmus_backend_context::make_part_on). This communicator outlives it.
+  // (isthmus_backend_context::create_subcommunicator_on). This communicator outlives it.
   std::shared_ptr<communicator> make_part(isthmus_device device, int color, int key, const std::string& maker,
                                           const char* use);
 

@@ -72,7 +72,7 @@ isthmus_status part::make(const isthmus_backend_context& context, isthmus_device
   m_name = std::move(name);
   const char* const use = context.option(context.runtime, option);
   vote<> mine;
-  const isthmus_status status = context.make_part_on(context.runtime, device, color, key, use, &m_handle);
+  const isthmus_status status = context.create_subcommunicator_on(context.runtime, device, color, key, use, &m_handle);
   if (status != ISTHMUS_SUCCESS) {
     const isthmus_error_info failure = latest_failure();
     mine.refuse(status, fmt::format("{}: {}", m_name, failure.message), failure.hint, failure.native_code);

@@ -64,7 +64,7 @@ isthmus_status staged::open_lane() {
 
 isthmus_status staged::make(std::uint64_t chunk_bytes) {
   m_chunk_bytes = chunk_bytes;
-  if (m_context.struct_bytes < sizeof m_context || m_context.make_part_on == nullptr)
+  if (m_context.struct_bytes < sizeof m_context || m_context.create_subcommunicator_on == nullptr)
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr,
                           "this runtime makes no parts on the host");
   if (const auto status = open_lane()) return status;
