@@ -17,7 +17,7 @@
 //
 // Exceptions. No function may throw. The runtime ends what is thrown all the same: as a failure of that
 // function (ISTHMUS_ERROR_BACKEND), which poisons the communicator and which all ranks hear of; out of abort,
-// destroy, drop_part and version it is logged or dropped.
+// destroy, discard_split_state and version it is logged or dropped.
 //
 // Agreement. What create decides must be the same on all ranks wherever it changes who talks to whom, in which
 // order or with what: algorithms, sizes, capabilities of a machine, options. isthmus/plugin.hpp has votes.
@@ -118,7 +118,7 @@ typedef struct isthmus_backend_context {
   isthmus_status (*heap_free)(void* runtime, uint64_t id);
   // What the backend's own `split` returned for this communicator on this rank; NULL also where there was no
   // split. `create` owns it, whatever it returns; only some ranks may have one.
-  void* part;
+  void* split_state;
   // Calls what the communicator's user wants to get on while it waits (isthmus/interrupt.h). 0 when there is
   // nothing, at the price of a call; else 1: come back soon. Only on a thread that is inside enqueue. NULL in a
   // context of an older runtime.
@@ -199,9 +199,9 @@ typedef struct isthmus_backend {
 
   // A communicator is being split: makes what `create` of the part can be made out of (its context's `part`),
   // or NULL. Collective over all ranks of `state`, also those with color < 0, which get NULL. Bounded by the
-  // timeout. drop_part releases what no create was given. Both may be NULL.
+  // timeout. discard_split_state releases what no create was given. Both may be NULL.
   void* (*split)(void* state, int color, int key);
-  void (*drop_part)(void* part);
+  void (*discard_split_state)(void* split_state);
 
   // The program has allocated a block of the symmetric heap (collective, in the same order on all ranks, may
   // use context->allgather): the backend may register it. It cannot fail; a backend that cannot register

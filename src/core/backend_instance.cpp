@@ -41,11 +41,11 @@ failure_info thrown_by(const std::string& backend, const char* function) {
 
 }  // namespace
 
-void drop_part::operator()(void* part) const noexcept {
+void discard_split_state::operator()(void* part) const noexcept {
   try {
     function(part);
   } catch (...) {
-    log(log_level::warning, "an exception left drop_part of a backend: {}", caught_error().what());
+    log(log_level::warning, "an exception left discard_split_state of a backend: {}", caught_error().what());
   }
 }
 
@@ -167,7 +167,7 @@ backend_part backend_instance::split(int color, int key) {
   void* part = nullptr;
   if (usable() && functions().split != nullptr)
     contain_or_poison("split", [&] { part = functions().split(m_state, color, key); });
-  return {part, drop_part{m_entry.backend == nullptr ? nullptr : functions().drop_part}};
+  return {part, discard_split_state{m_entry.backend == nullptr ? nullptr : functions().discard_split_state}};
 }
 
 void backend_instance::block_added(const isthmus_heap_block& block) {
@@ -195,14 +195,14 @@ void backend_instance::reject(std::string reason) {
 }
 
 isthmus_status backend_instance::create() noexcept {
-  m_context.part = m_part.release();
+  m_context.split_state = m_part.release();
   const isthmus_status status = contain("create", [&] {
     m_create_threw = true;
     const isthmus_status returned = functions().create(&m_context, &m_state);
     m_create_threw = false;
     return returned;
   });
-  m_context.part = nullptr;
+  m_context.split_state = nullptr;
   m_created = status == ISTHMUS_SUCCESS;
   return status;
 }

@@ -19,12 +19,12 @@ namespace isthmus {
 
 class communicator;
 
-// What a backend made of a split for the part's create (isthmus_backend::split); drop_part releases it.
-struct drop_part {
+// What a backend made of a split for the part's create (isthmus_backend::split); discard_split_state releases it.
+struct discard_split_state {
   void (*function)(void*) = nullptr;
   void operator()(void* part) const noexcept;
 };
-using backend_part = std::unique_ptr<void, drop_part>;
+using backend_part = std::unique_ptr<void, discard_split_state>;
 
 class backend_instance {
  public:

@@ -174,7 +174,7 @@ void check_fields(const isthmus_backend& backend) {
        "create, destroy, supports and enqueue must not be NULL");
   need(paired(backend.group_start, backend.group_end),
        "group_start and group_end must both be NULL or both be set");
-  need(paired(backend.split, backend.drop_part), "split and drop_part must both be NULL or both be set");
+  need(paired(backend.split, backend.discard_split_state), "split and discard_split_state must both be NULL or both be set");
   need(paired(backend.block_added, backend.block_removed),
        "block_added and block_removed must both be NULL or both be set");
 }

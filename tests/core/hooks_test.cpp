@@ -45,7 +45,7 @@ TEST(split_hook, hands_each_rank_its_own_part_and_asks_ranks_without_a_color) {
   ASSERT_EQ(created.size(), 3u);
   for (const auto& each : created)  // keys turn the order around
     EXPECT_EQ(each.part, &marks[2 - each.rank]) << "rank " << each.rank << " of the part";
-  EXPECT_TRUE(standin::records(event::drop_part).empty());
+  EXPECT_TRUE(standin::records(event::discard_split_state).empty());
 }
 
 TEST(split_hook, a_communicator_that_was_not_split_off_has_no_part) {
@@ -68,7 +68,7 @@ TEST(split_hook, a_part_that_no_create_was_given_is_dropped) {
     isthmus_communicator_destroy(part);
   });
   EXPECT_TRUE(standin::records(event::create).empty());
-  EXPECT_EQ(parts_of(event::drop_part), (std::set<void*>{&marks[0], &marks[1]}));
+  EXPECT_EQ(parts_of(event::discard_split_state), (std::set<void*>{&marks[0], &marks[1]}));
 }
 
 TEST(split_hook, a_create_that_fails_owns_its_part_all_the_same) {
@@ -84,7 +84,7 @@ TEST(split_hook, a_create_that_fails_owns_its_part_all_the_same) {
     isthmus_communicator_destroy(part);
   });
   EXPECT_EQ(parts_of(event::create).size(), 2u);
-  EXPECT_TRUE(standin::records(event::drop_part).empty());
+  EXPECT_TRUE(standin::records(event::discard_split_state).empty());
 }
 
 TEST(block_hooks, follow_the_programs_blocks) {

@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   set(given.group_start, (present & 16) != 0);
   set(given.group_end, (present & 32) != 0);
   set(given.split, (present & 64) != 0);
-  set(given.drop_part, (present & 128) != 0);
+  set(given.discard_split_state, (present & 128) != 0);
   set(given.block_added, (present & 256) != 0);
   set(given.block_removed, (present & 512) != 0);
   std::string name;

@@ -53,7 +53,7 @@ class backend {
   static isthmus_status group_start();
   static isthmus_status group_end();
   // Of a part that nobody has operations on.
-  static void drop_part(void* part) { library::loaded()->native.comm_abort(part); }
+  static void discard_split_state(void* part) { library::loaded()->native.comm_abort(part); }
 };
 
 // What this rank brings. Returns why it cannot take part, or "".
@@ -76,7 +76,7 @@ std::string backend<Traits>::examine(const isthmus_backend_context& context, lib
   mine.version = native->version;
   if (!registration_of(option_of(context, "registration")))
     return std::string("backend.") + Traits::name + ".registration is none of off, buffers, windows";
-  mine.has_part = context.part != nullptr && fits(*native, context.part, context) ? 1 : 0;
+  mine.has_part = context.split_state != nullptr && fits(*native, context.split_state, context) ? 1 : 0;
   if (context.rank != 0 || mine.has_part != 0) return {};
   return make_id(*native, ordinal, mine);
 }
@@ -129,7 +129,7 @@ isthmus_status backend<Traits>::create(const isthmus_backend_context* context, v
   vote<probe_record> mine;
   std::string reason;
   // Owned here, until a session has taken it.
-  std::unique_ptr<void, void (*)(void*)> part(context->part, drop_part);
+  std::unique_ptr<void, void (*)(void*)> part(context->split_state, discard_split_state);
   library* const native = library::get(*context, reason);
   if (native != nullptr) reason = examine(*context, native, mine.value);
   probe_votes all;
@@ -229,7 +229,7 @@ isthmus_backend backend<Traits>::make() {
   table.split = [](void* state, int color, int key) -> void* {
     return static_cast<session_type*>(state)->split(color, key);
   };
-  table.drop_part = drop_part;
+  table.discard_split_state = discard_split_state;
   table.block_added = [](void* state, const isthmus_heap_block* block) {
     static_cast<session_type*>(state)->block_added(*block);
   };

@@ -112,7 +112,7 @@ group_of_ranks::group_of_ranks(settings wanted)
     context.pid_of = m_pids.data();
     context.device = {m_settings.platform, index};
     context.timeout_s = m_settings.timeout_s;
-    if (!m_settings.parts.empty()) context.part = m_settings.parts[static_cast<std::size_t>(index)];
+    if (!m_settings.parts.empty()) context.split_state = m_settings.parts[static_cast<std::size_t>(index)];
     context.allgather = callbacks::allgather;
     context.option = callbacks::option;
     context.fail = callbacks::fail;

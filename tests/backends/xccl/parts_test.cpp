@@ -112,7 +112,7 @@ TEST(split, that_fails_on_one_rank_is_made_anew_on_all) {
   settings both;
   both.parts = split(whole, {0, 0}, {0, 1});
   // Rank 1 lost its part: rank 0 has no id ready and must make one now.
-  whole.backend().drop_part(std::exchange(both.parts[1], nullptr));
+  whole.backend().discard_split_state(std::exchange(both.parts[1], nullptr));
   clear_calls();
   group_of_ranks part(both);
   for (int me = 0; me < 2; ++me) ASSERT_EQ(part.at(me).created, ISTHMUS_SUCCESS) << part.at(me).last.message;

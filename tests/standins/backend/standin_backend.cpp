@@ -35,7 +35,7 @@ isthmus_status report(const state& rank, isthmus_status status) {
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** result) {
-  note(event::create, context->rank, context->part);
+  note(event::create, context->rank, context->split_state);
   *result = nullptr;
   auto fresh = std::make_unique<state>(state{context, context->rank});
   if (current.in_create) current.in_create(*context);
@@ -140,7 +140,7 @@ void* split(void* pointer, int color, int key) {
   return part;
 }
 
-void drop_part(void* part) { note(event::drop_part, -1, part); }
+void discard_split_state(void* part) { note(event::discard_split_state, -1, part); }
 
 void block_added(void* pointer, const isthmus_heap_block* block) {
   note(event::block_added, self(pointer).rank, nullptr, *block);
@@ -169,7 +169,7 @@ isthmus_backend functions = {sizeof(isthmus_backend),
                              synchronize,
                              version,
                              split,
-                             drop_part,
+                             discard_split_state,
                              block_added,
                              block_removed,
                              nullptr};

@@ -20,7 +20,7 @@ enum class event {
   abort,
   synchronize,
   split,
-  drop_part,
+  discard_split_state,
   block_added,
   block_removed
 };
