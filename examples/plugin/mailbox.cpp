@@ -73,7 +73,7 @@ isthmus_status wait(const state& self, const std::atomic<std::uint64_t>& flag, i
   const isthmus_backend_context& context = self.context;
   const auto begin = std::chrono::steady_clock::now();
   while (flag.load(std::memory_order_acquire) < self.call) {
-    if (context.aborted(context.runtime) != 0) return ISTHMUS_ERROR_ABORTED;
+    if (context.is_aborted(context.runtime) != 0) return ISTHMUS_ERROR_ABORTED;
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > context.timeout_s)
       return context.fail(context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, here, "does that rank make the same call?",
                           "rank %d waited %g s for rank %d", context.rank, context.timeout_s, peer);

@@ -106,7 +106,7 @@ typedef struct isthmus_backend_context {
   // Logs once per communicator and text: level 0 debug, 1 info, 2 warning. Printf format.
   void (*log)(void* runtime, int level, const char* format, ...);
   // 1 when the communicator has been poisoned: stop waiting and return ISTHMUS_ERROR_ABORTED.
-  int (*aborted)(void* runtime);
+  int (*is_aborted)(void* runtime);
   // Finds the heap block that holds [pointer, pointer + bytes); 0 when there is none. Cheap.
   int (*heap_find)(void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                    uint64_t* offset);
@@ -135,7 +135,7 @@ typedef struct isthmus_backend_context {
   // Makes what `fail` recorded last, with this status, the failure of the communicator at once, on all ranks,
   // instead of when the function returns: for an enqueue one of whose threads must release another. `abort`
   // comes out of this call. NULL in a context of an older runtime.
-  void (*poison)(void* runtime, isthmus_status status);
+  void (*abort_communicator)(void* runtime, isthmus_status status);
   // create_subcommunicator with the ranks on devices of the backend's choice instead of this communicator's: host, for what
   // it brings to host memory itself. On several nodes rules that name this backend stay. NULL in a context of
   // an older runtime.

@@ -76,13 +76,13 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.fail = on_fail;
   m_context.fail_by = on_fail_by;
   m_context.log = on_log;
-  m_context.aborted = on_aborted;
+  m_context.is_aborted = on_aborted;
   m_context.heap_find = on_heap_find;
   m_context.heap_allocate = on_heap_allocate;
   m_context.heap_free = on_heap_free;
   m_context.progress = on_progress;
   m_context.create_subcommunicator = on_make_part;
-  m_context.poison = on_poison;
+  m_context.abort_communicator = on_poison;
   m_context.create_subcommunicator_on = on_make_part_on;
 }
 

@@ -220,7 +220,7 @@ std::vector<int> communicator::in_parent(std::span<const int> ranks) const {
   return there;
 }
 
-// What a backend made the failure of this communicator itself (isthmus_backend_context::poison) it returns,
+// What a backend made the failure of this communicator itself (isthmus_backend_context::abort_communicator) it returns,
 // too.
 std::optional<failure_info> communicator::told_before(const failure_info& failure) const {
   const std::lock_guard lock(m_failure_mutex);

@@ -80,7 +80,7 @@ TEST(exception, out_of_enqueue_in_a_group_of_blocking_ranks) {
   script.enqueue = [](int rank, const isthmus_operation&) {
     throw_on_rank_1(rank);
     const auto* context = standin::context_of(rank);
-    while (context->aborted(context->runtime) == 0) std::this_thread::yield();  // for rank 1
+    while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();  // for rank 1
     return ISTHMUS_ERROR_ABORTED;
   };
   standin::reset(script);
@@ -249,7 +249,7 @@ TEST(exception_in_a_process, out_of_enqueue_is_told_to_ranks_of_others) {
   script.enqueue = [](int rank, const isthmus_operation&) {
     throw_on_rank_1(rank);
     const auto* context = standin::context_of(rank);
-    while (context->aborted(context->runtime) == 0) std::this_thread::yield();
+    while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();
     return ISTHMUS_ERROR_ABORTED;
   };
   const auto start = std::chrono::steady_clock::now();

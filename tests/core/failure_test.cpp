@@ -241,7 +241,7 @@ TEST(abort, reaches_all_ranks_of_the_process) {
     EXPECT_EQ(isthmus_communicator_async_error(ranks[rank]), ISTHMUS_ERROR_ABORTED);
     EXPECT_NE(std::string(last_error().message).find("abort was called on rank 2"), std::string::npos);
     EXPECT_EQ(allreduce(ranks[rank]), ISTHMUS_ERROR_ABORTED);
-    EXPECT_EQ(standin::context_of(rank)->aborted(standin::context_of(rank)->runtime), 1);
+    EXPECT_EQ(standin::context_of(rank)->is_aborted(standin::context_of(rank)->runtime), 1);
   }
   EXPECT_EQ(isthmus_communicator_abort(ranks[2]), ISTHMUS_SUCCESS) << "a second abort changes nothing";
 }
@@ -260,7 +260,7 @@ TEST(abort, releases_a_rank_that_waits_in_the_backend) {
   script.enqueue = [&](int rank, const isthmus_operation&) {
     const auto* context = standin::context_of(rank);
     inside.count_down();
-    while (context->aborted(context->runtime) == 0) std::this_thread::yield();
+    while (context->is_aborted(context->runtime) == 0) std::this_thread::yield();
     return ISTHMUS_ERROR_ABORTED;
   };
   standin::reset(script);

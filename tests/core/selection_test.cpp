@@ -321,7 +321,7 @@ TEST(backend_context, options_logs_and_heap) {
   EXPECT_EQ(context->process_size, 2);
   EXPECT_EQ(context->node_size, 2);
   EXPECT_EQ(context->pid_of[0], getpid());
-  EXPECT_EQ(context->aborted(context->runtime), 0);
+  EXPECT_EQ(context->is_aborted(context->runtime), 0);
   EXPECT_EQ(context->heap_find(context->runtime, context, 1, nullptr, nullptr), 0);
   testing::internal::CaptureStderr();
   for (int i = 0; i < 3; ++i) context->log(context->runtime, 2, "the copy engine has %d lanes", 0);

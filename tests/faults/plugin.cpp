@@ -50,7 +50,7 @@ isthmus_status enqueue(void* pointer, const isthmus_operation*, const char* cons
   auto& self = *static_cast<state*>(pointer);
   if (self.left-- > 0) return ISTHMUS_SUCCESS;
   if (self.fails_at_last) return fail(self.context);
-  while (self.context.aborted(self.context.runtime) == 0) usleep(200);
+  while (self.context.is_aborted(self.context.runtime) == 0) usleep(200);
   return ISTHMUS_ERROR_ABORTED;
 }
 

@@ -97,7 +97,7 @@ session::~session() {
   m_watchdog.end();
   bool quiet = false;
   try {
-    while (!m_watchdog.failed() && m_context.aborted(m_context.runtime) == 0 &&
+    while (!m_watchdog.failed() && m_context.is_aborted(m_context.runtime) == 0 &&
            !m_watchdog.all_acknowledged() && watchdog_clock::now() < deadline)
       std::this_thread::sleep_for(100us);
     quiet = m_watchdog.current() == 0 && m_watchdog.wait_briefly();
@@ -233,7 +233,7 @@ isthmus_status session::synchronize() {
   try {
     for (auto pause = 10us; !is_idle(); pause = std::min(pause * 2, decltype(pause)(1000us))) {
       if (m_watchdog.failed()) return poll();
-      if (m_context.aborted(m_context.runtime) != 0)
+      if (m_context.is_aborted(m_context.runtime) != 0)
         return report({ISTHMUS_ERROR_ABORTED, "the communicator was aborted", ""});
       if (watchdog_clock::now() > deadline)
         return report({ISTHMUS_ERROR_TIMEOUT, "the streams did not finish within the timeout",

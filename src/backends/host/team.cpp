@@ -149,7 +149,7 @@ void team::check_poison() const {
                                  "rank %d aborted the communicator; rank %d gave up in %s", culprit, rank(),
                                  m_activity)};
   }
-  if (m_context.aborted(m_context.runtime) != 0)
+  if (m_context.is_aborted(m_context.runtime) != 0)
     throw failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
                                  "the communicator was aborted; rank %d gave up in %s", rank(), m_activity)};
 }

@@ -102,7 +102,7 @@ class staging {
   std::array<host_memory*, 6> all_memory() {
     return {&m_send[0], &m_send[1], &m_recv[0], &m_recv[1], &m_peer_send, &m_peer_recv};
   }
-  bool stopped() const { return m_aborted.load() || m_context.aborted(m_context.runtime) != 0; }
+  bool stopped() const { return m_aborted.load() || m_context.is_aborted(m_context.runtime) != 0; }
 
   const isthmus_backend_context& m_context;
   const device_runtime m_runtime;

@@ -51,7 +51,7 @@ void device_side::wait() {
   for (int spins = 1; !m_driver.done(m_done); ++spins) {
     ::sched_yield();
     if (spins % between_looks != 0) continue;
-    if (m_context.aborted(m_context.runtime) != 0)
+    if (m_context.is_aborted(m_context.runtime) != 0)
       throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned",
                        "destroy it on every rank and create a new one");
     m_island.check();

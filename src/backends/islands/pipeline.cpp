@@ -22,7 +22,7 @@ class progress {
   void crossed() { advance(m_crossed); }
   // False: the other thread has failed. The caller's thread asks whether the whole was poisoned.
   bool wait_until_gathered(std::uint64_t chunks) {
-    return wait(m_gathered, chunks, [this] { return m_ranks.context->aborted(m_ranks.context->runtime) != 0; });
+    return wait(m_gathered, chunks, [this] { return m_ranks.context->is_aborted(m_ranks.context->runtime) != 0; });
   }
   bool wait_until_crossed(std::uint64_t chunks) {
     return wait(m_crossed, chunks, [] { return false; });
@@ -38,7 +38,7 @@ class progress {
     }
     m_changed.notify_all();
     const isthmus_backend_context& context = *m_ranks.context;
-    context.poison(context.runtime, report(context, failure));
+    context.abort_communicator(context.runtime, report(context, failure));
   }
   void rethrow() const {
     if (m_failure) std::rethrow_exception(m_failure);

@@ -42,7 +42,7 @@ class session {
   void abort() {
     const bool concerns_mpi = m_failed || m_inside.load(std::memory_order_acquire);
     if (concerns_mpi && can_revoke() && m_mpi.comm_revoke(m_context.mpi_comm) == 0 && leaves()) return;
-    // Waits of our own poll context->aborted. The other ranks, which MPI_Abort ends, get time to say why.
+    // Waits of our own poll context->is_aborted. The other ranks, which MPI_Abort ends, get time to say why.
     const auto last_words = clock::now() + std::chrono::seconds(1);
     while (m_inside.load(std::memory_order_acquire) && clock::now() < last_words)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -146,7 +146,7 @@ class session {
   }
 
   isthmus_status check_wait(clock::time_point deadline) {
-    if (m_context.aborted(m_context.runtime)) return ISTHMUS_ERROR_ABORTED;
+    if (m_context.is_aborted(m_context.runtime)) return ISTHMUS_ERROR_ABORTED;
     if (clock::now() < deadline) return ISTHMUS_SUCCESS;
     const isthmus_operation& stuck = *m_open.front().operation;
     return fail_by(m_context, {stuck.root}, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,

@@ -47,7 +47,7 @@ class session {
  private:
   isthmus_status fail(int result, const char* function) const;
   isthmus_status gave_up(const char* doing) const;
-  bool stopped() const { return m_aborted || m_context.aborted(m_context.runtime) != 0; }
+  bool stopped() const { return m_aborted || m_context.is_aborted(m_context.runtime) != 0; }
   isthmus_status start(const isthmus_operation& operation);
   void remember(const sycl::queue& queue);
 

@@ -59,7 +59,7 @@ void session::pause() {
 }
 
 void session::look() {
-  if (m_abort.load(std::memory_order_acquire) || m_context.aborted(m_context.runtime) != 0) end_as_aborted();
+  if (m_abort.load(std::memory_order_acquire) || m_context.is_aborted(m_context.runtime) != 0) end_as_aborted();
   hear();
   if (m_worker.failures() == 0) return;
   for (const flow& each : m_flows) {

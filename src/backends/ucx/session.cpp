@@ -102,7 +102,7 @@ std::string session::exchange_words() {
     if (missing.empty()) return {};
     if (!m_worker.progress()) std::this_thread::yield();
   } while (std::chrono::duration<double>(clock::now() - begin).count() < patience &&
-           m_context.aborted(m_context.runtime) == 0);
+           m_context.is_aborted(m_context.runtime) == 0);
   for (transfer& each : hearing) m_worker.cancel(each);
   m_ended = true;
   m_worker.close(2);

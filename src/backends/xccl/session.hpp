@@ -80,7 +80,7 @@ class session {
   isthmus_status start(const isthmus_operation& operation);
   int register_block(const isthmus_heap_block& block);
   bool aborted() const {
-    return m_aborted.load(std::memory_order_acquire) || m_context.aborted(m_context.runtime) != 0;
+    return m_aborted.load(std::memory_order_acquire) || m_context.is_aborted(m_context.runtime) != 0;
   }
 
   const isthmus_backend_context& m_context;

@@ -54,7 +54,7 @@ rank::rank(world& owner, int number) : m_world(owner), m_number(number) {
   m_context.timeout_s = owner.m_with.timeout_s;
   m_context.fail = on_fail;
   m_context.log = on_log;
-  m_context.aborted = [](void* runtime) { return self(runtime).aborted.load(); };
+  m_context.is_aborted = [](void* runtime) { return self(runtime).aborted.load(); };
   m_context.heap_find = [](void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                            uint64_t* offset) {
     rank& own = self(runtime);

@@ -66,7 +66,7 @@ rank::rank(shared_area& area, const setting& setting, int number) : m_area(area)
   m_context.option = option;
   m_context.fail = fail;
   m_context.log = log;
-  m_context.aborted = aborted;
+  m_context.is_aborted = aborted;
   m_context.heap_find = heap_find;
 }
 

@@ -236,7 +236,7 @@ TEST_F(mpi_backend_test, a_waiting_receive_notices_an_abort) {
   operation.root = rank();
   std::thread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    m_context->aborted = 1;
+    m_context->is_aborted = 1;
     m_backend->abort(m_state);  // not inside a collective: must not end the job
   });
   const auto start = clock_type::now();
@@ -290,7 +290,7 @@ TEST_F(mpi_backend_test, at_serialized_two_threads_at_once_are_an_error) {
     status = m_backend->enqueue(state, &nothing, &algorithm, 1);
   EXPECT_EQ(status, ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_NE(second.message.find("another thread"), std::string::npos) << second.message;
-  m_context->aborted = 1;
+  m_context->is_aborted = 1;
   waiting.join();
   EXPECT_EQ(waited, ISTHMUS_ERROR_ABORTED);
   m_backend->destroy(state);

@@ -17,7 +17,7 @@ struct standin_context {
   std::int64_t native_code = 0;
   std::string message, hint;
   std::vector<std::string> logged;
-  std::atomic<int> aborted{0};
+  std::atomic<int> is_aborted{0};
 
   standin_context(const isthmus_mpi_table* table, isthmus_mpi_comm comm, double timeout_s) {
     context.struct_bytes = sizeof context;
@@ -32,7 +32,7 @@ struct standin_context {
     context.mpi_comm = comm;
     context.fail = on_fail;
     context.log = on_log;
-    context.aborted = [](void* self) { return static_cast<standin_context*>(self)->aborted.load(); };
+    context.is_aborted = [](void* self) { return static_cast<standin_context*>(self)->is_aborted.load(); };
     context.option = [](void*, const char*) -> const char* { return nullptr; };
   }
 

@@ -117,7 +117,7 @@ group_of_ranks::group_of_ranks(settings wanted)
     context.option = callbacks::option;
     context.fail = callbacks::fail;
     context.log = callbacks::log;
-    context.aborted = callbacks::aborted;
+    context.is_aborted = callbacks::aborted;
     context.heap_find = callbacks::heap_find;
     m_ranks.push_back(std::move(made));
   }

@@ -187,7 +187,7 @@ TEST(missing, who_has_waited_as_long_as_the_others_is_none_that_came_late) {
   const auto calls = [](int rank) {
     const isthmus_backend_context& context = *standin::context_of(rank);
     const auto begin = clock_type::now();
-    while (seconds_since(begin) < timeout_s / 2 + 0.5 && context.aborted(context.runtime) == 0)
+    while (seconds_since(begin) < timeout_s / 2 + 0.5 && context.is_aborted(context.runtime) == 0)
       std::this_thread::sleep_for(1ms);
     return suspect(rank, {1}, rank == 1 ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_TIMEOUT);
   };
