@@ -146,9 +146,9 @@ typedef struct isthmus_backend_context {
   int by_default;
   // fail, with the `n` ranks that it is due to, as far as the backend knows: that ended, or don't answer. Of
   // more than 16 the first count. A backend that is made of the work of others hands on what
-  // isthmus_last_error_ranks says of a part. NULL in a context of an older runtime; fail_by of
+  // isthmus_last_error_ranks says of a part. NULL in a context of an older runtime; fail_with_ranks of
   // isthmus/plugin.hpp then calls fail.
-  isthmus_status (*fail_by)(void* runtime, const int* ranks, size_t n, isthmus_status status,
+  isthmus_status (*fail_with_ranks)(void* runtime, const int* ranks, size_t n, isthmus_status status,
                             int64_t native_code, const char* location, const char* hint, const char* format,
                             ...);
 } isthmus_backend_context;

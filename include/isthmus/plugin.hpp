@@ -95,14 +95,14 @@ inline std::string read_flag(const isthmus_backend_context& context, const char*
   return {};
 }
 
-// A failure, and the ranks that it is due to: context->fail_by, or context->fail where the runtime is older.
-inline isthmus_status fail_by(const isthmus_backend_context& context, const std::vector<int>& ranks,
+// A failure, and the ranks that it is due to: context->fail_with_ranks, or context->fail where the runtime is older.
+inline isthmus_status fail_with_ranks(const isthmus_backend_context& context, const std::vector<int>& ranks,
                               isthmus_status status, std::int64_t native_code, const char* location,
                               const char* hint, const std::string& text) {
-  constexpr std::size_t end = offsetof(isthmus_backend_context, fail_by) + sizeof context.fail_by;
-  if (context.struct_bytes < end || context.fail_by == nullptr)
+  constexpr std::size_t end = offsetof(isthmus_backend_context, fail_with_ranks) + sizeof context.fail_with_ranks;
+  if (context.struct_bytes < end || context.fail_with_ranks == nullptr)
     return context.fail(context.runtime, status, native_code, location, hint, "%s", text.c_str());
-  return context.fail_by(context.runtime, ranks.data(), ranks.size(), status, native_code, location, hint, "%s",
+  return context.fail_with_ranks(context.runtime, ranks.data(), ranks.size(), status, native_code, location, hint, "%s",
                          text.c_str());
 }
 

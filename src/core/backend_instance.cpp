@@ -74,7 +74,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.allgather = on_allgather;
   m_context.option = on_option;
   m_context.fail = on_fail;
-  m_context.fail_by = on_fail_by;
+  m_context.fail_with_ranks = on_fail_by;
   m_context.log = on_log;
   m_context.is_aborted = on_aborted;
   m_context.heap_find = on_heap_find;

@@ -84,7 +84,7 @@ standin::script blaming(std::vector<int> gone) {
   script.enqueue = [gone = std::move(gone)](int rank, const isthmus_operation&) {
     if (rank != 1) return ISTHMUS_SUCCESS;
     const isthmus_backend_context& context = *standin::context_of(rank);
-    return context.fail_by(context.runtime, gone.data(), gone.size(), ISTHMUS_ERROR_TIMEOUT, 5, "standin:1",
+    return context.fail_with_ranks(context.runtime, gone.data(), gone.size(), ISTHMUS_ERROR_TIMEOUT, 5, "standin:1",
                            "a hint", "waited for %zu", gone.size());
   };
   return script;
@@ -152,7 +152,7 @@ TEST(culprits, of_a_chain_of_messages_are_its_end) {
     }
     const isthmus_backend_context& context = *standin::context_of(rank);
     constexpr int peer = 0;
-    return context.fail_by(context.runtime, &peer, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
+    return context.fail_with_ranks(context.runtime, &peer, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
                            "rank 1 waited 10 s to receive from rank 0");
   };
   standin::reset(script);
@@ -178,7 +178,7 @@ TEST(culprits, of_a_split_that_fails_are_ranks_of_the_parent) {
     is_to_fail = context.size == 2 && context.rank == 0;
     constexpr int second = 1;
     if (is_to_fail)
-      context.fail_by(context.runtime, &second, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
+      context.fail_with_ranks(context.runtime, &second, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
                       "waited for the second of the part");
   };
   script.create = [](int) { return is_to_fail ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS; };

@@ -101,7 +101,7 @@ TEST(plugin, nothing_beyond_struct_bytes_is_read) {
   munmap(pages, 2 * page);
 }
 
-// What a runtime was told by the last call of fail or fail_by.
+// What a runtime was told by the last call of fail or fail_with_ranks.
 struct told {
   std::string function;
   std::vector<int> ranks;
@@ -113,9 +113,9 @@ isthmus_status fail(void*, isthmus_status status, std::int64_t, const char*, con
   return status;
 }
 
-isthmus_status fail_by(void*, const int* ranks, std::size_t n, isthmus_status status, std::int64_t, const char*,
+isthmus_status fail_with_ranks(void*, const int* ranks, std::size_t n, isthmus_status status, std::int64_t, const char*,
                        const char*, const char*, ...) {
-  last_told = {"fail_by", {ranks, ranks + n}};
+  last_told = {"fail_with_ranks", {ranks, ranks + n}};
   return status;
 }
 
@@ -123,17 +123,17 @@ TEST(plugin, that_names_culprits_works_with_runtimes_that_know_none) {
   isthmus_backend_context context{};
   context.fail = fail;
   const auto call = [&] {
-    return isthmus::fail_by(context, {1, 4}, ISTHMUS_ERROR_TIMEOUT, 0, "here", nullptr, "text");
+    return isthmus::fail_with_ranks(context, {1, 4}, ISTHMUS_ERROR_TIMEOUT, 0, "here", nullptr, "text");
   };
-  context.struct_bytes = offsetof(isthmus_backend_context, fail_by);
-  context.fail_by = fail_by;  // beyond the end
+  context.struct_bytes = offsetof(isthmus_backend_context, fail_with_ranks);
+  context.fail_with_ranks = fail_with_ranks;  // beyond the end
   EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(last_told.function, "fail");
   context.struct_bytes = sizeof context;
   EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(last_told.function, "fail_by");
+  EXPECT_EQ(last_told.function, "fail_with_ranks");
   EXPECT_EQ(last_told.ranks, (std::vector{1, 4}));
-  context.fail_by = nullptr;
+  context.fail_with_ranks = nullptr;
   EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(last_told.function, "fail");
 }

@@ -118,7 +118,7 @@ void team::fail_copy(int peer, const char* direction, std::uint64_t bytes, int c
   const bool gone = has_gone(peer);
   if (gone) poison_as_failed(peer);
   throw failure{
-      fail_by(m_context, gone ? std::vector{peer} : std::vector<int>(),
+      fail_with_ranks(m_context, gone ? std::vector{peer} : std::vector<int>(),
               gone ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
               gone ? "look for a crash or an early exit of that rank"
                    : "do the buffers of that rank and of this one have as many bytes as their calls said?",
@@ -128,7 +128,7 @@ void team::fail_copy(int peer, const char* direction, std::uint64_t bytes, int c
 
 void team::fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
                            const std::string& text) const {
-  throw failure{fail_by(m_context, {culprit}, status, 0, location, hint, text)};
+  throw failure{fail_with_ranks(m_context, {culprit}, status, 0, location, hint, text)};
 }
 
 void team::check_poison() const {

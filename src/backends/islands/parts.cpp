@@ -63,7 +63,7 @@ std::string lack_of(const part& asked, std::span<const isthmus_collective> colle
 
 isthmus_status report(const isthmus_backend_context& context, const part_failure& failure) {
   const isthmus_error_info& details = failure.details;
-  return fail_by(context, failure.culprits, details.status, details.native_code, details.location, details.hint,
+  return fail_with_ranks(context, failure.culprits, details.status, details.native_code, details.location, details.hint,
                  failure.what());
 }
 

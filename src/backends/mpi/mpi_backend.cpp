@@ -149,7 +149,7 @@ class session {
     if (m_context.is_aborted(m_context.runtime)) return ISTHMUS_ERROR_ABORTED;
     if (clock::now() < deadline) return ISTHMUS_SUCCESS;
     const isthmus_operation& stuck = *m_open.front().operation;
-    return fail_by(m_context, {stuck.root}, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
+    return fail_with_ranks(m_context, {stuck.root}, ISTHMUS_ERROR_TIMEOUT, 0, ISTHMUS_HERE,
                    "the peer did not call the other side with this communicator, or it is gone",
                    fmt::format("rank {} waited {} s to {} rank {}", m_context.rank, m_context.timeout_s,
                                stuck.collective == ISTHMUS_SEND ? "send to" : "receive from", stuck.root));

@@ -197,7 +197,7 @@ void session::end_as_aborted() {
 }
 
 void session::fail(isthmus_status status, const std::string& message, const char* hint, const char* location) {
-  throw failure{fail_by(m_context, m_culprits, status, 0, location, hint, message)};
+  throw failure{fail_with_ranks(m_context, m_culprits, status, 0, location, hint, message)};
 }
 
 // The others hear of it, and from then on nobody writes into the caller's buffers.

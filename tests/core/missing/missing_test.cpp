@@ -59,7 +59,7 @@ double seconds_since(clock_type::time_point begin) {
 // As a backend does that has waited in vain for those.
 isthmus_status suspect(int rank, const std::vector<int>& those, isthmus_status status = ISTHMUS_ERROR_TIMEOUT) {
   const isthmus_backend_context& context = *standin::context_of(rank);
-  return context.fail_by(context.runtime, those.data(), those.size(), status, 0, "standin:1", nullptr,
+  return context.fail_with_ranks(context.runtime, those.data(), those.size(), status, 0, "standin:1", nullptr,
                          "rank %d waited in vain", rank);
 }
 
