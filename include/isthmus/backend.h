@@ -38,12 +38,12 @@ extern "C" {
 #define ISTHMUS_BACKEND_SYMBOL "isthmus_backend_v1"
 
 // Growth. Within one ABI the structs below grow at their ends only. The runtime takes an isthmus_backend of any
-// struct_bytes from ISTHMUS_BACKEND_LEAST_BYTES on: what a shorter one, of an older plug-in, lacks counts as
+// struct_bytes from ISTHMUS_BACKEND_MIN_BYTES on: what a shorter one, of an older plug-in, lacks counts as
 // NULL; what a longer one, of a newer plug-in, has more is not read. A plug-in compares context->struct_bytes
 // with the end of a field that is newer than the oldest runtime it wants to work with, before it uses it. A
 // change that is more than growth raises ISTHMUS_BACKEND_ABI; the runtime then takes the ABI before, too.
-#define ISTHMUS_BACKEND_OLDEST_ABI 1u
-#define ISTHMUS_BACKEND_LEAST_BYTES offsetof(isthmus_backend, group_start)
+#define ISTHMUS_BACKEND_MIN_ABI 1u
+#define ISTHMUS_BACKEND_MIN_BYTES offsetof(isthmus_backend, group_start)
 
 // On the definition of isthmus_backend_v1: visible where all else is compiled with -fvisibility=hidden.
 #if defined(__GNUC__)
@@ -97,7 +97,7 @@ typedef struct isthmus_backend_context {
   isthmus_mpi_comm mpi_comm;     // this communicator's own duplicate; NULL without MPI
 
   // Collective exchange of `bytes` from each rank, for set-up only (it may be slow). All ranks must call.
-  isthmus_status (*allgather)(void* runtime, const void* mine, void* all, size_t bytes);
+  isthmus_status (*allgather)(void* runtime, const void* send_buf, void* recv_buf, size_t bytes);
   // The configured option `backend.<name>.<key>`, or NULL. Valid until destroy.
   const char* (*option)(void* runtime, const char* key);
   // Records a failure (message, hint may be NULL) and returns `status`. Printf format.
@@ -143,7 +143,7 @@ typedef struct isthmus_backend_context {
                                  isthmus_communicator* subcommunicator);
   // 1 where built-in rules alone name the backend, a last resort: create may be UNSUPPORTED where the backend
   // would work, but gain nothing. Equal on all ranks.
-  int by_default;
+  int is_chosen_by_default;
   // fail, with the `n` ranks that it is due to, as far as the backend knows: that ended, or don't answer. Of
   // more than 16 the first count. A backend that is made of the work of others hands on what
   // isthmus_last_error_ranks says of a part. NULL in a context of an older runtime; fail_with_ranks of
@@ -206,10 +206,10 @@ typedef struct isthmus_backend {
   // The program has allocated a block of the symmetric heap (collective, in the same order on all ranks, may
   // use context->allgather): the backend may register it. It cannot fail; a backend that cannot register
   // says so through context->log. Blocks that backends allocate for themselves are not announced.
-  void (*block_added)(void* state, const isthmus_heap_block* block);
+  void (*register_block)(void* state, const isthmus_heap_block* block);
   // The block is about to be released. Local: other ranks may keep theirs. Not called for blocks that live
   // until destroy. Both may be NULL.
-  void (*block_removed)(void* state, const isthmus_heap_block* block);
+  void (*unregister_block)(void* state, const isthmus_heap_block* block);
 
   // What the backend would make of an operation that it supports, for explain: text in JSON, or NULL. Buffers
   // and the counts that only some ranks know are not set. The text is the state's, until the next call. May be

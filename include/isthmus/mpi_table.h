@@ -57,7 +57,7 @@ typedef struct isthmus_mpi_table {
 } isthmus_mpi_table;
 
 // What a table of the first version had.
-#define ISTHMUS_MPI_TABLE_LEAST_BYTES offsetof(isthmus_mpi_table, comm_shrink)
+#define ISTHMUS_MPI_TABLE_MIN_BYTES offsetof(isthmus_mpi_table, comm_shrink)
 
 #ifdef __cplusplus
 }

@@ -12,7 +12,7 @@
 //     if (agreed != ISTHMUS_SUCCESS) return agreed;  // on every rank, with the first refusal reported
 //
 // `agree` and `gather_votes` are collective over the context's ranks and belong into create, split and
-// block_added only, like context->allgather. They may throw std::bad_alloc.
+// register_block only, like context->allgather. They may throw std::bad_alloc.
 #ifndef ISTHMUS_PLUGIN_HPP
 #define ISTHMUS_PLUGIN_HPP
 

@@ -272,11 +272,11 @@ class mpi_bootstrap final : public bootstrap {
 }  // namespace
 
 std::unique_ptr<bootstrap> make_mpi_bootstrap(const isthmus_mpi_table* table, double timeout_s) {
-  if (table->magic != ISTHMUS_MPI_TABLE_MAGIC || table->struct_bytes < ISTHMUS_MPI_TABLE_LEAST_BYTES)
+  if (table->magic != ISTHMUS_MPI_TABLE_MAGIC || table->struct_bytes < ISTHMUS_MPI_TABLE_MIN_BYTES)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("mpi is no table of this version: magic {:#x}, {} bytes; {:#x} and {} are wanted",
-                    table->magic, table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, ISTHMUS_MPI_TABLE_LEAST_BYTES),
+                    table->magic, table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, ISTHMUS_MPI_TABLE_MIN_BYTES),
         "fill it with isthmus::mpi::table of the mpi.hpp that belongs to this library");
   const mpi_pass pass(*table);
   check(pass);

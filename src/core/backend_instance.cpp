@@ -170,14 +170,14 @@ backend_part backend_instance::split(int color, int key) {
   return {part, discard_split_state{m_entry.backend == nullptr ? nullptr : functions().discard_split_state}};
 }
 
-void backend_instance::block_added(const isthmus_heap_block& block) {
-  if (usable() && functions().block_added != nullptr)
-    contain_or_poison("block_added", [&] { functions().block_added(m_state, &block); });
+void backend_instance::register_block(const isthmus_heap_block& block) {
+  if (usable() && functions().register_block != nullptr)
+    contain_or_poison("register_block", [&] { functions().register_block(m_state, &block); });
 }
 
-void backend_instance::block_removed(const isthmus_heap_block& block) {
-  if (usable() && functions().block_removed != nullptr)
-    contain_or_poison("block_removed", [&] { functions().block_removed(m_state, &block); });
+void backend_instance::unregister_block(const isthmus_heap_block& block) {
+  if (usable() && functions().unregister_block != nullptr)
+    contain_or_poison("unregister_block", [&] { functions().unregister_block(m_state, &block); });
 }
 
 std::vector<std::string> backend_instance::notes() const {

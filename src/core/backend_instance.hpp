@@ -56,8 +56,8 @@ class backend_instance {
   const char* supports(const isthmus_operation& operation, const char* algorithm);
   const char* plan(const isthmus_operation& operation, const char* algorithm);  // NULL: nothing to say
   backend_part split(int color, int key);
-  void block_added(const isthmus_heap_block& block);
-  void block_removed(const isthmus_heap_block& block);
+  void register_block(const isthmus_heap_block& block);
+  void unregister_block(const isthmus_heap_block& block);
   bool present() const { return m_entry.backend != nullptr; }  // on this rank
   bool usable() const { return m_created; }                    // on all ranks
   bool blocking() const { return (m_capabilities & ISTHMUS_BACKEND_BLOCKING) != 0; }
@@ -70,7 +70,7 @@ class backend_instance {
 
   // Not usable, found before or after create by some rank.
   void reject(std::string reason);
-  void set_by_default(bool by_default) { m_context.by_default = by_default ? 1 : 0; }
+  void set_by_default(bool is_chosen_by_default) { m_context.is_chosen_by_default = is_chosen_by_default ? 1 : 0; }
   void set_capabilities(std::uint32_t shared) { m_capabilities = shared; }
 
   // What the parent communicator's backend of this name left for create().

@@ -366,7 +366,7 @@ void* communicator::allocate_symmetric(std::uint64_t bytes) {
            [&] { pointer = m_heap.allocate(*m_control, m_ranks, bytes); });
   isthmus_heap_block block;
   if (m_heap.find(pointer, 1, &block, nullptr))
-    for (const auto& backend : m_backends) backend->block_added(block);
+    for (const auto& backend : m_backends) backend->register_block(block);
   return pointer;
 }
 
@@ -374,7 +374,7 @@ void communicator::free_symmetric(void* pointer) {
   isthmus_heap_block block;
   std::uint64_t offset = 0;
   if (m_heap.find(pointer, 1, &block, &offset) && offset == 0)
-    for (const auto& backend : m_backends) backend->block_removed(block);
+    for (const auto& backend : m_backends) backend->unregister_block(block);
   m_heap.free(pointer);
 }
 

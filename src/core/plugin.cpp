@@ -175,8 +175,8 @@ void check_fields(const isthmus_backend& backend) {
   need(paired(backend.group_start, backend.group_end),
        "group_start and group_end must both be NULL or both be set");
   need(paired(backend.split, backend.discard_split_state), "split and discard_split_state must both be NULL or both be set");
-  need(paired(backend.block_added, backend.block_removed),
-       "block_added and block_removed must both be NULL or both be set");
+  need(paired(backend.register_block, backend.unregister_block),
+       "register_block and unregister_block must both be NULL or both be set");
 }
 
 }  // namespace
@@ -184,8 +184,8 @@ void check_fields(const isthmus_backend& backend) {
 std::span<const plugin_abi> known_abis() {
   // The next ABI goes on top; that of today then stays with a translation, and the one below it goes.
   static constexpr plugin_abi known[] = {
-      {ISTHMUS_BACKEND_ABI, ISTHMUS_BACKEND_SYMBOL, ISTHMUS_BACKEND_LEAST_BYTES, nullptr}};
-  static_assert(std::size(known) == ISTHMUS_BACKEND_ABI - ISTHMUS_BACKEND_OLDEST_ABI + 1);
+      {ISTHMUS_BACKEND_ABI, ISTHMUS_BACKEND_SYMBOL, ISTHMUS_BACKEND_MIN_BYTES, nullptr}};
+  static_assert(std::size(known) == ISTHMUS_BACKEND_ABI - ISTHMUS_BACKEND_MIN_ABI + 1);
   return known;
 }
 

@@ -97,15 +97,15 @@ TEST(block_hooks, follow_the_programs_blocks) {
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 5000, &first[rank]), ISTHMUS_SUCCESS);
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 0, &empty), ISTHMUS_SUCCESS);
   });
-  const auto added = standin::records(event::block_added);
+  const auto added = standin::records(event::register_block);
   ASSERT_EQ(added.size(), 2u) << "one block on each of two ranks; zero bytes are no block";
   EXPECT_EQ(added[0].block.id, added[1].block.id) << "the id is the same on all ranks";
   EXPECT_EQ(added[0].block.bytes, 5000u);
 
   EXPECT_EQ(isthmus_memory_free(ranks[0], static_cast<char*>(first[0]) + 8), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_TRUE(standin::records(event::block_removed).empty()) << "that was not the start of a block";
+  EXPECT_TRUE(standin::records(event::unregister_block).empty()) << "that was not the start of a block";
   EXPECT_EQ(isthmus_memory_free(ranks[0], first[0]), ISTHMUS_SUCCESS);
-  const auto removed = standin::records(event::block_removed);
+  const auto removed = standin::records(event::unregister_block);
   ASSERT_EQ(removed.size(), 1u) << "freeing is local: rank 1 keeps its block";
   EXPECT_EQ(removed[0].rank, 0);
   EXPECT_EQ(removed[0].block.id, added[0].block.id);

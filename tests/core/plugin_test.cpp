@@ -74,7 +74,7 @@ TEST(plugin, shorter_and_longer_than_this_library_knows) {
   EXPECT_STREQ(shorter->name, "shorter");
   EXPECT_EQ(shorter->struct_bytes, sizeof(isthmus_backend));
   EXPECT_EQ(shorter->group_start, nullptr) << "it lies beyond the plug-in's struct_bytes";
-  EXPECT_EQ(shorter->block_removed, nullptr);
+  EXPECT_EQ(shorter->unregister_block, nullptr);
   EXPECT_NE(shorter->enqueue, nullptr);
   EXPECT_STREQ(isthmus::load_plugin(built("plugin_newer_runtime"))->name, "longer");
 }
@@ -85,16 +85,16 @@ TEST(plugin, nothing_beyond_struct_bytes_is_read) {
   void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(pages, MAP_FAILED);
   ASSERT_EQ(mprotect(static_cast<char*>(pages) + page, page, PROT_NONE), 0);
-  for (const std::size_t bytes : {ISTHMUS_BACKEND_LEAST_BYTES, offsetof(isthmus_backend, synchronize)}) {
+  for (const std::size_t bytes : {ISTHMUS_BACKEND_MIN_BYTES, offsetof(isthmus_backend, synchronize)}) {
     auto* const given = reinterpret_cast<isthmus_backend*>(static_cast<char*>(pages) + page - bytes);
     std::memcpy(given, isthmus::load_plugin(standin::path()), bytes);
     given->struct_bytes = bytes;
     const isthmus_backend* const whole = isthmus::adopt_backend(given);
     EXPECT_EQ(whole->enqueue, given->enqueue);
-    EXPECT_EQ(whole->poll == nullptr, bytes == ISTHMUS_BACKEND_LEAST_BYTES);
+    EXPECT_EQ(whole->poll == nullptr, bytes == ISTHMUS_BACKEND_MIN_BYTES);
     EXPECT_EQ(whole->synchronize, nullptr);
     given->struct_bytes = bytes - sizeof(void*) / 2;  // half a pointer is none
-    if (bytes > ISTHMUS_BACKEND_LEAST_BYTES) {
+    if (bytes > ISTHMUS_BACKEND_MIN_BYTES) {
       EXPECT_EQ(isthmus::adopt_backend(given)->abort, nullptr);
     }
   }
@@ -142,7 +142,7 @@ TEST(plugin, that_names_culprits_works_with_runtimes_that_know_none) {
 TEST(plugin, of_the_abi_before) {
   constexpr std::uint32_t now = ISTHMUS_BACKEND_ABI + 7, before = now - 1;
   const isthmus::plugin_abi abis[] = {{now, "isthmus_backend_now", sizeof(isthmus_backend), nullptr},
-                                      {before, "isthmus_backend_before", ISTHMUS_BACKEND_LEAST_BYTES,
+                                      {before, "isthmus_backend_before", ISTHMUS_BACKEND_MIN_BYTES,
                                        [](isthmus_backend& backend) { backend.platforms >>= 1; }}};
   isthmus_backend given = *isthmus::load_plugin(standin::path());
   given.platforms = 1u << (ISTHMUS_PLATFORM_CUDA + 1);

@@ -37,8 +37,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   set(given.group_end, (present & 32) != 0);
   set(given.split, (present & 64) != 0);
   set(given.discard_split_state, (present & 128) != 0);
-  set(given.block_added, (present & 256) != 0);
-  set(given.block_removed, (present & 512) != 0);
+  set(given.register_block, (present & 256) != 0);
+  set(given.unregister_block, (present & 512) != 0);
   std::string name;
   while (const char letter = in.take<char>()) name += letter;
   if ((present & 1024) != 0) given.name = name.c_str();

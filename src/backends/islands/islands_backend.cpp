@@ -60,7 +60,7 @@ isthmus_status make(const isthmus_backend_context& context, rank_state& made) {
     made.through_host = std::make_unique<staged>(context, cut_of);
     return made.through_host->make(ranks.chunk_bytes);
   }
-  if (context.by_default != 0 && ranks.ranks.islands() == context.size)
+  if (context.is_chosen_by_default != 0 && ranks.ranks.islands() == context.size)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "every rank is on a node of its own", nullptr);
   ranks.overlaps = may_overlap(context);
   return ranks.of.make(context, ranks.ranks);

@@ -59,8 +59,8 @@ class session {
   // Collective; an anchor for the part of a split, or null where it could not be made.
   native_comm split(int color, int key);
   // Collective; the other local.
-  void block_added(const isthmus_heap_block& block);
-  void block_removed(const isthmus_heap_block& block);
+  void register_block(const isthmus_heap_block& block);
+  void unregister_block(const isthmus_heap_block& block);
 
   // The end of a group that this session took part in.
   isthmus_status finish_group(int result);
@@ -78,7 +78,7 @@ class session {
   isthmus_status make_anchor(const typename Traits::unique_id& id);
   isthmus_status split_off();
   isthmus_status start(const isthmus_operation& operation);
-  int register_block(const isthmus_heap_block& block);
+  int register_with_library(const isthmus_heap_block& block);
   bool aborted() const {
     return m_aborted.load(std::memory_order_acquire) || m_context.is_aborted(m_context.runtime) != 0;
   }
@@ -344,7 +344,7 @@ native_comm session<Traits>::split(int color, int key) {
 }
 
 template <typename Traits>
-void session<Traits>::block_added(const isthmus_heap_block& block) {
+void session<Traits>::register_block(const isthmus_heap_block& block) {
   if (m_blocks.how() == registration::off || m_aborted.load(std::memory_order_acquire)) return;
   vote<> mine;
   if (const std::string missing = m_blocks.lacking(); !missing.empty())
@@ -361,15 +361,15 @@ void session<Traits>::block_added(const isthmus_heap_block& block) {
   };
   // Agreed before, because making a window waits for every rank, and after, because it may fail on one.
   if (!all_can()) return;
-  if (const int result = register_block(block); result != native_success)
+  if (const int result = register_with_library(block); result != native_success)
     mine.refuse(ISTHMUS_ERROR_BACKEND,
                 Traits::symbol_prefix + std::string(m_blocks.function()) + ": " + Traits::meaning(result).name,
                 {}, result);
-  if (!all_can()) block_removed(block);
+  if (!all_can()) unregister_block(block);
 }
 
 template <typename Traits>
-int session<Traits>::register_block(const isthmus_heap_block& block) {
+int session<Traits>::register_with_library(const isthmus_heap_block& block) {
   void* const own = block.peers[m_context.rank];
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
@@ -388,7 +388,7 @@ int session<Traits>::register_block(const isthmus_heap_block& block) {
 }
 
 template <typename Traits>
-void session<Traits>::block_removed(const isthmus_heap_block& block) {
+void session<Traits>::unregister_block(const isthmus_heap_block& block) {
   if (m_aborted.load(std::memory_order_acquire)) return;  // the library forgets it with the communicator
   const scoped_device guard(m_library.device, m_context.device.ordinal);
   m_blocks.remove(m_comm, block.id);

@@ -230,11 +230,11 @@ isthmus_backend backend<Traits>::make() {
     return static_cast<session_type*>(state)->split(color, key);
   };
   table.discard_split_state = discard_split_state;
-  table.block_added = [](void* state, const isthmus_heap_block* block) {
-    static_cast<session_type*>(state)->block_added(*block);
+  table.register_block = [](void* state, const isthmus_heap_block* block) {
+    static_cast<session_type*>(state)->register_block(*block);
   };
-  table.block_removed = [](void* state, const isthmus_heap_block* block) {
-    static_cast<session_type*>(state)->block_removed(*block);
+  table.unregister_block = [](void* state, const isthmus_heap_block* block) {
+    static_cast<session_type*>(state)->unregister_block(*block);
   };
   return table;
 }

@@ -356,7 +356,7 @@ TEST(mpi_bootstrap_test, shrinks_where_mpi_has_ulfm) {
 
 TEST(mpi_bootstrap_test, a_shrink_without_ulfm_says_so) {
   isthmus_mpi_table table = isthmus::mpi::table(MPI_COMM_WORLD);
-  table.struct_bytes = ISTHMUS_MPI_TABLE_LEAST_BYTES;  // of a program from before
+  table.struct_bytes = ISTHMUS_MPI_TABLE_MIN_BYTES;  // of a program from before
   const auto ranks = isthmus::make_mpi_bootstrap(&table, 20);
   try {
     ranks->shrink(0);

@@ -157,7 +157,7 @@ struct standin_block {
 void announce(group_of_ranks& group, standin_block& block) {
   group.each([&](rank& self) {
     const isthmus_heap_block view = block.view();
-    group.backend().block_added(self.state, &view);
+    group.backend().register_block(self.state, &view);
   });
 }
 
@@ -170,9 +170,9 @@ void expect_registered_and_released(const settings& wanted, const std::string& w
   EXPECT_EQ(registered(), 4);
   EXPECT_EQ(count("nccl" + way + "Register"), 4u);
   const isthmus_heap_block view = first.view();
-  group.backend().block_removed(group.at(0).state, &view);  // local
+  group.backend().unregister_block(group.at(0).state, &view);  // local
   EXPECT_EQ(registered(), 3);
-  group.backend().block_removed(group.at(0).state, &view);  // unknown by now
+  group.backend().unregister_block(group.at(0).state, &view);  // unknown by now
   EXPECT_EQ(registered(), 3);
   expect_sum(group, 3);
   group.destroy();

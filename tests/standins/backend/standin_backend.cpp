@@ -142,12 +142,12 @@ void* split(void* pointer, int color, int key) {
 
 void discard_split_state(void* part) { note(event::discard_split_state, -1, part); }
 
-void block_added(void* pointer, const isthmus_heap_block* block) {
-  note(event::block_added, self(pointer).rank, nullptr, *block);
+void register_block(void* pointer, const isthmus_heap_block* block) {
+  note(event::register_block, self(pointer).rank, nullptr, *block);
 }
 
-void block_removed(void* pointer, const isthmus_heap_block* block) {
-  note(event::block_removed, self(pointer).rank, nullptr, *block);
+void unregister_block(void* pointer, const isthmus_heap_block* block) {
+  note(event::unregister_block, self(pointer).rank, nullptr, *block);
 }
 
 isthmus_backend functions = {sizeof(isthmus_backend),
@@ -170,8 +170,8 @@ isthmus_backend functions = {sizeof(isthmus_backend),
                              version,
                              split,
                              discard_split_state,
-                             block_added,
-                             block_removed,
+                             register_block,
+                             unregister_block,
                              nullptr};
 
 }  // namespace

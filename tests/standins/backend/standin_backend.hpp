@@ -21,8 +21,8 @@ enum class event {
   synchronize,
   split,
   discard_split_state,
-  block_added,
-  block_removed
+  register_block,
+  unregister_block
 };
 
 struct record {
@@ -33,7 +33,7 @@ struct record {
   std::vector<std::vector<std::uint64_t>> arrays;  // send counts, displs, recv counts, displs of each operation
   std::thread::id thread;
   void* part = nullptr;        // create: what the context held; split: what was returned
-  isthmus_heap_block block{};  // block_added, block_removed; `peers` is not kept
+  isthmus_heap_block block{};  // register_block, unregister_block; `peers` is not kept
   std::vector<bool>
       own_names{};  // whether each of `algorithms` was a pointer out of the backend's own array, or NULL
 };
