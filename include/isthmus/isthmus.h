@@ -72,7 +72,7 @@ typedef struct isthmus_communicator_options {
   // Names of backends, separated by commas, equal on all ranks, that the caller carries out itself: they are
   // not made, and a call that a rule gives to one is refused with ISTHMUS_ERROR_UNSUPPORTED, nothing written,
   // where isthmus_communicator_path names it. NULL: none. Parts of a split have it, too.
-  const char* left_to_caller;
+  const char* external_backends;
 } isthmus_communicator_options;
 
 // Starts a store in this process that listens on `address` ("host" or "host:port"; NULL: loopback, free

@@ -24,7 +24,7 @@ communicator::communicator(std::unique_ptr<bootstrap> control, preparation prepa
       m_ranks(introduce(*m_control, {m_prepared.device, m_prepared.rules_text(), m_prepared.failure,
                                      m_prepared.parent_rank})),
       m_recorder(m_ranks, m_prepared.timeout_s, m_prepared.trace),
-      m_dispatcher(*m_prepared.rules, m_ranks, m_heap, m_backends, m_prepared.left_to_caller, m_recorder),
+      m_dispatcher(*m_prepared.rules, m_ranks, m_heap, m_backends, m_prepared.external_backends, m_recorder),
       m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_prepared.collectives},
       m_checks(m_prepared.rules->check && m_ranks.size > 1) {}
 

@@ -43,7 +43,7 @@ struct preparation {
   std::vector<backend_entry> backends;
   std::optional<error> failure;
   std::uint32_t collectives = 0;            // that will be called, a bit each; 0: any
-  std::vector<std::string> left_to_caller;  // backends that are not made, but may be chosen
+  std::vector<std::string> external_backends;  // backends that are not made, but may be chosen
   recorder::trace_options trace;
   int parent_rank = -1;  // in the communicator that this one is made from; -1: in none
 

@@ -33,7 +33,7 @@ bool serves(const selection::rule& rule, std::uint32_t collectives) {
 
 // Why this rank can't use the backend, from what it knows by itself; "" when it can try.
 std::string local_obstacle(const backend_entry& entry, const membership& ranks, const preparation& prepared) {
-  if (std::ranges::find(prepared.left_to_caller, entry.name) != prepared.left_to_caller.end())
+  if (std::ranges::find(prepared.external_backends, entry.name) != prepared.external_backends.end())
     return "the caller of this communicator carries it out";
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
@@ -117,7 +117,7 @@ const advertisement* find_advertised(const std::vector<std::pair<std::string, ad
 std::string preparation::rules_text() const {
   if (!rules) return "";
   return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives)) +
-         (left_to_caller.empty() ? "" : fmt::format("left to the caller {}\n", fmt::join(left_to_caller, ",")));
+         (external_backends.empty() ? "" : fmt::format("left to the caller {}\n", fmt::join(external_backends, ",")));
 }
 
 preparation prepare(isthmus_device device, const isthmus_communicator_options& options) {
@@ -125,9 +125,9 @@ preparation prepare(isthmus_device device, const isthmus_communicator_options& o
   prepared.device = device;
   prepared.collectives = options.collectives;
   prepared.setup_timeout_s = options.setup_timeout_s;
-  if (options.left_to_caller != nullptr) {
-    std::istringstream names(options.left_to_caller);
-    for (std::string name; std::getline(names, name, ',');) prepared.left_to_caller.push_back(name);
+  if (options.external_backends != nullptr) {
+    std::istringstream names(options.external_backends);
+    for (std::string name; std::getline(names, name, ',');) prepared.external_backends.push_back(name);
   }
   try {
     auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
@@ -152,7 +152,7 @@ std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int
   const bool is_left_out = !is_elsewhere || m_ranks.nodes == 1;
   preparation prepared = prepared_for_part();
   prepared.device = device;
-  prepared.left_to_caller.clear();  // the caller knows the whole alone
+  prepared.external_backends.clear();  // the caller knows the whole alone
   prepared.collectives = 0;         // what the backend makes of this one's
   prepared.failure = failure_of([&] {
     auto rules = std::make_shared<selection::configuration>(
@@ -183,7 +183,7 @@ void communicator::create_backends(parts inherited) {
   // Asked once: one last resort is no reason against another, which may be made of its work. A caller that has
   // something of its own needs none.
   create_those(true,
-               !m_prepared.left_to_caller.empty() ||
+               !m_prepared.external_backends.empty() ||
                    std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); }));
   throw_without_backend();
 }

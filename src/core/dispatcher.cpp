@@ -34,12 +34,12 @@ const char* algorithm_of(const isthmus_backend& backend, const std::string& text
 dispatcher::dispatcher(const selection::configuration& rules, const membership& ranks,
                        const symmetric_heap& heap,
                        const std::vector<std::unique_ptr<backend_instance>>& backends,
-                       const std::vector<std::string>& left_to_caller, recorder::flight_recorder& recorder)
+                       const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder)
     : m_rules(rules),
       m_ranks(ranks),
       m_heap(heap),
       m_backends(backends),
-      m_left_to_caller(left_to_caller),
+      m_external_backends(external_backends),
       m_recorder(recorder) {}
 
 // Symmetric only where every rank uses every buffer of the call: for rooted collectives and for send and
@@ -69,7 +69,7 @@ backend_instance* dispatcher::find(const std::string& name) const {
 }
 
 bool dispatcher::is_left_to_caller(const std::string& name) const {
-  return std::ranges::find(m_left_to_caller, name) != m_left_to_caller.end();
+  return std::ranges::find(m_external_backends, name) != m_external_backends.end();
 }
 
 selection::availability dispatcher::availability_for(const isthmus_operation& agreed) const {

@@ -31,7 +31,7 @@ class dispatcher {
   // The references outlive the dispatcher; `backends` is complete before the first call.
   dispatcher(const selection::configuration& rules, const membership& ranks, const symmetric_heap& heap,
              const std::vector<std::unique_ptr<backend_instance>>& backends,
-             const std::vector<std::string>& left_to_caller, recorder::flight_recorder& recorder);
+             const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder);
 
   // Precondition: a validated operation. Throws error (UNSUPPORTED) when nothing can do it. Not thread-safe.
   choice choose(const isthmus_operation& operation) {
@@ -94,7 +94,7 @@ class dispatcher {
   const membership& m_ranks;
   const symmetric_heap& m_heap;
   const std::vector<std::unique_ptr<backend_instance>>& m_backends;
-  const std::vector<std::string>& m_left_to_caller;
+  const std::vector<std::string>& m_external_backends;
   recorder::flight_recorder& m_recorder;
   std::set<std::string> m_reported;
   std::array<cached, 1u << cache_bits> m_cache;

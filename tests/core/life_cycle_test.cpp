@@ -237,7 +237,7 @@ TEST(life_cycle, shorter_options_of_an_older_program_work) {
   auto options = test::options_for(config);
   options.struct_bytes = offsetof(isthmus_communicator_options, setup_timeout_s);
   options.setup_timeout_s = -1;
-  options.left_to_caller = reinterpret_cast<const char*>(1);
+  options.external_backends = reinterpret_cast<const char*>(1);
   const isthmus_device device{ISTHMUS_PLATFORM_HOST, 0};
   isthmus_communicator communicator = nullptr;
   ASSERT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_SUCCESS)

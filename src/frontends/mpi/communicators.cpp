@@ -259,7 +259,7 @@ bool communicator::meet(MPI_Comm own) {
   options.struct_bytes = sizeof options;
   options.timeout_s = no_timeout_s;
   options.collectives = all_collectives;
-  options.left_to_caller = no_better_than_mpi;
+  options.external_backends = no_better_than_mpi;
   const isthmus_store_table table = m_store->table();
   const isthmus_status status = isthmus_communicator_create_store(&table, m_rank, m_size, &options, &m_handle);
   if (status != ISTHMUS_SUCCESS && m_rank == 0) {

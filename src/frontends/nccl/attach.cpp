@@ -27,7 +27,7 @@ isthmus_communicator_options options_for(int device) {
   options.device = {ISTHMUS_PLATFORM_CUDA, device};
   options.timeout_s = no_timeout_s;
   options.setup_timeout_s = attach_timeout_s();
-  options.left_to_caller = left_to_nccl;
+  options.external_backends = left_to_nccl;
   return options;
 }
 

@@ -85,7 +85,7 @@ class communicator {
   std::array<choice, 128> m_choices{};
 };
 
-// The backends that stand for NCCL itself, as isthmus_communicator_options::left_to_caller has them.
+// The backends that stand for NCCL itself, as isthmus_communicator_options::external_backends has them.
 inline constexpr const char* left_to_nccl = "nccl,rccl";
 
 }  // namespace isthmus::nccl_shim
