@@ -105,7 +105,7 @@ typedef struct isthmus_store_table {
   // The same as set, unless the key has a value: the first one stays, for all who ask. Needed by shrink; of
   // failures on several nodes the first is kept by it. NULL, or beyond struct_bytes, where the store has no
   // such operation.
-  int (*set_first)(void* context, const char* key, const void* value, size_t bytes);
+  int (*set_if_absent)(void* context, const char* key, const void* value, size_t bytes);
 } isthmus_store_table;
 ISTHMUS_API isthmus_status isthmus_communicator_create_store(const isthmus_store_table* store, int rank,
                                                              int size,

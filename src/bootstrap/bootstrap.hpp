@@ -92,7 +92,7 @@ class store {
   virtual void set(const std::string& key, std::span<const std::byte> value) = 0;
   // The same, unless the key has a value: the first one stays. Throws error (UNSUPPORTED) where the store
   // can't.
-  virtual void set_first(const std::string& key, std::span<const std::byte> value) = 0;
+  virtual void set_if_absent(const std::string& key, std::span<const std::byte> value) = 0;
   // Waits at most `timeout_s` and throws error (TIMEOUT), with the native code ETIMEDOUT where the store itself
   // did not answer. `value` has exactly the stored size.
   virtual void get(const std::string& key, std::span<std::byte> value, double timeout_s) = 0;

@@ -21,7 +21,7 @@ class local_store final : public store {
     m_changed.notify_all();
   }
 
-  void set_first(const std::string& key, std::span<const std::byte> value) override {
+  void set_if_absent(const std::string& key, std::span<const std::byte> value) override {
     {
       const std::lock_guard lock(m_mutex);
       m_values.try_emplace(key, value.begin(), value.end());

@@ -193,7 +193,7 @@ class store_bootstrap final : public bootstrap {
   // Without a question to a store that may have stopped, if it can; some say that only when they are asked to.
   void announce_in_store(std::span<const std::byte> failure) {
     try {
-      return m_store->set_first(m_scope + announcement, failure);
+      return m_store->set_if_absent(m_scope + announcement, failure);
     } catch (const error& refused) {
       if (refused.info().status == ISTHMUS_ERROR_REMOTE) throw;  // it is gone
     }

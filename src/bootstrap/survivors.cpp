@@ -144,7 +144,7 @@ class attempt {
   void propose() {
     std::vector<std::uint8_t> list;
     for (std::size_t rank = 0; rank < m_here.size(); ++rank) list.push_back(came(rank) ? present : 0);
-    ask([&] { m_keys.set_first(decision(), std::as_bytes(std::span(list))); });
+    ask([&] { m_keys.set_if_absent(decision(), std::as_bytes(std::span(list))); });
     // The answer to the request before says nothing of this one.
     try {
       m_keys.get(decision(), std::as_writable_bytes(std::span(m_list)), prompt_answer_s);

@@ -8,7 +8,7 @@ parsed parse_request(std::span<const std::byte> bytes, request& message) {
   request_header& header = message.header;
   if (bytes.size() < sizeof header) return parsed::incomplete;
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.kind < request_kind::set || header.kind > request_kind::set_first) return parsed::malformed;
+  if (header.kind < request_kind::set || header.kind > request_kind::set_if_absent) return parsed::malformed;
   if (header.key_bytes > max_key_bytes || header.value_bytes > max_value_bytes) return parsed::malformed;
   message.bytes = sizeof header + header.key_bytes + header.value_bytes;
   if (bytes.size() < message.bytes) return parsed::incomplete;

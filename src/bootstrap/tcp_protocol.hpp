@@ -20,7 +20,7 @@ inline constexpr std::uint32_t max_value_bytes = 16u << 20;
 // Keys that begin so are the store's own: set when that rank's connection closes.
 inline constexpr std::string_view left_key = "!left/";
 
-enum class request_kind : std::uint32_t { set = 1, get = 2, try_get = 3, cancel = 4, erase = 5, set_first = 6 };
+enum class request_kind : std::uint32_t { set = 1, get = 2, try_get = 3, cancel = 4, erase = 5, set_if_absent = 6 };
 
 struct request_header {
   request_kind kind;

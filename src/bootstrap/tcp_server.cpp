@@ -229,7 +229,7 @@ void server::handle(connection& from, const request& asked) {
   const std::uint32_t id = asked.header.id;
   switch (asked.header.kind) {
     case request_kind::set: publish(key, asked.value); return;
-    case request_kind::set_first:
+    case request_kind::set_if_absent:
       if (!m_values.contains(key)) publish(key, asked.value);
       return;
     case request_kind::erase: m_values.erase(key); return;

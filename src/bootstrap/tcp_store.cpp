@@ -51,8 +51,8 @@ class tcp_client final : public store {
     send(request_kind::set, 0, key, value);
   }
 
-  void set_first(const std::string& key, std::span<const std::byte> value) override {
-    send(request_kind::set_first, 0, key, value);
+  void set_if_absent(const std::string& key, std::span<const std::byte> value) override {
+    send(request_kind::set_if_absent, 0, key, value);
   }
 
   std::unique_ptr<standby> make_standby() override { return standby::beside(m_socket.get(), m_standby_secret); }

@@ -19,12 +19,12 @@ class user_store final : public store {
     check_set(key, m_table.set(m_table.context, key.c_str(), value.data(), value.size()));
   }
 
-  void set_first(const std::string& key, std::span<const std::byte> value) override {
-    if (m_table.set_first == nullptr)
+  void set_if_absent(const std::string& key, std::span<const std::byte> value) override {
+    if (m_table.set_if_absent == nullptr)
       throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-                       "the caller's store has no set_first, by which ranks agree who goes on",
-                       "fill isthmus_store_table::set_first");
-    check_set(key, m_table.set_first(m_table.context, key.c_str(), value.data(), value.size()));
+                       "the caller's store has no set_if_absent, by which ranks agree who goes on",
+                       "fill isthmus_store_table::set_if_absent");
+    check_set(key, m_table.set_if_absent(m_table.context, key.c_str(), value.data(), value.size()));
   }
 
   void get(const std::string& key, std::span<std::byte> value, double timeout_s) override {
@@ -52,7 +52,7 @@ class user_store final : public store {
 }  // namespace
 
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
-  constexpr std::size_t least_bytes = offsetof(isthmus_store_table, set_first);  // of the first version
+  constexpr std::size_t least_bytes = offsetof(isthmus_store_table, set_if_absent);  // of the first version
   if (table->struct_bytes < least_bytes || table->set == nullptr || table->get == nullptr)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,

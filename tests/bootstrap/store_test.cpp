@@ -188,10 +188,10 @@ struct failing_store {
                  ? 0
                  : 1;
     };
-    made.set_first = [](void* self, const char* key, const void* value, std::size_t bytes) {
+    made.set_if_absent = [](void* self, const char* key, const void* value, std::size_t bytes) {
       auto& those = *static_cast<failing_store*>(self);
       if (!those.sets_first) return 2;
-      those.keys->set_first(key, {static_cast<const std::byte*>(value), bytes});
+      those.keys->set_if_absent(key, {static_cast<const std::byte*>(value), bytes});
       return 0;
     };
     return made;

@@ -164,28 +164,28 @@ TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
 TEST(survivors, the_first_value_stays_in_every_store) {
   const store_address where = parse_unique_id(start_tcp_store(nullptr));
   for (const auto& keys : {make_local_store(), connect_tcp_store(where, 0, 1, 5)}) {
-    keys->set_first("key", test::bytes("first"));
-    keys->set_first("key", test::bytes("other"));
+    keys->set_if_absent("key", test::bytes("first"));
+    keys->set_if_absent("key", test::bytes("other"));
     EXPECT_EQ(test::get(*keys, "key", 5, 5), "first");
   }
 }
 
 TEST(survivors, a_callers_store_without_that_is_named) {
   isthmus_store_table table{};
-  table.struct_bytes = offsetof(isthmus_store_table, set_first);  // of a program from before
+  table.struct_bytes = offsetof(isthmus_store_table, set_if_absent);  // of a program from before
   table.set = [](void*, const char*, const void*, std::size_t) { return 0; };
   table.get = [](void*, const char*, void*, std::size_t, double) { return 1; };
-  table.set_first = [](void*, const char*, const void*, std::size_t) { return 0; };  // not to be read
+  table.set_if_absent = [](void*, const char*, const void*, std::size_t) { return 0; };  // not to be read
   const auto keys = make_user_store(&table);
   const auto error = test::error_of([&] { agree_on_survivors(*keys, call_of(0, 1, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_UNSUPPORTED);
-  EXPECT_NE(std::string(error.hint).find("set_first"), std::string::npos) << error.hint;
+  EXPECT_NE(std::string(error.hint).find("set_if_absent"), std::string::npos) << error.hint;
 }
 
 TEST(survivors, a_callers_store_that_is_lost_ends_in_a_hint) {
   isthmus_store_table table{};
   table.struct_bytes = sizeof table;
-  table.set = table.set_first = [](void*, const char*, const void*, std::size_t) { return 3; };
+  table.set = table.set_if_absent = [](void*, const char*, const void*, std::size_t) { return 3; };
   table.get = [](void*, const char*, void*, std::size_t, double) { return 2; };
   const auto alone = make_store_bootstrap(make_user_store(&table), "scope", 0, 2, 5);
   const auto error = test::error_of([&] { alone->shrink(5); });

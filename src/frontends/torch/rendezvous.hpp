@@ -19,7 +19,7 @@ class rendezvous {
   // A connection of its own, because a store that waits for a key serves nobody else meanwhile.
   rendezvous(const c10::intrusive_ptr<c10d::Store>& store, const std::string& scope)
       : m_store(c10::make_intrusive<c10d::PrefixStore>(scope, store->clone())),
-        m_table{sizeof(isthmus_store_table), this, &rendezvous::set, &rendezvous::get, &rendezvous::set_first} {
+        m_table{sizeof(isthmus_store_table), this, &rendezvous::set, &rendezvous::get, &rendezvous::set_if_absent} {
   }
   rendezvous(const rendezvous&) = delete;
   rendezvous& operator=(const rendezvous&) = delete;
@@ -46,7 +46,7 @@ class rendezvous {
   }
 
   // Every store of PyTorch's takes an empty expectation for "no value yet".
-  static int set_first(void* context, const char* key, const void* value, std::size_t bytes) {
+  static int set_if_absent(void* context, const char* key, const void* value, std::size_t bytes) {
     auto& self = *static_cast<rendezvous*>(context);
     try {
       const auto* first = static_cast<const std::uint8_t*>(value);
