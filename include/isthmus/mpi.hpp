@@ -267,7 +267,7 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   result.comm = detail::to_handle(comm);
   result.library = detail::library();
   result.thread_level = detail::thread_level_number(level);
-  result.can_large_counts = detail::native::large_counts;
+  result.has_large_counts = detail::native::large_counts;
   result.is_main_thread = [](int* flag) { return MPI_Is_thread_main(flag); };
   result.error_string = detail::error_string;
   result.comm_rank = [](isthmus_mpi_comm c, int* rank) { return MPI_Comm_rank(detail::to_comm(c), rank); };
@@ -283,7 +283,7 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   result.test = detail::test;
   result.cancel = detail::cancel;
   result.device_platforms = detail::device_platforms();
-  result.reduces_itself = [](isthmus_datatype datatype, isthmus_reduction_op op) {
+  result.has_native_reduction = [](isthmus_datatype datatype, isthmus_reduction_op op) {
     return detail::builtin_op(datatype, op) != MPI_OP_NULL ? 1 : 0;
   };
   detail::add_ulfm(result);

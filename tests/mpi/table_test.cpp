@@ -193,7 +193,7 @@ TEST_F(table_test, describes_the_library) {
   int level = MPI_THREAD_SINGLE, main = 0;
   MPI_Query_thread(&level);
   EXPECT_EQ(m_table.thread_level, isthmus::mpi::detail::thread_level_number(level));
-  EXPECT_EQ(m_table.can_large_counts, isthmus::mpi::detail::native::large_counts);
+  EXPECT_EQ(m_table.has_large_counts, isthmus::mpi::detail::native::large_counts);
   EXPECT_GT(std::strlen(m_table.library), 3u);
   EXPECT_EQ(std::strchr(m_table.library, '\n'), nullptr);
   EXPECT_EQ(m_table.is_main_thread(&main), 0);

@@ -243,7 +243,7 @@ staging::trouble staging::run(const task& work) {
 
 bool staging::goes_as_it_is(const isthmus_operation& operation) const {
   return m_device_buffers && (!row_of(operation.collective).reduces ||
-                              m_context.mpi->reduces_itself(operation.datatype, operation.op) != 0);
+                              m_context.mpi->has_native_reduction(operation.datatype, operation.op) != 0);
 }
 
 staging::step staging::step_of(const isthmus_operation& operation) const {
