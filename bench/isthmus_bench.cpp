@@ -96,9 +96,9 @@ class isthmus_provider : public bench::provider {
     operation.count = call.count;
     operation.send_buf = call.send;
     operation.recv_buf = operation.collective == ISTHMUS_SEND ? nullptr : call.recv;
-    std::size_t needed = 0;
-    check(isthmus_communicator_explain(m_communicator, &operation, nullptr, 0, &needed));
-    std::string text(needed, '\0');
+    std::size_t required_bytes = 0;
+    check(isthmus_communicator_explain(m_communicator, &operation, nullptr, 0, &required_bytes));
+    std::string text(required_bytes, '\0');
     check(isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), nullptr));
     return nlohmann::json::parse(text.c_str());
   }

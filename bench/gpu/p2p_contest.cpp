@@ -234,8 +234,8 @@ std::string contest::backend_of(isthmus_communicator communicator, std::uint64_t
   operation.send_buf = m_ranks[0].send;
   operation.recv_buf = m_ranks[0].recv;
   std::vector<char> text(1 << 16);
-  std::size_t needed = 0;
-  if (isthmus_communicator_explain(communicator, &operation, text.data(), text.size(), &needed) !=
+  std::size_t required_bytes = 0;
+  if (isthmus_communicator_explain(communicator, &operation, text.data(), text.size(), &required_bytes) !=
       ISTHMUS_SUCCESS)
     return "?";
   const auto found = nlohmann::json::parse(text.data(), nullptr, false);

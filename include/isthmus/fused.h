@@ -97,13 +97,13 @@ ISTHMUS_API isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isth
 // JSON, as isthmus_communicator_info: mode and its reason, chunks, the groups of rows in the order in which
 // they are computed, predicted times, libraries, workspace bytes and notes (staged buffers).
 ISTHMUS_API isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity,
-                                                   size_t* needed);
+                                                   size_t* required_bytes);
 
 // The latest run of a plan with ISTHMUS_FUSED_TRACE on this rank, in the Chrome trace format that Perfetto
 // reads: one slice per chunk moved and per product, times in microseconds of the machine's monotonic clock.
 // Waits for that run.
 ISTHMUS_API isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity,
-                                                    size_t* needed);
+                                                    size_t* required_bytes);
 
 // Waits for this rank's runs, at most the timeout, and releases everything; NULL is allowed.
 ISTHMUS_API isthmus_status isthmus_fused_plan_destroy(isthmus_fused_plan plan);

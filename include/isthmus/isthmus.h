@@ -175,13 +175,13 @@ ISTHMUS_API isthmus_status isthmus_communicator_nodes(isthmus_communicator commu
 // reason of every one that is not available, rules with their sources. Writes at most `capacity` bytes
 // with the NUL; `*needed` (may be NULL) gets the whole length with the NUL, so call twice.
 ISTHMUS_API isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json,
-                                                     size_t capacity, size_t* needed);
+                                                     size_t capacity, size_t* required_bytes);
 
 // JSON that says which backend, algorithm and rule this operation would take and why every other rule
 // did not. Buffers may be NULL. It runs the selector that a real call runs, so it is never a guess.
 ISTHMUS_API isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
                                                         const isthmus_operation* operation, char* json,
-                                                        size_t capacity, size_t* needed);
+                                                        size_t capacity, size_t* required_bytes);
 
 // The path of explain alone: "backend:algorithm" or "backend", "" where no backend can do the call. A few
 // microseconds, for callers that remember the answer. Cut to `capacity` bytes with the NUL. It is the same on
@@ -202,7 +202,7 @@ ISTHMUS_API isthmus_status isthmus_sycl_backend_platform(const char* config_path
 // told of, too. `json`, `capacity` and `needed` as above; what is told changes from call to call, so give it
 // some room. Needs no communicator and waits for nothing. Any thread.
 ISTHMUS_API isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t capacity,
-                                            size_t* needed);
+                                            size_t* required_bytes);
 
 // Merges the traces that the ranks of a job left in `folder` (ISTHMUS_TRACE, docs/trace.md): clocks aligned,
 // calls of a communicator matched by number. Writes the timeline in Chrome's trace event format to `path`, a
@@ -213,7 +213,7 @@ ISTHMUS_API isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* 
 // is there or can't be written. Needs no communicator. Any thread; it reads all files into memory (some 200
 // bytes a call).
 ISTHMUS_API isthmus_status isthmus_trace_merge(const char* folder, const char* path, char* json,
-                                               size_t capacity, size_t* needed);
+                                               size_t capacity, size_t* required_bytes);
 
 // ---- operations -------------------------------------------------------------------------------------
 

@@ -82,7 +82,7 @@ ISTHMUS_API isthmus_status isthmus_memory_query(const void* pointer, isthmus_mem
 // JSON about `device`: its providers in order, each with its state or the reason why it is missing, the
 // pool, live blocks. It opens the providers. `capacity` and `needed` as in isthmus_communicator_info.
 ISTHMUS_API isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity,
-                                                  size_t* needed);
+                                                  size_t* required_bytes);
 
 // Blocks of this process that live: plain ones and those of symmetric heaps that are their callers' to
 // free. A program that freed everything sees 0.

@@ -109,11 +109,11 @@ Value ask(const communicator& self, Query query) {
 }
 
 std::string info(const communicator& self) {
-  size_t needed = 0;
-  check(isthmus_communicator_info(self.handle(), nullptr, 0, &needed));
-  std::string json(needed, '\0');
+  size_t required_bytes = 0;
+  check(isthmus_communicator_info(self.handle(), nullptr, 0, &required_bytes));
+  std::string json(required_bytes, '\0');
   check(isthmus_communicator_info(self.handle(), json.data(), json.size(), nullptr));
-  json.resize(needed - 1);
+  json.resize(required_bytes - 1);
   return json;
 }
 
@@ -121,27 +121,27 @@ std::string info(const communicator& self) {
 std::string diagnose(std::int64_t pid, const std::string& job) {
   constexpr size_t room = 1 << 16;
   std::string json(room, '\0');
-  size_t needed = 0;
-  const auto ask_again = [&] { return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &needed); };
-  for (check_released(ask_again); needed > json.size(); check_released(ask_again)) json.resize(needed + room);
-  json.resize(needed - 1);
+  size_t required_bytes = 0;
+  const auto ask_again = [&] { return isthmus_diagnose(pid, job.c_str(), json.data(), json.size(), &required_bytes); };
+  for (check_released(ask_again); required_bytes > json.size(); check_released(ask_again)) json.resize(required_bytes + room);
+  json.resize(required_bytes - 1);
   return json;
 }
 
 // The second time, where the summary is long, without the file, which is there by then.
 std::string trace_merge(const std::string& folder, const std::string& path) {
   std::string json(1 << 16, '\0');
-  size_t needed = 0;
+  size_t required_bytes = 0;
   const auto merge = [&](const char* file) {
     check_released(
-        [&] { return isthmus_trace_merge(folder.c_str(), file, json.data(), json.size(), &needed); });
+        [&] { return isthmus_trace_merge(folder.c_str(), file, json.data(), json.size(), &required_bytes); });
   };
   merge(path.c_str());
-  while (needed > json.size()) {
-    json.resize(needed);
+  while (required_bytes > json.size()) {
+    json.resize(required_bytes);
     merge(nullptr);
   }
-  json.resize(needed - 1);
+  json.resize(required_bytes - 1);
   return json;
 }
 

@@ -66,11 +66,11 @@ class fused_plan {
  private:
   template <typename Query>
   std::string text_of(Query query) const {
-    size_t needed = 0;
-    check_released([&] { return query(m_plan, nullptr, 0, &needed); });
-    std::string json(needed, '\0');
+    size_t required_bytes = 0;
+    check_released([&] { return query(m_plan, nullptr, 0, &required_bytes); });
+    std::string json(required_bytes, '\0');
     check(query(m_plan, json.data(), json.size(), nullptr));
-    json.resize(needed - 1);
+    json.resize(required_bytes - 1);
     return json;
   }
 

@@ -93,9 +93,9 @@ nb::tuple query(uint64_t address) {
 }
 
 std::string explain_memory(const device_pair& device) {
-  size_t needed = 0;
-  check_released([&] { return isthmus_memory_explain(device_of(device), nullptr, 0, &needed); });
-  std::string text(needed, '\0');
+  size_t required_bytes = 0;
+  check_released([&] { return isthmus_memory_explain(device_of(device), nullptr, 0, &required_bytes); });
+  std::string text(required_bytes, '\0');
   check(isthmus_memory_explain(device_of(device), text.data(), text.size(), nullptr));
   text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
   return text;

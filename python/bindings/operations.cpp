@@ -93,11 +93,11 @@ void end_group() {
 
 std::string explain(const communicator& self, operation& made) {
   const isthmus_operation& value = bind_counts(made);
-  size_t needed = 0;
-  check(isthmus_communicator_explain(self.handle(), &value, nullptr, 0, &needed));
-  std::string json(needed, '\0');
+  size_t required_bytes = 0;
+  check(isthmus_communicator_explain(self.handle(), &value, nullptr, 0, &required_bytes));
+  std::string json(required_bytes, '\0');
   check(isthmus_communicator_explain(self.handle(), &value, json.data(), json.size(), nullptr));
-  json.resize(needed - 1);
+  json.resize(required_bytes - 1);
   return json;
 }
 

@@ -311,10 +311,10 @@ isthmus_status isthmus_communicator_nodes(isthmus_communicator communicator, int
 }
 
 isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json, size_t capacity,
-                                         size_t* needed) {
+                                         size_t* required_bytes) {
   return guard([&] {
     const std::string text = isthmus::text_of(handle_table::instance().find(communicator).info());
-    isthmus::write_text(ISTHMUS_HERE, "communicator_info", text, json, capacity, needed);
+    isthmus::write_text(ISTHMUS_HERE, "communicator_info", text, json, capacity, required_bytes);
   });
 }
 
@@ -330,11 +330,11 @@ isthmus_status isthmus_communicator_path(isthmus_communicator communicator, cons
 
 isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
                                             const isthmus_operation* operation, char* json, size_t capacity,
-                                            size_t* needed) {
+                                            size_t* required_bytes) {
   return guard([&] {
     isthmus::communicator& rank = handle_table::instance().find(communicator);
     isthmus::require(ISTHMUS_HERE, "communicator_explain", "operation", operation);
     isthmus::write_text(ISTHMUS_HERE, "communicator_explain", isthmus::text_of(rank.explain(*operation)), json,
-                        capacity, needed);
+                        capacity, required_bytes);
   });
 }

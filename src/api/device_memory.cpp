@@ -110,11 +110,11 @@ isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* in
   });
 }
 
-isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity, size_t* needed) {
+isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity, size_t* required_bytes) {
   constexpr const char* function = "memory_explain";
   return isthmus::guard([&] {
     const std::string text = isthmus::memory_of(function, device).explain().dump();
-    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, needed);
+    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }
 

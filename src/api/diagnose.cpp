@@ -4,12 +4,12 @@
 #include "base/arguments.hpp"
 #include "recorder/report.hpp"
 
-isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t capacity, size_t* needed) {
+isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t capacity, size_t* required_bytes) {
   return isthmus::guard([&] {
     if (pid < 0)
       throw isthmus::invalid_argument(ISTHMUS_HERE, fmt::format("diagnose: pid = {} must not be negative", pid),
                                       "0 is every process");
     const std::string text = isthmus::recorder::report(pid, job == nullptr ? "" : job);
-    isthmus::write_text(ISTHMUS_HERE, "diagnose", text, json, capacity, needed);
+    isthmus::write_text(ISTHMUS_HERE, "diagnose", text, json, capacity, required_bytes);
   });
 }

@@ -150,15 +150,15 @@ isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_ar
   });
 }
 
-isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity, size_t* needed) {
+isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity, size_t* required_bytes) {
   return isthmus::guard([&] {
     constexpr const char* function = "fused_plan_info";
     const std::string text = info_of(*plan_table::instance().find(function, plan).object).dump();
-    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, needed);
+    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }
 
-isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity, size_t* needed) {
+isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, size_t capacity, size_t* required_bytes) {
   return isthmus::guard([&] {
     auto& object = *plan_table::instance().find("fused_plan_trace", plan).object;
     if (!object.trace().enabled())
@@ -167,7 +167,7 @@ isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, siz
                                 "set the flag in the description");
     object.synchronize();
     isthmus::write_text(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.what().rank).dump(),
-                        json, capacity, needed);
+                        json, capacity, required_bytes);
   });
 }
 

@@ -24,8 +24,8 @@ void check_device(const char* location, const char* function, isthmus_device dev
 }
 
 void write_text(const char* location, const char* function, const std::string& text, char* json,
-                std::size_t capacity, std::size_t* needed) {
-  if (needed != nullptr) *needed = text.size() + 1;
+                std::size_t capacity, std::size_t* required_bytes) {
+  if (required_bytes != nullptr) *required_bytes = text.size() + 1;
   if (json == nullptr && capacity > 0)
     throw invalid_argument(location, fmt::format("{}: json is NULL but capacity = {}", function, capacity),
                            "pass capacity 0 to ask for the length only");

@@ -26,6 +26,6 @@ void check_device(const char* location, const char* function, isthmus_device dev
 
 // Hands `text` to a caller who passed capacity 0 to ask for the length or a buffer that may cut it.
 void write_text(const char* location, const char* function, const std::string& text, char* json,
-                std::size_t capacity, std::size_t* needed);
+                std::size_t capacity, std::size_t* required_bytes);
 
 }  // namespace isthmus

@@ -18,10 +18,10 @@ namespace {
 using nlohmann::json;
 
 json info_of(isthmus_communicator communicator) {
-  std::size_t needed = 0;
-  isthmus_communicator_info(communicator, nullptr, 0, &needed);
-  std::string text(needed, '\0');
-  if (isthmus_communicator_info(communicator, text.data(), text.size(), &needed) != ISTHMUS_SUCCESS)
+  std::size_t required_bytes = 0;
+  isthmus_communicator_info(communicator, nullptr, 0, &required_bytes);
+  std::string text(required_bytes, '\0');
+  if (isthmus_communicator_info(communicator, text.data(), text.size(), &required_bytes) != ISTHMUS_SUCCESS)
     throw std::runtime_error(describe_last_error());
   return json::parse(text.c_str());
 }

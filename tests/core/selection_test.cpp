@@ -10,13 +10,13 @@ namespace {
 using json = nlohmann::json;
 
 json read(isthmus_communicator rank, const isthmus_operation* operation) {
-  const auto write = [&](char* text, size_t capacity, size_t* needed) {
-    return operation == nullptr ? isthmus_communicator_info(rank, text, capacity, needed)
-                                : isthmus_communicator_explain(rank, operation, text, capacity, needed);
+  const auto write = [&](char* text, size_t capacity, size_t* required_bytes) {
+    return operation == nullptr ? isthmus_communicator_info(rank, text, capacity, required_bytes)
+                                : isthmus_communicator_explain(rank, operation, text, capacity, required_bytes);
   };
-  size_t needed = 0;
-  EXPECT_EQ(write(nullptr, 0, &needed), ISTHMUS_SUCCESS) << test::last_error().message;
-  std::string text(needed, '\0');
+  size_t required_bytes = 0;
+  EXPECT_EQ(write(nullptr, 0, &required_bytes), ISTHMUS_SUCCESS) << test::last_error().message;
+  std::string text(required_bytes, '\0');
   EXPECT_EQ(write(text.data(), text.size(), nullptr), ISTHMUS_SUCCESS);
   EXPECT_EQ(text.back(), '\0');
   text.pop_back();
@@ -195,11 +195,11 @@ TEST(explain, bad_questions) {
   EXPECT_EQ(isthmus_communicator_explain(ranks[0], &operation, nullptr, 5, nullptr),
             ISTHMUS_ERROR_INVALID_ARGUMENT);
   std::fill(std::begin(text), std::end(text), 'x');
-  size_t needed = 0;
-  EXPECT_EQ(isthmus_communicator_explain(ranks[0], &operation, text, 8, &needed), ISTHMUS_SUCCESS);
+  size_t required_bytes = 0;
+  EXPECT_EQ(isthmus_communicator_explain(ranks[0], &operation, text, 8, &required_bytes), ISTHMUS_SUCCESS);
   EXPECT_EQ(text[7], '\0') << "cut where it does not fit";
   EXPECT_EQ(text[8], 'x');
-  EXPECT_GT(needed, 8u);
+  EXPECT_GT(required_bytes, 8u);
 }
 
 TEST(info, lists_ranks_backends_and_rules) {

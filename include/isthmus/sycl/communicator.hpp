@@ -170,8 +170,8 @@ class communicator : public collectives {
   /// @return JSON, as of isthmus_communicator_info.
   /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_USAGE on a communicator that was moved from.
   std::string info() const {
-    return read_json([&](char* text, std::size_t capacity, std::size_t* needed) {
-      return isthmus_communicator_info(native(), text, capacity, needed);
+    return read_json([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+      return isthmus_communicator_info(native(), text, capacity, required_bytes);
     });
   }
 
@@ -196,8 +196,8 @@ class communicator : public collectives {
     operation.op = static_cast<isthmus_reduction_op>(op);
     operation.root = root;
     operation.count = count;
-    const std::string selection = read_json([&](char* text, std::size_t capacity, std::size_t* needed) {
-      return isthmus_communicator_explain(native(), &operation, text, capacity, needed);
+    const std::string selection = read_json([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+      return isthmus_communicator_explain(native(), &operation, text, capacity, required_bytes);
     });
     const detail::path_choice& path = state().path();
     return std::string(R"({"sycl": {"path": ")") + detail::path_name(path.path) + R"(", "reason": ")" +
@@ -322,11 +322,11 @@ class communicator : public collectives {
 
   template <typename Read>
   static std::string read_json(Read&& read) {
-    std::size_t needed = 0;
-    detail::check(read(nullptr, 0, &needed));
-    std::string text(needed, '\0');
-    detail::check(read(text.data(), text.size(), &needed));
-    text.resize(needed == 0 ? 0 : needed - 1);
+    std::size_t required_bytes = 0;
+    detail::check(read(nullptr, 0, &required_bytes));
+    std::string text(required_bytes, '\0');
+    detail::check(read(text.data(), text.size(), &required_bytes));
+    text.resize(required_bytes == 0 ? 0 : required_bytes - 1);
     return text;
   }
 

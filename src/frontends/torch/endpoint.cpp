@@ -174,12 +174,12 @@ path endpoint::path_of(const isthmus_operation& operation) {
   path taken{m_settings.group, m_settings.device_name, isthmus_collective_name(operation.collective), "unknown",
              ""};
   std::vector<char> text(1u << 14);
-  std::size_t needed = 0;
+  std::size_t required_bytes = 0;
   isthmus_status status =
-      isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &needed);
-  if (status == ISTHMUS_SUCCESS && needed > text.size()) {
-    text.resize(needed);
-    status = isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &needed);
+      isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &required_bytes);
+  if (status == ISTHMUS_SUCCESS && required_bytes > text.size()) {
+    text.resize(required_bytes);
+    status = isthmus_communicator_explain(m_communicator, &operation, text.data(), text.size(), &required_bytes);
   }
   if (status != ISTHMUS_SUCCESS) {
     taken.reason = describe_last_error();

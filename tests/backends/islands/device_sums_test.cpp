@@ -76,8 +76,8 @@ TEST(device_sums, what_is_rounded_goes_through_the_host) {
     operation.datatype = ISTHMUS_BFLOAT16;
     operation.count = 1000;
     const auto plan =
-        nlohmann::json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* needed) {
-          return isthmus_communicator_explain(own.communicator, &operation, text, capacity, needed);
+        nlohmann::json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+          return isthmus_communicator_explain(own.communicator, &operation, text, capacity, required_bytes);
         })).at("plan");
     ASSERT_EQ(plan.size(), 1U) << plan;
     EXPECT_EQ(plan.at(0).at("backend"), "host");

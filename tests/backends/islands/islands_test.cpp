@@ -115,8 +115,8 @@ json explain_allreduce(const rank& own, std::uint64_t elements = count) {
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = ISTHMUS_FLOAT32;
   operation.count = elements;
-  return json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* needed) {
-    return isthmus_communicator_explain(own.communicator, &operation, text, capacity, needed);
+  return json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+    return isthmus_communicator_explain(own.communicator, &operation, text, capacity, required_bytes);
   }));
 }
 

@@ -67,8 +67,8 @@ inline nlohmann::json explained(const rank& own, isthmus_collective collective) 
   operation.count = 1000;
   operation.collective = collective;
   operation.datatype = ISTHMUS_FLOAT32;
-  return nlohmann::json::parse(text_of([&](char* text, std::size_t capacity, std::size_t* needed) {
-    return isthmus_communicator_explain(own.communicator, &operation, text, capacity, needed);
+  return nlohmann::json::parse(text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+    return isthmus_communicator_explain(own.communicator, &operation, text, capacity, required_bytes);
   }));
 }
 

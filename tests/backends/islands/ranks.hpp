@@ -91,10 +91,10 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
 }
 
 inline std::string text_of(
-    const std::function<isthmus_status(char* text, std::size_t capacity, std::size_t* needed)>& write) {
-  std::size_t needed = 0;
-  EXPECT_EQ(write(nullptr, 0, &needed), ISTHMUS_SUCCESS) << world::last_error().message;
-  std::string text(needed, '\0');
+    const std::function<isthmus_status(char* text, std::size_t capacity, std::size_t* required_bytes)>& write) {
+  std::size_t required_bytes = 0;
+  EXPECT_EQ(write(nullptr, 0, &required_bytes), ISTHMUS_SUCCESS) << world::last_error().message;
+  std::string text(required_bytes, '\0');
   EXPECT_EQ(write(text.data(), text.size(), nullptr), ISTHMUS_SUCCESS);
   text.pop_back();
   return text;

@@ -184,8 +184,8 @@ TEST_F(ucx_streams, a_ucx_without_devices_on_one_rank_is_told_to_all) {
       "[backend.islands]\nbetween = \"ucx\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"islands\"\n";
   on_nodes({"a", "b"}, with, [](const rank& own) {
     ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
-    const std::string info = islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* needed) {
-      return isthmus_communicator_info(own.communicator, text, capacity, needed);
+    const std::string info = islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+      return isthmus_communicator_info(own.communicator, text, capacity, required_bytes);
     });
     EXPECT_NE(info.find("reaches no cuda memory here"), std::string::npos) << info;
   });

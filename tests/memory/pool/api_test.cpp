@@ -18,9 +18,9 @@ std::string last_message() {
 }
 
 nlohmann::json explain(isthmus_device device) {
-  size_t needed = 0;
-  EXPECT_EQ(isthmus_memory_explain(device, nullptr, 0, &needed), ISTHMUS_SUCCESS);
-  std::string text(needed, '\0');
+  size_t required_bytes = 0;
+  EXPECT_EQ(isthmus_memory_explain(device, nullptr, 0, &required_bytes), ISTHMUS_SUCCESS);
+  std::string text(required_bytes, '\0');
   EXPECT_EQ(isthmus_memory_explain(device, text.data(), text.size(), nullptr), ISTHMUS_SUCCESS);
   return nlohmann::json::parse(text.c_str());
 }
