@@ -97,9 +97,9 @@ class side {
   static float value(int rank, std::uint64_t i) {
     return static_cast<float>((i * 2654435761U + static_cast<std::uint64_t>(rank) * 40503U) >> 7 & 1023U);
   }
-  static void copy(void* to, isthmus_device to_device, const void* from, isthmus_device from_device,
+  static void copy(void* to, isthmus_device destination_device, const void* from, isthmus_device source_device,
                    std::uint64_t bytes) {
-    check(isthmus_memory_copy(to, to_device, from, from_device, bytes, nullptr, nullptr));
+    check(isthmus_memory_copy(to, destination_device, from, source_device, bytes, nullptr, nullptr));
   }
 
   std::uint64_t blocks(int ranks) const { return m_block == m_count ? 1 : static_cast<std::uint64_t>(ranks); }

@@ -117,7 +117,7 @@ typedef enum isthmus_copy_path {
 typedef struct isthmus_copy_options {
   size_t struct_bytes;
   isthmus_copy_path path;
-  // 1: `stream` is one of from_device, which then pushes. 0: one of to_device, which pulls.
+  // 1: `stream` is one of source_device, which then pushes. 0: one of destination_device, which pulls.
   int32_t push;
   // Native events of the platform (CUevent, hipEvent_t) that the copy waits for, and one that it records when
   // it is through (NULL: none).
@@ -126,19 +126,19 @@ typedef struct isthmus_copy_options {
   void* done_event;
 } isthmus_copy_options;
 
-// to[0 .. bytes) on to_device = from[0 .. bytes) on from_device, after earlier work of `stream`; later work of
+// to[0 .. bytes) on destination_device = from[0 .. bytes) on source_device, after earlier work of `stream`; later work of
 // `stream` sees it, and the host does not wait. Devices are of one platform, or one of them is the host
 // ({ISTHMUS_PLATFORM_HOST, 0}; pageable memory makes the driver wait); `stream` is then the other one's, NULL
 // its default stream. Between two places of the host the copy is done on return and `stream` is NULL.
 // `options` may be NULL. Any alignment; bytes == 0 only orders. Ranges that overlap are refused, unless they
 // are the same one, which is left as it is. INVALID_ARGUMENT, and UNSUPPORTED where the asked path or the pair
 // of platforms has none; nothing has been started then. A staged copy cannot be captured into a graph.
-ISTHMUS_API isthmus_status isthmus_memory_copy(void* to, isthmus_device to_device, const void* from,
-                                               isthmus_device from_device, uint64_t bytes,
+ISTHMUS_API isthmus_status isthmus_memory_copy(void* destination, isthmus_device destination_device, const void* source,
+                                               isthmus_device source_device, uint64_t bytes,
                                                const isthmus_copy_options* options, isthmus_stream stream);
 
 // The path that a copy between these devices takes by itself: DIRECT or STAGED.
-ISTHMUS_API isthmus_status isthmus_memory_copy_path(isthmus_device to_device, isthmus_device from_device,
+ISTHMUS_API isthmus_status isthmus_memory_copy_path(isthmus_device destination_device, isthmus_device source_device,
                                                     isthmus_copy_path* path);
 
 #ifdef __cplusplus

@@ -39,16 +39,16 @@ void add_options(copy_request& request, const isthmus_copy_options& options) {
 }  // namespace
 }  // namespace isthmus
 
-isthmus_status isthmus_memory_copy(void* to, isthmus_device to_device, const void* from,
-                                   isthmus_device from_device, uint64_t bytes,
+isthmus_status isthmus_memory_copy(void* destination, isthmus_device destination_device, const void* source,
+                                   isthmus_device source_device, uint64_t bytes,
                                    const isthmus_copy_options* options, isthmus_stream stream) {
   return isthmus::guard([&] {
-    isthmus::check_platform("to_device", to_device);
-    isthmus::check_platform("from_device", from_device);
-    isthmus::copy_request request{.to = to,
-                                  .to_device = to_device,
-                                  .from = from,
-                                  .from_device = from_device,
+    isthmus::check_platform("destination_device", destination_device);
+    isthmus::check_platform("source_device", source_device);
+    isthmus::copy_request request{.destination = destination,
+                                  .destination_device = destination_device,
+                                  .source = source,
+                                  .source_device = source_device,
                                   .bytes = bytes,
                                   .wait_events = {},
                                   .stream = stream};
@@ -57,13 +57,13 @@ isthmus_status isthmus_memory_copy(void* to, isthmus_device to_device, const voi
   });
 }
 
-isthmus_status isthmus_memory_copy_path(isthmus_device to_device, isthmus_device from_device,
+isthmus_status isthmus_memory_copy_path(isthmus_device destination_device, isthmus_device source_device,
                                         isthmus_copy_path* path) {
   return isthmus::guard([&] {
     isthmus::require(ISTHMUS_HERE, "memory_copy_path", "path", path,
                      "pass the address of the variable that receives the path");
-    isthmus::check_platform("to_device", to_device);
-    isthmus::check_platform("from_device", from_device);
-    *path = isthmus::automatic_path(to_device, from_device);
+    isthmus::check_platform("destination_device", destination_device);
+    isthmus::check_platform("source_device", source_device);
+    *path = isthmus::automatic_path(destination_device, source_device);
   });
 }

@@ -40,11 +40,11 @@ void check_ordinal(device_driver& driver, const char* argument, isthmus_device d
                      "it is the platform's own numbering");
 }
 
-void check_platforms(isthmus_device to_device, isthmus_device from_device) {
-  if (to_device.platform != from_device.platform)
+void check_platforms(isthmus_device destination_device, isthmus_device source_device) {
+  if (destination_device.platform != source_device.platform)
     throw unsupported(ISTHMUS_HERE,
-                      fmt::format("from {} to {}: no driver copies between platforms", text_of(from_device),
-                                  text_of(to_device)),
+                      fmt::format("from {} to {}: no driver copies between platforms", text_of(source_device),
+                                  text_of(destination_device)),
                       "copy to the host first");
 }
 
@@ -82,23 +82,23 @@ pair_table& pairs() {
 }
 
 void check_ranges(const copy_request& request) {
-  if (request.to == nullptr || request.from == nullptr)
+  if (request.destination == nullptr || request.source == nullptr)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("memory_copy: {} is NULL, but bytes = {}",
-                                 request.to == nullptr ? "to" : "from", request.bytes),
+                                 request.destination == nullptr ? "destination" : "source", request.bytes),
                      "NULL is allowed with bytes == 0 only");
-  const auto to = reinterpret_cast<std::uintptr_t>(request.to);
-  const auto from = reinterpret_cast<std::uintptr_t>(request.from);
-  const std::uint64_t distance = to > from ? to - from : from - to;
-  if (request.bytes > ~std::uintptr_t{0} - std::max(to, from))
+  const auto destination = reinterpret_cast<std::uintptr_t>(request.destination);
+  const auto source = reinterpret_cast<std::uintptr_t>(request.source);
+  const std::uint64_t distance = destination > source ? destination - source : source - destination;
+  if (request.bytes > ~std::uintptr_t{0} - std::max(destination, source))
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("memory_copy: bytes = {} reaches past the end of the address space", request.bytes),
         "is it a negative number?");
   if (distance != 0 && distance < request.bytes)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("memory_copy: to = {} and from = {} overlap in {} of {} bytes", request.to,
-                                 request.from, request.bytes - distance, request.bytes),
+                     fmt::format("memory_copy: destination = {} and source = {} overlap in {} of {} bytes", request.destination,
+                                 request.source, request.bytes - distance, request.bytes),
                      "the ranges must be apart, or the same; copy through a third buffer");
 }
 
@@ -107,68 +107,68 @@ void copy_on_host(const copy_request& request) {
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      "memory_copy: a stream or event is given, but both places are on the host",
                      "the host has neither: the copy is done on return");
-  if (request.bytes > 0 && request.to != request.from) std::memcpy(request.to, request.from, request.bytes);
+  if (request.bytes > 0 && request.destination != request.source) std::memcpy(request.destination, request.source, request.bytes);
 }
 
 isthmus_copy_path path_of(device_driver& driver, const copy_request& request, int stream_device) {
-  const bool between = !on_host(request.to_device) && !on_host(request.from_device) &&
-                       request.to_device.ordinal != request.from_device.ordinal;
+  const bool between = !on_host(request.destination_device) && !on_host(request.source_device) &&
+                       request.destination_device.ordinal != request.source_device.ordinal;
   if (!between) {
-    if (request.path == ISTHMUS_COPY_STAGED && (on_host(request.to_device) || on_host(request.from_device)))
+    if (request.path == ISTHMUS_COPY_STAGED && (on_host(request.destination_device) || on_host(request.source_device)))
       throw unsupported(ISTHMUS_HERE, "path = STAGED, but one of the places is the host already",
                         "leave the path to ISTHMUS_COPY_AUTO");
     return request.path == ISTHMUS_COPY_STAGED ? ISTHMUS_COPY_STAGED : ISTHMUS_COPY_DIRECT;
   }
   if (request.path == ISTHMUS_COPY_STAGED) return ISTHMUS_COPY_STAGED;
   const int other =
-      stream_device == request.to_device.ordinal ? request.from_device.ordinal : request.to_device.ordinal;
-  if (pairs().direct(driver, request.to_device.platform, stream_device, other)) return ISTHMUS_COPY_DIRECT;
+      stream_device == request.destination_device.ordinal ? request.source_device.ordinal : request.destination_device.ordinal;
+  if (pairs().direct(driver, request.destination_device.platform, stream_device, other)) return ISTHMUS_COPY_DIRECT;
   if (request.path == ISTHMUS_COPY_DIRECT)
     throw unsupported(ISTHMUS_HERE,
                       fmt::format("path = DIRECT, but {}:{} cannot access the memory of device {}",
-                                  isthmus_platform_name(request.to_device.platform), stream_device, other),
+                                  isthmus_platform_name(request.destination_device.platform), stream_device, other),
                       "ISTHMUS_COPY_AUTO stages the copy through the host");
   return ISTHMUS_COPY_STAGED;
 }
 
 }  // namespace
 
-isthmus_copy_path automatic_path(isthmus_device to_device, isthmus_device from_device) {
-  if (on_host(to_device) || on_host(from_device)) return ISTHMUS_COPY_DIRECT;
-  check_platforms(to_device, from_device);
-  device_driver& driver = driver_of(to_device.platform);
-  check_ordinal(driver, "to_device", to_device);
-  check_ordinal(driver, "from_device", from_device);
-  const bool same = to_device.ordinal == from_device.ordinal;
-  return same || pairs().direct(driver, to_device.platform, to_device.ordinal, from_device.ordinal)
+isthmus_copy_path automatic_path(isthmus_device destination_device, isthmus_device source_device) {
+  if (on_host(destination_device) || on_host(source_device)) return ISTHMUS_COPY_DIRECT;
+  check_platforms(destination_device, source_device);
+  device_driver& driver = driver_of(destination_device.platform);
+  check_ordinal(driver, "destination_device", destination_device);
+  check_ordinal(driver, "source_device", source_device);
+  const bool same = destination_device.ordinal == source_device.ordinal;
+  return same || pairs().direct(driver, destination_device.platform, destination_device.ordinal, source_device.ordinal)
              ? ISTHMUS_COPY_DIRECT
              : ISTHMUS_COPY_STAGED;
 }
 
 void copy_memory(const copy_request& request) {
   if (request.bytes > 0) check_ranges(request);
-  if (on_host(request.to_device) && on_host(request.from_device)) return copy_on_host(request);
-  const isthmus_device far = on_host(request.to_device) ? request.from_device : request.to_device;
-  if (!on_host(request.to_device) && !on_host(request.from_device))
-    check_platforms(request.to_device, request.from_device);
+  if (on_host(request.destination_device) && on_host(request.source_device)) return copy_on_host(request);
+  const isthmus_device far = on_host(request.destination_device) ? request.source_device : request.destination_device;
+  if (!on_host(request.destination_device) && !on_host(request.source_device))
+    check_platforms(request.destination_device, request.source_device);
   device_driver& driver = driver_of(far.platform);
-  if (!on_host(request.to_device)) check_ordinal(driver, "to_device", request.to_device);
-  if (!on_host(request.from_device)) check_ordinal(driver, "from_device", request.from_device);
-  const bool pushes = on_host(request.to_device) || (request.push && !on_host(request.from_device));
-  const int device = pushes ? request.from_device.ordinal : request.to_device.ordinal;
+  if (!on_host(request.destination_device)) check_ordinal(driver, "destination_device", request.destination_device);
+  if (!on_host(request.source_device)) check_ordinal(driver, "source_device", request.source_device);
+  const bool pushes = on_host(request.destination_device) || (request.push && !on_host(request.source_device));
+  const int device = pushes ? request.source_device.ordinal : request.destination_device.ordinal;
   const isthmus_copy_path path = path_of(driver, request, device);
-  const bool moves = request.bytes > 0 && request.to != request.from;
+  const bool moves = request.bytes > 0 && request.destination != request.source;
   if (moves && path == ISTHMUS_COPY_STAGED && driver.is_capturing(device, request.stream))
     throw unsupported(ISTHMUS_HERE,
                       "the copy is staged through the host, and the stream is captured into a graph",
                       "capture copies between devices that reach each other only");
   for (void* event : request.wait_events) driver.wait(device, request.stream, event);
   if (moves && path == ISTHMUS_COPY_DIRECT) {
-    const device_copy one{request.to, request.from, request.bytes};
+    const device_copy one{request.destination, request.source, request.bytes};
     driver.copy(device, {&one, 1}, request.stream);
   } else if (moves) {
-    staging_lane::between(driver, far.platform, request.from_device.ordinal, request.to_device.ordinal)
-        .copy(request.to, request.from, request.bytes, device, request.stream);
+    staging_lane::between(driver, far.platform, request.source_device.ordinal, request.destination_device.ordinal)
+        .copy(request.destination, request.source, request.bytes, device, request.stream);
   }
   if (request.done_event != nullptr) driver.record(device, request.done_event, request.stream);
 }

@@ -9,10 +9,10 @@
 namespace isthmus {
 
 struct copy_request {
-  void* to;
-  isthmus_device to_device;
-  const void* from;
-  isthmus_device from_device;
+  void* destination;
+  isthmus_device destination_device;
+  const void* source;
+  isthmus_device source_device;
   std::uint64_t bytes;
   isthmus_copy_path path = ISTHMUS_COPY_AUTO;
   bool push = false;
@@ -25,6 +25,6 @@ struct copy_request {
 void copy_memory(const copy_request& request);
 
 // What ISTHMUS_COPY_AUTO means between these two: DIRECT or STAGED.
-isthmus_copy_path automatic_path(isthmus_device to_device, isthmus_device from_device);
+isthmus_copy_path automatic_path(isthmus_device destination_device, isthmus_device source_device);
 
 }  // namespace isthmus

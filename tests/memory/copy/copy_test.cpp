@@ -204,10 +204,10 @@ TEST(copy_test, between_host_and_device) {
 TEST(copy_test, what_is_refused) {
   const scoped_stream on(1);
   const block one(1, 4096), two(0, 4096);
-  const auto refused = [&](isthmus_status expected, const char* words, void* to, isthmus_device to_device,
-                           const void* from, isthmus_device from_device, std::uint64_t bytes,
+  const auto refused = [&](isthmus_status expected, const char* words, void* to, isthmus_device destination_device,
+                           const void* from, isthmus_device source_device, std::uint64_t bytes,
                            const isthmus_copy_options* chosen) {
-    EXPECT_EQ(isthmus_memory_copy(to, to_device, from, from_device, bytes, chosen, on.stream), expected)
+    EXPECT_EQ(isthmus_memory_copy(to, destination_device, from, source_device, bytes, chosen, on.stream), expected)
         << words;
     EXPECT_NE(std::string(last_error().message).find(words), std::string::npos) << last_error().message;
   };
@@ -219,9 +219,9 @@ TEST(copy_test, what_is_refused) {
   refused(ISTHMUS_ERROR_INVALID_ARGUMENT, "from is NULL", one.data(), d1, nullptr, d0, 4, nullptr);
   refused(ISTHMUS_ERROR_INVALID_ARGUMENT, "address space", one.data(), d1, two.data(), d0, ~std::uint64_t{0},
           nullptr);
-  refused(ISTHMUS_ERROR_INVALID_ARGUMENT, "to_device.ordinal = 99", one.data(), device(99), two.data(), d0, 4,
+  refused(ISTHMUS_ERROR_INVALID_ARGUMENT, "destination_device.ordinal = 99", one.data(), device(99), two.data(), d0, 4,
           nullptr);
-  refused(ISTHMUS_ERROR_INVALID_ARGUMENT, "from_device.platform", one.data(), d1, two.data(),
+  refused(ISTHMUS_ERROR_INVALID_ARGUMENT, "source_device.platform", one.data(), d1, two.data(),
           {static_cast<isthmus_platform>(77), 0}, 4, nullptr);
   refused(ISTHMUS_ERROR_UNSUPPORTED, "between platforms", one.data(), d1, two.data(),
           {ISTHMUS_PLATFORM_LEVEL_ZERO, 0}, 4, nullptr);
