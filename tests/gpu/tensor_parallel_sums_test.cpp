@@ -55,7 +55,7 @@ TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_
 
 TEST_P(devices, sizes_grow_and_shrink_on_both_wires_at_any_alignment) {
   const int n = GetParam();
-  for (const isthmus_wire wire : {ISTHMUS_WIRE_BY_RULE, ISTHMUS_WIRE_EXACT, ISTHMUS_WIRE_BFLOAT16}) {
+  for (const isthmus_wire wire : {ISTHMUS_WIRE_AUTO, ISTHMUS_WIRE_EXACT, ISTHMUS_WIRE_BFLOAT16}) {
     team ranks(n, 200 << 20, wire);
     for (const std::uint64_t count : {0, 1, 3, 127, 32767, 32768, 32769, 65535, 65536, 65537, 196608, 524287,
                                       1048577, 5000003, 20000001, 65536, 7})
@@ -116,7 +116,7 @@ TEST_P(devices, random_numbers_stay_in_their_bounds_and_ranks_agree_bit_by_bit) 
 TEST_P(devices, sixteen_bit_types) {
   const int n = GetParam();
   for (const char* algorithm : {by_default, direct}) {
-    team ranks(n, 4 << 20, ISTHMUS_WIRE_BY_RULE, algorithm);
+    team ranks(n, 4 << 20, ISTHMUS_WIRE_AUTO, algorithm);
     ranks.apart_bytes = 2;
     for (const isthmus_datatype type : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16})
       for (const std::uint64_t count : {5, 70001, 1500000}) {

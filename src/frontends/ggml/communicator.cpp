@@ -22,7 +22,7 @@ isthmus_wire wanted_wire() {
   if (wire == "bfloat16") return ISTHMUS_WIRE_BFLOAT16;
   if (!wire.empty() && wire != "rule")
     warn_once("ISTHMUS_GGML_WIRE=" + std::string(wire) + " is unknown; rule, exact and bfloat16 are known");
-  return ISTHMUS_WIRE_BY_RULE;
+  return ISTHMUS_WIRE_AUTO;
 }
 
 std::string text_of(const core& core) {

@@ -58,7 +58,7 @@ isthmus_tensor_parallel_options options_of(const isthmus_tensor_parallel_options
   if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
     throw invalid(ISTHMUS_HERE, fmt::format("options->timeout_s = {} must be in [0, 1e9]", options.timeout_s),
                   "0 takes the configured timeout");
-  if (options.wire < ISTHMUS_WIRE_BY_RULE || options.wire > ISTHMUS_WIRE_BFLOAT16)
+  if (options.wire < ISTHMUS_WIRE_AUTO || options.wire > ISTHMUS_WIRE_BFLOAT16)
     throw invalid(ISTHMUS_HERE,
                   fmt::format("options->wire = {} must be in [0, 2]", static_cast<int>(options.wire)),
                   "use an ISTHMUS_WIRE_ value");
@@ -101,7 +101,7 @@ isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus
   const auto rules = selection::load_configuration(options.config_path);
   const isthmus_platform platform = devices[0].platform;
   // Nothing travels on the host, so nothing is gained there by rounding.
-  const bool by_rule_on_host = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_BY_RULE;
+  const bool by_rule_on_host = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_AUTO;
   const isthmus_wire wire = by_rule_on_host ? ISTHMUS_WIRE_EXACT : options.wire;
   const auto* engine = options.engine != nullptr ? options.engine : &find_engine(platform, rules);
   if (const std::string wrong = check_engine(engine, platform); !wrong.empty())

@@ -12,7 +12,7 @@ namespace {
 
 struct handle {
   isthmus_tensor_parallel value;
-  explicit handle(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE) {
+  explicit handle(int n, isthmus_wire wire = ISTHMUS_WIRE_AUTO) {
     const std::vector<isthmus_device> devices(static_cast<std::size_t>(n),
                                               isthmus_device{ISTHMUS_PLATFORM_HOST, 0});
     isthmus_tensor_parallel_options options{};

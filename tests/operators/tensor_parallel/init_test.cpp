@@ -75,7 +75,7 @@ const isthmus_tensor_parallel_engine engine = {
     sizeof engine, ISTHMUS_TENSOR_PARALLEL_ENGINE_ABI, 1u << ISTHMUS_PLATFORM_CUDA, "test", open_engine, record,
     close_engine};
 
-isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_BY_RULE, const char* config = nullptr) {
+isthmus_tensor_parallel make(int n, isthmus_wire wire = ISTHMUS_WIRE_AUTO, const char* config = nullptr) {
   const std::vector<isthmus_device> devices(static_cast<std::size_t>(n),
                                             isthmus_device{ISTHMUS_PLATFORM_CUDA, 0});
   isthmus_tensor_parallel_options options{};
