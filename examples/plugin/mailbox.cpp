@@ -35,12 +35,12 @@ isthmus_status create(const isthmus_backend_context* context, void** result) {
   const isthmus_status allocated = context->heap_allocate(context->runtime, sizeof(mailbox), &block);
   if (allocated != ISTHMUS_SUCCESS) return allocated;  // on all ranks alike
   isthmus::vote<> mine;
-  for (int peer = 0; peer < context->size && !mine.refuses(); ++peer)
+  for (int peer = 0; peer < context->size && !mine.is_refusal(); ++peer)
     if (block.peers[peer] == nullptr)
       mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "it can't reach the memory of rank " + std::to_string(peer));
   if (context->size > most_ranks) mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "mailbox has boxes for 64 ranks");
-  auto* const made = mine.refuses() ? nullptr : new (std::nothrow) state{*context, block};
-  if (!mine.refuses() && made == nullptr) mine.refuse(ISTHMUS_ERROR_OUT_OF_MEMORY, "no memory for the state");
+  auto* const made = mine.is_refusal() ? nullptr : new (std::nothrow) state{*context, block};
+  if (!mine.is_refusal() && made == nullptr) mine.refuse(ISTHMUS_ERROR_OUT_OF_MEMORY, "no memory for the state");
   if (made != nullptr) new (&made->of(context->rank)) mailbox{};
   isthmus::votes<> all;
   const isthmus_status agreed = isthmus::agree(*context, here, mine, all);

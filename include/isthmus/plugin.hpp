@@ -35,21 +35,21 @@ struct refusal {
   char text[320] = {};
   char hint[160] = {};
 
-  bool refuses() const { return status != ISTHMUS_SUCCESS; }
-  void refuse(isthmus_status why, const std::string& what, const std::string& advice = {},
-              std::int64_t native = 0) {
-    status = why;
-    native_code = native;
-    put(text, what);
-    put(hint, advice);
+  bool is_refusal() const { return status != ISTHMUS_SUCCESS; }
+  void refuse(isthmus_status error, const std::string& message, const std::string& hint_text = {},
+              std::int64_t native_error = 0) {
+    status = error;
+    native_code = native_error;
+    copy_text(text, message);
+    copy_text(hint, hint_text);
   }
 
  private:
   template <std::size_t Capacity>
-  static void put(char (&to)[Capacity], const std::string& from) {
-    const std::size_t length = from.size() < Capacity ? from.size() : Capacity - 1;
-    std::memcpy(to, from.data(), length);
-    to[length] = '\0';
+  static void copy_text(char (&destination)[Capacity], const std::string& source) {
+    const std::size_t length = source.size() < Capacity ? source.size() : Capacity - 1;
+    std::memcpy(destination, source.data(), length);
+    destination[length] = '\0';
   }
 };
 
@@ -65,20 +65,20 @@ struct vote : refusal {
 template <typename Value = no_value>
 using votes = std::vector<vote<Value>>;
 
-// The first rank that refuses, or -1. Refusals of status `other_than` are passed over.
+// The first rank that refuses, or -1. Refusals of status `ignored_status` are passed over.
 template <typename Value>
-int first_refusal(const votes<Value>& all, isthmus_status other_than = ISTHMUS_SUCCESS) {
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank].refuses() && all[rank].status != other_than) return static_cast<int>(rank);
+int first_refusal(const votes<Value>& all_votes, isthmus_status ignored_status = ISTHMUS_SUCCESS) {
+  for (std::size_t rank = 0; rank < all_votes.size(); ++rank)
+    if (all_votes[rank].is_refusal() && all_votes[rank].status != ignored_status) return static_cast<int>(rank);
   return -1;
 }
 
 // "rank 2: no such device", or "" where no rank refuses.
 template <typename Value>
-std::string refusal_text(const votes<Value>& all) {
-  const int rank = first_refusal(all);
+std::string refusal_text(const votes<Value>& all_votes) {
+  const int rank = first_refusal(all_votes);
   if (rank < 0) return {};
-  return "rank " + std::to_string(rank) + ": " + all[static_cast<std::size_t>(rank)].text;
+  return "rank " + std::to_string(rank) + ": " + all_votes[static_cast<std::size_t>(rank)].text;
 }
 
 // ---- for backends -------------------------------------------------------------------------------------
@@ -109,22 +109,22 @@ inline isthmus_status fail_with_ranks(const isthmus_backend_context& context, co
 // Collective. `all` gets every rank's vote. Fails only where the ranks can't talk to each other, which the
 // runtime has then reported.
 template <typename Value>
-isthmus_status gather_votes(const isthmus_backend_context& context, const vote<Value>& mine,
-                            votes<Value>& all) {
+isthmus_status gather_votes(const isthmus_backend_context& context, const vote<Value>& own_vote,
+                            votes<Value>& all_votes) {
   static_assert(std::is_trivially_copyable_v<Value>);
-  all.resize(static_cast<std::size_t>(context.size));
-  return context.allgather(context.runtime, &mine, all.data(), sizeof mine);
+  all_votes.resize(static_cast<std::size_t>(context.size));
+  return context.allgather(context.runtime, &own_vote, all_votes.data(), sizeof own_vote);
 }
 
 // Collective. SUCCESS on every rank, or on every rank the first refusal's status, reported with its rank, text,
 // native code and hint.
 template <typename Value>
-isthmus_status agree(const isthmus_backend_context& context, const char* location, const vote<Value>& mine,
-                     votes<Value>& all) {
-  if (const isthmus_status status = gather_votes(context, mine, all); status != ISTHMUS_SUCCESS) return status;
-  const int rank = first_refusal(all);
+isthmus_status agree(const isthmus_backend_context& context, const char* location, const vote<Value>& own_vote,
+                     votes<Value>& all_votes) {
+  if (const isthmus_status status = gather_votes(context, own_vote, all_votes); status != ISTHMUS_SUCCESS) return status;
+  const int rank = first_refusal(all_votes);
   if (rank < 0) return ISTHMUS_SUCCESS;
-  const refusal& first = all[static_cast<std::size_t>(rank)];
+  const refusal& first = all_votes[static_cast<std::size_t>(rank)];
   return context.fail(context.runtime, static_cast<isthmus_status>(first.status), first.native_code, location,
                       first.hint[0] != '\0' ? first.hint : nullptr, "rank %d: %s", rank, first.text);
 }

@@ -91,7 +91,7 @@ void peers::map(const isthmus_backend_context& context, const votes<address>& al
   const device_guard guard(m_device);
   m_scratch.assign(m_size, nullptr);
   m_scratch[0] = m_own;
-  for (int i = 1; i < m_size && !mine.refuses(); ++i) {
+  for (int i = 1; i < m_size && !mine.is_refusal(); ++i) {
     const int rank = (context.rank + i) % m_size;
     const address& peer = all[rank].value;
     const std::string name = "rank " + std::to_string(rank);
