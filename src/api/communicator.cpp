@@ -26,20 +26,20 @@ namespace isthmus {
 namespace {
 
 // What the first version had. What a shorter struct lacks, of a program that was compiled earlier, is zero.
-constexpr std::size_t least_options_bytes = offsetof(isthmus_communicator_options, setup_timeout_s);
+constexpr std::size_t min_options_bytes = offsetof(isthmus_communicator_options, setup_timeout_s);
 
 // The caller's options, or the defaults; checked.
-isthmus_communicator_options options_of(const char* function, const isthmus_communicator_options* given) {
+isthmus_communicator_options read_options(const char* function, const isthmus_communicator_options* user_options) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
-  if (given == nullptr) return options;
-  if (given->struct_bytes < least_options_bytes)
+  if (user_options == nullptr) return options;
+  if (user_options->struct_bytes < min_options_bytes)
     throw invalid_argument(
         ISTHMUS_HERE,
-        fmt::format("{}: options->struct_bytes = {} must be at least {}", function, given->struct_bytes,
-                    least_options_bytes),
+        fmt::format("{}: options->struct_bytes = {} must be at least {}", function, user_options->struct_bytes,
+                    min_options_bytes),
         "zero-initialise the options and set struct_bytes = sizeof(isthmus_communicator_options)");
-  std::memcpy(&options, given, std::min(given->struct_bytes, sizeof options));
+  std::memcpy(&options, user_options, std::min(user_options->struct_bytes, sizeof options));
   options.struct_bytes = sizeof options;
   check_device(ISTHMUS_HERE, function, options.device);
   if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
@@ -61,7 +61,7 @@ isthmus_communicator_options options_of(const char* function, const isthmus_comm
   return options;
 }
 
-isthmus_error_info aborted_by(const char* function, int rank) {
+isthmus_error_info make_abort_failure(const char* function, int rank) {
   isthmus_error_info failure =
       make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, fmt::format("{} was called on rank {}", function, rank),
                  "destroy the communicator on every rank and create a new one")
@@ -80,16 +80,16 @@ void check_rank(const char* function, int rank, int size) {
         "number the ranks from 0 to size - 1");
 }
 
-preparation prepare_with(const isthmus_communicator_options& options) {
+preparation prepare_communicator(const isthmus_communicator_options& options) {
   return prepare(options.device, options);
 }
 
-isthmus_communicator publish(std::shared_ptr<communicator> created) {
-  return handle_table::instance().insert(std::move(created));
+isthmus_communicator insert_handle(std::shared_ptr<communicator> new_communicator) {
+  return handle_table::instance().insert(std::move(new_communicator));
 }
 
 // Names that the system gave may not be UTF-8: replaced, so that the answer is JSON all the same.
-std::string text_of(const nlohmann::json& value) {
+std::string dump_json(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -97,16 +97,16 @@ std::string text_of(const nlohmann::json& value) {
 void create_all(int size, const isthmus_device* devices, const isthmus_communicator_options& options,
                 isthmus_communicator* communicators) {
   const auto store = make_local_store();
-  std::vector<std::shared_ptr<communicator>> created(static_cast<std::size_t>(size));
-  std::vector<std::optional<error>> failures(created.size());
+  std::vector<std::shared_ptr<communicator>> new_communicators(static_cast<std::size_t>(size));
+  std::vector<std::optional<error>> failures(new_communicators.size());
   std::vector<std::jthread> threads;
-  for (std::size_t rank = 0; rank < created.size(); ++rank)
+  for (std::size_t rank = 0; rank < new_communicators.size(); ++rank)
     threads.emplace_back([&, rank] {
       const isthmus_status status = guard([&] {
         auto prepared = prepare(devices[rank], options);
-        auto control =
+        auto rank_bootstrap =
             make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, prepared.exchange_timeout_s());
-        created[rank] = communicator::create(std::move(control), std::move(prepared));
+        new_communicators[rank] = communicator::create(std::move(rank_bootstrap), std::move(prepared));
       });
       if (status != ISTHMUS_SUCCESS) failures[rank] = error(last_error());
     });
@@ -116,8 +116,8 @@ void create_all(int size, const isthmus_device* devices, const isthmus_communica
   for (const auto& failure : failures)
     if (failure && (first == nullptr || is_consequence(first->info().status))) first = &*failure;
   if (first != nullptr) throw error(*first);
-  for (std::size_t rank = 0; rank < created.size(); ++rank)
-    communicators[rank] = publish(std::move(created[rank]));
+  for (std::size_t rank = 0; rank < new_communicators.size(); ++rank)
+    communicators[rank] = insert_handle(std::move(new_communicators[rank]));
 }
 
 }  // namespace
@@ -147,12 +147,12 @@ isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank
     *communicator = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "id", id);
     isthmus::check_rank(function, rank, size);
-    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
+    auto prepared = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto store =
         isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, prepared.exchange_timeout_s());
-    auto control =
+    auto rank_bootstrap =
         isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, prepared.exchange_timeout_s());
-    *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
+    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(prepared)));
   });
 }
 
@@ -164,9 +164,9 @@ isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
     isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
     *communicator = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "mpi", mpi);
-    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
-    auto control = isthmus::make_mpi_bootstrap(mpi, prepared.exchange_timeout_s());
-    *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
+    auto prepared = isthmus::prepare_communicator(isthmus::read_options(function, options));
+    auto rank_bootstrap = isthmus::make_mpi_bootstrap(mpi, prepared.exchange_timeout_s());
+    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(prepared)));
   });
 }
 
@@ -179,10 +179,10 @@ isthmus_status isthmus_communicator_create_store(const isthmus_store_table* stor
     *communicator = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "store", store);
     isthmus::check_rank(function, rank, size);
-    auto prepared = isthmus::prepare_with(isthmus::options_of(function, options));
-    auto control = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
+    auto prepared = isthmus::prepare_communicator(isthmus::read_options(function, options));
+    auto rank_bootstrap = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
                                                  prepared.exchange_timeout_s());
-    *communicator = isthmus::publish(isthmus::communicator::create(std::move(control), std::move(prepared)));
+    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(prepared)));
   });
 }
 
@@ -196,7 +196,7 @@ isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* d
     for (int rank = 0; rank < size; ++rank) communicators[rank] = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "devices", devices);
     for (int rank = 0; rank < size; ++rank) isthmus::check_device(ISTHMUS_HERE, function, devices[rank]);
-    isthmus::create_all(size, devices, isthmus::options_of(function, options), communicators);
+    isthmus::create_all(size, devices, isthmus::read_options(function, options), communicators);
   });
 }
 
@@ -209,8 +209,8 @@ isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color
       isthmus::group::add_split(parent, color, key, communicator);
       return;
     }
-    auto part = handle_table::instance().find(parent).split(color, key);
-    if (part) *communicator = isthmus::publish(std::move(part));
+    auto subcommunicator = handle_table::instance().find(parent).split(color, key);
+    if (subcommunicator) *communicator = isthmus::insert_handle(std::move(subcommunicator));
   });
 }
 
@@ -228,7 +228,7 @@ isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double w
       isthmus::group::add_shrink(parent, wait_s, communicator);
       return;
     }
-    *communicator = isthmus::publish(handle_table::instance().find(parent).shrink(wait_s));
+    *communicator = isthmus::insert_handle(handle_table::instance().find(parent).shrink(wait_s));
   });
 }
 
@@ -256,15 +256,15 @@ isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
 
 isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
   return guard([&] {
-    const auto rank = handle_table::instance().share(communicator);
-    rank->poison(rank->with_culprit(isthmus::aborted_by("isthmus_communicator_abort", rank->ranks().rank)));
+    const auto member = handle_table::instance().share(communicator);
+    member->poison(member->with_culprit(isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
   });
 }
 
 isthmus_status isthmus_communicator_abort_local(isthmus_communicator communicator) {
   return guard([&] {
-    const auto rank = handle_table::instance().share(communicator);
-    rank->poison_alone(isthmus::aborted_by("isthmus_communicator_abort_local", rank->ranks().rank));
+    const auto member = handle_table::instance().share(communicator);
+    member->poison_alone(isthmus::make_abort_failure("isthmus_communicator_abort_local", member->ranks().rank));
   });
 }
 
@@ -313,7 +313,7 @@ isthmus_status isthmus_communicator_nodes(isthmus_communicator communicator, int
 isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char* json, size_t capacity,
                                          size_t* required_bytes) {
   return guard([&] {
-    const std::string text = isthmus::text_of(handle_table::instance().find(communicator).info());
+    const std::string text = isthmus::dump_json(handle_table::instance().find(communicator).info());
     isthmus::write_text(ISTHMUS_HERE, "communicator_info", text, json, capacity, required_bytes);
   });
 }
@@ -322,9 +322,9 @@ isthmus_status isthmus_communicator_path(isthmus_communicator communicator, cons
                                          char* path, size_t capacity) {
   return guard([&] {
     constexpr const char* function = "communicator_path";
-    isthmus::communicator& rank = handle_table::instance().find(communicator);
+    isthmus::communicator& member = handle_table::instance().find(communicator);
     isthmus::require(ISTHMUS_HERE, function, "operation", operation);
-    isthmus::write_text(ISTHMUS_HERE, function, rank.path(*operation), path, capacity, nullptr);
+    isthmus::write_text(ISTHMUS_HERE, function, member.path(*operation), path, capacity, nullptr);
   });
 }
 
@@ -332,9 +332,9 @@ isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
                                             const isthmus_operation* operation, char* json, size_t capacity,
                                             size_t* required_bytes) {
   return guard([&] {
-    isthmus::communicator& rank = handle_table::instance().find(communicator);
+    isthmus::communicator& member = handle_table::instance().find(communicator);
     isthmus::require(ISTHMUS_HERE, "communicator_explain", "operation", operation);
-    isthmus::write_text(ISTHMUS_HERE, "communicator_explain", isthmus::text_of(rank.explain(*operation)), json,
+    isthmus::write_text(ISTHMUS_HERE, "communicator_explain", isthmus::dump_json(member.explain(*operation)), json,
                         capacity, required_bytes);
   });
 }

@@ -27,7 +27,7 @@ void check_memory_device(const char* function, isthmus_device device) {
 }
 
 // Lives until the process ends: blocks may be freed when static objects are gone already.
-device_memory& memory_of(const char* function, isthmus_device device, void* native_context = nullptr) {
+device_memory& find_device_memory(const char* function, isthmus_device device, void* native_context = nullptr) {
   check_memory_device(function, device);
   if (native_context != nullptr && device.platform != ISTHMUS_PLATFORM_LEVEL_ZERO)
     throw invalid_argument(
@@ -36,17 +36,17 @@ device_memory& memory_of(const char* function, isthmus_device device, void* nati
                     device_text(device)),
         "leave it NULL: the other platforms have one context a device");
   static std::mutex& mutex = *new std::mutex;
-  static auto& all = *new std::map<std::tuple<isthmus_platform, int, void*>, device_memory>;
+  static auto& instances = *new std::map<std::tuple<isthmus_platform, int, void*>, device_memory>;
   const std::lock_guard lock(mutex);
   const std::tuple key{device.platform, device.ordinal, native_context};
-  if (const auto found = all.find(key); found != all.end()) return found->second;
+  if (const auto entry = instances.find(key); entry != instances.end()) return entry->second;
   // A configuration that can't be read is reported by every call until it can.
   static const selection::memory_settings& settings =
       *new selection::memory_settings(selection::load_configuration(nullptr).memory);
-  return all.try_emplace(key, device, settings, sources_of(device, native_context)).first->second;
+  return instances.try_emplace(key, device, settings, sources_of(device, native_context)).first->second;
 }
 
-isthmus_memory_options options_of(const char* function, const isthmus_memory_options* options) {
+isthmus_memory_options read_options(const char* function, const isthmus_memory_options* options) {
   if (options == nullptr) return {};
   if (options->struct_bytes < sizeof *options)
     throw invalid_argument(ISTHMUS_HERE,
@@ -65,10 +65,10 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
   return isthmus::guard([&] {
     isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
     *pointer = nullptr;
-    const isthmus_memory_options wanted = isthmus::options_of(function, options);
-    isthmus::device_memory& memory = isthmus::memory_of(function, device, wanted.native_context);
+    const isthmus_memory_options checked_options = isthmus::read_options(function, options);
+    isthmus::device_memory& memory = isthmus::find_device_memory(function, device, checked_options.native_context);
     *pointer =
-        wanted.growable != 0 ? memory.allocate_growable(bytes) : memory.allocate(bytes, wanted.unpooled != 0);
+        checked_options.growable != 0 ? memory.allocate_growable(bytes) : memory.allocate(bytes, checked_options.unpooled != 0);
   });
 }
 
@@ -76,9 +76,9 @@ isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointe
   constexpr const char* function = "memory_resize_device";
   return isthmus::guard([&] {
     isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
-    isthmus::device_memory& fresh = isthmus::memory_of(function, device);
-    const auto old = isthmus::block_table::instance().find(*pointer);
-    *pointer = (old ? *old->owner : fresh).resize(device, *pointer, bytes);
+    isthmus::device_memory& new_memory = isthmus::find_device_memory(function, device);
+    const auto block = isthmus::block_table::instance().find(*pointer);
+    *pointer = (block ? *block->owner : new_memory).resize(device, *pointer, bytes);
   });
 }
 
@@ -90,7 +90,7 @@ isthmus_status isthmus_memory_free_device(isthmus_device device, void* pointer) 
 }
 
 isthmus_status isthmus_memory_trim(isthmus_device device) {
-  return isthmus::guard([&] { isthmus::memory_of("memory_trim", device).trim(); });
+  return isthmus::guard([&] { isthmus::find_device_memory("memory_trim", device).trim(); });
 }
 
 isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* info) {
@@ -113,7 +113,7 @@ isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* in
 isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t capacity, size_t* required_bytes) {
   constexpr const char* function = "memory_explain";
   return isthmus::guard([&] {
-    const std::string text = isthmus::memory_of(function, device).explain().dump();
+    const std::string text = isthmus::find_device_memory(function, device).explain().dump();
     isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }

@@ -28,9 +28,9 @@ class plan_table {
     return *table;
   }
 
-  isthmus_fused_plan insert(std::unique_ptr<isthmus_fused_plan_impl> made) {
+  isthmus_fused_plan insert(std::unique_ptr<isthmus_fused_plan_impl> new_plan) {
     const std::lock_guard lock(m_mutex);
-    return *m_live.insert(made.release()).first;
+    return *m_live.insert(new_plan.release()).first;
   }
   isthmus_fused_plan_impl& find(const char* function, isthmus_fused_plan handle) {
     const std::lock_guard lock(m_mutex);
@@ -51,25 +51,25 @@ class plan_table {
   std::set<isthmus_fused_plan> m_live;
 };
 
-void refuse_groups(const char* function) {
+void reject_open_group(const char* function) {
   if (isthmus::group::active())
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
                      fmt::format("{}: called inside a group", function),
                      "end the group first; ranks of one process call from a thread each");
 }
 
-std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const problem& what) {
+std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const problem& definition) {
   const isthmus_platform platform = owner->ranks().device.platform;
   if (owner->ranks().is_mixed)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      "fused_plan_create: the ranks' devices are of several platforms",
                      "make the plan on a communicator of one platform: isthmus_communicator_split");
   if (platform == ISTHMUS_PLATFORM_HOST)
-    return what.gathers() ? make_host_gather_plan(std::move(owner), what)
-                          : make_host_scatter_plan(std::move(owner), what);
+    return definition.gathers() ? make_host_gather_plan(std::move(owner), definition)
+                          : make_host_scatter_plan(std::move(owner), definition);
   if (blaslt::traits_of(platform) != nullptr)
-    return what.gathers() ? make_device_gather_plan(std::move(owner), what)
-                          : make_device_scatter_plan(std::move(owner), what);
+    return definition.gathers() ? make_device_gather_plan(std::move(owner), definition)
+                          : make_device_scatter_plan(std::move(owner), definition);
   throw make_error(
       ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
       fmt::format("fused_plan_create: not supported on platform {}: there a stream cannot wait for "
@@ -81,13 +81,13 @@ std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const probl
 
 // Several ranks of one process may be in here at once, each in a thread of its own.
 isthmus_fused_plan create(isthmus_communicator handle, const isthmus_fused_description* description) {
-  refuse_groups("fused_plan_create");
+  reject_open_group("fused_plan_create");
   auto owner = handle_table::instance().share(handle);
-  const problem what = agree(*owner, description);
-  auto made = std::make_unique<isthmus_fused_plan_impl>();
-  made->owner = handle;
-  made->object = make_plan(std::move(owner), what);
-  return plan_table::instance().insert(std::move(made));
+  const problem definition = agree(*owner, description);
+  auto new_plan = std::make_unique<isthmus_fused_plan_impl>();
+  new_plan->owner = handle;
+  new_plan->object = make_plan(std::move(owner), definition);
+  return plan_table::instance().insert(std::move(new_plan));
 }
 
 const char* name_of(isthmus_fused_kind kind) {
@@ -98,13 +98,13 @@ const char* name_of(isthmus_fused_kind kind) {
   return "";
 }
 
-nlohmann::json info_of(const plan& of) {
-  const auto& asked = of.what().asked;
-  const schedule& order = of.order();
+nlohmann::json make_info(const plan& fused_plan) {
+  const auto& asked = fused_plan.what().asked;
+  const schedule& order = fused_plan.order();
   nlohmann::json info = {
       {"kind", name_of(asked.kind)},
-      {"rank", of.what().rank},
-      {"ranks", of.what().size},
+      {"rank", fused_plan.what().rank},
+      {"ranks", fused_plan.what().size},
       {"m", asked.m},
       {"n", asked.n},
       {"k", asked.k},
@@ -113,13 +113,13 @@ nlohmann::json info_of(const plan& of) {
       {"mode", order.pipelined ? "pipelined" : "sequential"},
       {"reason", order.reason},
       {"chunks", order.chunks},
-      {"model", of.figures().source},
+      {"model", fused_plan.figures().source},
       {"predicted_us", {{"pipelined", order.pipelined_us}, {"sequential", order.sequential_us}}},
       {"notes", nlohmann::json::array()},
       {"groups", nlohmann::json::array()}};
-  for (const row_group& each : order.groups)
-    info["groups"].push_back({{"source", each.source}, {"begin", each.begin}, {"rows", each.rows}});
-  of.describe(info);
+  for (const row_group& group : order.groups)
+    info["groups"].push_back({{"source", group.source}, {"begin", group.begin}, {"rows", group.rows}});
+  fused_plan.describe(info);
   return info;
 }
 
@@ -141,19 +141,19 @@ isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
 
 isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_arguments* arguments) {
   return isthmus::guard([&] {
-    refuse_groups("fused_run");
-    auto& found = plan_table::instance().find("fused_run", plan);
-    const isthmus::communicator& owner = isthmus::handle_table::instance().find(found.owner);
+    reject_open_group("fused_run");
+    auto& record = plan_table::instance().find("fused_run", plan);
+    const isthmus::communicator& owner = isthmus::handle_table::instance().find(record.owner);
     owner.check_alive();
-    check_arguments(found.object->what(), owner.ranks().device.platform, arguments);
-    found.object->run(*arguments);
+    check_arguments(record.object->what(), owner.ranks().device.platform, arguments);
+    record.object->run(*arguments);
   });
 }
 
 isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size_t capacity, size_t* required_bytes) {
   return isthmus::guard([&] {
     constexpr const char* function = "fused_plan_info";
-    const std::string text = info_of(*plan_table::instance().find(function, plan).object).dump();
+    const std::string text = make_info(*plan_table::instance().find(function, plan).object).dump();
     isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }

@@ -18,7 +18,7 @@ isthmus_status submit(isthmus_communicator communicator, const isthmus_operation
 }
 
 // What nearly all of them have; the caller adds the rest.
-isthmus_operation describe(isthmus_collective collective, const void* send_buf, void* recv_buf,
+isthmus_operation make_operation(isthmus_collective collective, const void* send_buf, void* recv_buf,
                            std::uint64_t count, isthmus_datatype datatype, isthmus_stream stream) {
   isthmus_operation operation{};
   operation.collective = collective;
@@ -50,7 +50,7 @@ isthmus_status isthmus_group_end(void) {
 isthmus_status isthmus_broadcast(const void* send_buf, void* recv_buf, uint64_t count,
                                  isthmus_datatype datatype, int root, isthmus_communicator communicator,
                                  isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_BROADCAST, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_BROADCAST, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
   return submit(communicator, operation);
 }
@@ -58,7 +58,7 @@ isthmus_status isthmus_broadcast(const void* send_buf, void* recv_buf, uint64_t 
 isthmus_status isthmus_reduce(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                               isthmus_reduction_op op, int root, isthmus_communicator communicator,
                               isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_REDUCE, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_REDUCE, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
   operation.root = root;
   return submit(communicator, operation);
@@ -67,7 +67,7 @@ isthmus_status isthmus_reduce(const void* send_buf, void* recv_buf, uint64_t cou
 isthmus_status isthmus_allreduce(const void* send_buf, void* recv_buf, uint64_t count,
                                  isthmus_datatype datatype, isthmus_reduction_op op,
                                  isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_ALLREDUCE, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_ALLREDUCE, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
   return submit(communicator, operation);
 }
@@ -75,7 +75,7 @@ isthmus_status isthmus_allreduce(const void* send_buf, void* recv_buf, uint64_t 
 isthmus_status isthmus_reduce_scatter(const void* send_buf, void* recv_buf, uint64_t count,
                                       isthmus_datatype datatype, isthmus_reduction_op op,
                                       isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_REDUCE_SCATTER, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_REDUCE_SCATTER, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
   return submit(communicator, operation);
 }
@@ -84,7 +84,7 @@ isthmus_status isthmus_reduce_scatterv(const void* send_buf, const uint64_t* sen
                                        const uint64_t* send_displs, void* recv_buf, uint64_t count,
                                        isthmus_datatype datatype, isthmus_reduction_op op,
                                        isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_REDUCE_SCATTERV, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_REDUCE_SCATTERV, send_buf, recv_buf, count, datatype, stream);
   operation.op = op;
   operation.send_counts = send_counts;
   operation.send_displs = send_displs;
@@ -94,14 +94,14 @@ isthmus_status isthmus_reduce_scatterv(const void* send_buf, const uint64_t* sen
 isthmus_status isthmus_allgather(const void* send_buf, void* recv_buf, uint64_t count,
                                  isthmus_datatype datatype, isthmus_communicator communicator,
                                  isthmus_stream stream) {
-  return submit(communicator, describe(ISTHMUS_ALLGATHER, send_buf, recv_buf, count, datatype, stream));
+  return submit(communicator, make_operation(ISTHMUS_ALLGATHER, send_buf, recv_buf, count, datatype, stream));
 }
 
 isthmus_status isthmus_allgatherv(const void* send_buf, uint64_t count, void* recv_buf,
                                   const uint64_t* recv_counts, const uint64_t* recv_displs,
                                   isthmus_datatype datatype, isthmus_communicator communicator,
                                   isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_ALLGATHERV, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_ALLGATHERV, send_buf, recv_buf, count, datatype, stream);
   operation.recv_counts = recv_counts;
   operation.recv_displs = recv_displs;
   return submit(communicator, operation);
@@ -109,7 +109,7 @@ isthmus_status isthmus_allgatherv(const void* send_buf, uint64_t count, void* re
 
 isthmus_status isthmus_gather(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                               int root, isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_GATHER, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_GATHER, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
   return submit(communicator, operation);
 }
@@ -118,7 +118,7 @@ isthmus_status isthmus_gatherv(const void* send_buf, uint64_t count, void* recv_
                                const uint64_t* recv_counts, const uint64_t* recv_displs,
                                isthmus_datatype datatype, int root, isthmus_communicator communicator,
                                isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_GATHERV, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_GATHERV, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
   operation.recv_counts = recv_counts;
   operation.recv_displs = recv_displs;
@@ -127,7 +127,7 @@ isthmus_status isthmus_gatherv(const void* send_buf, uint64_t count, void* recv_
 
 isthmus_status isthmus_scatter(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                                int root, isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_SCATTER, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_SCATTER, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
   return submit(communicator, operation);
 }
@@ -135,7 +135,7 @@ isthmus_status isthmus_scatter(const void* send_buf, void* recv_buf, uint64_t co
 isthmus_status isthmus_scatterv(const void* send_buf, const uint64_t* send_counts, const uint64_t* send_displs,
                                 void* recv_buf, uint64_t count, isthmus_datatype datatype, int root,
                                 isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_SCATTERV, send_buf, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_SCATTERV, send_buf, recv_buf, count, datatype, stream);
   operation.root = root;
   operation.send_counts = send_counts;
   operation.send_displs = send_displs;
@@ -144,14 +144,14 @@ isthmus_status isthmus_scatterv(const void* send_buf, const uint64_t* send_count
 
 isthmus_status isthmus_alltoall(const void* send_buf, void* recv_buf, uint64_t count, isthmus_datatype datatype,
                                 isthmus_communicator communicator, isthmus_stream stream) {
-  return submit(communicator, describe(ISTHMUS_ALLTOALL, send_buf, recv_buf, count, datatype, stream));
+  return submit(communicator, make_operation(ISTHMUS_ALLTOALL, send_buf, recv_buf, count, datatype, stream));
 }
 
 isthmus_status isthmus_alltoallv(const void* send_buf, const uint64_t* send_counts, const uint64_t* send_displs,
                                  void* recv_buf, const uint64_t* recv_counts, const uint64_t* recv_displs,
                                  isthmus_datatype datatype, isthmus_communicator communicator,
                                  isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_ALLTOALLV, send_buf, recv_buf, 0, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_ALLTOALLV, send_buf, recv_buf, 0, datatype, stream);
   operation.send_counts = send_counts;
   operation.send_displs = send_displs;
   operation.recv_counts = recv_counts;
@@ -161,14 +161,14 @@ isthmus_status isthmus_alltoallv(const void* send_buf, const uint64_t* send_coun
 
 isthmus_status isthmus_send(const void* send_buf, uint64_t count, isthmus_datatype datatype, int peer,
                             isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_SEND, send_buf, nullptr, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_SEND, send_buf, nullptr, count, datatype, stream);
   operation.root = peer;
   return submit(communicator, operation);
 }
 
 isthmus_status isthmus_recv(void* recv_buf, uint64_t count, isthmus_datatype datatype, int peer,
                             isthmus_communicator communicator, isthmus_stream stream) {
-  isthmus_operation operation = describe(ISTHMUS_RECV, nullptr, recv_buf, count, datatype, stream);
+  isthmus_operation operation = make_operation(ISTHMUS_RECV, nullptr, recv_buf, count, datatype, stream);
   operation.root = peer;
   return submit(communicator, operation);
 }

@@ -23,39 +23,39 @@ void check_speeds(std::span<const double> speeds) {
 
 void check_arguments(const double* speeds, int n, std::uint64_t granularity, const void* counts,
                      const void* displs) {
-  const char* const wrong = n < 1               ? "n must be 1 or more"
+  const char* const violated_rule = n < 1               ? "n must be 1 or more"
                             : granularity == 0  ? "granularity must be 1 or more"
                             : speeds == nullptr ? "speeds is NULL"
                             : counts == nullptr ? "counts is NULL"
                             : displs == nullptr ? "displs is NULL"
                                                 : nullptr;
-  if (wrong != nullptr)
-    throw isthmus::make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE, wrong,
+  if (violated_rule != nullptr)
+    throw isthmus::make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE, violated_rule,
                               "the arrays have one entry for each rank");
   check_speeds({speeds, static_cast<std::size_t>(n)});
 }
 
 // By the largest remainders: `granules` in proportion to the speeds.
-std::vector<std::uint64_t> share_out(std::span<const double> speeds, std::uint64_t granules) {
-  const double most = std::ranges::max(speeds);  // the sum of any finite speeds fits beside it
+std::vector<std::uint64_t> distribute_granules(std::span<const double> speeds, std::uint64_t granules) {
+  const double max_speed = std::ranges::max(speeds);  // the sum of any finite speeds fits beside it
   long double total = 0;
-  for (const double speed : speeds) total += static_cast<long double>(speed) / most;
+  for (const double speed : speeds) total += static_cast<long double>(speed) / max_speed;
   std::vector<std::uint64_t> shares(speeds.size());
   std::vector<long double> remainders(speeds.size());
-  std::uint64_t left = granules;
+  std::uint64_t remaining = granules;
   for (std::size_t i = 0; i < speeds.size(); ++i) {
     const long double exact =
-        static_cast<long double>(speeds[i]) / most / total * static_cast<long double>(granules);
+        static_cast<long double>(speeds[i]) / max_speed / total * static_cast<long double>(granules);
     shares[i] =
-        std::min(left, static_cast<std::uint64_t>(exact));  // beyond 2^63 a rounding may exceed what is left
+        std::min(remaining, static_cast<std::uint64_t>(exact));  // beyond 2^63 a rounding may exceed what is left
     remainders[i] = exact - static_cast<long double>(shares[i]);
-    left -= shares[i];
+    remaining -= shares[i];
   }
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < speeds.size(); ++i)
     if (speeds[i] > 0) order.push_back(i);
   std::ranges::stable_sort(order, std::ranges::greater(), [&](std::size_t i) { return remainders[i]; });
-  for (std::size_t next = 0; left > 0; --left, next = (next + 1) % order.size()) ++shares[order[next]];
+  for (std::size_t next = 0; remaining > 0; --remaining, next = (next + 1) % order.size()) ++shares[order[next]];
   return shares;
 }
 
@@ -65,12 +65,12 @@ isthmus_status isthmus_partition(const double* speeds, int n, uint64_t count, ui
                                  uint64_t* counts, uint64_t* displs) {
   return isthmus::guard([&] {
     check_arguments(speeds, n, granularity, counts, displs);
-    const std::span<const double> all(speeds, static_cast<std::size_t>(n));
-    std::vector<std::uint64_t> shares = share_out(all, count / granularity);
+    const std::span<const double> all_speeds(speeds, static_cast<std::size_t>(n));
+    std::vector<std::uint64_t> shares = distribute_granules(all_speeds, count / granularity);
     for (std::uint64_t& share : shares) share *= granularity;
     // Where nobody has a whole granule, the fastest gets the rest.
     auto last = std::find_if(shares.rbegin(), shares.rend(), [](std::uint64_t share) { return share > 0; });
-    const auto fastest = static_cast<std::size_t>(std::ranges::max_element(all) - all.begin());
+    const auto fastest = static_cast<std::size_t>(std::ranges::max_element(all_speeds) - all_speeds.begin());
     (last != shares.rend() ? *last : shares[fastest]) += count % granularity;
     std::uint64_t next = 0;
     for (std::size_t i = 0; i < shares.size(); ++i) {

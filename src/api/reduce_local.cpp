@@ -35,8 +35,8 @@ isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf, uint64_
   const auto op_number = static_cast<unsigned>(op);
   return isthmus::guard([&] {
     check_arguments(in_buf, inout_buf, count, datatype_number, op_number);
-    const unsigned step = op_number == ISTHMUS_AVG ? unsigned{ISTHMUS_SUM} : op_number;  // the caller divides
+    const unsigned kernel_op = op_number == ISTHMUS_AVG ? unsigned{ISTHMUS_SUM} : op_number;  // the caller divides
     const void* const sources[2] = {in_buf, inout_buf};
-    isthmus::host::kernels().reduce[datatype_number][step](inout_buf, sources, 2, count);
+    isthmus::host::kernels().reduce[datatype_number][kernel_op](inout_buf, sources, 2, count);
   });
 }
