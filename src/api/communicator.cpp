@@ -257,14 +257,14 @@ isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
 isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
   return guard([&] {
     const auto member = handle_table::instance().share(communicator);
-    member->poison(member->with_culprit(isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
+    member->abort(member->with_culprit(isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
   });
 }
 
 isthmus_status isthmus_communicator_abort_local(isthmus_communicator communicator) {
   return guard([&] {
     const auto member = handle_table::instance().share(communicator);
-    member->poison_alone(isthmus::make_abort_failure("isthmus_communicator_abort_local", member->ranks().rank));
+    member->abort_local(isthmus::make_abort_failure("isthmus_communicator_abort_local", member->ranks().rank));
   });
 }
 

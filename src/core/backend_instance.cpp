@@ -82,7 +82,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.heap_free = on_heap_free;
   m_context.progress = on_progress;
   m_context.create_subcommunicator = on_make_part;
-  m_context.abort_communicator = on_poison;
+  m_context.abort_communicator = on_abort_communicator;
   m_context.create_subcommunicator_on = on_make_part_on;
 }
 
@@ -103,7 +103,7 @@ isthmus_status backend_instance::threw(const char* function) noexcept {
 }
 
 template <typename Call>
-isthmus_status backend_instance::contain(const char* function, Call&& call) noexcept {
+isthmus_status backend_instance::guard_call(const char* function, Call&& call) noexcept {
   try {
     return call();
   } catch (...) {
@@ -112,33 +112,33 @@ isthmus_status backend_instance::contain(const char* function, Call&& call) noex
 }
 
 template <typename Call>
-void backend_instance::contain_or_poison(const char* function, Call&& call) {
-  const isthmus_status status = contain(function, [&] {
+void backend_instance::guard_call_or_abort(const char* function, Call&& call) {
+  const isthmus_status status = guard_call(function, [&] {
     call();
     return ISTHMUS_SUCCESS;
   });
   if (status == ISTHMUS_SUCCESS) return;
   const failure_info failure = take_failure(status, function);
-  m_owner.poison(failure);
+  m_owner.abort(failure);
   throw error(failure);
 }
 
 isthmus_status backend_instance::group_start() noexcept {
-  return functions().group_start == nullptr ? ISTHMUS_SUCCESS : contain("group_start", functions().group_start);
+  return functions().group_start == nullptr ? ISTHMUS_SUCCESS : guard_call("group_start", functions().group_start);
 }
 
 isthmus_status backend_instance::group_end() noexcept {
-  return functions().group_end == nullptr ? ISTHMUS_SUCCESS : contain("group_end", functions().group_end);
+  return functions().group_end == nullptr ? ISTHMUS_SUCCESS : guard_call("group_end", functions().group_end);
 }
 
 isthmus_status backend_instance::poll() noexcept {
   if (!usable() || functions().poll == nullptr) return ISTHMUS_SUCCESS;
-  return contain("poll", [&] { return functions().poll(m_state); });
+  return guard_call("poll", [&] { return functions().poll(m_state); });
 }
 
 isthmus_status backend_instance::synchronize() noexcept {
   if (!usable() || functions().synchronize == nullptr) return ISTHMUS_SUCCESS;
-  return contain("synchronize", [&] { return functions().synchronize(m_state); });
+  return guard_call("synchronize", [&] { return functions().synchronize(m_state); });
 }
 
 void backend_instance::abort() noexcept {
@@ -152,32 +152,32 @@ void backend_instance::abort() noexcept {
 
 const char* backend_instance::supports(const isthmus_operation& operation, const char* algorithm) {
   const char* reason = nullptr;
-  contain_or_poison("supports", [&] { reason = functions().supports(m_state, &operation, algorithm); });
+  guard_call_or_abort("supports", [&] { reason = functions().supports(m_state, &operation, algorithm); });
   return reason;
 }
 
 const char* backend_instance::plan(const isthmus_operation& operation, const char* algorithm) {
   const char* text = nullptr;
   if (functions().plan != nullptr)
-    contain_or_poison("plan", [&] { text = functions().plan(m_state, &operation, algorithm); });
+    guard_call_or_abort("plan", [&] { text = functions().plan(m_state, &operation, algorithm); });
   return text;
 }
 
 backend_part backend_instance::split(int color, int key) {
   void* part = nullptr;
   if (usable() && functions().split != nullptr)
-    contain_or_poison("split", [&] { part = functions().split(m_state, color, key); });
+    guard_call_or_abort("split", [&] { part = functions().split(m_state, color, key); });
   return {part, discard_split_state{m_entry.backend == nullptr ? nullptr : functions().discard_split_state}};
 }
 
 void backend_instance::register_block(const isthmus_heap_block& block) {
   if (usable() && functions().register_block != nullptr)
-    contain_or_poison("register_block", [&] { functions().register_block(m_state, &block); });
+    guard_call_or_abort("register_block", [&] { functions().register_block(m_state, &block); });
 }
 
 void backend_instance::unregister_block(const isthmus_heap_block& block) {
   if (usable() && functions().unregister_block != nullptr)
-    contain_or_poison("unregister_block", [&] { functions().unregister_block(m_state, &block); });
+    guard_call_or_abort("unregister_block", [&] { functions().unregister_block(m_state, &block); });
 }
 
 std::vector<std::string> backend_instance::notes() const {
@@ -196,7 +196,7 @@ void backend_instance::reject(std::string reason) {
 
 isthmus_status backend_instance::create() noexcept {
   m_context.split_state = m_part.release();
-  const isthmus_status status = contain("create", [&] {
+  const isthmus_status status = guard_call("create", [&] {
     m_create_threw = true;
     const isthmus_status returned = functions().create(&m_context, &m_state);
     m_create_threw = false;
@@ -292,9 +292,9 @@ void backend_instance::on_log(void* runtime, int level, const char* format, ...)
 // Every wait of a backend asks this, on the thread that waits.
 int backend_instance::on_aborted(void* runtime) {
   communicator& owner = self(runtime).m_owner;
-  if (interrupted()) owner.poison_as_interrupted();
+  if (interrupted()) owner.abort_on_interrupt();
   owner.listen();
-  return owner.poisoned() ? 1 : 0;
+  return owner.is_aborted() ? 1 : 0;
 }
 
 int backend_instance::on_progress(void* runtime) { return self(runtime).m_owner.make_progress() ? 1 : 0; }
@@ -341,10 +341,10 @@ isthmus_status backend_instance::on_make_part_on(void* runtime, isthmus_device d
   return status;
 }
 
-void backend_instance::on_poison(void* runtime, isthmus_status status) {
+void backend_instance::on_abort_communicator(void* runtime, isthmus_status status) {
   backend_instance& backend = self(runtime);
   failure_info failure = backend.take_failure(status, "a part of an operation");
-  backend.m_owner.poison_by_backend(failure);
+  backend.m_owner.abort_on_backend_failure(failure);
 }
 
 }  // namespace isthmus

@@ -103,14 +103,14 @@ class backend_instance {
                                      isthmus_communicator* made);
   static isthmus_status on_make_part_on(void* runtime, isthmus_device device, int color, int key,
                                         const char* use, isthmus_communicator* made);
-  static void on_poison(void* runtime, isthmus_status status);
+  static void on_abort_communicator(void* runtime, isthmus_status status);
 
   void report(const failure_info& info);
   [[gnu::cold]] isthmus_status threw(const char* function) noexcept;  // in a catch block
   template <typename Call>
-  isthmus_status contain(const char* function, Call&& call) noexcept;
+  isthmus_status guard_call(const char* function, Call&& call) noexcept;
   template <typename Call>
-  void contain_or_poison(const char* function, Call&& call);
+  void guard_call_or_abort(const char* function, Call&& call);
 
   decltype(isthmus_backend::enqueue) m_enqueue;
   void* m_state = nullptr;

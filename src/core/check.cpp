@@ -85,7 +85,7 @@ void communicator::compare(const backend_instance& backend, const isthmus_operat
     m_recorder.begin_check(*first);
     compare_texts(calls);
   } catch (const error& failure) {
-    if (failure.info().status != ISTHMUS_ERROR_MISMATCH) poison(failure.info());
+    if (failure.info().status != ISTHMUS_ERROR_MISMATCH) abort(failure.info());
     throw annotate(failure, *first);
   }
 }

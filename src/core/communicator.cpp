@@ -52,7 +52,7 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     created->create_backends(std::move(inherited));
   } catch (const error& failure) {
     // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
-    const bool is_explained = is_consequence(failure.info().status) && created && created->poisoned();
+    const bool is_explained = is_consequence(failure.info().status) && created && created->is_aborted();
     const error told = is_explained ? error(*created->failure()) : failure;
     if (!has_parent) throw told;
     throw told.due_to(created ? created->in_parent(told.info().culprits()) : std::vector<int>());
@@ -97,7 +97,7 @@ std::shared_ptr<communicator> communicator::shrink(double wait_s) {
                  "call isthmus_communicator_shrink on this rank, too, and go on with the new communicator")
           .info();
   reason.rank = m_ranks.rank;
-  poison(reason);
+  abort(reason);
   for (int losses = 0;; ++losses) {
     survivors part = m_control->shrink(wait_s > 0 ? wait_s : timeout_s());
     try {
@@ -184,7 +184,7 @@ void communicator::fail_batch(backend_instance& backend, isthmus_status status,
   if (failure.collective < 0) failure.collective = first.collective;
   if (const auto told = told_before(failure)) throw error(*told);
   // Whoever was poisoned by another rank's failure reports that one: it is the cause.
-  if (!poison_by_backend(failure)) check_alive();
+  if (!abort_on_backend_failure(failure)) check_alive();
   throw error(failure);
 }
 
@@ -217,7 +217,7 @@ void communicator::recorded(Work&& work) {
       hear(0);
       check_alive();
     }
-    if (m_control->out_of_step()) poison_as_out_of_step(told);
+    if (m_control->out_of_step()) abort_out_of_sync(told);
     throw error(told);
   } catch (...) {
     m_recorder.end(false);
@@ -267,9 +267,9 @@ failure_info communicator::with_culprit(failure_info failure) const noexcept {
 }
 
 // The other ranks in this process are told here, those elsewhere by the bootstrap.
-void communicator::poison_as_out_of_step(failure_info failure) noexcept {
+void communicator::abort_out_of_sync(failure_info failure) noexcept {
   failure.rank = m_ranks.rank;
-  poison(failure, audience::this_process);
+  abort(failure, audience::this_process);
 }
 
 // Who waits in a part waits in a call on the whole.
@@ -279,17 +279,17 @@ bool communicator::make_progress_of_whole() const {
   return whole && whole->make_progress();
 }
 
-void communicator::poison_as_interrupted() noexcept {
+void communicator::abort_on_interrupt() noexcept {
   failure_info failure =
       make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                  fmt::format("rank {} was interrupted while it waited for other ranks", m_ranks.rank),
                  "destroy the communicator on every rank and create a new one")
           .info();
   failure.rank = m_ranks.rank;
-  poison(failure);
+  abort(failure);
 }
 
-void communicator::throw_poisoned() const {
+void communicator::throw_aborted() const {
   const std::lock_guard lock(m_failure_mutex);
   failure_info info = *m_failure;
   info.status = ISTHMUS_ERROR_ABORTED;
@@ -308,13 +308,13 @@ std::optional<failure_info> communicator::failure() {
   listen();
   heed_notices();
   for (const auto& backend : m_backends) {
-    if (poisoned()) break;
+    if (is_aborted()) break;
     if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS) {
       failure_info failure = backend->take_failure(status, "an operation that had been started");
-      poison_by_backend(failure);
+      abort_on_backend_failure(failure);
     }
   }
-  if (!poisoned()) return std::nullopt;
+  if (!is_aborted()) return std::nullopt;
   // Another thread may be releasing the backends: whoever has the error may use the buffers again.
   const std::lock_guard released(m_abort_mutex);
   const std::lock_guard lock(m_failure_mutex);
@@ -323,11 +323,11 @@ std::optional<failure_info> communicator::failure() {
 
 void communicator::synchronize() {
   for (const auto& backend : m_backends) {
-    if (poisoned()) return;
+    if (is_aborted()) return;
     const isthmus_status status = backend->synchronize();
     if (status == ISTHMUS_SUCCESS) continue;
     failure_info failure = backend->take_failure(status, "synchronize");
-    if (!poison_by_backend(failure)) check_alive();
+    if (!abort_on_backend_failure(failure)) check_alive();
     throw error(failure);
   }
 }

@@ -80,8 +80,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   // The parts of it, for groups.
   void check_alive() const {
-    if (poisoned()) [[unlikely]]
-      throw_poisoned();
+    if (is_aborted()) [[unlikely]]
+      throw_aborted();
   }
   void check(const isthmus_operation& operation, bool grouped) const;
   choice choose(const isthmus_operation& operation);
@@ -98,10 +98,10 @@ class communicator : public std::enable_shared_from_this<communicator> {
   worker& own_worker();  // a thread for this rank's blocking operations in groups of several ranks
 
   // Any thread, any time. `failure` is what later calls report.
-  void poison(const failure_info& failure) noexcept { poison(failure, audience::all_ranks); }
+  void abort(const failure_info& failure) noexcept { abort(failure, audience::all_ranks); }
   // The same, for what a backend tells: the cause, which may come a moment later, goes first. False where it
   // has come; else `failure` names those of its culprits that others have not cleared.
-  bool poison_by_backend(failure_info& failure) noexcept;
+  bool abort_on_backend_failure(failure_info& failure) noexcept;
   // For every wait to call again and again: takes over the failure of a rank in another process. Cheap.
   void listen() noexcept;
   // The same at every call, of ranks on this machine. Who asks whether all is well takes the answer for the
@@ -120,8 +120,8 @@ class communicator : public std::enable_shared_from_this<communicator> {
     m_progress = progress;
     m_progress_context = context;
   }
-  void poison_as_interrupted() noexcept;  // the calling thread was told to stop waiting
-  bool poisoned() const noexcept { return m_poisoned.load(std::memory_order_acquire); }
+  void abort_on_interrupt() noexcept;  // the calling thread was told to stop waiting
+  bool is_aborted() const noexcept { return m_is_aborted.load(std::memory_order_acquire); }
   // The failure that poisoned it, asynchronous ones included; nothing when all is well.
   std::optional<failure_info> failure();
 
@@ -153,7 +153,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // Makes `ranks` of this communicator the failure's culprits.
   void blame(failure_info& failure, std::span<const int> ranks) const;
   // On this rank alone, with nobody told. Never throws. Any thread.
-  void poison_alone(const failure_info& failure) noexcept { poison_here(failure, audience::this_process); }
+  void abort_local(const failure_info& failure) noexcept { abort_this_rank(failure, audience::this_process); }
   // The message of an abort, with the rank that this one waits for in vain, if it waits: a watchdog of the
   // caller's aborts when its time is over.
   failure_info with_culprit(failure_info failure) const noexcept;
@@ -175,16 +175,16 @@ class communicator : public std::enable_shared_from_this<communicator> {
   bool is_last_resort(const backend_instance& backend) const;
   bool make_progress_of_whole() const;
   void throw_without_backend() const;
-  [[noreturn, gnu::cold]] void throw_poisoned() const;
+  [[noreturn, gnu::cold]] void throw_aborted() const;
   void synchronize();
   // Who is told: what others have announced is not announced again.
   enum class audience { all_ranks, this_process };
-  void poison(const failure_info& failure, audience told) noexcept;
-  void poison_here(const failure_info& failure, audience told) noexcept;
+  void abort(const failure_info& failure, audience told) noexcept;
+  void abort_this_rank(const failure_info& failure, audience told) noexcept;
   // The cause comes after its consequence where a backend's own signals are faster than the bootstrap.
   double cause_wait_s() const noexcept;
-  void poison_as_out_of_step(failure_info failure) noexcept;
-  void poison_as_lost(int lost) noexcept;
+  void abort_out_of_sync(failure_info failure) noexcept;
+  void abort_on_lost_peer(int lost) noexcept;
   void blame_found(failure_info& failure, const recorder::diagnosis& found) const;
   bool looks_for_missing() const noexcept;
   bool name_missing(failure_info& failure) const noexcept;
@@ -221,7 +221,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   isthmus_progress m_progress = nullptr;
   void* m_progress_context = nullptr;
 
-  std::atomic<bool> m_poisoned{false};
+  std::atomic<bool> m_is_aborted{false};
   std::atomic<std::uint64_t> m_waiting_operation{~std::uint64_t{0}};  // that listen was last called in
   std::atomic<std::int64_t> m_waiting_since{0}, m_next_listening{0};  // of the steady clock
   mutable std::mutex m_failure_mutex;

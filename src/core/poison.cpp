@@ -60,7 +60,7 @@ std::string unanswered_text(const std::vector<int>& ranks) {
 
 }  // namespace
 
-void communicator::poison_here(const failure_info& failure, audience told) noexcept {
+void communicator::abort_this_rank(const failure_info& failure, audience told) noexcept {
   {
     const std::lock_guard lock(m_failure_mutex);
     if (m_failure) return;
@@ -70,17 +70,17 @@ void communicator::poison_here(const failure_info& failure, audience told) noexc
   if (looks_for_missing()) m_control->give_up();
   // Before the backends release anybody: who is released finds the cause.
   if (told == audience::all_ranks && m_ranks.process_size < m_ranks.size) m_control->announce(failure);
-  m_poisoned.store(true, std::memory_order_release);
+  m_is_aborted.store(true, std::memory_order_release);
   m_control->cancel();
   const std::lock_guard lock(m_abort_mutex);
   if (m_closed) return;
   for (const auto& backend : m_backends) backend->abort();
 }
 
-void communicator::poison(const failure_info& failure, audience told) noexcept {
-  poison_here(failure, told);
+void communicator::abort(const failure_info& failure, audience told) noexcept {
+  abort_this_rank(failure, told);
   for (const auto& sibling : siblings_of(m_ranks.token, this))
-    sibling->poison_here(failure, audience::this_process);
+    sibling->abort_this_rank(failure, audience::this_process);
 }
 
 // On one node causes are read from memory, and who sees that a process has ended needs nobody's word. From
@@ -92,18 +92,18 @@ double communicator::cause_wait_s() const noexcept {
 }
 
 // Where nobody has announced a cause, what followed from it is the first that is known: that a rank ended, say.
-bool communicator::poison_by_backend(failure_info& failure) noexcept {
+bool communicator::abort_on_backend_failure(failure_info& failure) noexcept {
   // Who comes late, and so fails at once, would clear itself while others still ask.
   const bool looks = looks_for_missing() && !(is_among(m_ranks.rank, failure.culprits()) && has_just_come());
   if (looks) m_control->give_up();
   if (is_consequence(failure.status)) {
     hear(cause_wait_s());
-    if (poisoned()) return false;
+    if (is_aborted()) return false;
   }
   // Once for all ranks of a process. Others look for them as long as this rank has.
-  if (looks && !poisoned() && !name_missing(failure)) hear(2 * patience_s(timeout_s()));
-  if (looks && poisoned()) return false;
-  poison(failure);
+  if (looks && !is_aborted() && !name_missing(failure)) hear(2 * patience_s(timeout_s()));
+  if (looks && is_aborted()) return false;
+  abort(failure);
   return true;
 }
 
@@ -235,17 +235,17 @@ std::optional<failure_info> communicator::told_before(const failure_info& failur
 // Takes over what a rank of another process has announced.
 void communicator::hear(double wait_s,
                         void (*tell)(const communicator& rank, const failure_info& cause)) noexcept {
-  if (poisoned() || m_ranks.process_size == m_ranks.size) return;
+  if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   if (const auto cause = m_control->announced(wait_s)) {
     if (tell != nullptr) tell(*this, *cause);
-    return poison(*cause, audience::this_process);
+    return abort(*cause, audience::this_process);
   }
   // What waits on a device sees no process. On the host whoever waits knows best whether it needs that rank.
   if (m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
-    if (const auto lost = m_notices.find_lost()) poison_as_lost(*lost);
+    if (const auto lost = m_notices.find_lost()) abort_on_lost_peer(*lost);
 }
 
-void communicator::poison_as_lost(int lost) noexcept {
+void communicator::abort_on_lost_peer(int lost) noexcept {
   failure_info failure =
       make_error(
           ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
@@ -255,19 +255,19 @@ void communicator::poison_as_lost(int lost) noexcept {
   blame(failure, std::array{lost});
   failure = with_missing(failure);
   failure.rank = m_ranks.rank;
-  poison(failure);
+  abort(failure);
 }
 
 void communicator::heed_notices() noexcept {
   if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->heed_notices();
-  if (poisoned() || m_ranks.process_size == m_ranks.size) return;
-  if (const auto cause = m_control->noticed()) poison(*cause, audience::this_process);
+  if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
+  if (const auto cause = m_control->noticed()) abort(*cause, audience::this_process);
 }
 
 void communicator::listen() noexcept {
   // Who waits in a part waits for all: its ranks may have heard of a failure that those of the part can't.
   if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->listen();
-  if (poisoned() || m_ranks.process_size == m_ranks.size) return;
+  if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   const auto begin = steady_clock::now();
   const std::uint64_t operation = m_recorder.written();
   std::int64_t due = m_next_listening.load(std::memory_order_relaxed);

@@ -19,7 +19,7 @@ namespace {
 constexpr double grace_factor = 1.05;
 constexpr double grace_s = 0.5;
 
-void poison(communicator& rank, std::optional<int> culprit, isthmus_status status, const std::string& message,
+void abort_rank(communicator& rank, std::optional<int> culprit, isthmus_status status, const std::string& message,
             const char* hint) {
   failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
   if (culprit) rank.blame(failure, std::array{*culprit});
@@ -27,7 +27,7 @@ void poison(communicator& rank, std::optional<int> culprit, isthmus_status statu
   failure.rank = rank.ranks().rank;
   failure.collective = rank.in_flight().collective;
   log(log_level::error, "{}; {}", failure.message, failure.hint);
-  rank.poison(failure);
+  rank.abort(failure);
 }
 
 // Of the other ranks of this machine.
@@ -38,7 +38,7 @@ std::optional<int> find(const communicator& rank, process_state wanted) {
 void fail(communicator& rank) {
   const recorder::in_flight stuck = rank.in_flight();
   const auto stopped = find(rank, process_state::stopped);
-  poison(
+  abort_rank(
       rank, stopped, ISTHMUS_ERROR_TIMEOUT,
       fmt::format("rank {} of {} has been inside {} of {} x {} for longer than the timeout of {} s (operation "
                   "{} of this communicator); {}",
@@ -58,11 +58,11 @@ class lookout {
     m_rank.hear(0, [](const communicator& rank, const failure_info& cause) {
       log(log_level::error, "rank {}: rank {} failed: {}", rank.ranks().rank, cause.rank, cause.message);
     });
-    if (m_rank.poisoned()) return;
+    if (m_rank.is_aborted()) return;
     const auto ended = find(m_rank, process_state::gone);
     // What it sent last may still be on its way: it is looked at twice.
     if (ended && operation == std::exchange(m_suspicious, operation))
-      poison(m_rank, ended, ISTHMUS_ERROR_REMOTE,
+      abort_rank(m_rank, ended, ISTHMUS_ERROR_REMOTE,
              fmt::format("rank {} ended while rank {} was inside {}, which can't go on without it", *ended,
                          m_rank.ranks().rank, isthmus_collective_name(m_rank.in_flight().collective)),
              "look for a crash or an early exit of that rank");
@@ -82,7 +82,7 @@ std::unique_ptr<watch> watch_calls_of(communicator& rank) {
       std::chrono::milliseconds(static_cast<int>(std::clamp(rank.timeout_s() * 100, 10.0, 1000.0)));
   rules.operation = [&rank]() -> watched_operation {
     const recorder::in_flight now = rank.in_flight();
-    return {now.busy && !rank.poisoned() ? now.sequence : 0, {}};
+    return {now.busy && !rank.is_aborted() ? now.sequence : 0, {}};
   };
   rules.on_wait = [look = lookout(rank)](std::uint64_t operation) mutable { look(operation); };
   rules.takes_long = true;

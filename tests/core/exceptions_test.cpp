@@ -37,7 +37,7 @@ isthmus_status split_alike(isthmus_communicator rank) {
 }
 
 // Rank 1's backend threw in `function`: every rank that goes on is told so.
-void expect_poisoned(const test::ranks& ranks, const std::string& function) {
+void expect_aborted(const test::ranks& ranks, const std::string& function) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
     EXPECT_EQ(sum(ranks[rank]), ISTHMUS_ERROR_ABORTED);
     EXPECT_THAT(last_error().message,
@@ -56,7 +56,7 @@ TEST(exception, out_of_enqueue) {
   EXPECT_STREQ(last_error().backend, "standin");
   EXPECT_THAT(last_error().message, AllOf(HasSubstr("enqueue of backend standin"), HasSubstr(cause)));
   EXPECT_THAT(last_error().hint, HasSubstr("context->fail"));
-  expect_poisoned(ranks, "enqueue");
+  expect_aborted(ranks, "enqueue");
 }
 
 TEST(exception, of_no_standard_type_or_with_a_code) {
@@ -89,7 +89,7 @@ TEST(exception, out_of_enqueue_in_a_group_of_blocking_ranks) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(sum(ranks[rank]), ISTHMUS_SUCCESS);
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_BACKEND) << "the cause, not what followed from it";
   EXPECT_THAT(last_error().message, HasSubstr(cause));
-  expect_poisoned(ranks, "enqueue");
+  expect_aborted(ranks, "enqueue");
 }
 
 void fail_in_group(standin::script script, const char* function) {
@@ -122,7 +122,7 @@ TEST(exception, out_of_poll) {
   EXPECT_THAT(last_error().message, HasSubstr(cause));
   EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_BACKEND);
   EXPECT_EQ(last_error().rank, 1);
-  expect_poisoned(ranks, "poll");
+  expect_aborted(ranks, "poll");
 }
 
 TEST(exception, out_of_synchronize) {
@@ -144,7 +144,7 @@ TEST(exception, out_of_supports) {
   standin::reset(script);
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(sum(ranks[1]), ISTHMUS_ERROR_BACKEND);
-  expect_poisoned(ranks, "supports");
+  expect_aborted(ranks, "supports");
   EXPECT_TRUE(standin::records(event::enqueue).empty());
 }
 
@@ -163,7 +163,7 @@ TEST(exception, out_of_split) {
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
       << "nobody waits for the timeout";
-  expect_poisoned(ranks, "split");
+  expect_aborted(ranks, "split");
 }
 
 TEST(exception, out_of_abort_changes_nothing) {

@@ -55,7 +55,7 @@ void device_plan::start_watch() {
   rules.operation = [this] { return oldest_run(); };
   rules.takes_long = true;
   rules.on_stuck = [this](std::uint64_t) {
-    m_owner->poison(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+    m_owner->abort(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                                fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for "
                                            "rows, or for others to fetch its own",
                                            m_owner->timeout_s(), m_what.rank),
@@ -63,14 +63,14 @@ void device_plan::start_watch() {
                         .info());
     return true;
   };
-  rules.aborted = [this] { return m_owner->poisoned(); };
+  rules.aborted = [this] { return m_owner->is_aborted(); };
   // Again and again: a peer that goes on may write its own words meanwhile.
   rules.on_abort = [this] {
     m_shared->release_all();
     return all_runs_ended();
   };
   rules.on_error = [this](const char* what) {
-    m_owner->poison(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+    m_owner->abort(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
                                fmt::format("fused_run: rank {}: the device failed: {}", m_what.rank, what))
                         .info());
   };
@@ -144,7 +144,7 @@ void device_plan::run(const isthmus_fused_arguments& with) {
     enqueue_pipelined(with);
     end_run(with.stream);
   } catch (const error& failure) {
-    if (!m_owner->poisoned()) m_owner->poison(failure.info());
+    if (!m_owner->is_aborted()) m_owner->abort(failure.info());
     throw;
   }
 }

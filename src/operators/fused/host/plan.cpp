@@ -44,7 +44,7 @@ void host_plan::run(const isthmus_fused_arguments& with) {
     run_pipelined(with);
   } catch (const error& failure) {
     m_counters->fail();
-    if (!m_owner->poisoned()) m_owner->poison(failure.info());
+    if (!m_owner->is_aborted()) m_owner->abort(failure.info());
     throw;
   }
 }
@@ -70,7 +70,7 @@ void host_plan::run_pipelined(const isthmus_fused_arguments& with) {
     if (with.view == ISTHMUS_FUSED_WHOLE) compute(with);
   } catch (...) {
     m_counters->fail();
-    if (!m_owner->poisoned() && m_move_failure) m_owner->poison(m_move_failure->info());
+    if (!m_owner->is_aborted() && m_move_failure) m_owner->abort(m_move_failure->info());
     m_mover->wait();  // bounded: its own waits are
     throw;
   }
