@@ -293,7 +293,7 @@ void backend_instance::on_log(void* runtime, int level, const char* format, ...)
 int backend_instance::on_aborted(void* runtime) {
   communicator& owner = self(runtime).m_owner;
   if (interrupted()) owner.abort_on_interrupt();
-  owner.listen();
+  owner.poll_failures();
   return owner.is_aborted() ? 1 : 0;
 }
 

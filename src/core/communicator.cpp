@@ -52,8 +52,8 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     created->create_backends(std::move(inherited));
   } catch (const error& failure) {
     // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
-    const bool is_explained = is_consequence(failure.info().status) && created && created->is_aborted();
-    const error told = is_explained ? error(*created->failure()) : failure;
+    const bool has_root_cause = is_consequence(failure.info().status) && created && created->is_aborted();
+    const error told = has_root_cause ? error(*created->failure()) : failure;
     if (!has_parent) throw told;
     throw told.due_to(created ? created->in_parent(told.info().culprits()) : std::vector<int>());
   }
@@ -182,7 +182,7 @@ void communicator::fail_batch(backend_instance& backend, isthmus_status status,
   failure_info failure = backend.take_failure(status, row_of(first.collective).name);
   m_recorder.end(false);
   if (failure.collective < 0) failure.collective = first.collective;
-  if (const auto told = told_before(failure)) throw error(*told);
+  if (const auto told = find_earlier_report(failure)) throw error(*told);
   // Whoever was poisoned by another rank's failure reports that one: it is the cause.
   if (!abort_on_backend_failure(failure)) check_alive();
   throw error(failure);
@@ -214,7 +214,7 @@ void communicator::recorded(Work&& work) {
     const failure_info told = with_missing(failure.info());
     m_recorder.end(false);
     if (is_consequence(told.status)) {
-      hear(0);
+      wait_for_failures(0);
       check_alive();
     }
     if (m_control->out_of_step()) abort_out_of_sync(told);
@@ -269,7 +269,7 @@ failure_info communicator::with_culprit(failure_info failure) const noexcept {
 // The other ranks in this process are told here, those elsewhere by the bootstrap.
 void communicator::abort_out_of_sync(failure_info failure) noexcept {
   failure.rank = m_ranks.rank;
-  abort(failure, audience::this_process);
+  abort(failure, notification_scope::this_process);
 }
 
 // Who waits in a part waits in a call on the whole.
@@ -305,8 +305,8 @@ void communicator::throw_aborted() const {
 }
 
 std::optional<failure_info> communicator::failure() {
-  listen();
-  heed_notices();
+  poll_failures();
+  poll_failure_board();
   for (const auto& backend : m_backends) {
     if (is_aborted()) break;
     if (const isthmus_status status = backend->poll(); status != ISTHMUS_SUCCESS) {

@@ -98,19 +98,19 @@ class communicator : public std::enable_shared_from_this<communicator> {
   worker& own_worker();  // a thread for this rank's blocking operations in groups of several ranks
 
   // Any thread, any time. `failure` is what later calls report.
-  void abort(const failure_info& failure) noexcept { abort(failure, audience::all_ranks); }
+  void abort(const failure_info& failure) noexcept { abort(failure, notification_scope::all_ranks); }
   // The same, for what a backend tells: the cause, which may come a moment later, goes first. False where it
   // has come; else `failure` names those of its culprits that others have not cleared.
   bool abort_on_backend_failure(failure_info& failure) noexcept;
   // For every wait to call again and again: takes over the failure of a rank in another process. Cheap.
-  void listen() noexcept;
+  void poll_failures() noexcept;
   // The same at every call, of ranks on this machine. Who asks whether all is well takes the answer for the
   // state of buffers: a rank that has its error may have overwritten what it lent, but wrote its notice first.
-  void heed_notices() noexcept;
+  void poll_failure_board() noexcept;
   // The same of all ranks, now, waiting at most so long for it.
   // `tell` comes before the backends release anybody, or end the job: MPI's does.
-  void hear(double wait_s,
-            void (*tell)(const communicator& rank, const failure_info& cause) = nullptr) noexcept;
+  void wait_for_failures(double wait_s,
+            void (*on_failure)(const communicator& rank, const failure_info& cause) = nullptr) noexcept;
   // What this communicator's waits call now and then (isthmus/interrupt.h); false where nothing is set.
   bool make_progress() const {
     if (m_progress != nullptr) m_progress(m_progress_context);
@@ -153,7 +153,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // Makes `ranks` of this communicator the failure's culprits.
   void blame(failure_info& failure, std::span<const int> ranks) const;
   // On this rank alone, with nobody told. Never throws. Any thread.
-  void abort_local(const failure_info& failure) noexcept { abort_this_rank(failure, audience::this_process); }
+  void abort_local(const failure_info& failure) noexcept { abort_this_rank(failure, notification_scope::this_process); }
   // The message of an abort, with the rank that this one waits for in vain, if it waits: a watchdog of the
   // caller's aborts when its time is over.
   failure_info with_culprit(failure_info failure) const noexcept;
@@ -178,25 +178,25 @@ class communicator : public std::enable_shared_from_this<communicator> {
   [[noreturn, gnu::cold]] void throw_aborted() const;
   void synchronize();
   // Who is told: what others have announced is not announced again.
-  enum class audience { all_ranks, this_process };
-  void abort(const failure_info& failure, audience told) noexcept;
-  void abort_this_rank(const failure_info& failure, audience told) noexcept;
+  enum class notification_scope { all_ranks, this_process };
+  void abort(const failure_info& failure, notification_scope scope) noexcept;
+  void abort_this_rank(const failure_info& failure, notification_scope scope) noexcept;
   // The cause comes after its consequence where a backend's own signals are faster than the bootstrap.
-  double cause_wait_s() const noexcept;
+  double root_cause_wait_s() const noexcept;
   void abort_out_of_sync(failure_info failure) noexcept;
   void abort_on_lost_peer(int lost) noexcept;
   void blame_found(failure_info& failure, const recorder::diagnosis& found) const;
-  bool looks_for_missing() const noexcept;
+  bool should_query_peers() const noexcept;
   bool name_missing(failure_info& failure) const noexcept;
-  std::vector<int> silent_beside(const std::vector<int>& missing, isthmus_status status) const;
-  enum class word { gives_up, is_there };  // what is asked after
-  std::vector<int> unheard_of(const std::vector<int>& ranks, word of,
-                              std::chrono::steady_clock::time_point deadline, bool& can_ask) const;
-  std::vector<int> others_than(const std::vector<int>& ranks) const;  // nor this one
-  bool is_here(int rank) const { return m_ranks.process_here[static_cast<std::size_t>(rank)].pid != 0; }
-  bool has_just_come() const noexcept;
-  std::optional<bool> is_heard_of(int rank, word of, double wait_s) const noexcept;
-  std::optional<failure_info> told_before(const failure_info& failure) const;
+  std::vector<int> unresponsive_node_peers(const std::vector<int>& missing, isthmus_status status) const;
+  enum class peer_status { aborted, present };  // what is asked after
+  std::vector<int> find_unresponsive(const std::vector<int>& ranks, peer_status expected,
+                              std::chrono::steady_clock::time_point deadline, bool& can_query) const;
+  std::vector<int> ranks_except(const std::vector<int>& ranks) const;  // nor this one
+  bool is_on_this_node(int rank) const { return m_ranks.process_here[static_cast<std::size_t>(rank)].pid != 0; }
+  bool has_arrived_late() const noexcept;
+  std::optional<bool> has_reported(int rank, peer_status expected, double wait_s) const noexcept;
+  std::optional<failure_info> find_earlier_report(const failure_info& failure) const;
   template <typename Work>
   void exchange(recorder::step what, std::uint64_t count, Work&& work);
   template <typename Work>
@@ -223,7 +223,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   std::atomic<bool> m_is_aborted{false};
   std::atomic<std::uint64_t> m_waiting_operation{~std::uint64_t{0}};  // that listen was last called in
-  std::atomic<std::int64_t> m_waiting_since{0}, m_next_listening{0};  // of the steady clock
+  std::atomic<std::int64_t> m_wait_begin{0}, m_next_poll{0};  // of the steady clock
   mutable std::mutex m_failure_mutex;
   std::optional<failure_info> m_failure;
 

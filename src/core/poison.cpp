@@ -15,41 +15,41 @@ namespace {
 using std::chrono::steady_clock;
 
 // How long a wait lasts before it looks for another process' failure, and the time between looks.
-constexpr steady_clock::duration listening_interval = std::chrono::milliseconds(100);
+constexpr steady_clock::duration failure_poll_interval = std::chrono::milliseconds(100);
 // A look that is slow, as the store's process is stopped, may take this part of the time.
-constexpr int listening_share = 20;
+constexpr int poll_pause_factor = 20;
 
 // For who gives up at the same time to say so.
-constexpr double moment_s = 0.02;
+constexpr double min_report_wait_s = 0.02;
 // Beyond the time for all answers: then a store is too slow to be asked after the rest.
-constexpr double most_overdue_s = 0.3;
+constexpr double max_overdue_s = 0.3;
 
 // How long a rank that timed out waits for others to do so: they began to wait at about the same time.
-double patience_s(double timeout_s) {
-  constexpr double most = 1, share = 0.05;
-  return std::clamp(share * timeout_s, moment_s, most);
+double report_wait_s(double timeout_s) {
+  constexpr double max_wait_s = 1, timeout_share = 0.05;
+  return std::clamp(timeout_share * timeout_s, min_report_wait_s, max_wait_s);
 }
 
-steady_clock::time_point after(double seconds) {
+steady_clock::time_point deadline_after(double seconds) {
   return steady_clock::now() +
          std::chrono::duration_cast<steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-double seconds_until(steady_clock::time_point when) {
-  return std::chrono::duration<double>(when - steady_clock::now()).count();
+double seconds_until(steady_clock::time_point deadline) {
+  return std::chrono::duration<double>(deadline - steady_clock::now()).count();
 }
 
 bool is_among(int rank, std::span<const int> ranks) { return std::ranges::find(ranks, rank) != ranks.end(); }
 
-const char* are(const std::vector<int>& ranks) { return ranks.size() == 1 ? "is" : "are"; }
+const char* is_or_are(const std::vector<int>& ranks) { return ranks.size() == 1 ? "is" : "are"; }
 
 // "rank 7 is missing, and rank 6 of the same node is not heard of"
-std::string missing_text(const std::vector<int>& missing, const std::vector<int>& beside) {
+std::string missing_text(const std::vector<int>& missing, const std::vector<int>& node_peers) {
   using recorder::list_of;
-  const std::string text = fmt::format("{} {} missing", list_of(missing), are(missing));
-  return beside.empty()
+  const std::string text = fmt::format("{} {} missing", list_of(missing), is_or_are(missing));
+  return node_peers.empty()
              ? text
-             : fmt::format("{}, and {} of the same node {} not heard of", text, list_of(beside), are(beside));
+             : fmt::format("{}, and {} of the same node {} not heard of", text, list_of(node_peers), is_or_are(node_peers));
 }
 
 // Where nothing carries what ranks of other nodes say.
@@ -60,16 +60,16 @@ std::string unanswered_text(const std::vector<int>& ranks) {
 
 }  // namespace
 
-void communicator::abort_this_rank(const failure_info& failure, audience told) noexcept {
+void communicator::abort_this_rank(const failure_info& failure, notification_scope scope) noexcept {
   {
     const std::lock_guard lock(m_failure_mutex);
     if (m_failure) return;
     m_failure = failure;
     m_recorder.fail(failure.message);
   }
-  if (looks_for_missing()) m_control->give_up();
+  if (should_query_peers()) m_control->give_up();
   // Before the backends release anybody: who is released finds the cause.
-  if (told == audience::all_ranks && m_ranks.process_size < m_ranks.size) m_control->announce(failure);
+  if (scope == notification_scope::all_ranks && m_ranks.process_size < m_ranks.size) m_control->announce(failure);
   m_is_aborted.store(true, std::memory_order_release);
   m_control->cancel();
   const std::lock_guard lock(m_abort_mutex);
@@ -77,38 +77,38 @@ void communicator::abort_this_rank(const failure_info& failure, audience told) n
   for (const auto& backend : m_backends) backend->abort();
 }
 
-void communicator::abort(const failure_info& failure, audience told) noexcept {
-  abort_this_rank(failure, told);
+void communicator::abort(const failure_info& failure, notification_scope scope) noexcept {
+  abort_this_rank(failure, scope);
   for (const auto& sibling : siblings_of(m_ranks.token, this))
-    sibling->abort_this_rank(failure, audience::this_process);
+    sibling->abort_this_rank(failure, notification_scope::this_process);
 }
 
 // On one node causes are read from memory, and who sees that a process has ended needs nobody's word. From
 // other nodes they come by the store. A part's is looked for by the whole.
-double communicator::cause_wait_s() const noexcept {
-  constexpr double from_memory = 0.05, from_a_store = 2;
-  const bool is_known_here = m_ranks.nodes == 1 || !m_whole.expired() || m_notices.find_lost();
-  return is_known_here ? from_memory : std::min(from_a_store, timeout_s());
+double communicator::root_cause_wait_s() const noexcept {
+  constexpr double memory_wait_s = 0.05, store_wait_s = 2;
+  const bool is_cause_local = m_ranks.nodes == 1 || !m_whole.expired() || m_notices.find_lost();
+  return is_cause_local ? memory_wait_s : std::min(store_wait_s, timeout_s());
 }
 
 // Where nobody has announced a cause, what followed from it is the first that is known: that a rank ended, say.
 bool communicator::abort_on_backend_failure(failure_info& failure) noexcept {
   // Who comes late, and so fails at once, would clear itself while others still ask.
-  const bool looks = looks_for_missing() && !(is_among(m_ranks.rank, failure.culprits()) && has_just_come());
-  if (looks) m_control->give_up();
+  const bool queries_peers = should_query_peers() && !(is_among(m_ranks.rank, failure.culprits()) && has_arrived_late());
+  if (queries_peers) m_control->give_up();
   if (is_consequence(failure.status)) {
-    hear(cause_wait_s());
+    wait_for_failures(root_cause_wait_s());
     if (is_aborted()) return false;
   }
   // Once for all ranks of a process. Others look for them as long as this rank has.
-  if (looks && !is_aborted() && !name_missing(failure)) hear(2 * patience_s(timeout_s()));
-  if (looks && is_aborted()) return false;
+  if (queries_peers && !is_aborted() && !name_missing(failure)) wait_for_failures(2 * report_wait_s(timeout_s()));
+  if (queries_peers && is_aborted()) return false;
   abort(failure);
   return true;
 }
 
 // On one node the flight recorder shows who waits; a part's failure is looked into by the whole.
-bool communicator::looks_for_missing() const noexcept {
+bool communicator::should_query_peers() const noexcept {
   return m_ranks.nodes > 1 && !m_is_part && m_ranks.process_size < m_ranks.size;
 }
 
@@ -119,16 +119,16 @@ bool communicator::name_missing(failure_info& failure) const noexcept {
   if (failure.culprits().empty()) return true;
   try {
     std::vector<int> suspects(failure.culprits().begin(), failure.culprits().end());
-    bool can_ask = true;
-    const auto deadline = after(patience_s(timeout_s()));
-    std::vector<int> missing = unheard_of(suspects, word::gives_up, deadline, can_ask);
+    bool can_query = true;
+    const auto deadline = deadline_after(report_wait_s(timeout_s()));
+    std::vector<int> missing = find_unresponsive(suspects, peer_status::aborted, deadline, can_query);
     // Of a list that was full the rest is not known.
     if (missing.empty() && suspects.size() == failure_info::most_culprits)
-      missing = unheard_of(others_than(suspects), word::gives_up, deadline, can_ask);
+      missing = find_unresponsive(ranks_except(suspects), peer_status::aborted, deadline, can_query);
     failure.blame(missing);
     if (missing.empty()) return false;
     const std::string text =
-        can_ask ? missing_text(missing, silent_beside(missing, failure.status)) : unanswered_text(missing);
+        can_query ? missing_text(missing, unresponsive_node_peers(missing, failure.status)) : unanswered_text(missing);
     copy_text(failure.message, sizeof failure.message, fmt::format("{}: {}", text, failure.message));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
   }
@@ -137,59 +137,59 @@ bool communicator::name_missing(failure_info& failure) const noexcept {
 
 // A whole machine is gone more often than one of its ranks. Ranks of this node are seen without a question.
 // After a timeout the others have begun to wait at about the same time; when a rank ended they may be anywhere.
-std::vector<int> communicator::silent_beside(const std::vector<int>& missing, isthmus_status status) const {
+std::vector<int> communicator::unresponsive_node_peers(const std::vector<int>& missing, isthmus_status status) const {
   const auto node = [this](int rank) { return m_ranks.node_of[static_cast<std::size_t>(rank)]; };
-  std::vector<int> beside;
-  for (const int rank : others_than(missing))
-    if (!is_here(rank) && std::ranges::any_of(missing, [&](int each) { return node(each) == node(rank); }))
-      beside.push_back(rank);
-  bool can_ask = true;
-  const word asked = status == ISTHMUS_ERROR_TIMEOUT ? word::gives_up : word::is_there;
-  beside = unheard_of(beside, asked, after(moment_s), can_ask);
-  return can_ask ? beside : std::vector<int>();
+  std::vector<int> node_peers;
+  for (const int rank : ranks_except(missing))
+    if (!is_on_this_node(rank) && std::ranges::any_of(missing, [&](int each) { return node(each) == node(rank); }))
+      node_peers.push_back(rank);
+  bool can_query = true;
+  const peer_status expected = status == ISTHMUS_ERROR_TIMEOUT ? peer_status::aborted : peer_status::present;
+  node_peers = find_unresponsive(node_peers, expected, deadline_after(min_report_wait_s), can_query);
+  return can_query ? node_peers : std::vector<int>();
 }
 
-std::vector<int> communicator::others_than(const std::vector<int>& ranks) const {
+std::vector<int> communicator::ranks_except(const std::vector<int>& ranks) const {
   std::vector<int> others;
   for (int rank = 0; rank < m_ranks.size; ++rank)
     if (rank != m_ranks.rank && !is_among(rank, ranks)) others.push_back(rank);
   return others;
 }
 
-// Those of `ranks` without this word by then. Once one of another node can't be asked, `can_ask` is false, and
+// Those of `ranks` without this word by then. Once one of another node can't be asked, `can_query` is false, and
 // the rest of those counts as not heard of.
-std::vector<int> communicator::unheard_of(const std::vector<int>& ranks, word of,
-                                          steady_clock::time_point deadline, bool& can_ask) const {
-  std::vector<int> silent;
+std::vector<int> communicator::find_unresponsive(const std::vector<int>& ranks, peer_status expected,
+                                          steady_clock::time_point deadline, bool& can_query) const {
+  std::vector<int> unresponsive;
   for (const int rank : ranks) {
     const double left = seconds_until(deadline);
-    can_ask = can_ask && left > -most_overdue_s;
-    const auto heard = can_ask || is_here(rank) ? is_heard_of(rank, of, std::max(0.0, left)) : std::nullopt;
-    can_ask = can_ask && heard.has_value();
-    if (!heard.value_or(false)) silent.push_back(rank);
+    can_query = can_query && left > -max_overdue_s;
+    const auto reported = can_query || is_on_this_node(rank) ? has_reported(rank, expected, std::max(0.0, left)) : std::nullopt;
+    can_query = can_query && reported.has_value();
+    if (!reported.value_or(false)) unresponsive.push_back(rank);
   }
-  return silent;
+  return unresponsive;
 }
 
 // A late rank's waits, if they have begun, have not lasted as long as those of the others.
-bool communicator::has_just_come() const noexcept {
+bool communicator::has_arrived_late() const noexcept {
   if (m_waiting_operation.load(std::memory_order_relaxed) != m_recorder.written()) return true;
-  const steady_clock::time_point since{steady_clock::duration(m_waiting_since.load(std::memory_order_relaxed))};
-  return -seconds_until(since) < timeout_s() / 2;
+  const steady_clock::time_point wait_begin{steady_clock::duration(m_wait_begin.load(std::memory_order_relaxed))};
+  return -seconds_until(wait_begin) < timeout_s() / 2;
 }
 
 // Whether it has given up, or does within this time, or is still there; nothing where it can't be asked. Who
 // has ended won't.
-std::optional<bool> communicator::is_heard_of(int rank, word of, double wait_s) const noexcept {
+std::optional<bool> communicator::has_reported(int rank, peer_status expected, double wait_s) const noexcept {
   if (rank == m_ranks.rank) return true;
-  if (of == word::is_there) {
+  if (expected == peer_status::present) {
     const auto left = m_control->has_left(rank);
     if (left.value_or(false)) return m_control->has_given_up(rank, 0);  // as programs end at their first error
     return left ? std::optional(true) : std::nullopt;
   }
   const process_state state = m_ranks.process_here[static_cast<std::size_t>(rank)].state();
-  const auto heard = m_control->has_given_up(rank, state == process_state::alive ? wait_s : 0);
-  return !heard && state != process_state::alive ? false : heard;
+  const auto reported = m_control->has_given_up(rank, state == process_state::alive ? wait_s : 0);
+  return !reported && state != process_state::alive ? false : reported;
 }
 
 // The process of a rank that ended or is stopped is certain; of all else the backend knows more. But where it
@@ -222,23 +222,23 @@ std::vector<int> communicator::in_parent(std::span<const int> ranks) const {
 
 // What a backend made the failure of this communicator itself (isthmus_backend_context::abort_communicator) it returns,
 // too.
-std::optional<failure_info> communicator::told_before(const failure_info& failure) const {
+std::optional<failure_info> communicator::find_earlier_report(const failure_info& failure) const {
   const std::lock_guard lock(m_failure_mutex);
   if (!m_failure || is_consequence(failure.status) || m_failure->status != failure.status ||
       m_failure->rank != failure.rank || std::strcmp(m_failure->backend, failure.backend) != 0)
     return std::nullopt;
-  failure_info told = *m_failure;
-  told.collective = failure.collective;
-  return told;
+  failure_info earlier = *m_failure;
+  earlier.collective = failure.collective;
+  return earlier;
 }
 
 // Takes over what a rank of another process has announced.
-void communicator::hear(double wait_s,
-                        void (*tell)(const communicator& rank, const failure_info& cause)) noexcept {
+void communicator::wait_for_failures(double wait_s,
+                        void (*on_failure)(const communicator& rank, const failure_info& cause)) noexcept {
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   if (const auto cause = m_control->announced(wait_s)) {
-    if (tell != nullptr) tell(*this, *cause);
-    return abort(*cause, audience::this_process);
+    if (on_failure != nullptr) on_failure(*this, *cause);
+    return abort(*cause, notification_scope::this_process);
   }
   // What waits on a device sees no process. On the host whoever waits knows best whether it needs that rank.
   if (m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
@@ -258,32 +258,32 @@ void communicator::abort_on_lost_peer(int lost) noexcept {
   abort(failure);
 }
 
-void communicator::heed_notices() noexcept {
-  if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->heed_notices();
+void communicator::poll_failure_board() noexcept {
+  if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->poll_failure_board();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
-  if (const auto cause = m_control->noticed()) abort(*cause, audience::this_process);
+  if (const auto cause = m_control->noticed()) abort(*cause, notification_scope::this_process);
 }
 
-void communicator::listen() noexcept {
+void communicator::poll_failures() noexcept {
   // Who waits in a part waits for all: its ranks may have heard of a failure that those of the part can't.
-  if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->listen();
+  if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->poll_failures();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   const auto begin = steady_clock::now();
   const std::uint64_t operation = m_recorder.written();
-  std::int64_t due = m_next_listening.load(std::memory_order_relaxed);
+  std::int64_t next_poll = m_next_poll.load(std::memory_order_relaxed);
   if (m_waiting_operation.exchange(operation, std::memory_order_relaxed) != operation) {
-    m_waiting_since.store(begin.time_since_epoch().count(), std::memory_order_relaxed);
-    m_next_listening.store((begin + listening_interval).time_since_epoch().count(), std::memory_order_relaxed);
+    m_wait_begin.store(begin.time_since_epoch().count(), std::memory_order_relaxed);
+    m_next_poll.store((begin + failure_poll_interval).time_since_epoch().count(), std::memory_order_relaxed);
     return;
   }
   // One of several waiting threads looks.
-  if (begin.time_since_epoch().count() < due ||
-      !m_next_listening.compare_exchange_strong(due, std::numeric_limits<std::int64_t>::max()))
+  if (begin.time_since_epoch().count() < next_poll ||
+      !m_next_poll.compare_exchange_strong(next_poll, std::numeric_limits<std::int64_t>::max()))
     return;
-  hear(0);
+  wait_for_failures(0);
   const auto end = steady_clock::now();
-  const auto pause = std::max(listening_interval, (end - begin) * listening_share);
-  m_next_listening.store((end + pause).time_since_epoch().count(), std::memory_order_relaxed);
+  const auto pause = std::max(failure_poll_interval, (end - begin) * poll_pause_factor);
+  m_next_poll.store((end + pause).time_since_epoch().count(), std::memory_order_relaxed);
 }
 
 }  // namespace isthmus

@@ -55,7 +55,7 @@ class lookout {
   explicit lookout(communicator& rank) : m_rank(rank) {}
 
   void operator()(std::uint64_t operation) {
-    m_rank.hear(0, [](const communicator& rank, const failure_info& cause) {
+    m_rank.wait_for_failures(0, [](const communicator& rank, const failure_info& cause) {
       log(log_level::error, "rank {}: rank {} failed: {}", rank.ranks().rank, cause.rank, cause.message);
     });
     if (m_rank.is_aborted()) return;
