@@ -257,7 +257,7 @@ isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
 isthmus_status isthmus_communicator_abort(isthmus_communicator communicator) {
   return guard([&] {
     const auto member = handle_table::instance().share(communicator);
-    member->abort(member->with_culprit(isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
+    member->abort(member->with_abort_diagnosis(isthmus::make_abort_failure("isthmus_communicator_abort", member->ranks().rank)));
   });
 }
 

@@ -74,9 +74,9 @@ void isthmus_last_error(isthmus_error_info* info) {
 }
 
 size_t isthmus_last_error_ranks(int* ranks, size_t capacity) {
-  const auto culprits = isthmus::last_error().culprits();
-  if (ranks != nullptr) std::copy_n(culprits.begin(), std::min(capacity, culprits.size()), ranks);
-  return culprits.size();
+  const auto failed_ranks = isthmus::last_error().failed_ranks();
+  if (ranks != nullptr) std::copy_n(failed_ranks.begin(), std::min(capacity, failed_ranks.size()), ranks);
+  return failed_ranks.size();
 }
 
 isthmus_status isthmus_set_interrupt_check(isthmus_interrupt_check check, void* context) {

@@ -28,9 +28,9 @@ std::string readable(const char* mangled) {
 
 }  // namespace
 
-void failure_info::blame(std::span<const int> ranks) {
-  m_count = static_cast<std::uint32_t>(std::min(ranks.size(), most_culprits));
-  std::copy_n(ranks.begin(), m_count, m_culprits.begin());
+void failure_info::set_failed_ranks(std::span<const int> ranks) {
+  m_count = static_cast<std::uint32_t>(std::min(ranks.size(), max_failed_ranks));
+  std::copy_n(ranks.begin(), m_count, m_failed_ranks.begin());
 }
 
 void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept {

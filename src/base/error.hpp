@@ -17,18 +17,18 @@ namespace isthmus {
 // ranks that it is due to as far as that is known. Those of a part that a backend made for itself are ranks of
 // the whole.
 struct failure_info : isthmus_error_info {
-  static constexpr std::size_t most_culprits = 16;
+  static constexpr std::size_t max_failed_ranks = 16;
 
   failure_info() : isthmus_error_info{} {}
   failure_info(const isthmus_error_info& told) : isthmus_error_info(told) {}
 
-  std::span<const int> culprits() const { return {m_culprits.data(), m_count}; }
+  std::span<const int> failed_ranks() const { return {m_failed_ranks.data(), m_count}; }
   // Of more than 16 the first.
-  void blame(std::span<const int> ranks);
+  void set_failed_ranks(std::span<const int> ranks);
 
  private:
   std::uint32_t m_count = 0;
-  std::array<int, most_culprits> m_culprits{};
+  std::array<int, max_failed_ranks> m_failed_ranks{};
 };
 
 static_assert(std::is_trivially_copyable_v<failure_info>, "processes share it");
@@ -39,10 +39,10 @@ class error : public std::exception {
   const char* what() const noexcept override { return m_info.message; }
   const failure_info& info() const noexcept { return m_info; }
   // The same, with its culprits.
-  error due_to(std::span<const int> culprits) const {
-    error blaming = *this;
-    blaming.m_info.blame(culprits);
-    return blaming;
+  error with_failed_ranks(std::span<const int> failed_ranks) const {
+    error copy = *this;
+    copy.m_info.set_failed_ranks(failed_ranks);
+    return copy;
   }
 
  private:

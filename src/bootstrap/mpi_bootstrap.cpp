@@ -257,7 +257,7 @@ class mpi_bootstrap final : public bootstrap {
                            m_rank, m_size, m_timeout_s,
                            names.empty() ? "(its own messages were not taken)" : names),
                "that rank did not call the same function, or it is gone")
-        .due_to(missing);
+        .with_failed_ranks(missing);
   }
 
   const isthmus_mpi_table& m_mpi;

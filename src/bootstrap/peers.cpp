@@ -109,7 +109,7 @@ error peers::ended(int rank) const {
                                 "create, split or allocate",
                                 rank, m_rank),
                     "look for a crash or an early exit of that rank")
-      .due_to(std::array{rank});
+      .with_failed_ranks(std::array{rank});
 }
 
 // Ranks that end after a stop gave up waiting, so the stopped ones count.
@@ -138,7 +138,7 @@ error failure_elsewhere(const failure_info& failure) {
   return make_error(is_late ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
                     fmt::format("rank {} failed: {}", failure.rank, failure.message), failure.hint,
                     failure.native_code)
-      .due_to(failure.culprits());
+      .with_failed_ranks(failure.failed_ranks());
 }
 
 }  // namespace isthmus

@@ -364,7 +364,7 @@ class store_bootstrap final : public bootstrap {
                            m_timeout_s, names.empty() ? "none any more, they came late" : names, doubt),
                "every rank must make the same call; a rank that crashed, was stopped or never started is named "
                "above")
-        .due_to(*doubt == '\0' ? ranks : std::vector<int>());
+        .with_failed_ranks(*doubt == '\0' ? ranks : std::vector<int>());
   }
 
   std::shared_ptr<store> m_store;

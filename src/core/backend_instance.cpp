@@ -228,7 +228,7 @@ failure_info backend_instance::take_failure(isthmus_status status, const char* w
   info.rank = m_context.rank;
   copy_text(info.backend, sizeof info.backend, name());
   // Of a mismatch a backend knows bytes, not calls.
-  return status == ISTHMUS_ERROR_MISMATCH ? m_owner.with_culprit(info) : m_owner.with_missing(info);
+  return status == ISTHMUS_ERROR_MISMATCH ? m_owner.with_abort_diagnosis(info) : m_owner.with_diagnosis(info);
 }
 
 void backend_instance::report(const failure_info& info) {
@@ -270,7 +270,7 @@ isthmus_status backend_instance::on_fail_by(void* runtime, const int* ranks, siz
   failure_info failure = reported(status, native_code, location, hint, format_text(format, arguments));
   va_end(arguments);
   backend_instance& backend = self(runtime);
-  backend.m_owner.blame(failure, {ranks, n});
+  backend.m_owner.attribute_failure(failure, {ranks, n});
   backend.report(failure);
   return status;
 }

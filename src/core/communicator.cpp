@@ -55,7 +55,7 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     const bool has_root_cause = is_consequence(failure.info().status) && created && created->is_aborted();
     const error told = has_root_cause ? error(*created->failure()) : failure;
     if (!has_parent) throw told;
-    throw told.due_to(created ? created->in_parent(told.info().culprits()) : std::vector<int>());
+    throw told.with_failed_ranks(created ? created->in_parent(told.info().failed_ranks()) : std::vector<int>());
   }
   created->m_whole = whole;
   created->m_is_part = whole != nullptr;
@@ -211,7 +211,7 @@ void communicator::recorded(Work&& work) {
     work();
     m_recorder.end(true);
   } catch (const error& failure) {
-    const failure_info told = with_missing(failure.info());
+    const failure_info told = with_diagnosis(failure.info());
     m_recorder.end(false);
     if (is_consequence(told.status)) {
       wait_for_failures(0);
@@ -229,38 +229,38 @@ void communicator::compare_texts(const std::string& mine) {
   recorded([&] { compare_calls(*m_control, mine); });
 }
 
-failure_info communicator::with_missing(failure_info failure) const noexcept {
-  const bool waited = failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
-  if (!waited && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
-  recorder::diagnosis found = diagnose();
+failure_info communicator::with_diagnosis(failure_info failure) const noexcept {
+  const bool is_wait_failure = failure.status == ISTHMUS_ERROR_TIMEOUT || failure.status == ISTHMUS_ERROR_REMOTE;
+  if (!is_wait_failure && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
+  recorder::diagnosis findings = diagnose();
   // A process whose memory has gone takes a moment to end.
-  for (int look = 0; !waited && found.kind != recorder::trouble::ended && look < 5; ++look) {
+  for (int attempt = 0; !is_wait_failure && findings.kind != recorder::trouble::ended && attempt < 5; ++attempt) {
     if (m_ranks.process_size == m_ranks.size) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    found = diagnose();
+    findings = diagnose();
   }
   try {
-    if (waited || found.kind == recorder::trouble::ended) blame_found(failure, found);
+    if (is_wait_failure || findings.kind == recorder::trouble::ended) attribute_diagnosis(failure, findings);
     // A native library's own words may be long, and don't name a rank that ended.
-    if (!waited && found.kind == recorder::trouble::ended)
+    if (!is_wait_failure && findings.kind == recorder::trouble::ended)
       copy_text(failure.message, sizeof failure.message,
-                fmt::format("{}: {}", found.sentence, failure.message));
-    if (waited && found.kind != recorder::trouble::none)
+                fmt::format("{}: {}", findings.sentence, failure.message));
+    if (is_wait_failure && findings.kind != recorder::trouble::none)
       copy_text(failure.message, sizeof failure.message,
-                fmt::format("{}; {}", failure.message, found.sentence));
+                fmt::format("{}; {}", failure.message, findings.sentence));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
   }
   return failure;
 }
 
-failure_info communicator::with_culprit(failure_info failure) const noexcept {
+failure_info communicator::with_abort_diagnosis(failure_info failure) const noexcept {
   using recorder::trouble;
-  const recorder::diagnosis found = diagnose();
-  const auto named = {trouble::mismatch, trouble::ended, trouble::stopped, trouble::missing};
-  if (std::ranges::find(named, found.kind) == named.end()) return failure;
+  const recorder::diagnosis findings = diagnose();
+  const auto explained_troubles = {trouble::mismatch, trouble::ended, trouble::stopped, trouble::missing};
+  if (std::ranges::find(explained_troubles, findings.kind) == explained_troubles.end()) return failure;
   try {
-    if (failure.status == ISTHMUS_ERROR_ABORTED) blame_found(failure, found);
-    copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, found.sentence));
+    if (failure.status == ISTHMUS_ERROR_ABORTED) attribute_diagnosis(failure, findings);
+    copy_text(failure.message, sizeof failure.message, fmt::format("{}; {}", failure.message, findings.sentence));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
   }
   return failure;

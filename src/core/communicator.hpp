@@ -149,14 +149,14 @@ class communicator : public std::enable_shared_from_this<communicator> {
   recorder::diagnosis diagnose() const noexcept;
   // The message of a timeout, or of a rank that vanished, with that sentence; a native library's, where a rank
   // ended; other failures as they are.
-  failure_info with_missing(failure_info failure) const noexcept;
+  failure_info with_diagnosis(failure_info failure) const noexcept;
   // Makes `ranks` of this communicator the failure's culprits.
-  void blame(failure_info& failure, std::span<const int> ranks) const;
+  void attribute_failure(failure_info& failure, std::span<const int> ranks) const;
   // On this rank alone, with nobody told. Never throws. Any thread.
   void abort_local(const failure_info& failure) noexcept { abort_this_rank(failure, notification_scope::this_process); }
   // The message of an abort, with the rank that this one waits for in vain, if it waits: a watchdog of the
   // caller's aborts when its time is over.
-  failure_info with_culprit(failure_info failure) const noexcept;
+  failure_info with_abort_diagnosis(failure_info failure) const noexcept;
 
  private:
   communicator(std::unique_ptr<bootstrap> control, preparation prepared);
@@ -185,9 +185,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   double root_cause_wait_s() const noexcept;
   void abort_out_of_sync(failure_info failure) noexcept;
   void abort_on_lost_peer(int lost) noexcept;
-  void blame_found(failure_info& failure, const recorder::diagnosis& found) const;
+  void attribute_diagnosis(failure_info& failure, const recorder::diagnosis& findings) const;
   bool should_query_peers() const noexcept;
-  bool name_missing(failure_info& failure) const noexcept;
+  bool attribute_missing_ranks(failure_info& failure) const noexcept;
   std::vector<int> unresponsive_node_peers(const std::vector<int>& missing, isthmus_status status) const;
   enum class peer_status { aborted, present };  // what is asked after
   std::vector<int> find_unresponsive(const std::vector<int>& ranks, peer_status expected,

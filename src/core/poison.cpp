@@ -94,14 +94,14 @@ double communicator::root_cause_wait_s() const noexcept {
 // Where nobody has announced a cause, what followed from it is the first that is known: that a rank ended, say.
 bool communicator::abort_on_backend_failure(failure_info& failure) noexcept {
   // Who comes late, and so fails at once, would clear itself while others still ask.
-  const bool queries_peers = should_query_peers() && !(is_among(m_ranks.rank, failure.culprits()) && has_arrived_late());
+  const bool queries_peers = should_query_peers() && !(is_among(m_ranks.rank, failure.failed_ranks()) && has_arrived_late());
   if (queries_peers) m_control->give_up();
   if (is_consequence(failure.status)) {
     wait_for_failures(root_cause_wait_s());
     if (is_aborted()) return false;
   }
   // Once for all ranks of a process. Others look for them as long as this rank has.
-  if (queries_peers && !is_aborted() && !name_missing(failure)) wait_for_failures(2 * report_wait_s(timeout_s()));
+  if (queries_peers && !is_aborted() && !attribute_missing_ranks(failure)) wait_for_failures(2 * report_wait_s(timeout_s()));
   if (queries_peers && is_aborted()) return false;
   abort(failure);
   return true;
@@ -115,17 +115,17 @@ bool communicator::should_query_peers() const noexcept {
 // A backend, or one of its parts, knows for whom it waits, and that may be a rank that waits, too, elsewhere:
 // for another part, or in the next call. Such ranks give up at about the same time, and say so. Of whom nothing
 // is heard is missing. False where all are heard of, so that another rank knows the cause.
-bool communicator::name_missing(failure_info& failure) const noexcept {
-  if (failure.culprits().empty()) return true;
+bool communicator::attribute_missing_ranks(failure_info& failure) const noexcept {
+  if (failure.failed_ranks().empty()) return true;
   try {
-    std::vector<int> suspects(failure.culprits().begin(), failure.culprits().end());
+    std::vector<int> awaited_ranks(failure.failed_ranks().begin(), failure.failed_ranks().end());
     bool can_query = true;
     const auto deadline = deadline_after(report_wait_s(timeout_s()));
-    std::vector<int> missing = find_unresponsive(suspects, peer_status::aborted, deadline, can_query);
+    std::vector<int> missing = find_unresponsive(awaited_ranks, peer_status::aborted, deadline, can_query);
     // Of a list that was full the rest is not known.
-    if (missing.empty() && suspects.size() == failure_info::most_culprits)
-      missing = find_unresponsive(ranks_except(suspects), peer_status::aborted, deadline, can_query);
-    failure.blame(missing);
+    if (missing.empty() && awaited_ranks.size() == failure_info::max_failed_ranks)
+      missing = find_unresponsive(ranks_except(awaited_ranks), peer_status::aborted, deadline, can_query);
+    failure.set_failed_ranks(missing);
     if (missing.empty()) return false;
     const std::string text =
         can_query ? missing_text(missing, unresponsive_node_peers(missing, failure.status)) : unanswered_text(missing);
@@ -194,24 +194,24 @@ std::optional<bool> communicator::has_reported(int rank, peer_status expected, d
 
 // The process of a rank that ended or is stopped is certain; of all else the backend knows more. But where it
 // timed out for others than those who have not come, these wait themselves: on one node all are seen.
-void communicator::blame_found(failure_info& failure, const recorder::diagnosis& found) const {
+void communicator::attribute_diagnosis(failure_info& failure, const recorder::diagnosis& findings) const {
   using recorder::trouble;
-  const bool is_certain = found.kind == trouble::ended || found.kind == trouble::stopped;
-  const bool is_likely = found.kind == trouble::missing || found.kind == trouble::left;
+  const bool is_certain = findings.kind == trouble::ended || findings.kind == trouble::stopped;
+  const bool is_likely = findings.kind == trouble::missing || findings.kind == trouble::left;
   if (!is_certain && !is_likely) return;
-  failure_info blaming;
-  blame(blaming, found.culprits);
-  const bool waits_for_those_who_wait =
+  failure_info attributed;
+  attribute_failure(attributed, findings.responsible_ranks);
+  const bool blames_waiting_ranks =
       failure.status == ISTHMUS_ERROR_TIMEOUT && m_ranks.nodes == 1 &&
-      std::ranges::find_first_of(failure.culprits(), blaming.culprits()) == failure.culprits().end();
-  if (is_certain || failure.culprits().empty() || waits_for_those_who_wait) failure.blame(blaming.culprits());
+      std::ranges::find_first_of(failure.failed_ranks(), attributed.failed_ranks()) == failure.failed_ranks().end();
+  if (is_certain || failure.failed_ranks().empty() || blames_waiting_ranks) failure.set_failed_ranks(attributed.failed_ranks());
 }
 
-void communicator::blame(failure_info& failure, std::span<const int> ranks) const {
-  std::vector<int> culprits;
+void communicator::attribute_failure(failure_info& failure, std::span<const int> ranks) const {
+  std::vector<int> failed_ranks;
   for (const int rank : ranks)
-    if (rank >= 0 && rank < m_ranks.size) culprits.push_back(rank);  // what a plug-in says
-  failure.blame(m_is_part ? in_parent(culprits) : culprits);
+    if (rank >= 0 && rank < m_ranks.size) failed_ranks.push_back(rank);  // what a plug-in says
+  failure.set_failed_ranks(m_is_part ? in_parent(failed_ranks) : failed_ranks);
 }
 
 std::vector<int> communicator::in_parent(std::span<const int> ranks) const {
@@ -252,8 +252,8 @@ void communicator::abort_on_lost_peer(int lost) noexcept {
           fmt::format("rank {} ended before it had destroyed the communicator of rank {}", lost, m_ranks.rank),
           "look for a crash or an early exit of that rank")
           .info();
-  blame(failure, std::array{lost});
-  failure = with_missing(failure);
+  attribute_failure(failure, std::array{lost});
+  failure = with_diagnosis(failure);
   failure.rank = m_ranks.rank;
   abort(failure);
 }

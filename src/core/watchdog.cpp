@@ -19,11 +19,11 @@ namespace {
 constexpr double grace_factor = 1.05;
 constexpr double grace_s = 0.5;
 
-void abort_rank(communicator& rank, std::optional<int> culprit, isthmus_status status, const std::string& message,
+void abort_rank(communicator& rank, std::optional<int> failed_rank, isthmus_status status, const std::string& message,
             const char* hint) {
   failure_info failure = make_error(status, ISTHMUS_HERE, message, hint).info();
-  if (culprit) rank.blame(failure, std::array{*culprit});
-  failure = rank.with_missing(failure);
+  if (failed_rank) rank.attribute_failure(failure, std::array{*failed_rank});
+  failure = rank.with_diagnosis(failure);
   failure.rank = rank.ranks().rank;
   failure.collective = rank.in_flight().collective;
   log(log_level::error, "{}; {}", failure.message, failure.hint);

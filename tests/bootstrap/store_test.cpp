@@ -334,7 +334,7 @@ TEST_P(stores, missing_ranks_are_named) {
     EXPECT_TRUE(error.status == ISTHMUS_ERROR_TIMEOUT || error.status == ISTHMUS_ERROR_REMOTE)
         << "who has waited longest tells the others";
     EXPECT_NE(std::string(error.message).find("missing: 0, 3"), std::string::npos) << error.message;
-    EXPECT_TRUE(std::ranges::equal(error.culprits(), std::array{0, 3})) << error.message;
+    EXPECT_TRUE(std::ranges::equal(error.failed_ranks(), std::array{0, 3})) << error.message;
   });
   EXPECT_LT(test::seconds_since(start), 20);
 }

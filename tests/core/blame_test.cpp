@@ -27,8 +27,8 @@ constexpr int size = 4;
 struct outcome {
   isthmus_status created, called;
   isthmus_error_info error;
-  std::size_t culprit_count;
-  std::array<int, size> culprits;
+  std::size_t failed_rank_count;
+  std::array<int, size> failed_ranks;
 };
 
 // What the processes of a test share.
@@ -79,35 +79,35 @@ void run_rank(shared_state& shared, world::meeting& meeting, int rank, double ti
   if (result.created == ISTHMUS_SUCCESS) result.called = what(communicator, rank);
   const isthmus::exception failure = isthmus::detail::last_exception();
   result.error = failure.info();
-  result.culprit_count = failure.ranks().size();
-  std::copy_n(failure.ranks().begin(), std::min<std::size_t>(result.culprit_count, size),
-              result.culprits.begin());
+  result.failed_rank_count = failure.ranks().size();
+  std::copy_n(failure.ranks().begin(), std::min<std::size_t>(result.failed_rank_count, size),
+              result.failed_ranks.begin());
   isthmus_communicator_destroy(communicator);
 }
 
 // `what` is the culprit's. The store lives in a process that stays, unless the culprit is
 // rank 0.
-std::vector<outcome> play(int culprit, double timeout_s, const calls& others, const act& what) {
+std::vector<outcome> play(int failed_rank, double timeout_s, const calls& others, const act& what) {
   auto& shared = *new (world::map_shared(sizeof(shared_state))) shared_state{};
   world::meeting& meeting = world::meeting::make(size);
   world::children processes;
   for (int rank = 0; rank < size; ++rank)
     processes.start(rank, [&, rank] {
-      run_rank(shared, meeting, rank, timeout_s, rank == culprit ? what : act(others));
+      run_rank(shared, meeting, rank, timeout_s, rank == failed_rank ? what : act(others));
       if (++shared.done == size - 1)
-        kill(shared.pids[static_cast<std::size_t>(culprit)], SIGCONT);  // the last survivor
+        kill(shared.pids[static_cast<std::size_t>(failed_rank)], SIGCONT);  // the last survivor
       const auto patience = std::chrono::steady_clock::now() + 30s;
       while (rank == 0 && shared.done < size - 1 && std::chrono::steady_clock::now() < patience)
         std::this_thread::sleep_for(10ms);  // it holds the store
       return 0;
     });
   for (const auto& ended : processes.join()) {
-    if (ended.process == culprit) continue;
+    if (ended.process == failed_rank) continue;
     EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
   }
   std::vector<outcome> survivors;
   for (int rank = 0; rank < size; ++rank)
-    if (rank != culprit) survivors.push_back(shared.outcomes[static_cast<std::size_t>(rank)]);
+    if (rank != failed_rank) survivors.push_back(shared.outcomes[static_cast<std::size_t>(rank)]);
   return survivors;
 }
 
@@ -121,10 +121,10 @@ void expect_named(const std::vector<outcome>& survivors, const std::vector<std::
   }
 }
 
-void expect_culprit(const std::vector<outcome>& survivors, int culprit) {
+void expect_failed_rank(const std::vector<outcome>& survivors, int failed_rank) {
   for (const outcome& each : survivors) {
-    EXPECT_EQ(each.culprit_count, 1u) << each.error.message;
-    EXPECT_EQ(each.culprits[0], culprit) << each.error.message;
+    EXPECT_EQ(each.failed_rank_count, 1u) << each.error.message;
+    EXPECT_EQ(each.failed_ranks[0], failed_rank) << each.error.message;
   }
 }
 
@@ -156,13 +156,13 @@ TEST(blame, a_killed_rank_is_named_long_before_the_timeout) {
   const auto survivors = play(3, 60, allocations, die);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
   expect_named(survivors, {"rank 3 ended", "rank 3 failed or vanished"});
-  expect_culprit(survivors, 3);
+  expect_failed_rank(survivors, 3);
 }
 
 TEST(blame, so_it_is_where_the_store_has_gone_with_it) {
   const auto survivors = play(0, 60, splits, die);
   expect_named(survivors, {"rank 0 ended", "rank 0 failed or vanished"});
-  expect_culprit(survivors, 0);
+  expect_failed_rank(survivors, 0);
 }
 
 TEST(blame, an_abort_in_another_process_ends_every_wait_and_is_told) {

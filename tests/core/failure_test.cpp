@@ -71,7 +71,7 @@ TEST(poison, a_silent_backend_still_gives_an_error) {
   EXPECT_NE(std::string(last_error().message).find("standin failed in allreduce"), std::string::npos);
 }
 
-std::vector<int> culprits() {
+std::vector<int> failed_ranks() {
   std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
   isthmus_last_error_ranks(ranks.data(), ranks.size());
   return ranks;
@@ -90,11 +90,11 @@ standin::script blaming(std::vector<int> gone) {
   return script;
 }
 
-TEST(culprits, of_a_backend_are_told_as_numbers) {
+TEST(failed_ranks, of_a_backend_are_told_as_numbers) {
   standin::reset(blaming({0, 2}));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(culprits(), (std::vector{0, 2}));
+  EXPECT_EQ(failed_ranks(), (std::vector{0, 2}));
   EXPECT_EQ(std::string(last_error().message).find("waited for 2"), 0u) << last_error().message;
   EXPECT_STREQ(last_error().hint, "a hint");
   EXPECT_EQ(last_error().native_code, 5);
@@ -102,33 +102,33 @@ TEST(culprits, of_a_backend_are_told_as_numbers) {
   EXPECT_EQ(isthmus_last_error_ranks(&first, 1), 2u) << "all are counted";
   EXPECT_EQ(first, 0);
   EXPECT_EQ(allreduce(nullptr), ISTHMUS_ERROR_INVALID_USAGE);
-  EXPECT_EQ(culprits(), std::vector<int>()) << "they go with their failure";
+  EXPECT_EQ(failed_ranks(), std::vector<int>()) << "they go with their failure";
   EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
-  EXPECT_EQ(culprits(), (std::vector{0, 2})) << "later calls tell them, too";
+  EXPECT_EQ(failed_ranks(), (std::vector{0, 2})) << "later calls tell them, too";
 }
 
-TEST(culprits, are_sixteen_at_most) {
+TEST(failed_ranks, are_sixteen_at_most) {
   standin::reset(blaming(std::vector<int>(40, 2)));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(culprits(), std::vector<int>(16, 2));
+  EXPECT_EQ(failed_ranks(), std::vector<int>(16, 2));
 }
 
-TEST(culprits, that_are_no_ranks_are_left_out) {
+TEST(failed_ranks, that_are_no_ranks_are_left_out) {
   standin::reset(blaming({-1, 2, 3}));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(culprits(), std::vector<int>{2});
+  EXPECT_EQ(failed_ranks(), std::vector<int>{2});
 }
 
-TEST(culprits, of_a_failure_of_its_own_are_none) {
+TEST(failed_ranks, of_a_failure_of_its_own_are_none) {
   standin::reset(failing_enqueue());
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_BACKEND);
-  EXPECT_EQ(culprits(), std::vector<int>()) << "the others are not there, but were not waited for";
+  EXPECT_EQ(failed_ranks(), std::vector<int>()) << "the others are not there, but were not waited for";
 }
 
-TEST(culprits, of_a_backend_that_knows_none_are_those_that_the_recorder_misses) {
+TEST(failed_ranks, of_a_backend_that_knows_none_are_those_that_the_recorder_misses) {
   standin::script script;
   script.enqueue = [](int rank, const isthmus_operation&) {
     return rank == 1 ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS;
@@ -136,11 +136,11 @@ TEST(culprits, of_a_backend_that_knows_none_are_those_that_the_recorder_misses) 
   standin::reset(script);
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(culprits(), (std::vector{0, 2})) << last_error().message;
+  EXPECT_EQ(failed_ranks(), (std::vector{0, 2})) << last_error().message;
 }
 
 // Rank 1 waits for a rank that waits, too, as a backend may that knows its own peer alone.
-TEST(culprits, of_a_chain_of_messages_are_its_end) {
+TEST(failed_ranks, of_a_chain_of_messages_are_its_end) {
   std::atomic<bool> over{false}, inside{false};
   standin::script script;
   script.failure = "";
@@ -164,13 +164,13 @@ TEST(culprits, of_a_chain_of_messages_are_its_end) {
   auto between = std::async(std::launch::async, receive, 0, 2);
   while (!inside) std::this_thread::yield();
   EXPECT_EQ(receive(1, 0), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(culprits(), std::vector{2}) << last_error().message;
+  EXPECT_EQ(failed_ranks(), std::vector{2}) << last_error().message;
   over = true;
   EXPECT_EQ(between.get(), ISTHMUS_SUCCESS);
 }
 
 // Ranks 1 and 3 of the parent, whose part fails on its first rank because of its second.
-TEST(culprits, of_a_split_that_fails_are_ranks_of_the_parent) {
+TEST(failed_ranks, of_a_split_that_fails_are_ranks_of_the_parent) {
   static thread_local bool is_to_fail = false;
   standin::script script;
   script.failure = "";
@@ -190,7 +190,7 @@ TEST(culprits, of_a_split_that_fails_are_ranks_of_the_parent) {
     const auto status = isthmus_communicator_split(ranks[rank], rank == 1 || rank == 3 ? 1 : -1, 0, &part);
     EXPECT_EQ(status == ISTHMUS_SUCCESS, rank % 2 == 0);
     if (rank == 1) {
-      EXPECT_EQ(culprits(), std::vector{3}) << last_error().message;
+      EXPECT_EQ(failed_ranks(), std::vector{3}) << last_error().message;
     }
     isthmus_communicator_destroy(part);
   });

@@ -332,8 +332,8 @@ TEST(mpi_bootstrap_test, names_the_ranks_that_are_missing) {
       ADD_FAILURE() << "rank 0 did not take part";
     } catch (const isthmus::error& failure) {
       EXPECT_EQ(failure.info().status, ISTHMUS_ERROR_TIMEOUT);
-      EXPECT_EQ(failure.info().culprits().size(), 1U);
-      EXPECT_EQ(failure.info().culprits().front(), 0);
+      EXPECT_EQ(failure.info().failed_ranks().size(), 1U);
+      EXPECT_EQ(failure.info().failed_ranks().front(), 0);
       EXPECT_NE(std::string(failure.what()).find("nothing came from rank 0"), std::string::npos)
           << failure.what();
     }

@@ -46,7 +46,7 @@ isthmus_status sum(isthmus_communicator rank) {
   return isthmus_allreduce(values, values, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr);
 }
 
-std::vector<int> culprits() {
+std::vector<int> failed_ranks() {
   std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
   isthmus_last_error_ranks(ranks.data(), ranks.size());
   return ranks;
@@ -177,7 +177,7 @@ TEST(missing, who_comes_just_after_the_others_timed_out_is_named_by_all) {
   on_processes({{{"a", 1}, {"b", 1}, {"c", 1}}, calls, {}}, [](const member& own) {
     if (own.number == 1) std::this_thread::sleep_for(150ms);
     EXPECT_NE(sum(own.ranks[0]), ISTHMUS_SUCCESS);
-    EXPECT_EQ(culprits(), std::vector{1}) << own.number << ": " << test::last_error().message;
+    EXPECT_EQ(failed_ranks(), std::vector{1}) << own.number << ": " << test::last_error().message;
   });
 }
 
@@ -195,7 +195,7 @@ TEST(missing, who_has_waited_as_long_as_the_others_is_none_that_came_late) {
   with.timeout_s = timeout_s;
   on_processes(with, [](const member& own) {
     EXPECT_NE(sum(own.ranks[0]), ISTHMUS_SUCCESS);
-    EXPECT_EQ(culprits(), std::vector<int>()) << own.number << ": " << test::last_error().message;
+    EXPECT_EQ(failed_ranks(), std::vector<int>()) << own.number << ": " << test::last_error().message;
   });
 }
 
@@ -209,7 +209,7 @@ void expect_beside(const std::vector<int>& dead, const std::string& text) {
     std::this_thread::sleep_for(500ms);  // until the store has seen who is gone
     EXPECT_EQ(sum(own.ranks[0]), ISTHMUS_ERROR_REMOTE);
     EXPECT_EQ(std::string(test::last_error().message).find(text), 0U) << test::last_error().message;
-    EXPECT_EQ(culprits(), std::vector{3});
+    EXPECT_EQ(failed_ranks(), std::vector{3});
   });
 }
 
@@ -242,7 +242,7 @@ TEST(missing, who_gave_up_beside_a_killed_rank_and_then_left_is_heard_of) {
     EXPECT_EQ(sum(own.ranks[0]), ISTHMUS_ERROR_INTERNAL);
     EXPECT_EQ(std::string(test::last_error().message).find("rank 3 is missing: rank 0 waited"), 0U)
         << test::last_error().message;
-    EXPECT_EQ(culprits(), std::vector{3});
+    EXPECT_EQ(failed_ranks(), std::vector{3});
   });
 }
 
@@ -262,7 +262,7 @@ TEST(missing, ranks_of_a_process_ask_after_them_once) {
     const auto begin = clock_type::now();
     EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_TIMEOUT);
     EXPECT_LT(seconds_since(begin), 2) << "a second for each rank would be 4";
-    EXPECT_EQ(culprits(), std::vector{4}) << test::last_error().message;
+    EXPECT_EQ(failed_ranks(), std::vector{4}) << test::last_error().message;
   });
 }
 
@@ -275,7 +275,7 @@ TEST(missing, ranks_of_its_own_node_are_asked_behind_one_that_can_not_be) {
     if (own.number == 2) return;
     EXPECT_NE(sum(own.ranks[0]), ISTHMUS_SUCCESS);
     const std::string text = test::last_error().message;
-    EXPECT_EQ(culprits(), std::vector{2}) << own.number << ": " << text;
+    EXPECT_EQ(failed_ranks(), std::vector{2}) << own.number << ": " << text;
     EXPECT_NE(text.find("no word from rank 2, and no way to ask whether it waits"), std::string::npos) << text;
   });
 }
@@ -292,8 +292,8 @@ TEST(missing, one_behind_sixteen_that_wait_is_found) {
     test::on_each(static_cast<int>(own.ranks.size()), [&](int index) {
       EXPECT_NE(sum(own.ranks[static_cast<std::size_t>(index)]), ISTHMUS_SUCCESS);
       // Who hears of the cause too late on a busy machine names nobody; never rank 0, which waits as well.
-      if (own.number == 0 || !culprits().empty()) {
-        EXPECT_EQ(culprits(), std::vector{17}) << own.first + index << ": " << test::last_error().message;
+      if (own.number == 0 || !failed_ranks().empty()) {
+        EXPECT_EQ(failed_ranks(), std::vector{17}) << own.first + index << ": " << test::last_error().message;
       }
     });
   });
