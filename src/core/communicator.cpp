@@ -59,7 +59,7 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
   }
   created->m_whole = whole;
   created->m_is_part = whole != nullptr;
-  add_sibling(created->m_ranks.token, created);
+  add_local_rank(created->m_ranks.token, created);
   // Only calls into the user's MPI, and into devices' libraries, wait without a bound of their own.
   if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
     created->m_watch = watch_calls_of(*created);
@@ -343,10 +343,10 @@ void communicator::close() {
   }
   const std::lock_guard lock(m_abort_mutex);
   if (m_closed.exchange(true)) return;
-  remove_sibling(m_ranks.token, this);
+  remove_local_rank(m_ranks.token, this);
   m_worker.reset();
   for (const auto& backend : m_backends) backend->destroy();
-  m_notices.leave();
+  m_failure_board.leave();
   if (const std::size_t left = m_heap.clear(); left > 0)
     log(log_level::warning,
         "rank {}: {} block(s) of the symmetric heap were still live when the communicator was destroyed",

@@ -208,7 +208,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   preparation m_prepared;
   std::weak_ptr<communicator> m_whole;  // whose backend made this one for itself
   bool m_is_part = false;               // there is, or was, a whole
-  notices m_notices;                    // longer than the bootstrap that looks at them
+  failure_board m_failure_board;                    // longer than the bootstrap that looks at them
   std::unique_ptr<bootstrap> m_control;
   membership m_ranks;
   recorder::flight_recorder m_recorder;

@@ -164,9 +164,9 @@ std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int
 }
 
 void communicator::create_backends(parts inherited) {
-  m_notices.share(*m_control, m_ranks);
+  m_failure_board.share(*m_control, m_ranks);
   agree_on_backends();
-  m_notices.end_sharing();
+  m_failure_board.end_sharing();
   for (const auto& backend : m_backends)
     if (const auto part = inherited.find(backend->name()); part != inherited.end() && backend->reason().empty())
       backend->adopt(std::move(part->second));

@@ -6,7 +6,7 @@
 namespace isthmus {
 namespace {
 
-void tell(const membership& ranks, int rank, const error& failure) {
+void log_missing_board(const membership& ranks, int rank, const error& failure) {
   log(log_level::info,
       "rank {}: no shared memory for notices of failures of rank {}, which then go by the bootstrap: {}",
       ranks.rank, rank, failure.what());
@@ -14,14 +14,14 @@ void tell(const membership& ranks, int rank, const error& failure) {
 
 }  // namespace
 
-void notices::share(bootstrap& control, const membership& ranks) {
+void failure_board::share(bootstrap& control, const membership& ranks) {
   if (ranks.process_size == ranks.size) return;  // failures reach the ranks of a process directly
   segment_address mine{};
   try {
     m_own = shared_segment::create(sizeof(failure_notice));
     mine = m_own->address();
   } catch (const error& failure) {
-    tell(ranks, ranks.rank, failure);
+    log_missing_board(ranks, ranks.rank, failure);
   }
   const auto addresses = gather_values(control, mine);
   auto processes = ranks.process_here;
@@ -32,7 +32,7 @@ void notices::share(bootstrap& control, const membership& ranks) {
       m_all[rank] = shared_segment::open(addresses[rank]);
       processes[rank].notice = reinterpret_cast<failure_notice*>(m_all[rank]->data());
     } catch (const error& failure) {
-      tell(ranks, static_cast<int>(rank), failure);
+      log_missing_board(ranks, static_cast<int>(rank), failure);
     }
   }
   control.watch_processes(processes);
@@ -40,11 +40,11 @@ void notices::share(bootstrap& control, const membership& ranks) {
   m_peers.watch(processes);
 }
 
-void notices::leave() noexcept {
+void failure_board::leave() noexcept {
   if (m_own) reinterpret_cast<failure_notice*>(m_own->data())->has_left.store(1, std::memory_order_release);
 }
 
-void notices::end_sharing() {
+void failure_board::end_sharing() {
   if (m_own) m_own->close_descriptor();
 }
 

@@ -13,7 +13,7 @@
 
 namespace isthmus {
 
-class notices {
+class failure_board {
  public:
   // Collective. Where a rank has no page, or it can't be reached, the bootstrap alone carries failures.
   void share(bootstrap& control, const membership& ranks);

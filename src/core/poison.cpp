@@ -79,15 +79,15 @@ void communicator::abort_this_rank(const failure_info& failure, notification_sco
 
 void communicator::abort(const failure_info& failure, notification_scope scope) noexcept {
   abort_this_rank(failure, scope);
-  for (const auto& sibling : siblings_of(m_ranks.token, this))
-    sibling->abort_this_rank(failure, notification_scope::this_process);
+  for (const auto& local_rank : other_local_ranks(m_ranks.token, this))
+    local_rank->abort_this_rank(failure, notification_scope::this_process);
 }
 
 // On one node causes are read from memory, and who sees that a process has ended needs nobody's word. From
 // other nodes they come by the store. A part's is looked for by the whole.
 double communicator::root_cause_wait_s() const noexcept {
   constexpr double memory_wait_s = 0.05, store_wait_s = 2;
-  const bool is_cause_local = m_ranks.nodes == 1 || !m_whole.expired() || m_notices.find_lost();
+  const bool is_cause_local = m_ranks.nodes == 1 || !m_whole.expired() || m_failure_board.find_lost();
   return is_cause_local ? memory_wait_s : std::min(store_wait_s, timeout_s());
 }
 
@@ -242,7 +242,7 @@ void communicator::wait_for_failures(double wait_s,
   }
   // What waits on a device sees no process. On the host whoever waits knows best whether it needs that rank.
   if (m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
-    if (const auto lost = m_notices.find_lost()) abort_on_lost_peer(*lost);
+    if (const auto lost = m_failure_board.find_lost()) abort_on_lost_peer(*lost);
 }
 
 void communicator::abort_on_lost_peer(int lost) noexcept {

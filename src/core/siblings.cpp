@@ -8,38 +8,38 @@
 namespace isthmus {
 namespace {
 
-struct directory {
+struct rank_directory {
   std::mutex mutex;
   std::multimap<communicator_token, std::pair<const communicator*, std::weak_ptr<communicator>>> ranks;
 };
 
-directory& all() {
-  static auto* directory_of_process = new directory;
-  return *directory_of_process;
+rank_directory& local_directory() {
+  static auto* process_directory = new rank_directory;
+  return *process_directory;
 }
 
 }  // namespace
 
-void add_sibling(const communicator_token& token, const std::shared_ptr<communicator>& rank) {
-  const std::lock_guard lock(all().mutex);
-  all().ranks.emplace(token, std::pair(rank.get(), std::weak_ptr(rank)));
+void add_local_rank(const communicator_token& token, const std::shared_ptr<communicator>& rank) {
+  const std::lock_guard lock(local_directory().mutex);
+  local_directory().ranks.emplace(token, std::pair(rank.get(), std::weak_ptr(rank)));
 }
 
-void remove_sibling(const communicator_token& token, const communicator* rank) {
-  const std::lock_guard lock(all().mutex);
-  auto [entry, end] = all().ranks.equal_range(token);
+void remove_local_rank(const communicator_token& token, const communicator* rank) {
+  const std::lock_guard lock(local_directory().mutex);
+  auto [entry, end] = local_directory().ranks.equal_range(token);
   while (entry != end && entry->second.first != rank) ++entry;
-  if (entry != end) all().ranks.erase(entry);
+  if (entry != end) local_directory().ranks.erase(entry);
 }
 
-std::vector<std::shared_ptr<communicator>> siblings_of(const communicator_token& token,
+std::vector<std::shared_ptr<communicator>> other_local_ranks(const communicator_token& token,
                                                        const communicator* rank) {
-  const std::lock_guard lock(all().mutex);
+  const std::lock_guard lock(local_directory().mutex);
   std::vector<std::shared_ptr<communicator>> live;
-  const auto [begin, end] = all().ranks.equal_range(token);
+  const auto [begin, end] = local_directory().ranks.equal_range(token);
   for (auto entry = begin; entry != end; ++entry)
     if (entry->second.first != rank)
-      if (auto sibling = entry->second.second.lock()) live.push_back(std::move(sibling));
+      if (auto local_rank = entry->second.second.lock()) live.push_back(std::move(local_rank));
   return live;
 }
 

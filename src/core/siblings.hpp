@@ -13,10 +13,10 @@ class communicator;
 using communicator_token = std::array<std::uint64_t, 2>;
 
 // All functions: any thread.
-void add_sibling(const communicator_token& token, const std::shared_ptr<communicator>& rank);
-void remove_sibling(const communicator_token& token, const communicator* rank);
+void add_local_rank(const communicator_token& token, const std::shared_ptr<communicator>& rank);
+void remove_local_rank(const communicator_token& token, const communicator* rank);
 // Live ranks, `rank` itself not included.
-std::vector<std::shared_ptr<communicator>> siblings_of(const communicator_token& token,
+std::vector<std::shared_ptr<communicator>> other_local_ranks(const communicator_token& token,
                                                        const communicator* rank);
 
 }  // namespace isthmus
