@@ -80,7 +80,7 @@ void check_rank(const char* function, int rank, int size) {
         "number the ranks from 0 to size - 1");
 }
 
-preparation prepare_communicator(const isthmus_communicator_options& options) {
+communicator_setup prepare_communicator(const isthmus_communicator_options& options) {
   return prepare(options.device, options);
 }
 
@@ -103,10 +103,10 @@ void create_all(int size, const isthmus_device* devices, const isthmus_communica
   for (std::size_t rank = 0; rank < new_communicators.size(); ++rank)
     threads.emplace_back([&, rank] {
       const isthmus_status status = guard([&] {
-        auto prepared = prepare(devices[rank], options);
+        auto setup = prepare(devices[rank], options);
         auto rank_bootstrap =
-            make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, prepared.exchange_timeout_s());
-        new_communicators[rank] = communicator::create(std::move(rank_bootstrap), std::move(prepared));
+            make_store_bootstrap(store, "isthmus", static_cast<int>(rank), size, setup.exchange_timeout_s());
+        new_communicators[rank] = communicator::create(std::move(rank_bootstrap), std::move(setup));
       });
       if (status != ISTHMUS_SUCCESS) failures[rank] = error(last_error());
     });
@@ -147,12 +147,12 @@ isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank
     *communicator = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "id", id);
     isthmus::check_rank(function, rank, size);
-    auto prepared = isthmus::prepare_communicator(isthmus::read_options(function, options));
+    auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto store =
-        isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, prepared.exchange_timeout_s());
+        isthmus::connect_tcp_store(isthmus::parse_unique_id(*id), rank, size, setup.exchange_timeout_s());
     auto rank_bootstrap =
-        isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, prepared.exchange_timeout_s());
-    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(prepared)));
+        isthmus::make_store_bootstrap(std::move(store), "isthmus", rank, size, setup.exchange_timeout_s());
+    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
   });
 }
 
@@ -164,9 +164,9 @@ isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
     isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
     *communicator = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "mpi", mpi);
-    auto prepared = isthmus::prepare_communicator(isthmus::read_options(function, options));
-    auto rank_bootstrap = isthmus::make_mpi_bootstrap(mpi, prepared.exchange_timeout_s());
-    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(prepared)));
+    auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
+    auto rank_bootstrap = isthmus::make_mpi_bootstrap(mpi, setup.exchange_timeout_s());
+    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
   });
 }
 
@@ -179,10 +179,10 @@ isthmus_status isthmus_communicator_create_store(const isthmus_store_table* stor
     *communicator = nullptr;
     isthmus::require(ISTHMUS_HERE, function, "store", store);
     isthmus::check_rank(function, rank, size);
-    auto prepared = isthmus::prepare_communicator(isthmus::read_options(function, options));
+    auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto rank_bootstrap = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
-                                                 prepared.exchange_timeout_s());
-    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(prepared)));
+                                                 setup.exchange_timeout_s());
+    *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
   });
 }
 

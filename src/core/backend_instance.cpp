@@ -41,9 +41,9 @@ failure_info thrown_by(const std::string& backend, const char* function) {
 
 }  // namespace
 
-void discard_split_state::operator()(void* part) const noexcept {
+void split_state_deleter::operator()(void* state) const noexcept {
   try {
-    function(part);
+    function(state);
   } catch (...) {
     log(log_level::warning, "an exception left discard_split_state of a backend: {}", caught_error().what());
   }
@@ -81,9 +81,9 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.heap_allocate = on_heap_allocate;
   m_context.heap_free = on_heap_free;
   m_context.progress = on_progress;
-  m_context.create_subcommunicator = on_make_part;
+  m_context.create_subcommunicator = on_create_subcommunicator;
   m_context.abort_communicator = on_abort_communicator;
-  m_context.create_subcommunicator_on = on_make_part_on;
+  m_context.create_subcommunicator_on = on_create_subcommunicator_on;
 }
 
 const char* backend_instance::version() const noexcept {
@@ -163,11 +163,11 @@ const char* backend_instance::plan(const isthmus_operation& operation, const cha
   return text;
 }
 
-backend_part backend_instance::split(int color, int key) {
-  void* part = nullptr;
+split_state backend_instance::split(int color, int key) {
+  void* state = nullptr;
   if (usable() && functions().split != nullptr)
-    guard_call_or_abort("split", [&] { part = functions().split(m_state, color, key); });
-  return {part, discard_split_state{m_entry.backend == nullptr ? nullptr : functions().discard_split_state}};
+    guard_call_or_abort("split", [&] { state = functions().split(m_state, color, key); });
+  return {state, split_state_deleter{m_entry.backend == nullptr ? nullptr : functions().discard_split_state}};
 }
 
 void backend_instance::register_block(const isthmus_heap_block& block) {
@@ -190,12 +190,12 @@ std::vector<std::string> backend_instance::notes() const {
 
 void backend_instance::reject(std::string reason) {
   destroy();
-  m_part.reset();
+  m_split_state.reset();
   m_reason = std::move(reason);
 }
 
 isthmus_status backend_instance::create() noexcept {
-  m_context.split_state = m_part.release();
+  m_context.split_state = m_split_state.release();
   const isthmus_status status = guard_call("create", [&] {
     m_create_threw = true;
     const isthmus_status returned = functions().create(&m_context, &m_state);
@@ -324,18 +324,18 @@ isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
   return status;
 }
 
-isthmus_status backend_instance::on_make_part(void* runtime, int color, int key, const char* use,
-                                              isthmus_communicator* made) {
-  return on_make_part_on(runtime, self(runtime).m_context.device, color, key, use, made);
+isthmus_status backend_instance::on_create_subcommunicator(void* runtime, int color, int key, const char* use,
+                                              isthmus_communicator* result) {
+  return on_create_subcommunicator_on(runtime, self(runtime).m_context.device, color, key, use, result);
 }
 
-isthmus_status backend_instance::on_make_part_on(void* runtime, isthmus_device device, int color, int key,
-                                                 const char* use, isthmus_communicator* made) {
+isthmus_status backend_instance::on_create_subcommunicator_on(void* runtime, isthmus_device device, int color, int key,
+                                                 const char* use, isthmus_communicator* result) {
   backend_instance& backend = self(runtime);
-  *made = nullptr;
+  *result = nullptr;
   const isthmus_status status = guard([&] {
-    if (auto part = backend.m_owner.make_part(device, color, key, backend.name(), use))
-      *made = handle_table::instance().insert(std::move(part));
+    if (auto state = backend.m_owner.create_subcommunicator(device, color, key, backend.name(), use))
+      *result = handle_table::instance().insert(std::move(state));
   });
   if (status != ISTHMUS_SUCCESS) backend.report(last_error());
   return status;

@@ -20,11 +20,11 @@ namespace isthmus {
 class communicator;
 
 // What a backend made of a split for the part's create (isthmus_backend::split); discard_split_state releases it.
-struct discard_split_state {
+struct split_state_deleter {
   void (*function)(void*) = nullptr;
-  void operator()(void* part) const noexcept;
+  void operator()(void* state) const noexcept;
 };
-using backend_part = std::unique_ptr<void, discard_split_state>;
+using split_state = std::unique_ptr<void, split_state_deleter>;
 
 class backend_instance {
  public:
@@ -55,7 +55,7 @@ class backend_instance {
   // These have no status: an exception poisons the communicator and leaves as error.
   const char* supports(const isthmus_operation& operation, const char* algorithm);
   const char* plan(const isthmus_operation& operation, const char* algorithm);  // NULL: nothing to say
-  backend_part split(int color, int key);
+  split_state split(int color, int key);
   void register_block(const isthmus_heap_block& block);
   void unregister_block(const isthmus_heap_block& block);
   bool present() const { return m_entry.backend != nullptr; }  // on this rank
@@ -74,7 +74,7 @@ class backend_instance {
   void set_capabilities(std::uint32_t shared) { m_capabilities = shared; }
 
   // What the parent communicator's backend of this name left for create().
-  void adopt(backend_part part) { m_part = std::move(part); }
+  void adopt(split_state state) { m_split_state = std::move(state); }
   // Collective; does not throw. Success, or the status with the details in take_failure().
   isthmus_status create() noexcept;
   // Whether create ended in an exception, perhaps before exchanges that the other ranks are in.
@@ -99,10 +99,10 @@ class backend_instance {
                           uint64_t* offset);
   static isthmus_status on_heap_allocate(void* runtime, uint64_t bytes, isthmus_heap_block* block);
   static isthmus_status on_heap_free(void* runtime, uint64_t id);
-  static isthmus_status on_make_part(void* runtime, int color, int key, const char* use,
-                                     isthmus_communicator* made);
-  static isthmus_status on_make_part_on(void* runtime, isthmus_device device, int color, int key,
-                                        const char* use, isthmus_communicator* made);
+  static isthmus_status on_create_subcommunicator(void* runtime, int color, int key, const char* use,
+                                     isthmus_communicator* result);
+  static isthmus_status on_create_subcommunicator_on(void* runtime, isthmus_device device, int color, int key,
+                                        const char* use, isthmus_communicator* result);
   static void on_abort_communicator(void* runtime, isthmus_status status);
 
   void report(const failure_info& info);
@@ -120,7 +120,7 @@ class backend_instance {
   std::string m_reason;
   std::uint32_t m_capabilities;
   isthmus_backend_context m_context{};
-  backend_part m_part;
+  split_state m_split_state;
   bool m_created = false;
   bool m_create_threw = false;
 

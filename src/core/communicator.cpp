@@ -18,15 +18,15 @@
 
 namespace isthmus {
 
-communicator::communicator(std::unique_ptr<bootstrap> control, preparation prepared)
-    : m_prepared(std::move(prepared)),
+communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setup setup)
+    : m_setup(std::move(setup)),
       m_control(std::move(control)),
-      m_ranks(introduce(*m_control, {m_prepared.device, m_prepared.rules_text(), m_prepared.failure,
-                                     m_prepared.parent_rank})),
-      m_recorder(m_ranks, m_prepared.timeout_s, m_prepared.trace),
-      m_dispatcher(*m_prepared.rules, m_ranks, m_heap, m_backends, m_prepared.external_backends, m_recorder),
-      m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_prepared.collectives},
-      m_checks(m_prepared.rules->check && m_ranks.size > 1) {}
+      m_ranks(introduce(*m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure,
+                                     m_setup.parent_rank})),
+      m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
+      m_dispatcher(*m_setup.rules, m_ranks, m_heap, m_backends, m_setup.external_backends, m_recorder),
+      m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_setup.collectives},
+      m_checks(m_setup.rules->check && m_ranks.size > 1) {}
 
 communicator::~communicator() {
   m_watch.reset();
@@ -37,28 +37,28 @@ communicator::~communicator() {
   }
 }
 
-std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, preparation prepared) {
-  return create(std::move(control), std::move(prepared), {}, nullptr);
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, communicator_setup setup) {
+  return create(std::move(control), std::move(setup), {}, nullptr);
 }
 
 // The caller has the parent alone. Before the ranks have met nobody knows who they are there.
-std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, preparation prepared,
-                                                   parts inherited,
-                                                   const std::shared_ptr<communicator>& whole) {
-  const bool has_parent = prepared.parent_rank >= 0;
+std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> control, communicator_setup setup,
+                                                   split_states parent_states,
+                                                   const std::shared_ptr<communicator>& parent) {
+  const bool is_derived = setup.parent_rank >= 0;
   std::shared_ptr<communicator> created;
   try {
-    created.reset(new communicator(std::move(control), std::move(prepared)));
-    created->create_backends(std::move(inherited));
+    created.reset(new communicator(std::move(control), std::move(setup)));
+    created->create_backends(std::move(parent_states));
   } catch (const error& failure) {
     // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
     const bool has_root_cause = is_consequence(failure.info().status) && created && created->is_aborted();
     const error told = has_root_cause ? error(*created->failure()) : failure;
-    if (!has_parent) throw told;
-    throw told.with_failed_ranks(created ? created->in_parent(told.info().failed_ranks()) : std::vector<int>());
+    if (!is_derived) throw told;
+    throw told.with_failed_ranks(created ? created->to_parent_ranks(told.info().failed_ranks()) : std::vector<int>());
   }
-  created->m_whole = whole;
-  created->m_is_part = whole != nullptr;
+  created->m_parent = parent;
+  created->m_is_subcommunicator = parent != nullptr;
   add_local_rank(created->m_ranks.token, created);
   // Only calls into the user's MPI, and into devices' libraries, wait without a bound of their own.
   if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
@@ -73,20 +73,20 @@ std::shared_ptr<communicator> communicator::split(int color, int key) {
                      fmt::format("communicator_split: color = {} must be >= 0 or ISTHMUS_NO_COLOR (-1)", color),
                      "ranks with the same color form a communicator");
   std::unique_ptr<bootstrap> part;
-  parts native;
+  split_states states;
   exchange(recorder::step::split, 0, [&] {
     part = m_control->split(color, key);
-    native = split_backends(color, key);
+    states = split_backends(color, key);
     gather_votes(*m_control, no_value{}, std::nullopt);  // a rank whose backend threw does not come
   });
   if (!part) return nullptr;
-  return create(std::move(part), prepared_for_part(), std::move(native), nullptr);
+  return create(std::move(part), derived_setup(), std::move(states), nullptr);
 }
 
-preparation communicator::prepared_for_part() const {
-  preparation inherited = m_prepared;
-  inherited.parent_rank = m_ranks.rank;
-  return inherited;
+communicator_setup communicator::derived_setup() const {
+  communicator_setup setup = m_setup;
+  setup.parent_rank = m_ranks.rank;
+  return setup;
 }
 
 // Poison comes first: it ends what the other ranks still wait for here, so that they come.
@@ -101,7 +101,7 @@ std::shared_ptr<communicator> communicator::shrink(double wait_s) {
   for (int losses = 0;; ++losses) {
     survivors part = m_control->shrink(wait_s > 0 ? wait_s : timeout_s());
     try {
-      return create(std::move(part.control), prepared_for_part(), {}, nullptr);
+      return create(std::move(part.control), derived_setup(), {}, nullptr);
     } catch (const error& failure) {
       // One more is gone: the rest agrees again.
       if (losses == m_ranks.size || !m_control->has_lost(part.ranks)) throw;
@@ -111,11 +111,11 @@ std::shared_ptr<communicator> communicator::shrink(double wait_s) {
 }
 
 // All ranks call the backends in the same order, those without a part, too.
-communicator::parts communicator::split_backends(int color, int key) {
-  parts made;
+communicator::split_states communicator::split_backends(int color, int key) {
+  split_states states;
   for (const auto& backend : m_backends)
-    if (backend_part part = backend->split(color, key)) made.emplace(backend->name(), std::move(part));
-  return made;
+    if (split_state part = backend->split(color, key)) states.emplace(backend->name(), std::move(part));
+  return states;
 }
 
 error communicator::annotate(const error& failure, const isthmus_operation& operation) const {
@@ -273,10 +273,10 @@ void communicator::abort_out_of_sync(failure_info failure) noexcept {
 }
 
 // Who waits in a part waits in a call on the whole.
-bool communicator::make_progress_of_whole() const {
+bool communicator::make_parent_progress() const {
   if (without_progress::here()) return false;
-  const auto whole = m_whole.lock();
-  return whole && whole->make_progress();
+  const auto parent = m_parent.lock();
+  return parent && parent->make_progress();
 }
 
 void communicator::abort_on_interrupt() noexcept {
@@ -379,7 +379,7 @@ void communicator::free_symmetric(void* pointer) {
 }
 
 const char* communicator::option(const std::string& key) const {
-  for (const auto& [name, value] : m_prepared.rules->options)
+  for (const auto& [name, value] : m_setup.rules->options)
     if (name == key) return value.c_str();
   return nullptr;
 }

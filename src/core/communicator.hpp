@@ -35,7 +35,7 @@ class worker;
 
 // What a rank decides by itself before it meets the others. A failure is kept, not thrown, so that the
 // others can be told instead of waiting.
-struct preparation {
+struct communicator_setup {
   isthmus_device device{};
   double timeout_s = 300;
   double setup_timeout_s = 0;  // 0: timeout_s
@@ -53,12 +53,12 @@ struct preparation {
   double exchange_timeout_s() const { return setup_timeout_s > 0 ? setup_timeout_s : timeout_s; }
 };
 // The device is the rank's own; that of the options is not read.
-preparation prepare(isthmus_device device, const isthmus_communicator_options& options);
+communicator_setup prepare(isthmus_device device, const isthmus_communicator_options& options);
 
 class communicator : public std::enable_shared_from_this<communicator> {
  public:
   // Collective over the bootstrap. Throws on every rank or on none.
-  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, preparation prepared);
+  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, communicator_setup setup);
   ~communicator();
   communicator(const communicator&) = delete;
   communicator& operator=(const communicator&) = delete;
@@ -68,7 +68,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
 
   // Collective; nullptr for color < 0. For a backend, `maker`, that works on communicators of its own
   // (isthmus_backend_context::create_subcommunicator_on). This communicator outlives it.
-  std::shared_ptr<communicator> make_part(isthmus_device device, int color, int key, const std::string& maker,
+  std::shared_ptr<communicator> create_subcommunicator(isthmus_device device, int color, int key, const std::string& creator,
                                           const char* use);
 
   // Collective over the ranks that go on (isthmus_communicator_shrink). Poisons this communicator.
@@ -114,7 +114,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   // What this communicator's waits call now and then (isthmus/interrupt.h); false where nothing is set.
   bool make_progress() const {
     if (m_progress != nullptr) m_progress(m_progress_context);
-    return m_progress != nullptr || (m_is_part && make_progress_of_whole());
+    return m_progress != nullptr || (m_is_subcommunicator && make_parent_progress());
   }
   void set_progress(isthmus_progress progress, void* context) {
     m_progress = progress;
@@ -140,7 +140,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   const membership& ranks() const { return m_ranks; }
   bootstrap& control() { return *m_control; }
   symmetric_heap& heap() { return m_heap; }
-  double timeout_s() const { return m_prepared.timeout_s; }
+  double timeout_s() const { return m_setup.timeout_s; }
   const char* option(const std::string& key) const;  // NULL when it is not configured
   // What the watchdog sees of this rank. Any thread.
   recorder::in_flight in_flight() const { return m_recorder.latest(); }
@@ -159,21 +159,21 @@ class communicator : public std::enable_shared_from_this<communicator> {
   failure_info with_abort_diagnosis(failure_info failure) const noexcept;
 
  private:
-  communicator(std::unique_ptr<bootstrap> control, preparation prepared);
+  communicator(std::unique_ptr<bootstrap> control, communicator_setup setup);
   // What the backends of a parent left for this communicator's, by name.
-  using parts = std::map<std::string, backend_part>;
+  using split_states = std::map<std::string, split_state>;
   // `whole`: whose backend makes it for itself. A failure's culprits are ranks of the parent, where there is
   // one.
-  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, preparation prepared,
-                                              parts inherited, const std::shared_ptr<communicator>& whole);
-  std::vector<int> in_parent(std::span<const int> ranks) const;
-  preparation prepared_for_part() const;
-  parts split_backends(int color, int key);
-  void create_backends(parts inherited);
+  static std::shared_ptr<communicator> create(std::unique_ptr<bootstrap> control, communicator_setup setup,
+                                              split_states parent_states, const std::shared_ptr<communicator>& parent);
+  std::vector<int> to_parent_ranks(std::span<const int> ranks) const;
+  communicator_setup derived_setup() const;
+  split_states split_backends(int color, int key);
+  void create_backends(split_states parent_states);
   void agree_on_backends();
   void create_backend(backend_instance& backend);
   bool is_last_resort(const backend_instance& backend) const;
-  bool make_progress_of_whole() const;
+  bool make_parent_progress() const;
   void throw_without_backend() const;
   [[noreturn, gnu::cold]] void throw_aborted() const;
   void synchronize();
@@ -205,9 +205,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void compare_texts(const std::string& mine);
   error annotate(const error& failure, const isthmus_operation& operation) const;
 
-  preparation m_prepared;
-  std::weak_ptr<communicator> m_whole;  // whose backend made this one for itself
-  bool m_is_part = false;               // there is, or was, a whole
+  communicator_setup m_setup;
+  std::weak_ptr<communicator> m_parent;  // whose backend made this one for itself
+  bool m_is_subcommunicator = false;               // there is, or was, a whole
   failure_board m_failure_board;                    // longer than the bootstrap that looks at them
   std::unique_ptr<bootstrap> m_control;
   membership m_ranks;

@@ -32,8 +32,8 @@ bool serves(const selection::rule& rule, std::uint32_t collectives) {
 }
 
 // Why this rank can't use the backend, from what it knows by itself; "" when it can try.
-std::string local_obstacle(const backend_entry& entry, const membership& ranks, const preparation& prepared) {
-  if (std::ranges::find(prepared.external_backends, entry.name) != prepared.external_backends.end())
+std::string local_obstacle(const backend_entry& entry, const membership& ranks, const communicator_setup& setup) {
+  if (std::ranges::find(setup.external_backends, entry.name) != setup.external_backends.end())
     return "the caller of this communicator carries it out";
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
@@ -50,22 +50,22 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks, 
     return names_it(rule) && selection::concerns(rule, ranks.platform_of_rules(), ranks.size, ranks.nodes);
   };
   const auto takes_calls = [&](const auto& rule) {
-    return is_for_ranks(rule) && serves(rule, prepared.collectives);
+    return is_for_ranks(rule) && serves(rule, setup.collectives);
   };
-  if (std::ranges::none_of(prepared.rules->rules, names_it)) return "no rule names it";
-  if (std::ranges::none_of(prepared.rules->rules, is_for_ranks))
+  if (std::ranges::none_of(setup.rules->rules, names_it)) return "no rule names it";
+  if (std::ranges::none_of(setup.rules->rules, is_for_ranks))
     return fmt::format("no rule names it for {} ranks of platform {} on {} node{}", ranks.size,
                        isthmus_platform_name(ranks.device.platform), ranks.nodes, ranks.nodes == 1 ? "" : "s");
-  if (std::ranges::none_of(prepared.rules->rules, takes_calls))
+  if (std::ranges::none_of(setup.rules->rules, takes_calls))
     return "no rule names it for what this communicator calls";
   return "";
 }
 
 // What a rank says about a backend: "name capabilities reason".
-std::string advertise(const membership& ranks, const preparation& prepared) {
+std::string advertise(const membership& ranks, const communicator_setup& setup) {
   std::string text;
-  for (const backend_entry& entry : prepared.backends) {
-    std::string reason = local_obstacle(entry, ranks, prepared);
+  for (const backend_entry& entry : setup.backends) {
+    std::string reason = local_obstacle(entry, ranks, setup);
     std::replace(reason.begin(), reason.end(), '\n', ' ');
     text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
                         reason);
@@ -114,62 +114,62 @@ const advertisement* find_advertised(const std::vector<std::pair<std::string, ad
 
 }  // namespace
 
-std::string preparation::rules_text() const {
+std::string communicator_setup::rules_text() const {
   if (!rules) return "";
   return rules->canonical() + (collectives == 0 ? "" : fmt::format("collectives {:#x}\n", collectives)) +
          (external_backends.empty() ? "" : fmt::format("left to the caller {}\n", fmt::join(external_backends, ",")));
 }
 
-preparation prepare(isthmus_device device, const isthmus_communicator_options& options) {
-  preparation prepared;
-  prepared.device = device;
-  prepared.collectives = options.collectives;
-  prepared.setup_timeout_s = options.setup_timeout_s;
+communicator_setup prepare(isthmus_device device, const isthmus_communicator_options& options) {
+  communicator_setup setup;
+  setup.device = device;
+  setup.collectives = options.collectives;
+  setup.setup_timeout_s = options.setup_timeout_s;
   if (options.external_backends != nullptr) {
     std::istringstream names(options.external_backends);
-    for (std::string name; std::getline(names, name, ',');) prepared.external_backends.push_back(name);
+    for (std::string name; std::getline(names, name, ',');) setup.external_backends.push_back(name);
   }
   try {
     auto rules = std::make_shared<selection::configuration>(selection::load_configuration(options.config_path));
-    prepared.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
-    prepared.rules = rules;
-    prepared.trace = recorder::read_trace_options();
-    prepared.backends = find_backends(rules->plugins);
-    selection::check_backends(*rules, known_backends(prepared.backends));
+    setup.timeout_s = options.timeout_s > 0 ? options.timeout_s : rules->timeout_s;
+    setup.rules = rules;
+    setup.trace = recorder::read_trace_options();
+    setup.backends = find_backends(rules->plugins);
+    selection::check_backends(*rules, known_backends(setup.backends));
   } catch (const error& failure) {
-    if (options.timeout_s > 0) prepared.timeout_s = options.timeout_s;
-    prepared.failure = failure;
+    if (options.timeout_s > 0) setup.timeout_s = options.timeout_s;
+    setup.failure = failure;
   }
-  return prepared;
+  return setup;
 }
 
-std::shared_ptr<communicator> communicator::make_part(isthmus_device device, int color, int key,
-                                                      const std::string& maker, const char* use) {
+std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_device device, int color, int key,
+                                                      const std::string& creator, const char* use) {
   std::unique_ptr<bootstrap> control = m_control->split(color, key);
   if (!control) return nullptr;
   // On other devices and several nodes the maker may be of use once more. Equal on all ranks.
-  const bool is_elsewhere = m_ranks.is_mixed || device.platform != m_ranks.device.platform;
-  const bool is_left_out = !is_elsewhere || m_ranks.nodes == 1;
-  preparation prepared = prepared_for_part();
-  prepared.device = device;
-  prepared.external_backends.clear();  // the caller knows the whole alone
-  prepared.collectives = 0;         // what the backend makes of this one's
-  prepared.failure = failure_of([&] {
+  const bool is_other_platform = m_ranks.is_mixed || device.platform != m_ranks.device.platform;
+  const bool excludes_creator = !is_other_platform || m_ranks.nodes == 1;
+  communicator_setup setup = derived_setup();
+  setup.device = device;
+  setup.external_backends.clear();  // the caller knows the whole alone
+  setup.collectives = 0;         // what the backend makes of this one's
+  setup.failure = failure_of([&] {
     auto rules = std::make_shared<selection::configuration>(
-        selection::configuration_of_part(*m_prepared.rules, is_left_out ? maker : "", use));
-    selection::check_backends(*rules, known_backends(prepared.backends));
-    prepared.rules = std::move(rules);
+        selection::configuration_of_part(*m_setup.rules, excludes_creator ? creator : "", use));
+    selection::check_backends(*rules, known_backends(setup.backends));
+    setup.rules = std::move(rules);
   });
-  return create(std::move(control), std::move(prepared), {}, shared_from_this());
+  return create(std::move(control), std::move(setup), {}, shared_from_this());
 }
 
-void communicator::create_backends(parts inherited) {
+void communicator::create_backends(split_states parent_states) {
   m_failure_board.share(*m_control, m_ranks);
   agree_on_backends();
   m_failure_board.end_sharing();
   for (const auto& backend : m_backends)
-    if (const auto part = inherited.find(backend->name()); part != inherited.end() && backend->reason().empty())
-      backend->adopt(std::move(part->second));
+    if (const auto state = parent_states.find(backend->name()); state != parent_states.end() && backend->reason().empty())
+      backend->adopt(std::move(state->second));
   const auto create_those = [this](bool last, bool others_work) {
     for (const auto& backend : m_backends) {
       if (!backend->reason().empty() || is_last_resort(*backend) != last) continue;
@@ -183,7 +183,7 @@ void communicator::create_backends(parts inherited) {
   // Asked once: one last resort is no reason against another, which may be made of its work. A caller that has
   // something of its own needs none.
   create_those(true,
-               !m_prepared.external_backends.empty() ||
+               !m_setup.external_backends.empty() ||
                    std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); }));
   throw_without_backend();
 }
@@ -191,7 +191,7 @@ void communicator::create_backends(parts inherited) {
 // All ranks have the same rules, and shared their capabilities.
 bool communicator::is_last_resort(const backend_instance& backend) const {
   return (backend.capabilities() & ISTHMUS_BACKEND_LAST_RESORT) != 0 &&
-         std::ranges::all_of(m_prepared.rules->rules, [&](const auto& rule) {
+         std::ranges::all_of(m_setup.rules->rules, [&](const auto& rule) {
            return rule.backend != backend.name() || selection::is_built_in(rule);
          });
 }
@@ -221,7 +221,7 @@ void communicator::throw_without_backend() const {
 // All ranks end with the same list in the same order: backends as rank 0 lists them, then those that only
 // other ranks have. One that some rank can't use is used by none.
 void communicator::agree_on_backends() {
-  const auto texts = gather_texts(*m_control, advertise(m_ranks, m_prepared));
+  const auto texts = gather_texts(*m_control, advertise(m_ranks, m_setup));
   std::vector<std::vector<std::pair<std::string, advertisement>>> advertised;
   for (const std::string& text : texts) advertised.push_back(parse_advertised(text));
   std::vector<std::string> names;
@@ -240,9 +240,9 @@ void communicator::agree_on_backends() {
       else
         reason = found->reason;
     }
-    const auto own = std::find_if(m_prepared.backends.begin(), m_prepared.backends.end(),
+    const auto own = std::find_if(m_setup.backends.begin(), m_setup.backends.end(),
                                   [&](const backend_entry& entry) { return entry.name == name; });
-    backend_entry entry = own != m_prepared.backends.end() ? *own : backend_entry{name, nullptr, "", ""};
+    backend_entry entry = own != m_setup.backends.end() ? *own : backend_entry{name, nullptr, "", ""};
     m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
     m_backends.back()->set_capabilities(shared);
     m_recorder.add_backend(m_backends.size() - 1, name, m_backends.back()->blocking());

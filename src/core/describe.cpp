@@ -46,7 +46,7 @@ json communicator::info() {
   json backends = json::array();
   for (const auto& backend : m_backends) backends.push_back(describe_backend(*backend, backend->present()));
   json rules = json::array();
-  for (const auto& rule : m_prepared.rules->rules)
+  for (const auto& rule : m_setup.rules->rules)
     rules.push_back({{"rule", rule.text}, {"source", rule.source}});
   const auto failed = failure();
   return {{"version", isthmus_version()},
@@ -64,7 +64,7 @@ json communicator::info() {
           {"state", failed ? json(failed->message) : json("ok")},
           {"backends", backends},
           {"rules", rules},
-          {"config_files", m_prepared.rules->files},
+          {"config_files", m_setup.rules->files},
           {"profile_path", selection::profile_path(selection::this_machine())},
           {"heap", {{"blocks", m_heap.blocks()}, {"bytes", m_heap.bytes()}}}};
 }

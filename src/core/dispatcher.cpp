@@ -68,13 +68,13 @@ backend_instance* dispatcher::find(const std::string& name) const {
   return nullptr;
 }
 
-bool dispatcher::is_left_to_caller(const std::string& name) const {
+bool dispatcher::is_external(const std::string& name) const {
   return std::ranges::find(m_external_backends, name) != m_external_backends.end();
 }
 
 selection::availability dispatcher::availability_for(const isthmus_operation& agreed) const {
   return [this, agreed](const std::string& name, const std::string& algorithm) -> const char* {
-    if (is_left_to_caller(name)) return nullptr;
+    if (is_external(name)) return nullptr;
     backend_instance* const backend = find(name);
     if (backend == nullptr) return "there is no backend of this name";
     if (!backend->usable()) return backend->reason().c_str();
@@ -112,7 +112,7 @@ choice dispatcher::decide(const isthmus_operation& operation) {
                     isthmus_datatype_name(operation.datatype), tried.empty() ? decision.reason : tried),
         "isthmus explain shows every rule and backend for this call");
   }
-  if (is_left_to_caller(decision.winner->backend))
+  if (is_external(decision.winner->backend))
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("{} of {} is for {}, which this communicator leaves to its caller: {}",
@@ -144,7 +144,7 @@ void dispatcher::report_unused(const selection::decision& decision, const isthmu
 nlohmann::json dispatcher::plan_of(const selection::decision& decision, const isthmus_operation& agreed) const {
   if (decision.winner == nullptr) return {};
   backend_instance* const taken = find(decision.winner->backend);
-  if (is_left_to_caller(decision.winner->backend)) return {};
+  if (is_external(decision.winner->backend)) return {};
   const char* const text = taken->plan(agreed, algorithm_of(taken->functions(), decision.winner->algorithm));
   return text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
 }
@@ -174,7 +174,7 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
     const char* reason = available(backend->name(), "");
     result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
   }
-  const bool elsewhere = decision.winner == nullptr || is_left_to_caller(decision.winner->backend);
+  const bool elsewhere = decision.winner == nullptr || is_external(decision.winner->backend);
   const backend_instance* taken = elsewhere ? nullptr : find(decision.winner->backend);
   result["version"] = taken == nullptr ? nlohmann::json() : nlohmann::json(taken->version());
   result["plan"] = plan_of(decision, agreed);

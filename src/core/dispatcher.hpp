@@ -84,7 +84,7 @@ class dispatcher {
   selection::query query_of(const isthmus_operation& operation) const;
   selection::availability availability_for(const isthmus_operation& agreed) const;
   backend_instance* find(const std::string& name) const;
-  bool is_left_to_caller(const std::string& name) const;
+  bool is_external(const std::string& name) const;
   nlohmann::json plan_of(const selection::decision& decision, const isthmus_operation& agreed) const;
   choice choose_beside(const key& wanted, const isthmus_operation& operation);
   choice decide(const isthmus_operation& operation);

@@ -87,7 +87,7 @@ void communicator::abort(const failure_info& failure, notification_scope scope) 
 // other nodes they come by the store. A part's is looked for by the whole.
 double communicator::root_cause_wait_s() const noexcept {
   constexpr double memory_wait_s = 0.05, store_wait_s = 2;
-  const bool is_cause_local = m_ranks.nodes == 1 || !m_whole.expired() || m_failure_board.find_lost();
+  const bool is_cause_local = m_ranks.nodes == 1 || !m_parent.expired() || m_failure_board.find_lost();
   return is_cause_local ? memory_wait_s : std::min(store_wait_s, timeout_s());
 }
 
@@ -109,7 +109,7 @@ bool communicator::abort_on_backend_failure(failure_info& failure) noexcept {
 
 // On one node the flight recorder shows who waits; a part's failure is looked into by the whole.
 bool communicator::should_query_peers() const noexcept {
-  return m_ranks.nodes > 1 && !m_is_part && m_ranks.process_size < m_ranks.size;
+  return m_ranks.nodes > 1 && !m_is_subcommunicator && m_ranks.process_size < m_ranks.size;
 }
 
 // A backend, or one of its parts, knows for whom it waits, and that may be a rank that waits, too, elsewhere:
@@ -211,13 +211,13 @@ void communicator::attribute_failure(failure_info& failure, std::span<const int>
   std::vector<int> failed_ranks;
   for (const int rank : ranks)
     if (rank >= 0 && rank < m_ranks.size) failed_ranks.push_back(rank);  // what a plug-in says
-  failure.set_failed_ranks(m_is_part ? in_parent(failed_ranks) : failed_ranks);
+  failure.set_failed_ranks(m_is_subcommunicator ? to_parent_ranks(failed_ranks) : failed_ranks);
 }
 
-std::vector<int> communicator::in_parent(std::span<const int> ranks) const {
-  std::vector<int> there;
-  for (const int rank : ranks) there.push_back(m_ranks.parent_rank_of[static_cast<std::size_t>(rank)]);
-  return there;
+std::vector<int> communicator::to_parent_ranks(std::span<const int> ranks) const {
+  std::vector<int> parent_ranks;
+  for (const int rank : ranks) parent_ranks.push_back(m_ranks.parent_rank_of[static_cast<std::size_t>(rank)]);
+  return parent_ranks;
 }
 
 // What a backend made the failure of this communicator itself (isthmus_backend_context::abort_communicator) it returns,
@@ -259,14 +259,14 @@ void communicator::abort_on_lost_peer(int lost) noexcept {
 }
 
 void communicator::poll_failure_board() noexcept {
-  if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->poll_failure_board();
+  if (const auto parent = m_parent.lock(); parent && !parent->m_closed) parent->poll_failure_board();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   if (const auto cause = m_control->noticed()) abort(*cause, notification_scope::this_process);
 }
 
 void communicator::poll_failures() noexcept {
   // Who waits in a part waits for all: its ranks may have heard of a failure that those of the part can't.
-  if (const auto whole = m_whole.lock(); whole && !whole->m_closed) whole->poll_failures();
+  if (const auto parent = m_parent.lock(); parent && !parent->m_closed) parent->poll_failures();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   const auto begin = steady_clock::now();
   const std::uint64_t operation = m_recorder.written();
