@@ -174,7 +174,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   void create_backend(backend_instance& backend);
   bool is_last_resort(const backend_instance& backend) const;
   bool make_parent_progress() const;
-  void throw_without_backend() const;
+  void throw_if_no_backend() const;
   [[noreturn, gnu::cold]] void throw_aborted() const;
   void synchronize();
   // Who is told: what others have announced is not announced again.

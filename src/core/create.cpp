@@ -14,25 +14,25 @@ namespace isthmus {
 namespace {
 
 std::vector<selection::known_backend> known_backends(const std::vector<backend_entry>& entries) {
-  std::vector<selection::known_backend> known;
+  std::vector<selection::known_backend> backends;
   for (const backend_entry& entry : entries) {
     if (entry.backend == nullptr) continue;
     std::vector<std::string> algorithms;
     for (const char* const* name = entry.backend->algorithms; name != nullptr && *name != nullptr; ++name)
       algorithms.emplace_back(*name);
-    known.push_back({entry.name, std::move(algorithms)});
+    backends.push_back({entry.name, std::move(algorithms)});
   }
-  return known;
+  return backends;
 }
 
 // Whether the rule may choose its backend for any of these collectives (a bit each; 0: all).
-bool serves(const selection::rule& rule, std::uint32_t collectives) {
+bool covers_any(const selection::rule& rule, std::uint32_t collectives) {
   return collectives == 0 || rule.collectives.empty() ||
          std::ranges::any_of(rule.collectives, [&](auto each) { return (collectives >> each & 1) != 0; });
 }
 
 // Why this rank can't use the backend, from what it knows by itself; "" when it can try.
-std::string local_obstacle(const backend_entry& entry, const membership& ranks, const communicator_setup& setup) {
+std::string local_rejection(const backend_entry& entry, const membership& ranks, const communicator_setup& setup) {
   if (std::ranges::find(setup.external_backends, entry.name) != setup.external_backends.end())
     return "the caller of this communicator carries it out";
   if (entry.backend == nullptr) return entry.reason;
@@ -45,18 +45,18 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks, 
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_MULTI_NODE) == 0 && ranks.nodes > 1)
     return fmt::format("it works on one machine only, the ranks are on {}", ranks.nodes);
   // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
-  const auto names_it = [&](const auto& rule) { return rule.backend == entry.name; };
-  const auto is_for_ranks = [&](const auto& rule) {
-    return names_it(rule) && selection::concerns(rule, ranks.platform_of_rules(), ranks.size, ranks.nodes);
+  const auto names_backend = [&](const auto& rule) { return rule.backend == entry.name; };
+  const auto applies_to_ranks = [&](const auto& rule) {
+    return names_backend(rule) && selection::concerns(rule, ranks.platform_of_rules(), ranks.size, ranks.nodes);
   };
-  const auto takes_calls = [&](const auto& rule) {
-    return is_for_ranks(rule) && serves(rule, setup.collectives);
+  const auto applies_to_calls = [&](const auto& rule) {
+    return applies_to_ranks(rule) && covers_any(rule, setup.collectives);
   };
-  if (std::ranges::none_of(setup.rules->rules, names_it)) return "no rule names it";
-  if (std::ranges::none_of(setup.rules->rules, is_for_ranks))
+  if (std::ranges::none_of(setup.rules->rules, names_backend)) return "no rule names it";
+  if (std::ranges::none_of(setup.rules->rules, applies_to_ranks))
     return fmt::format("no rule names it for {} ranks of platform {} on {} node{}", ranks.size,
                        isthmus_platform_name(ranks.device.platform), ranks.nodes, ranks.nodes == 1 ? "" : "s");
-  if (std::ranges::none_of(setup.rules->rules, takes_calls))
+  if (std::ranges::none_of(setup.rules->rules, applies_to_calls))
     return "no rule names it for what this communicator calls";
   return "";
 }
@@ -65,7 +65,7 @@ std::string local_obstacle(const backend_entry& entry, const membership& ranks, 
 std::string advertise(const membership& ranks, const communicator_setup& setup) {
   std::string text;
   for (const backend_entry& entry : setup.backends) {
-    std::string reason = local_obstacle(entry, ranks, setup);
+    std::string reason = local_rejection(entry, ranks, setup);
     std::replace(reason.begin(), reason.end(), '\n', ' ');
     text += fmt::format("{} {} {}\n", entry.name, entry.backend == nullptr ? 0 : entry.backend->capabilities,
                         reason);
@@ -77,10 +77,10 @@ std::string advertise(const membership& ranks, const communicator_setup& setup) 
 std::string nodes_text(const membership& ranks) {
   std::string text = "ranks ";
   for (int node = 0; node < ranks.nodes; ++node) {
-    std::vector<int> here;
+    std::vector<int> node_ranks;
     for (int rank = 0; rank < ranks.size; ++rank)
-      if (ranks.node_of[static_cast<std::size_t>(rank)] == node) here.push_back(rank);
-    text += (node == 0 ? "" : "; ") + enumerate(here);
+      if (ranks.node_of[static_cast<std::size_t>(rank)] == node) node_ranks.push_back(rank);
+    text += (node == 0 ? "" : "; ") + enumerate(node_ranks);
   }
   return text;
 }
@@ -90,8 +90,8 @@ struct advertisement {
   std::string reason;
 };
 
-std::vector<std::pair<std::string, advertisement>> parse_advertised(const std::string& text) {
-  std::vector<std::pair<std::string, advertisement>> advertised;
+std::vector<std::pair<std::string, advertisement>> parse_advertisements(const std::string& text) {
+  std::vector<std::pair<std::string, advertisement>> advertisements;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);
@@ -100,14 +100,14 @@ std::vector<std::pair<std::string, advertisement>> parse_advertised(const std::s
     fields >> name >> capabilities;
     fields.ignore(1);
     std::getline(fields, reason);
-    advertised.emplace_back(name, advertisement{capabilities, reason});
+    advertisements.emplace_back(name, advertisement{capabilities, reason});
   }
-  return advertised;
+  return advertisements;
 }
 
-const advertisement* find_advertised(const std::vector<std::pair<std::string, advertisement>>& advertised,
+const advertisement* find_advertisement(const std::vector<std::pair<std::string, advertisement>>& advertisements,
                                      const std::string& name) {
-  for (const auto& [candidate, value] : advertised)
+  for (const auto& [candidate, value] : advertisements)
     if (candidate == name) return &value;
   return nullptr;
 }
@@ -170,22 +170,22 @@ void communicator::create_backends(split_states parent_states) {
   for (const auto& backend : m_backends)
     if (const auto state = parent_states.find(backend->name()); state != parent_states.end() && backend->reason().empty())
       backend->adopt(std::move(state->second));
-  const auto create_those = [this](bool last, bool others_work) {
+  const auto create_matching = [this](bool is_last_resort_pass, bool has_other_backend) {
     for (const auto& backend : m_backends) {
-      if (!backend->reason().empty() || is_last_resort(*backend) != last) continue;
-      if (last && others_work)
+      if (!backend->reason().empty() || is_last_resort(*backend) != is_last_resort_pass) continue;
+      if (is_last_resort_pass && has_other_backend)
         backend->reject("no rule names it but a built-in one, and others work");
       else
         create_backend(*backend);
     }
   };
-  create_those(false, false);
+  create_matching(false, false);
   // Asked once: one last resort is no reason against another, which may be made of its work. A caller that has
   // something of its own needs none.
-  create_those(true,
+  create_matching(true,
                !m_setup.external_backends.empty() ||
                    std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); }));
-  throw_without_backend();
+  throw_if_no_backend();
 }
 
 // All ranks have the same rules, and shared their capabilities.
@@ -197,7 +197,7 @@ bool communicator::is_last_resort(const backend_instance& backend) const {
 }
 
 // Where no backend works, and, on several nodes, which ranks are on which.
-void communicator::throw_without_backend() const {
+void communicator::throw_if_no_backend() const {
   if (std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); })) return;
   std::string reasons;
   for (const auto& backend : m_backends)
@@ -222,29 +222,29 @@ void communicator::throw_without_backend() const {
 // other ranks have. One that some rank can't use is used by none.
 void communicator::agree_on_backends() {
   const auto texts = gather_texts(*m_control, advertise(m_ranks, m_setup));
-  std::vector<std::vector<std::pair<std::string, advertisement>>> advertised;
-  for (const std::string& text : texts) advertised.push_back(parse_advertised(text));
+  std::vector<std::vector<std::pair<std::string, advertisement>>> advertisements;
+  for (const std::string& text : texts) advertisements.push_back(parse_advertisements(text));
   std::vector<std::string> names;
-  for (const auto& of_rank : advertised)
-    for (const auto& [name, value] : of_rank)
+  for (const auto& rank_advertisements : advertisements)
+    for (const auto& [name, value] : rank_advertisements)
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
 
   for (const std::string& name : names) {
-    std::uint32_t shared = ~0u;
+    std::uint32_t shared_capabilities = ~0u;
     std::string reason;
-    for (std::size_t rank = 0; rank < advertised.size() && reason.empty(); ++rank) {
-      const advertisement* found = find_advertised(advertised[rank], name);
-      shared &= found == nullptr ? 0 : found->capabilities;
-      if (found == nullptr)
+    for (std::size_t rank = 0; rank < advertisements.size() && reason.empty(); ++rank) {
+      const advertisement* match = find_advertisement(advertisements[rank], name);
+      shared_capabilities &= match == nullptr ? 0 : match->capabilities;
+      if (match == nullptr)
         reason = fmt::format("rank {} does not have it", rank);
       else
-        reason = found->reason;
+        reason = match->reason;
     }
-    const auto own = std::find_if(m_setup.backends.begin(), m_setup.backends.end(),
+    const auto local_entry = std::find_if(m_setup.backends.begin(), m_setup.backends.end(),
                                   [&](const backend_entry& entry) { return entry.name == name; });
-    backend_entry entry = own != m_setup.backends.end() ? *own : backend_entry{name, nullptr, "", ""};
+    backend_entry entry = local_entry != m_setup.backends.end() ? *local_entry : backend_entry{name, nullptr, "", ""};
     m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
-    m_backends.back()->set_capabilities(shared);
+    m_backends.back()->set_capabilities(shared_capabilities);
     m_recorder.add_backend(m_backends.size() - 1, name, m_backends.back()->blocking());
     if (!reason.empty()) m_backends.back()->reject(reason);
   }
