@@ -87,7 +87,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
 }
 
 const char* backend_instance::version() const noexcept {
-  if (!usable() || functions().version == nullptr) return "";
+  if (!is_usable() || functions().version == nullptr) return "";
   try {
     const char* const text = functions().version(m_state);
     return text == nullptr ? "" : text;
@@ -132,17 +132,17 @@ isthmus_status backend_instance::group_end() noexcept {
 }
 
 isthmus_status backend_instance::poll() noexcept {
-  if (!usable() || functions().poll == nullptr) return ISTHMUS_SUCCESS;
+  if (!is_usable() || functions().poll == nullptr) return ISTHMUS_SUCCESS;
   return guard_call("poll", [&] { return functions().poll(m_state); });
 }
 
 isthmus_status backend_instance::synchronize() noexcept {
-  if (!usable() || functions().synchronize == nullptr) return ISTHMUS_SUCCESS;
+  if (!is_usable() || functions().synchronize == nullptr) return ISTHMUS_SUCCESS;
   return guard_call("synchronize", [&] { return functions().synchronize(m_state); });
 }
 
 void backend_instance::abort() noexcept {
-  if (!usable() || functions().abort == nullptr) return;
+  if (!is_usable() || functions().abort == nullptr) return;
   try {
     functions().abort(m_state);
   } catch (...) {
@@ -165,18 +165,18 @@ const char* backend_instance::plan(const isthmus_operation& operation, const cha
 
 split_state backend_instance::split(int color, int key) {
   void* state = nullptr;
-  if (usable() && functions().split != nullptr)
+  if (is_usable() && functions().split != nullptr)
     guard_call_or_abort("split", [&] { state = functions().split(m_state, color, key); });
   return {state, split_state_deleter{m_entry.backend == nullptr ? nullptr : functions().discard_split_state}};
 }
 
 void backend_instance::register_block(const isthmus_heap_block& block) {
-  if (usable() && functions().register_block != nullptr)
+  if (is_usable() && functions().register_block != nullptr)
     guard_call_or_abort("register_block", [&] { functions().register_block(m_state, &block); });
 }
 
 void backend_instance::unregister_block(const isthmus_heap_block& block) {
-  if (usable() && functions().unregister_block != nullptr)
+  if (is_usable() && functions().unregister_block != nullptr)
     guard_call_or_abort("unregister_block", [&] { functions().unregister_block(m_state, &block); });
 }
 
@@ -197,18 +197,18 @@ void backend_instance::reject(std::string reason) {
 isthmus_status backend_instance::create() noexcept {
   m_context.split_state = m_split_state.release();
   const isthmus_status status = guard_call("create", [&] {
-    m_create_threw = true;
+    m_has_create_thrown = true;
     const isthmus_status returned = functions().create(&m_context, &m_state);
-    m_create_threw = false;
+    m_has_create_thrown = false;
     return returned;
   });
   m_context.split_state = nullptr;
-  m_created = status == ISTHMUS_SUCCESS;
+  m_is_created = status == ISTHMUS_SUCCESS;
   return status;
 }
 
 void backend_instance::destroy() noexcept {
-  if (!std::exchange(m_created, false)) return;
+  if (!std::exchange(m_is_created, false)) return;
   try {
     functions().destroy(std::exchange(m_state, nullptr));
   } catch (...) {

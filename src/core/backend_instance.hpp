@@ -58,9 +58,9 @@ class backend_instance {
   split_state split(int color, int key);
   void register_block(const isthmus_heap_block& block);
   void unregister_block(const isthmus_heap_block& block);
-  bool present() const { return m_entry.backend != nullptr; }  // on this rank
-  bool usable() const { return m_created; }                    // on all ranks
-  bool blocking() const { return (m_capabilities & ISTHMUS_BACKEND_BLOCKING) != 0; }
+  bool is_present() const { return m_entry.backend != nullptr; }  // on this rank
+  bool is_usable() const { return m_is_created; }                    // on all ranks
+  bool is_blocking() const { return (m_capabilities & ISTHMUS_BACKEND_BLOCKING) != 0; }
   // The reason why it can't be used; "" when it can.
   const std::string& reason() const { return m_reason; }
   std::uint32_t capabilities() const { return m_capabilities; }  // ANDed over all ranks
@@ -78,7 +78,7 @@ class backend_instance {
   // Collective; does not throw. Success, or the status with the details in take_failure().
   isthmus_status create() noexcept;
   // Whether create ended in an exception, perhaps before exchanges that the other ranks are in.
-  bool create_threw() const { return m_create_threw; }
+  bool has_create_thrown() const { return m_has_create_thrown; }
   void destroy() noexcept;
 
   // The failure that the backend reported last, or one made from `status` when it reported none.
@@ -121,8 +121,8 @@ class backend_instance {
   std::uint32_t m_capabilities;
   isthmus_backend_context m_context{};
   split_state m_split_state;
-  bool m_created = false;
-  bool m_create_threw = false;
+  bool m_is_created = false;
+  bool m_has_create_thrown = false;
 
   mutable std::mutex m_mutex;  // backends may report and log from threads of their own
   std::optional<failure_info> m_failure;

@@ -26,7 +26,7 @@ communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setu
       m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
       m_dispatcher(*m_setup.rules, m_ranks, m_heap, m_backends, m_setup.external_backends, m_recorder),
       m_scope{m_ranks.rank, m_ranks.size, m_ranks.device.platform, false, m_setup.collectives},
-      m_checks(m_setup.rules->check && m_ranks.size > 1) {}
+      m_has_mismatch_check(m_setup.rules->check && m_ranks.size > 1) {}
 
 communicator::~communicator() {
   m_watch.reset();
@@ -125,9 +125,9 @@ error communicator::annotate(const error& failure, const isthmus_operation& oper
   return error(info);
 }
 
-void communicator::check(const isthmus_operation& operation, bool grouped) const {
+void communicator::check(const isthmus_operation& operation, bool is_grouped) const {
   validation_scope scope = m_scope;
-  scope.grouped = grouped;
+  scope.is_grouped = is_grouped;
   try {
     validate(operation, scope);
   } catch (const error& failure) {
@@ -153,7 +153,7 @@ void communicator::enqueue(const isthmus_operation& operation) {
   } catch (const error& failure) {
     throw annotate(failure, operation);
   }
-  if (m_checks) [[unlikely]]
+  if (m_has_mismatch_check) [[unlikely]]
     compare(*taken.backend, &operation, &taken.algorithm, 1);
   asked.reason = taken.reason;
   run(*taken.backend, &operation, &taken.algorithm, &asked, 1);
@@ -196,7 +196,7 @@ worker& communicator::own_worker() {
 // Runs what exchanges with other ranks. Where a rank failed meanwhile, its failure is thrown: it is the cause.
 template <typename Work>
 void communicator::exchange(recorder::step what, std::uint64_t count, Work&& work) {
-  if (m_checks) {
+  if (m_has_mismatch_check) {
     m_recorder.begin(what, count);
     compare_texts(recorder::text_of(what, count));
   }
@@ -334,7 +334,7 @@ void communicator::synchronize() {
 
 void communicator::close() {
   std::optional<error> failure;
-  if (!m_closed) {
+  if (!m_is_closed) {
     try {
       synchronize();
     } catch (const error& caught) {
@@ -342,7 +342,7 @@ void communicator::close() {
     }
   }
   const std::lock_guard lock(m_abort_mutex);
-  if (m_closed.exchange(true)) return;
+  if (m_is_closed.exchange(true)) return;
   remove_local_rank(m_ranks.token, this);
   m_worker.reset();
   for (const auto& backend : m_backends) backend->destroy();

@@ -83,9 +83,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
     if (is_aborted()) [[unlikely]]
       throw_aborted();
   }
-  void check(const isthmus_operation& operation, bool grouped) const;
+  void check(const isthmus_operation& operation, bool is_grouped) const;
   choice choose(const isthmus_operation& operation);
-  bool checks() const { return m_checks; }
+  bool has_mismatch_check() const { return m_has_mismatch_check; }
   // Collective, where checks(): compares the collectives among these with the other ranks'. Throws error
   // (MISMATCH) on all ranks.
   void compare(const backend_instance& backend, const isthmus_operation* operations,
@@ -216,7 +216,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::vector<std::unique_ptr<backend_instance>> m_backends;
   dispatcher m_dispatcher;
   validation_scope m_scope{};
-  bool m_checks = false;  // `check` is configured, and there are others
+  bool m_has_mismatch_check = false;  // `check` is configured, and there are others
 
   isthmus_progress m_progress = nullptr;
   void* m_progress_context = nullptr;
@@ -228,7 +228,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::optional<failure_info> m_failure;
 
   std::mutex m_abort_mutex;  // abort may come while destroy tears the backends down
-  std::atomic<bool> m_closed{false};
+  std::atomic<bool> m_is_closed{false};
   std::unique_ptr<worker> m_worker;
   std::unique_ptr<watch> m_watch;  // over calls into native libraries
 };

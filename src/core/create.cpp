@@ -184,7 +184,7 @@ void communicator::create_backends(split_states parent_states) {
   // something of its own needs none.
   create_matching(true,
                !m_setup.external_backends.empty() ||
-                   std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); }));
+                   std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); }));
   throw_if_no_backend();
 }
 
@@ -198,7 +198,7 @@ bool communicator::is_last_resort(const backend_instance& backend) const {
 
 // Where no backend works, and, on several nodes, which ranks are on which.
 void communicator::throw_if_no_backend() const {
-  if (std::ranges::any_of(m_backends, [](const auto& backend) { return backend->usable(); })) return;
+  if (std::ranges::any_of(m_backends, [](const auto& backend) { return backend->is_usable(); })) return;
   std::string reasons;
   for (const auto& backend : m_backends)
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
@@ -245,7 +245,7 @@ void communicator::agree_on_backends() {
     backend_entry entry = local_entry != m_setup.backends.end() ? *local_entry : backend_entry{name, nullptr, "", ""};
     m_backends.push_back(std::make_unique<backend_instance>(*this, std::move(entry), m_backends.size()));
     m_backends.back()->set_capabilities(shared_capabilities);
-    m_recorder.add_backend(m_backends.size() - 1, name, m_backends.back()->blocking());
+    m_recorder.add_backend(m_backends.size() - 1, name, m_backends.back()->is_blocking());
     if (!reason.empty()) m_backends.back()->reject(reason);
   }
 }
@@ -257,7 +257,7 @@ void communicator::create_backend(backend_instance& backend) {
   if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
     failure = error(backend.take_failure(status, "create"));
   // The other ranks may wait for this one inside create, where a vote would be taken for what they wait for.
-  if (backend.create_threw() && m_control->announce(failure->info())) throw error(*failure);
+  if (backend.has_create_thrown() && m_control->announce(failure->info())) throw error(*failure);
   const auto all = gather_votes(*m_control, no_value{}, failure);
   if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
   check_votes(all, failure, fmt::format("creating backend {} failed", backend.name()), ISTHMUS_ERROR_REMOTE,

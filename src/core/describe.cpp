@@ -25,7 +25,7 @@ json capability_names(std::uint32_t capabilities) {
 json describe_backend(const backend_instance& backend, bool has_functions) {
   json result = {{"name", backend.name()},
                  {"source", backend.source()},
-                 {"available", backend.usable()},
+                 {"available", backend.is_usable()},
                  {"reason", backend.reason()},
                  {"version", backend.version()},
                  {"capabilities", capability_names(backend.capabilities())},
@@ -44,7 +44,7 @@ json describe_backend(const backend_instance& backend, bool has_functions) {
 
 json communicator::info() {
   json backends = json::array();
-  for (const auto& backend : m_backends) backends.push_back(describe_backend(*backend, backend->present()));
+  for (const auto& backend : m_backends) backends.push_back(describe_backend(*backend, backend->is_present()));
   json rules = json::array();
   for (const auto& rule : m_setup.rules->rules)
     rules.push_back({{"rule", rule.text}, {"source", rule.source}});
@@ -71,7 +71,7 @@ json communicator::info() {
 
 void communicator::check_shape(const isthmus_operation& operation) const {
   validation_scope scope = m_scope;
-  scope.grouped = true;
+  scope.is_grouped = true;
   try {
     validate_shape(operation, scope);
   } catch (const error& failure) {

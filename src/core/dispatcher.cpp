@@ -77,7 +77,7 @@ selection::availability dispatcher::availability_for(const isthmus_operation& ag
     if (is_external(name)) return nullptr;
     backend_instance* const backend = find(name);
     if (backend == nullptr) return "there is no backend of this name";
-    if (!backend->usable()) return backend->reason().c_str();
+    if (!backend->is_usable()) return backend->reason().c_str();
     if (m_rules.deterministic && rounds(agreed) && (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
       return "deterministic: it does not promise sums in the order of the ranks";
     return backend->supports(agreed, algorithm_of(backend->functions(), algorithm));

@@ -138,7 +138,7 @@ void run_native(const std::vector<batch>& batches, std::optional<error>& first) 
   std::vector<const isthmus_backend*> seen;
   for (const batch& leader : batches) {
     const isthmus_backend& functions = leader.backend->functions();
-    if (leader.backend->blocking() || std::find(seen.begin(), seen.end(), &functions) != seen.end()) continue;
+    if (leader.backend->is_blocking() || std::find(seen.begin(), seen.end(), &functions) != seen.end()) continue;
     seen.push_back(&functions);
     isthmus_status status = leader.backend->group_start();
     if (status == ISTHMUS_SUCCESS) {
@@ -158,12 +158,12 @@ void run_native(const std::vector<batch>& batches, std::optional<error>& first) 
 void run_blocking(const std::vector<batch>& batches, std::optional<error>& first) {
   std::vector<communicator*> ranks;
   for (const batch& work : batches)
-    if (work.backend->blocking() && std::find(ranks.begin(), ranks.end(), work.rank) == ranks.end())
+    if (work.backend->is_blocking() && std::find(ranks.begin(), ranks.end(), work.rank) == ranks.end())
       ranks.push_back(work.rank);
   std::vector<std::optional<error>> failures(ranks.size());
   const auto serve = [&](std::size_t index) {
     for (const batch& work : batches)
-      if (work.rank == ranks[index] && work.backend->blocking())
+      if (work.rank == ranks[index] && work.backend->is_blocking())
         attempt(failures[index], [&] { run_batch(work); });
   };
   for (std::size_t index = 1; index < ranks.size(); ++index)
@@ -203,7 +203,7 @@ void make_parts(const std::vector<pending_part>& parts, std::optional<error>& fi
 void run_checks(const std::vector<batch>& batches) {
   std::vector<communicator*> ranks;
   for (const batch& work : batches)
-    if (work.rank->checks() && std::find(ranks.begin(), ranks.end(), work.rank) == ranks.end())
+    if (work.rank->has_mismatch_check() && std::find(ranks.begin(), ranks.end(), work.rank) == ranks.end())
       ranks.push_back(work.rank);
   const auto failures = attempt_at_once(ranks.size(), [&](std::size_t index) {
     for (const batch& work : batches)
@@ -233,7 +233,7 @@ void run(group_state& group) {
     group.asked[i].reason = taken.reason;
   }
   if (group.parts.empty() && is_one_batch(group)) {  // no brackets: they join several states
-    if (group.ranks[0]->checks())
+    if (group.ranks[0]->has_mismatch_check())
       group.ranks[0]->compare(*group.backends[0], group.operations.data(), group.algorithms.data(),
                               group.operations.size());
     return group.ranks[0]->run(*group.backends[0], group.operations.data(), group.algorithms.data(),

@@ -39,11 +39,11 @@ entry_point entry_of(void* library) {
 
 const isthmus_backend* open_plugin(const std::string& path) {
   std::error_code ignored;
-  const bool searched = path.find('/') == std::string::npos;  // by dlopen, in its own folders
-  if (!searched && !fs::exists(path, ignored))
+  const bool is_searched = path.find('/') == std::string::npos;  // by dlopen, in its own folders
+  if (!is_searched && !fs::exists(path, ignored))
     throw plugin_error(path, "the file does not exist", "correct the path in the config file");
   std::string file = path;
-  if (const std::string refusal = searched ? "" : why_not_code(file); !refusal.empty())
+  if (const std::string refusal = is_searched ? "" : why_not_code(file); !refusal.empty())
     throw plugin_error(path, refusal, "chown or chmod it, or put it where only you or root can write");
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
@@ -134,10 +134,10 @@ const plugin_abi& abi_of(const isthmus_backend* given, std::span<const plugin_ab
                                             given->magic, ISTHMUS_BACKEND_MAGIC));
   const auto abi = std::ranges::find(abis, given->abi_version, &plugin_abi::version);
   if (abi == abis.end()) {
-    const bool older = given->abi_version < abis.back().version;
+    const bool is_older = given->abi_version < abis.back().version;
     throw std::invalid_argument(fmt::format("it was built for backend ABI {}, {} than this library's {}",
-                                            given->abi_version, older ? "older" : "newer",
-                                            older ? abis.back().version : abis.front().version));
+                                            given->abi_version, is_older ? "older" : "newer",
+                                            is_older ? abis.back().version : abis.front().version));
   }
   if (given->struct_bytes < abi->least_bytes)
     throw std::invalid_argument(fmt::format("its isthmus_backend has {} bytes, at least {} are needed",
@@ -160,10 +160,10 @@ const isthmus_backend* completed(const isthmus_backend& given, const plugin_abi&
 }
 
 void check_fields(const isthmus_backend& backend) {
-  const auto need = [](bool holds, const std::string& wrong) {
-    if (!holds) throw std::invalid_argument(wrong);
+  const auto need = [](bool is_satisfied, const std::string& wrong) {
+    if (!is_satisfied) throw std::invalid_argument(wrong);
   };
-  const auto paired = [](auto* one, auto* other) { return (one == nullptr) == (other == nullptr); };
+  const auto are_paired = [](auto* one, auto* other) { return (one == nullptr) == (other == nullptr); };
   const char* const name = backend.name == nullptr ? "" : backend.name;
   need(is_backend_name(name), fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*", name));
   constexpr std::uint32_t all_platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
@@ -172,10 +172,10 @@ void check_fields(const isthmus_backend& backend) {
   need(backend.create != nullptr && backend.destroy != nullptr && backend.supports != nullptr &&
            backend.enqueue != nullptr,
        "create, destroy, supports and enqueue must not be NULL");
-  need(paired(backend.group_start, backend.group_end),
+  need(are_paired(backend.group_start, backend.group_end),
        "group_start and group_end must both be NULL or both be set");
-  need(paired(backend.split, backend.discard_split_state), "split and discard_split_state must both be NULL or both be set");
-  need(paired(backend.register_block, backend.unregister_block),
+  need(are_paired(backend.split, backend.discard_split_state), "split and discard_split_state must both be NULL or both be set");
+  need(are_paired(backend.register_block, backend.unregister_block),
        "register_block and unregister_block must both be NULL or both be set");
 }
 
@@ -203,8 +203,8 @@ const isthmus_backend* load_plugin(const std::string& path) {
   static std::map<std::string, const isthmus_backend*> loaded;
   const std::lock_guard lock(mutex);
   std::error_code ignored;
-  const bool searched = path.find('/') == std::string::npos;
-  const std::string key = searched ? path : fs::weakly_canonical(path, ignored).string();
+  const bool is_searched = path.find('/') == std::string::npos;
+  const std::string key = is_searched ? path : fs::weakly_canonical(path, ignored).string();
   const auto known = loaded.find(key);
   if (known != loaded.end()) return known->second;
   const isthmus_backend* backend = open_plugin(path);

@@ -73,7 +73,7 @@ void communicator::abort_this_rank(const failure_info& failure, notification_sco
   m_is_aborted.store(true, std::memory_order_release);
   m_control->cancel();
   const std::lock_guard lock(m_abort_mutex);
-  if (m_closed) return;
+  if (m_is_closed) return;
   for (const auto& backend : m_backends) backend->abort();
 }
 
@@ -259,14 +259,14 @@ void communicator::abort_on_lost_peer(int lost) noexcept {
 }
 
 void communicator::poll_failure_board() noexcept {
-  if (const auto parent = m_parent.lock(); parent && !parent->m_closed) parent->poll_failure_board();
+  if (const auto parent = m_parent.lock(); parent && !parent->m_is_closed) parent->poll_failure_board();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   if (const auto cause = m_control->noticed()) abort(*cause, notification_scope::this_process);
 }
 
 void communicator::poll_failures() noexcept {
   // Who waits in a part waits for all: its ranks may have heard of a failure that those of the part can't.
-  if (const auto parent = m_parent.lock(); parent && !parent->m_closed) parent->poll_failures();
+  if (const auto parent = m_parent.lock(); parent && !parent->m_is_closed) parent->poll_failures();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   const auto begin = steady_clock::now();
   const std::uint64_t operation = m_recorder.written();

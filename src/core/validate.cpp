@@ -38,7 +38,7 @@ constexpr side_names recv_names{"recv_buf", "recv_counts", "recv_displs"};
 struct side : block_list {
   const side_names& names;
   const void* buf;
-  bool significant;
+  bool is_significant;
   std::uint64_t bytes = 0;
 
   byte_range span() const { return {reinterpret_cast<std::uintptr_t>(buf), bytes}; }
@@ -93,7 +93,7 @@ void check_root(const isthmus_operation& operation, const collective_row& row, c
   if (operation.root < 0 || operation.root >= scope.size)
     invalid(ISTHMUS_HERE, fmt::format("{}: {}", row.name, out_of_range(argument, operation.root, scope.size)),
             fmt::format("{} is a rank of this communicator, which has {} ranks", argument, scope.size));
-  if (row.peer == peer_kind::peer && operation.root == scope.rank && !scope.grouped)
+  if (row.peer == peer_kind::peer && operation.root == scope.rank && !scope.is_grouped)
     throw make_error(
         ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
         fmt::format("{}: peer = {} is this rank itself, outside a group", row.name, operation.root),
@@ -142,10 +142,10 @@ void measure(const isthmus_operation& operation, side& part, int size) {
     case extent::count: part.bytes = count_bytes(operation, 1); break;
     case extent::count_x_size: part.bytes = count_bytes(operation, size); break;
     case extent::counts:
-      if (part.significant) part.bytes = counts_bytes(operation, part, size);
+      if (part.is_significant) part.bytes = counts_bytes(operation, part, size);
       break;
   }
-  if (!part.significant) part.bytes = 0;
+  if (!part.is_significant) part.bytes = 0;
   if (part.bytes > 0 && part.buf == nullptr)
     invalid(ISTHMUS_HERE,
             fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
@@ -168,15 +168,15 @@ std::vector<byte_range> blocks_of(const isthmus_operation& operation, const side
 }
 
 void check_receive_blocks(const isthmus_operation& operation, const side& recv, int size) {
-  if (!recv.significant || recv.shape != extent::counts) return;
-  bool ascending = true;  // the usual case costs one pass and no allocation
+  if (!recv.is_significant || recv.shape != extent::counts) return;
+  bool is_ascending = true;  // the usual case costs one pass and no allocation
   std::uint64_t end = 0;
-  for (int rank = 0; rank < size && ascending; ++rank) {
+  for (int rank = 0; rank < size && is_ascending; ++rank) {
     if (recv.counts[rank] == 0) continue;
-    ascending = recv.displs[rank] >= end;
+    is_ascending = recv.displs[rank] >= end;
     end = recv.displs[rank] + recv.counts[rank];
   }
-  if (ascending) return;
+  if (is_ascending) return;
   const auto blocks = blocks_of(operation, recv, size);
   for (std::size_t i = 1; i < blocks.size(); ++i)
     if (overlap(blocks[i - 1], blocks[i]))
@@ -195,8 +195,8 @@ void check_own_block(const isthmus_operation& operation, const side& send, const
               fmt::format("{}: {}[{}] = {} differs from {} = {}", name, array, rank, in_array, other, value),
               "both describe this rank's own block and must be equal");
   };
-  const bool sends_counts = send.significant && send.shape == extent::counts;
-  const bool receives_counts = recv.significant && recv.shape == extent::counts;
+  const bool sends_counts = send.is_significant && send.shape == extent::counts;
+  const bool receives_counts = recv.is_significant && recv.shape == extent::counts;
   if (sends_counts && receives_counts)
     compare("send_counts", send.counts[rank], "recv_counts[rank]", recv.counts[rank]);
   else if (sends_counts)
@@ -275,7 +275,7 @@ void validate(const isthmus_operation& operation, const validation_scope& scope)
     check_own_block(operation, send, recv, scope.rank);
     check_receive_blocks(operation, recv, scope.size);
   }
-  if (send.significant && recv.significant) check_overlap(operation, send, recv, row, scope);
+  if (send.is_significant && recv.is_significant) check_overlap(operation, send, recv, row, scope);
 }
 
 }  // namespace isthmus

@@ -11,7 +11,7 @@ struct validation_scope {
   int rank;
   int size;
   isthmus_platform platform;
-  bool grouped;               // inside a group a rank may send to itself
+  bool is_grouped;               // inside a group a rank may send to itself
   std::uint32_t collectives;  // that the communicator was made for, a bit each; 0: all
 };
 

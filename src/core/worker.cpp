@@ -10,7 +10,7 @@ worker::worker() : m_thread([this] { loop(); }) {}
 worker::~worker() {
   {
     const std::lock_guard lock(m_mutex);
-    m_stop = true;
+    m_should_stop = true;
   }
   m_changed.notify_all();
   m_thread.join();
@@ -20,31 +20,31 @@ void worker::start(std::function<void()> job) {
   {
     const std::lock_guard lock(m_mutex);
     m_job = std::move(job);
-    m_busy = true;
+    m_is_busy = true;
   }
   m_changed.notify_all();
 }
 
 void worker::wait() {
   std::unique_lock lock(m_mutex);
-  m_changed.wait(lock, [this] { return !m_busy; });
+  m_changed.wait(lock, [this] { return !m_is_busy; });
 }
 
 bool worker::wait_for(double seconds) {
   std::unique_lock lock(m_mutex);
-  return m_changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return !m_busy; });
+  return m_changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return !m_is_busy; });
 }
 
 void worker::loop() {
   std::unique_lock lock(m_mutex);
   while (true) {
-    m_changed.wait(lock, [this] { return m_stop || m_busy; });
-    if (!m_busy) return;
+    m_changed.wait(lock, [this] { return m_should_stop || m_is_busy; });
+    if (!m_is_busy) return;
     const auto job = std::exchange(m_job, nullptr);
     lock.unlock();
     job();
     lock.lock();
-    m_busy = false;
+    m_is_busy = false;
     m_changed.notify_all();
   }
 }

@@ -27,8 +27,8 @@ class worker {
   std::mutex m_mutex;
   std::condition_variable m_changed;
   std::function<void()> m_job;
-  bool m_busy = false;
-  bool m_stop = false;
+  bool m_is_busy = false;
+  bool m_should_stop = false;
   std::thread m_thread;  // last: it uses the others
 };
 

@@ -32,7 +32,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   scope.size = 1 + in.take<std::uint8_t>() % most_ranks;
   scope.rank = in.take<std::uint8_t>() % scope.size;
   scope.platform = static_cast<isthmus_platform>(in.take<std::uint8_t>() % ISTHMUS_PLATFORM_COUNT);
-  scope.grouped = (in.take<std::uint8_t>() & 1) != 0;
+  scope.is_grouped = (in.take<std::uint8_t>() & 1) != 0;
   scope.collectives = in.take<std::uint8_t>() < 200 ? 0 : in.take<std::uint32_t>();
   isthmus_operation operation{};
   operation.collective =
