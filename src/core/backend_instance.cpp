@@ -21,7 +21,7 @@ std::string format_text(const char* format, std::va_list arguments) {
 
 backend_instance& self(void* runtime) { return *static_cast<backend_instance*>(runtime); }
 
-failure_info reported(isthmus_status status, int64_t native_code, const char* location, const char* hint,
+failure_info make_backend_failure(isthmus_status status, int64_t native_code, const char* location, const char* hint,
                       const std::string& message) {
   return make_error(status, location == nullptr ? "" : location, message, hint == nullptr ? "" : hint,
                     native_code)
@@ -29,13 +29,13 @@ failure_info reported(isthmus_status status, int64_t native_code, const char* lo
 }
 
 // The exception that left a backend. Its status is the plug-in's fault, whatever it was of.
-failure_info thrown_by(const std::string& backend, const char* function) {
-  const failure_info caught = caught_error().info();
-  const bool no_memory = caught.status == ISTHMUS_ERROR_OUT_OF_MEMORY;
-  return make_error(no_memory ? caught.status : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                    fmt::format("an exception left {} of backend {}: {}", function, backend, caught.message),
+failure_info exception_failure(const std::string& backend, const char* function) {
+  const failure_info exception_info = caught_error().info();
+  const bool no_memory = exception_info.status == ISTHMUS_ERROR_OUT_OF_MEMORY;
+  return make_error(no_memory ? exception_info.status : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
+                    fmt::format("an exception left {} of backend {}: {}", function, backend, exception_info.message),
                     "a backend must catch it, call context->fail and return the status: isthmus/backend.h",
-                    caught.native_code)
+                    exception_info.native_code)
       .info();
 }
 
@@ -74,7 +74,7 @@ backend_instance::backend_instance(communicator& owner, backend_entry entry, std
   m_context.allgather = on_allgather;
   m_context.option = on_option;
   m_context.fail = on_fail;
-  m_context.fail_with_ranks = on_fail_by;
+  m_context.fail_with_ranks = on_fail_with_ranks;
   m_context.log = on_log;
   m_context.is_aborted = on_aborted;
   m_context.heap_find = on_heap_find;
@@ -96,8 +96,8 @@ const char* backend_instance::version() const noexcept {
   }
 }
 
-isthmus_status backend_instance::threw(const char* function) noexcept {
-  const failure_info failure = thrown_by(name(), function);
+isthmus_status backend_instance::report_exception(const char* function) noexcept {
+  const failure_info failure = exception_failure(name(), function);
   report(failure);
   return failure.status;
 }
@@ -107,7 +107,7 @@ isthmus_status backend_instance::guard_call(const char* function, Call&& call) n
   try {
     return call();
   } catch (...) {
-    return threw(function);
+    return report_exception(function);
   }
 }
 
@@ -146,7 +146,7 @@ void backend_instance::abort() noexcept {
   try {
     functions().abort(m_state);
   } catch (...) {
-    log(log_level::warning, "rank {}: {}", m_context.rank, thrown_by(name(), "abort").message);
+    log(log_level::warning, "rank {}: {}", m_context.rank, exception_failure(name(), "abort").message);
   }
 }
 
@@ -198,9 +198,9 @@ isthmus_status backend_instance::create() noexcept {
   m_context.split_state = m_split_state.release();
   const isthmus_status status = guard_call("create", [&] {
     m_has_create_thrown = true;
-    const isthmus_status returned = functions().create(&m_context, &m_state);
+    const isthmus_status create_status = functions().create(&m_context, &m_state);
     m_has_create_thrown = false;
-    return returned;
+    return create_status;
   });
   m_context.split_state = nullptr;
   m_is_created = status == ISTHMUS_SUCCESS;
@@ -212,14 +212,14 @@ void backend_instance::destroy() noexcept {
   try {
     functions().destroy(std::exchange(m_state, nullptr));
   } catch (...) {
-    log(log_level::warning, "rank {}: {}", m_context.rank, thrown_by(name(), "destroy").message);
+    log(log_level::warning, "rank {}: {}", m_context.rank, exception_failure(name(), "destroy").message);
   }
 }
 
-failure_info backend_instance::take_failure(isthmus_status status, const char* what) {
+failure_info backend_instance::take_failure(isthmus_status status, const char* activity) {
   std::unique_lock lock(m_mutex);
   failure_info info =
-      m_failure.value_or(make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), what),
+      m_failure.value_or(make_error(status, ISTHMUS_HERE, fmt::format("backend {} failed in {}", name(), activity),
                                     "the backend gave no details")
                              .info());
   m_failure.reset();
@@ -258,16 +258,16 @@ isthmus_status backend_instance::on_fail(void* runtime, isthmus_status status, i
   va_start(arguments, format);
   const std::string message = format_text(format, arguments);
   va_end(arguments);
-  self(runtime).report(reported(status, native_code, location, hint, message));
+  self(runtime).report(make_backend_failure(status, native_code, location, hint, message));
   return status;
 }
 
-isthmus_status backend_instance::on_fail_by(void* runtime, const int* ranks, size_t n, isthmus_status status,
+isthmus_status backend_instance::on_fail_with_ranks(void* runtime, const int* ranks, size_t n, isthmus_status status,
                                             int64_t native_code, const char* location, const char* hint,
                                             const char* format, ...) {
   std::va_list arguments;
   va_start(arguments, format);
-  failure_info failure = reported(status, native_code, location, hint, format_text(format, arguments));
+  failure_info failure = make_backend_failure(status, native_code, location, hint, format_text(format, arguments));
   va_end(arguments);
   backend_instance& backend = self(runtime);
   backend.m_owner.attribute_failure(failure, {ranks, n});

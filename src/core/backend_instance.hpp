@@ -43,7 +43,7 @@ class backend_instance {
     try {
       return m_enqueue(m_state, operations, algorithms, n);
     } catch (...) {
-      return threw("enqueue");
+      return report_exception("enqueue");
     }
   }
   // The functions that may be NULL do nothing, successfully, where they are.
@@ -82,14 +82,14 @@ class backend_instance {
   void destroy() noexcept;
 
   // The failure that the backend reported last, or one made from `status` when it reported none.
-  failure_info take_failure(isthmus_status status, const char* what);
+  failure_info take_failure(isthmus_status status, const char* activity);
 
  private:
   static isthmus_status on_allgather(void* runtime, const void* mine, void* all, size_t bytes);
   static const char* on_option(void* runtime, const char* key);
   static isthmus_status on_fail(void* runtime, isthmus_status status, int64_t native_code, const char* location,
                                 const char* hint, const char* format, ...);
-  static isthmus_status on_fail_by(void* runtime, const int* ranks, size_t n, isthmus_status status,
+  static isthmus_status on_fail_with_ranks(void* runtime, const int* ranks, size_t n, isthmus_status status,
                                    int64_t native_code, const char* location, const char* hint,
                                    const char* format, ...);
   static void on_log(void* runtime, int level, const char* format, ...);
@@ -106,7 +106,7 @@ class backend_instance {
   static void on_abort_communicator(void* runtime, isthmus_status status);
 
   void report(const failure_info& info);
-  [[gnu::cold]] isthmus_status threw(const char* function) noexcept;  // in a catch block
+  [[gnu::cold]] isthmus_status report_exception(const char* function) noexcept;  // in a catch block
   template <typename Call>
   isthmus_status guard_call(const char* function, Call&& call) noexcept;
   template <typename Call>

@@ -53,9 +53,9 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
   } catch (const error& failure) {
     // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
     const bool has_root_cause = is_consequence(failure.info().status) && created && created->is_aborted();
-    const error told = has_root_cause ? error(*created->failure()) : failure;
-    if (!is_derived) throw told;
-    throw told.with_failed_ranks(created ? created->to_parent_ranks(told.info().failed_ranks()) : std::vector<int>());
+    const error reported_failure = has_root_cause ? error(*created->failure()) : failure;
+    if (!is_derived) throw reported_failure;
+    throw reported_failure.with_failed_ranks(created ? created->to_parent_ranks(reported_failure.info().failed_ranks()) : std::vector<int>());
   }
   created->m_parent = parent;
   created->m_is_subcommunicator = parent != nullptr;
@@ -145,7 +145,7 @@ choice communicator::choose(const isthmus_operation& operation) {
 
 void communicator::enqueue(const isthmus_operation& operation) {
   check_alive();
-  recorder::asked_for asked{m_recorder.moment()};
+  recorder::asked_for request{m_recorder.moment()};
   choice taken;
   try {
     validate(operation, m_scope);
@@ -155,13 +155,13 @@ void communicator::enqueue(const isthmus_operation& operation) {
   }
   if (m_has_mismatch_check) [[unlikely]]
     compare(*taken.backend, &operation, &taken.algorithm, 1);
-  asked.reason = taken.reason;
-  run(*taken.backend, &operation, &taken.algorithm, &asked, 1);
+  request.reason = taken.reason;
+  run(*taken.backend, &operation, &taken.algorithm, &request, 1);
 }
 
 void communicator::run(backend_instance& backend, const isthmus_operation* operations,
-                       const char* const* algorithms, const recorder::asked_for* asked, std::size_t n) {
-  m_recorder.begin(backend.index(), operations, algorithms, n, asked);
+                       const char* const* algorithms, const recorder::asked_for* request, std::size_t n) {
+  m_recorder.begin(backend.index(), operations, algorithms, n, request);
   const isthmus_status status = backend.enqueue(operations, algorithms, n);
   if (status != ISTHMUS_SUCCESS) [[unlikely]]
     fail_batch(backend, status, *operations);
@@ -182,7 +182,7 @@ void communicator::fail_batch(backend_instance& backend, isthmus_status status,
   failure_info failure = backend.take_failure(status, row_of(first.collective).name);
   m_recorder.end(false);
   if (failure.collective < 0) failure.collective = first.collective;
-  if (const auto told = find_earlier_report(failure)) throw error(*told);
+  if (const auto reported_failure = find_earlier_report(failure)) throw error(*reported_failure);
   // Whoever was poisoned by another rank's failure reports that one: it is the cause.
   if (!abort_on_backend_failure(failure)) check_alive();
   throw error(failure);
@@ -195,30 +195,30 @@ worker& communicator::own_worker() {
 
 // Runs what exchanges with other ranks. Where a rank failed meanwhile, its failure is thrown: it is the cause.
 template <typename Work>
-void communicator::exchange(recorder::step what, std::uint64_t count, Work&& work) {
+void communicator::exchange(recorder::step kind, std::uint64_t count, Work&& work) {
   if (m_has_mismatch_check) {
-    m_recorder.begin(what, count);
-    compare_texts(recorder::text_of(what, count));
+    m_recorder.begin(kind, count);
+    compare_texts(recorder::text_of(kind, count));
   }
-  m_recorder.begin(what, count);
-  recorded(std::forward<Work>(work));
+  m_recorder.begin(kind, count);
+  run_recorded(std::forward<Work>(work));
 }
 
 // The end of what the recorder was told to have begun.
 template <typename Work>
-void communicator::recorded(Work&& work) {
+void communicator::run_recorded(Work&& work) {
   try {
     work();
     m_recorder.end(true);
   } catch (const error& failure) {
-    const failure_info told = with_diagnosis(failure.info());
+    const failure_info reported_failure = with_diagnosis(failure.info());
     m_recorder.end(false);
-    if (is_consequence(told.status)) {
+    if (is_consequence(reported_failure.status)) {
       wait_for_failures(0);
       check_alive();
     }
-    if (m_control->out_of_step()) abort_out_of_sync(told);
-    throw error(told);
+    if (m_control->out_of_step()) abort_out_of_sync(reported_failure);
+    throw error(reported_failure);
   } catch (...) {
     m_recorder.end(false);
     throw;
@@ -226,7 +226,7 @@ void communicator::recorded(Work&& work) {
 }
 
 void communicator::compare_texts(const std::string& mine) {
-  recorded([&] { compare_calls(*m_control, mine); });
+  run_recorded([&] { compare_calls(*m_control, mine); });
 }
 
 failure_info communicator::with_diagnosis(failure_info failure) const noexcept {

@@ -92,7 +92,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
                const char* const* algorithms, std::size_t n);
   // Runs operations that were checked, all on one backend. A failure poisons and throws.
   void run(backend_instance& backend, const isthmus_operation* operations, const char* const* algorithms,
-           const recorder::asked_for* asked, std::size_t n);
+           const recorder::asked_for* request, std::size_t n);
   [[noreturn]] void fail_batch(backend_instance& backend, isthmus_status status,
                                const isthmus_operation& first);
   worker& own_worker();  // a thread for this rank's blocking operations in groups of several ranks
@@ -198,9 +198,9 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::optional<bool> has_reported(int rank, peer_status expected, double wait_s) const noexcept;
   std::optional<failure_info> find_earlier_report(const failure_info& failure) const;
   template <typename Work>
-  void exchange(recorder::step what, std::uint64_t count, Work&& work);
+  void exchange(recorder::step kind, std::uint64_t count, Work&& work);
   template <typename Work>
-  void recorded(Work&& work);
+  void run_recorded(Work&& work);
   void check_shape(const isthmus_operation& operation) const;
   void compare_texts(const std::string& mine);
   error annotate(const error& failure, const isthmus_operation& operation) const;
