@@ -17,15 +17,15 @@ namespace isthmus {
 namespace {
 
 // Texts with the ranks that have them, the most common first.
-using opinions = std::vector<std::pair<std::string, std::vector<int>>>;
+using text_groups = std::vector<std::pair<std::string, std::vector<int>>>;
 
-opinions opinions_at(const std::vector<std::vector<std::string>>& calls, std::size_t line) {
-  opinions all;
+text_groups group_by_text(const std::vector<std::vector<std::string>>& calls, std::size_t line) {
+  text_groups all;
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {
     const std::string text = line < calls[rank].size() ? calls[rank][line] : "nothing";
-    auto same = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == text; });
-    if (same == all.end()) same = all.insert(all.end(), {text, {}});
-    same->second.push_back(static_cast<int>(rank));
+    auto group = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.first == text; });
+    if (group == all.end()) group = all.insert(all.end(), {text, {}});
+    group->second.push_back(static_cast<int>(rank));
   }
   std::stable_sort(all.begin(), all.end(),
                    [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
@@ -40,30 +40,30 @@ std::string signature_text(const isthmus_operation& operation, int size, const s
   if (has_equal_count(row)) count = fmt::format("{}", operation.count);
   if (const std::uint64_t* const counts = shared_counts(operation))
     count = fmt::format("[{}]", fmt::join(counts, counts + size, " "));
-  const std::string what =
+  const std::string arguments =
       recorder::arguments_text(row, operation.datatype, count, operation.op, operation.root);
-  return row.name + (what.empty() ? "" : fmt::format(" ({})", what)) + " by " + path;
+  return row.name + (arguments.empty() ? "" : fmt::format(" ({})", arguments)) + " by " + path;
 }
 
 void compare_calls(bootstrap& ranks, const std::string& mine) {
   const auto texts = gather_texts(ranks, mine);
   if (std::all_of(texts.begin(), texts.end(), [&](const std::string& each) { return each == mine; })) return;
   std::vector<std::vector<std::string>> calls;
-  std::size_t most = 0;
+  std::size_t max_lines = 0;
   for (const std::string& text : texts) {
     calls.push_back(lines_of(text));
-    most = std::max(most, calls.back().size());
+    max_lines = std::max(max_lines, calls.back().size());
   }
-  for (std::size_t line = 0; line < most; ++line) {
-    const opinions all = opinions_at(calls, line);
+  for (std::size_t line = 0; line < max_lines; ++line) {
+    const text_groups all = group_by_text(calls, line);
     if (all.size() == 1) continue;
-    std::string told;
+    std::string differences;
     for (std::size_t i = 1; i < all.size(); ++i)
-      told +=
+      differences +=
           fmt::format("{}{} asked for {}", i == 1 ? "" : ", ", recorder::list_of(all[i].second), all[i].first);
     throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
                      fmt::format("ranks make different calls: {} where {} asked for {}; no data was moved",
-                                 told, recorder::list_of(all[0].second), all[0].first),
+                                 differences, recorder::list_of(all[0].second), all[0].first),
                      "every rank makes the same collectives in the same order, with equal datatypes, counts, "
                      "operations and roots");
   }
