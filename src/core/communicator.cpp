@@ -135,7 +135,7 @@ void communicator::check(const isthmus_operation& operation, bool is_grouped) co
   }
 }
 
-choice communicator::choose(const isthmus_operation& operation) {
+backend_choice communicator::choose(const isthmus_operation& operation) {
   try {
     return m_dispatcher.choose(operation);
   } catch (const error& failure) {
@@ -146,17 +146,17 @@ choice communicator::choose(const isthmus_operation& operation) {
 void communicator::enqueue(const isthmus_operation& operation) {
   check_alive();
   recorder::asked_for request{m_recorder.moment()};
-  choice taken;
+  backend_choice choice;
   try {
     validate(operation, m_scope);
-    taken = m_dispatcher.choose(operation);
+    choice = m_dispatcher.choose(operation);
   } catch (const error& failure) {
     throw annotate(failure, operation);
   }
   if (m_has_mismatch_check) [[unlikely]]
-    compare(*taken.backend, &operation, &taken.algorithm, 1);
-  request.reason = taken.reason;
-  run(*taken.backend, &operation, &taken.algorithm, &request, 1);
+    compare(*choice.backend, &operation, &choice.algorithm, 1);
+  request.reason = choice.reason;
+  run(*choice.backend, &operation, &choice.algorithm, &request, 1);
 }
 
 void communicator::run(backend_instance& backend, const isthmus_operation* operations,

@@ -84,7 +84,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
       throw_aborted();
   }
   void check(const isthmus_operation& operation, bool is_grouped) const;
-  choice choose(const isthmus_operation& operation);
+  backend_choice choose(const isthmus_operation& operation);
   bool has_mismatch_check() const { return m_has_mismatch_check; }
   // Collective, where checks(): compares the collectives among these with the other ranks'. Throws error
   // (MISMATCH) on all ranks.

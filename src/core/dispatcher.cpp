@@ -13,17 +13,17 @@ namespace isthmus {
 namespace {
 
 // A rule that somebody wrote, not a built-in default, and that fits the call but can't be followed.
-bool asked_for_but_not_used(const selection::rejection& rejection) {
+bool is_unused_request(const selection::rejection& rejection) {
   return !rejection.candidate->source.starts_with("default") && rejection.unavailable;
 }
 
 // The order of its contributions shows in the result's bits.
-bool rounds(const isthmus_operation& operation) {
+bool depends_on_order(const isthmus_operation& operation) {
   return row_of(operation.collective).reduces && is_floating(operation.datatype);
 }
 
 // A rule's text as the backend itself spells it, which it then knows by its address.
-const char* algorithm_of(const isthmus_backend& backend, const std::string& text) {
+const char* intern_algorithm(const isthmus_backend& backend, const std::string& text) {
   if (text.empty()) return nullptr;
   const int index = isthmus_algorithm_index(backend.algorithms, text.c_str());
   return index < 0 ? text.c_str() : backend.algorithms[index];
@@ -52,7 +52,7 @@ selection::memory_kind dispatcher::memory_of(const isthmus_operation& operation)
   return symmetric ? selection::memory_kind::symmetric : selection::memory_kind::any;
 }
 
-selection::query dispatcher::query_of(const isthmus_operation& operation) const {
+selection::query dispatcher::make_query(const isthmus_operation& operation) const {
   return {.collective = operation.collective,
           .datatype = operation.datatype,
           .platform = m_ranks.platform_of_rules(),
@@ -72,44 +72,44 @@ bool dispatcher::is_external(const std::string& name) const {
   return std::ranges::find(m_external_backends, name) != m_external_backends.end();
 }
 
-selection::availability dispatcher::availability_for(const isthmus_operation& agreed) const {
-  return [this, agreed](const std::string& name, const std::string& algorithm) -> const char* {
+selection::availability dispatcher::make_availability(const isthmus_operation& common_operation) const {
+  return [this, common_operation](const std::string& name, const std::string& algorithm) -> const char* {
     if (is_external(name)) return nullptr;
     backend_instance* const backend = find(name);
     if (backend == nullptr) return "there is no backend of this name";
     if (!backend->is_usable()) return backend->reason().c_str();
-    if (m_rules.deterministic && rounds(agreed) && (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
+    if (m_rules.deterministic && depends_on_order(common_operation) && (backend->capabilities() & ISTHMUS_BACKEND_RANK_ORDER) == 0)
       return "deterministic: it does not promise sums in the order of the ranks";
-    return backend->supports(agreed, algorithm_of(backend->functions(), algorithm));
+    return backend->supports(common_operation, intern_algorithm(backend->functions(), algorithm));
   };
 }
 
 // The call is not where it belongs: in one of the next places, or new.
-choice dispatcher::choose_beside(const key& wanted, const isthmus_operation& operation) {
-  const std::size_t home = index_of(wanted);
-  const auto beside = [&](std::size_t i) -> cached& { return m_cache[(home + i) % m_cache.size()]; };
-  std::size_t place = most_beside;
-  for (std::size_t i = 0; i < most_beside; ++i) {
-    if (beside(i).of == wanted) return beside(i).taken;
-    if (place == most_beside && beside(i).of == key{}) place = i;
+backend_choice dispatcher::probe_cache(const cache_key& key, const isthmus_operation& operation) {
+  const std::size_t first_slot = index_of(key);
+  const auto slot = [&](std::size_t i) -> cache_entry& { return m_cache[(first_slot + i) % m_cache.size()]; };
+  std::size_t free_slot = max_probes;
+  for (std::size_t i = 0; i < max_probes; ++i) {
+    if (slot(i).key == key) return slot(i).choice;
+    if (free_slot == max_probes && slot(i).key == cache_key{}) free_slot = i;
   }
-  const choice taken = decide(operation);
-  if (place == most_beside) place = m_thrown_out++ % most_beside;
-  beside(place) = {wanted, taken};
-  return taken;
+  const backend_choice choice = select_backend(operation);
+  if (free_slot == max_probes) free_slot = m_evictions++ % max_probes;
+  slot(free_slot) = {key, choice};
+  return choice;
 }
 
-choice dispatcher::decide(const isthmus_operation& operation) {
-  const auto agreed = agreed_operation(operation, m_ranks.size);
-  const auto decision = selection::select(m_rules, query_of(operation), availability_for(agreed), true);
+backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
+  const auto common_operation = agreed_operation(operation, m_ranks.size);
+  const auto decision = selection::select(m_rules, make_query(operation), make_availability(common_operation), true);
   if (decision.winner == nullptr) {
-    std::string tried;
+    std::string reasons;
     for (const auto& rejection : decision.rejections)
-      if (rejection.unavailable) tried += (tried.empty() ? "" : "; ") + rejection.reason;
+      if (rejection.unavailable) reasons += (reasons.empty() ? "" : "; ") + rejection.reason;
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("no backend can do {} of {}: {}", isthmus_collective_name(operation.collective),
-                    isthmus_datatype_name(operation.datatype), tried.empty() ? decision.reason : tried),
+                    isthmus_datatype_name(operation.datatype), reasons.empty() ? decision.reason : reasons),
         "isthmus explain shows every rule and backend for this call");
   }
   if (is_external(decision.winner->backend))
@@ -119,21 +119,21 @@ choice dispatcher::decide(const isthmus_operation& operation) {
                     isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
                     decision.winner->backend, decision.reason),
         "isthmus_communicator_path says so before the call");
-  report_unused(decision, operation);
+  log_unused_rules(decision, operation);
   const std::string& algorithm = decision.winner->algorithm;
   // Once for each kind of call, because the choice is kept: what a real call took, for whom explain is not
   // enough.
   log(log_level::debug, "rank {}: {} of {} takes {}{}{}: {}", m_ranks.rank,
       isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
-  backend_instance* const taken = find(decision.winner->backend);
-  return {taken, algorithm_of(taken->functions(), algorithm), m_recorder.reason_of(decision.reason)};
+  backend_instance* const backend = find(decision.winner->backend);
+  return {backend, intern_algorithm(backend->functions(), algorithm), m_recorder.reason_of(decision.reason)};
 }
 
-void dispatcher::report_unused(const selection::decision& decision, const isthmus_operation& operation) {
+void dispatcher::log_unused_rules(const selection::decision& decision, const isthmus_operation& operation) {
   for (const auto& rejection : decision.rejections) {
-    if (!asked_for_but_not_used(rejection) ||
-        !m_reported.insert(rejection.candidate->text + rejection.reason).second)
+    if (!is_unused_request(rejection) ||
+        !m_logged_rules.insert(rejection.candidate->text + rejection.reason).second)
       continue;
     log(log_level::warning, "rank {}: {}: rule \"{}\" ({}) is not followed: {}", m_ranks.rank,
         isthmus_collective_name(operation.collective), rejection.candidate->text, rejection.candidate->source,
@@ -141,31 +141,31 @@ void dispatcher::report_unused(const selection::decision& decision, const isthmu
   }
 }
 
-nlohmann::json dispatcher::plan_of(const selection::decision& decision, const isthmus_operation& agreed) const {
+nlohmann::json dispatcher::plan_json(const selection::decision& decision, const isthmus_operation& common_operation) const {
   if (decision.winner == nullptr) return {};
-  backend_instance* const taken = find(decision.winner->backend);
+  backend_instance* const backend = find(decision.winner->backend);
   if (is_external(decision.winner->backend)) return {};
-  const char* const text = taken->plan(agreed, algorithm_of(taken->functions(), decision.winner->algorithm));
+  const char* const text = backend->plan(common_operation, intern_algorithm(backend->functions(), decision.winner->algorithm));
   return text == nullptr ? nlohmann::json() : nlohmann::json::parse(text);
 }
 
 std::string dispatcher::path(const isthmus_operation& operation) const {
-  const auto decision = selection::select(m_rules, query_of(operation),
-                                          availability_for(agreed_operation(operation, m_ranks.size)), false);
+  const auto decision = selection::select(m_rules, make_query(operation),
+                                          make_availability(agreed_operation(operation, m_ranks.size)), false);
   if (decision.winner == nullptr) return "";
   return decision.winner->backend +
          (decision.winner->algorithm.empty() ? "" : ":" + decision.winner->algorithm);
 }
 
 nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
-  const auto agreed = agreed_operation(operation, m_ranks.size);
-  const auto available = availability_for(agreed);
-  const auto query = query_of(operation);
+  const auto common_operation = agreed_operation(operation, m_ranks.size);
+  const auto available = make_availability(common_operation);
+  const auto query = make_query(operation);
   const auto decision = selection::select(m_rules, query, available, true);
   nlohmann::json result = selection::to_json(query, decision);
   result["not_used"] = nlohmann::json::array();
   for (const auto& rejection : decision.rejections)
-    if (asked_for_but_not_used(rejection))
+    if (is_unused_request(rejection))
       result["not_used"].push_back({{"rule", rejection.candidate->text},
                                     {"source", rejection.candidate->source},
                                     {"reason", rejection.reason}});
@@ -174,11 +174,11 @@ nlohmann::json dispatcher::explain(const isthmus_operation& operation) {
     const char* reason = available(backend->name(), "");
     result["supports"][backend->name()] = reason == nullptr ? nlohmann::json() : nlohmann::json(reason);
   }
-  const bool elsewhere = decision.winner == nullptr || is_external(decision.winner->backend);
-  const backend_instance* taken = elsewhere ? nullptr : find(decision.winner->backend);
-  result["version"] = taken == nullptr ? nlohmann::json() : nlohmann::json(taken->version());
-  result["plan"] = plan_of(decision, agreed);
-  result["notes"] = taken == nullptr ? std::vector<std::string>{} : taken->notes();
+  const bool has_no_local_backend = decision.winner == nullptr || is_external(decision.winner->backend);
+  const backend_instance* backend = has_no_local_backend ? nullptr : find(decision.winner->backend);
+  result["version"] = backend == nullptr ? nlohmann::json() : nlohmann::json(backend->version());
+  result["plan"] = plan_json(decision, common_operation);
+  result["notes"] = backend == nullptr ? std::vector<std::string>{} : backend->notes();
   return result;
 }
 

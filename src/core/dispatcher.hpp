@@ -20,7 +20,7 @@
 
 namespace isthmus {
 
-struct choice {
+struct backend_choice {
   backend_instance* backend = nullptr;
   const char* algorithm = nullptr;  // out of the backend's own array; nullptr: its own choice
   std::uint32_t reason = 0;         // the recorder's number of it
@@ -34,13 +34,13 @@ class dispatcher {
              const std::vector<std::string>& external_backends, recorder::flight_recorder& recorder);
 
   // Precondition: a validated operation. Throws error (UNSUPPORTED) when nothing can do it. Not thread-safe.
-  choice choose(const isthmus_operation& operation) {
+  backend_choice choose(const isthmus_operation& operation) {
     const auto bytes = selection_bytes(operation, m_ranks.size);
-    const key wanted{shape_of(operation), bytes.value_or(unknown_bytes)};
-    const cached& entry = m_cache[index_of(wanted)];
-    if (entry.of != wanted) [[unlikely]]
-      return choose_beside(wanted, operation);
-    return entry.taken;
+    const cache_key key{shape_of(operation), bytes.value_or(unknown_bytes)};
+    const cache_entry& entry = m_cache[index_of(key)];
+    if (entry.key != key) [[unlikely]]
+      return probe_cache(key, operation);
+    return entry.choice;
   }
 
   // "backend:algorithm", or "" where nothing can do it: the same selection, of which nothing is kept.
@@ -54,16 +54,16 @@ class dispatcher {
   static constexpr std::size_t cache_bits = 8;
   // An exchange with many neighbours makes dozens of kinds of calls in turns. Those that meet in one place of
   // the table go to the next ones: two that threw each other out cost 6 us a call.
-  static constexpr std::size_t most_beside = 8;
+  static constexpr std::size_t max_probes = 8;
 
-  struct key {
+  struct cache_key {
     std::uint64_t shape = ~std::uint64_t{0};  // no operation has it
     std::uint64_t bytes = 0;
-    bool operator==(const key&) const = default;
+    bool operator==(const cache_key&) const = default;
   };
-  struct cached {
-    key of;
-    choice taken;
+  struct cache_entry {
+    cache_key key;
+    backend_choice choice;
   };
 
   std::uint64_t shape_of(const isthmus_operation& operation) const {
@@ -75,20 +75,20 @@ class dispatcher {
     if (row.peer != peer_kind::none) shape |= static_cast<std::uint64_t>(operation.root) << 32;
     return shape;
   }
-  static std::size_t index_of(const key& wanted) {
-    const std::uint64_t mixed = (wanted.shape * 0x9e3779b97f4a7c15u) ^ (wanted.bytes * 0xc2b2ae3d27d4eb4fu);
+  static std::size_t index_of(const cache_key& key) {
+    const std::uint64_t mixed = (key.shape * 0x9e3779b97f4a7c15u) ^ (key.bytes * 0xc2b2ae3d27d4eb4fu);
     return mixed >> (64 - cache_bits);
   }
 
   selection::memory_kind memory_of(const isthmus_operation& operation) const;
-  selection::query query_of(const isthmus_operation& operation) const;
-  selection::availability availability_for(const isthmus_operation& agreed) const;
+  selection::query make_query(const isthmus_operation& operation) const;
+  selection::availability make_availability(const isthmus_operation& common_operation) const;
   backend_instance* find(const std::string& name) const;
   bool is_external(const std::string& name) const;
-  nlohmann::json plan_of(const selection::decision& decision, const isthmus_operation& agreed) const;
-  choice choose_beside(const key& wanted, const isthmus_operation& operation);
-  choice decide(const isthmus_operation& operation);
-  void report_unused(const selection::decision& decision, const isthmus_operation& operation);
+  nlohmann::json plan_json(const selection::decision& decision, const isthmus_operation& common_operation) const;
+  backend_choice probe_cache(const cache_key& key, const isthmus_operation& operation);
+  backend_choice select_backend(const isthmus_operation& operation);
+  void log_unused_rules(const selection::decision& decision, const isthmus_operation& operation);
 
   const selection::configuration& m_rules;
   const membership& m_ranks;
@@ -96,9 +96,9 @@ class dispatcher {
   const std::vector<std::unique_ptr<backend_instance>>& m_backends;
   const std::vector<std::string>& m_external_backends;
   recorder::flight_recorder& m_recorder;
-  std::set<std::string> m_reported;
-  std::array<cached, 1u << cache_bits> m_cache;
-  std::size_t m_thrown_out = 0;
+  std::set<std::string> m_logged_rules;
+  std::array<cache_entry, 1u << cache_bits> m_cache;
+  std::size_t m_evictions = 0;
 };
 
 }  // namespace isthmus

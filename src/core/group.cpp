@@ -227,10 +227,10 @@ void run(group_state& group) {
   for (std::size_t i = 0; i < group.operations.size(); ++i) {
     // Everything that can be refused is refused before anything starts.
     group.ranks[i]->check_alive();
-    const choice taken = group.ranks[i]->choose(group.operations[i]);
-    group.backends.push_back(taken.backend);
-    group.algorithms.push_back(taken.algorithm);
-    group.asked[i].reason = taken.reason;
+    const backend_choice choice = group.ranks[i]->choose(group.operations[i]);
+    group.backends.push_back(choice.backend);
+    group.algorithms.push_back(choice.algorithm);
+    group.asked[i].reason = choice.reason;
   }
   if (group.parts.empty() && is_one_batch(group)) {  // no brackets: they join several states
     if (group.ranks[0]->has_mismatch_check())
