@@ -205,7 +205,7 @@ isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color
   return guard([&] {
     isthmus::require(ISTHMUS_HERE, "communicator_split", "communicator", communicator);
     *communicator = nullptr;
-    if (isthmus::group::active()) {
+    if (isthmus::group::is_active()) {
       isthmus::group::add_split(parent, color, key, communicator);
       return;
     }
@@ -224,7 +224,7 @@ isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double w
       throw isthmus::invalid_argument(ISTHMUS_HERE,
                                       fmt::format("{}: wait_s = {} must be in [0, 1e9]", function, wait_s),
                                       "0 takes the communicator's timeout");
-    if (isthmus::group::active()) {
+    if (isthmus::group::is_active()) {
       isthmus::group::add_shrink(parent, wait_s, communicator);
       return;
     }
@@ -245,7 +245,7 @@ isthmus_status isthmus_communicator_parent_rank(isthmus_communicator communicato
 isthmus_status isthmus_communicator_destroy(isthmus_communicator communicator) {
   return guard([&] {
     if (communicator == nullptr) return;
-    if (isthmus::group::uses(communicator))
+    if (isthmus::group::has_work_for(communicator))
       throw isthmus::make_error(
           ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
           "communicator_destroy: the open group of this thread holds work of this communicator",

@@ -52,7 +52,7 @@ class plan_table {
 };
 
 void reject_open_group(const char* function) {
-  if (isthmus::group::active())
+  if (isthmus::group::is_active())
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
                      fmt::format("{}: called inside a group", function),
                      "end the group first; ranks of one process call from a thread each");

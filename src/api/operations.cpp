@@ -10,7 +10,7 @@ namespace {
 
 isthmus_status submit(isthmus_communicator communicator, const isthmus_operation& operation) noexcept {
   return isthmus::guard([&] {
-    if (isthmus::group::active()) [[unlikely]]
+    if (isthmus::group::is_active()) [[unlikely]]
       isthmus::group::add(communicator, operation);
     else
       isthmus::handle_table::instance().find(communicator).enqueue(operation);

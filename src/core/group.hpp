@@ -9,7 +9,7 @@ namespace isthmus::group {  // all functions work on the calling thread's own gr
 // the initial-exec TLS model: then the library could not be loaded by dlopen (Python's import), because all
 // its thread-local variables would have to fit into the loader's small static surplus.
 extern constinit thread_local int depth;
-inline bool active() noexcept { return depth > 0; }
+inline bool is_active() noexcept { return depth > 0; }
 
 void start();
 // The outermost end starts the work; throws the first failure. After it the group is empty.
@@ -26,6 +26,6 @@ void add_split(isthmus_communicator parent, int color, int key, isthmus_communic
 void add_shrink(isthmus_communicator parent, double wait_s, isthmus_communicator* result);
 
 // True when the group holds work of this communicator.
-bool uses(isthmus_communicator handle);
+bool has_work_for(isthmus_communicator handle);
 
 }  // namespace isthmus::group
