@@ -9,19 +9,19 @@ namespace isthmus {
 
 // Never destroyed: handles may be checked while the process ends.
 handle_table& handle_table::make() {
-  auto* const made = new handle_table;
+  auto* const table = new handle_table;
   pthread_atfork([] { instance().m_mutex.lock(); }, [] { instance().m_mutex.unlock(); },
-                 [] { instance().forget_all(); });
-  return *made;
+                 [] { instance().invalidate_all(); });
+  return *table;
 }
 
 // In a forked child, whose communicators are its parent's: shared memory and connections are still in use
 // there, so not even destroying may touch them. The handles die, the objects stay as they are.
-void handle_table::forget_all() {
+void handle_table::invalidate_all() {
   for (std::uint32_t index = 0; index < m_size.load(std::memory_order_relaxed); ++index) {
-    entry& found = (*m_chunks[index / chunk_entries])[index % chunk_entries];
-    found.object.store(nullptr, std::memory_order_relaxed);
-    found.generation.store((found.generation.load(std::memory_order_relaxed) + 1) & 0xfffffffu,
+    entry& slot = (*m_chunks[index / chunk_entries])[index % chunk_entries];
+    slot.object.store(nullptr, std::memory_order_relaxed);
+    slot.generation.store((slot.generation.load(std::memory_order_relaxed) + 1) & 0xfffffffu,
                            std::memory_order_relaxed);
   }
   m_mutex.unlock();
@@ -40,38 +40,38 @@ isthmus_communicator handle_table::insert(std::shared_ptr<communicator> object) 
           ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
           fmt::format("{} communicators are live in this process, the most that is possible", index),
           "destroy communicators that are no longer used");
-    auto& found = m_chunks[index / chunk_entries];
-    if (!found) found = std::make_unique<chunk>();
+    auto& slot = m_chunks[index / chunk_entries];
+    if (!slot) slot = std::make_unique<chunk>();
     m_size.store(index + 1, std::memory_order_release);
   }
-  entry& found = (*m_chunks[index / chunk_entries])[index % chunk_entries];
-  const std::uint32_t generation = (found.generation.load(std::memory_order_relaxed) + 1) & 0xfffffffu;
-  found.owner = std::move(object);
-  found.object.store(found.owner.get(), std::memory_order_release);
-  found.generation.store(generation, std::memory_order_release);
+  entry& slot = (*m_chunks[index / chunk_entries])[index % chunk_entries];
+  const std::uint32_t generation = (slot.generation.load(std::memory_order_relaxed) + 1) & 0xfffffffu;
+  slot.owner = std::move(object);
+  slot.object.store(slot.owner.get(), std::memory_order_release);
+  slot.generation.store(generation, std::memory_order_release);
   const std::uint64_t bits = (handle_tag << 48) | (std::uint64_t{generation} << 20) | index;
   return reinterpret_cast<isthmus_communicator>(bits);
 }
 
-handle_table::entry& handle_table::live_entry(isthmus_communicator handle) {
-  const parts wanted = split(handle);
-  if (wanted.tag != handle_tag || wanted.index >= m_size.load(std::memory_order_acquire)) fail(handle);
-  entry& found = (*m_chunks[wanted.index / chunk_entries])[wanted.index % chunk_entries];
-  if (found.generation.load(std::memory_order_relaxed) != wanted.generation || !found.owner) fail(handle);
-  return found;
+handle_table::entry& handle_table::find_live_entry(isthmus_communicator handle) {
+  const handle_fields fields = split(handle);
+  if (fields.tag != handle_tag || fields.index >= m_size.load(std::memory_order_acquire)) fail(handle);
+  entry& slot = (*m_chunks[fields.index / chunk_entries])[fields.index % chunk_entries];
+  if (slot.generation.load(std::memory_order_relaxed) != fields.generation || !slot.owner) fail(handle);
+  return slot;
 }
 
 std::shared_ptr<communicator> handle_table::remove(isthmus_communicator handle) {
   const std::lock_guard lock(m_mutex);
-  entry& found = live_entry(handle);
-  found.object.store(nullptr, std::memory_order_release);
+  entry& slot = find_live_entry(handle);
+  slot.object.store(nullptr, std::memory_order_release);
   m_free.push_back(split(handle).index);
-  return std::move(found.owner);
+  return std::move(slot.owner);
 }
 
 std::shared_ptr<communicator> handle_table::share(isthmus_communicator handle) {
   const std::lock_guard lock(m_mutex);
-  return live_entry(handle).owner;
+  return find_live_entry(handle).owner;
 }
 
 void handle_table::fail(isthmus_communicator handle) {

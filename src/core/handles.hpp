@@ -32,11 +32,11 @@ class handle_table {
 
   // The hot path: two loads. The caller's own contract (no destroy during a call) keeps the object alive.
   communicator& find(isthmus_communicator handle) const {
-    const parts wanted = split(handle);
-    if (wanted.tag == handle_tag && wanted.index < m_size.load(std::memory_order_acquire)) {
-      const entry& found = (*m_chunks[wanted.index / chunk_entries])[wanted.index % chunk_entries];
-      if (found.generation.load(std::memory_order_acquire) == wanted.generation) {
-        communicator* object = found.object.load(std::memory_order_acquire);
+    const handle_fields fields = split(handle);
+    if (fields.tag == handle_tag && fields.index < m_size.load(std::memory_order_acquire)) {
+      const entry& slot = (*m_chunks[fields.index / chunk_entries])[fields.index % chunk_entries];
+      if (slot.generation.load(std::memory_order_acquire) == fields.generation) {
+        communicator* object = slot.object.load(std::memory_order_acquire);
         if (object != nullptr) return *object;
       }
     }
@@ -53,21 +53,21 @@ class handle_table {
     std::shared_ptr<communicator> owner;  // guarded by m_mutex
   };
   using chunk = std::array<entry, chunk_entries>;
-  struct parts {
+  struct handle_fields {
     std::uint64_t tag;
     std::uint32_t generation;  // 28 bits
     std::uint32_t index;       // 20 bits
   };
 
-  static parts split(isthmus_communicator handle) {
+  static handle_fields split(isthmus_communicator handle) {
     static_assert(sizeof(void*) == 8, "handles pack a tag, a generation and an index into 64 bits");
     const auto bits = reinterpret_cast<std::uintptr_t>(handle);
     return {bits >> 48, static_cast<std::uint32_t>(bits >> 20) & 0xfffffffu,
             static_cast<std::uint32_t>(bits) & 0xfffffu};
   }
   static handle_table& make();
-  void forget_all();
-  entry& live_entry(isthmus_communicator handle);
+  void invalidate_all();
+  entry& find_live_entry(isthmus_communicator handle);
   [[noreturn, gnu::cold]] static void fail(isthmus_communicator handle);
 
   std::mutex m_mutex;
