@@ -25,13 +25,13 @@ namespace fs = std::filesystem;
 
 constexpr const char* rebuild_hint = "rebuild the plug-in against the isthmus/backend.h of this version";
 
-error plugin_error(const std::string& path, const std::string& what, const char* hint) {
-  return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("plug-in {}: {}", path, what), hint);
+error plugin_error(const std::string& path, const std::string& problem, const char* hint) {
+  return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("plug-in {}: {}", path, problem), hint);
 }
 
 using entry_point = const isthmus_backend* (*)();
 
-entry_point entry_of(void* library) {
+entry_point find_entry_point(void* library) {
   for (const plugin_abi& abi : known_abis())
     if (void* const symbol = dlsym(library, abi.symbol)) return reinterpret_cast<entry_point>(symbol);
   throw std::invalid_argument("it does not export " ISTHMUS_BACKEND_SYMBOL);
@@ -49,11 +49,11 @@ const isthmus_backend* open_plugin(const std::string& path) {
   if (library == nullptr)
     throw plugin_error(path, dlerror(), "it must be a shared library whose dependencies can be found");
   try {
-    return adopt_backend(entry_of(library)());  // the library stays open: see the header
+    return adopt_backend(find_entry_point(library)());  // the library stays open: see the header
   } catch (...) {
-    const std::string wrong = caught_error().what();
+    const std::string problem = caught_error().what();
     dlclose(library);
-    throw plugin_error(path, wrong, rebuild_hint);
+    throw plugin_error(path, problem, rebuild_hint);
   }
 }
 
@@ -64,10 +64,10 @@ std::vector<fs::path> plugin_folders() {
     for (std::string folder; std::getline(list, folder, ':');)
       if (!folder.empty()) folders.emplace_back(folder);
   }
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &self) != 0 && self.dli_fname != nullptr) {
+  Dl_info library_info{};
+  if (dladdr(reinterpret_cast<const void*>(&isthmus_version), &library_info) != 0 && library_info.dli_fname != nullptr) {
     std::error_code failure;
-    const auto library = fs::canonical(self.dli_fname, failure);
+    const auto library = fs::canonical(library_info.dli_fname, failure);
     if (!failure) folders.push_back(library.parent_path() / "isthmus");
   }
   return folders;
@@ -77,11 +77,11 @@ std::vector<fs::path> plugin_files() {
   std::vector<fs::path> files;
   for (const fs::path& folder : plugin_folders()) {
     std::error_code failure;
-    std::vector<fs::path> found;
+    std::vector<fs::path> folder_files;
     for (const auto& file : fs::directory_iterator(folder, failure))
-      if (file.path().extension() == ".so") found.push_back(file.path());
-    std::sort(found.begin(), found.end());  // directory order differs between machines
-    files.insert(files.end(), found.begin(), found.end());
+      if (file.path().extension() == ".so") folder_files.push_back(file.path());
+    std::sort(folder_files.begin(), folder_files.end());  // directory order differs between machines
+    files.insert(files.end(), folder_files.begin(), folder_files.end());
   }
   return files;
 }
@@ -127,55 +127,55 @@ bool is_backend_name(std::string_view name) {
 }
 
 // The first three fields are where they are in every ABI.
-const plugin_abi& abi_of(const isthmus_backend* given, std::span<const plugin_abi> abis) {
-  if (given == nullptr) throw std::invalid_argument("it gave NULL instead of an isthmus_backend");
-  if (given->magic != ISTHMUS_BACKEND_MAGIC)
+const plugin_abi& find_abi(const isthmus_backend* plugin_backend, std::span<const plugin_abi> abis) {
+  if (plugin_backend == nullptr) throw std::invalid_argument("it gave NULL instead of an isthmus_backend");
+  if (plugin_backend->magic != ISTHMUS_BACKEND_MAGIC)
     throw std::invalid_argument(fmt::format("magic is {:#x}, not {:#x}: this is no Isthmus backend",
-                                            given->magic, ISTHMUS_BACKEND_MAGIC));
-  const auto abi = std::ranges::find(abis, given->abi_version, &plugin_abi::version);
+                                            plugin_backend->magic, ISTHMUS_BACKEND_MAGIC));
+  const auto abi = std::ranges::find(abis, plugin_backend->abi_version, &plugin_abi::version);
   if (abi == abis.end()) {
-    const bool is_older = given->abi_version < abis.back().version;
+    const bool is_older = plugin_backend->abi_version < abis.back().version;
     throw std::invalid_argument(fmt::format("it was built for backend ABI {}, {} than this library's {}",
-                                            given->abi_version, is_older ? "older" : "newer",
+                                            plugin_backend->abi_version, is_older ? "older" : "newer",
                                             is_older ? abis.back().version : abis.front().version));
   }
-  if (given->struct_bytes < abi->least_bytes)
+  if (plugin_backend->struct_bytes < abi->min_bytes)
     throw std::invalid_argument(fmt::format("its isthmus_backend has {} bytes, at least {} are needed",
-                                            given->struct_bytes, abi->least_bytes));
+                                            plugin_backend->struct_bytes, abi->min_bytes));
   return *abi;
 }
 
 // What follows the least of a struct are pointers, so one that was cut off counts as missing.
-const isthmus_backend* completed(const isthmus_backend& given, const plugin_abi& abi, const plugin_abi& now) {
+const isthmus_backend* complete_backend(const isthmus_backend& plugin_backend, const plugin_abi& abi, const plugin_abi& current_abi) {
   static std::mutex mutex;
-  static auto* const made = new std::map<const isthmus_backend*, isthmus_backend>;  // outlives static objects
-  const std::size_t bytes = given.struct_bytes - given.struct_bytes % sizeof(void*);
-  isthmus_backend whole{};
-  std::memcpy(&whole, &given, std::min(bytes, sizeof whole));
-  whole.struct_bytes = sizeof whole;
-  if (abi.translate != nullptr) abi.translate(whole);
-  whole.abi_version = now.version;
+  static auto* const complete_backends = new std::map<const isthmus_backend*, isthmus_backend>;  // outlives static objects
+  const std::size_t bytes = plugin_backend.struct_bytes - plugin_backend.struct_bytes % sizeof(void*);
+  isthmus_backend complete{};
+  std::memcpy(&complete, &plugin_backend, std::min(bytes, sizeof complete));
+  complete.struct_bytes = sizeof complete;
+  if (abi.translate != nullptr) abi.translate(complete);
+  complete.abi_version = current_abi.version;
   const std::lock_guard lock(mutex);
-  return &made->insert_or_assign(&given, whole).first->second;
+  return &complete_backends->insert_or_assign(&plugin_backend, complete).first->second;
 }
 
 void check_fields(const isthmus_backend& backend) {
-  const auto need = [](bool is_satisfied, const std::string& wrong) {
-    if (!is_satisfied) throw std::invalid_argument(wrong);
+  const auto require = [](bool is_satisfied, const std::string& problem) {
+    if (!is_satisfied) throw std::invalid_argument(problem);
   };
   const auto are_paired = [](auto* one, auto* other) { return (one == nullptr) == (other == nullptr); };
   const char* const name = backend.name == nullptr ? "" : backend.name;
-  need(is_backend_name(name), fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*", name));
+  require(is_backend_name(name), fmt::format("its name \"{}\" does not match [a-z][a-z0-9_]*", name));
   constexpr std::uint32_t all_platforms = (1u << ISTHMUS_PLATFORM_COUNT) - 1;
-  need(backend.platforms != 0 && (backend.platforms & ~all_platforms) == 0,
+  require(backend.platforms != 0 && (backend.platforms & ~all_platforms) == 0,
        fmt::format("its platform mask {:#x} has no known platform or unknown ones", backend.platforms));
-  need(backend.create != nullptr && backend.destroy != nullptr && backend.supports != nullptr &&
+  require(backend.create != nullptr && backend.destroy != nullptr && backend.supports != nullptr &&
            backend.enqueue != nullptr,
        "create, destroy, supports and enqueue must not be NULL");
-  need(are_paired(backend.group_start, backend.group_end),
+  require(are_paired(backend.group_start, backend.group_end),
        "group_start and group_end must both be NULL or both be set");
-  need(are_paired(backend.split, backend.discard_split_state), "split and discard_split_state must both be NULL or both be set");
-  need(are_paired(backend.register_block, backend.unregister_block),
+  require(are_paired(backend.split, backend.discard_split_state), "split and discard_split_state must both be NULL or both be set");
+  require(are_paired(backend.register_block, backend.unregister_block),
        "register_block and unregister_block must both be NULL or both be set");
 }
 
@@ -189,13 +189,13 @@ std::span<const plugin_abi> known_abis() {
   return known;
 }
 
-const isthmus_backend* adopt_backend(const isthmus_backend* given, std::span<const plugin_abi> abis) {
-  const plugin_abi& abi = abi_of(given, abis);
-  const isthmus_backend* const whole = given->struct_bytes >= sizeof *given && abi.translate == nullptr
-                                           ? given
-                                           : completed(*given, abi, abis.front());
-  check_fields(*whole);
-  return whole;
+const isthmus_backend* adopt_backend(const isthmus_backend* plugin_backend, std::span<const plugin_abi> abis) {
+  const plugin_abi& abi = find_abi(plugin_backend, abis);
+  const isthmus_backend* const complete = plugin_backend->struct_bytes >= sizeof *plugin_backend && abi.translate == nullptr
+                                           ? plugin_backend
+                                           : complete_backend(*plugin_backend, abi, abis.front());
+  check_fields(*complete);
+  return complete;
 }
 
 const isthmus_backend* load_plugin(const std::string& path) {

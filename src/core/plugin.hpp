@@ -32,7 +32,7 @@ std::vector<backend_entry> find_backends(const std::vector<std::pair<std::string
 struct plugin_abi {
   std::uint32_t version;
   const char* symbol;                   // what such a plug-in exports
-  std::size_t least_bytes;              // of its isthmus_backend
+  std::size_t min_bytes;              // of its isthmus_backend
   void (*translate)(isthmus_backend&);  // from what the fields meant to what they mean now; NULL: the same
 };
 // Those that this library takes, the newest first.
@@ -41,7 +41,7 @@ std::span<const plugin_abi> known_abis();
 // What the runtime can use in place of what a plug-in gave: the same, or, where that is shorter or of an older
 // ABI, a whole one that lives as long as the process. Throws std::invalid_argument with what is wrong with it.
 // Reads no byte beyond its struct_bytes. Thread-safe.
-const isthmus_backend* adopt_backend(const isthmus_backend* given,
+const isthmus_backend* adopt_backend(const isthmus_backend* plugin_backend,
                                      std::span<const plugin_abi> abis = known_abis());
 
 }  // namespace isthmus
