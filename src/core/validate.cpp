@@ -35,7 +35,7 @@ constexpr side_names recv_names{"recv_buf", "recv_counts", "recv_displs"};
 
 // One side of an operation as this rank sees it. `bytes` spans from the buffer's first element to the
 // end of the last block.
-struct side : block_list {
+struct buffer_side : block_list {
   const side_names& names;
   const void* buf;
   bool is_significant;
@@ -44,25 +44,25 @@ struct side : block_list {
   byte_range span() const { return {reinterpret_cast<std::uintptr_t>(buf), bytes}; }
 };
 
-[[noreturn, gnu::cold]] void invalid(const char* location, const std::string& message,
+[[noreturn, gnu::cold]] void throw_invalid(const char* location, const std::string& message,
                                      const std::string& hint) {
   throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
 }
 
-[[noreturn, gnu::cold]] void too_large(const isthmus_operation& operation, const char* what,
+[[noreturn, gnu::cold]] void throw_too_large(const isthmus_operation& operation, const char* argument,
                                        std::uint64_t value) {
-  invalid(
+  throw_invalid(
       ISTHMUS_HERE,
       fmt::format("{}: {} = {} elements of {} do not fit the address space", row_of(operation.collective).name,
-                  what, value, table_words::datatypes[operation.datatype].name),
+                  argument, value, table_words::datatypes[operation.datatype].name),
       "counts and displacements are elements, not bytes; check for a negative value that became unsigned");
 }
 
-[[gnu::cold]] std::string out_of_range(const char* what, long long value, long long count) {
-  return fmt::format("{} = {} is out of range: must be in [0, {})", what, value, count);
+[[gnu::cold]] std::string out_of_range_text(const char* argument, long long value, long long count) {
+  return fmt::format("{} = {} is out of range: must be in [0, {})", argument, value, count);
 }
 
-[[noreturn, gnu::cold]] void refuse_collective(const collective_row& row) {
+[[noreturn, gnu::cold]] void throw_refused_collective(const collective_row& row) {
   throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
                    fmt::format("{}: this communicator was made for other collectives", row.name),
                    "name it in isthmus_communicator_options.collectives, or leave that 0");
@@ -70,20 +70,20 @@ struct side : block_list {
 
 void check_enumerations(const isthmus_operation& operation, const validation_scope& scope) {
   if (operation.collective < 0 || operation.collective >= ISTHMUS_COLLECTIVE_COUNT)
-    invalid(ISTHMUS_HERE,
-            out_of_range("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
+    throw_invalid(ISTHMUS_HERE,
+            out_of_range_text("collective", static_cast<int>(operation.collective), ISTHMUS_COLLECTIVE_COUNT),
             "use an ISTHMUS_ collective of types.h");
   const collective_row& row = row_of(operation.collective);
-  if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0) refuse_collective(row);
+  if (scope.collectives != 0 && (scope.collectives >> operation.collective & 1) == 0) throw_refused_collective(row);
   if (operation.datatype < 0 || operation.datatype >= ISTHMUS_DATATYPE_COUNT)
-    invalid(ISTHMUS_HERE,
+    throw_invalid(ISTHMUS_HERE,
             fmt::format("{}: {}", row.name,
-                        out_of_range("datatype", static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT)),
+                        out_of_range_text("datatype", static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT)),
             "use an ISTHMUS_ datatype of types.h");
   if (row.reduces && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
-    invalid(ISTHMUS_HERE,
+    throw_invalid(ISTHMUS_HERE,
             fmt::format("{}: {}", row.name,
-                        out_of_range("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
+                        out_of_range_text("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
             "use ISTHMUS_SUM, PROD, MIN, MAX or AVG");
 }
 
@@ -91,7 +91,7 @@ void check_root(const isthmus_operation& operation, const collective_row& row, c
   if (row.peer == peer_kind::none) return;
   const char* argument = row.peer == peer_kind::root ? "root" : "peer";
   if (operation.root < 0 || operation.root >= scope.size)
-    invalid(ISTHMUS_HERE, fmt::format("{}: {}", row.name, out_of_range(argument, operation.root, scope.size)),
+    throw_invalid(ISTHMUS_HERE, fmt::format("{}: {}", row.name, out_of_range_text(argument, operation.root, scope.size)),
             fmt::format("{} is a rank of this communicator, which has {} ranks", argument, scope.size));
   if (row.peer == peer_kind::peer && operation.root == scope.rank && !scope.is_grouped)
     throw make_error(
@@ -100,30 +100,30 @@ void check_root(const isthmus_operation& operation, const collective_row& row, c
         "put the send and the recv between isthmus_group_start and isthmus_group_end");
 }
 
-void check_arrays(const isthmus_operation& operation, const side& part) {
-  const char* missing = part.counts == nullptr   ? part.names.counts
-                        : part.displs == nullptr ? part.names.displs
+void check_arrays(const isthmus_operation& operation, const buffer_side& side) {
+  const char* missing = side.counts == nullptr   ? side.names.counts
+                        : side.displs == nullptr ? side.names.displs
                                                  : nullptr;
   if (missing != nullptr)
-    invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing),
+    throw_invalid(ISTHMUS_HERE, fmt::format("{}: {} is NULL", row_of(operation.collective).name, missing),
             "it must point to one entry for each rank of the communicator");
 }
 
 // Bytes from the start of the buffer to the end of its last non-empty block.
-std::uint64_t counts_bytes(const isthmus_operation& operation, const side& part, int size) {
-  check_arrays(operation, part);
+std::uint64_t counts_bytes(const isthmus_operation& operation, const buffer_side& side, int size) {
+  check_arrays(operation, side);
   std::uint64_t elements = 0;
   for (int rank = 0; rank < size; ++rank) {
-    if (part.counts[rank] == 0) continue;
+    if (side.counts[rank] == 0) continue;
     std::uint64_t end = 0;
-    if (__builtin_add_overflow(part.counts[rank], part.displs[rank], &end))
-      too_large(operation,
-                fmt::format("{}[{}] + {}[{}]", part.names.displs, rank, part.names.counts, rank).c_str(),
-                part.counts[rank]);
+    if (__builtin_add_overflow(side.counts[rank], side.displs[rank], &end))
+      throw_too_large(operation,
+                fmt::format("{}[{}] + {}[{}]", side.names.displs, rank, side.names.counts, rank).c_str(),
+                side.counts[rank]);
     elements = std::max(elements, end);
   }
   const auto bytes = checked_product(elements, bytes_of(operation.datatype));
-  if (!bytes || *bytes > max_bytes) too_large(operation, part.names.counts, elements);
+  if (!bytes || *bytes > max_bytes) throw_too_large(operation, side.names.counts, elements);
   return *bytes;
 }
 
@@ -132,42 +132,42 @@ std::uint64_t count_bytes(const isthmus_operation& operation, int blocks) {
   if (__builtin_mul_overflow(operation.count, bytes_of(operation.datatype) * static_cast<std::uint64_t>(blocks),
                              &bytes) ||
       bytes > max_bytes)
-    too_large(operation, blocks == 1 ? "count" : "count * size", operation.count);
+    throw_too_large(operation, blocks == 1 ? "count" : "count * size", operation.count);
   return bytes;
 }
 
-void measure(const isthmus_operation& operation, side& part, int size) {
-  switch (part.shape) {
+void measure_side(const isthmus_operation& operation, buffer_side& side, int size) {
+  switch (side.shape) {
     case extent::nothing: break;
-    case extent::count: part.bytes = count_bytes(operation, 1); break;
-    case extent::count_x_size: part.bytes = count_bytes(operation, size); break;
+    case extent::count: side.bytes = count_bytes(operation, 1); break;
+    case extent::count_x_size: side.bytes = count_bytes(operation, size); break;
     case extent::counts:
-      if (part.is_significant) part.bytes = counts_bytes(operation, part, size);
+      if (side.is_significant) side.bytes = counts_bytes(operation, side, size);
       break;
   }
-  if (!part.is_significant) part.bytes = 0;
-  if (part.bytes > 0 && part.buf == nullptr)
-    invalid(ISTHMUS_HERE,
+  if (!side.is_significant) side.bytes = 0;
+  if (side.bytes > 0 && side.buf == nullptr)
+    throw_invalid(ISTHMUS_HERE,
             fmt::format("{}: {} is NULL but {} bytes of it are used on this rank",
-                        row_of(operation.collective).name, part.names.buf, part.bytes),
+                        row_of(operation.collective).name, side.names.buf, side.bytes),
             "pass a buffer, or a count of 0");
-  if (part.bytes > 0 && part.span().begin > std::numeric_limits<std::uintptr_t>::max() - part.bytes)
-    too_large(operation, part.names.buf, part.bytes);
+  if (side.bytes > 0 && side.span().begin > std::numeric_limits<std::uintptr_t>::max() - side.bytes)
+    throw_too_large(operation, side.names.buf, side.bytes);
 }
 
 // Non-empty blocks of one side as byte ranges, in address order.
-std::vector<byte_range> blocks_of(const isthmus_operation& operation, const side& part, int size) {
-  if (part.shape != extent::counts) return {part.span()};
+std::vector<byte_range> block_ranges(const isthmus_operation& operation, const buffer_side& side, int size) {
+  if (side.shape != extent::counts) return {side.span()};
   const std::uint64_t width = bytes_of(operation.datatype);
   std::vector<byte_range> blocks;
   for (int rank = 0; rank < size; ++rank)
-    if (part.length(rank) > 0)
-      blocks.push_back({part.span().begin + part.begin(rank) * width, part.length(rank) * width});
+    if (side.length(rank) > 0)
+      blocks.push_back({side.span().begin + side.begin(rank) * width, side.length(rank) * width});
   std::sort(blocks.begin(), blocks.end(), [](auto& a, auto& b) { return a.begin < b.begin; });
   return blocks;
 }
 
-void check_receive_blocks(const isthmus_operation& operation, const side& recv, int size) {
+void check_receive_blocks(const isthmus_operation& operation, const buffer_side& recv, int size) {
   if (!recv.is_significant || recv.shape != extent::counts) return;
   bool is_ascending = true;  // the usual case costs one pass and no allocation
   std::uint64_t end = 0;
@@ -177,21 +177,21 @@ void check_receive_blocks(const isthmus_operation& operation, const side& recv, 
     end = recv.displs[rank] + recv.counts[rank];
   }
   if (is_ascending) return;
-  const auto blocks = blocks_of(operation, recv, size);
+  const auto blocks = block_ranges(operation, recv, size);
   for (std::size_t i = 1; i < blocks.size(); ++i)
     if (overlap(blocks[i - 1], blocks[i]))
-      invalid(ISTHMUS_HERE,
+      throw_invalid(ISTHMUS_HERE,
               fmt::format("{}: two receive blocks overlap at byte {} of recv_buf",
                           row_of(operation.collective).name, blocks[i].begin - recv.span().begin),
               "choose recv_displs so that block r, recv_counts[r] elements long, meets no other block");
 }
 
 // A rank's own block is described twice (count and counts[rank], or two arrays); both must agree.
-void check_own_block(const isthmus_operation& operation, const side& send, const side& recv, int rank) {
+void check_own_block(const isthmus_operation& operation, const buffer_side& send, const buffer_side& recv, int rank) {
   const char* name = row_of(operation.collective).name;
   const auto compare = [&](const char* array, std::uint64_t in_array, const char* other, std::uint64_t value) {
     if (in_array != value)
-      invalid(ISTHMUS_HERE,
+      throw_invalid(ISTHMUS_HERE,
               fmt::format("{}: {}[{}] = {} differs from {} = {}", name, array, rank, in_array, other, value),
               "both describe this rank's own block and must be equal");
   };
@@ -225,15 +225,15 @@ bool any_overlap(const std::vector<byte_range>& a, const std::vector<byte_range>
   return false;
 }
 
-void check_overlap(const isthmus_operation& operation, const side& send, const side& recv,
+void check_overlap(const isthmus_operation& operation, const buffer_side& send, const buffer_side& recv,
                    const collective_row& row, const validation_scope& scope) {
   if (!overlap(send.span(), recv.span())) return;
   if (is_in_place(operation, block_map(operation, scope.rank, scope.size))) return;
   // The spans of irregular blocks may interleave without a shared byte.
   if (has_counts(row) &&
-      !any_overlap(blocks_of(operation, send, scope.size), blocks_of(operation, recv, scope.size)))
+      !any_overlap(block_ranges(operation, send, scope.size), block_ranges(operation, recv, scope.size)))
     return;
-  invalid(ISTHMUS_HERE,
+  throw_invalid(ISTHMUS_HERE,
           fmt::format("{}: send_buf [{}, +{} bytes) and recv_buf [{}, +{} bytes) overlap", row.name, send.buf,
                       send.bytes, recv.buf, recv.bytes),
           fmt::format("{}; any other overlap is an error", alias_text(row)));
@@ -242,7 +242,7 @@ void check_overlap(const isthmus_operation& operation, const side& send, const s
 void check_stream(const isthmus_operation& operation, const collective_row& row,
                   const validation_scope& scope) {
   if (scope.platform == ISTHMUS_PLATFORM_HOST && operation.stream != nullptr)
-    invalid(ISTHMUS_HERE,
+    throw_invalid(ISTHMUS_HERE,
             fmt::format("{}: stream = {} must be NULL on the host platform", row.name, operation.stream),
             "host calls block until this rank's part is complete; create the communicator on a device to use "
             "streams");
@@ -261,16 +261,16 @@ void validate(const isthmus_operation& operation, const validation_scope& scope)
   check_stream(operation, row, scope);
   const bool is_root = operation.root == scope.rank;
   // Every call comes by here, so what only an overlap needs is made there.
-  side send{{row.send_extent, operation.count, operation.send_counts, operation.send_displs},
+  buffer_side send{{row.send_extent, operation.count, operation.send_counts, operation.send_displs},
             send_names,
             operation.send_buf,
             is_at(row.send_ranks, is_root)};
-  side recv{{row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs},
+  buffer_side recv{{row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs},
             recv_names,
             operation.recv_buf,
             is_at(row.recv_ranks, is_root)};
-  measure(operation, send, scope.size);
-  measure(operation, recv, scope.size);
+  measure_side(operation, send, scope.size);
+  measure_side(operation, recv, scope.size);
   if (has_counts(row)) {
     check_own_block(operation, send, recv, scope.rank);
     check_receive_blocks(operation, recv, scope.size);
