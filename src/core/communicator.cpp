@@ -62,7 +62,7 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
   add_local_rank(created->m_ranks.token, created);
   // Only calls into the user's MPI, and into devices' libraries, wait without a bound of their own.
   if (created->m_control->mpi_table() != nullptr || created->m_ranks.device.platform != ISTHMUS_PLATFORM_HOST)
-    created->m_watch = watch_calls_of(*created);
+    created->m_watch = watch_calls(*created);
   return created;
 }
 

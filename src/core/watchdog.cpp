@@ -31,63 +31,63 @@ void abort_rank(communicator& rank, std::optional<int> failed_rank, isthmus_stat
 }
 
 // Of the other ranks of this machine.
-std::optional<int> find(const communicator& rank, process_state wanted) {
-  return find_in_state(rank.ranks().process_here, wanted, rank.ranks().rank);
+std::optional<int> find_rank(const communicator& rank, process_state state) {
+  return find_in_state(rank.ranks().process_here, state, rank.ranks().rank);
 }
 
-void fail(communicator& rank) {
-  const recorder::in_flight stuck = rank.in_flight();
-  const auto stopped = find(rank, process_state::stopped);
+void fail_stuck_call(communicator& rank) {
+  const recorder::in_flight stuck_call = rank.in_flight();
+  const auto stopped_rank = find_rank(rank, process_state::stopped);
   abort_rank(
-      rank, stopped, ISTHMUS_ERROR_TIMEOUT,
+      rank, stopped_rank, ISTHMUS_ERROR_TIMEOUT,
       fmt::format("rank {} of {} has been inside {} of {} x {} for longer than the timeout of {} s (operation "
                   "{} of this communicator); {}",
-                  rank.ranks().rank, rank.ranks().size, isthmus_collective_name(stuck.collective), stuck.count,
-                  isthmus_datatype_name(stuck.datatype), rank.timeout_s(), stuck.sequence,
-                  stopped ? fmt::format("the process of rank {} is stopped", *stopped)
+                  rank.ranks().rank, rank.ranks().size, isthmus_collective_name(stuck_call.collective), stuck_call.count,
+                  isthmus_datatype_name(stuck_call.datatype), rank.timeout_s(), stuck_call.sequence,
+                  stopped_rank ? fmt::format("the process of rank {} is stopped", *stopped_rank)
                           : "the native library does not return"),
       "some rank did not call the same collective, or it is gone; timeout_s in the config raises the bound");
 }
 
 // An operation that lasts: has another rank failed, or ended? Native libraries don't look.
-class lookout {
+class failure_poller {
  public:
-  explicit lookout(communicator& rank) : m_rank(rank) {}
+  explicit failure_poller(communicator& rank) : m_rank(rank) {}
 
   void operator()(std::uint64_t operation) {
     m_rank.wait_for_failures(0, [](const communicator& rank, const failure_info& cause) {
       log(log_level::error, "rank {}: rank {} failed: {}", rank.ranks().rank, cause.rank, cause.message);
     });
     if (m_rank.is_aborted()) return;
-    const auto ended = find(m_rank, process_state::gone);
+    const auto ended_rank = find_rank(m_rank, process_state::gone);
     // What it sent last may still be on its way: it is looked at twice.
-    if (ended && operation == std::exchange(m_suspicious, operation))
-      abort_rank(m_rank, ended, ISTHMUS_ERROR_REMOTE,
-             fmt::format("rank {} ended while rank {} was inside {}, which can't go on without it", *ended,
+    if (ended_rank && operation == std::exchange(m_suspect_operation, operation))
+      abort_rank(m_rank, ended_rank, ISTHMUS_ERROR_REMOTE,
+             fmt::format("rank {} ended while rank {} was inside {}, which can't go on without it", *ended_rank,
                          m_rank.ranks().rank, isthmus_collective_name(m_rank.in_flight().collective)),
              "look for a crash or an early exit of that rank");
   }
 
  private:
   communicator& m_rank;
-  std::uint64_t m_suspicious = 0;
+  std::uint64_t m_suspect_operation = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<watch> watch_calls_of(communicator& rank) {
+std::unique_ptr<watch> watch_calls(communicator& rank) {
   watch_rules rules;
   rules.timeout = std::chrono::duration<double>(rank.timeout_s() * grace_factor + grace_s);
   rules.interval =
       std::chrono::milliseconds(static_cast<int>(std::clamp(rank.timeout_s() * 100, 10.0, 1000.0)));
   rules.operation = [&rank]() -> watched_operation {
-    const recorder::in_flight now = rank.in_flight();
-    return {now.busy && !rank.is_aborted() ? now.sequence : 0, {}};
+    const recorder::in_flight call = rank.in_flight();
+    return {call.busy && !rank.is_aborted() ? call.sequence : 0, {}};
   };
-  rules.on_wait = [look = lookout(rank)](std::uint64_t operation) mutable { look(operation); };
+  rules.on_wait = [poller = failure_poller(rank)](std::uint64_t operation) mutable { poller(operation); };
   rules.takes_long = true;
   rules.on_stuck = [&rank](std::uint64_t) {
-    fail(rank);
+    fail_stuck_call(rank);
     return true;
   };
   return std::make_unique<watch>(std::move(rules));

@@ -13,6 +13,6 @@ namespace isthmus {
 class communicator;
 
 // Ends before the communicator does.
-std::unique_ptr<watch> watch_calls_of(communicator& rank);
+std::unique_ptr<watch> watch_calls(communicator& rank);
 
 }  // namespace isthmus

@@ -335,7 +335,7 @@ TEST(timeout, a_native_call_that_does_not_return) {
   standin::reset(script);
   test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.3);
   const auto watched = isthmus::handle_table::instance().share(ranks[0]);
-  const auto watching = isthmus::watch_calls_of(*watched);
+  const auto watching = isthmus::watch_calls(*watched);
   testing::internal::CaptureStderr();
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(allreduce(ranks[0]), ISTHMUS_ERROR_ABORTED);
@@ -352,7 +352,7 @@ TEST(timeout, the_watchdog_leaves_quick_calls_alone) {
   standin::reset(script);
   test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.05);
   const auto watched = isthmus::handle_table::instance().share(ranks[0]);
-  const auto watching = isthmus::watch_calls_of(*watched);
+  const auto watching = isthmus::watch_calls(*watched);
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(900);
   while (std::chrono::steady_clock::now() < end)
     ASSERT_EQ(allreduce(ranks[0]), ISTHMUS_SUCCESS) << last_error().message;
