@@ -38,11 +38,11 @@ struct creation {
   int rank, size;
   const char* config;
 };
-std::vector<outcome> create_with(const std::vector<creation>& arguments, double timeout_s) {
+std::vector<outcome> create_ranks(const std::vector<creation>& arguments, double timeout_s) {
   isthmus_unique_id id;
   EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS) << last_message();
-  return on_ranks(static_cast<int>(arguments.size()), [&](int i) {
-    const auto options = options_with(timeout_s, arguments[i].config);
+  return run_on_ranks(static_cast<int>(arguments.size()), [&](int i) {
+    const auto options = make_options(timeout_s, arguments[i].config);
     isthmus_communicator communicator = nullptr;
     const isthmus_status status =
         isthmus_communicator_create(&id, arguments[i].rank, arguments[i].size, &options, &communicator);
@@ -55,31 +55,31 @@ std::vector<outcome> create_with(const std::vector<creation>& arguments, double 
 TEST(creation, different_rules_name_the_ranks_and_the_difference) {
   const text_file plain("");
   const text_file other("[[rule]]\ncollective = \"allreduce\"\nbytes = \"0..12345\"\nuse = \"host\"\n");
-  const auto outcomes = create_with({{0, 3, plain.path()}, {1, 3, plain.path()}, {2, 3, other.path()}}, 20);
-  for (const outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_MISMATCH) << outcome.message;
-    EXPECT_THAT(outcome.message, HasSubstr("12345"));
-    EXPECT_THAT(outcome.message, AllOf(HasSubstr("0"), HasSubstr("2")));
+  const auto outcomes = create_ranks({{0, 3, plain.path()}, {1, 3, plain.path()}, {2, 3, other.path()}}, 20);
+  for (const outcome& result : outcomes) {
+    EXPECT_EQ(result.status, ISTHMUS_ERROR_MISMATCH) << result.message;
+    EXPECT_THAT(result.message, HasSubstr("12345"));
+    EXPECT_THAT(result.message, AllOf(HasSubstr("0"), HasSubstr("2")));
   }
 }
 
 TEST(creation, different_sizes) {
-  const auto outcomes = create_with({{0, 2, nullptr}, {1, 3, nullptr}}, 3);
-  for (const outcome& outcome : outcomes)
-    EXPECT_THAT(outcome.status, AnyOf(ISTHMUS_ERROR_MISMATCH, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_ERROR_REMOTE))
-        << outcome.message;
+  const auto outcomes = create_ranks({{0, 2, nullptr}, {1, 3, nullptr}}, 3);
+  for (const outcome& result : outcomes)
+    EXPECT_THAT(result.status, AnyOf(ISTHMUS_ERROR_MISMATCH, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_ERROR_REMOTE))
+        << result.message;
 }
 
 TEST(creation, one_rank_twice) {
-  const auto outcomes = create_with({{0, 2, nullptr}, {0, 2, nullptr}}, 3);
-  for (const outcome& outcome : outcomes) EXPECT_NE(outcome.status, ISTHMUS_SUCCESS);
+  const auto outcomes = create_ranks({{0, 2, nullptr}, {0, 2, nullptr}}, 3);
+  for (const outcome& result : outcomes) EXPECT_NE(result.status, ISTHMUS_SUCCESS);
 }
 
 TEST(creation, a_missing_rank_is_named) {
-  const auto outcomes = create_with({{0, 3, nullptr}, {1, 3, nullptr}}, 1);
-  for (const outcome& outcome : outcomes) {
-    EXPECT_EQ(outcome.status, ISTHMUS_ERROR_TIMEOUT) << outcome.message;
-    EXPECT_THAT(outcome.message, HasSubstr("2"));
+  const auto outcomes = create_ranks({{0, 3, nullptr}, {1, 3, nullptr}}, 1);
+  for (const outcome& result : outcomes) {
+    EXPECT_EQ(result.status, ISTHMUS_ERROR_TIMEOUT) << result.message;
+    EXPECT_THAT(result.message, HasSubstr("2"));
   }
 }
 
@@ -87,7 +87,7 @@ TEST(creation, arguments) {
   isthmus_unique_id id;
   ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   isthmus_communicator communicator = nullptr;
-  const auto options = options_with(2);
+  const auto options = make_options(2);
   EXPECT_EQ(isthmus_communicator_create(&id, 3, 2, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_THAT(last_message(), AllOf(HasSubstr("rank"), HasSubstr("3")));
   EXPECT_EQ(isthmus_communicator_create(&id, 0, 0, &options, &communicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
@@ -109,7 +109,7 @@ TEST(creation, arguments) {
 TEST(creation, configuration_errors_say_where) {
   const isthmus_device device{};
   isthmus_communicator communicator = nullptr;
-  auto options = options_with(5, "/nonexistent/isthmus.toml");
+  auto options = make_options(5, "/nonexistent/isthmus.toml");
   EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator), ISTHMUS_ERROR_CONFIG);
   EXPECT_THAT(last_message(), HasSubstr("/nonexistent/isthmus.toml"));
   const text_file unknown("\n[[rule]]\ncollective = \"allredcue\"\nuse = \"host\"\n");
@@ -123,7 +123,7 @@ TEST(creation, configuration_errors_say_where) {
 TEST(creation, a_device_that_no_backend_serves) {
   const isthmus_device device{static_cast<isthmus_platform>(42), 0};
   isthmus_communicator communicator = nullptr;
-  const auto options = options_with(5);
+  const auto options = make_options(5);
   EXPECT_EQ(isthmus_communicator_create_all(1, &device, &options, &communicator),
             ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_THAT(last_message(), AllOf(HasSubstr("platform"), HasSubstr("42")));

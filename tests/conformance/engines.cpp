@@ -27,14 +27,14 @@ json info_of(isthmus_communicator communicator) {
 }
 
 // What a communicator with this configuration says of itself.
-json info_with(seat& seat, double timeout_s, const char* config) {
+json info_for_config(rank_runner& runner, double timeout_s, const char* config) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   options.timeout_s = timeout_s;
   options.config_path = config;
-  const std::vector<member> members = seat.create(options);
+  const std::vector<rank_member> members = runner.create(options);
   json info = info_of(members.front().communicator);
-  for (const member& member : members) isthmus_communicator_destroy(member.communicator);
+  for (const rank_member& member : members) isthmus_communicator_destroy(member.communicator);
   return info;
 }
 
@@ -52,25 +52,25 @@ std::uint64_t size_of(const std::string& text) {
 // The ends of the byte ranges in the rules' text ("bytes=4K..1M").
 std::vector<std::uint64_t> boundaries_of(const json& info) {
   static const std::regex ends("bytes=([0-9]+[KMG]?)?\\.\\.([0-9]+[KMG]?)?");
-  std::set<std::uint64_t> found;
+  std::set<std::uint64_t> boundaries;
   for (const json& rule : info.at("rules")) {
     const std::string text = rule.at("rule");
     std::smatch match;
     if (!std::regex_search(text, match, ends)) continue;
     for (int end = 1; end <= 2; ++end)
-      if (match[end].length() > 0) found.insert(size_of(match[end]));
+      if (match[end].length() > 0) boundaries.insert(size_of(match[end]));
   }
-  found.erase(0);
-  return {found.begin(), found.end()};
+  boundaries.erase(0);
+  return {boundaries.begin(), boundaries.end()};
 }
 
 // The two members of an explanation that name who was chosen. Explanations are long, and one is asked for
 // before nearly every case: reading ends as soon as both are there.
-struct winner final : nlohmann::json_sax<json> {
+struct selected_path final : nlohmann::json_sax<json> {
   std::string backend;  // empty where none serves
   std::string algorithm;
 
-  explicit winner(const char* explanation) {
+  explicit selected_path(const char* explanation) {
     json::sax_parse(explanation, this);
     if (missing > 0) throw std::runtime_error(fmt::format("no backend and algorithm in {}", explanation));
   }
@@ -79,7 +79,7 @@ struct winner final : nlohmann::json_sax<json> {
   int depth = 0;
   int missing = 2;
 
-  bool take(std::string_view value) {
+  bool accept(std::string_view value) {
     if (depth != 1 || (member != "backend" && member != "algorithm")) return true;
     (member == "backend" ? backend : algorithm) = value;
     return --missing > 0;
@@ -88,8 +88,8 @@ struct winner final : nlohmann::json_sax<json> {
     member = name;
     return true;
   }
-  bool string(string_t& value) override { return take(value); }
-  bool null() override { return take(""); }
+  bool string(string_t& value) override { return accept(value); }
+  bool null() override { return accept(""); }
   bool boolean(bool) override { return true; }
   bool number_integer(number_integer_t) override { return true; }
   bool number_unsigned(number_unsigned_t) override { return true; }
@@ -106,9 +106,9 @@ struct winner final : nlohmann::json_sax<json> {
 
 }  // namespace
 
-std::vector<engine> find_engines(seat& seat, double timeout_s, const std::string& except,
+std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, const std::string& except,
                                  std::string& missing) {
-  json info = info_with(seat, timeout_s, nullptr);
+  json info = info_for_config(runner, timeout_s, nullptr);
   const auto boundaries = boundaries_of(info);
   // Backends that no default rule names, external plug-ins that is, are created only where some rule names
   // them.
@@ -116,12 +116,12 @@ std::vector<engine> find_engines(seat& seat, double timeout_s, const std::string
   for (const json& backend : info.at("backends"))
     if (backend.at("reason").get<std::string>().starts_with("no rule names it") && backend.at("name") != except)
       unnamed.push_back(backend.at("name"));
-  if (!unnamed.empty()) info = info_with(seat, timeout_s, config_file(unnamed).path());
+  if (!unnamed.empty()) info = info_for_config(runner, timeout_s, config_file(unnamed).path());
 
-  engine base;
+  engine_spec base;
   base.name = "default";
   base.boundaries = boundaries;
-  std::vector<engine> engines{base};
+  std::vector<engine_spec> engines{base};
   base.is_default = false;
   for (const json& backend : info.at("backends")) {
     if (backend.at("name") == except) continue;
@@ -136,25 +136,25 @@ std::vector<engine> find_engines(seat& seat, double timeout_s, const std::string
     base.steps_in_type = base.name == "mpi";
     engines.push_back(base);
     for (const json& algorithm : backend.at("algorithms")) {
-      engine one = base;
-      one.name = fmt::format("{}:{}", base.name, algorithm.get<std::string>());
-      one.is_algorithm = true;
-      engines.push_back(one);
+      engine_spec algorithm_engine = base;
+      algorithm_engine.name = fmt::format("{}:{}", base.name, algorithm.get<std::string>());
+      algorithm_engine.is_algorithm = true;
+      engines.push_back(algorithm_engine);
     }
   }
   return engines;
 }
 
-bool engine_of(isthmus_communicator communicator, const isthmus_operation& operation, const engine& engine) {
+bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation, const engine_spec& engine) {
   char text[1 << 16];
   if (isthmus_communicator_explain(communicator, &operation, text, sizeof text, nullptr) != ISTHMUS_SUCCESS)
     throw std::runtime_error(describe_last_error());
-  const winner winner{text};
+  const selected_path selected{text};
   return engine.name ==
-         (engine.is_algorithm ? fmt::format("{}:{}", winner.backend, winner.algorithm) : winner.backend);
+         (engine.is_algorithm ? fmt::format("{}:{}", selected.backend, selected.algorithm) : selected.backend);
 }
 
-config_file::config_file(const engine& engine)
+config_file::config_file(const engine_spec& engine)
     : config_file(engine.is_default ? std::vector<std::string>{} : std::vector{engine.name}) {}
 
 config_file::config_file(const std::vector<std::string>& used) {

@@ -11,7 +11,7 @@
 
 namespace conformance {
 
-struct engine {
+struct engine_spec {
   std::string name;  // "default", "host", "host:ring"
   bool is_default = true;
   bool is_algorithm = false;
@@ -22,15 +22,15 @@ struct engine {
 // Collective. The default selection first, then every available backend, external plug-ins included, and each
 // algorithm of it; not the backend `except`. `missing` gets the names and reasons of those that are not
 // available.
-std::vector<engine> find_engines(seat& seat, double timeout_s, const std::string& except, std::string& missing);
+std::vector<engine_spec> find_engines(rank_runner& runner, double timeout_s, const std::string& except, std::string& missing);
 
 // Whether the operation would go by that engine.
-bool engine_of(isthmus_communicator communicator, const isthmus_operation& operation, const engine& engine);
+bool uses_engine(isthmus_communicator communicator, const isthmus_operation& operation, const engine_spec& engine);
 
 // A configuration file that forces an engine, for as long as the object lives.
 class config_file {
  public:
-  explicit config_file(const engine& engine);
+  explicit config_file(const engine_spec& engine);
   explicit config_file(const std::vector<std::string>& used);  // rules for all of them
   ~config_file();
   config_file(const config_file&) = delete;

@@ -14,7 +14,7 @@ unsigned char* bytes_at(const void* buffer) {
   return const_cast<unsigned char*>(static_cast<const unsigned char*>(buffer));
 }
 
-bool on_last_rank(isthmus_communicator communicator) {
+bool is_last_rank(isthmus_communicator communicator) {
   int rank = 0;
   int size = 0;
   isthmus_communicator_rank(communicator, &rank);
@@ -42,6 +42,6 @@ extern "C" isthmus_status isthmus_enqueue(isthmus_communicator communicator,
   static const auto real = reinterpret_cast<enqueue_function>(dlsym(RTLD_NEXT, "isthmus_enqueue"));
   static const char* fault = std::getenv("ISTHMUS_TEST_FAULT");
   const isthmus_status status = real(communicator, operation);
-  if (status == ISTHMUS_SUCCESS && fault != nullptr && on_last_rank(communicator)) spoil(fault, *operation);
+  if (status == ISTHMUS_SUCCESS && fault != nullptr && is_last_rank(communicator)) spoil(fault, *operation);
   return status;
 }

@@ -59,13 +59,13 @@ isthmus_status named_call(const isthmus_operation& o, isthmus_communicator c) {
   std::abort();
 }
 
-isthmus_status call(const test_case& test, const isthmus_operation& operation, const member& member) {
+isthmus_status call(const test_case& test, const isthmus_operation& operation, const rank_member& member) {
   return test.seed % 2 == 0 ? named_call(operation, member.communicator)
                             : isthmus_enqueue(member.communicator, &operation);
 }
 
 isthmus_status ring(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
-                    const member& member, bool plain_pairs) {
+                    const rank_member& member, bool plain_pairs) {
   const int n = shape.size;
   isthmus_operation send = operation_of(test, shape, buffers.at(), member.rank);
   isthmus_operation recv = send;
@@ -112,7 +112,7 @@ isthmus_operation operation_of(const test_case& test, const oracle::shape& shape
 }
 
 isthmus_status issue(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
-                     const member& member, bool plain_pairs) {
+                     const rank_member& member, bool plain_pairs) {
   if (test.collective == ISTHMUS_SEND) return ring(test, shape, buffers, member, plain_pairs);
   return call(test, operation_of(test, shape, buffers.at(), member.rank), member);
 }

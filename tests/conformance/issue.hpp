@@ -9,7 +9,7 @@ namespace conformance {
 // of send and recv is one group, or, where `plain_pairs` is set, blocking calls in an order that can't
 // deadlock.
 isthmus_status issue(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
-                     const member& member, bool plain_pairs);
+                     const rank_member& member, bool plain_pairs);
 
 // Whether a ring can be made of blocking calls: pairs of an even and an odd rank.
 bool can_be_plain_pairs(const oracle::shape& shape);

@@ -20,28 +20,28 @@ void enter_node(const std::string& nodes, int rank) {
   setenv("ISTHMUS_NODE", std::to_string(node).c_str(), 1);
 }
 
-int run_world(const std::string& world, int ranks, const std::string& nodes,
-              const conformance::player_options& options) {
-  const auto play = [&](conformance::seat& seat) {
-    if (!nodes.empty()) enter_node(nodes, seat.rank());
-    return conformance::play_all(seat, options);
+int run_topology(const std::string& topology, int ranks, const std::string& nodes,
+              const conformance::suite_options& options) {
+  const auto run = [&](conformance::rank_runner& runner) {
+    if (!nodes.empty()) enter_node(nodes, runner.rank());
+    return conformance::run_suite(runner, options);
   };
-  if (world == "threads") return conformance::run_in_threads(ranks, play);
-  if (world == "group") return conformance::run_in_group(ranks, play);
-  if (world == "processes") return conformance::run_in_processes(ranks, 1, play);
-  if (world == "mixed") return conformance::run_in_processes(ranks, 2, play);
-  return conformance::run_in_mpi(play);
+  if (topology == "threads") return conformance::run_in_threads(ranks, run);
+  if (topology == "group") return conformance::run_in_group(ranks, run);
+  if (topology == "processes") return conformance::run_in_processes(ranks, 1, run);
+  if (topology == "mixed") return conformance::run_in_processes(ranks, 2, run);
+  return conformance::run_in_mpi(run);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"Isthmus conformance suite"};
-  std::string world = "threads";
+  std::string topology = "threads";
   std::string only, nodes;
   int ranks = 4;
-  conformance::player_options options;
-  app.add_option("--world", world, "where ranks live")
+  conformance::suite_options options;
+  app.add_option("--topology", topology, "where ranks live")
       ->check(CLI::IsMember({"threads", "group", "processes", "mixed", "mpi"}))
       ->capture_default_str();
   app.add_option("--ranks", ranks, "number of ranks (mpi: as started)")
@@ -66,10 +66,10 @@ int main(int argc, char** argv) {
   // Forced algorithms that can't do a call are expected here; the log would warn about each.
   setenv("ISTHMUS_LOG", "error", 0);
   try {
-    if (!nodes.empty() && world != "processes" && world != "mpi")
-      throw std::runtime_error("--nodes needs a process for each rank: --world processes or mpi");
+    if (!nodes.empty() && topology != "processes" && topology != "mpi")
+      throw std::runtime_error("--nodes needs a process for each rank: --topology processes or mpi");
     if (!only.empty()) options.only = conformance::parse(only);
-    const int failures = run_world(world, ranks, nodes, options);
+    const int failures = run_topology(topology, ranks, nodes, options);
     if (failures > 0) fmt::print("conformance: {} failed (seed {})\n", failures, options.plan.seed);
     return failures == 0 ? 0 : 1;
   } catch (const std::exception& failure) {

@@ -12,7 +12,7 @@
 
 namespace misuse_test {
 
-inline isthmus_communicator_options options_with(double timeout_s, const char* config = nullptr) {
+inline isthmus_communicator_options make_options(double timeout_s, const char* config = nullptr) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   options.config_path = config;
@@ -33,7 +33,7 @@ struct outcome {
 };
 
 // Runs `work(rank)` in a thread for each rank.
-inline std::vector<outcome> on_ranks(int size, const std::function<isthmus_status(int)>& work) {
+inline std::vector<outcome> run_on_ranks(int size, const std::function<isthmus_status(int)>& work) {
   std::vector<outcome> outcomes(static_cast<std::size_t>(size));
   world::on_each(size, [&](int rank) {
     const isthmus_status status = work(rank);

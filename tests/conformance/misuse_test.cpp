@@ -28,7 +28,7 @@ class misuse : public testing::Test {
   void SetUp() override { create(20); }
   void create(double timeout_s) {
     const isthmus_device devices[2] = {};
-    const auto options = options_with(timeout_s);
+    const auto options = make_options(timeout_s);
     ASSERT_EQ(isthmus_communicator_create_all(2, devices, &options, m_ranks), ISTHMUS_SUCCESS)
         << last_message();
   }
@@ -37,11 +37,11 @@ class misuse : public testing::Test {
   }
   void expect_still_works() {
     float values[2][3] = {{1, 2, 3}, {10, 20, 30}};
-    const auto outcomes = on_ranks(2, [&](int rank) {
+    const auto outcomes = run_on_ranks(2, [&](int rank) {
       return isthmus_allreduce(values[rank], values[rank], 3, ISTHMUS_FLOAT32, ISTHMUS_SUM, m_ranks[rank],
                                nullptr);
     });
-    for (const outcome& outcome : outcomes) EXPECT_EQ(outcome.status, ISTHMUS_SUCCESS) << outcome.message;
+    for (const outcome& result : outcomes) EXPECT_EQ(result.status, ISTHMUS_SUCCESS) << result.message;
     EXPECT_EQ(values[0][2], 33);
     EXPECT_EQ(values[1][0], 11);
   }
@@ -64,7 +64,7 @@ struct valid_call {
     operation.send_counts = operation.recv_counts = counts;
     operation.send_displs = operation.recv_displs = displs;
   }
-  bool untouched() const {
+  bool is_untouched() const {
     for (const unsigned char byte : recv)
       if (byte != 2) return false;
     for (const unsigned char byte : send)
@@ -99,17 +99,17 @@ constexpr table_row table[] = {
 
 class argument : public misuse, public testing::WithParamInterface<table_row> {
  protected:
-  void expect_refused(const std::string& what, const std::function<void(isthmus_operation&)>& spoil,
-                      const std::vector<std::string>& words) {
-    SCOPED_TRACE(what);
+  void expect_refused(const std::string& label, const std::function<void(isthmus_operation&)>& spoil,
+                      const std::vector<std::string>& expected_texts) {
+    SCOPED_TRACE(label);
     valid_call call(GetParam().collective);
     spoil(call.operation);
     // Only rank 0 calls: a bad argument must be found without the other rank.
     const isthmus_status status = isthmus_enqueue(m_ranks[0], &call.operation);
     EXPECT_EQ(status, ISTHMUS_ERROR_INVALID_ARGUMENT);
-    EXPECT_TRUE(call.untouched());
+    EXPECT_TRUE(call.is_untouched());
     EXPECT_THAT(last_message(), HasSubstr(isthmus_collective_name(GetParam().collective)));
-    for (const std::string& word : words) EXPECT_THAT(last_message(), HasSubstr(word));
+    for (const std::string& text : expected_texts) EXPECT_THAT(last_message(), HasSubstr(text));
   }
 };
 
@@ -180,7 +180,7 @@ TEST_F(misuse, dead_and_foreign_communicators) {
     const isthmus_status status = isthmus_enqueue(handle, &call.operation);
     EXPECT_THAT(status, AnyOf(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_ERROR_INVALID_ARGUMENT));
     EXPECT_THAT(last_message(), HasSubstr("communicator"));
-    EXPECT_TRUE(call.untouched());
+    EXPECT_TRUE(call.is_untouched());
     int rank = -7;
     EXPECT_NE(isthmus_communicator_rank(handle, &rank), ISTHMUS_SUCCESS);
     EXPECT_EQ(rank, -7);
@@ -203,8 +203,8 @@ TEST_F(misuse, one_bad_call_of_a_group_stops_all_of_it) {
   isthmus_enqueue(m_ranks[0], &good.operation);
   isthmus_enqueue(m_ranks[1], &bad.operation);
   EXPECT_EQ(isthmus_group_end(), ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_TRUE(good.untouched());
-  EXPECT_TRUE(bad.untouched());
+  EXPECT_TRUE(good.is_untouched());
+  EXPECT_TRUE(bad.is_untouched());
   expect_still_works();
 }
 
@@ -220,7 +220,7 @@ TEST_F(misuse, memory_of_someone_else) {
   EXPECT_NE(isthmus_memory_free(m_ranks[0], &own), ISTHMUS_SUCCESS);
   EXPECT_EQ(isthmus_memory_free(m_ranks[0], nullptr), ISTHMUS_SUCCESS);
   void* blocks[2] = {};
-  on_ranks(2, [&](int rank) { return isthmus_memory_allocate_symmetric(m_ranks[rank], 4096, &blocks[rank]); });
+  run_on_ranks(2, [&](int rank) { return isthmus_memory_allocate_symmetric(m_ranks[rank], 4096, &blocks[rank]); });
   ASSERT_NE(blocks[0], nullptr);
   EXPECT_EQ(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);
   EXPECT_NE(isthmus_memory_free(m_ranks[0], blocks[0]), ISTHMUS_SUCCESS);

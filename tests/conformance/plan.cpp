@@ -90,31 +90,31 @@ bool is_in_cover(const test_case& test, std::uint64_t shift) {
   const auto count = std::find(std::begin(small_counts), std::end(small_counts), test.count);
   const auto form = static_cast<std::uint64_t>(count - std::begin(small_counts)) + (test.in_place ? counts : 0);
   const std::uint64_t forms = can_be_in_place(test.collective) ? 2 * counts : counts;
-  const auto turn =
+  const auto phase =
       std::uint64_t{test.collective} + std::uint64_t{test.datatype} + std::uint64_t{test.op} + shift;
-  return test.collective == ISTHMUS_BARRIER || turn % forms == form;
+  return test.collective == ISTHMUS_BARRIER || phase % forms == form;
 }
 
 }  // namespace
 
 plan make_plan(const plan_options& options, int size, const std::vector<std::uint64_t>& boundaries) {
-  plan made;
+  plan result;
   std::uint64_t index = 0;
   for (const test_case& test : full_product()) {
     ++index;
     if (options.covering && !is_in_cover(test, options.seed + static_cast<std::uint64_t>(size))) continue;
     if (mix(options.seed, 30, index) % static_cast<std::uint64_t>(options.thinning) == 0)
-      made.singles.push_back(complete(test, mix(options.seed, 31, index), size));
+      result.singles.push_back(complete(test, mix(options.seed, 31, index), size));
   }
   for (int i = 0; i < options.samples; ++i)
-    made.singles.push_back(
+    result.singles.push_back(
         draw(options, mix(options.seed, 32, static_cast<std::uint64_t>(i)), size, boundaries));
   for (int i = 0; i < options.batches; ++i) {
     const auto number = static_cast<std::uint64_t>(i);
-    made.back_to_back.push_back(draw_batch(options, mix(options.seed, 33, number), size, 30));
-    made.grouped.push_back(draw_batch(options, mix(options.seed, 34, number), size, 2 + i % 4));
+    result.back_to_back.push_back(draw_batch(options, mix(options.seed, 33, number), size, 30));
+    result.grouped.push_back(draw_batch(options, mix(options.seed, 34, number), size, 2 + i % 4));
   }
-  return made;
+  return result;
 }
 
 }  // namespace conformance

@@ -10,7 +10,7 @@
 
 namespace conformance {
 
-struct player_options {
+struct suite_options {
   plan_options plan;
   // "": default selection and then every engine; else only this one, or with "*" behind it those that begin so
   std::string engine;
@@ -20,6 +20,6 @@ struct player_options {
 };
 
 // Collective over all seats. Prints one line for each failure and a summary for each engine (rank 0).
-int play_all(seat& seat, const player_options& options);
+int run_suite(rank_runner& runner, const suite_options& options);
 
 }  // namespace conformance

@@ -55,7 +55,7 @@ std::uint64_t alias_offset(const test_case& test, const oracle::shape& shape, in
   }
 }
 
-bool aliases_here(const test_case& test, const oracle::shape& shape, int rank) {
+bool is_aliased(const test_case& test, const oracle::shape& shape, int rank) {
   if (!test.in_place) return false;
   switch (test.collective) {
     case ISTHMUS_BROADCAST:
@@ -100,7 +100,7 @@ placement place(const test_case& test, const oracle::shape& shape, int rank, std
   const std::size_t width = oracle::bytes_of(test.datatype);
   std::byte* first = memory + guard_bytes + misalignment(test) * width;
   placement at{first, test.in_place ? first : first + sizes.send + guard_bytes};
-  if (aliases_here(test, shape, rank)) {
+  if (is_aliased(test, shape, rank)) {
     at.send = first + alias_offset(test, shape, rank, true) * width;
     at.recv = first + alias_offset(test, shape, rank, false) * width;
   }

@@ -26,14 +26,14 @@ struct thread_table {
   std::string error{};
 };
 
-class thread_seat final : public seat {
+class thread_runner final : public rank_runner {
  public:
-  thread_seat(thread_table& table, int rank) : m_table(table), m_rank(rank) {}
+  thread_runner(thread_table& table, int rank) : m_table(table), m_rank(rank) {}
   int size() const override { return m_table.size; }
   int rank() const override { return m_rank; }
-  const char* world() const override { return "threads"; }
+  const char* topology() const override { return "threads"; }
 
-  std::vector<member> create(const isthmus_communicator_options& options) override {
+  std::vector<rank_member> create(const isthmus_communicator_options& options) override {
     if (m_rank == 0) {
       m_table.error.clear();
       try {
@@ -60,14 +60,14 @@ class thread_seat final : public seat {
   int m_rank;
 };
 
-class group_seat final : public seat {
+class group_runner final : public rank_runner {
  public:
-  explicit group_seat(int size) : m_size(size) {}
+  explicit group_runner(int size) : m_size(size) {}
   int size() const override { return m_size; }
   int rank() const override { return 0; }
-  const char* world() const override { return "group"; }
-  std::vector<member> create(const isthmus_communicator_options& options) override {
-    std::vector<member> members;
+  const char* topology() const override { return "group"; }
+  std::vector<rank_member> create(const isthmus_communicator_options& options) override {
+    std::vector<rank_member> members;
     for (isthmus_communicator communicator : create_all(m_size, options))
       members.push_back({static_cast<int>(members.size()), communicator});
     return members;
@@ -83,19 +83,19 @@ class group_seat final : public seat {
 
 }  // namespace
 
-int run_in_threads(int size, const play& play) {
+int run_in_threads(int size, const rank_function& run) {
   thread_table table{size};
   std::atomic<int> failures{0};
   world::on_each(size, [&](int rank) {
-    thread_seat seat(table, rank);
-    failures += play(seat);
+    thread_runner runner(table, rank);
+    failures += run(runner);
   });
   return failures;
 }
 
-int run_in_group(int size, const play& play) {
-  group_seat seat(size);
-  return play(seat);
+int run_in_group(int size, const rank_function& run) {
+  group_runner runner(size);
+  return run(runner);
 }
 
 std::string describe_last_error() {

@@ -9,17 +9,17 @@
 namespace conformance {
 namespace {
 
-class mpi_seat final : public seat {
+class mpi_runner final : public rank_runner {
  public:
-  mpi_seat() {
+  mpi_runner() {
     MPI_Comm_rank(MPI_COMM_WORLD, &m_rank);
     MPI_Comm_size(MPI_COMM_WORLD, &m_size);
   }
   int size() const override { return m_size; }
   int rank() const override { return m_rank; }
-  const char* world() const override { return "mpi"; }
+  const char* topology() const override { return "mpi"; }
 
-  std::vector<member> create(const isthmus_communicator_options& options) override {
+  std::vector<rank_member> create(const isthmus_communicator_options& options) override {
     return {{m_rank, isthmus::mpi::create(MPI_COMM_WORLD, &options)}};
   }
 
@@ -43,13 +43,13 @@ class mpi_seat final : public seat {
 
 }  // namespace
 
-int run_in_mpi(const play& play) {
+int run_in_mpi(const rank_function& run) {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
   int failures = 0;
   {
-    mpi_seat seat;
-    failures = play(seat);
+    mpi_runner runner;
+    failures = run(runner);
   }
   int all = 0;
   MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);

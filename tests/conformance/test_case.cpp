@@ -9,12 +9,12 @@
 namespace conformance {
 namespace {
 
-enum class peer { NONE, ROOT, PEER };
+enum class peer_category { NONE, ROOT, PEER };
 enum class alias { NEVER, SAME, RECV_BLOCK, SEND_BLOCK };
 
 struct row {
   const char* name;
-  peer with;
+  peer_category peer_role;
   bool reduces;
   alias in_place;
 };
@@ -22,7 +22,7 @@ struct row {
 constexpr row rows[] = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer_kind, reduces, send_ranks, send_extent, recv_ranks, recv_extent, \
                            in_place)                                                                   \
-  {#name, peer::peer_kind, reduces != 0, alias::in_place},
+  {#name, peer_category::peer_kind, reduces != 0, alias::in_place},
 #include <isthmus/collectives.def>
 };
 
@@ -81,10 +81,10 @@ void fill_alltoallv(const test_case& test, oracle::shape& shape) {
 }
 
 template <typename Names>
-int find_name(std::string_view what, std::string_view text, int end, Names name) {
+int find_name(std::string_view field_name, std::string_view text, int end, Names name) {
   for (int value = 0; value < end; ++value)
     if (text == name(value)) return value;
-  throw std::invalid_argument(fmt::format("unknown {} \"{}\"", what, text));
+  throw std::invalid_argument(fmt::format("unknown {} \"{}\"", field_name, text));
 }
 
 std::uint64_t parse_number(std::string_view key, std::string_view text) {
@@ -121,7 +121,7 @@ void parse_field(test_case& test, std::string_view field) {
 }  // namespace
 
 bool reduces(isthmus_collective collective) { return rows[collective].reduces; }
-bool has_root(isthmus_collective collective) { return rows[collective].with != peer::NONE; }
+bool has_root(isthmus_collective collective) { return rows[collective].peer_role != peer_category::NONE; }
 bool can_be_in_place(isthmus_collective collective) { return rows[collective].in_place != alias::NEVER; }
 const char* name_of(isthmus_collective collective) { return rows[collective].name; }
 
