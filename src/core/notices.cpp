@@ -18,19 +18,19 @@ void failure_board::share(bootstrap& control, const membership& ranks) {
   if (ranks.process_size == ranks.size) return;  // failures reach the ranks of a process directly
   segment_address mine{};
   try {
-    m_own = shared_segment::create(sizeof(failure_notice));
-    mine = m_own->address();
+    m_own_page = shared_segment::create(sizeof(failure_notice));
+    mine = m_own_page->address();
   } catch (const error& failure) {
     log_missing_board(ranks, ranks.rank, failure);
   }
   const auto addresses = gather_values(control, mine);
   auto processes = ranks.process_here;
-  m_all.resize(processes.size());
+  m_pages.resize(processes.size());
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
     if (processes[rank].pid == 0 || addresses[rank].bytes == 0) continue;
     try {
-      m_all[rank] = shared_segment::open(addresses[rank]);
-      processes[rank].notice = reinterpret_cast<failure_notice*>(m_all[rank]->data());
+      m_pages[rank] = shared_segment::open(addresses[rank]);
+      processes[rank].notice = reinterpret_cast<failure_notice*>(m_pages[rank]->data());
     } catch (const error& failure) {
       log_missing_board(ranks, static_cast<int>(rank), failure);
     }
@@ -41,11 +41,11 @@ void failure_board::share(bootstrap& control, const membership& ranks) {
 }
 
 void failure_board::leave() noexcept {
-  if (m_own) reinterpret_cast<failure_notice*>(m_own->data())->has_left.store(1, std::memory_order_release);
+  if (m_own_page) reinterpret_cast<failure_notice*>(m_own_page->data())->has_left.store(1, std::memory_order_release);
 }
 
 void failure_board::end_sharing() {
-  if (m_own) m_own->close_descriptor();
+  if (m_own_page) m_own_page->close_descriptor();
 }
 
 }  // namespace isthmus

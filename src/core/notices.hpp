@@ -26,8 +26,8 @@ class failure_board {
   std::optional<int> find_lost() const noexcept { return m_peers.find_lost(); }
 
  private:
-  std::shared_ptr<shared_segment> m_own;
-  std::vector<std::shared_ptr<shared_segment>> m_all;  // by rank; empty where it can't be reached
+  std::shared_ptr<shared_segment> m_own_page;
+  std::vector<std::shared_ptr<shared_segment>> m_pages;  // by rank; empty where it can't be reached
   peers m_peers{0, 0};                                 // nobody where all are in one process
 };
 

@@ -67,7 +67,7 @@ isthmus_status call(const test_case& test, const isthmus_operation& operation, c
 isthmus_status ring(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
                     const rank_member& member, bool plain_pairs) {
   const int n = shape.size;
-  isthmus_operation send = operation_of(test, shape, buffers.at(), member.rank);
+  isthmus_operation send = operation_of(test, shape, buffers.addresses(), member.rank);
   isthmus_operation recv = send;
   send.recv_buf = nullptr;
   recv.send_buf = nullptr;
@@ -87,7 +87,7 @@ isthmus_status ring(const test_case& test, const oracle::shape& shape, const ran
 
 bool can_be_plain_pairs(const oracle::shape& shape) { return shape.size % 2 == 0 && shape.root % 2 == 1; }
 
-isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const placement& at,
+isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const placement& addresses,
                                int rank) {
   isthmus_operation operation{};
   operation.collective = test.collective;
@@ -95,8 +95,8 @@ isthmus_operation operation_of(const test_case& test, const oracle::shape& shape
   if (reduces(test.collective)) operation.op = test.op;
   if (has_root(test.collective)) operation.root = shape.root;
   operation.count = own_count(shape, rank);
-  operation.send_buf = at.send;
-  operation.recv_buf = at.recv;
+  operation.send_buf = addresses.send;
+  operation.recv_buf = addresses.recv;
   const auto here = static_cast<std::size_t>(rank);
   if (!shape.send_parts.empty()) {
     const bool significant = !has_root(test.collective) || rank == shape.root;
@@ -114,7 +114,7 @@ isthmus_operation operation_of(const test_case& test, const oracle::shape& shape
 isthmus_status issue(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
                      const rank_member& member, bool plain_pairs) {
   if (test.collective == ISTHMUS_SEND) return ring(test, shape, buffers, member, plain_pairs);
-  return call(test, operation_of(test, shape, buffers.at(), member.rank), member);
+  return call(test, operation_of(test, shape, buffers.addresses(), member.rank), member);
 }
 
 }  // namespace conformance

@@ -15,7 +15,7 @@ isthmus_status issue(const test_case& test, const oracle::shape& shape, const ra
 bool can_be_plain_pairs(const oracle::shape& shape);
 
 // The call as a descriptor.
-isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const placement& at,
+isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const placement& addresses,
                                int rank);
 
 }  // namespace conformance

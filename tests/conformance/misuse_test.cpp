@@ -173,9 +173,9 @@ TEST_F(misuse, dead_and_foreign_communicators) {
   const isthmus_communicator dead = m_ranks[1];
   ASSERT_EQ(isthmus_communicator_destroy(m_ranks[1]), ISTHMUS_SUCCESS);
   m_ranks[1] = nullptr;
-  int on_stack = 0;
+  int stack_value = 0;
   for (const isthmus_communicator handle :
-       {dead, isthmus_communicator{}, reinterpret_cast<isthmus_communicator>(&on_stack)}) {
+       {dead, isthmus_communicator{}, reinterpret_cast<isthmus_communicator>(&stack_value)}) {
     valid_call call(ISTHMUS_ALLREDUCE);
     const isthmus_status status = isthmus_enqueue(handle, &call.operation);
     EXPECT_THAT(status, AnyOf(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_ERROR_INVALID_ARGUMENT));

@@ -99,14 +99,14 @@ placement place(const test_case& test, const oracle::shape& shape, int rank, std
   const regions sizes = regions_of(test, shape);
   const std::size_t width = oracle::bytes_of(test.datatype);
   std::byte* first = memory + guard_bytes + misalignment(test) * width;
-  placement at{first, test.in_place ? first : first + sizes.send + guard_bytes};
+  placement addresses{first, test.in_place ? first : first + sizes.send + guard_bytes};
   if (is_aliased(test, shape, rank)) {
-    at.send = first + alias_offset(test, shape, rank, true) * width;
-    at.recv = first + alias_offset(test, shape, rank, false) * width;
+    addresses.send = first + alias_offset(test, shape, rank, true) * width;
+    addresses.recv = first + alias_offset(test, shape, rank, false) * width;
   }
-  if (!sends(shape, rank)) at.send = nullptr;
-  if (!receives(shape, rank)) at.recv = nullptr;
-  return at;
+  if (!sends(shape, rank)) addresses.send = nullptr;
+  if (!receives(shape, rank)) addresses.recv = nullptr;
+  return addresses;
 }
 
 rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, int rank,
@@ -115,7 +115,7 @@ rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, in
       m_shape(shape),
       m_rank(rank),
       m_memory(memory.first(bytes_needed(test, shape))),
-      m_at(place(test, shape, rank, memory.data())),
+      m_addresses(place(test, shape, rank, memory.data())),
       m_send_bytes(oracle::send_extent(shape, rank) * oracle::bytes_of(test.datatype)) {
   std::fill(m_memory.begin(), m_memory.end(), poison);
   write_inputs();
@@ -123,24 +123,24 @@ rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, in
 }
 
 void rank_buffers::write_inputs() {
-  if (m_at.send == nullptr) return;
+  if (m_addresses.send == nullptr) return;
   const std::size_t width = oracle::bytes_of(m_test.datatype);
   const bool in_blocks = !m_shape.send_parts.empty();
   if (!in_blocks) {
-    oracle::fill(source_of(m_test), m_rank, 0, {m_at.send, m_send_bytes});
+    oracle::fill(source_of(m_test), m_rank, 0, {m_addresses.send, m_send_bytes});
     return;
   }
   const oracle::blocks& parts = m_shape.send_parts[static_cast<std::size_t>(m_rank)];
   for (std::size_t r = 0; r < parts.counts.size(); ++r)
     oracle::fill(source_of(m_test), m_rank, parts.displs[r],
-                 {m_at.send + parts.displs[r] * width, parts.counts[r] * width});
+                 {m_addresses.send + parts.displs[r] * width, parts.counts[r] * width});
 }
 
 std::vector<std::pair<std::size_t, std::size_t>> rank_buffers::result_ranges() const {
   std::vector<std::pair<std::size_t, std::size_t>> ranges;
-  if (m_at.recv == nullptr) return ranges;
+  if (m_addresses.recv == nullptr) return ranges;
   const std::size_t width = oracle::bytes_of(m_test.datatype);
-  const auto start = static_cast<std::size_t>(m_at.recv - m_memory.data());
+  const auto start = static_cast<std::size_t>(m_addresses.recv - m_memory.data());
   for (const oracle::piece& piece : oracle::expected_pieces(m_shape, m_rank))
     if (piece.count > 0)
       ranges.emplace_back(start + piece.recv_at * width, start + (piece.recv_at + piece.count) * width);
@@ -149,35 +149,35 @@ std::vector<std::pair<std::size_t, std::size_t>> rank_buffers::result_ranges() c
 }
 
 std::optional<std::string> rank_buffers::find_error(bool results, bool values, bool steps_in_type) const {
-  std::size_t at = 0;
+  std::size_t offset = 0;
   auto ranges = results ? result_ranges() : std::vector<std::pair<std::size_t, std::size_t>>{};
   ranges.emplace_back(m_memory.size(), m_memory.size());
   for (const auto& [begin, end] : ranges) {
-    if (std::memcmp(m_memory.data() + at, m_before.data() + at, begin - at) != 0) {
-      while (m_memory[at] == m_before[at]) ++at;
-      const auto from = [&](const std::byte* start) { return m_memory.data() + at - start; };
-      return fmt::format("byte {} was overwritten ({} from send_buf, {} from recv_buf)", at,
-                         m_at.send ? fmt::format("{:+}", from(m_at.send)) : "none",
-                         m_at.recv ? fmt::format("{:+}", from(m_at.recv)) : "none");
+    if (std::memcmp(m_memory.data() + offset, m_before.data() + offset, begin - offset) != 0) {
+      while (m_memory[offset] == m_before[offset]) ++offset;
+      const auto from = [&](const std::byte* start) { return m_memory.data() + offset - start; };
+      return fmt::format("byte {} was overwritten ({} from send_buf, {} from recv_buf)", offset,
+                         m_addresses.send ? fmt::format("{:+}", from(m_addresses.send)) : "none",
+                         m_addresses.recv ? fmt::format("{:+}", from(m_addresses.recv)) : "none");
     }
-    at = end;
+    offset = end;
   }
-  if (!results || !values || m_at.recv == nullptr) return std::nullopt;
-  return oracle::find_error({source_of(m_test), m_shape, m_rank, steps_in_type}, m_at.recv);
+  if (!results || !values || m_addresses.recv == nullptr) return std::nullopt;
+  return oracle::find_error({source_of(m_test), m_shape, m_rank, steps_in_type}, m_addresses.recv);
 }
 
 void rank_buffers::reuse_send_buffer() {
-  if (m_at.send == nullptr || m_test.in_place) return;
-  std::memset(m_at.send, 0x3c, m_send_bytes);
-  std::memset(m_before.data() + (m_at.send - m_memory.data()), 0x3c, m_send_bytes);
+  if (m_addresses.send == nullptr || m_test.in_place) return;
+  std::memset(m_addresses.send, 0x3c, m_send_bytes);
+  std::memset(m_before.data() + (m_addresses.send - m_memory.data()), 0x3c, m_send_bytes);
 }
 
 std::uint64_t rank_buffers::hash() const {
   std::uint64_t value = 0;
   for (const auto& [begin, end] : result_ranges())
-    for (std::size_t at = begin; at < end; at += sizeof value) {
+    for (std::size_t offset = begin; offset < end; offset += sizeof value) {
       std::uint64_t word = 0;
-      std::memcpy(&word, m_memory.data() + at, std::min(sizeof word, end - at));
+      std::memcpy(&word, m_memory.data() + offset, std::min(sizeof word, end - offset));
       value = (std::rotl(value, 5) ^ word) * 0x9e3779b97f4a7c15ull;  // a single other word always shows
     }
   return value;

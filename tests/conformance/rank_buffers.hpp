@@ -29,9 +29,9 @@ class rank_buffers {
   // The same on all ranks, so that buffers in the symmetric heap lie at the same offset everywhere.
   static std::size_t bytes_needed(const test_case& test, const oracle::shape& shape);
 
-  const placement& at() const { return m_at; }
-  const void* send_buf() const { return m_at.send; }
-  void* recv_buf() const { return m_at.recv; }
+  const placement& addresses() const { return m_addresses; }
+  const void* send_buf() const { return m_addresses.send; }
+  void* recv_buf() const { return m_addresses.recv; }
 
   // Nothing, or what is wrong: a changed byte outside the result, or a wrong result. `results` false:
   // the call must have written nothing at all. `values` false: only stray writes are looked for.
@@ -53,7 +53,7 @@ class rank_buffers {
   int m_rank;
   std::span<std::byte> m_memory;
   std::vector<std::byte> m_before;
-  placement m_at;
+  placement m_addresses;
   std::size_t m_send_bytes;
 };
 

@@ -39,10 +39,10 @@ std::vector<int> order_of(std::uint64_t seed, int size) {
 void place(oracle::blocks& parts, std::uint64_t seed) {
   const int size = static_cast<int>(parts.counts.size());
   parts.displs.assign(parts.counts.size(), 0);
-  std::uint64_t at = oracle::mix(seed, 88) % 4;
+  std::uint64_t offset = oracle::mix(seed, 88) % 4;
   for (const int r : order_of(seed, size)) {
-    parts.displs[r] = at;
-    at += parts.counts[r] + oracle::mix(seed, 99, r) % 4;
+    parts.displs[r] = offset;
+    offset += parts.counts[r] + oracle::mix(seed, 99, r) % 4;
   }
 }
 

@@ -14,7 +14,7 @@
 #include "isthmus/memory.h"
 #include "world/world.hpp"
 
-namespace blame_test {
+namespace failure_attribution_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 constexpr int size = 4;
 
 struct outcome {
-  isthmus_status created, called;
+  isthmus_status create_status, call_status;
   isthmus_error_info error;
   std::size_t failed_rank_count;
   std::array<int, size> failed_ranks;
@@ -38,7 +38,7 @@ struct shared_state {
   std::atomic<int> done;
 };
 
-using act = std::function<isthmus_status(isthmus_communicator, int rank)>;
+using rank_action = std::function<isthmus_status(isthmus_communicator, int rank)>;
 
 isthmus_status sum(isthmus_communicator rank) {
   float send[4]{}, recv[4]{};
@@ -46,9 +46,9 @@ isthmus_status sum(isthmus_communicator rank) {
 }
 
 isthmus_status split(isthmus_communicator rank) {
-  isthmus_communicator part = nullptr;
-  const isthmus_status status = isthmus_communicator_split(rank, 0, 0, &part);
-  isthmus_communicator_destroy(part);
+  isthmus_communicator subcommunicator = nullptr;
+  const isthmus_status status = isthmus_communicator_split(rank, 0, 0, &subcommunicator);
+  isthmus_communicator_destroy(subcommunicator);
   return status;
 }
 
@@ -58,25 +58,25 @@ isthmus_status allocate(isthmus_communicator rank) {
 }
 
 // All of them wait for the culprit, in calls of different kinds.
-struct calls {
-  isthmus_status (*of_even)(isthmus_communicator);
-  isthmus_status (*of_odd)(isthmus_communicator);
+struct call_pair {
+  isthmus_status (*even_call)(isthmus_communicator);
+  isthmus_status (*odd_call)(isthmus_communicator);
   isthmus_status operator()(isthmus_communicator communicator, int rank) const {
-    return rank % 2 == 0 ? of_even(communicator) : of_odd(communicator);
+    return rank % 2 == 0 ? even_call(communicator) : odd_call(communicator);
   }
 };
-constexpr calls splits{split, sum}, allocations{sum, allocate};
+constexpr call_pair splits{split, sum}, allocations{sum, allocate};
 
-void run_rank(shared_state& shared, world::meeting& meeting, int rank, double timeout_s, const act& what) {
-  const isthmus_unique_id id = meeting.fresh_id(rank);
+void run_rank(shared_state& shared, world::meeting& barrier, int rank, double timeout_s, const rank_action& action) {
+  const isthmus_unique_id id = barrier.fresh_id(rank);
   outcome& result = shared.outcomes[static_cast<std::size_t>(rank)];
   shared.pids[static_cast<std::size_t>(rank)] = getpid();
   test::scoped_file file(test::host_config);
   const auto options = test::options_for(file, timeout_s);
   isthmus_communicator communicator = nullptr;
-  result.created = isthmus_communicator_create(&id, rank, size, &options, &communicator);
-  meeting.wait();  // nobody goes while others are still being created
-  if (result.created == ISTHMUS_SUCCESS) result.called = what(communicator, rank);
+  result.create_status = isthmus_communicator_create(&id, rank, size, &options, &communicator);
+  barrier.wait();  // nobody goes while others are still being created
+  if (result.create_status == ISTHMUS_SUCCESS) result.call_status = action(communicator, rank);
   const isthmus::exception failure = isthmus::detail::last_exception();
   result.error = failure.info();
   result.failed_rank_count = failure.ranks().size();
@@ -87,23 +87,23 @@ void run_rank(shared_state& shared, world::meeting& meeting, int rank, double ti
 
 // `what` is the culprit's. The store lives in a process that stays, unless the culprit is
 // rank 0.
-std::vector<outcome> play(int failed_rank, double timeout_s, const calls& others, const act& what) {
+std::vector<outcome> run_case(int failed_rank, double timeout_s, const call_pair& other_calls, const rank_action& action) {
   auto& shared = *new (world::map_shared(sizeof(shared_state))) shared_state{};
-  world::meeting& meeting = world::meeting::make(size);
+  world::meeting& barrier = world::meeting::make(size);
   world::children processes;
   for (int rank = 0; rank < size; ++rank)
     processes.start(rank, [&, rank] {
-      run_rank(shared, meeting, rank, timeout_s, rank == failed_rank ? what : act(others));
+      run_rank(shared, barrier, rank, timeout_s, rank == failed_rank ? action : rank_action(other_calls));
       if (++shared.done == size - 1)
         kill(shared.pids[static_cast<std::size_t>(failed_rank)], SIGCONT);  // the last survivor
-      const auto patience = std::chrono::steady_clock::now() + 30s;
-      while (rank == 0 && shared.done < size - 1 && std::chrono::steady_clock::now() < patience)
+      const auto deadline = std::chrono::steady_clock::now() + 30s;
+      while (rank == 0 && shared.done < size - 1 && std::chrono::steady_clock::now() < deadline)
         std::this_thread::sleep_for(10ms);  // it holds the store
       return 0;
     });
-  for (const auto& ended : processes.join()) {
-    if (ended.process == failed_rank) continue;
-    EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+  for (const auto& exit_report : processes.join()) {
+    if (exit_report.process == failed_rank) continue;
+    EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
   }
   std::vector<outcome> survivors;
   for (int rank = 0; rank < size; ++rank)
@@ -113,11 +113,11 @@ std::vector<outcome> play(int failed_rank, double timeout_s, const calls& others
 
 void expect_named(const std::vector<outcome>& survivors, const std::vector<std::string>& texts) {
   for (const outcome& each : survivors) {
-    EXPECT_EQ(each.created, ISTHMUS_SUCCESS) << each.error.message;
-    EXPECT_NE(each.called, ISTHMUS_SUCCESS);
-    std::vector<testing::Matcher<std::string>> any;
-    for (const std::string& text : texts) any.push_back(HasSubstr(text));
-    EXPECT_THAT(std::string(each.error.message), testing::AnyOfArray(any));
+    EXPECT_EQ(each.create_status, ISTHMUS_SUCCESS) << each.error.message;
+    EXPECT_NE(each.call_status, ISTHMUS_SUCCESS);
+    std::vector<testing::Matcher<std::string>> matchers;
+    for (const std::string& text : texts) matchers.push_back(HasSubstr(text));
+    EXPECT_THAT(std::string(each.error.message), testing::AnyOfArray(matchers));
   }
 }
 
@@ -128,12 +128,12 @@ void expect_failed_rank(const std::vector<outcome>& survivors, int failed_rank) 
   }
 }
 
-isthmus_status stop(isthmus_communicator, int) {
+isthmus_status stop_self(isthmus_communicator, int) {
   raise(SIGSTOP);
   return ISTHMUS_SUCCESS;
 }
 
-isthmus_status die(isthmus_communicator, int) {
+isthmus_status kill_self(isthmus_communicator, int) {
   raise(SIGKILL);
   return ISTHMUS_SUCCESS;
 }
@@ -141,33 +141,33 @@ isthmus_status die(isthmus_communicator, int) {
 // Long enough that the processes' start is not taken for a late rank where the machine itself stands still.
 constexpr double stopped_timeout_s = 8;
 
-TEST(blame, a_stopped_rank_is_named_by_ranks_that_wait_in_other_calls) {
-  expect_named(play(3, stopped_timeout_s, splits, stop),
+TEST(failure_attribution, a_stopped_rank_is_named_by_ranks_that_wait_in_other_calls) {
+  expect_named(run_case(3, stopped_timeout_s, splits, stop_self),
                {"3 (its process is stopped)", "for rank 3 in allreduce; its process is stopped"});
 }
 
-TEST(blame, so_it_is_where_the_store_has_stopped_with_it) {
-  expect_named(play(0, stopped_timeout_s, allocations, stop),
+TEST(failure_attribution, so_it_is_where_the_store_has_stopped_with_it) {
+  expect_named(run_case(0, stopped_timeout_s, allocations, stop_self),
                {"0 (its process is stopped)", "for rank 0 in allreduce; its process is stopped"});
 }
 
-TEST(blame, a_killed_rank_is_named_long_before_the_timeout) {
+TEST(failure_attribution, a_killed_rank_is_named_long_before_the_timeout) {
   const auto start = std::chrono::steady_clock::now();
-  const auto survivors = play(3, 60, allocations, die);
+  const auto survivors = run_case(3, 60, allocations, kill_self);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
   expect_named(survivors, {"rank 3 ended", "rank 3 failed or vanished"});
   expect_failed_rank(survivors, 3);
 }
 
-TEST(blame, so_it_is_where_the_store_has_gone_with_it) {
-  const auto survivors = play(0, 60, splits, die);
+TEST(failure_attribution, so_it_is_where_the_store_has_gone_with_it) {
+  const auto survivors = run_case(0, 60, splits, kill_self);
   expect_named(survivors, {"rank 0 ended", "rank 0 failed or vanished"});
   expect_failed_rank(survivors, 0);
 }
 
-TEST(blame, an_abort_in_another_process_ends_every_wait_and_is_told) {
+TEST(failure_attribution, an_abort_in_another_process_ends_every_wait_and_is_told) {
   const auto start = std::chrono::steady_clock::now();
-  expect_named(play(2, 60, splits,
+  expect_named(run_case(2, 60, splits,
                     [](isthmus_communicator communicator, int) {
                       std::this_thread::sleep_for(300ms);
                       return isthmus_communicator_abort(communicator);
@@ -178,34 +178,34 @@ TEST(blame, an_abort_in_another_process_ends_every_wait_and_is_told) {
 
 // Its answer is what a rank goes by that takes its result, so it may not be older than the other's notice. The
 // ranks look by themselves some ten times a second: not here, where the operation before has just ended.
-TEST(blame, who_asks_whether_all_is_well_is_told_what_others_wrote_before) {
-  auto& told = *new (world::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
-  world::meeting& meeting = world::meeting::make(2);
+TEST(failure_attribution, who_asks_whether_all_is_well_is_told_what_others_wrote_before) {
+  auto& is_aborted = *new (world::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
+  world::meeting& barrier = world::meeting::make(2);
   world::children processes;
   for (int rank = 0; rank < 2; ++rank)
     processes.start(rank, [&, rank] {
-      const isthmus_unique_id id = meeting.fresh_id(rank);
+      const isthmus_unique_id id = barrier.fresh_id(rank);
       test::scoped_file file(test::host_config);
       const auto options = test::options_for(file, stopped_timeout_s);
       isthmus_communicator communicator = nullptr;
       EXPECT_EQ(isthmus_communicator_create(&id, rank, 2, &options, &communicator), ISTHMUS_SUCCESS);
       EXPECT_EQ(sum(communicator), ISTHMUS_SUCCESS);
-      meeting.wait();
+      barrier.wait();
       if (rank == 1) {
         EXPECT_EQ(isthmus_communicator_abort(communicator), ISTHMUS_SUCCESS);
-        told = true;
+        is_aborted = true;
       } else {
-        while (!told) std::this_thread::sleep_for(1ms);
+        while (!is_aborted) std::this_thread::sleep_for(1ms);
         EXPECT_EQ(isthmus_communicator_async_error(communicator), ISTHMUS_ERROR_ABORTED);
         EXPECT_THAT(last_error().message, HasSubstr("abort was called on rank 1"));
       }
       isthmus_communicator_destroy(communicator);
       return testing::Test::HasFailure() ? 1 : 0;
     });
-  for (const auto& ended : processes.join()) EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+  for (const auto& exit_report : processes.join()) EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
 }
 
-TEST(blame, ranks_in_different_calls_say_so) {
+TEST(failure_attribution, ranks_in_different_calls_say_so) {
   test::ranks ranks(2, test::host_config);
   test::on_each(2, [&](int rank) {
     EXPECT_NE(rank == 0 ? split(ranks[0]) : allocate(ranks[1]), ISTHMUS_SUCCESS);
@@ -214,7 +214,7 @@ TEST(blame, ranks_in_different_calls_say_so) {
 }
 
 // A communicator whose ranks are out of step says so at the next call, and does not exchange any more.
-TEST(blame, a_split_that_failed_poisons) {
+TEST(failure_attribution, a_split_that_failed_poisons) {
   test::ranks ranks(2, test::host_config, ISTHMUS_PLATFORM_HOST, 0.3);
   EXPECT_EQ(split(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_THAT(last_error().message, HasSubstr("missing: 1"));
@@ -225,4 +225,4 @@ TEST(blame, a_split_that_failed_poisons) {
 }
 
 }  // namespace
-}  // namespace blame_test
+}  // namespace failure_attribution_test

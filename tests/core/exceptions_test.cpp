@@ -29,10 +29,10 @@ isthmus_status sum(isthmus_communicator rank) {
   return isthmus_allreduce(send, recv, 4, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr);
 }
 
-isthmus_status split_alike(isthmus_communicator rank) {
-  isthmus_communicator part = nullptr;
-  const isthmus_status status = isthmus_communicator_split(rank, 0, 0, &part);
-  isthmus_communicator_destroy(part);
+isthmus_status split_all(isthmus_communicator rank) {
+  isthmus_communicator subcommunicator = nullptr;
+  const isthmus_status status = isthmus_communicator_split(rank, 0, 0, &subcommunicator);
+  isthmus_communicator_destroy(subcommunicator);
   return status;
 }
 
@@ -158,7 +158,7 @@ TEST(exception, out_of_split) {
   test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 60);
   const auto start = std::chrono::steady_clock::now();
   test::on_each(3, [&](int rank) {
-    EXPECT_EQ(split_alike(ranks[rank]), rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_ABORTED);
+    EXPECT_EQ(split_all(ranks[rank]), rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_ABORTED);
     EXPECT_THAT(last_error().message, HasSubstr(cause));
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
@@ -197,7 +197,7 @@ TEST(poison, inside_create_is_what_creation_reports) {
   script.in_create = [](const isthmus_backend_context& context) {
     if (context.rank != 0) return;
     context.fail(context.runtime, ISTHMUS_ERROR_REMOTE, 0, "standin:2", "scripted hint", "rank 7 ended");
-    context.poison(context.runtime, ISTHMUS_ERROR_REMOTE);
+    context.abort_communicator(context.runtime, ISTHMUS_ERROR_REMOTE);
   };
   standin::reset(script);
   test::ranks ranks(2, standin::configuration());
@@ -209,24 +209,24 @@ TEST(poison, inside_create_is_what_creation_reports) {
 
 // What a rank in a process of its own has to say.
 struct outcome {
-  isthmus_status created = ISTHMUS_ERROR_INTERNAL, called = ISTHMUS_ERROR_INTERNAL;
+  isthmus_status create_status = ISTHMUS_ERROR_INTERNAL, call_status = ISTHMUS_ERROR_INTERNAL;
   isthmus_error_info error{};
 };
 
-outcome run_rank(const isthmus_unique_id& id, int rank, int size, bool by_split) {
+outcome run_rank(const isthmus_unique_id& id, int rank, int size, bool uses_split) {
   outcome result;
   test::scoped_file file(standin::configuration());
   const auto options = test::options_for(file, 60);
   isthmus_communicator communicator = nullptr;
-  result.created = isthmus_communicator_create(&id, rank, size, &options, &communicator);
-  if (result.created == ISTHMUS_SUCCESS)
-    result.called = by_split ? split_alike(communicator) : sum(communicator);
+  result.create_status = isthmus_communicator_create(&id, rank, size, &options, &communicator);
+  if (result.create_status == ISTHMUS_SUCCESS)
+    result.call_status = uses_split ? split_all(communicator) : sum(communicator);
   result.error = last_error();
   isthmus_communicator_destroy(communicator);
   return result;
 }
 
-std::array<outcome, 3> in_processes(const standin::script& script, bool by_split = false) {
+std::array<outcome, 3> in_processes(const standin::script& script, bool uses_split = false) {
   constexpr int size = 3;
   standin::reset(script);
   world::meeting& meeting = world::meeting::make(size);
@@ -235,11 +235,11 @@ std::array<outcome, 3> in_processes(const standin::script& script, bool by_split
   for (int rank = 0; rank < size; ++rank)
     processes.start(rank, [&, rank] {
       const isthmus_unique_id id = meeting.fresh_id(rank);
-      outcomes[rank] = run_rank(id, rank, size, by_split);
+      outcomes[rank] = run_rank(id, rank, size, uses_split);
       meeting.wait();  // rank 0's process holds the store
       return 0;
     });
-  for (const auto& ended : processes.join()) EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+  for (const auto& exit_report : processes.join()) EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
   return {outcomes[0], outcomes[1], outcomes[2]};
 }
 
@@ -256,10 +256,10 @@ TEST(exception_in_a_process, out_of_enqueue_is_told_to_ranks_of_others) {
   const auto outcomes = in_processes(script);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30))
       << "nobody waits for the timeout";
-  EXPECT_EQ(outcomes[1].called, ISTHMUS_ERROR_BACKEND) << outcomes[1].error.message;
+  EXPECT_EQ(outcomes[1].call_status, ISTHMUS_ERROR_BACKEND) << outcomes[1].error.message;
   for (const std::size_t rank : {0u, 2u}) {
-    ASSERT_EQ(outcomes[rank].created, ISTHMUS_SUCCESS) << outcomes[rank].error.message;
-    EXPECT_EQ(outcomes[rank].called, ISTHMUS_ERROR_ABORTED);
+    ASSERT_EQ(outcomes[rank].create_status, ISTHMUS_SUCCESS) << outcomes[rank].error.message;
+    EXPECT_EQ(outcomes[rank].call_status, ISTHMUS_ERROR_ABORTED);
     EXPECT_THAT(outcomes[rank].error.message, AllOf(HasSubstr("on rank 1"), HasSubstr(cause)));
   }
 }
@@ -270,7 +270,7 @@ TEST(exception_in_a_process, out_of_create_is_told_to_ranks_of_others) {
   script.create = throw_on_rank_1;
   const auto outcomes = in_processes(script);
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(outcomes[rank].created, rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_REMOTE);
+    EXPECT_EQ(outcomes[rank].create_status, rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_REMOTE);
     EXPECT_THAT(outcomes[rank].error.message, HasSubstr(cause));
     if (rank != 1) {
       EXPECT_THAT(outcomes[rank].error.message, HasSubstr("rank 1"));
@@ -286,7 +286,7 @@ TEST(exception_in_a_process, out_of_split_is_told_to_ranks_of_others) {
   };
   const auto outcomes = in_processes(script, true);
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(outcomes[rank].called, rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_ABORTED);
+    EXPECT_EQ(outcomes[rank].call_status, rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_ABORTED);
     EXPECT_THAT(outcomes[rank].error.message, HasSubstr(cause));
   }
 }

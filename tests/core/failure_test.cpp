@@ -78,20 +78,20 @@ std::vector<int> failed_ranks() {
 }
 
 // Rank 1 waits for these in vain.
-standin::script blaming(std::vector<int> gone) {
+standin::script failing_with_ranks(std::vector<int> lost_ranks) {
   standin::script script;
   script.failure = "";
-  script.enqueue = [gone = std::move(gone)](int rank, const isthmus_operation&) {
+  script.enqueue = [lost_ranks = std::move(lost_ranks)](int rank, const isthmus_operation&) {
     if (rank != 1) return ISTHMUS_SUCCESS;
     const isthmus_backend_context& context = *standin::context_of(rank);
-    return context.fail_with_ranks(context.runtime, gone.data(), gone.size(), ISTHMUS_ERROR_TIMEOUT, 5, "standin:1",
-                           "a hint", "waited for %zu", gone.size());
+    return context.fail_with_ranks(context.runtime, lost_ranks.data(), lost_ranks.size(), ISTHMUS_ERROR_TIMEOUT, 5, "standin:1",
+                           "a hint", "waited for %zu", lost_ranks.size());
   };
   return script;
 }
 
 TEST(failed_ranks, of_a_backend_are_told_as_numbers) {
-  standin::reset(blaming({0, 2}));
+  standin::reset(failing_with_ranks({0, 2}));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(failed_ranks(), (std::vector{0, 2}));
@@ -108,14 +108,14 @@ TEST(failed_ranks, of_a_backend_are_told_as_numbers) {
 }
 
 TEST(failed_ranks, are_sixteen_at_most) {
-  standin::reset(blaming(std::vector<int>(40, 2)));
+  standin::reset(failing_with_ranks(std::vector<int>(40, 2)));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(failed_ranks(), std::vector<int>(16, 2));
 }
 
 TEST(failed_ranks, that_are_no_ranks_are_left_out) {
-  standin::reset(blaming({-1, 2, 3}));
+  standin::reset(failing_with_ranks({-1, 2, 3}));
   test::ranks ranks(3, standin::configuration());
   EXPECT_EQ(allreduce(ranks[1]), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_EQ(failed_ranks(), std::vector<int>{2});
@@ -171,28 +171,28 @@ TEST(failed_ranks, of_a_chain_of_messages_are_its_end) {
 
 // Ranks 1 and 3 of the parent, whose part fails on its first rank because of its second.
 TEST(failed_ranks, of_a_split_that_fails_are_ranks_of_the_parent) {
-  static thread_local bool is_to_fail = false;
+  static thread_local bool must_fail = false;
   standin::script script;
   script.failure = "";
   script.in_create = [](const isthmus_backend_context& context) {
-    is_to_fail = context.size == 2 && context.rank == 0;
+    must_fail = context.size == 2 && context.rank == 0;
     constexpr int second = 1;
-    if (is_to_fail)
+    if (must_fail)
       context.fail_with_ranks(context.runtime, &second, 1, ISTHMUS_ERROR_TIMEOUT, 0, "standin:1", nullptr,
                       "waited for the second of the part");
   };
-  script.create = [](int) { return is_to_fail ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS; };
+  script.create = [](int) { return must_fail ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_SUCCESS; };
   standin::reset(script);
   test::ranks ranks(4, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   test::on_each(4, [&](int rank) {
-    isthmus_communicator part = nullptr;
-    const auto status = isthmus_communicator_split(ranks[rank], rank == 1 || rank == 3 ? 1 : -1, 0, &part);
+    isthmus_communicator subcommunicator = nullptr;
+    const auto status = isthmus_communicator_split(ranks[rank], rank == 1 || rank == 3 ? 1 : -1, 0, &subcommunicator);
     EXPECT_EQ(status == ISTHMUS_SUCCESS, rank % 2 == 0);
     if (rank == 1) {
       EXPECT_EQ(failed_ranks(), std::vector{3}) << last_error().message;
     }
-    isthmus_communicator_destroy(part);
+    isthmus_communicator_destroy(subcommunicator);
   });
 }
 
@@ -228,9 +228,9 @@ TEST(poison, split_and_allocation_of_a_poisoned_communicator) {
   standin::reset();
   test::ranks ranks(1, standin::configuration());
   ASSERT_EQ(isthmus_communicator_abort(ranks[0]), ISTHMUS_SUCCESS);
-  isthmus_communicator part = ranks[0];
-  EXPECT_EQ(isthmus_communicator_split(ranks[0], 0, 0, &part), ISTHMUS_ERROR_ABORTED);
-  EXPECT_EQ(part, nullptr);
+  isthmus_communicator subcommunicator = ranks[0];
+  EXPECT_EQ(isthmus_communicator_split(ranks[0], 0, 0, &subcommunicator), ISTHMUS_ERROR_ABORTED);
+  EXPECT_EQ(subcommunicator, nullptr);
 }
 
 TEST(abort, reaches_all_ranks_of_the_process) {
@@ -271,17 +271,17 @@ TEST(abort, releases_a_rank_that_waits_in_the_backend) {
   EXPECT_EQ(waiting.get(), ISTHMUS_ERROR_ABORTED);
   // A watchdog that aborts leaves no other word on why.
   EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_ABORTED);
-  const std::string said = last_error().message;
-  EXPECT_NE(said.find("rank 1 (pid"), std::string::npos) << said;
-  EXPECT_NE(said.find("has not entered allreduce #1"), std::string::npos) << said;
+  const std::string message = last_error().message;
+  EXPECT_NE(message.find("rank 1 (pid"), std::string::npos) << message;
+  EXPECT_NE(message.find("has not entered allreduce #1"), std::string::npos) << message;
 }
 
 TEST(abort, releases_a_rank_that_waits_for_a_split) {
   standin::reset();
   test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_HOST, 60);
   auto waiting = std::async(std::launch::async, [&] {
-    isthmus_communicator part;
-    const auto status = isthmus_communicator_split(ranks[0], 0, 0, &part);
+    isthmus_communicator subcommunicator;
+    const auto status = isthmus_communicator_split(ranks[0], 0, 0, &subcommunicator);
     return status;
   });
   std::this_thread::sleep_for(seconds(0.05));
@@ -296,8 +296,8 @@ TEST(timeout, a_split_that_one_rank_never_calls) {
   test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.5);
   const auto start = std::chrono::steady_clock::now();
   test::on_each(2, [&](int rank) {
-    isthmus_communicator part;
-    const auto status = isthmus_communicator_split(ranks[rank], 0, 0, &part);
+    isthmus_communicator subcommunicator;
+    const auto status = isthmus_communicator_split(ranks[rank], 0, 0, &subcommunicator);
     EXPECT_TRUE(status == ISTHMUS_ERROR_TIMEOUT || is_consequence(status))
         << "who has waited longest tells the other";
     EXPECT_NE(std::string(last_error().message).find("missing: 2"), std::string::npos) << last_error().message;
@@ -373,8 +373,8 @@ TEST(handle, destroyed_foreign_and_null) {
     EXPECT_EQ(isthmus_communicator_rank(handle, &local), ISTHMUS_ERROR_INVALID_USAGE);
     EXPECT_EQ(isthmus_communicator_abort(handle), ISTHMUS_ERROR_INVALID_USAGE);
     EXPECT_EQ(isthmus_communicator_async_error(handle), ISTHMUS_ERROR_INVALID_USAGE);
-    isthmus_communicator part;
-    EXPECT_EQ(isthmus_communicator_split(handle, 0, 0, &part), ISTHMUS_ERROR_INVALID_USAGE);
+    isthmus_communicator subcommunicator;
+    EXPECT_EQ(isthmus_communicator_split(handle, 0, 0, &subcommunicator), ISTHMUS_ERROR_INVALID_USAGE);
     if (handle != nullptr) {
       EXPECT_EQ(isthmus_communicator_destroy(handle), ISTHMUS_ERROR_INVALID_USAGE);
     }
@@ -529,17 +529,17 @@ TEST(create, where_no_store_can_listen) {
     EXPECT_NE(std::string(last_error().message).find(text), std::string::npos) << last_error().message;
     EXPECT_NE(std::string(last_error().hint).find("a free port"), std::string::npos) << last_error().hint;
   };
-  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in here{};
   here.sin_family = AF_INET;
   here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t bytes = sizeof here;
-  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&here), bytes), 0);
-  ASSERT_EQ(::listen(taken, 1), 0);
-  ASSERT_EQ(::getsockname(taken, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&here), bytes), 0);
+  ASSERT_EQ(::listen(listener, 1), 0);
+  ASSERT_EQ(::getsockname(listener, reinterpret_cast<sockaddr*>(&here), &bytes), 0);
   const std::string port = std::to_string(ntohs(here.sin_port));
   expect("127.0.0.1:" + port, "can't listen on 127.0.0.1 port " + port + ": Address already in use");
-  ::close(taken);
+  ::close(listener);
   expect("192.0.2.1", "can't listen on 192.0.2.1 port 0");  // an address of documentation's, no machine's
 }
 

@@ -147,11 +147,11 @@ TEST_F(group_test, arrays_are_copied) {
 // Every rank's enqueue waits for all others: it ends only if they run side by side.
 TEST_F(group_test, blocking_ranks_progress_together) {
   constexpr int size = 5;
-  std::barrier<> everybody(size);
+  std::barrier<> all_inside(size);
   standin::script script;
   script.capabilities = ISTHMUS_BACKEND_BLOCKING;
   script.enqueue = [&](int, const isthmus_operation&) {
-    everybody.arrive_and_wait();
+    all_inside.arrive_and_wait();
     return ISTHMUS_SUCCESS;
   };
   standin::reset(script);

@@ -11,79 +11,79 @@ namespace {
 using standin::event;
 
 // Parts are addresses into this: rank r of the parent makes marks[r].
-int marks[8];
+int state_storage[8];
 
-standin::script with_parts() {
+standin::script splitting_script() {
   standin::script script;
   script.split = [](int rank, int color, int) {
-    return color < 0 ? nullptr : static_cast<void*>(&marks[rank]);
+    return color < 0 ? nullptr : static_cast<void*>(&state_storage[rank]);
   };
   return script;
 }
 
-std::set<void*> parts_of(event what) {
-  std::set<void*> parts;
-  for (const auto& each : standin::records(what))
-    if (each.part != nullptr) parts.insert(each.part);
-  return parts;
+std::set<void*> states_of(event kind) {
+  std::set<void*> states;
+  for (const auto& each : standin::records(kind))
+    if (each.part != nullptr) states.insert(each.part);
+  return states;
 }
 
 TEST(split_hook, hands_each_rank_its_own_part_and_asks_ranks_without_a_color) {
-  standin::reset(with_parts());
+  standin::reset(splitting_script());
   test::ranks ranks(4, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
-  standin::reset(with_parts());
+  standin::reset(splitting_script());
   test::on_each(4, [&](int rank) {
-    isthmus_communicator part = nullptr;
+    isthmus_communicator subcommunicator = nullptr;
     const int color = rank == 3 ? ISTHMUS_NO_COLOR : 0;
-    ASSERT_EQ(isthmus_communicator_split(ranks[rank], color, -rank, &part), ISTHMUS_SUCCESS)
+    ASSERT_EQ(isthmus_communicator_split(ranks[rank], color, -rank, &subcommunicator), ISTHMUS_SUCCESS)
         << test::last_error().message;
-    isthmus_communicator_destroy(part);
+    isthmus_communicator_destroy(subcommunicator);
   });
   EXPECT_EQ(standin::records(event::split).size(), 4u);
   const auto created = standin::records(event::create);
   ASSERT_EQ(created.size(), 3u);
   for (const auto& each : created)  // keys turn the order around
-    EXPECT_EQ(each.part, &marks[2 - each.rank]) << "rank " << each.rank << " of the part";
+    EXPECT_EQ(each.part, &state_storage[2 - each.rank]) << "rank " << each.rank << " of the part";
   EXPECT_TRUE(standin::records(event::discard_split_state).empty());
 }
 
 TEST(split_hook, a_communicator_that_was_not_split_off_has_no_part) {
-  standin::reset(with_parts());
+  standin::reset(splitting_script());
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(standin::records(event::create).size(), 2u);
-  EXPECT_TRUE(parts_of(event::create).empty());
+  EXPECT_TRUE(states_of(event::create).empty());
 }
 
 TEST(split_hook, a_part_that_no_create_was_given_is_dropped) {
-  standin::reset(with_parts());
+  standin::reset(splitting_script());
   test::ranks ranks(2, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
-  standin::script unwanted = with_parts();
-  unwanted.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;  // the part has two ranks in this process
-  standin::reset(unwanted);
+  standin::script unusable = splitting_script();
+  unusable.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;  // the part has two ranks in this process
+  standin::reset(unusable);
   test::on_each(2, [&](int rank) {
-    isthmus_communicator part = nullptr;
-    isthmus_communicator_split(ranks[rank], 0, rank, &part);
-    isthmus_communicator_destroy(part);
+    isthmus_communicator subcommunicator = nullptr;
+    isthmus_communicator_split(ranks[rank], 0, rank, &subcommunicator);
+    isthmus_communicator_destroy(subcommunicator);
   });
   EXPECT_TRUE(standin::records(event::create).empty());
-  EXPECT_EQ(parts_of(event::discard_split_state), (std::set<void*>{&marks[0], &marks[1]}));
+  EXPECT_EQ(states_of(event::discard_split_state), (std::set<void*>{&state_storage[0], &state_storage[1]}));
 }
 
 TEST(split_hook, a_create_that_fails_owns_its_part_all_the_same) {
-  standin::reset(with_parts());
+  standin::reset(splitting_script());
   test::ranks ranks(2, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
-  standin::script refusing = with_parts();
+  standin::script refusing = splitting_script();
   refusing.create = [](int) { return ISTHMUS_ERROR_UNSUPPORTED; };
   standin::reset(refusing);
   test::on_each(2, [&](int rank) {
-    isthmus_communicator part = nullptr;
-    isthmus_communicator_split(ranks[rank], 0, rank, &part);
-    isthmus_communicator_destroy(part);
+    isthmus_communicator subcommunicator = nullptr;
+    isthmus_communicator_split(ranks[rank], 0, rank, &subcommunicator);
+    isthmus_communicator_destroy(subcommunicator);
   });
-  EXPECT_EQ(parts_of(event::create).size(), 2u);
+  EXPECT_EQ(states_of(event::create).size(), 2u);
   EXPECT_TRUE(standin::records(event::discard_split_state).empty());
 }
 

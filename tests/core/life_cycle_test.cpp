@@ -8,17 +8,17 @@
 
 namespace {
 
-std::size_t entries(const char* folder) {
+std::size_t count_entries(const char* folder) {
   const std::filesystem::directory_iterator all(folder);
   return static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
 // What a rank sums up to when every rank contributes its number + 1.
 float sum_of_ranks(isthmus_communicator rank) {
-  int place = 0;
-  EXPECT_EQ(isthmus_communicator_rank(rank, &place), ISTHMUS_SUCCESS);
-  float mine = static_cast<float>(place + 1), sum = 0;
-  EXPECT_EQ(isthmus_allreduce(&mine, &sum, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr), ISTHMUS_SUCCESS)
+  int index = 0;
+  EXPECT_EQ(isthmus_communicator_rank(rank, &index), ISTHMUS_SUCCESS);
+  float contribution = static_cast<float>(index + 1), sum = 0;
+  EXPECT_EQ(isthmus_allreduce(&contribution, &sum, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, rank, nullptr), ISTHMUS_SUCCESS)
       << test::last_error().message;
   return sum;
 }
@@ -77,8 +77,8 @@ TEST(life_cycle, split_again_and_again) {
 
 TEST(life_cycle, split_with_a_bad_color) {
   test::ranks ranks(1, test::host_config);
-  isthmus_communicator part;
-  EXPECT_EQ(isthmus_communicator_split(ranks[0], -2, 0, &part), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  isthmus_communicator subcommunicator;
+  EXPECT_EQ(isthmus_communicator_split(ranks[0], -2, 0, &subcommunicator), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(isthmus_communicator_split(ranks[0], 0, 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
@@ -118,7 +118,7 @@ struct user_store {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::string, std::string> values;
-  bool broken = false;
+  bool is_broken = false;
 
   static int set(void* context, const char* key, const void* value, size_t bytes) {
     auto& self = *static_cast<user_store*>(context);
@@ -127,7 +127,7 @@ struct user_store {
     EXPECT_FALSE(self.values.contains(key)) << key << " is set twice";
     self.values[key].assign(static_cast<const char*>(value), bytes);
     self.changed.notify_all();
-    return self.broken ? 5 : 0;
+    return self.is_broken ? 5 : 0;
   }
   static int get(void* context, const char* key, void* value, size_t bytes, double timeout_s) {
     auto& self = *static_cast<user_store*>(context);
@@ -158,7 +158,7 @@ TEST(life_cycle, ranks_meet_in_the_callers_store) {
 
 TEST(life_cycle, a_broken_or_incomplete_store) {
   user_store store;
-  store.broken = true;
+  store.is_broken = true;
   auto table = store.table();
   test::scoped_file config(test::host_config);
   const auto options = test::options_for(config);
@@ -192,7 +192,7 @@ TEST(life_cycle, a_missing_rank_is_named_in_bounded_time) {
 }
 
 TEST(life_cycle, two_hundred_communicators_leave_nothing_behind) {
-  const auto once = [] {
+  const auto run_once = [] {
     test::ranks ranks(2, test::host_config);
     ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
     float in[] = {1, 2}, out[2];
@@ -202,15 +202,15 @@ TEST(life_cycle, two_hundred_communicators_leave_nothing_behind) {
     ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS);
     ASSERT_EQ(out[1], 3);
   };
-  once();
-  const auto descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
-  for (int i = 0; i < 200; ++i) once();
-  EXPECT_LE(entries("/proc/self/fd"), descriptors);
-  EXPECT_LE(entries("/proc/self/task"), threads);
+  run_once();
+  const auto descriptors = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
+  for (int i = 0; i < 200; ++i) run_once();
+  EXPECT_LE(count_entries("/proc/self/fd"), descriptors);
+  EXPECT_LE(count_entries("/proc/self/task"), threads);
 }
 
 TEST(life_cycle, stores_end_with_their_ranks) {
-  const auto once = [] {
+  const auto run_once = [] {
     isthmus_unique_id id;
     ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
     test::scoped_file config(test::host_config);
@@ -221,14 +221,14 @@ TEST(life_cycle, stores_end_with_their_ranks) {
       isthmus_communicator_destroy(communicator);
     });
   };
-  once();
-  const auto descriptors = entries("/proc/self/fd"), threads = entries("/proc/self/task");
-  for (int i = 0; i < 20; ++i) once();
+  run_once();
+  const auto descriptors = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
+  for (int i = 0; i < 20; ++i) run_once();
   // The last server's thread may need a moment after the last rank has gone.
-  for (int i = 0; i < 100 && entries("/proc/self/task") > threads; ++i)
+  for (int i = 0; i < 100 && count_entries("/proc/self/task") > threads; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_LE(entries("/proc/self/task"), threads);
-  EXPECT_LE(entries("/proc/self/fd"), descriptors + 4);
+  EXPECT_LE(count_entries("/proc/self/task"), threads);
+  EXPECT_LE(count_entries("/proc/self/fd"), descriptors + 4);
 }
 
 // A program that was compiled when the options ended earlier: what stands behind them is not theirs.

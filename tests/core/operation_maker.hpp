@@ -32,57 +32,57 @@ inline const std::vector<row>& rows() {
 
 // An operation as one rank calls it, with the buffers that it points to. Blocks are `count` elements; with
 // COUNTS block r has count + r of them, and a gap before each.
-class made_operation {
+class test_call {
  public:
   static constexpr std::uint64_t count = 5;
   static constexpr std::byte poison{0xa5};
 
-  made_operation(const row& of, int rank, int size, int root)
-      : m_row(of), m_rank(rank), m_counts(static_cast<std::size_t>(size)), m_displs(m_counts.size()) {
+  test_call(const row& table_row, int rank, int size, int root)
+      : m_row(table_row), m_rank(rank), m_counts(static_cast<std::size_t>(size)), m_displs(m_counts.size()) {
     std::uint64_t next = 1;
     for (std::size_t r = 0; r < m_counts.size(); ++r) {
       m_counts[r] = count + r;
       m_displs[r] = next;
       next += m_counts[r] + 2;
     }
-    m_send.assign(room() * sizeof(float), poison);
+    m_send.assign(extent() * sizeof(float), poison);
     m_recv = m_send;
-    operation.collective = of.collective;
+    operation.collective = table_row.collective;
     operation.datatype = ISTHMUS_FLOAT32;
     operation.op = ISTHMUS_SUM;
     operation.root = root;
-    operation.count = irregular() ? m_counts[static_cast<std::size_t>(rank)] : count;
-    if (of.collective == ISTHMUS_ALLTOALLV) operation.count = 0;
+    operation.count = is_irregular() ? m_counts[static_cast<std::size_t>(rank)] : count;
+    if (table_row.collective == ISTHMUS_ALLTOALLV) operation.count = 0;
     if (sends()) operation.send_buf = m_send.data();
     if (receives()) operation.recv_buf = m_recv.data();
-    if (sends() && of.send_extent == "COUNTS") set(operation.send_counts, operation.send_displs);
-    if (receives() && of.recv_extent == "COUNTS") set(operation.recv_counts, operation.recv_displs);
+    if (sends() && table_row.send_extent == "COUNTS") set(operation.send_counts, operation.send_displs);
+    if (receives() && table_row.recv_extent == "COUNTS") set(operation.recv_counts, operation.recv_displs);
   }
 
   bool is_root() const { return operation.root == m_rank; }
   bool sends() const { return m_row.sends(is_root()); }
   bool receives() const { return m_row.receives(is_root()); }
-  bool irregular() const { return m_row.send_extent == "COUNTS" || m_row.recv_extent == "COUNTS"; }
+  bool is_irregular() const { return m_row.send_extent == "COUNTS" || m_row.recv_extent == "COUNTS"; }
 
   // Elements from the start of the buffer to the end of its last block.
-  std::uint64_t room() const { return m_displs.back() + m_counts.back() + 8; }
+  std::uint64_t extent() const { return m_displs.back() + m_counts.back() + 8; }
   std::vector<std::uint64_t>& counts() { return m_counts; }
   std::vector<std::uint64_t>& displs() { return m_displs; }
 
   // Makes it in place the way the table says, inside the receive (or send) buffer.
   void make_in_place() {
     const auto own =
-        irregular() ? m_displs[static_cast<std::size_t>(m_rank)] : count * static_cast<std::uint64_t>(m_rank);
+        is_irregular() ? m_displs[static_cast<std::size_t>(m_rank)] : count * static_cast<std::uint64_t>(m_rank);
     if (m_row.in_place == "SAME") operation.send_buf = operation.recv_buf;
     if (m_row.in_place == "RECV_BLOCK") operation.send_buf = m_recv.data() + own * sizeof(float);
     if (m_row.in_place == "SEND_BLOCK") operation.recv_buf = m_send.data() + own * sizeof(float);
   }
 
-  bool untouched() const {
-    const auto clean = [](const std::vector<std::byte>& bytes) {
+  bool is_untouched() const {
+    const auto is_clean = [](const std::vector<std::byte>& bytes) {
       return std::all_of(bytes.begin(), bytes.end(), [](std::byte value) { return value == poison; });
     };
-    return clean(m_send) && clean(m_recv);
+    return is_clean(m_send) && is_clean(m_recv);
   }
 
   isthmus_operation operation{};

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string built(const std::string& name) { return std::string(PLUGIN_FOLDER) + "/lib" + name + ".so"; }
+std::string plugin_path(const std::string& name) { return std::string(PLUGIN_FOLDER) + "/lib" + name + ".so"; }
 
 std::string failure_of(const std::string& path) {
   try {
@@ -53,7 +53,7 @@ const bad_plugin bad_plugins[] = {
 TEST(plugin, every_bad_one_says_why) {
   for (const auto& [name, reason] : bad_plugins) {
     SCOPED_TRACE(name);
-    EXPECT_NE(failure_of(built(name)).find(reason), std::string::npos) << failure_of(built(name));
+    EXPECT_NE(failure_of(plugin_path(name)).find(reason), std::string::npos) << failure_of(plugin_path(name));
   }
 }
 
@@ -70,13 +70,13 @@ TEST(plugin, a_good_one_is_loaded_once) {
 }
 
 TEST(plugin, shorter_and_longer_than_this_library_knows) {
-  const isthmus_backend* const shorter = isthmus::load_plugin(built("plugin_older_runtime"));
+  const isthmus_backend* const shorter = isthmus::load_plugin(plugin_path("plugin_older_runtime"));
   EXPECT_STREQ(shorter->name, "shorter");
   EXPECT_EQ(shorter->struct_bytes, sizeof(isthmus_backend));
   EXPECT_EQ(shorter->group_start, nullptr) << "it lies beyond the plug-in's struct_bytes";
   EXPECT_EQ(shorter->unregister_block, nullptr);
   EXPECT_NE(shorter->enqueue, nullptr);
-  EXPECT_STREQ(isthmus::load_plugin(built("plugin_newer_runtime"))->name, "longer");
+  EXPECT_STREQ(isthmus::load_plugin(plugin_path("plugin_newer_runtime"))->name, "longer");
 }
 
 // The struct ends where memory does.
@@ -86,36 +86,36 @@ TEST(plugin, nothing_beyond_struct_bytes_is_read) {
   ASSERT_NE(pages, MAP_FAILED);
   ASSERT_EQ(mprotect(static_cast<char*>(pages) + page, page, PROT_NONE), 0);
   for (const std::size_t bytes : {ISTHMUS_BACKEND_MIN_BYTES, offsetof(isthmus_backend, synchronize)}) {
-    auto* const given = reinterpret_cast<isthmus_backend*>(static_cast<char*>(pages) + page - bytes);
-    std::memcpy(given, isthmus::load_plugin(standin::path()), bytes);
-    given->struct_bytes = bytes;
-    const isthmus_backend* const whole = isthmus::adopt_backend(given);
-    EXPECT_EQ(whole->enqueue, given->enqueue);
-    EXPECT_EQ(whole->poll == nullptr, bytes == ISTHMUS_BACKEND_MIN_BYTES);
-    EXPECT_EQ(whole->synchronize, nullptr);
-    given->struct_bytes = bytes - sizeof(void*) / 2;  // half a pointer is none
+    auto* const plugin = reinterpret_cast<isthmus_backend*>(static_cast<char*>(pages) + page - bytes);
+    std::memcpy(plugin, isthmus::load_plugin(standin::path()), bytes);
+    plugin->struct_bytes = bytes;
+    const isthmus_backend* const complete = isthmus::adopt_backend(plugin);
+    EXPECT_EQ(complete->enqueue, plugin->enqueue);
+    EXPECT_EQ(complete->poll == nullptr, bytes == ISTHMUS_BACKEND_MIN_BYTES);
+    EXPECT_EQ(complete->synchronize, nullptr);
+    plugin->struct_bytes = bytes - sizeof(void*) / 2;  // half a pointer is none
     if (bytes > ISTHMUS_BACKEND_MIN_BYTES) {
-      EXPECT_EQ(isthmus::adopt_backend(given)->abort, nullptr);
+      EXPECT_EQ(isthmus::adopt_backend(plugin)->abort, nullptr);
     }
   }
   munmap(pages, 2 * page);
 }
 
 // What a runtime was told by the last call of fail or fail_with_ranks.
-struct told {
+struct fail_record {
   std::string function;
   std::vector<int> ranks;
 };
-told last_told;
+fail_record last_failure;
 
 isthmus_status fail(void*, isthmus_status status, std::int64_t, const char*, const char*, const char*, ...) {
-  last_told = {"fail", {}};
+  last_failure = {"fail", {}};
   return status;
 }
 
 isthmus_status fail_with_ranks(void*, const int* ranks, std::size_t n, isthmus_status status, std::int64_t, const char*,
                        const char*, const char*, ...) {
-  last_told = {"fail_with_ranks", {ranks, ranks + n}};
+  last_failure = {"fail_with_ranks", {ranks, ranks + n}};
   return status;
 }
 
@@ -128,34 +128,34 @@ TEST(plugin, that_names_culprits_works_with_runtimes_that_know_none) {
   context.struct_bytes = offsetof(isthmus_backend_context, fail_with_ranks);
   context.fail_with_ranks = fail_with_ranks;  // beyond the end
   EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(last_told.function, "fail");
+  EXPECT_EQ(last_failure.function, "fail");
   context.struct_bytes = sizeof context;
   EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(last_told.function, "fail_with_ranks");
-  EXPECT_EQ(last_told.ranks, (std::vector{1, 4}));
+  EXPECT_EQ(last_failure.function, "fail_with_ranks");
+  EXPECT_EQ(last_failure.ranks, (std::vector{1, 4}));
   context.fail_with_ranks = nullptr;
   EXPECT_EQ(call(), ISTHMUS_ERROR_TIMEOUT);
-  EXPECT_EQ(last_told.function, "fail");
+  EXPECT_EQ(last_failure.function, "fail");
 }
 
 // An ABI whose plug-ins counted platforms from 1, as an ABI before the present one might have.
 TEST(plugin, of_the_abi_before) {
-  constexpr std::uint32_t now = ISTHMUS_BACKEND_ABI + 7, before = now - 1;
-  const isthmus::plugin_abi abis[] = {{now, "isthmus_backend_now", sizeof(isthmus_backend), nullptr},
-                                      {before, "isthmus_backend_before", ISTHMUS_BACKEND_MIN_BYTES,
+  constexpr std::uint32_t current_abi = ISTHMUS_BACKEND_ABI + 7, previous_abi = current_abi - 1;
+  const isthmus::plugin_abi abis[] = {{current_abi, "isthmus_backend_now", sizeof(isthmus_backend), nullptr},
+                                      {previous_abi, "isthmus_backend_before", ISTHMUS_BACKEND_MIN_BYTES,
                                        [](isthmus_backend& backend) { backend.platforms >>= 1; }}};
-  isthmus_backend given = *isthmus::load_plugin(standin::path());
-  given.platforms = 1u << (ISTHMUS_PLATFORM_CUDA + 1);
-  given.abi_version = before;
-  const isthmus_backend* const translated = isthmus::adopt_backend(&given, abis);
+  isthmus_backend plugin = *isthmus::load_plugin(standin::path());
+  plugin.platforms = 1u << (ISTHMUS_PLATFORM_CUDA + 1);
+  plugin.abi_version = previous_abi;
+  const isthmus_backend* const translated = isthmus::adopt_backend(&plugin, abis);
   EXPECT_EQ(translated->platforms, 1u << ISTHMUS_PLATFORM_CUDA);
-  EXPECT_EQ(translated->abi_version, now);
-  EXPECT_EQ(translated->enqueue, given.enqueue);
-  given.abi_version = now;
-  EXPECT_EQ(isthmus::adopt_backend(&given, abis), &given) << "nothing to translate";
-  for (const std::uint32_t foreign : {before - 1, now + 1}) {
-    given.abi_version = foreign;
-    EXPECT_THROW(isthmus::adopt_backend(&given, abis), std::invalid_argument);
+  EXPECT_EQ(translated->abi_version, current_abi);
+  EXPECT_EQ(translated->enqueue, plugin.enqueue);
+  plugin.abi_version = current_abi;
+  EXPECT_EQ(isthmus::adopt_backend(&plugin, abis), &plugin) << "nothing to translate";
+  for (const std::uint32_t foreign : {previous_abi - 1, current_abi + 1}) {
+    plugin.abi_version = foreign;
+    EXPECT_THROW(isthmus::adopt_backend(&plugin, abis), std::invalid_argument);
   }
 }
 
@@ -171,7 +171,7 @@ TEST(plugin, configured_under_another_name) {
 
 TEST(plugin, a_name_that_is_taken) {
   try {
-    isthmus::find_backends({{"host", built("plugin_clash")}});
+    isthmus::find_backends({{"host", plugin_path("plugin_clash")}});
     FAIL();
   } catch (const isthmus::error& failure) {
     EXPECT_NE(std::string(failure.what()).find("\"host\" is already taken by built-in"), std::string::npos)
@@ -180,7 +180,7 @@ TEST(plugin, a_name_that_is_taken) {
 }
 
 TEST(plugin, a_bad_one_that_was_configured_fails_the_communicator) {
-  test::ranks ranks(2, "[plugins]\nbroken = \"" + built("plugin_magic") + "\"\n");
+  test::ranks ranks(2, "[plugins]\nbroken = \"" + plugin_path("plugin_magic") + "\"\n");
   EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_CONFIG);
   EXPECT_NE(ranks.message().find("no Isthmus backend"), std::string::npos) << ranks.message();
 }
@@ -195,7 +195,7 @@ TEST(plugin, only_from_where_nobody_else_may_write) {
   EXPECT_NE(refusal.find("mode 0666: code is loaded only from where nobody but the user and root may write"),
             std::string::npos)
       << refusal;
-  EXPECT_NE(failure_of(fs::relative(built("plugin_magic"))).find("never loaded through the working directory"),
+  EXPECT_NE(failure_of(fs::relative(plugin_path("plugin_magic"))).find("never loaded through the working directory"),
             std::string::npos);
 }
 
@@ -222,18 +222,18 @@ class scan : public testing::Test {
 };
 
 TEST_F(scan, bad_ones_are_skipped_with_their_reason) {
-  for (const auto& bad : bad_plugins) add(built(bad.name));
-  add(built("plugin_clash"));
+  for (const auto& bad : bad_plugins) add(plugin_path(bad.name));
+  add(plugin_path("plugin_clash"));
   add(standin::path());
   std::ofstream(m_folder / "notes.txt") << "not a plug-in";
   const auto all = isthmus::find_backends({});
   for (const auto& [name, reason] : bad_plugins) {
-    const auto* entry = find(all, built(name));
+    const auto* entry = find(all, plugin_path(name));
     ASSERT_NE(entry, nullptr) << name;
     EXPECT_EQ(entry->backend, nullptr);
     EXPECT_NE(entry->reason.find(reason), std::string::npos) << entry->reason;
   }
-  const auto* clash = find(all, built("plugin_clash"));
+  const auto* clash = find(all, plugin_path("plugin_clash"));
   ASSERT_NE(clash, nullptr);
   EXPECT_NE(clash->reason.find("already taken by built-in"), std::string::npos) << clash->reason;
   const auto* good = find(all, standin::path());
@@ -262,7 +262,7 @@ TEST_F(scan, what_others_may_write_is_skipped_with_the_reason) {
 }
 
 TEST_F(scan, skips_stand_in_info_and_change_nothing_else) {
-  add(built("plugin_older"));
+  add(plugin_path("plugin_older"));
   test::ranks ranks(2, test::host_config);
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   std::string info(1 << 16, '\0');

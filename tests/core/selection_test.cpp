@@ -23,7 +23,7 @@ json read(isthmus_communicator rank, const isthmus_operation* operation) {
   return json::parse(text);
 }
 
-std::string with_rules(const std::string& rules) {
+std::string configuration_with_rules(const std::string& rules) {
   return "[plugins]\nstandin = \"" + standin::path() + "\"\n" + rules;
 }
 
@@ -68,7 +68,7 @@ TEST(decisions, of_many_kinds_in_turns_are_kept) {
 // The stand-in promises nothing about the order of its sums, `host` does.
 TEST(deterministic, sums_of_floats_go_where_the_order_of_the_ranks_is_promised) {
   standin::reset();
-  const std::string rules = "deterministic = true\n" + with_rules("[[rule]]\nuse = \"standin\"\n");
+  const std::string rules = "deterministic = true\n" + configuration_with_rules("[[rule]]\nuse = \"standin\"\n");
   test::ranks ranks(2, rules);
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   const auto path = [&](isthmus_collective collective, isthmus_datatype datatype) {
@@ -79,10 +79,10 @@ TEST(deterministic, sums_of_floats_go_where_the_order_of_the_ranks_is_promised) 
     return read(ranks[0], &operation);
   };
   for (const auto datatype : {ISTHMUS_FLOAT32, ISTHMUS_BFLOAT16, ISTHMUS_FLOAT8_E5M2}) {
-    const json told = path(ISTHMUS_ALLREDUCE, datatype);
-    EXPECT_EQ(told["backend"], "host") << told.dump();
-    ASSERT_FALSE(told["not_used"].empty()) << "in silence";
-    EXPECT_NE(told["not_used"].front()["reason"].get<std::string>().find("deterministic: "), std::string::npos);
+    const json explanation = path(ISTHMUS_ALLREDUCE, datatype);
+    EXPECT_EQ(explanation["backend"], "host") << explanation.dump();
+    ASSERT_FALSE(explanation["not_used"].empty()) << "in silence";
+    EXPECT_NE(explanation["not_used"].front()["reason"].get<std::string>().find("deterministic: "), std::string::npos);
   }
   EXPECT_EQ(path(ISTHMUS_ALLREDUCE, ISTHMUS_INT32)["backend"], "standin");
   EXPECT_EQ(path(ISTHMUS_BROADCAST, ISTHMUS_FLOAT32)["backend"], "standin");
@@ -91,7 +91,7 @@ TEST(deterministic, sums_of_floats_go_where_the_order_of_the_ranks_is_promised) 
 TEST(deterministic, without_such_a_backend_the_call_is_refused) {
   standin::reset();
   ::setenv("ISTHMUS_BACKEND", "standin", 1);
-  test::ranks ranks(1, "deterministic = true\n" + with_rules(""));
+  test::ranks ranks(1, "deterministic = true\n" + configuration_with_rules(""));
   ::unsetenv("ISTHMUS_BACKEND");
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   float send = 1, recv = 2;
@@ -106,7 +106,7 @@ TEST(deterministic, without_such_a_backend_the_call_is_refused) {
 TEST(decisions, never_mix_up_kinds_of_calls) {
   standin::reset();
   test::ranks ranks(
-      1, with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"1K..\"\nuse = \"standin:slow\"\n"));
+      1, configuration_with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"1K..\"\nuse = \"standin:slow\"\n"));
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   std::vector<float> send(4096), recv(4096);
   for (int round = 0; round < 2; ++round)
@@ -123,22 +123,22 @@ TEST(decisions, never_mix_up_kinds_of_calls) {
 TEST(explain, agrees_with_the_real_call_for_every_collective) {
   standin::reset();
   test::ranks ranks(
-      3, with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"41..\"\nuse = \"standin:slow\"\n"));
+      3, configuration_with_rules("[[rule]]\nuse = \"standin:fast\"\n[[rule]]\nbytes = \"41..\"\nuse = \"standin:slow\"\n"));
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   for (const test::row& row : test::rows()) {
     SCOPED_TRACE(row.name);
-    test::made_operation made(row, 0, 3, 1);
-    auto question = made.operation;
-    question.send_buf = nullptr;
-    question.recv_buf = nullptr;
-    const json answer = read(ranks[0], &question);
+    test::test_call example(row, 0, 3, 1);
+    auto query = example.operation;
+    query.send_buf = nullptr;
+    query.recv_buf = nullptr;
+    const json explanation = read(ranks[0], &query);
     standin::reset();
-    ASSERT_EQ(isthmus_enqueue(ranks[0], &made.operation), ISTHMUS_SUCCESS);
-    EXPECT_EQ(answer["backend"], "standin");
-    EXPECT_EQ(answer["algorithm"], standin::records().at(0).algorithms.at(0));
-    EXPECT_EQ(answer["version"], "standin 1.0");
-    EXPECT_TRUE(answer["supports"]["standin"].is_null());
-    EXPECT_TRUE(answer["supports"].contains("host"));
+    ASSERT_EQ(isthmus_enqueue(ranks[0], &example.operation), ISTHMUS_SUCCESS);
+    EXPECT_EQ(explanation["backend"], "standin");
+    EXPECT_EQ(explanation["algorithm"], standin::records().at(0).algorithms.at(0));
+    EXPECT_EQ(explanation["version"], "standin 1.0");
+    EXPECT_TRUE(explanation["supports"]["standin"].is_null());
+    EXPECT_TRUE(explanation["supports"].contains("host"));
   }
 }
 
@@ -148,7 +148,7 @@ TEST(explain, tells_what_was_asked_for_and_is_not_used) {
     return algorithm != nullptr && std::string(algorithm) == "fast" ? "the fast way is closed" : nullptr;
   };
   standin::reset(script);
-  test::ranks ranks(1, with_rules("[[rule]]\nuse = \"standin:slow\"\n[[rule]]\nuse = \"standin:fast\"\n"));
+  test::ranks ranks(1, configuration_with_rules("[[rule]]\nuse = \"standin:slow\"\n[[rule]]\nuse = \"standin:fast\"\n"));
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
   testing::internal::CaptureStderr();
@@ -157,10 +157,10 @@ TEST(explain, tells_what_was_asked_for_and_is_not_used) {
   const auto first = log.find("the fast way is closed");
   EXPECT_NE(first, std::string::npos) << log;
   EXPECT_EQ(log.find("the fast way is closed", first + 1), std::string::npos) << "once, not per call";
-  const json answer = read(ranks[0], &operation);
-  EXPECT_EQ(answer["algorithm"], "slow");
-  ASSERT_EQ(answer["not_used"].size(), 1u);
-  EXPECT_NE(answer["not_used"][0]["reason"].get<std::string>().find("the fast way is closed"),
+  const json explanation = read(ranks[0], &operation);
+  EXPECT_EQ(explanation["algorithm"], "slow");
+  ASSERT_EQ(explanation["not_used"].size(), 1u);
+  EXPECT_NE(explanation["not_used"][0]["reason"].get<std::string>().find("the fast way is closed"),
             std::string::npos);
 }
 
@@ -171,9 +171,9 @@ TEST(explain, says_when_nothing_can_do_it) {
   test::ranks ranks(1, standin::configuration(), ISTHMUS_PLATFORM_OPENCL);
   isthmus_operation operation{};
   operation.collective = ISTHMUS_BARRIER;
-  const json answer = read(ranks[0], &operation);
-  EXPECT_TRUE(answer["backend"].is_null());
-  EXPECT_EQ(answer["supports"]["standin"], "never");
+  const json explanation = read(ranks[0], &operation);
+  EXPECT_TRUE(explanation["backend"].is_null());
+  EXPECT_EQ(explanation["supports"]["standin"], "never");
   EXPECT_EQ(isthmus_enqueue(ranks[0], &operation), ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(test::last_error().message).find("never"), std::string::npos);
   EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_SUCCESS)
@@ -212,43 +212,43 @@ TEST(info, lists_ranks_backends_and_rules) {
   EXPECT_EQ(info["nodes"], 1);
   EXPECT_EQ(info["bootstrap"], "store");
   EXPECT_EQ(info["state"], "ok");
-  bool found = false;
+  bool match = false;
   for (const auto& backend : info["backends"])
     if (backend["name"] == "standin") {
-      found = true;
+      match = true;
       EXPECT_EQ(backend["available"], true);
       EXPECT_EQ(backend["algorithms"], (std::vector<std::string>{"fast", "slow"}));
       EXPECT_EQ(backend["source"], standin::path());
     } else if (backend["available"] == false) {
       EXPECT_NE(backend["reason"], "") << backend["name"];
     }
-  EXPECT_TRUE(found);
+  EXPECT_TRUE(match);
   isthmus_communicator_abort(ranks[1]);
   EXPECT_NE(read(ranks[0], nullptr)["state"], "ok");
 }
 
 TEST(info, a_backend_without_a_rule_is_not_created_and_says_why) {
   standin::reset();
-  test::ranks ranks(2, with_rules("[[rule]]\nuse = \"host\"\n"));
+  test::ranks ranks(2, configuration_with_rules("[[rule]]\nuse = \"host\"\n"));
   EXPECT_EQ(standin::live_states(), 0);
   const json info = read(ranks[0], nullptr);
-  const auto found =
-      std::ranges::find_if(info["backends"], [](const json& one) { return one["name"] == "standin"; });
-  ASSERT_NE(found, info["backends"].end());
-  EXPECT_EQ((*found)["available"], false);
-  EXPECT_NE((*found)["reason"].get<std::string>().find("no rule names it"), std::string::npos) << *found;
+  const auto match =
+      std::ranges::find_if(info["backends"], [](const json& entry) { return entry["name"] == "standin"; });
+  ASSERT_NE(match, info["backends"].end());
+  EXPECT_EQ((*match)["available"], false);
+  EXPECT_NE((*match)["reason"].get<std::string>().find("no rule names it"), std::string::npos) << *match;
 }
 
 // Two ranks with options of their own, each in a thread; their statuses.
-std::vector<isthmus_status> create_two(const isthmus_communicator_options* options,
-                                       isthmus_communicator* made) {
+std::vector<isthmus_status> create_pair(const isthmus_communicator_options* options,
+                                       isthmus_communicator* communicators) {
   isthmus_unique_id id;
   EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   std::vector<isthmus_status> statuses(2);
   test::on_each(2, [&](int rank) {
-    const auto own = static_cast<std::size_t>(rank);
-    statuses[own] = isthmus_communicator_create(&id, rank, 2, &options[own], &made[own]);
-    if (statuses[own] == ISTHMUS_ERROR_MISMATCH) {
+    const auto index = static_cast<std::size_t>(rank);
+    statuses[index] = isthmus_communicator_create(&id, rank, 2, &options[index], &communicators[index]);
+    if (statuses[index] == ISTHMUS_ERROR_MISMATCH) {
       const std::string message = test::last_error().message;
       EXPECT_NE(message.find("collectives 0x"), std::string::npos) << message;
     }
@@ -261,49 +261,49 @@ constexpr std::uint32_t messages = 1u << ISTHMUS_SEND | 1u << ISTHMUS_RECV;
 TEST(collectives_of_a_communicator, others_make_no_backend_and_are_refused) {
   standin::reset();
   const test::scoped_file config(
-      with_rules("[[rule]]\nuse = \"host\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"standin\"\n"));
-  const isthmus_communicator_options given = test::options_for(config);
-  isthmus_communicator_options options[2] = {given, given};
-  isthmus_communicator made[2] = {};
-  ASSERT_EQ(create_two(options, made), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
+      configuration_with_rules("[[rule]]\nuse = \"host\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"standin\"\n"));
+  const isthmus_communicator_options base_options = test::options_for(config);
+  isthmus_communicator_options options[2] = {base_options, base_options};
+  isthmus_communicator communicators[2] = {};
+  ASSERT_EQ(create_pair(options, communicators), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
   EXPECT_EQ(standin::live_states(), 2);
-  for (auto& one : made) isthmus_communicator_destroy(one);
+  for (auto& entry : communicators) isthmus_communicator_destroy(entry);
 
   options[0].collectives = options[1].collectives = messages;
-  ASSERT_EQ(create_two(options, made), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
+  ASSERT_EQ(create_pair(options, communicators), std::vector(2, ISTHMUS_SUCCESS)) << test::last_error().message;
   EXPECT_EQ(standin::live_states(), 0);
-  const json info = read(made[0], nullptr);
-  const auto found =
-      std::ranges::find_if(info["backends"], [](const json& one) { return one["name"] == "standin"; });
-  EXPECT_EQ((*found)["reason"], "no rule names it for what this communicator calls");
+  const json info = read(communicators[0], nullptr);
+  const auto match =
+      std::ranges::find_if(info["backends"], [](const json& entry) { return entry["name"] == "standin"; });
+  EXPECT_EQ((*match)["reason"], "no rule names it for what this communicator calls");
 
   float buffer[2] = {1, 2};
-  EXPECT_EQ(isthmus_allreduce(buffer, buffer, 2, ISTHMUS_FLOAT32, ISTHMUS_SUM, made[0], nullptr),
+  EXPECT_EQ(isthmus_allreduce(buffer, buffer, 2, ISTHMUS_FLOAT32, ISTHMUS_SUM, communicators[0], nullptr),
             ISTHMUS_ERROR_INVALID_USAGE);
   EXPECT_NE(std::string(test::last_error().message).find("allreduce"), std::string::npos);
   isthmus_operation operation{};
   operation.collective = ISTHMUS_ALLREDUCE;
-  EXPECT_EQ(isthmus_communicator_explain(made[0], &operation, nullptr, 0, nullptr),
+  EXPECT_EQ(isthmus_communicator_explain(communicators[0], &operation, nullptr, 0, nullptr),
             ISTHMUS_ERROR_INVALID_USAGE);
   test::on_each(2, [&](int rank) {
-    const isthmus_status status = rank == 0 ? isthmus_send(buffer, 1, ISTHMUS_FLOAT32, 1, made[0], nullptr)
-                                            : isthmus_recv(buffer + 1, 1, ISTHMUS_FLOAT32, 0, made[1], nullptr);
+    const isthmus_status status = rank == 0 ? isthmus_send(buffer, 1, ISTHMUS_FLOAT32, 1, communicators[0], nullptr)
+                                            : isthmus_recv(buffer + 1, 1, ISTHMUS_FLOAT32, 0, communicators[1], nullptr);
     EXPECT_EQ(status, ISTHMUS_SUCCESS) << test::last_error().message;
   });
   EXPECT_EQ(buffer[1], 1);
-  for (auto& one : made) isthmus_communicator_destroy(one);
+  for (auto& entry : communicators) isthmus_communicator_destroy(entry);
 }
 
 TEST(collectives_of_a_communicator, are_those_of_all_ranks) {
   const test::scoped_file config(test::host_config);
-  const isthmus_communicator_options given = test::options_for(config);
-  isthmus_communicator_options options[2] = {given, given};
-  isthmus_communicator made[2] = {};
+  const isthmus_communicator_options base_options = test::options_for(config);
+  isthmus_communicator_options options[2] = {base_options, base_options};
+  isthmus_communicator communicators[2] = {};
   options[1].collectives = messages;
-  EXPECT_EQ(create_two(options, made), std::vector(2, ISTHMUS_ERROR_MISMATCH));
+  EXPECT_EQ(create_pair(options, communicators), std::vector(2, ISTHMUS_ERROR_MISMATCH));
   options[0].collectives = 1u << ISTHMUS_COLLECTIVE_COUNT;
   const isthmus_device host{ISTHMUS_PLATFORM_HOST, 0};
-  EXPECT_EQ(isthmus_communicator_create_all(1, &host, &options[0], made), ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(isthmus_communicator_create_all(1, &host, &options[0], communicators), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_NE(std::string(test::last_error().message).find("collectives"), std::string::npos);
 }
 

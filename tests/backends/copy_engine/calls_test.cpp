@@ -240,7 +240,7 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
       isthmus_operation operation;
       {
         const conformance::rank_buffers layout(test, shape, one.number(), one.heap());
-        operation = conformance::operation_of(test, shape, layout.at(), one.number());
+        operation = conformance::operation_of(test, shape, layout.addresses(), one.number());
       }
       one.driver().begin_capture(one.stream());
       ASSERT_EQ(one.enqueue(operation, name), ISTHMUS_SUCCESS);

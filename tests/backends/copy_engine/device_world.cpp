@@ -51,7 +51,7 @@ placed_call::placed_call(const conformance::test_case& test, int rank, int size,
       on_device(device_room),
       buffers(test, conformance::shape_of(test, size), rank, mirror),
       shape(conformance::shape_of(test, size)),
-      operation(conformance::operation_of(test, shape, buffers.at(), rank)) {
+      operation(conformance::operation_of(test, shape, buffers.addresses(), rank)) {
   const auto there = [&](const void* here) -> std::byte* {
     return here == nullptr ? nullptr : on_device + (static_cast<const std::byte*>(here) - mirror.data());
   };

@@ -89,7 +89,7 @@ std::optional<std::string> rank::play(const conformance::test_case& test, const 
   if (m_plain.size() < bytes) m_plain.resize(bytes);
   if (test.heap && bytes > heap().size()) return "the heap is too small for " + conformance::to_string(test);
   const conformance::rank_buffers buffers(test, shape, m_number, test.heap ? heap() : std::span(m_plain));
-  if (run(conformance::operation_of(test, shape, buffers.at(), m_number), algorithm) != ISTHMUS_SUCCESS)
+  if (run(conformance::operation_of(test, shape, buffers.addresses(), m_number), algorithm) != ISTHMUS_SUCCESS)
     return message;
   return buffers.find_error(true, true, false);
 }

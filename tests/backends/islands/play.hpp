@@ -34,7 +34,7 @@ inline std::uint64_t play(const rank& own, isthmus_platform platform, const conf
   const auto moved = [&](std::byte* pointer) {
     return pointer == nullptr ? nullptr : there.at(static_cast<std::size_t>(pointer - memory.data()));
   };
-  const conformance::placement at{moved(buffers.at().send), moved(buffers.at().recv)};
+  const conformance::placement at{moved(buffers.addresses().send), moved(buffers.addresses().recv)};
   EXPECT_EQ(call(own, test, shape, conformance::operation_of(test, shape, at, own.number)), ISTHMUS_SUCCESS)
       << conformance::to_string(test) << ": " << world::last_error().message;
   there.get(memory.data());

@@ -26,8 +26,8 @@ using namespace std::chrono_literals;
 
 // What the processes of one test share.
 struct shared_state {
-  static constexpr int most = 8;
-  std::atomic<pid_t> pids[most]{};
+  static constexpr int max_ranks = 8;
+  std::atomic<pid_t> pids[max_ranks]{};
   std::atomic<int> ids{0};  // made so far
   isthmus_unique_id id[64]{};
   std::atomic<int> running{0};        // ranks that have done their first operation
@@ -39,8 +39,8 @@ struct shared_state {
 inline shared_state& new_shared_state() { return *new (world::map_shared(sizeof(shared_state))) shared_state; }
 
 template <typename Condition>
-bool wait_until(Condition&& condition, std::chrono::seconds patience = 60s) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+bool wait_until(Condition&& condition, std::chrono::seconds max_wait = 60s) {
+  const auto end = std::chrono::steady_clock::now() + max_wait;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(1ms);
@@ -49,8 +49,8 @@ bool wait_until(Condition&& condition, std::chrono::seconds patience = 60s) {
 }
 
 // The n-th id of a test; whoever `makes` it is the process that its store lives in.
-inline isthmus_unique_id meet(shared_state& shared, int n, bool makes) {
-  if (makes) {
+inline isthmus_unique_id share_id(shared_state& shared, int n, bool is_creator) {
+  if (is_creator) {
     EXPECT_EQ(isthmus_unique_id_create(nullptr, &shared.id[n]), ISTHMUS_SUCCESS);
     shared.ids = n + 1;
   }
@@ -59,33 +59,33 @@ inline isthmus_unique_id meet(shared_state& shared, int n, bool makes) {
 }
 
 inline isthmus_communicator create(shared_state& shared, int n, int rank, int size, double timeout_s = 20) {
-  const isthmus_unique_id id = meet(shared, n, rank == 0);
+  const isthmus_unique_id id = share_id(shared, n, rank == 0);
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
   options.timeout_s = timeout_s;
-  isthmus_communicator made = nullptr;
-  EXPECT_EQ(isthmus_communicator_create(&id, rank, size, &options, &made), ISTHMUS_SUCCESS)
+  isthmus_communicator result = nullptr;
+  EXPECT_EQ(isthmus_communicator_create(&id, rank, size, &options, &result), ISTHMUS_SUCCESS)
       << world::last_error().message;
-  return made;
+  return result;
 }
 
 // What rank `of` (its number in the first communicator) contributes at element i of operation `step`.
-inline std::int64_t value(int of, int step, std::uint64_t i) {
-  std::uint64_t x = (static_cast<std::uint64_t>(of) << 40) ^ (static_cast<std::uint64_t>(step) << 20) ^ i;
+inline std::int64_t value(int rank_number, int step, std::uint64_t i) {
+  std::uint64_t x = (static_cast<std::uint64_t>(rank_number) << 40) ^ (static_cast<std::uint64_t>(step) << 20) ^ i;
   x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
   return static_cast<std::int64_t>((x ^ x >> 31) & 0xffffff);
 }
 
 // One rank in a communicator whose ranks are `members`, by the numbers that they had at first.
-class member {
+class test_rank {
  public:
-  member(isthmus_communicator communicator, std::vector<int> members)
+  test_rank(isthmus_communicator communicator, std::vector<int> members)
       : m_communicator(communicator), m_members(std::move(members)) {
     isthmus_communicator_rank(m_communicator, &m_rank);
   }
-  member(const member&) = delete;
-  member& operator=(const member&) = delete;
-  ~member() { EXPECT_EQ(isthmus_communicator_destroy(m_communicator), ISTHMUS_SUCCESS); }
+  test_rank(const test_rank&) = delete;
+  test_rank& operator=(const test_rank&) = delete;
+  ~test_rank() { EXPECT_EQ(isthmus_communicator_destroy(m_communicator), ISTHMUS_SUCCESS); }
 
   isthmus_communicator native() const { return m_communicator; }
   const std::vector<int>& members() const { return m_members; }
@@ -98,8 +98,8 @@ class member {
     const std::uint64_t n = m_members.size();
     m_send.resize(n * count);
     m_recv.assign(n * count, -1);
-    const int me = m_members[static_cast<std::size_t>(m_rank)];
-    for (std::uint64_t i = 0; i < m_send.size(); ++i) m_send[i] = value(me, step, i);
+    const int number = m_members[static_cast<std::size_t>(m_rank)];
+    for (std::uint64_t i = 0; i < m_send.size(); ++i) m_send[i] = value(number, step, i);
     switch (kind) {
       case 0:
         return finish(broadcast(step, count), count,
@@ -120,26 +120,26 @@ class member {
   }
 
   // Where all can go on: some may have finished an operation in which others failed. -1 on failure.
-  int earliest(int step) {
+  int min_step(int step) {
     std::int64_t mine = step, all = -1;
     const isthmus_status status =
         isthmus_allreduce(&mine, &all, 1, ISTHMUS_INT64, ISTHMUS_MIN, m_communicator, nullptr);
     return status == ISTHMUS_SUCCESS ? static_cast<int>(all) : -1;
   }
 
-  isthmus_status shrink(double wait_s, isthmus_communicator& made) const {
-    return isthmus_communicator_shrink(m_communicator, wait_s, &made);
+  isthmus_status shrink(double wait_s, isthmus_communicator& result) const {
+    return isthmus_communicator_shrink(m_communicator, wait_s, &result);
   }
 
   // The first numbers of the ranks of a communicator that was made from this one.
-  std::vector<int> members_of(isthmus_communicator part) const {
+  std::vector<int> members_of(isthmus_communicator subcommunicator) const {
     int size = 0;
-    EXPECT_EQ(isthmus_communicator_size(part, &size), ISTHMUS_SUCCESS);
+    EXPECT_EQ(isthmus_communicator_size(subcommunicator, &size), ISTHMUS_SUCCESS);
     std::vector<int> members;
     for (int rank = 0; rank < size; ++rank) {
-      int before = -1;
-      EXPECT_EQ(isthmus_communicator_parent_rank(part, rank, &before), ISTHMUS_SUCCESS);
-      members.push_back(m_members.at(static_cast<std::size_t>(before)));
+      int parent_rank = -1;
+      EXPECT_EQ(isthmus_communicator_parent_rank(subcommunicator, rank, &parent_rank), ISTHMUS_SUCCESS);
+      members.push_back(m_members.at(static_cast<std::size_t>(parent_rank)));
     }
     return members;
   }
@@ -172,16 +172,16 @@ class member {
   std::vector<std::int64_t> m_send, m_recv;
 };
 
-inline std::vector<int> first(int size) {
+inline std::vector<int> all_ranks(int size) {
   std::vector<int> numbers;
   for (int rank = 0; rank < size; ++rank) numbers.push_back(rank);
   return numbers;
 }
 
 // Processes of one test; `body` runs in a new one, and what it expects is counted there.
-class crew {
+class rank_processes {
  public:
-  explicit crew(shared_state& shared) : m_shared(shared) {}
+  explicit rank_processes(shared_state& shared) : m_shared(shared) {}
 
   void start(int rank, const std::function<void()>& body) {
     m_children.start(rank, [this, rank, &body] {
@@ -193,11 +193,11 @@ class crew {
   }
   // All that are not `lost` must have ended well.
   void join(const std::vector<int>& lost) {
-    for (const auto& ended : m_children.join()) {
-      if (std::find(lost.begin(), lost.end(), ended.process) == lost.end()) {
-        EXPECT_EQ(ended.failures(), 0) << "rank " << ended.process;
+    for (const auto& exit_report : m_children.join()) {
+      if (std::find(lost.begin(), lost.end(), exit_report.process) == lost.end()) {
+        EXPECT_EQ(exit_report.failures(), 0) << "rank " << exit_report.process;
       } else {
-        EXPECT_TRUE(WIFSIGNALED(ended.status)) << "rank " << ended.process << " was to be killed";
+        EXPECT_TRUE(WIFSIGNALED(exit_report.status)) << "rank " << exit_report.process << " was to be killed";
       }
     }
   }

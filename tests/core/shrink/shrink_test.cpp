@@ -16,11 +16,11 @@ using namespace shrink_test;
 constexpr int steps = 60;  // after the last failure
 
 // Runs operations; after each failure shrinks and goes on, until all has gone well for long enough.
-std::vector<int> survive(
+std::vector<int> run_and_shrink(
     shared_state& shared, int rank, int size, const std::function<void()>& on_failure = [] {}) {
-  auto now = std::make_unique<member>(create(shared, 0, rank, size), first(size));
+  auto current = std::make_unique<test_rank>(create(shared, 0, rank, size), all_ranks(size));
   for (int step = 0; shared.end == 0 || step < shared.end; ++step) {
-    if (now->run(step) == ISTHMUS_SUCCESS) {
+    if (current->run(step) == ISTHMUS_SUCCESS) {
       if (step == 0) ++shared.running;
       int unknown = 0;
       if (shared.all_done)
@@ -28,48 +28,48 @@ std::vector<int> survive(
       continue;
     }
     on_failure();
-    int agreed = -1;
-    while (agreed < 0) {  // whoever dies now is in the new communicator, too
-      isthmus_communicator made = nullptr;
-      const isthmus_status status = now->shrink(20, made);
+    int agreed_step = -1;
+    while (agreed_step < 0) {  // whoever dies now is in the new communicator, too
+      isthmus_communicator result = nullptr;
+      const isthmus_status status = current->shrink(20, result);
       EXPECT_EQ(status, ISTHMUS_SUCCESS) << "rank " << rank << ": " << world::last_error().message;
       if (status != ISTHMUS_SUCCESS) return {};
-      auto next = std::make_unique<member>(made, now->members_of(made));
-      now = std::move(next);
-      agreed = now->earliest(step);
+      auto next = std::make_unique<test_rank>(result, current->members_of(result));
+      current = std::move(next);
+      agreed_step = current->min_step(step);
     }
-    step = agreed - 1;
+    step = agreed_step - 1;
   }
-  return now->members();
+  return current->members();
 }
 
 // Kills the victims at random moments while all ranks are at work.
-void play(int size, const std::vector<int>& victims, unsigned seed, std::chrono::milliseconds apart) {
+void run_case(int size, const std::vector<int>& victims, unsigned seed, std::chrono::milliseconds max_delay) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   shared_state& shared = new_shared_state();
-  crew ranks(shared);
-  std::vector<int> left = first(size);
-  for (const int victim : victims) std::erase(left, victim);
+  rank_processes ranks(shared);
+  std::vector<int> survivors = all_ranks(size);
+  for (const int victim : victims) std::erase(survivors, victim);
   for (int rank = 0; rank < size; ++rank)
-    ranks.start(rank, [&, rank] { EXPECT_EQ(survive(shared, rank, size), left); });
+    ranks.start(rank, [&, rank] { EXPECT_EQ(run_and_shrink(shared, rank, size), survivors); });
   ASSERT_TRUE(wait_until([&] { return shared.running == size; }));
   std::mt19937 random(seed);
   std::this_thread::sleep_for(std::chrono::microseconds(random() % 30000));
   for (const int victim : victims) {
     kill(shared.pids[victim], SIGKILL);
-    if (apart > 0ms) std::this_thread::sleep_for(std::chrono::milliseconds(random()) % apart);
+    if (max_delay > 0ms) std::this_thread::sleep_for(std::chrono::milliseconds(random()) % max_delay);
   }
   shared.all_done = true;
   ranks.join(victims);
 }
 
 // Rank `rank` of a communicator that was made from `from` by a shrink; its members are as expected.
-std::unique_ptr<member> expect_shrunk(const member& from, double wait_s, const std::vector<int>& expected) {
-  isthmus_communicator made = nullptr;
-  EXPECT_EQ(from.shrink(wait_s, made), ISTHMUS_SUCCESS) << world::last_error().message;
-  if (made == nullptr) return nullptr;
-  EXPECT_EQ(from.members_of(made), expected);
-  return std::make_unique<member>(made, from.members_of(made));
+std::unique_ptr<test_rank> expect_shrunk(const test_rank& parent, double wait_s, const std::vector<int>& expected) {
+  isthmus_communicator result = nullptr;
+  EXPECT_EQ(parent.shrink(wait_s, result), ISTHMUS_SUCCESS) << world::last_error().message;
+  if (result == nullptr) return nullptr;
+  EXPECT_EQ(parent.members_of(result), expected);
+  return std::make_unique<test_rank>(result, parent.members_of(result));
 }
 
 std::size_t open_descriptors() {
@@ -79,9 +79,9 @@ std::size_t open_descriptors() {
 
 // Sanitizers keep what was freed.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool memory_is_flat = false;
+constexpr bool checks_memory = false;
 #else
-constexpr bool memory_is_flat = true;
+constexpr bool checks_memory = true;
 #endif
 
 long resident_pages() {
@@ -94,44 +94,44 @@ long resident_pages() {
 
 // Rank 0 holds the store; the others find each other over that of the lowest that is left.
 TEST(shrink, whoever_dies_the_others_go_on) {
-  for (int victim = 0; victim < 4; ++victim) play(4, {victim}, static_cast<unsigned>(victim), 0ms);
+  for (int victim = 0; victim < 4; ++victim) run_case(4, {victim}, static_cast<unsigned>(victim), 0ms);
 }
 
 TEST(shrink, two_die_at_once_or_one_after_the_other) {
-  play(5, {0, 3}, 1, 0ms);
-  play(5, {4, 2}, 2, 0ms);
-  play(4, {0, 1}, 3, 400ms);  // the second one while, or after, it takes the store's place
-  play(4, {1, 2}, 4, 400ms);
+  run_case(5, {0, 3}, 1, 0ms);
+  run_case(5, {4, 2}, 2, 0ms);
+  run_case(4, {0, 1}, 3, 400ms);  // the second one while, or after, it takes the store's place
+  run_case(4, {1, 2}, 4, 400ms);
 }
 
 TEST(shrink, one_more_dies_while_they_shrink) {
   for (unsigned seed = 0; seed < 6; ++seed) {
     SCOPED_TRACE(seed);
-    const int size = 4, killed = static_cast<int>(seed % 4),
-              dying = static_cast<int>((seed + 1 + seed / 4) % 4);
+    const int size = 4, first_victim = static_cast<int>(seed % 4),
+              late_victim = static_cast<int>((seed + 1 + seed / 4) % 4);
     shared_state& shared = new_shared_state();
-    crew ranks(shared);
-    std::vector<int> left = first(size);
-    std::erase(left, killed);
-    std::erase(left, dying);
+    rank_processes ranks(shared);
+    std::vector<int> survivors = all_ranks(size);
+    std::erase(survivors, first_victim);
+    std::erase(survivors, late_victim);
     for (int rank = 0; rank < size; ++rank)
       ranks.start(rank, [&, rank] {
         std::thread end;
         const auto on_failure = [&] {
-          if (rank == dying)
+          if (rank == late_victim)
             end = std::thread([seed] {
               std::this_thread::sleep_for(std::chrono::milliseconds(8 * seed));
               kill(getpid(), SIGKILL);
             });
         };
-        EXPECT_EQ(survive(shared, rank, size, on_failure), left);
+        EXPECT_EQ(run_and_shrink(shared, rank, size, on_failure), survivors);
       });
     ASSERT_TRUE(wait_until([&] { return shared.running == size; }));
-    kill(shared.pids[killed], SIGKILL);
+    kill(shared.pids[first_victim], SIGKILL);
     ASSERT_TRUE(wait_until(
-        [&] { return isthmus::look_at_process(shared.pids[dying]) == isthmus::process_state::gone; }));
+        [&] { return isthmus::look_at_process(shared.pids[late_victim]) == isthmus::process_state::gone; }));
     shared.all_done = true;
-    ranks.join({killed, dying});
+    ranks.join({first_victim, late_victim});
   }
 }
 
@@ -140,28 +140,28 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
   for (const int stopped : {2, 0}) {
     SCOPED_TRACE(stopped);
     shared_state& shared = new_shared_state();
-    crew ranks(shared);
-    std::vector<int> left = first(3);
-    std::erase(left, stopped);
+    rank_processes ranks(shared);
+    std::vector<int> survivors = all_ranks(3);
+    std::erase(survivors, stopped);
     for (int rank = 0; rank < 3; ++rank)
       ranks.start(rank, [&, rank] {
-        member before(create(shared, 0, rank, 3, 2), first(3));
+        test_rank before(create(shared, 0, rank, 3, 2), all_ranks(3));
         ASSERT_EQ(before.run(0), ISTHMUS_SUCCESS);
         ++shared.running;
         ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
         int step = 1;
         while (before.run(step) == ISTHMUS_SUCCESS) ++step;
         if (rank == stopped) {
-          isthmus_communicator made = nullptr;
-          EXPECT_NE(before.shrink(1, made), ISTHMUS_SUCCESS);
+          isthmus_communicator result = nullptr;
+          EXPECT_NE(before.shrink(1, result), ISTHMUS_SUCCESS);
           const std::string message = world::last_error().message;
           EXPECT_TRUE(message.find("gone on without rank") != std::string::npos ||
                       message.find("may go on without rank") != std::string::npos)
               << message;
-          EXPECT_EQ(made, nullptr);
+          EXPECT_EQ(result, nullptr);
           return;
         }
-        const auto after = expect_shrunk(before, 1, left);
+        const auto after = expect_shrunk(before, 1, survivors);
         ASSERT_NE(after, nullptr);
         for (int i = 0; i < 20; ++i) EXPECT_EQ(after->run(i), ISTHMUS_SUCCESS) << world::last_error().message;
         ++shared.running;
@@ -183,33 +183,33 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
 TEST(shrink, and_grow_again_twenty_times) {
   constexpr int rounds = 20;
   shared_state& shared = new_shared_state();
-  crew ranks(shared);
-  const auto live = [&](int rank) {
-    std::unique_ptr<member> now;
+  rank_processes ranks(shared);
+  const auto run_rounds = [&](int rank) {
+    std::unique_ptr<test_rank> current;
     std::size_t descriptors = 0;
     long pages = 0;
     for (int round = 0; round < rounds; ++round) {
-      auto grown = std::make_unique<member>(create(shared, round, rank, 3), first(3));
-      now.reset();
+      auto regrown = std::make_unique<test_rank>(create(shared, round, rank, 3), all_ranks(3));
+      current.reset();
       for (int step = 0; step < 5; ++step)
-        ASSERT_EQ(grown->run(step), ISTHMUS_SUCCESS) << world::last_error().message;
+        ASSERT_EQ(regrown->run(step), ISTHMUS_SUCCESS) << world::last_error().message;
       if (rank == 0) ++shared.step;  // the newcomer may go
-      for (int step = 5; grown->run(step) == ISTHMUS_SUCCESS;) ++step;
-      now = expect_shrunk(*grown, 20, {0, 1});
-      ASSERT_NE(now, nullptr);
-      EXPECT_EQ(now->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
+      for (int step = 5; regrown->run(step) == ISTHMUS_SUCCESS;) ++step;
+      current = expect_shrunk(*regrown, 20, {0, 1});
+      ASSERT_NE(current, nullptr);
+      EXPECT_EQ(current->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
       if (round == 4) descriptors = open_descriptors(), pages = resident_pages();
     }
     EXPECT_LE(open_descriptors(),
               descriptors + 2);  // a store whose last guest has just left may still be there
-    if (memory_is_flat) {
+    if (checks_memory) {
       EXPECT_LE(resident_pages(), pages + pages / 10);
     }
   };
-  for (int rank = 0; rank < 2; ++rank) ranks.start(rank, [&, rank] { live(rank); });
+  for (int rank = 0; rank < 2; ++rank) ranks.start(rank, [&, rank] { run_rounds(rank); });
   for (int round = 0; round < rounds; ++round) {
     ranks.start(2, [&, round] {
-      member newcomer(create(shared, round, 2, 3), first(3));
+      test_rank newcomer(create(shared, round, 2, 3), all_ranks(3));
       for (int step = 0; step < 5; ++step) EXPECT_EQ(newcomer.run(step), ISTHMUS_SUCCESS);
       kill(getpid(), SIGKILL);
     });
@@ -221,13 +221,13 @@ TEST(shrink, and_grow_again_twenty_times) {
 // Who can't know whether the others go on must not go on itself.
 TEST(shrink, too_few_are_refused_until_the_others_come) {
   shared_state& shared = new_shared_state();
-  crew ranks(shared);
+  rank_processes ranks(shared);
   for (int rank = 0; rank < 2; ++rank)
     ranks.start(rank, [&, rank] {
-      member before(create(shared, 0, rank, 2), first(2));
+      test_rank before(create(shared, 0, rank, 2), all_ranks(2));
       if (rank == 1) {
-        isthmus_communicator made = nullptr;
-        EXPECT_EQ(before.shrink(0.2, made), ISTHMUS_ERROR_TIMEOUT);
+        isthmus_communicator result = nullptr;
+        EXPECT_EQ(before.shrink(0.2, result), ISTHMUS_ERROR_TIMEOUT);
         const std::string message = world::last_error().message;
         EXPECT_NE(message.find("nobody knows whether rank 0 ended"), std::string::npos) << message;
         shared.step = 1;
@@ -242,10 +242,10 @@ TEST(shrink, too_few_are_refused_until_the_others_come) {
 
 TEST(shrink, of_healthy_ranks_some_of_which_leave) {
   shared_state& shared = new_shared_state();
-  crew ranks(shared);
+  rank_processes ranks(shared);
   for (int rank = 0; rank < 3; ++rank)
     ranks.start(rank, [&, rank] {
-      member before(create(shared, 0, rank, 3), first(3));
+      test_rank before(create(shared, 0, rank, 3), all_ranks(3));
       EXPECT_EQ(before.run(0), ISTHMUS_SUCCESS);
       ++shared.running;  // who shrinks ends what others are still in
       ASSERT_TRUE(wait_until([&] { return shared.running == 3; }));
@@ -263,7 +263,7 @@ TEST(shrink, of_healthy_ranks_some_of_which_leave) {
 
 TEST(shrink, from_one_thread_in_a_group) {
   shared_state& shared = new_shared_state();
-  crew ranks(shared);
+  rank_processes ranks(shared);
   ranks.start(0, [&] {
     constexpr int n = 3;
     const isthmus_device devices[n]{};
@@ -291,15 +291,15 @@ TEST(shrink, from_one_thread_in_a_group) {
 
 TEST(shrink, bad_arguments) {
   shared_state& shared = new_shared_state();
-  crew ranks(shared);
+  rank_processes ranks(shared);
   ranks.start(0, [&] {
-    const member alone(create(shared, 0, 0, 1), first(1));
-    isthmus_communicator made = nullptr;
+    const test_rank alone(create(shared, 0, 0, 1), all_ranks(1));
+    isthmus_communicator result = nullptr;
     int before = 0;
     for (const double wait_s : {-1.0, 1e10, std::nan("")})
-      EXPECT_EQ(alone.shrink(wait_s, made), ISTHMUS_ERROR_INVALID_ARGUMENT);
+      EXPECT_EQ(alone.shrink(wait_s, result), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(isthmus_communicator_shrink(alone.native(), 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
-    EXPECT_EQ(isthmus_communicator_shrink(nullptr, 0, &made), ISTHMUS_ERROR_INVALID_USAGE);
+    EXPECT_EQ(isthmus_communicator_shrink(nullptr, 0, &result), ISTHMUS_ERROR_INVALID_USAGE);
     EXPECT_EQ(isthmus_communicator_parent_rank(alone.native(), 1, &before), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_EQ(isthmus_communicator_parent_rank(alone.native(), 0, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
     const auto after = expect_shrunk(alone, 0, {0});

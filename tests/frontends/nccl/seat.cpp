@@ -115,7 +115,7 @@ void seat::prepare(const std::vector<test_case>& tests) {
 
 int seat::issue(std::size_t i) {
   const placed& each = m_calls[i];
-  const conformance::placement at = each.buffers->at();
+  const conformance::placement at = each.buffers->addresses();
   return call(each.test, at.send, at.recv, comm, m_streams[each.test.seed % 2]);
 }
 
