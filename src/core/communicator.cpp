@@ -11,7 +11,7 @@
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
 #include "core/check.hpp"
-#include "core/siblings.hpp"
+#include "core/local_ranks.hpp"
 #include "core/watchdog.hpp"
 #include "core/worker.hpp"
 #include "recorder/words.hpp"

@@ -21,7 +21,7 @@
 #include "bootstrap/membership.hpp"
 #include "core/backend_instance.hpp"
 #include "core/dispatcher.hpp"
-#include "core/notices.hpp"
+#include "core/failure_board.hpp"
 #include "core/validate.hpp"
 #include "memory/heap/symmetric_heap.hpp"
 #include "recorder/diagnosis.hpp"

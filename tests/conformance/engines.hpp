@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "seat.hpp"
+#include "rank_runner.hpp"
 
 namespace conformance {
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "rank_buffers.hpp"
-#include "seat.hpp"
+#include "rank_runner.hpp"
 
 namespace conformance {
 

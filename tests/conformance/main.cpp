@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "player.hpp"
+#include "suite.hpp"
 
 namespace {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/operation_maker.hpp"
+#include "core/test_call.hpp"
 #include "core/support.hpp"
 
 namespace {

@@ -3,7 +3,7 @@
 #include <functional>
 #include <limits>
 
-#include "core/operation_maker.hpp"
+#include "core/test_call.hpp"
 #include "core/support.hpp"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <isthmus/mpi.hpp>
 #include <stdexcept>
 
-#include "seat.hpp"
+#include "rank_runner.hpp"
 
 namespace conformance {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "plan.hpp"
-#include "seat.hpp"
+#include "rank_runner.hpp"
 
 namespace conformance {
 

@@ -1,6 +1,6 @@
 #include <stdexcept>
 
-#include "seat.hpp"
+#include "rank_runner.hpp"
 
 namespace conformance {
 

@@ -1,4 +1,4 @@
-#include "core/siblings.hpp"
+#include "core/local_ranks.hpp"
 
 #include <map>
 #include <mutex>

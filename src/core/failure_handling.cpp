@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/communicator.hpp"
-#include "core/siblings.hpp"
+#include "core/local_ranks.hpp"
 #include "recorder/words.hpp"
 
 namespace isthmus {

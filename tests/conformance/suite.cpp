@@ -1,4 +1,4 @@
-#include "player.hpp"
+#include "suite.hpp"
 
 #include <fmt/format.h>
 #include <isthmus/memory.h>

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "seat.hpp"
+#include "rank_runner.hpp"
 #include "world/world.hpp"
 
 namespace conformance {

@@ -1,4 +1,4 @@
-#include "core/notices.hpp"
+#include "core/failure_board.hpp"
 
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
