@@ -53,29 +53,29 @@ class bootstrap {
   // who agreed could not go on, it finds others.
   virtual survivors shrink(double wait_s);
   // Whether one of `ranks`, or what they met over, is lost since; looks for a moment.
-  virtual bool has_lost(std::span<const int> /*ranks*/) { return false; }
+  virtual bool has_lost_any_of(std::span<const int> /*ranks*/) { return false; }
 
   // An exchange failed here, so the ranks' exchanges no longer match: no other one may follow. The other ranks
   // have been told why, where there is a way.
-  virtual bool out_of_step() const { return false; }
+  virtual bool is_out_of_sync() const { return false; }
 
   // Leaves this rank's failure where the other ranks' waits in this bootstrap, and `announced`, find it; the
   // first one stays. Any thread may call it. False where the ranks have no place for it.
-  virtual bool announce(const failure_info&) noexcept { return false; }
+  virtual bool publish_failure(const failure_info&) noexcept { return false; }
   // What a rank has announced, waiting at most `wait_s` for it. Any thread may call it.
-  virtual std::optional<failure_info> announced(double /*wait_s*/) noexcept { return std::nullopt; }
+  virtual std::optional<failure_info> wait_for_failure(double /*wait_s*/) noexcept { return std::nullopt; }
   // The same of ranks that share memory with this one, by a look into that memory: cheap enough for every call.
-  virtual std::optional<failure_info> noticed() const noexcept { return std::nullopt; }
+  virtual std::optional<failure_info> poll_local_failure() const noexcept { return std::nullopt; }
 
   // This rank waits for nobody any more: who waits for it must look further for the cause. Any thread.
-  virtual void give_up() noexcept {}
+  virtual void mark_aborted() noexcept {}
   // For a rank that has given up itself: whether that one has, or does within this time; nothing where that
   // can't be told. Any thread.
-  virtual std::optional<bool> has_given_up(int /*rank*/, double /*wait_s*/) noexcept { return std::nullopt; }
+  virtual std::optional<bool> has_aborted(int /*rank*/, double /*wait_s*/) noexcept { return std::nullopt; }
 
   // For a rank that has given up: whether that one is gone from what they meet over; nothing where that can't
   // be told. Any thread.
-  virtual std::optional<bool> has_left(int /*rank*/) noexcept { return std::nullopt; }
+  virtual std::optional<bool> is_disconnected(int /*rank*/) noexcept { return std::nullopt; }
 
   // What the mpi backend works on: the user's table and this bootstrap's own duplicate of the
   // communicator, valid as long as the bootstrap. NULL without MPI.
@@ -98,7 +98,7 @@ class store {
   virtual void get(const std::string& key, std::span<std::byte> value, double timeout_s) = 0;
   // Whether the rank that joined under this number has closed its connection; what it had set stays. False
   // where the store can't tell.
-  virtual bool has_left(int) { return false; }
+  virtual bool is_disconnected(int) { return false; }
   // Forgets a key that nobody will ask for again. A store that can't keeps it.
   virtual void erase(const std::string&) {}
   // A socket of this rank's that can take the store's place; nullptr where the store ends with no rank, or

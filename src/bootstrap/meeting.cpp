@@ -71,7 +71,7 @@ int meeting::store_number(int rank) const {
 fate meeting::look_at(int rank) const {
   const rank_process& there = process(rank);
   if (there.state() == process_state::gone) return fate::ended;
-  if (!m_keys->has_left(m_store_numbers[static_cast<std::size_t>(rank)])) return fate::unknown;
+  if (!m_keys->is_disconnected(m_store_numbers[static_cast<std::size_t>(rank)])) return fate::unknown;
   // On one machine it has closed its connection; from another one, the way between may be cut.
   return there.pid != 0 ? fate::ended : fate::left;
 }

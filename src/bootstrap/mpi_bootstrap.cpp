@@ -103,19 +103,19 @@ class mpi_bootstrap final : public bootstrap {
   void cancel() noexcept override { m_cancelled.store(true, std::memory_order_release); }
 
   void watch_processes(std::span<const rank_process> processes) override { m_peers.watch(processes); }
-  bool out_of_step() const override { return m_out_of_step; }
+  bool is_out_of_sync() const override { return m_is_out_of_sync; }
 
   // By memory alone: a message would need a rank of other machines to be where it takes messages.
-  bool announce(const failure_info& failure) noexcept override {
+  bool publish_failure(const failure_info& failure) noexcept override {
     return m_peers.write(failure) && m_peers.all_have_notices();
   }
-  std::optional<failure_info> announced(double wait_s) noexcept override {
+  std::optional<failure_info> wait_for_failure(double wait_s) noexcept override {
     return m_peers.read(m_peers.all_have_notices() ? wait_s : 0);  // who has none can't tell
   }
-  std::optional<failure_info> noticed() const noexcept override { return m_peers.read(); }
-  void give_up() noexcept override { m_peers.give_up(); }
-  std::optional<bool> has_given_up(int rank, double wait_s) noexcept override {
-    return m_peers.has_given_up(rank, wait_s);
+  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read(); }
+  void mark_aborted() noexcept override { m_peers.mark_aborted(); }
+  std::optional<bool> has_aborted(int rank, double wait_s) noexcept override {
+    return m_peers.has_aborted(rank, wait_s);
   }
 
   void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
@@ -126,9 +126,9 @@ class mpi_bootstrap final : public bootstrap {
       start(*running, mine);
       finish(*running);
     } catch (const error& failure) {
-      m_out_of_step = true;
+      m_is_out_of_sync = true;
       if (!m_cancelled.load(std::memory_order_acquire) && !m_peers.read())
-        announce(m_peers.of_this_rank(failure));
+        publish_failure(m_peers.of_this_rank(failure));
       for (void*& request : running->receives)
         if (request != nullptr) m_mpi.cancel(&request);
       // A peer may still read what was sent to it; nothing tells when it is done.
@@ -265,7 +265,7 @@ class mpi_bootstrap final : public bootstrap {
   double m_timeout_s;
   int m_rank, m_size;
   peers m_peers;
-  bool m_out_of_step = false;
+  bool m_is_out_of_sync = false;
   std::atomic<bool> m_cancelled{false};
 };
 

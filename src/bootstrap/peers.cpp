@@ -24,8 +24,8 @@ process_state rank_process::state() const noexcept {
   return pid == 0 ? process_state::alive : look_at_process(pid, start);
 }
 
-bool rank_process::has_left() const noexcept {
-  return notice != nullptr && notice->has_left.load(std::memory_order_acquire) != 0;
+bool rank_process::has_destroyed_communicator() const noexcept {
+  return notice != nullptr && notice->has_destroyed_communicator.load(std::memory_order_acquire) != 0;
 }
 
 std::optional<int> find_in_state(std::span<const rank_process> processes, process_state wanted, int own,
@@ -76,16 +76,16 @@ std::optional<failure_info> peers::read(double wait_s) const noexcept {
   }
 }
 
-void peers::give_up() noexcept {
+void peers::mark_aborted() noexcept {
   if (failure_notice* const notice = of(m_rank).notice)
-    notice->has_given_up.store(1, std::memory_order_release);
+    notice->has_aborted.store(1, std::memory_order_release);
 }
 
-std::optional<bool> peers::has_given_up(int rank, double wait_s) const noexcept {
+std::optional<bool> peers::has_aborted(int rank, double wait_s) const noexcept {
   const failure_notice* const notice = of(rank).notice;
   if (notice == nullptr) return std::nullopt;
   const auto deadline = clock::now() + std::chrono::duration<double>(wait_s);
-  while (notice->has_given_up.load(std::memory_order_acquire) == 0) {
+  while (notice->has_aborted.load(std::memory_order_acquire) == 0) {
     if (clock::now() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -99,7 +99,7 @@ void peers::throw_if_written() const {
 // A rank that leaves says so before it ends, so what is read behind the look is the last word.
 std::optional<int> peers::find_lost() const noexcept {
   auto ended = find_ended();
-  while (ended && of(*ended).has_left()) ended = find_ended(*ended + 1);
+  while (ended && of(*ended).has_destroyed_communicator()) ended = find_ended(*ended + 1);
   return ended;
 }
 

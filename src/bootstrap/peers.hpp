@@ -29,8 +29,8 @@ struct failure_notice {
   static constexpr std::uint32_t empty = 0, unfinished = 1, written = 2;
   std::atomic<std::uint32_t> state;
   failure_info failure;
-  std::atomic<std::uint32_t> has_given_up;
-  std::atomic<std::uint32_t> has_left;
+  std::atomic<std::uint32_t> has_aborted;
+  std::atomic<std::uint32_t> has_destroyed_communicator;
 };
 
 // Where a rank would serve a store in the place of its communicator's (standby.hpp). Plain bytes.
@@ -48,7 +48,7 @@ struct rank_process {
 
   process_state state() const noexcept;  // alive where it can't be seen
   // It has destroyed its communicator, and may end without harm to the others.
-  bool has_left() const noexcept;
+  bool has_destroyed_communicator() const noexcept;
 };
 
 // The first of the ranks from `first` on, but not `own`, whose process is in this state.
@@ -75,9 +75,9 @@ class peers {
   // it.
   std::optional<failure_info> read(double wait_s = 0) const noexcept;
   void throw_if_written() const;
-  void give_up() noexcept;
+  void mark_aborted() noexcept;
   // Whether that rank has, or does within this time; nothing where it has no notice that can be read from here.
-  std::optional<bool> has_given_up(int rank, double wait_s) const noexcept;
+  std::optional<bool> has_aborted(int rank, double wait_s) const noexcept;
 
   // The first ended one of the other ranks from `first` on.
   std::optional<int> find_ended(int first = 0) const noexcept {

@@ -27,9 +27,9 @@ using seconds = std::chrono::duration<double>;
 constexpr double slice_s = 0.1;
 
 // Under a communicator's scope: the failure of the rank that failed first.
-constexpr const char* announcement = "/failure";
+constexpr const char* failure_key = "/failure";
 // There, with a rank's number behind it: that rank has given up.
-constexpr const char* surrender = "/given_up/";
+constexpr const char* abort_key = "/given_up/";
 
 // An allgather sets one's own key and gets everyone's. Keys carry a sequence number, so nothing is set twice.
 class store_bootstrap final : public bootstrap {
@@ -53,11 +53,11 @@ class store_bootstrap final : public bootstrap {
     try {
       exchange(mine, all);
     } catch (const error& failure) {
-      m_out_of_step = true;
+      m_is_out_of_sync = true;
       // Before this rank leaves and seems to others to be the one that ended. What it heard from them they
       // know.
-      if (!m_cancelled.load(std::memory_order_acquire) && !announced(0))
-        announce(m_peers.of_this_rank(failure));
+      if (!m_cancelled.load(std::memory_order_acquire) && !wait_for_failure(0))
+        publish_failure(m_peers.of_this_rank(failure));
       throw;
     }
   }
@@ -102,7 +102,7 @@ class store_bootstrap final : public bootstrap {
     }
   }
 
-  bool has_lost(std::span<const int> ranks) override {
+  bool has_lost_any_of(std::span<const int> ranks) override {
     constexpr int looks = 10;
     for (int i = 0; i < looks; ++i) {
       try {
@@ -123,21 +123,21 @@ class store_bootstrap final : public bootstrap {
   }
 
   void watch_processes(std::span<const rank_process> processes) override { m_peers.watch(processes); }
-  bool out_of_step() const override { return m_out_of_step; }
+  bool is_out_of_sync() const override { return m_is_out_of_sync; }
 
   void cancel() noexcept override { m_cancelled.store(true, std::memory_order_release); }
 
-  bool announce(const failure_info& failure) noexcept override {
+  bool publish_failure(const failure_info& failure) noexcept override {
     if (m_peers.write(failure) && m_peers.all_have_notices()) return true;
     try {
-      announce_in_store(std::as_bytes(std::span(&failure, 1)));
+      publish_in_store(std::as_bytes(std::span(&failure, 1)));
     } catch (...) {  // the store is gone: the others learn of that by themselves
       return false;
     }
     return true;
   }
 
-  std::optional<failure_info> announced(double wait_s) noexcept override {
+  std::optional<failure_info> wait_for_failure(double wait_s) noexcept override {
     if (m_peers.all_have_notices()) return m_peers.read(wait_s);
     const auto deadline = clock::now() + std::chrono::duration_cast<clock::duration>(seconds(wait_s));
     for (double left = wait_s;; left = seconds(deadline - clock::now()).count()) {
@@ -146,44 +146,44 @@ class store_bootstrap final : public bootstrap {
       // Of those here only what followed is known: the cause may have come from another machine.
       const auto begin = clock::now();
       const double slice = std::clamp(left, 0.0, slice_s);
-      const auto elsewhere = announced_in_store(here ? 0 : slice);
+      const auto elsewhere = failure_in_store(here ? 0 : slice);
       if (elsewhere || here || left <= slice_s) return elsewhere ? elsewhere : here;
       std::this_thread::sleep_until(begin + seconds(slice));  // a store that is lost says so at once
     }
   }
-  std::optional<failure_info> noticed() const noexcept override { return m_peers.read(); }
+  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read(); }
 
-  void give_up() noexcept override {
-    if (m_has_given_up.exchange(true)) return;
-    m_peers.give_up();
+  void mark_aborted() noexcept override {
+    if (m_has_aborted.exchange(true)) return;
+    m_peers.mark_aborted();
     if (m_peers.all_have_notices()) return;
     try {
-      m_store->set(fmt::format("{}{}{}", m_scope, surrender, m_rank), std::array{std::byte{1}});
+      m_store->set(fmt::format("{}{}{}", m_scope, abort_key, m_rank), std::array{std::byte{1}});
     } catch (...) {  // NOLINT(bugprone-empty-catch): the store is gone, and others can't be told
     }
   }
 
-  std::optional<bool> has_given_up(int rank, double wait_s) noexcept override {
-    if (const auto told = m_peers.has_given_up(rank, wait_s)) return told;
-    if (wait_s > 0 && has_surrendered(rank, wait_s)) return true;
+  std::optional<bool> has_aborted(int rank, double wait_s) noexcept override {
+    if (const auto told = m_peers.has_aborted(rank, wait_s)) return told;
+    if (wait_s > 0 && has_abort_key(rank, wait_s)) return true;
     if (!answers()) return std::nullopt;
-    return has_surrendered(rank, 0);  // a store that is slow may have had it all the time
+    return has_abort_key(rank, 0);  // a store that is slow may have had it all the time
   }
 
-  std::optional<bool> has_left(int rank) noexcept override {
+  std::optional<bool> is_disconnected(int rank) noexcept override {
     if (!answers()) return std::nullopt;
     try {
-      return m_store->has_left(m_store_ranks[static_cast<std::size_t>(rank)]);
+      return m_store->is_disconnected(m_store_ranks[static_cast<std::size_t>(rank)]);
     } catch (...) {  // the store is gone
       return std::nullopt;
     }
   }
 
  private:
-  std::optional<failure_info> announced_in_store(double wait_s) noexcept {
+  std::optional<failure_info> failure_in_store(double wait_s) noexcept {
     failure_info failure;
     try {
-      m_store->get(m_scope + announcement, std::as_writable_bytes(std::span(&failure, 1)), wait_s);
+      m_store->get(m_scope + failure_key, std::as_writable_bytes(std::span(&failure, 1)), wait_s);
     } catch (...) {  // nobody has, or the store is gone
       return std::nullopt;
     }
@@ -191,26 +191,26 @@ class store_bootstrap final : public bootstrap {
   }
 
   // Without a question to a store that may have stopped, if it can; some say that only when they are asked to.
-  void announce_in_store(std::span<const std::byte> failure) {
+  void publish_in_store(std::span<const std::byte> failure) {
     try {
-      return m_store->set_if_absent(m_scope + announcement, failure);
+      return m_store->set_if_absent(m_scope + failure_key, failure);
     } catch (const error& refused) {
       if (refused.info().status == ISTHMUS_ERROR_REMOTE) throw;  // it is gone
     }
-    if (!announced_in_store(0)) m_store->set(m_scope + announcement, failure);
+    if (!failure_in_store(0)) m_store->set(m_scope + failure_key, failure);
   }
 
   // A store that does has this rank's own word. Without patience one that has stopped would be waited for much
   // longer.
   bool answers() noexcept {
     constexpr double answer_s = 0.1;
-    return has_surrendered(m_rank, answer_s);
+    return has_abort_key(m_rank, answer_s);
   }
 
-  bool has_surrendered(int rank, double wait_s) noexcept {
+  bool has_abort_key(int rank, double wait_s) noexcept {
     std::array<std::byte, 1> told{};
     try {
-      m_store->get(fmt::format("{}{}{}", m_scope, surrender, rank), told, wait_s);
+      m_store->get(fmt::format("{}{}{}", m_scope, abort_key, rank), told, wait_s);
       return true;
     } catch (...) {  // it has not, or the store is gone
       return false;
@@ -287,7 +287,7 @@ class store_bootstrap final : public bootstrap {
       } catch (const error& failure) {
         if (failure.info().status == ISTHMUS_ERROR_MISMATCH) throw in_another_call(rank, failure);
         if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw explain(failure);
-        throw_if_announced();
+        throw_if_failure_published();
         // Nor has it set its key just before.
         if (lost && (*lost == rank || !has_come(sequence, *lost, part.size()))) throw m_peers.ended(*lost);
         if (left <= slice_s) throw missing(sequence, rank, part.size());
@@ -305,7 +305,7 @@ class store_bootstrap final : public bootstrap {
   // Of `first` and those after it: whoever is waited for may itself wait for another one.
   std::optional<int> find_lost(int first) {
     if (const auto rank = m_peers.find_ended(first)) return rank;
-    if (m_store->has_left(m_store_ranks[static_cast<std::size_t>(first)])) return first;
+    if (m_store->is_disconnected(m_store_ranks[static_cast<std::size_t>(first)])) return first;
     return std::nullopt;
   }
 
@@ -340,8 +340,8 @@ class store_bootstrap final : public bootstrap {
     return failure;
   }
 
-  void throw_if_announced() {
-    if (const auto failure = announced(0)) throw failure_elsewhere(*failure);
+  void throw_if_failure_published() {
+    if (const auto failure = wait_for_failure(0)) throw failure_elsewhere(*failure);
   }
 
   // Names every rank that has not come, not only the one that was waited for. `first`: those before it have.
@@ -377,9 +377,9 @@ class store_bootstrap final : public bootstrap {
   std::unique_ptr<isthmus::standby> m_standby;
   std::shared_ptr<meeting> m_meeting;  // from the first shrink on
   std::vector<int> m_meeting_ranks;    // by rank: its number there, ascending
-  bool m_out_of_step = false;
+  bool m_is_out_of_sync = false;
   std::atomic<bool> m_cancelled{false};
-  std::atomic<bool> m_has_given_up{false};
+  std::atomic<bool> m_has_aborted{false};
 };
 
 }  // namespace

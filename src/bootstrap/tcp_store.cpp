@@ -64,7 +64,7 @@ class tcp_client final : public store {
 
   void erase(const std::string& key) override { send(request_kind::erase, 0, key, {}); }
 
-  bool has_left(int rank) override {
+  bool is_disconnected(int rank) override {
     try {
       get(fmt::format("{}{}", left_key, rank), {}, 0);
       return true;

@@ -104,7 +104,7 @@ std::shared_ptr<communicator> communicator::shrink(double wait_s) {
       return create(std::move(part.control), derived_setup(), {}, nullptr);
     } catch (const error& failure) {
       // One more is gone: the rest agrees again.
-      if (losses == m_ranks.size || !m_control->has_lost(part.ranks)) throw;
+      if (losses == m_ranks.size || !m_control->has_lost_any_of(part.ranks)) throw;
       log(log_level::info, "rank {}: shrinking again: {}", m_ranks.rank, failure.what());
     }
   }
@@ -217,7 +217,7 @@ void communicator::run_recorded(Work&& work) {
       wait_for_failures(0);
       check_alive();
     }
-    if (m_control->out_of_step()) abort_out_of_sync(reported_failure);
+    if (m_control->is_out_of_sync()) abort_out_of_sync(reported_failure);
     throw error(reported_failure);
   } catch (...) {
     m_recorder.end(false);

@@ -257,7 +257,7 @@ void communicator::create_backend(backend_instance& backend) {
   if (const isthmus_status status = backend.create(); status != ISTHMUS_SUCCESS)
     failure = error(backend.take_failure(status, "create"));
   // The other ranks may wait for this one inside create, where a vote would be taken for what they wait for.
-  if (backend.has_create_thrown() && m_control->announce(failure->info())) throw error(*failure);
+  if (backend.has_create_thrown() && m_control->publish_failure(failure->info())) throw error(*failure);
   const auto all = gather_votes(*m_control, no_value{}, failure);
   if (first_refusal(all, ISTHMUS_ERROR_UNSUPPORTED) >= 0) backend.destroy();
   check_votes(all, failure, fmt::format("creating backend {} failed", backend.name()), ISTHMUS_ERROR_REMOTE,

@@ -41,7 +41,7 @@ void failure_board::share(bootstrap& control, const membership& ranks) {
 }
 
 void failure_board::leave() noexcept {
-  if (m_own_page) reinterpret_cast<failure_notice*>(m_own_page->data())->has_left.store(1, std::memory_order_release);
+  if (m_own_page) reinterpret_cast<failure_notice*>(m_own_page->data())->has_destroyed_communicator.store(1, std::memory_order_release);
 }
 
 void failure_board::end_sharing() {

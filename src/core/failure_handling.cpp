@@ -67,9 +67,9 @@ void communicator::abort_this_rank(const failure_info& failure, notification_sco
     m_failure = failure;
     m_recorder.fail(failure.message);
   }
-  if (should_query_peers()) m_control->give_up();
+  if (should_query_peers()) m_control->mark_aborted();
   // Before the backends release anybody: who is released finds the cause.
-  if (scope == notification_scope::all_ranks && m_ranks.process_size < m_ranks.size) m_control->announce(failure);
+  if (scope == notification_scope::all_ranks && m_ranks.process_size < m_ranks.size) m_control->publish_failure(failure);
   m_is_aborted.store(true, std::memory_order_release);
   m_control->cancel();
   const std::lock_guard lock(m_abort_mutex);
@@ -95,7 +95,7 @@ double communicator::root_cause_wait_s() const noexcept {
 bool communicator::abort_on_backend_failure(failure_info& failure) noexcept {
   // Who comes late, and so fails at once, would clear itself while others still ask.
   const bool queries_peers = should_query_peers() && !(is_among(m_ranks.rank, failure.failed_ranks()) && has_arrived_late());
-  if (queries_peers) m_control->give_up();
+  if (queries_peers) m_control->mark_aborted();
   if (is_consequence(failure.status)) {
     wait_for_failures(root_cause_wait_s());
     if (is_aborted()) return false;
@@ -183,12 +183,12 @@ bool communicator::has_arrived_late() const noexcept {
 std::optional<bool> communicator::has_reported(int rank, peer_status expected, double wait_s) const noexcept {
   if (rank == m_ranks.rank) return true;
   if (expected == peer_status::present) {
-    const auto left = m_control->has_left(rank);
-    if (left.value_or(false)) return m_control->has_given_up(rank, 0);  // as programs end at their first error
+    const auto left = m_control->is_disconnected(rank);
+    if (left.value_or(false)) return m_control->has_aborted(rank, 0);  // as programs end at their first error
     return left ? std::optional(true) : std::nullopt;
   }
   const process_state state = m_ranks.process_here[static_cast<std::size_t>(rank)].state();
-  const auto reported = m_control->has_given_up(rank, state == process_state::alive ? wait_s : 0);
+  const auto reported = m_control->has_aborted(rank, state == process_state::alive ? wait_s : 0);
   return !reported && state != process_state::alive ? false : reported;
 }
 
@@ -236,7 +236,7 @@ std::optional<failure_info> communicator::find_earlier_report(const failure_info
 void communicator::wait_for_failures(double wait_s,
                         void (*on_failure)(const communicator& rank, const failure_info& cause)) noexcept {
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
-  if (const auto cause = m_control->announced(wait_s)) {
+  if (const auto cause = m_control->wait_for_failure(wait_s)) {
     if (on_failure != nullptr) on_failure(*this, *cause);
     return abort(*cause, notification_scope::this_process);
   }
@@ -261,7 +261,7 @@ void communicator::abort_on_lost_peer(int lost) noexcept {
 void communicator::poll_failure_board() noexcept {
   if (const auto parent = m_parent.lock(); parent && !parent->m_is_closed) parent->poll_failure_board();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
-  if (const auto cause = m_control->noticed()) abort(*cause, notification_scope::this_process);
+  if (const auto cause = m_control->poll_local_failure()) abort(*cause, notification_scope::this_process);
 }
 
 void communicator::poll_failures() noexcept {

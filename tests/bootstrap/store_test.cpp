@@ -138,8 +138,8 @@ TEST(store_process, that_has_stopped_is_waited_for_once) {
     EXPECT_EQ(failure.native_code, ETIMEDOUT) << "that the store did not answer, not that it has no such key";
   }
   const auto rank = make_store_bootstrap(keys, "isthmus", 0, 2, timeout_s);
-  rank->give_up();
-  EXPECT_EQ(rank->has_given_up(1, 0.1), std::nullopt);
+  rank->mark_aborted();
+  EXPECT_EQ(rank->has_aborted(1, 0.1), std::nullopt);
   EXPECT_LT(test::seconds_since(start), timeout_s);
   process.go_on();
   EXPECT_EQ(test::get(*keys, "a", 1, timeout_s), "x");
@@ -151,16 +151,16 @@ TEST(store_process, that_pauses_for_a_moment_makes_nobody_missing) {
   const store_process process;
   const auto here = make_store_bootstrap(connect_tcp_store(process.address(), 0, 2, 20), "isthmus", 0, 2, 20);
   const auto there = make_store_bootstrap(connect_tcp_store(process.address(), 1, 2, 20), "isthmus", 1, 2, 20);
-  here->give_up();
-  there->give_up();
-  ASSERT_EQ(here->has_given_up(1, 5), true);
+  here->mark_aborted();
+  there->mark_aborted();
+  ASSERT_EQ(here->has_aborted(1, 5), true);
   for (const double wait_s : {0.02, 0.0}) {
     process.stop();
     std::jthread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
       process.go_on();
     });
-    EXPECT_EQ(here->has_given_up(1, wait_s), true) << wait_s;
+    EXPECT_EQ(here->has_aborted(1, wait_s), true) << wait_s;
   }
 }
 
@@ -203,7 +203,7 @@ TEST(user_store, that_is_lost_is_not_asked_over_and_over) {
   lost.is_lost = true;
   const isthmus_store_table table = lost.table();
   const auto rank = make_store_bootstrap(make_user_store(&table), "isthmus", 0, 2, 20);
-  EXPECT_EQ(rank->announced(1), std::nullopt);
+  EXPECT_EQ(rank->wait_for_failure(1), std::nullopt);
   EXPECT_LT(lost.gets, 100);
 }
 
@@ -215,9 +215,9 @@ TEST(user_store, whose_set_first_fails_still_carries_a_failure) {
   std::vector<std::unique_ptr<bootstrap>> ranks;
   for (int rank = 0; rank < 2; ++rank)
     ranks.push_back(make_store_bootstrap(make_user_store(&table), "isthmus", rank, 2, 20));
-  EXPECT_TRUE(ranks[0]->announce(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "first").info()));
-  EXPECT_TRUE(ranks[1]->announce(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "second").info()));
-  const auto heard = ranks[1]->announced(1);
+  EXPECT_TRUE(ranks[0]->publish_failure(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "first").info()));
+  EXPECT_TRUE(ranks[1]->publish_failure(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "second").info()));
+  const auto heard = ranks[1]->wait_for_failure(1);
   ASSERT_TRUE(heard.has_value());
   EXPECT_STREQ(heard->message, "first");
 }
@@ -341,16 +341,16 @@ TEST_P(stores, missing_ranks_are_named) {
 
 TEST_P(stores, ranks_that_give_up_are_told_from_those_that_do_not) {
   const auto ranks = meet(3);
-  EXPECT_EQ(ranks[0]->has_given_up(1, 0), std::nullopt) << "before it has done so itself";
-  ranks[0]->give_up();
-  EXPECT_EQ(ranks[0]->has_given_up(1, 0), false);
-  auto waiting = std::async(std::launch::async, [&] { return ranks[0]->has_given_up(1, 20); });
-  ranks[1]->give_up();
-  ranks[1]->give_up();  // once is enough
+  EXPECT_EQ(ranks[0]->has_aborted(1, 0), std::nullopt) << "before it has done so itself";
+  ranks[0]->mark_aborted();
+  EXPECT_EQ(ranks[0]->has_aborted(1, 0), false);
+  auto waiting = std::async(std::launch::async, [&] { return ranks[0]->has_aborted(1, 20); });
+  ranks[1]->mark_aborted();
+  ranks[1]->mark_aborted();  // once is enough
   EXPECT_EQ(waiting.get(), true);
-  ranks[2]->give_up();
-  EXPECT_EQ(ranks[2]->has_given_up(1, 0), true);
-  EXPECT_EQ(ranks[1]->has_given_up(0, 0), true);
+  ranks[2]->mark_aborted();
+  EXPECT_EQ(ranks[2]->has_aborted(1, 0), true);
+  EXPECT_EQ(ranks[1]->has_aborted(0, 0), true);
 }
 
 TEST_P(stores, cancel_ends_a_wait) {
