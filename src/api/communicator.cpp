@@ -114,7 +114,7 @@ void create_all(int size, const isthmus_device* devices, const isthmus_communica
   // The rank that failed by itself tells more than those that only heard of it.
   const error* first = nullptr;
   for (const auto& failure : failures)
-    if (failure && (first == nullptr || is_consequence(first->info().status))) first = &*failure;
+    if (failure && (first == nullptr || is_secondary_status(first->info().status))) first = &*failure;
   if (first != nullptr) throw error(*first);
   for (std::size_t rank = 0; rank < new_communicators.size(); ++rank)
     communicators[rank] = insert_handle(std::move(new_communicators[rank]));

@@ -37,7 +37,7 @@ void check(const mpi_pass& pass) {
 // Bounds a collective call of MPI, which knows no timeout and can't be cancelled: when it is over the job ends.
 // `ranks`: where they are known already.
 watch_rules limit_of(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
-                     const peers* ranks = nullptr) {
+                     const peer_monitor* ranks = nullptr) {
   watch_rules rules;
   rules.timeout = std::chrono::duration<double>(timeout_s);
   rules.operation = [begin = clock::now()] { return watched_operation{1, begin}; };
@@ -107,12 +107,12 @@ class mpi_bootstrap final : public bootstrap {
 
   // By memory alone: a message would need a rank of other machines to be where it takes messages.
   bool publish_failure(const failure_info& failure) noexcept override {
-    return m_peers.write(failure) && m_peers.all_have_notices();
+    return m_peers.publish(failure) && m_peers.has_all_records();
   }
   std::optional<failure_info> wait_for_failure(double wait_s) noexcept override {
-    return m_peers.read(m_peers.all_have_notices() ? wait_s : 0);  // who has none can't tell
+    return m_peers.read_failure(m_peers.has_all_records() ? wait_s : 0);  // who has none can't tell
   }
-  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read(); }
+  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read_failure(); }
   void mark_aborted() noexcept override { m_peers.mark_aborted(); }
   std::optional<bool> has_aborted(int rank, double wait_s) noexcept override {
     return m_peers.has_aborted(rank, wait_s);
@@ -127,8 +127,8 @@ class mpi_bootstrap final : public bootstrap {
       finish(*running);
     } catch (const error& failure) {
       m_is_out_of_sync = true;
-      if (!m_cancelled.load(std::memory_order_acquire) && !m_peers.read())
-        publish_failure(m_peers.of_this_rank(failure));
+      if (!m_cancelled.load(std::memory_order_acquire) && !m_peers.read_failure())
+        publish_failure(m_peers.own_failure(failure));
       for (void*& request : running->receives)
         if (request != nullptr) m_mpi.cancel(&request);
       // A peer may still read what was sent to it; nothing tells when it is done.
@@ -205,15 +205,15 @@ class mpi_bootstrap final : public bootstrap {
 
   void finish(exchange& running) {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_timeout_s);
-    auto next_look = clock::now() + look_interval;
+    auto next_poll = clock::now() + poll_interval;
     while (!advance(running)) {
       if (m_cancelled.load(std::memory_order_acquire))
         throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                          "the exchange with the other ranks was cancelled");
       throw_if_interrupted("the exchange with the other ranks");
       if (clock::now() > deadline) throw timeout(running);
-      if (clock::now() > next_look) {
-        next_look = clock::now() + look_interval;
+      if (clock::now() > next_poll) {
+        next_poll = clock::now() + poll_interval;
         look(running);
       }
       sched_yield();
@@ -221,11 +221,11 @@ class mpi_bootstrap final : public bootstrap {
   }
 
   void look(exchange& running) {
-    m_peers.throw_if_written();
-    const auto ended = m_peers.find_ended();
+    m_peers.throw_if_peer_failed();
+    const auto ended = m_peers.find_exited();
     if (!ended) return;
     advance(running.receives);  // what it had sent before
-    if (running.receives[static_cast<std::size_t>(*ended)] != nullptr) throw m_peers.ended(*ended);
+    if (running.receives[static_cast<std::size_t>(*ended)] != nullptr) throw m_peers.exited_error(*ended);
   }
 
   // Both directions, whatever the first says.
@@ -264,7 +264,7 @@ class mpi_bootstrap final : public bootstrap {
   owned_comm m_control, m_payload;
   double m_timeout_s;
   int m_rank, m_size;
-  peers m_peers;
+  peer_monitor m_peers;
   bool m_is_out_of_sync = false;
   std::atomic<bool> m_cancelled{false};
 };

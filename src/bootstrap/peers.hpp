@@ -19,13 +19,13 @@
 namespace isthmus {
 
 // Statuses that only say that another rank failed: a cause, where one is known, tells more.
-constexpr bool is_consequence(isthmus_status status) {
+constexpr bool is_secondary_status(isthmus_status status) {
   return status == ISTHMUS_ERROR_ABORTED || status == ISTHMUS_ERROR_REMOTE;
 }
 
 // Where a rank writes the failure that it was the first to know of, once, that it waits for nobody any more,
 // and at last that it has destroyed its communicator. All others read.
-struct failure_notice {
+struct failure_record {
   static constexpr std::uint32_t empty = 0, unfinished = 1, written = 2;
   std::atomic<std::uint32_t> state;
   failure_info failure;
@@ -43,7 +43,7 @@ struct standby_address {
 struct rank_process {
   std::int64_t pid = 0;  // 0: it can't
   std::uint64_t start = 0;
-  failure_notice* notice = nullptr;  // zeroed shared memory; NULL: there is none
+  failure_record* record = nullptr;  // zeroed shared memory; NULL: there is none
   standby_address standby{};
 
   process_state state() const noexcept;  // alive where it can't be seen
@@ -52,55 +52,55 @@ struct rank_process {
 };
 
 // The first of the ranks from `first` on, but not `own`, whose process is in this state.
-std::optional<int> find_in_state(std::span<const rank_process> processes, process_state wanted, int own,
+std::optional<int> find_in_state(std::span<const rank_process> processes, process_state state, int own,
                                  int first = 0) noexcept;
 
-class peers {
+class peer_monitor {
  public:
-  peers(int rank, int size) : m_rank(rank), m_processes(static_cast<std::size_t>(size)) {}
+  peer_monitor(int rank, int size) : m_rank(rank), m_processes(static_cast<std::size_t>(size)) {}
 
   // Not while other threads call the rest, which any thread may.
   void watch(std::span<const rank_process> processes) {
     m_processes.assign(processes.begin(), processes.end());
   }
-  const rank_process& of(int rank) const { return m_processes[static_cast<std::size_t>(rank)]; }
+  const rank_process& process(int rank) const { return m_processes[static_cast<std::size_t>(rank)]; }
   // Notices of all ranks can be read from here, so nobody has to be told in another way.
-  bool all_have_notices() const noexcept;
+  bool has_all_records() const noexcept;
 
   // Writes the failure down, unless this rank has written one before. False where it has no notice.
-  bool write(const failure_info& failure) noexcept;
+  bool publish(const failure_info& failure) noexcept;
   // A failure of this rank, as it is told to others.
-  failure_info of_this_rank(const error& failure) const;
+  failure_info own_failure(const error& failure) const;
   // What some rank has written, or writes within this time: a cause, if there is one, else what follows from
   // it.
-  std::optional<failure_info> read(double wait_s = 0) const noexcept;
-  void throw_if_written() const;
+  std::optional<failure_info> read_failure(double wait_s = 0) const noexcept;
+  void throw_if_peer_failed() const;
   void mark_aborted() noexcept;
   // Whether that rank has, or does within this time; nothing where it has no notice that can be read from here.
   std::optional<bool> has_aborted(int rank, double wait_s) const noexcept;
 
   // The first ended one of the other ranks from `first` on.
-  std::optional<int> find_ended(int first = 0) const noexcept {
+  std::optional<int> find_exited(int first = 0) const noexcept {
     return find_in_state(m_processes, process_state::gone, m_rank, first);
   }
   // The first that ended before it had left.
   std::optional<int> find_lost() const noexcept;
-  error ended(int rank) const;
+  error exited_error(int rank) const;
   // "1, 2 (its process is stopped)": of ranks that did not come, and of others that can't go on; of these alone
   // where it is not certain who came.
   std::string describe(const std::vector<int>& missing, bool is_certain = true) const;
 
  private:
-  std::optional<failure_info> read_now() const noexcept;
+  std::optional<failure_info> try_read_failure() const noexcept;
 
   int m_rank;
   std::vector<rank_process> m_processes;
 };
 
 // What a wait tells of another rank's failure.
-error failure_elsewhere(const failure_info& failure);
+error remote_failure(const failure_info& failure);
 
 // How often a wait looks at the other processes.
-inline constexpr auto look_interval = std::chrono::milliseconds(500);
+inline constexpr auto poll_interval = std::chrono::milliseconds(500);
 
 }  // namespace isthmus

@@ -57,7 +57,7 @@ class store_bootstrap final : public bootstrap {
       // Before this rank leaves and seems to others to be the one that ended. What it heard from them they
       // know.
       if (!m_cancelled.load(std::memory_order_acquire) && !wait_for_failure(0))
-        publish_failure(m_peers.of_this_rank(failure));
+        publish_failure(m_peers.own_failure(failure));
       throw;
     }
   }
@@ -85,8 +85,8 @@ class store_bootstrap final : public bootstrap {
     if (!m_meeting) {
       std::vector<rank_process> processes;
       for (int rank = 0; rank < m_size; ++rank) {
-        processes.push_back(m_peers.of(rank));
-        processes.back().notice = nullptr;  // the meeting outlives this communicator
+        processes.push_back(m_peers.process(rank));
+        processes.back().record = nullptr;  // the meeting outlives this communicator
       }
       m_meeting = std::make_shared<meeting>(m_store, m_store_ranks, m_scope, m_rank, std::move(processes),
                                             std::move(m_standby));
@@ -103,15 +103,15 @@ class store_bootstrap final : public bootstrap {
   }
 
   bool has_lost_any_of(std::span<const int> ranks) override {
-    constexpr int looks = 10;
-    for (int i = 0; i < looks; ++i) {
+    constexpr int max_polls = 10;
+    for (int i = 0; i < max_polls; ++i) {
       try {
         for (const int rank : ranks)
           if (rank != m_rank && m_meeting->fate_of(meeting_rank(rank)) != fate::unknown) return true;
       } catch (const error&) {  // the store is lost
         return true;
       }
-      std::this_thread::sleep_for(look_interval / looks);
+      std::this_thread::sleep_for(poll_interval / max_polls);
     }
     return false;
   }
@@ -128,7 +128,7 @@ class store_bootstrap final : public bootstrap {
   void cancel() noexcept override { m_cancelled.store(true, std::memory_order_release); }
 
   bool publish_failure(const failure_info& failure) noexcept override {
-    if (m_peers.write(failure) && m_peers.all_have_notices()) return true;
+    if (m_peers.publish(failure) && m_peers.has_all_records()) return true;
     try {
       publish_in_store(std::as_bytes(std::span(&failure, 1)));
     } catch (...) {  // the store is gone: the others learn of that by themselves
@@ -138,11 +138,11 @@ class store_bootstrap final : public bootstrap {
   }
 
   std::optional<failure_info> wait_for_failure(double wait_s) noexcept override {
-    if (m_peers.all_have_notices()) return m_peers.read(wait_s);
+    if (m_peers.has_all_records()) return m_peers.read_failure(wait_s);
     const auto deadline = clock::now() + std::chrono::duration_cast<clock::duration>(seconds(wait_s));
     for (double left = wait_s;; left = seconds(deadline - clock::now()).count()) {
-      const auto here = m_peers.read();
-      if (here && !is_consequence(here->status)) return here;
+      const auto here = m_peers.read_failure();
+      if (here && !is_secondary_status(here->status)) return here;
       // Of those here only what followed is known: the cause may have come from another machine.
       const auto begin = clock::now();
       const double slice = std::clamp(left, 0.0, slice_s);
@@ -151,12 +151,12 @@ class store_bootstrap final : public bootstrap {
       std::this_thread::sleep_until(begin + seconds(slice));  // a store that is lost says so at once
     }
   }
-  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read(); }
+  std::optional<failure_info> poll_local_failure() const noexcept override { return m_peers.read_failure(); }
 
   void mark_aborted() noexcept override {
     if (m_has_aborted.exchange(true)) return;
     m_peers.mark_aborted();
-    if (m_peers.all_have_notices()) return;
+    if (m_peers.has_all_records()) return;
     try {
       m_store->set(fmt::format("{}{}{}", m_scope, abort_key, m_rank), std::array{std::byte{1}});
     } catch (...) {  // NOLINT(bugprone-empty-catch): the store is gone, and others can't be told
@@ -227,8 +227,8 @@ class store_bootstrap final : public bootstrap {
     std::vector<rank_process> processes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
       part->m_store_ranks[rank] = store_number(ranks[rank]);
-      processes.push_back(m_peers.of(ranks[rank]));
-      processes.back().notice = nullptr;  // of this communicator, not of its part
+      processes.push_back(m_peers.process(ranks[rank]));
+      processes.back().record = nullptr;  // of this communicator, not of its part
     }
     part->m_peers.watch(processes);
     return part;
@@ -272,7 +272,7 @@ class store_bootstrap final : public bootstrap {
   }
 
   void get(std::uint64_t sequence, int rank, std::span<std::byte> part, clock::time_point deadline) {
-    auto next_look = clock::now() + look_interval;
+    auto next_poll = clock::now() + poll_interval;
     std::optional<int> lost;
     while (true) {
       if (m_cancelled.load(std::memory_order_acquire))
@@ -289,11 +289,11 @@ class store_bootstrap final : public bootstrap {
         if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw explain(failure);
         throw_if_failure_published();
         // Nor has it set its key just before.
-        if (lost && (*lost == rank || !has_come(sequence, *lost, part.size()))) throw m_peers.ended(*lost);
+        if (lost && (*lost == rank || !has_come(sequence, *lost, part.size()))) throw m_peers.exited_error(*lost);
         if (left <= slice_s) throw missing(sequence, rank, part.size());
       }
-      if (clock::now() < next_look) continue;
-      next_look = clock::now() + look_interval;
+      if (clock::now() < next_poll) continue;
+      next_poll = clock::now() + poll_interval;
       try {
         lost = find_lost(rank);
       } catch (const error& failure) {
@@ -304,7 +304,7 @@ class store_bootstrap final : public bootstrap {
 
   // Of `first` and those after it: whoever is waited for may itself wait for another one.
   std::optional<int> find_lost(int first) {
-    if (const auto rank = m_peers.find_ended(first)) return rank;
+    if (const auto rank = m_peers.find_exited(first)) return rank;
     if (m_store->is_disconnected(m_store_ranks[static_cast<std::size_t>(first)])) return first;
     return std::nullopt;
   }
@@ -330,18 +330,18 @@ class store_bootstrap final : public bootstrap {
   // The store is lost with the process that holds it, which may be a rank's: it is seen to have ended a moment
   // after its connections closed.
   error explain(const error& failure) const {
-    constexpr int looks = 10;
+    constexpr int max_polls = 10;
     if (failure.info().status != ISTHMUS_ERROR_REMOTE) return failure;
-    for (int i = 0; i < looks; ++i) {
-      if (const auto told = m_peers.read()) return failure_elsewhere(*told);
-      if (const auto rank = m_peers.find_ended()) return m_peers.ended(*rank);
-      std::this_thread::sleep_for(look_interval / looks);
+    for (int i = 0; i < max_polls; ++i) {
+      if (const auto told = m_peers.read_failure()) return remote_failure(*told);
+      if (const auto rank = m_peers.find_exited()) return m_peers.exited_error(*rank);
+      std::this_thread::sleep_for(poll_interval / max_polls);
     }
     return failure;
   }
 
   void throw_if_failure_published() {
-    if (const auto failure = wait_for_failure(0)) throw failure_elsewhere(*failure);
+    if (const auto failure = wait_for_failure(0)) throw remote_failure(*failure);
   }
 
   // Names every rank that has not come, not only the one that was waited for. `first`: those before it have.
@@ -371,7 +371,7 @@ class store_bootstrap final : public bootstrap {
   std::string m_scope;
   int m_rank, m_size;
   double m_timeout_s;
-  peers m_peers;
+  peer_monitor m_peers;
   std::vector<int> m_store_ranks;  // by rank: its number in the store
   std::uint64_t m_sequence = 0;
   std::unique_ptr<isthmus::standby> m_standby;

@@ -100,8 +100,8 @@ class attempt {
       known = present;
       for (std::size_t i = 0; i < members.size(); ++i) m_members[i] &= members[i];
     }
-    if (clock::now() < m_next_look) return;
-    m_next_look = clock::now() + fate_interval;
+    if (clock::now() < m_next_peer_poll) return;
+    m_next_peer_poll = clock::now() + fate_interval;
     for (int rank = 0; rank < m_call.size; ++rank)
       if (rank != m_call.rank)
         m_fates[static_cast<std::size_t>(rank)] = ask([&] { return m_call.fate_of(rank); });
@@ -177,7 +177,7 @@ class attempt {
   std::vector<std::uint8_t> m_here;
   std::vector<fate> m_fates;
   std::vector<std::uint8_t> m_list = std::vector<std::uint8_t>(m_here.size());
-  clock::time_point m_next_look{};
+  clock::time_point m_next_peer_poll{};
 };
 
 }  // namespace

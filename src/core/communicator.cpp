@@ -52,7 +52,7 @@ std::shared_ptr<communicator> communicator::create(std::unique_ptr<bootstrap> co
     created->create_backends(std::move(parent_states));
   } catch (const error& failure) {
     // Who waited inside of a backend learnt why that ended; the exchange that was cut short did not.
-    const bool has_root_cause = is_consequence(failure.info().status) && created && created->is_aborted();
+    const bool has_root_cause = is_secondary_status(failure.info().status) && created && created->is_aborted();
     const error reported_failure = has_root_cause ? error(*created->failure()) : failure;
     if (!is_derived) throw reported_failure;
     throw reported_failure.with_failed_ranks(created ? created->to_parent_ranks(reported_failure.info().failed_ranks()) : std::vector<int>());
@@ -213,7 +213,7 @@ void communicator::run_recorded(Work&& work) {
   } catch (const error& failure) {
     const failure_info reported_failure = with_diagnosis(failure.info());
     m_recorder.end(false);
-    if (is_consequence(reported_failure.status)) {
+    if (is_secondary_status(reported_failure.status)) {
       wait_for_failures(0);
       check_alive();
     }

@@ -18,7 +18,7 @@ void failure_board::share(bootstrap& control, const membership& ranks) {
   if (ranks.process_size == ranks.size) return;  // failures reach the ranks of a process directly
   segment_address mine{};
   try {
-    m_own_page = shared_segment::create(sizeof(failure_notice));
+    m_own_page = shared_segment::create(sizeof(failure_record));
     mine = m_own_page->address();
   } catch (const error& failure) {
     log_missing_board(ranks, ranks.rank, failure);
@@ -30,18 +30,18 @@ void failure_board::share(bootstrap& control, const membership& ranks) {
     if (processes[rank].pid == 0 || addresses[rank].bytes == 0) continue;
     try {
       m_pages[rank] = shared_segment::open(addresses[rank]);
-      processes[rank].notice = reinterpret_cast<failure_notice*>(m_pages[rank]->data());
+      processes[rank].record = reinterpret_cast<failure_record*>(m_pages[rank]->data());
     } catch (const error& failure) {
       log_missing_board(ranks, static_cast<int>(rank), failure);
     }
   }
   control.watch_processes(processes);
-  m_peers = peers(ranks.rank, ranks.size);
+  m_peers = peer_monitor(ranks.rank, ranks.size);
   m_peers.watch(processes);
 }
 
 void failure_board::leave() noexcept {
-  if (m_own_page) reinterpret_cast<failure_notice*>(m_own_page->data())->has_destroyed_communicator.store(1, std::memory_order_release);
+  if (m_own_page) reinterpret_cast<failure_record*>(m_own_page->data())->has_destroyed_communicator.store(1, std::memory_order_release);
 }
 
 void failure_board::end_sharing() {

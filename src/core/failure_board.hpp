@@ -28,7 +28,7 @@ class failure_board {
  private:
   std::shared_ptr<shared_segment> m_own_page;
   std::vector<std::shared_ptr<shared_segment>> m_pages;  // by rank; empty where it can't be reached
-  peers m_peers{0, 0};                                 // nobody where all are in one process
+  peer_monitor m_peers{0, 0};                                 // nobody where all are in one process
 };
 
 }  // namespace isthmus

@@ -96,7 +96,7 @@ bool communicator::abort_on_backend_failure(failure_info& failure) noexcept {
   // Who comes late, and so fails at once, would clear itself while others still ask.
   const bool queries_peers = should_query_peers() && !(is_among(m_ranks.rank, failure.failed_ranks()) && has_arrived_late());
   if (queries_peers) m_control->mark_aborted();
-  if (is_consequence(failure.status)) {
+  if (is_secondary_status(failure.status)) {
     wait_for_failures(root_cause_wait_s());
     if (is_aborted()) return false;
   }
@@ -224,7 +224,7 @@ std::vector<int> communicator::to_parent_ranks(std::span<const int> ranks) const
 // too.
 std::optional<failure_info> communicator::find_earlier_report(const failure_info& failure) const {
   const std::lock_guard lock(m_failure_mutex);
-  if (!m_failure || is_consequence(failure.status) || m_failure->status != failure.status ||
+  if (!m_failure || is_secondary_status(failure.status) || m_failure->status != failure.status ||
       m_failure->rank != failure.rank || std::strcmp(m_failure->backend, failure.backend) != 0)
     return std::nullopt;
   failure_info earlier = *m_failure;

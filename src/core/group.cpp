@@ -174,7 +174,7 @@ void run_blocking(const std::vector<batch>& batches, std::optional<error>& first
     while (!ranks[index]->own_worker().wait_for(0.05))
       if (interrupted()) ranks[index]->abort_on_interrupt();
   for (const auto& failure : failures)
-    if (failure && (!first || is_consequence(first->info().status))) first = failure;
+    if (failure && (!first || is_secondary_status(first->info().status))) first = failure;
 }
 
 // They meet other ranks, perhaps of this same thread, so each gets a thread while it lasts.
@@ -196,7 +196,7 @@ void create_pending(const std::vector<pending_communicator>& pending, std::optio
     if (part) *pending[index].result = handle_table::instance().insert(std::move(part));
   });
   for (const auto& failure : failures)
-    if (failure && (!first || is_consequence(first->info().status))) first = failure;
+    if (failure && (!first || is_secondary_status(first->info().status))) first = failure;
 }
 
 // Of every communicator that checks.
