@@ -45,7 +45,7 @@ class bootstrap {
   // other thread uses this bootstrap.
   virtual void watch_processes(std::span<const rank_process>) {}
   // Where this rank could serve the others, for them to be told.
-  virtual standby_address standby() { return {}; }
+  virtual fallback_address own_fallback_address() { return {}; }
 
   // Collective over the ranks that still call it, also after cancel(). Ranks that have not ended are waited for
   // `wait_s` at most. Throws error: TIMEOUT where too few came to be sure that no others go on, REMOTE where
@@ -83,7 +83,7 @@ class bootstrap {
   virtual isthmus_mpi_comm mpi_comm() const { return nullptr; }
 };
 
-class standby;
+class fallback_store;
 
 // A key-value store that all ranks reach: in-process, TCP, or the user's own. Thread-safe.
 class store {
@@ -103,9 +103,9 @@ class store {
   virtual void erase(const std::string&) {}
   // A socket of this rank's that can take the store's place; nullptr where the store ends with no rank, or
   // where that is not known.
-  virtual std::unique_ptr<standby> make_standby();
+  virtual std::unique_ptr<fallback_store> make_fallback_store();
   // The store that another rank of this one serves on its standby. Throws error.
-  virtual std::shared_ptr<store> connect_standby(const standby_address& where, int rank, int size,
+  virtual std::shared_ptr<store> connect_fallback_store(const fallback_address& where, int rank, int size,
                                                  double timeout_s);
 };
 

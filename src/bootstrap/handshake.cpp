@@ -49,7 +49,7 @@ proof proof_of_rank(const store_secret& secret, const hello& greeting, const non
   return prove("isthmus store 2: rank ", secret, greeting, store_nonce);
 }
 
-store_secret standby_secret(const store_secret& secret) {
+store_secret fallback_secret(const store_secret& secret) {
   constexpr std::string_view label = "isthmus store: standby";
   store_secret derived;
   crypto_auth_hmacsha256(reinterpret_cast<unsigned char*>(derived.data()), raw(label.data()), label.size(),

@@ -57,7 +57,7 @@ proof proof_of_store(const store_secret& secret, const hello& greeting, const no
 proof proof_of_rank(const store_secret& secret, const hello& greeting, const nonce& store_nonce);
 
 // The secret of the stores that ranks of this one serve in its place (standby.hpp): it need not be sent.
-store_secret standby_secret(const store_secret& secret);
+store_secret fallback_secret(const store_secret& secret);
 
 // In a time that does not depend on where they differ.
 bool equal_proofs(const proof& a, const proof& b) noexcept;

@@ -8,7 +8,7 @@
 namespace isthmus {
 
 meeting::meeting(std::shared_ptr<store> keys, std::vector<int> store_numbers, std::string scope, int rank,
-                 std::vector<rank_process> processes, std::unique_ptr<standby> own)
+                 std::vector<rank_process> processes, std::unique_ptr<fallback_store> own)
     : m_first(std::move(keys)),
       m_keys(m_first),
       m_store_numbers(std::move(store_numbers)),
@@ -32,14 +32,14 @@ meeting::agreement meeting::agree(double wait_s) {
 
 void meeting::move_on(const error& why, double wait_s) {
   const std::lock_guard lock(m_mutex);
-  while (m_next_standby < m_size) {
-    const int host = m_next_standby++;
+  while (m_next_fallback < m_size) {
+    const int host = m_next_fallback++;
     const rank_process& there = process(host);
-    if (there.standby.host[0] == '\0' || there.state() != process_state::alive) continue;
+    if (there.fallback.host[0] == '\0' || there.state() != process_state::alive) continue;
     try {
       // Ranks that come later still have to find it.
       if (host == m_rank && m_own) m_own->serve(2 * wait_s + 1);
-      m_keys = m_first->connect_standby(there.standby, m_rank, m_size, wait_s);
+      m_keys = m_first->connect_fallback_store(there.fallback, m_rank, m_size, wait_s);
       std::iota(m_store_numbers.begin(), m_store_numbers.end(), 0);
       m_agreements = 0;
       return;

@@ -23,7 +23,7 @@ class meeting {
   // Of a communicator whose keys begin with `scope`; by rank: the number under which it joined the store, and
   // its process. `own`: on which this rank can serve another store; may be nullptr.
   meeting(std::shared_ptr<store> keys, std::vector<int> store_numbers, std::string scope, int rank,
-          std::vector<rank_process> processes, std::unique_ptr<standby> own);
+          std::vector<rank_process> processes, std::unique_ptr<fallback_store> own);
 
   struct agreement {
     std::vector<int> ranks;  // that go on, ascending
@@ -41,7 +41,7 @@ class meeting {
   fate fate_of(int rank) const;
   int store_number(int rank) const;
   const rank_process& process(int rank) const { return m_processes[static_cast<std::size_t>(rank)]; }
-  standby_address address() const { return m_own ? m_own->address() : standby_address{}; }
+  fallback_address address() const { return m_own ? m_own->address() : fallback_address{}; }
 
  private:
   fate look_at(int rank) const;
@@ -54,10 +54,10 @@ class meeting {
   const std::string m_scope;
   const int m_rank, m_size;
   const std::vector<rank_process> m_processes;
-  std::unique_ptr<standby> m_own;
+  std::unique_ptr<fallback_store> m_own;
   std::vector<std::uint8_t> m_members;  // by rank: whether the last agreement has it
   int m_agreements = 0;                 // in this store
-  int m_next_standby = 0;
+  int m_next_fallback = 0;
 };
 
 }  // namespace isthmus

@@ -30,7 +30,7 @@ struct hello {
   std::uint64_t rules_hash;
   std::array<std::uint64_t, 2> token;
   char node[192];  // the longest text of own_node and more
-  standby_address standby;
+  fallback_address fallback;
 };
 
 constexpr std::uint32_t version_number =
@@ -42,7 +42,7 @@ std::uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-void fill_hello(hello& greeting, const introduction& mine, const standby_address& standby) {
+void fill_hello(hello& greeting, const introduction& mine, const fallback_address& fallback) {
   static const auto process = random_value<std::uint64_t>();
   greeting.version = version_number;
   greeting.abi = ISTHMUS_BACKEND_ABI;
@@ -54,7 +54,7 @@ void fill_hello(hello& greeting, const introduction& mine, const standby_address
   greeting.rules_hash = fnv1a(mine.rules);
   greeting.token = random_value<std::array<std::uint64_t, 2>>();
   copy_text(greeting.node, sizeof greeting.node, own_node());
-  greeting.standby = standby;
+  greeting.fallback = fallback;
 }
 
 // Throws when `field` differs between ranks, naming those that differ from rank 0.
@@ -109,7 +109,7 @@ std::vector<int> number(const std::vector<Key>& keys) {
 
 membership introduce(bootstrap& ranks, const introduction& mine) {
   hello own_greeting{};
-  std::optional<error> failure = failure_of([&] { fill_hello(own_greeting, mine, ranks.standby()); });
+  std::optional<error> failure = failure_of([&] { fill_hello(own_greeting, mine, ranks.own_fallback_address()); });
   if (mine.failure) failure = mine.failure;
   const auto greetings = gather_votes(ranks, own_greeting, failure);
   std::vector<hello> all;
@@ -143,7 +143,7 @@ membership introduce(bootstrap& ranks, const introduction& mine) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const bool is_here = result.node_of[rank] == result.node_of[own];
     result.process_here.push_back(
-        {is_here ? all[rank].pid : 0, is_here ? all[rank].start : 0, nullptr, all[rank].standby});
+        {is_here ? all[rank].pid : 0, is_here ? all[rank].start : 0, nullptr, all[rank].fallback});
   }
   ranks.watch_processes(result.process_here);
   result.nodes = 1 + *std::max_element(result.node_of.begin(), result.node_of.end());

@@ -34,7 +34,7 @@ struct failure_record {
 };
 
 // Where a rank would serve a store in the place of its communicator's (standby.hpp). Plain bytes.
-struct standby_address {
+struct fallback_address {
   char host[62] = "";  // numeric; "": nowhere
   std::uint16_t port = 0;
 };
@@ -44,7 +44,7 @@ struct rank_process {
   std::int64_t pid = 0;  // 0: it can't
   std::uint64_t start = 0;
   failure_record* record = nullptr;  // zeroed shared memory; NULL: there is none
-  standby_address standby{};
+  fallback_address fallback{};
 
   process_state state() const noexcept;  // alive where it can't be seen
   // It has destroyed its communicator, and may end without harm to the others.

@@ -12,11 +12,11 @@
 namespace isthmus {
 namespace {
 
-std::string local_host(int connected) {
+std::string local_host(int connected_socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   char host[NI_MAXHOST] = "";
-  if (getsockname(connected, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
+  if (getsockname(connected_socket, reinterpret_cast<sockaddr*>(&address), &length) != 0 ||
       getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, nullptr, 0,
                   NI_NUMERICHOST) != 0)
     throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, "this machine's address is not known");
@@ -25,28 +25,28 @@ std::string local_host(int connected) {
 
 }  // namespace
 
-standby::standby(descriptor listener, const tcp::endpoint& where, const store_secret& secret)
+fallback_store::fallback_store(descriptor listener, const tcp::endpoint& where, const store_secret& secret)
     : m_listener(std::move(listener)), m_secret(secret) {
   copy_text(m_address.host, sizeof m_address.host, where.host);
   m_address.port = where.port;
 }
 
-std::unique_ptr<standby> standby::beside(int connected, const store_secret& secret) {
+std::unique_ptr<fallback_store> fallback_store::create(int connected_socket, const store_secret& secret) {
   try {
-    tcp::endpoint where{local_host(connected), 0};
+    tcp::endpoint where{local_host(connected_socket), 0};
     descriptor listener = tcp::listen_on(where);
-    return std::unique_ptr<standby>(new standby(std::move(listener), where, secret));
+    return std::unique_ptr<fallback_store>(new fallback_store(std::move(listener), where, secret));
   } catch (const error& failure) {
     log(log_level::warning, "this rank can't take the store's place if that is lost: {}", failure.what());
     return nullptr;
   }
 }
 
-std::unique_ptr<standby> store::make_standby() { return nullptr; }
+std::unique_ptr<fallback_store> store::make_fallback_store() { return nullptr; }
 
-std::shared_ptr<store> store::connect_standby(const standby_address&, int, int, double) { return nullptr; }
+std::shared_ptr<store> store::connect_fallback_store(const fallback_address&, int, int, double) { return nullptr; }
 
-void standby::serve(double unused_s) {
+void fallback_store::serve(double unused_s) {
   tcp::server_limits limits;
   limits.unused_s = unused_s;
   tcp::host_store(std::make_unique<tcp::server>(std::move(m_listener), m_secret, limits));

@@ -11,21 +11,21 @@
 
 namespace isthmus {
 
-class standby {
+class fallback_store {
  public:
   // Listens on the address of this machine that the socket `connected` has. nullptr, with a warning, where that
   // is impossible: the communicator works, but does not survive its store.
-  static std::unique_ptr<standby> beside(int connected, const store_secret& secret);
+  static std::unique_ptr<fallback_store> create(int connected_socket, const store_secret& secret);
 
-  const standby_address& address() const { return m_address; }
+  const fallback_address& address() const { return m_address; }
   // Serves from now on, until no rank has been connected for `unused_s`. Once. Throws error (SYSTEM).
   void serve(double unused_s);
 
  private:
-  standby(descriptor listener, const tcp::endpoint& where, const store_secret& secret);
+  fallback_store(descriptor listener, const tcp::endpoint& where, const store_secret& secret);
 
   descriptor m_listener;
-  standby_address m_address;
+  fallback_address m_address;
   store_secret m_secret;
 };
 

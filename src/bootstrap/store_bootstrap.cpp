@@ -89,7 +89,7 @@ class store_bootstrap final : public bootstrap {
         processes.back().record = nullptr;  // the meeting outlives this communicator
       }
       m_meeting = std::make_shared<meeting>(m_store, m_store_ranks, m_scope, m_rank, std::move(processes),
-                                            std::move(m_standby));
+                                            std::move(m_fallback_store));
       m_meeting_ranks.resize(static_cast<std::size_t>(m_size));
       std::iota(m_meeting_ranks.begin(), m_meeting_ranks.end(), 0);
     }
@@ -116,10 +116,10 @@ class store_bootstrap final : public bootstrap {
     return false;
   }
 
-  standby_address standby() override {
+  fallback_address own_fallback_address() override {
     if (m_meeting) return m_meeting->address();
-    if (!m_standby) m_standby = m_store->make_standby();
-    return m_standby ? m_standby->address() : standby_address{};
+    if (!m_fallback_store) m_fallback_store = m_store->make_fallback_store();
+    return m_fallback_store ? m_fallback_store->address() : fallback_address{};
   }
 
   void watch_processes(std::span<const rank_process> processes) override { m_peers.watch(processes); }
@@ -374,7 +374,7 @@ class store_bootstrap final : public bootstrap {
   peer_monitor m_peers;
   std::vector<int> m_store_ranks;  // by rank: its number in the store
   std::uint64_t m_sequence = 0;
-  std::unique_ptr<isthmus::standby> m_standby;
+  std::unique_ptr<isthmus::fallback_store> m_fallback_store;
   std::shared_ptr<meeting> m_meeting;  // from the first shrink on
   std::vector<int> m_meeting_ranks;    // by rank: its number there, ascending
   bool m_is_out_of_sync = false;

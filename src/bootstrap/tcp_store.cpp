@@ -43,7 +43,7 @@ class tcp_client final : public store {
  public:
   tcp_client(descriptor socket, const store_secret& secret, double timeout_s)
       : m_socket(std::move(socket)),
-        m_standby_secret(standby_secret(secret)),
+        m_fallback_secret(fallback_secret(secret)),
         m_timeout_s(timeout_s),
         m_answer_s(std::clamp(answer_share * timeout_s, least_answer_s, most_answer_s)) {}
 
@@ -55,11 +55,11 @@ class tcp_client final : public store {
     send(request_kind::set_if_absent, 0, key, value);
   }
 
-  std::unique_ptr<standby> make_standby() override { return standby::beside(m_socket.get(), m_standby_secret); }
+  std::unique_ptr<fallback_store> make_fallback_store() override { return fallback_store::create(m_socket.get(), m_fallback_secret); }
 
-  std::shared_ptr<store> connect_standby(const standby_address& where, int rank, int size,
+  std::shared_ptr<store> connect_fallback_store(const fallback_address& where, int rank, int size,
                                          double timeout_s) override {
-    return connect_tcp_store({where.host, where.port, m_standby_secret}, rank, size, timeout_s);
+    return connect_tcp_store({where.host, where.port, m_fallback_secret}, rank, size, timeout_s);
   }
 
   void erase(const std::string& key) override { send(request_kind::erase, 0, key, {}); }
@@ -202,7 +202,7 @@ class tcp_client final : public store {
   }
 
   descriptor m_socket;
-  const store_secret m_standby_secret;
+  const store_secret m_fallback_secret;
   const double m_timeout_s, m_answer_s;
   std::mutex m_send_mutex;
   std::mutex m_mutex;

@@ -198,14 +198,14 @@ TEST(survivors, a_callers_store_that_is_lost_ends_in_a_hint) {
 TEST(survivors, a_standby_takes_the_stores_place) {
   const store_address where = parse_unique_id(start_tcp_store(nullptr));
   const auto first = connect_tcp_store(where, 0, 2, 5), second = connect_tcp_store(where, 1, 2, 5);
-  const auto own = first->make_standby();
+  const auto own = first->make_fallback_store();
   ASSERT_NE(own, nullptr);
   EXPECT_STREQ(own->address().host, "127.0.0.1");
-  const auto error = test::error_of([&] { second->connect_standby(own->address(), 1, 2, 0.2); });
+  const auto error = test::error_of([&] { second->connect_fallback_store(own->address(), 1, 2, 0.2); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT) << "nobody serves yet: " << error.message;
   own->serve(5);
-  const auto here = first->connect_standby(own->address(), 0, 2, 5);
-  const auto there = second->connect_standby(own->address(), 1, 2, 5);
+  const auto here = first->connect_fallback_store(own->address(), 0, 2, 5);
+  const auto there = second->connect_fallback_store(own->address(), 1, 2, 5);
   here->set("key", test::bytes("value"));
   EXPECT_EQ(test::get(*there, "key", 5, 5), "value");
   const store_address with_the_ids_own_secret{own->address().host, own->address().port, where.secret};
