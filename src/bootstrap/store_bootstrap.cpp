@@ -82,22 +82,22 @@ class store_bootstrap final : public bootstrap {
   }
 
   survivors shrink(double wait_s) override {
-    if (!m_meeting) {
+    if (!m_rendezvous) {
       std::vector<rank_process> processes;
       for (int rank = 0; rank < m_size; ++rank) {
         processes.push_back(m_peers.process(rank));
         processes.back().record = nullptr;  // the meeting outlives this communicator
       }
-      m_meeting = std::make_shared<meeting>(m_store, m_store_ranks, m_scope, m_rank, std::move(processes),
+      m_rendezvous = std::make_shared<rendezvous>(m_store, m_store_ranks, m_scope, m_rank, std::move(processes),
                                             std::move(m_fallback_store));
-      m_meeting_ranks.resize(static_cast<std::size_t>(m_size));
-      std::iota(m_meeting_ranks.begin(), m_meeting_ranks.end(), 0);
+      m_rendezvous_ranks.resize(static_cast<std::size_t>(m_size));
+      std::iota(m_rendezvous_ranks.begin(), m_rendezvous_ranks.end(), 0);
     }
     while (true) {
       try {
-        return make_survivors(m_meeting->agree(wait_s));
+        return make_survivors(m_rendezvous->agree(wait_s));
       } catch (const store_lost& lost) {
-        m_meeting->move_on(explain(lost.why), wait_s);
+        m_rendezvous->switch_store(explain(lost.why), wait_s);
       }
     }
   }
@@ -107,7 +107,7 @@ class store_bootstrap final : public bootstrap {
     for (int i = 0; i < max_polls; ++i) {
       try {
         for (const int rank : ranks)
-          if (rank != m_rank && m_meeting->fate_of(meeting_rank(rank)) != fate::unknown) return true;
+          if (rank != m_rank && m_rendezvous->fate_of(rendezvous_rank(rank)) != fate::unknown) return true;
       } catch (const error&) {  // the store is lost
         return true;
       }
@@ -117,7 +117,7 @@ class store_bootstrap final : public bootstrap {
   }
 
   fallback_address own_fallback_address() override {
-    if (m_meeting) return m_meeting->address();
+    if (m_rendezvous) return m_rendezvous->address();
     if (!m_fallback_store) m_fallback_store = m_store->make_fallback_store();
     return m_fallback_store ? m_fallback_store->address() : fallback_address{};
   }
@@ -235,18 +235,18 @@ class store_bootstrap final : public bootstrap {
   }
 
   // They are among this communicator's, since each of these was heard.
-  survivors make_survivors(meeting::agreement agreed) const {
+  survivors make_survivors(rendezvous::agreement agreed) const {
     std::vector<int> ranks;
     for (int rank = 0; rank < m_size; ++rank)
-      if (std::ranges::binary_search(agreed.ranks, meeting_rank(rank))) ranks.push_back(rank);
+      if (std::ranges::binary_search(agreed.ranks, rendezvous_rank(rank))) ranks.push_back(rank);
     auto part = make_part(std::move(agreed.keys), std::move(agreed.scope), ranks,
-                          [this](int rank) { return m_meeting->store_number(meeting_rank(rank)); });
-    part->m_meeting = m_meeting;
-    part->m_meeting_ranks = std::move(agreed.ranks);
+                          [this](int rank) { return m_rendezvous->store_number(rendezvous_rank(rank)); });
+    part->m_rendezvous = m_rendezvous;
+    part->m_rendezvous_ranks = std::move(agreed.ranks);
     return {std::move(ranks), std::move(part)};
   }
 
-  int meeting_rank(int rank) const { return m_meeting_ranks[static_cast<std::size_t>(rank)]; }
+  int rendezvous_rank(int rank) const { return m_rendezvous_ranks[static_cast<std::size_t>(rank)]; }
 
   std::string key(std::uint64_t sequence, int rank) const {
     return fmt::format("{}/{}/{}", m_scope, sequence, rank);
@@ -375,8 +375,8 @@ class store_bootstrap final : public bootstrap {
   std::vector<int> m_store_ranks;  // by rank: its number in the store
   std::uint64_t m_sequence = 0;
   std::unique_ptr<isthmus::fallback_store> m_fallback_store;
-  std::shared_ptr<meeting> m_meeting;  // from the first shrink on
-  std::vector<int> m_meeting_ranks;    // by rank: its number there, ascending
+  std::shared_ptr<rendezvous> m_rendezvous;  // from the first shrink on
+  std::vector<int> m_rendezvous_ranks;    // by rank: its number there, ascending
   bool m_is_out_of_sync = false;
   std::atomic<bool> m_cancelled{false};
   std::atomic<bool> m_has_aborted{false};
