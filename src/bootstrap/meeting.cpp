@@ -58,7 +58,7 @@ void rendezvous::switch_store(const error& cause, double wait_s) {
   throw error(info);
 }
 
-fate rendezvous::fate_of(int rank) const {
+peer_state rendezvous::peer_state_of(int rank) const {
   const std::lock_guard lock(m_mutex);
   return probe_peer(rank);
 }
@@ -68,12 +68,12 @@ int rendezvous::store_number(int rank) const {
   return m_store_numbers[static_cast<std::size_t>(rank)];
 }
 
-fate rendezvous::probe_peer(int rank) const {
+peer_state rendezvous::probe_peer(int rank) const {
   const rank_process& peer_process = process(rank);
-  if (peer_process.state() == process_state::gone) return fate::ended;
-  if (!m_store->is_disconnected(m_store_numbers[static_cast<std::size_t>(rank)])) return fate::unknown;
+  if (peer_process.state() == process_state::gone) return peer_state::exited;
+  if (!m_store->is_disconnected(m_store_numbers[static_cast<std::size_t>(rank)])) return peer_state::unknown;
   // On one machine it has closed its connection; from another one, the way between may be cut.
-  return peer_process.pid != 0 ? fate::ended : fate::left;
+  return peer_process.pid != 0 ? peer_state::exited : peer_state::disconnected;
 }
 
 }  // namespace isthmus

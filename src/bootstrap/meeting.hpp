@@ -38,13 +38,13 @@ class rendezvous {
   void switch_store(const error& cause, double wait_s);
 
   // Throws error where the store is lost.
-  fate fate_of(int rank) const;
+  peer_state peer_state_of(int rank) const;
   int store_number(int rank) const;
   const rank_process& process(int rank) const { return m_processes[static_cast<std::size_t>(rank)]; }
   fallback_address address() const { return m_own_fallback ? m_own_fallback->address() : fallback_address{}; }
 
  private:
-  fate probe_peer(int rank) const;
+  peer_state probe_peer(int rank) const;
 
   // A caller may shrink a communicator and one that came of it at once, on two threads.
   mutable std::mutex m_mutex;

@@ -97,7 +97,7 @@ class store_bootstrap final : public bootstrap {
       try {
         return make_survivors(m_rendezvous->agree(wait_s));
       } catch (const store_lost& lost) {
-        m_rendezvous->switch_store(explain(lost.why), wait_s);
+        m_rendezvous->switch_store(explain(lost.cause), wait_s);
       }
     }
   }
@@ -107,7 +107,7 @@ class store_bootstrap final : public bootstrap {
     for (int i = 0; i < max_polls; ++i) {
       try {
         for (const int rank : ranks)
-          if (rank != m_rank && m_rendezvous->fate_of(rendezvous_rank(rank)) != fate::unknown) return true;
+          if (rank != m_rank && m_rendezvous->peer_state_of(rendezvous_rank(rank)) != peer_state::unknown) return true;
       } catch (const error&) {  // the store is lost
         return true;
       }

@@ -13,35 +13,35 @@ namespace {
 using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr double prompt_answer_s = 4;  // a store that lives answers sooner
-constexpr auto fate_interval = 200ms;
-constexpr auto longest_pause = 20ms;
+constexpr double max_reply_s = 4;  // a store that lives answers sooner
+constexpr auto peer_poll_interval = 200ms;
+constexpr auto max_pause = 20ms;
 
 // What the store does not do, or not soon, it will not do any more.
-template <typename Question>
-auto ask(Question&& question) {
+template <typename Query>
+auto query_store(Query&& query) {
   const auto begin = clock::now();
   try {
-    return question();
+    return query();
   } catch (const error& failure) {
     const isthmus_status status = failure.info().status;
     if (status == ISTHMUS_ERROR_UNSUPPORTED || status == ISTHMUS_ERROR_ABORTED) throw;
-    const bool is_absent = status == ISTHMUS_ERROR_TIMEOUT && failure.info().native_code != ETIMEDOUT;
-    if (!is_absent || clock::now() - begin > std::chrono::duration<double>(prompt_answer_s))
+    const bool is_missing_key = status == ISTHMUS_ERROR_TIMEOUT && failure.info().native_code != ETIMEDOUT;
+    if (!is_missing_key || clock::now() - begin > std::chrono::duration<double>(max_reply_s))
       throw store_lost{failure};
     throw;
   }
 }
 
-class attempt {
+class survivor_protocol {
  public:
-  attempt(store& keys, const roll_call& call)
+  survivor_protocol(store& keys, const survivor_round& round)
       : m_keys(keys),
-        m_call(call),
-        m_members(call.members.empty() ? std::vector<std::uint8_t>(static_cast<std::size_t>(call.size), 1)
-                                       : call.members),
-        m_here(m_members.size()),
-        m_fates(m_members.size(), fate::unknown) {}
+        m_round(round),
+        m_members(round.members.empty() ? std::vector<std::uint8_t>(static_cast<std::size_t>(round.size), 1)
+                                       : round.members),
+        m_has_joined(m_members.size()),
+        m_peer_states(m_members.size(), peer_state::unknown) {}
 
   // A store that is only stopped must not tell its own rank, later, that this one is still there.
   std::vector<int> run_or_withdraw() {
@@ -49,7 +49,7 @@ class attempt {
       return run();
     } catch (const store_lost&) {
       try {
-        m_keys.erase(here(m_call.rank));
+        m_keys.erase(presence_key(m_round.rank));
       } catch (const error&) {  // NOLINT(bugprone-empty-catch): lost for good
       }
       throw;
@@ -58,33 +58,33 @@ class attempt {
 
  private:
   std::vector<int> run() {
-    const auto deadline = clock::now() + std::chrono::duration<double>(m_call.wait_s);
-    ask([&] { m_keys.set(here(m_call.rank), std::as_bytes(std::span(m_members))); });
-    m_here[static_cast<std::size_t>(m_call.rank)] = present;
+    const auto deadline = clock::now() + std::chrono::duration<double>(m_round.wait_s);
+    query_store([&] { m_keys.set(presence_key(m_round.rank), std::as_bytes(std::span(m_members))); });
+    m_has_joined[static_cast<std::size_t>(m_round.rank)] = present;
     auto pause = 1ms;
     while (true) {
       throw_if_interrupted("the agreement on who goes on");
-      if (read(decision(), std::as_writable_bytes(std::span(m_list)))) return decided();
-      look();
-      if (!may_come(static_cast<std::size_t>(m_call.rank))) throw left_out();
-      if (all_are_known() || clock::now() >= deadline) {
+      if (read(decision_key(), std::as_writable_bytes(std::span(m_decision)))) return survivors_of_decision();
+      poll_ranks();
+      if (!may_participate(static_cast<std::size_t>(m_round.rank))) throw exclusion_error();
+      if (is_every_rank_resolved() || clock::now() >= deadline) {
         check_majority();
         propose();
         continue;
       }
       std::this_thread::sleep_for(pause);
-      pause = std::min<std::chrono::milliseconds>(2 * pause, longest_pause);
+      pause = std::min<std::chrono::milliseconds>(2 * pause, max_pause);
     }
   }
 
   static constexpr std::uint8_t present = 1;
 
-  std::string here(int rank) const { return fmt::format("{}/here/{}", m_call.scope, rank); }
-  std::string decision() const { return m_call.scope + "/decision"; }
+  std::string presence_key(int rank) const { return fmt::format("{}/here/{}", m_round.scope, rank); }
+  std::string decision_key() const { return m_round.scope + "/decision"; }
 
   bool read(const std::string& key, std::span<std::byte> value) {
     try {
-      ask([&] { m_keys.get(key, value, 0); });
+      query_store([&] { m_keys.get(key, value, 0); });
       return true;
     } catch (const error& failure) {
       if (failure.info().status == ISTHMUS_ERROR_TIMEOUT) return false;
@@ -92,98 +92,98 @@ class attempt {
     }
   }
 
-  void look() {
-    for (int rank = 0; rank < m_call.size; ++rank) {
-      std::uint8_t& known = m_here[static_cast<std::size_t>(rank)];
+  void poll_ranks() {
+    for (int rank = 0; rank < m_round.size; ++rank) {
+      std::uint8_t& known = m_has_joined[static_cast<std::size_t>(rank)];
       std::vector<std::uint8_t> members(m_members.size());
-      if (known != 0 || !read(here(rank), std::as_writable_bytes(std::span(members)))) continue;
+      if (known != 0 || !read(presence_key(rank), std::as_writable_bytes(std::span(members)))) continue;
       known = present;
       for (std::size_t i = 0; i < members.size(); ++i) m_members[i] &= members[i];
     }
     if (clock::now() < m_next_peer_poll) return;
-    m_next_peer_poll = clock::now() + fate_interval;
-    for (int rank = 0; rank < m_call.size; ++rank)
-      if (rank != m_call.rank)
-        m_fates[static_cast<std::size_t>(rank)] = ask([&] { return m_call.fate_of(rank); });
+    m_next_peer_poll = clock::now() + peer_poll_interval;
+    for (int rank = 0; rank < m_round.size; ++rank)
+      if (rank != m_round.rank)
+        m_peer_states[static_cast<std::size_t>(rank)] = query_store([&] { return m_round.peer_state_of(rank); });
   }
 
-  bool may_come(std::size_t rank) const { return m_members[rank] != 0 && m_fates[rank] != fate::ended; }
-  bool came(std::size_t rank) const {
-    return m_members[rank] != 0 && m_here[rank] != 0 && m_fates[rank] == fate::unknown;
+  bool may_participate(std::size_t rank) const { return m_members[rank] != 0 && m_peer_states[rank] != peer_state::exited; }
+  bool has_joined(std::size_t rank) const {
+    return m_members[rank] != 0 && m_has_joined[rank] != 0 && m_peer_states[rank] == peer_state::unknown;
   }
 
-  bool all_are_known() const {
-    for (std::size_t rank = 0; rank < m_here.size(); ++rank)
-      if (m_members[rank] != 0 && m_here[rank] == 0 && m_fates[rank] == fate::unknown) return false;
+  bool is_every_rank_resolved() const {
+    for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank)
+      if (m_members[rank] != 0 && m_has_joined[rank] == 0 && m_peer_states[rank] == peer_state::unknown) return false;
     return true;
   }
 
   // Two disjoint parts that both pass this would each be larger than the other.
   void check_majority() const {
-    std::size_t here = 0;
-    std::string doubtful;
-    std::size_t doubts = 0;
-    bool has_lowest = false, is_lowest = true;
-    for (std::size_t rank = 0; rank < m_here.size(); ++rank) {
-      if (!may_come(rank)) continue;
-      if (std::exchange(is_lowest, false)) has_lowest = came(rank);
-      here += came(rank) ? 1 : 0;
-      if (came(rank)) continue;
-      doubtful += fmt::format("{}{}", doubts++ == 0 ? "" : ", ", rank);
+    std::size_t joined = 0;
+    std::string uncertain_ranks;
+    std::size_t uncertain = 0;
+    bool includes_lowest = false, is_first = true;
+    for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank) {
+      if (!may_participate(rank)) continue;
+      if (std::exchange(is_first, false)) includes_lowest = has_joined(rank);
+      joined += has_joined(rank) ? 1 : 0;
+      if (has_joined(rank)) continue;
+      uncertain_ranks += fmt::format("{}{}", uncertain++ == 0 ? "" : ", ", rank);
     }
-    if (here > doubts || (here == doubts && has_lowest)) return;
+    if (joined > uncertain || (joined == uncertain && includes_lowest)) return;
     throw make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
         fmt::format(
             "communicator_shrink: {} of {} ranks came within {} s, and nobody knows whether rank {} ended: "
             "the others may go on without rank {}",
-            here, m_call.size, m_call.wait_s, doubtful, m_call.rank),
+            joined, m_round.size, m_round.wait_s, uncertain_ranks, m_round.rank),
         "end the processes of these ranks for certain and shrink again, or meet anew by a unique id");
   }
 
   void propose() {
-    std::vector<std::uint8_t> list;
-    for (std::size_t rank = 0; rank < m_here.size(); ++rank) list.push_back(came(rank) ? present : 0);
-    ask([&] { m_keys.set_if_absent(decision(), std::as_bytes(std::span(list))); });
+    std::vector<std::uint8_t> proposal;
+    for (std::size_t rank = 0; rank < m_has_joined.size(); ++rank) proposal.push_back(has_joined(rank) ? present : 0);
+    query_store([&] { m_keys.set_if_absent(decision_key(), std::as_bytes(std::span(proposal))); });
     // The answer to the request before says nothing of this one.
     try {
-      m_keys.get(decision(), std::as_writable_bytes(std::span(m_list)), prompt_answer_s);
+      m_keys.get(decision_key(), std::as_writable_bytes(std::span(m_decision)), max_reply_s);
     } catch (const error& failure) {
       if (failure.info().status == ISTHMUS_ERROR_ABORTED) throw;
       throw store_lost{failure};
     }
   }
 
-  std::vector<int> decided() const {
+  std::vector<int> survivors_of_decision() const {
     std::vector<int> ranks;
-    for (int rank = 0; rank < m_call.size; ++rank)
-      if (m_list[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
-    if (m_list[static_cast<std::size_t>(m_call.rank)] == 0) throw left_out();
+    for (int rank = 0; rank < m_round.size; ++rank)
+      if (m_decision[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
+    if (m_decision[static_cast<std::size_t>(m_round.rank)] == 0) throw exclusion_error();
     return ranks;
   }
 
-  error left_out() const {
+  error exclusion_error() const {
     return make_error(
         ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
         fmt::format("communicator_shrink: the others have gone on without rank {}: it came too late",
-                    m_call.rank),
+                    m_round.rank),
         "destroy this communicator and join the others by a unique id of theirs");
   }
 
   store& m_keys;
-  const roll_call& m_call;
+  const survivor_round& m_round;
   // By rank.
   std::vector<std::uint8_t> m_members;  // 0: left out before, as one of those who came knows
-  std::vector<std::uint8_t> m_here;
-  std::vector<fate> m_fates;
-  std::vector<std::uint8_t> m_list = std::vector<std::uint8_t>(m_here.size());
+  std::vector<std::uint8_t> m_has_joined;
+  std::vector<peer_state> m_peer_states;
+  std::vector<std::uint8_t> m_decision = std::vector<std::uint8_t>(m_has_joined.size());
   clock::time_point m_next_peer_poll{};
 };
 
 }  // namespace
 
-std::vector<int> agree_on_survivors(store& keys, const roll_call& call) {
-  return attempt(keys, call).run_or_withdraw();
+std::vector<int> agree_on_survivors(store& keys, const survivor_round& round) {
+  return survivor_protocol(keys, round).run_or_withdraw();
 }
 
 survivors bootstrap::shrink(double) {

@@ -27,16 +27,16 @@ using namespace isthmus;
 using ranks = std::vector<int>;
 
 // What is known of the ranks that do not come, by rank.
-using fates = std::map<int, fate>;
+using fates = std::map<int, peer_state>;
 
-roll_call call_of(int rank, int size, const fates& known, double wait_s = 20) {
-  const auto fate_of = [known](int of) { return known.contains(of) ? known.at(of) : fate::unknown; };
-  return {"here", rank, size, wait_s, fate_of};
+survivor_round call_of(int rank, int size, const fates& known, double wait_s = 20) {
+  const auto peer_state_of = [known](int of) { return known.contains(of) ? known.at(of) : peer_state::unknown; };
+  return {"here", rank, size, wait_s, peer_state_of};
 }
 
 TEST(survivors, those_that_come_before_all_is_known) {
   const auto keys = make_local_store();
-  const fates known{{1, fate::ended}, {3, fate::left}};
+  const fates known{{1, peer_state::exited}, {3, peer_state::disconnected}};
   test::on_each(5, [&](int rank) {
     if (known.contains(rank)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(30 * rank));
@@ -48,13 +48,13 @@ TEST(survivors, who_came_and_died_is_not_among_them) {
   const auto keys = make_local_store();
   keys->set("here/here/2", test::bytes("\x01\x01\x01"));
   test::on_each(2, [&](int rank) {
-    EXPECT_EQ(agree_on_survivors(*keys, call_of(rank, 3, {{2, fate::ended}})), (ranks{0, 1}));
+    EXPECT_EQ(agree_on_survivors(*keys, call_of(rank, 3, {{2, peer_state::exited}})), (ranks{0, 1}));
   });
 }
 
 TEST(survivors, the_first_list_counts_and_late_ranks_are_told) {
   const auto keys = make_local_store();
-  const auto early = call_of(0, 2, {{1, fate::ended}});  // as it thinks
+  const auto early = call_of(0, 2, {{1, peer_state::exited}});  // as it thinks
   EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0});
   const auto error = test::error_of([&] { agree_on_survivors(*keys, call_of(1, 2, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
@@ -74,12 +74,12 @@ TEST(survivors, only_the_larger_part_goes_on) {
       {0, 1, {}, true},
       {0, 2, {}, true},
       {1, 2, {}, false},
-      {1, 2, {{0, fate::ended}}, true},
-      {1, 2, {{0, fate::left}}, false},
+      {1, 2, {{0, peer_state::exited}}, true},
+      {1, 2, {{0, peer_state::disconnected}}, false},
       {0, 3, {}, false},
-      {0, 3, {{2, fate::ended}}, true},
-      {1, 3, {{0, fate::ended}}, true},
-      {2, 3, {{0, fate::ended}}, false},
+      {0, 3, {{2, peer_state::exited}}, true},
+      {1, 3, {{0, peer_state::exited}}, true},
+      {2, 3, {{0, peer_state::exited}}, false},
   };
   for (const count& each : cases) {
     SCOPED_TRACE(fmt::format("rank {} of {}", each.rank, each.size));
