@@ -60,7 +60,7 @@ void reject_open_group(const char* function) {
 
 std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const problem& definition) {
   const isthmus_platform platform = owner->ranks().device.platform;
-  if (owner->ranks().is_mixed)
+  if (owner->ranks().has_mixed_platforms)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      "fused_plan_create: the ranks' devices are of several platforms",
                      "make the plan on a communicator of one platform: isthmus_communicator_split");

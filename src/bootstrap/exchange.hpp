@@ -27,7 +27,7 @@ std::vector<std::string> gather_texts(bootstrap& ranks, const std::string& mine)
 
 // What one rank's part of a step throws, if it does: for the others to hear of.
 template <typename Work>
-std::optional<error> failure_of(Work&& work) {
+std::optional<error> capture_error(Work&& work) {
   try {
     work();
   } catch (...) {
@@ -47,29 +47,29 @@ votes<Value> gather_votes(bootstrap& ranks, const Value& mine, const std::option
   return gather_values(ranks, own);
 }
 
-// Throws on every rank where some rank refuses with another status than `passed_over`: a rank that failed
+// Throws on every rank where some rank refuses with another status than `ignored_status`: a rank that failed
 // itself throws its own failure, the others error (`elsewhere`) "<what> on rank N: <that rank's text>".
 template <typename Value>
-void check_votes(const votes<Value>& all, const std::optional<error>& failure, const std::string& what,
-                 isthmus_status elsewhere = ISTHMUS_ERROR_REMOTE,
-                 isthmus_status passed_over = ISTHMUS_SUCCESS) {
-  const int rank = first_refusal(all, passed_over);
+void check_votes(const votes<Value>& all, const std::optional<error>& failure, const std::string& context,
+                 isthmus_status remote_status = ISTHMUS_ERROR_REMOTE,
+                 isthmus_status ignored_status = ISTHMUS_SUCCESS) {
+  const int rank = first_refusal(all, ignored_status);
   if (rank < 0) return;
-  if (failure && failure->info().status != passed_over) throw error(*failure);
+  if (failure && failure->info().status != ignored_status) throw error(*failure);
   const refusal& first = all[static_cast<std::size_t>(rank)];
-  throw make_error(elsewhere, ISTHMUS_HERE, fmt::format("{} on rank {}: {}", what, rank, first.text),
-                   elsewhere == ISTHMUS_ERROR_REMOTE ? "see the error that this rank reports" : first.hint,
+  throw make_error(remote_status, ISTHMUS_HERE, fmt::format("{} on rank {}: {}", context, rank, first.text),
+                   remote_status == ISTHMUS_ERROR_REMOTE ? "see the error that this rank reports" : first.hint,
                    first.native_code);
 }
 
 // Both: every rank's value, or an error on every rank.
 template <typename Value>
 std::vector<Value> agree(bootstrap& ranks, const Value& mine, const std::optional<error>& failure,
-                         const std::string& what, isthmus_status elsewhere = ISTHMUS_ERROR_REMOTE) {
+                         const std::string& context, isthmus_status remote_status = ISTHMUS_ERROR_REMOTE) {
   const votes<Value> all = gather_votes(ranks, mine, failure);
-  check_votes(all, failure, what, elsewhere);
+  check_votes(all, failure, context, remote_status);
   std::vector<Value> values;
-  for (const vote<Value>& each : all) values.push_back(each.value);
+  for (const vote<Value>& ballot : all) values.push_back(ballot.value);
   return values;
 }
 

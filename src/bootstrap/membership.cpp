@@ -19,7 +19,7 @@ namespace isthmus {
 namespace {
 
 // The wire form of an introduction; plain bytes, the same layout on every rank of one ABI.
-struct hello {
+struct membership_record {
   std::uint32_t version;  // major, minor, patch in a byte each
   std::uint32_t abi;
   std::int32_t platform;
@@ -29,7 +29,7 @@ struct hello {
   std::uint64_t process;  // random, drawn once per process: pids repeat between machines
   std::uint64_t rules_hash;
   std::array<std::uint64_t, 2> token;
-  char node[192];  // the longest text of own_node and more
+  char node[192];  // the longest text of own_node_id and more
   fallback_address fallback;
 };
 
@@ -42,24 +42,24 @@ std::uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
-void fill_hello(hello& greeting, const introduction& mine, const fallback_address& fallback) {
+void fill_record(membership_record& record, const rank_info& mine, const fallback_address& fallback) {
   static const auto process = random_value<std::uint64_t>();
-  greeting.version = version_number;
-  greeting.abi = ISTHMUS_BACKEND_ABI;
-  greeting.platform = mine.device.platform;
-  greeting.parent_rank = mine.parent_rank;
-  greeting.pid = getpid();
-  greeting.start = start_of_process(greeting.pid);
-  greeting.process = process;
-  greeting.rules_hash = fnv1a(mine.rules);
-  greeting.token = random_value<std::array<std::uint64_t, 2>>();
-  copy_text(greeting.node, sizeof greeting.node, own_node());
-  greeting.fallback = fallback;
+  record.version = version_number;
+  record.abi = ISTHMUS_BACKEND_ABI;
+  record.platform = mine.device.platform;
+  record.parent_rank = mine.parent_rank;
+  record.pid = getpid();
+  record.start = start_of_process(record.pid);
+  record.process = process;
+  record.rules_hash = fnv1a(mine.rules);
+  record.token = random_value<std::array<std::uint64_t, 2>>();
+  copy_text(record.node, sizeof record.node, own_node_id());
+  record.fallback = fallback;
 }
 
 // Throws when `field` differs between ranks, naming those that differ from rank 0.
-template <typename Field, typename Text>
-void check_equal(const std::vector<hello>& all, const char* what, Field field, Text text, const char* hint) {
+template <typename Field, typename Format>
+void check_equal(const std::vector<membership_record>& all, const char* subject, Field field, Format format, const char* hint) {
   std::vector<int> others;
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (field(all[rank]) != field(all[0])) others.push_back(static_cast<int>(rank));
@@ -67,18 +67,18 @@ void check_equal(const std::vector<hello>& all, const char* what, Field field, T
   const auto first = static_cast<std::size_t>(others.front());
   throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
                    fmt::format("ranks disagree about {}: rank 0 has {}, rank {} has {} (differing ranks: {})",
-                               what, text(all[0]), first, text(all[first]), enumerate(others)),
+                               subject, format(all[0]), first, format(all[first]), enumerate(others)),
                    hint);
 }
 
-std::string line_at(const std::vector<std::string>& lines, std::size_t index) {
+std::string quoted_line(const std::vector<std::string>& lines, std::size_t index) {
   return index < lines.size() ? fmt::format("\"{}\"", lines[index]) : std::string("nothing");
 }
 
 // Collective once the hashes differ somewhere, which every rank sees alike.
-void check_rules(bootstrap& ranks, const std::vector<hello>& all, const std::string& rules) {
-  const auto differs = [&](const hello& greeting) { return greeting.rules_hash != all[0].rules_hash; };
-  if (std::none_of(all.begin(), all.end(), differs)) return;
+void check_rules(bootstrap& ranks, const std::vector<membership_record>& all, const std::string& rules) {
+  const auto has_other_rules = [&](const membership_record& record) { return record.rules_hash != all[0].rules_hash; };
+  if (std::none_of(all.begin(), all.end(), has_other_rules)) return;
   const auto texts = gather_texts(ranks, rules);
   std::vector<int> others;
   for (std::size_t rank = 1; rank < texts.size(); ++rank)
@@ -91,13 +91,13 @@ void check_rules(bootstrap& ranks, const std::vector<hello>& all, const std::str
       ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
       fmt::format("ranks have different selection rules; first difference: rank 0 has {}, rank {} has {} "
                   "(ranks that differ from rank 0: {})",
-                  line_at(left, line), first, line_at(right, line), enumerate(others)),
+                  quoted_line(left, line), first, quoted_line(right, line), enumerate(others)),
       "give every rank the same config file and ISTHMUS_ environment variables");
 }
 
 // Numbers equal keys by first appearance, so that all ranks number alike.
 template <typename Key>
-std::vector<int> number(const std::vector<Key>& keys) {
+std::vector<int> number_by_first_appearance(const std::vector<Key>& keys) {
   std::map<Key, int> seen;
   std::vector<int> numbers;
   for (const Key& key : keys)
@@ -107,45 +107,45 @@ std::vector<int> number(const std::vector<Key>& keys) {
 
 }  // namespace
 
-membership introduce(bootstrap& ranks, const introduction& mine) {
-  hello own_greeting{};
-  std::optional<error> failure = failure_of([&] { fill_hello(own_greeting, mine, ranks.own_fallback_address()); });
+membership exchange_membership(bootstrap& ranks, const rank_info& mine) {
+  membership_record own_record{};
+  std::optional<error> failure = capture_error([&] { fill_record(own_record, mine, ranks.own_fallback_address()); });
   if (mine.failure) failure = mine.failure;
-  const auto greetings = gather_votes(ranks, own_greeting, failure);
-  std::vector<hello> all;
-  for (const auto& each : greetings) all.push_back(each.value);
+  const auto ballots = gather_votes(ranks, own_record, failure);
+  std::vector<membership_record> all;
+  for (const auto& each : ballots) all.push_back(each.value);
   check_equal(
-      all, "the version of Isthmus", [](const hello& h) { return std::tuple(h.version, h.abi); },
-      [](const hello& h) {
-        return fmt::format("{}.{}.{} (ABI {})", h.version >> 16, h.version >> 8 & 255, h.version & 255, h.abi);
+      all, "the version of Isthmus", [](const membership_record& record) { return std::tuple(record.version, record.abi); },
+      [](const membership_record& record) {
+        return fmt::format("{}.{}.{} (ABI {})", record.version >> 16, record.version >> 8 & 255, record.version & 255, record.abi);
       },
       "start every rank with the same libisthmus.so");
-  check_votes(greetings, failure, "joining the communicator failed");
+  check_votes(ballots, failure, "joining the communicator failed");
   check_rules(ranks, all, mine.rules);
 
   membership result;
   result.rank = ranks.rank();
   result.size = ranks.size();
   result.device = mine.device;
-  result.is_mixed = std::ranges::any_of(all, [&](const hello& h) { return h.platform != all[0].platform; });
+  result.has_mixed_platforms = std::ranges::any_of(all, [&](const membership_record& record) { return record.platform != all[0].platform; });
   result.token = all[0].token;
   std::vector<std::string> nodes;
   std::vector<std::tuple<std::string, std::int64_t, std::uint64_t>> processes;
-  for (const hello& greeting : all) {
-    nodes.emplace_back(greeting.node);
-    processes.emplace_back(greeting.node, greeting.pid, greeting.process);
-    result.pid_of.push_back(greeting.pid);
-    result.parent_rank_of.push_back(greeting.parent_rank);
+  for (const membership_record& record : all) {
+    nodes.emplace_back(record.node);
+    processes.emplace_back(record.node, record.pid, record.process);
+    result.pid_of.push_back(record.pid);
+    result.parent_rank_of.push_back(record.parent_rank);
   }
-  result.node_of = number(nodes);
-  result.process_of = number(processes);
+  result.node_of = number_by_first_appearance(nodes);
+  result.process_of = number_by_first_appearance(processes);
   const auto own = static_cast<std::size_t>(result.rank);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const bool is_here = result.node_of[rank] == result.node_of[own];
-    result.process_here.push_back(
-        {is_here ? all[rank].pid : 0, is_here ? all[rank].start : 0, nullptr, all[rank].fallback});
+    const bool is_local = result.node_of[rank] == result.node_of[own];
+    result.rank_processes.push_back(
+        {is_local ? all[rank].pid : 0, is_local ? all[rank].start : 0, nullptr, all[rank].fallback});
   }
-  ranks.watch_processes(result.process_here);
+  ranks.watch_processes(result.rank_processes);
   result.nodes = 1 + *std::max_element(result.node_of.begin(), result.node_of.end());
   const auto count = [](const std::vector<int>& values, std::size_t end, int value) {
     return static_cast<int>(

@@ -21,7 +21,7 @@ namespace isthmus {
 communicator::communicator(std::unique_ptr<bootstrap> control, communicator_setup setup)
     : m_setup(std::move(setup)),
       m_control(std::move(control)),
-      m_ranks(introduce(*m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure,
+      m_ranks(exchange_membership(*m_control, {m_setup.device, m_setup.rules_text(), m_setup.failure,
                                      m_setup.parent_rank})),
       m_recorder(m_ranks, m_setup.timeout_s, m_setup.trace),
       m_dispatcher(*m_setup.rules, m_ranks, m_heap, m_backends, m_setup.external_backends, m_recorder),
@@ -356,7 +356,7 @@ void communicator::close() {
 
 void* communicator::allocate_symmetric(std::uint64_t bytes) {
   check_alive();
-  if (m_ranks.is_mixed)  // equal on all ranks
+  if (m_ranks.has_mixed_platforms)  // equal on all ranks
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         "memory_allocate_symmetric: the ranks' devices are of several platforms, which share no memory",

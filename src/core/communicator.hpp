@@ -193,7 +193,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::vector<int> find_unresponsive(const std::vector<int>& ranks, peer_status expected,
                               std::chrono::steady_clock::time_point deadline, bool& can_query) const;
   std::vector<int> ranks_except(const std::vector<int>& ranks) const;  // nor this one
-  bool is_on_this_node(int rank) const { return m_ranks.process_here[static_cast<std::size_t>(rank)].pid != 0; }
+  bool is_on_this_node(int rank) const { return m_ranks.rank_processes[static_cast<std::size_t>(rank)].pid != 0; }
   bool has_arrived_late() const noexcept;
   std::optional<bool> has_reported(int rank, peer_status expected, double wait_s) const noexcept;
   std::optional<failure_info> find_earlier_report(const failure_info& failure) const;

@@ -38,7 +38,7 @@ std::string local_rejection(const backend_entry& entry, const membership& ranks,
   if (entry.backend == nullptr) return entry.reason;
   if ((entry.backend->platforms & 1u << ranks.device.platform) == 0)
     return fmt::format("it does not work on platform {}", isthmus_platform_name(ranks.device.platform));
-  if ((entry.backend->capabilities & ISTHMUS_BACKEND_MIXED_PLATFORMS) == 0 && ranks.is_mixed)
+  if ((entry.backend->capabilities & ISTHMUS_BACKEND_MIXED_PLATFORMS) == 0 && ranks.has_mixed_platforms)
     return "it works on one platform at a time, and the ranks are on several";
   if ((entry.backend->capabilities & ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS) != 0 && ranks.process_size > 1)
     return fmt::format("it allows one rank per process, this process has {}", ranks.process_size);
@@ -47,7 +47,7 @@ std::string local_rejection(const backend_entry& entry, const membership& ranks,
   // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
   const auto names_backend = [&](const auto& rule) { return rule.backend == entry.name; };
   const auto applies_to_ranks = [&](const auto& rule) {
-    return names_backend(rule) && selection::concerns(rule, ranks.platform_of_rules(), ranks.size, ranks.nodes);
+    return names_backend(rule) && selection::concerns(rule, ranks.selection_platform(), ranks.size, ranks.nodes);
   };
   const auto applies_to_calls = [&](const auto& rule) {
     return applies_to_ranks(rule) && covers_any(rule, setup.collectives);
@@ -148,13 +148,13 @@ std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_devic
   std::unique_ptr<bootstrap> control = m_control->split(color, key);
   if (!control) return nullptr;
   // On other devices and several nodes the maker may be of use once more. Equal on all ranks.
-  const bool is_other_platform = m_ranks.is_mixed || device.platform != m_ranks.device.platform;
+  const bool is_other_platform = m_ranks.has_mixed_platforms || device.platform != m_ranks.device.platform;
   const bool excludes_creator = !is_other_platform || m_ranks.nodes == 1;
   communicator_setup setup = derived_setup();
   setup.device = device;
   setup.external_backends.clear();  // the caller knows the whole alone
   setup.collectives = 0;         // what the backend makes of this one's
-  setup.failure = failure_of([&] {
+  setup.failure = capture_error([&] {
     auto rules = std::make_shared<selection::configuration>(
         selection::configuration_of_part(*m_setup.rules, excludes_creator ? creator : "", use));
     selection::check_backends(*rules, known_backends(setup.backends));
@@ -204,7 +204,7 @@ void communicator::throw_if_no_backend() const {
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", backend->name(), backend->reason());
   if (reasons.empty()) reasons = "none is built in";
   const char* const hint =
-      m_ranks.is_mixed ? "all ranks of one communicator use devices of one platform, or a rule for platform = "
+      m_ranks.has_mixed_platforms ? "all ranks of one communicator use devices of one platform, or a rule for platform = "
                          "\"mixed\" names a backend that joins several"
                        : "isthmus info lists the backends of this machine";
   if (m_ranks.nodes == 1)

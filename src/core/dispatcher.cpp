@@ -55,7 +55,7 @@ selection::memory_kind dispatcher::memory_of(const isthmus_operation& operation)
 selection::query dispatcher::make_query(const isthmus_operation& operation) const {
   return {.collective = operation.collective,
           .datatype = operation.datatype,
-          .platform = m_ranks.platform_of_rules(),
+          .platform = m_ranks.selection_platform(),
           .memory = memory_of(operation),
           .ranks = m_ranks.size,
           .nodes = m_ranks.nodes,

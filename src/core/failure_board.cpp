@@ -24,7 +24,7 @@ void failure_board::share(bootstrap& control, const membership& ranks) {
     log_missing_board(ranks, ranks.rank, failure);
   }
   const auto addresses = gather_values(control, mine);
-  auto processes = ranks.process_here;
+  auto processes = ranks.rank_processes;
   m_pages.resize(processes.size());
   for (std::size_t rank = 0; rank < processes.size(); ++rank) {
     if (processes[rank].pid == 0 || addresses[rank].bytes == 0) continue;

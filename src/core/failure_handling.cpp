@@ -187,7 +187,7 @@ std::optional<bool> communicator::has_reported(int rank, peer_status expected, d
     if (left.value_or(false)) return m_control->has_aborted(rank, 0);  // as programs end at their first error
     return left ? std::optional(true) : std::nullopt;
   }
-  const process_state state = m_ranks.process_here[static_cast<std::size_t>(rank)].state();
+  const process_state state = m_ranks.rank_processes[static_cast<std::size_t>(rank)].state();
   const auto reported = m_control->has_aborted(rank, state == process_state::alive ? wait_s : 0);
   return !reported && state != process_state::alive ? false : reported;
 }

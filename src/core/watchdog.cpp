@@ -32,7 +32,7 @@ void abort_rank(communicator& rank, std::optional<int> failed_rank, isthmus_stat
 
 // Of the other ranks of this machine.
 std::optional<int> find_rank(const communicator& rank, process_state state) {
-  return find_in_state(rank.ranks().process_here, state, rank.ranks().rank);
+  return find_in_state(rank.ranks().rank_processes, state, rank.ranks().rank);
 }
 
 void fail_stuck_call(communicator& rank) {

@@ -21,39 +21,39 @@ class scoped_node {
 };
 
 TEST(node, a_process_is_always_on_the_same_one) {
-  EXPECT_EQ(isthmus::own_node(), isthmus::own_node());
-  EXPECT_FALSE(isthmus::own_node().empty());
+  EXPECT_EQ(isthmus::own_node_id(), isthmus::own_node_id());
+  EXPECT_FALSE(isthmus::own_node_id().empty());
 }
 
 TEST(node, a_name_makes_another_one_and_keeps_what_shares_memory) {
-  const std::string machine = isthmus::own_node();
+  const std::string machine = isthmus::own_node_id();
   const scoped_node named("left");
-  EXPECT_EQ(isthmus::own_node(), machine + "left");
+  EXPECT_EQ(isthmus::own_node_id(), machine + "left");
 }
 
 TEST(node, an_empty_name_is_none) {
-  const std::string machine = isthmus::own_node();
+  const std::string machine = isthmus::own_node_id();
   const scoped_node named("");
-  EXPECT_EQ(isthmus::own_node(), machine);
+  EXPECT_EQ(isthmus::own_node_id(), machine);
 }
 
 TEST(node, long_names_are_told_apart_and_longer_ones_refused) {
-  const std::string longest(isthmus::node_name_bytes, 'x');
+  const std::string longest(isthmus::max_node_name_bytes, 'x');
   std::string other = longest;
   other.back() = 'y';
   std::string first, second;
   {
     const scoped_node named(longest);
-    first = isthmus::own_node();
+    first = isthmus::own_node_id();
   }
   {
     const scoped_node named(other);
-    second = isthmus::own_node();
+    second = isthmus::own_node_id();
   }
   EXPECT_NE(first, second);
   EXPECT_LT(first.size(), 192U) << "membership.cpp sends so much";
   const scoped_node named(longest + "z");
-  const auto refused = test::error_of([] { isthmus::own_node(); });
+  const auto refused = test::error_of([] { isthmus::own_node_id(); });
   EXPECT_EQ(refused.status, ISTHMUS_ERROR_CONFIG);
   EXPECT_NE(std::string(refused.message).find("environment ISTHMUS_NODE: the name has 65 bytes"),
             std::string::npos)

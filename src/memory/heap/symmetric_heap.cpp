@@ -76,7 +76,7 @@ void check_all(const votes<Part>& all, const std::optional<error>& own) {
 error not_mapped(const membership& ranks, std::size_t rank, const error& failure) {
   bool has_ended = false;
   for (int looks = 0; looks < 20 && !has_ended; ++looks) {
-    has_ended = ranks.process_here[rank].state() == process_state::gone;
+    has_ended = ranks.rank_processes[rank].state() == process_state::gone;
     if (!has_ended) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   const isthmus_error_info& info = failure.info();
@@ -113,7 +113,7 @@ void* symmetric_heap::allocate(bootstrap& control, const membership& ranks, std:
 void symmetric_heap::open_source(bootstrap& control, const membership& ranks) {
   std::unique_ptr<heap_source> source;
   std::uint64_t granularity = 0;
-  const auto failure = failure_of([&] {
+  const auto failure = capture_error([&] {
     source = heap_source::make(ranks.device);
     granularity = source->granularity();
   });
@@ -128,7 +128,7 @@ symmetric_heap::proposal symmetric_heap::propose(std::uint64_t bytes, std::uint6
   mine.said.bytes = bytes;
   mine.said.freed = m_freed.size();
   mine.said.can_fall_back = m_source->can_fall_back() ? 1 : 0;
-  mine.failure = failure_of([&] {
+  mine.failure = capture_error([&] {
     if (piece_bytes == 0) return;
     auto made = m_source->create(piece_bytes);
     mine.piece = std::move(made.piece);
@@ -151,7 +151,7 @@ std::shared_ptr<symmetric_heap::chunk> symmetric_heap::share(bootstrap& control,
                                                              proposal mine, std::vector<part> parts) {
   while (true) {
     std::shared_ptr<chunk> made;
-    const auto failure = failure_of([&] { made = map(ranks, parts); });
+    const auto failure = capture_error([&] { made = map(ranks, parts); });
     const auto all = gather_votes(control, mine.said, failure);
     mine.piece->end_export();
     if (first_refusal(all) < 0) return made;
@@ -224,7 +224,7 @@ void symmetric_heap::reuse_what_all_have_freed(bootstrap& control, const std::ve
 
 // Nobody writes into a peer's block before that peer has cleared it.
 void symmetric_heap::clear_everywhere(bootstrap& control, void* own, std::uint64_t bytes) {
-  const auto failure = failure_of([&] { m_source->clear(own, bytes); });
+  const auto failure = capture_error([&] { m_source->clear(own, bytes); });
   part outcome{};
   outcome.bytes = bytes;
   check_all(gather_votes(control, outcome, failure), failure);
