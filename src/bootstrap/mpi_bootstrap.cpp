@@ -222,10 +222,10 @@ class mpi_bootstrap final : public bootstrap {
 
   void look(exchange& running) {
     m_peers.throw_if_peer_failed();
-    const auto ended = m_peers.find_exited();
-    if (!ended) return;
+    const auto exited_rank = m_peers.find_exited();
+    if (!exited_rank) return;
     advance(running.receives);  // what it had sent before
-    if (running.receives[static_cast<std::size_t>(*ended)] != nullptr) throw m_peers.exited_error(*ended);
+    if (running.receives[static_cast<std::size_t>(*exited_rank)] != nullptr) throw m_peers.exited_error(*exited_rank);
   }
 
   // Both directions, whatever the first says.

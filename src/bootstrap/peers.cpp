@@ -98,9 +98,9 @@ void peer_monitor::throw_if_peer_failed() const {
 
 // A rank that leaves says so before it ends, so what is read behind the look is the last word.
 std::optional<int> peer_monitor::find_lost() const noexcept {
-  auto ended = find_exited();
-  while (ended && process(*ended).has_destroyed_communicator()) ended = find_exited(*ended + 1);
-  return ended;
+  auto exited_rank = find_exited();
+  while (exited_rank && process(*exited_rank).has_destroyed_communicator()) exited_rank = find_exited(*exited_rank + 1);
+  return exited_rank;
 }
 
 error peer_monitor::exited_error(int rank) const {

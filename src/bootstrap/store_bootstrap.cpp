@@ -64,20 +64,20 @@ class store_bootstrap final : public bootstrap {
 
   std::unique_ptr<bootstrap> split(int color, int key) override {
     const std::uint64_t sequence = m_sequence;  // names this split, the same on all ranks
-    using wish = std::pair<int, int>;
-    const wish mine{color, key};
-    std::vector<wish> wishes(static_cast<std::size_t>(m_size));
-    allgather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(wishes)));
+    using split_request = std::pair<int, int>;
+    const split_request mine{color, key};
+    std::vector<split_request> requests(static_cast<std::size_t>(m_size));
+    allgather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(requests)));
     if (color < 0) return nullptr;
     std::vector<std::pair<int, int>> members;  // (key, old rank)
     for (int rank = 0; rank < m_size; ++rank) {
-      const auto& [its_color, its_key] = wishes[static_cast<std::size_t>(rank)];
-      if (its_color == color) members.emplace_back(its_key, rank);
+      const auto& [other_color, other_key] = requests[static_cast<std::size_t>(rank)];
+      if (other_color == color) members.emplace_back(other_key, rank);
     }
     std::sort(members.begin(), members.end());
     std::vector<int> ranks;
     for (const auto& member : members) ranks.push_back(member.second);
-    return make_part(m_store, fmt::format("{}/{}c{}", m_scope, sequence, color), ranks,
+    return make_child(m_store, fmt::format("{}/{}c{}", m_scope, sequence, color), ranks,
                      [this](int rank) { return m_store_ranks[static_cast<std::size_t>(rank)]; });
   }
 
@@ -97,7 +97,7 @@ class store_bootstrap final : public bootstrap {
       try {
         return make_survivors(m_rendezvous->agree(wait_s));
       } catch (const store_lost& lost) {
-        m_rendezvous->switch_store(explain(lost.cause), wait_s);
+        m_rendezvous->switch_store(attribute_loss(lost.cause), wait_s);
       }
     }
   }
@@ -141,13 +141,13 @@ class store_bootstrap final : public bootstrap {
     if (m_peers.has_all_records()) return m_peers.read_failure(wait_s);
     const auto deadline = clock::now() + std::chrono::duration_cast<clock::duration>(seconds(wait_s));
     for (double left = wait_s;; left = seconds(deadline - clock::now()).count()) {
-      const auto here = m_peers.read_failure();
-      if (here && !is_secondary_status(here->status)) return here;
+      const auto local_failure = m_peers.read_failure();
+      if (local_failure && !is_secondary_status(local_failure->status)) return local_failure;
       // Of those here only what followed is known: the cause may have come from another machine.
       const auto begin = clock::now();
       const double slice = std::clamp(left, 0.0, slice_s);
-      const auto elsewhere = failure_in_store(here ? 0 : slice);
-      if (elsewhere || here || left <= slice_s) return elsewhere ? elsewhere : here;
+      const auto stored_failure = failure_in_store(local_failure ? 0 : slice);
+      if (stored_failure || local_failure || left <= slice_s) return stored_failure ? stored_failure : local_failure;
       std::this_thread::sleep_until(begin + seconds(slice));  // a store that is lost says so at once
     }
   }
@@ -164,14 +164,14 @@ class store_bootstrap final : public bootstrap {
   }
 
   std::optional<bool> has_aborted(int rank, double wait_s) noexcept override {
-    if (const auto told = m_peers.has_aborted(rank, wait_s)) return told;
+    if (const auto result = m_peers.has_aborted(rank, wait_s)) return result;
     if (wait_s > 0 && has_abort_key(rank, wait_s)) return true;
-    if (!answers()) return std::nullopt;
+    if (!is_store_responsive()) return std::nullopt;
     return has_abort_key(rank, 0);  // a store that is slow may have had it all the time
   }
 
   std::optional<bool> is_disconnected(int rank) noexcept override {
-    if (!answers()) return std::nullopt;
+    if (!is_store_responsive()) return std::nullopt;
     try {
       return m_store->is_disconnected(m_store_ranks[static_cast<std::size_t>(rank)]);
     } catch (...) {  // the store is gone
@@ -202,15 +202,15 @@ class store_bootstrap final : public bootstrap {
 
   // A store that does has this rank's own word. Without patience one that has stopped would be waited for much
   // longer.
-  bool answers() noexcept {
+  bool is_store_responsive() noexcept {
     constexpr double answer_s = 0.1;
     return has_abort_key(m_rank, answer_s);
   }
 
   bool has_abort_key(int rank, double wait_s) noexcept {
-    std::array<std::byte, 1> told{};
+    std::array<std::byte, 1> result{};
     try {
-      m_store->get(fmt::format("{}{}{}", m_scope, abort_key, rank), told, wait_s);
+      m_store->get(fmt::format("{}{}{}", m_scope, abort_key, rank), result, wait_s);
       return true;
     } catch (...) {  // it has not, or the store is gone
       return false;
@@ -218,32 +218,32 @@ class store_bootstrap final : public bootstrap {
   }
 
   // The bootstrap of those of this one's ranks, in this order. `store_number` of a rank: in `keys`.
-  std::unique_ptr<store_bootstrap> make_part(std::shared_ptr<store> keys, std::string scope,
+  std::unique_ptr<store_bootstrap> make_child(std::shared_ptr<store> keys, std::string scope,
                                              const std::vector<int>& ranks,
                                              const std::function<int(int)>& store_number) const {
     const auto own = std::find(ranks.begin(), ranks.end(), m_rank) - ranks.begin();
-    auto part = std::make_unique<store_bootstrap>(std::move(keys), std::move(scope), static_cast<int>(own),
+    auto child = std::make_unique<store_bootstrap>(std::move(keys), std::move(scope), static_cast<int>(own),
                                                   static_cast<int>(ranks.size()), m_timeout_s);
     std::vector<rank_process> processes;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      part->m_store_ranks[rank] = store_number(ranks[rank]);
+      child->m_store_ranks[rank] = store_number(ranks[rank]);
       processes.push_back(m_peers.process(ranks[rank]));
       processes.back().record = nullptr;  // of this communicator, not of its part
     }
-    part->m_peers.watch(processes);
-    return part;
+    child->m_peers.watch(processes);
+    return child;
   }
 
   // They are among this communicator's, since each of these was heard.
-  survivors make_survivors(rendezvous::agreement agreed) const {
+  survivors make_survivors(rendezvous::agreement result) const {
     std::vector<int> ranks;
     for (int rank = 0; rank < m_size; ++rank)
-      if (std::ranges::binary_search(agreed.ranks, rendezvous_rank(rank))) ranks.push_back(rank);
-    auto part = make_part(std::move(agreed.keys), std::move(agreed.scope), ranks,
+      if (std::ranges::binary_search(result.ranks, rendezvous_rank(rank))) ranks.push_back(rank);
+    auto child = make_child(std::move(result.keys), std::move(result.scope), ranks,
                           [this](int rank) { return m_rendezvous->store_number(rendezvous_rank(rank)); });
-    part->m_rendezvous = m_rendezvous;
-    part->m_rendezvous_ranks = std::move(agreed.ranks);
-    return {std::move(ranks), std::move(part)};
+    child->m_rendezvous = m_rendezvous;
+    child->m_rendezvous_ranks = std::move(result.ranks);
+    return {std::move(ranks), std::move(child)};
   }
 
   int rendezvous_rank(int rank) const { return m_rendezvous_ranks[static_cast<std::size_t>(rank)]; }
@@ -258,20 +258,20 @@ class store_bootstrap final : public bootstrap {
     try {
       m_store->set(key(sequence, m_rank), mine);
     } catch (const error& failure) {
-      throw explain(failure);
+      throw attribute_loss(failure);
     }
     for (int rank = 0; rank < m_size; ++rank) {
-      const std::span part(all.data() + static_cast<std::size_t>(rank) * mine.size(), mine.size());
+      const std::span block(all.data() + static_cast<std::size_t>(rank) * mine.size(), mine.size());
       if (rank == m_rank)
-        std::copy(mine.begin(), mine.end(), part.begin());
+        std::copy(mine.begin(), mine.end(), block.begin());
       else
-        get(sequence, rank, part, deadline);
+        get(sequence, rank, block, deadline);
     }
     // Everyone has set `sequence`, so everyone has read all of the one before: ours is no longer needed.
     if (sequence > 0) m_store->erase(key(sequence - 1, m_rank));
   }
 
-  void get(std::uint64_t sequence, int rank, std::span<std::byte> part, clock::time_point deadline) {
+  void get(std::uint64_t sequence, int rank, std::span<std::byte> block, clock::time_point deadline) {
     auto next_poll = clock::now() + poll_interval;
     std::optional<int> lost;
     while (true) {
@@ -282,22 +282,22 @@ class store_bootstrap final : public bootstrap {
       throw_if_interrupted("the exchange with the other ranks");
       const double left = seconds(deadline - clock::now()).count();
       try {
-        m_store->get(key(sequence, rank), part, std::clamp(left, 0.0, slice_s));
+        m_store->get(key(sequence, rank), block, std::clamp(left, 0.0, slice_s));
         return;
       } catch (const error& failure) {
-        if (failure.info().status == ISTHMUS_ERROR_MISMATCH) throw in_another_call(rank, failure);
-        if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw explain(failure);
+        if (failure.info().status == ISTHMUS_ERROR_MISMATCH) throw mismatch_error(rank, failure);
+        if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw attribute_loss(failure);
         throw_if_failure_published();
         // Nor has it set its key just before.
-        if (lost && (*lost == rank || !has_come(sequence, *lost, part.size()))) throw m_peers.exited_error(*lost);
-        if (left <= slice_s) throw missing(sequence, rank, part.size());
+        if (lost && (*lost == rank || !has_contributed(sequence, *lost, block.size()))) throw m_peers.exited_error(*lost);
+        if (left <= slice_s) throw missing_error(sequence, rank, block.size());
       }
       if (clock::now() < next_poll) continue;
       next_poll = clock::now() + poll_interval;
       try {
         lost = find_lost(rank);
       } catch (const error& failure) {
-        throw explain(failure);
+        throw attribute_loss(failure);
       }
     }
   }
@@ -309,7 +309,7 @@ class store_bootstrap final : public bootstrap {
     return std::nullopt;
   }
 
-  bool has_come(std::uint64_t sequence, int rank, std::size_t bytes) {
+  bool has_contributed(std::uint64_t sequence, int rank, std::size_t bytes) {
     std::vector<std::byte> ignored(bytes);
     try {
       m_store->get(key(sequence, rank), ignored, 0);
@@ -321,7 +321,7 @@ class store_bootstrap final : public bootstrap {
     }
   }
 
-  error in_another_call(int rank, const error& failure) const {
+  error mismatch_error(int rank, const error& failure) const {
     return make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
                       fmt::format("rank {} makes another call than rank {}: {}", rank, m_rank, failure.what()),
                       "every rank must create, split and allocate in the same order");
@@ -329,11 +329,11 @@ class store_bootstrap final : public bootstrap {
 
   // The store is lost with the process that holds it, which may be a rank's: it is seen to have ended a moment
   // after its connections closed.
-  error explain(const error& failure) const {
+  error attribute_loss(const error& failure) const {
     constexpr int max_polls = 10;
     if (failure.info().status != ISTHMUS_ERROR_REMOTE) return failure;
     for (int i = 0; i < max_polls; ++i) {
-      if (const auto told = m_peers.read_failure()) return remote_failure(*told);
+      if (const auto result = m_peers.read_failure()) return remote_failure(*result);
       if (const auto rank = m_peers.find_exited()) return m_peers.exited_error(*rank);
       std::this_thread::sleep_for(poll_interval / max_polls);
     }
@@ -345,26 +345,26 @@ class store_bootstrap final : public bootstrap {
   }
 
   // Names every rank that has not come, not only the one that was waited for. `first`: those before it have.
-  error missing(std::uint64_t sequence, int first, std::size_t bytes) {
+  error missing_error(std::uint64_t sequence, int first, std::size_t bytes) {
     std::vector<int> ranks;
-    const char* doubt = "";
+    const char* caveat = "";
     for (int rank = first; rank < m_size; ++rank) {
       if (rank == m_rank) continue;
       try {
-        if (*doubt == '\0' && has_come(sequence, rank, bytes)) continue;
+        if (*caveat == '\0' && has_contributed(sequence, rank, bytes)) continue;
       } catch (const error&) {
-        doubt = "; the store does not answer, so some of them may have come";
+        caveat = "; the store does not answer, so some of them may have come";
       }
       ranks.push_back(rank);
     }
-    const std::string names = m_peers.describe(ranks, *doubt == '\0');
+    const std::string names = m_peers.describe(ranks, *caveat == '\0');
     return make_error(
                ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                fmt::format("rank {} of {} waited {} s for the other ranks; missing: {}{}", m_rank, m_size,
-                           m_timeout_s, names.empty() ? "none any more, they came late" : names, doubt),
+                           m_timeout_s, names.empty() ? "none any more, they came late" : names, caveat),
                "every rank must make the same call; a rank that crashed, was stopped or never started is named "
                "above")
-        .with_failed_ranks(*doubt == '\0' ? ranks : std::vector<int>());
+        .with_failed_ranks(*caveat == '\0' ? ranks : std::vector<int>());
   }
 
   std::shared_ptr<store> m_store;
