@@ -31,8 +31,8 @@ class local_store final : public store {
 
   void get(const std::string& key, std::span<std::byte> value, double timeout_s) override {
     std::unique_lock lock(m_mutex);
-    const auto present = [&] { return m_values.contains(key); };
-    if (!m_changed.wait_for(lock, std::chrono::duration<double>(timeout_s), present))
+    const auto is_present = [&] { return m_values.contains(key); };
+    if (!m_changed.wait_for(lock, std::chrono::duration<double>(timeout_s), is_present))
       throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                        fmt::format("no value for {} within {} s", key, timeout_s));
     const auto& stored = m_values[key];

@@ -22,18 +22,18 @@ namespace {
 
 using address_list = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-address_list resolve(const endpoint& where, int flags) {
+address_list resolve(const endpoint& target, int flags) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int code = getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &found);
+  addrinfo* results = nullptr;
+  const int code = getaddrinfo(target.host.c_str(), std::to_string(target.port).c_str(), &hints, &results);
   if (code != 0)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("address: host \"{}\" can't be resolved: {}", where.host, gai_strerror(code)),
+                     fmt::format("address: host \"{}\" can't be resolved: {}", target.host, gai_strerror(code)),
                      "give a numeric address or a name that this machine knows", code);
-  return {found, &freeaddrinfo};
+  return {results, &freeaddrinfo};
 }
 
 descriptor open_socket(const addrinfo& address) {
@@ -41,15 +41,15 @@ descriptor open_socket(const addrinfo& address) {
       socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
 }
 
-bool wait_for(int fd, short events, clock::time_point deadline) {
+bool poll_until(int fd, short events, clock::time_point deadline) {
   while (true) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
+    const auto remaining_ms = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock::now()).count();
     pollfd entry{fd, events, 0};
-    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(left, 0, 100)));
+    const int ready = poll(&entry, 1, static_cast<int>(std::clamp<long long>(remaining_ms, 0, 100)));
     if (ready > 0) return true;
     throw_if_interrupted("the connection to the store");
     if (ready < 0 && errno != EINTR) return false;
-    if (left <= 0) return false;
+    if (remaining_ms <= 0) return false;
   }
 }
 
@@ -83,59 +83,59 @@ int await_connection(int fd, clock::time_point deadline) {
 endpoint parse_endpoint(const char* address) {
   if (address == nullptr) return {"127.0.0.1", 0};
   const std::string_view text(address);
-  const auto bad = [&](const char* why) {
+  const auto invalid_address = [&](const char* reason) {
     return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                      fmt::format("unique_id_create: address = \"{}\": {}", address, why),
+                      fmt::format("unique_id_create: address = \"{}\": {}", address, reason),
                       "write \"host\", \"host:port\", \"[v6]\" or \"[v6]:port\"");
   };
   std::string_view host = text, port;
   if (text.starts_with('[')) {
     const auto end = text.find(']');
-    if (end == std::string_view::npos) throw bad("the bracket is not closed");
+    if (end == std::string_view::npos) throw invalid_address("the bracket is not closed");
     host = text.substr(1, end - 1);
     const auto rest = text.substr(end + 1);
-    if (!rest.empty() && !rest.starts_with(':')) throw bad("only a port may follow the bracket");
+    if (!rest.empty() && !rest.starts_with(':')) throw invalid_address("only a port may follow the bracket");
     if (!rest.empty()) port = rest.substr(1);
-    if (!rest.empty() && port.empty()) throw bad("the port is empty");
+    if (!rest.empty() && port.empty()) throw invalid_address("the port is empty");
   } else if (const auto colon = text.find(':'); colon != std::string_view::npos) {
-    if (text.find(':', colon + 1) != std::string_view::npos) throw bad("an IPv6 address needs brackets");
+    if (text.find(':', colon + 1) != std::string_view::npos) throw invalid_address("an IPv6 address needs brackets");
     host = text.substr(0, colon);
     port = text.substr(colon + 1);
-    if (port.empty()) throw bad("the port is empty");
+    if (port.empty()) throw invalid_address("the port is empty");
   }
-  if (host.empty()) throw bad("the host is empty");
+  if (host.empty()) throw invalid_address("the host is empty");
   std::uint16_t number = 0;
   const auto [end, code] = std::from_chars(port.data(), port.data() + port.size(), number);
   if (!port.empty() && (code != std::errc() || end != port.data() + port.size()))
-    throw bad("the port is not a number in [0, 65535]");
+    throw invalid_address("the port is not a number in [0, 65535]");
   return {std::string(host), number};
 }
 
-descriptor listen_on(endpoint& where) {
-  const auto addresses = resolve(where, AI_PASSIVE);
+descriptor listen_on(endpoint& target) {
+  const auto addresses = resolve(target, AI_PASSIVE);
   if (is_wildcard(*addresses))
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("unique_id_create: address = \"{}\" is the wildcard, which other ranks can't connect to",
-                    where.host),
+                    target.host),
         "give the address of this machine under which the other ranks reach it");
   descriptor listener = open_socket(*addresses);
-  const int on = 1;
-  if (listener.get() < 0 || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+  const int enabled = 1;
+  if (listener.get() < 0 || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled) != 0 ||
       bind(listener.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
       listen(listener.get(), SOMAXCONN) != 0) {
     const int code = errno;
     throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
-                     fmt::format("unique_id_create: can't listen on {} port {}: {}", where.host, where.port,
+                     fmt::format("unique_id_create: can't listen on {} port {}: {}", target.host, target.port,
                                  std::strerror(code)),
                      "choose an address of this machine and a free port (0 takes any)", code);
   }
-  where.port = bound_port(listener.get());
+  target.port = bound_port(listener.get());
   return listener;
 }
 
-descriptor connect_to(const endpoint& where, clock::time_point deadline) {
-  const auto addresses = resolve(where, 0);
+descriptor connect_to(const endpoint& target, clock::time_point deadline) {
+  const auto addresses = resolve(target, 0);
   int code = 0;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
     descriptor connection = open_socket(*address);
@@ -146,19 +146,19 @@ descriptor connect_to(const endpoint& where, clock::time_point deadline) {
     code = connect(connection.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
     if (code == EINPROGRESS) code = await_connection(connection.get(), deadline);
     if (code != 0) continue;
-    const int on = 1;
-    setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const int enabled = 1;
+    setsockopt(connection.get(), IPPROTO_TCP, TCP_NODELAY, &enabled, sizeof enabled);
     return connection;
   }
   throw make_error(
       code == ETIMEDOUT ? ISTHMUS_ERROR_TIMEOUT : ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-      fmt::format("communicator_create: can't connect to the store at {} port {}: {}", where.host, where.port,
+      fmt::format("communicator_create: can't connect to the store at {} port {}: {}", target.host, target.port,
                   std::strerror(code)),
       "the process that made the id must still run, and listen on an address that this machine reaches", code);
 }
 
-bool wait_readable(int fd, clock::time_point deadline) { return wait_for(fd, POLLIN, deadline); }
-bool wait_writable(int fd, clock::time_point deadline) { return wait_for(fd, POLLOUT, deadline); }
+bool wait_readable(int fd, clock::time_point deadline) { return poll_until(fd, POLLIN, deadline); }
+bool wait_writable(int fd, clock::time_point deadline) { return poll_until(fd, POLLOUT, deadline); }
 
 bool send_all(int fd, std::span<const std::byte> bytes, clock::time_point deadline) {
   while (!bytes.empty()) {
@@ -167,8 +167,8 @@ bool send_all(int fd, std::span<const std::byte> bytes, clock::time_point deadli
       bytes = bytes.subspan(static_cast<std::size_t>(sent));
       continue;
     }
-    const bool again = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-    if (!again || !wait_writable(fd, deadline)) return false;
+    const bool is_retryable = errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+    if (!is_retryable || !wait_writable(fd, deadline)) return false;
   }
   return true;
 }
@@ -181,8 +181,8 @@ bool receive_all(int fd, std::span<std::byte> bytes, clock::time_point deadline)
       bytes = bytes.subspan(static_cast<std::size_t>(received));
       continue;
     }
-    const bool again = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-    if (!again) return false;
+    const bool is_retryable = received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+    if (!is_retryable) return false;
   }
   return true;
 }

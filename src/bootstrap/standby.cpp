@@ -46,10 +46,10 @@ std::unique_ptr<fallback_store> store::make_fallback_store() { return nullptr; }
 
 std::shared_ptr<store> store::connect_fallback_store(const fallback_address&, int, int, double) { return nullptr; }
 
-void fallback_store::serve(double unused_s) {
+void fallback_store::serve(double idle_timeout_s) {
   tcp::server_limits limits;
-  limits.unused_s = unused_s;
-  tcp::host_store(std::make_unique<tcp::server>(std::move(m_listener), m_secret, limits));
+  limits.idle_timeout_s = idle_timeout_s;
+  tcp::serve_store(std::make_unique<tcp::server>(std::move(m_listener), m_secret, limits));
 }
 
 }  // namespace isthmus

@@ -18,8 +18,8 @@ class fallback_store {
   static std::unique_ptr<fallback_store> create(int connected_socket, const store_secret& secret);
 
   const fallback_address& address() const { return m_address; }
-  // Serves from now on, until no rank has been connected for `unused_s`. Once. Throws error (SYSTEM).
-  void serve(double unused_s);
+  // Serves from now on, until no rank has been connected for `idle_timeout_s`. Once. Throws error (SYSTEM).
+  void serve(double idle_timeout_s);
 
  private:
   fallback_store(descriptor listener, const tcp::endpoint& where, const store_secret& secret);

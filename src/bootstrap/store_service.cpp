@@ -26,15 +26,15 @@ class service {
 
   void add(std::unique_ptr<server> store) {
     const std::lock_guard lock(m_mutex);
-    if (!m_running) start();
-    m_fresh.push_back(std::move(store));
+    if (!m_is_running) start();
+    m_new_stores.push_back(std::move(store));
     wake();
   }
 
   void stop() {
     {
       const std::lock_guard lock(m_mutex);
-      m_stop = true;
+      m_is_stopping = true;
       wake();
     }
     if (m_thread.joinable()) m_thread.join();
@@ -49,7 +49,7 @@ class service {
       throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, fmt::format("eventfd: {}", std::strerror(errno)),
                        "raise the limit of open files (ulimit -n)", errno);
     m_thread = std::thread([this] { loop(); });
-    m_running = true;
+    m_is_running = true;
   }
 
   void wake() {
@@ -60,51 +60,51 @@ class service {
 
   void loop() {
     std::vector<std::unique_ptr<server>> stores;
-    clock::time_point last_call = clock::time_point::max();
-    while (take_fresh(stores, last_call)) round(stores);
+    clock::time_point linger_deadline = clock::time_point::max();
+    while (adopt_new_stores(stores, linger_deadline)) poll_once(stores);
   }
 
   // False when the thread is done; it has taken down what belongs to it then.
-  bool take_fresh(std::vector<std::unique_ptr<server>>& stores, clock::time_point& last_call) {
+  bool adopt_new_stores(std::vector<std::unique_ptr<server>>& stores, clock::time_point& linger_deadline) {
     const std::lock_guard lock(m_mutex);
-    std::ranges::move(m_fresh, std::back_inserter(stores));
-    m_fresh.clear();
-    std::erase_if(stores, [](const auto& store) { return store->done(); });
-    if (m_stop) {
-      if (last_call == clock::time_point::max()) last_call = deadline_after(linger_s);
-      const bool late = clock::now() >= last_call;
-      std::erase_if(stores, [&](const auto& store) { return late || !store->has_guests(); });
+    std::ranges::move(m_new_stores, std::back_inserter(stores));
+    m_new_stores.clear();
+    std::erase_if(stores, [](const auto& store) { return store->is_done(); });
+    if (m_is_stopping) {
+      if (linger_deadline == clock::time_point::max()) linger_deadline = deadline_after(linger_s);
+      const bool is_past_linger = clock::now() >= linger_deadline;
+      std::erase_if(stores, [&](const auto& store) { return is_past_linger || !store->has_connected_ranks(); });
     }
     if (!stores.empty()) return true;
     m_wake = descriptor();
-    m_running = false;
+    m_is_running = false;
     return false;
   }
 
-  void round(const std::vector<std::unique_ptr<server>>& stores) {
+  void poll_once(const std::vector<std::unique_ptr<server>>& stores) {
     std::vector<pollfd> entries{{m_wake.get(), POLLIN, 0}};
-    std::vector<std::size_t> ends;
-    double latest = 60;
+    std::vector<std::size_t> end_indices;
+    double timeout_s = 60;
     for (const auto& store : stores) {
-      latest = std::min(latest, store->add_entries(entries));
-      ends.push_back(entries.size());
+      timeout_s = std::min(timeout_s, store->add_entries(entries));
+      end_indices.push_back(entries.size());
     }
-    if (m_stop) latest = std::min(latest, 0.2);
-    poll(entries.data(), entries.size(), static_cast<int>(std::ceil(std::max(0.0, latest) * 1000)));
+    if (m_is_stopping) timeout_s = std::min(timeout_s, 0.2);
+    poll(entries.data(), entries.size(), static_cast<int>(std::ceil(std::max(0.0, timeout_s) * 1000)));
     if (entries[0].revents != 0) {
       std::uint64_t ignored = 0;
       [[maybe_unused]] const ssize_t count = read(m_wake.get(), &ignored, sizeof ignored);
     }
     std::size_t begin = 1;
-    for (std::size_t i = 0; i < stores.size(); begin = ends[i++])
-      stores[i]->serve(std::span(entries).subspan(begin, ends[i] - begin));
+    for (std::size_t i = 0; i < stores.size(); begin = end_indices[i++])
+      stores[i]->serve(std::span(entries).subspan(begin, end_indices[i] - begin));
   }
 
   const pid_t m_owner;
   std::mutex m_mutex;
-  std::vector<std::unique_ptr<server>> m_fresh;
-  bool m_running = false;
-  std::atomic<bool> m_stop{false};
+  std::vector<std::unique_ptr<server>> m_new_stores;
+  bool m_is_running = false;
+  std::atomic<bool> m_is_stopping{false};
   descriptor m_wake;
   std::thread m_thread;
 };
@@ -112,27 +112,27 @@ class service {
 // Never destroyed: a forked child has copies of it whose thread does not exist.
 std::atomic<service*> current{nullptr};
 
-struct at_exit {
-  ~at_exit() {
-    service* const here = current.load();
-    if (here != nullptr && here->owner() == getpid()) here->stop();
+struct service_stopper {
+  ~service_stopper() {
+    service* const instance = current.load();
+    if (instance != nullptr && instance->owner() == getpid()) instance->stop();
   }
 };
 
-service& service_here() {
+service& current_service() {
   static std::mutex mutex;
-  static const at_exit stopper;
+  static const service_stopper stopper;
   const std::lock_guard lock(mutex);
-  service* here = current.load();
-  if (here == nullptr || here->owner() != getpid()) {
-    here = new service(getpid());
-    current.store(here);
+  service* instance = current.load();
+  if (instance == nullptr || instance->owner() != getpid()) {
+    instance = new service(getpid());
+    current.store(instance);
   }
-  return *here;
+  return *instance;
 }
 
 }  // namespace
 
-void host_store(std::unique_ptr<server> store) { service_here().add(std::move(store)); }
+void serve_store(std::unique_ptr<server> store) { current_service().add(std::move(store)); }
 
 }  // namespace isthmus::tcp

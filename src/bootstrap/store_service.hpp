@@ -9,6 +9,6 @@ namespace isthmus::tcp {
 // Hands a store to the service of this process. Any thread. Throws error (SYSTEM).
 // When the process ends, ranks that are still connected get a few seconds to finish. A process that was forked
 // from this one serves none of them.
-void host_store(std::unique_ptr<server> store);
+void serve_store(std::unique_ptr<server> store);
 
 }  // namespace isthmus::tcp

@@ -18,7 +18,7 @@ inline constexpr std::uint32_t max_key_bytes = 512;
 inline constexpr std::uint32_t max_value_bytes = 16u << 20;
 
 // Keys that begin so are the store's own: set when that rank's connection closes.
-inline constexpr std::string_view left_key = "!left/";
+inline constexpr std::string_view disconnected_prefix = "!left/";
 
 enum class request_kind : std::uint32_t { set = 1, get = 2, try_get = 3, cancel = 4, erase = 5, set_if_absent = 6 };
 
@@ -29,7 +29,7 @@ struct request_header {
   std::uint32_t value_bytes;
 };
 
-enum class reply_kind : std::uint32_t { found = 1, absent = 2 };
+enum class reply_kind : std::uint32_t { present = 1, absent = 2 };
 
 struct reply_header {
   reply_kind kind;
@@ -51,10 +51,10 @@ struct reply {
   std::size_t bytes;
 };
 
-enum class parsed { complete, incomplete, malformed };
+enum class parse_result { complete, incomplete, malformed };
 
 // Fills `message` when it is complete. Whatever the bytes are, nothing beyond them is read.
-parsed parse_request(std::span<const std::byte> bytes, request& message);
-parsed parse_reply(std::span<const std::byte> bytes, reply& message);
+parse_result parse_request(std::span<const std::byte> bytes, request& message);
+parse_result parse_reply(std::span<const std::byte> bytes, reply& message);
 
 }  // namespace isthmus::tcp

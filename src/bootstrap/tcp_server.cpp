@@ -24,8 +24,8 @@ void append(std::vector<std::byte>& buffer, std::span<const std::byte> bytes) {
   buffer.insert(buffer.end(), bytes.begin(), bytes.end());
 }
 
-double seconds_until(clock::time_point when) {
-  return std::chrono::duration<double>(when - clock::now()).count();
+double seconds_until(clock::time_point time) {
+  return std::chrono::duration<double>(time - clock::now()).count();
 }
 
 }  // namespace
@@ -33,39 +33,39 @@ double seconds_until(clock::time_point when) {
 server::server(descriptor listener, const store_secret& secret, const server_limits& limits)
     : m_listener(std::move(listener)), m_secret(secret), m_limits(limits) {}
 
-bool server::has_guests() const {
-  return std::ranges::any_of(m_connections, [](const auto& each) { return each->stage == state::guest; });
+bool server::has_connected_ranks() const {
+  return std::ranges::any_of(m_connections, [](const auto& each) { return each->state == connection_state::joined; });
 }
 
-bool server::done() const {
-  if (has_guests()) return false;
-  const bool all_came = m_size > 0 && m_joined.size() == static_cast<std::size_t>(m_size);
-  return all_came || -seconds_until(m_last_guest) > m_limits.unused_s;
+bool server::is_done() const {
+  if (has_connected_ranks()) return false;
+  const bool have_all_joined = m_size > 0 && m_joined.size() == static_cast<std::size_t>(m_size);
+  return have_all_joined || -seconds_until(m_last_connected) > m_limits.idle_timeout_s;
 }
 
 double server::add_entries(std::vector<pollfd>& entries) const {
-  double latest = has_guests() ? 3600 : std::max(0.0, m_limits.unused_s + seconds_until(m_last_guest)) + 0.001;
+  double timeout_s = has_connected_ranks() ? 3600 : std::max(0.0, m_limits.idle_timeout_s + seconds_until(m_last_connected)) + 0.001;
   const double pause = seconds_until(m_accept_after);
   entries.push_back({pause > 0 ? -1 : m_listener.get(), POLLIN, 0});  // poll skips negative descriptors
-  if (pause > 0) latest = std::min(latest, pause);
+  if (pause > 0) timeout_s = std::min(timeout_s, pause);
   for (const auto& each : m_connections) {
     entries.push_back(
-        {each->socket.get(), static_cast<short>(each->out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
-    if (is_stranger(*each)) latest = std::min(latest, seconds_until(each->deadline));
+        {each->socket.get(), static_cast<short>(each->output.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+    if (is_unauthenticated(*each)) timeout_s = std::min(timeout_s, seconds_until(each->deadline));
   }
-  return latest;
+  return timeout_s;
 }
 
 void server::serve(std::span<const pollfd> entries) {
-  const bool guests = has_guests();
+  const bool had_ranks = has_connected_ranks();
   for (std::size_t i = 1; i < entries.size(); ++i) serve(*m_connections[i - 1], entries[i].revents);
-  if (guests) m_last_guest = clock::now();
+  if (had_ranks) m_last_connected = clock::now();
   // After the others: whoever has sent its proof is no stranger any more when a place is needed.
   if (entries[0].revents != 0) accept_all();
   for (const auto& each : m_connections)
-    if (each->stage == state::dead && each->has_joined)
-      m_values[fmt::format("{}{}", left_key, each->greeting.rank)] = {};
-  std::erase_if(m_connections, [](const auto& each) { return each->stage == state::dead; });
+    if (each->state == connection_state::closed && each->has_joined)
+      m_values[fmt::format("{}{}", disconnected_prefix, each->greeting.rank)] = {};
+  std::erase_if(m_connections, [](const auto& each) { return each->state == connection_state::closed; });
 }
 
 void server::accept_all() {
@@ -77,113 +77,113 @@ void server::accept_all() {
       if (code == EAGAIN || code == EWOULDBLOCK) return;
       // Out of descriptors or memory. The caller stays in the queue, so the listener stays readable: polling it
       // at once would spin.
-      if (evict_oldest_stranger()) continue;
-      log(std::exchange(m_said_full, true) ? log_level::debug : log_level::warning,
+      if (evict_oldest_unauthenticated()) continue;
+      log(std::exchange(m_has_logged_exhaustion, true) ? log_level::debug : log_level::warning,
           "store: a connection can't be accepted now: {}; raise the limit of open files (ulimit -n)",
           std::strerror(code));
       m_accept_after = deadline_after(no_descriptor_pause_s);
       return;
     }
-    const auto strangers =
-        std::ranges::count_if(m_connections, [](const auto& each) { return is_stranger(*each); });
-    if (static_cast<std::size_t>(strangers) >= m_limits.strangers) evict_oldest_stranger();
-    auto fresh = std::make_unique<connection>();
-    fresh->socket = std::move(socket);
-    fresh->deadline = deadline_after(m_limits.handshake_s);
-    m_connections.push_back(std::move(fresh));
+    const auto unauthenticated =
+        std::ranges::count_if(m_connections, [](const auto& each) { return is_unauthenticated(*each); });
+    if (static_cast<std::size_t>(unauthenticated) >= m_limits.max_unauthenticated) evict_oldest_unauthenticated();
+    auto accepted = std::make_unique<connection>();
+    accepted->socket = std::move(socket);
+    accepted->deadline = deadline_after(m_limits.handshake_timeout_s);
+    m_connections.push_back(std::move(accepted));
   }
 }
 
 // A rank that is evicted dials again; so idle strangers can't keep the ranks out.
-bool server::evict_oldest_stranger() {
-  const auto oldest = std::ranges::find_if(m_connections, [](const auto& each) { return is_stranger(*each); });
+bool server::evict_oldest_unauthenticated() {
+  const auto oldest = std::ranges::find_if(m_connections, [](const auto& each) { return is_unauthenticated(*each); });
   if (oldest == m_connections.end()) return false;
   m_connections.erase(oldest);
   return true;
 }
 
-void server::serve(connection& from, short events) {
+void server::serve(connection& client, short events) {
   if ((events & POLLIN) != 0)
-    receive(from);
+    receive(client);
   else if ((events & (POLLERR | POLLHUP | POLLNVAL)) != 0)
-    from.stage = state::dead;
-  if (from.stage != state::dead && (events & POLLOUT) != 0) flush(from);
-  if (is_stranger(from) && clock::now() >= from.deadline) from.stage = state::dead;
+    client.state = connection_state::closed;
+  if (client.state != connection_state::closed && (events & POLLOUT) != 0) flush(client);
+  if (is_unauthenticated(client) && clock::now() >= client.deadline) client.state = connection_state::closed;
 }
 
-void server::receive(connection& from) {
+void server::receive(connection& client) {
   std::byte chunk[receive_bytes];
   // A stranger's bytes are kept up to one message and not a byte more.
-  const std::size_t message = from.stage == state::greeting ? sizeof(hello) : sizeof(proof);
-  const std::size_t room = from.stage == state::guest ? sizeof chunk : message - from.in.size();
-  const ssize_t received = recv(from.socket.get(), chunk, room, 0);
+  const std::size_t max_bytes = client.state == connection_state::awaiting_hello ? sizeof(hello) : sizeof(proof);
+  const std::size_t room = client.state == connection_state::joined ? sizeof chunk : max_bytes - client.input.size();
+  const ssize_t received = recv(client.socket.get(), chunk, room, 0);
   if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (received <= 0) {
-    from.stage = state::dead;
+    client.state = connection_state::closed;
     return;
   }
-  append(from.in, {chunk, static_cast<std::size_t>(received)});
-  switch (from.stage) {
-    case state::greeting: greet(from); return;
-    case state::proving: examine(from); return;
-    case state::guest: parse(from); return;
-    case state::dead: return;
+  append(client.input, {chunk, static_cast<std::size_t>(received)});
+  switch (client.state) {
+    case connection_state::awaiting_hello: answer_hello(client); return;
+    case connection_state::awaiting_proof: check_proof(client); return;
+    case connection_state::joined: parse(client); return;
+    case connection_state::closed: return;
   }
 }
 
 // Answers a hello with the store's proof and a nonce for the rank's.
-void server::greet(connection& from) {
-  const auto header = parse_header(from.in);
+void server::answer_hello(connection& client) {
+  const auto header = parse_header(client.input);
   if (header && header->magic != protocol_magic) {
-    from.stage = state::dead;
+    client.state = connection_state::closed;
     return;
   }
-  const auto greeting = parse_hello(from.in);
+  const auto greeting = parse_hello(client.input);
   if (!greeting) return;
-  from.in.clear();
+  client.input.clear();
   challenge answer{{protocol_magic, protocol_version}, {}, {}};
-  const bool known_version = greeting->header.version == protocol_version;
-  if (known_version) {
-    from.greeting = *greeting;
-    from.store_nonce = answer.store_nonce = make_nonce();
-    answer.store_proof = proof_of_store(m_secret, *greeting, from.store_nonce);
+  const bool is_known_version = greeting->header.version == protocol_version;
+  if (is_known_version) {
+    client.greeting = *greeting;
+    client.store_nonce = answer.store_nonce = make_nonce();
+    answer.store_proof = proof_of_store(m_secret, *greeting, client.store_nonce);
   }
-  append(from.out, bytes_of(answer));
-  from.stage = state::proving;
-  flush(from);
-  if (!known_version) from.stage = state::dead;  // it reads our version in the answer
+  append(client.output, bytes_of(answer));
+  client.state = connection_state::awaiting_proof;
+  flush(client);
+  if (!is_known_version) client.state = connection_state::closed;  // it reads our version in the answer
 }
 
-void server::examine(connection& from) {
-  const auto shown = parse_proof(from.in);
-  if (!shown) return;
-  from.in.clear();
-  if (!equal_proofs(*shown, proof_of_rank(m_secret, from.greeting, from.store_nonce))) {
+void server::check_proof(connection& client) {
+  const auto client_proof = parse_proof(client.input);
+  if (!client_proof) return;
+  client.input.clear();
+  if (!equal_proofs(*client_proof, proof_of_rank(m_secret, client.greeting, client.store_nonce))) {
     // Said once: strangers must not be able to fill the log.
-    log(m_turned_away++ == 0 ? log_level::warning : log_level::debug,
+    log(m_rejections++ == 0 ? log_level::warning : log_level::debug,
         "store: a connection without the right secret was dropped");
-    from.stage = state::dead;
+    client.state = connection_state::closed;
     return;
   }
-  const std::string reason = refusal(from.greeting);
+  const std::string reason = refusal_reason(client.greeting);
   welcome answer{};
   answer.accepted = reason.empty() ? 1 : 0;
   copy_text(answer.reason, sizeof answer.reason, reason);
-  append(from.out, bytes_of(answer));
-  flush(from);
-  if (from.stage == state::dead) return;
+  append(client.output, bytes_of(answer));
+  flush(client);
+  if (client.state == connection_state::closed) return;
   if (!reason.empty()) {
-    from.stage = state::dead;
+    client.state = connection_state::closed;
     return;
   }
-  from.stage = state::guest;
-  from.has_joined = true;
-  m_size = from.greeting.size;
-  m_joined.insert(from.greeting.rank);
-  m_last_guest = clock::now();
+  client.state = connection_state::joined;
+  client.has_joined = true;
+  m_size = client.greeting.size;
+  m_joined.insert(client.greeting.rank);
+  m_last_connected = clock::now();
 }
 
-std::string server::refusal(const hello& greeting) const {
+std::string server::refusal_reason(const hello& greeting) const {
   if (m_size != 0 && greeting.size != m_size)
     return fmt::format("size = {} on this rank, but {} on the ranks that joined before", greeting.size, m_size);
   if (greeting.rank < 0 || greeting.rank >= greeting.size)
@@ -194,76 +194,76 @@ std::string server::refusal(const hello& greeting) const {
   return "";
 }
 
-void server::flush(connection& to) {
-  while (!to.out.empty()) {
-    const ssize_t sent = send(to.socket.get(), to.out.data(), to.out.size(), MSG_NOSIGNAL);
+void server::flush(connection& client) {
+  while (!client.output.empty()) {
+    const ssize_t sent = send(client.socket.get(), client.output.data(), client.output.size(), MSG_NOSIGNAL);
     if (sent > 0) {
-      to.out.erase(to.out.begin(), to.out.begin() + sent);
+      client.output.erase(client.output.begin(), client.output.begin() + sent);
       continue;
     }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
     if (errno == EINTR) continue;
-    to.stage = state::dead;
+    client.state = connection_state::closed;
     return;
   }
 }
 
-void server::parse(connection& from) {
-  std::span<const std::byte> rest(from.in);
-  request asked;
-  parsed result = parse_request(rest, asked);
-  while (result == parsed::complete && from.stage == state::guest) {
-    handle(from, asked);
-    rest = rest.subspan(asked.bytes);
-    result = parse_request(rest, asked);
+void server::parse(connection& client) {
+  std::span<const std::byte> remaining(client.input);
+  request message;
+  parse_result result = parse_request(remaining, message);
+  while (result == parse_result::complete && client.state == connection_state::joined) {
+    handle(client, message);
+    remaining = remaining.subspan(message.bytes);
+    result = parse_request(remaining, message);
   }
-  if (result == parsed::malformed) {
-    log(log_level::warning, "store: rank {} sent a malformed request and was dropped", from.greeting.rank);
-    from.stage = state::dead;
+  if (result == parse_result::malformed) {
+    log(log_level::warning, "store: rank {} sent a malformed request and was dropped", client.greeting.rank);
+    client.state = connection_state::closed;
   }
-  from.in.erase(from.in.begin(), from.in.end() - static_cast<std::ptrdiff_t>(rest.size()));
+  client.input.erase(client.input.begin(), client.input.end() - static_cast<std::ptrdiff_t>(remaining.size()));
 }
 
-void server::handle(connection& from, const request& asked) {
-  std::string key(asked.key);
-  const std::uint32_t id = asked.header.id;
-  switch (asked.header.kind) {
-    case request_kind::set: publish(key, asked.value); return;
+void server::handle(connection& client, const request& message) {
+  std::string key(message.key);
+  const std::uint32_t id = message.header.id;
+  switch (message.header.kind) {
+    case request_kind::set: publish(key, message.value); return;
     case request_kind::set_if_absent:
-      if (!m_values.contains(key)) publish(key, asked.value);
+      if (!m_values.contains(key)) publish(key, message.value);
       return;
     case request_kind::erase: m_values.erase(key); return;
-    case request_kind::cancel: from.waiting.erase(id); return;
+    case request_kind::cancel: client.pending_gets.erase(id); return;
     case request_kind::get:
     case request_kind::try_get: break;
   }
   const auto found = m_values.find(key);
   if (found != m_values.end())
-    reply(from, reply_kind::found, id, found->second);
-  else if (asked.header.kind == request_kind::try_get)
-    reply(from, reply_kind::absent, id, {});
+    reply(client, reply_kind::present, id, found->second);
+  else if (message.header.kind == request_kind::try_get)
+    reply(client, reply_kind::absent, id, {});
   else
-    from.waiting[id] = std::move(key);
-  flush(from);
+    client.pending_gets[id] = std::move(key);
+  flush(client);
 }
 
 void server::publish(const std::string& key, std::span<const std::byte> value) {
   m_values[key].assign(value.begin(), value.end());
   for (const auto& each : m_connections) {
-    const auto wanted = [&](const auto& entry) { return entry.second == key; };
-    for (auto entry = std::find_if(each->waiting.begin(), each->waiting.end(), wanted);
-         entry != each->waiting.end();
-         entry = std::find_if(each->waiting.begin(), each->waiting.end(), wanted)) {
-      reply(*each, reply_kind::found, entry->first, value);
-      each->waiting.erase(entry);
+    const auto is_waiting_for_key = [&](const auto& entry) { return entry.second == key; };
+    for (auto entry = std::find_if(each->pending_gets.begin(), each->pending_gets.end(), is_waiting_for_key);
+         entry != each->pending_gets.end();
+         entry = std::find_if(each->pending_gets.begin(), each->pending_gets.end(), is_waiting_for_key)) {
+      reply(*each, reply_kind::present, entry->first, value);
+      each->pending_gets.erase(entry);
     }
-    if (each->stage == state::guest) flush(*each);
+    if (each->state == connection_state::joined) flush(*each);
   }
 }
 
-void server::reply(connection& to, reply_kind kind, std::uint32_t id, std::span<const std::byte> value) {
-  append(to.out, bytes_of(reply_header{kind, id, static_cast<std::uint32_t>(value.size()), 0}));
-  append(to.out, value);
+void server::reply(connection& client, reply_kind kind, std::uint32_t id, std::span<const std::byte> value) {
+  append(client.output, bytes_of(reply_header{kind, id, static_cast<std::uint32_t>(value.size()), 0}));
+  append(client.output, value);
 }
 
 }  // namespace isthmus::tcp

@@ -20,9 +20,9 @@ namespace isthmus::tcp {
 
 // How a store treats its callers.
 struct server_limits {
-  double handshake_s = 10;      // a connection that has not proved itself by then is dropped
-  std::size_t strangers = 256;  // unproved connections at a time; one more evicts the oldest
-  double unused_s = 3600;       // without any rank for so long, the store closes
+  double handshake_timeout_s = 10;      // a connection that has not proved itself by then is dropped
+  std::size_t max_unauthenticated = 256;  // unproved connections at a time; one more evicts the oldest
+  double idle_timeout_s = 3600;       // without any rank for so long, the store closes
 };
 
 class server {
@@ -38,47 +38,47 @@ class server {
   void serve(std::span<const pollfd> entries);
 
   // All ranks have come and gone, or nobody came for too long: it may be destroyed.
-  bool done() const;
-  bool has_guests() const;
+  bool is_done() const;
+  bool has_connected_ranks() const;
 
  private:
-  enum class state { greeting, proving, guest, dead };
+  enum class connection_state { awaiting_hello, awaiting_proof, joined, closed };
   struct connection {
     descriptor socket;
-    state stage = state::greeting;
+    connection_state state = connection_state::awaiting_hello;
     bool has_joined = false;
     hello greeting{};
     nonce store_nonce{};
     clock::time_point deadline;  // to prove itself by
-    std::vector<std::byte> in, out;
-    std::map<std::uint32_t, std::string> waiting;  // request id -> key
+    std::vector<std::byte> input, output;
+    std::map<std::uint32_t, std::string> pending_gets;  // request id -> key
   };
-  static bool is_stranger(const connection& each) {
-    return each.stage == state::greeting || each.stage == state::proving;
+  static bool is_unauthenticated(const connection& each) {
+    return each.state == connection_state::awaiting_hello || each.state == connection_state::awaiting_proof;
   }
 
   void accept_all();
-  bool evict_oldest_stranger();
-  void serve(connection& from, short events);
-  void receive(connection& from);
-  void flush(connection& to);
-  void greet(connection& from);
-  void examine(connection& from);
-  std::string refusal(const hello& greeting) const;
-  void parse(connection& from);
-  void handle(connection& from, const request& asked);
+  bool evict_oldest_unauthenticated();
+  void serve(connection& client, short events);
+  void receive(connection& client);
+  void flush(connection& client);
+  void answer_hello(connection& client);
+  void check_proof(connection& client);
+  std::string refusal_reason(const hello& greeting) const;
+  void parse(connection& client);
+  void handle(connection& client, const request& message);
   void publish(const std::string& key, std::span<const std::byte> value);
-  static void reply(connection& to, reply_kind kind, std::uint32_t id, std::span<const std::byte> value);
+  static void reply(connection& client, reply_kind kind, std::uint32_t id, std::span<const std::byte> value);
 
   descriptor m_listener;
   store_secret m_secret;
   server_limits m_limits;
   int m_size = 0;  // ranks, as the first of them says
   std::set<int> m_joined;
-  int m_turned_away = 0;
-  bool m_said_full = false;
+  int m_rejections = 0;
+  bool m_has_logged_exhaustion = false;
   clock::time_point m_accept_after{};  // no descriptors were left: not before
-  clock::time_point m_last_guest = clock::now();
+  clock::time_point m_last_connected = clock::now();
   std::vector<std::unique_ptr<connection>> m_connections;  // in the order of their arrival
   std::map<std::string, std::vector<std::byte>, std::less<>> m_values;
 };

@@ -26,13 +26,13 @@ using namespace tcp;
 
 // A request that the store answers at once may still take this long on a busy machine; where less is waited for
 // ranks, less for the store.
-constexpr double least_answer_s = 1, most_answer_s = 5;
-constexpr double answer_share = 0.25;
+constexpr double min_reply_timeout_s = 1, max_reply_timeout_s = 5;
+constexpr double reply_timeout_fraction = 0.25;
 // For as long again after a request that was left unanswered, unless the store has said something since: many
 // may be asked in a row, and who asks has its own timeout to keep.
-constexpr double silent_answer_s = 0.05;
+constexpr double unresponsive_retry_s = 0.05;
 
-error lost() {
+error connection_lost() {
   return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "the connection to the store was lost",
                     "the process that made the id ended or crashed");
 }
@@ -45,7 +45,7 @@ class tcp_client final : public store {
       : m_socket(std::move(socket)),
         m_fallback_secret(fallback_secret(secret)),
         m_timeout_s(timeout_s),
-        m_answer_s(std::clamp(answer_share * timeout_s, least_answer_s, most_answer_s)) {}
+        m_reply_timeout_s(std::clamp(reply_timeout_fraction * timeout_s, min_reply_timeout_s, max_reply_timeout_s)) {}
 
   void set(const std::string& key, std::span<const std::byte> value) override {
     send(request_kind::set, 0, key, value);
@@ -57,16 +57,16 @@ class tcp_client final : public store {
 
   std::unique_ptr<fallback_store> make_fallback_store() override { return fallback_store::create(m_socket.get(), m_fallback_secret); }
 
-  std::shared_ptr<store> connect_fallback_store(const fallback_address& where, int rank, int size,
+  std::shared_ptr<store> connect_fallback_store(const fallback_address& address, int rank, int size,
                                          double timeout_s) override {
-    return connect_tcp_store({where.host, where.port, m_fallback_secret}, rank, size, timeout_s);
+    return connect_tcp_store({address.host, address.port, m_fallback_secret}, rank, size, timeout_s);
   }
 
   void erase(const std::string& key) override { send(request_kind::erase, 0, key, {}); }
 
   bool is_disconnected(int rank) override {
     try {
-      get(fmt::format("{}{}", left_key, rank), {}, 0);
+      get(fmt::format("{}{}", disconnected_prefix, rank), {}, 0);
       return true;
     } catch (const error& failure) {
       if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw;
@@ -75,25 +75,25 @@ class tcp_client final : public store {
   }
 
   void get(const std::string& key, std::span<std::byte> value, double timeout_s) override {
-    const bool at_once = timeout_s <= 0;
-    answer pending;
-    const std::uint32_t id = enlist(pending);
+    const bool is_immediate = timeout_s <= 0;
+    pending_reply pending;
+    const std::uint32_t id = register_request(pending);
     try {
-      send(at_once ? request_kind::try_get : request_kind::get, id, key, {});
-      if (at_once)
-        wait_for_prompt(pending);
+      send(is_immediate ? request_kind::try_get : request_kind::get, id, key, {});
+      if (is_immediate)
+        wait_for_immediate_reply(pending);
       else
         wait(pending, deadline_after(timeout_s));
     } catch (...) {
-      dismiss(id);
+      unregister_request(id);
       throw;
     }
-    dismiss(id);
-    if (!pending.arrived && !at_once) send(request_kind::cancel, id, "", {});
-    if (!pending.arrived || pending.absent)
+    unregister_request(id);
+    if (!pending.has_arrived && !is_immediate) send(request_kind::cancel, id, "", {});
+    if (!pending.has_arrived || pending.is_absent)
       throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                        fmt::format("no value for {} within {} s", key, timeout_s), "",
-                       at_once && !pending.arrived ? ETIMEDOUT : 0);
+                       is_immediate && !pending.has_arrived ? ETIMEDOUT : 0);
     if (pending.value.size() != value.size())
       throw make_error(
           ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
@@ -102,22 +102,22 @@ class tcp_client final : public store {
   }
 
  private:
-  struct answer {
-    bool arrived = false;
-    bool absent = false;
+  struct pending_reply {
+    bool has_arrived = false;
+    bool is_absent = false;
     std::vector<std::byte> value;
   };
 
-  std::uint32_t enlist(answer& pending) {
+  std::uint32_t register_request(pending_reply& pending) {
     const std::lock_guard lock(m_mutex);
     const std::uint32_t id = ++m_last_id;
-    m_waiting[id] = &pending;
+    m_pending[id] = &pending;
     return id;
   }
 
-  void dismiss(std::uint32_t id) {
+  void unregister_request(std::uint32_t id) {
     const std::lock_guard lock(m_mutex);
-    m_waiting.erase(id);
+    m_pending.erase(id);
   }
 
   void send(request_kind kind, std::uint32_t id, const std::string& key, std::span<const std::byte> value) {
@@ -133,41 +133,41 @@ class tcp_client final : public store {
     std::memcpy(message.data() + sizeof header, key.data(), key.size());
     if (!value.empty()) std::memcpy(message.data() + sizeof header + key.size(), value.data(), value.size());
     const std::lock_guard lock(m_send_mutex);
-    if (!send_all(m_socket.get(), message, deadline_after(m_timeout_s))) throw lost();
+    if (!send_all(m_socket.get(), message, deadline_after(m_timeout_s))) throw connection_lost();
   }
 
-  void wait_for_prompt(answer& pending) {
-    const auto patience =
-        std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(m_answer_s));
-    const auto deadline = clock::now() + patience;
-    if (clock::now() < m_silent_until.load()) wait(pending, deadline_after(silent_answer_s));
-    if (pending.arrived || clock::now() < m_silent_until.load()) return;
+  void wait_for_immediate_reply(pending_reply& pending) {
+    const auto reply_timeout =
+        std::chrono::duration_cast<clock::duration>(std::chrono::duration<double>(m_reply_timeout_s));
+    const auto deadline = clock::now() + reply_timeout;
+    if (clock::now() < m_unresponsive_until.load()) wait(pending, deadline_after(unresponsive_retry_s));
+    if (pending.has_arrived || clock::now() < m_unresponsive_until.load()) return;
     wait(pending, deadline);
-    if (!pending.arrived) m_silent_until = clock::now() + patience;
+    if (!pending.has_arrived) m_unresponsive_until = clock::now() + reply_timeout;
   }
 
-  void wait(answer& pending, clock::time_point deadline) {
+  void wait(pending_reply& pending, clock::time_point deadline) {
     std::unique_lock lock(m_mutex);
-    while (!pending.arrived && clock::now() < deadline) {
-      if (m_lost) throw lost();
-      if (m_reading) {
+    while (!pending.has_arrived && clock::now() < deadline) {
+      if (m_is_lost) throw connection_lost();
+      if (m_has_reader) {
         m_changed.wait_until(lock, deadline);
         continue;
       }
-      m_reading = true;
+      m_has_reader = true;
       lock.unlock();
-      bool alive = true;
+      bool is_alive = true;
       try {
-        alive = !wait_readable(m_socket.get(), deadline) || receive();
+        is_alive = !wait_readable(m_socket.get(), deadline) || receive();
       } catch (...) {  // interrupted: another thread has to read now
         lock.lock();
-        m_reading = false;
+        m_has_reader = false;
         m_changed.notify_all();
         throw;
       }
       lock.lock();
-      m_reading = false;
-      m_lost = m_lost || !alive;
+      m_has_reader = false;
+      m_is_lost = m_is_lost || !is_alive;
       deliver();
       m_changed.notify_all();
     }
@@ -179,55 +179,55 @@ class tcp_client final : public store {
     const ssize_t received = recv(m_socket.get(), chunk, sizeof chunk, 0);
     if (received < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return true;
     if (received <= 0) return false;
-    m_in.insert(m_in.end(), chunk, chunk + received);
-    m_silent_until = clock::time_point::min();
+    m_input.insert(m_input.end(), chunk, chunk + received);
+    m_unresponsive_until = clock::time_point::min();
     return true;
   }
 
   // With the mutex held: hands out complete answers; those of requests that were given up are dropped.
   void deliver() {
-    std::span<const std::byte> rest(m_in);
-    tcp::reply answer;
-    parsed result = parse_reply(rest, answer);
-    for (; result == parsed::complete; result = parse_reply(rest, answer)) {
-      if (const auto found = m_waiting.find(answer.header.id); found != m_waiting.end()) {
-        found->second->arrived = true;
-        found->second->absent = answer.header.kind == reply_kind::absent;
-        found->second->value.assign(answer.value.begin(), answer.value.end());
+    std::span<const std::byte> remaining(m_input);
+    tcp::reply reply_message;
+    parse_result result = parse_reply(remaining, reply_message);
+    for (; result == parse_result::complete; result = parse_reply(remaining, reply_message)) {
+      if (const auto waiter = m_pending.find(reply_message.header.id); waiter != m_pending.end()) {
+        waiter->second->has_arrived = true;
+        waiter->second->is_absent = reply_message.header.kind == reply_kind::absent;
+        waiter->second->value.assign(reply_message.value.begin(), reply_message.value.end());
       }
-      rest = rest.subspan(answer.bytes);
+      remaining = remaining.subspan(reply_message.bytes);
     }
-    m_lost = m_lost || result == parsed::malformed;  // not a store that we know
-    m_in.erase(m_in.begin(), m_in.end() - static_cast<std::ptrdiff_t>(rest.size()));
+    m_is_lost = m_is_lost || result == parse_result::malformed;  // not a store that we know
+    m_input.erase(m_input.begin(), m_input.end() - static_cast<std::ptrdiff_t>(remaining.size()));
   }
 
   descriptor m_socket;
   const store_secret m_fallback_secret;
-  const double m_timeout_s, m_answer_s;
+  const double m_timeout_s, m_reply_timeout_s;
   std::mutex m_send_mutex;
   std::mutex m_mutex;
   std::condition_variable m_changed;
-  std::atomic<clock::time_point> m_silent_until{clock::time_point::min()};  // its process may have stopped
-  bool m_reading = false;
-  bool m_lost = false;
+  std::atomic<clock::time_point> m_unresponsive_until{clock::time_point::min()};  // its process may have stopped
+  bool m_has_reader = false;
+  bool m_is_lost = false;
   std::uint32_t m_last_id = 0;
-  std::map<std::uint32_t, answer*> m_waiting;
-  std::vector<std::byte> m_in;
+  std::map<std::uint32_t, pending_reply*> m_pending;
+  std::vector<std::byte> m_input;
 };
 
 // The random part keeps ranks that were dropped together from coming back together.
 void pause_before_retry(int attempt, clock::time_point deadline) {
   static thread_local std::minstd_rand random{std::random_device{}()};
-  const double longest = std::min(0.2, 0.005 * (1 << std::min(attempt, 6)));
-  const double pause = std::uniform_real_distribution<double>(longest / 2, longest)(random);
+  const double max_pause_s = std::min(0.2, 0.005 * (1 << std::min(attempt, 6)));
+  const double pause = std::uniform_real_distribution<double>(max_pause_s / 2, max_pause_s)(random);
   throw_if_interrupted("the connection to the store");
   std::this_thread::sleep_until(std::min(deadline, deadline_after(pause)));
 }
 
 // One rank's way into the store.
-class entrance {
+class store_connector {
  public:
-  entrance(const store_address& address, int rank, int size, double timeout_s)
+  store_connector(const store_address& address, int rank, int size, double timeout_s)
       : m_address(address),
         m_rank(rank),
         m_size(size),
@@ -236,7 +236,7 @@ class entrance {
 
   // A store full of strangers drops its oldest, which may be we: dialled again until the deadline. A port where
   // nobody listens, a store that is not ours and a refusal are final.
-  descriptor enter() const {
+  descriptor connect() const {
     for (int attempt = 0;; ++attempt) {
       descriptor socket = connect_to({m_address.host, m_address.port}, m_deadline);
       if (shake_hands(socket.get())) return socket;
@@ -257,33 +257,33 @@ class entrance {
 
   // False when the store hung up before it decided.
   bool shake_hands(int fd) const {
-    const hello greeting{{protocol_magic, protocol_version}, m_rank, m_size, make_nonce()};
-    challenge asked{};
-    if (!send(fd, greeting) || !receive(fd, asked)) return false;
-    check(greeting, asked);
-    welcome answer{};
-    if (!send(fd, proof_of_rank(m_address.secret, greeting, asked.store_nonce)) || !receive(fd, answer))
+    const hello own_hello{{protocol_magic, protocol_version}, m_rank, m_size, make_nonce()};
+    challenge store_challenge{};
+    if (!send(fd, own_hello) || !receive(fd, store_challenge)) return false;
+    check(own_hello, store_challenge);
+    welcome reply_message{};
+    if (!send(fd, proof_of_rank(m_address.secret, own_hello, store_challenge.store_nonce)) || !receive(fd, reply_message))
       return false;
-    answer.reason[sizeof answer.reason - 1] = '\0';
-    if (answer.accepted != 1)
+    reply_message.reason[sizeof reply_message.reason - 1] = '\0';
+    if (reply_message.accepted != 1)
       throw make_error(
           ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
-          fmt::format("communicator_create: the store refused rank {}: {}", m_rank, answer.reason),
+          fmt::format("communicator_create: the store refused rank {}: {}", m_rank, reply_message.reason),
           "create one id for each communicator and give every rank its own number and the same size");
     return true;
   }
 
   // Before anything is proved to it, the store has to prove itself.
-  void check(const hello& greeting, const challenge& asked) const {
-    if (asked.header.magic == protocol_magic && asked.header.version != protocol_version)
+  void check(const hello& own_hello, const challenge& store_challenge) const {
+    if (store_challenge.header.magic == protocol_magic && store_challenge.header.version != protocol_version)
       throw make_error(
           ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
           fmt::format(
               "communicator_create: rank {} speaks store protocol {}, the store at {} port {} speaks {}",
-              m_rank, protocol_version, m_address.host, m_address.port, asked.header.version),
+              m_rank, protocol_version, m_address.host, m_address.port, store_challenge.header.version),
           "use the same version of Isthmus on every rank");
-    const proof wanted = proof_of_store(m_address.secret, greeting, asked.store_nonce);
-    if (asked.header.magic != protocol_magic || !equal_proofs(asked.store_proof, wanted))
+    const proof expected_proof = proof_of_store(m_address.secret, own_hello, store_challenge.store_nonce);
+    if (store_challenge.header.magic != protocol_magic || !equal_proofs(store_challenge.store_proof, expected_proof))
       throw make_error(
           ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
           fmt::format("communicator_create: what answers at {} port {} can't prove that it knows the secret of "
@@ -310,16 +310,16 @@ class entrance {
 }  // namespace
 
 isthmus_unique_id start_tcp_store(const char* address, const server_limits& limits) {
-  endpoint where = parse_endpoint(address);
-  descriptor listener = listen_on(where);
+  endpoint target = parse_endpoint(address);
+  descriptor listener = listen_on(target);
   const store_secret secret = make_secret();
-  const isthmus_unique_id id = make_unique_id({where.host, where.port, secret});
-  host_store(std::make_unique<server>(std::move(listener), secret, limits));
+  const isthmus_unique_id id = make_unique_id({target.host, target.port, secret});
+  serve_store(std::make_unique<server>(std::move(listener), secret, limits));
   return id;
 }
 
 std::shared_ptr<store> connect_tcp_store(const store_address& address, int rank, int size, double timeout_s) {
-  return std::make_shared<tcp_client>(entrance(address, rank, size, timeout_s).enter(), address.secret,
+  return std::make_shared<tcp_client>(store_connector(address, rank, size, timeout_s).connect(), address.secret,
                                       timeout_s);
 }
 

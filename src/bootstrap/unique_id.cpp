@@ -53,17 +53,17 @@ isthmus_unique_id make_unique_id(const store_address& address) {
 store_address parse_unique_id(const isthmus_unique_id& id) {
   id_layout layout;
   std::memcpy(&layout, &id, sizeof layout);
-  std::string wrong;
+  std::string problem;
   if (layout.magic != id_magic)
-    wrong = "it is not an id of Isthmus";
+    problem = "it is not an id of Isthmus";
   else if (layout.version != id_version)
-    wrong = fmt::format("it comes from another version of Isthmus: its format is {}, this library's {}",
+    problem = fmt::format("it comes from another version of Isthmus: its format is {}, this library's {}",
                         layout.version, id_version);
   else if (layout.check != checksum(layout))
-    wrong = "it was damaged on its way";
-  if (!wrong.empty())
+    problem = "it was damaged on its way";
+  if (!problem.empty())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
-                     fmt::format("communicator_create: id: {}", wrong),
+                     fmt::format("communicator_create: id: {}", problem),
                      "pass on all 128 bytes that isthmus_unique_id_create wrote");
   layout.host[sizeof layout.host - 1] = '\0';
   return {layout.host, layout.port, layout.secret};

@@ -52,13 +52,13 @@ class user_store final : public store {
 }  // namespace
 
 std::shared_ptr<store> make_user_store(const isthmus_store_table* table) {
-  constexpr std::size_t least_bytes = offsetof(isthmus_store_table, set_if_absent);  // of the first version
-  if (table->struct_bytes < least_bytes || table->set == nullptr || table->get == nullptr)
+  constexpr std::size_t min_bytes = offsetof(isthmus_store_table, set_if_absent);  // of the first version
+  if (table->struct_bytes < min_bytes || table->set == nullptr || table->get == nullptr)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("communicator_create_store: store->struct_bytes = {} must be at least {}, and set and get "
                     "must not be NULL",
-                    table->struct_bytes, least_bytes),
+                    table->struct_bytes, min_bytes),
         "fill the whole isthmus_store_table");
   return std::make_shared<user_store>(table);
 }

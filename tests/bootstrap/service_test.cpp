@@ -57,7 +57,7 @@ bool eventually(Condition&& condition) {
 TEST(store_service, unused_ids_share_a_thread_and_end) {
   std::thread([] {}).join();  // a sanitizer starts a thread of its own with the first
   const std::size_t threads_before = threads(), descriptors_before = descriptors();
-  for (int i = 0; i < 50; ++i) start_tcp_store(nullptr, {.unused_s = 0.5});
+  for (int i = 0; i < 50; ++i) start_tcp_store(nullptr, {.idle_timeout_s = 0.5});
   EXPECT_LE(threads(), threads_before + 1);
   EXPECT_TRUE(eventually([&] { return descriptors() == descriptors_before; })) << descriptors();
   EXPECT_TRUE(eventually([&] { return threads() <= threads_before; })) << threads();
@@ -68,7 +68,7 @@ TEST(store_service, unused_ids_share_a_thread_and_end) {
 }
 
 TEST(store_service, a_rank_keeps_its_store) {
-  const auto rank = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr, {.unused_s = 0.1})), 0, 2, 5);
+  const auto rank = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr, {.idle_timeout_s = 0.1})), 0, 2, 5);
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   rank->set("a", test::bytes("b"));
   EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");

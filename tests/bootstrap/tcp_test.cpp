@@ -142,7 +142,7 @@ TEST_F(tcp_store, idle_strangers_keep_nobody_out) {
 }
 
 TEST_F(tcp_store, the_oldest_stranger_goes_first) {
-  where = parse_unique_id(start_tcp_store(nullptr, {.strangers = 3}));
+  where = parse_unique_id(start_tcp_store(nullptr, {.max_unauthenticated = 3}));
   std::vector<descriptor> idle;
   for (int i = 0; i < 4; ++i) idle.push_back(dial());
   EXPECT_TRUE(closed_by_peer(idle[0], 5));
@@ -160,7 +160,7 @@ TEST_F(tcp_store, a_rank_that_was_evicted_comes_back) {
       const descriptor dropped(accept(listener.get(), nullptr, nullptr));
       ASSERT_TRUE(receive<tcp::hello>(dropped));
     }
-    tcp::host_store(std::make_unique<tcp::server>(std::move(listener), where.secret, tcp::server_limits{}));
+    tcp::serve_store(std::make_unique<tcp::server>(std::move(listener), where.secret, tcp::server_limits{}));
   });
   const auto rank = connect_tcp_store({here.host, here.port, where.secret}, 0, 1, 10);
   rank->set("a", test::bytes("b"));
@@ -193,7 +193,7 @@ TEST_F(tcp_store, half_open_and_silent_connections) {
 }
 
 TEST_F(tcp_store, silent_connections_are_dropped_in_time) {
-  where = parse_unique_id(start_tcp_store(nullptr, {.handshake_s = 0.2}));
+  where = parse_unique_id(start_tcp_store(nullptr, {.handshake_timeout_s = 0.2}));
   const auto silent = dial(), halfway = dial();
   const auto greeting = hello_of(0, 2);
   send(halfway, std::as_bytes(std::span(&greeting, 1)));

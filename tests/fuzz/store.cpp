@@ -11,7 +11,7 @@ using namespace isthmus;
 template <typename Message, typename Parse>
 void walk(std::span<const std::byte> bytes, Parse&& parse) {
   Message message;
-  while (parse(bytes, message) == tcp::parsed::complete) {
+  while (parse(bytes, message) == tcp::parse_result::complete) {
     fuzz::require(message.bytes > 0 && message.bytes <= bytes.size(),
                   "a message longer than what was received");
     fuzz::require(message.value.size() <= tcp::max_value_bytes, "a value above the limit");
