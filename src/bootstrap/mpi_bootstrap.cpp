@@ -20,30 +20,30 @@ namespace {
 
 using clock = std::chrono::steady_clock;
 
-void check(const isthmus_mpi_table& mpi, int code, const char* what) {
+void check(const isthmus_mpi_table& mpi, int code, const char* function) {
   if (code == 0) return;
   char text[512] = "";
   mpi.error_string(code, text, sizeof text);
   throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                   fmt::format("{} failed in {}: {}", what, mpi.library, text),
+                   fmt::format("{} failed in {}: {}", function, mpi.library, text),
                    "the text is MPI's own; see the documentation of that library", code);
 }
 
-void check(const mpi_pass& pass) {
-  if (pass.breach() != nullptr)
-    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, pass.breach(), mpi_pass::hint);
+void check(const mpi_thread_guard& thread_guard) {
+  if (thread_guard.violation() != nullptr)
+    throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE, thread_guard.violation(), mpi_thread_guard::hint);
 }
 
 // Bounds a collective call of MPI, which knows no timeout and can't be cancelled: when it is over the job ends.
 // `ranks`: where they are known already.
-watch_rules limit_of(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
+watch_rules make_watch_rules(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
                      const peer_monitor* ranks = nullptr) {
   watch_rules rules;
   rules.timeout = std::chrono::duration<double>(timeout_s);
   rules.operation = [begin = clock::now()] { return watched_operation{1, begin}; };
   rules.takes_long = true;
-  rules.on_stuck = [=, &mpi, is_over = false](std::uint64_t) mutable {
-    if (std::exchange(is_over, true)) return true;
+  rules.on_stuck = [=, &mpi, has_fired = false](std::uint64_t) mutable {
+    if (std::exchange(has_fired, true)) return true;
     const std::string lost = ranks == nullptr ? "" : ranks->describe({});
     log(log_level::error,
         "{} has not returned for {} s: {}; MPI can't cancel that call: ending the job with MPI_Abort", call,
@@ -65,11 +65,11 @@ class owned_comm {
   }
   isthmus_mpi_comm get() const { return m_comm; }
 
-  static owned_comm duplicate(const isthmus_mpi_table& mpi, isthmus_mpi_comm of, double timeout_s) {
-    isthmus_mpi_comm made = nullptr;
-    const watch limit(limit_of(mpi, of, timeout_s, "MPI_Comm_dup"));
-    check(mpi, mpi.comm_dup(of, &made), "MPI_Comm_dup");
-    return {mpi, made};
+  static owned_comm duplicate(const isthmus_mpi_table& mpi, isthmus_mpi_comm source, double timeout_s) {
+    isthmus_mpi_comm result = nullptr;
+    const watch timeout_watch(make_watch_rules(mpi, source, timeout_s, "MPI_Comm_dup"));
+    check(mpi, mpi.comm_dup(source, &result), "MPI_Comm_dup");
+    return {mpi, result};
   }
 
  private:
@@ -79,7 +79,7 @@ class owned_comm {
 
 // One allgather by messages between all pairs: unlike MPI_Allgather it can be given up, and it knows who is
 // missing. The buffers are its own, so that they can outlive a wait that was given up.
-struct exchange {
+struct pending_allgather {
   std::vector<std::byte> mine, all;
   std::vector<void*> sends, receives;  // one request for each rank; NULL: done
 };
@@ -91,8 +91,8 @@ class mpi_bootstrap final : public bootstrap {
         m_control(std::move(control)),
         m_payload(owned_comm::duplicate(mpi, m_control.get(), timeout_s)),
         m_timeout_s(timeout_s),
-        m_rank(ask(mpi.comm_rank, "MPI_Comm_rank")),
-        m_size(ask(mpi.comm_size, "MPI_Comm_size")),
+        m_rank(query(mpi.comm_rank, "MPI_Comm_rank")),
+        m_size(query(mpi.comm_size, "MPI_Comm_size")),
         m_peers(m_rank, m_size) {}
 
   int rank() const override { return m_rank; }
@@ -119,34 +119,34 @@ class mpi_bootstrap final : public bootstrap {
   }
 
   void allgather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    const mpi_pass pass(m_mpi);
-    check(pass);
-    auto running = std::make_unique<exchange>();
+    const mpi_thread_guard thread_guard(m_mpi);
+    check(thread_guard);
+    auto pending = std::make_unique<pending_allgather>();
     try {
-      start(*running, mine);
-      finish(*running);
+      start(*pending, mine);
+      finish(*pending);
     } catch (const error& failure) {
       m_is_out_of_sync = true;
       if (!m_cancelled.load(std::memory_order_acquire) && !m_peers.read_failure())
         publish_failure(m_peers.own_failure(failure));
-      for (void*& request : running->receives)
+      for (void*& request : pending->receives)
         if (request != nullptr) m_mpi.cancel(&request);
       // A peer may still read what was sent to it; nothing tells when it is done.
-      static_cast<void>(running.release());
+      static_cast<void>(pending.release());
       throw;
     }
-    std::copy(running->all.begin(), running->all.end(), all.begin());
+    std::copy(pending->all.begin(), pending->all.end(), all.begin());
   }
 
   std::unique_ptr<bootstrap> split(int color, int key) override {
-    meet();  // MPI_Comm_split waits without a limit, and can't say for whom
-    const mpi_pass pass(m_mpi);
-    check(pass);
-    isthmus_mpi_comm part = nullptr;
-    const watch limit(limit_of(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers));
-    check(m_mpi, m_mpi.comm_split(m_control.get(), color, key, &part), "MPI_Comm_split");
-    if (part == nullptr) return nullptr;
-    return std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, part), m_timeout_s);
+    barrier();  // MPI_Comm_split waits without a limit, and can't say for whom
+    const mpi_thread_guard thread_guard(m_mpi);
+    check(thread_guard);
+    isthmus_mpi_comm child = nullptr;
+    const watch timeout_watch(make_watch_rules(m_mpi, m_control.get(), m_timeout_s, "MPI_Comm_split", &m_peers));
+    check(m_mpi, m_mpi.comm_split(m_control.get(), color, key, &child), "MPI_Comm_split");
+    if (child == nullptr) return nullptr;
+    return std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, child), m_timeout_s);
   }
 
   // MPI decides who has failed, and waits for whoever has not: without a bound, as in split.
@@ -156,11 +156,11 @@ class mpi_bootstrap final : public bootstrap {
           ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
           fmt::format("communicator_shrink: {} has no MPIX_Comm_shrink (ULFM)", m_mpi.library),
           "use an MPI with ULFM, or make communicators that are to survive failures by a unique id");
-    const mpi_pass pass(m_mpi);
-    check(pass);
-    isthmus_mpi_comm left = nullptr;
-    check(m_mpi, m_mpi.comm_shrink(m_control.get(), &left), "MPIX_Comm_shrink");
-    auto control = std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, left), m_timeout_s);
+    const mpi_thread_guard thread_guard(m_mpi);
+    check(thread_guard);
+    isthmus_mpi_comm remaining = nullptr;
+    check(m_mpi, m_mpi.comm_shrink(m_control.get(), &remaining), "MPIX_Comm_shrink");
+    auto control = std::make_unique<mpi_bootstrap>(m_mpi, owned_comm(m_mpi, remaining), m_timeout_s);
     std::vector<int> ranks(static_cast<std::size_t>(control->size()));
     control->allgather(std::as_bytes(std::span(&m_rank, 1)), std::as_writable_bytes(std::span(ranks)));
     return {std::move(ranks), std::move(control)};
@@ -168,74 +168,74 @@ class mpi_bootstrap final : public bootstrap {
 
  private:
   template <typename Function>
-  int ask(Function* function, const char* name) const {
+  int query(Function* function, const char* name) const {
     int value = 0;
     check(m_mpi, function(m_control.get(), &value), name);
     return value;
   }
 
-  void meet() {
-    const std::byte here{};
+  void barrier() {
+    const std::byte byte{};
     std::vector<std::byte> all(static_cast<std::size_t>(m_size));
-    allgather({&here, 1}, all);
+    allgather({&byte, 1}, all);
   }
 
-  void start(exchange& running, std::span<const std::byte> mine) {
+  void start(pending_allgather& pending, std::span<const std::byte> mine) {
     const auto ranks = static_cast<std::size_t>(m_size), bytes = mine.size();
-    running.mine.assign(mine.begin(), mine.end());
-    running.all.resize(ranks * bytes);
-    running.sends.resize(ranks);
-    running.receives.resize(ranks);
-    std::copy(mine.begin(), mine.end(), running.all.begin() + static_cast<std::ptrdiff_t>(rank() * bytes));
+    pending.mine.assign(mine.begin(), mine.end());
+    pending.all.resize(ranks * bytes);
+    pending.sends.resize(ranks);
+    pending.receives.resize(ranks);
+    std::copy(mine.begin(), mine.end(), pending.all.begin() + static_cast<std::ptrdiff_t>(rank() * bytes));
     for (int peer = 0; peer < m_size; ++peer) {
       if (peer == m_rank) continue;
-      const auto at = static_cast<std::size_t>(peer);
+      const auto index = static_cast<std::size_t>(peer);
       isthmus_operation message{};
       message.datatype = ISTHMUS_UINT8;
       message.root = peer;
       message.count = bytes;
       message.collective = ISTHMUS_RECV;
-      message.recv_buf = running.all.data() + at * bytes;
-      check(m_mpi, m_mpi.start(m_control.get(), &message, &running.receives[at]), "MPI_Irecv");
+      message.recv_buf = pending.all.data() + index * bytes;
+      check(m_mpi, m_mpi.start(m_control.get(), &message, &pending.receives[index]), "MPI_Irecv");
       message.collective = ISTHMUS_SEND;
-      message.send_buf = running.mine.data();
-      check(m_mpi, m_mpi.start(m_control.get(), &message, &running.sends[at]), "MPI_Isend");
+      message.send_buf = pending.mine.data();
+      check(m_mpi, m_mpi.start(m_control.get(), &message, &pending.sends[index]), "MPI_Isend");
     }
   }
 
-  void finish(exchange& running) {
+  void finish(pending_allgather& pending) {
     const auto deadline = clock::now() + std::chrono::duration<double>(m_timeout_s);
     auto next_poll = clock::now() + poll_interval;
-    while (!advance(running)) {
+    while (!test_requests(pending)) {
       if (m_cancelled.load(std::memory_order_acquire))
         throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
                          "the exchange with the other ranks was cancelled");
       throw_if_interrupted("the exchange with the other ranks");
-      if (clock::now() > deadline) throw timeout(running);
+      if (clock::now() > deadline) throw timeout(pending);
       if (clock::now() > next_poll) {
         next_poll = clock::now() + poll_interval;
-        look(running);
+        check_peers(pending);
       }
       sched_yield();
     }
   }
 
-  void look(exchange& running) {
+  void check_peers(pending_allgather& pending) {
     m_peers.throw_if_peer_failed();
     const auto exited_rank = m_peers.find_exited();
     if (!exited_rank) return;
-    advance(running.receives);  // what it had sent before
-    if (running.receives[static_cast<std::size_t>(*exited_rank)] != nullptr) throw m_peers.exited_error(*exited_rank);
+    test_requests(pending.receives);  // what it had sent before
+    if (pending.receives[static_cast<std::size_t>(*exited_rank)] != nullptr) throw m_peers.exited_error(*exited_rank);
   }
 
   // Both directions, whatever the first says.
-  bool advance(exchange& running) {
-    const bool arrived = advance(running.receives);
-    return advance(running.sends) && arrived;
+  bool test_requests(pending_allgather& pending) {
+    const bool has_received = test_requests(pending.receives);
+    return test_requests(pending.sends) && has_received;
   }
 
   // Tests what is still open; true when nothing is.
-  bool advance(std::vector<void*>& requests) {
+  bool test_requests(std::vector<void*>& requests) {
     bool all_done = true;
     for (void*& request : requests) {
       if (request == nullptr) continue;
@@ -246,16 +246,16 @@ class mpi_bootstrap final : public bootstrap {
     return all_done;
   }
 
-  error timeout(const exchange& running) const {
+  error timeout(const pending_allgather& pending) const {
     std::vector<int> missing;
-    for (std::size_t peer = 0; peer < running.receives.size(); ++peer)
-      if (running.receives[peer] != nullptr) missing.push_back(static_cast<int>(peer));
-    const std::string names = m_peers.describe(missing);
+    for (std::size_t peer = 0; peer < pending.receives.size(); ++peer)
+      if (pending.receives[peer] != nullptr) missing.push_back(static_cast<int>(peer));
+    const std::string missing_text = m_peers.describe(missing);
     return make_error(
                ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                fmt::format("rank {} of {} waited {} s for an exchange over MPI; nothing came from rank {}",
                            m_rank, m_size, m_timeout_s,
-                           names.empty() ? "(its own messages were not taken)" : names),
+                           missing_text.empty() ? "(its own messages were not taken)" : missing_text),
                "that rank did not call the same function, or it is gone")
         .with_failed_ranks(missing);
   }
@@ -278,8 +278,8 @@ std::unique_ptr<bootstrap> make_mpi_bootstrap(const isthmus_mpi_table* table, do
         fmt::format("mpi is no table of this version: magic {:#x}, {} bytes; {:#x} and {} are wanted",
                     table->magic, table->struct_bytes, ISTHMUS_MPI_TABLE_MAGIC, ISTHMUS_MPI_TABLE_MIN_BYTES),
         "fill it with isthmus::mpi::table of the mpi.hpp that belongs to this library");
-  const mpi_pass pass(*table);
-  check(pass);
+  const mpi_thread_guard thread_guard(*table);
+  check(thread_guard);
   return std::make_unique<mpi_bootstrap>(*table, owned_comm::duplicate(*table, table->comm, timeout_s),
                                          timeout_s);
 }
