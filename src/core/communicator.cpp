@@ -74,7 +74,7 @@ std::shared_ptr<communicator> communicator::split(int color, int key) {
                      "ranks with the same color form a communicator");
   std::unique_ptr<bootstrap> part;
   split_states states;
-  exchange(recorder::step::split, 0, [&] {
+  exchange(recorder::setup_step::split, 0, [&] {
     part = m_control->split(color, key);
     states = split_backends(color, key);
     gather_votes(*m_control, no_value{}, std::nullopt);  // a rank whose backend threw does not come
@@ -145,7 +145,7 @@ backend_choice communicator::choose(const isthmus_operation& operation) {
 
 void communicator::enqueue(const isthmus_operation& operation) {
   check_alive();
-  recorder::asked_for request{m_recorder.moment()};
+  recorder::request_info request{m_recorder.trace_ticks()};
   backend_choice choice;
   try {
     validate(operation, m_scope);
@@ -160,7 +160,7 @@ void communicator::enqueue(const isthmus_operation& operation) {
 }
 
 void communicator::run(backend_instance& backend, const isthmus_operation* operations,
-                       const char* const* algorithms, const recorder::asked_for* request, std::size_t n) {
+                       const char* const* algorithms, const recorder::request_info* request, std::size_t n) {
   m_recorder.begin(backend.index(), operations, algorithms, n, request);
   const isthmus_status status = backend.enqueue(operations, algorithms, n);
   if (status != ISTHMUS_SUCCESS) [[unlikely]]
@@ -195,7 +195,7 @@ worker& communicator::own_worker() {
 
 // Runs what exchanges with other ranks. Where a rank failed meanwhile, its failure is thrown: it is the cause.
 template <typename Work>
-void communicator::exchange(recorder::step kind, std::uint64_t count, Work&& work) {
+void communicator::exchange(recorder::setup_step kind, std::uint64_t count, Work&& work) {
   if (m_has_mismatch_check) {
     m_recorder.begin(kind, count);
     compare_texts(recorder::text_of(kind, count));
@@ -362,7 +362,7 @@ void* communicator::allocate_symmetric(std::uint64_t bytes) {
         "memory_allocate_symmetric: the ranks' devices are of several platforms, which share no memory",
         "allocate on each rank's own device: isthmus_memory_allocate_device");
   void* pointer = nullptr;
-  exchange(recorder::step::heap_allocate, bytes,
+  exchange(recorder::setup_step::heap_allocate, bytes,
            [&] { pointer = m_heap.allocate(*m_control, m_ranks, bytes); });
   isthmus_heap_block block;
   if (m_heap.find(pointer, 1, &block, nullptr))

@@ -92,7 +92,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
                const char* const* algorithms, std::size_t n);
   // Runs operations that were checked, all on one backend. A failure poisons and throws.
   void run(backend_instance& backend, const isthmus_operation* operations, const char* const* algorithms,
-           const recorder::asked_for* request, std::size_t n);
+           const recorder::request_info* request, std::size_t n);
   [[noreturn]] void fail_batch(backend_instance& backend, isthmus_status status,
                                const isthmus_operation& first);
   worker& own_worker();  // a thread for this rank's blocking operations in groups of several ranks
@@ -143,7 +143,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   double timeout_s() const { return m_setup.timeout_s; }
   const char* option(const std::string& key) const;  // NULL when it is not configured
   // What the watchdog sees of this rank. Any thread.
-  recorder::in_flight in_flight() const { return m_recorder.latest(); }
+  recorder::latest_operation in_flight() const { return m_recorder.latest(); }
   recorder::flight_recorder& own_recorder() { return m_recorder; }
   // Who keeps this communicator waiting, as far as this machine knows; never throws. Any thread.
   recorder::diagnosis diagnose() const noexcept;
@@ -198,7 +198,7 @@ class communicator : public std::enable_shared_from_this<communicator> {
   std::optional<bool> has_reported(int rank, peer_status expected, double wait_s) const noexcept;
   std::optional<failure_info> find_earlier_report(const failure_info& failure) const;
   template <typename Work>
-  void exchange(recorder::step kind, std::uint64_t count, Work&& work);
+  void exchange(recorder::setup_step kind, std::uint64_t count, Work&& work);
   template <typename Work>
   void run_recorded(Work&& work);
   void check_shape(const isthmus_operation& operation) const;

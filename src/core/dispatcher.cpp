@@ -127,7 +127,7 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
       isthmus_collective_name(operation.collective), isthmus_datatype_name(operation.datatype),
       decision.winner->backend, algorithm.empty() ? "" : ":", algorithm, decision.reason);
   backend_instance* const backend = find(decision.winner->backend);
-  return {backend, intern_algorithm(backend->functions(), algorithm), m_recorder.reason_of(decision.reason)};
+  return {backend, intern_algorithm(backend->functions(), algorithm), m_recorder.reason_index(decision.reason)};
 }
 
 void dispatcher::log_unused_rules(const selection::decision& decision, const isthmus_operation& operation) {

@@ -31,7 +31,7 @@ struct pending_communicator {
 struct group_state {
   std::vector<isthmus_operation> operations;
   std::vector<communicator*> ranks;
-  std::vector<recorder::asked_for> requests;   // the reasons at the end
+  std::vector<recorder::request_info> requests;   // the reasons at the end
   std::vector<backend_instance*> backends;  // chosen at the end
   std::vector<const char*> algorithms;
   std::vector<pending_communicator> pending;
@@ -58,7 +58,7 @@ struct batch {
   backend_instance* backend;
   std::vector<isthmus_operation> operations;
   std::vector<const char*> algorithms;
-  std::vector<recorder::asked_for> requests;
+  std::vector<recorder::request_info> requests;
 };
 
 struct thread_groups {
@@ -298,7 +298,7 @@ void add(isthmus_communicator handle, const isthmus_operation& operation) {
     group_state& group = state();
     group.operations.push_back(store_copy(group, operation, rank.ranks()));
     group.ranks.push_back(&rank);
-    group.requests.push_back({rank.own_recorder().moment()});
+    group.requests.push_back({rank.own_recorder().trace_ticks()});
   });
 }
 

@@ -36,7 +36,7 @@ std::optional<int> find_rank(const communicator& rank, process_state state) {
 }
 
 void fail_stuck_call(communicator& rank) {
-  const recorder::in_flight stuck_call = rank.in_flight();
+  const recorder::latest_operation stuck_call = rank.in_flight();
   const auto stopped_rank = find_rank(rank, process_state::stopped);
   abort_rank(
       rank, stopped_rank, ISTHMUS_ERROR_TIMEOUT,
@@ -81,8 +81,8 @@ std::unique_ptr<watch> watch_calls(communicator& rank) {
   rules.interval =
       std::chrono::milliseconds(static_cast<int>(std::clamp(rank.timeout_s() * 100, 10.0, 1000.0)));
   rules.operation = [&rank]() -> watched_operation {
-    const recorder::in_flight call = rank.in_flight();
-    return {call.busy && !rank.is_aborted() ? call.sequence : 0, {}};
+    const recorder::latest_operation call = rank.in_flight();
+    return {call.is_busy && !rank.is_aborted() ? call.sequence : 0, {}};
   };
   rules.on_wait = [poller = failure_poller(rank)](std::uint64_t operation) mutable { poller(operation); };
   rules.takes_long = true;

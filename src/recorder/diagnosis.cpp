@@ -11,25 +11,25 @@
 namespace isthmus::recorder {
 namespace {
 
-using group = std::vector<const seen_rank*>;
+using group = std::vector<const recorded_rank*>;
 
-bool contains(const group& ranks, const seen_rank* rank) {
+bool contains(const group& ranks, const recorded_rank* rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 std::vector<int> numbers_of(const group& ranks) {
   std::vector<int> numbers;
-  for (const seen_rank* rank : ranks) numbers.push_back(rank->rank);
+  for (const recorded_rank* rank : ranks) numbers.push_back(rank->rank);
   return numbers;
 }
 
 const char* have(const group& ranks) { return ranks.size() == 1 ? "has" : "have"; }
 
-bool waits(const seen_rank& rank) { return !rank.calls.empty() && rank.calls.back().lasts(); }
+bool waits(const recorded_rank& rank) { return !rank.calls.empty() && rank.calls.back().is_pending(); }
 
 class examiner {
  public:
-  explicit examiner(const std::vector<seen_rank>& ranks) : m_ranks(ranks) {}
+  explicit examiner(const std::vector<recorded_rank>& ranks) : m_ranks(ranks) {}
 
   // The surest first. Calls that disagreed and were left behind by all are told of, too: they moved wrong data,
   // and ranks that are one call apart since then, or on streams of which nothing is known, come of that.
@@ -50,24 +50,24 @@ class examiner {
   // The others at the collective that `culprit` is missing from, or stays in.
   struct waiting {
     std::vector<int> ranks;
-    const seen_call* call = nullptr;  // as one of them made it
+    const recorded_call* call = nullptr;  // as one of them made it
     double since_s = 0;
     bool lasts = false;
   };
 
   waiting at(std::uint64_t number, const group& culprits) const {
     waiting found;
-    for (const seen_rank& rank : m_ranks) {
+    for (const recorded_rank& rank : m_ranks) {
       if (contains(culprits, &rank)) continue;
-      const seen_call* const call = rank.collective(number);
+      const recorded_call* const call = rank.collective(number);
       if (call == nullptr) continue;
       found.ranks.push_back(rank.rank);
       const bool longer =
-          call->lasts() > found.lasts || (call->lasts() == found.lasts && call->begun_s > found.since_s);
+          call->is_pending() > found.lasts || (call->is_pending() == found.lasts && call->begin_age_s > found.since_s);
       if (found.call == nullptr || longer) {
         found.call = call;
-        found.since_s = call->begun_s;
-        found.lasts = call->lasts();
+        found.since_s = call->begin_age_s;
+        found.lasts = call->is_pending();
       }
     }
     return found;
@@ -75,15 +75,15 @@ class examiner {
 
   static std::string in_which(const waiting& others) {
     return others.lasts ? fmt::format("{} {} in since {}", list_of(others.ranks),
-                                      others.ranks.size() == 1 ? "waits" : "wait", seconds(others.since_s))
-                        : fmt::format("{} entered {} ago", list_of(others.ranks), seconds(others.since_s));
+                                      others.ranks.size() == 1 ? "waits" : "wait", format_seconds(others.since_s))
+                        : fmt::format("{} entered {} ago", list_of(others.ranks), format_seconds(others.since_s));
   }
 
   // "it has not entered allreduce #17 (...) that ranks 0 and 1 wait in since 3 s; its last call was ..."
   std::string absence(const group& culprits, waiting& others) const {
-    const seen_rank& first = *culprits.front();
-    const seen_call* const last = first.last_collective();
-    const bool is_inside = last != nullptr && last->lasts();
+    const recorded_rank& first = *culprits.front();
+    const recorded_call* const last = first.last_collective();
+    const bool is_inside = last != nullptr && last->is_pending();
     others = at(first.collectives() + (is_inside ? 0 : 1), culprits);
     const std::string tail = culprits.size() == 1 && !is_inside ? "; " + last_call_of(first) : "";
     if (others.call == nullptr) return culprits.size() == 1 ? last_call_of(first) : "nobody waits for them";
@@ -114,11 +114,11 @@ class examiner {
   // The ranks at `number`, those that agree together.
   std::vector<group> opinions(std::uint64_t number) const {
     std::vector<group> all;
-    for (const seen_rank& rank : m_ranks) {
-      const seen_call* const call = rank.collective(number);
+    for (const recorded_rank& rank : m_ranks) {
+      const recorded_call* const call = rank.collective(number);
       if (call == nullptr) continue;
       const auto same = std::find_if(all.begin(), all.end(), [&](const group& each) {
-        return agree(*each.front()->collective(number), *call);
+        return calls_match(*each.front()->collective(number), *call);
       });
       if (same == all.end())
         all.push_back({&rank});
@@ -136,16 +136,16 @@ class examiner {
 
   // Every rank has ended that collective.
   bool is_left_behind(std::uint64_t number) const {
-    return std::all_of(m_ranks.begin(), m_ranks.end(), [&](const seen_rank& rank) {
-      const seen_call* const call = rank.collective(number);
+    return std::all_of(m_ranks.begin(), m_ranks.end(), [&](const recorded_rank& rank) {
+      const recorded_call* const call = rank.collective(number);
       return rank.collectives() > number || (call != nullptr && call->has_ended);
     });
   }
 
   std::optional<numbered> mismatch() const {
     std::uint64_t first = std::numeric_limits<std::uint64_t>::max(), last = 0;
-    for (const seen_rank& rank : m_ranks) {
-      for (const seen_call& call : rank.calls)
+    for (const recorded_rank& rank : m_ranks) {
+      for (const recorded_call& call : rank.calls)
         if (!call.is_message()) first = std::min(first, call.number);
       last = std::max(last, rank.collectives());
     }
@@ -162,7 +162,7 @@ class examiner {
   }
 
   diagnosis disagreement(std::uint64_t number, const std::vector<group>& all) const {
-    const auto call_of = [&](const group& ranks) -> const seen_call& {
+    const auto call_of = [&](const group& ranks) -> const recorded_call& {
       return *ranks.front()->collective(number);
     };
     const bool same_words = text_of(call_of(all[0]), false) == text_of(call_of(all[1]), false);
@@ -175,7 +175,7 @@ class examiner {
     }
     const waiting others = at(number, culprits);
     const std::string since =
-        others.lasts ? fmt::format(", waiting since {}", seconds(others.since_s)) : std::string();
+        others.lasts ? fmt::format(", waiting since {}", format_seconds(others.since_s)) : std::string();
     if (all[0].size() == all[1].size()) culprits.insert(culprits.end(), all[0].begin(), all[0].end());
     return made(trouble::mismatch, culprits, others.since_s,
                 fmt::format("{} where {} called {}{}", who, list_of(all[0]),
@@ -185,7 +185,7 @@ class examiner {
   // Where a whole job is gone, that alone says nothing: those who lived to see a failure are no cause.
   group in_state(process_state state) const {
     group found, unaware;
-    for (const seen_rank& rank : m_ranks) {
+    for (const recorded_rank& rank : m_ranks) {
       if (rank.is_elsewhere || rank.process != state) continue;
       found.push_back(&rank);
       if (rank.failure.empty()) unaware.push_back(&rank);
@@ -216,65 +216,65 @@ class examiner {
     const auto& pids = m_ranks.front().pids;
     std::vector<int> gone;
     for (std::size_t rank = 0; rank < pids.size(); ++rank) {
-      const auto here = [&](const seen_rank& each) { return each.rank == static_cast<int>(rank); };
+      const auto here = [&](const recorded_rank& each) { return each.rank == static_cast<int>(rank); };
       if (pids[rank] != 0 && std::none_of(m_ranks.begin(), m_ranks.end(), here))
         gone.push_back(static_cast<int>(rank));
     }
     if (gone.empty()) return std::nullopt;
-    const seen_rank* const first = longest_waiting();
+    const recorded_rank* const first = longest_waiting();
     return diagnosis{
-        trouble::left, gone, first->calls.back().begun_s,
+        trouble::left, gone, first->calls.back().begin_age_s,
         fmt::format("{} destroyed the communicator, or could not record, while rank {} waits in {} "
                     "since {}",
                     list_of(gone), first->rank, text_of(first->calls.back(), false),
-                    seconds(first->calls.back().begun_s)) +
+                    format_seconds(first->calls.back().begin_age_s)) +
             unseen()};
   }
 
-  const seen_rank* longest_waiting() const {
-    const seen_rank* found = nullptr;
-    for (const seen_rank& rank : m_ranks)
-      if (waits(rank) && (found == nullptr || rank.calls.back().begun_s > found->calls.back().begun_s))
+  const recorded_rank* longest_waiting() const {
+    const recorded_rank* found = nullptr;
+    for (const recorded_rank& rank : m_ranks)
+      if (waits(rank) && (found == nullptr || rank.calls.back().begin_age_s > found->calls.back().begin_age_s))
         found = &rank;
     return found;
   }
 
-  const seen_rank* rank_of(int number) const {
-    for (const seen_rank& rank : m_ranks)
+  const recorded_rank* rank_of(int number) const {
+    for (const recorded_rank& rank : m_ranks)
       if (rank.rank == number) return &rank;
     return nullptr;
   }
 
   // The chain of those who wait for one peer each ends at the one who does not.
   std::optional<diagnosis> of_messages() const {
-    const seen_rank* const first = longest_waiting();
+    const recorded_rank* const first = longest_waiting();
     if (first == nullptr || !first->calls.back().is_message()) return std::nullopt;
-    const seen_rank* at = first;
+    const recorded_rank* at = first;
     std::size_t steps = 0;
     while (at != nullptr && waits(*at) && at->calls.back().is_message() && ++steps <= m_ranks.size())
-      at = rank_of(at->calls.back().asked.root);
-    const seen_call& call = first->calls.back();
+      at = rank_of(at->calls.back().signature.root);
+    const recorded_call& call = first->calls.back();
     const std::string wait =
-        fmt::format("rank {} waits in {} since {}", first->rank, text_of(call, false), seconds(call.begun_s));
-    if (at == nullptr) return made(trouble::unseen, {}, call.begun_s, wait);
+        fmt::format("rank {} waits in {} since {}", first->rank, text_of(call, false), format_seconds(call.begin_age_s));
+    if (at == nullptr) return made(trouble::unseen, {}, call.begin_age_s, wait);
     if (steps > m_ranks.size())
-      return made(trouble::mismatch, {first, at}, call.begun_s,
+      return made(trouble::mismatch, {first, at}, call.begin_age_s,
                   fmt::format("ranks wait for each other: {}, rank {} in {}", wait, at->rank,
                               text_of(at->calls.back(), false)));
     return made(
-        trouble::missing, {at}, call.begun_s,
+        trouble::missing, {at}, call.begin_age_s,
         fmt::format("{} has not made the call that {}; {}", list_of(group{at}), wait, last_call_of(*at)));
   }
 
   std::optional<diagnosis> missing() const {
     std::uint64_t most = 0, least = std::numeric_limits<std::uint64_t>::max();
-    for (const seen_rank& rank : m_ranks) {
+    for (const recorded_rank& rank : m_ranks) {
       most = std::max(most, rank.collectives());
       least = std::min(least, rank.collectives());
     }
     if (most == least) return std::nullopt;
     group late;
-    for (const seen_rank& rank : m_ranks)
+    for (const recorded_rank& rank : m_ranks)
       if (rank.collectives() == least) late.push_back(&rank);
     waiting others;
     const std::string rest = absence(late, others);
@@ -283,33 +283,33 @@ class examiner {
   }
 
   std::optional<diagnosis> all_inside() const {
-    const seen_rank* const first = longest_waiting();
+    const recorded_rank* const first = longest_waiting();
     if (first == nullptr) return std::nullopt;
-    const seen_call& call = first->calls.back();
+    const recorded_call& call = first->calls.back();
     const auto elsewhere = ranks_elsewhere();
     const waiting others = at(call.number, {});
     if (!elsewhere.empty())
       return diagnosis{trouble::unseen,
                        {},
-                       call.begun_s,
+                       call.begin_age_s,
                        fmt::format("{} {} in {} since {}; {} can't be seen from this machine",
                                    list_of(others.ranks), others.ranks.size() == 1 ? "waits" : "wait",
-                                   text_of(call, false), seconds(call.begun_s), list_of(elsewhere))};
-    const seen_rank* latest = first;
-    for (const seen_rank& rank : m_ranks)
-      if (const seen_call* const own = rank.collective(call.number);
-          own != nullptr && own->begun_s < latest->collective(call.number)->begun_s)
+                                   text_of(call, false), format_seconds(call.begin_age_s), list_of(elsewhere))};
+    const recorded_rank* latest = first;
+    for (const recorded_rank& rank : m_ranks)
+      if (const recorded_call* const own = rank.collective(call.number);
+          own != nullptr && own->begin_age_s < latest->collective(call.number)->begin_age_s)
         latest = &rank;
-    const double behind = call.begun_s - latest->collective(call.number)->begun_s;
+    const double behind = call.begin_age_s - latest->collective(call.number)->begin_age_s;
     return made(
-        trouble::slow, {latest}, call.begun_s,
+        trouble::slow, {latest}, call.begin_age_s,
         fmt::format("all {} ranks have entered {}, the first {} ago; {} came last, {} later", m_ranks.size(),
-                    text_of(call, false), seconds(call.begun_s), list_of(group{latest}), seconds(behind)));
+                    text_of(call, false), format_seconds(call.begin_age_s), list_of(group{latest}), format_seconds(behind)));
   }
 
   diagnosis nobody_waits() const {
-    const seen_rank& first = m_ranks.front();
-    const seen_call* const last = first.last_collective();
+    const recorded_rank& first = m_ranks.front();
+    const recorded_call* const last = first.last_collective();
     return {trouble::none,
             {},
             0,
@@ -318,7 +318,7 @@ class examiner {
                 unseen()};
   }
 
-  const std::vector<seen_rank>& m_ranks;
+  const std::vector<recorded_rank>& m_ranks;
 };
 
 }  // namespace
@@ -337,6 +337,6 @@ const char* name_of(trouble kind) {
   return "none";
 }
 
-diagnosis diagnose(const std::vector<seen_rank>& ranks) { return examiner(ranks).examine(); }
+diagnosis diagnose(const std::vector<recorded_rank>& ranks) { return examiner(ranks).examine(); }
 
 }  // namespace isthmus::recorder

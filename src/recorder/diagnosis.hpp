@@ -29,6 +29,6 @@ struct diagnosis {
 };
 
 // Of the ranks of one communicator that this machine has files of: at least one.
-diagnosis diagnose(const std::vector<seen_rank>& ranks);
+diagnosis diagnose(const std::vector<recorded_rank>& ranks);
 
 }  // namespace isthmus::recorder

@@ -48,11 +48,11 @@ void sweep() noexcept {
     std::map<token, remains> by_token;
     const std::uint64_t now = monotonic_ns();
     for (const std::string& path : list_files()) {
-      const auto seen = read_file(path, now);
-      if (!seen) continue;
-      remains& of = by_token[seen->communicator];
-      of.is_dead &= seen->process == process_state::gone;
-      of.age_s = of.paths.empty() ? seen->age_s : std::min(of.age_s, seen->age_s);
+      const auto record = read_file(path, now);
+      if (!record) continue;
+      remains& of = by_token[record->communicator];
+      of.is_dead &= record->process == process_state::gone;
+      of.age_s = of.paths.empty() ? record->age_s : std::min(of.age_s, record->age_s);
       of.paths.push_back(path);
     }
     std::vector<const remains*> dead;

@@ -54,22 +54,22 @@ std::uint32_t flight_recorder::find_path(std::size_t backend, const char* algori
   return known;
 }
 
-void flight_recorder::begin(step what, std::uint64_t count) {
+void flight_recorder::begin(setup_step step, std::uint64_t count) {
   m_open = 1;
-  signature called;
-  called.collective = static_cast<std::uint8_t>(what);
-  write(++m_collectives, called, count, 0, read_ticks(m_counter), {});
+  call_signature signature;
+  signature.collective = static_cast<std::uint8_t>(step);
+  write(++m_collectives, signature, count, 0, read_ticks(m_counter), {});
 }
 
 void flight_recorder::begin_check(const isthmus_operation& of) {
   m_open = 1;
-  const signature called{static_cast<std::uint8_t>(of.collective),
+  const call_signature signature{static_cast<std::uint8_t>(of.collective),
                          static_cast<std::uint8_t>(of.datatype),
                          static_cast<std::uint8_t>(of.op),
                          is_in_place(of),
                          true,
                          of.root};
-  write(++m_collectives, called, of.count, 0, read_ticks(m_counter), {});
+  write(++m_collectives, signature, of.count, 0, read_ticks(m_counter), {});
 }
 
 void flight_recorder::fail(const char* message) noexcept {
@@ -82,19 +82,19 @@ void flight_recorder::fail(const char* message) noexcept {
   if (m_trace) note(m_trace.head());
 }
 
-in_flight flight_recorder::latest() const noexcept {
+latest_operation flight_recorder::latest() const noexcept {
   for (;;) {
     const std::uint64_t written = m_shared.head().written.load(std::memory_order_acquire);
     if (written == 0) return {};
     const entry& at = m_shared.at(written - 1);
     const std::uint64_t version = at.version.load(std::memory_order_acquire);
-    const signature asked = unpack(at.signature.load(std::memory_order_acquire));
-    in_flight found{
-        written, static_cast<isthmus_collective>(asked.collective),
-        static_cast<isthmus_datatype>(asked.datatype), at.count.load(std::memory_order_acquire),
+    const call_signature signature = unpack(at.signature.load(std::memory_order_acquire));
+    latest_operation found{
+        written, static_cast<isthmus_collective>(signature.collective),
+        static_cast<isthmus_datatype>(signature.datatype), at.count.load(std::memory_order_acquire),
         at.state.load(std::memory_order_acquire) == static_cast<std::uint64_t>(entry_state::inside)};
     // Steps and checks wait within the bootstrap, which bounds them.
-    if (asked.collective >= ISTHMUS_COLLECTIVE_COUNT || asked.checking) found.busy = false;
+    if (signature.collective >= ISTHMUS_COLLECTIVE_COUNT || signature.checking) found.is_busy = false;
     if (version == 2 * written && at.version.load(std::memory_order_relaxed) == version) return found;
   }
 }

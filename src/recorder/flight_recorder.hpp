@@ -20,16 +20,16 @@
 namespace isthmus::recorder {
 
 // The latest operation.
-struct in_flight {
+struct latest_operation {
   std::uint64_t sequence = 0;  // changes with every operation
   isthmus_collective collective{};
   isthmus_datatype datatype{};
   std::uint64_t count = 0;
-  bool busy = false;
+  bool is_busy = false;
 };
 
 // What only a trace keeps of a call.
-struct asked_for {
+struct request_info {
   std::uint64_t ticks = 0;  // when; 0 where nothing is traced
   std::uint32_t reason = 0;
 };
@@ -46,20 +46,20 @@ class flight_recorder {
 
   // A call of the backend with these operations begins; `end` follows. `asked`: of each; NULL: just now.
   void begin(std::size_t backend, const isthmus_operation* operations, const char* const* algorithms,
-             std::size_t n, const asked_for* asked = nullptr) {
+             std::size_t n, const request_info* requested = nullptr) {
     const std::uint64_t now = read_ticks(m_counter);
     m_open = n;
     for (std::size_t i = 0; i < n; ++i) {
       const isthmus_operation& of = operations[i];
-      const signature called{static_cast<std::uint8_t>(of.collective),
+      const call_signature signature{static_cast<std::uint8_t>(of.collective),
                              static_cast<std::uint8_t>(of.datatype),
                              static_cast<std::uint8_t>(of.op),
                              is_in_place(of),
                              false,
                              of.root};
       const std::uint32_t path = path_of(backend, algorithms == nullptr ? nullptr : algorithms[i]);
-      write(is_message(of.collective) ? ++m_messages : ++m_collectives, called, of.count, path, now,
-            asked == nullptr ? asked_for{} : asked[i]);
+      write(is_message(of.collective) ? ++m_messages : ++m_collectives, signature, of.count, path, now,
+            requested == nullptr ? request_info{} : requested[i]);
     }
   }
   void end(bool success) noexcept {
@@ -70,12 +70,12 @@ class flight_recorder {
       m_trace.end(m_open, now, how);
   }
 
-  // For asked_for: now, and a choice's reason, where there is a trace; else 0.
-  std::uint64_t moment() const noexcept { return m_trace ? read_ticks(m_counter) : 0; }
-  std::uint32_t reason_of(const std::string& text) { return m_trace ? m_trace.add_reason(text) : 0; }
+  // For request_info: now, and a choice's reason, where there is a trace; else 0.
+  std::uint64_t trace_ticks() const noexcept { return m_trace ? read_ticks(m_counter) : 0; }
+  std::uint32_t reason_index(const std::string& text) { return m_trace ? m_trace.add_reason(text) : 0; }
 
   // What all ranks call together beside operations.
-  void begin(step what, std::uint64_t count);
+  void begin(setup_step step, std::uint64_t count);
   // The ranks compare this call, and those behind it in its group, before it begins.
   void begin_check(const isthmus_operation& of);
 
@@ -83,7 +83,7 @@ class flight_recorder {
   void fail(const char* message) noexcept;
 
   // Any thread.
-  in_flight latest() const noexcept;
+  latest_operation latest() const noexcept;
   std::uint64_t written() const noexcept { return m_shared.head().written.load(std::memory_order_relaxed); }
 
  private:
@@ -110,13 +110,13 @@ class flight_recorder {
     return rule == alias_rule::same && send == recv;
   }
 
-  void write(std::uint64_t number, const signature& called, std::uint64_t count, std::uint32_t path,
-             std::uint64_t now, const asked_for& asked) noexcept {
-    m_shared.write(number, called, count, pack(origin{path}), now);
+  void write(std::uint64_t number, const call_signature& signature, std::uint64_t count, std::uint32_t path,
+             std::uint64_t now, const request_info& requested) noexcept {
+    m_shared.write(number, signature, count, pack(origin{path}), now);
     if (!m_trace) [[likely]]
       return;
-    const std::uint64_t queued = asked.ticks == 0 ? 0 : now - asked.ticks;
-    m_trace.write(number, called, count, pack(origin{path, asked.reason, queued}), now);
+    const std::uint64_t queued = requested.ticks == 0 ? 0 : now - requested.ticks;
+    m_trace.write(number, signature, count, pack(origin{path, requested.reason, queued}), now);
     m_trace.keep_time(now);
   }
 

@@ -21,7 +21,7 @@ inline constexpr std::size_t most_paths = 48, path_bytes = 48;
 inline constexpr std::size_t most_backends = 16;
 
 // What no row of THE TABLE has but all ranks call together, in order: set-up within a communicator.
-enum class step : std::uint8_t { split = 128, heap_allocate = 129 };
+enum class setup_step : std::uint8_t { split = 128, heap_allocate = 129 };
 
 enum class entry_state : std::uint64_t {
   inside,    // the call has not returned
@@ -90,19 +90,19 @@ struct extents {
 };
 
 // What a call asks for. `collective` is one of THE TABLE or a `step`.
-struct signature {
+struct call_signature {
   std::uint8_t collective = 0, datatype = 0, op = 0;
   bool in_place = false, checking = false;  // checking: the ranks compare the call before it starts
   std::int32_t root = 0;
 };
 
-constexpr std::uint64_t pack(const signature& of) {
+constexpr std::uint64_t pack(const call_signature& of) {
   return static_cast<std::uint64_t>(of.collective) | static_cast<std::uint64_t>(of.datatype) << 8 |
          static_cast<std::uint64_t>(of.op) << 16 | static_cast<std::uint64_t>(of.in_place) << 24 |
          static_cast<std::uint64_t>(of.checking) << 25 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(of.root)) << 32;
 }
-constexpr signature unpack(std::uint64_t word) {
+constexpr call_signature unpack(std::uint64_t word) {
   return {static_cast<std::uint8_t>(word),
           static_cast<std::uint8_t>(word >> 8),
           static_cast<std::uint8_t>(word >> 16),

@@ -67,18 +67,18 @@ double ago_s(std::uint64_t ns, std::uint64_t now_ns) {
   return now_ns > ns ? static_cast<double>(now_ns - ns) * 1e-9 : 0;
 }
 
-seen_call call_of(const plain_entry& from, const header& of, const tick_scale& scale, std::uint64_t now_ns) {
-  seen_call call;
+recorded_call call_of(const plain_entry& from, const header& of, const tick_scale& scale, std::uint64_t now_ns) {
+  recorded_call call;
   call.number = from.number;
-  call.asked = unpack(from.signature);
+  call.signature = unpack(from.signature);
   call.count = from.count;
   call.state = static_cast<entry_state>(from.state);
   const origin came = origin_of(from.path);
-  call.asked_ns = scale.ns_of(from.begun - came.queued_ticks);
-  call.begun_ns = scale.ns_of(from.begun);
-  call.ended_ns = scale.ns_of(from.ended);
-  call.begun_s = ago_s(call.begun_ns, now_ns);
-  if (from.ended != 0) call.ended_s = ago_s(call.ended_ns, now_ns);
+  call.requested_ns = scale.ns_of(from.begun - came.queued_ticks);
+  call.begin_ns = scale.ns_of(from.begun);
+  call.end_ns = scale.ns_of(from.ended);
+  call.begin_age_s = ago_s(call.begin_ns, now_ns);
+  if (from.ended != 0) call.end_age_s = ago_s(call.end_ns, now_ns);
   call.reason = came.reason;
   const std::uint32_t path = came.path;
   if (path == 0 || path >= most_paths) {
@@ -100,7 +100,7 @@ extents parts_of(const header& of) {
 }
 
 // Entries that are whole: the version is the same, and even, before and after their bytes were copied.
-std::vector<seen_call> calls_of(const copies& of_file, const header& of, const tick_scale& scale,
+std::vector<recorded_call> calls_of(const copies& of_file, const header& of, const tick_scale& scale,
                                 std::uint64_t now_ns) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> found;  // version, offset
   const extents parts = parts_of(of);
@@ -111,7 +111,7 @@ std::vector<seen_call> calls_of(const copies& of_file, const header& of, const t
     if (before != 0 && before % 2 == 0 && before == after) found.emplace_back(before, offset);
   }
   std::sort(found.begin(), found.end());
-  std::vector<seen_call> calls;
+  std::vector<recorded_call> calls;
   calls.reserve(found.size());
   for (const auto& [version, offset] : found)
     calls.push_back(call_of(value_at<plain_entry>(of_file[of_file.size() / 2], offset), of, scale, now_ns));
@@ -130,9 +130,9 @@ std::vector<std::string> reasons_of(const std::vector<std::byte>& bytes, const h
   return reasons;
 }
 
-void look_at_process_of(const header& of, seen_rank& seen) {
-  seen.is_elsewhere = of.pid_namespace != own_pid_namespace() || seen.boot != own_boot();
-  if (!seen.is_elsewhere) seen.process = look_at_process(of.pid, of.start);
+void look_at_process_of(const header& of, recorded_rank& record) {
+  record.is_elsewhere = of.pid_namespace != own_pid_namespace() || record.boot != own_boot();
+  if (!record.is_elsewhere) record.process = look_at_process(of.pid, of.start);
 }
 
 std::string text_of(const char* text, std::size_t most) { return {text, ::strnlen(text, most)}; }
@@ -171,43 +171,43 @@ copies copies_of(const descriptor& file, std::uint64_t bytes) {
   return made;
 }
 
-seen_rank rank_of(const copies& of_file, std::uint64_t now_ns) {
+recorded_rank rank_of(const copies& of_file, std::uint64_t now_ns) {
   const std::vector<std::byte>& bytes = of_file[of_file.size() / 2];
   const copied_header kept(bytes);
   const header& of = kept.get();
   const std::uint64_t turns = of.anchored.load(std::memory_order_relaxed);
   const tick_scale scale = scale_of(of);
-  seen_rank seen;
-  seen.communicator = of.token;
-  seen.rank = of.rank;
-  seen.size = of.size;
-  seen.pid = of.pid;
-  seen.timeout_s = of.timeout_s;
-  seen.program = text_of(of.program, sizeof of.program);
-  seen.machine = text_of(of.machine, sizeof of.machine);
-  seen.boot = text_of(of.boot, sizeof of.boot);
-  seen.is_closed = of.closed.load(std::memory_order_relaxed) != 0;
-  seen.written = of.written.load(std::memory_order_relaxed);
-  seen.clocks = of.anchors[turns > 0 ? turns % 2 + 1 : 0];
-  seen.reasons = reasons_of(bytes, of);
+  recorded_rank record;
+  record.communicator = of.token;
+  record.rank = of.rank;
+  record.size = of.size;
+  record.pid = of.pid;
+  record.timeout_s = of.timeout_s;
+  record.program = text_of(of.program, sizeof of.program);
+  record.machine = text_of(of.machine, sizeof of.machine);
+  record.boot = text_of(of.boot, sizeof of.boot);
+  record.is_closed = of.closed.load(std::memory_order_relaxed) != 0;
+  record.written = of.written.load(std::memory_order_relaxed);
+  record.clocks = of.anchors[turns > 0 ? turns % 2 + 1 : 0];
+  record.reasons = reasons_of(bytes, of);
   if (of.state.load(std::memory_order_relaxed) == static_cast<std::uint32_t>(life::failed))
-    seen.failure = text_of(of.failure, sizeof of.failure);
+    record.failure = text_of(of.failure, sizeof of.failure);
   for (std::int32_t rank = 0; rank < of.size; ++rank)
-    seen.pids.push_back(
+    record.pids.push_back(
         value_at<std::int64_t>(bytes, pids_offset + static_cast<std::uint64_t>(rank) * sizeof(std::int64_t)));
-  look_at_process_of(of, seen);
-  seen.calls = calls_of(of_file, of, scale, now_ns);
-  seen.age_s = seen.made_s = ago_s(of.anchors[0].monotonic_ns, now_ns);
-  if (!seen.calls.empty()) {
-    const seen_call& last = seen.calls.back();
-    seen.age_s = last.state == entry_state::inside ? last.begun_s : last.ended_s;
+  look_at_process_of(of, record);
+  record.calls = calls_of(of_file, of, scale, now_ns);
+  record.age_s = record.created_s = ago_s(of.anchors[0].monotonic_ns, now_ns);
+  if (!record.calls.empty()) {
+    const recorded_call& last = record.calls.back();
+    record.age_s = last.state == entry_state::inside ? last.begin_age_s : last.end_age_s;
   }
-  return seen;
+  return record;
 }
 
 }  // namespace
 
-std::optional<seen_rank> read_file(const std::string& path, std::uint64_t now_ns, std::string* problem) {
+std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t now_ns, std::string* problem) {
   const descriptor file = open_file(path);
   const int opened = errno;
   const std::uint64_t bytes = bytes_of(file);
@@ -220,28 +220,28 @@ std::optional<seen_rank> read_file(const std::string& path, std::uint64_t now_ns
   return rank_of(of_file, now_ns);
 }
 
-std::vector<seen_rank> read_communicator(const token& communicator, int size) {
-  std::vector<seen_rank> ranks;
+std::vector<recorded_rank> read_communicator(const token& communicator, int size) {
+  std::vector<recorded_rank> ranks;
   const std::uint64_t now = monotonic_ns();
   for (int rank = 0; rank < size; ++rank)
-    if (auto seen = read_file(path_of_file(communicator, rank), now)) ranks.push_back(std::move(*seen));
+    if (auto record = read_file(path_of_file(communicator, rank), now)) ranks.push_back(std::move(*record));
   return ranks;
 }
 
-const seen_call* seen_rank::last_collective() const {
+const recorded_call* recorded_rank::last_collective() const {
   for (auto call = calls.rbegin(); call != calls.rend(); ++call)
     if (!call->is_message()) return &*call;
   return nullptr;
 }
 
-const seen_call* seen_rank::collective(std::uint64_t number) const {
-  for (const seen_call& call : calls)
+const recorded_call* recorded_rank::collective(std::uint64_t number) const {
+  for (const recorded_call& call : calls)
     if (!call.is_message() && call.number == number) return &call;
   return nullptr;
 }
 
-std::uint64_t seen_rank::collectives() const {
-  const seen_call* last = last_collective();
+std::uint64_t recorded_rank::collectives() const {
+  const recorded_call* last = last_collective();
   return last == nullptr ? 0 : last->number;
 }
 

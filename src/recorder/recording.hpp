@@ -31,13 +31,13 @@ class recording {
   const entry& at(std::uint64_t position) const noexcept { return m_ring[position & m_mask]; }
 
   // Release and acquire at every field: a reader that sees one of them sees the odd version, too.
-  void write(std::uint64_t number, const signature& asked, std::uint64_t count, std::uint64_t path,
+  void write(std::uint64_t number, const call_signature& signature, std::uint64_t count, std::uint64_t path,
              std::uint64_t now) noexcept {
     const std::uint64_t position = m_header->written.load(std::memory_order_relaxed);
     entry& at = m_ring[position & m_mask];
     at.version.store(2 * position + 1, std::memory_order_relaxed);
     at.number.store(number, std::memory_order_release);
-    at.signature.store(pack(asked), std::memory_order_release);
+    at.signature.store(pack(signature), std::memory_order_release);
     at.count.store(count, std::memory_order_release);
     at.path.store(path, std::memory_order_release);
     at.begun.store(now, std::memory_order_release);

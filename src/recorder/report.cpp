@@ -18,7 +18,7 @@ using json = nlohmann::json;
 
 constexpr std::size_t told_calls = 16;  // of each rank, the latest
 
-using ranks_of_one = std::vector<seen_rank>;
+using ranks_of_one = std::vector<recorded_rank>;
 
 struct job {
   std::set<std::int64_t> pids;
@@ -27,7 +27,7 @@ struct job {
 
 std::string name_of_token(const token& of) { return fmt::format("{:016x}{:016x}", of[0], of[1]); }
 
-const char* name_of_process(const seen_rank& rank) {
+const char* name_of_process(const recorded_rank& rank) {
   if (rank.is_elsewhere) return "unknown";
   switch (rank.process) {
     case process_state::alive: return "alive";
@@ -37,22 +37,22 @@ const char* name_of_process(const seen_rank& rank) {
   return "unknown";
 }
 
-const char* name_of_state(const seen_call& call) {
+const char* name_of_state(const recorded_call& call) {
   if (call.state == entry_state::failed) return "failed";
   if (call.state == entry_state::inside) return "inside";
   return call.has_ended ? "ended" : "handed over";
 }
 
-json describe(const seen_rank& rank) {
+json describe(const recorded_rank& rank) {
   json calls = json::array();
   const std::size_t first = rank.calls.size() - std::min(rank.calls.size(), told_calls);
   for (std::size_t i = first; i < rank.calls.size(); ++i) {
-    const seen_call& call = rank.calls[i];
+    const recorded_call& call = rank.calls[i];
     json told = {{"call", text_of(call, true)},
                  {"state", name_of_state(call)},
-                 {"in_place", call.asked.in_place},
-                 {"begun_s_ago", call.begun_s}};
-    if (call.state != entry_state::inside) told["ended_s_ago"] = call.ended_s;
+                 {"in_place", call.signature.in_place},
+                 {"begun_s_ago", call.begin_age_s}};
+    if (call.state != entry_state::inside) told["ended_s_ago"] = call.end_age_s;
     calls.push_back(std::move(told));
   }
   return {{"rank", rank.rank},       {"pid", rank.pid},         {"process", name_of_process(rank)},
@@ -63,7 +63,7 @@ json describe(const seen_rank& rank) {
 json describe(const ranks_of_one& ranks) {
   const diagnosis found = diagnose(ranks);
   json each = json::array();
-  for (const seen_rank& rank : ranks) each.push_back(describe(rank));
+  for (const recorded_rank& rank : ranks) each.push_back(describe(rank));
   return {{"communicator", name_of_token(ranks.front().communicator)},
           {"size", ranks.front().size},
           {"timeout_s", ranks.front().timeout_s},
@@ -79,7 +79,7 @@ std::vector<job> jobs_of(std::map<token, ranks_of_one> communicators) {
   std::vector<job> jobs;
   for (auto& [name, ranks] : communicators) {
     job made;
-    for (const seen_rank& rank : ranks) made.pids.insert(rank.pid);
+    for (const recorded_rank& rank : ranks) made.pids.insert(rank.pid);
     made.communicators.push_back(std::move(ranks));
     for (auto other = jobs.begin(); other != jobs.end();) {
       const auto shared = [&](std::int64_t pid) { return made.pids.contains(pid); };
@@ -98,7 +98,7 @@ std::vector<job> jobs_of(std::map<token, ranks_of_one> communicators) {
 
 double made_s_ago(const ranks_of_one& ranks) {
   double age = 0;
-  for (const seen_rank& rank : ranks) age = std::max(age, rank.made_s);
+  for (const recorded_rank& rank : ranks) age = std::max(age, rank.created_s);
   return age;
 }
 
@@ -108,7 +108,7 @@ std::string report(std::int64_t pid, const std::string& wanted) {
   std::map<token, ranks_of_one> communicators;
   const std::uint64_t now = monotonic_ns();
   for (const std::string& path : list_files())
-    if (auto seen = read_file(path, now)) communicators[seen->communicator].push_back(std::move(*seen));
+    if (auto record = read_file(path, now)) communicators[record->communicator].push_back(std::move(*record));
   for (auto& [name, ranks] : communicators)
     std::sort(ranks.begin(), ranks.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
   json told = json::array();

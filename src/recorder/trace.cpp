@@ -17,18 +17,18 @@
 namespace isthmus::recorder {
 namespace {
 
-std::size_t machine_of(trace& of, const seen_rank& seen) {
-  const auto same = [&](const traced_machine& each) { return each.boot == seen.boot; };
+std::size_t machine_of(trace& of, const recorded_rank& record) {
+  const auto same = [&](const traced_machine& each) { return each.boot == record.boot; };
   const auto found = std::find_if(of.machines.begin(), of.machines.end(), same);
   if (found != of.machines.end()) return static_cast<std::size_t>(found - of.machines.begin());
-  of.machines.push_back({seen.machine, seen.boot, 0, 0, "its own clock"});
+  of.machines.push_back({record.machine, record.boot, 0, 0, "its own clock"});
   return of.machines.size() - 1;
 }
 
 // Copies of one rank's file, or files that only claim one communicator's name, would be taken for its ranks.
-bool belongs(const traced_communicator& of, const seen_rank& seen) {
+bool belongs(const traced_communicator& of, const recorded_rank& record) {
   return std::all_of(of.ranks.begin(), of.ranks.end(), [&](const traced_rank& each) {
-    return each.seen.size == seen.size && each.seen.rank != seen.rank;
+    return each.record.size == record.size && each.record.rank != record.rank;
   });
 }
 
@@ -37,11 +37,11 @@ std::vector<traced_communicator> read_all(const std::string& folder, std::vector
   const std::uint64_t now = monotonic_ns();
   for (const std::string& path : list_traces(folder)) {
     std::string problem;
-    auto seen = read_file(path, now, &problem);
-    if (seen && !belongs(found[seen->communicator], *seen))
+    auto record = read_file(path, now, &problem);
+    if (record && !belongs(found[record->communicator], *record))
       problem = "another trace has its rank, or another number of ranks";
     if (problem.empty())
-      found[seen->communicator].ranks.push_back({std::move(*seen)});
+      found[record->communicator].ranks.push_back({std::move(*record)});
     else
       left_out.push_back(fmt::format("{}: {}", path, problem));
   }
@@ -53,15 +53,15 @@ std::vector<traced_communicator> read_all(const std::string& folder, std::vector
 // ---- matching ----------------------------------------------------------------------------------------------
 
 // A rank's collectives, whose numbers rise.
-std::vector<const seen_call*> collectives_of(const seen_rank& rank) {
-  std::vector<const seen_call*> calls;
-  for (const seen_call& call : rank.calls)
+std::vector<const recorded_call*> collectives_of(const recorded_rank& rank) {
+  std::vector<const recorded_call*> calls;
+  for (const recorded_call& call : rank.calls)
     if (!call.is_message()) calls.push_back(&call);
   return calls;
 }
 
 void judge(traced_communicator& of, met_call& met) {
-  const auto begun = [&](std::size_t i) { return static_cast<std::int64_t>(met.of_rank[i]->begun_ns); };
+  const auto begun = [&](std::size_t i) { return static_cast<std::int64_t>(met.of_rank[i]->begin_ns); };
   std::int64_t first = begun(0);
   for (std::size_t i = 1; i < met.of_rank.size(); ++i) {
     first = std::min(first, begun(i));
@@ -69,7 +69,7 @@ void judge(traced_communicator& of, met_call& met) {
   }
   met.behind_ns = subtract(begun(met.last), first);
   for (std::size_t i = 0; i < met.of_rank.size(); ++i) {
-    const auto ended = static_cast<std::int64_t>(met.of_rank[i]->ended_ns);
+    const auto ended = static_cast<std::int64_t>(met.of_rank[i]->end_ns);
     const std::int64_t until = ended == 0 ? begun(met.last) : std::min(ended, begun(met.last));
     const std::int64_t waited = std::max<std::int64_t>(0, subtract(until, begun(i)));
     of.ranks[i].waited_ns = add(of.ranks[i].waited_ns, waited);
@@ -82,10 +82,10 @@ void judge(traced_communicator& of, met_call& met) {
 // By number, among those that all ranks here have kept.
 void match(traced_communicator& of) {
   if (of.ranks.size() < 2) return;
-  std::vector<std::vector<const seen_call*>> calls;
-  for (const traced_rank& rank : of.ranks) calls.push_back(collectives_of(rank.seen));
+  std::vector<std::vector<const recorded_call*>> calls;
+  for (const traced_rank& rank : of.ranks) calls.push_back(collectives_of(rank.record));
   std::vector<std::size_t> at(calls.size(), 0);
-  for (const seen_call* call : calls.front()) {
+  for (const recorded_call* call : calls.front()) {
     met_call met;
     for (std::size_t i = 0; i < calls.size(); ++i) {
       while (at[i] < calls[i].size() && calls[i][at[i]]->number < call->number) ++at[i];
@@ -93,7 +93,7 @@ void match(traced_communicator& of) {
         met.of_rank.push_back(calls[i][at[i]]);
     }
     if (met.of_rank.size() < calls.size()) continue;
-    const auto agrees = [&](const seen_call* other) { return agree(*call, *other); };
+    const auto agrees = [&](const recorded_call* other) { return calls_match(*call, *other); };
     if (std::all_of(met.of_rank.begin(), met.of_rank.end(), agrees))
       of.calls.push_back(std::move(met));
     else
@@ -106,10 +106,10 @@ void match(traced_communicator& of) {
 std::string state_of(const traced_communicator& of) {
   std::string state = "ended";
   for (const traced_rank& rank : of.ranks) {
-    if (rank.seen.is_closed) continue;
-    if (rank.seen.is_elsewhere)
+    if (rank.record.is_closed) continue;
+    if (rank.record.is_elsewhere)
       state = "unknown";
-    else if (rank.seen.process == process_state::gone)
+    else if (rank.record.process == process_state::gone)
       return "died";
     else if (state == "ended")
       state = "running";
@@ -117,9 +117,9 @@ std::string state_of(const traced_communicator& of) {
   return state;
 }
 
-std::uint64_t latest_of(const seen_rank& rank) {
+std::uint64_t latest_of(const recorded_rank& rank) {
   std::uint64_t latest = rank.clocks.monotonic_ns;
-  if (!rank.calls.empty()) latest = std::max({latest, rank.calls.back().begun_ns, rank.calls.back().ended_ns});
+  if (!rank.calls.empty()) latest = std::max({latest, rank.calls.back().begin_ns, rank.calls.back().end_ns});
   return latest;
 }
 
@@ -127,21 +127,21 @@ std::uint64_t latest_of(const seen_rank& rank) {
 // as they were then.
 std::string sentence_of(const traced_communicator& of) {
   std::uint64_t end = 0;
-  for (const traced_rank& rank : of.ranks) end = std::max(end, latest_of(rank.seen));
-  std::vector<seen_rank> ranks;
+  for (const traced_rank& rank : of.ranks) end = std::max(end, latest_of(rank.record));
+  std::vector<recorded_rank> ranks;
   for (const traced_rank& rank : of.ranks) {
-    const auto& calls = rank.seen.calls;
+    const auto& calls = rank.record.calls;
     const auto kept = static_cast<std::ptrdiff_t>(std::min<std::size_t>(calls.size(), ring_entries));
-    seen_rank seen = rank.seen;
-    seen.calls.assign(calls.end() - kept, calls.end());
-    for (seen_call& call : seen.calls) {
-      call.begun_s = static_cast<double>(end - call.begun_ns) * 1e-9;
-      if (call.ended_ns != 0) call.ended_s = static_cast<double>(end - call.ended_ns) * 1e-9;
+    recorded_rank record = rank.record;
+    record.calls.assign(calls.end() - kept, calls.end());
+    for (recorded_call& call : record.calls) {
+      call.begin_age_s = static_cast<double>(end - call.begin_ns) * 1e-9;
+      if (call.end_ns != 0) call.end_age_s = static_cast<double>(end - call.end_ns) * 1e-9;
     }
-    if (seen.is_closed) seen.process = process_state::alive;
+    if (record.is_closed) record.process = process_state::alive;
     for (const traced_rank& other : of.ranks)
-      seen.pids[static_cast<std::size_t>(other.seen.rank)] = other.seen.pid;
-    ranks.push_back(std::move(seen));
+      record.pids[static_cast<std::size_t>(other.record.rank)] = other.record.pid;
+    ranks.push_back(std::move(record));
   }
   return diagnose(ranks).sentence;
 }
@@ -157,12 +157,12 @@ trace read_traces(const std::string& folder) {
                                  of.left_out.empty() ? "" : " that can be read: " + enumerate(of.left_out)),
                      "ISTHMUS_TRACE=FOLDER in the environment of a job makes its ranks write some");
   std::sort(of.communicators.begin(), of.communicators.end(), [](const auto& a, const auto& b) {
-    return a.ranks.front().seen.made_s > b.ranks.front().seen.made_s;
+    return a.ranks.front().record.created_s > b.ranks.front().record.created_s;
   });
   for (traced_communicator& each : of.communicators) {
     std::sort(each.ranks.begin(), each.ranks.end(),
-              [](const auto& a, const auto& b) { return a.seen.rank < b.seen.rank; });
-    for (traced_rank& rank : each.ranks) rank.machine = machine_of(of, rank.seen);
+              [](const auto& a, const auto& b) { return a.record.rank < b.record.rank; });
+    for (traced_rank& rank : each.ranks) rank.machine = machine_of(of, rank.record);
     match(each);
   }
   align(of);

@@ -18,7 +18,7 @@ struct traced_machine {
 };
 
 struct traced_rank {
-  seen_rank seen;
+  recorded_rank record;
   std::size_t machine = 0;
   // Over the collectives that were matched: how often it came last, how long the others together waited for it,
   // and how long it waited for others. Of calls on streams the host does not wait.
@@ -28,7 +28,7 @@ struct traced_rank {
 
 // One collective, as the ranks made it whose traces are there.
 struct met_call {
-  std::vector<const seen_call*> of_rank;  // by position among the communicator's ranks
+  std::vector<const recorded_call*> of_rank;  // by position among the communicator's ranks
   std::size_t last = 0;                   // who began last, by that position
   std::int64_t behind_ns = 0;             // the first
   std::int64_t waited_ns = 0;             // the others together

@@ -16,9 +16,9 @@ constexpr std::int64_t unbounded = std::numeric_limits<std::int64_t>::max() / 4;
 
 // No rank can leave it before all have begun it: everybody's result has something of everybody, or it is a
 // barrier. Where a call leaves the rest to a stream nothing is known of its end.
-bool joins_all(const seen_call& call) {
-  if (call.asked.collective >= ISTHMUS_COLLECTIVE_COUNT || call.asked.checking || !call.has_ended) return false;
-  const collective_row& row = row_of(static_cast<isthmus_collective>(call.asked.collective));
+bool joins_all(const recorded_call& call) {
+  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.checking || !call.has_ended) return false;
+  const collective_row& row = row_of(static_cast<isthmus_collective>(call.signature.collective));
   const bool moves_nothing = row.send_extent == extent::nothing && row.recv_extent == extent::nothing;
   if (moves_nothing) return row.peer == peer_kind::none;
   return row.send_ranks == site::all && row.recv_ranks == site::all && has_equal_count(row) && call.count > 0 &&
@@ -32,21 +32,21 @@ void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
   for (traced_communicator& each : of.communicators)
     for (traced_rank& rank : each.ranks) {
       if (rank.machine != machine) continue;
-      move(rank.seen.clocks.monotonic_ns);
-      for (seen_call& call : rank.seen.calls) {
-        move(call.asked_ns);
-        move(call.begun_ns);
-        move(call.ended_ns);
+      move(rank.record.clocks.monotonic_ns);
+      for (recorded_call& call : rank.record.calls) {
+        move(call.requested_ns);
+        move(call.begin_ns);
+        move(call.end_ns);
       }
     }
   of.machines[machine].offset_ns = add(of.machines[machine].offset_ns, by_ns);
 }
 
-const seen_rank& rank_on(const trace& of, std::size_t machine) {
+const recorded_rank& rank_on(const trace& of, std::size_t machine) {
   for (const traced_communicator& each : of.communicators)
     for (const traced_rank& rank : each.ranks)
-      if (rank.machine == machine) return rank.seen;
-  return of.communicators.front().ranks.front().seen;
+      if (rank.machine == machine) return rank.record;
+  return of.communicators.front().ranks.front().record;
 }
 
 // How much the clock of `machine` may be ahead of the first one's.
@@ -59,13 +59,13 @@ void tighten(bounds& ahead, const traced_communicator& of, const met_call& met, 
   std::int64_t begun_here = -unbounded, ended_here = unbounded, begun_there = -unbounded,
                ended_there = unbounded;
   for (std::size_t i = 0; i < met.of_rank.size(); ++i) {
-    const seen_call& call = *met.of_rank[i];
+    const recorded_call& call = *met.of_rank[i];
     const std::size_t on = of.ranks[i].machine;
     if ((on != 0 && on != machine) || !joins_all(call)) continue;
     std::int64_t& begun = on == 0 ? begun_here : begun_there;
     std::int64_t& ended = on == 0 ? ended_here : ended_there;
-    begun = std::max(begun, static_cast<std::int64_t>(call.begun_ns));
-    ended = std::min(ended, static_cast<std::int64_t>(call.ended_ns));
+    begun = std::max(begun, static_cast<std::int64_t>(call.begin_ns));
+    ended = std::min(ended, static_cast<std::int64_t>(call.end_ns));
   }
   if (begun_here == -unbounded || begun_there == -unbounded) return;
   ahead.least = std::max(ahead.least, subtract(begun_there, ended_here));

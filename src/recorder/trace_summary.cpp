@@ -16,22 +16,22 @@ constexpr std::size_t told_calls = 5;  // of a communicator, those that kept oth
 
 double us(std::int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 
-const char* state_of(const seen_rank& rank) {
+const char* state_of(const recorded_rank& rank) {
   if (rank.is_closed) return "ended";
   if (rank.is_elsewhere) return "unknown";
   return rank.process == process_state::gone ? "died" : "running";
 }
 
 json describe(const trace& of, const traced_rank& rank) {
-  const seen_rank& seen = rank.seen;
-  return {{"rank", seen.rank},
-          {"pid", seen.pid},
-          {"program", seen.program},
+  const recorded_rank& record = rank.record;
+  return {{"rank", record.rank},
+          {"pid", record.pid},
+          {"program", record.program},
           {"machine", of.machines[rank.machine].name},
-          {"state", state_of(seen)},
-          {"failure", seen.failure},
-          {"calls", seen.written},
-          {"overwritten", seen.written - std::min<std::uint64_t>(seen.written, seen.calls.size())},
+          {"state", state_of(record)},
+          {"failure", record.failure},
+          {"calls", record.written},
+          {"overwritten", record.written - std::min<std::uint64_t>(record.written, record.calls.size())},
           {"came_last", rank.came_last},
           {"others_waited_us", us(rank.others_waited_ns)},
           {"waited_us", us(rank.waited_ns)}};
@@ -48,7 +48,7 @@ json worst_of(const traced_communicator& of) {
   json worst = json::array();
   for (const met_call* met : calls)
     worst.push_back({{"call", text_of(*met->of_rank.front(), true)},
-                     {"last", of.ranks[met->last].seen.rank},
+                     {"last", of.ranks[met->last].record.rank},
                      {"behind_us", us(met->behind_ns)},
                      {"others_waited_us", us(met->waited_ns)}});
   return worst;
@@ -59,9 +59,9 @@ json describe(const trace& of, const traced_communicator& each) {
   std::set<int> here;
   for (const traced_rank& rank : each.ranks) {
     ranks.push_back(describe(of, rank));
-    here.insert(rank.seen.rank);
+    here.insert(rank.record.rank);
   }
-  const seen_rank& first = each.ranks.front().seen;
+  const recorded_rank& first = each.ranks.front().record;
   for (int rank = 0; rank < first.size; ++rank)
     if (!here.contains(rank)) absent.push_back(rank);
   return {{"communicator", fmt::format("{:016x}{:016x}", first.communicator[0], first.communicator[1])},

@@ -63,19 +63,19 @@ std::string quoted(const std::string& text) {
 }
 
 // Of the send or receive buffer that nccl-tests calls size; where blocks differ in length the rank's own.
-std::uint64_t bytes_of_call(const seen_call& call, int size) {
-  if (call.asked.collective >= ISTHMUS_COLLECTIVE_COUNT) return call.count;  // steps count bytes
+std::uint64_t bytes_of_call(const recorded_call& call, int size) {
+  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT) return call.count;  // steps count bytes
   isthmus_operation operation{};
-  operation.collective = static_cast<isthmus_collective>(call.asked.collective);
-  operation.datatype = static_cast<isthmus_datatype>(call.asked.datatype);
+  operation.collective = static_cast<isthmus_collective>(call.signature.collective);
+  operation.datatype = static_cast<isthmus_datatype>(call.signature.datatype);
   operation.count = call.count;
-  if (call.asked.datatype >= ISTHMUS_DATATYPE_COUNT) return 0;
+  if (call.signature.datatype >= ISTHMUS_DATATYPE_COUNT) return 0;
   if (has_counts(row_of(operation.collective))) return call.count * bytes_of(operation.datatype);
   return selection_bytes(operation, size).value_or(0);
 }
 
-const char* category_of(const seen_call& call) {
-  if (call.asked.collective >= ISTHMUS_COLLECTIVE_COUNT || call.asked.checking) return "set-up";
+const char* category_of(const recorded_call& call) {
+  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.checking) return "set-up";
   return call.is_message() ? "message" : "collective";
 }
 
@@ -85,20 +85,20 @@ class timeline {
     m_start = std::numeric_limits<std::uint64_t>::max();
     for (const traced_communicator& each : of.communicators)
       for (const traced_rank& rank : each.ranks)
-        for (const seen_call& call : rank.seen.calls) m_start = std::min(m_start, call.asked_ns);
+        for (const recorded_call& call : rank.record.calls) m_start = std::min(m_start, call.requested_ns);
   }
 
   void write() {
     m_out.add("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
     for (const traced_communicator& each : m_of.communicators) {
-      std::unordered_map<const seen_call*, const met_call*> met_of;
+      std::unordered_map<const recorded_call*, const met_call*> met_of;
       for (const met_call& met : each.calls)
-        for (const seen_call* call : met.of_rank) met_of[call] = &met;
+        for (const recorded_call* call : met.of_rank) met_of[call] = &met;
       for (const traced_rank& rank : each.ranks) {
-        name_track(rank.seen);
-        for (const seen_call& call : rank.seen.calls) {
+        name_track(rank.record);
+        for (const recorded_call& call : rank.record.calls) {
           const auto met = met_of.find(&call);
-          add(each, rank.seen, call, met == met_of.end() ? nullptr : met->second);
+          add(each, rank.record, call, met == met_of.end() ? nullptr : met->second);
         }
       }
     }
@@ -113,40 +113,40 @@ class timeline {
 
   // A process each; within it a thread for each rank of each communicator. The numbers are the file's own:
   // processes of two machines may have one number.
-  void name_track(const seen_rank& seen) {
-    const auto [process, is_new] = m_processes.try_emplace({seen.boot, seen.pid}, m_processes.size() + 1);
+  void name_track(const recorded_rank& record) {
+    const auto [process, is_new] = m_processes.try_emplace({record.boot, record.pid}, m_processes.size() + 1);
     m_process = process->second;
     ++m_thread;
     if (is_new) {
       const std::string name =
-          fmt::format("rank {}: {} (pid {}) on {}", seen.rank, seen.program, seen.pid, seen.machine);
+          fmt::format("rank {}: {} (pid {}) on {}", record.rank, record.program, record.pid, record.machine);
       m_out.add("{}{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"args\":{{\"name\":{}}}}}",
                 m_process == 1 ? "\n" : ",\n", m_process, quoted(name));
       m_out.add(",\n{{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":{},\"args\":{{\"sort_index\":{}}}}}",
-                m_process, seen.rank);
+                m_process, record.rank);
     }
     const std::string name =
-        fmt::format("rank {} of {}, communicator {:08x}", seen.rank, seen.size, seen.communicator[0] >> 32);
+        fmt::format("rank {} of {}, communicator {:08x}", record.rank, record.size, record.communicator[0] >> 32);
     m_out.add(",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}}",
               m_process, m_thread, quoted(name));
   }
 
-  void add(const traced_communicator& of, const seen_rank& seen, const seen_call& call, const met_call* met) {
-    const bool open = call.ended_ns == 0;  // the rank was in it at the end
+  void add(const traced_communicator& of, const recorded_rank& record, const recorded_call& call, const met_call* met) {
+    const bool open = call.end_ns == 0;  // the rank was in it at the end
     m_out.add(",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}",
-              open ? "B" : "X", quoted(name_of(call.asked)), category_of(call), m_process, m_thread,
-              us(call.begun_ns));
-    if (!open) m_out.add(",\"dur\":{:.3f}", std::max(0.0, us(call.ended_ns) - us(call.begun_ns)));
+              open ? "B" : "X", quoted(name_of(call.signature)), category_of(call), m_process, m_thread,
+              us(call.begin_ns));
+    if (!open) m_out.add(",\"dur\":{:.3f}", std::max(0.0, us(call.end_ns) - us(call.begin_ns)));
     m_out.add(",\"args\":{{\"call\":{},\"bytes\":{},\"enqueued_us\":{:.3f},\"path\":{}",
-              quoted(text_of(call, false)), bytes_of_call(call, seen.size), us(call.asked_ns),
+              quoted(text_of(call, false)), bytes_of_call(call, record.size), us(call.requested_ns),
               quoted(call.path));
-    if (call.reason > 0 && call.reason < seen.reasons.size())
-      m_out.add(",\"reason\":{}", quoted(seen.reasons[call.reason]));
-    if (call.state == entry_state::failed) m_out.add(",\"failed\":{}", quoted(seen.failure));
+    if (call.reason > 0 && call.reason < record.reasons.size())
+      m_out.add(",\"reason\":{}", quoted(record.reasons[call.reason]));
+    if (call.state == entry_state::failed) m_out.add(",\"failed\":{}", quoted(record.failure));
     if (!call.is_blocking) m_out.add(",\"end\":\"handed over to the stream\"");
     if (met != nullptr)
       m_out.add(",\"last_rank\":{},\"last_behind_us\":{:.3f},\"others_waited_us\":{:.3f}",
-                of.ranks[met->last].seen.rank, static_cast<double>(met->behind_ns) * 1e-3,
+                of.ranks[met->last].record.rank, static_cast<double>(met->behind_ns) * 1e-3,
                 static_cast<double>(met->waited_ns) * 1e-3);
     m_out.add("}}}}");
   }

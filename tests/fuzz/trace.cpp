@@ -58,7 +58,7 @@ std::vector<char> whole_trace(int rank) {
     const std::uint64_t begun = 1100 + 100 * i + 10 * static_cast<std::uint64_t>(rank);
     const std::array<std::uint64_t, 8> words = {2 * i + 2,
                                                 i + 1,
-                                                pack(signature{.collective = static_cast<std::uint8_t>(i % 4)}),
+                                                pack(call_signature{.collective = static_cast<std::uint8_t>(i % 4)}),
                                                 64,
                                                 pack(origin{1, 1, 16}),
                                                 begun,

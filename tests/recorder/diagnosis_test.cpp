@@ -8,36 +8,36 @@ namespace {
 using namespace isthmus;
 using namespace isthmus::recorder;
 
-seen_call made(isthmus_collective collective, std::uint64_t number, bool has_ended, std::uint64_t count = 4) {
-  seen_call call;
+recorded_call made(isthmus_collective collective, std::uint64_t number, bool has_ended, std::uint64_t count = 4) {
+  recorded_call call;
   call.number = number;
-  call.asked.collective = static_cast<std::uint8_t>(collective);
-  call.asked.datatype = ISTHMUS_FLOAT32;
+  call.signature.collective = static_cast<std::uint8_t>(collective);
+  call.signature.datatype = ISTHMUS_FLOAT32;
   call.count = count;
   call.path = "host";
   call.has_ended = has_ended;
   call.state = has_ended ? entry_state::returned : entry_state::inside;
-  call.begun_s = 3;
-  call.ended_s = has_ended ? 2.5 : 0;
+  call.begin_age_s = 3;
+  call.end_age_s = has_ended ? 2.5 : 0;
   return call;
 }
 
-seen_call message(isthmus_collective collective, int peer) {
-  seen_call call = made(collective, 1, false);
-  call.asked.root = peer;
+recorded_call message(isthmus_collective collective, int peer) {
+  recorded_call call = made(collective, 1, false);
+  call.signature.root = peer;
   return call;
 }
 
 // `number` collectives, the last of them ended or not.
-seen_rank rank_at(int rank, int size, std::uint64_t number, bool has_ended) {
-  seen_rank seen;
-  seen.rank = rank;
-  seen.size = size;
-  seen.pid = 100 + rank;
-  for (int i = 0; i < size; ++i) seen.pids.push_back(100 + i);
+recorded_rank rank_at(int rank, int size, std::uint64_t number, bool has_ended) {
+  recorded_rank record;
+  record.rank = rank;
+  record.size = size;
+  record.pid = 100 + rank;
+  for (int i = 0; i < size; ++i) record.pids.push_back(100 + i);
   for (std::uint64_t i = 1; i <= number; ++i)
-    seen.calls.push_back(made(ISTHMUS_ALLREDUCE, i, i < number || has_ended));
-  return seen;
+    record.calls.push_back(made(ISTHMUS_ALLREDUCE, i, i < number || has_ended));
+  return record;
 }
 
 using culprits = std::vector<int>;
@@ -50,7 +50,7 @@ TEST(diagnosis, nobody_waits) {
 
 TEST(diagnosis, all_have_come) {
   auto late = rank_at(1, 2, 3, false);
-  late.calls.back().begun_s = 1;
+  late.calls.back().begin_age_s = 1;
   const auto found = diagnose({rank_at(0, 2, 3, false), late});
   EXPECT_EQ(found.kind, trouble::slow);
   EXPECT_EQ(found.culprits, culprits{1}) << found.sentence;
@@ -76,7 +76,7 @@ TEST(diagnosis, paths_that_differ_are_told) {
 // Of calls on streams nobody knows whether they have ended, and ranks that made one more are ahead for ever.
 TEST(diagnosis, an_old_disagreement_explains_who_is_a_call_ahead) {
   auto other = rank_at(2, 3, 5, false);
-  other.calls[0].asked.collective = ISTHMUS_BROADCAST;
+  other.calls[0].signature.collective = ISTHMUS_BROADCAST;
   const auto found = diagnose({rank_at(0, 3, 4, false), rank_at(1, 3, 4, false), other});
   EXPECT_EQ(found.kind, trouble::mismatch);
   EXPECT_EQ(found.culprits, culprits{2});

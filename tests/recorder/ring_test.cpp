@@ -24,15 +24,15 @@ TEST(ring, keeps_the_latest_calls) {
   flight_recorder recorder(ranks, 10);
   recorder.add_backend(0, "host", true);
   for (std::uint64_t i = 1; i <= ring_entries + 44; ++i) call(recorder, i);
-  const auto seen = read_file(path_of_file(ranks.token, 0));
-  ASSERT_TRUE(seen);
-  ASSERT_EQ(seen->calls.size(), ring_entries);
-  EXPECT_EQ(seen->calls.front().number, 45u);
-  EXPECT_EQ(seen->collectives(), ring_entries + 44);
-  EXPECT_EQ(seen->calls.back().path, "host");
-  EXPECT_TRUE(seen->calls.back().has_ended);
-  EXPECT_EQ(seen->process, process_state::alive);
-  EXPECT_EQ(seen->pids, ranks.pid_of);
+  const auto record = read_file(path_of_file(ranks.token, 0));
+  ASSERT_TRUE(record);
+  ASSERT_EQ(record->calls.size(), ring_entries);
+  EXPECT_EQ(record->calls.front().number, 45u);
+  EXPECT_EQ(record->collectives(), ring_entries + 44);
+  EXPECT_EQ(record->calls.back().path, "host");
+  EXPECT_TRUE(record->calls.back().has_ended);
+  EXPECT_EQ(record->process, process_state::alive);
+  EXPECT_EQ(record->pids, ranks.pid_of);
 }
 
 TEST(ring, counts_messages_apart_and_groups_in_order) {
@@ -42,20 +42,20 @@ TEST(ring, counts_messages_apart_and_groups_in_order) {
   isthmus_operation group[3] = {allreduce_of(1), allreduce_of(2), allreduce_of(3)};
   group[1].collective = ISTHMUS_SEND;
   recorder.begin(0, group, nullptr, 3);
-  EXPECT_TRUE(recorder.latest().busy);
+  EXPECT_TRUE(recorder.latest().is_busy);
   EXPECT_EQ(recorder.latest().count, 3u);
   recorder.end(false);
-  EXPECT_FALSE(recorder.latest().busy);
-  recorder.begin(step::split, 0);
+  EXPECT_FALSE(recorder.latest().is_busy);
+  recorder.begin(setup_step::split, 0);
   recorder.end(true);
-  const auto seen = read_file(path_of_file(ranks.token, 0));
-  ASSERT_TRUE(seen);
-  ASSERT_EQ(seen->calls.size(), 4u);
-  EXPECT_EQ(seen->calls[1].number, 1u);
-  EXPECT_TRUE(seen->calls[1].is_message());
-  EXPECT_EQ(seen->calls[2].number, 2u);
-  EXPECT_EQ(seen->calls[2].state, entry_state::failed);
-  EXPECT_EQ(seen->calls[3].number, 3u);
+  const auto record = read_file(path_of_file(ranks.token, 0));
+  ASSERT_TRUE(record);
+  ASSERT_EQ(record->calls.size(), 4u);
+  EXPECT_EQ(record->calls[1].number, 1u);
+  EXPECT_TRUE(record->calls[1].is_message());
+  EXPECT_EQ(record->calls[2].number, 2u);
+  EXPECT_EQ(record->calls[2].state, entry_state::failed);
+  EXPECT_EQ(record->calls[3].number, 3u);
 }
 
 TEST(ring, of_a_stream_s_work_no_end_is_known) {
@@ -63,10 +63,10 @@ TEST(ring, of_a_stream_s_work_no_end_is_known) {
   flight_recorder recorder(ranks, 10);
   recorder.add_backend(0, "nccl", false);
   call(recorder, 1);
-  const auto seen = read_file(path_of_file(ranks.token, 0));
-  ASSERT_TRUE(seen);
-  EXPECT_EQ(seen->calls[0].state, entry_state::returned);
-  EXPECT_FALSE(seen->calls[0].has_ended);
+  const auto record = read_file(path_of_file(ranks.token, 0));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->calls[0].state, entry_state::returned);
+  EXPECT_FALSE(record->calls[0].has_ended);
 }
 
 TEST(ring, a_reader_sees_whole_entries_only) {
@@ -78,10 +78,10 @@ TEST(ring, a_reader_sees_whole_entries_only) {
     for (std::uint64_t i = 1; !done; ++i) call(recorder, i);
   });
   for (int i = 0; i < 200; ++i) {
-    const auto seen = read_file(path_of_file(ranks.token, 0));
-    ASSERT_TRUE(seen);
-    for (const seen_call& each : seen->calls) ASSERT_EQ(each.number, each.count);
-    const in_flight latest = recorder.latest();
+    const auto record = read_file(path_of_file(ranks.token, 0));
+    ASSERT_TRUE(record);
+    for (const recorded_call& each : record->calls) ASSERT_EQ(each.number, each.count);
+    const latest_operation latest = recorder.latest();
     ASSERT_EQ(latest.sequence, latest.count);
   }
   done = true;

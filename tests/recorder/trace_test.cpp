@@ -72,16 +72,16 @@ TEST_F(traces, know_why_and_since_when) {
   const membership ranks = ranks_of_this_process(1);
   const auto recorder = recorder_of(ranks, 0);
   const isthmus_operation operation = allreduce_of(4);
-  const asked_for asked{recorder->moment(), recorder->reason_of("a rule")};
-  EXPECT_EQ(asked.reason, recorder->reason_of("a rule"));
+  const request_info requested{recorder->trace_ticks(), recorder->reason_index("a rule")};
+  EXPECT_EQ(requested.reason, recorder->reason_index("a rule"));
   pause();
-  recorder->begin(0, &operation, nullptr, 1, &asked);
+  recorder->begin(0, &operation, nullptr, 1, &requested);
   recorder->end(true);
-  const auto seen = read_file(file_of(ranks, 0));
-  ASSERT_TRUE(seen);
-  EXPECT_EQ(seen->reasons.at(seen->calls[0].reason), "a rule");
-  EXPECT_GE(seen->calls[0].begun_ns - seen->calls[0].asked_ns, 19'000'000u);
-  EXPECT_GE(seen->calls[0].ended_ns, seen->calls[0].begun_ns);
+  const auto record = read_file(file_of(ranks, 0));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->reasons.at(record->calls[0].reason), "a rule");
+  EXPECT_GE(record->calls[0].begin_ns - record->calls[0].requested_ns, 19'000'000u);
+  EXPECT_GE(record->calls[0].end_ns, record->calls[0].begin_ns);
 }
 
 TEST_F(traces, name_who_came_last) {
@@ -239,7 +239,7 @@ TEST_F(traces, never_replace_what_is_there) {
   std::filesystem::create_symlink(target, file_of(ranks, 0));
   const auto recorder = recorder_of(ranks, 0);  // warns
   call(*recorder, 1);
-  EXPECT_EQ(recorder->moment(), 0u);
+  EXPECT_EQ(recorder->trace_ticks(), 0u);
   EXPECT_EQ(std::filesystem::file_size(target), 4u);
 }
 
