@@ -234,18 +234,18 @@ failure_info communicator::with_diagnosis(failure_info failure) const noexcept {
   if (!is_wait_failure && failure.status != ISTHMUS_ERROR_BACKEND) return failure;
   recorder::diagnosis findings = diagnose();
   // A process whose memory has gone takes a moment to end.
-  for (int attempt = 0; !is_wait_failure && findings.kind != recorder::trouble::ended && attempt < 5; ++attempt) {
+  for (int attempt = 0; !is_wait_failure && findings.kind != recorder::diagnosis_kind::exited && attempt < 5; ++attempt) {
     if (m_ranks.process_size == m_ranks.size) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     findings = diagnose();
   }
   try {
-    if (is_wait_failure || findings.kind == recorder::trouble::ended) attribute_diagnosis(failure, findings);
+    if (is_wait_failure || findings.kind == recorder::diagnosis_kind::exited) attribute_diagnosis(failure, findings);
     // A native library's own words may be long, and don't name a rank that ended.
-    if (!is_wait_failure && findings.kind == recorder::trouble::ended)
+    if (!is_wait_failure && findings.kind == recorder::diagnosis_kind::exited)
       copy_text(failure.message, sizeof failure.message,
                 fmt::format("{}: {}", findings.sentence, failure.message));
-    if (is_wait_failure && findings.kind != recorder::trouble::none)
+    if (is_wait_failure && findings.kind != recorder::diagnosis_kind::none)
       copy_text(failure.message, sizeof failure.message,
                 fmt::format("{}; {}", failure.message, findings.sentence));
   } catch (...) {  // NOLINT(bugprone-empty-catch): no memory; the failure itself is told
@@ -254,9 +254,9 @@ failure_info communicator::with_diagnosis(failure_info failure) const noexcept {
 }
 
 failure_info communicator::with_abort_diagnosis(failure_info failure) const noexcept {
-  using recorder::trouble;
+  using recorder::diagnosis_kind;
   const recorder::diagnosis findings = diagnose();
-  const auto explained_troubles = {trouble::mismatch, trouble::ended, trouble::stopped, trouble::missing};
+  const auto explained_troubles = {diagnosis_kind::mismatch, diagnosis_kind::exited, diagnosis_kind::stopped, diagnosis_kind::missing};
   if (std::ranges::find(explained_troubles, findings.kind) == explained_troubles.end()) return failure;
   try {
     if (failure.status == ISTHMUS_ERROR_ABORTED) attribute_diagnosis(failure, findings);

@@ -195,9 +195,9 @@ std::optional<bool> communicator::has_reported(int rank, peer_status expected, d
 // The process of a rank that ended or is stopped is certain; of all else the backend knows more. But where it
 // timed out for others than those who have not come, these wait themselves: on one node all are seen.
 void communicator::attribute_diagnosis(failure_info& failure, const recorder::diagnosis& findings) const {
-  using recorder::trouble;
-  const bool is_certain = findings.kind == trouble::ended || findings.kind == trouble::stopped;
-  const bool is_likely = findings.kind == trouble::missing || findings.kind == trouble::left;
+  using recorder::diagnosis_kind;
+  const bool is_certain = findings.kind == diagnosis_kind::exited || findings.kind == diagnosis_kind::stopped;
+  const bool is_likely = findings.kind == diagnosis_kind::missing || findings.kind == diagnosis_kind::destroyed;
   if (!is_certain && !is_likely) return;
   failure_info attributed;
   attribute_failure(attributed, findings.responsible_ranks);

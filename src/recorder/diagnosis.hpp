@@ -9,22 +9,22 @@
 
 namespace isthmus::recorder {
 
-enum class trouble : std::uint8_t {
+enum class diagnosis_kind : std::uint8_t {
   none,      // nobody waits
   mismatch,  // ranks made different calls under one number
-  ended,     // a process is gone
+  exited,     // a process is gone
   stopped,   // a process is stopped
-  left,      // a rank destroyed its communicator
+  destroyed,      // a rank destroyed its communicator
   missing,   // a rank has not come to the call that others are in
-  unseen,    // those who are missing, if any are, run on other machines
+  remote,    // those who are missing, if any are, run on other machines
   slow       // all have come
 };
-const char* name_of(trouble kind);
+const char* name_of(diagnosis_kind kind);
 
 struct diagnosis {
-  trouble kind = trouble::none;
-  std::vector<int> culprits;  // of two ranks that disagree both
-  double since_s = 0;         // how long the others wait
+  diagnosis_kind kind = diagnosis_kind::none;
+  std::vector<int> responsible_ranks;  // of two ranks that disagree both
+  double waiting_s = 0;         // how long the others wait
   std::string sentence;
 };
 

@@ -16,13 +16,13 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr std::size_t told_calls = 16;  // of each rank, the latest
+constexpr std::size_t max_reported_calls = 16;  // of each rank, the latest
 
-using ranks_of_one = std::vector<recorded_rank>;
+using rank_records = std::vector<recorded_rank>;
 
 struct job {
   std::set<std::int64_t> pids;
-  std::vector<ranks_of_one> communicators;
+  std::vector<rank_records> communicators;
 };
 
 std::string name_of_token(const token& of) { return fmt::format("{:016x}{:016x}", of[0], of[1]); }
@@ -45,58 +45,58 @@ const char* name_of_state(const recorded_call& call) {
 
 json describe(const recorded_rank& rank) {
   json calls = json::array();
-  const std::size_t first = rank.calls.size() - std::min(rank.calls.size(), told_calls);
+  const std::size_t first = rank.calls.size() - std::min(rank.calls.size(), max_reported_calls);
   for (std::size_t i = first; i < rank.calls.size(); ++i) {
     const recorded_call& call = rank.calls[i];
-    json told = {{"call", text_of(call, true)},
+    json document = {{"call", text_of(call, true)},
                  {"state", name_of_state(call)},
                  {"in_place", call.signature.in_place},
                  {"begun_s_ago", call.begin_age_s}};
-    if (call.state != entry_state::inside) told["ended_s_ago"] = call.end_age_s;
-    calls.push_back(std::move(told));
+    if (call.state != entry_state::inside) document["ended_s_ago"] = call.end_age_s;
+    calls.push_back(std::move(document));
   }
   return {{"rank", rank.rank},       {"pid", rank.pid},         {"process", name_of_process(rank)},
           {"program", rank.program}, {"failure", rank.failure}, {"collectives", rank.collectives()},
           {"calls", calls}};
 }
 
-json describe(const ranks_of_one& ranks) {
-  const diagnosis found = diagnose(ranks);
+json describe(const rank_records& ranks) {
+  const diagnosis result = diagnose(ranks);
   json each = json::array();
   for (const recorded_rank& rank : ranks) each.push_back(describe(rank));
   return {{"communicator", name_of_token(ranks.front().communicator)},
           {"size", ranks.front().size},
           {"timeout_s", ranks.front().timeout_s},
-          {"trouble", name_of(found.kind)},
-          {"culprits", found.culprits},
-          {"since_s", found.since_s},
-          {"sentence", found.sentence},
+          {"diagnosis", name_of(result.kind)},
+          {"responsible_ranks", result.responsible_ranks},
+          {"waiting_s", result.waiting_s},
+          {"sentence", result.sentence},
           {"ranks", each}};
 }
 
 // Jobs as sets of processes that no communicator joins.
-std::vector<job> jobs_of(std::map<token, ranks_of_one> communicators) {
+std::vector<job> group_into_jobs(std::map<token, rank_records> communicators) {
   std::vector<job> jobs;
   for (auto& [name, ranks] : communicators) {
-    job made;
-    for (const recorded_rank& rank : ranks) made.pids.insert(rank.pid);
-    made.communicators.push_back(std::move(ranks));
+    job merged;
+    for (const recorded_rank& rank : ranks) merged.pids.insert(rank.pid);
+    merged.communicators.push_back(std::move(ranks));
     for (auto other = jobs.begin(); other != jobs.end();) {
-      const auto shared = [&](std::int64_t pid) { return made.pids.contains(pid); };
+      const auto shared = [&](std::int64_t pid) { return merged.pids.contains(pid); };
       if (std::any_of(other->pids.begin(), other->pids.end(), shared)) {
-        made.pids.merge(other->pids);
-        for (auto& each : other->communicators) made.communicators.push_back(std::move(each));
+        merged.pids.merge(other->pids);
+        for (auto& each : other->communicators) merged.communicators.push_back(std::move(each));
         other = jobs.erase(other);
       } else {
         ++other;
       }
     }
-    jobs.push_back(std::move(made));
+    jobs.push_back(std::move(merged));
   }
   return jobs;
 }
 
-double made_s_ago(const ranks_of_one& ranks) {
+double created_s_ago(const rank_records& ranks) {
   double age = 0;
   for (const recorded_rank& rank : ranks) age = std::max(age, rank.created_s);
   return age;
@@ -104,24 +104,24 @@ double made_s_ago(const ranks_of_one& ranks) {
 
 }  // namespace
 
-std::string report(std::int64_t pid, const std::string& wanted) {
-  std::map<token, ranks_of_one> communicators;
+std::string report(std::int64_t pid, const std::string& name_prefix) {
+  std::map<token, rank_records> communicators;
   const std::uint64_t now = monotonic_ns();
   for (const std::string& path : list_files())
     if (auto record = read_file(path, now)) communicators[record->communicator].push_back(std::move(*record));
   for (auto& [name, ranks] : communicators)
     std::sort(ranks.begin(), ranks.end(), [](auto& a, auto& b) { return a.rank < b.rank; });
-  json told = json::array();
-  for (job& each : jobs_of(std::move(communicators))) {
+  json document = json::array();
+  for (job& each : group_into_jobs(std::move(communicators))) {
     std::sort(each.communicators.begin(), each.communicators.end(),
-              [](auto& a, auto& b) { return made_s_ago(a) > made_s_ago(b); });
+              [](auto& a, auto& b) { return created_s_ago(a) > created_s_ago(b); });
     const std::string name = name_of_token(each.communicators.front().front().communicator).substr(0, 8);
-    if ((pid != 0 && !each.pids.contains(pid)) || !name.starts_with(wanted)) continue;
+    if ((pid != 0 && !each.pids.contains(pid)) || !name.starts_with(name_prefix)) continue;
     json list = json::array();
-    for (const ranks_of_one& ranks : each.communicators) list.push_back(describe(ranks));
-    told.push_back({{"job", name}, {"pids", each.pids}, {"communicators", list}});
+    for (const rank_records& ranks : each.communicators) list.push_back(describe(ranks));
+    document.push_back({{"job", name}, {"pids", each.pids}, {"communicators", list}});
   }
-  return json({{"jobs", told}}).dump(-1, ' ', false, json::error_handler_t::replace);
+  return json({{"jobs", document}}).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace isthmus::recorder

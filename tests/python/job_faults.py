@@ -26,17 +26,17 @@ FAULTS = {
 
 def sentence_on_devices(fault: str) -> str:
     """Nobody knows whether a call that was handed to a stream has ended: of the last one it may say "in"."""
-    trouble, sentence = FAULTS[fault]
-    return sentence if trouble == "mismatch" else rf"rank {CULPRIT} \(pid \d+\) (is|has|still)"
+    diagnosis, sentence = FAULTS[fault]
+    return sentence if diagnosis == "mismatch" else rf"rank {CULPRIT} \(pid \d+\) (is|has|still)"
 
 
-def examined(pid: int, trouble: str) -> dict[str, Any]:
+def examined(pid: int, diagnosis: str) -> dict[str, Any]:
     """The job's only communicator, once that is wrong with it and the others have come."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         (found,) = json.loads(diagnose(pid, ""))["jobs"]
         (communicator,) = found["communicators"]
-        if communicator["trouble"] == trouble and communicator["culprits"] == [CULPRIT]:
+        if communicator["diagnosis"] == diagnosis and communicator["responsible_ranks"] == [CULPRIT]:
             return communicator
         assert time.monotonic() < deadline, communicator
         time.sleep(0.05)

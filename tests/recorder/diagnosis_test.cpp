@@ -44,7 +44,7 @@ using culprits = std::vector<int>;
 
 TEST(diagnosis, nobody_waits) {
   const auto found = diagnose({rank_at(0, 2, 3, true), rank_at(1, 2, 3, true)});
-  EXPECT_EQ(found.kind, trouble::none) << found.sentence;
+  EXPECT_EQ(found.kind, diagnosis_kind::none) << found.sentence;
   EXPECT_TRUE(found.culprits.empty());
 }
 
@@ -52,7 +52,7 @@ TEST(diagnosis, all_have_come) {
   auto late = rank_at(1, 2, 3, false);
   late.calls.back().begin_age_s = 1;
   const auto found = diagnose({rank_at(0, 2, 3, false), late});
-  EXPECT_EQ(found.kind, trouble::slow);
+  EXPECT_EQ(found.kind, diagnosis_kind::slow);
   EXPECT_EQ(found.culprits, culprits{1}) << found.sentence;
 }
 
@@ -60,7 +60,7 @@ TEST(diagnosis, of_two_that_disagree_both_are_named) {
   auto other = rank_at(1, 2, 2, true);
   other.calls.push_back(made(ISTHMUS_BARRIER, 3, false));
   const auto found = diagnose({rank_at(0, 2, 3, false), other});
-  EXPECT_EQ(found.kind, trouble::mismatch);
+  EXPECT_EQ(found.kind, diagnosis_kind::mismatch);
   EXPECT_EQ(found.culprits.size(), 2u) << found.sentence;
 }
 
@@ -68,7 +68,7 @@ TEST(diagnosis, paths_that_differ_are_told) {
   auto other = rank_at(2, 3, 3, false);
   other.calls.back().path = "mpi";
   const auto found = diagnose({rank_at(0, 3, 3, false), rank_at(1, 3, 3, false), other});
-  EXPECT_EQ(found.kind, trouble::mismatch);
+  EXPECT_EQ(found.kind, diagnosis_kind::mismatch);
   EXPECT_EQ(found.culprits, culprits{2});
   EXPECT_NE(found.sentence.find("by mpi where"), std::string::npos) << found.sentence;
 }
@@ -78,7 +78,7 @@ TEST(diagnosis, an_old_disagreement_explains_who_is_a_call_ahead) {
   auto other = rank_at(2, 3, 5, false);
   other.calls[0].signature.collective = ISTHMUS_BROADCAST;
   const auto found = diagnose({rank_at(0, 3, 4, false), rank_at(1, 3, 4, false), other});
-  EXPECT_EQ(found.kind, trouble::mismatch);
+  EXPECT_EQ(found.kind, diagnosis_kind::mismatch);
   EXPECT_EQ(found.culprits, culprits{2});
   EXPECT_NE(found.sentence.find("; now ranks 0 (pid 100) and 1 (pid 101) still in allreduce #4"),
             std::string::npos)
@@ -90,7 +90,7 @@ TEST(diagnosis, an_old_disagreement_does_not_hide_who_is_gone) {
   other.calls[0].count = 7;
   other.process = process_state::gone;
   const auto found = diagnose({rank_at(0, 3, 4, false), other, rank_at(2, 3, 4, false)});
-  EXPECT_EQ(found.kind, trouble::ended);
+  EXPECT_EQ(found.kind, diagnosis_kind::exited);
   EXPECT_EQ(found.culprits, culprits{1});
   EXPECT_NE(found.sentence.find("before, rank 1 (pid 101) called allreduce #1 (float32 x 7"), std::string::npos)
       << found.sentence;
@@ -105,7 +105,7 @@ TEST(diagnosis, of_a_dead_job_those_who_knew_of_a_failure_are_no_cause) {
 
 TEST(diagnosis, a_rank_without_a_file_has_left) {
   const auto found = diagnose({rank_at(0, 3, 3, false), rank_at(2, 3, 3, false)});
-  EXPECT_EQ(found.kind, trouble::left);
+  EXPECT_EQ(found.kind, diagnosis_kind::destroyed);
   EXPECT_EQ(found.culprits, culprits{1});
 }
 
@@ -113,7 +113,7 @@ TEST(diagnosis, ranks_of_other_machines_are_not_judged) {
   auto first = rank_at(0, 3, 3, false), second = rank_at(2, 3, 3, false);
   first.pids[1] = second.pids[1] = 0;
   const auto found = diagnose({first, second});
-  EXPECT_EQ(found.kind, trouble::unseen);
+  EXPECT_EQ(found.kind, diagnosis_kind::remote);
   EXPECT_NE(found.sentence.find("rank 1 can't be seen"), std::string::npos) << found.sentence;
 }
 
@@ -122,7 +122,7 @@ TEST(diagnosis, messages_lead_to_the_rank_that_waits_for_nobody) {
   first.calls.push_back(message(ISTHMUS_RECV, 1));
   second.calls.push_back(message(ISTHMUS_RECV, 2));
   const auto found = diagnose({first, second, rank_at(2, 3, 1, true)});
-  EXPECT_EQ(found.kind, trouble::missing);
+  EXPECT_EQ(found.kind, diagnosis_kind::missing);
   EXPECT_EQ(found.culprits, culprits{2}) << found.sentence;
   auto third = rank_at(2, 3, 1, true);
   third.calls.push_back(message(ISTHMUS_RECV, 0));

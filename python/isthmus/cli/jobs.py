@@ -13,7 +13,7 @@ from .console import BAD_ARGUMENT, FAILED, CommandError, out, print_json
 
 # A wait that is shorter is everyday work, where no process is gone or stopped and all calls agree.
 _SHORT_S = 1.0
-_SURE = {"mismatch", "ended", "stopped", "left"}
+_SURE = {"mismatch", "exited", "stopped", "destroyed"}
 _STACK_TIMEOUT_S = 30
 
 
@@ -69,8 +69,8 @@ def stack_of(process: int) -> str:
 
 
 def _is_trouble(communicator: dict[str, Any]) -> bool:
-    kind = communicator["trouble"]
-    return kind in _SURE or (kind != "none" and communicator["since_s"] >= _SHORT_S)
+    kind = communicator["diagnosis"]
+    return kind in _SURE or (kind != "none" and communicator["waiting_s"] >= _SHORT_S)
 
 
 def _alive(jobs: list[dict[str, Any]]) -> list[int]:
