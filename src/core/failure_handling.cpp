@@ -173,7 +173,7 @@ std::vector<int> communicator::find_unresponsive(const std::vector<int>& ranks, 
 
 // A late rank's waits, if they have begun, have not lasted as long as those of the others.
 bool communicator::has_arrived_late() const noexcept {
-  if (m_waiting_operation.load(std::memory_order_relaxed) != m_recorder.written()) return true;
+  if (m_waiting_operation.load(std::memory_order_relaxed) != m_recorder.call_count()) return true;
   const steady_clock::time_point wait_begin{steady_clock::duration(m_wait_begin.load(std::memory_order_relaxed))};
   return -seconds_until(wait_begin) < timeout_s() / 2;
 }
@@ -269,7 +269,7 @@ void communicator::poll_failures() noexcept {
   if (const auto parent = m_parent.lock(); parent && !parent->m_is_closed) parent->poll_failures();
   if (is_aborted() || m_ranks.process_size == m_ranks.size) return;
   const auto begin = steady_clock::now();
-  const std::uint64_t operation = m_recorder.written();
+  const std::uint64_t operation = m_recorder.call_count();
   std::int64_t next_poll = m_next_poll.load(std::memory_order_relaxed);
   if (m_waiting_operation.exchange(operation, std::memory_order_relaxed) != operation) {
     m_wait_begin.store(begin.time_since_epoch().count(), std::memory_order_relaxed);

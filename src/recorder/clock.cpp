@@ -16,18 +16,18 @@ std::uint64_t realtime_ns() noexcept {
 }  // namespace
 
 // A thread may lose its processor between two readings: of some tries the shortest counts.
-anchor read_anchor(bool counter) noexcept {
-  constexpr int tries = 3;
+clock_sample sample_clocks(bool has_counter) noexcept {
+  constexpr int max_tries = 3;
   constexpr std::uint64_t short_ticks = 1000;
-  anchor best{};
-  std::uint64_t shortest = ~std::uint64_t{0};
-  for (int i = 0; i < tries && shortest > short_ticks; ++i) {
-    const std::uint64_t before = read_ticks(counter);
+  clock_sample best{};
+  std::uint64_t min_ticks = ~std::uint64_t{0};
+  for (int i = 0; i < max_tries && min_ticks > short_ticks; ++i) {
+    const std::uint64_t before = read_ticks(has_counter);
     const std::uint64_t monotonic = monotonic_ns();
-    const std::uint64_t after = read_ticks(counter);
-    if (after - before >= shortest) continue;
-    shortest = after - before;
-    best = {before + shortest / 2, monotonic, 0};
+    const std::uint64_t after = read_ticks(has_counter);
+    if (after - before >= min_ticks) continue;
+    min_ticks = after - before;
+    best = {before + min_ticks / 2, monotonic, 0};
   }
   best.realtime_ns = realtime_ns() - (monotonic_ns() - best.monotonic_ns);
   return best;

@@ -10,15 +10,15 @@
 namespace isthmus::recorder {
 
 // Takes some 100 ns.
-anchor read_anchor(bool counter) noexcept;
+clock_sample sample_clocks(bool has_counter) noexcept;
 
 // Times of a damaged file are any numbers: what does not fit is the nearest that does.
-inline std::int64_t add(std::int64_t a, std::int64_t b) noexcept {
+inline std::int64_t saturating_add(std::int64_t a, std::int64_t b) noexcept {
   std::int64_t sum = 0;
   if (!__builtin_add_overflow(a, b, &sum)) return sum;
   return b < 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
 }
-inline std::int64_t subtract(std::int64_t a, std::int64_t b) noexcept {
+inline std::int64_t saturating_subtract(std::int64_t a, std::int64_t b) noexcept {
   std::int64_t difference = 0;
   if (!__builtin_sub_overflow(a, b, &difference)) return difference;
   return b > 0 ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
@@ -26,22 +26,22 @@ inline std::int64_t subtract(std::int64_t a, std::int64_t b) noexcept {
 
 class tick_scale {
  public:
-  tick_scale(const anchor& first, const anchor& second, bool counter) : m_first(first) {
-    if (counter && second.ticks > first.ticks && second.monotonic_ns > first.monotonic_ns)
+  tick_scale(const clock_sample& first, const clock_sample& second, bool has_counter) : m_first(first) {
+    if (has_counter && second.ticks > first.ticks && second.monotonic_ns > first.monotonic_ns)
       m_ns_per_tick = static_cast<double>(second.monotonic_ns - first.monotonic_ns) /
                       static_cast<double>(second.ticks - first.ticks);
   }
   // Of the monotonic clock; 0 for 0.
   std::uint64_t ns_of(std::uint64_t ticks) const noexcept {
     if (ticks == 0) return 0;
-    constexpr double most = 9e18;  // of a damaged file
-    const double since = std::clamp(
-        static_cast<double>(static_cast<std::int64_t>(ticks - m_first.ticks)) * m_ns_per_tick, -most, most);
-    return m_first.monotonic_ns + static_cast<std::uint64_t>(static_cast<std::int64_t>(since));
+    constexpr double limit_ns = 9e18;  // of a damaged file
+    const double elapsed_ns = std::clamp(
+        static_cast<double>(static_cast<std::int64_t>(ticks - m_first.ticks)) * m_ns_per_tick, -limit_ns, limit_ns);
+    return m_first.monotonic_ns + static_cast<std::uint64_t>(static_cast<std::int64_t>(elapsed_ns));
   }
 
  private:
-  anchor m_first;
+  clock_sample m_first;
   double m_ns_per_tick = 1;
 };
 

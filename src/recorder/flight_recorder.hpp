@@ -42,49 +42,49 @@ class flight_recorder {
   flight_recorder& operator=(const flight_recorder&) = delete;
 
   // Before the calls: `index` is the backend's, the same on all ranks.
-  void add_backend(std::size_t index, const std::string& name, bool blocking);
+  void add_backend(std::size_t index, const std::string& name, bool is_blocking);
 
   // A call of the backend with these operations begins; `end` follows. `asked`: of each; NULL: just now.
   void begin(std::size_t backend, const isthmus_operation* operations, const char* const* algorithms,
              std::size_t n, const request_info* requested = nullptr) {
-    const std::uint64_t now = read_ticks(m_counter);
+    const std::uint64_t now = read_ticks(m_has_counter);
     m_open = n;
     for (std::size_t i = 0; i < n; ++i) {
-      const isthmus_operation& of = operations[i];
-      const call_signature signature{static_cast<std::uint8_t>(of.collective),
-                             static_cast<std::uint8_t>(of.datatype),
-                             static_cast<std::uint8_t>(of.op),
-                             is_in_place(of),
+      const isthmus_operation& operation = operations[i];
+      const call_signature signature{static_cast<std::uint8_t>(operation.collective),
+                             static_cast<std::uint8_t>(operation.datatype),
+                             static_cast<std::uint8_t>(operation.op),
+                             is_in_place(operation),
                              false,
-                             of.root};
+                             operation.root};
       const std::uint32_t path = path_of(backend, algorithms == nullptr ? nullptr : algorithms[i]);
-      write(is_message(of.collective) ? ++m_messages : ++m_collectives, signature, of.count, path, now,
+      write(is_message(operation.collective) ? ++m_messages : ++m_collectives, signature, operation.count, path, now,
             requested == nullptr ? request_info{} : requested[i]);
     }
   }
   void end(bool success) noexcept {
-    const std::uint64_t now = read_ticks(m_counter);
-    const entry_state how = success ? entry_state::returned : entry_state::failed;
-    m_shared.end(m_open, now, how);
+    const std::uint64_t now = read_ticks(m_has_counter);
+    const entry_state state = success ? entry_state::returned : entry_state::failed;
+    m_shared.end(m_open, now, state);
     if (m_trace) [[unlikely]]
-      m_trace.end(m_open, now, how);
+      m_trace.end(m_open, now, state);
   }
 
   // For request_info: now, and a choice's reason, where there is a trace; else 0.
-  std::uint64_t trace_ticks() const noexcept { return m_trace ? read_ticks(m_counter) : 0; }
+  std::uint64_t trace_ticks() const noexcept { return m_trace ? read_ticks(m_has_counter) : 0; }
   std::uint32_t reason_index(const std::string& text) { return m_trace ? m_trace.add_reason(text) : 0; }
 
   // What all ranks call together beside operations.
   void begin(setup_step step, std::uint64_t count);
   // The ranks compare this call, and those behind it in its group, before it begins.
-  void begin_check(const isthmus_operation& of);
+  void begin_check(const isthmus_operation& operation);
 
   // Once, at the first failure.
   void fail(const char* message) noexcept;
 
   // Any thread.
   latest_operation latest() const noexcept;
-  std::uint64_t written() const noexcept { return m_shared.head().written.load(std::memory_order_relaxed); }
+  std::uint64_t call_count() const noexcept { return m_shared.head().call_count.load(std::memory_order_relaxed); }
 
  private:
   struct known_path {
@@ -100,11 +100,11 @@ class flight_recorder {
   std::uint32_t find_path(std::size_t backend, const char* algorithm);
 
   // As THE TABLE has it; where blocks differ in length their own is not looked for.
-  bool is_in_place(const isthmus_operation& of) const {
-    const alias_rule rule = row_of(of.collective).in_place;
-    const auto own = static_cast<std::uintptr_t>(m_shared.head().rank) * of.count * bytes_of(of.datatype);
-    const auto send = reinterpret_cast<std::uintptr_t>(of.send_buf);
-    const auto recv = reinterpret_cast<std::uintptr_t>(of.recv_buf);
+  bool is_in_place(const isthmus_operation& operation) const {
+    const alias_rule rule = row_of(operation.collective).in_place;
+    const auto own = static_cast<std::uintptr_t>(m_shared.head().rank) * operation.count * bytes_of(operation.datatype);
+    const auto send = reinterpret_cast<std::uintptr_t>(operation.send_buf);
+    const auto recv = reinterpret_cast<std::uintptr_t>(operation.recv_buf);
     if (rule == alias_rule::recv_block) return send == recv + own;
     if (rule == alias_rule::send_block) return recv == send + own;
     return rule == alias_rule::same && send == recv;
@@ -112,21 +112,21 @@ class flight_recorder {
 
   void write(std::uint64_t number, const call_signature& signature, std::uint64_t count, std::uint32_t path,
              std::uint64_t now, const request_info& requested) noexcept {
-    m_shared.write(number, signature, count, pack(origin{path}), now);
+    m_shared.write(number, signature, count, pack(call_origin{path}), now);
     if (!m_trace) [[likely]]
       return;
     const std::uint64_t queued = requested.ticks == 0 ? 0 : now - requested.ticks;
-    m_trace.write(number, signature, count, pack(origin{path, requested.reason, queued}), now);
-    m_trace.keep_time(now);
+    m_trace.write(number, signature, count, pack(call_origin{path, requested.reason, queued}), now);
+    m_trace.sample_clocks_if_due(now);
   }
 
-  const bool m_counter = has_invariant_counter();
+  const bool m_has_counter = has_invariant_counter();
   recording m_shared, m_trace;
   std::uint64_t m_collectives = 0, m_messages = 0;
   std::uint64_t m_open = 0;  // entries of the call that has begun
-  std::array<std::string, most_backends> m_names;
+  std::array<std::string, max_backends> m_names;
   known_path m_last_path;
-  std::array<known_path, most_paths> m_paths;
+  std::array<known_path, max_paths> m_paths;
 };
 
 }  // namespace isthmus::recorder

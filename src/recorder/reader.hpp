@@ -39,8 +39,8 @@ struct recorded_rank {
   bool is_elsewhere = false;  // of another machine or pid namespace: nothing is known of the process
   std::string program, machine, boot;
   bool is_closed = false;     // its rank has left in order
-  std::uint64_t written = 0;  // calls; `calls` has those that are kept
-  anchor clocks{};            // the latest moment at which all of them were read
+  std::uint64_t call_count = 0;  // calls; `calls` has those that are kept
+  clock_sample clocks{};            // the latest moment at which all of them were read
   std::vector<std::string> reasons;
   double age_s = 0, created_s = 0;  // ago: what it wrote last, and when it began
   double timeout_s = 0;

@@ -19,40 +19,40 @@ class recording {
   recording& operator=(const recording&) = delete;
 
   // Makes a file that was not there, for its user alone. 0, or errno: it is none then.
-  int open(const std::string& path, bool stays, const extents& parts);
+  int open(const std::string& path, bool is_persistent, const file_layout& layout);
   // Memory that nobody else sees. Throws std::bad_alloc.
-  void open_privately(const extents& parts);
+  void open_anonymous(const file_layout& layout);
   // What readers need, at last: until now it is no such file for them.
-  void complete(const membership& ranks, double timeout_s, bool counter);
+  void publish(const membership& ranks, double timeout_s, bool has_counter);
 
   explicit operator bool() const noexcept { return m_header != nullptr; }
   header& head() noexcept { return *m_header; }
   const header& head() const noexcept { return *m_header; }
-  const entry& at(std::uint64_t position) const noexcept { return m_ring[position & m_mask]; }
+  const entry& entry_at(std::uint64_t position) const noexcept { return m_ring[position & m_mask]; }
 
   // Release and acquire at every field: a reader that sees one of them sees the odd version, too.
   void write(std::uint64_t number, const call_signature& signature, std::uint64_t count, std::uint64_t path,
              std::uint64_t now) noexcept {
-    const std::uint64_t position = m_header->written.load(std::memory_order_relaxed);
-    entry& at = m_ring[position & m_mask];
-    at.version.store(2 * position + 1, std::memory_order_relaxed);
-    at.number.store(number, std::memory_order_release);
-    at.signature.store(pack(signature), std::memory_order_release);
-    at.count.store(count, std::memory_order_release);
-    at.path.store(path, std::memory_order_release);
-    at.begun.store(now, std::memory_order_release);
-    at.ended.store(0, std::memory_order_release);
-    at.state.store(static_cast<std::uint64_t>(entry_state::inside), std::memory_order_release);
-    at.version.store(2 * position + 2, std::memory_order_release);
-    m_header->written.store(position + 1, std::memory_order_release);
+    const std::uint64_t position = m_header->call_count.load(std::memory_order_relaxed);
+    entry& slot = m_ring[position & m_mask];
+    slot.version.store(2 * position + 1, std::memory_order_relaxed);
+    slot.number.store(number, std::memory_order_release);
+    slot.signature.store(pack(signature), std::memory_order_release);
+    slot.count.store(count, std::memory_order_release);
+    slot.path.store(path, std::memory_order_release);
+    slot.begin_ticks.store(now, std::memory_order_release);
+    slot.end_ticks.store(0, std::memory_order_release);
+    slot.state.store(static_cast<std::uint64_t>(entry_state::inside), std::memory_order_release);
+    slot.version.store(2 * position + 2, std::memory_order_release);
+    m_header->call_count.store(position + 1, std::memory_order_release);
   }
   // Of the latest `n`.
-  void end(std::uint64_t n, std::uint64_t now, entry_state how) noexcept {
-    const std::uint64_t last = m_header->written.load(std::memory_order_relaxed);
+  void end(std::uint64_t n, std::uint64_t now, entry_state state) noexcept {
+    const std::uint64_t last = m_header->call_count.load(std::memory_order_relaxed);
     for (std::uint64_t position = last - std::min(n, m_mask + 1); position < last; ++position) {
-      entry& at = m_ring[position & m_mask];
-      at.ended.store(now, std::memory_order_relaxed);
-      at.state.store(static_cast<std::uint64_t>(how), std::memory_order_release);
+      entry& slot = m_ring[position & m_mask];
+      slot.end_ticks.store(now, std::memory_order_relaxed);
+      slot.state.store(static_cast<std::uint64_t>(state), std::memory_order_release);
     }
   }
 
@@ -61,22 +61,22 @@ class recording {
 
   // For a trace, whose reader may come when the counter's rate can't be measured any more: clocks are read as
   // the time since the first reading grows by an eighth, so seldom.
-  void keep_time(std::uint64_t now) noexcept {
-    if (now >= m_next_anchor) [[unlikely]]
-      add_anchor(now);
+  void sample_clocks_if_due(std::uint64_t now) noexcept {
+    if (now >= m_next_sample) [[unlikely]]
+      add_clock_sample(now);
   }
 
  private:
   struct memory;
 
-  void use(const extents& parts);
-  void add_anchor(std::uint64_t now) noexcept;
+  void attach(const file_layout& layout);
+  void add_clock_sample(std::uint64_t now) noexcept;
 
   std::unique_ptr<memory> m_memory;
   header* m_header = nullptr;
   entry* m_ring = nullptr;
   std::uint64_t m_mask = 0;
-  std::uint64_t m_next_anchor = 0;
+  std::uint64_t m_next_sample = 0;
 };
 
 }  // namespace isthmus::recorder

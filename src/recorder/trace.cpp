@@ -67,16 +67,16 @@ void judge(traced_communicator& of, met_call& met) {
     first = std::min(first, begun(i));
     if (begun(i) > begun(met.last)) met.last = i;
   }
-  met.behind_ns = subtract(begun(met.last), first);
+  met.behind_ns = saturating_subtract(begun(met.last), first);
   for (std::size_t i = 0; i < met.of_rank.size(); ++i) {
     const auto ended = static_cast<std::int64_t>(met.of_rank[i]->end_ns);
     const std::int64_t until = ended == 0 ? begun(met.last) : std::min(ended, begun(met.last));
-    const std::int64_t waited = std::max<std::int64_t>(0, subtract(until, begun(i)));
-    of.ranks[i].waited_ns = add(of.ranks[i].waited_ns, waited);
-    met.waited_ns = add(met.waited_ns, waited);
+    const std::int64_t waited = std::max<std::int64_t>(0, saturating_subtract(until, begun(i)));
+    of.ranks[i].waited_ns = saturating_add(of.ranks[i].waited_ns, waited);
+    met.waited_ns = saturating_add(met.waited_ns, waited);
   }
   ++of.ranks[met.last].came_last;
-  of.ranks[met.last].others_waited_ns = add(of.ranks[met.last].others_waited_ns, met.waited_ns);
+  of.ranks[met.last].others_waited_ns = saturating_add(of.ranks[met.last].others_waited_ns, met.waited_ns);
 }
 
 // By number, among those that all ranks here have kept.

@@ -17,7 +17,7 @@ constexpr std::int64_t unbounded = std::numeric_limits<std::int64_t>::max() / 4;
 // No rank can leave it before all have begun it: everybody's result has something of everybody, or it is a
 // barrier. Where a call leaves the rest to a stream nothing is known of its end.
 bool joins_all(const recorded_call& call) {
-  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.checking || !call.has_ended) return false;
+  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.is_check || !call.has_ended) return false;
   const collective_row& row = row_of(static_cast<isthmus_collective>(call.signature.collective));
   const bool moves_nothing = row.send_extent == extent::nothing && row.recv_extent == extent::nothing;
   if (moves_nothing) return row.peer == peer_kind::none;
@@ -27,7 +27,7 @@ bool joins_all(const recorded_call& call) {
 
 void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
   const auto move = [&](std::uint64_t& ns) {
-    if (ns != 0) ns = static_cast<std::uint64_t>(add(static_cast<std::int64_t>(ns), by_ns));
+    if (ns != 0) ns = static_cast<std::uint64_t>(saturating_add(static_cast<std::int64_t>(ns), by_ns));
   };
   for (traced_communicator& each : of.communicators)
     for (traced_rank& rank : each.ranks) {
@@ -39,7 +39,7 @@ void shift(trace& of, std::size_t machine, std::int64_t by_ns) {
         move(call.end_ns);
       }
     }
-  of.machines[machine].offset_ns = add(of.machines[machine].offset_ns, by_ns);
+  of.machines[machine].offset_ns = saturating_add(of.machines[machine].offset_ns, by_ns);
 }
 
 const recorded_rank& rank_on(const trace& of, std::size_t machine) {
@@ -68,16 +68,16 @@ void tighten(bounds& ahead, const traced_communicator& of, const met_call& met, 
     ended = std::min(ended, static_cast<std::int64_t>(call.end_ns));
   }
   if (begun_here == -unbounded || begun_there == -unbounded) return;
-  ahead.least = std::max(ahead.least, subtract(begun_there, ended_here));
-  ahead.most = std::min(ahead.most, subtract(ended_there, begun_here));
+  ahead.least = std::max(ahead.least, saturating_subtract(begun_there, ended_here));
+  ahead.most = std::min(ahead.most, saturating_subtract(ended_there, begun_here));
 }
 
 }  // namespace
 
 void align(trace& of) {
-  const anchor own = rank_on(of, 0).clocks;
+  const clock_sample own = rank_on(of, 0).clocks;
   for (std::size_t machine = 1; machine < of.machines.size(); ++machine) {
-    const anchor there = rank_on(of, machine).clocks;
+    const clock_sample there = rank_on(of, machine).clocks;
     shift(of, machine,
           static_cast<std::int64_t>((there.realtime_ns - there.monotonic_ns) -
                                     (own.realtime_ns - own.monotonic_ns)));
@@ -87,11 +87,11 @@ void align(trace& of) {
     traced_machine& told = of.machines[machine];
     told.how = "the clocks of day";
     if (!ahead.known()) continue;
-    shift(of, machine, subtract(0, std::midpoint(ahead.least, ahead.most)));
+    shift(of, machine, saturating_subtract(0, std::midpoint(ahead.least, ahead.most)));
     told.how = "the ends of collectives";
     // Clocks that drift apart leave no offset that fits all calls.
     const auto [least, most] = std::minmax(ahead.least, ahead.most);
-    told.uncertainty_ns = subtract(most, least) / 2 + reading_ns;
+    told.uncertainty_ns = saturating_subtract(most, least) / 2 + reading_ns;
   }
 }
 

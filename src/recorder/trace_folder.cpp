@@ -36,9 +36,9 @@ std::uint64_t read_entries() {
   std::uint64_t entries = 0;
   const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), entries);
   if (problem != std::errc() || end != value.data() + value.size() || entries < fewest_entries ||
-      entries > most_entries)
+      entries > max_entries)
     throw bad_variable("ISTHMUS_TRACE_CALLS", text,
-                       fmt::format("is no number from {} to {}", fewest_entries, most_entries),
+                       fmt::format("is no number from {} to {}", fewest_entries, max_entries),
                        "it is how many calls of a communicator each rank keeps, at 64 bytes each");
   return std::bit_ceil(entries);
 }

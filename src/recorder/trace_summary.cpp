@@ -30,8 +30,8 @@ json describe(const trace& of, const traced_rank& rank) {
           {"machine", of.machines[rank.machine].name},
           {"state", state_of(record)},
           {"failure", record.failure},
-          {"calls", record.written},
-          {"overwritten", record.written - std::min<std::uint64_t>(record.written, record.calls.size())},
+          {"calls", record.call_count},
+          {"overwritten", record.call_count - std::min<std::uint64_t>(record.call_count, record.calls.size())},
           {"came_last", rank.came_last},
           {"others_waited_us", us(rank.others_waited_ns)},
           {"waited_us", us(rank.waited_ns)}};

@@ -75,7 +75,7 @@ std::uint64_t bytes_of_call(const recorded_call& call, int size) {
 }
 
 const char* category_of(const recorded_call& call) {
-  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.checking) return "set-up";
+  if (call.signature.collective >= ISTHMUS_COLLECTIVE_COUNT || call.signature.is_check) return "set-up";
   return call.is_message() ? "message" : "collective";
 }
 

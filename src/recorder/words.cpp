@@ -45,7 +45,7 @@ std::string name_of(const call_signature& signature) {
 }
 
 std::string text_of(const recorded_call& call, bool with_path) {
-  std::string text = (call.signature.checking ? "check of " : "") + name_of(call.signature);
+  std::string text = (call.signature.is_check ? "check of " : "") + name_of(call.signature);
   if (call.is_message())
     text += fmt::format(" {} rank {}", call.signature.collective == ISTHMUS_SEND ? "to" : "from", call.signature.root);
   else
@@ -87,7 +87,7 @@ std::string last_call_of(const recorded_rank& rank) {
 }
 
 bool calls_match(const recorded_call& a, const recorded_call& b) {
-  if (a.signature.collective != b.signature.collective || a.signature.checking != b.signature.checking) return false;
+  if (a.signature.collective != b.signature.collective || a.signature.is_check != b.signature.is_check) return false;
   if (!is_collective(a.signature)) return a.count == b.count;
   const collective_row& row = row_of_call(a.signature);
   const bool moves = row.send_extent != extent::nothing || row.recv_extent != extent::nothing;

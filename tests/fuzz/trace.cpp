@@ -29,8 +29,8 @@ using namespace isthmus::recorder;
 constexpr std::uint64_t kept = 16, made = 9;  // calls of the ring, and those made
 
 std::vector<char> whole_trace(int rank) {
-  const extents parts{2, kept, 2};
-  std::vector<char> bytes(parts.bytes());
+  const file_layout layout{2, kept, 2};
+  std::vector<char> bytes(layout.bytes());
   auto head = std::make_unique<header>();
   head->magic = file_magic;
   head->header_bytes = sizeof(header);
@@ -42,14 +42,14 @@ std::vector<char> whole_trace(int rank) {
   head->entries = kept;
   head->reason_capacity = 2;
   head->timeout_s = 30;
-  head->blocking = 1;
-  head->written = made;
+  head->blocking_backends = 1;
+  head->call_count = made;
   head->paths = 2;
   head->reasons = 2;
-  head->closed = 1;
-  head->anchored = 1;
-  head->anchors[0] = {1000, 1'000'000, 5'000'000};
-  head->anchors[2] = {3000, 3'000'000, 7'000'000};
+  head->is_closed = 1;
+  head->clock_sample_count = 1;
+  head->clock_samples[0] = {1000, 1'000'000, 5'000'000};
+  head->clock_samples[2] = {3000, 3'000'000, 7'000'000};
   std::strcpy(head->path[1], "host:ring");
   std::strcpy(head->machine, rank == 0 ? "one" : "other");
   std::strcpy(head->boot, rank == 0 ? "a" : "b");
@@ -60,11 +60,11 @@ std::vector<char> whole_trace(int rank) {
                                                 i + 1,
                                                 pack(call_signature{.collective = static_cast<std::uint8_t>(i % 4)}),
                                                 64,
-                                                pack(origin{1, 1, 16}),
+                                                pack(call_origin{1, 1, 16}),
                                                 begun,
                                                 begun + 50,
                                                 static_cast<std::uint64_t>(entry_state::returned)};
-    std::memcpy(bytes.data() + parts.ring_offset() + i * sizeof(entry), words.data(), sizeof words);
+    std::memcpy(bytes.data() + layout.ring_offset() + i * sizeof(entry), words.data(), sizeof words);
   }
   return bytes;
 }

@@ -103,7 +103,7 @@ TEST(file, what_is_none_is_not_read) {
   const membership ranks = ranks_of_this_process(1);
   const std::string path = path_of_file(ranks.token, 0);
   EXPECT_FALSE(read_file(path));
-  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{100}, extents{}.bytes()}) {
+  for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{100}, file_layout{}.bytes()}) {
     std::ofstream(path) << std::string(bytes, 'x');
     EXPECT_FALSE(read_file(path)) << bytes;
   }
@@ -129,13 +129,13 @@ void leave_behind(const membership& ranks) {
 
 TEST(file, the_oldest_remains_go) {
   std::vector<membership> jobs;
-  for (std::size_t i = 0; i < kept_files + 2; ++i) {
+  for (std::size_t i = 0; i < max_stale_files + 2; ++i) {
     jobs.push_back(ranks_of_this_process(1));
     leave_behind(jobs.back());
   }
   const membership alive = ranks_of_this_process(1);
   const flight_recorder recorder(alive, 10);
-  sweep();
+  remove_stale_files();
   const auto is_there = [](const membership& ranks) {
     return std::filesystem::exists(path_of_file(ranks.token, 0));
   };

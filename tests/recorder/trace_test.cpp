@@ -120,8 +120,8 @@ void move_to_another_machine(const std::string& path, std::int64_t monotonic_ns,
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   for (int i = 0; i < 3; ++i) {
     const auto at =
-        static_cast<std::streamoff>(offsetof(header, anchors) + sizeof(anchor) * static_cast<std::size_t>(i));
-    anchor read{};
+        static_cast<std::streamoff>(offsetof(header, clock_samples) + sizeof(clock_sample) * static_cast<std::size_t>(i));
+    clock_sample read{};
     file.seekg(at).read(reinterpret_cast<char*>(&read), sizeof read);
     read.monotonic_ns += static_cast<std::uint64_t>(monotonic_ns);
     read.realtime_ns += static_cast<std::uint64_t>(realtime_ns);
