@@ -19,34 +19,34 @@ namespace {
 
 std::size_t machine_of(trace& of, const recorded_rank& record) {
   const auto same = [&](const traced_machine& each) { return each.boot == record.boot; };
-  const auto found = std::find_if(of.machines.begin(), of.machines.end(), same);
-  if (found != of.machines.end()) return static_cast<std::size_t>(found - of.machines.begin());
+  const auto machine = std::find_if(of.machines.begin(), of.machines.end(), same);
+  if (by_token != of.machines.end()) return static_cast<std::size_t>(by_token - of.machines.begin());
   of.machines.push_back({record.machine, record.boot, 0, 0, "its own clock"});
   return of.machines.size() - 1;
 }
 
 // Copies of one rank's file, or files that only claim one communicator's name, would be taken for its ranks.
-bool belongs(const traced_communicator& of, const recorded_rank& record) {
+bool is_consistent(const traced_communicator& of, const recorded_rank& record) {
   return std::all_of(of.ranks.begin(), of.ranks.end(), [&](const traced_rank& each) {
     return each.record.size == record.size && each.record.rank != record.rank;
   });
 }
 
-std::vector<traced_communicator> read_all(const std::string& folder, std::vector<std::string>& left_out) {
-  std::map<token, traced_communicator> found;
+std::vector<traced_communicator> read_all(const std::string& folder, std::vector<std::string>& skipped_files) {
+  std::map<token, traced_communicator> by_token;
   const std::uint64_t now = monotonic_ns();
   for (const std::string& path : list_traces(folder)) {
     std::string problem;
     auto record = read_file(path, now, &problem);
-    if (record && !belongs(found[record->communicator], *record))
+    if (record && !is_consistent(by_token[record->communicator], *record))
       problem = "another trace has its rank, or another number of ranks";
     if (problem.empty())
-      found[record->communicator].ranks.push_back({std::move(*record)});
+      by_token[record->communicator].ranks.push_back({std::move(*record)});
     else
-      left_out.push_back(fmt::format("{}: {}", path, problem));
+      skipped_files.push_back(fmt::format("{}: {}", path, problem));
   }
   std::vector<traced_communicator> all;
-  for (auto& [name, each] : found) all.push_back(std::move(each));
+  for (auto& [name, each] : by_token) all.push_back(std::move(each));
   return all;
 }
 
@@ -60,23 +60,23 @@ std::vector<const recorded_call*> collectives_of(const recorded_rank& rank) {
   return calls;
 }
 
-void judge(traced_communicator& of, met_call& met) {
-  const auto begun = [&](std::size_t i) { return static_cast<std::int64_t>(met.of_rank[i]->begin_ns); };
+void compute_waits(traced_communicator& of, matched_call& matched) {
+  const auto begun = [&](std::size_t i) { return static_cast<std::int64_t>(matched.rank_calls[i]->begin_ns); };
   std::int64_t first = begun(0);
-  for (std::size_t i = 1; i < met.of_rank.size(); ++i) {
+  for (std::size_t i = 1; i < matched.rank_calls.size(); ++i) {
     first = std::min(first, begun(i));
-    if (begun(i) > begun(met.last)) met.last = i;
+    if (begun(i) > begun(matched.last)) matched.last = i;
   }
-  met.behind_ns = saturating_subtract(begun(met.last), first);
-  for (std::size_t i = 0; i < met.of_rank.size(); ++i) {
-    const auto ended = static_cast<std::int64_t>(met.of_rank[i]->end_ns);
-    const std::int64_t until = ended == 0 ? begun(met.last) : std::min(ended, begun(met.last));
+  matched.delay_ns = saturating_subtract(begun(matched.last), first);
+  for (std::size_t i = 0; i < matched.rank_calls.size(); ++i) {
+    const auto ended = static_cast<std::int64_t>(matched.rank_calls[i]->end_ns);
+    const std::int64_t until = ended == 0 ? begun(matched.last) : std::min(ended, begun(matched.last));
     const std::int64_t waited = std::max<std::int64_t>(0, saturating_subtract(until, begun(i)));
     of.ranks[i].waited_ns = saturating_add(of.ranks[i].waited_ns, waited);
-    met.waited_ns = saturating_add(met.waited_ns, waited);
+    matched.waited_ns = saturating_add(matched.waited_ns, waited);
   }
-  ++of.ranks[met.last].came_last;
-  of.ranks[met.last].others_waited_ns = saturating_add(of.ranks[met.last].others_waited_ns, met.waited_ns);
+  ++of.ranks[matched.last].last_arrivals;
+  of.ranks[matched.last].others_waited_ns = saturating_add(of.ranks[matched.last].others_waited_ns, matched.waited_ns);
 }
 
 // By number, among those that all ranks here have kept.
@@ -84,20 +84,20 @@ void match(traced_communicator& of) {
   if (of.ranks.size() < 2) return;
   std::vector<std::vector<const recorded_call*>> calls;
   for (const traced_rank& rank : of.ranks) calls.push_back(collectives_of(rank.record));
-  std::vector<std::size_t> at(calls.size(), 0);
+  std::vector<std::size_t> positions(calls.size(), 0);
   for (const recorded_call* call : calls.front()) {
-    met_call met;
+    matched_call matched;
     for (std::size_t i = 0; i < calls.size(); ++i) {
-      while (at[i] < calls[i].size() && calls[i][at[i]]->number < call->number) ++at[i];
-      if (at[i] < calls[i].size() && calls[i][at[i]]->number == call->number)
-        met.of_rank.push_back(calls[i][at[i]]);
+      while (positions[i] < calls[i].size() && calls[i][positions[i]]->number < call->number) ++positions[i];
+      if (positions[i] < calls[i].size() && calls[i][positions[i]]->number == call->number)
+        matched.rank_calls.push_back(calls[i][positions[i]]);
     }
-    if (met.of_rank.size() < calls.size()) continue;
+    if (matched.rank_calls.size() < calls.size()) continue;
     const auto agrees = [&](const recorded_call* other) { return calls_match(*call, *other); };
-    if (std::all_of(met.of_rank.begin(), met.of_rank.end(), agrees))
-      of.calls.push_back(std::move(met));
+    if (std::all_of(matched.rank_calls.begin(), matched.rank_calls.end(), agrees))
+      of.calls.push_back(std::move(matched));
     else
-      ++of.differing;
+      ++of.mismatched_calls;
   }
 }
 
@@ -117,7 +117,7 @@ std::string state_of(const traced_communicator& of) {
   return state;
 }
 
-std::uint64_t latest_of(const recorded_rank& rank) {
+std::uint64_t latest_time(const recorded_rank& rank) {
   std::uint64_t latest = rank.clocks.monotonic_ns;
   if (!rank.calls.empty()) latest = std::max({latest, rank.calls.back().begin_ns, rank.calls.back().end_ns});
   return latest;
@@ -127,13 +127,13 @@ std::uint64_t latest_of(const recorded_rank& rank) {
 // as they were then.
 std::string sentence_of(const traced_communicator& of) {
   std::uint64_t end = 0;
-  for (const traced_rank& rank : of.ranks) end = std::max(end, latest_of(rank.record));
+  for (const traced_rank& rank : of.ranks) end = std::max(end, latest_time(rank.record));
   std::vector<recorded_rank> ranks;
   for (const traced_rank& rank : of.ranks) {
     const auto& calls = rank.record.calls;
-    const auto kept = static_cast<std::ptrdiff_t>(std::min<std::size_t>(calls.size(), ring_entries));
+    const auto count = static_cast<std::ptrdiff_t>(std::min<std::size_t>(calls.size(), ring_entries));
     recorded_rank record = rank.record;
-    record.calls.assign(calls.end() - kept, calls.end());
+    record.calls.assign(calls.end() - count, calls.end());
     for (recorded_call& call : record.calls) {
       call.begin_age_s = static_cast<double>(end - call.begin_ns) * 1e-9;
       if (call.end_ns != 0) call.end_age_s = static_cast<double>(end - call.end_ns) * 1e-9;
@@ -150,11 +150,11 @@ std::string sentence_of(const traced_communicator& of) {
 
 trace read_traces(const std::string& folder) {
   trace of;
-  of.communicators = read_all(folder, of.left_out);
+  of.communicators = read_all(folder, of.skipped_files);
   if (of.communicators.empty())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("trace: {} holds no trace{}", folder,
-                                 of.left_out.empty() ? "" : " that can be read: " + enumerate(of.left_out)),
+                                 of.skipped_files.empty() ? "" : " that can be read: " + enumerate(of.skipped_files)),
                      "ISTHMUS_TRACE=FOLDER in the environment of a job makes its ranks write some");
   std::sort(of.communicators.begin(), of.communicators.end(), [](const auto& a, const auto& b) {
     return a.ranks.front().record.created_s > b.ranks.front().record.created_s;
@@ -167,7 +167,7 @@ trace read_traces(const std::string& folder) {
   }
   align(of);
   for (traced_communicator& each : of.communicators) {
-    for (met_call& met : each.calls) judge(each, met);
+    for (matched_call& matched : each.calls) compute_waits(each, matched);
     each.state = state_of(each);
     if (each.state != "ended") each.sentence = sentence_of(each);
   }

@@ -14,7 +14,7 @@ struct traced_machine {
   std::string name, boot;
   std::int64_t offset_ns = 0;       // was added to its times, which are of the first machine's clock now
   std::int64_t uncertainty_ns = 0;  // either way
-  std::string how;                  // the offset was found
+  std::string alignment_source;                  // the offset was found
 };
 
 struct traced_rank {
@@ -22,22 +22,22 @@ struct traced_rank {
   std::size_t machine = 0;
   // Over the collectives that were matched: how often it came last, how long the others together waited for it,
   // and how long it waited for others. Of calls on streams the host does not wait.
-  std::uint64_t came_last = 0;
+  std::uint64_t last_arrivals = 0;
   std::int64_t others_waited_ns = 0, waited_ns = 0;
 };
 
 // One collective, as the ranks made it whose traces are there.
-struct met_call {
-  std::vector<const recorded_call*> of_rank;  // by position among the communicator's ranks
+struct matched_call {
+  std::vector<const recorded_call*> rank_calls;  // by position among the communicator's ranks
   std::size_t last = 0;                   // who began last, by that position
-  std::int64_t behind_ns = 0;             // the first
+  std::int64_t delay_ns = 0;             // the first
   std::int64_t waited_ns = 0;             // the others together
 };
 
 struct traced_communicator {
   std::vector<traced_rank> ranks;  // in their order
-  std::vector<met_call> calls;
-  std::uint64_t differing = 0;  // collectives whose ranks disagree; they are not matched
+  std::vector<matched_call> calls;
+  std::uint64_t mismatched_calls = 0;  // collectives whose ranks disagree; they are not matched
   std::string state;            // "ended", "running", "died" or "unknown": elsewhere, and not ended in order
   std::string sentence;         // where it has not ended: who kept whom waiting
 };
@@ -45,7 +45,7 @@ struct traced_communicator {
 struct trace {
   std::vector<traced_machine> machines;
   std::vector<traced_communicator> communicators;  // the oldest first
-  std::vector<std::string> left_out;               // files, each with the reason
+  std::vector<std::string> skipped_files;               // files, each with the reason
 };
 
 // Throws error (INVALID_ARGUMENT) where the folder holds nothing that can be read.

@@ -20,25 +20,25 @@ namespace isthmus::recorder {
 namespace {
 
 constexpr const char* extension = ".trace";
-constexpr std::uint64_t usual_entries = 1u << 17;  // 8 MiB
-constexpr std::uint64_t fewest_entries = 256;
+constexpr std::uint64_t default_entries = 1u << 17;  // 8 MiB
+constexpr std::uint64_t min_entries = 256;
 
-error bad_variable(const char* variable, const std::string& value, const std::string& what,
+error invalid_variable(const char* variable, const std::string& value, const std::string& rule,
                    const std::string& hint) {
   return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                    fmt::format("environment {}: \"{}\" {}", variable, value, what), hint);
+                    fmt::format("environment {}: \"{}\" {}", variable, value, rule), hint);
 }
 
 std::uint64_t read_entries() {
   const char* const text = environment_variable("ISTHMUS_TRACE_CALLS");
-  if (text == nullptr || *text == '\0') return usual_entries;
+  if (text == nullptr || *text == '\0') return default_entries;
   const std::string_view value = text;
   std::uint64_t entries = 0;
   const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), entries);
-  if (problem != std::errc() || end != value.data() + value.size() || entries < fewest_entries ||
+  if (problem != std::errc() || end != value.data() + value.size() || entries < min_entries ||
       entries > max_entries)
-    throw bad_variable("ISTHMUS_TRACE_CALLS", text,
-                       fmt::format("is no number from {} to {}", fewest_entries, max_entries),
+    throw invalid_variable("ISTHMUS_TRACE_CALLS", text,
+                       fmt::format("is no number from {} to {}", min_entries, max_entries),
                        "it is how many calls of a communicator each rank keeps, at 64 bytes each");
   return std::bit_ceil(entries);
 }
@@ -51,12 +51,12 @@ trace_options read_trace_options() {
   const std::string folder = std::filesystem::absolute(text).lexically_normal().string();
   const char* const hint = "name a folder that this user may write, or one to be made in such a folder";
   if (::mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-    throw bad_variable("ISTHMUS_TRACE", text, fmt::format("can't be made: {}", std::strerror(errno)), hint);
+    throw invalid_variable("ISTHMUS_TRACE", text, fmt::format("can't be made: {}", std::strerror(errno)), hint);
   struct stat status{};
   if (::stat(folder.c_str(), &status) == 0 && !S_ISDIR(status.st_mode))
-    throw bad_variable("ISTHMUS_TRACE", text, "is no folder", hint);
+    throw invalid_variable("ISTHMUS_TRACE", text, "is no folder", hint);
   if (::access(folder.c_str(), W_OK | X_OK) != 0)
-    throw bad_variable("ISTHMUS_TRACE", text, fmt::format("can't be written: {}", std::strerror(errno)), hint);
+    throw invalid_variable("ISTHMUS_TRACE", text, fmt::format("can't be written: {}", std::strerror(errno)), hint);
   return {folder, read_entries()};
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr std::size_t told_calls = 5;  // of a communicator, those that kept others waiting longest
+constexpr std::size_t max_worst_calls = 5;  // of a communicator, those that kept others waiting longest
 
 double us(std::int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 
@@ -32,44 +32,44 @@ json describe(const trace& of, const traced_rank& rank) {
           {"failure", record.failure},
           {"calls", record.call_count},
           {"overwritten", record.call_count - std::min<std::uint64_t>(record.call_count, record.calls.size())},
-          {"came_last", rank.came_last},
+          {"last_arrivals", rank.last_arrivals},
           {"others_waited_us", us(rank.others_waited_ns)},
           {"waited_us", us(rank.waited_ns)}};
 }
 
 json worst_of(const traced_communicator& of) {
-  std::vector<const met_call*> calls;
-  for (const met_call& met : of.calls)
-    if (met.waited_ns > 0) calls.push_back(&met);
-  const std::size_t n = std::min(calls.size(), told_calls);
+  std::vector<const matched_call*> calls;
+  for (const matched_call& matched : of.calls)
+    if (matched.waited_ns > 0) calls.push_back(&matched);
+  const std::size_t n = std::min(calls.size(), max_worst_calls);
   std::partial_sort(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(n), calls.end(),
-                    [](const met_call* a, const met_call* b) { return a->waited_ns > b->waited_ns; });
+                    [](const matched_call* a, const matched_call* b) { return a->waited_ns > b->waited_ns; });
   calls.resize(n);
   json worst = json::array();
-  for (const met_call* met : calls)
-    worst.push_back({{"call", text_of(*met->of_rank.front(), true)},
-                     {"last", of.ranks[met->last].record.rank},
-                     {"behind_us", us(met->behind_ns)},
-                     {"others_waited_us", us(met->waited_ns)}});
+  for (const matched_call* matched : calls)
+    worst.push_back({{"call", text_of(*matched->rank_calls.front(), true)},
+                     {"last", of.ranks[matched->last].record.rank},
+                     {"delay_us", us(matched->delay_ns)},
+                     {"others_waited_us", us(matched->waited_ns)}});
   return worst;
 }
 
 json describe(const trace& of, const traced_communicator& each) {
   json ranks = json::array(), absent = json::array();
-  std::set<int> here;
+  std::set<int> present;
   for (const traced_rank& rank : each.ranks) {
     ranks.push_back(describe(of, rank));
-    here.insert(rank.record.rank);
+    present.insert(rank.record.rank);
   }
   const recorded_rank& first = each.ranks.front().record;
   for (int rank = 0; rank < first.size; ++rank)
-    if (!here.contains(rank)) absent.push_back(rank);
+    if (!present.contains(rank)) absent.push_back(rank);
   return {{"communicator", fmt::format("{:016x}{:016x}", first.communicator[0], first.communicator[1])},
           {"size", first.size},
           {"state", each.state},
           {"sentence", each.sentence},
           {"matched", each.calls.size()},
-          {"differing", each.differing},
+          {"mismatched_calls", each.mismatched_calls},
           {"absent", absent},
           {"ranks", ranks},
           {"worst", worst_of(each)}};
@@ -83,9 +83,9 @@ std::string summary_of(const trace& of) {
     machines.push_back({{"name", each.name},
                         {"offset_us", us(each.offset_ns)},
                         {"uncertainty_us", us(each.uncertainty_ns)},
-                        {"how", each.how}});
+                        {"alignment_source", each.alignment_source}});
   for (const traced_communicator& each : of.communicators) communicators.push_back(describe(of, each));
-  return json({{"machines", machines}, {"communicators", communicators}, {"left_out", of.left_out}})
+  return json({{"machines", machines}, {"communicators", communicators}, {"skipped_files", of.skipped_files}})
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

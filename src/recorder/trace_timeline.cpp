@@ -38,9 +38,9 @@ class writer {
 
   template <typename... Arguments>
   void add(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
-    constexpr std::size_t much = 1u << 20;
+    constexpr std::size_t flush_bytes = 1u << 20;
     fmt::format_to(std::back_inserter(m_text), format, std::forward<Arguments>(arguments)...);
-    if (m_text.size() > much) flush();
+    if (m_text.size() > flush_bytes) flush();
   }
   void flush() {
     for (std::size_t done = 0; done < m_text.size();) {
@@ -81,7 +81,7 @@ const char* category_of(const recorded_call& call) {
 
 class timeline {
  public:
-  timeline(const trace& of, const std::string& path) : m_of(of), m_out(path) {
+  timeline(const trace& of, const std::string& path) : m_trace(of), m_out(path) {
     m_start = std::numeric_limits<std::uint64_t>::max();
     for (const traced_communicator& each : of.communicators)
       for (const traced_rank& rank : each.ranks)
@@ -90,15 +90,15 @@ class timeline {
 
   void write() {
     m_out.add("{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[");
-    for (const traced_communicator& each : m_of.communicators) {
-      std::unordered_map<const recorded_call*, const met_call*> met_of;
-      for (const met_call& met : each.calls)
-        for (const recorded_call* call : met.of_rank) met_of[call] = &met;
+    for (const traced_communicator& each : m_trace.communicators) {
+      std::unordered_map<const recorded_call*, const matched_call*> match_of;
+      for (const matched_call& matched : each.calls)
+        for (const recorded_call* call : matched.rank_calls) match_of[call] = &matched;
       for (const traced_rank& rank : each.ranks) {
         name_track(rank.record);
         for (const recorded_call& call : rank.record.calls) {
-          const auto met = met_of.find(&call);
-          add(each, rank.record, call, met == met_of.end() ? nullptr : met->second);
+          const auto matched = match_of.find(&call);
+          add(each, rank.record, call, matched == match_of.end() ? nullptr : matched->second);
         }
       }
     }
@@ -131,12 +131,12 @@ class timeline {
               m_process, m_thread, quoted(name));
   }
 
-  void add(const traced_communicator& of, const recorded_rank& record, const recorded_call& call, const met_call* met) {
-    const bool open = call.end_ns == 0;  // the rank was in it at the end
+  void add(const traced_communicator& of, const recorded_rank& record, const recorded_call& call, const matched_call* matched) {
+    const bool is_open = call.end_ns == 0;  // the rank was in it at the end
     m_out.add(",\n{{\"ph\":\"{}\",\"name\":{},\"cat\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{:.3f}",
-              open ? "B" : "X", quoted(name_of(call.signature)), category_of(call), m_process, m_thread,
+              is_open ? "B" : "X", quoted(name_of(call.signature)), category_of(call), m_process, m_thread,
               us(call.begin_ns));
-    if (!open) m_out.add(",\"dur\":{:.3f}", std::max(0.0, us(call.end_ns) - us(call.begin_ns)));
+    if (!is_open) m_out.add(",\"dur\":{:.3f}", std::max(0.0, us(call.end_ns) - us(call.begin_ns)));
     m_out.add(",\"args\":{{\"call\":{},\"bytes\":{},\"enqueued_us\":{:.3f},\"path\":{}",
               quoted(text_of(call, false)), bytes_of_call(call, record.size), us(call.requested_ns),
               quoted(call.path));
@@ -144,14 +144,14 @@ class timeline {
       m_out.add(",\"reason\":{}", quoted(record.reasons[call.reason]));
     if (call.state == entry_state::failed) m_out.add(",\"failed\":{}", quoted(record.failure));
     if (!call.is_blocking) m_out.add(",\"end\":\"handed over to the stream\"");
-    if (met != nullptr)
+    if (matched != nullptr)
       m_out.add(",\"last_rank\":{},\"last_behind_us\":{:.3f},\"others_waited_us\":{:.3f}",
-                of.ranks[met->last].record.rank, static_cast<double>(met->behind_ns) * 1e-3,
-                static_cast<double>(met->waited_ns) * 1e-3);
+                of.ranks[matched->last].record.rank, static_cast<double>(matched->delay_ns) * 1e-3,
+                static_cast<double>(matched->waited_ns) * 1e-3);
     m_out.add("}}}}");
   }
 
-  const trace& m_of;
+  const trace& m_trace;
   writer m_out;
   std::uint64_t m_start = 0;
   std::map<std::pair<std::string, std::int64_t>, std::size_t> m_processes;

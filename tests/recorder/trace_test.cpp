@@ -97,7 +97,7 @@ TEST_F(traces, name_who_came_last) {
   const trace merged = read_traces(m_folder);
   const auto summary = json::parse(summary_of(merged))["communicators"][0];
   EXPECT_EQ(summary["matched"], 1);
-  EXPECT_EQ(summary["ranks"][1]["came_last"], 1);
+  EXPECT_EQ(summary["ranks"][1]["last_arrivals"], 1);
   EXPECT_GE(summary["ranks"][1]["others_waited_us"], 19'000);
   EXPECT_EQ(summary["ranks"][1]["others_waited_us"], summary["ranks"][0]["waited_us"]);
   EXPECT_EQ(summary["ranks"][1]["waited_us"], 0);
@@ -154,12 +154,12 @@ TEST_F(traces, of_two_machines_are_aligned_by_their_calls) {
   const trace merged = read_traces(m_folder);
   ASSERT_EQ(merged.machines.size(), 2u);
   const auto& other = merged.machines[1];
-  EXPECT_EQ(other.how, "the ends of collectives");
+  EXPECT_EQ(other.alignment_source, "the ends of collectives");
   EXPECT_LE(std::abs(other.offset_ns + hour_ns), other.uncertainty_ns);
   EXPECT_LT(other.uncertainty_ns, 20'000'000);
-  const met_call& last = merged.communicators[0].calls.back();
+  const matched_call& last = merged.communicators[0].calls.back();
   EXPECT_EQ(last.last, 1u);
-  EXPECT_GE(last.behind_ns, 19'000'000 - other.uncertainty_ns);
+  EXPECT_GE(last.delay_ns, 19'000'000 - other.uncertainty_ns);
 }
 
 std::string refusal(const std::string& folder) {
@@ -202,7 +202,7 @@ TEST_F(traces, that_cannot_be_read_are_named) {
   // Beside one that can be read they are only told.
   const auto recorder = recorder_of(ranks, 0);
   std::ofstream(m_folder + "/other.trace") << "abc";
-  EXPECT_EQ(read_traces(m_folder).left_out.size(), 1u);
+  EXPECT_EQ(read_traces(m_folder).skipped_files.size(), 1u);
 }
 
 TEST_F(traces, that_were_copied_or_damaged_do_no_harm) {
@@ -213,7 +213,7 @@ TEST_F(traces, that_were_copied_or_damaged_do_no_harm) {
   }
   const std::string path = file_of(ranks, 1), copy = m_folder + "/copy.trace";
   std::filesystem::copy_file(path, copy);
-  EXPECT_EQ(read_traces(m_folder).left_out.size(), 1u);
+  EXPECT_EQ(read_traces(m_folder).skipped_files.size(), 1u);
   std::mt19937_64 random(1);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same bytes every time
   for (int i = 0; i < 300; ++i) {
     std::filesystem::copy_file(copy, path, std::filesystem::copy_options::overwrite_existing);

@@ -60,11 +60,11 @@ def merge(
 
 
 def _print(told: dict[str, Any]) -> None:
-    for problem in told["left_out"]:
+    for problem in told["skipped_files"]:
         note(f"left out: {problem}")
     for machine in told["machines"][1:]:
         note(
-            f"clock of {machine['name']}: moved by {format_us(machine['offset_us'])} us, by {machine['how']}, "
+            f"clock of {machine['name']}: moved by {format_us(machine['offset_us'])} us, by {machine['alignment_source']}, "
             f"to within {format_us(machine['uncertainty_us'])} us"
         )
     for communicator in told["communicators"]:
@@ -85,11 +85,11 @@ def _print_communicator(told: dict[str, Any]) -> None:
     table.add_column("")
     for rank in ranks:
         waits = (format_us(rank[name]) for name in ("others_waited_us", "waited_us"))
-        table.add_row(str(rank["rank"]), str(rank["calls"]), str(rank["came_last"]), *waits, rank["state"])
+        table.add_row(str(rank["rank"]), str(rank["calls"]), str(rank["last_arrivals"]), *waits, rank["state"])
     out.print(table)
     for call in told["worst"]:
         out.print(
-            f"  {call['call']}: rank {call['last']} came last, {format_us(call['behind_us'])} us after the "
+            f"  {call['call']}: rank {call['last']} came last, {format_us(call['delay_us'])} us after the "
             f"first; the others waited {format_us(call['others_waited_us'])} us",
             markup=False,
             soft_wrap=True,
@@ -117,6 +117,6 @@ def _remarks(told: dict[str, Any]) -> list[str]:
             )
     if told["absent"]:
         remarks.append(f"no trace of rank {', '.join(map(str, told['absent']))}")
-    if told["differing"]:
-        remarks.append(f"{told['differing']} calls differ between ranks and were not matched")
+    if told["mismatched_calls"]:
+        remarks.append(f"{told['mismatched_calls']} calls differ between ranks and were not matched")
     return remarks
