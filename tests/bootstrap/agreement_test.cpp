@@ -16,7 +16,7 @@ constexpr int size = 3;
 
 // Runs `work(bootstrap, rank)` on every rank at once.
 template <typename Work>
-void on_all_ranks(Work&& work) {
+void run_on_all_ranks(Work&& work) {
   const auto shared = make_local_store();
   std::vector<std::future<void>> ranks;
   for (int rank = 0; rank < size; ++rank)
@@ -27,34 +27,34 @@ void on_all_ranks(Work&& work) {
   for (auto& each : ranks) each.get();
 }
 
-std::optional<error> failure_on(int rank, int failing, isthmus_status status) {
-  if (rank != failing) return std::nullopt;
+std::optional<error> failure_on(int rank, int failing_rank, isthmus_status status) {
+  if (rank != failing_rank) return std::nullopt;
   return make_error(status, ISTHMUS_HERE, "no device here", "plug one in", 42);
 }
 
 TEST(agreement, every_rank_gets_every_value) {
-  on_all_ranks([](bootstrap& ranks, int rank) {
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
     EXPECT_EQ(agree(ranks, 10 + rank, std::nullopt, "setting up failed"), (std::vector<int>{10, 11, 12}));
   });
 }
 
 TEST(agreement, one_failure_is_thrown_on_every_rank) {
-  on_all_ranks([](bootstrap& ranks, int rank) {
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
     const auto own = failure_on(rank, 1, ISTHMUS_ERROR_SYSTEM);
-    const auto thrown = test::error_of([&] { agree(ranks, rank, own, "setting up failed"); });
+    const auto failure = test::error_of([&] { agree(ranks, rank, own, "setting up failed"); });
     if (rank == 1) {
-      EXPECT_EQ(thrown.status, ISTHMUS_ERROR_SYSTEM);
-      EXPECT_STREQ(thrown.message, "no device here");
+      EXPECT_EQ(failure.status, ISTHMUS_ERROR_SYSTEM);
+      EXPECT_STREQ(failure.message, "no device here");
     } else {
-      EXPECT_EQ(thrown.status, ISTHMUS_ERROR_REMOTE);
-      EXPECT_STREQ(thrown.message, "setting up failed on rank 1: no device here");
+      EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE);
+      EXPECT_STREQ(failure.message, "setting up failed on rank 1: no device here");
     }
-    EXPECT_EQ(thrown.native_code, 42);
+    EXPECT_EQ(failure.native_code, 42);
   });
 }
 
 TEST(agreement, the_first_of_several_failures_speaks) {
-  on_all_ranks([](bootstrap& ranks, int rank) {
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
     std::optional<error> own;
     if (rank > 0) own = make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, "trouble " + std::to_string(rank));
     const auto all = gather_votes(ranks, no_value{}, own);
@@ -64,7 +64,7 @@ TEST(agreement, the_first_of_several_failures_speaks) {
 }
 
 TEST(agreement, what_is_unsupported_may_be_passed_over) {
-  on_all_ranks([](bootstrap& ranks, int rank) {
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
     const auto unsupported = failure_on(rank, 0, ISTHMUS_ERROR_UNSUPPORTED);
     const auto all = gather_votes(ranks, rank, unsupported);
     EXPECT_NO_THROW(
@@ -74,9 +74,9 @@ TEST(agreement, what_is_unsupported_may_be_passed_over) {
     auto mixed = unsupported;
     if (rank == 2) mixed = failure_on(2, 2, ISTHMUS_ERROR_BACKEND);
     const auto both = gather_votes(ranks, rank, mixed);
-    const auto thrown = test::error_of(
+    const auto failure = test::error_of(
         [&] { check_votes(both, mixed, "creating failed", ISTHMUS_ERROR_REMOTE, ISTHMUS_ERROR_UNSUPPORTED); });
-    EXPECT_EQ(thrown.status, rank == 2 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_REMOTE);
+    EXPECT_EQ(failure.status, rank == 2 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_REMOTE);
   });
 }
 
@@ -88,7 +88,7 @@ TEST(agreement, long_texts_are_cut_and_end) {
 }
 
 // A backend's view: an allgather and somebody to report to.
-struct seat {
+struct backend_stub {
   bootstrap* ranks;
   std::string reported;
   std::int64_t native_code = 0;
@@ -100,7 +100,7 @@ struct seat {
     va_start(arguments, format);
     std::vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    auto& self = *static_cast<seat*>(runtime);
+    auto& self = *static_cast<backend_stub*>(runtime);
     self.reported = std::string(text) + " | " + (hint == nullptr ? "" : hint);
     self.native_code = code;
     return status;
@@ -112,7 +112,7 @@ struct seat {
     made.rank = rank;
     made.size = size;
     made.allgather = [](void* runtime, const void* mine, void* all, std::size_t bytes) {
-      static_cast<seat*>(runtime)->ranks->allgather({static_cast<const std::byte*>(mine), bytes},
+      static_cast<backend_stub*>(runtime)->ranks->allgather({static_cast<const std::byte*>(mine), bytes},
                                                     {static_cast<std::byte*>(all), bytes * size});
       return ISTHMUS_SUCCESS;
     };
@@ -122,8 +122,8 @@ struct seat {
 };
 
 TEST(agreement, backends_report_the_same_everywhere) {
-  on_all_ranks([](bootstrap& ranks, int rank) {
-    seat own{&ranks, "", 0};
+  run_on_all_ranks([](bootstrap& ranks, int rank) {
+    backend_stub own{&ranks, "", 0};
     const isthmus_backend_context context = own.context(rank);
     vote<int> mine;
     mine.value = 5 * rank;

@@ -27,13 +27,13 @@ TEST(node, a_process_is_always_on_the_same_one) {
 
 TEST(node, a_name_makes_another_one_and_keeps_what_shares_memory) {
   const std::string machine = isthmus::own_node_id();
-  const scoped_node named("left");
+  const scoped_node node_name("left");
   EXPECT_EQ(isthmus::own_node_id(), machine + "left");
 }
 
 TEST(node, an_empty_name_is_none) {
   const std::string machine = isthmus::own_node_id();
-  const scoped_node named("");
+  const scoped_node node_name("");
   EXPECT_EQ(isthmus::own_node_id(), machine);
 }
 
@@ -43,21 +43,21 @@ TEST(node, long_names_are_told_apart_and_longer_ones_refused) {
   other.back() = 'y';
   std::string first, second;
   {
-    const scoped_node named(longest);
+    const scoped_node node_name(longest);
     first = isthmus::own_node_id();
   }
   {
-    const scoped_node named(other);
+    const scoped_node node_name(other);
     second = isthmus::own_node_id();
   }
   EXPECT_NE(first, second);
   EXPECT_LT(first.size(), 192U) << "membership.cpp sends so much";
-  const scoped_node named(longest + "z");
-  const auto refused = test::error_of([] { isthmus::own_node_id(); });
-  EXPECT_EQ(refused.status, ISTHMUS_ERROR_CONFIG);
-  EXPECT_NE(std::string(refused.message).find("environment ISTHMUS_NODE: the name has 65 bytes"),
+  const scoped_node node_name(longest + "z");
+  const auto failure = test::error_of([] { isthmus::own_node_id(); });
+  EXPECT_EQ(failure.status, ISTHMUS_ERROR_CONFIG);
+  EXPECT_NE(std::string(failure.message).find("environment ISTHMUS_NODE: the name has 65 bytes"),
             std::string::npos)
-      << refused.message;
+      << failure.message;
 }
 
 struct outcome {
@@ -75,7 +75,7 @@ std::vector<outcome> create_in_processes(const std::vector<std::string>& nodes, 
   world::children ranks;
   for (int rank = 0; rank < size; ++rank)
     ranks.start(rank, [&, rank] {
-      const scoped_node named(nodes[static_cast<std::size_t>(rank)]);
+      const scoped_node node_name(nodes[static_cast<std::size_t>(rank)]);
       const isthmus_unique_id id = all.fresh_id(rank);
       isthmus_communicator made = nullptr;
       outcome& mine = outcomes[rank];

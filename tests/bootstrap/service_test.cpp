@@ -76,24 +76,24 @@ TEST(store_service, a_rank_keeps_its_store) {
 
 // In a process of its own, which has no descriptor left while a rank of another process dials. The seconds are
 // of processor time: spinning burns one per second of waiting, polling ten times a second next to nothing.
-int wait_without_descriptors(const store_address& where, int tell, int hear) {
+int wait_without_descriptors(const store_address& where, int write_end, int read_end) {
   const auto rank = connect_tcp_store(where, 0, 2, 5);
   // UBSan takes a pipe to look at an object whose type it has not seen yet: the log's have to be known to it.
   log(log_level::warning, "this process now takes all its descriptors");
   std::vector<descriptor> fillers;
   while (true) {
-    const int filler = fcntl(tell, F_DUPFD_CLOEXEC, 0);
+    const int filler = fcntl(write_end, F_DUPFD_CLOEXEC, 0);
     if (filler < 0) break;
     fillers.emplace_back(filler);
   }
   char byte = 0;
-  if (write(tell, &byte, 1) != 1) return 2;
+  if (write(write_end, &byte, 1) != 1) return 2;
   rusage before{}, after{};
   getrusage(RUSAGE_SELF, &before);
   std::this_thread::sleep_for(std::chrono::seconds(1));
   getrusage(RUSAGE_SELF, &after);
   fillers.clear();
-  if (read(hear, &byte, 1) != 1) return 3;  // the other rank is in
+  if (read(read_end, &byte, 1) != 1) return 3;  // the other rank is in
   const auto seconds = [](const rusage& use) {
     return static_cast<double>(use.ru_utime.tv_sec + use.ru_stime.tv_sec) +
            static_cast<double>(use.ru_utime.tv_usec + use.ru_stime.tv_usec) / 1e6;
@@ -103,27 +103,27 @@ int wait_without_descriptors(const store_address& where, int tell, int hear) {
 
 TEST(store_service, out_of_descriptors_it_waits_instead_of_spinning) {
   if (!can_fork) GTEST_SKIP() << "ThreadSanitizer";
-  int up[2], down[2], address[2];
-  ASSERT_EQ(pipe(up) + pipe(down) + pipe(address), 0);
+  int to_parent[2], to_child[2], address[2];
+  ASSERT_EQ(pipe(to_parent) + pipe(to_child) + pipe(address), 0);
   const pid_t child = fork_child();
   if (child == 0) {
-    const rlimit few{64, 64};
-    setrlimit(RLIMIT_NOFILE, &few);
+    const rlimit limit{64, 64};
+    setrlimit(RLIMIT_NOFILE, &limit);
     const auto id = start_tcp_store(nullptr);
     if (write(address[1], &id, sizeof id) != sizeof id) _exit(5);
-    _exit(wait_without_descriptors(parse_unique_id(id), up[1], down[0]));
+    _exit(wait_without_descriptors(parse_unique_id(id), to_parent[1], to_child[0]));
   }
   isthmus_unique_id id;
   ASSERT_EQ(read(address[0], &id, sizeof id), static_cast<ssize_t>(sizeof id));
   char byte = 0;
-  ASSERT_EQ(read(up[0], &byte, 1), 1);
+  ASSERT_EQ(read(to_parent[0], &byte, 1), 1);
   const auto rank = connect_tcp_store(parse_unique_id(id), 1, 2, 20);  // gets in once descriptors are back
-  ASSERT_EQ(write(down[1], &byte, 1), 1);
+  ASSERT_EQ(write(to_child[1], &byte, 1), 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0) << "4: it spun";
-  for (const int fd : {up[0], up[1], down[0], down[1], address[0], address[1]}) close(fd);
+  for (const int fd : {to_parent[0], to_parent[1], to_child[0], to_child[1], address[0], address[1]}) close(fd);
 }
 
 // A forked child that exits takes nothing of its parent's store with it, and may have stores of its own.

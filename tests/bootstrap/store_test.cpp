@@ -21,22 +21,22 @@ namespace {
 
 using namespace isthmus;
 
-enum class kind { local, tcp };
+enum class store_kind { local, tcp };
 
 // One store for each rank, as ranks of processes of their own would have it.
-class stores : public testing::TestWithParam<kind> {
+class store_test : public testing::TestWithParam<store_kind> {
  protected:
   std::vector<std::shared_ptr<store>> make(int size) {
     std::vector<std::shared_ptr<store>> all;
-    if (GetParam() == kind::local) {
+    if (GetParam() == store_kind::local) {
       all.assign(static_cast<std::size_t>(size), make_local_store());
     } else {
-      const auto where = parse_unique_id(start_tcp_store(nullptr));
-      for (int rank = 0; rank < size; ++rank) all.push_back(connect_tcp_store(where, rank, size, 5));
+      const auto address = parse_unique_id(start_tcp_store(nullptr));
+      for (int rank = 0; rank < size; ++rank) all.push_back(connect_tcp_store(address, rank, size, 5));
     }
     return all;
   }
-  std::vector<std::unique_ptr<bootstrap>> meet(int size, double timeout_s = 5) {
+  std::vector<std::unique_ptr<bootstrap>> make_bootstraps(int size, double timeout_s = 5) {
     std::vector<std::unique_ptr<bootstrap>> all;
     const auto shared = make(size);
     for (int rank = 0; rank < size; ++rank)
@@ -46,14 +46,14 @@ class stores : public testing::TestWithParam<kind> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(both, stores, testing::Values(kind::local, kind::tcp),
-                         [](const auto& info) { return info.param == kind::local ? "local" : "tcp"; });
+INSTANTIATE_TEST_SUITE_P(both, store_test, testing::Values(store_kind::local, store_kind::tcp),
+                         [](const auto& info) { return info.param == store_kind::local ? "local" : "tcp"; });
 
 TEST(store_bootstrap, a_rank_that_closed_its_connection_is_named_long_before_the_timeout) {
-  const auto where = parse_unique_id(start_tcp_store(nullptr));
+  const auto address = parse_unique_id(start_tcp_store(nullptr));
   std::vector<std::unique_ptr<bootstrap>> ranks;
   for (int rank = 0; rank < 4; ++rank)
-    ranks.push_back(make_store_bootstrap(connect_tcp_store(where, rank, 4, 60), "isthmus", rank, 4, 60));
+    ranks.push_back(make_store_bootstrap(connect_tcp_store(address, rank, 4, 60), "isthmus", rank, 4, 60));
   // in parts the ranks have other numbers than in the store
   std::vector<std::unique_ptr<bootstrap>> parts(4);
   test::on_each(4, [&](int rank) {
@@ -102,7 +102,7 @@ class store_process {
       while (true) pause();
     }
     EXPECT_EQ(read(id_pipe[0], &m_id, sizeof m_id), static_cast<ssize_t>(sizeof m_id));
-    for (const int end : id_pipe) close(end);
+    for (const int fd : id_pipe) close(fd);
   }
   ~store_process() {
     kill(m_child, SIGKILL);
@@ -116,7 +116,7 @@ class store_process {
     kill(m_child, SIGSTOP);
     EXPECT_EQ(waitpid(m_child, nullptr, WUNTRACED), m_child);  // by then all of its threads have stopped
   }
-  void go_on() const { kill(m_child, SIGCONT); }
+  void resume() const { kill(m_child, SIGCONT); }
 
  private:
   pid_t m_child = -1;
@@ -141,7 +141,7 @@ TEST(store_process, that_has_stopped_is_waited_for_once) {
   rank->mark_aborted();
   EXPECT_EQ(rank->has_aborted(1, 0.1), std::nullopt);
   EXPECT_LT(test::seconds_since(start), timeout_s);
-  process.go_on();
+  process.resume();
   EXPECT_EQ(test::get(*keys, "a", 1, timeout_s), "x");
   EXPECT_EQ(test::get(*keys, "a", 1, 0), "x");
 }
@@ -149,25 +149,25 @@ TEST(store_process, that_has_stopped_is_waited_for_once) {
 // Slower than the patience for one question is not silent.
 TEST(store_process, that_pauses_for_a_moment_makes_nobody_missing) {
   const store_process process;
-  const auto here = make_store_bootstrap(connect_tcp_store(process.address(), 0, 2, 20), "isthmus", 0, 2, 20);
-  const auto there = make_store_bootstrap(connect_tcp_store(process.address(), 1, 2, 20), "isthmus", 1, 2, 20);
-  here->mark_aborted();
-  there->mark_aborted();
-  ASSERT_EQ(here->has_aborted(1, 5), true);
+  const auto first = make_store_bootstrap(connect_tcp_store(process.address(), 0, 2, 20), "isthmus", 0, 2, 20);
+  const auto second = make_store_bootstrap(connect_tcp_store(process.address(), 1, 2, 20), "isthmus", 1, 2, 20);
+  first->mark_aborted();
+  second->mark_aborted();
+  ASSERT_EQ(first->has_aborted(1, 5), true);
   for (const double wait_s : {0.02, 0.0}) {
     process.stop();
     std::jthread later([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
-      process.go_on();
+      process.resume();
     });
-    EXPECT_EQ(here->has_aborted(1, wait_s), true) << wait_s;
+    EXPECT_EQ(first->has_aborted(1, wait_s), true) << wait_s;
   }
 }
 
 // A caller's store of one process, whose operations may fail.
 struct failing_store {
   std::shared_ptr<store> keys = make_local_store();
-  bool is_lost = false, sets_first = true;
+  bool is_lost = false, has_set_first = true;
   int gets = 0;
 
   isthmus_store_table table() {
@@ -179,19 +179,19 @@ struct failing_store {
       return 0;
     };
     made.get = [](void* self, const char* key, void* value, std::size_t bytes, double timeout_s) {
-      auto& those = *static_cast<failing_store*>(self);
-      ++those.gets;
-      if (those.is_lost) return 2;
+      auto& self_store = *static_cast<failing_store*>(self);
+      ++self_store.gets;
+      if (self_store.is_lost) return 2;
       return test::error_of([&] {
-               those.keys->get(key, {static_cast<std::byte*>(value), bytes}, timeout_s);
+               self_store.keys->get(key, {static_cast<std::byte*>(value), bytes}, timeout_s);
              }).status == ISTHMUS_SUCCESS
                  ? 0
                  : 1;
     };
     made.set_if_absent = [](void* self, const char* key, const void* value, std::size_t bytes) {
-      auto& those = *static_cast<failing_store*>(self);
-      if (!those.sets_first) return 2;
-      those.keys->set_if_absent(key, {static_cast<const std::byte*>(value), bytes});
+      auto& self_store = *static_cast<failing_store*>(self);
+      if (!self_store.has_set_first) return 2;
+      self_store.keys->set_if_absent(key, {static_cast<const std::byte*>(value), bytes});
       return 0;
     };
     return made;
@@ -209,20 +209,20 @@ TEST(user_store, that_is_lost_is_not_asked_over_and_over) {
 
 // As torch's stores without compareSet.
 TEST(user_store, whose_set_first_fails_still_carries_a_failure) {
-  failing_store poor;
-  poor.sets_first = false;
-  const isthmus_store_table table = poor.table();
+  failing_store backing;
+  backing.has_set_first = false;
+  const isthmus_store_table table = backing.table();
   std::vector<std::unique_ptr<bootstrap>> ranks;
   for (int rank = 0; rank < 2; ++rank)
     ranks.push_back(make_store_bootstrap(make_user_store(&table), "isthmus", rank, 2, 20));
   EXPECT_TRUE(ranks[0]->publish_failure(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "first").info()));
   EXPECT_TRUE(ranks[1]->publish_failure(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE, "second").info()));
-  const auto heard = ranks[1]->wait_for_failure(1);
-  ASSERT_TRUE(heard.has_value());
-  EXPECT_STREQ(heard->message, "first");
+  const auto failure = ranks[1]->wait_for_failure(1);
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_STREQ(failure->message, "first");
 }
 
-TEST_P(stores, what_one_sets_another_gets) {
+TEST_P(store_test, what_one_sets_another_gets) {
   const auto all = make(2);
   all[0]->set("a", test::bytes("hello"));
   EXPECT_EQ(test::get(*all[1], "a", 5, 5), "hello");
@@ -230,15 +230,15 @@ TEST_P(stores, what_one_sets_another_gets) {
   EXPECT_EQ(test::get(*all[1], "empty", 0, 5), "");
 }
 
-TEST_P(stores, a_get_waits_for_the_set) {
+TEST_P(store_test, a_get_waits_for_the_set) {
   const auto all = make(2);
-  auto got = std::async(std::launch::async, [&] { return test::get(*all[1], "late", 4, 10); });
+  auto values = std::async(std::launch::async, [&] { return test::get(*all[1], "late", 4, 10); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   all[0]->set("late", test::bytes("here"));
-  EXPECT_EQ(got.get(), "here");
+  EXPECT_EQ(values.get(), "here");
 }
 
-TEST_P(stores, a_get_ends_at_its_timeout) {
+TEST_P(store_test, a_get_ends_at_its_timeout) {
   const auto all = make(2);
   const auto start = std::chrono::steady_clock::now();
   const auto error = test::error_of([&] { test::get(*all[1], "never", 4, 0.1); });
@@ -250,20 +250,20 @@ TEST_P(stores, a_get_ends_at_its_timeout) {
   EXPECT_EQ(test::get(*all[1], "never", 4, 5), "well");
 }
 
-TEST_P(stores, a_get_without_patience_still_finds_what_is_there) {
+TEST_P(store_test, a_get_without_patience_still_finds_what_is_there) {
   const auto all = make(2);
   all[0]->set("a", test::bytes("x"));
   EXPECT_EQ(test::get(*all[0], "a", 1, 0), "x");
   EXPECT_EQ(test::error_of([&] { test::get(*all[0], "b", 1, 0); }).status, ISTHMUS_ERROR_TIMEOUT);
 }
 
-TEST_P(stores, another_size_than_stored) {
+TEST_P(store_test, another_size_than_stored) {
   const auto all = make(1);
   all[0]->set("a", test::bytes("four"));
   EXPECT_EQ(test::error_of([&] { test::get(*all[0], "a", 3, 1); }).status, ISTHMUS_ERROR_MISMATCH);
 }
 
-TEST_P(stores, erased_keys_are_gone) {
+TEST_P(store_test, erased_keys_are_gone) {
   const auto all = make(1);
   all[0]->set("a", test::bytes("x"));
   all[0]->erase("a");
@@ -271,18 +271,18 @@ TEST_P(stores, erased_keys_are_gone) {
 }
 
 // Threads that share a rank's connection wait for keys that come in the opposite order.
-TEST_P(stores, many_threads_wait_on_one_store) {
+TEST_P(store_test, many_threads_wait_on_one_store) {
   const auto all = make(2);
   constexpr int n = 8;
-  std::vector<std::future<std::string>> got;
+  std::vector<std::future<std::string>> values;
   for (int i = 0; i < n; ++i)
-    got.push_back(
+    values.push_back(
         std::async(std::launch::async, [&, i] { return test::get(*all[1], "k" + std::to_string(i), 1, 10); }));
   for (int i = n - 1; i >= 0; --i) all[0]->set("k" + std::to_string(i), test::bytes(std::to_string(i)));
-  for (int i = 0; i < n; ++i) EXPECT_EQ(got[static_cast<std::size_t>(i)].get(), std::to_string(i));
+  for (int i = 0; i < n; ++i) EXPECT_EQ(values[static_cast<std::size_t>(i)].get(), std::to_string(i));
 }
 
-TEST_P(stores, large_values) {
+TEST_P(store_test, large_values) {
   const auto all = make(2);
   std::string large(3 << 20, '\0');
   for (std::size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 2654435761u >> 13);
@@ -290,8 +290,8 @@ TEST_P(stores, large_values) {
   EXPECT_EQ(test::get(*all[1], "large", large.size(), 10), large);
 }
 
-TEST_P(stores, allgather_in_rank_order_many_times) {
-  const auto ranks = meet(5);
+TEST_P(store_test, allgather_in_rank_order_many_times) {
+  const auto ranks = make_bootstraps(5);
   test::on_each(5, [&](int rank) {
     for (int round = 0; round < 30; ++round) {
       const int mine = rank * 1000 + round;
@@ -304,8 +304,8 @@ TEST_P(stores, allgather_in_rank_order_many_times) {
   });
 }
 
-TEST_P(stores, split_orders_by_key_and_rank) {
-  const auto ranks = meet(6);
+TEST_P(store_test, split_orders_by_key_and_rank) {
+  const auto ranks = make_bootstraps(6);
   test::on_each(6, [&](int rank) {
     const int key = rank == 0 ? 5 : 1;  // rank 0 comes last in its part; the others keep their order
     auto part = ranks[static_cast<std::size_t>(rank)]->split(rank == 5 ? -1 : rank % 2, key);
@@ -324,8 +324,8 @@ TEST_P(stores, split_orders_by_key_and_rank) {
   });
 }
 
-TEST_P(stores, missing_ranks_are_named) {
-  const auto ranks = meet(4, 0.4);
+TEST_P(store_test, missing_ranks_are_named) {
+  const auto ranks = make_bootstraps(4, 0.4);
   const auto start = std::chrono::steady_clock::now();
   test::on_each(4, [&](int rank) {
     if (rank == 0 || rank == 3) return;
@@ -339,8 +339,8 @@ TEST_P(stores, missing_ranks_are_named) {
   EXPECT_LT(test::seconds_since(start), 20);
 }
 
-TEST_P(stores, ranks_that_give_up_are_told_from_those_that_do_not) {
-  const auto ranks = meet(3);
+TEST_P(store_test, ranks_that_give_up_are_told_from_those_that_do_not) {
+  const auto ranks = make_bootstraps(3);
   EXPECT_EQ(ranks[0]->has_aborted(1, 0), std::nullopt) << "before it has done so itself";
   ranks[0]->mark_aborted();
   EXPECT_EQ(ranks[0]->has_aborted(1, 0), false);
@@ -353,8 +353,8 @@ TEST_P(stores, ranks_that_give_up_are_told_from_those_that_do_not) {
   EXPECT_EQ(ranks[1]->has_aborted(0, 0), true);
 }
 
-TEST_P(stores, cancel_ends_a_wait) {
-  const auto ranks = meet(2, 60);
+TEST_P(store_test, cancel_ends_a_wait) {
+  const auto ranks = make_bootstraps(2, 60);
   auto waiting = std::async(std::launch::async, [&] {
     std::vector<std::byte> mine(8), all(16);
     return test::error_of([&] { ranks[0]->allgather(mine, all); }).status;
@@ -368,11 +368,11 @@ TEST_P(stores, cancel_ends_a_wait) {
 
 TEST(unique_id, carries_address_and_secret) {
   const auto id = start_tcp_store("localhost:0");
-  const auto where = parse_unique_id(id);
-  EXPECT_EQ(where.host, "localhost");
-  EXPECT_NE(where.port, 0);
-  EXPECT_NE(where.secret, parse_unique_id(start_tcp_store(nullptr)).secret) << "every id has its own";
-  EXPECT_NE(where.secret, store_secret{});
+  const auto address = parse_unique_id(id);
+  EXPECT_EQ(address.host, "localhost");
+  EXPECT_NE(address.port, 0);
+  EXPECT_NE(address.secret, parse_unique_id(start_tcp_store(nullptr)).secret) << "every id has its own";
+  EXPECT_NE(address.secret, store_secret{});
 }
 
 TEST(unique_id, every_damaged_byte_is_noticed) {

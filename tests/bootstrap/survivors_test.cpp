@@ -27,20 +27,20 @@ using namespace isthmus;
 using ranks = std::vector<int>;
 
 // What is known of the ranks that do not come, by rank.
-using fates = std::map<int, peer_state>;
+using peer_states = std::map<int, peer_state>;
 
-survivor_round call_of(int rank, int size, const fates& known, double wait_s = 20) {
+survivor_round round_of(int rank, int size, const peer_states& known, double wait_s = 20) {
   const auto peer_state_of = [known](int of) { return known.contains(of) ? known.at(of) : peer_state::unknown; };
   return {"here", rank, size, wait_s, peer_state_of};
 }
 
 TEST(survivors, those_that_come_before_all_is_known) {
   const auto keys = make_local_store();
-  const fates known{{1, peer_state::exited}, {3, peer_state::disconnected}};
+  const peer_states known{{1, peer_state::exited}, {3, peer_state::disconnected}};
   test::on_each(5, [&](int rank) {
     if (known.contains(rank)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(30 * rank));
-    EXPECT_EQ(agree_on_survivors(*keys, call_of(rank, 5, known)), (ranks{0, 2, 4}));
+    EXPECT_EQ(agree_on_survivors(*keys, round_of(rank, 5, known)), (ranks{0, 2, 4}));
   });
 }
 
@@ -48,29 +48,29 @@ TEST(survivors, who_came_and_died_is_not_among_them) {
   const auto keys = make_local_store();
   keys->set("here/here/2", test::bytes("\x01\x01\x01"));
   test::on_each(2, [&](int rank) {
-    EXPECT_EQ(agree_on_survivors(*keys, call_of(rank, 3, {{2, peer_state::exited}})), (ranks{0, 1}));
+    EXPECT_EQ(agree_on_survivors(*keys, round_of(rank, 3, {{2, peer_state::exited}})), (ranks{0, 1}));
   });
 }
 
 TEST(survivors, the_first_list_counts_and_late_ranks_are_told) {
   const auto keys = make_local_store();
-  const auto early = call_of(0, 2, {{1, peer_state::exited}});  // as it thinks
+  const auto early = round_of(0, 2, {{1, peer_state::exited}});  // as it thinks
   EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0});
-  const auto error = test::error_of([&] { agree_on_survivors(*keys, call_of(1, 2, {})); });
+  const auto error = test::error_of([&] { agree_on_survivors(*keys, round_of(1, 2, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
   EXPECT_NE(std::string(error.message).find("the others have gone on without rank 1"), std::string::npos);
   EXPECT_EQ(agree_on_survivors(*keys, early), ranks{0}) << "asked again, the same";
 }
 
-struct count {
+struct majority_case {
   int rank, size;
-  fates known;
-  bool may_go_on;
+  peer_states known;
+  bool may_continue;
 };
 
 // Alone, without news of the others.
 TEST(survivors, only_the_larger_part_goes_on) {
-  const count cases[] = {
+  const majority_case cases[] = {
       {0, 1, {}, true},
       {0, 2, {}, true},
       {1, 2, {}, false},
@@ -81,12 +81,12 @@ TEST(survivors, only_the_larger_part_goes_on) {
       {1, 3, {{0, peer_state::exited}}, true},
       {2, 3, {{0, peer_state::exited}}, false},
   };
-  for (const count& each : cases) {
+  for (const majority_case& each : cases) {
     SCOPED_TRACE(fmt::format("rank {} of {}", each.rank, each.size));
     const auto keys = make_local_store();
-    const auto call = call_of(each.rank, each.size, each.known, 0.05);
-    const auto error = test::error_of([&] { EXPECT_EQ(agree_on_survivors(*keys, call), ranks{each.rank}); });
-    EXPECT_EQ(error.status, each.may_go_on ? ISTHMUS_SUCCESS : ISTHMUS_ERROR_TIMEOUT) << error.message;
+    const auto round = round_of(each.rank, each.size, each.known, 0.05);
+    const auto error = test::error_of([&] { EXPECT_EQ(agree_on_survivors(*keys, round), ranks{each.rank}); });
+    EXPECT_EQ(error.status, each.may_continue ? ISTHMUS_SUCCESS : ISTHMUS_ERROR_TIMEOUT) << error.message;
   }
 }
 
@@ -94,27 +94,27 @@ TEST(survivors, only_the_larger_part_goes_on) {
 TEST(survivors, who_was_left_out_before_stays_out) {
   const auto keys = make_local_store();
   test::on_each(3, [&](int rank) {
-    auto call = call_of(rank, 3, {});
-    if (rank == 0) call.members = {1, 1, 0};
+    auto round = round_of(rank, 3, {});
+    if (rank == 0) round.members = {1, 1, 0};
     std::vector<int> agreed;
-    const auto error = test::error_of([&] { agreed = agree_on_survivors(*keys, call); });
+    const auto error = test::error_of([&] { agreed = agree_on_survivors(*keys, round); });
     EXPECT_EQ(error.status, rank == 2 ? ISTHMUS_ERROR_REMOTE : ISTHMUS_SUCCESS) << error.message;
     EXPECT_EQ(agreed, rank == 2 ? ranks{} : (ranks{0, 1}));
   });
 }
 
 // A process that can be killed in the place of a rank's.
-class victim {
+class child_process {
  public:
-  victim() {
+  child_process() {
     std::string program = "sleep", argument = "600";
     char* const arguments[] = {program.data(), argument.data(), nullptr};
     if (posix_spawnp(&m_pid, program.c_str(), nullptr, nullptr, arguments, environ) != 0)
       throw std::runtime_error("no program sleep");
   }
-  victim(const victim&) = delete;
-  victim& operator=(const victim&) = delete;
-  ~victim() { end(); }
+  child_process(const child_process&) = delete;
+  child_process& operator=(const child_process&) = delete;
+  ~child_process() { end(); }
 
   pid_t pid() const { return m_pid; }
   void end() {
@@ -133,9 +133,9 @@ class victim {
 TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
   for (const int done : {0, 1}) {
     SCOPED_TRACE(done);
-    victim second_lost, first_lost;
+    child_process second_lost, first_lost;
     const auto keys = make_local_store();
-    std::barrier together(2);
+    std::barrier both_ready(2);
     first_lost.end();
     test::on_each(2, [&](int rank) {
       auto before = make_store_bootstrap(keys, "scope", rank, 4, 20);
@@ -146,9 +146,9 @@ TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
       if (rank == 0) keys->set("scope/s0/here/2", test::bytes("\x01\x01\x01\x01"));
       survivors first = before->shrink(20);
       EXPECT_EQ(first.ranks, (ranks{0, 1, 2}));
-      together.arrive_and_wait();
+      both_ready.arrive_and_wait();
       if (rank == 0) second_lost.end();
-      together.arrive_and_wait();
+      both_ready.arrive_and_wait();
       if (rank == done) before.reset();
       survivors second = (rank == done ? first.control : before)->shrink(20);
       EXPECT_EQ(second.ranks, (ranks{0, 1}));
@@ -162,8 +162,8 @@ TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
 }
 
 TEST(survivors, the_first_value_stays_in_every_store) {
-  const store_address where = parse_unique_id(start_tcp_store(nullptr));
-  for (const auto& keys : {make_local_store(), connect_tcp_store(where, 0, 1, 5)}) {
+  const store_address address = parse_unique_id(start_tcp_store(nullptr));
+  for (const auto& keys : {make_local_store(), connect_tcp_store(address, 0, 1, 5)}) {
     keys->set_if_absent("key", test::bytes("first"));
     keys->set_if_absent("key", test::bytes("other"));
     EXPECT_EQ(test::get(*keys, "key", 5, 5), "first");
@@ -177,7 +177,7 @@ TEST(survivors, a_callers_store_without_that_is_named) {
   table.get = [](void*, const char*, void*, std::size_t, double) { return 1; };
   table.set_if_absent = [](void*, const char*, const void*, std::size_t) { return 0; };  // not to be read
   const auto keys = make_user_store(&table);
-  const auto error = test::error_of([&] { agree_on_survivors(*keys, call_of(0, 1, {})); });
+  const auto error = test::error_of([&] { agree_on_survivors(*keys, round_of(0, 1, {})); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(error.hint).find("set_if_absent"), std::string::npos) << error.hint;
 }
@@ -196,8 +196,8 @@ TEST(survivors, a_callers_store_that_is_lost_ends_in_a_hint) {
 
 // As ranks do when the process of their store is lost: rank 1 serves, rank 2 dials before and after.
 TEST(survivors, a_standby_takes_the_stores_place) {
-  const store_address where = parse_unique_id(start_tcp_store(nullptr));
-  const auto first = connect_tcp_store(where, 0, 2, 5), second = connect_tcp_store(where, 1, 2, 5);
+  const store_address address = parse_unique_id(start_tcp_store(nullptr));
+  const auto first = connect_tcp_store(address, 0, 2, 5), second = connect_tcp_store(address, 1, 2, 5);
   const auto own = first->make_fallback_store();
   ASSERT_NE(own, nullptr);
   EXPECT_STREQ(own->address().host, "127.0.0.1");
@@ -208,8 +208,8 @@ TEST(survivors, a_standby_takes_the_stores_place) {
   const auto there = second->connect_fallback_store(own->address(), 1, 2, 5);
   here->set("key", test::bytes("value"));
   EXPECT_EQ(test::get(*there, "key", 5, 5), "value");
-  const store_address with_the_ids_own_secret{own->address().host, own->address().port, where.secret};
-  EXPECT_EQ(test::error_of([&] { connect_tcp_store(with_the_ids_own_secret, 1, 2, 5); }).status,
+  const store_address address_with_id_secret{own->address().host, own->address().port, address.secret};
+  EXPECT_EQ(test::error_of([&] { connect_tcp_store(address_with_id_secret, 1, 2, 5); }).status,
             ISTHMUS_ERROR_REMOTE);
 }
 

@@ -18,7 +18,7 @@ using namespace isthmus;
 
 class tcp_store : public testing::Test {
  protected:
-  descriptor dial() const { return tcp::connect_to({where.host, where.port}, tcp::deadline_after(5)); }
+  descriptor dial() const { return tcp::connect_to({address.host, address.port}, tcp::deadline_after(5)); }
 
   static bool closed_by_peer(const descriptor& socket, double within_s) {
     std::byte ignored[256];
@@ -49,25 +49,25 @@ class tcp_store : public testing::Test {
   // The handshake of a rank, by hand, up to the store's answer.
   std::optional<tcp::welcome> shake_hands(const descriptor& socket, const tcp::hello& greeting) const {
     send(socket, std::as_bytes(std::span(&greeting, 1)));
-    const auto asked = receive<tcp::challenge>(socket);
-    if (!asked) return std::nullopt;
-    send(socket, tcp::proof_of_rank(where.secret, greeting, asked->store_nonce));
+    const auto store_challenge = receive<tcp::challenge>(socket);
+    if (!store_challenge) return std::nullopt;
+    send(socket, tcp::proof_of_rank(address.secret, greeting, store_challenge->store_nonce));
     return receive<tcp::welcome>(socket);
   }
 
   // Two ranks can still meet.
   void expect_healthy() const {
-    const auto first = connect_tcp_store(where, 0, 2, 5), second = connect_tcp_store(where, 1, 2, 5);
+    const auto first = connect_tcp_store(address, 0, 2, 5), second = connect_tcp_store(address, 1, 2, 5);
     first->set("health", test::bytes("good"));
     EXPECT_EQ(test::get(*second, "health", 4, 5), "good");
   }
 
-  store_address where = parse_unique_id(start_tcp_store(nullptr));
+  store_address address = parse_unique_id(start_tcp_store(nullptr));
 };
 
 // Neither side takes the other without its proof; the rank notices first, so it has shown nothing.
 TEST_F(tcp_store, wrong_secret) {
-  auto wrong = where;
+  auto wrong = address;
   wrong.secret[31] ^= std::byte{1};
   const auto error = test::error_of([&] { connect_tcp_store(wrong, 0, 2, 5); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
@@ -78,9 +78,9 @@ TEST_F(tcp_store, wrong_secret) {
 }
 
 TEST_F(tcp_store, a_rank_without_the_secret_is_not_let_in) {
-  where.secret[31] ^= std::byte{1};
+  address.secret[31] ^= std::byte{1};
   EXPECT_FALSE(shake_hands(dial(), hello_of(0, 2))) << "closed without an answer";
-  where.secret[31] ^= std::byte{1};
+  address.secret[31] ^= std::byte{1};
   expect_healthy();
 }
 
@@ -88,13 +88,13 @@ TEST_F(tcp_store, a_proof_serves_once) {
   const auto greeting = hello_of(0, 2);
   const auto first = dial(), second = dial();
   for (const auto* socket : {&first, &second}) send(*socket, std::as_bytes(std::span(&greeting, 1)));
-  const auto asked = receive<tcp::challenge>(first), again = receive<tcp::challenge>(second);
-  ASSERT_TRUE(asked && again);
-  EXPECT_NE(asked->store_nonce, again->store_nonce);
-  const auto recorded = tcp::proof_of_rank(where.secret, greeting, asked->store_nonce);
+  const auto store_challenge = receive<tcp::challenge>(first), second_challenge = receive<tcp::challenge>(second);
+  ASSERT_TRUE(store_challenge && second_challenge);
+  EXPECT_NE(store_challenge->store_nonce, second_challenge->store_nonce);
+  const auto recorded = tcp::proof_of_rank(address.secret, greeting, store_challenge->store_nonce);
   send(second, recorded);
   EXPECT_FALSE(receive<tcp::welcome>(second)) << "what was heard on one connection does not open another";
-  send(second, again->store_proof);
+  send(second, second_challenge->store_proof);
   EXPECT_FALSE(receive<tcp::welcome>(second));
   send(first, recorded);
   const auto answer = receive<tcp::welcome>(first);
@@ -106,9 +106,9 @@ TEST_F(tcp_store, the_stores_own_proof_does_not_open_it) {
   const auto greeting = hello_of(0, 2);
   const auto socket = dial();
   send(socket, std::as_bytes(std::span(&greeting, 1)));
-  const auto asked = receive<tcp::challenge>(socket);
-  ASSERT_TRUE(asked);
-  send(socket, asked->store_proof);
+  const auto store_challenge = receive<tcp::challenge>(socket);
+  ASSERT_TRUE(store_challenge);
+  send(socket, store_challenge->store_proof);
   EXPECT_FALSE(receive<tcp::welcome>(socket));
   expect_healthy();
 }
@@ -131,18 +131,18 @@ TEST_F(tcp_store, another_protocol_version_is_told_ours) {
 TEST_F(tcp_store, idle_strangers_keep_nobody_out) {
   std::vector<descriptor> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(dial());
-  const auto first = connect_tcp_store(where, 0, 2, 5);
-  std::jthread more([&] {
+  const auto first = connect_tcp_store(address, 0, 2, 5);
+  std::jthread dialer([&] {
     for (int i = 0; i < 300; ++i) idle.push_back(dial());
   });
-  const auto second = connect_tcp_store(where, 1, 2, 5);
-  more.join();
+  const auto second = connect_tcp_store(address, 1, 2, 5);
+  dialer.join();
   first->set("health", test::bytes("good"));
   EXPECT_EQ(test::get(*second, "health", 4, 5), "good");
 }
 
 TEST_F(tcp_store, the_oldest_stranger_goes_first) {
-  where = parse_unique_id(start_tcp_store(nullptr, {.max_unauthenticated = 3}));
+  address = parse_unique_id(start_tcp_store(nullptr, {.max_unauthenticated = 3}));
   std::vector<descriptor> idle;
   for (int i = 0; i < 4; ++i) idle.push_back(dial());
   EXPECT_TRUE(closed_by_peer(idle[0], 5));
@@ -152,17 +152,17 @@ TEST_F(tcp_store, the_oldest_stranger_goes_first) {
 
 // A rank that is dropped in the middle of its handshake dials again.
 TEST_F(tcp_store, a_rank_that_was_evicted_comes_back) {
-  tcp::endpoint here{"127.0.0.1", 0};
-  auto listener = tcp::listen_on(here);
+  tcp::endpoint target{"127.0.0.1", 0};
+  auto listener = tcp::listen_on(target);
   std::jthread server([&] {
     for (int i = 0; i < 3; ++i) {
       ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
       const descriptor dropped(accept(listener.get(), nullptr, nullptr));
       ASSERT_TRUE(receive<tcp::hello>(dropped));
     }
-    tcp::serve_store(std::make_unique<tcp::server>(std::move(listener), where.secret, tcp::server_limits{}));
+    tcp::serve_store(std::make_unique<tcp::server>(std::move(listener), address.secret, tcp::server_limits{}));
   });
-  const auto rank = connect_tcp_store({here.host, here.port, where.secret}, 0, 1, 10);
+  const auto rank = connect_tcp_store({target.host, target.port, address.secret}, 0, 1, 10);
   rank->set("a", test::bytes("b"));
   EXPECT_EQ(test::get(*rank, "a", 1, 5), "b");
 }
@@ -193,7 +193,7 @@ TEST_F(tcp_store, half_open_and_silent_connections) {
 }
 
 TEST_F(tcp_store, silent_connections_are_dropped_in_time) {
-  where = parse_unique_id(start_tcp_store(nullptr, {.handshake_timeout_s = 0.2}));
+  address = parse_unique_id(start_tcp_store(nullptr, {.handshake_timeout_s = 0.2}));
   const auto silent = dial(), halfway = dial();
   const auto greeting = hello_of(0, 2);
   send(halfway, std::as_bytes(std::span(&greeting, 1)));
@@ -206,12 +206,12 @@ TEST_F(tcp_store, malformed_requests_of_a_guest) {
   for (const tcp::request_header header : {tcp::request_header{tcp::request_kind::set, 0, 4, ~0u},
                                            tcp::request_header{tcp::request_kind::get, 0, ~0u, 0},
                                            tcp::request_header{static_cast<tcp::request_kind>(99), 0, 0, 0}}) {
-    where = parse_unique_id(start_tcp_store(nullptr));
+    address = parse_unique_id(start_tcp_store(nullptr));
     const auto socket = dial();
     const auto answer = shake_hands(socket, hello_of(2, 3));
     ASSERT_TRUE(answer);
     ASSERT_EQ(answer->accepted, 1u);
-    const auto healthy = connect_tcp_store(where, 0, 3, 5);
+    const auto healthy = connect_tcp_store(address, 0, 3, 5);
     send(socket, std::as_bytes(std::span(&header, 1)));
     EXPECT_TRUE(closed_by_peer(socket, 5));
     healthy->set("a", test::bytes("b"));
@@ -220,9 +220,9 @@ TEST_F(tcp_store, malformed_requests_of_a_guest) {
 }
 
 TEST_F(tcp_store, ranks_that_do_not_fit) {
-  const auto first = connect_tcp_store(where, 0, 2, 5);
+  const auto first = connect_tcp_store(address, 0, 2, 5);
   const auto refusal = [&](int rank, int size) {
-    return test::error_of([&] { connect_tcp_store(where, rank, size, 5); });
+    return test::error_of([&] { connect_tcp_store(address, rank, size, 5); });
   };
   EXPECT_NE(std::string(refusal(0, 2).message).find("rank 0 has joined before"), std::string::npos);
   EXPECT_NE(std::string(refusal(1, 3).message).find("size = 3 on this rank, but 2"), std::string::npos);
@@ -244,7 +244,7 @@ TEST_F(tcp_store, nobody_listens_after_all_have_gone) {
 }
 
 TEST_F(tcp_store, oversized_entries_are_refused_here) {
-  const auto rank = connect_tcp_store(where, 0, 1, 5);
+  const auto rank = connect_tcp_store(address, 0, 1, 5);
   const std::vector<std::byte> large(tcp::max_value_bytes + 1);
   EXPECT_EQ(test::error_of([&] { rank->set("large", large); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(test::error_of([&] { rank->set(std::string(600, 'k'), {}); }).status,
@@ -255,39 +255,39 @@ TEST_F(tcp_store, oversized_entries_are_refused_here) {
 
 // A server that accepts and never answers: the wait for its welcome is bounded.
 TEST(tcp_client, a_server_that_never_answers) {
-  tcp::endpoint here{"127.0.0.1", 0};
-  const auto listener = tcp::listen_on(here);
+  tcp::endpoint target{"127.0.0.1", 0};
+  const auto listener = tcp::listen_on(target);
   const auto start = std::chrono::steady_clock::now();
-  const auto error = test::error_of([&] { connect_tcp_store({here.host, here.port, {}}, 0, 1, 0.3); });
+  const auto error = test::error_of([&] { connect_tcp_store({target.host, target.port, {}}, 0, 1, 0.3); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT);
   EXPECT_LT(test::seconds_since(start), 20);
 }
 
 // Whoever only holds the port gets neither the secret nor a proof that it could use at the true store.
 TEST(tcp_client, a_server_without_the_secret) {
-  tcp::endpoint here{"127.0.0.1", 0};
-  const auto listener = tcp::listen_on(here);
+  tcp::endpoint target{"127.0.0.1", 0};
+  const auto listener = tcp::listen_on(target);
   const store_secret secret = make_secret();
-  std::vector<std::byte> heard;
+  std::vector<std::byte> received;
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
     const descriptor guest(accept(listener.get(), nullptr, nullptr));
     const tcp::challenge answer{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
     tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
     std::byte chunk[512];
-    for (ssize_t count = 1; count > 0; heard.insert(heard.end(), chunk, chunk + std::max<ssize_t>(count, 0)))
+    for (ssize_t count = 1; count > 0; received.insert(received.end(), chunk, chunk + std::max<ssize_t>(count, 0)))
       count = recv(guest.get(), chunk, sizeof chunk, 0);
   });
-  const auto error = test::error_of([&] { connect_tcp_store({here.host, here.port, secret}, 0, 1, 5); });
+  const auto error = test::error_of([&] { connect_tcp_store({target.host, target.port, secret}, 0, 1, 5); });
   server.join();
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
-  EXPECT_EQ(heard.size(), sizeof(tcp::hello)) << "nothing after the store's bad proof";
-  EXPECT_TRUE(std::ranges::search(heard, std::span(secret).first(8)).empty());
+  EXPECT_EQ(received.size(), sizeof(tcp::hello)) << "nothing after the store's bad proof";
+  EXPECT_TRUE(std::ranges::search(received, std::span(secret).first(8)).empty());
 }
 
 TEST(tcp_client, a_store_of_another_protocol_version) {
-  tcp::endpoint here{"127.0.0.1", 0};
-  const auto listener = tcp::listen_on(here);
+  tcp::endpoint target{"127.0.0.1", 0};
+  const auto listener = tcp::listen_on(target);
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
     const descriptor guest(accept(listener.get(), nullptr, nullptr));
@@ -296,7 +296,7 @@ TEST(tcp_client, a_store_of_another_protocol_version) {
     std::byte ignored[512];
     while (recv(guest.get(), ignored, sizeof ignored, 0) > 0) continue;
   });
-  const auto error = test::error_of([&] { connect_tcp_store({here.host, here.port, {}}, 0, 1, 5); });
+  const auto error = test::error_of([&] { connect_tcp_store({target.host, target.port, {}}, 0, 1, 5); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_MISMATCH);
   EXPECT_NE(
       std::string(error.message).find(fmt::format("rank 0 speaks store protocol {}", tcp::protocol_version)),
@@ -306,27 +306,27 @@ TEST(tcp_client, a_store_of_another_protocol_version) {
 
 // A server that ends while a rank waits: the wait ends at once, not at its timeout.
 TEST(tcp_client, a_server_that_goes_away) {
-  tcp::endpoint here{"127.0.0.1", 0};
-  auto listener = tcp::listen_on(here);
+  tcp::endpoint target{"127.0.0.1", 0};
+  auto listener = tcp::listen_on(target);
   std::jthread server([&] {
     ASSERT_TRUE(tcp::wait_readable(listener.get(), tcp::deadline_after(5)));
     descriptor guest(accept(listener.get(), nullptr, nullptr));
     tcp::hello greeting;
     ASSERT_TRUE(
         tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&greeting, 1)), tcp::deadline_after(5)));
-    tcp::challenge asked{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
-    asked.store_proof = tcp::proof_of_store({}, greeting, asked.store_nonce);
-    tcp::send_all(guest.get(), std::as_bytes(std::span(&asked, 1)), tcp::deadline_after(5));
-    tcp::proof shown;
+    tcp::challenge store_challenge{{tcp::protocol_magic, tcp::protocol_version}, tcp::make_nonce(), {}};
+    store_challenge.store_proof = tcp::proof_of_store({}, greeting, store_challenge.store_nonce);
+    tcp::send_all(guest.get(), std::as_bytes(std::span(&store_challenge, 1)), tcp::deadline_after(5));
+    tcp::proof client_proof;
     ASSERT_TRUE(
-        tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&shown, 1)), tcp::deadline_after(5)));
-    EXPECT_EQ(shown, tcp::proof_of_rank({}, greeting, asked.store_nonce));
+        tcp::receive_all(guest.get(), std::as_writable_bytes(std::span(&client_proof, 1)), tcp::deadline_after(5)));
+    EXPECT_EQ(client_proof, tcp::proof_of_rank({}, greeting, store_challenge.store_nonce));
     tcp::welcome answer{};
     answer.accepted = 1;
     tcp::send_all(guest.get(), std::as_bytes(std::span(&answer, 1)), tcp::deadline_after(5));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   });
-  const auto rank = connect_tcp_store({here.host, here.port, {}}, 0, 1, 5);
+  const auto rank = connect_tcp_store({target.host, target.port, {}}, 0, 1, 5);
   const auto start = std::chrono::steady_clock::now();
   EXPECT_EQ(test::error_of([&] { test::get(*rank, "a", 1, 30); }).status, ISTHMUS_ERROR_REMOTE);
   EXPECT_LT(test::seconds_since(start), 20);

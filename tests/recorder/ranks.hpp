@@ -28,7 +28,7 @@ inline isthmus_operation allreduce_of(std::uint64_t count) {
   return operation;
 }
 
-inline void call(flight_recorder& recorder, std::uint64_t count) {
+inline void record_call(flight_recorder& recorder, std::uint64_t count) {
   const isthmus_operation operation = allreduce_of(count);
   recorder.begin(0, &operation, nullptr, 1);
   recorder.end(true);

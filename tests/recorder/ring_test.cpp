@@ -23,7 +23,7 @@ TEST(ring, keeps_the_latest_calls) {
   const membership ranks = ranks_of_this_process(2);
   flight_recorder recorder(ranks, 10);
   recorder.add_backend(0, "host", true);
-  for (std::uint64_t i = 1; i <= ring_entries + 44; ++i) call(recorder, i);
+  for (std::uint64_t i = 1; i <= ring_entries + 44; ++i) record_call(recorder, i);
   const auto record = read_file(path_of_file(ranks.token, 0));
   ASSERT_TRUE(record);
   ASSERT_EQ(record->calls.size(), ring_entries);
@@ -62,7 +62,7 @@ TEST(ring, of_a_stream_s_work_no_end_is_known) {
   const membership ranks = ranks_of_this_process(1);
   flight_recorder recorder(ranks, 10);
   recorder.add_backend(0, "nccl", false);
-  call(recorder, 1);
+  record_call(recorder, 1);
   const auto record = read_file(path_of_file(ranks.token, 0));
   ASSERT_TRUE(record);
   EXPECT_EQ(record->calls[0].state, entry_state::returned);
@@ -75,7 +75,7 @@ TEST(ring, a_reader_sees_whole_entries_only) {
   recorder.add_backend(0, "host", true);
   std::atomic<bool> done{false};
   std::jthread writer([&] {
-    for (std::uint64_t i = 1; !done; ++i) call(recorder, i);
+    for (std::uint64_t i = 1; !done; ++i) record_call(recorder, i);
   });
   for (int i = 0; i < 200; ++i) {
     const auto record = read_file(path_of_file(ranks.token, 0));
@@ -114,33 +114,33 @@ TEST(file, what_is_none_is_not_read) {
 }
 
 // A file whose process is gone, as a crash leaves it.
-void leave_behind(const membership& ranks) {
-  const std::string path = path_of_file(ranks.token, 0), kept = path + ".kept";
+void leave_dead_file(const membership& ranks) {
+  const std::string path = path_of_file(ranks.token, 0), copy = path + ".kept";
   {
     const flight_recorder recorder(ranks, 10);
-    std::filesystem::copy_file(path, kept);
+    std::filesystem::copy_file(path, copy);
   }
-  std::fstream file(kept, std::ios::in | std::ios::out | std::ios::binary);
-  const std::int64_t nobody = 1 << 30;
-  file.seekp(offsetof(header, pid)).write(reinterpret_cast<const char*>(&nobody), sizeof nobody);
+  std::fstream file(copy, std::ios::in | std::ios::out | std::ios::binary);
+  const std::int64_t unused_pid = 1 << 30;
+  file.seekp(offsetof(header, pid)).write(reinterpret_cast<const char*>(&unused_pid), sizeof unused_pid);
   file.close();
-  std::filesystem::rename(kept, path);
+  std::filesystem::rename(copy, path);
 }
 
 TEST(file, the_oldest_remains_go) {
   std::vector<membership> jobs;
   for (std::size_t i = 0; i < max_stale_files + 2; ++i) {
     jobs.push_back(ranks_of_this_process(1));
-    leave_behind(jobs.back());
+    leave_dead_file(jobs.back());
   }
   const membership alive = ranks_of_this_process(1);
   const flight_recorder recorder(alive, 10);
   remove_stale_files();
-  const auto is_there = [](const membership& ranks) {
+  const auto exists = [](const membership& ranks) {
     return std::filesystem::exists(path_of_file(ranks.token, 0));
   };
-  EXPECT_FALSE(is_there(jobs.front()));
-  EXPECT_TRUE(is_there(alive));
+  EXPECT_FALSE(exists(jobs.front()));
+  EXPECT_TRUE(exists(alive));
   for (const membership& job : jobs) std::filesystem::remove(path_of_file(job.token, 0));
 }
 

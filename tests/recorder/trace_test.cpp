@@ -54,7 +54,7 @@ TEST_F(traces, keep_more_than_the_ring_and_stay) {
   const membership ranks = ranks_of_this_process(1);
   {
     const auto recorder = recorder_of(ranks, 0);
-    for (std::uint64_t i = 1; i <= 1100; ++i) call(*recorder, i);
+    for (std::uint64_t i = 1; i <= 1100; ++i) record_call(*recorder, i);
     EXPECT_EQ(read_file(path_of_file(ranks.token, 0))->calls.size(), ring_entries);
   }
   EXPECT_FALSE(std::filesystem::exists(path_of_file(ranks.token, 0)));
@@ -93,7 +93,7 @@ TEST_F(traces, name_who_came_last) {
   second->begin(0, &operation, nullptr, 1);
   first->end(true);
   second->end(true);
-  call(*second, 8);  // which the first does not make
+  record_call(*second, 8);  // which the first does not make
   const trace merged = read_traces(m_folder);
   const auto summary = json::parse(summary_of(merged))["communicators"][0];
   EXPECT_EQ(summary["matched"], 1);
@@ -176,14 +176,14 @@ TEST_F(traces, that_cannot_be_read_are_named) {
   EXPECT_NE(refusal(m_folder + "/nowhere").find("No such file"), std::string::npos);
   const membership ranks = ranks_of_this_process(1);
   const std::string path = file_of(ranks, 0);
-  const auto written_as = [&](const std::string& bytes) {
+  const auto refusal_of_contents = [&](const std::string& bytes) {
     std::ofstream(path) << bytes;
     return refusal(m_folder);
   };
-  EXPECT_NE(written_as("").find("it is empty"), std::string::npos);
-  EXPECT_NE(written_as("abc").find("cut short: 3 bytes"), std::string::npos);
-  EXPECT_NE(written_as(std::string(9000, 'x')).find("not written by a flight recorder"), std::string::npos);
-  EXPECT_NE(written_as("ITRECO1" + std::string(9000, '\0')).find("layout 1, this version reads 2"),
+  EXPECT_NE(refusal_of_contents("").find("it is empty"), std::string::npos);
+  EXPECT_NE(refusal_of_contents("abc").find("cut short: 3 bytes"), std::string::npos);
+  EXPECT_NE(refusal_of_contents(std::string(9000, 'x')).find("not written by a flight recorder"), std::string::npos);
+  EXPECT_NE(refusal_of_contents("ITRECO1" + std::string(9000, '\0')).find("layout 1, this version reads 2"),
             std::string::npos);
   std::filesystem::remove(path);
   {
@@ -209,7 +209,7 @@ TEST_F(traces, that_were_copied_or_damaged_do_no_harm) {
   const membership ranks = ranks_of_this_process(2);
   for (const int rank : {0, 1}) {
     const auto recorder = recorder_of(ranks, rank, 256);
-    for (std::uint64_t i = 1; i <= 20; ++i) call(*recorder, i);
+    for (std::uint64_t i = 1; i <= 20; ++i) record_call(*recorder, i);
   }
   const std::string path = file_of(ranks, 1), copy = m_folder + "/copy.trace";
   std::filesystem::copy_file(path, copy);
@@ -238,7 +238,7 @@ TEST_F(traces, never_replace_what_is_there) {
   std::ofstream(target) << "data";
   std::filesystem::create_symlink(target, file_of(ranks, 0));
   const auto recorder = recorder_of(ranks, 0);  // warns
-  call(*recorder, 1);
+  record_call(*recorder, 1);
   EXPECT_EQ(recorder->trace_ticks(), 0u);
   EXPECT_EQ(std::filesystem::file_size(target), 4u);
 }
