@@ -105,7 +105,7 @@ class store {
   // where that is not known.
   virtual std::unique_ptr<fallback_store> make_fallback_store();
   // The store that another rank of this one serves on its standby. Throws error.
-  virtual std::shared_ptr<store> connect_fallback_store(const fallback_address& where, int rank, int size,
+  virtual std::shared_ptr<store> connect_fallback_store(const fallback_address& address, int rank, int size,
                                                  double timeout_s);
 };
 

@@ -84,24 +84,24 @@ void check_rules(bootstrap& ranks, const std::vector<membership_record>& all, co
   for (std::size_t rank = 1; rank < texts.size(); ++rank)
     if (texts[rank] != texts[0]) others.push_back(static_cast<int>(rank));
   const auto first = others.empty() ? 0 : static_cast<std::size_t>(others.front());
-  const auto left = lines_of(texts[0]), right = lines_of(texts[first]);
+  const auto first_lines = lines_of(texts[0]), other_lines = lines_of(texts[first]);
   std::size_t line = 0;
-  while (line < left.size() && line < right.size() && left[line] == right[line]) ++line;
+  while (line < first_lines.size() && line < other_lines.size() && first_lines[line] == other_lines[line]) ++line;
   throw make_error(
       ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
       fmt::format("ranks have different selection rules; first difference: rank 0 has {}, rank {} has {} "
                   "(ranks that differ from rank 0: {})",
-                  quoted_line(left, line), first, quoted_line(right, line), enumerate(others)),
+                  quoted_line(first_lines, line), first, quoted_line(other_lines, line), enumerate(others)),
       "give every rank the same config file and ISTHMUS_ environment variables");
 }
 
 // Numbers equal keys by first appearance, so that all ranks number alike.
 template <typename Key>
 std::vector<int> number_by_first_appearance(const std::vector<Key>& keys) {
-  std::map<Key, int> seen;
+  std::map<Key, int> number_of;
   std::vector<int> numbers;
   for (const Key& key : keys)
-    numbers.push_back(seen.try_emplace(key, static_cast<int>(seen.size())).first->second);
+    numbers.push_back(number_of.try_emplace(key, static_cast<int>(number_of.size())).first->second);
   return numbers;
 }
 

@@ -44,10 +44,10 @@ watch_rules make_watch_rules(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm
   rules.takes_long = true;
   rules.on_stuck = [=, &mpi, has_fired = false](std::uint64_t) mutable {
     if (std::exchange(has_fired, true)) return true;
-    const std::string lost = ranks == nullptr ? "" : ranks->describe({});
+    const std::string missing_text = ranks == nullptr ? "" : ranks->describe({});
     log(log_level::error,
         "{} has not returned for {} s: {}; MPI can't cancel that call: ending the job with MPI_Abort", call,
-        timeout_s, lost.empty() ? "some rank did not create or split its communicator, or it is gone" : lost);
+        timeout_s, missing_text.empty() ? "some rank did not create or split its communicator, or it is gone" : missing_text);
     mpi.comm_abort(comm, ISTHMUS_ERROR_TIMEOUT);
     return true;
   };

@@ -117,17 +117,17 @@ std::string peer_monitor::describe(const std::vector<int>& missing, bool is_cert
   std::vector<process_state> states;
   for (const rank_process& each : m_processes) states.push_back(each.state());
   const bool any_stopped = std::ranges::find(states, process_state::stopped) != states.end();
-  const process_state lost = any_stopped ? process_state::stopped : process_state::gone;
-  const bool any_lost = std::ranges::find(states, lost) != states.end();
+  const process_state blocking_state = any_stopped ? process_state::stopped : process_state::gone;
+  const bool has_blocking = std::ranges::find(states, blocking_state) != states.end();
   std::string text, others;
   for (int rank = 0; rank < static_cast<int>(states.size()); ++rank) {
-    const bool is_lost = states[static_cast<std::size_t>(rank)] == lost;
+    const bool is_blocking = states[static_cast<std::size_t>(rank)] == blocking_state;
     if (rank == m_rank) continue;
-    if (std::ranges::find(missing, rank) != missing.end() && (is_lost || is_certain || !any_lost))
-      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank, is_lost ? state_suffix(lost) : "");
-    else if (is_lost)
+    if (std::ranges::find(missing, rank) != missing.end() && (is_blocking || is_certain || !has_blocking))
+      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", rank, is_blocking ? state_suffix(blocking_state) : "");
+    else if (is_blocking)
       others += fmt::format("{}rank {}{}", text.empty() && others.empty() ? "" : "; others may wait for ", rank,
-                            state_suffix(lost));
+                            state_suffix(blocking_state));
   }
   return text + others;
 }

@@ -25,17 +25,17 @@ std::string local_host(int connected_socket) {
 
 }  // namespace
 
-fallback_store::fallback_store(descriptor listener, const tcp::endpoint& where, const store_secret& secret)
+fallback_store::fallback_store(descriptor listener, const tcp::endpoint& address, const store_secret& secret)
     : m_listener(std::move(listener)), m_secret(secret) {
-  copy_text(m_address.host, sizeof m_address.host, where.host);
-  m_address.port = where.port;
+  copy_text(m_address.host, sizeof m_address.host, address.host);
+  m_address.port = address.port;
 }
 
 std::unique_ptr<fallback_store> fallback_store::create(int connected_socket, const store_secret& secret) {
   try {
-    tcp::endpoint where{local_host(connected_socket), 0};
-    descriptor listener = tcp::listen_on(where);
-    return std::unique_ptr<fallback_store>(new fallback_store(std::move(listener), where, secret));
+    tcp::endpoint address{local_host(connected_socket), 0};
+    descriptor listener = tcp::listen_on(address);
+    return std::unique_ptr<fallback_store>(new fallback_store(std::move(listener), address, secret));
   } catch (const error& failure) {
     log(log_level::warning, "this rank can't take the store's place if that is lost: {}", failure.what());
     return nullptr;

@@ -22,7 +22,7 @@ class fallback_store {
   void serve(double idle_timeout_s);
 
  private:
-  fallback_store(descriptor listener, const tcp::endpoint& where, const store_secret& secret);
+  fallback_store(descriptor listener, const tcp::endpoint& address, const store_secret& secret);
 
   descriptor m_listener;
   fallback_address m_address;

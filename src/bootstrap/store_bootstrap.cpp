@@ -96,8 +96,8 @@ class store_bootstrap final : public bootstrap {
     while (true) {
       try {
         return make_survivors(m_rendezvous->agree(wait_s));
-      } catch (const store_lost& lost) {
-        m_rendezvous->switch_store(attribute_loss(lost.cause), wait_s);
+      } catch (const store_lost& lost_rank) {
+        m_rendezvous->switch_store(attribute_loss(lost_rank.cause), wait_s);
       }
     }
   }
@@ -140,14 +140,14 @@ class store_bootstrap final : public bootstrap {
   std::optional<failure_info> wait_for_failure(double wait_s) noexcept override {
     if (m_peers.has_all_records()) return m_peers.read_failure(wait_s);
     const auto deadline = clock::now() + std::chrono::duration_cast<clock::duration>(seconds(wait_s));
-    for (double left = wait_s;; left = seconds(deadline - clock::now()).count()) {
+    for (double remaining_s = wait_s;; remaining_s = seconds(deadline - clock::now()).count()) {
       const auto local_failure = m_peers.read_failure();
       if (local_failure && !is_secondary_status(local_failure->status)) return local_failure;
       // Of those here only what followed is known: the cause may have come from another machine.
       const auto begin = clock::now();
-      const double slice = std::clamp(left, 0.0, slice_s);
+      const double slice = std::clamp(remaining_s, 0.0, slice_s);
       const auto stored_failure = failure_in_store(local_failure ? 0 : slice);
-      if (stored_failure || local_failure || left <= slice_s) return stored_failure ? stored_failure : local_failure;
+      if (stored_failure || local_failure || remaining_s <= slice_s) return stored_failure ? stored_failure : local_failure;
       std::this_thread::sleep_until(begin + seconds(slice));  // a store that is lost says so at once
     }
   }
@@ -194,8 +194,8 @@ class store_bootstrap final : public bootstrap {
   void publish_in_store(std::span<const std::byte> failure) {
     try {
       return m_store->set_if_absent(m_scope + failure_key, failure);
-    } catch (const error& refused) {
-      if (refused.info().status == ISTHMUS_ERROR_REMOTE) throw;  // it is gone
+    } catch (const error& refusal) {
+      if (refusal.info().status == ISTHMUS_ERROR_REMOTE) throw;  // it is gone
     }
     if (!failure_in_store(0)) m_store->set(m_scope + failure_key, failure);
   }
@@ -273,29 +273,29 @@ class store_bootstrap final : public bootstrap {
 
   void get(std::uint64_t sequence, int rank, std::span<std::byte> block, clock::time_point deadline) {
     auto next_poll = clock::now() + poll_interval;
-    std::optional<int> lost;
+    std::optional<int> lost_rank;
     while (true) {
       if (m_cancelled.load(std::memory_order_acquire))
         throw make_error(
             ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE,
             fmt::format("the communicator was aborted while rank {} waited for rank {}", m_rank, rank));
       throw_if_interrupted("the exchange with the other ranks");
-      const double left = seconds(deadline - clock::now()).count();
+      const double remaining_s = seconds(deadline - clock::now()).count();
       try {
-        m_store->get(key(sequence, rank), block, std::clamp(left, 0.0, slice_s));
+        m_store->get(key(sequence, rank), block, std::clamp(remaining_s, 0.0, slice_s));
         return;
       } catch (const error& failure) {
         if (failure.info().status == ISTHMUS_ERROR_MISMATCH) throw mismatch_error(rank, failure);
         if (failure.info().status != ISTHMUS_ERROR_TIMEOUT) throw attribute_loss(failure);
         throw_if_failure_published();
         // Nor has it set its key just before.
-        if (lost && (*lost == rank || !has_contributed(sequence, *lost, block.size()))) throw m_peers.exited_error(*lost);
-        if (left <= slice_s) throw missing_error(sequence, rank, block.size());
+        if (lost_rank && (*lost_rank == rank || !has_contributed(sequence, *lost_rank, block.size()))) throw m_peers.exited_error(*lost_rank);
+        if (remaining_s <= slice_s) throw missing_error(sequence, rank, block.size());
       }
       if (clock::now() < next_poll) continue;
       next_poll = clock::now() + poll_interval;
       try {
-        lost = find_lost(rank);
+        lost_rank = find_lost(rank);
       } catch (const error& failure) {
         throw attribute_loss(failure);
       }

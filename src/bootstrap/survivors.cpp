@@ -94,10 +94,10 @@ class survivor_protocol {
 
   void poll_ranks() {
     for (int rank = 0; rank < m_round.size; ++rank) {
-      std::uint8_t& known = m_has_joined[static_cast<std::size_t>(rank)];
+      std::uint8_t& joined_flag = m_has_joined[static_cast<std::size_t>(rank)];
       std::vector<std::uint8_t> members(m_members.size());
-      if (known != 0 || !read(presence_key(rank), std::as_writable_bytes(std::span(members)))) continue;
-      known = present;
+      if (joined_flag != 0 || !read(presence_key(rank), std::as_writable_bytes(std::span(members)))) continue;
+      joined_flag = present;
       for (std::size_t i = 0; i < members.size(); ++i) m_members[i] &= members[i];
     }
     if (clock::now() < m_next_peer_poll) return;

@@ -237,9 +237,9 @@ void server::handle(connection& client, const request& message) {
     case request_kind::get:
     case request_kind::try_get: break;
   }
-  const auto found = m_values.find(key);
-  if (found != m_values.end())
-    reply(client, reply_kind::present, id, found->second);
+  const auto entry = m_values.find(key);
+  if (entry != m_values.end())
+    reply(client, reply_kind::present, id, entry->second);
   else if (message.header.kind == request_kind::try_get)
     reply(client, reply_kind::absent, id, {});
   else

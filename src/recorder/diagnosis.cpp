@@ -35,15 +35,15 @@ class analyzer {
   // and ranks that are one call apart since then, or on streams of which nothing is known, come of that.
   diagnosis analyze() const {
     const auto earlier = find_mismatch();
-    if (earlier && !is_completed_everywhere(earlier->number)) return earlier->found;
+    if (earlier && !is_completed_everywhere(earlier->number)) return earlier->result;
     for (const auto part : {&analyzer::find_process_failure, &analyzer::find_destroyed})
-      if (auto found = (this->*part)()) {
-        if (earlier) found->sentence += "; before, " + earlier->found.sentence;
-        return *found;
+      if (auto result = (this->*part)()) {
+        if (earlier) result->sentence += "; before, " + earlier->result.sentence;
+        return *result;
       }
     for (const auto part : {&analyzer::find_blocked_message, &analyzer::find_missing, &analyzer::find_straggler})
-      if (const auto found = (this->*part)()) return earlier ? with_current_state(*earlier, *found) : *found;
-    return earlier ? earlier->found : no_rank_waits();
+      if (const auto result = (this->*part)()) return earlier ? with_current_state(*earlier, *result) : *result;
+    return earlier ? earlier->result : no_rank_waits();
   }
 
  private:
@@ -56,21 +56,21 @@ class analyzer {
   };
 
   waiting_ranks ranks_waiting_at(std::uint64_t number, const rank_group& responsible) const {
-    waiting_ranks found;
+    waiting_ranks result;
     for (const recorded_rank& rank : m_ranks) {
       if (contains(responsible, &rank)) continue;
       const recorded_call* const call = rank.collective(number);
       if (call == nullptr) continue;
-      found.ranks.push_back(rank.rank);
+      result.ranks.push_back(rank.rank);
       const bool has_waited_longer =
-          call->is_pending() > found.is_pending || (call->is_pending() == found.is_pending && call->begin_age_s > found.waiting_s);
-      if (found.call == nullptr || has_waited_longer) {
-        found.call = call;
-        found.waiting_s = call->begin_age_s;
-        found.is_pending = call->is_pending();
+          call->is_pending() > result.is_pending || (call->is_pending() == result.is_pending && call->begin_age_s > result.waiting_s);
+      if (result.call == nullptr || has_waited_longer) {
+        result.call = call;
+        result.waiting_s = call->begin_age_s;
+        result.is_pending = call->is_pending();
       }
     }
-    return found;
+    return result;
   }
 
   static std::string waiting_clause(const waiting_ranks& others) {
@@ -117,13 +117,13 @@ class analyzer {
     for (const recorded_rank& rank : m_ranks) {
       const recorded_call* const call = rank.collective(number);
       if (call == nullptr) continue;
-      const auto same = std::find_if(all.begin(), all.end(), [&](const rank_group& each) {
+      const auto match = std::find_if(all.begin(), all.end(), [&](const rank_group& each) {
         return calls_match(*each.front()->collective(number), *call);
       });
-      if (same == all.end())
+      if (match == all.end())
         all.push_back({&rank});
       else
-        same->push_back(&rank);
+        match->push_back(&rank);
     }
     std::stable_sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.size() > b.size(); });
     return all;
@@ -131,7 +131,7 @@ class analyzer {
 
   struct numbered_diagnosis {
     std::uint64_t number;
-    diagnosis found;
+    diagnosis result;
   };
 
   // Every rank has ended that collective.
@@ -155,10 +155,10 @@ class analyzer {
   }
 
   static diagnosis with_current_state(const numbered_diagnosis& earlier, const diagnosis& now) {
-    diagnosis found = earlier.found;
-    found.waiting_s = now.waiting_s;
-    found.sentence += "; now " + now.sentence;
-    return found;
+    diagnosis result = earlier.result;
+    result.waiting_s = now.waiting_s;
+    result.sentence += "; now " + now.sentence;
+    return result;
   }
 
   diagnosis describe_mismatch(std::uint64_t number, const std::vector<rank_group>& all) const {
@@ -184,13 +184,13 @@ class analyzer {
 
   // Where a whole job is gone, that alone says nothing: those who lived to see a failure are no cause.
   rank_group ranks_in_state(process_state state) const {
-    rank_group found, without_failure;
+    rank_group result, without_failure;
     for (const recorded_rank& rank : m_ranks) {
       if (rank.is_elsewhere || rank.process != state) continue;
-      found.push_back(&rank);
+      result.push_back(&rank);
       if (rank.failure.empty()) without_failure.push_back(&rank);
     }
-    if (found.size() < m_ranks.size()) return found;
+    if (result.size() < m_ranks.size()) return result;
     return without_failure.size() < m_ranks.size() || m_ranks.size() == 1 ? without_failure : rank_group();
   }
 
@@ -198,13 +198,13 @@ class analyzer {
     for (const auto state : {process_state::gone, process_state::stopped}) {
       const rank_group all = ranks_in_state(state);
       if (all.empty()) continue;
-      const bool gone = state == process_state::gone;
-      const char* const what = gone ? "ended" : "stopped";
-      const std::string verb = fmt::format("{} {}", gone ? have_or_has(all) : all.size() == 1 ? "is" : "are", what);
+      const bool has_exited = state == process_state::gone;
+      const char* const state_word = has_exited ? "ended" : "stopped";
+      const std::string verb = fmt::format("{} {}", has_exited ? have_or_has(all) : all.size() == 1 ? "is" : "are", state_word);
       waiting_ranks others;
       const std::string clause = absence_clause(all, others);
       const char* const separator = clause.starts_with("in ") ? " " : clause.starts_with("ha") ? " and " : "; ";
-      return make_diagnosis(gone ? diagnosis_kind::exited : diagnosis_kind::stopped, all, others.waiting_s,
+      return make_diagnosis(has_exited ? diagnosis_kind::exited : diagnosis_kind::stopped, all, others.waiting_s,
                   fmt::format("{} {}{}{}", list_of(all), verb, separator, clause));
     }
     return std::nullopt;
@@ -214,29 +214,29 @@ class analyzer {
   std::optional<diagnosis> find_destroyed() const {
     if (!is_any_rank_waiting()) return std::nullopt;
     const auto& pids = m_ranks.front().pids;
-    std::vector<int> gone;
+    std::vector<int> destroyed_ranks;
     for (std::size_t rank = 0; rank < pids.size(); ++rank) {
-      const auto here = [&](const recorded_rank& each) { return each.rank == static_cast<int>(rank); };
-      if (pids[rank] != 0 && std::none_of(m_ranks.begin(), m_ranks.end(), here))
-        gone.push_back(static_cast<int>(rank));
+      const auto has_rank = [&](const recorded_rank& each) { return each.rank == static_cast<int>(rank); };
+      if (pids[rank] != 0 && std::none_of(m_ranks.begin(), m_ranks.end(), has_rank))
+        destroyed_ranks.push_back(static_cast<int>(rank));
     }
-    if (gone.empty()) return std::nullopt;
+    if (destroyed_ranks.empty()) return std::nullopt;
     const recorded_rank* const first = longest_waiting();
     return diagnosis{
-        diagnosis_kind::destroyed, gone, first->calls.back().begin_age_s,
+        diagnosis_kind::destroyed, destroyed_ranks, first->calls.back().begin_age_s,
         fmt::format("{} destroyed the communicator, or could not record, while rank {} waits in {} "
                     "since {}",
-                    list_of(gone), first->rank, text_of(first->calls.back(), false),
+                    list_of(destroyed_ranks), first->rank, text_of(first->calls.back(), false),
                     format_seconds(first->calls.back().begin_age_s)) +
             remote_clause()};
   }
 
   const recorded_rank* longest_waiting() const {
-    const recorded_rank* found = nullptr;
+    const recorded_rank* result = nullptr;
     for (const recorded_rank& rank : m_ranks)
-      if (is_waiting(rank) && (found == nullptr || rank.calls.back().begin_age_s > found->calls.back().begin_age_s))
-        found = &rank;
-    return found;
+      if (is_waiting(rank) && (result == nullptr || rank.calls.back().begin_age_s > result->calls.back().begin_age_s))
+        result = &rank;
+    return result;
   }
 
   const recorded_rank* find_rank(int number) const {
@@ -273,28 +273,28 @@ class analyzer {
       min_calls = std::min(min_calls, rank.collectives());
     }
     if (max_calls == min_calls) return std::nullopt;
-    rank_group late;
+    rank_group missing_ranks;
     for (const recorded_rank& rank : m_ranks)
-      if (rank.collectives() == min_calls) late.push_back(&rank);
+      if (rank.collectives() == min_calls) missing_ranks.push_back(&rank);
     waiting_ranks others;
-    const std::string clause = absence_clause(late, others);
-    return make_diagnosis(diagnosis_kind::missing, late, others.waiting_s,
-                fmt::format("{} {}{}", list_of(late), clause.starts_with("in ") ? "still " : "", clause));
+    const std::string clause = absence_clause(missing_ranks, others);
+    return make_diagnosis(diagnosis_kind::missing, missing_ranks, others.waiting_s,
+                fmt::format("{} {}{}", list_of(missing_ranks), clause.starts_with("in ") ? "still " : "", clause));
   }
 
   std::optional<diagnosis> find_straggler() const {
     const recorded_rank* const first = longest_waiting();
     if (first == nullptr) return std::nullopt;
     const recorded_call& call = first->calls.back();
-    const auto elsewhere = remote_ranks();
+    const auto unseen_ranks = remote_ranks();
     const waiting_ranks others = ranks_waiting_at(call.number, {});
-    if (!elsewhere.empty())
+    if (!unseen_ranks.empty())
       return diagnosis{diagnosis_kind::remote,
                        {},
                        call.begin_age_s,
                        fmt::format("{} {} in {} since {}; {} can't be seen from this machine",
                                    list_of(others.ranks), others.ranks.size() == 1 ? "waits" : "wait",
-                                   text_of(call, false), format_seconds(call.begin_age_s), list_of(elsewhere))};
+                                   text_of(call, false), format_seconds(call.begin_age_s), list_of(unseen_ranks))};
     const recorded_rank* latest = first;
     for (const recorded_rank& rank : m_ranks)
       if (const recorded_call* const own = rank.collective(call.number);

@@ -25,7 +25,7 @@ struct job {
   std::vector<rank_records> communicators;
 };
 
-std::string name_of_token(const token& of) { return fmt::format("{:016x}{:016x}", of[0], of[1]); }
+std::string name_of_token(const token& value) { return fmt::format("{:016x}{:016x}", value[0], value[1]); }
 
 const char* name_of_process(const recorded_rank& rank) {
   if (rank.is_elsewhere) return "unknown";

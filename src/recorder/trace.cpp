@@ -61,17 +61,17 @@ std::vector<const recorded_call*> collectives_of(const recorded_rank& rank) {
 }
 
 void compute_waits(traced_communicator& of, matched_call& matched) {
-  const auto begun = [&](std::size_t i) { return static_cast<std::int64_t>(matched.rank_calls[i]->begin_ns); };
-  std::int64_t first = begun(0);
+  const auto begin_of = [&](std::size_t i) { return static_cast<std::int64_t>(matched.rank_calls[i]->begin_ns); };
+  std::int64_t first = begin_of(0);
   for (std::size_t i = 1; i < matched.rank_calls.size(); ++i) {
-    first = std::min(first, begun(i));
-    if (begun(i) > begun(matched.last)) matched.last = i;
+    first = std::min(first, begin_of(i));
+    if (begin_of(i) > begin_of(matched.last)) matched.last = i;
   }
-  matched.delay_ns = saturating_subtract(begun(matched.last), first);
+  matched.delay_ns = saturating_subtract(begin_of(matched.last), first);
   for (std::size_t i = 0; i < matched.rank_calls.size(); ++i) {
-    const auto ended = static_cast<std::int64_t>(matched.rank_calls[i]->end_ns);
-    const std::int64_t until = ended == 0 ? begun(matched.last) : std::min(ended, begun(matched.last));
-    const std::int64_t waited = std::max<std::int64_t>(0, saturating_subtract(until, begun(i)));
+    const auto end_ns = static_cast<std::int64_t>(matched.rank_calls[i]->end_ns);
+    const std::int64_t wait_end_ns = end_ns == 0 ? begin_of(matched.last) : std::min(end_ns, begin_of(matched.last));
+    const std::int64_t waited = std::max<std::int64_t>(0, saturating_subtract(wait_end_ns, begin_of(i)));
     of.ranks[i].waited_ns = saturating_add(of.ranks[i].waited_ns, waited);
     matched.waited_ns = saturating_add(matched.waited_ns, waited);
   }

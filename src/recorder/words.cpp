@@ -27,14 +27,14 @@ std::string arguments_of(const recorded_call& call) {
 
 std::string arguments_text(const collective_row& row, int datatype, const std::string& count, int op,
                            int root) {
-  const auto known = [](const char* name) { return name == nullptr ? "?" : name; };
+  const auto name_or_unknown = [](const char* name) { return name == nullptr ? "?" : name; };
   std::string text;
   if (row.send_extent != extent::nothing || row.recv_extent != extent::nothing) {
-    text = known(isthmus_datatype_name(static_cast<isthmus_datatype>(datatype)));
+    text = name_or_unknown(isthmus_datatype_name(static_cast<isthmus_datatype>(datatype)));
     if (!count.empty()) text += " x " + count;
   }
   if (row.reduces)
-    text += fmt::format(", {}", known(isthmus_reduction_op_name(static_cast<isthmus_reduction_op>(op))));
+    text += fmt::format(", {}", name_or_unknown(isthmus_reduction_op_name(static_cast<isthmus_reduction_op>(op))));
   if (row.peer == peer_kind::root) text += fmt::format(", root {}", root);
   return text;
 }

@@ -107,17 +107,17 @@ struct backend_stub {
   }
 
   isthmus_backend_context context(int rank) {
-    isthmus_backend_context made{};
-    made.runtime = this;
-    made.rank = rank;
-    made.size = size;
-    made.allgather = [](void* runtime, const void* mine, void* all, std::size_t bytes) {
+    isthmus_backend_context context{};
+    context.runtime = this;
+    context.rank = rank;
+    context.size = size;
+    context.allgather = [](void* runtime, const void* mine, void* all, std::size_t bytes) {
       static_cast<backend_stub*>(runtime)->ranks->allgather({static_cast<const std::byte*>(mine), bytes},
                                                     {static_cast<std::byte*>(all), bytes * size});
       return ISTHMUS_SUCCESS;
     };
-    made.fail = report;
-    return made;
+    context.fail = report;
+    return context;
   }
 };
 

@@ -77,20 +77,20 @@ std::vector<outcome> create_in_processes(const std::vector<std::string>& nodes, 
     ranks.start(rank, [&, rank] {
       const scoped_node node_name(nodes[static_cast<std::size_t>(rank)]);
       const isthmus_unique_id id = all.fresh_id(rank);
-      isthmus_communicator made = nullptr;
+      isthmus_communicator communicator = nullptr;
       outcome& mine = outcomes[rank];
-      mine.status = isthmus_communicator_create(&id, rank, size, nullptr, &made);
+      mine.status = isthmus_communicator_create(&id, rank, size, nullptr, &communicator);
       isthmus_last_error(&mine.failure);
       all.wait();  // rank 0 has the store
       if (mine.status != ISTHMUS_SUCCESS) return 0;
       std::string text(1 << 20, '\0');
-      isthmus_communicator_info(made, text.data(), text.size(), nullptr);
+      isthmus_communicator_info(communicator, text.data(), text.size(), nullptr);
       const auto info = nlohmann::json::parse(text.c_str());
       mine.nodes = info.at("nodes");
       const auto node_of = info.at("node_of").get<std::vector<int>>();
       mine.node_size =
           static_cast<int>(std::count(node_of.begin(), node_of.end(), node_of[static_cast<std::size_t>(rank)]));
-      isthmus_communicator_destroy(made);
+      isthmus_communicator_destroy(communicator);
       return 0;
     });
   for (const auto& each : ranks.join()) EXPECT_EQ(each.failures(), 0);

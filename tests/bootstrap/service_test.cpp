@@ -76,8 +76,8 @@ TEST(store_service, a_rank_keeps_its_store) {
 
 // In a process of its own, which has no descriptor left while a rank of another process dials. The seconds are
 // of processor time: spinning burns one per second of waiting, polling ten times a second next to nothing.
-int wait_without_descriptors(const store_address& where, int write_end, int read_end) {
-  const auto rank = connect_tcp_store(where, 0, 2, 5);
+int wait_without_descriptors(const store_address& store_location, int write_end, int read_end) {
+  const auto rank = connect_tcp_store(store_location, 0, 2, 5);
   // UBSan takes a pipe to look at an object whose type it has not seen yet: the log's have to be known to it.
   log(log_level::warning, "this process now takes all its descriptors");
   std::vector<descriptor> fillers;
@@ -129,8 +129,8 @@ TEST(store_service, out_of_descriptors_it_waits_instead_of_spinning) {
 // A forked child that exits takes nothing of its parent's store with it, and may have stores of its own.
 TEST(store_service, a_forked_child_leaves_its_parents_stores_alone) {
   if (!can_fork) GTEST_SKIP() << "ThreadSanitizer";
-  const auto where = parse_unique_id(start_tcp_store(nullptr));
-  const auto first = connect_tcp_store(where, 0, 2, 5);
+  const auto store_location = parse_unique_id(start_tcp_store(nullptr));
+  const auto first = connect_tcp_store(store_location, 0, 2, 5);
   const pid_t child = fork_child();
   if (child == 0) {
     auto own = connect_tcp_store(parse_unique_id(start_tcp_store(nullptr)), 0, 1, 5);
@@ -142,7 +142,7 @@ TEST(store_service, a_forked_child_leaves_its_parents_stores_alone) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  const auto second = connect_tcp_store(where, 1, 2, 5);
+  const auto second = connect_tcp_store(store_location, 1, 2, 5);
   first->set("a", test::bytes("b"));
   EXPECT_EQ(test::get(*second, "a", 1, 5), "b");
 }

@@ -76,14 +76,14 @@ TEST(store_bootstrap, a_killed_process_is_named_long_before_the_timeout) {
   const pid_t child = fork();
   if (child == 0)
     while (true) pause();
-  const auto alone = make_store_bootstrap(make_local_store(), "isthmus", 0, 2, 60);
+  const auto single_rank = make_store_bootstrap(make_local_store(), "isthmus", 0, 2, 60);
   const std::array<isthmus::rank_process, 2> both{
       {{getpid(), start_of_process(getpid())}, {child, start_of_process(child)}}};
-  alone->watch_processes(both);
+  single_rank->watch_processes(both);
   EXPECT_EQ(look_at_process(child), process_state::alive);
   kill(child, SIGKILL);  // and not waited for
   std::byte mine{}, all[2];
-  const auto failure = test::error_of([&] { alone->allgather({&mine, 1}, all); });
+  const auto failure = test::error_of([&] { single_rank->allgather({&mine, 1}, all); });
   EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE) << failure.message;
   EXPECT_NE(std::string(failure.message).find("rank 1 ended"), std::string::npos) << failure.message;
   waitpid(child, nullptr, 0);
@@ -171,14 +171,14 @@ struct failing_store {
   int gets = 0;
 
   isthmus_store_table table() {
-    isthmus_store_table made{};
-    made.struct_bytes = sizeof made;
-    made.context = this;
-    made.set = [](void* self, const char* key, const void* value, std::size_t bytes) {
+    isthmus_store_table table{};
+    table.struct_bytes = sizeof table;
+    table.context = this;
+    table.set = [](void* self, const char* key, const void* value, std::size_t bytes) {
       static_cast<failing_store*>(self)->keys->set(key, {static_cast<const std::byte*>(value), bytes});
       return 0;
     };
-    made.get = [](void* self, const char* key, void* value, std::size_t bytes, double timeout_s) {
+    table.get = [](void* self, const char* key, void* value, std::size_t bytes, double timeout_s) {
       auto& self_store = *static_cast<failing_store*>(self);
       ++self_store.gets;
       if (self_store.is_lost) return 2;
@@ -188,13 +188,13 @@ struct failing_store {
                  ? 0
                  : 1;
     };
-    made.set_if_absent = [](void* self, const char* key, const void* value, std::size_t bytes) {
+    table.set_if_absent = [](void* self, const char* key, const void* value, std::size_t bytes) {
       auto& self_store = *static_cast<failing_store*>(self);
       if (!self_store.has_set_first) return 2;
       self_store.keys->set_if_absent(key, {static_cast<const std::byte*>(value), bytes});
       return 0;
     };
-    return made;
+    return table;
   }
 };
 

@@ -96,10 +96,10 @@ TEST(survivors, who_was_left_out_before_stays_out) {
   test::on_each(3, [&](int rank) {
     auto round = round_of(rank, 3, {});
     if (rank == 0) round.members = {1, 1, 0};
-    std::vector<int> agreed;
-    const auto error = test::error_of([&] { agreed = agree_on_survivors(*keys, round); });
+    std::vector<int> survivors_seen;
+    const auto error = test::error_of([&] { survivors_seen = agree_on_survivors(*keys, round); });
     EXPECT_EQ(error.status, rank == 2 ? ISTHMUS_ERROR_REMOTE : ISTHMUS_SUCCESS) << error.message;
-    EXPECT_EQ(agreed, rank == 2 ? ranks{} : (ranks{0, 1}));
+    EXPECT_EQ(survivors_seen, rank == 2 ? ranks{} : (ranks{0, 1}));
   });
 }
 
@@ -187,8 +187,8 @@ TEST(survivors, a_callers_store_that_is_lost_ends_in_a_hint) {
   table.struct_bytes = sizeof table;
   table.set = table.set_if_absent = [](void*, const char*, const void*, std::size_t) { return 3; };
   table.get = [](void*, const char*, void*, std::size_t, double) { return 2; };
-  const auto alone = make_store_bootstrap(make_user_store(&table), "scope", 0, 2, 5);
-  const auto error = test::error_of([&] { alone->shrink(5); });
+  const auto single_rank = make_store_bootstrap(make_user_store(&table), "scope", 0, 2, 5);
+  const auto error = test::error_of([&] { single_rank->shrink(5); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_REMOTE);
   EXPECT_NE(std::string(error.message).find("the store that the ranks met through is lost"), std::string::npos);
   EXPECT_NE(std::string(error.hint).find("a process that outlives the ranks"), std::string::npos) << error.hint;
@@ -204,10 +204,10 @@ TEST(survivors, a_standby_takes_the_stores_place) {
   const auto error = test::error_of([&] { second->connect_fallback_store(own->address(), 1, 2, 0.2); });
   EXPECT_EQ(error.status, ISTHMUS_ERROR_TIMEOUT) << "nobody serves yet: " << error.message;
   own->serve(5);
-  const auto here = first->connect_fallback_store(own->address(), 0, 2, 5);
-  const auto there = second->connect_fallback_store(own->address(), 1, 2, 5);
-  here->set("key", test::bytes("value"));
-  EXPECT_EQ(test::get(*there, "key", 5, 5), "value");
+  const auto first_client = first->connect_fallback_store(own->address(), 0, 2, 5);
+  const auto second_client = second->connect_fallback_store(own->address(), 1, 2, 5);
+  first_client->set("key", test::bytes("value"));
+  EXPECT_EQ(test::get(*second_client, "key", 5, 5), "value");
   const store_address address_with_id_secret{own->address().host, own->address().port, address.secret};
   EXPECT_EQ(test::error_of([&] { connect_tcp_store(address_with_id_secret, 1, 2, 5); }).status,
             ISTHMUS_ERROR_REMOTE);

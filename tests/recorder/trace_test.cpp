@@ -189,9 +189,9 @@ TEST_F(traces, that_cannot_be_read_are_named) {
   {
     const auto recorder = recorder_of(ranks, 0);
   }
-  const auto whole = std::filesystem::file_size(path);
-  std::filesystem::resize_file(path, whole - 64);
-  EXPECT_NE(refusal(m_folder).find(fmt::format("cut short: {} of {} bytes", whole - 64, whole)),
+  const auto full_size = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, full_size - 64);
+  EXPECT_NE(refusal(m_folder).find(fmt::format("cut short: {} of {} bytes", full_size - 64, full_size)),
             std::string::npos);
   std::filesystem::resize_file(path, 100);
   EXPECT_NE(refusal(m_folder).find("cut short: 100 bytes"), std::string::npos);
