@@ -13,7 +13,7 @@ const char* state_suffix(process_state state) {
   switch (state) {
     case process_state::alive: return "";
     case process_state::stopped: return " (its process is stopped)";
-    case process_state::gone: return " (its process has ended)";
+    case process_state::gone: return " (its process has exited)";
   }
   return "";
 }
@@ -105,7 +105,7 @@ std::optional<int> peer_monitor::find_lost() const noexcept {
 
 error peer_monitor::exited_error(int rank) const {
   return make_error(ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-                    fmt::format("rank {} ended, or destroyed its communicator, while rank {} waited for it to "
+                    fmt::format("rank {} exited, or destroyed its communicator, while rank {} waited for it to "
                                 "create, split or allocate",
                                 rank, m_rank),
                     "look for a crash or an early exit of that rank")

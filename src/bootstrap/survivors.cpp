@@ -135,7 +135,7 @@ class survivor_protocol {
     throw make_error(
         ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
         fmt::format(
-            "communicator_shrink: {} of {} ranks came within {} s, and nobody knows whether rank {} ended: "
+            "communicator_shrink: {} of {} ranks came within {} s, and nobody knows whether rank {} exited: "
             "the others may go on without rank {}",
             joined, m_round.size, m_round.wait_s, uncertain_ranks, m_round.rank),
         "end the processes of these ranks for certain and shrink again, or meet anew by a unique id");

@@ -16,7 +16,7 @@ namespace isthmus {
 enum class peer_state : std::uint8_t {
   unknown,  // it may come yet
   disconnected,     // it does not come; whether it goes on elsewhere, nobody knows
-  exited     // its process has ended, or its communicator was destroyed
+  exited     // its process has exited, or its communicator was destroyed
 };
 
 struct survivor_round {

@@ -249,7 +249,7 @@ void communicator::abort_on_lost_peer(int lost) noexcept {
   failure_info failure =
       make_error(
           ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
-          fmt::format("rank {} ended before it had destroyed the communicator of rank {}", lost, m_ranks.rank),
+          fmt::format("rank {} exited before it had destroyed the communicator of rank {}", lost, m_ranks.rank),
           "look for a crash or an early exit of that rank")
           .info();
   attribute_failure(failure, std::array{lost});

@@ -63,7 +63,7 @@ class failure_poller {
     // What it sent last may still be on its way: it is looked at twice.
     if (ended_rank && operation == std::exchange(m_suspect_operation, operation))
       abort_rank(m_rank, ended_rank, ISTHMUS_ERROR_REMOTE,
-             fmt::format("rank {} ended while rank {} was inside {}, which can't go on without it", *ended_rank,
+             fmt::format("rank {} exited while rank {} was inside {}, which can't go on without it", *ended_rank,
                          m_rank.ranks().rank, isthmus_collective_name(m_rank.in_flight().collective)),
              "look for a crash or an early exit of that rank");
   }

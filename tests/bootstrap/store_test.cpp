@@ -68,7 +68,7 @@ TEST(store_bootstrap, a_rank_that_closed_its_connection_is_named_long_before_the
     const auto failure =
         test::error_of([&] { parts[static_cast<std::size_t>(rank)]->allgather({&mine, 1}, all); });
     EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE) << failure.message;
-    EXPECT_NE(std::string(failure.message).find("rank 2 ended"), std::string::npos) << failure.message;
+    EXPECT_NE(std::string(failure.message).find("rank 2 exited"), std::string::npos) << failure.message;
   });
 }
 
@@ -85,7 +85,7 @@ TEST(store_bootstrap, a_killed_process_is_named_long_before_the_timeout) {
   std::byte mine{}, all[2];
   const auto failure = test::error_of([&] { single_rank->allgather({&mine, 1}, all); });
   EXPECT_EQ(failure.status, ISTHMUS_ERROR_REMOTE) << failure.message;
-  EXPECT_NE(std::string(failure.message).find("rank 1 ended"), std::string::npos) << failure.message;
+  EXPECT_NE(std::string(failure.message).find("rank 1 exited"), std::string::npos) << failure.message;
   waitpid(child, nullptr, 0);
 }
 

@@ -196,13 +196,13 @@ TEST(poison, inside_create_is_what_creation_reports) {
   standin::script script;
   script.in_create = [](const isthmus_backend_context& context) {
     if (context.rank != 0) return;
-    context.fail(context.runtime, ISTHMUS_ERROR_REMOTE, 0, "standin:2", "scripted hint", "rank 7 ended");
+    context.fail(context.runtime, ISTHMUS_ERROR_REMOTE, 0, "standin:2", "scripted hint", "rank 7 exited");
     context.abort_communicator(context.runtime, ISTHMUS_ERROR_REMOTE);
   };
   standin::reset(script);
   test::ranks ranks(2, standin::configuration());
   EXPECT_EQ(ranks.status(), ISTHMUS_ERROR_REMOTE);
-  EXPECT_THAT(ranks.message(), HasSubstr("rank 7 ended"));
+  EXPECT_THAT(ranks.message(), HasSubstr("rank 7 exited"));
 }
 
 // ---- in processes of their own ------------------------------------------------------------------------------

@@ -155,13 +155,13 @@ TEST(failure_attribution, a_killed_rank_is_named_long_before_the_timeout) {
   const auto start = std::chrono::steady_clock::now();
   const auto survivors = run_case(3, 60, allocations, kill_self);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 30s) << "nobody waits for the timeout";
-  expect_named(survivors, {"rank 3 ended", "rank 3 failed or vanished"});
+  expect_named(survivors, {"rank 3 exited", "rank 3 failed or vanished"});
   expect_failed_rank(survivors, 3);
 }
 
 TEST(failure_attribution, so_it_is_where_the_store_has_gone_with_it) {
   const auto survivors = run_case(0, 60, splits, kill_self);
-  expect_named(survivors, {"rank 0 ended", "rank 0 failed or vanished"});
+  expect_named(survivors, {"rank 0 exited", "rank 0 failed or vanished"});
   expect_failed_rank(survivors, 0);
 }
 

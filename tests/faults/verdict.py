@@ -30,7 +30,7 @@ CAUSES = [
     r"rank (\d+) failed or vanished",
     r"failed on rank (\d+)",
     r"waited [\d.]+ s to (?:send to|receive from) rank (\d+)",
-    r"of rank (\d+) failed, because that rank ended",
+    r"of rank (\d+) failed, because that rank exited",
     r"no signal from rank\(s\) (\d+)",
     r"rank (\d+) did not",
     r"rank (\d+) makes another call",

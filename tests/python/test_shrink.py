@@ -113,7 +113,7 @@ def test_shrink_in_threads_and_in_a_group(ranks: list[Communicator]) -> None:
 
 
 def test_too_few_are_refused(pair: list[Communicator]) -> None:
-    with pytest.raises(Error, match="nobody knows whether rank 0 ended") as caught:
+    with pytest.raises(Error, match="nobody knows whether rank 0 exited") as caught:
         pair[1].shrink(wait=0.2)
     assert caught.value.code == Status.timeout
     with pytest.raises(Error, match=r"wait_s = -1 must be in \[0, 1e9\]"):

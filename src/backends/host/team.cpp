@@ -123,7 +123,7 @@ void team::fail_copy(int peer, const char* direction, std::uint64_t bytes, int c
               gone ? "look for a crash or an early exit of that rank"
                    : "do the buffers of that rank and of this one have as many bytes as their calls said?",
               fmt::format("copying {} bytes {} a buffer of rank {} failed{}: {}", bytes, direction, peer,
-                          gone ? ", because that rank ended" : "", std::generic_category().message(code)))};
+                          gone ? ", because that rank exited" : "", std::generic_category().message(code)))};
 }
 
 void team::fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
@@ -218,7 +218,7 @@ team::suspect team::find_missing(std::span<const int> awaited) const {
     if (r == rank()) continue;
     const process_state state = look_at(r);
     if (state == process_state::stopped) return {r, "its process is stopped"};
-    if (state == process_state::gone) return {r, "its process has ended"};
+    if (state == process_state::gone) return {r, "its process has exited"};
   }
   for (const int first : awaited) {
     int at = first;
@@ -292,7 +292,7 @@ void waiter::check_peers(std::span<const int> peers) {
     m_team.poison_as_failed(peer);
     m_team.fail_because_of(
         peer, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "look for a crash or an early exit of that rank",
-        fmt::format("rank {} ended, or destroyed its communicator, while rank {} waited for it in {}", peer,
+        fmt::format("rank {} exited, or destroyed its communicator, while rank {} waited for it in {}", peer,
                     m_team.rank(), m_team.m_activity));
   }
 }

@@ -167,7 +167,7 @@ void session::lose(int peer, native_status status) {
     std::ranges::sort(m_culprits);
   }
   fail(ISTHMUS_ERROR_REMOTE,
-       fmt::format("rank {} ended, destroyed its communicator or can't be reached any more, while rank {} was "
+       fmt::format("rank {} exited, destroyed its communicator or can't be reached any more, while rank {} was "
                    "in {} ({}){}",
                    peer, m_context.rank, m_activity, m_worker.text_of(status), others),
        "look for a crash or an early exit of that rank, and at its machine", ISTHMUS_HERE);

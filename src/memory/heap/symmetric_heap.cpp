@@ -72,7 +72,7 @@ void check_all(const votes<Part>& all, const std::optional<error>& own) {
   check_votes(all, own, fmt::format("symmetric allocation of {} bytes failed", bytes));
 }
 
-// Whose memory it was, and that its process has ended, which is seen a moment after its memory has gone.
+// Whose memory it was, and that its process has exited, which is seen a moment after its memory has gone.
 error not_mapped(const membership& ranks, std::size_t rank, const error& failure) {
   bool has_ended = false;
   for (int looks = 0; looks < 20 && !has_ended; ++looks) {
@@ -83,7 +83,7 @@ error not_mapped(const membership& ranks, std::size_t rank, const error& failure
   return make_error(
       has_ended ? ISTHMUS_ERROR_REMOTE : info.status, ISTHMUS_HERE,
       has_ended
-          ? fmt::format("rank {} ended while rank {} mapped its block of the symmetric heap", rank, ranks.rank)
+          ? fmt::format("rank {} exited while rank {} mapped its block of the symmetric heap", rank, ranks.rank)
           : fmt::format("the block of rank {} can't be mapped: {}", rank, info.message),
       has_ended ? "look for a crash or an early exit of that rank" : info.hint, info.native_code);
 }

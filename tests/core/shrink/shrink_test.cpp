@@ -229,7 +229,7 @@ TEST(shrink, too_few_are_refused_until_the_others_come) {
         isthmus_communicator result = nullptr;
         EXPECT_EQ(before.shrink(0.2, result), ISTHMUS_ERROR_TIMEOUT);
         const std::string message = world::last_error().message;
-        EXPECT_NE(message.find("nobody knows whether rank 0 ended"), std::string::npos) << message;
+        EXPECT_NE(message.find("nobody knows whether rank 0 exited"), std::string::npos) << message;
         shared.step = 1;
       }
       ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
