@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "bootstrap/peers.hpp"
+#include "bootstrap/peer_monitor.hpp"
 
 namespace isthmus {
 

@@ -56,7 +56,7 @@ nonce make_nonce();
 proof proof_of_store(const store_secret& secret, const hello& greeting, const nonce& store_nonce);
 proof proof_of_rank(const store_secret& secret, const hello& greeting, const nonce& store_nonce);
 
-// The secret of the stores that ranks of this one serve in its place (standby.hpp): it need not be sent.
+// The secret of the stores that ranks of this one serve in its place (fallback_store.hpp): it need not be sent.
 store_secret fallback_secret(const store_secret& secret);
 
 // In a time that does not depend on where they differ.

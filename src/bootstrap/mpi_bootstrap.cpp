@@ -11,8 +11,8 @@
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
-#include "bootstrap/mpi_threads.hpp"
-#include "bootstrap/peers.hpp"
+#include "bootstrap/mpi_thread_guard.hpp"
+#include "bootstrap/peer_monitor.hpp"
 #include "device/watchdog.hpp"
 
 namespace isthmus {

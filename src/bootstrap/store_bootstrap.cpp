@@ -13,9 +13,9 @@
 #include "base/interrupt.hpp"
 #include "base/log.hpp"
 #include "bootstrap/bootstrap.hpp"
-#include "bootstrap/meeting.hpp"
-#include "bootstrap/standby.hpp"
-#include "bootstrap/survivors.hpp"
+#include "bootstrap/rendezvous.hpp"
+#include "bootstrap/fallback_store.hpp"
+#include "bootstrap/survivor_protocol.hpp"
 
 namespace isthmus {
 namespace {

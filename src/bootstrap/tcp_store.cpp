@@ -15,7 +15,7 @@
 
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
-#include "bootstrap/standby.hpp"
+#include "bootstrap/fallback_store.hpp"
 #include "bootstrap/store_service.hpp"
 #include "bootstrap/tcp_protocol.hpp"
 

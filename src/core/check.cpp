@@ -11,7 +11,7 @@
 #include "base/text.hpp"
 #include "bootstrap/exchange.hpp"
 #include "core/communicator.hpp"
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus {
 namespace {

@@ -14,7 +14,7 @@
 #include "core/local_ranks.hpp"
 #include "core/watchdog.hpp"
 #include "core/worker.hpp"
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus {
 

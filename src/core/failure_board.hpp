@@ -1,4 +1,4 @@
-// A page of shared memory for each rank of a machine, in which it writes why it failed (bootstrap/peers.hpp):
+// A page of shared memory for each rank of a machine, in which it writes why it failed (bootstrap/peer_monitor.hpp):
 // ranks in other processes learn of the cause from there at once, without a store or a message.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "bootstrap/bootstrap.hpp"
 #include "bootstrap/membership.hpp"
-#include "bootstrap/peers.hpp"
+#include "bootstrap/peer_monitor.hpp"
 #include "memory/segment.hpp"
 
 namespace isthmus {

@@ -7,7 +7,7 @@
 
 #include "core/communicator.hpp"
 #include "core/local_ranks.hpp"
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/log.hpp"
 #include "base/process.hpp"
-#include "bootstrap/peers.hpp"
+#include "bootstrap/peer_monitor.hpp"
 #include "core/communicator.hpp"
 
 namespace isthmus {

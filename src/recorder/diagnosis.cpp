@@ -6,7 +6,7 @@
 #include <limits>
 #include <optional>
 
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus::recorder {
 namespace {

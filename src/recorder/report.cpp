@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "recorder/diagnosis.hpp"
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus::recorder {
 namespace {

@@ -12,7 +12,7 @@
 #include "recorder/clock.hpp"
 #include "recorder/diagnosis.hpp"
 #include "recorder/trace_folder.hpp"
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus::recorder {
 namespace {

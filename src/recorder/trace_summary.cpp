@@ -5,7 +5,7 @@
 #include <set>
 
 #include "recorder/trace.hpp"
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus::recorder {
 namespace {

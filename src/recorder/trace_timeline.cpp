@@ -16,7 +16,7 @@
 #include "base/error.hpp"
 #include "base/tables.hpp"
 #include "recorder/trace.hpp"
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 namespace isthmus::recorder {
 namespace {

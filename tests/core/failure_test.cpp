@@ -7,7 +7,7 @@
 #include <future>
 #include <latch>
 
-#include "bootstrap/peers.hpp"
+#include "bootstrap/peer_monitor.hpp"
 #include "core/handles.hpp"
 #include "core/support.hpp"
 #include "core/watchdog.hpp"

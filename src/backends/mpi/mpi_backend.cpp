@@ -13,7 +13,7 @@
 #include "backends/mpi/divide.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
-#include "bootstrap/mpi_threads.hpp"
+#include "bootstrap/mpi_thread_guard.hpp"
 
 namespace isthmus {
 namespace {

@@ -1,4 +1,4 @@
-#include "bootstrap/meeting.hpp"
+#include "bootstrap/rendezvous.hpp"
 
 #include <numeric>
 

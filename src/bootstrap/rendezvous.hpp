@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.hpp"
-#include "bootstrap/standby.hpp"
-#include "bootstrap/survivors.hpp"
+#include "bootstrap/fallback_store.hpp"
+#include "bootstrap/survivor_protocol.hpp"
 
 namespace isthmus {
 

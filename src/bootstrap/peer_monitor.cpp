@@ -1,4 +1,4 @@
-#include "bootstrap/peers.hpp"
+#include "bootstrap/peer_monitor.hpp"
 
 #include <algorithm>
 #include <array>

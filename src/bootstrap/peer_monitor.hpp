@@ -33,7 +33,7 @@ struct failure_record {
   std::atomic<std::uint32_t> has_destroyed_communicator;
 };
 
-// Where a rank would serve a store in the place of its communicator's (standby.hpp). Plain bytes.
+// Where a rank would serve a store in the place of its communicator's (fallback_store.hpp). Plain bytes.
 struct fallback_address {
   char host[62] = "";  // numeric; "": nowhere
   std::uint16_t port = 0;

@@ -1,4 +1,4 @@
-#include "bootstrap/standby.hpp"
+#include "bootstrap/fallback_store.hpp"
 
 #include <netdb.h>
 #include <sys/socket.h>

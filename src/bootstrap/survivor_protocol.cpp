@@ -1,4 +1,4 @@
-#include "bootstrap/survivors.hpp"
+#include "bootstrap/survivor_protocol.hpp"
 
 #include <algorithm>
 #include <cerrno>

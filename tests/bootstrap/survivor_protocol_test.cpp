@@ -1,6 +1,6 @@
 // Who goes on after a failure: what the ranks agree on, whom they leave out, when they refuse; and the store
 // that takes the place of a lost one.
-#include "bootstrap/survivors.hpp"
+#include "bootstrap/survivor_protocol.hpp"
 
 #include <signal.h>
 #include <spawn.h>
@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "bootstrap/local_store.hpp"
-#include "bootstrap/standby.hpp"
+#include "bootstrap/fallback_store.hpp"
 #include "bootstrap/support.hpp"
 #include "bootstrap/tcp_store.hpp"
 #include "bootstrap/unique_id.hpp"

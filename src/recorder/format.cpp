@@ -1,4 +1,4 @@
-#include "recorder/words.hpp"
+#include "recorder/format.hpp"
 
 #include <fmt/format.h>
 #include <isthmus/isthmus.h>
