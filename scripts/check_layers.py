@@ -190,7 +190,7 @@ def backend_names() -> set[str]:
     names = set()
     for file in ROOT.glob("src/backends/*/options.toml"):
         names.add(file.parent.name)
-        for listed in re.findall(r"^of = \[(.*)\]", file.read_text(), re.M):
+        for listed in re.findall(r"^sections = \[(.*)\]", file.read_text(), re.M):
             names.update(re.findall(r'"(\w+)"', listed))
     return names
 

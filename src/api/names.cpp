@@ -35,7 +35,7 @@ const char* isthmus_collective_name(isthmus_collective collective) {
 
 const char* isthmus_datatype_name(isthmus_datatype datatype) {
   if (!in_range(datatype, ISTHMUS_DATATYPE_COUNT)) return nullptr;
-  return isthmus::table_words::datatypes[static_cast<std::size_t>(datatype)].name;
+  return isthmus::collective_table::datatypes[static_cast<std::size_t>(datatype)].name;
 }
 
 size_t isthmus_datatype_bytes(isthmus_datatype datatype) {
@@ -43,11 +43,11 @@ size_t isthmus_datatype_bytes(isthmus_datatype datatype) {
 }
 
 const char* isthmus_reduction_op_name(isthmus_reduction_op op) {
-  return lookup(isthmus::table_words::op_names, op);
+  return lookup(isthmus::collective_table::op_names, op);
 }
 
 const char* isthmus_platform_name(isthmus_platform platform) {
-  return lookup(isthmus::table_words::platform_names, platform);
+  return lookup(isthmus::collective_table::platform_names, platform);
 }
 
 const char* isthmus_status_name(isthmus_status status) {

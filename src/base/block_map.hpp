@@ -99,14 +99,14 @@ constexpr block_map::block_map(const isthmus_operation& operation, int own_rank,
   send = {row.send_extent, operation.count, operation.send_counts, operation.send_displs};
   recv = {row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs};
   if (row.peer == peer_kind::peer) {
-    const bool sends = row.send_ranks == site::all;
+    const bool sends = row.send_ranks == buffer_ranks::all;
     source = sends ? rank : root;
     sink = sends ? root : rank;
     return;
   }
-  const auto ranks_at = [root](site where) {
-    if (where == site::all) return all_ranks;
-    return where == site::root ? root : no_rank;
+  const auto ranks_at = [root](buffer_ranks where) {
+    if (where == buffer_ranks::all) return all_ranks;
+    return where == buffer_ranks::root ? root : no_rank;
   };
   source = ranks_at(row.send_ranks);
   sink = ranks_at(row.recv_ranks);

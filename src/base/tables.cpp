@@ -12,15 +12,15 @@ std::uint64_t mean_count(const isthmus_operation& operation, int size) {
 }
 
 isthmus_operation agreed_operation(const isthmus_operation& operation, int size) {
-  isthmus_operation agreed{};
-  agreed.collective = operation.collective;
-  agreed.datatype = operation.datatype;
+  isthmus_operation result{};
+  result.collective = operation.collective;
+  result.datatype = operation.datatype;
   const collective_row& row = row_of(operation.collective);
-  if (row.reduces) agreed.op = operation.op;
-  if (row.peer != peer_kind::none) agreed.root = operation.root;
-  if (!has_counts(row)) agreed.count = operation.count;
-  if (has_counts(row) && !has_private_counts(row)) agreed.count = mean_count(operation, size);
-  return agreed;
+  if (row.is_reduction) result.op = operation.op;
+  if (row.peer != peer_kind::none) result.root = operation.root;
+  if (!has_counts(row)) result.count = operation.count;
+  if (has_counts(row) && !has_private_counts(row)) result.count = mean_count(operation, size);
+  return result;
 }
 
 }  // namespace isthmus

@@ -10,17 +10,17 @@
 namespace isthmus {
 
 enum class peer_kind : std::uint8_t { none, root, peer };
-enum class site : std::uint8_t { nowhere, root, all };
+enum class buffer_ranks : std::uint8_t { none, root, all };
 enum class extent : std::uint8_t { nothing, count, count_x_size, counts };
 enum class alias_rule : std::uint8_t { never, same, recv_block, send_block };
 
 struct collective_row {
   const char* name;
   peer_kind peer;
-  bool reduces;
-  site send_at;
+  bool is_reduction;
+  buffer_ranks send_ranks;
   extent send_extent;
-  site recv_at;
+  buffer_ranks recv_ranks;
   extent recv_extent;
   alias_rule in_place;
 };
@@ -28,13 +28,13 @@ struct collective_row {
 struct datatype_row {
   const char* name;
   std::uint8_t bytes;
-  bool floating;
+  bool is_floating_point;
 };
 
-namespace table_words {  // the words of collectives.def, so that each row is a plain expansion
+namespace collective_table {  // the words of collectives.def, so that each row is a plain expansion
 inline constexpr bool KIND_SIGNED = false, KIND_UNSIGNED = false, KIND_FLOATING = true;
 inline constexpr auto PEER_NONE = peer_kind::none, PEER_ROOT = peer_kind::root, PEER_PEER = peer_kind::peer;
-inline constexpr auto AT_NOWHERE = site::nowhere, AT_ROOT = site::root, AT_ALL = site::all;
+inline constexpr auto AT_NOWHERE = buffer_ranks::none, AT_ROOT = buffer_ranks::root, AT_ALL = buffer_ranks::all;
 inline constexpr auto EXTENT_NOTHING = extent::nothing, EXTENT_COUNT = extent::count,
                       EXTENT_COUNT_X_SIZE = extent::count_x_size, EXTENT_COUNTS = extent::counts;
 inline constexpr auto ALIAS_NEVER = alias_rule::never, ALIAS_SAME = alias_rule::same,
@@ -60,21 +60,21 @@ inline constexpr std::array<const char*, ISTHMUS_PLATFORM_COUNT> platform_names{
 #define ISTHMUS_PLATFORM(name, NAME) #name,
 #include <isthmus/collectives.def>
 };
-}  // namespace table_words
+}  // namespace collective_table
 
 // Precondition of all: the value is in range.
 constexpr const collective_row& row_of(isthmus_collective collective) {
-  return table_words::rows[static_cast<std::size_t>(collective)];
+  return collective_table::rows[static_cast<std::size_t>(collective)];
 }
 constexpr std::uint64_t bytes_of(isthmus_datatype datatype) {
-  return table_words::datatypes[static_cast<std::size_t>(datatype)].bytes;
+  return collective_table::datatypes[static_cast<std::size_t>(datatype)].bytes;
 }
 
 constexpr bool is_floating(isthmus_datatype datatype) {
-  return table_words::datatypes[static_cast<std::size_t>(datatype)].floating;
+  return collective_table::datatypes[static_cast<std::size_t>(datatype)].is_floating_point;
 }
 
-constexpr bool is_message(isthmus_collective collective) { return row_of(collective).peer == peer_kind::peer; }
+constexpr bool is_point_to_point(isthmus_collective collective) { return row_of(collective).peer == peer_kind::peer; }
 
 // Blocks may differ in length.
 constexpr bool has_counts(const collective_row& row) {
@@ -82,8 +82,8 @@ constexpr bool has_counts(const collective_row& row) {
 }
 // A block's length is known to its two ends only; else all ranks know all lengths, and have the same arrays.
 constexpr bool has_private_counts(const collective_row& row) {
-  if (row.send_extent == extent::counts) return !row.reduces;
-  return row.recv_extent == extent::counts && row.recv_at != site::all;
+  if (row.send_extent == extent::counts) return !row.is_reduction;
+  return row.recv_extent == extent::counts && row.recv_ranks != buffer_ranks::all;
 }
 // Where all ranks know them; NULL where not all do, or a caller of explain left them out.
 constexpr const std::uint64_t* shared_counts(const isthmus_operation& operation) {
@@ -96,8 +96,8 @@ constexpr bool has_equal_count(const collective_row& row) {
   return !has_counts(row) && (row.send_extent != extent::nothing || row.recv_extent != extent::nothing);
 }
 
-constexpr bool is_at(site where, bool is_root) {
-  return where == site::all || (where == site::root && is_root);
+constexpr bool uses_buffer(buffer_ranks ranks, bool is_root) {
+  return ranks == buffer_ranks::all || (ranks == buffer_ranks::root && is_root);
 }
 
 // a * b, or nothing when it does not fit.
@@ -118,10 +118,10 @@ inline std::optional<std::uint64_t> selection_bytes(const isthmus_operation& ope
   const std::uint64_t width = bytes_of(operation.datatype);
   if (!has_counts(row) && !has_equal_count(row)) return 0;  // barrier
   // Where all ranks gather, what each contributes.
-  const bool of_all_ranks = row.send_extent == extent::count_x_size || row.send_extent == extent::counts ||
-                            (row.recv_extent == extent::count_x_size && row.recv_at == site::root);
+  const bool spans_all_ranks = row.send_extent == extent::count_x_size || row.send_extent == extent::counts ||
+                            (row.recv_extent == extent::count_x_size && row.recv_ranks == buffer_ranks::root);
   const std::uint64_t count = has_counts(row) ? mean_count(operation, size) : operation.count;
-  return count * width * (of_all_ranks ? static_cast<std::uint64_t>(size) : 1);
+  return count * width * (spans_all_ranks ? static_cast<std::uint64_t>(size) : 1);
 }
 
 // The operation as all ranks agree on it: no pointers, no counts that only one rank knows. It is what

@@ -74,7 +74,7 @@ void communicator::compare(const backend_instance& backend, const isthmus_operat
   std::string calls;
   const isthmus_operation* first = nullptr;
   for (std::size_t i = 0; i < n; ++i) {
-    if (is_message(operations[i].collective)) continue;  // the two ends differ
+    if (is_point_to_point(operations[i].collective)) continue;  // the two ends differ
     if (first == nullptr) first = &operations[i];
     const std::string path =
         backend.name() + (algorithms[i] == nullptr ? "" : fmt::format(":{}", algorithms[i]));

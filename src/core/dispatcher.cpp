@@ -19,7 +19,7 @@ bool is_unused_request(const selection::rejection& rejection) {
 
 // The order of its contributions shows in the result's bits.
 bool depends_on_order(const isthmus_operation& operation) {
-  return row_of(operation.collective).reduces && is_floating(operation.datatype);
+  return row_of(operation.collective).is_reduction && is_floating(operation.datatype);
 }
 
 // A rule's text as the backend itself spells it, which it then knows by its address.
@@ -46,7 +46,7 @@ dispatcher::dispatcher(const selection::configuration& rules, const membership& 
 // recv the ranks could not agree on it.
 selection::memory_kind dispatcher::memory_of(const isthmus_operation& operation) const {
   const collective_row& row = row_of(operation.collective);
-  if (row.send_ranks != site::all || row.recv_ranks != site::all) return selection::memory_kind::any;
+  if (row.send_ranks != buffer_ranks::all || row.recv_ranks != buffer_ranks::all) return selection::memory_kind::any;
   const bool symmetric = m_heap.find(operation.send_buf, 1, nullptr, nullptr) &&
                          m_heap.find(operation.recv_buf, 1, nullptr, nullptr);
   return symmetric ? selection::memory_kind::symmetric : selection::memory_kind::any;

@@ -70,7 +70,7 @@ class dispatcher {
     const collective_row& row = row_of(operation.collective);
     std::uint64_t shape =
         static_cast<std::uint64_t>(operation.collective) | static_cast<std::uint64_t>(operation.datatype) << 8;
-    if (row.reduces) shape |= static_cast<std::uint64_t>(operation.op) << 16;
+    if (row.is_reduction) shape |= static_cast<std::uint64_t>(operation.op) << 16;
     if (!m_heap.empty() && memory_of(operation) == selection::memory_kind::symmetric) shape |= 1u << 24;
     if (row.peer != peer_kind::none) shape |= static_cast<std::uint64_t>(operation.root) << 32;
     return shape;

@@ -54,7 +54,7 @@ struct buffer_side : block_list {
   throw_invalid(
       ISTHMUS_HERE,
       fmt::format("{}: {} = {} elements of {} do not fit the address space", row_of(operation.collective).name,
-                  argument, value, table_words::datatypes[operation.datatype].name),
+                  argument, value, collective_table::datatypes[operation.datatype].name),
       "counts and displacements are elements, not bytes; check for a negative value that became unsigned");
 }
 
@@ -80,7 +80,7 @@ void check_enumerations(const isthmus_operation& operation, const validation_sco
             fmt::format("{}: {}", row.name,
                         out_of_range_text("datatype", static_cast<int>(operation.datatype), ISTHMUS_DATATYPE_COUNT)),
             "use an ISTHMUS_ datatype of types.h");
-  if (row.reduces && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
+  if (row.is_reduction && (operation.op < 0 || operation.op >= ISTHMUS_REDUCTION_OP_COUNT))
     throw_invalid(ISTHMUS_HERE,
             fmt::format("{}: {}", row.name,
                         out_of_range_text("op", static_cast<int>(operation.op), ISTHMUS_REDUCTION_OP_COUNT)),
@@ -264,11 +264,11 @@ void validate(const isthmus_operation& operation, const validation_scope& scope)
   buffer_side send{{row.send_extent, operation.count, operation.send_counts, operation.send_displs},
             send_names,
             operation.send_buf,
-            is_at(row.send_ranks, is_root)};
+            uses_buffer(row.send_ranks, is_root)};
   buffer_side recv{{row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs},
             recv_names,
             operation.recv_buf,
-            is_at(row.recv_ranks, is_root)};
+            uses_buffer(row.recv_ranks, is_root)};
   measure_side(operation, send, scope.size);
   measure_side(operation, recv, scope.size);
   if (has_counts(row)) {

@@ -58,7 +58,7 @@ class flight_recorder {
                              false,
                              operation.root};
       const std::uint32_t path = path_of(backend, algorithms == nullptr ? nullptr : algorithms[i]);
-      write(is_message(operation.collective) ? ++m_messages : ++m_collectives, signature, operation.count, path, now,
+      write(is_point_to_point(operation.collective) ? ++m_messages : ++m_collectives, signature, operation.count, path, now,
             requested == nullptr ? request_info{} : requested[i]);
     }
   }

@@ -33,7 +33,7 @@ std::string arguments_text(const collective_row& row, int datatype, const std::s
     text = name_or_unknown(isthmus_datatype_name(static_cast<isthmus_datatype>(datatype)));
     if (!count.empty()) text += " x " + count;
   }
-  if (row.reduces)
+  if (row.is_reduction)
     text += fmt::format(", {}", name_or_unknown(isthmus_reduction_op_name(static_cast<isthmus_reduction_op>(op))));
   if (row.peer == peer_kind::root) text += fmt::format(", root {}", root);
   return text;
@@ -92,7 +92,7 @@ bool calls_match(const recorded_call& a, const recorded_call& b) {
   const collective_row& row = row_of_call(a.signature);
   const bool moves = row.send_extent != extent::nothing || row.recv_extent != extent::nothing;
   if (moves && a.signature.datatype != b.signature.datatype) return false;
-  if (row.reduces && a.signature.op != b.signature.op) return false;
+  if (row.is_reduction && a.signature.op != b.signature.op) return false;
   if (row.peer == peer_kind::root && a.signature.root != b.signature.root) return false;
   if (has_equal_count(row) && a.count != b.count) return false;
   return a.path == b.path;

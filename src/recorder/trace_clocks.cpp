@@ -21,7 +21,7 @@ bool synchronizes_all(const recorded_call& call) {
   const collective_row& row = row_of(static_cast<isthmus_collective>(call.signature.collective));
   const bool moves_nothing = row.send_extent == extent::nothing && row.recv_extent == extent::nothing;
   if (moves_nothing) return row.peer == peer_kind::none;
-  return row.send_ranks == site::all && row.recv_ranks == site::all && has_equal_count(row) && call.count > 0 &&
+  return row.send_ranks == buffer_ranks::all && row.recv_ranks == buffer_ranks::all && has_equal_count(row) && call.count > 0 &&
          row.peer == peer_kind::none;
 }
 

@@ -25,12 +25,12 @@ constexpr std::array<std::string_view, Size> names_of(const std::array<Row, Size
   return names;
 }
 
-constexpr std::array all_collectives = names_of(table_words::rows);
-constexpr std::array all_datatypes = names_of(table_words::datatypes);
+constexpr std::array all_collectives = names_of(collective_table::rows);
+constexpr std::array all_datatypes = names_of(collective_table::datatypes);
 // Those of THE TABLE, and behind them what ranks on several of them are to rules.
 constexpr auto all_platforms = [] {
   std::array<std::string_view, ISTHMUS_PLATFORM_COUNT + 1> names;
-  std::ranges::copy(names_of(table_words::platform_names), names.begin());
+  std::ranges::copy(names_of(collective_table::platform_names), names.begin());
   names.back() = "mixed";
   return names;
 }();

@@ -43,9 +43,9 @@ std::optional<heap_range> range_of(const isthmus_operation& operation, const blo
 // In place, a root's buffer lies elsewhere than the others', who can't know.
 const char* never_direct(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
-  if (row.recv_ranks == site::root || (row.send_ranks == site::root && row.send_extent != extent::count))
+  if (row.recv_ranks == buffer_ranks::root || (row.send_ranks == buffer_ranks::root && row.send_extent != extent::count))
     return "gather and scatter have buffers on one rank that others can't know; use copy_engine:staged";
-  if (row.reduces) return "sums are made of what comes into the staging slots; use copy_engine:staged";
+  if (row.is_reduction) return "sums are made of what comes into the staging slots; use copy_engine:staged";
   return nullptr;
 }
 

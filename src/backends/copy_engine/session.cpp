@@ -34,16 +34,16 @@ std::optional<algorithm> find_algorithm(const char* name) {
 // Whose blocks are moved: what all ranks know about, and of the reductions the one that is a move first.
 bool is_moved(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
-  if (is_message(collective) || row.send_ranks == site::nowhere || has_private_counts(row)) return false;
-  return !row.reduces || (row.send_extent != row.recv_extent && !has_counts(row));
+  if (is_point_to_point(collective) || row.send_ranks == buffer_ranks::none || has_private_counts(row)) return false;
+  return !row.is_reduction || (row.send_extent != row.recv_extent && !has_counts(row));
 }
 
 // For rules that name another; all that is moved.
 const char* only_moved() {
   static const std::string text = [] {
     std::string names;
-    for (const auto& row : table_words::rows)
-      if (is_moved(static_cast<isthmus_collective>(&row - table_words::rows.data())))
+    for (const auto& row : collective_table::rows)
+      if (is_moved(static_cast<isthmus_collective>(&row - collective_table::rows.data())))
         names += (names.empty() ? "" : ", ") + std::string(row.name);
     return "knows only " + names;
   }();
@@ -115,7 +115,7 @@ const char* session::supports(const isthmus_operation& operation, const char* na
   if (!is_moved(operation.collective)) return only_moved();
   if (*wanted != algorithm::staged)
     if (const char* reason = never_direct(operation.collective)) return reason;
-  if (row_of(operation.collective).reduces && m_no_reductions != nullptr) return m_no_reductions;
+  if (row_of(operation.collective).is_reduction && m_no_reductions != nullptr) return m_no_reductions;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
   if (m_context.size > 1 && m_own.memory.slot_bytes() < rows * alignment)
     return "backend.copy_engine.transit_bytes is less than 512 bytes for each peer";
@@ -148,7 +148,7 @@ isthmus_status session::enqueue(const isthmus_operation* operations, const char*
 // may wait for ranks that this thread has yet to serve.
 void session::prepare(std::span<const isthmus_operation> operations) {
   for (const isthmus_operation& one : operations)
-    if (row_of(one.collective).reduces && m_context.size > 1 && one.count > 0)
+    if (row_of(one.collective).is_reduction && m_context.size > 1 && one.count > 0)
       m_own.kernels.prepare(one.datatype, one.op);
 }
 
@@ -184,7 +184,7 @@ bool session::find_buffers(const isthmus_operation& operation, algorithm how) {
 
 // Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
 algorithm session::choose(const isthmus_operation& operation, std::optional<algorithm> wanted) {
-  if (row_of(operation.collective).reduces) return algorithm::reduce;
+  if (row_of(operation.collective).is_reduction) return algorithm::reduce;
   if (wanted) return find_buffers(operation, *wanted) ? *wanted : algorithm::staged;
   for (const algorithm how : {algorithm::push, algorithm::zero_copy})
     if (find_buffers(operation, how)) return how;

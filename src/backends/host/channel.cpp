@@ -88,7 +88,7 @@ bool channels::copy_one_of_own() {
 void channels::run_messages(std::span<const isthmus_operation> operations) {
   m_transfers.clear();
   for (const isthmus_operation& each : operations)
-    if (is_message(each.collective)) add_with(each.root, each, block_map(each, m_team.rank(), m_team.size()));
+    if (is_point_to_point(each.collective)) add_with(each.root, each, block_map(each, m_team.rank(), m_team.size()));
   if (m_transfers.empty()) return;
   pair_self();
   progress_all(channel_kind::message);

@@ -61,7 +61,7 @@ std::optional<std::size_t> index_of(const char* name) {
 
 bool can_two_shot(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
-  return row.reduces && row.send_extent == extent::count;
+  return row.is_reduction && row.send_extent == extent::count;
 }
 
 bool is_per_destination(isthmus_collective collective) {
@@ -101,12 +101,12 @@ class state {
     m_team.hide_all();
     try {
       m_team.look_at_poison();  // the runtime's own was looked at before the call; every wait looks at both
-      if (std::ranges::any_of(operations, [](const auto& each) { return is_message(each.collective); })) {
+      if (std::ranges::any_of(operations, [](const auto& each) { return is_point_to_point(each.collective); })) {
         m_team.set_activity("send or recv");
         m_channels.run_messages(operations);
       }
       for (std::size_t i = 0; i < operations.size(); ++i)
-        if (!is_message(operations[i].collective))
+        if (!is_point_to_point(operations[i].collective))
           run(operations[i], names == nullptr ? std::nullopt : index_of(names[i]));
       return ISTHMUS_SUCCESS;
     } catch (const failure& failed) {

@@ -23,7 +23,7 @@ struct shape : block_map {
   shape(const isthmus_operation& operation, int own_rank, int ranks, const kernel_table& kernels)
       : block_map(operation, own_rank, ranks),
         count(longest(shared_counts(operation), ranks, operation.count)),
-        reduce(row_of(operation.collective).reduces ? kernels.reduce[operation.datatype][operation.op]
+        reduce(row_of(operation.collective).is_reduction ? kernels.reduce[operation.datatype][operation.op]
                                                     : nullptr),
         send_buf(static_cast<const std::byte*>(operation.send_buf)),
         recv_buf(static_cast<std::byte*>(operation.recv_buf)) {}
@@ -55,7 +55,7 @@ struct shape : block_map {
 
 // What only its two ends know goes through channels: messages, and collectives with such counts.
 constexpr bool uses_channels(isthmus_collective collective) {
-  return is_message(collective) || has_private_counts(row_of(collective));
+  return is_point_to_point(collective) || has_private_counts(row_of(collective));
 }
 
 }  // namespace isthmus::host

@@ -17,7 +17,7 @@ const char* name_of(isthmus_collective collective) { return row_of(collective).n
 bool table_copies(const isthmus_operation& operation, const block_map& blocks) {
   const bool sends_block = row_of(operation.collective).in_place == alias_rule::send_block;
   return overwrites_outgoing(operation) ||
-         (row_of(operation.collective).reduces && sends_block && is_in_place(operation, blocks));
+         (row_of(operation.collective).is_reduction && sends_block && is_in_place(operation, blocks));
 }
 
 // May be cut into pieces of elements, each an operation of its own.
@@ -228,7 +228,7 @@ staging::trouble staging::run(const task& work) {
   if (trouble late = wait_for(work.event); late.status != ISTHMUS_SUCCESS) return late;
   std::vector<step> peers, collectives;
   for (const isthmus_operation& operation : work.operations) {
-    if (!is_message(operation.collective))
+    if (!is_point_to_point(operation.collective))
       append_calls(operation, collectives);
     else if (operation.count != 0)
       peers.push_back(step_of(operation));
@@ -242,7 +242,7 @@ staging::trouble staging::run(const task& work) {
 }
 
 bool staging::goes_as_it_is(const isthmus_operation& operation) const {
-  return m_device_buffers && (!row_of(operation.collective).reduces ||
+  return m_device_buffers && (!row_of(operation.collective).is_reduction ||
                               m_context.mpi->has_native_reduction(operation.datatype, operation.op) != 0);
 }
 
@@ -303,7 +303,7 @@ staging::trouble staging::call_mpi(const step& what, std::size_t slot) {
   } else if (what.in_bytes != 0) {
     call.send_buf = call.recv_buf;
   }
-  const bool averages = row_of(call.collective).reduces && call.op == ISTHMUS_AVG;
+  const bool averages = row_of(call.collective).is_reduction && call.op == ISTHMUS_AVG;
   if (averages) call.op = ISTHMUS_SUM;
   m_inside_mpi = true;
   const int code = m_context.mpi->collective(m_comm, &call);

@@ -201,7 +201,7 @@ void run_device_reduction(crew& ranks, const isthmus_operation& operation, cut h
   const collective_row& row = row_of(operation.collective);
   device_reduction asked(ranks, operation, how);
   if (row.send_extent != extent::count) return asked.to_each();
-  if (row.recv_ranks == site::root) return asked.to_one();
+  if (row.recv_ranks == buffer_ranks::root) return asked.to_one();
   asked.to_all();
 }
 

@@ -171,7 +171,7 @@ bool device_sums::can(isthmus_datatype datatype, isthmus_reduction_op op) const 
 
 bool device_sums::serves(const isthmus_operation& operation) const {
   const collective_row& row = row_of(operation.collective);
-  if (!row.reduces || has_counts(row)) return false;
+  if (!row.is_reduction || has_counts(row)) return false;
   if (row.send_extent != extent::count && !m_ranks.ranks.even()) return false;
   return accumulation_type(operation.datatype, operation.op) == operation.datatype &&
          (m_can[static_cast<std::size_t>(operation.datatype)] >> operation.op & 1U) != 0;

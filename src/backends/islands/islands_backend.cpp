@@ -89,10 +89,10 @@ const char* supports(void*, const isthmus_operation*, const char*) { return null
 void run_collective(crew& ranks, const isthmus_operation& operation, const char* algorithm) {
   const collective_row& row = row_of(operation.collective);
   const cut how = cut_of(algorithm);
-  if (row.reduces) return run_reduction(ranks, operation, how);
+  if (row.is_reduction) return run_reduction(ranks, operation, how);
   if (is_cut(row)) return run_broadcast(ranks, operation, how);
-  if (row.send_ranks == site::nowhere) return run_barrier(ranks);
-  if (row.send_extent == extent::count && row.recv_ranks == site::all) return run_gathering(ranks, operation);
+  if (row.send_ranks == buffer_ranks::none) return run_barrier(ranks);
+  if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all) return run_gathering(ranks, operation);
   run_blocks(ranks, operation);
 }
 
@@ -100,7 +100,7 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
                        std::size_t n) {
   crew& ranks = crew_of(state);
   const isthmus_backend_context& context = *ranks.context;
-  const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
+  const auto is_one = [](const isthmus_operation& each) { return is_point_to_point(each.collective); };
   try {
     if (rank_of(state).through_host) {
       rank_of(state).through_host->run(operations, algorithms, n);

@@ -70,7 +70,7 @@ void run_messages(const crew& ranks, const isthmus_operation* operations, std::s
   for (const bool near : {false, true})
     for (std::size_t i = 0; i < n; ++i) {
       isthmus_operation message = operations[i];
-      if (!is_message(message.collective) || (all.island_of(message.root) == all.own_island()) != near)
+      if (!is_point_to_point(message.collective) || (all.island_of(message.root) == all.own_island()) != near)
         continue;
       if (near) message.root = all.index_of(message.root);
       (near ? ranks.of.within : ranks.of.across).run(message);

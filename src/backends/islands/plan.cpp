@@ -42,7 +42,7 @@ class planner {
   // Of a buffer with a block for each rank.
   std::uint64_t blocks(const part& by, isthmus_collective collective) const {
     const collective_row& row = row_of(collective);
-    if (row.send_extent != extent::count_x_size && !(row.reduces && has_counts(row))) return 1;
+    if (row.send_extent != extent::count_x_size && !(row.is_reduction && has_counts(row))) return 1;
     const layout& all = m_ranks.ranks;
     return static_cast<std::uint64_t>(&by == &m_ranks.of.within ? all.own_ranks() : all.islands());
   }
@@ -73,19 +73,19 @@ void plan_device_reduction(planner& steps, const crew& ranks, const isthmus_oper
 void plan_message(planner& steps, const crew& ranks, const isthmus_operation& asked, cut how) {
   const collective_row& row = row_of(asked.collective);
   const layout& all = ranks.ranks;
-  const isthmus_datatype sums = row.reduces ? accumulation_type(asked.datatype, asked.op) : asked.datatype;
+  const isthmus_datatype sums = row.is_reduction ? accumulation_type(asked.datatype, asked.op) : asked.datatype;
   const shards cuts(first_chunk(ranks, asked, bytes_of(sums)), all.holders(), how);
   const piece own = cuts.of(all.own_index());
   const bool whole = cuts.each == 0 || cuts.holders == 1, equal = all.even() && cuts.rest == 0;
-  if (row.reduces && whole)
+  if (row.is_reduction && whole)
     steps.add(ranks.of.within, kinds::sum_to_one, cuts.of(0).count, sums);
-  else if (row.reduces)
+  else if (row.is_reduction)
     steps.add(ranks.of.within, equal ? kinds::sum_to_each : kinds::sum_to_each_run, cuts.each, sums);
   else
     steps.add(ranks.of.within, kinds::copy_to_all,
               cuts.rest + cuts.each * static_cast<std::uint64_t>(cuts.holders), sums);
   steps.add(ranks.of.between, asked.collective, own.count, sums);
-  if (row.recv_ranks == site::root)
+  if (row.recv_ranks == buffer_ranks::root)
     steps.add(ranks.of.within, kinds::runs_to_one, own.count, asked.datatype);
   else if (cuts.each == 0)
     steps.add(ranks.of.within, kinds::copy_to_all, cuts.rest, asked.datatype);
@@ -104,7 +104,7 @@ std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how) 
     plan_device_reduction(steps, ranks, asked, how);
   } else if (is_cut(row)) {
     plan_message(steps, ranks, asked, how);
-  } else if (row.reduces) {
+  } else if (row.is_reduction) {
     const isthmus_datatype sums = accumulation_type(asked.datatype, asked.op);
     const bool even = ranks.ranks.even() && !has_counts(row);
     const isthmus_collective each = even ? kinds::sum_to_each : kinds::sum_to_each_run;
@@ -112,14 +112,14 @@ std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how) 
         first_chunk(ranks, asked, bytes_of(sums) * static_cast<std::uint64_t>(ranks.ranks.size()));
     steps.add(of.within, each, count * blocks, sums);
     steps.add(of.between, each, count, sums);
-  } else if (is_message(asked.collective)) {
+  } else if (is_point_to_point(asked.collective)) {
     const bool near = ranks.ranks.island_of(asked.root) == ranks.ranks.own_island();
     isthmus_operation message = asked;
     steps.add(near ? of.within : of.across, message.collective, asked.count, asked.datatype);
-  } else if (row.send_ranks == site::nowhere) {
+  } else if (row.send_ranks == buffer_ranks::none) {
     steps.add(of.within, kinds::meet, 0, asked.datatype);
     steps.add(of.between, kinds::meet, 0, asked.datatype);
-  } else if (row.send_extent == extent::count && row.recv_ranks == site::all) {
+  } else if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all) {
     steps.add(of.between, kinds::blocks_to_all, asked.count, asked.datatype);
     steps.add(of.within, kinds::blocks_to_all, asked.count * blocks, asked.datatype);
   } else {

@@ -283,7 +283,7 @@ void run_reduction(crew& ranks, const isthmus_operation& operation, cut how) {
   const collective_row& row = row_of(operation.collective);
   reduction asked(ranks, operation);
   if (row.send_extent != extent::count) return asked.to_each();
-  if (row.recv_ranks == site::root) return asked.to_one(how);
+  if (row.recv_ranks == buffer_ranks::root) return asked.to_one(how);
   asked.to_all(how);
 }
 

@@ -165,7 +165,7 @@ void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
   std::vector<step> messages;
   std::uint64_t in = 0, out = 0;
   for (std::size_t i = 0; i < n; ++i)
-    if (is_message(operations[i].collective)) {
+    if (is_point_to_point(operations[i].collective)) {
       messages.push_back({operations[i], block_map(operations[i], m_context.rank, m_context.size)});
       messages.back().call.stream = nullptr;
       in += messages.back().blocks.send_bytes();
@@ -200,7 +200,7 @@ void staged::run(const isthmus_operation* operations, const char* const* algorit
   for (std::size_t i = 0; i < n; ++i)
     if (m_lane && (i == 0 || operations[i].stream != operations[i - 1].stream))
       m_lane->gate.enter(operations[i].stream);
-  const auto is_one = [](const isthmus_operation& each) { return is_message(each.collective); };
+  const auto is_one = [](const isthmus_operation& each) { return is_point_to_point(each.collective); };
   // All ranks of a group have their messages before its collectives.
   if (std::any_of(operations, operations + n, is_one)) run_messages(operations, n);
   for (std::size_t i = 0; i < n; ++i) {

@@ -35,7 +35,7 @@ class session {
     if (pass.violation() != nullptr)
       return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE, mpi_thread_guard::hint,
                             "%s", pass.violation());
-    if (n == 1 && !is_message(operations[0].collective)) return run_collective(operations[0]);
+    if (n == 1 && !is_point_to_point(operations[0].collective)) return run_collective(operations[0]);
     return run_batch(operations, n);
   }
 
@@ -74,11 +74,11 @@ class session {
   isthmus_status run_collective(const isthmus_operation& asked) {
     if (moves_nothing(asked)) return ISTHMUS_SUCCESS;
     const collective_row& row = row_of(asked.collective);
-    if (!row.reduces || asked.op != ISTHMUS_AVG) return call(asked);
+    if (!row.is_reduction || asked.op != ISTHMUS_AVG) return call(asked);
     isthmus_operation sum = asked;
     sum.op = ISTHMUS_SUM;
     const isthmus_status status = call(sum);
-    const bool receives = is_at(row.recv_ranks, asked.root == m_context.rank);
+    const bool receives = uses_buffer(row.recv_ranks, asked.root == m_context.rank);
     if (status == ISTHMUS_SUCCESS && receives)
       mpi::divide(asked.recv_buf, asked.count, asked.datatype, m_context.size);
     return status;
@@ -102,10 +102,10 @@ class session {
   // Point to point starts at once and moves on while the collectives run in their order.
   isthmus_status start_and_finish(const isthmus_operation* operations, std::size_t n) {
     for (std::size_t i = 0; i < n; ++i)
-      if (is_message(operations[i].collective) && !moves_nothing(operations[i]))
+      if (is_point_to_point(operations[i].collective) && !moves_nothing(operations[i]))
         if (const isthmus_status status = start(operations[i]); status != ISTHMUS_SUCCESS) return status;
     for (std::size_t i = 0; i < n; ++i)
-      if (!is_message(operations[i].collective))
+      if (!is_point_to_point(operations[i].collective))
         if (const isthmus_status status = run_collective(operations[i]); status != ISTHMUS_SUCCESS)
           return status;
     return finish();

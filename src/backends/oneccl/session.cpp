@@ -111,7 +111,7 @@ isthmus_status session::connect(const votes<probe_record>& all) {
 
 const char* session::supports(const isthmus_operation& operation, const char* algorithm) const {
   if (algorithm != nullptr) return "the library chooses its algorithms itself; name none";
-  if (!row_of(operation.collective).reduces) return nullptr;
+  if (!row_of(operation.collective).is_reduction) return nullptr;
   if (!xccl::native_datatype_of(operation.datatype))
     return "the library has no 16-bit integer type to reduce in";
   return xccl::is_float8(operation.datatype) ? "the library has no 8-bit floating types" : nullptr;

@@ -108,7 +108,7 @@ void session::start_messages(const isthmus_operation* operations, std::size_t n)
   std::vector<flow*> own_sends, own_receives;
   for (std::size_t i = 0; i < n; ++i) {
     const isthmus_operation& each = operations[i];
-    if (!is_message(each.collective) || each.count == 0) continue;
+    if (!is_point_to_point(each.collective) || each.count == 0) continue;
     const bool sends = each.collective == ISTHMUS_SEND;
     flow& added = add(sends, each.root, kind::message, sends ? each.send_buf : each.recv_buf,
                       each.count * bytes_of(each.datatype));
@@ -140,7 +140,7 @@ void session::finish_messages() {
 void session::run_all(const isthmus_operation* operations, const char* const* names, std::size_t n) {
   start_messages(operations, n);
   for (std::size_t i = 0; i < n; ++i) {
-    if (is_message(operations[i].collective)) continue;
+    if (is_point_to_point(operations[i].collective)) continue;
     m_activity = row_of(operations[i].collective).name;
     ++m_call;
     m_scratch_used = 0;

@@ -12,12 +12,12 @@ const char* const algorithm_names[] = {"direct", "two_shot", "tree", "chain", "r
 
 namespace {
 
-bool same_vector_for_all(const collective_row& row) { return row.reduces && row.send_extent == extent::count; }
+bool same_vector_for_all(const collective_row& row) { return row.is_reduction && row.send_extent == extent::count; }
 bool from_one_to_all(const collective_row& row) {
-  return !row.reduces && row.send_ranks == site::root && row.send_extent == extent::count;
+  return !row.is_reduction && row.send_ranks == buffer_ranks::root && row.send_extent == extent::count;
 }
 bool from_all_to_all(const collective_row& row) {
-  return row.send_ranks == site::all && row.recv_ranks == site::all && row.send_extent == extent::count &&
+  return row.send_ranks == buffer_ranks::all && row.recv_ranks == buffer_ranks::all && row.send_extent == extent::count &&
          !has_counts(row);
 }
 
@@ -28,11 +28,11 @@ std::optional<algorithm> find(const char* name) {
 
 // Whose blocks all get.
 bool gathers_all(const collective_row& row) {
-  return !row.reduces && row.send_ranks == site::all && row.send_extent == extent::count &&
-         row.recv_ranks == site::all;
+  return !row.is_reduction && row.send_ranks == buffer_ranks::all && row.send_extent == extent::count &&
+         row.recv_ranks == buffer_ranks::all;
 }
 bool can_ring(const collective_row& row) {
-  return gathers_all(row) || (same_vector_for_all(row) && row.recv_ranks == site::all);
+  return gathers_all(row) || (same_vector_for_all(row) && row.recv_ranks == buffer_ranks::all);
 }
 
 algorithm default_of(const collective_row& row, bool shares_machines) {
@@ -220,7 +220,7 @@ const char* why_not(const isthmus_operation& operation, const char* name, int si
   const auto asked = find(name);
   if (!asked) return "the ucx backend has no algorithm of that name";
   const collective_row& row = row_of(operation.collective);
-  if (is_message(operation.collective)) return "a message has but one way: name no algorithm";
+  if (is_point_to_point(operation.collective)) return "a message has but one way: name no algorithm";
   if (row.send_extent == extent::nothing) return "a barrier has but one way: name no algorithm";
   const std::uint64_t bytes = operation.count * bytes_of(operation.datatype);
   switch (*asked) {
@@ -247,7 +247,7 @@ void run_collective(session& ranks, const isthmus_operation& operation, const ch
   if (operation.count == 0 && has_equal_count(row)) return;
   const block_map blocks(operation, ranks.rank(), ranks.size());
   const algorithm chosen = find(name).value_or(default_of(row, ranks.shares_machines()));
-  if (row.reduces) {
+  if (row.is_reduction) {
     if (chosen == algorithm::tree) return reduce_tree(ranks, operation);
     if (chosen == algorithm::direct || !same_vector_for_all(row))
       return reduce_direct(ranks, operation, blocks);

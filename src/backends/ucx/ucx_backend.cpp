@@ -119,7 +119,7 @@ session& of(void* state) { return *static_cast<session*>(state); }
 
 // Depends on what is equal on all ranks: all are on one platform.
 const char* supports(void* state, const isthmus_operation* operation, const char* name) {
-  if (of(state).is_on_devices() && row_of(operation->collective).reduces)
+  if (of(state).is_on_devices() && row_of(operation->collective).is_reduction)
     return "ucx sums in host memory: give sums of devices to islands";
   return why_not(*operation, name, of(state).size(), of(state).tuned().piece_bytes);
 }

@@ -196,11 +196,11 @@ const void* enqueuer::stable_source(std::size_t size, scratch& kept) {
 outcome enqueuer::run(scratch& kept) {
   const collective_row& row = row_of(m_op.collective);
   if (m_op.count == 0 && has_equal_count(row)) return m_outcome;
-  if (is_message(m_op.collective)) {
+  if (is_point_to_point(m_op.collective)) {
     message();
-  } else if (row.send_ranks == site::nowhere) {
+  } else if (row.send_ranks == buffer_ranks::none) {
     barrier();
-  } else if (row.reduces) {
+  } else if (row.is_reduction) {
     reduction();
   } else {
     const void* source = stable_source(m_blocks.send_bytes(), kept);

@@ -185,7 +185,7 @@ isthmus_status session<Traits>::connect(const votes<probe_record>& all, native_c
 template <typename Traits>
 const char* session<Traits>::supports(const isthmus_operation& operation, const char* algorithm) const {
   if (algorithm != nullptr && *algorithm != '\0') return "the library chooses its algorithms itself; name none";
-  if (!row_of(operation.collective).reduces) return nullptr;
+  if (!row_of(operation.collective).is_reduction) return nullptr;
   if (!native_datatype_of(operation.datatype)) return "the library has no 16-bit integer type to reduce in";
   if (!native_op_of(operation.op)) return "the library has no such reduction operation";
   if (is_float8(operation.datatype)) {

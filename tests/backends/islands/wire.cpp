@@ -38,7 +38,7 @@ void count(const isthmus_operation& operation, const session& own) {
   const block_map blocks(operation, context.rank, context.size);
   ++tally.calls;
   tally.ranks = context.size;
-  if (row_of(operation.collective).reduces) {
+  if (row_of(operation.collective).is_reduction) {
     tally.summed_bytes += blocks.send_bytes();
     return;
   }
