@@ -17,7 +17,7 @@ inline constexpr int all_ranks = -1, no_rank = -2;
 
 // Bytes, and where they start in the buffer that they are in.
 struct block {
-  std::uint64_t at = 0;
+  std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
@@ -50,45 +50,45 @@ struct block_map {
   std::uint64_t element_bytes = 0;
   int rank = 0, size = 0;
   int source = no_rank;   // the one rank that contributes, all_ranks or no_rank
-  int sink = no_rank;     // the one rank that takes, likewise
+  int receiver = no_rank;     // the one rank that takes, likewise
   block_list send, recv;  // of this rank; meaningless where it does not use the buffer
 
   constexpr block_map() = default;
   constexpr block_map(const isthmus_operation& operation, int own_rank, int ranks);
 
-  constexpr bool contributes(int who) const { return source == all_ranks || source == who; }
-  constexpr bool takes(int who) const { return sink == all_ranks || sink == who; }
+  constexpr bool is_source(int peer) const { return source == all_ranks || source == peer; }
+  constexpr bool is_receiver(int peer) const { return receiver == all_ranks || receiver == peer; }
 
   // In this rank's send buffer, what `reader` gets; empty where it gets nothing.
-  constexpr block outgoing(int reader) const {
-    if (!contributes(rank) || !takes(reader)) return {};
-    return {send.begin(reader) * element_bytes, send.length(reader) * element_bytes};
+  constexpr block outgoing_block(int destination) const {
+    if (!is_source(rank) || !is_receiver(destination)) return {};
+    return {send.begin(destination) * element_bytes, send.length(destination) * element_bytes};
   }
   // In this rank's receive buffer, where the block of `contributor` goes; where blocks are reduced, the same
   // for all of them.
-  constexpr block incoming(int contributor) const {
-    if (!takes(rank) || !contributes(contributor)) return {};
-    return {recv.begin(contributor) * element_bytes, recv.length(contributor) * element_bytes};
+  constexpr block incoming_block(int origin) const {
+    if (!is_receiver(rank) || !is_source(origin)) return {};
+    return {recv.begin(origin) * element_bytes, recv.length(origin) * element_bytes};
   }
 
   // The extents of this rank's buffers, gaps between blocks included; 0 where it does not use them. Where a
   // buffer has counts, each call looks at all of them.
-  constexpr std::uint64_t send_bytes() const { return contributes(rank) ? send.end(size) * element_bytes : 0; }
-  constexpr std::uint64_t recv_bytes() const { return takes(rank) ? recv.end(size) * element_bytes : 0; }
+  constexpr std::uint64_t send_bytes() const { return is_source(rank) ? send.end(size) * element_bytes : 0; }
+  constexpr std::uint64_t recv_bytes() const { return is_receiver(rank) ? recv.end(size) * element_bytes : 0; }
 
   // Every reader takes the same block of a contributor.
-  constexpr bool same_for_all() const { return send.shape == extent::count; }
+  constexpr bool sends_same_block() const { return send.shape == extent::count; }
   // The most that one other rank takes from `contributor`. All ranks know it, those that take no part too.
   // Precondition: they know the counts (has_private_counts is false).
-  constexpr std::uint64_t taken_from(int contributor) const {
-    if (!contributes(contributor) || sink == contributor || size == 1) return 0;
+  constexpr std::uint64_t max_bytes_from(int origin) const {
+    if (!is_source(origin) || receiver == origin || size == 1) return 0;
     if (send.shape == extent::counts) {
-      std::uint64_t most = 0;
-      for (int reader = 0; reader < size; ++reader)
-        if (reader != contributor) most = std::max(most, send.counts[reader]);
-      return most * element_bytes;
+      std::uint64_t max_count = 0;
+      for (int destination = 0; destination < size; ++destination)
+        if (destination != origin) max_count = std::max(max_count, send.counts[destination]);
+      return max_count * element_bytes;
     }
-    return recv.length(contributor) * element_bytes;
+    return recv.length(origin) * element_bytes;
   }
 };
 
@@ -99,25 +99,25 @@ constexpr block_map::block_map(const isthmus_operation& operation, int own_rank,
   send = {row.send_extent, operation.count, operation.send_counts, operation.send_displs};
   recv = {row.recv_extent, operation.count, operation.recv_counts, operation.recv_displs};
   if (row.peer == peer_kind::peer) {
-    const bool sends = row.send_ranks == buffer_ranks::all;
-    source = sends ? rank : root;
-    sink = sends ? root : rank;
+    const bool is_sender = row.send_ranks == buffer_ranks::all;
+    source = is_sender ? rank : root;
+    receiver = is_sender ? root : rank;
     return;
   }
-  const auto ranks_at = [root](buffer_ranks where) {
-    if (where == buffer_ranks::all) return all_ranks;
-    return where == buffer_ranks::root ? root : no_rank;
+  const auto ranks_of = [root](buffer_ranks set) {
+    if (set == buffer_ranks::all) return all_ranks;
+    return set == buffer_ranks::root ? root : no_rank;
   };
-  source = ranks_at(row.send_ranks);
-  sink = ranks_at(row.recv_ranks);
+  source = ranks_of(row.send_ranks);
+  receiver = ranks_of(row.recv_ranks);
 }
 
 // This rank uses both buffers, and they alias in the way that THE TABLE allows.
 inline bool is_in_place(const isthmus_operation& operation, const block_map& blocks) {
-  if (!blocks.contributes(blocks.rank) || !blocks.takes(blocks.rank)) return false;
+  if (!blocks.is_source(blocks.rank) || !blocks.is_receiver(blocks.rank)) return false;
   const auto send = reinterpret_cast<std::uintptr_t>(operation.send_buf);
   const auto recv = reinterpret_cast<std::uintptr_t>(operation.recv_buf);
-  const auto own = [&](const block_list& list) { return list.begin(blocks.rank) * blocks.element_bytes; };
+  const auto own_offset = [&](const block_list& list) { return list.begin(blocks.rank) * blocks.element_bytes; };
   switch (row_of(operation.collective).in_place) {
     case alias_rule::never: return false;
     case alias_rule::same:
@@ -125,15 +125,15 @@ inline bool is_in_place(const isthmus_operation& operation, const block_map& blo
       if (blocks.send.shape != extent::counts) return true;
       return std::equal(blocks.send.counts, blocks.send.counts + blocks.size, blocks.recv.counts) &&
              std::equal(blocks.send.displs, blocks.send.displs + blocks.size, blocks.recv.displs);
-    case alias_rule::recv_block: return send == recv + own(blocks.recv);
-    case alias_rule::send_block: return recv == send + own(blocks.send);
+    case alias_rule::recv_block: return send == recv + own_offset(blocks.recv);
+    case alias_rule::send_block: return recv == send + own_offset(blocks.send);
   }
   return false;
 }
 
 // In place in such a way that a block that arrives overwrites one that another rank still wants (alltoall).
 // Conservative: equal send and receive buffers whose blocks interleave count as well.
-inline bool overwrites_outgoing(const isthmus_operation& operation) {
+inline bool overwrites_unsent_data(const isthmus_operation& operation) {
   const collective_row& row = row_of(operation.collective);
   return operation.send_buf == operation.recv_buf && row.in_place == alias_rule::same &&
          row.send_extent != extent::count;

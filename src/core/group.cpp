@@ -83,8 +83,8 @@ const std::uint64_t* store_copy(group_state& group, const std::uint64_t* array, 
 // A copy that outlives the call: with its own arrays where this rank uses them, which may be garbage elsewhere.
 isthmus_operation store_copy(group_state& group, const isthmus_operation& operation, const membership& ranks) {
   const block_map blocks(operation, ranks.rank, ranks.size);
-  const bool sends = blocks.send.shape == extent::counts && blocks.contributes(ranks.rank);
-  const bool receives = blocks.recv.shape == extent::counts && blocks.takes(ranks.rank);
+  const bool sends = blocks.send.shape == extent::counts && blocks.is_source(ranks.rank);
+  const bool receives = blocks.recv.shape == extent::counts && blocks.is_receiver(ranks.rank);
   isthmus_operation copy = operation;
   copy.send_counts = sends ? store_copy(group, operation.send_counts, ranks.size) : nullptr;
   copy.send_displs = sends ? store_copy(group, operation.send_displs, ranks.size) : nullptr;

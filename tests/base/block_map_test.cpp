@@ -15,31 +15,31 @@ namespace {
 using isthmus::block;
 using isthmus::block_map;
 
-constexpr std::uint64_t width = 4;
+constexpr std::uint64_t element_bytes = 4;
 
 // What `rank` passes. Arrays only where THE TABLE says that they are read: others may pass anything.
 isthmus_operation operation_of(const oracle::shape& shape, int rank) {
-  isthmus_operation made{};
-  made.collective = shape.collective;
-  made.datatype = ISTHMUS_FLOAT32;
-  made.root = shape.root;
-  made.count = shape.count;
-  const auto own = static_cast<std::size_t>(rank);
+  isthmus_operation operation{};
+  operation.collective = shape.collective;
+  operation.datatype = ISTHMUS_FLOAT32;
+  operation.root = shape.root;
+  operation.count = shape.count;
+  const auto own_rank_index = static_cast<std::size_t>(rank);
   const auto at_root = [&](isthmus_collective rooted) {
     return shape.collective != rooted || rank == shape.root;
   };
   if (!shape.recv_parts.empty() && at_root(ISTHMUS_GATHERV)) {
-    made.recv_counts = shape.recv_parts[own].counts.data();
-    made.recv_displs = shape.recv_parts[own].displs.data();
+    operation.recv_counts = shape.recv_parts[own_rank_index].counts.data();
+    operation.recv_displs = shape.recv_parts[own_rank_index].displs.data();
   }
   if (!shape.send_parts.empty() && at_root(ISTHMUS_SCATTERV)) {
-    made.send_counts = shape.send_parts[own].counts.data();
-    made.send_displs = shape.send_parts[own].displs.data();
+    operation.send_counts = shape.send_parts[own_rank_index].counts.data();
+    operation.send_displs = shape.send_parts[own_rank_index].displs.data();
   }
   const auto parts = std::max(shape.send_parts.size(), shape.recv_parts.size());
   if (parts != 0)  // the own block, once more
-    made.count = (shape.recv_parts.empty() ? shape.send_parts : shape.recv_parts)[0].counts[own];
-  return made;
+    operation.count = (shape.recv_parts.empty() ? shape.send_parts : shape.recv_parts)[0].counts[own_rank_index];
+  return operation;
 }
 
 bool is_message(isthmus_collective collective) {
@@ -61,71 +61,71 @@ void for_each_shape(Body&& body) {
         test.seed = static_cast<std::uint64_t>(size * 10 + root);
         SCOPED_TRACE(conformance::to_string(test) + " of " + std::to_string(size));
         const oracle::shape shape = conformance::shape_of(test, size);
-        std::vector<block_map> all;
-        for (int rank = 0; rank < size; ++rank) all.emplace_back(operation_of(shape, rank), rank, size);
-        body(shape, all);
+        std::vector<block_map> maps;
+        for (int rank = 0; rank < size; ++rank) maps.emplace_back(operation_of(shape, rank), rank, size);
+        body(shape, maps);
       }
 }
 
-void expect_piece(const std::vector<block_map>& all, int reader, int source, const oracle::piece& piece) {
-  const block in = all[static_cast<std::size_t>(reader)].incoming(source);
-  const block out = all[static_cast<std::size_t>(source)].outgoing(reader);
-  EXPECT_EQ(in.at, piece.recv_at * width);
-  EXPECT_EQ(in.bytes, piece.count * width);
-  EXPECT_EQ(out.at, piece.send_at * width);
-  EXPECT_EQ(out.bytes, piece.count * width);
+void expect_piece(const std::vector<block_map>& maps, int reader, int source, const oracle::piece& piece) {
+  const block in = maps[static_cast<std::size_t>(reader)].incoming_block(source);
+  const block out = maps[static_cast<std::size_t>(source)].outgoing_block(reader);
+  EXPECT_EQ(in.offset, piece.recv_at * element_bytes);
+  EXPECT_EQ(in.bytes, piece.count * element_bytes);
+  EXPECT_EQ(out.offset, piece.send_at * element_bytes);
+  EXPECT_EQ(out.bytes, piece.count * element_bytes);
 }
 
 TEST(block_map, blocks_are_the_pieces_of_the_oracle) {
-  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& all) {
+  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& maps) {
     for (int reader = 0; reader < shape.size; ++reader) {
-      std::uint64_t expected = 0, found = 0;
+      std::uint64_t expected = 0, received = 0;
       for (const oracle::piece& piece : oracle::expected_pieces(shape, reader)) {
         if (piece.count == 0) continue;
         const bool reduced = piece.rank == oracle::piece::all_ranks;
         for (int source = 0; source < shape.size; ++source)
-          if (reduced || source == piece.rank) expect_piece(all, reader, source, piece);
-        expected += piece.count * width * (reduced ? static_cast<std::uint64_t>(shape.size) : 1);
+          if (reduced || source == piece.rank) expect_piece(maps, reader, source, piece);
+        expected += piece.count * element_bytes * (reduced ? static_cast<std::uint64_t>(shape.size) : 1);
       }
       for (int source = 0; source < shape.size; ++source) {
-        found += all[static_cast<std::size_t>(reader)].incoming(source).bytes;
-        EXPECT_EQ(all[static_cast<std::size_t>(reader)].incoming(source).bytes,
-                  all[static_cast<std::size_t>(source)].outgoing(reader).bytes);
+        received += maps[static_cast<std::size_t>(reader)].incoming_block(source).bytes;
+        EXPECT_EQ(maps[static_cast<std::size_t>(reader)].incoming_block(source).bytes,
+                  maps[static_cast<std::size_t>(source)].outgoing_block(reader).bytes);
       }
-      EXPECT_EQ(found, expected) << "on rank " << reader;
+      EXPECT_EQ(received, expected) << "on rank " << reader;
     }
   });
 }
 
 TEST(block_map, extents_are_those_of_the_oracle) {
-  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& all) {
+  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& maps) {
     for (int rank = 0; rank < shape.size; ++rank) {
-      EXPECT_EQ(all[static_cast<std::size_t>(rank)].send_bytes(), oracle::send_extent(shape, rank) * width);
-      EXPECT_EQ(all[static_cast<std::size_t>(rank)].recv_bytes(), oracle::recv_extent(shape, rank) * width);
+      EXPECT_EQ(maps[static_cast<std::size_t>(rank)].send_bytes(), oracle::send_extent(shape, rank) * element_bytes);
+      EXPECT_EQ(maps[static_cast<std::size_t>(rank)].recv_bytes(), oracle::recv_extent(shape, rank) * element_bytes);
     }
   });
 }
 
 // Ranks that take no part have to know how much the others exchange.
 TEST(block_map, all_ranks_know_what_is_taken_from_each) {
-  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& all) {
+  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& maps) {
     if (isthmus::has_private_counts(isthmus::row_of(shape.collective))) return;
     for (int source = 0; source < shape.size; ++source) {
-      std::uint64_t most = 0;
+      std::uint64_t max_bytes = 0;
       for (int reader = 0; reader < shape.size; ++reader)
         if (reader != source)
-          most = std::max(most, all[static_cast<std::size_t>(source)].outgoing(reader).bytes);
-      for (const block_map& one : all) EXPECT_EQ(one.taken_from(source), most) << "on rank " << one.rank;
+          max_bytes = std::max(max_bytes, maps[static_cast<std::size_t>(source)].outgoing_block(reader).bytes);
+      for (const block_map& map : maps) EXPECT_EQ(map.max_bytes_from(source), max_bytes) << "on rank " << map.rank;
     }
   });
 }
 
 TEST(block_map, one_block_for_all_is_the_same_block) {
-  for_each_shape([](const oracle::shape&, const std::vector<block_map>& all) {
-    for (const block_map& one : all)
-      for (int reader = 0; one.same_for_all() && reader < one.size; ++reader)
-        if (one.takes(reader)) {
-          EXPECT_EQ(one.outgoing(reader).at, 0u);
+  for_each_shape([](const oracle::shape&, const std::vector<block_map>& maps) {
+    for (const block_map& map : maps)
+      for (int reader = 0; map.sends_same_block() && reader < map.size; ++reader)
+        if (map.is_receiver(reader)) {
+          EXPECT_EQ(map.outgoing_block(reader).offset, 0u);
         }
   });
 }
@@ -140,14 +140,14 @@ TEST(block_map, a_message_has_two_ends) {
   message.collective = ISTHMUS_RECV;
   const block_map receiver(message, 1, 4);
   for (int peer = 0; peer < 4; ++peer) {
-    EXPECT_EQ(sender.outgoing(peer).bytes, peer == 2 ? 7 * width : 0);
-    EXPECT_EQ(receiver.incoming(peer).bytes, peer == 2 ? 7 * width : 0);
-    EXPECT_EQ(sender.incoming(peer).bytes, 0u);
-    EXPECT_EQ(receiver.outgoing(peer).bytes, 0u);
+    EXPECT_EQ(sender.outgoing_block(peer).bytes, peer == 2 ? 7 * element_bytes : 0);
+    EXPECT_EQ(receiver.incoming_block(peer).bytes, peer == 2 ? 7 * element_bytes : 0);
+    EXPECT_EQ(sender.incoming_block(peer).bytes, 0u);
+    EXPECT_EQ(receiver.outgoing_block(peer).bytes, 0u);
   }
-  EXPECT_EQ(sender.send_bytes(), 7 * width);
+  EXPECT_EQ(sender.send_bytes(), 7 * element_bytes);
   EXPECT_EQ(sender.recv_bytes(), 0u);
-  EXPECT_EQ(receiver.recv_bytes(), 7 * width);
+  EXPECT_EQ(receiver.recv_bytes(), 7 * element_bytes);
   EXPECT_EQ(receiver.send_bytes(), 0u);
 }
 
@@ -155,24 +155,24 @@ TEST(block_map, a_message_has_two_ends) {
 TEST(block_map, in_place_is_the_own_block) {
   std::vector<std::byte> memory(1000);
   for (int id = 0; id < ISTHMUS_COLLECTIVE_COUNT; ++id) {
-    isthmus_operation asked{};
-    asked.collective = static_cast<isthmus_collective>(id);
-    const isthmus::collective_row& row = isthmus::row_of(asked.collective);
+    isthmus_operation operation{};
+    operation.collective = static_cast<isthmus_collective>(id);
+    const isthmus::collective_row& row = isthmus::row_of(operation.collective);
     if (row.in_place == isthmus::alias_rule::never || isthmus::has_counts(row)) continue;
-    asked.datatype = ISTHMUS_FLOAT32;
-    asked.count = 5;
+    operation.datatype = ISTHMUS_FLOAT32;
+    operation.count = 5;
     const int rank = 2;
-    asked.root = rank;  // only there both buffers are used
-    const std::uint64_t own = rank * asked.count * width;
+    operation.root = rank;  // only there both buffers are used
+    const std::uint64_t own_rank_index = rank * operation.count * element_bytes;
     std::byte* send = memory.data();
     std::byte* recv = memory.data();
-    if (row.in_place == isthmus::alias_rule::recv_block) send += own;
-    if (row.in_place == isthmus::alias_rule::send_block) recv += own;
-    for (const int beside : {0, 1}) {
-      asked.send_buf = send + beside;
-      asked.recv_buf = recv;
-      EXPECT_EQ(isthmus::is_in_place(asked, block_map(asked, rank, 4)), beside == 0) << row.name;
-      EXPECT_EQ(isthmus::overwrites_outgoing(asked), beside == 0 && asked.collective == ISTHMUS_ALLTOALL)
+    if (row.in_place == isthmus::alias_rule::recv_block) send += own_rank_index;
+    if (row.in_place == isthmus::alias_rule::send_block) recv += own_rank_index;
+    for (const int shift : {0, 1}) {
+      operation.send_buf = send + shift;
+      operation.recv_buf = recv;
+      EXPECT_EQ(isthmus::is_in_place(operation, block_map(operation, rank, 4)), shift == 0) << row.name;
+      EXPECT_EQ(isthmus::overwrites_unsent_data(operation), shift == 0 && operation.collective == ISTHMUS_ALLTOALL)
           << row.name;
     }
   }

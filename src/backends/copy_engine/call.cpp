@@ -20,7 +20,7 @@ std::uint64_t joined(std::uint64_t before, std::uint64_t value) {
 std::uint64_t bytes_in(const block_map& blocks) {
   std::uint64_t bytes = 0;
   for (int source = 0; source < blocks.size; ++source)
-    if (source != blocks.rank) bytes += blocks.incoming(source).bytes;
+    if (source != blocks.rank) bytes += blocks.incoming_block(source).bytes;
   return bytes;
 }
 
@@ -78,12 +78,12 @@ std::uint32_t call::tag_of(std::uint64_t bytes) const {
 
 std::uint64_t call::bytes_copied_by(int peer) const {
   if (peer == m_own.rank) return 0;
-  return (sources_copy() ? m_blocks.incoming(peer) : m_blocks.outgoing(peer)).bytes;
+  return (sources_copy() ? m_blocks.incoming_block(peer) : m_blocks.outgoing_block(peer)).bytes;
 }
 
 std::uint64_t call::bytes_copied_for(int peer) const {
   if (peer == m_own.rank) return 0;
-  return (sources_copy() ? m_blocks.outgoing(peer) : m_blocks.incoming(peer)).bytes;
+  return (sources_copy() ? m_blocks.outgoing_block(peer) : m_blocks.incoming_block(peer)).bytes;
 }
 
 // ---- streams ------------------------------------------------------------------------------------------
@@ -106,14 +106,14 @@ void call::join_streams() {
 }
 
 void call::copy_own_block(command_batch& by) {
-  const block from = m_blocks.outgoing(m_own.rank), to = m_blocks.incoming(m_own.rank);
-  if (from.bytes > 0 && to.bytes > 0) by.copy_here(m_recv + to.at, m_send + from.at, from.bytes);
+  const block from = m_blocks.outgoing_block(m_own.rank), to = m_blocks.incoming_block(m_own.rank);
+  if (from.bytes > 0 && to.bytes > 0) by.copy_here(m_recv + to.offset, m_send + from.offset, from.bytes);
 }
 
 // Beside everything else: that was fastest at every size, and costs nothing in place.
 void call::start_own_block() {
-  const block from = m_blocks.outgoing(m_own.rank), to = m_blocks.incoming(m_own.rank);
-  if (from.bytes == 0 || to.bytes == 0 || m_recv + to.at == m_send + from.at) return;
+  const block from = m_blocks.outgoing_block(m_own.rank), to = m_blocks.incoming_block(m_own.rank);
+  if (from.bytes == 0 || to.bytes == 0 || m_recv + to.offset == m_send + from.offset) return;
   m_own_beside = true;
   command_batch& local = m_own.local.commands;
   local.follow(m_own.caller, m_own.forked);

@@ -11,12 +11,12 @@ class chunked_call : protected call {
  protected:
   // A slot holds one chunk for all peers, or one for each: then in rank order, without the owner.
   chunked_call(const call_request& request, algorithm how) : call(request, how) {
-    const auto rows = static_cast<std::uint64_t>(m_blocks.same_for_all() ? 1 : std::max(m_own.size - 1, 1));
+    const auto rows = static_cast<std::uint64_t>(m_blocks.sends_same_block() ? 1 : std::max(m_own.size - 1, 1));
     m_chunk_bytes = m_own.memory.slot_bytes() / rows / alignment * alignment;
   }
 
   std::uint64_t chunks_of(int source) const {
-    const std::uint64_t bytes = m_blocks.taken_from(source);
+    const std::uint64_t bytes = m_blocks.max_bytes_from(source);
     return bytes == 0 ? 0 : (bytes - 1) / m_chunk_bytes + 1;
   }
   // Where a chunk starts in its block, and how much of `bytes` is in it.

@@ -19,8 +19,8 @@ std::optional<heap_range> fetched_from(const isthmus_operation& operation, const
   const void* recv = operation.recv_buf;
   // Only the root has a send buffer; everybody's receive buffer gets the data.
   if (blocks.source != all_ranks) return heap_range{recv, blocks.recv_bytes(), false, 0, true};
-  if (!blocks.same_for_all())
-    return heap_range{operation.send_buf, blocks.send_bytes(), false, blocks.outgoing(blocks.rank).at, false};
+  if (!blocks.sends_same_block())
+    return heap_range{operation.send_buf, blocks.send_bytes(), false, blocks.outgoing_block(blocks.rank).offset, false};
   // A rank that contributes nothing may pass any send buffer, so the receive buffers have to do.
   if (has_counts(row_of(operation.collective))) return heap_range{recv, blocks.recv_bytes(), true, 0, true};
   if (is_in_place(operation, blocks)) return heap_range{recv, blocks.recv_bytes(), true, 0, false};
@@ -29,12 +29,12 @@ std::optional<heap_range> fetched_from(const isthmus_operation& operation, const
 
 // Sources put their blocks into receive buffers.
 heap_range put_into(const isthmus_operation& operation, const block_map& blocks) {
-  return {operation.recv_buf, blocks.recv_bytes(), false, blocks.incoming(blocks.rank).at, false};
+  return {operation.recv_buf, blocks.recv_bytes(), false, blocks.incoming_block(blocks.rank).offset, false};
 }
 
 // Where what is overwritten is what others still want, they can't take it from there.
 std::optional<heap_range> range_of(const isthmus_operation& operation, const block_map& blocks, algorithm how) {
-  if (never_direct(operation.collective) != nullptr || overwrites_outgoing(operation)) return std::nullopt;
+  if (never_direct(operation.collective) != nullptr || overwrites_unsent_data(operation)) return std::nullopt;
   return how == algorithm::push ? put_into(operation, blocks) : fetched_from(operation, blocks);
 }
 
@@ -62,10 +62,10 @@ void find_direct_buffers(const isthmus_backend_context& context, const isthmus_o
   for (int rank = 0; rank < context.size; ++rank) {
     const auto peer = static_cast<std::size_t>(rank);
     if (block.peers[rank] == nullptr) return;
-    const std::uint64_t within = range->in_place_of_receipt ? blocks.incoming(rank).at : range->offset;
+    const std::uint64_t within = range->in_place_of_receipt ? blocks.incoming_block(rank).offset : range->offset;
     buffers.at[peer] = static_cast<std::byte*>(block.peers[rank]) + offset + within;
   }
-  const auto* own = static_cast<const std::byte*>(operation.recv_buf) + blocks.incoming(context.rank).at;
+  const auto* own = static_cast<const std::byte*>(operation.recv_buf) + blocks.incoming_block(context.rank).offset;
   buffers.own_first = range->own_first && operation.send_buf != own;
   buffers.heap_position = block.id * 0x9e3779b97f4a7c15u + offset * 2 + (range->in_place_of_receipt ? 1u : 0u);
   buffers.found = true;

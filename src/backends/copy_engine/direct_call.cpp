@@ -25,8 +25,8 @@ std::vector<transfer> direct_call::transfers() const {
     const std::uint64_t bytes = bytes_copied_for(peer);
     if (bytes == 0) continue;
     std::byte* const there = m_buffers.at[static_cast<std::size_t>(peer)];
-    const std::byte* from = pushes ? m_send + m_blocks.outgoing(peer).at : there;
-    std::byte* to = pushes ? there : m_recv + m_blocks.incoming(peer).at;
+    const std::byte* from = pushes ? m_send + m_blocks.outgoing_block(peer).offset : there;
+    std::byte* to = pushes ? there : m_recv + m_blocks.incoming_block(peer).offset;
     wanted.push_back({slot::direct, peer, from, to, bytes});
   }
   return wanted;

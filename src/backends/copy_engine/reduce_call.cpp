@@ -32,8 +32,8 @@ void reduce_call::put(std::uint64_t chunk) {
   for (int step = 1; step < m_own.size; ++step) {
     const int reader = neighbour(step);
     const slot in = slot_for(reader, chunk);
-    const block whole = m_blocks.outgoing(reader);
-    wanted.push_back({in, reader, m_send + whole.at + start_of(chunk), part_of_slot(reader, in, m_own.rank),
+    const block whole = m_blocks.outgoing_block(reader);
+    wanted.push_back({in, reader, m_send + whole.offset + start_of(chunk), part_of_slot(reader, in, m_own.rank),
                       part_of(whole.bytes, chunk)});
   }
   copy_all(wanted);
@@ -42,12 +42,12 @@ void reduce_call::put(std::uint64_t chunk) {
 void reduce_call::combine(command_batch& by, std::uint64_t chunk) {
   const isthmus_datatype datatype = m_request.operation.datatype;
   const slot in = slot_for(m_own.rank, chunk);
-  const block own = m_blocks.outgoing(m_own.rank);
+  const block own = m_blocks.outgoing_block(m_own.rank);
   wait_acknowledged(by, in);
   m_own.kernels.launch(by, m_kernel,
                        {.others = m_own.memory.staging(m_own.rank, in),
                         .row_bytes = m_chunk_bytes,
-                        .own = m_send + own.at + start_of(chunk),
+                        .own = m_send + own.offset + start_of(chunk),
                         .result = m_recv + start_of(chunk),
                         .count = part_of(own.bytes, chunk) / bytes_of(datatype),
                         .rank = m_own.rank,

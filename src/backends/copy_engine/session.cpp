@@ -52,7 +52,7 @@ const char* only_moved() {
 
 bool nobody_sends(const block_map& blocks) {
   for (int source = 0; source < blocks.size; ++source)
-    if (blocks.taken_from(source) != 0) return false;
+    if (blocks.max_bytes_from(source) != 0) return false;
   return true;
 }
 

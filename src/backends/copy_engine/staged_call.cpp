@@ -9,7 +9,7 @@ namespace {
 class staged_call : chunked_call {
  public:
   explicit staged_call(const call_request& request) : chunked_call(request, algorithm::staged) {
-    m_one_stream = overwrites_outgoing(request.operation);
+    m_one_stream = overwrites_unsent_data(request.operation);
   }
 
   void issue();
@@ -28,9 +28,9 @@ void staged_call::fill(command_batch& by, std::uint64_t chunk) {
   std::byte* to = m_own.memory.staging(own, in);
   for (int reader = 0; reader < m_own.size; ++reader) {
     const std::uint64_t bytes = part_of(bytes_copied_by(reader), chunk);
-    if (bytes > 0) by.copy_here(to, m_send + m_blocks.outgoing(reader).at + start_of(chunk), bytes);
-    if (bytes > 0 && m_blocks.same_for_all()) break;
-    if (reader != own && !m_blocks.same_for_all()) to += m_chunk_bytes;
+    if (bytes > 0) by.copy_here(to, m_send + m_blocks.outgoing_block(reader).offset + start_of(chunk), bytes);
+    if (bytes > 0 && m_blocks.sends_same_block()) break;
+    if (reader != own && !m_blocks.sends_same_block()) to += m_chunk_bytes;
   }
   set_pending(by, in, start_of(chunk));
 }
@@ -43,8 +43,8 @@ std::vector<transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
     if (bytes == 0) continue;
     const slot in = slot_for(source, chunk);
     const std::byte* from =
-        m_blocks.same_for_all() ? m_own.memory.staging(source, in) : part_of_slot(source, in, m_own.rank);
-    wanted.push_back({in, source, from, m_recv + m_blocks.incoming(source).at + start_of(chunk), bytes});
+        m_blocks.sends_same_block() ? m_own.memory.staging(source, in) : part_of_slot(source, in, m_own.rank);
+    wanted.push_back({in, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
   }
   return wanted;
 }

@@ -96,14 +96,14 @@ void channels::run_messages(std::span<const isthmus_operation> operations) {
 
 // What the operation moves between this rank and a peer.
 void channels::add_with(int peer, const isthmus_operation& operation, const block_map& blocks) {
-  const block out = blocks.outgoing(peer), in = blocks.incoming(peer);
-  add(true, peer, static_cast<const std::byte*>(operation.send_buf) + out.at, out.bytes);
-  add(false, peer, static_cast<const std::byte*>(operation.recv_buf) + in.at, in.bytes);
+  const block out = blocks.outgoing_block(peer), in = blocks.incoming_block(peer);
+  add(true, peer, static_cast<const std::byte*>(operation.send_buf) + out.offset, out.bytes);
+  add(false, peer, static_cast<const std::byte*>(operation.recv_buf) + in.offset, in.bytes);
 }
 
 void channels::run_collective(const isthmus_operation& operation) {
   const block_map blocks(operation, m_team.rank(), m_team.size());
-  const bool gated = overwrites_outgoing(operation);
+  const bool gated = overwrites_unsent_data(operation);
   m_transfers.clear();
   for (int i = 0; i < m_team.size(); ++i) {
     const std::size_t sent = m_transfers.size();

@@ -57,8 +57,8 @@ class direct {
   }
 
  private:
-  bool pushes() const { return m_shape.sink != all_ranks && m_shape.reduce == nullptr; }         // gather
-  bool shares_reduction() const { return m_shape.reduce != nullptr && m_shape.same_for_all(); }  // (all)reduce
+  bool pushes() const { return m_shape.receiver != all_ranks && m_shape.reduce == nullptr; }         // gather
+  bool shares_reduction() const { return m_shape.reduce != nullptr && m_shape.sends_same_block(); }  // (all)reduce
 
   void tell_places(bool updates_in_place) {
     if (!updates_in_place) {
@@ -66,7 +66,7 @@ class direct {
       m_recv = locate(m_team, m_shape.recv_buf, m_shape.recv_bytes());
     }
     if (m_recv.where.address != nullptr || m_recv.where.region != 0)
-      if (m_shape.takes(m_team.rank()) && (pushes() || shares_reduction()))
+      if (m_shape.is_receiver(m_team.rank()) && (pushes() || shares_reduction()))
         m_team.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.where.region != 0});
     m_team.reserve(m_sequence);
     slot_header& own = m_team.slot(m_team.rank(), m_sequence);
@@ -87,7 +87,7 @@ class direct {
     std::uint64_t mixed = 14695981039346656037u;  // FNV-1a, by words
     const auto mix = [&](std::uint64_t word) { mixed = (mixed ^ word) * 1099511628211u; };
     mix(m_shape.count * m_shape.element_bytes);
-    for (const int word : {m_shape.source, m_shape.sink, m_shape.reduce != nullptr ? 1 : 0,
+    for (const int word : {m_shape.source, m_shape.receiver, m_shape.reduce != nullptr ? 1 : 0,
                            static_cast<int>(m_shape.send.shape), static_cast<int>(m_shape.recv.shape)})
       mix(static_cast<std::uint64_t>(word));
     for (const block_list* blocks : {&m_shape.send, &m_shape.recv})
@@ -121,7 +121,7 @@ class direct {
     for (int r = 0; r < m_team.size(); ++r) {
       const slot_header& told = m_team.slot(r, m_sequence);
       const bool is_read = m_shape.is_read(r) && !pushes();
-      const bool is_written = m_shape.takes(r) && (pushes() || shares_reduction());
+      const bool is_written = m_shape.is_receiver(r) && (pushes() || shares_reduction());
       if ((is_read && !all_reach(told.send)) || (is_written && !all_reach(told.recv))) return false;
     }
     return true;
@@ -171,7 +171,7 @@ class direct {
 
   void push() {
     const int me = m_team.rank();
-    put(recv_of(m_shape.sink), m_shape.recv_offset(me), m_shape.send_buf,
+    put(recv_of(m_shape.receiver), m_shape.recv_offset(me), m_shape.send_buf,
         m_shape.given_elements(me) * m_shape.element_bytes);
   }
 
@@ -180,7 +180,7 @@ class direct {
     for (int i = 0; i < m_team.size(); ++i) {
       const int peer = (me + i) % m_team.size();
       const std::uint64_t bytes = m_shape.taken_elements(peer) * m_shape.element_bytes;
-      if (m_shape.contributes(peer) && bytes > 0)
+      if (m_shape.is_source(peer) && bytes > 0)
         fetch(m_shape.recv_buf + m_shape.recv_offset(peer), send_of(peer), m_shape.send_offset(me), bytes);
     }
   }
@@ -204,7 +204,7 @@ class direct {
     m_work.takers.clear();
     for (int i = 0; i < m_team.size(); ++i) {
       const int peer = (m_team.rank() + i) % m_team.size();
-      if (!m_shape.takes(peer)) continue;
+      if (!m_shape.is_receiver(peer)) continue;
       m_work.takers.push_back(recv_of(peer));
       is_mapped &= m_work.takers.back().is_mapped;
     }

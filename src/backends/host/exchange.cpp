@@ -46,7 +46,7 @@ packet_line* packets_for_all(const team& team, const shape& s, int peer, std::ui
 // For broadcasts back to back from one root, whose lines move from call to call: it owns its next line before
 // it writes there, and a reader has it on its way.
 void look_ahead(const team& team, const shape& s, std::uint64_t sequence) {
-  if (s.source == all_ranks || !s.same_for_all()) return;
+  if (s.source == all_ranks || !s.sends_same_block()) return;
   const packet_line* const next = team.packets_of_root(s.source, sequence + 1);
   if (s.source == team.rank())
     prefetch_to_write(next);
@@ -57,12 +57,12 @@ void look_ahead(const team& team, const shape& s, std::uint64_t sequence) {
 void publish_packets(team& team, const shape& s, std::uint64_t sequence) {
   team.reserve(sequence);
   const int me = team.rank();
-  if (s.same_for_all())
+  if (s.sends_same_block())
     return write_packet(packets_for_all(team, s, me, sequence), s.send_buf,
                         s.given_elements(me) * s.element_bytes, sequence);
   for (int i = 1; i < team.size(); ++i) {
     const int peer = (me + i) % team.size();
-    if (s.takes(peer))
+    if (s.is_receiver(peer))
       write_packet(team.packets_for(peer, me, sequence), s.send_buf + s.send_offset(peer),
                    s.given_elements(peer) * s.element_bytes, sequence);
   }
@@ -81,7 +81,7 @@ void for_other_contributors(const team& team, const shape& s, Take&& take) {
 void take_packets(team& team, workspace& work, const shape& s, std::uint64_t sequence) {
   const int me = team.rank();
   const auto packets_of = [&](int peer) {
-    return !s.same_for_all() ? team.packets_for(me, peer, sequence) : packets_for_all(team, s, peer, sequence);
+    return !s.sends_same_block() ? team.packets_for(me, peer, sequence) : packets_for_all(team, s, peer, sequence);
   };
   const std::byte* own = s.send_buf + s.send_offset(me);
   if (s.reduce == nullptr) {
@@ -89,7 +89,7 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t seq
       read_packet(team, peer, packets_of(peer), s.recv_buf + s.recv_offset(peer),
                   s.taken_elements(peer) * s.element_bytes, sequence);
     });
-    if (s.contributes(me))
+    if (s.is_source(me))
       copy(s.recv_buf + s.recv_offset(me), own, s.taken_elements(me) * s.element_bytes, store::cached);
     return;
   }
@@ -135,7 +135,7 @@ void reduce_packet_slice(team& team, workspace& work, const shape& s, const pack
     work.sources[static_cast<std::size_t>(peer)] = to;
   }
   work.sources[static_cast<std::size_t>(me)] = s.send_buf + offset;
-  std::byte* result = s.takes(me) ? s.recv_buf + offset : to;  // the last part of the workspace is free
+  std::byte* result = s.is_receiver(me) ? s.recv_buf + offset : to;  // the last part of the workspace is free
   s.reduce(result, work.sources.data(), team.size(), slices.length(me));
   team.reserve(contributed + 1);
   write_packet(team.packets(me, contributed + 1), result, bytes, contributed + 1);
@@ -151,7 +151,7 @@ void run_packet(team& team, workspace& work, const shape& s) {
   const std::uint64_t sequence = team.take_sequence_numbers(1);
   if (s.has_takers()) publish_packets(team, s, sequence);
   look_ahead(team, s, sequence);
-  if (s.takes(team.rank())) take_packets(team, work, s, sequence);
+  if (s.is_receiver(team.rank())) take_packets(team, work, s, sequence);
   team.complete(sequence);
 }
 
@@ -167,7 +167,7 @@ void run_two_shot_packet(team& team, workspace& work, const shape& s) {
                    slices.length(peer) * s.element_bytes, contributed);
   }
   if (slices.length(me) > 0) reduce_packet_slice(team, work, s, slices, contributed);
-  for (int i = 1; i < team.size() && s.takes(me); ++i) {
+  for (int i = 1; i < team.size() && s.is_receiver(me); ++i) {
     const int peer = (me + i) % team.size();
     if (slices.length(peer) > 0)
       read_packet(team, peer, team.packets(peer, reduced), s.recv_buf + slices.begin(peer) * s.element_bytes,

@@ -178,7 +178,7 @@ class state {
         break;
     }
     const store shared = chosen.shared == form::cached ? store::cached : store::streaming;
-    if (run_direct(m_team, m_work, s, shared, overwrites_outgoing(operation))) return;
+    if (run_direct(m_team, m_work, s, shared, overwrites_unsent_data(operation))) return;
     if (named) note_staged(operation.collective, *named);
     const auto staged = can_two_shot(operation.collective) ? algorithm::two_shot : algorithm::one_shot;
     run_staged(operation.collective, s, {staged, chosen.shared});

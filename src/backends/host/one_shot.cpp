@@ -13,7 +13,7 @@ class one_shot {
         m_work(work),
         m_shape(s),
         m_me(team.rank()),
-        m_is_shared(s.same_for_all() && staged_for == readers::together),
+        m_is_shared(s.sends_same_block() && staged_for == readers::together),
         m_chunk_elements(chunk_bytes(team, s, m_is_shared) / s.element_bytes),
         m_shared(shared),
         m_results(store_for_results(team, s)) {}
@@ -22,7 +22,7 @@ class one_shot {
   void run() {
     const std::uint64_t chunks = (m_shape.count + m_chunk_elements - 1) / m_chunk_elements;
     const std::uint64_t first = m_team.take_sequence_numbers(chunks);
-    const bool stages = m_shape.has_takers(), takes = m_shape.takes(m_me);
+    const bool stages = m_shape.has_takers(), takes = m_shape.is_receiver(m_me);
     for (std::uint64_t k = 0; k <= chunks; ++k) {
       if (stages && k < chunks) stage(k, first + k);
       if (k == 0) continue;
@@ -59,7 +59,7 @@ class one_shot {
     if (!m_is_shared)
       for (int i = 1; i < m_team.size(); ++i) {
         const int peer = (m_me + i) % m_team.size();
-        if (m_shape.takes(peer))
+        if (m_shape.is_receiver(peer))
           m_work.pieces.push_back({m_team.data_for(peer, m_me, sequence), from + m_shape.send_offset(peer),
                                    chunk_bytes(k, m_shape.given_elements(peer))});
       }
@@ -77,7 +77,7 @@ class one_shot {
     m_work.pieces.clear();
     for (int i = 1; i <= m_team.size(); ++i) {  // this rank last
       const int peer = (m_me + i) % m_team.size();
-      if (!m_shape.contributes(peer)) continue;
+      if (!m_shape.is_source(peer)) continue;
       const std::byte* from = m_shape.send_buf + m_shape.send_offset(m_me) + begin;
       if (peer != m_me) {
         m_team.wait_for(peer, m_team.slot(peer, sequence).staged, sequence);

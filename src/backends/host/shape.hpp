@@ -29,10 +29,10 @@ struct shape : block_map {
         recv_buf(static_cast<std::byte*>(operation.recv_buf)) {}
 
   // Does another rank take from what this one contributes?
-  bool has_takers() const { return contributes(rank) && size > 1 && sink != rank; }
+  bool has_takers() const { return is_source(rank) && size > 1 && receiver != rank; }
   // A rank whose time says how long the call takes: one that takes what others contribute.
   int judge() const {
-    if (sink != all_ranks) return sink;
+    if (receiver != all_ranks) return receiver;
     return source == all_ranks ? 0 : (source + 1) % size;
   }
   // What a contributor's block for this rank has, and what this one has for a reader.
@@ -40,7 +40,7 @@ struct shape : block_map {
   std::uint64_t given_elements(int reader) const { return send.length(reader); }
   // Someone reads this contributor's buffer; all ranks know it.
   bool is_read(int contributor) const {
-    return contributes(contributor) && (recv.shape != extent::counts || recv.length(contributor) > 0);
+    return is_source(contributor) && (recv.shape != extent::counts || recv.length(contributor) > 0);
   }
   // In bytes, where the block for `reader` begins in a contributor's send buffer, and that of a contributor in
   // a receive buffer.

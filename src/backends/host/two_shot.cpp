@@ -29,7 +29,7 @@ class two_shot {
         m_bytes(s.count * s.element_bytes),
         m_chunk_bytes(chunk_bytes(team, m_bytes)),
         m_block_bytes(team.size() > few ? most_block_bytes : 512),
-        m_takes(s.takes(team.rank())),
+        m_takes(s.is_receiver(team.rank())),
         m_shared(shared),
         m_results(store_for_results(team, s)) {}
 

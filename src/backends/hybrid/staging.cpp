@@ -16,7 +16,7 @@ const char* name_of(isthmus_collective collective) { return row_of(collective).n
 // Where the table would copy on the host: mpi/collectives.hpp has no place in MPI's call for these buffers.
 bool table_copies(const isthmus_operation& operation, const block_map& blocks) {
   const bool sends_block = row_of(operation.collective).in_place == alias_rule::send_block;
-  return overwrites_outgoing(operation) ||
+  return overwrites_unsent_data(operation) ||
          (row_of(operation.collective).is_reduction && sends_block && is_in_place(operation, blocks));
 }
 
@@ -320,14 +320,14 @@ staging::trouble staging::bring_back(const step& what, std::size_t slot) {
   if (!what.staged || whole == 0) return {};
   const std::byte* const from = m_recv[slot].get(whole);
   const auto bring = [&](const block& part) {
-    return copy(static_cast<std::byte*>(what.call.recv_buf) + part.at, from + part.at, part.bytes, m_out);
+    return copy(static_cast<std::byte*>(what.call.recv_buf) + part.offset, from + part.offset, part.bytes, m_out);
   };
   trouble bad;
   if (what.blocks.recv.shape != extent::counts)
     bad = bring({0, whole});
   else
     for (int peer = 0; peer < m_context.size && bad.status == ISTHMUS_SUCCESS; ++peer)
-      bad = bring(what.blocks.incoming(peer));
+      bad = bring(what.blocks.incoming_block(peer));
   if (bad.status != ISTHMUS_SUCCESS) return bad;
   return device(m_runtime.event_record(m_left[slot], m_out), "EventRecord");
 }

@@ -26,22 +26,22 @@ void run_blocks(crew& ranks, const isthmus_operation& operation) {
   const layout& all = ranks.ranks;
   const block_map blocks(operation, all.rank(), all.size());
   const void* from = operation.send_buf;
-  if (overwrites_outgoing(operation)) {
+  if (overwrites_unsent_data(operation)) {
     std::byte* const copy = ranks.sums[0].at_least(blocks.send_bytes());
     if (blocks.send_bytes() > 0) std::memcpy(copy, from, blocks.send_bytes());
     from = copy;
   }
-  const block out = blocks.outgoing(all.rank()), in = blocks.incoming(all.rank());
-  const std::byte* const own = static_cast<const std::byte*>(from) + out.at;
-  std::byte* const place = static_cast<std::byte*>(operation.recv_buf) + in.at;
+  const block out = blocks.outgoing_block(all.rank()), in = blocks.incoming_block(all.rank());
+  const std::byte* const own = static_cast<const std::byte*>(from) + out.offset;
+  std::byte* const place = static_cast<std::byte*>(operation.recv_buf) + in.offset;
   if (out.bytes > 0 && own != place) std::memmove(place, own, out.bytes);
 
   const auto move = [&](const part& by, const std::vector<int>& members, auto&& with) {
     const spans sent = spans_with(members, blocks.send, [&](int rank) {
-      return with(rank) ? blocks.outgoing(rank).bytes / blocks.element_bytes : 0;
+      return with(rank) ? blocks.outgoing_block(rank).bytes / blocks.element_bytes : 0;
     });
     const spans received = spans_with(members, blocks.recv, [&](int rank) {
-      return with(rank) ? blocks.incoming(rank).bytes / blocks.element_bytes : 0;
+      return with(rank) ? blocks.incoming_block(rank).bytes / blocks.element_bytes : 0;
     });
     isthmus_operation call{};
     call.collective = kinds::runs_to_each;

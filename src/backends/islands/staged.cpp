@@ -133,12 +133,12 @@ void staged::call(const step& what, std::size_t slot) {
 void staged::bring_back(const step& what, std::size_t slot) {
   const auto* const from = static_cast<const std::byte*>(m_lane->recv[slot].get());
   const auto bring = [&](const block& part) {
-    copy(static_cast<std::byte*>(what.call.recv_buf) + part.at, from + part.at, part.bytes, m_lane->out);
+    copy(static_cast<std::byte*>(what.call.recv_buf) + part.offset, from + part.offset, part.bytes, m_lane->out);
   };
   if (what.blocks.recv.shape != extent::counts)
     bring({0, what.blocks.recv_bytes()});
   else
-    for (int peer = 0; peer < m_context.size; ++peer) bring(what.blocks.incoming(peer));
+    for (int peer = 0; peer < m_context.size; ++peer) bring(what.blocks.incoming_block(peer));
   m_lane->driver.record(m_lane->device, m_lane->left[slot], m_lane->out);
 }
 

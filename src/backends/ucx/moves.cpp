@@ -46,11 +46,11 @@ void move_direct(session& ranks, const isthmus_operation& operation, const block
   const auto* send = static_cast<const std::byte*>(operation.send_buf);
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   const int size = ranks.size();
-  const block out = blocks.outgoing(ranks.rank()), in = blocks.incoming(ranks.rank());
-  if (in.bytes > 0 && recv + in.at != send + out.at) ranks.copy(recv + in.at, send + out.at, in.bytes);
+  const block out = blocks.outgoing_block(ranks.rank()), in = blocks.incoming_block(ranks.rank());
+  if (in.bytes > 0 && recv + in.offset != send + out.offset) ranks.copy(recv + in.offset, send + out.offset, in.bytes);
   // In place a block that arrives overwrites what has yet to leave, so pieces leave from copies, to all at
   // once: a receive waits for the send to the same peer, whose turn may come last.
-  const bool copies = overwrites_outgoing(operation);
+  const bool copies = overwrites_unsent_data(operation);
   const std::uint64_t ring = ranks.tuned().piece_bytes * ranks.tuned().window;
   std::byte* copy = copies ? ranks.scratch(ring * static_cast<std::uint64_t>(size)) : nullptr;
   struct pair {
@@ -60,24 +60,24 @@ void move_direct(session& ranks, const isthmus_operation& operation, const block
   turns order(ranks);
   for (int i = 1; i < size; ++i) {
     const int from = (ranks.rank() + size - i) % size;
-    const block arriving = blocks.incoming(from);
+    const block arriving = blocks.incoming_block(from);
     if (arriving.bytes == 0) continue;
-    flow& received = ranks.add(false, from, kind::contribution, recv + arriving.at, arriving.bytes);
+    flow& received = ranks.add(false, from, kind::contribution, recv + arriving.offset, arriving.bytes);
     if (copies) received.limit = 0;
     order.receives(i, received);
     gated.push_back({nullptr, &received});
   }
   for (int i = 1; i < size; ++i) {
     const int to = (ranks.rank() + i) % size;
-    const block leaving = blocks.outgoing(to);
+    const block leaving = blocks.outgoing_block(to);
     if (leaving.bytes == 0) continue;
     flow& sent =
         ranks.add(true, to, kind::contribution,
-                  copies ? copy + ring * static_cast<std::uint64_t>(to) : send + leaving.at, leaving.bytes);
+                  copies ? copy + ring * static_cast<std::uint64_t>(to) : send + leaving.offset, leaving.bytes);
     if (!copies) order.sends(i, sent);
     if (!copies) continue;
     sent.ring = ring;
-    sent.origin = send + leaving.at;
+    sent.origin = send + leaving.offset;
     for (pair& each : gated)
       if (each.received->peer == to) each.sent = &sent;
   }
@@ -140,18 +140,18 @@ void broadcast_tree(session& ranks, const isthmus_operation& operation, const bl
 
 void gather_tree(session& ranks, const isthmus_operation& operation, const block_map& blocks) {
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
-  const block own = blocks.incoming(ranks.rank());
-  if (recv + own.at != operation.send_buf) ranks.copy(recv + own.at, operation.send_buf, own.bytes);
+  const block own = blocks.incoming_block(ranks.rank());
+  if (recv + own.offset != operation.send_buf) ranks.copy(recv + own.offset, operation.send_buf, own.bytes);
   gather_by_doubling(ranks, recv, own.bytes);
 }
 
 void gather_ring(session& ranks, const isthmus_operation& operation, const block_map& blocks) {
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   std::vector<block> at;
-  for (int r = 0; r < ranks.size(); ++r) at.push_back(blocks.incoming(r));
-  const block own = blocks.incoming(ranks.rank());
-  if (own.bytes > 0 && recv + own.at != operation.send_buf)
-    ranks.copy(recv + own.at, operation.send_buf, own.bytes);
+  for (int r = 0; r < ranks.size(); ++r) at.push_back(blocks.incoming_block(r));
+  const block own = blocks.incoming_block(ranks.rank());
+  if (own.bytes > 0 && recv + own.offset != operation.send_buf)
+    ranks.copy(recv + own.offset, operation.send_buf, own.bytes);
   round_trip trip(ranks, kind::contribution, recv, at);
   ranks.run([&] { return trip.step(own.bytes); });
 }
@@ -176,8 +176,8 @@ round_trip::round_trip(session& ranks, kind what, std::byte* all, const std::vec
   for (int step = 0; step + 1 < size; ++step) {
     const auto leaving = static_cast<std::size_t>(rank_at(place - step));
     const auto coming = static_cast<std::size_t>(rank_at(place - step - 1));
-    m_sent.push_back(&ranks.add(true, rank_at(place + 1), what, all + at[leaving].at, at[leaving].bytes));
-    m_received.push_back(&ranks.add(false, rank_at(place - 1), what, all + at[coming].at, at[coming].bytes));
+    m_sent.push_back(&ranks.add(true, rank_at(place + 1), what, all + at[leaving].offset, at[leaving].bytes));
+    m_received.push_back(&ranks.add(false, rank_at(place - 1), what, all + at[coming].offset, at[coming].bytes));
     m_sent.back()->limit = 0;
   }
 }

@@ -92,18 +92,18 @@ void reduce_direct(session& ranks, const isthmus_operation& operation, const blo
   const auto* send = static_cast<const std::byte*>(operation.send_buf);
   auto* recv = static_cast<std::byte*>(operation.recv_buf);
   const int size = ranks.size(), rank = ranks.rank();
-  const bool takes = blocks.takes(rank);
+  const bool takes = blocks.is_receiver(rank);
   // In place the result overwrites what others still get: where all take the same vector, into scratch first.
-  const bool is_shared = takes && blocks.same_for_all() && blocks.sink == all_ranks && send == recv;
-  const std::uint64_t bytes = takes ? blocks.incoming(rank).bytes : 0;
+  const bool is_shared = takes && blocks.sends_same_block() && blocks.receiver == all_ranks && send == recv;
+  const std::uint64_t bytes = takes ? blocks.incoming_block(rank).bytes : 0;
   std::byte* const out = is_shared ? ranks.scratch(bytes) : recv;
   turns order(ranks);
-  combiner combined(ranks, operation, send + blocks.outgoing(rank).at, out, bytes, order);
+  combiner combined(ranks, operation, send + blocks.outgoing_block(rank).offset, out, bytes, order);
   for (int i = 1; i < size; ++i) {
     const int to = (rank + i) % size;
-    const block leaving = blocks.outgoing(to);
+    const block leaving = blocks.outgoing_block(to);
     if (leaving.bytes > 0)
-      order.sends(i, ranks.add(true, to, kind::contribution, send + leaving.at, leaving.bytes));
+      order.sends(i, ranks.add(true, to, kind::contribution, send + leaving.offset, leaving.bytes));
   }
   ranks.run([&] { return step(order, combined); });
   if (is_shared) std::memcpy(recv, out, bytes);
@@ -122,7 +122,7 @@ void reduce_two_shot(session& ranks, const isthmus_operation& operation, const b
   const std::uint64_t slice = (mean + line - 1) / line * line;
   const auto begin_of = [&](int r) { return std::min(bytes, slice * static_cast<std::uint64_t>(r)); };
   const auto bytes_of_slice = [&](int r) { return begin_of(r + 1) - begin_of(r); };
-  const bool takes = blocks.takes(rank);
+  const bool takes = blocks.is_receiver(rank);
   // Who takes nothing has no room for its slice.
   std::byte* const out = takes ? recv + begin_of(rank) : ranks.scratch(bytes_of_slice(rank));
   turns order(ranks);
@@ -144,7 +144,7 @@ void reduce_two_shot(session& ranks, const isthmus_operation& operation, const b
   for (int i = 1; i < size; ++i) {
     const int to = (rank + i) % size, from = (rank + size - i) % size;
     if (takes) ranks.add(false, from, kind::result, recv + begin_of(from), bytes_of_slice(from));
-    if (!blocks.takes(to)) continue;
+    if (!blocks.is_receiver(to)) continue;
     results.push_back(&ranks.add(true, to, kind::result, out, bytes_of_slice(rank)));
     results.back()->limit = 0;
   }

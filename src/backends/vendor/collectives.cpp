@@ -65,7 +65,7 @@ class enqueuer {
 
 void enqueuer::reduction() {
   if (m_site.size == 1)
-    return broadcast(m_blocks.outgoing(0).at);  // NCCL refuses some types in its one-rank reduction
+    return broadcast(m_blocks.outgoing_block(0).offset);  // NCCL refuses some types in its one-rank reduction
   const int datatype = *native_datatype_of(m_op.datatype), op = *native_op_of(m_op.op);
   if (m_op.collective == ISTHMUS_ALLREDUCE) {
     m_outcome.note(
@@ -94,7 +94,7 @@ void enqueuer::reduce_uneven(int datatype, int op) {
         m_blocks.send.begin(reader) == m_blocks.send.begin(0) + static_cast<std::uint64_t>(reader) * m_op.count;
   if (equal) {
     if (m_op.count != 0)
-      m_outcome.note(m_native.reduce_scatter(send + m_blocks.outgoing(0).at, m_op.recv_buf, m_op.count,
+      m_outcome.note(m_native.reduce_scatter(send + m_blocks.outgoing_block(0).offset, m_op.recv_buf, m_op.count,
                                              datatype, op, m_site.comm, m_op.stream),
                      "ReduceScatter");
     return;
@@ -103,7 +103,7 @@ void enqueuer::reduce_uneven(int datatype, int op) {
     for (int reader = 0; reader < m_site.size; ++reader)
       if (m_blocks.send.length(reader) != 0)
         m_outcome.note(m_native.reduce(
-                           send + m_blocks.outgoing(reader).at, reader == m_site.rank ? m_op.recv_buf : nullptr,
+                           send + m_blocks.outgoing_block(reader).offset, reader == m_site.rank ? m_op.recv_buf : nullptr,
                            m_blocks.send.length(reader), datatype, op, reader, m_site.comm, m_op.stream),
                        "Reduce");
   });
@@ -130,9 +130,9 @@ void enqueuer::barrier() {
 
 // Of the only rank.
 void enqueuer::keep_own_block(const void* source) {
-  const block out = m_blocks.outgoing(0), in = m_blocks.incoming(0);
-  const char* const from = static_cast<const char*>(source) + out.at;
-  char* const to = static_cast<char*>(m_op.recv_buf) + in.at;
+  const block out = m_blocks.outgoing_block(0), in = m_blocks.incoming_block(0);
+  const char* const from = static_cast<const char*>(source) + out.offset;
+  char* const to = static_cast<char*>(m_op.recv_buf) + in.offset;
   if (from == to || in.bytes == 0) return;
   const scoped_device guard(*m_site.runtime, m_site.device);
   copy(to, from, in.bytes);
@@ -143,9 +143,9 @@ void enqueuer::exchange(const void* source) {
   if (m_site.size == 1 && m_site.runtime != nullptr) return keep_own_block(source);
   grouped([&] {
     for (int peer = 0; peer < m_site.size; ++peer) {
-      const block out = m_blocks.outgoing(peer), in = m_blocks.incoming(peer);
-      const char* from = static_cast<const char*>(source) + out.at;
-      char* to = static_cast<char*>(m_op.recv_buf) + in.at;
+      const block out = m_blocks.outgoing_block(peer), in = m_blocks.incoming_block(peer);
+      const char* from = static_cast<const char*>(source) + out.offset;
+      char* to = static_cast<char*>(m_op.recv_buf) + in.offset;
       if (peer == m_site.rank && from == to) continue;
       send(from, out.bytes, peer);
       recv(to, in.bytes, peer);
@@ -179,7 +179,7 @@ bool enqueuer::move_blocks(const void* source) {
 // In place, a block that arrives would overwrite one that has yet to leave, so the blocks leave from a
 // copy. Stream-ordered memory keeps that free of host waits and valid inside a captured graph.
 const void* enqueuer::stable_source(std::size_t size, scratch& kept) {
-  if (!overwrites_outgoing(m_op) || size == 0) return m_op.send_buf;
+  if (!overwrites_unsent_data(m_op) || size == 0) return m_op.send_buf;
   if (m_site.runtime == nullptr) {
     m_outcome.note(native_invalid_usage, "AllToAll in place, which needs device memory for a copy");
     return nullptr;
