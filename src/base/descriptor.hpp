@@ -7,16 +7,16 @@
 
 namespace isthmus {
 
-class descriptor {
+class file_descriptor {
  public:
-  descriptor() = default;
-  explicit descriptor(int fd) : m_fd(fd) {}
-  descriptor(descriptor&& other) noexcept : m_fd(std::exchange(other.m_fd, -1)) {}
-  descriptor& operator=(descriptor&& other) noexcept {
+  file_descriptor() = default;
+  explicit file_descriptor(int fd) : m_fd(fd) {}
+  file_descriptor(file_descriptor&& other) noexcept : m_fd(std::exchange(other.m_fd, -1)) {}
+  file_descriptor& operator=(file_descriptor&& other) noexcept {
     std::swap(m_fd, other.m_fd);
     return *this;
   }
-  ~descriptor() {
+  ~file_descriptor() {
     if (m_fd >= 0) ::close(m_fd);
   }
   int get() const { return m_fd; }  // below 0: none

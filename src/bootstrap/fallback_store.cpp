@@ -25,7 +25,7 @@ std::string local_host(int connected_socket) {
 
 }  // namespace
 
-fallback_store::fallback_store(descriptor listener, const tcp::endpoint& address, const store_secret& secret)
+fallback_store::fallback_store(file_descriptor listener, const tcp::endpoint& address, const store_secret& secret)
     : m_listener(std::move(listener)), m_secret(secret) {
   copy_text(m_address.host, sizeof m_address.host, address.host);
   m_address.port = address.port;
@@ -34,7 +34,7 @@ fallback_store::fallback_store(descriptor listener, const tcp::endpoint& address
 std::unique_ptr<fallback_store> fallback_store::create(int connected_socket, const store_secret& secret) {
   try {
     tcp::endpoint address{local_host(connected_socket), 0};
-    descriptor listener = tcp::listen_on(address);
+    file_descriptor listener = tcp::listen_on(address);
     return std::unique_ptr<fallback_store>(new fallback_store(std::move(listener), address, secret));
   } catch (const error& failure) {
     log(log_level::warning, "this rank can't take the store's place if that is lost: {}", failure.what());

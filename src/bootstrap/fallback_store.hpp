@@ -22,9 +22,9 @@ class fallback_store {
   void serve(double idle_timeout_s);
 
  private:
-  fallback_store(descriptor listener, const tcp::endpoint& address, const store_secret& secret);
+  fallback_store(file_descriptor listener, const tcp::endpoint& address, const store_secret& secret);
 
-  descriptor m_listener;
+  file_descriptor m_listener;
   fallback_address m_address;
   store_secret m_secret;
 };

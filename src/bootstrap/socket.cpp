@@ -36,8 +36,8 @@ address_list resolve(const endpoint& target, int flags) {
   return {results, &freeaddrinfo};
 }
 
-descriptor open_socket(const addrinfo& address) {
-  return descriptor(
+file_descriptor open_socket(const addrinfo& address) {
+  return file_descriptor(
       socket(address.ai_family, address.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address.ai_protocol));
 }
 
@@ -111,7 +111,7 @@ endpoint parse_endpoint(const char* address) {
   return {std::string(host), number};
 }
 
-descriptor listen_on(endpoint& target) {
+file_descriptor listen_on(endpoint& target) {
   const auto addresses = resolve(target, AI_PASSIVE);
   if (is_wildcard(*addresses))
     throw make_error(
@@ -119,7 +119,7 @@ descriptor listen_on(endpoint& target) {
         fmt::format("unique_id_create: address = \"{}\" is the wildcard, which other ranks can't connect to",
                     target.host),
         "give the address of this machine under which the other ranks reach it");
-  descriptor listener = open_socket(*addresses);
+  file_descriptor listener = open_socket(*addresses);
   const int enabled = 1;
   if (listener.get() < 0 || setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &enabled, sizeof enabled) != 0 ||
       bind(listener.get(), addresses->ai_addr, addresses->ai_addrlen) != 0 ||
@@ -134,11 +134,11 @@ descriptor listen_on(endpoint& target) {
   return listener;
 }
 
-descriptor connect_to(const endpoint& target, clock::time_point deadline) {
+file_descriptor connect_to(const endpoint& target, clock::time_point deadline) {
   const auto addresses = resolve(target, 0);
   int code = 0;
   for (const addrinfo* address = addresses.get(); address != nullptr; address = address->ai_next) {
-    descriptor connection = open_socket(*address);
+    file_descriptor connection = open_socket(*address);
     if (connection.get() < 0) {
       code = errno;
       continue;

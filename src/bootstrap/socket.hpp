@@ -26,10 +26,10 @@ struct endpoint {
 endpoint parse_endpoint(const char* address);
 
 // A listening, non-blocking socket; `where.port` 0 is replaced by the port that was taken. Throws error.
-descriptor listen_on(endpoint& target);
+file_descriptor listen_on(endpoint& target);
 
 // A connected, non-blocking socket. Throws error (TIMEOUT or REMOTE).
-descriptor connect_to(const endpoint& target, clock::time_point deadline);
+file_descriptor connect_to(const endpoint& target, clock::time_point deadline);
 
 // Waits until the socket can be read or written; false at the deadline. Throws error (ABORTED) when the calling
 // thread is interrupted.

@@ -44,7 +44,7 @@ class service {
   // With the mutex held, as for wake.
   void start() {
     if (m_thread.joinable()) m_thread.join();  // it ended for want of stores
-    m_wake = descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    m_wake = file_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (m_wake.get() < 0)
       throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, fmt::format("eventfd: {}", std::strerror(errno)),
                        "raise the limit of open files (ulimit -n)", errno);
@@ -76,7 +76,7 @@ class service {
       std::erase_if(stores, [&](const auto& store) { return is_past_linger || !store->has_connected_ranks(); });
     }
     if (!stores.empty()) return true;
-    m_wake = descriptor();
+    m_wake = file_descriptor();
     m_is_running = false;
     return false;
   }
@@ -105,7 +105,7 @@ class service {
   std::vector<std::unique_ptr<server>> m_new_stores;
   bool m_is_running = false;
   std::atomic<bool> m_is_stopping{false};
-  descriptor m_wake;
+  file_descriptor m_wake;
   std::thread m_thread;
 };
 

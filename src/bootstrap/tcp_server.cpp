@@ -30,7 +30,7 @@ double seconds_until(clock::time_point time) {
 
 }  // namespace
 
-server::server(descriptor listener, const store_secret& secret, const server_limits& limits)
+server::server(file_descriptor listener, const store_secret& secret, const server_limits& limits)
     : m_listener(std::move(listener)), m_secret(secret), m_limits(limits) {}
 
 bool server::has_connected_ranks() const {
@@ -70,7 +70,7 @@ void server::serve(std::span<const pollfd> entries) {
 
 void server::accept_all() {
   while (true) {
-    descriptor socket(accept4(m_listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    file_descriptor socket(accept4(m_listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) {
       const int code = errno;
       if (code == EINTR || code == ECONNABORTED) continue;

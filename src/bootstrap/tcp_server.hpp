@@ -28,7 +28,7 @@ struct server_limits {
 class server {
  public:
   // Takes over a listening socket.
-  server(descriptor listener, const store_secret& secret, const server_limits& limits);
+  server(file_descriptor listener, const store_secret& secret, const server_limits& limits);
   server(const server&) = delete;
   server& operator=(const server&) = delete;
 
@@ -44,7 +44,7 @@ class server {
  private:
   enum class connection_state { awaiting_hello, awaiting_proof, joined, closed };
   struct connection {
-    descriptor socket;
+    file_descriptor socket;
     connection_state state = connection_state::awaiting_hello;
     bool has_joined = false;
     hello greeting{};
@@ -70,7 +70,7 @@ class server {
   void publish(const std::string& key, std::span<const std::byte> value);
   static void reply(connection& client, reply_kind kind, std::uint32_t id, std::span<const std::byte> value);
 
-  descriptor m_listener;
+  file_descriptor m_listener;
   store_secret m_secret;
   server_limits m_limits;
   int m_size = 0;  // ranks, as the first of them says

@@ -41,7 +41,7 @@ error connection_lost() {
 // all, the others sleep until their answer is there or the reader steps down.
 class tcp_client final : public store {
  public:
-  tcp_client(descriptor socket, const store_secret& secret, double timeout_s)
+  tcp_client(file_descriptor socket, const store_secret& secret, double timeout_s)
       : m_socket(std::move(socket)),
         m_fallback_secret(fallback_secret(secret)),
         m_timeout_s(timeout_s),
@@ -201,7 +201,7 @@ class tcp_client final : public store {
     m_input.erase(m_input.begin(), m_input.end() - static_cast<std::ptrdiff_t>(remaining.size()));
   }
 
-  descriptor m_socket;
+  file_descriptor m_socket;
   const store_secret m_fallback_secret;
   const double m_timeout_s, m_reply_timeout_s;
   std::mutex m_send_mutex;
@@ -236,9 +236,9 @@ class store_connector {
 
   // A store full of strangers drops its oldest, which may be we: dialled again until the deadline. A port where
   // nobody listens, a store that is not ours and a refusal are final.
-  descriptor connect() const {
+  file_descriptor connect() const {
     for (int attempt = 0;; ++attempt) {
-      descriptor socket = connect_to({m_address.host, m_address.port}, m_deadline);
+      file_descriptor socket = connect_to({m_address.host, m_address.port}, m_deadline);
       if (shake_hands(socket.get())) return socket;
       if (clock::now() >= m_deadline) throw timeout();
       pause_before_retry(attempt, m_deadline);
@@ -311,7 +311,7 @@ class store_connector {
 
 isthmus_unique_id start_tcp_store(const char* address, const server_limits& limits) {
   endpoint target = parse_endpoint(address);
-  descriptor listener = listen_on(target);
+  file_descriptor listener = listen_on(target);
   const store_secret secret = make_secret();
   const isthmus_unique_id id = make_unique_id({target.host, target.port, secret});
   serve_store(std::make_unique<server>(std::move(listener), secret, limits));

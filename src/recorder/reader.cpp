@@ -19,12 +19,12 @@ namespace {
 
 constexpr std::int32_t max_ranks = 1 << 20;  // what a file may claim
 
-descriptor open_file(const std::string& path) {
-  return descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+file_descriptor open_file(const std::string& path) {
+  return file_descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 }
 
 // Its own user's, or root's look at another's; 0 where it is no such file.
-std::uint64_t file_bytes(const descriptor& file) {
+std::uint64_t file_bytes(const file_descriptor& file) {
   struct stat status{};
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return 0;
   if (status.st_uid != ::geteuid() && ::geteuid() != 0) return 0;
@@ -32,7 +32,7 @@ std::uint64_t file_bytes(const descriptor& file) {
 }
 
 // By read, not by mapping: a file that is cut meanwhile gives less, not SIGBUS.
-bool read(const descriptor& file, std::vector<std::byte>& destination) {
+bool read(const file_descriptor& file, std::vector<std::byte>& destination) {
   return ::pread(file.get(), destination.data(), destination.size(), 0) == static_cast<ssize_t>(destination.size());
 }
 
@@ -138,7 +138,7 @@ void check_process(const header& head, recorded_rank& record) {
 std::string text_of(const char* text, std::size_t capacity) { return {text, ::strnlen(text, capacity)}; }
 
 // "": it can be read.
-std::string unreadable_reason(const descriptor& file, int open_error, std::uint64_t bytes) {
+std::string unreadable_reason(const file_descriptor& file, int open_error, std::uint64_t bytes) {
   if (file.get() < 0) return std::strerror(open_error);
   if (bytes == 0) return "it is empty, or no file of this user";
   if (bytes < sizeof file_magic) return fmt::format("it is cut short: {} bytes", bytes);
@@ -162,7 +162,7 @@ std::string unreadable_reason(const descriptor& file, int open_error, std::uint6
 }
 
 // Once where nobody writes it any more.
-copies read_copies(const descriptor& file, std::uint64_t bytes) {
+copies read_copies(const file_descriptor& file, std::uint64_t bytes) {
   copies result(1, std::vector<std::byte>(bytes));
   if (!read(file, result[0])) return {};
   if (copied_header(result[0]).get().is_closed.load(std::memory_order_relaxed) != 0) return result;
@@ -208,7 +208,7 @@ recorded_rank decode_rank(const copies& file_copies, std::uint64_t now_ns) {
 }  // namespace
 
 std::optional<recorded_rank> read_file(const std::string& path, std::uint64_t now_ns, std::string* problem) {
-  const descriptor file = open_file(path);
+  const file_descriptor file = open_file(path);
   const int open_error = errno;
   const std::uint64_t bytes = file_bytes(file);
   std::string problem_text = unreadable_reason(file, open_error, bytes);

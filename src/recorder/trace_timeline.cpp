@@ -54,7 +54,7 @@ class writer {
 
  private:
   std::string m_path;
-  descriptor m_file;
+  file_descriptor m_file;
   fmt::memory_buffer m_text;
 };
 

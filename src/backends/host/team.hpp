@@ -213,7 +213,7 @@ class team {
   bool m_kernel_copies;
   std::vector<std::shared_ptr<shared_segment>> m_segments;
   std::vector<std::byte*> m_bases;
-  std::vector<descriptor> m_process_descriptors;  // by rank; none for ranks of this process
+  std::vector<file_descriptor> m_process_descriptors;  // by rank; none for ranks of this process
   std::unique_ptr<gate> m_gate;
   std::vector<std::byte*> m_gates;  // by rank, in that rank's process
   std::vector<exposure> m_exposed;
