@@ -14,16 +14,16 @@ namespace {
 
 // __FILE__ carries the build machine's folders; a reader wants the path inside the project.
 std::string project_path(std::string_view location) {
-  const auto cut = location.rfind("/src/");
-  if (cut != std::string_view::npos) location.remove_prefix(cut + 1);
+  const auto prefix_end = location.rfind("/src/");
+  if (prefix_end != std::string_view::npos) location.remove_prefix(prefix_end + 1);
   return std::string(location);
 }
 
-std::string readable(const char* mangled) {
-  int failed = 0;
+std::string demangle(const char* mangled) {
+  int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> name(
-      abi::__cxa_demangle(mangled, nullptr, nullptr, &failed), &std::free);
-  return failed == 0 ? name.get() : mangled;
+      abi::__cxa_demangle(mangled, nullptr, nullptr, &status), &std::free);
+  return status == 0 ? name.get() : mangled;
 }
 
 }  // namespace
@@ -51,7 +51,7 @@ error make_error(isthmus_status status, const char* location, const std::string&
   return error(info);
 }
 
-error caught_error() {
+error current_error() {
   try {
     throw;
   } catch (const error& failure) {
@@ -65,7 +65,7 @@ error caught_error() {
   } catch (...) {
     const std::type_info* const type = abi::__cxa_current_exception_type();
     return make_error(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE,
-                      fmt::format("an exception of type {}", type == nullptr ? "?" : readable(type->name())));
+                      fmt::format("an exception of type {}", type == nullptr ? "?" : demangle(type->name())));
   }
 }
 

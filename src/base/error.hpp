@@ -20,7 +20,7 @@ struct failure_info : isthmus_error_info {
   static constexpr std::size_t max_failed_ranks = 16;
 
   failure_info() : isthmus_error_info{} {}
-  failure_info(const isthmus_error_info& told) : isthmus_error_info(told) {}
+  failure_info(const isthmus_error_info& info) : isthmus_error_info(info) {}
 
   std::span<const int> failed_ranks() const { return {m_failed_ranks.data(), m_count}; }
   // Of more than 16 the first.
@@ -60,7 +60,7 @@ error make_error(isthmus_status status, const char* location, const std::string&
 
 // Inside a catch block: the exception as the core's error. Of a type that is no std::exception the name is
 // told.
-error caught_error();
+error current_error();
 
 // Copies `text` into a fixed array, cut where it does not fit, always terminated.
 void copy_text(char* destination, std::size_t capacity, const std::string& text) noexcept;
@@ -75,7 +75,7 @@ isthmus_status guard(Function&& function) noexcept {
     function();
     return ISTHMUS_SUCCESS;
   } catch (...) {
-    last_error() = caught_error().info();
+    last_error() = current_error().info();
   }
   return last_error().status;
 }

@@ -31,7 +31,7 @@ std::optional<error> capture_error(Work&& work) {
   try {
     work();
   } catch (...) {
-    return caught_error();
+    return current_error();
   }
   return std::nullopt;
 }

@@ -30,7 +30,7 @@ failure_info make_backend_failure(isthmus_status status, int64_t native_code, co
 
 // The exception that left a backend. Its status is the plug-in's fault, whatever it was of.
 failure_info exception_failure(const std::string& backend, const char* function) {
-  const failure_info exception_info = caught_error().info();
+  const failure_info exception_info = current_error().info();
   const bool no_memory = exception_info.status == ISTHMUS_ERROR_OUT_OF_MEMORY;
   return make_error(no_memory ? exception_info.status : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
                     fmt::format("an exception left {} of backend {}: {}", function, backend, exception_info.message),
@@ -45,7 +45,7 @@ void split_state_deleter::operator()(void* state) const noexcept {
   try {
     function(state);
   } catch (...) {
-    log(log_level::warning, "an exception left discard_split_state of a backend: {}", caught_error().what());
+    log(log_level::warning, "an exception left discard_split_state of a backend: {}", current_error().what());
   }
 }
 

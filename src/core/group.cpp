@@ -129,7 +129,7 @@ void capture_error(std::optional<error>& first, Job&& job) noexcept {
   try {
     job();
   } catch (...) {
-    if (!first) first = caught_error();
+    if (!first) first = current_error();
   }
 }
 
@@ -270,7 +270,7 @@ void record_error(Function&& function) {
   try {
     function();
   } catch (...) {  // the vectors may have been left uneven
-    if (!state().invalid) state().invalid = caught_error();
+    if (!state().invalid) state().invalid = current_error();
     throw;
   }
 }

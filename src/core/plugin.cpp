@@ -51,7 +51,7 @@ const isthmus_backend* open_plugin(const std::string& path) {
   try {
     return adopt_backend(find_entry_point(library)());  // the library stays open: see the header
   } catch (...) {
-    const std::string problem = caught_error().what();
+    const std::string problem = current_error().what();
     dlclose(library);
     throw plugin_error(path, problem, rebuild_hint);
   }

@@ -81,7 +81,7 @@ TEST(a_killed_rank, does_not_make_a_busy_one_of_its_node_a_suspect) {
       1);
 }
 
-std::vector<int> culprits() {
+std::vector<int> failed_ranks() {
   std::vector<int> ranks(isthmus_last_error_ranks(nullptr, 0));
   isthmus_last_error_ranks(ranks.data(), ranks.size());
   return ranks;
@@ -101,7 +101,7 @@ void expect_last_island_missing(const rank& own, const std::string& text) {
                   std::string::npos ||
               text.find("rank 7 is missing, and rank 6 of the same node is not heard of") != std::string::npos)
       << own.number << ": " << text;
-  const auto blamed = culprits();
+  const auto blamed = failed_ranks();
   EXPECT_TRUE(blamed == std::vector{6} || blamed == std::vector{7}) << own.number << ": " << text;
 }
 
@@ -151,7 +151,7 @@ TEST(a_silent_island, that_comes_a_moment_late_is_named_all_the_same) {
   after_a_sum(4096, [](const rank& own, std::vector<float>& data) {
     if (own.number >= 6) std::this_thread::sleep_for(std::chrono::milliseconds(8250));
     ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
-    const auto blamed = culprits();
+    const auto blamed = failed_ranks();
     EXPECT_TRUE(blamed == std::vector{6} || blamed == std::vector{7} || blamed == (std::vector{6, 7}))
         << own.number << ": " << world::last_error().message;
   });
