@@ -133,7 +133,7 @@ isthmus_status isthmus_communicator_set_progress(isthmus_communicator communicat
 
 isthmus_status isthmus_unique_id_create(const char* address, isthmus_unique_id* id) {
   return guard([&] {
-    isthmus::require(ISTHMUS_HERE, "unique_id_create", "id", id);
+    isthmus::require_not_null(ISTHMUS_HERE, "unique_id_create", "id", id);
     *id = isthmus::start_tcp_store(address);
   });
 }
@@ -143,9 +143,9 @@ isthmus_status isthmus_communicator_create(const isthmus_unique_id* id, int rank
                                            isthmus_communicator* communicator) {
   return guard([&] {
     constexpr const char* function = "communicator_create";
-    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
     *communicator = nullptr;
-    isthmus::require(ISTHMUS_HERE, function, "id", id);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "id", id);
     isthmus::check_rank(function, rank, size);
     auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto store =
@@ -161,9 +161,9 @@ isthmus_status isthmus_communicator_create_mpi(const isthmus_mpi_table* mpi,
                                                isthmus_communicator* communicator) {
   return guard([&] {
     constexpr const char* function = "communicator_create_mpi";
-    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
     *communicator = nullptr;
-    isthmus::require(ISTHMUS_HERE, function, "mpi", mpi);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "mpi", mpi);
     auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto rank_bootstrap = isthmus::make_mpi_bootstrap(mpi, setup.exchange_timeout_s());
     *communicator = isthmus::insert_handle(isthmus::communicator::create(std::move(rank_bootstrap), std::move(setup)));
@@ -175,9 +175,9 @@ isthmus_status isthmus_communicator_create_store(const isthmus_store_table* stor
                                                  isthmus_communicator* communicator) {
   return guard([&] {
     constexpr const char* function = "communicator_create_store";
-    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
     *communicator = nullptr;
-    isthmus::require(ISTHMUS_HERE, function, "store", store);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "store", store);
     isthmus::check_rank(function, rank, size);
     auto setup = isthmus::prepare_communicator(isthmus::read_options(function, options));
     auto rank_bootstrap = isthmus::make_store_bootstrap(isthmus::make_user_store(store), "isthmus", rank, size,
@@ -192,9 +192,9 @@ isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* d
   return guard([&] {
     constexpr const char* function = "communicator_create_all";
     isthmus::check_rank(function, 0, size);
-    isthmus::require(ISTHMUS_HERE, function, "communicators", communicators);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "communicators", communicators);
     for (int rank = 0; rank < size; ++rank) communicators[rank] = nullptr;
-    isthmus::require(ISTHMUS_HERE, function, "devices", devices);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "devices", devices);
     for (int rank = 0; rank < size; ++rank) isthmus::check_device(ISTHMUS_HERE, function, devices[rank]);
     isthmus::create_all(size, devices, isthmus::read_options(function, options), communicators);
   });
@@ -203,7 +203,7 @@ isthmus_status isthmus_communicator_create_all(int size, const isthmus_device* d
 isthmus_status isthmus_communicator_split(isthmus_communicator parent, int color, int key,
                                           isthmus_communicator* communicator) {
   return guard([&] {
-    isthmus::require(ISTHMUS_HERE, "communicator_split", "communicator", communicator);
+    isthmus::require_not_null(ISTHMUS_HERE, "communicator_split", "communicator", communicator);
     *communicator = nullptr;
     if (isthmus::group::is_active()) {
       isthmus::group::add_split(parent, color, key, communicator);
@@ -218,7 +218,7 @@ isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double w
                                            isthmus_communicator* communicator) {
   return guard([&] {
     constexpr const char* function = "communicator_shrink";
-    isthmus::require(ISTHMUS_HERE, function, "communicator", communicator);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "communicator", communicator);
     *communicator = nullptr;
     if (!(wait_s >= 0) || wait_s > 1e9)
       throw isthmus::invalid_argument(ISTHMUS_HERE,
@@ -235,7 +235,7 @@ isthmus_status isthmus_communicator_shrink(isthmus_communicator parent, double w
 isthmus_status isthmus_communicator_parent_rank(isthmus_communicator communicator, int rank, int* parent_rank) {
   return guard([&] {
     constexpr const char* function = "communicator_parent_rank";
-    isthmus::require(ISTHMUS_HERE, function, "parent_rank", parent_rank);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "parent_rank", parent_rank);
     const isthmus::membership& ranks = handle_table::instance().find(communicator).ranks();
     isthmus::check_rank(function, rank, ranks.size);
     *parent_rank = ranks.parent_rank_of[static_cast<std::size_t>(rank)];
@@ -277,35 +277,35 @@ isthmus_status isthmus_communicator_async_error(isthmus_communicator communicato
 
 isthmus_status isthmus_communicator_rank(isthmus_communicator communicator, int* rank) {
   return guard([&] {
-    isthmus::require(ISTHMUS_HERE, "communicator_rank", "rank", rank);
+    isthmus::require_not_null(ISTHMUS_HERE, "communicator_rank", "rank", rank);
     *rank = handle_table::instance().find(communicator).ranks().rank;
   });
 }
 
 isthmus_status isthmus_communicator_size(isthmus_communicator communicator, int* size) {
   return guard([&] {
-    isthmus::require(ISTHMUS_HERE, "communicator_size", "size", size);
+    isthmus::require_not_null(ISTHMUS_HERE, "communicator_size", "size", size);
     *size = handle_table::instance().find(communicator).ranks().size;
   });
 }
 
 isthmus_status isthmus_communicator_device(isthmus_communicator communicator, isthmus_device* device) {
   return guard([&] {
-    isthmus::require(ISTHMUS_HERE, "communicator_device", "device", device);
+    isthmus::require_not_null(ISTHMUS_HERE, "communicator_device", "device", device);
     *device = handle_table::instance().find(communicator).ranks().device;
   });
 }
 
 isthmus_status isthmus_communicator_local_size(isthmus_communicator communicator, int* local_size) {
   return guard([&] {
-    isthmus::require(ISTHMUS_HERE, "communicator_local_size", "local_size", local_size);
+    isthmus::require_not_null(ISTHMUS_HERE, "communicator_local_size", "local_size", local_size);
     *local_size = handle_table::instance().find(communicator).ranks().process_size;
   });
 }
 
 isthmus_status isthmus_communicator_nodes(isthmus_communicator communicator, int* nodes) {
   return guard([&] {
-    isthmus::require(ISTHMUS_HERE, "communicator_nodes", "nodes", nodes);
+    isthmus::require_not_null(ISTHMUS_HERE, "communicator_nodes", "nodes", nodes);
     *nodes = handle_table::instance().find(communicator).ranks().nodes;
   });
 }
@@ -314,7 +314,7 @@ isthmus_status isthmus_communicator_info(isthmus_communicator communicator, char
                                          size_t* required_bytes) {
   return guard([&] {
     const std::string text = isthmus::dump_json(handle_table::instance().find(communicator).info());
-    isthmus::write_text(ISTHMUS_HERE, "communicator_info", text, json, capacity, required_bytes);
+    isthmus::write_json(ISTHMUS_HERE, "communicator_info", text, json, capacity, required_bytes);
   });
 }
 
@@ -323,8 +323,8 @@ isthmus_status isthmus_communicator_path(isthmus_communicator communicator, cons
   return guard([&] {
     constexpr const char* function = "communicator_path";
     isthmus::communicator& member = handle_table::instance().find(communicator);
-    isthmus::require(ISTHMUS_HERE, function, "operation", operation);
-    isthmus::write_text(ISTHMUS_HERE, function, member.path(*operation), path, capacity, nullptr);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "operation", operation);
+    isthmus::write_json(ISTHMUS_HERE, function, member.path(*operation), path, capacity, nullptr);
   });
 }
 
@@ -333,8 +333,8 @@ isthmus_status isthmus_communicator_explain(isthmus_communicator communicator,
                                             size_t* required_bytes) {
   return guard([&] {
     isthmus::communicator& member = handle_table::instance().find(communicator);
-    isthmus::require(ISTHMUS_HERE, "communicator_explain", "operation", operation);
-    isthmus::write_text(ISTHMUS_HERE, "communicator_explain", isthmus::dump_json(member.explain(*operation)), json,
+    isthmus::require_not_null(ISTHMUS_HERE, "communicator_explain", "operation", operation);
+    isthmus::write_json(ISTHMUS_HERE, "communicator_explain", isthmus::dump_json(member.explain(*operation)), json,
                         capacity, required_bytes);
   });
 }

@@ -63,7 +63,7 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
                                               const isthmus_memory_options* options, void** pointer) {
   constexpr const char* function = "memory_allocate_device";
   return isthmus::guard([&] {
-    isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "pointer", pointer);
     *pointer = nullptr;
     const isthmus_memory_options checked_options = isthmus::read_options(function, options);
     isthmus::device_memory& memory = isthmus::find_device_memory(function, device, checked_options.native_context);
@@ -75,7 +75,7 @@ isthmus_status isthmus_memory_allocate_device(isthmus_device device, uint64_t by
 isthmus_status isthmus_memory_resize_device(isthmus_device device, void** pointer, uint64_t bytes) {
   constexpr const char* function = "memory_resize_device";
   return isthmus::guard([&] {
-    isthmus::require(ISTHMUS_HERE, function, "pointer", pointer);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "pointer", pointer);
     isthmus::device_memory& new_memory = isthmus::find_device_memory(function, device);
     const auto block = isthmus::block_table::instance().find(*pointer);
     *pointer = (block ? *block->owner : new_memory).resize(device, *pointer, bytes);
@@ -95,7 +95,7 @@ isthmus_status isthmus_memory_trim(isthmus_device device) {
 
 isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* info) {
   return isthmus::guard([&] {
-    isthmus::require(ISTHMUS_HERE, "memory_query", "info", info);
+    isthmus::require_not_null(ISTHMUS_HERE, "memory_query", "info", info);
     const auto block = isthmus::block_table::instance().find(pointer);
     if (!block)
       throw isthmus::invalid_argument(
@@ -114,7 +114,7 @@ isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t 
   constexpr const char* function = "memory_explain";
   return isthmus::guard([&] {
     const std::string text = isthmus::find_device_memory(function, device).explain().dump();
-    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
+    isthmus::write_json(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }
 
@@ -126,15 +126,15 @@ isthmus_status isthmus_memory_register(isthmus_device device, const isthmus_memo
   constexpr const char* function = "memory_register";
   return isthmus::guard([&] {
     isthmus::check_memory_device(function, device);
-    isthmus::require(ISTHMUS_HERE, function, "provider", provider);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "provider", provider);
     if (provider->struct_bytes < sizeof *provider)
       throw isthmus::invalid_argument(ISTHMUS_HERE,
                                       fmt::format("{}: provider->struct_bytes = {} must be at least {}",
                                                   function, provider->struct_bytes, sizeof *provider),
                                       "set struct_bytes = sizeof(isthmus_memory_provider)");
-    isthmus::require(ISTHMUS_HERE, function, "provider->name", provider->name);
-    isthmus::require(ISTHMUS_HERE, function, "provider->allocate", provider->allocate);
-    isthmus::require(ISTHMUS_HERE, function, "provider->free", provider->free);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "provider->name", provider->name);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "provider->allocate", provider->allocate);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "provider->free", provider->free);
     if (std::string(provider->name) != "sycl")
       throw isthmus::invalid_argument(
           ISTHMUS_HERE,

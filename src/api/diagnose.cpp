@@ -10,6 +10,6 @@ isthmus_status isthmus_diagnose(int64_t pid, const char* job, char* json, size_t
       throw isthmus::invalid_argument(ISTHMUS_HERE, fmt::format("diagnose: pid = {} must not be negative", pid),
                                       "0 is every process");
     const std::string text = isthmus::recorder::report(pid, job == nullptr ? "" : job);
-    isthmus::write_text(ISTHMUS_HERE, "diagnose", text, json, capacity, required_bytes);
+    isthmus::write_json(ISTHMUS_HERE, "diagnose", text, json, capacity, required_bytes);
   });
 }

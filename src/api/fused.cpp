@@ -132,7 +132,7 @@ isthmus_status isthmus_fused_plan_create(isthmus_communicator communicator,
                                          const isthmus_fused_description* description,
                                          isthmus_fused_plan* plan) {
   return isthmus::guard([&] {
-    isthmus::require(ISTHMUS_HERE, "fused_plan_create", "plan", plan,
+    isthmus::require_not_null(ISTHMUS_HERE, "fused_plan_create", "plan", plan,
                      "pass the address of the variable that receives the plan");
     *plan = nullptr;
     *plan = create(communicator, description);
@@ -154,7 +154,7 @@ isthmus_status isthmus_fused_plan_info(isthmus_fused_plan plan, char* json, size
   return isthmus::guard([&] {
     constexpr const char* function = "fused_plan_info";
     const std::string text = make_info(*plan_table::instance().find(function, plan).object).dump();
-    isthmus::write_text(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
+    isthmus::write_json(ISTHMUS_HERE, function, text, json, capacity, required_bytes);
   });
 }
 
@@ -166,7 +166,7 @@ isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, siz
                                 "fused_plan_trace: the plan was created without ISTHMUS_FUSED_TRACE",
                                 "set the flag in the description");
     object.synchronize();
-    isthmus::write_text(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.what().rank).dump(),
+    isthmus::write_json(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.what().rank).dump(),
                         json, capacity, required_bytes);
   });
 }

@@ -8,7 +8,7 @@
 isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicator, uint64_t bytes,
                                                  void** pointer) {
   return isthmus::guard([&] {
-    isthmus::require(ISTHMUS_HERE, "memory_allocate_symmetric", "pointer", pointer,
+    isthmus::require_not_null(ISTHMUS_HERE, "memory_allocate_symmetric", "pointer", pointer,
                      "pass the address of the variable that receives the block");
     *pointer = nullptr;
     *pointer = isthmus::handle_table::instance().find(communicator).allocate_symmetric(bytes);
@@ -18,7 +18,7 @@ isthmus_status isthmus_memory_allocate_symmetric(isthmus_communicator communicat
 isthmus_status isthmus_memory_peer(isthmus_communicator communicator, const void* pointer, int rank,
                                    void** peer) {
   return isthmus::guard([&] {
-    isthmus::require(ISTHMUS_HERE, "memory_peer", "peer", peer,
+    isthmus::require_not_null(ISTHMUS_HERE, "memory_peer", "peer", peer,
                      "pass the address of the variable that receives the pointer");
     *peer = nullptr;
     isthmus::communicator& owner = isthmus::handle_table::instance().find(communicator);

@@ -35,7 +35,7 @@ isthmus_operation make_operation(isthmus_collective collective, const void* send
 isthmus_status isthmus_enqueue(isthmus_communicator communicator, const isthmus_operation* operation) {
   if (operation != nullptr) return submit(communicator, *operation);
   return isthmus::guard([] {
-    isthmus::refuse_null(ISTHMUS_HERE, "enqueue", "operation", "pass the address of an isthmus_operation");
+    isthmus::throw_null_argument(ISTHMUS_HERE, "enqueue", "operation", "pass the address of an isthmus_operation");
   });
 }
 

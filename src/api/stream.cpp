@@ -10,7 +10,7 @@ isthmus_status isthmus_stream_is_capturing(isthmus_device device, isthmus_stream
   constexpr const char* function = "stream_is_capturing";
   return isthmus::guard([&] {
     isthmus::check_device(ISTHMUS_HERE, function, device);
-    isthmus::require(ISTHMUS_HERE, function, "capturing", capturing);
+    isthmus::require_not_null(ISTHMUS_HERE, function, "capturing", capturing);
     *capturing = 0;
     if (isthmus::is_null_stream(stream) || device.platform == ISTHMUS_PLATFORM_HOST)
       return;  // no driver needed

@@ -6,7 +6,7 @@ error invalid_argument(const char* location, const std::string& message, const s
   return make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location, message, hint);
 }
 
-void refuse_null(const char* location, const char* function, const char* argument, const char* hint) {
+void throw_null_argument(const char* location, const char* function, const char* argument, const char* hint) {
   throw invalid_argument(location, fmt::format("{}: {} is NULL", function, argument), hint);
 }
 
@@ -23,7 +23,7 @@ void check_device(const char* location, const char* function, isthmus_device dev
                            "it is the platform's own number of the device");
 }
 
-void write_text(const char* location, const char* function, const std::string& text, char* json,
+void write_json(const char* location, const char* function, const std::string& text, char* json,
                 std::size_t capacity, std::size_t* required_bytes) {
   if (required_bytes != nullptr) *required_bytes = text.size() + 1;
   if (json == nullptr && capacity > 0)

@@ -12,20 +12,20 @@ namespace isthmus {
 
 error invalid_argument(const char* location, const std::string& message, const std::string& hint);
 
-[[noreturn]] void refuse_null(const char* location, const char* function, const char* argument,
+[[noreturn]] void throw_null_argument(const char* location, const char* function, const char* argument,
                               const char* hint);
 
 template <typename Pointer>
-void require(const char* location, const char* function, const char* argument, Pointer pointer,
+void require_not_null(const char* location, const char* function, const char* argument, Pointer pointer,
              const char* hint = "this argument is required") {
-  if (pointer == nullptr) refuse_null(location, function, argument, hint);
+  if (pointer == nullptr) throw_null_argument(location, function, argument, hint);
 }
 
 // A known platform and an ordinal >= 0; whether there is such a device is for the platform to say.
 void check_device(const char* location, const char* function, isthmus_device device);
 
 // Hands `text` to a caller who passed capacity 0 to ask for the length or a buffer that may cut it.
-void write_text(const char* location, const char* function, const std::string& text, char* json,
+void write_json(const char* location, const char* function, const std::string& text, char* json,
                 std::size_t capacity, std::size_t* required_bytes);
 
 }  // namespace isthmus
