@@ -26,7 +26,7 @@ struct rank_record {
 
 std::uint64_t option(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
                      std::uint64_t least, std::uint64_t most) {
-  return read_whole_number(context, "host", key, otherwise, least, most);
+  return read_integer_option(context, "host", key, otherwise, least, most);
 }
 
 geometry read_geometry(const isthmus_backend_context& context) {
@@ -81,7 +81,7 @@ void prepare(const isthmus_backend_context& context, vote<rank_record>& said,
     own_gate = std::make_unique<gate>();
     mine.gate_at = own_gate->address();
     if (::sched_getaffinity(0, sizeof(mine.cpus), &mine.cpus) != 0) CPU_ZERO(&mine.cpus);
-  } catch (const bad_option& problem) {
+  } catch (const option_error& problem) {
     said.refuse(ISTHMUS_ERROR_CONFIG, problem.what());
   } catch (const std::exception& problem) {
     said.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem.what());

@@ -20,7 +20,7 @@ constexpr const char* install_hint =
 
 std::uint64_t number(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
                      std::uint64_t least, std::uint64_t most) {
-  return read_whole_number(context, "ucx", key, otherwise, least, most);
+  return read_integer_option(context, "ucx", key, otherwise, least, most);
 }
 
 std::string text(const isthmus_backend_context& context, const char* key) {
@@ -61,7 +61,7 @@ vote<std::uint64_t> open_session(const isthmus_backend_context& context, std::un
     if (!reason.empty())
       mine.refuse(is_asked_for ? ISTHMUS_ERROR_CONFIG : ISTHMUS_ERROR_UNSUPPORTED, reason,
                   is_asked_for ? "name what every rank's machine has, or leave the option out" : install_hint);
-  } catch (const bad_option& problem) {
+  } catch (const option_error& problem) {
     mine.refuse(ISTHMUS_ERROR_CONFIG, problem.what());
   } catch (const error& failure) {  // of the device
     const isthmus_error_info& told = failure.info();
