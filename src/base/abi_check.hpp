@@ -13,32 +13,32 @@ struct abi_type {
 };
 
 // CUDA's driver spells addresses of devices as `unsigned long long` (sizes are size_t, another type).
-template <typename Ours, typename Theirs>
-constexpr bool is_device_address = std::is_pointer_v<Ours> && std::is_same_v<Theirs, unsigned long long> &&
+template <typename Declared, typename Native>
+constexpr bool is_device_address = std::is_pointer_v<Declared> && std::is_same_v<Native, unsigned long long> &&
                                    sizeof(void*) == sizeof(unsigned long long);
 
 // A small structure passed by value is the same when its size and alignment are.
-template <typename Ours, typename Theirs>
+template <typename Declared, typename Native>
 constexpr bool is_same_structure() {
-  if constexpr (std::is_class_v<Ours> && std::is_class_v<Theirs>)
-    return sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs);
+  if constexpr (std::is_class_v<Declared> && std::is_class_v<Native>)
+    return sizeof(Declared) == sizeof(Native) && alignof(Declared) == alignof(Native);
   else
     return false;
 }
 
-template <typename Ours, typename Theirs>
-constexpr bool same_argument = std::is_same_v<typename abi_type<Ours>::type, typename abi_type<Theirs>::type> ||
-                               is_device_address<Ours, Theirs> || is_same_structure<Ours, Theirs>();
+template <typename Declared, typename Native>
+constexpr bool is_same_argument = std::is_same_v<typename abi_type<Declared>::type, typename abi_type<Native>::type> ||
+                               is_device_address<Declared, Native> || is_same_structure<Declared, Native>();
 
-template <typename Ours, typename Theirs>
-struct same_function : std::false_type {};
+template <typename Declared, typename Native>
+struct is_same_function : std::false_type {};
 
 template <typename Result, typename... Arguments, typename NativeResult, typename... NativeArguments>
-struct same_function<Result (*)(Arguments...), NativeResult (*)(NativeArguments...)> {
+struct is_same_function<Result (*)(Arguments...), NativeResult (*)(NativeArguments...)> {
   template <bool SameCount>
   static constexpr bool compare() {
     if constexpr (SameCount)
-      return same_argument<Result, NativeResult> && (same_argument<Arguments, NativeArguments> && ...);
+      return is_same_argument<Result, NativeResult> && (is_same_argument<Arguments, NativeArguments> && ...);
     else
       return false;
   }
@@ -46,9 +46,9 @@ struct same_function<Result (*)(Arguments...), NativeResult (*)(NativeArguments.
 };
 
 // True when a pointer of type `Ours` may call the function `theirs`.
-template <typename Ours, typename Theirs>
-constexpr bool calls(Theirs) {
-  return same_function<Ours, Theirs>::value;
+template <typename Declared, typename Native>
+constexpr bool matches_abi(Native) {
+  return is_same_function<Declared, Native>::value;
 }
 
 }  // namespace isthmus

@@ -28,32 +28,32 @@ static_assert(int{native_float16} == int{ncclFloat16} && int{native_bfloat16} ==
 static_assert(int{native_float32} == int{ncclFloat32} && int{native_float64} == int{ncclFloat64});
 static_assert(int{native_float8_e4m3} == int{ncclFloat8e4m3} && int{native_float8_e5m2} == int{ncclFloat8e5m2});
 
-static_assert(calls<decltype(native_functions::get_version)>(&ncclGetVersion));
-static_assert(calls<decltype(native_functions::get_unique_id)>(&ncclGetUniqueId));
-static_assert(calls<decltype(native_functions::get_error_string)>(&ncclGetErrorString));
-static_assert(calls<decltype(native_functions::get_last_error)>(&ncclGetLastError));
-static_assert(calls<decltype(native_functions::comm_destroy)>(&ncclCommDestroy));
-static_assert(calls<decltype(native_functions::comm_split)>(&ncclCommSplit));
-static_assert(calls<decltype(native_functions::comm_abort)>(&ncclCommAbort));
-static_assert(calls<decltype(native_functions::comm_get_async_error)>(&ncclCommGetAsyncError));
-static_assert(calls<decltype(native_functions::comm_count)>(&ncclCommCount));
-static_assert(calls<decltype(native_functions::comm_user_rank)>(&ncclCommUserRank));
-static_assert(calls<decltype(native_functions::comm_register)>(&ncclCommRegister));
-static_assert(calls<decltype(native_functions::comm_deregister)>(&ncclCommDeregister));
-static_assert(calls<decltype(native_functions::group_start)>(&ncclGroupStart));
-static_assert(calls<decltype(native_functions::group_end)>(&ncclGroupEnd));
+static_assert(matches_abi<decltype(native_functions::get_version)>(&ncclGetVersion));
+static_assert(matches_abi<decltype(native_functions::get_unique_id)>(&ncclGetUniqueId));
+static_assert(matches_abi<decltype(native_functions::get_error_string)>(&ncclGetErrorString));
+static_assert(matches_abi<decltype(native_functions::get_last_error)>(&ncclGetLastError));
+static_assert(matches_abi<decltype(native_functions::comm_destroy)>(&ncclCommDestroy));
+static_assert(matches_abi<decltype(native_functions::comm_split)>(&ncclCommSplit));
+static_assert(matches_abi<decltype(native_functions::comm_abort)>(&ncclCommAbort));
+static_assert(matches_abi<decltype(native_functions::comm_get_async_error)>(&ncclCommGetAsyncError));
+static_assert(matches_abi<decltype(native_functions::comm_count)>(&ncclCommCount));
+static_assert(matches_abi<decltype(native_functions::comm_user_rank)>(&ncclCommUserRank));
+static_assert(matches_abi<decltype(native_functions::comm_register)>(&ncclCommRegister));
+static_assert(matches_abi<decltype(native_functions::comm_deregister)>(&ncclCommDeregister));
+static_assert(matches_abi<decltype(native_functions::group_start)>(&ncclGroupStart));
+static_assert(matches_abi<decltype(native_functions::group_end)>(&ncclGroupEnd));
 #define NATIVE_COLLECTIVE(member, Name, parameters) \
-  static_assert(calls<decltype(native_functions::member)>(&nccl##Name));
+  static_assert(matches_abi<decltype(native_functions::member)>(&nccl##Name));
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 #define NATIVE_EXTRA NATIVE_COLLECTIVE
 #endif
 #include "backends/vendor/native_collectives.def"
-static_assert(calls<decltype(xccl_entry_points::comm_init_rank_config)>(&ncclCommInitRankConfig));
+static_assert(matches_abi<decltype(xccl_entry_points::comm_init_rank_config)>(&ncclCommInitRankConfig));
 
 static_assert(split_no_color == NCCL_SPLIT_NOCOLOR);
 #ifdef NCCL_WIN_COLL_SYMMETRIC  // 2.27 and newer
-static_assert(calls<decltype(native_functions::window_register)>(&ncclCommWindowRegister));
-static_assert(calls<decltype(native_functions::window_deregister)>(&ncclCommWindowDeregister));
+static_assert(matches_abi<decltype(native_functions::window_register)>(&ncclCommWindowRegister));
+static_assert(matches_abi<decltype(native_functions::window_deregister)>(&ncclCommWindowDeregister));
 static_assert(window_symmetric == NCCL_WIN_COLL_SYMMETRIC);
 #endif
 

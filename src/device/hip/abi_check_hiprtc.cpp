@@ -6,15 +6,15 @@
 
 namespace isthmus {
 
-static_assert(calls<decltype(runtime_compiler_api::version)>(&hiprtcVersion));
-static_assert(calls<decltype(runtime_compiler_api::error_string)>(&hiprtcGetErrorString));
-static_assert(calls<decltype(runtime_compiler_api::create)>(&hiprtcCreateProgram));
-static_assert(calls<decltype(runtime_compiler_api::destroy)>(&hiprtcDestroyProgram));
-static_assert(calls<decltype(runtime_compiler_api::compile)>(&hiprtcCompileProgram));
-static_assert(calls<decltype(runtime_compiler_api::log_bytes)>(&hiprtcGetProgramLogSize));
-static_assert(calls<decltype(runtime_compiler_api::log)>(&hiprtcGetProgramLog));
-static_assert(calls<decltype(runtime_compiler_api::code_bytes)>(&hiprtcGetCodeSize));
-static_assert(calls<decltype(runtime_compiler_api::code)>(&hiprtcGetCode));
+static_assert(matches_abi<decltype(runtime_compiler_api::version)>(&hiprtcVersion));
+static_assert(matches_abi<decltype(runtime_compiler_api::error_string)>(&hiprtcGetErrorString));
+static_assert(matches_abi<decltype(runtime_compiler_api::create)>(&hiprtcCreateProgram));
+static_assert(matches_abi<decltype(runtime_compiler_api::destroy)>(&hiprtcDestroyProgram));
+static_assert(matches_abi<decltype(runtime_compiler_api::compile)>(&hiprtcCompileProgram));
+static_assert(matches_abi<decltype(runtime_compiler_api::log_bytes)>(&hiprtcGetProgramLogSize));
+static_assert(matches_abi<decltype(runtime_compiler_api::log)>(&hiprtcGetProgramLog));
+static_assert(matches_abi<decltype(runtime_compiler_api::code_bytes)>(&hiprtcGetCodeSize));
+static_assert(matches_abi<decltype(runtime_compiler_api::code)>(&hiprtcGetCode));
 static_assert(compiler_success == HIPRTC_SUCCESS);
 
 }  // namespace isthmus

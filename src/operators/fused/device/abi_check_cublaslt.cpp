@@ -6,20 +6,20 @@
 
 namespace isthmus::fused {
 
-static_assert(calls<decltype(blaslt::get_version)>(&cublasLtGetVersion));
-static_assert(calls<decltype(blaslt::get_status_name)>(&cublasLtGetStatusName));
-static_assert(calls<decltype(blaslt::create)>(&cublasLtCreate));
-static_assert(calls<decltype(blaslt::destroy)>(&cublasLtDestroy));
-static_assert(calls<decltype(blaslt::desc_create)>(&cublasLtMatmulDescCreate));
-static_assert(calls<decltype(blaslt::desc_destroy)>(&cublasLtMatmulDescDestroy));
-static_assert(calls<decltype(blaslt::desc_set)>(&cublasLtMatmulDescSetAttribute));
-static_assert(calls<decltype(blaslt::layout_create)>(&cublasLtMatrixLayoutCreate));
-static_assert(calls<decltype(blaslt::layout_destroy)>(&cublasLtMatrixLayoutDestroy));
-static_assert(calls<decltype(blaslt::preference_create)>(&cublasLtMatmulPreferenceCreate));
-static_assert(calls<decltype(blaslt::preference_destroy)>(&cublasLtMatmulPreferenceDestroy));
-static_assert(calls<decltype(blaslt::preference_set)>(&cublasLtMatmulPreferenceSetAttribute));
-static_assert(calls<decltype(blaslt::heuristic)>(&cublasLtMatmulAlgoGetHeuristic));
-static_assert(calls<decltype(blaslt::matmul)>(&cublasLtMatmul));
+static_assert(matches_abi<decltype(blaslt::get_version)>(&cublasLtGetVersion));
+static_assert(matches_abi<decltype(blaslt::get_status_name)>(&cublasLtGetStatusName));
+static_assert(matches_abi<decltype(blaslt::create)>(&cublasLtCreate));
+static_assert(matches_abi<decltype(blaslt::destroy)>(&cublasLtDestroy));
+static_assert(matches_abi<decltype(blaslt::desc_create)>(&cublasLtMatmulDescCreate));
+static_assert(matches_abi<decltype(blaslt::desc_destroy)>(&cublasLtMatmulDescDestroy));
+static_assert(matches_abi<decltype(blaslt::desc_set)>(&cublasLtMatmulDescSetAttribute));
+static_assert(matches_abi<decltype(blaslt::layout_create)>(&cublasLtMatrixLayoutCreate));
+static_assert(matches_abi<decltype(blaslt::layout_destroy)>(&cublasLtMatrixLayoutDestroy));
+static_assert(matches_abi<decltype(blaslt::preference_create)>(&cublasLtMatmulPreferenceCreate));
+static_assert(matches_abi<decltype(blaslt::preference_destroy)>(&cublasLtMatmulPreferenceDestroy));
+static_assert(matches_abi<decltype(blaslt::preference_set)>(&cublasLtMatmulPreferenceSetAttribute));
+static_assert(matches_abi<decltype(blaslt::heuristic)>(&cublasLtMatmulAlgoGetHeuristic));
+static_assert(matches_abi<decltype(blaslt::matmul)>(&cublasLtMatmul));
 
 static_assert(cublaslt_traits.transpose_a == CUBLASLT_MATMUL_DESC_TRANSA);
 static_assert(cublaslt_traits.epilogue == CUBLASLT_MATMUL_DESC_EPILOGUE);

@@ -6,20 +6,20 @@
 
 namespace isthmus::fused {
 
-static_assert(calls<decltype(blaslt::get_version_of)>(&hipblasLtGetVersion));
-static_assert(calls<decltype(blaslt::transform_create)>(&hipblasLtMatrixTransformDescCreate));
-static_assert(calls<decltype(blaslt::create)>(&hipblasLtCreate));
-static_assert(calls<decltype(blaslt::destroy)>(&hipblasLtDestroy));
-static_assert(calls<decltype(blaslt::desc_create)>(&hipblasLtMatmulDescCreate));
-static_assert(calls<decltype(blaslt::desc_destroy)>(&hipblasLtMatmulDescDestroy));
-static_assert(calls<decltype(blaslt::desc_set)>(&hipblasLtMatmulDescSetAttribute));
-static_assert(calls<decltype(blaslt::layout_create)>(&hipblasLtMatrixLayoutCreate));
-static_assert(calls<decltype(blaslt::layout_destroy)>(&hipblasLtMatrixLayoutDestroy));
-static_assert(calls<decltype(blaslt::preference_create)>(&hipblasLtMatmulPreferenceCreate));
-static_assert(calls<decltype(blaslt::preference_destroy)>(&hipblasLtMatmulPreferenceDestroy));
-static_assert(calls<decltype(blaslt::preference_set)>(&hipblasLtMatmulPreferenceSetAttribute));
-static_assert(calls<decltype(blaslt::heuristic)>(&hipblasLtMatmulAlgoGetHeuristic));
-static_assert(calls<decltype(blaslt::matmul)>(&hipblasLtMatmul));
+static_assert(matches_abi<decltype(blaslt::get_version_of)>(&hipblasLtGetVersion));
+static_assert(matches_abi<decltype(blaslt::transform_create)>(&hipblasLtMatrixTransformDescCreate));
+static_assert(matches_abi<decltype(blaslt::create)>(&hipblasLtCreate));
+static_assert(matches_abi<decltype(blaslt::destroy)>(&hipblasLtDestroy));
+static_assert(matches_abi<decltype(blaslt::desc_create)>(&hipblasLtMatmulDescCreate));
+static_assert(matches_abi<decltype(blaslt::desc_destroy)>(&hipblasLtMatmulDescDestroy));
+static_assert(matches_abi<decltype(blaslt::desc_set)>(&hipblasLtMatmulDescSetAttribute));
+static_assert(matches_abi<decltype(blaslt::layout_create)>(&hipblasLtMatrixLayoutCreate));
+static_assert(matches_abi<decltype(blaslt::layout_destroy)>(&hipblasLtMatrixLayoutDestroy));
+static_assert(matches_abi<decltype(blaslt::preference_create)>(&hipblasLtMatmulPreferenceCreate));
+static_assert(matches_abi<decltype(blaslt::preference_destroy)>(&hipblasLtMatmulPreferenceDestroy));
+static_assert(matches_abi<decltype(blaslt::preference_set)>(&hipblasLtMatmulPreferenceSetAttribute));
+static_assert(matches_abi<decltype(blaslt::heuristic)>(&hipblasLtMatmulAlgoGetHeuristic));
+static_assert(matches_abi<decltype(blaslt::matmul)>(&hipblasLtMatmul));
 
 static_assert(hipblaslt_traits.transpose_a == HIPBLASLT_MATMUL_DESC_TRANSA);
 static_assert(hipblaslt_traits.epilogue == HIPBLASLT_MATMUL_DESC_EPILOGUE);
