@@ -28,18 +28,18 @@ void add_site_packages(const fs::path& prefix, std::vector<fs::path>& folders) {
 // The environment that `python3` on the PATH belongs to: the one that the user runs.
 void add_python_on_path(std::vector<fs::path>& folders) {
   const char* path = environment_variable("PATH");
-  std::istringstream parts(path != nullptr ? path : "");
+  std::istringstream path_folders(path != nullptr ? path : "");
   std::error_code ignored;
-  for (std::string part; std::getline(parts, part, ':');) {
-    if (!part.starts_with('/') || !fs::exists(fs::path(part) / "python3", ignored)) continue;
-    add_site_packages(fs::path(part).parent_path(), folders);
+  for (std::string folder_name; std::getline(path_folders, folder_name, ':');) {
+    if (!folder_name.starts_with('/') || !fs::exists(fs::path(folder_name) / "python3", ignored)) continue;
+    add_site_packages(fs::path(folder_name).parent_path(), folders);
     return;
   }
 }
 
-std::vector<fs::path> site_packages_folders(const char* given) {
+std::vector<fs::path> site_packages_folders(const char* configured) {
   std::vector<fs::path> folders;
-  if (given != nullptr) folders.emplace_back(given);
+  if (configured != nullptr) folders.emplace_back(configured);
   if (const char* environment = environment_variable("VIRTUAL_ENV");
       environment != nullptr && *environment == '/')
     add_site_packages(environment, folders);
@@ -48,15 +48,15 @@ std::vector<fs::path> site_packages_folders(const char* given) {
 }
 
 // The path that a library which stands before the wanted one gives; "" where it is the wanted one.
-std::string real_path(void* handle, const char* stand_in) {
-  void* const found = stand_in == nullptr ? nullptr : dlsym(handle, stand_in);
-  const char* const path = found == nullptr ? nullptr : reinterpret_cast<const char* (*)()>(found)();
+std::string real_path(void* handle, const char* real_path_symbol) {
+  void* const query_path = real_path_symbol == nullptr ? nullptr : dlsym(handle, real_path_symbol);
+  const char* const path = query_path == nullptr ? nullptr : reinterpret_cast<const char* (*)()>(query_path)();
   return path == nullptr ? "" : path;
 }
 
 }  // namespace
 
-std::vector<std::string> candidates(const search_request& request) {
+std::vector<std::string> candidate_paths(const library_search_request& request) {
   if (request.option != nullptr) return {request.option};
   if (const char* path = environment_variable(request.variable); path != nullptr && *path != '\0')
     return {path};
@@ -80,10 +80,10 @@ std::vector<std::string> candidates(const search_request& request) {
   return paths;
 }
 
-dynamic_library dynamic_library::open(const search_request& request, std::string& reason) {
+dynamic_library dynamic_library::open(const library_search_request& request, std::string& reason) {
   dynamic_library library;
   reason = "tried";
-  for (std::string path : candidates(request)) {
+  for (std::string path : candidate_paths(request)) {
     // A bare name is the dynamic linker's to find, in the folders that it trusts.
     if (path.find('/') != std::string::npos) {
       if (const std::string refusal = why_not_code(path); !refusal.empty()) {
@@ -91,21 +91,21 @@ dynamic_library dynamic_library::open(const search_request& request, std::string
         continue;
       }
     }
-    constexpr int how = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
-    library.m_handle = dlopen(path.c_str(), how);
+    constexpr int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+    library.m_handle = dlopen(path.c_str(), flags);
     if (library.m_handle != nullptr)
-      if (const std::string real = real_path(library.m_handle, request.stand_in); !real.empty())
-        library.m_handle = dlopen(real.c_str(), how);
+      if (const std::string target = real_path(library.m_handle, request.real_path_symbol); !target.empty())
+        library.m_handle = dlopen(target.c_str(), flags);
     if (library.m_handle != nullptr) {
       link_map* map = nullptr;
-      const bool known =
+      const bool has_link_map =
           dlinfo(library.m_handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && *map->l_name != '\0';
-      library.m_path = known ? map->l_name : path;
+      library.m_path = has_link_map ? map->l_name : path;
       reason.clear();
       return library;
     }
-    const char* why = dlerror();
-    reason += " " + path + " (" + (why != nullptr ? why : "unknown") + ")";
+    const char* load_error = dlerror();
+    reason += " " + path + " (" + (load_error != nullptr ? load_error : "unknown") + ")";
   }
   return library;
 }

@@ -9,7 +9,7 @@
 namespace isthmus {
 
 // Where to look for a library, and what the user said about it.
-struct search_request {
+struct library_search_request {
   const char* option = nullptr;             // path from the configuration: when given, nothing else is tried
   const char* variable = "";                // environment variable with a path: likewise
   const char* site_packages = nullptr;      // a Python site-packages folder to look in first; may be null
@@ -18,11 +18,11 @@ struct search_request {
   std::vector<std::string> system_folders;  // beside what the dynamic linker searches
   // A function `const char* (void)` by which a library that stands before this one, under its name, tells the
   // path of the real one; nullptr: there is no such thing.
-  const char* stand_in = nullptr;
+  const char* real_path_symbol = nullptr;
 };
 
 // Paths to try, in order. What a caller asked for by name is never replaced by something else.
-std::vector<std::string> candidates(const search_request& request);
+std::vector<std::string> candidate_paths(const library_search_request& request);
 
 class dynamic_library {
  public:
@@ -31,7 +31,7 @@ class dynamic_library {
   // Loads the first candidate that can be loaded, with local symbols. A library that the process already
   // has (PyTorch's NCCL, say) is the same object for the dynamic linker and is shared. Stays loaded for the
   // life of the process: vendor libraries own threads. On failure `reason` says what was tried.
-  static dynamic_library open(const search_request& request, std::string& reason);
+  static dynamic_library open(const library_search_request& request, std::string& reason);
 
   explicit operator bool() const { return m_handle != nullptr; }
   const std::string& path() const { return m_path; }
@@ -50,23 +50,23 @@ class symbol_loader {
 
   // A function that the caller can't do without.
   template <typename Function>
-  void need(Function& function, const char* name) {
-    want(function, name);
-    if (function == nullptr && m_missing.empty()) m_missing = m_prefix + name;
+  void load_required(Function& function, const char* name) {
+    load_optional(function, name);
+    if (function == nullptr && m_first_missing.empty()) m_first_missing = m_prefix + name;
   }
 
   // A function that older versions lack: null then.
   template <typename Function>
-  void want(Function& function, const char* name) {
+  void load_optional(Function& function, const char* name) {
     function = reinterpret_cast<Function>(m_library.symbol(m_prefix + name));
   }
 
   // The first needed name that was not found, or "".
-  const std::string& missing() const { return m_missing; }
+  const std::string& first_missing() const { return m_first_missing; }
 
  private:
   const dynamic_library& m_library;
-  std::string m_prefix, m_missing;
+  std::string m_prefix, m_first_missing;
 };
 
 }  // namespace isthmus

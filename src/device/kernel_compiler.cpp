@@ -28,8 +28,8 @@ class runtime_compiler final : public kernel_compiler {
 };
 
 // A driver runs what the compilers of its own and of older major versions make.
-search_request places(bool cuda, int driver_major, const char* option) {
-  search_request search;
+library_search_request places(bool cuda, int driver_major, const char* option) {
+  library_search_request search;
   search.option = option;
   if (!cuda) {
     search.variable = "ISTHMUS_HIPRTC_LIBRARY";
@@ -52,7 +52,7 @@ search_request places(bool cuda, int driver_major, const char* option) {
 void load_part_beside(const std::string& path, int major, int minor) {
   const std::string part =
       fmt::format("{}libnvrtc-builtins.so.{}.{}", path.substr(0, path.rfind('/') + 1), major, minor);
-  search_request search;
+  library_search_request search;
   search.option = part.c_str();
   std::string ignored;
   dynamic_library::open(search, ignored);
@@ -69,23 +69,23 @@ std::unique_ptr<kernel_compiler> runtime_compiler::load(bool cuda, int driver_ma
   auto made = std::make_unique<runtime_compiler>();
   runtime_compiler_api& api = made->m_api;
   symbol_loader loader(library, cuda ? "nvrtc" : "hiprtc");
-  loader.need(api.version, "Version");
-  loader.need(api.error_string, "GetErrorString");
-  loader.need(api.create, "CreateProgram");
-  loader.need(api.destroy, "DestroyProgram");
-  loader.need(api.compile, "CompileProgram");
-  loader.need(api.log_bytes, "GetProgramLogSize");
-  loader.need(api.log, "GetProgramLog");
-  loader.need(api.code_bytes, cuda ? "GetCUBINSize" : "GetCodeSize");
-  loader.need(api.code, cuda ? "GetCUBIN" : "GetCode");
+  loader.load_required(api.version, "Version");
+  loader.load_required(api.error_string, "GetErrorString");
+  loader.load_required(api.create, "CreateProgram");
+  loader.load_required(api.destroy, "DestroyProgram");
+  loader.load_required(api.compile, "CompileProgram");
+  loader.load_required(api.log_bytes, "GetProgramLogSize");
+  loader.load_required(api.log, "GetProgramLog");
+  loader.load_required(api.code_bytes, cuda ? "GetCUBINSize" : "GetCodeSize");
+  loader.load_required(api.code, cuda ? "GetCUBIN" : "GetCode");
   if (cuda) {
-    loader.need(api.ptx_bytes, "GetPTXSize");
-    loader.need(api.ptx, "GetPTX");
-    loader.need(api.count_architectures, "GetNumSupportedArchs");
-    loader.need(api.architectures, "GetSupportedArchs");
+    loader.load_required(api.ptx_bytes, "GetPTXSize");
+    loader.load_required(api.ptx, "GetPTX");
+    loader.load_required(api.count_architectures, "GetNumSupportedArchs");
+    loader.load_required(api.architectures, "GetSupportedArchs");
   }
-  if (!loader.missing().empty()) {
-    reason = fmt::format("{} lacks {}", library.path(), loader.missing());
+  if (!loader.first_missing().empty()) {
+    reason = fmt::format("{} lacks {}", library.path(), loader.first_missing());
     return nullptr;
   }
   int major = 0, minor = 0;

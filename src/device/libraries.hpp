@@ -8,15 +8,15 @@ namespace isthmus {
 
 inline constexpr const char* cuda_driver_name = "libcuda.so.1";
 
-inline search_request cuda_driver_library() {
-  search_request search;
+inline library_search_request cuda_driver_library() {
+  library_search_request search;
   search.variable = "ISTHMUS_CUDA_DRIVER_LIBRARY";
   search.names = {cuda_driver_name};
   return search;
 }
 
-inline search_request cuda_runtime_library() {
-  search_request search;
+inline library_search_request cuda_runtime_library() {
+  library_search_request search;
   search.variable = "ISTHMUS_CUDA_RUNTIME_LIBRARY";
   search.names = {"libcudart.so.13", "libcudart.so.12"};
   search.wheel_folders = {"nvidia/cu13/lib", "nvidia/cuda_runtime/lib"};
@@ -25,8 +25,8 @@ inline search_request cuda_runtime_library() {
 }
 
 // HIP's driver and runtime are one library.
-inline search_request hip_library() {
-  search_request search;
+inline library_search_request hip_library() {
+  library_search_request search;
   search.variable = "ISTHMUS_HIP_RUNTIME_LIBRARY";
   search.names = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"};
   search.wheel_folders = {"torch/lib", "_rocm_sdk_core/lib"};

@@ -13,51 +13,51 @@ constexpr int can_flush_remote_writes = 98;     // CU_DEVICE_ATTRIBUTE_CAN_FLUSH
 
 std::string device_runtime::load(isthmus_platform platform, const char* library, const char* site_packages) {
   const bool cuda = platform == ISTHMUS_PLATFORM_CUDA;
-  search_request search = cuda ? cuda_runtime_library() : hip_library();
+  library_search_request search = cuda ? cuda_runtime_library() : hip_library();
   search.option = library;
   search.site_packages = site_packages;
   std::string reason;
   const dynamic_library found = dynamic_library::open(search, reason);
   if (!found) return std::string("no ") + (cuda ? "CUDA" : "HIP") + " runtime could be loaded: " + reason;
   symbol_loader loader(found, cuda ? "cuda" : "hip");
-  loader.need(get_device_count, "GetDeviceCount");
-  loader.need(get_device, "GetDevice");
-  loader.need(set_device, "SetDevice");
-  loader.need(device_get_pci_bus_id, "DeviceGetPCIBusId");
-  loader.need(device_get_attribute, "DeviceGetAttribute");
-  loader.need(device_synchronize, "DeviceSynchronize");
-  loader.need(malloc, "Malloc");
-  loader.need(free, "Free");
-  loader.need(malloc_async, "MallocAsync");
-  loader.need(free_async, "FreeAsync");
-  loader.need(host_alloc, cuda ? "HostAlloc" : "HostMalloc");
-  loader.need(host_free, cuda ? "FreeHost" : "HostFree");
-  loader.need(memcpy_async, "MemcpyAsync");
-  loader.need(stream_create, "StreamCreateWithFlags");
-  loader.need(stream_destroy, "StreamDestroy");
-  loader.need(stream_get_flags, "StreamGetFlags");
-  loader.need(event_create, "EventCreateWithFlags");
-  loader.need(event_destroy, "EventDestroy");
-  loader.need(event_record, "EventRecord");
-  loader.need(event_query, "EventQuery");
-  loader.need(get_error_string, "GetErrorString");
-  if (!cuda) loader.want(m_hip_wait, "StreamWaitValue32");
-  return loader.missing().empty() ? "" : found.path() + " lacks " + loader.missing();
+  loader.load_required(get_device_count, "GetDeviceCount");
+  loader.load_required(get_device, "GetDevice");
+  loader.load_required(set_device, "SetDevice");
+  loader.load_required(device_get_pci_bus_id, "DeviceGetPCIBusId");
+  loader.load_required(device_get_attribute, "DeviceGetAttribute");
+  loader.load_required(device_synchronize, "DeviceSynchronize");
+  loader.load_required(malloc, "Malloc");
+  loader.load_required(free, "Free");
+  loader.load_required(malloc_async, "MallocAsync");
+  loader.load_required(free_async, "FreeAsync");
+  loader.load_required(host_alloc, cuda ? "HostAlloc" : "HostMalloc");
+  loader.load_required(host_free, cuda ? "FreeHost" : "HostFree");
+  loader.load_required(memcpy_async, "MemcpyAsync");
+  loader.load_required(stream_create, "StreamCreateWithFlags");
+  loader.load_required(stream_destroy, "StreamDestroy");
+  loader.load_required(stream_get_flags, "StreamGetFlags");
+  loader.load_required(event_create, "EventCreateWithFlags");
+  loader.load_required(event_destroy, "EventDestroy");
+  loader.load_required(event_record, "EventRecord");
+  loader.load_required(event_query, "EventQuery");
+  loader.load_required(get_error_string, "GetErrorString");
+  if (!cuda) loader.load_optional(m_hip_wait, "StreamWaitValue32");
+  return loader.first_missing().empty() ? "" : found.path() + " lacks " + loader.first_missing();
 }
 
 // CUDA's runtime does not have them, its driver does.
 std::string device_runtime::load_waits(isthmus_platform platform, const char* driver) {
   if (platform != ISTHMUS_PLATFORM_CUDA)
     return m_hip_wait != nullptr ? "" : "the HIP runtime lacks hipStreamWaitValue32";
-  search_request search = cuda_driver_library();
+  library_search_request search = cuda_driver_library();
   search.option = driver;
   std::string reason;
   const dynamic_library found = dynamic_library::open(search, reason);
   if (!found) return "no CUDA driver could be loaded: " + reason;
   symbol_loader loader(found, "cu");
-  loader.need(m_cuda_wait, "StreamWaitValue32_v2");
-  loader.need(m_cuda_attribute, "DeviceGetAttribute");
-  return loader.missing().empty() ? "" : found.path() + " lacks " + loader.missing();
+  loader.load_required(m_cuda_wait, "StreamWaitValue32_v2");
+  loader.load_required(m_cuda_attribute, "DeviceGetAttribute");
+  return loader.first_missing().empty() ? "" : found.path() + " lacks " + loader.first_missing();
 }
 
 bool device_runtime::can_flush(int device) const {

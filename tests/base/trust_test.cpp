@@ -98,7 +98,7 @@ TEST_F(trust, missing_files_say_so) {
 TEST_F(trust, a_library_is_refused_before_it_runs) {
   chmod(m_file.c_str(), 0666);
   std::string reason;
-  isthmus::search_request request;
+  isthmus::library_search_request request;
   request.option = m_file.c_str();
   EXPECT_FALSE(isthmus::dynamic_library::open(request, reason));
   EXPECT_NE(reason.find("mode 0666"), std::string::npos) << reason;

@@ -36,7 +36,7 @@ xccl::native_meaning meaning_of(int result) {
 }
 
 std::string load(const isthmus_backend_context& context, library& into) {
-  search_request search;
+  library_search_request search;
   search.option = context.option(context.runtime, "library");
   search.variable = "ISTHMUS_ONECCL_LIBRARY";
   search.site_packages = context.option(context.runtime, "site_packages");

@@ -31,33 +31,33 @@ class kept_signals {
 
 std::string load_functions(const dynamic_library& file, functions& call) {
   symbol_loader loader(file, "ucp_");
-  loader.need(call.config_read, "config_read");
-  loader.need(call.config_modify, "config_modify");
-  loader.need(call.config_release, "config_release");
-  loader.need(call.init_version, "init_version");
-  loader.need(call.context_print_info, "context_print_info");
-  loader.need(call.context_query, "context_query");
-  loader.need(call.cleanup, "cleanup");
-  loader.need(call.worker_create, "worker_create");
-  loader.need(call.worker_destroy, "worker_destroy");
-  loader.need(call.worker_get_address, "worker_get_address");
-  loader.need(call.worker_release_address, "worker_release_address");
-  loader.need(call.worker_progress, "worker_progress");
-  loader.need(call.worker_flush_nbx, "worker_flush_nbx");
-  loader.need(call.ep_create, "ep_create");
-  loader.need(call.ep_close_nbx, "ep_close_nbx");
-  loader.need(call.tag_send_nbx, "tag_send_nbx");
-  loader.need(call.tag_recv_nbx, "tag_recv_nbx");
-  loader.need(call.request_check_status, "request_check_status");
-  loader.need(call.request_cancel, "request_cancel");
-  loader.need(call.request_free, "request_free");
+  loader.load_required(call.config_read, "config_read");
+  loader.load_required(call.config_modify, "config_modify");
+  loader.load_required(call.config_release, "config_release");
+  loader.load_required(call.init_version, "init_version");
+  loader.load_required(call.context_print_info, "context_print_info");
+  loader.load_required(call.context_query, "context_query");
+  loader.load_required(call.cleanup, "cleanup");
+  loader.load_required(call.worker_create, "worker_create");
+  loader.load_required(call.worker_destroy, "worker_destroy");
+  loader.load_required(call.worker_get_address, "worker_get_address");
+  loader.load_required(call.worker_release_address, "worker_release_address");
+  loader.load_required(call.worker_progress, "worker_progress");
+  loader.load_required(call.worker_flush_nbx, "worker_flush_nbx");
+  loader.load_required(call.ep_create, "ep_create");
+  loader.load_required(call.ep_close_nbx, "ep_close_nbx");
+  loader.load_required(call.tag_send_nbx, "tag_send_nbx");
+  loader.load_required(call.tag_recv_nbx, "tag_recv_nbx");
+  loader.load_required(call.request_check_status, "request_check_status");
+  loader.load_required(call.request_cancel, "request_cancel");
+  loader.load_required(call.request_free, "request_free");
   symbol_loader common(file, "ucs_");  // of libucs, which libucp depends on
   common.need(call.status_string, "status_string");
-  return !loader.missing().empty() ? loader.missing() : common.missing();
+  return !loader.first_missing().empty() ? loader.first_missing() : common.missing();
 }
 
 std::string load(const isthmus_backend_context& context, library& into) {
-  search_request search;
+  library_search_request search;
   search.option = context.option(context.runtime, "library");
   search.variable = "ISTHMUS_UCX_LIBRARY";
   search.site_packages = context.option(context.runtime, "site_packages");
@@ -70,9 +70,9 @@ std::string load(const isthmus_backend_context& context, library& into) {
   into.path = file.path();
   // The version comes first: an old library is the usual cause of a missing function.
   symbol_loader loader(file, "ucp_");
-  loader.need(into.call.get_version, "get_version");
-  loader.need(into.call.get_version_string, "get_version_string");
-  if (!loader.missing().empty()) return fmt::format("{} lacks {}: it is not UCX", into.path, loader.missing());
+  loader.load_required(into.call.get_version, "get_version");
+  loader.load_required(into.call.get_version_string, "get_version_string");
+  if (!loader.first_missing().empty()) return fmt::format("{} lacks {}: it is not UCX", into.path, loader.first_missing());
   unsigned major = 0, release = 0;
   unsigned& minor = into.minor;
   into.call.get_version(&major, &minor, &release);

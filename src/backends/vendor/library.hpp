@@ -55,7 +55,7 @@ vendor_library<Traits>* vendor_library<Traits>::get(const isthmus_backend_contex
 template <typename Traits>
 std::string vendor_library<Traits>::load(const isthmus_backend_context& context) {
   std::string reason;
-  search_request search = Traits::library_search();
+  library_search_request search = Traits::library_search();
   search.option = option_of(context, "library");
   search.site_packages = option_of(context, "site_packages");
   const dynamic_library library = dynamic_library::open(search, reason);

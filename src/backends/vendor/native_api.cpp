@@ -4,29 +4,29 @@ namespace isthmus::xccl {
 std::string native_functions::load(const dynamic_library& library, const std::string& prefix,
                                    bool needs_abort) {
   symbol_loader loader(library, prefix);
-  loader.need(get_version, "GetVersion");
-  loader.need(get_unique_id, "GetUniqueId");
-  loader.need(get_error_string, "GetErrorString");
-  loader.need(get_last_error, "GetLastError");
-  loader.need(comm_destroy, "CommDestroy");
-  loader.need(comm_split, "CommSplit");
-  loader.need(group_start, "GroupStart");
-  loader.need(group_end, "GroupEnd");
-#define NATIVE_COLLECTIVE(member, Name, parameters) loader.need(member, #Name);
-#define NATIVE_EXTRA(member, Name, parameters) loader.want(member, #Name);
+  loader.load_required(get_version, "GetVersion");
+  loader.load_required(get_unique_id, "GetUniqueId");
+  loader.load_required(get_error_string, "GetErrorString");
+  loader.load_required(get_last_error, "GetLastError");
+  loader.load_required(comm_destroy, "CommDestroy");
+  loader.load_required(comm_split, "CommSplit");
+  loader.load_required(group_start, "GroupStart");
+  loader.load_required(group_end, "GroupEnd");
+#define NATIVE_COLLECTIVE(member, Name, parameters) loader.load_required(member, #Name);
+#define NATIVE_EXTRA(member, Name, parameters) loader.load_optional(member, #Name);
 #include "native_collectives.def"
-  if (all_to_all == nullptr) loader.want(all_to_all, "AllToAll");  // RCCL's and oneCCL's spelling
+  if (all_to_all == nullptr) loader.load_optional(all_to_all, "AllToAll");  // RCCL's and oneCCL's spelling
   if (needs_abort) {
-    loader.need(comm_abort, "CommAbort");
-    loader.need(comm_get_async_error, "CommGetAsyncError");
-    loader.need(comm_count, "CommCount");
-    loader.need(comm_user_rank, "CommUserRank");
-    loader.want(comm_register, "CommRegister");
-    loader.want(comm_deregister, "CommDeregister");
-    loader.want(window_register, "CommWindowRegister");
-    loader.want(window_deregister, "CommWindowDeregister");
+    loader.load_required(comm_abort, "CommAbort");
+    loader.load_required(comm_get_async_error, "CommGetAsyncError");
+    loader.load_required(comm_count, "CommCount");
+    loader.load_required(comm_user_rank, "CommUserRank");
+    loader.load_optional(comm_register, "CommRegister");
+    loader.load_optional(comm_deregister, "CommDeregister");
+    loader.load_optional(window_register, "CommWindowRegister");
+    loader.load_optional(window_deregister, "CommWindowDeregister");
   }
-  return loader.missing();
+  return loader.first_missing();
 }
 
 std::string version_text(int version) {

@@ -106,10 +106,10 @@ struct nccl_traits : xccl_common_traits {
   static constexpr int capability_attribute = cuda_capability_major;
   static constexpr int float8_capability = 9;  // NCCL reduces fp8 on Hopper and newer only
 
-  static search_request library_search() {
-    search_request search;
+  static library_search_request library_search() {
+    library_search_request search;
     search.variable = "ISTHMUS_NCCL_LIBRARY";
-    search.stand_in = "isthmus_nccl_library";  // src/frontends/nccl
+    search.real_path_symbol = "isthmus_nccl_library";  // src/frontends/nccl
     search.names = {"libnccl.so.2"};
     search.wheel_folders = {"nvidia/nccl/lib"};
     search.system_folders = {"/usr/local/cuda/lib64", "/usr/local/lib", "/opt/nvidia/nccl/lib"};
@@ -129,8 +129,8 @@ struct rccl_traits : xccl_common_traits {
   static constexpr int capability_attribute = -1;  // HIP numbers attributes differently in every version
   static constexpr int float8_capability = 0;
 
-  static search_request library_search() {
-    search_request search;
+  static library_search_request library_search() {
+    library_search_request search;
     search.variable = "ISTHMUS_RCCL_LIBRARY";
     search.names = {"librccl.so.1"};
     search.wheel_folders = {"torch/lib", "_rocm_sdk_libraries/lib"};

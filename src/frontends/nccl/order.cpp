@@ -42,17 +42,17 @@ struct driver {
     if (!library) return nullptr;
     auto made = std::make_unique<driver>();
     symbol_loader loader(library, "cu");
-    loader.need(made->retain_context, "DevicePrimaryCtxRetain");
-    loader.need(made->push_context, "CtxPushCurrent_v2");
-    loader.need(made->pop_context, "CtxPopCurrent_v2");
-    loader.need(made->event_create, "EventCreate");
-    loader.need(made->event_destroy, "EventDestroy_v2");
-    loader.need(made->event_record, "EventRecord");
-    loader.need(made->event_query, "EventQuery");
-    loader.need(made->stream_wait_event, "StreamWaitEvent");
-    loader.need(made->capture_info, "StreamGetCaptureInfo");
-    loader.need(made->memory_allocate, "MemAlloc_v2");
-    return loader.missing().empty() ? std::move(made) : nullptr;
+    loader.load_required(made->retain_context, "DevicePrimaryCtxRetain");
+    loader.load_required(made->push_context, "CtxPushCurrent_v2");
+    loader.load_required(made->pop_context, "CtxPopCurrent_v2");
+    loader.load_required(made->event_create, "EventCreate");
+    loader.load_required(made->event_destroy, "EventDestroy_v2");
+    loader.load_required(made->event_record, "EventRecord");
+    loader.load_required(made->event_query, "EventQuery");
+    loader.load_required(made->stream_wait_event, "StreamWaitEvent");
+    loader.load_required(made->capture_info, "StreamGetCaptureInfo");
+    loader.load_required(made->memory_allocate, "MemAlloc_v2");
+    return loader.first_missing().empty() ? std::move(made) : nullptr;
   }
 };
 

@@ -6,38 +6,38 @@ namespace isthmus {
 namespace {
 
 void look_up(symbol_loader& loader, umf_library& table) {
-  loader.need(table.provider_create, "MemoryProviderCreate");
-  loader.need(table.provider_destroy, "MemoryProviderDestroy");
-  loader.need(table.provider_alloc, "MemoryProviderAlloc");
-  loader.need(table.provider_free, "MemoryProviderFree");
-  loader.need(table.provider_last_native_error, "MemoryProviderGetLastNativeError");
-  loader.need(table.pool_create, "PoolCreate");
-  loader.need(table.pool_destroy, "PoolDestroy");
-  loader.need(table.pool_aligned_malloc, "PoolAlignedMalloc");
-  loader.need(table.pool_free, "PoolFree");
-  loader.want(table.pool_trim_memory, "PoolTrimMemory");
-  loader.need(table.disjoint_pool_ops, "DisjointPoolOps");
-  loader.need(table.disjoint_params_create, "DisjointPoolParamsCreate");
-  loader.need(table.disjoint_params_destroy, "DisjointPoolParamsDestroy");
-  loader.need(table.disjoint_set_slab_min_size, "DisjointPoolParamsSetSlabMinSize");
-  loader.need(table.disjoint_set_max_poolable_size, "DisjointPoolParamsSetMaxPoolableSize");
-  loader.need(table.disjoint_set_capacity, "DisjointPoolParamsSetCapacity");
-  loader.need(table.disjoint_set_min_bucket_size, "DisjointPoolParamsSetMinBucketSize");
-  loader.need(table.os_ops, "OsMemoryProviderOps");
-  loader.need(table.os_params_create, "OsMemoryProviderParamsCreate");
-  loader.need(table.os_params_destroy, "OsMemoryProviderParamsDestroy");
-  loader.need(table.cuda_ops, "CUDAMemoryProviderOps");
-  loader.need(table.cuda_params_create, "CUDAMemoryProviderParamsCreate");
-  loader.need(table.cuda_params_destroy, "CUDAMemoryProviderParamsDestroy");
-  loader.need(table.cuda_set_context, "CUDAMemoryProviderParamsSetContext");
-  loader.need(table.cuda_set_device, "CUDAMemoryProviderParamsSetDevice");
-  loader.need(table.cuda_set_memory_type, "CUDAMemoryProviderParamsSetMemoryType");
-  loader.need(table.level_zero_ops, "LevelZeroMemoryProviderOps");
-  loader.need(table.level_zero_params_create, "LevelZeroMemoryProviderParamsCreate");
-  loader.need(table.level_zero_params_destroy, "LevelZeroMemoryProviderParamsDestroy");
-  loader.need(table.level_zero_set_context, "LevelZeroMemoryProviderParamsSetContext");
-  loader.need(table.level_zero_set_device, "LevelZeroMemoryProviderParamsSetDevice");
-  loader.need(table.level_zero_set_memory_type, "LevelZeroMemoryProviderParamsSetMemoryType");
+  loader.load_required(table.provider_create, "MemoryProviderCreate");
+  loader.load_required(table.provider_destroy, "MemoryProviderDestroy");
+  loader.load_required(table.provider_alloc, "MemoryProviderAlloc");
+  loader.load_required(table.provider_free, "MemoryProviderFree");
+  loader.load_required(table.provider_last_native_error, "MemoryProviderGetLastNativeError");
+  loader.load_required(table.pool_create, "PoolCreate");
+  loader.load_required(table.pool_destroy, "PoolDestroy");
+  loader.load_required(table.pool_aligned_malloc, "PoolAlignedMalloc");
+  loader.load_required(table.pool_free, "PoolFree");
+  loader.load_optional(table.pool_trim_memory, "PoolTrimMemory");
+  loader.load_required(table.disjoint_pool_ops, "DisjointPoolOps");
+  loader.load_required(table.disjoint_params_create, "DisjointPoolParamsCreate");
+  loader.load_required(table.disjoint_params_destroy, "DisjointPoolParamsDestroy");
+  loader.load_required(table.disjoint_set_slab_min_size, "DisjointPoolParamsSetSlabMinSize");
+  loader.load_required(table.disjoint_set_max_poolable_size, "DisjointPoolParamsSetMaxPoolableSize");
+  loader.load_required(table.disjoint_set_capacity, "DisjointPoolParamsSetCapacity");
+  loader.load_required(table.disjoint_set_min_bucket_size, "DisjointPoolParamsSetMinBucketSize");
+  loader.load_required(table.os_ops, "OsMemoryProviderOps");
+  loader.load_required(table.os_params_create, "OsMemoryProviderParamsCreate");
+  loader.load_required(table.os_params_destroy, "OsMemoryProviderParamsDestroy");
+  loader.load_required(table.cuda_ops, "CUDAMemoryProviderOps");
+  loader.load_required(table.cuda_params_create, "CUDAMemoryProviderParamsCreate");
+  loader.load_required(table.cuda_params_destroy, "CUDAMemoryProviderParamsDestroy");
+  loader.load_required(table.cuda_set_context, "CUDAMemoryProviderParamsSetContext");
+  loader.load_required(table.cuda_set_device, "CUDAMemoryProviderParamsSetDevice");
+  loader.load_required(table.cuda_set_memory_type, "CUDAMemoryProviderParamsSetMemoryType");
+  loader.load_required(table.level_zero_ops, "LevelZeroMemoryProviderOps");
+  loader.load_required(table.level_zero_params_create, "LevelZeroMemoryProviderParamsCreate");
+  loader.load_required(table.level_zero_params_destroy, "LevelZeroMemoryProviderParamsDestroy");
+  loader.load_required(table.level_zero_set_context, "LevelZeroMemoryProviderParamsSetContext");
+  loader.load_required(table.level_zero_set_device, "LevelZeroMemoryProviderParamsSetDevice");
+  loader.load_required(table.level_zero_set_memory_type, "LevelZeroMemoryProviderParamsSetMemoryType");
 }
 
 struct loaded {
@@ -47,7 +47,7 @@ struct loaded {
   loaded() {
     // PyPI's wheel puts it into <environment>/lib, two folders above site-packages; a SYCL program has it
     // already, and the dynamic linker then finds it by its name.
-    const search_request request{.variable = "ISTHMUS_UMF_LIBRARY",
+    const library_search_request request{.variable = "ISTHMUS_UMF_LIBRARY",
                                  .names = {"libumf.so.1"},
                                  .wheel_folders = {"../.."},
                                  .system_folders = {}};
@@ -59,8 +59,8 @@ struct loaded {
     symbol_loader loader(library, "umf");
     look_up(loader, table);
     table.path = library.path();
-    if (!loader.missing().empty())
-      reason = table.path + " lacks " + loader.missing() + " (UMF 1.0 or newer has it)";
+    if (!loader.first_missing().empty())
+      reason = table.path + " lacks " + loader.first_missing() + " (UMF 1.0 or newer has it)";
   }
 };
 

@@ -7,8 +7,8 @@ namespace {
 
 struct mover_traits : isthmus::xccl::nccl_traits {
   static constexpr const char* name = "mover";
-  static isthmus::search_request library_search() {
-    isthmus::search_request search;
+  static isthmus::library_search_request library_search() {
+    isthmus::library_search_request search;
     search.variable = "MOVER_LIBRARY";
     search.names = {"no_mover.so"};
     return search;

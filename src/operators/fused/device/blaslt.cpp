@@ -8,8 +8,8 @@
 namespace isthmus::fused {
 namespace {
 
-search_request places_of(const lt_traits& traits, const char* option) {
-  search_request search;
+library_search_request places_of(const lt_traits& traits, const char* option) {
+  library_search_request search;
   search.option = option;
   search.variable = traits.variable;
   if (&traits == &cublaslt_traits) {
@@ -32,27 +32,27 @@ std::unique_ptr<blaslt> load(const lt_traits& traits, const char* option, std::s
   }
   auto made = std::make_unique<blaslt>(blaslt{.traits = traits, .path = library.path()});
   symbol_loader loader(library, traits.prefix);
-  loader.need(made->create, "Create");
-  loader.need(made->destroy, "Destroy");
-  loader.need(made->desc_create, "MatmulDescCreate");
-  loader.need(made->desc_destroy, "MatmulDescDestroy");
-  loader.need(made->desc_set, "MatmulDescSetAttribute");
-  loader.need(made->layout_create, "MatrixLayoutCreate");
-  loader.need(made->layout_destroy, "MatrixLayoutDestroy");
-  loader.need(made->preference_create, "MatmulPreferenceCreate");
-  loader.need(made->preference_destroy, "MatmulPreferenceDestroy");
-  loader.need(made->preference_set, "MatmulPreferenceSetAttribute");
-  loader.need(made->heuristic, "MatmulAlgoGetHeuristic");
-  loader.need(made->matmul, "Matmul");
+  loader.load_required(made->create, "Create");
+  loader.load_required(made->destroy, "Destroy");
+  loader.load_required(made->desc_create, "MatmulDescCreate");
+  loader.load_required(made->desc_destroy, "MatmulDescDestroy");
+  loader.load_required(made->desc_set, "MatmulDescSetAttribute");
+  loader.load_required(made->layout_create, "MatrixLayoutCreate");
+  loader.load_required(made->layout_destroy, "MatrixLayoutDestroy");
+  loader.load_required(made->preference_create, "MatmulPreferenceCreate");
+  loader.load_required(made->preference_destroy, "MatmulPreferenceDestroy");
+  loader.load_required(made->preference_set, "MatmulPreferenceSetAttribute");
+  loader.load_required(made->heuristic, "MatmulAlgoGetHeuristic");
+  loader.load_required(made->matmul, "Matmul");
   if (&traits == &cublaslt_traits) {
-    loader.need(made->get_version, "GetVersion");
-    loader.need(made->get_status_name, "GetStatusName");
+    loader.load_required(made->get_version, "GetVersion");
+    loader.load_required(made->get_status_name, "GetStatusName");
   } else {
-    loader.need(made->get_version_of, "GetVersion");
-    loader.need(made->transform_create, "MatrixTransformDescCreate");
+    loader.load_required(made->get_version_of, "GetVersion");
+    loader.load_required(made->transform_create, "MatrixTransformDescCreate");
   }
-  if (loader.missing().empty()) return made;
-  reason = fmt::format("{} lacks {}", made->path, loader.missing());
+  if (loader.first_missing().empty()) return made;
+  reason = fmt::format("{} lacks {}", made->path, loader.first_missing());
   return nullptr;
 }
 

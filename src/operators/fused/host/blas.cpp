@@ -33,7 +33,7 @@ blas* blas::get(const char* option, std::string& reason) {
 }
 
 std::string blas::load(const char* option) {
-  search_request search;
+  library_search_request search;
   search.option = option;
   search.variable = "ISTHMUS_BLAS_LIBRARY";
   search.names = {"libscipy_openblas.so", "libopenblas.so.0", "libmkl_rt.so.3", "libmkl_rt.so.2"};
