@@ -12,7 +12,7 @@ namespace isthmus::formats {
 namespace {
 
 inline std::uint32_t bits_of(float value) { return __builtin_bit_cast(std::uint32_t, value); }
-inline float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+inline float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 // Integers and the native floating types are their own accumulators.
 template <typename Type>
@@ -26,7 +26,7 @@ struct native_format {
 struct bfloat16_format {
   using storage = std::uint16_t;
   using accumulator = float;
-  static float load(storage value) { return float_of(static_cast<std::uint32_t>(value) << 16); }
+  static float load(storage value) { return float_from_bits(static_cast<std::uint32_t>(value) << 16); }
   static storage store(float value) {
     const std::uint32_t bits = bits_of(value);
     const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;  // nearest, ties to even
@@ -58,22 +58,22 @@ struct small_format {
     const std::uint32_t normal = (magnitude << shift) + rebias;
     // 1.m * 2^e - 1.0 * 2^e with e the exponent of the smallest normal: exact
     const std::uint32_t subnormal =
-        bits_of(float_of(smallest_normal | (magnitude << shift)) - float_of(smallest_normal));
+        bits_of(float_from_bits(smallest_normal | (magnitude << shift)) - float_from_bits(smallest_normal));
     std::uint32_t bits = magnitude < (1u << MantissaBits) ? subnormal : normal;
     if (HasInfinity) bits = magnitude >= infinity ? ((magnitude << shift) | 0x7f800000u) : bits;
     bits = magnitude >= NanFrom ? 0x7fc00000u : bits;
-    return float_of(bits | sign);
+    return float_from_bits(bits | sign);
   }
 
   static storage store(float value) {
     const std::uint32_t bits = bits_of(value);
     const std::uint32_t sign = (bits >> (32 - width)) & sign_bit;
     const std::uint32_t magnitude = bits & 0x7fffffffu;
-    const std::uint32_t odd = (magnitude >> shift) & 1u;
-    const std::uint32_t normal = (magnitude - rebias + ((1u << (shift - 1)) - 1u) + odd) >> shift;
+    const std::uint32_t rounding_bit = (magnitude >> shift) & 1u;
+    const std::uint32_t normal = (magnitude - rebias + ((1u << (shift - 1)) - 1u) + rounding_bit) >> shift;
     // adding a number whose last place is the smallest subnormal lets the adder round, ties to even
-    constexpr std::uint32_t magic = static_cast<std::uint32_t>(127 + 1 - bias - MantissaBits + 23) << 23;
-    const std::uint32_t subnormal = bits_of(float_of(magnitude) + float_of(magic)) - magic;
+    constexpr std::uint32_t rounding_term = static_cast<std::uint32_t>(127 + 1 - bias - MantissaBits + 23) << 23;
+    const std::uint32_t subnormal = bits_of(float_from_bits(magnitude) + float_from_bits(rounding_term)) - rounding_term;
     std::uint32_t small = magnitude < smallest_normal ? subnormal : normal;
     small = small > MaxBits ? MaxBits : small;
     small = magnitude > 0x7f800000u ? NanBits : small;
@@ -82,61 +82,61 @@ struct small_format {
 };
 
 template <isthmus_datatype Datatype>
-struct format_of;
+struct datatype_format;
 template <>
-struct format_of<ISTHMUS_INT8> {
+struct datatype_format<ISTHMUS_INT8> {
   using type = native_format<std::int8_t>;
 };
 template <>
-struct format_of<ISTHMUS_INT16> {
+struct datatype_format<ISTHMUS_INT16> {
   using type = native_format<std::int16_t>;
 };
 template <>
-struct format_of<ISTHMUS_INT32> {
+struct datatype_format<ISTHMUS_INT32> {
   using type = native_format<std::int32_t>;
 };
 template <>
-struct format_of<ISTHMUS_INT64> {
+struct datatype_format<ISTHMUS_INT64> {
   using type = native_format<std::int64_t>;
 };
 template <>
-struct format_of<ISTHMUS_UINT8> {
+struct datatype_format<ISTHMUS_UINT8> {
   using type = native_format<std::uint8_t>;
 };
 template <>
-struct format_of<ISTHMUS_UINT16> {
+struct datatype_format<ISTHMUS_UINT16> {
   using type = native_format<std::uint16_t>;
 };
 template <>
-struct format_of<ISTHMUS_UINT32> {
+struct datatype_format<ISTHMUS_UINT32> {
   using type = native_format<std::uint32_t>;
 };
 template <>
-struct format_of<ISTHMUS_UINT64> {
+struct datatype_format<ISTHMUS_UINT64> {
   using type = native_format<std::uint64_t>;
 };
 template <>
-struct format_of<ISTHMUS_FLOAT16> {
+struct datatype_format<ISTHMUS_FLOAT16> {
   using type = small_format<std::uint16_t, 5, 10, 0x7c00, 0x7c01, 0x7e00, true>;
 };
 template <>
-struct format_of<ISTHMUS_BFLOAT16> {
+struct datatype_format<ISTHMUS_BFLOAT16> {
   using type = bfloat16_format;
 };
 template <>
-struct format_of<ISTHMUS_FLOAT32> {
+struct datatype_format<ISTHMUS_FLOAT32> {
   using type = native_format<float>;
 };
 template <>
-struct format_of<ISTHMUS_FLOAT64> {
+struct datatype_format<ISTHMUS_FLOAT64> {
   using type = native_format<double>;
 };
 template <>
-struct format_of<ISTHMUS_FLOAT8_E4M3> {
+struct datatype_format<ISTHMUS_FLOAT8_E4M3> {
   using type = small_format<std::uint8_t, 4, 3, 0x7e, 0x7f, 0x7f, false>;
 };
 template <>
-struct format_of<ISTHMUS_FLOAT8_E5M2> {
+struct datatype_format<ISTHMUS_FLOAT8_E5M2> {
   using type = small_format<std::uint8_t, 5, 2, 0x7b, 0x7d, 0x7e, true>;
 };
 

@@ -160,7 +160,7 @@ constexpr kernel_table make_kernel_table(const char* name) {
   kernel_table table{name, &copy_lines, {}};
 #define ISTHMUS_DATATYPE(dtype, DTYPE, bytes, kind)                              \
   {                                                                              \
-    using format = typename formats::format_of<ISTHMUS_##DTYPE>::type;           \
+    using format = typename formats::datatype_format<ISTHMUS_##DTYPE>::type;           \
     table.reduce[ISTHMUS_##DTYPE][ISTHMUS_SUM] = &kernel<format, sum>::reduce;   \
     table.reduce[ISTHMUS_##DTYPE][ISTHMUS_PROD] = &kernel<format, prod>::reduce; \
     table.reduce[ISTHMUS_##DTYPE][ISTHMUS_MIN] = &kernel<format, min>::reduce;   \

@@ -40,7 +40,7 @@ void widen(const void* from, isthmus_datatype datatype, void* to, std::uint64_t 
   switch (datatype) {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
   case ISTHMUS_##NAME:                            \
-    return widen_all<formats::format_of<ISTHMUS_##NAME>::type>(from, static_cast<float*>(to), count);
+    return widen_all<formats::datatype_format<ISTHMUS_##NAME>::type>(from, static_cast<float*>(to), count);
 #include <isthmus/collectives.def>
     case ISTHMUS_DATATYPE_COUNT: break;
   }
@@ -50,7 +50,7 @@ void narrow(const void* from, isthmus_datatype datatype, void* to, std::uint64_t
   switch (datatype) {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
   case ISTHMUS_##NAME:                            \
-    return narrow_all<formats::format_of<ISTHMUS_##NAME>::type>(static_cast<const float*>(from), to, count);
+    return narrow_all<formats::datatype_format<ISTHMUS_##NAME>::type>(static_cast<const float*>(from), to, count);
 #include <isthmus/collectives.def>
     case ISTHMUS_DATATYPE_COUNT: break;
   }

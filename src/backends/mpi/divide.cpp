@@ -25,7 +25,7 @@ void divide_all(void* data, std::uint64_t count, int n) {
 void divide(void* data, std::uint64_t count, isthmus_datatype datatype, int n) {
   switch (datatype) {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) \
-  case ISTHMUS_##NAME: return divide_all<formats::format_of<ISTHMUS_##NAME>::type>(data, count, n);
+  case ISTHMUS_##NAME: return divide_all<formats::datatype_format<ISTHMUS_##NAME>::type>(data, count, n);
 #include <isthmus/collectives.def>
     case ISTHMUS_DATATYPE_COUNT: break;
   }

@@ -12,7 +12,7 @@ namespace isthmus::fused {
 namespace {
 
 using formats::bfloat16_format;
-using half_format = formats::format_of<ISTHMUS_FLOAT16>::type;
+using half_format = formats::datatype_format<ISTHMUS_FLOAT16>::type;
 
 template <typename Format>
 void widen_all(const std::uint16_t* in, float* out, std::size_t count) noexcept {
