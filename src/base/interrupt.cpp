@@ -15,24 +15,24 @@ struct thread_check {
   void* context = nullptr;
   clock::time_point next{};
 };
-thread_local thread_check mine;
+thread_local thread_check this_thread;
 
 }  // namespace
 
-bool interrupted() noexcept {
-  if (mine.check == nullptr) return false;
+bool is_interrupted() noexcept {
+  if (this_thread.check == nullptr) return false;
   const auto now = clock::now();
-  if (now < mine.next) return false;
-  mine.next = now + interval;
-  if (mine.check(mine.context) == 0) return false;
-  mine.next = {};  // whatever waits next asks at once
+  if (now < this_thread.next) return false;
+  this_thread.next = now + interval;
+  if (this_thread.check(this_thread.context) == 0) return false;
+  this_thread.next = {};  // whatever waits next asks at once
   return true;
 }
 
-void set_interrupt_check(interrupt_check check, void* context) noexcept { mine = {check, context, {}}; }
+void set_interrupt_check(interrupt_check check, void* context) noexcept { this_thread = {check, context, {}}; }
 
 void throw_if_interrupted(const char* activity) {
-  if (interrupted())
+  if (is_interrupted())
     throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, fmt::format("{} was interrupted", activity),
                      "the thread's own interrupt check ended the wait");
 }

@@ -9,17 +9,17 @@ using interrupt_check = int (*)(void* context);  // isthmus_interrupt_check
 void set_interrupt_check(interrupt_check check, void* context) noexcept;
 
 // True when this thread's check wants the wait to end. Cheap: it asks the check only now and then.
-bool interrupted() noexcept;
+bool is_interrupted() noexcept;
 
 // While one lives, this thread calls no progress function of the program's: it is a backend's own, inside of a
 // call of another thread, which does.
-class without_progress {
+class suspend_progress {
  public:
-  without_progress() noexcept { s_depth += 1; }
-  ~without_progress() { s_depth -= 1; }
-  without_progress(const without_progress&) = delete;
-  without_progress& operator=(const without_progress&) = delete;
-  static bool here() noexcept { return s_depth > 0; }
+  suspend_progress() noexcept { s_depth += 1; }
+  ~suspend_progress() { s_depth -= 1; }
+  suspend_progress(const suspend_progress&) = delete;
+  suspend_progress& operator=(const suspend_progress&) = delete;
+  static bool is_active() noexcept { return s_depth > 0; }
 
  private:
   static inline constinit thread_local int s_depth = 0;

@@ -292,7 +292,7 @@ void backend_instance::on_log(void* runtime, int level, const char* format, ...)
 // Every wait of a backend asks this, on the thread that waits.
 int backend_instance::on_aborted(void* runtime) {
   communicator& owner = self(runtime).m_owner;
-  if (interrupted()) owner.abort_on_interrupt();
+  if (is_interrupted()) owner.abort_on_interrupt();
   owner.poll_failures();
   return owner.is_aborted() ? 1 : 0;
 }

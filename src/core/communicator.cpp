@@ -274,7 +274,7 @@ void communicator::abort_out_of_sync(failure_info failure) noexcept {
 
 // Who waits in a part waits in a call on the whole.
 bool communicator::make_parent_progress() const {
-  if (without_progress::here()) return false;
+  if (suspend_progress::is_active()) return false;
   const auto parent = m_parent.lock();
   return parent && parent->make_progress();
 }

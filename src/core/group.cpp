@@ -172,7 +172,7 @@ void run_blocking(const std::vector<batch>& batches, std::optional<error>& first
   // The workers have no say in their waits; the caller's thread, whose calls these are, has.
   for (std::size_t index = 1; index < ranks.size(); ++index)
     while (!ranks[index]->own_worker().wait_for(0.05))
-      if (interrupted()) ranks[index]->abort_on_interrupt();
+      if (is_interrupted()) ranks[index]->abort_on_interrupt();
   for (const auto& failure : failures)
     if (failure && (!first || is_secondary_status(first->info().status))) first = failure;
 }

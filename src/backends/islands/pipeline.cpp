@@ -96,7 +96,7 @@ void tell_of_failures(progress& told, Work&& work) noexcept {
 // The calls within islands, in the same order on all of their ranks.
 void work_within(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
                  progress& told) noexcept {
-  const without_progress quiet;
+  const suspend_progress quiet;
   tell_of_failures(told, [&] {
     for (std::uint64_t i = 0; i < chunks; ++i) {
       work.gather(at(i));
