@@ -17,13 +17,13 @@ spdlog::logger* make_logger() {
   auto* logger = new spdlog::logger("isthmus", sink);
   logger->set_pattern("[%Y-%m-%d %H:%M:%S.%e] [isthmus %P] [%l] %v");
   logger->set_level(spdlog::level::warn);
-  if (const char* wanted = environment_variable("ISTHMUS_LOG")) {
-    const auto level = spdlog::level::from_str(wanted);
-    const bool known = level != spdlog::level::off || std::string(wanted) == "off";
-    if (known)
+  if (const char* level_name = environment_variable("ISTHMUS_LOG")) {
+    const auto level = spdlog::level::from_str(level_name);
+    const bool is_known = level != spdlog::level::off || std::string(level_name) == "off";
+    if (is_known)
       logger->set_level(level);
     else
-      logger->warn("ISTHMUS_LOG={} is not a level; use trace, debug, info, warn, error or off", wanted);
+      logger->warn("ISTHMUS_LOG={} is not a level; use trace, debug, info, warn, error or off", level_name);
   }
   return logger;
 }

@@ -13,7 +13,7 @@ namespace isthmus {
 namespace {
 
 // The fields behind the name, which may hold anything: the state is the first. "" when there is no such task.
-std::string fields_of(const std::string& task) {
+std::string read_stat_fields(const std::string& task) {
   std::ifstream file(task + "/stat");
   std::string line;
   std::getline(file, line);
@@ -21,20 +21,20 @@ std::string fields_of(const std::string& task) {
   return name_end == std::string::npos || name_end + 2 > line.size() ? "" : line.substr(name_end + 2);
 }
 
-process_state state_of(std::int64_t pid) noexcept {
+process_state read_task_states(std::int64_t pid) noexcept {
   try {
-    bool any = false, all_stopped = true;
+    bool has_live_task = false, are_all_stopped = true;
     for (const auto& task : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid))) {
-      const std::string fields = fields_of(task.path());
+      const std::string fields = read_stat_fields(task.path());
       if (fields.empty() || fields[0] == 'Z' || fields[0] == 'X') continue;
-      any = true;
-      all_stopped &= fields[0] == 'T' || fields[0] == 't';
+      has_live_task = true;
+      are_all_stopped &= fields[0] == 'T' || fields[0] == 't';
     }
-    return !any ? process_state::gone : all_stopped ? process_state::stopped : process_state::alive;
+    return !has_live_task ? process_state::exited : are_all_stopped ? process_state::stopped : process_state::alive;
   } catch (const std::filesystem::filesystem_error& problem) {
     return problem.code() == std::errc::no_such_file_or_directory ||
                    problem.code() == std::errc::no_such_process
-               ? process_state::gone
+               ? process_state::exited
                : process_state::alive;
   } catch (...) {
     return process_state::alive;  // no memory, no descriptor: nothing is known
@@ -43,12 +43,12 @@ process_state state_of(std::int64_t pid) noexcept {
 
 }  // namespace
 
-std::uint64_t start_of_process(std::int64_t pid) noexcept {
+std::uint64_t process_start_time(std::int64_t pid) noexcept {
   try {
-    constexpr int fields_before = 19;  // state is field 3 of proc(5), the start time field 22
-    std::istringstream fields(fields_of(fmt::format("/proc/{}", pid)));
-    std::string skipped;
-    for (int i = 0; i < fields_before; ++i) fields >> skipped;
+    constexpr int skipped_fields = 19;  // state is field 3 of proc(5), the start time field 22
+    std::istringstream fields(read_stat_fields(fmt::format("/proc/{}", pid)));
+    std::string field;
+    for (int i = 0; i < skipped_fields; ++i) fields >> field;
     std::uint64_t start = 0;
     fields >> start;
     return fields ? start : 0;
@@ -57,19 +57,19 @@ std::uint64_t start_of_process(std::int64_t pid) noexcept {
   }
 }
 
-process_state look_at_process(std::int64_t pid, std::uint64_t start) noexcept {
-  const process_state seen = state_of(pid);
-  if (seen == process_state::gone || start == 0) return seen;
-  const std::uint64_t now = start_of_process(pid);
-  return now != 0 && now != start ? process_state::gone : seen;
+process_state read_process_state(std::int64_t pid, std::uint64_t start) noexcept {
+  const process_state state = read_task_states(pid);
+  if (state == process_state::exited || start == 0) return state;
+  const std::uint64_t now = process_start_time(pid);
+  return now != 0 && now != start ? process_state::exited : state;
 }
 
-std::uint64_t own_pid_namespace() noexcept {
+std::uint64_t current_pid_namespace() noexcept {
   struct stat status{};
   return ::stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-std::string own_boot() {
+std::string current_boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
   std::getline(file, id);

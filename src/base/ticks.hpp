@@ -21,7 +21,7 @@ inline std::uint64_t monotonic_ns() noexcept {
 #if defined(__x86_64__)
 bool has_invariant_counter() noexcept;
 
-inline std::uint64_t read_ticks(bool counter) noexcept { return counter ? __rdtsc() : monotonic_ns(); }
+inline std::uint64_t read_ticks(bool use_counter) noexcept { return use_counter ? __rdtsc() : monotonic_ns(); }
 #else
 inline bool has_invariant_counter() noexcept { return false; }
 

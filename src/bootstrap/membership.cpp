@@ -49,7 +49,7 @@ void fill_record(membership_record& record, const rank_info& mine, const fallbac
   record.platform = mine.device.platform;
   record.parent_rank = mine.parent_rank;
   record.pid = getpid();
-  record.start = start_of_process(record.pid);
+  record.start = process_start_time(record.pid);
   record.process = process;
   record.rules_hash = fnv1a(mine.rules);
   record.token = random_value<std::array<std::uint64_t, 2>>();
@@ -67,7 +67,7 @@ void check_equal(const std::vector<membership_record>& all, const char* subject,
   const auto first = static_cast<std::size_t>(others.front());
   throw make_error(ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
                    fmt::format("ranks disagree about {}: rank 0 has {}, rank {} has {} (differing ranks: {})",
-                               subject, format(all[0]), first, format(all[first]), enumerate(others)),
+                               subject, format(all[0]), first, format(all[first]), format_list(others)),
                    hint);
 }
 
@@ -84,14 +84,14 @@ void check_rules(bootstrap& ranks, const std::vector<membership_record>& all, co
   for (std::size_t rank = 1; rank < texts.size(); ++rank)
     if (texts[rank] != texts[0]) others.push_back(static_cast<int>(rank));
   const auto first = others.empty() ? 0 : static_cast<std::size_t>(others.front());
-  const auto first_lines = lines_of(texts[0]), other_lines = lines_of(texts[first]);
+  const auto first_lines = split_lines(texts[0]), other_lines = split_lines(texts[first]);
   std::size_t line = 0;
   while (line < first_lines.size() && line < other_lines.size() && first_lines[line] == other_lines[line]) ++line;
   throw make_error(
       ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
       fmt::format("ranks have different selection rules; first difference: rank 0 has {}, rank {} has {} "
                   "(ranks that differ from rank 0: {})",
-                  quoted_line(first_lines, line), first, quoted_line(other_lines, line), enumerate(others)),
+                  quoted_line(first_lines, line), first, quoted_line(other_lines, line), format_list(others)),
       "give every rank the same config file and ISTHMUS_ environment variables");
 }
 

@@ -51,7 +51,7 @@ std::string configured_name() {
 
 std::string own_node_id() {
   const std::string id = boot_id();
-  const std::uint64_t pid_namespace = own_pid_namespace();
+  const std::uint64_t pid_namespace = current_pid_namespace();
   if (id.empty() || pid_namespace == 0) {  // shares with nobody but itself
     static const auto suffix = random_value<std::uint64_t>();
     return fmt::format("unknown/{}/{}", getpid(), suffix);

@@ -13,7 +13,7 @@ const char* state_suffix(process_state state) {
   switch (state) {
     case process_state::alive: return "";
     case process_state::stopped: return " (its process is stopped)";
-    case process_state::gone: return " (its process has exited)";
+    case process_state::exited: return " (its process has exited)";
   }
   return "";
 }
@@ -21,7 +21,7 @@ const char* state_suffix(process_state state) {
 }  // namespace
 
 process_state rank_process::state() const noexcept {
-  return pid == 0 ? process_state::alive : look_at_process(pid, start);
+  return pid == 0 ? process_state::alive : read_process_state(pid, start);
 }
 
 bool rank_process::has_destroyed_communicator() const noexcept {
@@ -117,7 +117,7 @@ std::string peer_monitor::describe(const std::vector<int>& missing, bool is_cert
   std::vector<process_state> states;
   for (const rank_process& each : m_processes) states.push_back(each.state());
   const bool any_stopped = std::ranges::find(states, process_state::stopped) != states.end();
-  const process_state blocking_state = any_stopped ? process_state::stopped : process_state::gone;
+  const process_state blocking_state = any_stopped ? process_state::stopped : process_state::exited;
   const bool has_blocking = std::ranges::find(states, blocking_state) != states.end();
   std::string text, others;
   for (int rank = 0; rank < static_cast<int>(states.size()); ++rank) {

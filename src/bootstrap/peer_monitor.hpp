@@ -81,7 +81,7 @@ class peer_monitor {
 
   // The first ended one of the other ranks from `first` on.
   std::optional<int> find_exited(int first = 0) const noexcept {
-    return find_in_state(m_processes, process_state::gone, m_rank, first);
+    return find_in_state(m_processes, process_state::exited, m_rank, first);
   }
   // The first that ended before it had left.
   std::optional<int> find_lost() const noexcept;

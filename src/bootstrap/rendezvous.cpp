@@ -70,7 +70,7 @@ int rendezvous::store_number(int rank) const {
 
 peer_state rendezvous::probe_peer(int rank) const {
   const rank_process& peer_process = process(rank);
-  if (peer_process.state() == process_state::gone) return peer_state::exited;
+  if (peer_process.state() == process_state::exited) return peer_state::exited;
   if (!m_store->is_disconnected(m_store_numbers[static_cast<std::size_t>(rank)])) return peer_state::unknown;
   // On one machine it has closed its connection; from another one, the way between may be cut.
   return peer_process.pid != 0 ? peer_state::exited : peer_state::disconnected;

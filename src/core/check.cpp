@@ -51,7 +51,7 @@ void compare_calls(bootstrap& ranks, const std::string& mine) {
   std::vector<std::vector<std::string>> calls;
   std::size_t max_lines = 0;
   for (const std::string& text : texts) {
-    calls.push_back(lines_of(text));
+    calls.push_back(split_lines(text));
     max_lines = std::max(max_lines, calls.back().size());
   }
   for (std::size_t line = 0; line < max_lines; ++line) {

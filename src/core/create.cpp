@@ -80,7 +80,7 @@ std::string nodes_text(const membership& ranks) {
     std::vector<int> node_ranks;
     for (int rank = 0; rank < ranks.size; ++rank)
       if (ranks.node_of[static_cast<std::size_t>(rank)] == node) node_ranks.push_back(rank);
-    text += (node == 0 ? "" : "; ") + enumerate(node_ranks);
+    text += (node == 0 ? "" : "; ") + format_list(node_ranks);
   }
   return text;
 }

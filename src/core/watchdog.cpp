@@ -59,7 +59,7 @@ class failure_poller {
       log(log_level::error, "rank {}: rank {} failed: {}", rank.ranks().rank, cause.rank, cause.message);
     });
     if (m_rank.is_aborted()) return;
-    const auto ended_rank = find_rank(m_rank, process_state::gone);
+    const auto ended_rank = find_rank(m_rank, process_state::exited);
     // What it sent last may still be on its way: it is looked at twice.
     if (ended_rank && operation == std::exchange(m_suspect_operation, operation))
       abort_rank(m_rank, ended_rank, ISTHMUS_ERROR_REMOTE,

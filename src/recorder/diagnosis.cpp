@@ -195,10 +195,10 @@ class analyzer {
   }
 
   std::optional<diagnosis> find_process_failure() const {
-    for (const auto state : {process_state::gone, process_state::stopped}) {
+    for (const auto state : {process_state::exited, process_state::stopped}) {
       const rank_group all = ranks_in_state(state);
       if (all.empty()) continue;
-      const bool has_exited = state == process_state::gone;
+      const bool has_exited = state == process_state::exited;
       const char* const state_word = has_exited ? "ended" : "stopped";
       const std::string verb = fmt::format("{} {}", has_exited ? have_or_has(all) : all.size() == 1 ? "is" : "are", state_word);
       waiting_ranks others;

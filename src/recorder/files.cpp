@@ -51,7 +51,7 @@ void remove_stale_files() noexcept {
       const auto record = read_file(path, now);
       if (!record) continue;
       dead_communicator& group = by_token[record->communicator];
-      group.is_dead &= record->process == process_state::gone;
+      group.is_dead &= record->process == process_state::exited;
       group.age_s = group.paths.empty() ? record->age_s : std::min(group.age_s, record->age_s);
       group.paths.push_back(path);
     }

@@ -66,13 +66,13 @@ std::string text_of(setup_step step, std::uint64_t count) {
 std::string format_seconds(double value) { return fmt::format("{:.{}f} s", value, value < 10 ? 2 : 1); }
 
 std::string list_of(const std::vector<int>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + enumerate(ranks);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + format_list(ranks);
 }
 
 std::string list_of(const std::vector<const recorded_rank*>& ranks) {
   std::vector<std::string> each;
   for (const recorded_rank* rank : ranks) each.push_back(fmt::format("{} (pid {})", rank->rank, rank->pid));
-  return (ranks.size() == 1 ? "rank " : "ranks ") + enumerate(each);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + format_list(each);
 }
 
 std::string last_call_of(const recorded_rank& rank) {

@@ -131,8 +131,8 @@ std::vector<std::string> decode_reasons(const std::vector<std::byte>& bytes, con
 }
 
 void check_process(const header& head, recorded_rank& record) {
-  record.is_elsewhere = head.pid_namespace != own_pid_namespace() || record.boot != own_boot();
-  if (!record.is_elsewhere) record.process = look_at_process(head.pid, head.start);
+  record.is_elsewhere = head.pid_namespace != current_pid_namespace() || record.boot != current_boot_id();
+  if (!record.is_elsewhere) record.process = read_process_state(head.pid, head.start);
 }
 
 std::string text_of(const char* text, std::size_t capacity) { return {text, ::strnlen(text, capacity)}; }

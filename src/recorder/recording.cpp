@@ -105,14 +105,14 @@ void recording::publish(const membership& ranks, double timeout_s, bool has_coun
   target.rank = ranks.rank;
   target.size = ranks.size;
   target.pid = ::getpid();
-  target.start = start_of_process(target.pid);
-  target.pid_namespace = own_pid_namespace();
+  target.start = process_start_time(target.pid);
+  target.pid_namespace = current_pid_namespace();
   target.has_counter = has_counter ? 1 : 0;
   target.clock_samples[0] = sample_clocks(has_counter);
   target.timeout_s = timeout_s;
   copy_text(target.program, sizeof target.program, first_line_of("/proc/self/comm"));
   copy_text(target.machine, sizeof target.machine, first_line_of("/proc/sys/kernel/hostname"));
-  copy_text(target.boot, sizeof target.boot, own_boot());
+  copy_text(target.boot, sizeof target.boot, current_boot_id());
   copy_text(target.path[0], path_bytes, "");  // of steps
   target.paths.store(1, std::memory_order_release);
   target.reasons.store(1, std::memory_order_release);  // 0: none is known

@@ -32,7 +32,7 @@ const char* name_of_process(const recorded_rank& rank) {
   switch (rank.process) {
     case process_state::alive: return "alive";
     case process_state::stopped: return "stopped";
-    case process_state::gone: return "ended";
+    case process_state::exited: return "ended";
   }
   return "unknown";
 }

@@ -109,7 +109,7 @@ std::string state_of(const traced_communicator& of) {
     if (rank.record.is_closed) continue;
     if (rank.record.is_elsewhere)
       state = "unknown";
-    else if (rank.record.process == process_state::gone)
+    else if (rank.record.process == process_state::exited)
       return "died";
     else if (state == "ended")
       state = "running";
@@ -154,7 +154,7 @@ trace read_traces(const std::string& folder) {
   if (of.communicators.empty())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("trace: {} holds no trace{}", folder,
-                                 of.skipped_files.empty() ? "" : " that can be read: " + enumerate(of.skipped_files)),
+                                 of.skipped_files.empty() ? "" : " that can be read: " + format_list(of.skipped_files)),
                      "ISTHMUS_TRACE=FOLDER in the environment of a job makes its ranks write some");
   std::sort(of.communicators.begin(), of.communicators.end(), [](const auto& a, const auto& b) {
     return a.ranks.front().record.created_s > b.ranks.front().record.created_s;

@@ -19,7 +19,7 @@ double us(std::int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 const char* state_of(const recorded_rank& rank) {
   if (rank.is_closed) return "ended";
   if (rank.is_elsewhere) return "unknown";
-  return rank.process == process_state::gone ? "died" : "running";
+  return rank.process == process_state::exited ? "died" : "running";
 }
 
 json describe(const trace& of, const traced_rank& rank) {

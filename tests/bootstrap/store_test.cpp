@@ -78,9 +78,9 @@ TEST(store_bootstrap, a_killed_process_is_named_long_before_the_timeout) {
     while (true) pause();
   const auto single_rank = make_store_bootstrap(make_local_store(), "isthmus", 0, 2, 60);
   const std::array<isthmus::rank_process, 2> both{
-      {{getpid(), start_of_process(getpid())}, {child, start_of_process(child)}}};
+      {{getpid(), process_start_time(getpid())}, {child, process_start_time(child)}}};
   single_rank->watch_processes(both);
-  EXPECT_EQ(look_at_process(child), process_state::alive);
+  EXPECT_EQ(read_process_state(child), process_state::alive);
   kill(child, SIGKILL);  // and not waited for
   std::byte mine{}, all[2];
   const auto failure = test::error_of([&] { single_rank->allgather({&mine, 1}, all); });

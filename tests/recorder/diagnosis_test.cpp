@@ -88,7 +88,7 @@ TEST(diagnosis, an_old_disagreement_explains_who_is_a_call_ahead) {
 TEST(diagnosis, an_old_disagreement_does_not_hide_who_is_gone) {
   auto other = make_rank(1, 3, 3, true);
   other.calls[0].count = 7;
-  other.process = process_state::gone;
+  other.process = process_state::exited;
   const auto found = diagnose({make_rank(0, 3, 4, false), other, make_rank(2, 3, 4, false)});
   EXPECT_EQ(found.kind, diagnosis_kind::exited);
   EXPECT_EQ(found.responsible_ranks, rank_list{1});
@@ -98,7 +98,7 @@ TEST(diagnosis, an_old_disagreement_does_not_hide_who_is_gone) {
 
 TEST(diagnosis, of_a_dead_job_those_who_knew_of_a_failure_are_no_cause) {
   auto first = make_rank(0, 2, 3, false), second = make_rank(1, 2, 2, true);
-  first.process = second.process = process_state::gone;
+  first.process = second.process = process_state::exited;
   first.failure = "rank 0 waited";
   EXPECT_EQ(diagnose({first, second}).responsible_ranks, rank_list{1});
 }

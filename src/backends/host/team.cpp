@@ -209,7 +209,7 @@ team::writer team::wait_for_writer(int peer) const noexcept {
 
 process_state team::look_at(int peer) const {
   if (same_process(peer)) return process_state::alive;
-  return look_at_process(m_segments[static_cast<std::size_t>(peer)]->address().pid);
+  return read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid);
 }
 
 // Ranks that wait say for whom, so the chain of them ends at the one that does not.
@@ -218,7 +218,7 @@ team::suspect team::find_missing(std::span<const int> awaited) const {
     if (r == rank()) continue;
     const process_state state = look_at(r);
     if (state == process_state::stopped) return {r, "its process is stopped"};
-    if (state == process_state::gone) return {r, "its process has exited"};
+    if (state == process_state::exited) return {r, "its process has exited"};
   }
   for (const int first : awaited) {
     int at = first;

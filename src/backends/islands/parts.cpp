@@ -35,7 +35,7 @@ constexpr std::array asked_between = {
 constexpr std::array asked_across = {kinds::runs_to_each, ISTHMUS_SEND, ISTHMUS_RECV};
 
 std::string name_of(const char* place, const std::vector<int>& ranks) {
-  return fmt::format("{} ranks {} (0 to {} there)", place, enumerate(ranks), ranks.size() - 1);
+  return fmt::format("{} ranks {} (0 to {} there)", place, format_list(ranks), ranks.size() - 1);
 }
 
 std::vector<int> holders_like(const layout& ranks, int index) {

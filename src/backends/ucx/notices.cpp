@@ -22,7 +22,7 @@ constexpr timespec nap{0, 50'000};
 constexpr int whole_communicator = -1;
 
 std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", enumerate(ranks));
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_list(ranks));
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ std::string session::exchange_words() {
   m_ended = true;
   m_worker.close(2);
   return fmt::format("no word over UCX from, or to, rank{} {} within {} s", missing.size() == 1 ? "" : "s",
-                     enumerate(missing), patience);
+                     format_list(missing), patience);
 }
 
 }  // namespace isthmus::ucx

@@ -76,7 +76,7 @@ void check_all(const votes<Part>& all, const std::optional<error>& own) {
 error not_mapped(const membership& ranks, std::size_t rank, const error& failure) {
   bool has_ended = false;
   for (int looks = 0; looks < 20 && !has_ended; ++looks) {
-    has_ended = ranks.rank_processes[rank].state() == process_state::gone;
+    has_ended = ranks.rank_processes[rank].state() == process_state::exited;
     if (!has_ended) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   const isthmus_error_info& info = failure.info();

@@ -129,7 +129,7 @@ TEST(shrink, one_more_dies_while_they_shrink) {
     ASSERT_TRUE(wait_until([&] { return shared.running == size; }));
     kill(shared.pids[first_victim], SIGKILL);
     ASSERT_TRUE(wait_until(
-        [&] { return isthmus::look_at_process(shared.pids[late_victim]) == isthmus::process_state::gone; }));
+        [&] { return isthmus::read_process_state(shared.pids[late_victim]) == isthmus::process_state::exited; }));
     shared.all_done = true;
     ranks.join({first_victim, late_victim});
   }
@@ -173,7 +173,7 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
     EXPECT_TRUE(wait_until([&] { return shared.running == 5; }));
     kill(shared.pids[stopped], SIGCONT);
     EXPECT_TRUE(wait_until(
-        [&] { return isthmus::look_at_process(shared.pids[stopped]) == isthmus::process_state::gone; }));
+        [&] { return isthmus::read_process_state(shared.pids[stopped]) == isthmus::process_state::exited; }));
     shared.step = 2;
     ranks.join({});
   }
