@@ -86,7 +86,7 @@ dynamic_library dynamic_library::open(const library_search_request& request, std
   for (std::string path : candidate_paths(request)) {
     // A bare name is the dynamic linker's to find, in the folders that it trusts.
     if (path.find('/') != std::string::npos) {
-      if (const std::string refusal = why_not_code(path); !refusal.empty()) {
+      if (const std::string refusal = check_code_path(path); !refusal.empty()) {
         reason.append(" ").append(path).append(" (").append(refusal).append(")");
         continue;
       }

@@ -21,36 +21,36 @@ namespace {
 struct trusted_parties {
   std::vector<uid_t> users{0, geteuid()};
   std::vector<gid_t> groups{0};
-  bool everybody = false;
+  bool trusts_everyone = false;
 
-  bool user(uid_t id) const { return std::find(users.begin(), users.end(), id) != users.end(); }
-  bool group(gid_t id) const { return std::find(groups.begin(), groups.end(), id) != groups.end(); }
+  bool has_user(uid_t id) const { return std::find(users.begin(), users.end(), id) != users.end(); }
+  bool has_group(gid_t id) const { return std::find(groups.begin(), groups.end(), id) != groups.end(); }
 };
 
-std::string folder_of(const std::string& path) {
+std::string parent_folder(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-std::string resolved(const std::string& path) {
-  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr), &std::free);
-  return real == nullptr ? "" : real.get();
+std::string resolve_path(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> resolved(realpath(path.c_str(), nullptr), &std::free);
+  return resolved == nullptr ? "" : resolved.get();
 }
 
 // Whoever can change the library that runs here is trusted with what it loads: nothing is gained by refusing.
-trusted_parties trusted_here() {
+trusted_parties find_trusted_parties() {
   trusted_parties trusted;
   Dl_info self{};
-  if (dladdr(reinterpret_cast<const void*>(&why_untrusted), &self) == 0 || self.dli_fname == nullptr)
+  if (dladdr(reinterpret_cast<const void*>(&check_trusted_path), &self) == 0 || self.dli_fname == nullptr)
     return trusted;
-  const std::string file = resolved(self.dli_fname);
+  const std::string file = resolve_path(self.dli_fname);
   if (file.empty()) return trusted;
-  for (const std::string& part : {file, folder_of(file)}) {
-    struct stat found{};
-    if (stat(part.c_str(), &found) != 0) continue;
-    trusted.users.push_back(found.st_uid);
-    if ((found.st_mode & S_IWGRP) != 0) trusted.groups.push_back(found.st_gid);
-    trusted.everybody |= (found.st_mode & S_IWOTH) != 0 && (found.st_mode & S_ISVTX) == 0;
+  for (const std::string& component : {file, parent_folder(file)}) {
+    struct stat status{};
+    if (stat(component.c_str(), &status) != 0) continue;
+    trusted.users.push_back(status.st_uid);
+    if ((status.st_mode & S_IWGRP) != 0) trusted.groups.push_back(status.st_gid);
+    trusted.trusts_everyone |= (status.st_mode & S_IWOTH) != 0 && (status.st_mode & S_ISVTX) == 0;
   }
   return trusted;
 }
@@ -58,12 +58,12 @@ trusted_parties trusted_here() {
 // A group with the name of the owner and no other member, as many systems give to every user.
 bool is_private_group(gid_t group, uid_t owner) {
   std::array<char, 16384> user_text, group_text;
-  passwd user{}, *found_user = nullptr;
-  struct group members{}, *found_group = nullptr;
-  if (getpwuid_r(owner, &user, user_text.data(), user_text.size(), &found_user) != 0 || found_user == nullptr)
+  passwd user{}, *user_result = nullptr;
+  struct group members{}, *group_result = nullptr;
+  if (getpwuid_r(owner, &user, user_text.data(), user_text.size(), &user_result) != 0 || user_result == nullptr)
     return false;
-  if (getgrgid_r(group, &members, group_text.data(), group_text.size(), &found_group) != 0 ||
-      found_group == nullptr)
+  if (getgrgid_r(group, &members, group_text.data(), group_text.size(), &group_result) != 0 ||
+      group_result == nullptr)
     return false;
   if (std::strcmp(user.pw_name, members.gr_name) != 0) return false;
   for (char** name = members.gr_mem; *name != nullptr; ++name)
@@ -71,48 +71,48 @@ bool is_private_group(gid_t group, uid_t owner) {
   return true;
 }
 
-std::string describe(const std::string& part, const struct stat& found, const char* rule) {
+std::string describe(const std::string& component, const struct stat& status, const char* rule) {
   char text[256];
-  std::snprintf(text, sizeof text, " has owner %u, group %u and mode %04o: ", found.st_uid, found.st_gid,
-                static_cast<unsigned>(found.st_mode & 07777));
+  std::snprintf(text, sizeof text, " has owner %u, group %u and mode %04o: ", status.st_uid, status.st_gid,
+                static_cast<unsigned>(status.st_mode & 07777));
   char user[64];
   std::snprintf(user, sizeof user, " (this process is user %u)", geteuid());
-  return part + text + rule + user;
+  return component + text + rule + user;
 }
 
 // "" when nobody else can change this file or what lies in this folder.
-std::string why_part_untrusted(const std::string& part, const trusted_parties& trusted) {
-  struct stat found{};
-  if (stat(part.c_str(), &found) != 0) return part + " can't be looked at: " + std::strerror(errno);
-  if (!trusted.user(found.st_uid))
-    return describe(part, found, "code is loaded only from files and folders that the user or root owns");
-  if (S_ISDIR(found.st_mode) && (found.st_mode & S_ISVTX) != 0) return "";  // the parts in it are looked at
+std::string check_component(const std::string& component, const trusted_parties& trusted) {
+  struct stat status{};
+  if (stat(component.c_str(), &status) != 0) return component + " can't be looked at: " + std::strerror(errno);
+  if (!trusted.has_user(status.st_uid))
+    return describe(component, status, "code is loaded only from files and folders that the user or root owns");
+  if (S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0) return "";  // the parts in it are looked at
   constexpr const char* rule = "code is loaded only from where nobody but the user and root may write";
-  if ((found.st_mode & S_IWOTH) != 0 && !trusted.everybody) return describe(part, found, rule);
-  if ((found.st_mode & S_IWGRP) != 0 && !trusted.everybody && !trusted.group(found.st_gid) &&
-      !is_private_group(found.st_gid, found.st_uid))
-    return describe(part, found, rule);
+  if ((status.st_mode & S_IWOTH) != 0 && !trusted.trusts_everyone) return describe(component, status, rule);
+  if ((status.st_mode & S_IWGRP) != 0 && !trusted.trusts_everyone && !trusted.has_group(status.st_gid) &&
+      !is_private_group(status.st_gid, status.st_uid))
+    return describe(component, status, rule);
   return "";
 }
 
 }  // namespace
 
-std::string why_untrusted(const std::string& path) {
-  std::string part = resolved(path);
-  if (part.empty()) return path + " can't be looked at: " + std::strerror(errno);
-  const trusted_parties trusted = trusted_here();
+std::string check_trusted_path(const std::string& path) {
+  std::string component = resolve_path(path);
+  if (component.empty()) return path + " can't be looked at: " + std::strerror(errno);
+  const trusted_parties trusted = find_trusted_parties();
   while (true) {
-    std::string reason = why_part_untrusted(part, trusted);
-    if (!reason.empty() || part == "/") return reason;
-    part = folder_of(part);
+    std::string reason = check_component(component, trusted);
+    if (!reason.empty() || component == "/") return reason;
+    component = parent_folder(component);
   }
 }
 
-std::string why_not_code(std::string& path) {
+std::string check_code_path(std::string& path) {
   if (path.empty() || path.front() != '/')
     return path + " is relative: code is never loaded through the working directory; give an absolute path";
-  std::string reason = why_untrusted(path);
-  if (reason.empty()) path = resolved(path);
+  std::string reason = check_trusted_path(path);
+  if (reason.empty()) path = resolve_path(path);
   return reason;
 }
 

@@ -12,12 +12,12 @@ namespace isthmus {
 // that holds this code already: its owner and, where it or its folder is writable by a group or by all, these.
 // The file with all links resolved and every folder above it must be owned by them and writable by nobody else;
 // in a sticky folder (/tmp) it is enough that they own the next part.
-std::string why_untrusted(const std::string& path);
+std::string check_trusted_path(const std::string& path);
 
 // The same for a file that was named, for code: a relative path leads through the working directory, which
 // others may have chosen, and is refused. `path` becomes the one without links, which is the one that was
 // looked at.
-std::string why_not_code(std::string& path);
+std::string check_code_path(std::string& path);
 
 // A variable of the environment; NULL in programs that run with more rights than their caller has (setuid,
 // capabilities), where the caller must not choose what is loaded or read.

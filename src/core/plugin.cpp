@@ -43,7 +43,7 @@ const isthmus_backend* open_plugin(const std::string& path) {
   if (!is_searched && !fs::exists(path, ignored))
     throw plugin_error(path, "the file does not exist", "correct the path in the config file");
   std::string file = path;
-  if (const std::string refusal = is_searched ? "" : why_not_code(file); !refusal.empty())
+  if (const std::string refusal = is_searched ? "" : check_code_path(file); !refusal.empty())
     throw plugin_error(path, refusal, "chown or chmod it, or put it where only you or root can write");
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)

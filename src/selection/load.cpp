@@ -98,7 +98,7 @@ void check_code(const named_file& file, const layer& source) {
                                  file.path, code),
                      fmt::format("if you trust it, name it: ISTHMUS_CONFIG={}",
                                  std::filesystem::absolute(file.path).string()));
-  if (const std::string reason = why_untrusted(file.path); !reason.empty())
+  if (const std::string reason = check_trusted_path(file.path); !reason.empty())
     throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
                      fmt::format("{} sets {}, but {}", file.path, code, reason),
                      "chown or chmod it, or put it where only you or root can write");
@@ -108,7 +108,7 @@ void check_code(const named_file& file, const layer& source) {
 bool is_a_strangers(const named_file& file) {
   std::error_code ignored;
   if (!file.in_working_directory || !std::filesystem::exists(file.path, ignored)) return false;
-  const std::string reason = why_untrusted(file.path);
+  const std::string reason = check_trusted_path(file.path);
   if (reason.empty()) return false;
   log(log_level::warning, "{} in the working directory is ignored: {}; if you trust it, set ISTHMUS_CONFIG={}",
       file.path, reason, std::filesystem::absolute(file.path).string());

@@ -14,7 +14,7 @@
 namespace {
 
 namespace fs = std::filesystem;
-using isthmus::why_untrusted;
+using isthmus::check_trusted_path;
 
 constexpr uid_t stranger = 12345;
 
@@ -24,43 +24,43 @@ class trust : public testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "isthmus-trust-XXXXXX").string();
     m_folder = fs::canonical(mkdtemp(pattern.data()));
-    m_in = (m_folder / "in").string();
-    m_file = m_in + "/lib.so";
-    fs::create_directory(m_in);
+    m_inner_folder = (m_folder / "in").string();
+    m_file = m_inner_folder + "/lib.so";
+    fs::create_directory(m_inner_folder);
     std::ofstream(m_file) << "code";
-    chmod(m_in.c_str(), 0755);
+    chmod(m_inner_folder.c_str(), 0755);
     chmod(m_file.c_str(), 0644);
   }
   void TearDown() override { fs::remove_all(m_folder); }
 
   // The reason names the part, its mode and the rule.
-  void expect_refused(const std::string& part, const std::string& mode) const {
-    const std::string reason = why_untrusted(m_file);
-    EXPECT_TRUE(reason.starts_with(part + " has owner ")) << reason;
+  void expect_refused(const std::string& component, const std::string& mode) const {
+    const std::string reason = check_trusted_path(m_file);
+    EXPECT_TRUE(reason.starts_with(component + " has owner ")) << reason;
     EXPECT_NE(reason.find("mode " + mode), std::string::npos) << reason;
     EXPECT_NE(reason.find("code is loaded only from"), std::string::npos) << reason;
   }
 
   fs::path m_folder;
-  std::string m_in, m_file;
+  std::string m_inner_folder, m_file;
 };
 
-TEST_F(trust, own_files_below_a_sticky_folder) { EXPECT_EQ(why_untrusted(m_file), ""); }
+TEST_F(trust, own_files_below_a_sticky_folder) { EXPECT_EQ(check_trusted_path(m_file), ""); }
 
 TEST_F(trust, what_others_may_write) {
   chmod(m_file.c_str(), 0646);
   expect_refused(m_file, "0646");
   chmod(m_file.c_str(), 0644);
-  chmod(m_in.c_str(), 0777);
-  expect_refused(m_in, "0777");
-  chmod(m_in.c_str(), 01777);  // sticky, and the file is ours
-  EXPECT_EQ(why_untrusted(m_file), "");
+  chmod(m_inner_folder.c_str(), 0777);
+  expect_refused(m_inner_folder, "0777");
+  chmod(m_inner_folder.c_str(), 01777);  // sticky, and the file is ours
+  EXPECT_EQ(check_trusted_path(m_file), "");
 }
 
 TEST_F(trust, what_a_group_may_write) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file to any group";
   ASSERT_EQ(chown(m_file.c_str(), 0, stranger), 0);
-  EXPECT_EQ(why_untrusted(m_file), "");
+  EXPECT_EQ(check_trusted_path(m_file), "");
   chmod(m_file.c_str(), 0664);
   expect_refused(m_file, "0664");
 }
@@ -69,30 +69,30 @@ TEST_F(trust, what_somebody_else_owns) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
   ASSERT_EQ(chown(m_file.c_str(), stranger, 0), 0);
   expect_refused(m_file, "0644");
-  ASSERT_EQ(chown(m_file.c_str(), 0, 0) + chown(m_in.c_str(), stranger, 0), 0);
-  expect_refused(m_in, "0755");
-  ASSERT_EQ(chown(m_in.c_str(), 0, 0) + chown(m_folder.c_str(), stranger, 0), 0);
+  ASSERT_EQ(chown(m_file.c_str(), 0, 0) + chown(m_inner_folder.c_str(), stranger, 0), 0);
+  expect_refused(m_inner_folder, "0755");
+  ASSERT_EQ(chown(m_inner_folder.c_str(), 0, 0) + chown(m_folder.c_str(), stranger, 0), 0);
   expect_refused(m_folder.string(), "0700");
 }
 
 TEST_F(trust, a_link_is_as_good_as_what_it_leads_to) {
   const fs::path link = m_folder / "link.so";
   fs::create_symlink(m_file, link);
-  EXPECT_EQ(why_untrusted(link), "");
+  EXPECT_EQ(check_trusted_path(link), "");
   std::string path = link;
-  EXPECT_EQ(isthmus::why_not_code(path), "");
+  EXPECT_EQ(isthmus::check_code_path(path), "");
   EXPECT_EQ(path, m_file) << "what was looked at is what is loaded";
   chmod(m_file.c_str(), 0666);
-  EXPECT_TRUE(why_untrusted(link).starts_with(m_file));
+  EXPECT_TRUE(check_trusted_path(link).starts_with(m_file));
 }
 
 TEST_F(trust, relative_paths_lead_through_the_working_directory) {
   std::string path = "lib/evil.so";
-  EXPECT_NE(isthmus::why_not_code(path).find("working directory"), std::string::npos);
+  EXPECT_NE(isthmus::check_code_path(path).find("working directory"), std::string::npos);
 }
 
 TEST_F(trust, missing_files_say_so) {
-  EXPECT_EQ(why_untrusted(m_in + "/gone.so"), m_in + "/gone.so can't be looked at: No such file or directory");
+  EXPECT_EQ(check_trusted_path(m_inner_folder + "/gone.so"), m_inner_folder + "/gone.so can't be looked at: No such file or directory");
 }
 
 TEST_F(trust, a_library_is_refused_before_it_runs) {
@@ -110,7 +110,7 @@ TEST_F(trust, a_library_is_refused_before_it_runs) {
 // A copy of the probe that is setuid root, started by a user without rights.
 TEST_F(trust, the_environment_does_not_count_in_setuid_programs) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a program setuid root";
-  const std::string copy = m_in + "/probe";
+  const std::string copy = m_inner_folder + "/probe";
   fs::copy_file(ENVIRONMENT_PROBE, copy);
   chmod(m_folder.c_str(), 0755);
   const auto run = [&](mode_t mode) {
