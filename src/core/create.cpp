@@ -26,7 +26,7 @@ std::vector<selection::known_backend> known_backends(const std::vector<backend_e
 }
 
 // Whether the rule may choose its backend for any of these collectives (a bit each; 0: all).
-bool covers_any(const selection::rule& rule, std::uint32_t collectives) {
+bool covers_any(const selection::selection_rule& rule, std::uint32_t collectives) {
   return collectives == 0 || rule.collectives.empty() ||
          std::ranges::any_of(rule.collectives, [&](auto each) { return (collectives >> each & 1) != 0; });
 }
@@ -47,7 +47,7 @@ std::string local_rejection(const backend_entry& entry, const membership& ranks,
   // What can take no call should cost no memory, streams and threads. All ranks have the same rules.
   const auto names_backend = [&](const auto& rule) { return rule.backend == entry.name; };
   const auto applies_to_ranks = [&](const auto& rule) {
-    return names_backend(rule) && selection::concerns(rule, ranks.selection_platform(), ranks.size, ranks.nodes);
+    return names_backend(rule) && selection::is_relevant(rule, ranks.selection_platform(), ranks.size, ranks.nodes);
   };
   const auto applies_to_calls = [&](const auto& rule) {
     return applies_to_ranks(rule) && covers_any(rule, setup.collectives);
@@ -156,7 +156,7 @@ std::shared_ptr<communicator> communicator::create_subcommunicator(isthmus_devic
   setup.collectives = 0;         // what the backend makes of this one's
   setup.failure = capture_error([&] {
     auto rules = std::make_shared<selection::configuration>(
-        selection::configuration_of_part(*m_setup.rules, excludes_creator ? creator : "", use));
+        selection::subcommunicator_configuration(*m_setup.rules, excludes_creator ? creator : "", use));
     selection::check_backends(*rules, known_backends(setup.backends));
     setup.rules = std::move(rules);
   });

@@ -65,7 +65,7 @@ json communicator::info() {
           {"backends", backends},
           {"rules", rules},
           {"config_files", m_setup.rules->files},
-          {"profile_path", selection::profile_path(selection::this_machine())},
+          {"profile_path", selection::profile_path(selection::detect_machine())},
           {"heap", {{"blocks", m_heap.blocks()}, {"bytes", m_heap.bytes()}}}};
 }
 

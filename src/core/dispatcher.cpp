@@ -13,8 +13,8 @@ namespace isthmus {
 namespace {
 
 // A rule that somebody wrote, not a built-in default, and that fits the call but can't be followed.
-bool is_unused_request(const selection::rejection& rejection) {
-  return !rejection.candidate->source.starts_with("default") && rejection.unavailable;
+bool is_unused_request(const selection::rule_rejection& rejection) {
+  return !rejection.candidate->source.starts_with("default") && rejection.is_unavailable;
 }
 
 // The order of its contributions shows in the result's bits.
@@ -52,7 +52,7 @@ selection::memory_kind dispatcher::memory_of(const isthmus_operation& operation)
   return symmetric ? selection::memory_kind::symmetric : selection::memory_kind::any;
 }
 
-selection::query dispatcher::make_query(const isthmus_operation& operation) const {
+selection::selection_query dispatcher::make_query(const isthmus_operation& operation) const {
   return {.collective = operation.collective,
           .datatype = operation.datatype,
           .platform = m_ranks.selection_platform(),
@@ -105,7 +105,7 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   if (decision.winner == nullptr) {
     std::string reasons;
     for (const auto& rejection : decision.rejections)
-      if (rejection.unavailable) reasons += (reasons.empty() ? "" : "; ") + rejection.reason;
+      if (rejection.is_unavailable) reasons += (reasons.empty() ? "" : "; ") + rejection.reason;
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("no backend can do {} of {}: {}", isthmus_collective_name(operation.collective),
@@ -130,7 +130,7 @@ backend_choice dispatcher::select_backend(const isthmus_operation& operation) {
   return {backend, intern_algorithm(backend->functions(), algorithm), m_recorder.reason_index(decision.reason)};
 }
 
-void dispatcher::log_unused_rules(const selection::decision& decision, const isthmus_operation& operation) {
+void dispatcher::log_unused_rules(const selection::selection_decision& decision, const isthmus_operation& operation) {
   for (const auto& rejection : decision.rejections) {
     if (!is_unused_request(rejection) ||
         !m_logged_rules.insert(rejection.candidate->text + rejection.reason).second)
@@ -141,7 +141,7 @@ void dispatcher::log_unused_rules(const selection::decision& decision, const ist
   }
 }
 
-nlohmann::json dispatcher::plan_json(const selection::decision& decision, const isthmus_operation& common_operation) const {
+nlohmann::json dispatcher::plan_json(const selection::selection_decision& decision, const isthmus_operation& common_operation) const {
   if (decision.winner == nullptr) return {};
   backend_instance* const backend = find(decision.winner->backend);
   if (is_external(decision.winner->backend)) return {};

@@ -81,14 +81,14 @@ class dispatcher {
   }
 
   selection::memory_kind memory_of(const isthmus_operation& operation) const;
-  selection::query make_query(const isthmus_operation& operation) const;
+  selection::selection_query make_query(const isthmus_operation& operation) const;
   selection::availability make_availability(const isthmus_operation& common_operation) const;
   backend_instance* find(const std::string& name) const;
   bool is_external(const std::string& name) const;
-  nlohmann::json plan_json(const selection::decision& decision, const isthmus_operation& common_operation) const;
+  nlohmann::json plan_json(const selection::selection_decision& decision, const isthmus_operation& common_operation) const;
   backend_choice probe_cache(const cache_key& key, const isthmus_operation& operation);
   backend_choice select_backend(const isthmus_operation& operation);
-  void log_unused_rules(const selection::decision& decision, const isthmus_operation& operation);
+  void log_unused_rules(const selection::selection_decision& decision, const isthmus_operation& operation);
 
   const selection::configuration& m_rules;
   const membership& m_ranks;

@@ -14,16 +14,16 @@ namespace {
 
 // Runs a check and puts `source` in front of what it finds.
 template <typename Function>
-void checked(const std::string& source, Function&& check) {
+void check_with_source(const std::string& source, Function&& check) {
   try {
     check();
-  } catch (const grammar_error& what) {
-    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("{}: {}", source, what.message),
-                     what.hint);
+  } catch (const grammar_error& failure) {
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("{}: {}", source, failure.message),
+                     failure.hint);
   }
 }
 
-void check_algorithm(const rule& rule, const known_backend& backend) {
+void check_algorithm(const selection_rule& rule, const known_backend& backend) {
   if (rule.algorithm.empty()) return;
   const std::vector<std::string_view> names(backend.algorithms.begin(), backend.algorithms.end());
   if (names.empty())
@@ -34,7 +34,7 @@ void check_algorithm(const rule& rule, const known_backend& backend) {
 }
 
 // "host" of "backend.host.spin_us".
-std::string_view backend_of_option(std::string_view key) {
+std::string_view backend_name_of(std::string_view key) {
   const auto first = key.find('.') + 1;
   return key.substr(first, key.find('.', first) - first);
 }
@@ -48,43 +48,43 @@ void check_option(std::string_view backend, std::string_view option) {
 
 // The backends whose options the built-in defaults set; like those of its rules, a build may lack them. Read
 // from the defaults themselves, because a forced backend leaves none of their rules in the configuration.
-bool configured_by_defaults(std::string_view backend) {
+bool is_configured_by_defaults(std::string_view backend) {
   return std::ranges::any_of(built_in_defaults().options,
-                             [&](const auto& option) { return backend_of_option(option.first) == backend; });
+                             [&](const auto& option) { return backend_name_of(option.first) == backend; });
 }
 
 // The threshold's shorthand names them whether or not they are there: a missing side gives way to the other.
-bool stands_for_mpi(const std::string& backend) {
+bool is_mpi_substitute(const std::string& backend) {
   return std::ranges::any_of(built_in_defaults().mpi_backends,
                              [&](const auto& entry) { return entry.second == backend; });
 }
 
 }  // namespace
 
-void check_backends(const configuration& configuration, const std::vector<known_backend>& known) {
-  std::set<std::string_view> allowed;
-  for (const known_backend& backend : known) allowed.insert(backend.name);
-  for (const auto& [name, path] : configuration.plugins) allowed.insert(name);
-  for (const rule& rule : configuration.rules) {
-    if (is_built_in(rule)) allowed.insert(rule.backend);
+void check_backends(const configuration& config, const std::vector<known_backend>& known) {
+  std::set<std::string_view> allowed_names;
+  for (const known_backend& backend : known) allowed_names.insert(backend.name);
+  for (const auto& [name, path] : config.plugins) allowed_names.insert(name);
+  for (const selection_rule& rule : config.rules) {
+    if (is_built_in(rule)) allowed_names.insert(rule.backend);
   }
-  const std::vector<std::string_view> names(allowed.begin(), allowed.end());
+  const std::vector<std::string_view> names(allowed_names.begin(), allowed_names.end());
 
-  for (const rule& rule : configuration.rules) {
-    checked(rule.source, [&] {
-      if (!stands_for_mpi(rule.backend)) parse_name("backend", names, rule.backend);
+  for (const selection_rule& rule : config.rules) {
+    check_with_source(rule.source, [&] {
+      if (!is_mpi_substitute(rule.backend)) parse_name("backend", names, rule.backend);
       const auto backend = std::find_if(known.begin(), known.end(),
                                         [&](const known_backend& item) { return item.name == rule.backend; });
       if (backend != known.end()) check_algorithm(rule, *backend);
     });
   }
-  for (const option_declaration& declared : built_in_defaults().declared_options)
-    if (!declared.is_backend) allowed.insert(declared.of.begin(), declared.of.end());
-  const std::vector<std::string_view> with_options(allowed.begin(), allowed.end());
-  for (const auto& [key, value] : configuration.options) {
-    checked(fmt::format("option {}", key), [&] {
-      const std::string_view backend = backend_of_option(key);
-      if (!configured_by_defaults(backend)) parse_name("backend", with_options, backend);
+  for (const option_declaration& declaration : built_in_defaults().declared_options)
+    if (!declaration.is_backend) allowed_names.insert(declaration.sections.begin(), declaration.sections.end());
+  const std::vector<std::string_view> option_sections(allowed_names.begin(), allowed_names.end());
+  for (const auto& [key, value] : config.options) {
+    check_with_source(fmt::format("option {}", key), [&] {
+      const std::string_view backend = backend_name_of(key);
+      if (!is_configured_by_defaults(backend)) parse_name("backend", option_sections, backend);
       check_option(backend, std::string_view(key).substr(key.rfind('.') + 1));
     });
   }

@@ -35,26 +35,26 @@ void with_variable(const char* variable, Function&& function) {
   if (value == nullptr || trim(value).empty()) return;
   try {
     function(trim(value));
-  } catch (const grammar_error& what) {
+  } catch (const grammar_error& failure) {
     throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                     fmt::format("environment {}: {}", variable, what.message), what.hint);
+                     fmt::format("environment {}: {}", variable, failure.message), failure.hint);
   }
 }
 
 // "collective=allreduce,reduce bytes=0..64K use=host:packet"
-rule parse_rule(std::string_view text) {
-  rule result;
-  std::vector<std::string_view> seen;
+selection_rule parse_rule(std::string_view text) {
+  selection_rule result;
+  std::vector<std::string_view> seen_fields;
   for (std::string_view word : split(text, " \t\r\n")) {
     if (word.empty()) continue;
     const auto equals = word.find('=');
     if (equals == std::string_view::npos) throw grammar_error{fmt::format("\"{}\" is not KEY=VALUE", word), ""};
     const std::string_view field = word.substr(0, equals);
     const std::string_view value = word.substr(equals + 1);
-    if (std::find(seen.begin(), seen.end(), field) != seen.end())
+    if (std::find(seen_fields.begin(), seen_fields.end(), field) != seen_fields.end())
       throw grammar_error{fmt::format("{} is given twice", field),
                           is_list_field(field) ? "separate its values by commas" : ""};
-    seen.push_back(field);
+    seen_fields.push_back(field);
     if (is_list_field(field)) {
       for (std::string_view item : split(value, ",")) set_field(result, field, item);
     } else {
@@ -65,8 +65,8 @@ rule parse_rule(std::string_view text) {
   return result;
 }
 
-std::vector<rule> parse_rules(std::string_view text, const std::string& source) {
-  std::vector<rule> rules;
+std::vector<selection_rule> parse_rules(std::string_view text, const std::string& source) {
+  std::vector<selection_rule> rules;
   std::size_t position = 0;
   for (std::string_view piece : split(text, ";")) {
     ++position;
@@ -74,8 +74,8 @@ std::vector<rule> parse_rules(std::string_view text, const std::string& source) 
     try {
       rules.push_back(parse_rule(piece));
       rules.back().source = source;
-    } catch (grammar_error& what) {
-      what.message = fmt::format("rule {} \"{}\": {}", position, piece, what.message);
+    } catch (grammar_error& failure) {
+      failure.message = fmt::format("rule {} \"{}\": {}", position, piece, failure.message);
       throw;
     }
   }
@@ -84,14 +84,14 @@ std::vector<rule> parse_rules(std::string_view text, const std::string& source) 
 
 // "backend.copy_engine.transit_bytes=64; backend.NAME.OPTION=VALUE"
 std::vector<std::pair<std::string, std::string>> parse_options(std::string_view text) {
-  constexpr const char* shape = "write backend.NAME.OPTION=VALUE, ';' between them";
+  constexpr const char* syntax_hint = "write backend.NAME.OPTION=VALUE, ';' between them";
   std::vector<std::pair<std::string, std::string>> options;
   for (std::string_view piece : split(text, ";")) {
     if (piece.empty()) continue;  // a trailing semicolon
     const auto equals = piece.find('=');
     const auto words = split(piece.substr(0, equals), ".");
     if (equals == std::string_view::npos || words.size() != 3 || words.front() != "backend")
-      throw grammar_error{fmt::format("\"{}\" is no option of a backend", piece), shape};
+      throw grammar_error{fmt::format("\"{}\" is no option of a backend", piece), syntax_hint};
     options.emplace_back(fmt::format("backend.{}.{}", parse_identifier("backend", words[1]),
                                      parse_identifier("option", words[2])),
                          trim(piece.substr(equals + 1)));
@@ -101,8 +101,8 @@ std::vector<std::pair<std::string, std::string>> parse_options(std::string_view 
 
 }  // namespace
 
-layer read_environment() {
-  layer result;
+config_layer read_environment() {
+  config_layer result;
   with_variable("ISTHMUS_DEFAULT_BACKEND", [&](std::string_view value) {
     result.default_backend = {parse_identifier("backend", value), "environment ISTHMUS_DEFAULT_BACKEND"};
   });
@@ -110,12 +110,12 @@ layer read_environment() {
     result.threshold = {parse_threshold(value), "environment ISTHMUS_THRESHOLD"};
   });
   with_variable("ISTHMUS_TIMEOUT_S", [&](std::string_view value) { result.timeout_s = parse_seconds(value); });
-  const auto flag = [](std::string_view name, std::string_view value) {
+  const auto parse_boolean = [](std::string_view name, std::string_view value) {
     return value == "1" || (value != "0" && parse_flag(name, value));
   };
-  with_variable("ISTHMUS_CHECK", [&](std::string_view value) { result.check = flag("check", value); });
+  with_variable("ISTHMUS_CHECK", [&](std::string_view value) { result.check = parse_boolean("check", value); });
   with_variable("ISTHMUS_DETERMINISTIC",
-                [&](std::string_view value) { result.deterministic = flag("deterministic", value); });
+                [&](std::string_view value) { result.deterministic = parse_boolean("deterministic", value); });
   with_variable("ISTHMUS_RULE",
                 [&](std::string_view value) { result.rules = parse_rules(value, "environment ISTHMUS_RULE"); });
   with_variable("ISTHMUS_OPTION", [&](std::string_view value) { result.options = parse_options(value); });
@@ -127,7 +127,7 @@ layer read_environment() {
   with_variable("ISTHMUS_MEMORY_POOL",
                 [&](std::string_view value) { result.memory.pool = parse_flag("pool", value); });
   with_variable("ISTHMUS_BACKEND", [&](std::string_view value) {
-    rule forced;
+    selection_rule forced;
     forced.source = "environment ISTHMUS_BACKEND";
     set_field(forced, "use", value);
     finish_rule(forced);

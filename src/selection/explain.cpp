@@ -6,7 +6,7 @@
 
 namespace isthmus::selection {
 
-nlohmann::json to_json(const query& query) {
+nlohmann::json to_json(const selection_query& query) {
   nlohmann::json json = {{"collective", collective_names()[query.collective]},
                          {"datatype", datatype_names()[query.datatype]},
                          {"platform", platform_names()[query.platform]},
@@ -18,22 +18,22 @@ nlohmann::json to_json(const query& query) {
   return json;
 }
 
-nlohmann::json to_json(const rule& rule) {
+nlohmann::json to_json(const selection_rule& rule) {
   return {
       {"backend", rule.backend}, {"algorithm", rule.algorithm}, {"rule", rule.text}, {"source", rule.source}};
 }
 
-nlohmann::json to_json(const query& query, const decision& decision) {
+nlohmann::json to_json(const selection_query& query, const selection_decision& decision) {
   nlohmann::json json = {{"backend", nullptr}, {"algorithm", nullptr}, {"rule", nullptr}, {"source", nullptr}};
   if (decision.winner != nullptr) json = to_json(*decision.winner);
   json["query"] = to_json(query);
   json["reason"] = decision.reason;
   json["rejected"] = nlohmann::json::array();
-  for (const rejection& rejection : decision.rejections) {
+  for (const rule_rejection& rejection : decision.rejections) {
     nlohmann::json entry = to_json(*rejection.candidate);
     entry["reason"] = rejection.reason;
-    entry["unavailable"] = rejection.unavailable;
-    entry["concerns"] = concerns(*rejection.candidate, query);
+    entry["unavailable"] = rejection.is_unavailable;
+    entry["is_relevant"] = is_relevant(*rejection.candidate, query);
     json["rejected"].push_back(std::move(entry));
   }
   return json;

@@ -19,15 +19,15 @@ constexpr std::array memory_names = {"any"sv, "symmetric"sv};
 constexpr std::array provider_names = {"umf"sv, "direct"sv, "sycl"sv};
 constexpr std::array flag_names = {"false"sv, "true"sv};
 constexpr std::array units = {std::pair{'K', 10U}, std::pair{'M', 20U}, std::pair{'G', 30U}};
-constexpr double longest_timeout_s = 1e9;  // as in isthmus_communicator_options; clocks count nanoseconds
-constexpr std::uint64_t largest_size = std::uint64_t{1} << 63U;
+constexpr double max_timeout_s = 1e9;  // as in isthmus_communicator_options; clocks count nanoseconds
+constexpr std::uint64_t max_size = std::uint64_t{1} << 63U;
 
 // The whole of `text` as a number, or nothing.
 template <typename Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number value{};
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (failure != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
@@ -45,7 +45,7 @@ std::pair<std::string_view, std::optional<std::string_view>> split_range(std::st
   return {text.substr(0, dots), text.substr(dots + 2)};
 }
 
-void set_bytes(rule& target, std::string_view text) {
+void set_bytes(selection_rule& target, std::string_view text) {
   const auto [first, last] = split_range(text);
   if (!last)
     throw grammar_error{
@@ -75,8 +75,8 @@ int parse_count(std::string_view field, std::string_view text) {
 std::pair<int, int> parse_count_range(std::string_view field, std::string_view text) {
   const auto [first, last] = split_range(text);
   if (!last) {
-    const int exactly = parse_count(field, first);
-    return {exactly, exactly};
+    const int count = parse_count(field, first);
+    return {count, count};
   }
   const int min = first.empty() ? 1 : parse_count(field, first);
   const int max = last->empty() ? unbounded_count : parse_count(field, *last);
@@ -85,7 +85,7 @@ std::pair<int, int> parse_count_range(std::string_view field, std::string_view t
   return {min, max};
 }
 
-void set_use(rule& target, std::string_view text) {
+void set_use(selection_rule& target, std::string_view text) {
   const auto colon = text.find(':');
   target.backend = parse_identifier("backend", text.substr(0, colon));
   target.algorithm =
@@ -120,15 +120,15 @@ std::uint64_t parse_size(std::string_view text) {
                     "units K, M, G (1024, 1024^2, 1024^3)",
                     text)};
   const auto value = parse_number<std::uint64_t>(digits);
-  if (!value || *value > (largest_size >> shift))
+  if (!value || *value > (max_size >> shift))
     throw grammar_error{fmt::format("size \"{}\" is above 2^63 bytes", text)};
   return *value << shift;
 }
 
 std::string format_size(std::uint64_t bytes) {
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
-    const std::uint64_t one = std::uint64_t{1} << unit->second;
-    if (bytes != 0 && bytes % one == 0) return fmt::format("{}{}", bytes / one, unit->first);
+    const std::uint64_t unit_bytes = std::uint64_t{1} << unit->second;
+    if (bytes != 0 && bytes % unit_bytes == 0) return fmt::format("{}{}", bytes / unit_bytes, unit->first);
   }
   return fmt::format("{}", bytes);
 }
@@ -142,7 +142,7 @@ std::int64_t parse_threshold(std::string_view text) {
                     text)};
   }
   const std::uint64_t size = parse_size(text);
-  if (size >= largest_size) throw grammar_error{fmt::format("threshold \"{}\" is above 2^63 - 1", text)};
+  if (size >= max_size) throw grammar_error{fmt::format("threshold \"{}\" is above 2^63 - 1", text)};
   return static_cast<std::int64_t>(size);
 }
 
@@ -150,23 +150,23 @@ double parse_seconds(std::string_view text) {
   const auto value = parse_number<double>(text);
   if (!value || !std::isfinite(*value) || *value <= 0)
     throw grammar_error{fmt::format("timeout_s \"{}\" is not a positive number of seconds", text)};
-  if (*value > longest_timeout_s)
+  if (*value > max_timeout_s)
     throw grammar_error{
-        fmt::format("timeout_s \"{}\" is above {:.0f} seconds (30 years)", text, longest_timeout_s),
+        fmt::format("timeout_s \"{}\" is above {:.0f} seconds (30 years)", text, max_timeout_s),
         "write 1e9 for no bound that anybody would see"};
   return *value;
 }
 
-std::string parse_identifier(std::string_view what, std::string_view text) {
-  const auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
-  const bool ok = !text.empty() && lower(text.front()) && std::all_of(text.begin(), text.end(), [&](char c) {
-    return lower(c) || (c >= '0' && c <= '9') || c == '_';
+std::string parse_identifier(std::string_view subject, std::string_view text) {
+  const auto is_lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  const bool is_valid = !text.empty() && is_lower(text.front()) && std::all_of(text.begin(), text.end(), [&](char c) {
+    return is_lower(c) || (c >= '0' && c <= '9') || c == '_';
   });
-  if (!ok)
+  if (!is_valid)
     throw grammar_error{
         fmt::format("{} \"{}\" is not a name; allowed: a lower-case letter, then lower-case "
                     "letters, digits and _",
-                    what, text)};
+                    subject, text)};
   return std::string(text);
 }
 
@@ -174,16 +174,16 @@ isthmus_platform parse_platform(std::string_view text) {
   return static_cast<isthmus_platform>(parse_name("platform", platform_names(), text));
 }
 
-bool parse_flag(std::string_view what, std::string_view text) {
-  return parse_name(what, flag_names, text) == 1;
+bool parse_flag(std::string_view subject, std::string_view text) {
+  return parse_name(subject, flag_names, text) == 1;
 }
 
 void add_provider(std::vector<std::string>& providers, std::string_view word) {
-  const bool forbids = word.starts_with('-');
-  parse_name("memory provider", provider_names, forbids ? word.substr(1) : word);
+  const bool is_exclusion = word.starts_with('-');
+  parse_name("memory provider", provider_names, is_exclusion ? word.substr(1) : word);
   if (std::find(providers.begin(), providers.end(), word) != providers.end())
     throw grammar_error{fmt::format("memory provider \"{}\" is given twice", word)};
-  if (!providers.empty() && providers.front().starts_with('-') != forbids)
+  if (!providers.empty() && providers.front().starts_with('-') != is_exclusion)
     throw grammar_error{
         fmt::format("memory providers \"{}\" and \"{}\" mix two forms", providers.front(), word),
         "name all that may be used in their order, or put - before all that may not"};
@@ -196,7 +196,7 @@ bool is_list_field(std::string_view field) noexcept {
   return field == "collective" || field == "platform" || field == "datatype";
 }
 
-void set_field(rule& target, std::string_view field, std::string_view value) {
+void set_field(selection_rule& target, std::string_view field, std::string_view value) {
   if (field == "collective") {
     insert_sorted(target.collectives,
                   static_cast<isthmus_collective>(parse_name("collective", collective_names(), value)));
@@ -220,7 +220,7 @@ void set_field(rule& target, std::string_view field, std::string_view value) {
   }
 }
 
-void finish_rule(rule& target) {
+void finish_rule(selection_rule& target) {
   if (target.backend.empty())
     throw grammar_error{"a rule without use: it says when, but not which backend",
                         "add use = \"BACKEND\" or use = \"BACKEND:ALGORITHM\""};
@@ -232,7 +232,7 @@ std::string format_count_range(int min, int max) {
   return min == max ? fmt::format("{}", min) : fmt::format("{}..{}", min, max);
 }
 
-std::vector<std::pair<std::string, std::string>> fields_of(const rule& rule) {
+std::vector<std::pair<std::string, std::string>> fields_of(const selection_rule& rule) {
   std::vector<std::pair<std::string, std::string>> fields;
   if (!rule.collectives.empty())
     fields.emplace_back("collective", join_names(rule.collectives, collective_names()));
@@ -251,7 +251,7 @@ std::vector<std::pair<std::string, std::string>> fields_of(const rule& rule) {
   return fields;
 }
 
-std::string describe(const rule& rule) {
+std::string describe(const selection_rule& rule) {
   std::string text;
   for (const auto& [field, value] : fields_of(rule))
     text += fmt::format("{}{}={}", text.empty() ? "" : " ", field, value);

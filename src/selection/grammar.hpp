@@ -22,10 +22,10 @@ std::int64_t parse_threshold(std::string_view text);
 // A number of seconds in (0, 1e9].
 double parse_seconds(std::string_view text);
 // A backend, plug-in, algorithm or option name: [a-z][a-z0-9_]*.
-std::string parse_identifier(std::string_view what, std::string_view text);
+std::string parse_identifier(std::string_view subject, std::string_view text);
 isthmus_platform parse_platform(std::string_view text);
 // "true" or "false".
-bool parse_flag(std::string_view what, std::string_view text);
+bool parse_flag(std::string_view subject, std::string_view text);
 
 // Adds one word to a list of memory providers: "umf", "direct", "sycl", or all of them behind "-".
 void add_provider(std::vector<std::string>& providers, std::string_view word);
@@ -36,14 +36,14 @@ std::span<const std::string_view> rule_fields() noexcept;
 bool is_list_field(std::string_view field) noexcept;
 
 // Sets one field of a rule; list fields are called once for each value.
-void set_field(rule& target, std::string_view field, std::string_view value);
+void set_field(selection_rule& target, std::string_view field, std::string_view value);
 // Checks that the rule says what to use and fills its text.
-void finish_rule(rule& target);
+void finish_rule(selection_rule& target);
 
 // The filters of a rule as (field, value) in the grammar, without those that match everything; list
 // values are joined with ",". The last one is "use".
-std::vector<std::pair<std::string, std::string>> fields_of(const rule& rule);
-std::string describe(const rule& rule);
+std::vector<std::pair<std::string, std::string>> fields_of(const selection_rule& rule);
+std::string describe(const selection_rule& rule);
 
 // "4..8", "4..", "4": what set_field reads for ranks and nodes.
 std::string format_count_range(int min, int max);

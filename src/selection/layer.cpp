@@ -14,8 +14,8 @@ namespace {
 // Sets or replaces the entry of `key`, keeping the list sorted by key.
 template <typename Value>
 void assign(std::vector<std::pair<std::string, Value>>& list, const std::string& key, const Value& value) {
-  const auto found = std::lower_bound(list.begin(), list.end(), key, [](const auto& entry, const auto& wanted) {
-    return entry.first < wanted;
+  const auto found = std::lower_bound(list.begin(), list.end(), key, [](const auto& entry, const auto& searched_key) {
+    return entry.first < searched_key;
   });
   if (found != list.end() && found->first == key)
     found->second = value;
@@ -23,16 +23,16 @@ void assign(std::vector<std::pair<std::string, Value>>& list, const std::string&
     list.insert(found, {key, value});
 }
 
-rule make_rule(const std::string& source, const std::string& backend) {
-  rule result;
+selection_rule make_rule(const std::string& source, const std::string& backend) {
+  selection_rule result;
   result.source = source;
   result.backend = backend;
   return result;
 }
 
-void append(std::vector<rule>& rules, rule added) {
-  finish_rule(added);
-  rules.push_back(std::move(added));
+void append(std::vector<selection_rule>& rules, selection_rule rule) {
+  finish_rule(rule);
+  rules.push_back(std::move(rule));
 }
 
 // The shorthand of the SuCL paper (section 4.3) over several layers: the latest threshold and the
@@ -40,52 +40,52 @@ void append(std::vector<rule>& rules, rule added) {
 class threshold_expansion {
  public:
   threshold_expansion() {
-    for (const auto& [platform, backend] : built_in_defaults().mpi_backends) m_mpi[platform] = backend;
+    for (const auto& [platform, backend] : built_in_defaults().mpi_backends) m_mpi_backends[platform] = backend;
   }
 
-  void add(const layer& layer, std::vector<rule>& rules) {
-    for (const auto& [platform, backend] : layer.vendor_backends) m_vendor[platform] = backend;
+  void add(const config_layer& layer, std::vector<selection_rule>& rules) {
+    for (const auto& [platform, backend] : layer.vendor_backends) m_vendor_backends[platform] = backend;
     if (layer.threshold) {
       m_threshold = *layer.threshold;
-      if (m_threshold.value < 0) always_mpi(rules);
-      for (const auto& [platform, backend] : m_vendor) expand(platform, m_threshold.source, rules);
+      if (m_threshold.value < 0) append_mpi_rules(rules);
+      for (const auto& [platform, backend] : m_vendor_backends) append_platform_rules(platform, m_threshold.source, rules);
       return;
     }
-    for (const auto& [platform, backend] : layer.vendor_backends) expand(platform, backend.source, rules);
+    for (const auto& [platform, backend] : layer.vendor_backends) append_platform_rules(platform, backend.source, rules);
   }
 
  private:
-  const std::string& mpi_for(isthmus_platform platform) const {
-    const auto own = m_mpi.find(platform);
-    return own != m_mpi.end() ? own->second : m_mpi.at(ISTHMUS_PLATFORM_COUNT);
+  const std::string& mpi_backend_for(isthmus_platform platform) const {
+    const auto platform_rule = m_mpi_backends.find(platform);
+    return platform_rule != m_mpi_backends.end() ? platform_rule->second : m_mpi_backends.at(ISTHMUS_PLATFORM_COUNT);
   }
-  void always_mpi(std::vector<rule>& rules) const {
-    append(rules, make_rule(m_threshold.source, m_mpi.at(ISTHMUS_PLATFORM_COUNT)));
-    std::map<std::string, std::vector<isthmus_platform>> others;
-    for (const auto& [platform, backend] : m_mpi)
-      if (platform != ISTHMUS_PLATFORM_COUNT) others[backend].push_back(platform);
-    for (const auto& [backend, platforms] : others) {
-      rule own = make_rule(m_threshold.source, backend);
-      own.platforms = platforms;
-      append(rules, own);
+  void append_mpi_rules(std::vector<selection_rule>& rules) const {
+    append(rules, make_rule(m_threshold.source, m_mpi_backends.at(ISTHMUS_PLATFORM_COUNT)));
+    std::map<std::string, std::vector<isthmus_platform>> other_backends;
+    for (const auto& [platform, backend] : m_mpi_backends)
+      if (platform != ISTHMUS_PLATFORM_COUNT) other_backends[backend].push_back(platform);
+    for (const auto& [backend, platforms] : other_backends) {
+      selection_rule platform_rule = make_rule(m_threshold.source, backend);
+      platform_rule.platforms = platforms;
+      append(rules, platform_rule);
     }
   }
-  void expand(isthmus_platform platform, const std::string& source, std::vector<rule>& rules) const {
+  void append_platform_rules(isthmus_platform platform, const std::string& source, std::vector<selection_rule>& rules) const {
     if (m_threshold.value < 0) return;  // always MPI
-    rule vendor = make_rule(source, m_vendor.at(platform).value);
-    vendor.platforms = {platform};
-    append(rules, vendor);
+    selection_rule vendor_rule = make_rule(source, m_vendor_backends.at(platform).value);
+    vendor_rule.platforms = {platform};
+    append(rules, vendor_rule);
     if (m_threshold.value == 0) return;  // always the vendor's
-    rule below = make_rule(source, mpi_for(platform));
-    below.platforms = {platform};
-    below.has_byte_range = true;
-    below.end_bytes = static_cast<std::uint64_t>(m_threshold.value);
-    append(rules, below);
+    selection_rule mpi_rule = make_rule(source, mpi_backend_for(platform));
+    mpi_rule.platforms = {platform};
+    mpi_rule.has_byte_range = true;
+    mpi_rule.end_bytes = static_cast<std::uint64_t>(m_threshold.value);
+    append(rules, mpi_rule);
   }
 
-  std::map<isthmus_platform, sourced<std::string>> m_vendor;
-  std::map<isthmus_platform, std::string> m_mpi;
-  sourced<std::int64_t> m_threshold{0, ""};
+  std::map<isthmus_platform, config_setting<std::string>> m_vendor_backends;
+  std::map<isthmus_platform, std::string> m_mpi_backends;
+  config_setting<std::int64_t> m_threshold{0, ""};
 };
 
 // A list of names replaces what was there; a list of names behind "-" is taken out of it.
@@ -106,21 +106,21 @@ void apply(const memory_layer& layer, memory_settings& settings) {
 
 }  // namespace
 
-const layer& built_in_defaults() {
-  static const layer defaults = read_toml(default_configuration, "defaults.toml", "default");
+const config_layer& built_in_defaults() {
+  static const config_layer defaults = read_toml(default_configuration, "defaults.toml", "default");
   return defaults;
 }
 
-configuration merge(const std::vector<layer>& layers) {
+configuration merge(const std::vector<config_layer>& layers) {
   configuration result;
   result.tensor_parallel_backend = built_in_defaults().tensor_parallel_backend;
   // A default backend is for what no other rule takes, so it stands below the rules of all layers.
-  for (const layer& layer : layers) {
+  for (const config_layer& layer : layers) {
     if (layer.default_backend)
       append(result.rules, make_rule(layer.default_backend->source, layer.default_backend->value));
   }
   threshold_expansion thresholds;
-  for (const layer& layer : layers) {
+  for (const config_layer& layer : layers) {
     thresholds.add(layer, result.rules);
     result.rules.insert(result.rules.end(), layer.rules.begin(), layer.rules.end());
     if (layer.timeout_s) result.timeout_s = *layer.timeout_s;
@@ -132,7 +132,7 @@ configuration merge(const std::vector<layer>& layers) {
     apply(layer.memory, result.memory);
     if (!layer.file.empty()) result.files.push_back(layer.file);
   }
-  for (const layer& layer : layers) {
+  for (const config_layer& layer : layers) {
     if (layer.forced) result.rules = {*layer.forced};
   }
   return result;
@@ -140,7 +140,7 @@ configuration merge(const std::vector<layer>& layers) {
 
 std::string configuration::canonical() const {
   std::string text;
-  for (const rule& rule : rules) text += fmt::format("rule {}\n", rule.text);
+  for (const selection_rule& rule : rules) text += fmt::format("rule {}\n", rule.text);
   for (const auto& [name, platform] : sycl_backends)
     text += fmt::format("sycl_backend {}={}\n", name, platform_names()[platform]);
   for (const auto& [key, value] : options) {

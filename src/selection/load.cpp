@@ -18,58 +18,58 @@
 namespace isthmus::selection {
 namespace {
 
-constexpr std::size_t largest_file = 1 << 20;  // bytes; the defaults have some 10,000
+constexpr std::size_t max_file_bytes = 1 << 20;  // bytes; the defaults have some 10,000
 
 // Where a file name came from, for the message when it cannot be read.
-struct named_file {
+struct config_file {
   std::string path;
-  std::string named_by;               // "" when it was searched for
-  bool in_working_directory = false;  // searched for there, so whoever chose that folder chose it
+  std::string setting;               // "" when it was searched for
+  bool is_in_working_directory = false;  // searched for there, so whoever chose that folder chose it
 };
 
-error unreadable(const named_file& file, const std::string& why, int code = 0) {
+error read_error(const config_file& file, const std::string& reason, int code = 0) {
   return make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
                     fmt::format("cannot read {}{}: {}", file.path,
-                                file.named_by.empty() ? "" : fmt::format(" (named by {})", file.named_by), why),
-                    file.named_by.empty() ? "" : "correct the path, or leave it out", code);
+                                file.setting.empty() ? "" : fmt::format(" (named by {})", file.setting), reason),
+                    file.setting.empty() ? "" : "correct the path, or leave it out", code);
 }
 
 // At most the largest size, and never from anything that could hold the reader up or has no end.
-std::string read_descriptor(const named_file& file, int descriptor) {
-  struct stat found{};
-  if (fstat(descriptor, &found) != 0) throw unreadable(file, std::strerror(errno), errno);
-  if (S_ISDIR(found.st_mode)) throw unreadable(file, std::strerror(EISDIR), EISDIR);
-  if (!S_ISREG(found.st_mode))
-    throw unreadable(
-        file, fmt::format("it is a {}, must be a regular file", S_ISFIFO(found.st_mode) ? "pipe" : "device"));
-  std::string text(largest_file + 1, '\0');
+std::string read_descriptor(const config_file& file, int descriptor) {
+  struct stat status{};
+  if (fstat(descriptor, &status) != 0) throw read_error(file, std::strerror(errno), errno);
+  if (S_ISDIR(status.st_mode)) throw read_error(file, std::strerror(EISDIR), EISDIR);
+  if (!S_ISREG(status.st_mode))
+    throw read_error(
+        file, fmt::format("it is a {}, must be a regular file", S_ISFIFO(status.st_mode) ? "pipe" : "device"));
+  std::string text(max_file_bytes + 1, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t count = read(descriptor, text.data() + size, text.size() - size);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw unreadable(file, std::strerror(errno), errno);
+    if (count < 0) throw read_error(file, std::strerror(errno), errno);
     if (count == 0) break;
     size += static_cast<std::size_t>(count);
   }
-  if (size > largest_file)
-    throw unreadable(file,
-                     fmt::format("it has more than {} bytes, which no configuration needs", largest_file));
+  if (size > max_file_bytes)
+    throw read_error(file,
+                     fmt::format("it has more than {} bytes, which no configuration needs", max_file_bytes));
   text.resize(size);
   return text;
 }
 
 // nullopt when a searched file does not exist; every other failure is an error, never silence.
-std::optional<std::string> read_file(const named_file& file) {
+std::optional<std::string> read_file(const config_file& file) {
   const int descriptor = open(file.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) {
     const int code = errno;
-    if (file.named_by.empty() && (code == ENOENT || code == ENOTDIR)) return std::nullopt;
-    throw unreadable(file, std::strerror(code), code);
+    if (file.setting.empty() && (code == ENOENT || code == ENOTDIR)) return std::nullopt;
+    throw read_error(file, std::strerror(code), code);
   }
-  struct closing {
+  struct descriptor_closer {
     int descriptor;
-    ~closing() { close(descriptor); }
-  } const closed{descriptor};
+    ~descriptor_closer() { close(descriptor); }
+  } const closer{descriptor};
   return read_descriptor(file, descriptor);
 }
 
@@ -80,19 +80,19 @@ std::string variable(const char* name) {
 }
 
 // What of a source leads to code that is loaded; "" when nothing does.
-std::string named_code(const layer& source) {
+std::string find_code_setting(const config_layer& source) {
   if (!source.plugins.empty()) return fmt::format("the plug-in {}", source.plugins.front().first);
   for (const auto& [key, value] : source.options)
-    if (names_code(key)) return fmt::format("the option {}", key);
+    if (is_code_option(key)) return fmt::format("the option {}", key);
   return "";
 }
 
 // Code comes only from files that nobody else could have written, and never from one that just lay where the
 // program was started.
-void check_code(const named_file& file, const layer& source) {
-  const std::string code = named_code(source);
+void check_code_setting(const config_file& file, const config_layer& source) {
+  const std::string code = find_code_setting(source);
   if (code.empty()) return;
-  if (file.in_working_directory)
+  if (file.is_in_working_directory)
     throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
                      fmt::format("{} sets {}, which a file that was found in the working directory may not",
                                  file.path, code),
@@ -105,9 +105,9 @@ void check_code(const named_file& file, const layer& source) {
 }
 
 // True for a file in the working directory that somebody else could have put there.
-bool is_a_strangers(const named_file& file) {
-  std::error_code ignored;
-  if (!file.in_working_directory || !std::filesystem::exists(file.path, ignored)) return false;
+bool is_ignored(const config_file& file) {
+  std::error_code error_code;
+  if (!file.is_in_working_directory || !std::filesystem::exists(file.path, error_code)) return false;
   const std::string reason = check_trusted_path(file.path);
   if (reason.empty()) return false;
   log(log_level::warning, "{} in the working directory is ignored: {}; if you trust it, set ISTHMUS_CONFIG={}",
@@ -116,43 +116,43 @@ bool is_a_strangers(const named_file& file) {
 }
 
 // The first of the candidates that exists.
-std::optional<layer> read_first(const std::vector<named_file>& candidates, std::string_view kind) {
-  for (const named_file& file : candidates) {
-    if (is_a_strangers(file)) continue;
+std::optional<config_layer> read_first(const std::vector<config_file>& candidates, std::string_view kind) {
+  for (const config_file& file : candidates) {
+    if (is_ignored(file)) continue;
     if (const auto text = read_file(file)) {
-      layer result = read_toml(*text, file.path, kind);
-      check_code(file, result);
+      config_layer result = read_toml(*text, file.path, kind);
+      check_code_setting(file, result);
       return result;
     }
   }
   return std::nullopt;
 }
 
-std::vector<named_file> profile_candidates() {
-  const std::string named = variable("ISTHMUS_PROFILE");
-  if (named == "none") return {};
-  if (!named.empty()) return {{named, "ISTHMUS_PROFILE"}};
-  const std::string path = profile_path(this_machine());
+std::vector<config_file> profile_candidates() {
+  const std::string path_setting = variable("ISTHMUS_PROFILE");
+  if (path_setting == "none") return {};
+  if (!path_setting.empty()) return {{path_setting, "ISTHMUS_PROFILE"}};
+  const std::string path = profile_path(detect_machine());
   if (path.empty()) return {};
   return {{path, ""}};
 }
 
-std::vector<named_file> config_candidates(const char* config_path) {
+std::vector<config_file> config_candidates(const char* config_path) {
   if (config_path != nullptr && *config_path != '\0') return {{config_path, "config_path"}};
-  const std::string named = variable("ISTHMUS_CONFIG");
-  if (named == "none") return {};
-  if (!named.empty()) return {{named, "ISTHMUS_CONFIG"}};
-  std::vector<named_file> searched = {{"isthmus.toml", "", true}};
+  const std::string path_setting = variable("ISTHMUS_CONFIG");
+  if (path_setting == "none") return {};
+  if (!path_setting.empty()) return {{path_setting, "ISTHMUS_CONFIG"}};
+  std::vector<config_file> default_files = {{"isthmus.toml", "", true}};
   const std::string folder = user_config_folder();
-  if (!folder.empty()) searched.push_back({folder + "/isthmus.toml", ""});
-  searched.push_back({"/etc/isthmus/isthmus.toml", ""});
-  return searched;
+  if (!folder.empty()) default_files.push_back({folder + "/isthmus.toml", ""});
+  default_files.push_back({"/etc/isthmus/isthmus.toml", ""});
+  return default_files;
 }
 
 }  // namespace
 
 configuration load_configuration(const char* config_path) {
-  std::vector<layer> layers;
+  std::vector<config_layer> layers;
   layers.push_back(built_in_defaults());
   if (auto profile = read_first(profile_candidates(), "profile")) layers.push_back(std::move(*profile));
   if (auto config = read_first(config_candidates(config_path), "config")) layers.push_back(std::move(*config));

@@ -25,10 +25,10 @@ constexpr std::array<std::string_view, Size> names_of(const std::array<Row, Size
   return names;
 }
 
-constexpr std::array all_collectives = names_of(collective_table::rows);
-constexpr std::array all_datatypes = names_of(collective_table::datatypes);
+constexpr std::array collective_list = names_of(collective_table::rows);
+constexpr std::array datatype_list = names_of(collective_table::datatypes);
 // Those of THE TABLE, and behind them what ranks on several of them are to rules.
-constexpr auto all_platforms = [] {
+constexpr auto platform_list = [] {
   std::array<std::string_view, ISTHMUS_PLATFORM_COUNT + 1> names;
   std::ranges::copy(names_of(collective_table::platform_names), names.begin());
   names.back() = "mixed";
@@ -44,8 +44,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
         cost[i][j] = i + j;
         continue;
       }
-      const std::size_t replaced = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replaced});
+      const std::size_t replace_cost = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, replace_cost});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
         cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
     }
@@ -54,7 +54,7 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 // True when the letters of `text` stand in `name` in this order, as in abbreviations ("bcast", "f32").
-bool abbreviates(std::string_view text, std::string_view name) {
+bool is_abbreviation(std::string_view text, std::string_view name) {
   std::size_t found = 0;
   for (const char letter : name) {
     if (found < text.size() && letter == text[found]) ++found;
@@ -63,9 +63,9 @@ bool abbreviates(std::string_view text, std::string_view name) {
 }
 
 // The name nearest to `text`, or "" when none is near enough to be what was meant.
-std::string_view nearest(std::span<const std::string_view> names, std::string_view text) {
-  constexpr std::size_t longest = 64;  // no name is that long; bounds the work on garbage
-  if (text.size() > longest) return {};
+std::string_view find_nearest(std::span<const std::string_view> names, std::string_view text) {
+  constexpr std::size_t max_length = 64;  // no name is that long; bounds the work on garbage
+  if (text.size() > max_length) return {};
   std::string_view best;
   std::size_t best_distance = text.size() / 3 + 1;
   for (std::string_view name : names) {
@@ -76,28 +76,28 @@ std::string_view nearest(std::span<const std::string_view> names, std::string_vi
     }
   }
   if (!best.empty() || text.size() < 2) return best;
-  const auto whole =
-      std::find_if(names.begin(), names.end(), [&](auto name) { return abbreviates(text, name); });
-  return whole == names.end() ? best : *whole;
+  const auto match =
+      std::find_if(names.begin(), names.end(), [&](auto name) { return is_abbreviation(text, name); });
+  return match == names.end() ? best : *match;
 }
 
 }  // namespace
 
-std::span<const std::string_view> collective_names() noexcept { return all_collectives; }
-std::span<const std::string_view> datatype_names() noexcept { return all_datatypes; }
-std::span<const std::string_view> platform_names() noexcept { return all_platforms; }
+std::span<const std::string_view> collective_names() noexcept { return collective_list; }
+std::span<const std::string_view> datatype_names() noexcept { return datatype_list; }
+std::span<const std::string_view> platform_names() noexcept { return platform_list; }
 
-grammar_error unknown_name(std::string_view what, std::span<const std::string_view> names,
+grammar_error unknown_name(std::string_view subject, std::span<const std::string_view> names,
                            std::string_view text) {
-  grammar_error result(fmt::format("unknown {} \"{}\"; allowed: {}", what, text, fmt::join(names, ", ")));
-  const std::string_view meant = nearest(names, text);
-  if (!meant.empty()) result.hint = fmt::format("did you mean \"{}\"?", meant);
+  grammar_error result(fmt::format("unknown {} \"{}\"; allowed: {}", subject, text, fmt::join(names, ", ")));
+  const std::string_view suggestion = find_nearest(names, text);
+  if (!suggestion.empty()) result.hint = fmt::format("did you mean \"{}\"?", suggestion);
   return result;
 }
 
-std::size_t parse_name(std::string_view what, std::span<const std::string_view> names, std::string_view text) {
+std::size_t parse_name(std::string_view subject, std::span<const std::string_view> names, std::string_view text) {
   const auto found = std::find(names.begin(), names.end(), text);
-  if (found == names.end()) throw unknown_name(what, names, text);
+  if (found == names.end()) throw unknown_name(subject, names, text);
   return static_cast<std::size_t>(found - names.begin());
 }
 

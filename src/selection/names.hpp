@@ -29,10 +29,10 @@ std::span<const std::string_view> platform_names() noexcept;
 
 // The value of a name; throws grammar_error with the allowed names and the nearest one. `what` says what
 // the names are ("collective").
-std::size_t parse_name(std::string_view what, std::span<const std::string_view> names, std::string_view text);
+std::size_t parse_name(std::string_view subject, std::span<const std::string_view> names, std::string_view text);
 
 // The grammar_error that parse_name throws, for lists that are not enumerations.
-grammar_error unknown_name(std::string_view what, std::span<const std::string_view> names,
+grammar_error unknown_name(std::string_view subject, std::span<const std::string_view> names,
                            std::string_view text);
 
 }  // namespace isthmus::selection

@@ -17,6 +17,6 @@ std::optional<std::vector<std::string_view>> options_of(std::string_view backend
 bool is_option(std::span<const std::string_view> names, std::string_view name);
 
 // Whether "backend.<name>.<option>" leads to code that is loaded.
-bool names_code(std::string_view key);
+bool is_code_option(std::string_view key);
 
 }  // namespace isthmus::selection

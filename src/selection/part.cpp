@@ -8,32 +8,32 @@
 namespace isthmus::selection {
 namespace {
 
-rule strongest(const std::string& maker, const char* use) {
-  rule made;
-  made.source = fmt::format("options of backend {}", maker);
+selection_rule make_override_rule(const std::string& creator, const char* use) {
+  selection_rule result;
+  result.source = fmt::format("options of backend {}", creator);
   try {
-    set_field(made, "use", use);
-    finish_rule(made);
-  } catch (const grammar_error& what) {
-    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("{}: {}", made.source, what.message),
-                     what.hint);
+    set_field(result, "use", use);
+    finish_rule(result);
+  } catch (const grammar_error& failure) {
+    throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE, fmt::format("{}: {}", result.source, failure.message),
+                     failure.hint);
   }
-  return made;
+  return result;
 }
 
 }  // namespace
 
-configuration configuration_of_part(const configuration& whole, const std::string& maker, const char* use) {
-  const auto names_maker = [&](const rule& each) { return each.backend == maker; };
-  configuration part = whole;
-  part.check = false;
-  std::erase_if(part.rules, names_maker);
-  if (part.rules.empty()) {
-    part.rules = merge({built_in_defaults()}).rules;
-    std::erase_if(part.rules, names_maker);
+configuration subcommunicator_configuration(const configuration& parent, const std::string& creator, const char* use) {
+  const auto uses_creator = [&](const selection_rule& each) { return each.backend == creator; };
+  configuration result = parent;
+  result.check = false;
+  std::erase_if(result.rules, uses_creator);
+  if (result.rules.empty()) {
+    result.rules = merge({built_in_defaults()}).rules;
+    std::erase_if(result.rules, uses_creator);
   }
-  if (use != nullptr) part.rules.push_back(strongest(maker, use));
-  return part;
+  if (use != nullptr) result.rules.push_back(make_override_rule(creator, use));
+  return result;
 }
 
 }  // namespace isthmus::selection

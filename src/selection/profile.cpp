@@ -33,7 +33,7 @@ std::string first_line(const fs::path& file) {
 
 // Counts the processors of /proc/cpuinfo: unlike hardware_concurrency it ignores the affinity mask, which
 // launchers set per rank.
-void read_cpu(machine& result) {
+void read_cpu(machine_description& result) {
   std::ifstream stream("/proc/cpuinfo");
   std::set<std::string> models;  // more than one kind of core, or x86's name, or Arm's ids
   for (std::string line; std::getline(stream, line);) {
@@ -46,9 +46,9 @@ void read_cpu(machine& result) {
 }
 
 // NVIDIA's driver tells the models, also where /sys shows no PCI devices (containers).
-void read_nvidia(machine& result) {
-  std::error_code ignored;
-  for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", ignored)) {
+void read_nvidia(machine_description& result) {
+  std::error_code error_code;
+  for (const auto& gpu : fs::directory_iterator("/proc/driver/nvidia/gpus", error_code)) {
     std::ifstream stream(gpu.path() / "information");
     for (std::string line; std::getline(stream, line);) {
       if (const auto model = value_of(line, "Model")) result.gpus.push_back(*model);
@@ -57,15 +57,15 @@ void read_nvidia(machine& result) {
 }
 
 // Display controllers (class 03) and processing accelerators (class 12) of the vendors that have backends.
-void read_pci(machine& result) {
-  const bool nvidia_known = !result.gpus.empty();
-  std::error_code ignored;
-  for (const auto& device : fs::directory_iterator("/sys/bus/pci/devices", ignored)) {
-    const std::string kind = first_line(device.path() / "class");
+void read_pci(machine_description& result) {
+  const bool has_nvidia_models = !result.gpus.empty();
+  std::error_code error_code;
+  for (const auto& device : fs::directory_iterator("/sys/bus/pci/devices", error_code)) {
+    const std::string device_class = first_line(device.path() / "class");
     const std::string vendor = first_line(device.path() / "vendor");
-    const bool is_gpu = kind.starts_with("0x03") || kind.starts_with("0x12");
-    const bool wanted = vendor == "0x1002" || vendor == "0x8086" || (vendor == "0x10de" && !nvidia_known);
-    if (is_gpu && wanted) result.gpus.push_back(vendor + ":" + first_line(device.path() / "device"));
+    const bool is_gpu = device_class.starts_with("0x03") || device_class.starts_with("0x12");
+    const bool has_backend = vendor == "0x1002" || vendor == "0x8086" || (vendor == "0x10de" && !has_nvidia_models);
+    if (is_gpu && has_backend) result.gpus.push_back(vendor + ":" + first_line(device.path() / "device"));
   }
 }
 
@@ -88,8 +88,8 @@ std::string quoted_list(const std::string& values) {
 
 }  // namespace
 
-machine this_machine() {
-  machine result;
+machine_description detect_machine() {
+  machine_description result;
   read_cpu(result);
   read_nvidia(result);
   read_pci(result);
@@ -97,7 +97,7 @@ machine this_machine() {
   return result;
 }
 
-std::string machine_id(const machine& machine) {
+std::string machine_id(const machine_description& machine) {
   std::string text = fmt::format("{}\n{}\n", machine.cpu_model, machine.cores);
   for (const std::string& gpu : machine.gpus) text += gpu + "\n";
   return fmt::format("{:016x}", stable_hash(text));
@@ -111,12 +111,12 @@ std::string user_config_folder() {
   return "";
 }
 
-std::string profile_path(const machine& machine) {
+std::string profile_path(const machine_description& machine) {
   const std::string folder = user_config_folder();
   return folder.empty() ? "" : fmt::format("{}/profile-{}.toml", folder, machine_id(machine));
 }
 
-std::string write_profile(const std::vector<rule>& rules, std::string_view comment) {
+std::string write_profile(const std::vector<selection_rule>& rules, std::string_view comment) {
   std::string text;
   std::string line;
   const auto flush = [&] {
@@ -131,7 +131,7 @@ std::string write_profile(const std::vector<rule>& rules, std::string_view comme
       line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
   }
   if (!line.empty()) flush();
-  for (const rule& rule : rules) {
+  for (const selection_rule& rule : rules) {
     text += "\n[[rule]]\n";
     // Values come from the grammar, so none holds a character that TOML would need escaped.
     for (const auto& [field, value] : fields_of(rule))

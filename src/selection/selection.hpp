@@ -18,7 +18,7 @@ namespace isthmus::selection {
 enum class memory_kind { any, symmetric };
 
 // Everything selection may depend on; equal on all ranks by construction.
-struct query {
+struct selection_query {
   isthmus_collective collective;
   isthmus_datatype datatype;
   isthmus_platform platform;
@@ -31,7 +31,7 @@ struct query {
 };
 
 // One rule: filters that must all match, and what to use then. Empty filters match everything.
-struct rule {
+struct selection_rule {
   std::string source;  // "default", "profile FILE:LINE", "config FILE:LINE", "environment NAME"
   std::string text;    // the rule in one line, as explain prints it
   std::vector<isthmus_collective> collectives;
@@ -46,7 +46,7 @@ struct rule {
   std::string algorithm;  // "": the backend's only or own choice
 };
 
-inline bool is_built_in(const rule& rule) { return rule.source.starts_with("default"); }
+inline bool is_built_in(const selection_rule& rule) { return rule.source.starts_with("default"); }
 
 // Where plain memory of a device comes from: the key [memory], docs/memory.md.
 struct memory_settings {
@@ -60,7 +60,7 @@ struct memory_settings {
 
 // Everything that was configured. Rules are ordered: a later one wins over an earlier one.
 struct configuration {
-  std::vector<rule> rules;
+  std::vector<selection_rule> rules;
   std::vector<std::string> files;  // read, in order
   double timeout_s = 300;
   bool check = false;          // ranks compare their calls before data moves
@@ -81,11 +81,11 @@ struct configuration {
 // `config_path` may be null. Throws error (CONFIG) with file:line:column and the allowed values.
 configuration load_configuration(const char* config_path);
 
-// For the communicators that the backend `maker` makes for its own use: the same, without the rules that name
+// For the communicators that the backend `creator` makes for its own use: the same, without the rules that name
 // it, and with `use`, "backend" or "backend:algorithm" (NULL: nothing), as the strongest. Where no rule is
 // left, as after ISTHMUS_BACKEND, the built-in ones are taken. Calls were compared already, so `check` is off.
 // Throws error (CONFIG).
-configuration configuration_of_part(const configuration& whole, const std::string& maker, const char* use);
+configuration subcommunicator_configuration(const configuration& parent, const std::string& creator, const char* use);
 
 // A backend that the runtime has, with the names that a rule may put behind "backend:".
 struct known_backend {
@@ -97,31 +97,31 @@ struct known_backend {
 // neither known, nor a configured plug-in, nor named by the built-in defaults (which name backends that a
 // build may lack), and for an algorithm that a known backend lacks. Called once backends are registered,
 // because a name that is only misspelled would otherwise count as a backend that is not available.
-void check_backends(const configuration& configuration, const std::vector<known_backend>& known);
+void check_backends(const configuration& config, const std::vector<known_backend>& known);
 
 // nullptr when the backend exists on all ranks and supports the operation; else the reason.
 using availability = std::function<const char*(const std::string& backend, const std::string& algorithm)>;
 
-struct rejection {
-  const rule* candidate;
+struct rule_rejection {
+  const selection_rule* candidate;
   std::string reason;
-  bool unavailable = false;  // the rule matched, but its backend cannot take the call
+  bool is_unavailable = false;  // the rule matched, but its backend cannot take the call
 };
 
-struct decision {
-  const rule* winner = nullptr;       // nullptr: nothing can do it
+struct selection_decision {
+  const selection_rule* winner = nullptr;       // nullptr: nothing can do it
   std::string reason;                 // one line: rule, source
-  std::vector<rejection> rejections;  // filled only when `trace` is set, later rules first
+  std::vector<rule_rejection> rejections;  // filled only when `trace` is set, later rules first
 };
 
 // Whether the rule is about calls of this collective on this platform at all: most default rules are not,
 // and a reader who asks for one call wants to see those that are.
-bool concerns(const rule& rule, const query& query);
+bool is_relevant(const selection_rule& rule, const selection_query& query);
 // Whether it may match any call of such a communicator.
-bool concerns(const rule& rule, isthmus_platform platform, int ranks, int nodes);
+bool is_relevant(const selection_rule& rule, isthmus_platform platform, int ranks, int nodes);
 
 // Walks the rules from the last to the first and takes the first that matches and is available.
-decision select(const configuration& configuration, const query& query, const availability& available,
+selection_decision select(const configuration& config, const selection_query& query, const availability& find_obstacle,
                 bool trace);
 
 }  // namespace isthmus::selection

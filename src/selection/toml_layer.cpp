@@ -53,12 +53,12 @@ const char* type_name(const toml::node& node) {
 }
 
 // Walks one document. Every value is handled inside `at`, which adds the region to what goes wrong.
-class reader {
+class toml_reader {
  public:
-  reader(const std::string& name, std::string_view kind) : m_name(name), m_kind(kind) {}
+  toml_reader(const std::string& name, std::string_view kind) : m_name(name), m_kind(kind) {}
 
-  layer read(const toml::table& document) {
-    for (auto&& [key, node] : document) top_level(key, node);
+  config_layer read(const toml::table& document) {
+    for (auto&& [key, node] : document) read_top_level(key, node);
     return std::move(m_layer);
   }
 
@@ -70,16 +70,16 @@ class reader {
                      hint);
   }
 
-  [[noreturn]] void fail(const toml::source_region& region, const grammar_error& what) const {
-    fail(region, what.message, what.hint);
+  [[noreturn]] void fail(const toml::source_region& region, const grammar_error& failure) const {
+    fail(region, failure.message, failure.hint);
   }
 
   template <typename Function>
-  auto at(const toml::source_region& region, Function&& function) const {
+  auto with_location(const toml::source_region& region, Function&& function) const {
     try {
       return function();
-    } catch (const grammar_error& what) {
-      fail(region, what);
+    } catch (const grammar_error& failure) {
+      fail(region, failure);
     }
   }
 
@@ -109,67 +109,67 @@ class reader {
     fail(node.source(), fmt::format("{} is {}, must be an integer or a string", key, type_name(node)));
   }
 
-  void top_level(const toml::key& key, const toml::node& node) {
+  void read_top_level(const toml::key& key, const toml::node& node) {
     const std::string_view name = key.str();
     if (name == "default_backend") {
       m_layer.default_backend = {
-          at(node.source(), [&] { return parse_identifier("backend", as_string(name, node)); }),
+          with_location(node.source(), [&] { return parse_identifier("backend", as_string(name, node)); }),
           source(node.source(), name)};
     } else if (name == "threshold") {
-      m_layer.threshold = {at(node.source(), [&] { return parse_threshold(as_string_or_integer(name, node)); }),
+      m_layer.threshold = {with_location(node.source(), [&] { return parse_threshold(as_string_or_integer(name, node)); }),
                            source(node.source(), name)};
     } else if (name == "timeout_s") {
-      m_layer.timeout_s = timeout(node);
+      m_layer.timeout_s = read_timeout(node);
     } else if (name == "check" || name == "deterministic") {
       if (!node.is_boolean())
         fail(node.source(), fmt::format("{} is {}, must be true or false", name, type_name(node)));
       (name == "check" ? m_layer.check : m_layer.deterministic) = node.value<bool>();
     } else if (name == "sycl_backends") {
-      sycl_backends(as_table(name, node, "[sycl_backends]"));
+      read_sycl_backends(as_table(name, node, "[sycl_backends]"));
     } else if (name == "platform") {
-      platforms(as_table(name, node, "[platform.cuda]"));
+      read_platforms(as_table(name, node, "[platform.cuda]"));
     } else if (name == "mpi_backends" &&
                m_kind == "default") {  // these three say what backends are, not what to use
-      mpi_backends(as_table(name, node, "[mpi_backends]"));
+      read_mpi_backends(as_table(name, node, "[mpi_backends]"));
     } else if (name == "tensor_parallel_backend" && m_kind == "default") {
       m_layer.tensor_parallel_backend = as_string(name, node);
     } else if (name == "options" && m_kind == "default") {
-      for (const toml::node& item : *node.as_array()) m_layer.declared_options.push_back(declaration(item));
+      for (const toml::node& item : *node.as_array()) m_layer.declared_options.push_back(read_declaration(item));
     } else if (name == "plugins") {
-      plugins(as_table(name, node, "[plugins]"));
+      read_plugins(as_table(name, node, "[plugins]"));
     } else if (name == "backend") {
-      backends(as_table(name, node, "[backend.NAME]"));
+      read_backends(as_table(name, node, "[backend.NAME]"));
     } else if (name == "memory") {
-      memory(as_table(name, node, "[memory]"));
+      read_memory(as_table(name, node, "[memory]"));
     } else if (name == "rule") {
-      rules(node);
+      read_rules(node);
     } else {
       fail(key.source(), unknown_name("key", top_level_keys, name));
     }
   }
 
-  double timeout(const toml::node& node) const {
+  double read_timeout(const toml::node& node) const {
     if (!node.is_number())
       fail(node.source(), fmt::format("timeout_s is {}, must be a number", type_name(node)));
-    return at(node.source(), [&] { return parse_seconds(fmt::format("{}", *node.value<double>())); });
+    return with_location(node.source(), [&] { return parse_seconds(fmt::format("{}", *node.value<double>())); });
   }
 
-  void sycl_backends(const toml::table& table) {
+  void read_sycl_backends(const toml::table& table) {
     for (auto&& [key, node] : table) {
       if (key.str().empty()) fail(key.source(), "empty name or number of a sycl::backend");
-      m_layer.sycl_backends.emplace_back(key.str(), at(node.source(), [&, &value = node] {
+      m_layer.sycl_backends.emplace_back(key.str(), with_location(node.source(), [&, &value = node] {
                                            return parse_platform(as_string(key.str(), value));
                                          }));
     }
   }
 
-  void platforms(const toml::table& table) {
+  void read_platforms(const toml::table& table) {
     for (auto&& [key, node] : table) {
-      const isthmus_platform platform = at(key.source(), [&] { return parse_platform(key.str()); });
-      for (auto&& [inner, value] : as_table(key.str(), node, fmt::format("[platform.{}]", key.str()))) {
-        if (inner.str() != "backend") fail(inner.source(), unknown_name("key", platform_keys, inner.str()));
+      const isthmus_platform platform = with_location(key.source(), [&] { return parse_platform(key.str()); });
+      for (auto&& [setting_key, value] : as_table(key.str(), node, fmt::format("[platform.{}]", key.str()))) {
+        if (setting_key.str() != "backend") fail(setting_key.source(), unknown_name("key", platform_keys, setting_key.str()));
         m_layer.vendor_backends.emplace_back(
-            platform, sourced<std::string>{at(value.source(),
+            platform, config_setting<std::string>{with_location(value.source(),
                                               [&, &value = value] {
                                                 return parse_identifier("backend", as_string("backend", value));
                                               }),
@@ -178,62 +178,62 @@ class reader {
     }
   }
 
-  void mpi_backends(const toml::table& table) {
+  void read_mpi_backends(const toml::table& table) {
     for (auto&& [key, node] : table) {
       const auto platform = key.str() == "any" ? ISTHMUS_PLATFORM_COUNT
-                                               : at(key.source(), [&] { return parse_platform(key.str()); });
-      m_layer.mpi_backends.emplace_back(platform, at(node.source(), [&, &value = node] {
+                                               : with_location(key.source(), [&] { return parse_platform(key.str()); });
+      m_layer.mpi_backends.emplace_back(platform, with_location(node.source(), [&, &value = node] {
                                           return parse_identifier("backend", as_string(key.str(), value));
                                         }));
     }
   }
 
-  option_declaration declaration(const toml::node& node) const {
+  option_declaration read_declaration(const toml::node& node) const {
     option_declaration result;
     for (auto&& [key, value] : as_table("options", node, "[[options]]")) {
       if (key.str() == "is_backend") {
         result.is_backend = value.value<bool>().value();
         continue;
       }
-      auto& names = key.str() == "of" ? result.of : result.names;
+      auto& names = key.str() == "sections" ? result.sections : result.names;
       for (const toml::node& item : *value.as_array()) names.push_back(as_string(key.str(), item));
     }
     return result;
   }
 
-  void plugins(const toml::table& table) {
+  void read_plugins(const toml::table& table) {
     for (auto&& [key, node] : table) {
-      const std::string name = at(key.source(), [&] { return parse_identifier("plug-in", key.str()); });
+      const std::string name = with_location(key.source(), [&] { return parse_identifier("plug-in", key.str()); });
       const std::filesystem::path path = as_string(name, node);
       if (path.empty()) fail(node.source(), fmt::format("the path of plug-in {} is empty", name));
       // A bare file name is left to the loader's search path, as dlopen does.
-      const bool relative = path.is_relative() && path.has_parent_path();
+      const bool is_relative_path = path.is_relative() && path.has_parent_path();
       // As it is now: the program may change its working directory before anything is loaded.
       const auto folder = std::filesystem::absolute(m_name).parent_path();
-      m_layer.plugins.emplace_back(name, (relative ? (folder / path).lexically_normal() : path).string());
+      m_layer.plugins.emplace_back(name, (is_relative_path ? (folder / path).lexically_normal() : path).string());
     }
   }
 
-  void backends(const toml::table& table) {
+  void read_backends(const toml::table& table) {
     for (auto&& [key, node] : table) {
-      const std::string name = at(key.source(), [&] { return parse_identifier("backend", key.str()); });
+      const std::string name = with_location(key.source(), [&] { return parse_identifier("backend", key.str()); });
       for (auto&& [option, value] : as_table(name, node, fmt::format("[backend.{}]", name))) {
         const std::string option_name =
-            at(option.source(), [&] { return parse_identifier("option", option.str()); });
+            with_location(option.source(), [&] { return parse_identifier("option", option.str()); });
         m_layer.options.emplace_back(fmt::format("backend.{}.{}", name, option_name),
-                                     scalar(option.str(), value));
+                                     read_scalar(option.str(), value));
       }
     }
   }
 
-  void memory(const toml::table& table) {
+  void read_memory(const toml::table& table) {
     for (auto&& [key, node] : table) {
       const std::string_view name = key.str();
       const auto bytes = [&, &value = node] {
-        return at(value.source(), [&] { return parse_size(as_string_or_integer(name, value)); });
+        return with_location(value.source(), [&] { return parse_size(as_string_or_integer(name, value)); });
       };
       if (name == "provider") {
-        m_layer.memory.providers = {providers(node), source(node.source(), "memory.provider")};
+        m_layer.memory.providers = {read_providers(node), source(node.source(), "memory.provider")};
       } else if (name == "pool") {
         const auto* flag = node.as_boolean();
         if (flag == nullptr) fail(node.source(), fmt::format("pool is {}, must be a boolean", type_name(node)));
@@ -248,22 +248,22 @@ class reader {
     }
   }
 
-  std::vector<std::string> providers(const toml::node& node) const {
-    std::vector<std::string> words;
-    const auto add = [&](const toml::node& word) {
-      at(word.source(), [&] { add_provider(words, as_string("provider", word)); });
+  std::vector<std::string> read_providers(const toml::node& node) const {
+    std::vector<std::string> names;
+    const auto add = [&](const toml::node& item) {
+      with_location(item.source(), [&] { add_provider(names, as_string("provider", item)); });
     };
     if (const auto* list = node.as_array()) {
       if (list->empty()) fail(node.source(), "provider is an empty list, which would leave no memory at all");
-      for (const toml::node& word : *list) add(word);
+      for (const toml::node& item : *list) add(item);
     } else {
       add(node);
     }
-    return words;
+    return names;
   }
 
   // Backends parse their options themselves: they get text.
-  std::string scalar(std::string_view key, const toml::node& node) const {
+  std::string read_scalar(std::string_view key, const toml::node& node) const {
     if (const auto* text = node.as_string()) return text->get();
     if (const auto* number = node.as_integer()) return fmt::format("{}", number->get());
     if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
@@ -271,36 +271,36 @@ class reader {
     fail(node.source(), fmt::format("{} is {}, must be a string, a number or a boolean", key, type_name(node)));
   }
 
-  void rules(const toml::node& node) {
+  void read_rules(const toml::node& node) {
     const auto* list = node.as_array();
     if (list == nullptr)
       fail(node.source(), fmt::format("rule is {}, must be a list of tables", type_name(node)),
            "write [[rule]] with two brackets");
-    for (const toml::node& item : *list) m_layer.rules.push_back(one_rule(item));
+    for (const toml::node& item : *list) m_layer.rules.push_back(read_rule(item));
   }
 
-  rule one_rule(const toml::node& node) const {
-    rule result;
+  selection_rule read_rule(const toml::node& node) const {
+    selection_rule result;
     result.source = source(node.source());
     for (auto&& [key, value] : as_table("rule", node, "[[rule]]")) {
       const std::string_view field = key.str();
-      at(key.source(), [&] { parse_name("key", rule_fields(), field); });
+      with_location(key.source(), [&] { parse_name("key", rule_fields(), field); });
       if (const auto* list = value.as_array(); list != nullptr && is_list_field(field)) {
         if (list->empty())
           fail(value.source(), fmt::format("{} is an empty list, which would match nothing", field),
                fmt::format("leave {} out to match everything", field));
         for (const toml::node& item : *list) {
-          at(item.source(), [&] { set_field(result, field, as_string(field, item)); });
+          with_location(item.source(), [&] { set_field(result, field, as_string(field, item)); });
         }
       } else {
-        at(value.source(), [&, &value = value] { set_field(result, field, field_text(field, value)); });
+        with_location(value.source(), [&, &value = value] { set_field(result, field, read_field(field, value)); });
       }
     }
-    at(node.source(), [&] { finish_rule(result); });
+    with_location(node.source(), [&] { finish_rule(result); });
     return result;
   }
 
-  std::string field_text(std::string_view field, const toml::node& node) const {
+  std::string read_field(std::string_view field, const toml::node& node) const {
     if (field == "ranks" || field == "nodes") return as_string_or_integer(field, node);
     if (!is_list_field(field) || node.is_string()) return as_string(field, node);
     fail(node.source(), fmt::format("{} is {}, must be a string or a list of strings", field, type_name(node)));
@@ -308,22 +308,22 @@ class reader {
 
   const std::string& m_name;
   std::string_view m_kind;
-  layer m_layer;
+  config_layer m_layer;
 };
 
 // toml++ 3.3 bounds how deep values nest, but not how many parts a dotted key has; each part is a table in the
 // last one, and the parser and the destructor recurse. Dots in strings count, too: no line of a configuration
 // needs many.
 void check_dots(std::string_view text, const std::string& name) {
-  constexpr int most_dots = 256;
+  constexpr int max_dots = 256;
   int line = 1, dots = 0;
   for (const char c : text) {
     if (c == '\n') {
       ++line;
       dots = 0;
-    } else if (c == '.' && ++dots > most_dots) {
+    } else if (c == '.' && ++dots > max_dots) {
       throw make_error(ISTHMUS_ERROR_CONFIG, ISTHMUS_HERE,
-                       fmt::format("{}:{}:1: the line has more than {} dots", name, line, most_dots),
+                       fmt::format("{}:{}:1: the line has more than {} dots", name, line, max_dots),
                        "keys have at most three parts, as in [backend.NAME]; docs/selection.md lists them");
     }
   }
@@ -331,7 +331,7 @@ void check_dots(std::string_view text, const std::string& name) {
 
 }  // namespace
 
-layer read_toml(std::string_view text, const std::string& name, std::string_view kind) {
+config_layer read_toml(std::string_view text, const std::string& name, std::string_view kind) {
   check_dots(text, name);
   toml::table document;
   try {
@@ -343,7 +343,7 @@ layer read_toml(std::string_view text, const std::string& name, std::string_view
         fmt::format("{}:{}:{}: not TOML: {}", name, region.line, region.column, failure.description()),
         "see https://toml.io for TOML, docs/selection.md for the keys");
   }
-  layer result = reader(name, kind).read(document);
+  config_layer result = toml_reader(name, kind).read(document);
   if (kind != "default") result.file = name;
   return result;
 }

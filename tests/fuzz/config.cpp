@@ -10,7 +10,7 @@ using namespace isthmus::selection;
 void ask(const configuration& merged) {
   const auto everything = [](const std::string&, const std::string&) -> const char* { return nullptr; };
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{4096}, ~std::uint64_t{0}}) {
-    const query asked{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 1, bytes};
+    const selection_query asked{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, ISTHMUS_PLATFORM_HOST, memory_kind::any, 4, 1, bytes};
     select(merged, asked, everything, true);
   }
 }

@@ -9,22 +9,22 @@ namespace {
 
 using namespace isthmus::selection;
 
-std::string text_of(const std::vector<rule>& rules) {
+std::string text_of(const std::vector<selection_rule>& rules) {
   std::string text;
-  for (const rule& each : rules) text += each.text + "\n";
+  for (const selection_rule& each : rules) text += each.text + "\n";
   return text;
 }
 
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  layer first;
+  config_layer first;
   try {
     first = read_toml(fuzz::text_of(data, size), "/fuzz/profile.toml", "profile");
   } catch (const isthmus::error&) {
     return 0;
   }
-  const layer second = read_toml(write_profile(first.rules, "# by\nthe fuzzer"), "/fuzz/again.toml", "profile");
+  const config_layer second = read_toml(write_profile(first.rules, "# by\nthe fuzzer"), "/fuzz/again.toml", "profile");
   fuzz::require(text_of(first.rules) == text_of(second.rules), "a profile that reads back otherwise");
   return 0;
 }

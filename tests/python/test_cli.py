@@ -106,7 +106,7 @@ def test_explain_in_this_process() -> None:
     text = command("explain", "allreduce", "--bytes", "64K").stdout
     assert "takes" in text
     # Every other rule is either shown with its reason or counted.
-    concerned = [rejected for rejected in answer["rejected"] if rejected["concerns"]]
+    concerned = [rejected for rejected in answer["rejected"] if rejected["is_relevant"]]
     assert 0 < len(concerned) < len(answer["rejected"])
     assert f"{len(answer['rejected']) - len(concerned)} rules for other collectives or platforms" in text
     assert "p2p" not in text

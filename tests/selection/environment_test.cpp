@@ -18,7 +18,7 @@ TEST_F(environment, empty_variables_say_nothing) {
   for (const char* name :
        {"ISTHMUS_THRESHOLD", "ISTHMUS_DEFAULT_BACKEND", "ISTHMUS_TIMEOUT_S", "ISTHMUS_RULE", "ISTHMUS_BACKEND"})
     set(name, " ");
-  const layer read = read_environment();
+  const config_layer read = read_environment();
   EXPECT_FALSE(read.threshold);
   EXPECT_FALSE(read.default_backend);
   EXPECT_FALSE(read.timeout_s);
@@ -33,7 +33,7 @@ TEST_F(environment, every_variable_is_read) {
   set("ISTHMUS_RULE",
       " collective=allreduce,reduce bytes=0..64K  use=host:packet ;platform=cuda datatype=float16 "
       "memory=symmetric ranks=2..8 nodes=1 use=p2p;");
-  const layer read = read_environment();
+  const config_layer read = read_environment();
   EXPECT_EQ(read.threshold->value, 65536);
   EXPECT_EQ(read.default_backend->value, "host");
   EXPECT_EQ(read.timeout_s, 2.5);

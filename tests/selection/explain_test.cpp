@@ -17,7 +17,7 @@ TEST(explain, decision_as_json) {
       merge({read_toml("[[rule]]\nuse = \"mpi\"\n[[rule]]\nbytes = \"0..1K\"\nuse = \"host:packet\"\n"
                        "[[rule]]\nplatform = \"cuda\"\nuse = \"nccl\"",
                        "f.toml", "config")});
-  const query query{
+  const selection_query query{
       ISTHMUS_ALLGATHER, ISTHMUS_BFLOAT16, ISTHMUS_PLATFORM_HOST, memory_kind::symmetric, 4, 1, 64};
   const auto expected = nlohmann::json::parse(R"json({
     "backend": "mpi", "algorithm": "", "rule": "use=mpi", "source": "config f.toml:1",
@@ -25,16 +25,16 @@ TEST(explain, decision_as_json) {
     "query": {"collective": "allgather", "datatype": "bfloat16", "platform": "host", "memory": "symmetric",
               "ranks": 4, "nodes": 1, "bytes": 64},
     "rejected": [{"backend": "nccl", "algorithm": "", "rule": "platform=cuda use=nccl", "source": "config f.toml:6",
-                  "reason": "platform host is not cuda", "unavailable": false, "concerns": false},
+                  "reason": "platform host is not cuda", "unavailable": false, "is_relevant": false},
                  {"backend": "host", "algorithm": "packet", "rule": "bytes=0..1K use=host:packet",
                   "source": "config f.toml:3",
                   "reason": "backend host:packet is not available: no such library", "unavailable": true,
-                  "concerns": true}]})json");
+                  "is_relevant": true}]})json");
   EXPECT_EQ(to_json(query, select(rules, query, only_mpi, true)), expected);
 }
 
 TEST(explain, no_winner_and_unknown_bytes_are_null) {
-  const query query{ISTHMUS_GATHERV, ISTHMUS_INT8, ISTHMUS_PLATFORM_CUDA, memory_kind::any, 2, 2, std::nullopt};
+  const selection_query query{ISTHMUS_GATHERV, ISTHMUS_INT8, ISTHMUS_PLATFORM_CUDA, memory_kind::any, 2, 2, std::nullopt};
   const auto json = to_json(query, select(configuration{}, query, only_mpi, true));
   for (const char* key : {"backend", "algorithm", "rule", "source"}) EXPECT_TRUE(json.at(key).is_null()) << key;
   EXPECT_TRUE(json.at("query").at("bytes").is_null());

@@ -111,15 +111,15 @@ TEST(names, nearest_spelling) {
   EXPECT_EQ(hint_of([] { parse_name("datatype", datatype_names(), "bf16"); }), "did you mean \"bfloat16\"?");
 }
 
-rule parsed(std::initializer_list<std::pair<const char*, const char*>> fields) {
-  rule result;
+selection_rule parsed(std::initializer_list<std::pair<const char*, const char*>> fields) {
+  selection_rule result;
   for (const auto& [field, value] : fields) set_field(result, field, value);
   finish_rule(result);
   return result;
 }
 
 TEST(rules, ranges) {
-  const rule closed = parsed({{"ranks", "2..8"}, {"nodes", "1"}, {"bytes", "1K..1M"}, {"use", "x"}});
+  const selection_rule closed = parsed({{"ranks", "2..8"}, {"nodes", "1"}, {"bytes", "1K..1M"}, {"use", "x"}});
   EXPECT_EQ(closed.min_ranks, 2);
   EXPECT_EQ(closed.max_ranks, 8);
   EXPECT_EQ(closed.min_nodes, 1);
@@ -128,7 +128,7 @@ TEST(rules, ranges) {
   EXPECT_EQ(closed.end_bytes, 1048576u);
   EXPECT_TRUE(closed.has_byte_range);
 
-  const rule open = parsed({{"ranks", "..4"}, {"nodes", "3.."}, {"bytes", "..9"}, {"use", "x"}});
+  const selection_rule open = parsed({{"ranks", "..4"}, {"nodes", "3.."}, {"bytes", "..9"}, {"use", "x"}});
   EXPECT_EQ(open.min_ranks, 1);
   EXPECT_EQ(open.max_ranks, 4);
   EXPECT_EQ(open.min_nodes, 3);

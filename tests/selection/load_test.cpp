@@ -14,9 +14,9 @@ namespace {
 class load : public configured {
  protected:
   // The sources and texts of the rules that are not built in.
-  static std::vector<std::string> configured_rules(const configuration& configuration) {
+  static std::vector<std::string> configured_rules(const configuration& config) {
     std::vector<std::string> result;
-    for (const rule& rule : configuration.rules) {
+    for (const selection_rule& rule : config.rules) {
       if (!rule.source.starts_with("default")) result.push_back(rule.source + " | " + rule.text);
     }
     return result;
@@ -70,7 +70,7 @@ TEST_F(load, home_stands_in_for_xdg) {
 }
 
 TEST_F(load, later_sources_win) {
-  const std::string profile = write(profile_path(this_machine()), R"(
+  const std::string profile = write(profile_path(detect_machine()), R"(
 timeout_s = 10
 default_backend = "a"
 [sycl_backends]
@@ -117,7 +117,7 @@ use = "two"
 }
 
 TEST_F(load, profile_by_name_or_not_at_all) {
-  write(profile_path(this_machine()), "timeout_s = 10");
+  write(profile_path(detect_machine()), "timeout_s = 10");
   set("ISTHMUS_PROFILE", write("other.toml", "timeout_s = 11").c_str());
   EXPECT_EQ(load_configuration(nullptr).timeout_s, 11);
   set("ISTHMUS_PROFILE", "none");

@@ -9,14 +9,14 @@
 namespace isthmus::selection {
 namespace {
 
-rule from(std::initializer_list<std::pair<const char*, const char*>> fields) {
-  rule result;
+selection_rule from(std::initializer_list<std::pair<const char*, const char*>> fields) {
+  selection_rule result;
   for (const auto& [field, value] : fields) set_field(result, field, value);
   finish_rule(result);
   return result;
 }
 
-std::vector<rule> all_kinds_of_rules() {
+std::vector<selection_rule> all_kinds_of_rules() {
   return {from({{"use", "mpi"}}),
           from({{"collective", "reduce"},
                 {"collective", "allreduce"},
@@ -33,9 +33,9 @@ std::vector<rule> all_kinds_of_rules() {
 }
 
 TEST(profile, written_rules_read_back) {
-  const std::vector<rule> rules = all_kinds_of_rules();
+  const std::vector<selection_rule> rules = all_kinds_of_rules();
   const std::string text = write_profile(rules, "two\nlines\twith \x01 control\n\nend");
-  const layer read = read_toml(text, "p.toml", "profile");
+  const config_layer read = read_toml(text, "p.toml", "profile");
   EXPECT_EQ(texts(read.rules), texts(rules));
   for (std::size_t i = 0; i < rules.size(); ++i) {
     EXPECT_EQ(read.rules[i].has_byte_range, rules[i].has_byte_range);
@@ -56,9 +56,9 @@ TEST(profile, text_is_what_a_person_would_write) {
 }
 
 TEST(profile, machine_ids_differ_in_every_part) {
-  const machine base{"CPU", 4, {"A", "B"}};
+  const machine_description base{"CPU", 4, {"A", "B"}};
   std::set<std::string> ids = {machine_id(base)};
-  for (const machine& other :
+  for (const machine_description& other :
        {machine{"CPU2", 4, {"A", "B"}}, machine{"CPU", 5, {"A", "B"}}, machine{"CPU", 4, {"A"}},
         machine{"CPU", 4, {"AB"}}, machine{"CPU", 4, {"A", "B", "B"}}, machine{"", 0, {}}})
     ids.insert(machine_id(other));
@@ -69,9 +69,9 @@ TEST(profile, machine_ids_differ_in_every_part) {
 TEST(profile, machine_id_is_stable) { EXPECT_EQ(machine_id({"CPU", 4, {"GPU"}}), "309e9c7f409ea7af"); }
 
 TEST(profile, this_machine_is_the_same_twice) {
-  const machine here = this_machine();
+  const machine_description here = detect_machine();
   EXPECT_GE(here.cores, 1);
-  EXPECT_EQ(machine_id(here), machine_id(this_machine()));
+  EXPECT_EQ(machine_id(here), machine_id(detect_machine()));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ struct drawn_rule {
   int backend = 0;
 };
 
-bool oracle_matches(const drawn_rule& r, const query& q) {
+bool oracle_matches(const drawn_rule& r, const selection_query& q) {
   if (!r.collectives.empty() && r.collectives.count(q.collective) == 0) return false;
   if (!r.platforms.empty() && r.platforms.count(q.platform) == 0) return false;
   if (!r.datatypes.empty() && r.datatypes.count(q.datatype) == 0) return false;
@@ -60,8 +60,8 @@ class generator {
     return r;
   }
 
-  query any_query(const std::vector<drawn_rule>& rules) {
-    query q{};
+  selection_query any_query(const std::vector<drawn_rule>& rules) {
+    selection_query q{};
     q.collective = static_cast<isthmus_collective>(draw(0, 4));
     q.platform = static_cast<isthmus_platform>(draw(0, 4));
     q.datatype = static_cast<isthmus_datatype>(draw(0, 4));
@@ -127,9 +127,9 @@ TEST_F(random_rules, agree_with_the_oracle) {
     }
     set("ISTHMUS_RULE", text.c_str());
     const configuration configuration = merge({read_environment()});
-    ASSERT_EQ(configuration.rules.size(), drawn.size());
+    ASSERT_EQ(config.rules.size(), drawn.size());
     for (int asked = 0; asked < 100; ++asked) {
-      const query query = random.any_query(drawn);
+      const selection_query query = random.any_query(drawn);
       const int missing = random.draw(0, backend_count - 1);
       int expected = -1;
       for (std::size_t i = 0; i < drawn.size(); ++i) {
@@ -140,9 +140,9 @@ TEST_F(random_rules, agree_with_the_oracle) {
         return backend == "b" + std::to_string(missing) ? "missing" : nullptr;
       };
       const bool trace = asked % 2 == 0;
-      const decision result = select(configuration, query, available, trace);
+      const selection_decision result = select(configuration, query, available, trace);
       const int actual =
-          result.winner == nullptr ? -1 : static_cast<int>(result.winner - configuration.rules.data());
+          result.winner == nullptr ? -1 : static_cast<int>(result.winner - config.rules.data());
       ASSERT_EQ(actual, expected) << "seed " << seed << ", query " << asked << "\n"
                                   << configuration.canonical();
       ASSERT_EQ(result.rejections.size(), trace ? drawn.size() - (expected >= 0 ? 1 : 0) : 0);

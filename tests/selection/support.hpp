@@ -78,15 +78,15 @@ std::string error_of(Function&& function) {
 }
 
 // The texts of all rules, weakest first.
-inline std::vector<std::string> texts(const std::vector<rule>& rules) {
+inline std::vector<std::string> texts(const std::vector<selection_rule>& rules) {
   std::vector<std::string> result;
-  for (const rule& rule : rules) result.push_back(rule.text);
+  for (const selection_rule& rule : rules) result.push_back(rule.text);
   return result;
 }
 
-inline std::vector<std::string> sources(const std::vector<rule>& rules) {
+inline std::vector<std::string> sources(const std::vector<selection_rule>& rules) {
   std::vector<std::string> result;
-  for (const rule& rule : rules) result.push_back(rule.source);
+  for (const selection_rule& rule : rules) result.push_back(rule.source);
   return result;
 }
 

@@ -6,13 +6,13 @@ namespace isthmus::selection {
 namespace {
 
 // The backend that an allreduce of `bytes` on `platform` takes when all but `missing` are available.
-std::string chosen(const configuration& configuration, isthmus_platform platform,
+std::string chosen(const configuration& config, isthmus_platform platform,
                    std::optional<std::uint64_t> bytes, const std::string& missing = "") {
-  const query query{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, platform, memory_kind::any, 4, 2, bytes};
+  const selection_query query{ISTHMUS_ALLREDUCE, ISTHMUS_FLOAT32, platform, memory_kind::any, 4, 2, bytes};
   const auto available = [&](const std::string& backend, const std::string&) {
     return backend == missing ? "not installed" : nullptr;
   };
-  const decision result = select(configuration, query, available, false);
+  const selection_decision result = select(configuration, query, available, false);
   return result.winner == nullptr ? "none" : result.winner->backend;
 }
 

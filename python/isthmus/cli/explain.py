@@ -94,7 +94,7 @@ def _print(told: dict[str, Any], all_rules: bool) -> None:
     table = Table("", "use", "rule", "source", "why", box=None, pad_edge=False)
     if told["backend"] is not None:
         table.add_row("[green]takes[/]", use_of(told), told["rule"], told["source"], "")
-    shown = [rejected for rejected in told["rejected"] if all_rules or rejected["concerns"]]
+    shown = [rejected for rejected in told["rejected"] if all_rules or rejected["is_relevant"]]
     for rejected in shown:
         table.add_row("[dim]not[/]", use_of(rejected), rejected["rule"], rejected["source"], rejected["reason"])
     out.print(table)

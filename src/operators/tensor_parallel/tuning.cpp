@@ -39,7 +39,7 @@ std::uint64_t bf16_elements(const selection::configuration& rules, int ranks) {
 // The engine is not asked: any size that an algorithm can't do is the engine's to correct.
 isthmus_shots ask(const selection::configuration& rules, isthmus_platform platform, int ranks,
                   isthmus_datatype datatype, std::uint64_t bytes) {
-  const selection::query query{.collective = ISTHMUS_ALLREDUCE,
+  const selection::selection_query query{.collective = ISTHMUS_ALLREDUCE,
                                .datatype = datatype,
                                .platform = platform,
                                .memory = selection::memory_kind::any,
