@@ -10,7 +10,7 @@
 namespace isthmus::host {
 namespace {
 
-inline constexpr std::size_t copied_line = 64;
+inline constexpr std::size_t copy_line_bytes = 64;
 
 #if defined(__AVX512F__)
 template <store How>
@@ -51,27 +51,27 @@ void copy_line(std::byte* to, const std::byte* from) {
 #else
 template <store How>
 void copy_line(std::byte* to, const std::byte* from) {
-  __builtin_memcpy(to, from, copied_line);
+  __builtin_memcpy(to, from, copy_line_bytes);
 }
 #endif
 
 template <store How, std::size_t Streams>
 void copy_streams(const piece* pieces, std::size_t bytes) {
-  take_turns<Streams>(bytes, [=](std::size_t begin, std::size_t end, [[maybe_unused]] std::size_t ahead) {
+  interleave<Streams>(bytes, [=](std::size_t begin, std::size_t end, [[maybe_unused]] std::size_t prefetch_distance) {
     for (std::size_t s = 0; s < Streams; ++s)
-      for (std::size_t at = begin; at < end; at += copied_line) {
+      for (std::size_t offset = begin; offset < end; offset += copy_line_bytes) {
 #if defined(__PRFCHW__)
         // A line that another core has is asked for some time before it is written, so that several requests
         // are under way. Not beyond the piece: there are flags that peers look at.
-        if (How == store::cached && at + ahead < bytes) __builtin_prefetch(pieces[s].to + at + ahead, 1);
+        if (How == store::cached && offset + prefetch_distance < bytes) __builtin_prefetch(pieces[s].to + offset + prefetch_distance, 1);
 #endif
-        copy_line<How>(pieces[s].to + at, pieces[s].from + at);
+        copy_line<How>(pieces[s].to + offset, pieces[s].from + offset);
       }
   });
 }
 
 template <store How>
-void copy_some(const piece* pieces, std::size_t streams, std::size_t bytes) {
+void copy_by_stream_count(const piece* pieces, std::size_t streams, std::size_t bytes) {
   switch (streams) {
     case 3: copy_streams<How, 3>(pieces, bytes); break;
     case 2: copy_streams<How, 2>(pieces, bytes); break;
@@ -81,9 +81,9 @@ void copy_some(const piece* pieces, std::size_t streams, std::size_t bytes) {
 
 void copy_lines(const piece* pieces, std::size_t streams, std::size_t bytes, store how) {
   if (how == store::streaming)
-    copy_some<store::streaming>(pieces, streams, bytes);
+    copy_by_stream_count<store::streaming>(pieces, streams, bytes);
   else
-    copy_some<store::cached>(pieces, streams, bytes);
+    copy_by_stream_count<store::cached>(pieces, streams, bytes);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ struct kernel {
   static void reduce_few(storage* out, const void* const* sources, std::size_t count) {
     const storage* source[Sources];
     for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]);
-    take_turns<Sources>(count * sizeof(storage), [&](std::size_t begin, std::size_t end, std::size_t) {
+    interleave<Sources>(count * sizeof(storage), [&](std::size_t begin, std::size_t end, std::size_t) {
 #pragma GCC ivdep
       for (std::size_t i = begin / sizeof(storage); i < end / sizeof(storage); ++i) {
         accumulator value = Format::load(source[0][i]);
@@ -116,14 +116,14 @@ struct kernel {
   }
 
   // Adds sources to the accumulators; several at once, so that as many pages are under way.
-  template <int Sources, bool Begins>
+  template <int Sources, bool IsFirst>
   static void accumulate(accumulator* value, const void* const* sources, std::size_t begin,
                          std::size_t length) {
     const storage* source[Sources];
     for (int s = 0; s < Sources; ++s) source[s] = static_cast<const storage*>(sources[s]) + begin;
     for (std::size_t i = 0; i < length; ++i) {
       accumulator sum =
-          Begins ? Format::load(source[0][i]) : Operation::apply(value[i], Format::load(source[0][i]));
+          IsFirst ? Format::load(source[0][i]) : Operation::apply(value[i], Format::load(source[0][i]));
       for (int s = 1; s < Sources; ++s) sum = Operation::apply(sum, Format::load(source[s][i]));
       value[i] = sum;
     }
@@ -132,13 +132,13 @@ struct kernel {
   // Many sources: accumulators of one block stay in the first-level cache while the sources pass by.
   static void reduce_many(storage* out, const void* const* sources, int n, std::size_t count) {
     constexpr std::size_t block = 4096 / sizeof(accumulator);
-    constexpr int together = 4;
+    constexpr int sources_per_pass = 4;
     alignas(64) accumulator value[block];
     for (std::size_t begin = 0; begin < count; begin += block) {
       const std::size_t length = count - begin < block ? count - begin : block;
-      accumulate<together, true>(value, sources, begin, length);
-      int s = together;
-      for (; s + together <= n; s += together) accumulate<together, false>(value, sources + s, begin, length);
+      accumulate<sources_per_pass, true>(value, sources, begin, length);
+      int s = sources_per_pass;
+      for (; s + sources_per_pass <= n; s += sources_per_pass) accumulate<sources_per_pass, false>(value, sources + s, begin, length);
       for (; s < n; ++s) accumulate<1, false>(value, sources + s, begin, length);
       for (std::size_t i = 0; i < length; ++i) out[begin + i] = Format::store(Operation::finish(value[i], n));
     }

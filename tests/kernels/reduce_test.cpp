@@ -62,8 +62,8 @@ void expect_equal_to_reference(const kernel_table& table, const std::vector<byte
   std::byte* out =
       aliases ? const_cast<std::byte*>(static_cast<const std::byte*>(sources.back())) : separate.data();
   table.reduce[datatype][op](out, sources.data(), static_cast<int>(in.size()), count);
-  const bytes wanted = reduce_reference(in, count, datatype, op);
-  ASSERT_TRUE(same_elements(wanted.data(), out, count, datatype))
+  const bytes expected = reduce_reference(in, count, datatype, op);
+  ASSERT_TRUE(same_elements(expected.data(), out, count, datatype))
       << name_of(table, datatype, op) << ", " << in.size() << " sources, " << count << " elements"
       << (aliases ? ", in place" : "");
   if (!aliases) {
@@ -112,10 +112,10 @@ TEST(host_kernels, rounding_is_exact_for_all_pairs) {
            {ISTHMUS_FLOAT8_E4M3, ISTHMUS_FLOAT8_E5M2, ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16}) {
         const std::size_t unit = width(datatype), count = unit == 1 ? 256 : 65536;
         const bytes all = patterns(datatype, count, random);
-        for (int turn = 0; turn < (unit == 1 ? 256 : 12); ++turn) {
+        for (int round = 0; round < (unit == 1 ? 256 : 12); ++round) {
           bytes other(all.size());
           for (std::size_t i = 0; i < count; ++i) {
-            const std::uint64_t bits = unit == 1 ? static_cast<std::uint64_t>(turn) : random();
+            const std::uint64_t bits = unit == 1 ? static_cast<std::uint64_t>(round) : random();
             std::memcpy(other.data() + i * unit, &bits, unit);
           }
           expect_equal_to_reference(**table, {all, other}, count, datatype, op, false);
