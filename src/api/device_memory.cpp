@@ -119,7 +119,7 @@ isthmus_status isthmus_memory_explain(isthmus_device device, char* json, size_t 
 }
 
 uint64_t isthmus_memory_live_blocks(void) {
-  return isthmus::block_table::instance().live().blocks + isthmus::live_blocks::of_heaps();
+  return isthmus::block_table::instance().live().blocks + isthmus::live_heap_blocks::count();
 }
 
 isthmus_status isthmus_memory_register(isthmus_device device, const isthmus_memory_provider* provider) {

@@ -310,7 +310,7 @@ isthmus_status backend_instance::on_heap_allocate(void* runtime, uint64_t bytes,
   const isthmus_status status = guard([&] {
     communicator& owner = backend.m_owner;
     const void* const pointer =
-        owner.heap().allocate(owner.control(), owner.ranks(), bytes, symmetric_heap::owner::backend);
+        owner.heap().allocate(owner.control(), owner.ranks(), bytes, symmetric_heap::block_owner::backend);
     owner.heap().find(pointer, bytes, block, nullptr);
   });
   if (status != ISTHMUS_SUCCESS) backend.report(last_error());
@@ -319,7 +319,7 @@ isthmus_status backend_instance::on_heap_allocate(void* runtime, uint64_t bytes,
 
 isthmus_status backend_instance::on_heap_free(void* runtime, uint64_t id) {
   backend_instance& backend = self(runtime);
-  const isthmus_status status = guard([&] { backend.m_owner.heap().free_of_backend(id); });
+  const isthmus_status status = guard([&] { backend.m_owner.heap().free_backend_block(id); });
   if (status != ISTHMUS_SUCCESS) backend.report(last_error());
   return status;
 }

@@ -23,9 +23,9 @@ constexpr std::uint64_t header_bytes = 4096;  // holds the cookie; the data behi
 constexpr const char* memfd_name = "isthmus";
 constexpr std::uint64_t huge_page_bytes = 2u << 20;
 
-error system_error(const char* location, const std::string& what, int code) {
+error system_error(const char* location, const std::string& action, int code) {
   const auto status = code == ENOMEM || code == ENOSPC ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_SYSTEM;
-  return make_error(status, location, fmt::format("{}: {}", what, std::strerror(code)),
+  return make_error(status, location, fmt::format("{}: {}", action, std::strerror(code)),
                     "shared memory is limited by RAM, the memory cgroup and RLIMIT_AS", code);
 }
 
@@ -67,15 +67,15 @@ std::shared_ptr<shared_segment> shared_segment::open(const segment_address& addr
     if (found != local().by_cookie.end())
       if (auto segment = found->second.lock()) return segment;
   }
-  auto opened = open_of_process(address);
+  auto segment_from_peer = open_by_descriptor(address);
   const std::lock_guard lock(local().mutex);
-  auto& known = local().by_cookie[address.cookie];
-  if (auto segment = known.lock()) return segment;  // another rank of this process was faster
-  known = opened;
-  return opened;
+  auto& registered = local().by_cookie[address.cookie];
+  if (auto segment = registered.lock()) return segment;  // another rank of this process was faster
+  registered = segment_from_peer;
+  return segment_from_peer;
 }
 
-std::shared_ptr<shared_segment> shared_segment::open_of_process(const segment_address& address) {
+std::shared_ptr<shared_segment> shared_segment::open_by_descriptor(const segment_address& address) {
   const std::string path = fmt::format("/proc/{}/fd/{}", address.pid, address.fd);
   // In another pid namespace the path may name anything: look before opening, for opening can block or act.
   std::array<char, 64> target{};

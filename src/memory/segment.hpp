@@ -41,7 +41,7 @@ class shared_segment {
 
  private:
   shared_segment() = default;
-  static std::shared_ptr<shared_segment> open_of_process(const segment_address& address);
+  static std::shared_ptr<shared_segment> open_by_descriptor(const segment_address& address);
   void map(int fd);
 
   segment_address m_address{};

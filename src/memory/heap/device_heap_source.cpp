@@ -16,23 +16,23 @@
 namespace isthmus {
 namespace {
 
-using piece_key = std::array<std::uint64_t, 2>;  // random: also says whether a piece is of this process
+using segment_key = std::array<std::uint64_t, 2>;  // random: also says whether a piece is of this process
 
 struct device_address {
-  piece_key key;
+  segment_key key;
   std::array<char, 40> bus_id;  // ordinals of other processes may mean other devices
   shared_handle handle;
 };
-static_assert(sizeof(device_address) <= sizeof(piece_address));
+static_assert(sizeof(device_address) <= sizeof(heap_segment_address));
 
-class device_piece final : public heap_piece {
+class device_segment final : public heap_segment {
  public:
-  device_piece(device_driver& driver, int device, void* pointer, bool imported)
-      : m_driver(driver), m_device(device), m_pointer(pointer), m_imported(imported) {}
+  device_segment(device_driver& driver, int device, void* pointer, bool is_imported)
+      : m_driver(driver), m_device(device), m_pointer(pointer), m_is_imported(is_imported) {}
   // A destructor can't throw, and at the end of a process the driver may be gone already.
-  ~device_piece() override {
+  ~device_segment() override {
     try {
-      if (m_imported)
+      if (m_is_imported)
         m_driver.release_import(m_device, m_pointer);
       else
         m_driver.free_shared(m_device, m_pointer);
@@ -40,8 +40,8 @@ class device_piece final : public heap_piece {
       log(log_level::warning, "symmetric heap: {}", failure.what());
     }
   }
-  device_piece(const device_piece&) = delete;
-  device_piece& operator=(const device_piece&) = delete;
+  device_segment(const device_segment&) = delete;
+  device_segment& operator=(const device_segment&) = delete;
 
   void* data() const override { return m_pointer; }
   void end_export() override { m_driver.end_export(m_pointer); }
@@ -51,17 +51,17 @@ class device_piece final : public heap_piece {
   device_driver& m_driver;
   int m_device;
   void* m_pointer;
-  bool m_imported;
+  bool m_is_imported;
 };
 
 // Pieces made in this process: its other ranks use the same mapping.
-struct local_pieces {
+struct local_segments {
   std::mutex mutex;
-  std::map<piece_key, std::weak_ptr<device_piece>> by_key;
+  std::map<segment_key, std::weak_ptr<device_segment>> by_key;
 };
-local_pieces& local() {
-  static auto* const pieces = new local_pieces;
-  return *pieces;
+local_segments& local() {
+  static auto* const segments = new local_segments;
+  return *segments;
 }
 
 class device_source final : public heap_source {
@@ -73,16 +73,16 @@ class device_source final : public heap_source {
         m_granularity(driver.granularity(device)) {}
 
   std::uint64_t granularity() override { return m_granularity; }
-  new_piece create(std::uint64_t bytes) override;
-  std::shared_ptr<heap_piece> open(const piece_address& address, std::string& reason) override;
+  new_heap_segment create(std::uint64_t bytes) override;
+  std::shared_ptr<heap_segment> open(const heap_segment_address& address, std::string& reason) override;
   bool can_fall_back() const override { return m_sharing != sharing::handle; }
   void fall_back() override { m_sharing = sharing::handle; }
-  bool outlives_peers() const override { return m_sharing == sharing::handle; }
+  bool must_outlive_peers() const override { return m_sharing == sharing::handle; }
   void clear(void* pointer, std::uint64_t bytes) override;
 
  private:
-  bool reaches(const char* bus_id, std::string& reason);
-  std::shared_ptr<heap_piece> import(const device_address& where, std::string& reason);
+  bool can_reach(const char* bus_id, std::string& reason);
+  std::shared_ptr<heap_segment> import_segment(const device_address& address_data, std::string& reason);
 
   device_driver& m_driver;
   int m_device;
@@ -91,24 +91,24 @@ class device_source final : public heap_source {
   owned_stream m_stream;  // made at the first use
 };
 
-new_piece device_source::create(std::uint64_t bytes) {
+new_heap_segment device_source::create(std::uint64_t bytes) {
   void* const pointer = m_driver.allocate_shared(m_device, bytes, m_sharing);
-  const auto piece = std::make_shared<device_piece>(m_driver, m_device, pointer, false);
-  device_address where{};
-  where.handle = m_driver.export_shared(pointer);
-  copy_text(where.bus_id.data(), where.bus_id.size(), m_driver.bus_id(m_device));
-  if (getrandom(&where.key, sizeof where.key, 0) != sizeof where.key)
+  const auto segment = std::make_shared<device_segment>(m_driver, m_device, pointer, false);
+  device_address address_data{};
+  address_data.handle = m_driver.export_shared(pointer);
+  copy_text(address_data.bus_id.data(), address_data.bus_id.size(), m_driver.bus_id(m_device));
+  if (getrandom(&address_data.key, sizeof address_data.key, 0) != sizeof address_data.key)
     throw make_error(ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE, "getrandom failed", {}, errno);
-  new_piece made{piece, {}};
-  std::memcpy(made.address.bytes.data(), &where, sizeof where);
+  new_heap_segment result{segment, {}};
+  std::memcpy(result.address.bytes.data(), &address_data, sizeof address_data);
   const std::lock_guard lock(local().mutex);
   std::erase_if(local().by_key, [](const auto& entry) { return entry.second.expired(); });
-  local().by_key[where.key] = piece;
-  return made;
+  local().by_key[address_data.key] = segment;
+  return result;
 }
 
 // A device that this process doesn't see (CUDA_VISIBLE_DEVICES) may still be reached: the import decides.
-bool device_source::reaches(const char* bus_id, std::string& reason) {
+bool device_source::can_reach(const char* bus_id, std::string& reason) {
   for (int peer = 0; peer < m_driver.device_count(); ++peer) {
     if (m_driver.bus_id(peer) != bus_id || m_driver.can_access_peer(m_device, peer)) continue;
     reason = fmt::format("device {} ({}) cannot access the memory of {}", m_device, m_driver.bus_id(m_device),
@@ -118,25 +118,25 @@ bool device_source::reaches(const char* bus_id, std::string& reason) {
   return true;
 }
 
-std::shared_ptr<heap_piece> device_source::open(const piece_address& address, std::string& reason) {
-  device_address where{};
-  std::memcpy(&where, address.bytes.data(), sizeof where);
-  std::shared_ptr<device_piece> here;
+std::shared_ptr<heap_segment> device_source::open(const heap_segment_address& address, std::string& reason) {
+  device_address address_data{};
+  std::memcpy(&address_data, address.bytes.data(), sizeof address_data);
+  std::shared_ptr<device_segment> local_segment;
   {
     const std::lock_guard lock(local().mutex);
-    const auto found = local().by_key.find(where.key);
-    if (found != local().by_key.end()) here = found->second.lock();
+    const auto found = local().by_key.find(address_data.key);
+    if (found != local().by_key.end()) local_segment = found->second.lock();
   }
-  if (!reaches(where.bus_id.data(), reason)) return nullptr;
-  if (here == nullptr) return import(where, reason);
-  if (here->device() != m_device) m_driver.allow_access(here->data(), m_device);
-  return here;
+  if (!can_reach(address_data.bus_id.data(), reason)) return nullptr;
+  if (local_segment == nullptr) return import_segment(address_data, reason);
+  if (local_segment->device() != m_device) m_driver.allow_access(local_segment->data(), m_device);
+  return local_segment;
 }
 
 // The last way of sharing failed, too (containers of their own, say): the ranks go on without this mapping.
-std::shared_ptr<heap_piece> device_source::import(const device_address& where, std::string& reason) {
+std::shared_ptr<heap_segment> device_source::import_segment(const device_address& address_data, std::string& reason) {
   try {
-    return std::make_shared<device_piece>(m_driver, m_device, m_driver.import_shared(m_device, where.handle),
+    return std::make_shared<device_segment>(m_driver, m_device, m_driver.import_shared(m_device, address_data.handle),
                                           true);
   } catch (const error& failure) {
     if (can_fall_back()) throw;

@@ -8,9 +8,9 @@
 namespace isthmus {
 namespace {
 
-class host_piece final : public heap_piece {
+class host_segment final : public heap_segment {
  public:
-  explicit host_piece(std::shared_ptr<shared_segment> segment) : m_segment(std::move(segment)) {}
+  explicit host_segment(std::shared_ptr<shared_segment> segment) : m_segment(std::move(segment)) {}
   void* data() const override { return m_segment->data(); }
   void end_export() override { m_segment->close_descriptor(); }
 
@@ -21,22 +21,22 @@ class host_piece final : public heap_piece {
 class host_source final : public heap_source {
  public:
   std::uint64_t granularity() override { return 0; }
-  new_piece create(std::uint64_t bytes) override {
+  new_heap_segment create(std::uint64_t bytes) override {
     auto segment = shared_segment::create(bytes);
-    const segment_address where = segment->address();
-    new_piece made{std::make_shared<host_piece>(std::move(segment)), {}};
-    static_assert(sizeof where <= sizeof made.address);
-    std::memcpy(made.address.bytes.data(), &where, sizeof where);
-    return made;
+    const segment_address address_data = segment->address();
+    new_heap_segment result{std::make_shared<host_segment>(std::move(segment)), {}};
+    static_assert(sizeof address_data <= sizeof result.address);
+    std::memcpy(result.address.bytes.data(), &address_data, sizeof address_data);
+    return result;
   }
-  std::shared_ptr<heap_piece> open(const piece_address& address, std::string&) override {
-    segment_address where{};
-    std::memcpy(&where, address.bytes.data(), sizeof where);
-    return std::make_shared<host_piece>(shared_segment::open(where));
+  std::shared_ptr<heap_segment> open(const heap_segment_address& address, std::string&) override {
+    segment_address address_data{};
+    std::memcpy(&address_data, address.bytes.data(), sizeof address_data);
+    return std::make_shared<host_segment>(shared_segment::open(address_data));
   }
   bool can_fall_back() const override { return false; }
   void fall_back() override {}
-  bool outlives_peers() const override { return false; }
+  bool must_outlive_peers() const override { return false; }
   void clear(void* pointer, std::uint64_t bytes) override { std::memset(pointer, 0, bytes); }
 };
 

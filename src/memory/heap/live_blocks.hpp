@@ -7,16 +7,16 @@
 
 namespace isthmus {
 
-class live_blocks {
+class live_heap_blocks {
  public:
-  static void add_to_heaps() { m_of_heaps.fetch_add(1, std::memory_order_relaxed); }
-  static void remove_from_heaps(std::uint64_t blocks) {
-    m_of_heaps.fetch_sub(blocks, std::memory_order_relaxed);
+  static void add() { m_count.fetch_add(1, std::memory_order_relaxed); }
+  static void remove(std::uint64_t blocks) {
+    m_count.fetch_sub(blocks, std::memory_order_relaxed);
   }
-  static std::uint64_t of_heaps() { return m_of_heaps.load(std::memory_order_relaxed); }
+  static std::uint64_t count() { return m_count.load(std::memory_order_relaxed); }
 
  private:
-  static inline std::atomic<std::uint64_t> m_of_heaps{0};
+  static inline std::atomic<std::uint64_t> m_count{0};
 };
 
 }  // namespace isthmus

@@ -4,31 +4,31 @@
 
 namespace isthmus {
 
-std::optional<std::uint64_t> placement::take(std::uint64_t bytes) {
-  const std::uint64_t wanted = (bytes + alignment - 1) / alignment * alignment;
+std::optional<std::uint64_t> offset_allocator::allocate(std::uint64_t bytes) {
+  const std::uint64_t aligned_bytes = (bytes + alignment - 1) / alignment * alignment;
   for (auto hole = m_free.begin(); hole != m_free.end(); ++hole) {
-    const auto [offset, room] = *hole;
-    if (room < wanted) continue;
+    const auto [offset, hole_bytes] = *hole;
+    if (hole_bytes < aligned_bytes) continue;
     m_free.erase(hole);
-    if (room > wanted) m_free[offset + wanted] = room - wanted;
-    m_taken[offset] = wanted;
+    if (hole_bytes > aligned_bytes) m_free[offset + aligned_bytes] = hole_bytes - aligned_bytes;
+    m_allocated[offset] = aligned_bytes;
     return offset;
   }
   return std::nullopt;
 }
 
-void placement::give(std::uint64_t offset) {
-  const auto taken = m_taken.find(offset);
-  if (taken == m_taken.end()) return;
-  auto hole = m_free.emplace(offset, taken->second).first;
-  m_taken.erase(taken);
+void offset_allocator::release(std::uint64_t offset) {
+  const auto allocated = m_allocated.find(offset);
+  if (allocated == m_allocated.end()) return;
+  auto hole = m_free.emplace(offset, allocated->second).first;
+  m_allocated.erase(allocated);
   if (const auto next = std::next(hole); next != m_free.end() && hole->first + hole->second == next->first) {
     hole->second += next->second;
     m_free.erase(next);
   }
   if (hole != m_free.begin())
-    if (const auto before = std::prev(hole); before->first + before->second == hole->first) {
-      before->second += hole->second;
+    if (const auto previous = std::prev(hole); previous->first + previous->second == hole->first) {
+      previous->second += hole->second;
       m_free.erase(hole);
     }
 }

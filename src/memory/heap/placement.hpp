@@ -8,20 +8,20 @@
 
 namespace isthmus {
 
-class placement {
+class offset_allocator {
  public:
-  explicit placement(std::uint64_t bytes) { m_free[0] = bytes; }
+  explicit offset_allocator(std::uint64_t bytes) { m_free[0] = bytes; }
 
   // The lowest free offset that fits; nothing when there is none. Offsets are multiples of `alignment`.
-  std::optional<std::uint64_t> take(std::uint64_t bytes);
+  std::optional<std::uint64_t> allocate(std::uint64_t bytes);
   // Gives a range back; neighbours join.
-  void give(std::uint64_t offset);
-  bool empty() const { return m_taken.empty(); }
+  void release(std::uint64_t offset);
+  bool empty() const { return m_allocated.empty(); }
 
   static constexpr std::uint64_t alignment = 4096;  // what NCCL wants of a window
 
  private:
-  std::map<std::uint64_t, std::uint64_t> m_free, m_taken;  // offset -> bytes
+  std::map<std::uint64_t, std::uint64_t> m_free, m_allocated;  // offset -> bytes
 };
 
 }  // namespace isthmus

@@ -21,47 +21,47 @@ namespace {
 
 constexpr std::uint64_t pool_granules = 4;  // a pool's size
 
-void* at(void* base, std::uint64_t offset) {
+void* offset_pointer(void* base, std::uint64_t offset) {
   return base == nullptr ? nullptr : static_cast<std::byte*>(base) + offset;
 }
 
 }  // namespace
 
 // One piece of memory on every rank: a block of its own, or a pool of small ones.
-struct symmetric_heap::chunk {
+struct symmetric_heap::shared_region {
   std::size_t own_rank;
-  std::vector<std::shared_ptr<heap_piece>> pieces;  // by rank; empty where unreachable
-  std::unique_ptr<placement> free_space;            // of a pool
+  std::vector<std::shared_ptr<heap_segment>> segments;  // by rank; empty where unreachable
+  std::unique_ptr<offset_allocator> free_space;            // of a pool
 };
 
 struct symmetric_heap::block {
   std::uint64_t id;
   std::uint64_t bytes;
   std::uint64_t offset;
-  owner owned_by;
-  std::shared_ptr<chunk> memory;
+  block_owner owned_by;
+  std::shared_ptr<shared_region> memory;
   std::vector<void*> peers;
 };
 
 // What a rank tells the others about its part of an allocation.
-struct symmetric_heap::part {
+struct symmetric_heap::rank_report {
   std::uint64_t bytes;
   std::uint64_t freed;  // blocks that wait for the other ranks
   std::int32_t can_fall_back;
-  piece_address address;
+  heap_segment_address address;
 };
 
 struct symmetric_heap::proposal {
-  part said;
-  std::uint64_t piece_bytes;
-  std::shared_ptr<heap_piece> piece;
+  rank_report report;
+  std::uint64_t segment_bytes;
+  std::shared_ptr<heap_segment> segment;
   std::optional<error> failure;
 };
 
 namespace {
 
-template <typename Part>
-void check_all(const votes<Part>& all, const std::optional<error>& own) {
+template <typename Report>
+void check_reports(const votes<Report>& all, const std::optional<error>& own) {
   const std::uint64_t bytes = all[0].value.bytes;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].value.bytes != bytes)
@@ -73,9 +73,9 @@ void check_all(const votes<Part>& all, const std::optional<error>& own) {
 }
 
 // Whose memory it was, and that its process has exited, which is seen a moment after its memory has gone.
-error not_mapped(const membership& ranks, std::size_t rank, const error& failure) {
+error mapping_error(const membership& ranks, std::size_t rank, const error& failure) {
   bool has_ended = false;
-  for (int looks = 0; looks < 20 && !has_ended; ++looks) {
+  for (int attempt = 0; attempt < 20 && !has_ended; ++attempt) {
     has_ended = ranks.rank_processes[rank].state() == process_state::exited;
     if (!has_ended) std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -94,18 +94,18 @@ symmetric_heap::symmetric_heap() = default;
 symmetric_heap::~symmetric_heap() = default;
 
 void* symmetric_heap::allocate(bootstrap& control, const membership& ranks, std::uint64_t bytes,
-                               owner owned_by) {
+                               block_owner owned_by) {
   if (m_source == nullptr) open_source(control, ranks);
-  proposal mine = propose(bytes, is_pooled(bytes) ? 0 : bytes);
-  auto parts = exchange(control, mine);
-  reuse_what_all_have_freed(control, parts);
+  proposal own_proposal = propose(bytes, is_pooled(bytes) ? 0 : bytes);
+  auto reports = exchange(control, own_proposal);
+  reclaim_freed_blocks(control, reports);
   if (bytes == 0) return nullptr;
   std::uint64_t offset = 0;
-  const bool pooled = is_pooled(bytes);
-  auto memory = pooled ? take_pooled(control, ranks, bytes, &offset)
-                       : share(control, ranks, std::move(mine), std::move(parts));
-  if (pooled && owned_by == owner::backend)
-    clear_everywhere(control, at(memory->pieces[memory->own_rank]->data(), offset), bytes);
+  const bool is_from_pool = is_pooled(bytes);
+  auto memory = is_from_pool ? allocate_pooled(control, ranks, bytes, &offset)
+                       : share(control, ranks, std::move(own_proposal), std::move(reports));
+  if (is_from_pool && owned_by == block_owner::backend)
+    clear_on_all_ranks(control, offset_pointer(memory->segments[memory->own_rank]->data(), offset), bytes);
   return add(std::move(memory), offset, bytes, owned_by);
 }
 
@@ -117,148 +117,148 @@ void symmetric_heap::open_source(bootstrap& control, const membership& ranks) {
     source = heap_source::make(ranks.device);
     granularity = source->granularity();
   });
-  for (const std::uint64_t each : agree(control, granularity, failure, "opening the symmetric heap failed"))
-    m_granularity = std::max(m_granularity, each);
+  for (const std::uint64_t rank_granularity : agree(control, granularity, failure, "opening the symmetric heap failed"))
+    m_granularity = std::max(m_granularity, rank_granularity);
   m_source = std::move(source);
 }
 
-// piece_bytes == 0: no memory of its own is needed yet.
-symmetric_heap::proposal symmetric_heap::propose(std::uint64_t bytes, std::uint64_t piece_bytes) {
-  proposal mine{{}, piece_bytes, nullptr, std::nullopt};
-  mine.said.bytes = bytes;
-  mine.said.freed = m_freed.size();
-  mine.said.can_fall_back = m_source->can_fall_back() ? 1 : 0;
-  mine.failure = capture_error([&] {
-    if (piece_bytes == 0) return;
-    auto made = m_source->create(piece_bytes);
-    mine.piece = std::move(made.piece);
-    mine.said.address = made.address;
+// segment_bytes == 0: no memory of its own is needed yet.
+symmetric_heap::proposal symmetric_heap::propose(std::uint64_t bytes, std::uint64_t segment_bytes) {
+  proposal own_proposal{{}, segment_bytes, nullptr, std::nullopt};
+  own_proposal.report.bytes = bytes;
+  own_proposal.report.freed = m_freed.size();
+  own_proposal.report.can_fall_back = m_source->can_fall_back() ? 1 : 0;
+  own_proposal.failure = capture_error([&] {
+    if (segment_bytes == 0) return;
+    auto region = m_source->create(segment_bytes);
+    own_proposal.segment = std::move(region.segment);
+    own_proposal.report.address = region.address;
   });
-  return mine;
+  return own_proposal;
 }
 
-std::vector<symmetric_heap::part> symmetric_heap::exchange(bootstrap& control, const proposal& mine) {
-  const auto all = gather_votes(control, mine.said, mine.failure);
-  check_all(all, mine.failure);
-  std::vector<part> parts;
-  for (const auto& each : all) parts.push_back(each.value);
-  return parts;
+std::vector<symmetric_heap::rank_report> symmetric_heap::exchange(bootstrap& control, const proposal& own_proposal) {
+  const auto all = gather_votes(control, own_proposal.report, own_proposal.failure);
+  check_reports(all, own_proposal.failure);
+  std::vector<rank_report> reports;
+  for (const auto& each : all) reports.push_back(each.value);
+  return reports;
 }
 
 // Maps every rank's piece. Where that fails on some rank and there is another way of sharing, all ranks
 // make new pieces and try again; so nobody uses a piece before every rank has mapped it.
-std::shared_ptr<symmetric_heap::chunk> symmetric_heap::share(bootstrap& control, const membership& ranks,
-                                                             proposal mine, std::vector<part> parts) {
+std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::share(bootstrap& control, const membership& ranks,
+                                                             proposal own_proposal, std::vector<rank_report> reports) {
   while (true) {
-    std::shared_ptr<chunk> made;
-    const auto failure = capture_error([&] { made = map(ranks, parts); });
-    const auto all = gather_votes(control, mine.said, failure);
-    mine.piece->end_export();
-    if (first_refusal(all) < 0) return made;
+    std::shared_ptr<shared_region> region;
+    const auto failure = capture_error([&] { region = map(ranks, reports); });
+    const auto all = gather_votes(control, own_proposal.report, failure);
+    own_proposal.segment->end_export();
+    if (first_refusal(all) < 0) return region;
     if (std::ranges::none_of(all, [](const auto& each) { return each.value.can_fall_back != 0; }))
-      check_all(all, failure);  // throws
-    tell(fmt::format(
+      check_reports(all, failure);  // throws
+    warn_once(fmt::format(
         "symmetric heap: blocks are shared by interprocess handle, not by file descriptor, because {}",
         failure ? failure->what() : refusal_text(all)));
     m_source->fall_back();
-    made.reset();
-    mine = propose(mine.said.bytes, mine.piece_bytes);
-    parts = exchange(control, mine);
+    region.reset();
+    own_proposal = propose(own_proposal.report.bytes, own_proposal.segment_bytes);
+    reports = exchange(control, own_proposal);
   }
 }
 
-std::shared_ptr<symmetric_heap::chunk> symmetric_heap::map(const membership& ranks,
-                                                           const std::vector<part>& parts) {
-  auto made = std::make_shared<chunk>();
-  made->own_rank = static_cast<std::size_t>(ranks.rank);
-  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::map(const membership& ranks,
+                                                           const std::vector<rank_report>& reports) {
+  auto region = std::make_shared<shared_region>();
+  region->own_rank = static_cast<std::size_t>(ranks.rank);
+  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
     std::string reason;
-    const bool near = ranks.node_of[rank] == ranks.node_of[made->own_rank];
+    const bool is_same_node = ranks.node_of[rank] == ranks.node_of[region->own_rank];
     try {
-      made->pieces.push_back(near ? m_source->open(parts[rank].address, reason) : nullptr);
+      region->segments.push_back(is_same_node ? m_source->open(reports[rank].address, reason) : nullptr);
     } catch (const error& failure) {
-      throw not_mapped(ranks, rank, failure);
+      throw mapping_error(ranks, rank, failure);
     }
-    if (!reason.empty()) tell(fmt::format("symmetric heap: rank {} is out of reach: {}", rank, reason));
+    if (!reason.empty()) warn_once(fmt::format("symmetric heap: rank {} is out of reach: {}", rank, reason));
   }
-  return made;
+  return region;
 }
 
 // Ranks keep equal pools: they take and give offsets in the same order.
-std::shared_ptr<symmetric_heap::chunk> symmetric_heap::take_pooled(bootstrap& control, const membership& ranks,
+std::shared_ptr<symmetric_heap::shared_region> symmetric_heap::allocate_pooled(bootstrap& control, const membership& ranks,
                                                                    std::uint64_t bytes, std::uint64_t* offset) {
   for (const auto& pool : m_pools)
-    if (const auto found = pool->free_space->take(bytes)) {
+    if (const auto found = pool->free_space->allocate(bytes)) {
       *offset = *found;
       return pool;
     }
   const std::uint64_t pool_bytes = pool_granules * m_granularity;
-  proposal mine = propose(bytes, pool_bytes);
-  auto parts = exchange(control, mine);
-  auto pool = share(control, ranks, std::move(mine), std::move(parts));
-  pool->free_space = std::make_unique<placement>(pool_bytes);
+  proposal own_proposal = propose(bytes, pool_bytes);
+  auto reports = exchange(control, own_proposal);
+  auto pool = share(control, ranks, std::move(own_proposal), std::move(reports));
+  pool->free_space = std::make_unique<offset_allocator>(pool_bytes);
   m_pools.push_back(pool);
-  *offset = *pool->free_space->take(bytes);
+  *offset = *pool->free_space->allocate(bytes);
   return pool;
 }
 
 // A rank frees without waiting for the others, which may still use its memory. What all have freed is found
 // when they meet for the next allocation.
-void symmetric_heap::reuse_what_all_have_freed(bootstrap& control, const std::vector<part>& parts) {
-  if (std::ranges::any_of(parts, [](const part& each) { return each.freed == 0; })) return;
-  std::string mine;
-  for (const auto& freed : m_freed) mine.append(reinterpret_cast<const char*>(&freed->id), sizeof freed->id);
+void symmetric_heap::reclaim_freed_blocks(bootstrap& control, const std::vector<rank_report>& reports) {
+  if (std::ranges::any_of(reports, [](const rank_report& each) { return each.freed == 0; })) return;
+  std::string own_proposal;
+  for (const auto& freed : m_freed) own_proposal.append(reinterpret_cast<const char*>(&freed->id), sizeof freed->id);
   std::map<std::uint64_t, std::size_t> counts;
-  for (const std::string& theirs : gather_texts(control, mine))
-    for (std::size_t i = 0; i + sizeof(std::uint64_t) <= theirs.size(); i += sizeof(std::uint64_t)) {
+  for (const std::string& peer_ids : gather_texts(control, own_proposal))
+    for (std::size_t i = 0; i + sizeof(std::uint64_t) <= peer_ids.size(); i += sizeof(std::uint64_t)) {
       std::uint64_t id = 0;
-      std::memcpy(&id, theirs.data() + i, sizeof id);
+      std::memcpy(&id, peer_ids.data() + i, sizeof id);
       ++counts[id];
     }
   std::erase_if(m_freed, [&](const auto& freed) {
-    if (counts[freed->id] != parts.size()) return false;
-    if (freed->memory->free_space != nullptr) freed->memory->free_space->give(freed->offset);
+    if (counts[freed->id] != reports.size()) return false;
+    if (freed->memory->free_space != nullptr) freed->memory->free_space->release(freed->offset);
     return true;
   });
 }
 
 // Nobody writes into a peer's block before that peer has cleared it.
-void symmetric_heap::clear_everywhere(bootstrap& control, void* own, std::uint64_t bytes) {
+void symmetric_heap::clear_on_all_ranks(bootstrap& control, void* own, std::uint64_t bytes) {
   const auto failure = capture_error([&] { m_source->clear(own, bytes); });
-  part outcome{};
+  rank_report outcome{};
   outcome.bytes = bytes;
-  check_all(gather_votes(control, outcome, failure), failure);
+  check_reports(gather_votes(control, outcome, failure), failure);
 }
 
-void* symmetric_heap::add(std::shared_ptr<chunk> memory, std::uint64_t offset, std::uint64_t bytes,
-                          owner owned_by) {
-  auto fresh = std::make_unique<block>(block{m_next_id++, bytes, offset, owned_by, std::move(memory), {}});
-  for (const auto& piece : fresh->memory->pieces)
-    fresh->peers.push_back(piece == nullptr ? nullptr : at(piece->data(), offset));
-  void* const own = fresh->peers[fresh->memory->own_rank];
-  const range added{reinterpret_cast<std::uintptr_t>(own), bytes};
-  const auto after = std::upper_bound(m_ranges.begin(), m_ranges.end(), added,
+void* symmetric_heap::add(std::shared_ptr<shared_region> memory, std::uint64_t offset, std::uint64_t bytes,
+                          block_owner owned_by) {
+  auto new_block = std::make_unique<block>(block{m_next_id++, bytes, offset, owned_by, std::move(memory), {}});
+  for (const auto& segment : new_block->memory->segments)
+    new_block->peers.push_back(segment == nullptr ? nullptr : offset_pointer(segment->data(), offset));
+  void* const own = new_block->peers[new_block->memory->own_rank];
+  const range new_range{reinterpret_cast<std::uintptr_t>(own), bytes};
+  const auto after = std::upper_bound(m_ranges.begin(), m_ranges.end(), new_range,
                                       [](const range& a, const range& b) { return a.begin < b.begin; });
-  m_blocks.insert(m_blocks.begin() + (after - m_ranges.begin()), std::move(fresh));
-  m_ranges.insert(after, added);
+  m_blocks.insert(m_blocks.begin() + (after - m_ranges.begin()), std::move(new_block));
+  m_ranges.insert(after, new_range);
   m_count.store(m_blocks.size(), std::memory_order_relaxed);
-  if (owned_by == owner::program) live_blocks::add_to_heaps();
+  if (owned_by == block_owner::program) live_heap_blocks::add();
   return own;
 }
 
 void symmetric_heap::remove(std::size_t index) {
-  const auto step = static_cast<std::ptrdiff_t>(index);
-  auto gone = std::move(m_blocks[index]);
-  if (gone->owned_by == owner::program) live_blocks::remove_from_heaps(1);
-  m_blocks.erase(m_blocks.begin() + step);
-  m_ranges.erase(m_ranges.begin() + step);
+  const auto position = static_cast<std::ptrdiff_t>(index);
+  auto removed = std::move(m_blocks[index]);
+  if (removed->owned_by == block_owner::program) live_heap_blocks::remove(1);
+  m_blocks.erase(m_blocks.begin() + position);
+  m_ranges.erase(m_ranges.begin() + position);
   m_count.store(m_blocks.size(), std::memory_order_relaxed);
-  const bool pooled = gone->memory->free_space != nullptr;
-  if (!pooled && !m_source->outlives_peers()) return;
-  if (!pooled)  // only what peers may have open stays
-    for (std::size_t rank = 0; rank < gone->memory->pieces.size(); ++rank)
-      if (rank != gone->memory->own_rank) gone->memory->pieces[rank].reset();
-  m_freed.push_back(std::move(gone));
+  const bool is_from_pool = removed->memory->free_space != nullptr;
+  if (!is_from_pool && !m_source->must_outlive_peers()) return;
+  if (!is_from_pool)  // only what peers may have open stays
+    for (std::size_t rank = 0; rank < removed->memory->segments.size(); ++rank)
+      if (rank != removed->memory->own_rank) removed->memory->segments[rank].reset();
+  m_freed.push_back(std::move(removed));
 }
 
 void symmetric_heap::free(void* pointer) {
@@ -266,7 +266,7 @@ void symmetric_heap::free(void* pointer) {
   const auto found = std::find_if(m_ranges.begin(), m_ranges.end(),
                                   [&](const range& candidate) { return candidate.begin == begin; });
   const auto index = static_cast<std::size_t>(found - m_ranges.begin());
-  if (found == m_ranges.end() || m_blocks[index]->owned_by != owner::program)
+  if (found == m_ranges.end() || m_blocks[index]->owned_by != block_owner::program)
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("memory_free: pointer = {} is not the start of a live block of this communicator's "
@@ -276,9 +276,9 @@ void symmetric_heap::free(void* pointer) {
   remove(index);
 }
 
-void symmetric_heap::free_of_backend(std::uint64_t id) {
+void symmetric_heap::free_backend_block(std::uint64_t id) {
   const auto found = std::find_if(m_blocks.begin(), m_blocks.end(), [&](const auto& candidate) {
-    return candidate->id == id && candidate->owned_by == owner::backend;
+    return candidate->id == id && candidate->owned_by == block_owner::backend;
   });
   if (found == m_blocks.end())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
@@ -288,31 +288,31 @@ void symmetric_heap::free_of_backend(std::uint64_t id) {
 }
 
 std::size_t symmetric_heap::clear() {
-  const std::size_t left = blocks();
-  live_blocks::remove_from_heaps(left);
+  const std::size_t unfreed = blocks();
+  live_heap_blocks::remove(unfreed);
   m_count.store(0, std::memory_order_relaxed);
   m_ranges.clear();
   m_blocks.clear();
   m_freed.clear();
   m_pools.clear();
   m_source.reset();
-  return left;
+  return unfreed;
 }
 
 std::size_t symmetric_heap::blocks() const noexcept {
   return static_cast<std::size_t>(std::count_if(
-      m_blocks.begin(), m_blocks.end(), [](const auto& live) { return live->owned_by == owner::program; }));
+      m_blocks.begin(), m_blocks.end(), [](const auto& live) { return live->owned_by == block_owner::program; }));
 }
 
 std::uint64_t symmetric_heap::bytes() const noexcept {
   std::uint64_t total = 0;
   for (const auto& live : m_blocks)
-    if (live->owned_by == owner::program) total += live->bytes;
+    if (live->owned_by == block_owner::program) total += live->bytes;
   return total;
 }
 
-void symmetric_heap::tell(const std::string& text) {
-  if (m_told.insert(text).second) log(log_level::warning, "{}", text);
+void symmetric_heap::warn_once(const std::string& text) {
+  if (m_warnings.insert(text).second) log(log_level::warning, "{}", text);
 }
 
 bool symmetric_heap::find_block(const void* pointer, std::uint64_t bytes, isthmus_heap_block* found,
@@ -326,8 +326,8 @@ bool symmetric_heap::find_block(const void* pointer, std::uint64_t bytes, isthmu
   const std::uint64_t distance = address - candidate.begin;
   if (distance > candidate.bytes || bytes > candidate.bytes - distance) return false;
   if (found != nullptr) {
-    const block& which = *m_blocks[static_cast<std::size_t>(std::prev(after) - m_ranges.begin())];
-    *found = {which.id, which.bytes, which.peers.data()};
+    const block& match = *m_blocks[static_cast<std::size_t>(std::prev(after) - m_ranges.begin())];
+    *found = {match.id, match.bytes, match.peers.data()};
   }
   if (offset != nullptr) *offset = distance;
   return true;

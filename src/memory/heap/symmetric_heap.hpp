@@ -19,7 +19,7 @@ namespace isthmus {
 
 class symmetric_heap {
  public:
-  enum class owner { program, backend };
+  enum class block_owner { program, backend };
 
   symmetric_heap();
   ~symmetric_heap();
@@ -30,13 +30,13 @@ class symmetric_heap {
   // (another machine, a device without peer access) are NULL in the block's `peers`. bytes == 0 gives
   // nullptr. A backend's block starts as zeros and is not reported as left over.
   void* allocate(bootstrap& control, const membership& ranks, std::uint64_t bytes,
-                 owner owned_by = owner::program);
+                 block_owner owned_by = block_owner::program);
 
   // Local. Throws error (INVALID_ARGUMENT) for a pointer that is not the start of a live block of the
   // program, or an id that is not one of a backend. The memory of a small block serves again once every
   // rank has freed it.
   void free(void* pointer);
-  void free_of_backend(std::uint64_t id);
+  void free_backend_block(std::uint64_t id);
 
   // Releases what is left; returns how many of the program's blocks that were.
   std::size_t clear();
@@ -53,9 +53,9 @@ class symmetric_heap {
   }
 
  private:
-  struct chunk;
+  struct shared_region;
   struct block;
-  struct part;
+  struct rank_report;
   struct proposal;
   struct range {  // what find reads: the addresses of all blocks beside each other, sorted
     std::uintptr_t begin;
@@ -66,24 +66,24 @@ class symmetric_heap {
                   std::uint64_t* offset) const noexcept;
   void open_source(bootstrap& control, const membership& ranks);
   bool is_pooled(std::uint64_t bytes) const { return bytes <= m_granularity / 2; }
-  proposal propose(std::uint64_t bytes, std::uint64_t piece_bytes);
-  std::vector<part> exchange(bootstrap& control, const proposal& mine);
-  std::shared_ptr<chunk> share(bootstrap& control, const membership& ranks, proposal mine,
-                               std::vector<part> parts);
-  std::shared_ptr<chunk> map(const membership& ranks, const std::vector<part>& parts);
-  std::shared_ptr<chunk> take_pooled(bootstrap& control, const membership& ranks, std::uint64_t bytes,
+  proposal propose(std::uint64_t bytes, std::uint64_t segment_bytes);
+  std::vector<rank_report> exchange(bootstrap& control, const proposal& mine);
+  std::shared_ptr<shared_region> share(bootstrap& control, const membership& ranks, proposal mine,
+                               std::vector<rank_report> reports);
+  std::shared_ptr<shared_region> map(const membership& ranks, const std::vector<rank_report>& reports);
+  std::shared_ptr<shared_region> allocate_pooled(bootstrap& control, const membership& ranks, std::uint64_t bytes,
                                      std::uint64_t* offset);
-  void reuse_what_all_have_freed(bootstrap& control, const std::vector<part>& parts);
-  void clear_everywhere(bootstrap& control, void* own, std::uint64_t bytes);
-  void* add(std::shared_ptr<chunk> memory, std::uint64_t offset, std::uint64_t bytes, owner owned_by);
+  void reclaim_freed_blocks(bootstrap& control, const std::vector<rank_report>& reports);
+  void clear_on_all_ranks(bootstrap& control, void* own, std::uint64_t bytes);
+  void* add(std::shared_ptr<shared_region> memory, std::uint64_t offset, std::uint64_t bytes, block_owner owned_by);
   void remove(std::size_t index);
-  void tell(const std::string& text);
+  void warn_once(const std::string& text);
 
   std::unique_ptr<heap_source> m_source;
   std::uint64_t m_granularity = 0;  // the largest of all ranks
-  std::vector<std::shared_ptr<chunk>> m_pools;
+  std::vector<std::shared_ptr<shared_region>> m_pools;
   std::vector<std::unique_ptr<block>> m_freed;  // here, but not yet known to be freed by every rank
-  std::set<std::string> m_told;
+  std::set<std::string> m_warnings;
   std::uint64_t m_next_id = 1;
   std::atomic<std::size_t> m_count{0};
   std::vector<range> m_ranges;
