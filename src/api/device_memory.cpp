@@ -33,7 +33,7 @@ device_memory& find_device_memory(const char* function, isthmus_device device, v
     throw invalid_argument(
         ISTHMUS_HERE,
         fmt::format("{}: options->native_context is given for {}; the rule is level_zero only", function,
-                    device_text(device)),
+                    format_device(device)),
         "leave it NULL: the other platforms have one context a device");
   static std::mutex& mutex = *new std::mutex;
   static auto& instances = *new std::map<std::tuple<isthmus_platform, int, void*>, device_memory>;
@@ -43,7 +43,7 @@ device_memory& find_device_memory(const char* function, isthmus_device device, v
   // A configuration that can't be read is reported by every call until it can.
   static const selection::memory_settings& settings =
       *new selection::memory_settings(selection::load_configuration(nullptr).memory);
-  return instances.try_emplace(key, device, settings, sources_of(device, native_context)).first->second;
+  return instances.try_emplace(key, device, settings, make_source_opener(device, native_context)).first->second;
 }
 
 isthmus_memory_options read_options(const char* function, const isthmus_memory_options* options) {
@@ -106,7 +106,7 @@ isthmus_status isthmus_memory_query(const void* pointer, isthmus_memory_info* in
     info->begin = reinterpret_cast<void*>(block->begin);
     info->bytes = block->bytes;
     isthmus::copy_text(info->provider, sizeof info->provider, block->owner->provider_name(*block));
-    info->pooled = block->pooled ? 1 : 0;
+    info->pooled = block->is_pooled ? 1 : 0;
   });
 }
 

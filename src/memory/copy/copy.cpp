@@ -17,7 +17,7 @@ namespace {
 
 bool on_host(isthmus_device device) { return device.platform == ISTHMUS_PLATFORM_HOST; }
 
-std::string text_of(isthmus_device device) {
+std::string format_device(isthmus_device device) {
   return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
 }
 
@@ -43,8 +43,8 @@ void check_ordinal(device_driver& driver, const char* argument, isthmus_device d
 void check_platforms(isthmus_device destination_device, isthmus_device source_device) {
   if (destination_device.platform != source_device.platform)
     throw unsupported(ISTHMUS_HERE,
-                      fmt::format("from {} to {}: no driver copies between platforms", text_of(source_device),
-                                  text_of(destination_device)),
+                      fmt::format("from {} to {}: no driver copies between platforms", format_device(source_device),
+                                  format_device(destination_device)),
                       "copy to the host first");
 }
 

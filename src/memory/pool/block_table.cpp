@@ -9,15 +9,15 @@
 namespace isthmus {
 namespace {
 
-bool same(isthmus_device one, isthmus_device other) {
+bool is_same_device(isthmus_device one, isthmus_device other) {
   return one.platform == other.platform && one.ordinal == other.ordinal;
 }
 
 }  // namespace
 
 block_table& block_table::instance() {
-  static block_table& once = *new block_table;
-  return once;
+  static block_table& instance_storage = *new block_table;
+  return instance_storage;
 }
 
 void block_table::insert(const memory_block& block) {
@@ -25,7 +25,7 @@ void block_table::insert(const memory_block& block) {
   m_blocks.insert_or_assign(block.begin, block);
 }
 
-block_table::blocks::const_iterator block_table::holder(std::uintptr_t address) const {
+block_table::blocks::const_iterator block_table::find_containing(std::uintptr_t address) const {
   auto after = m_blocks.upper_bound(address);
   if (after == m_blocks.begin()) return m_blocks.end();
   const auto candidate = std::prev(after);
@@ -34,27 +34,27 @@ block_table::blocks::const_iterator block_table::holder(std::uintptr_t address) 
 
 std::optional<memory_block> block_table::find(const void* pointer) const {
   const std::lock_guard lock(m_mutex);
-  const auto found = holder(reinterpret_cast<std::uintptr_t>(pointer));
+  const auto found = find_containing(reinterpret_cast<std::uintptr_t>(pointer));
   if (found == m_blocks.end()) return std::nullopt;
   return found->second;
 }
 
 void block_table::fail(const void* pointer, const char* function) const {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  if (const auto found = holder(address); found != m_blocks.end())
+  if (const auto found = find_containing(address); found != m_blocks.end())
     throw make_error(
         ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
         fmt::format("{}: pointer = {} is {} bytes behind the start of a block of {} bytes on {}; the "
                     "rule is the pointer that was allocated",
                     function, pointer, address - found->first, found->second.bytes,
-                    device_text(found->second.owner->device())),
+                    format_device(found->second.owner->device())),
         "pass the start of the block");
   for (std::size_t age = 1; age <= m_freed.size(); ++age) {
-    const freed& old = m_freed[(m_next_freed + m_freed.size() - age) % m_freed.size()];
+    const freed_block& old = m_freed[(m_next_freed + m_freed.size() - age) % m_freed.size()];
     if (old.begin == address)
       throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                        fmt::format("{}: pointer = {} was freed before; it was a block of {} bytes on {}",
-                                   function, pointer, old.bytes, device_text(old.device)),
+                                   function, pointer, old.bytes, format_device(old.device)),
                        "free each block once");
   }
   throw make_error(
@@ -65,22 +65,22 @@ void block_table::fail(const void* pointer, const char* function) const {
       "other allocators by those");
 }
 
-block_table::blocks::const_iterator block_table::checked(isthmus_device device, const void* pointer,
+block_table::blocks::const_iterator block_table::find_owned(isthmus_device device, const void* pointer,
                                                          const char* function) const {
   const auto found = m_blocks.find(reinterpret_cast<std::uintptr_t>(pointer));
   if (found == m_blocks.end()) fail(pointer, function);
   const isthmus_device owner = found->second.owner->device();
-  if (!same(owner, device))
+  if (!is_same_device(owner, device))
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      fmt::format("{}: pointer = {} is a block of {}, not of {}", function, pointer,
-                                 device_text(owner), device_text(device)),
+                                 format_device(owner), format_device(device)),
                      "pass the device that the block was allocated on");
   return found;
 }
 
 memory_block block_table::remove(isthmus_device device, const void* pointer, const char* function) {
   const std::lock_guard lock(m_mutex);
-  const auto found = checked(device, pointer, function);
+  const auto found = find_owned(device, pointer, function);
   const memory_block block = found->second;
   m_blocks.erase(found);
   m_freed[m_next_freed] = {block.begin, block.bytes, device};
@@ -88,9 +88,9 @@ memory_block block_table::remove(isthmus_device device, const void* pointer, con
   return block;
 }
 
-memory_block block_table::at(isthmus_device device, const void* pointer, const char* function) const {
+memory_block block_table::lookup(isthmus_device device, const void* pointer, const char* function) const {
   const std::lock_guard lock(m_mutex);
-  return checked(device, pointer, function)->second;
+  return find_owned(device, pointer, function)->second;
 }
 
 block_table::totals block_table::live() const {
@@ -100,7 +100,7 @@ block_table::totals block_table::live() const {
   return result;
 }
 
-block_table::totals block_table::live_of(const device_memory* owner, std::size_t provider) const {
+block_table::totals block_table::live_from(const device_memory* owner, std::size_t provider) const {
   const std::lock_guard lock(m_mutex);
   totals result{0, 0};
   for (const auto& [begin, block] : m_blocks) {

@@ -18,8 +18,8 @@ struct memory_block {
   std::uint64_t bytes;
   device_memory* owner;
   std::size_t provider;  // its index in the owner's order
-  bool pooled;
-  bool growable = false;
+  bool is_pooled;
+  bool is_growable = false;
 };
 
 class block_table {
@@ -36,28 +36,28 @@ class block_table {
   memory_block remove(isthmus_device device, const void* pointer, const char* function);
 
   // The same look-up and errors; the block stays.
-  memory_block at(isthmus_device device, const void* pointer, const char* function) const;
+  memory_block lookup(isthmus_device device, const void* pointer, const char* function) const;
 
   struct totals {
     std::uint64_t blocks, bytes;
   };
   totals live() const;
-  totals live_of(const device_memory* owner, std::size_t provider) const;
+  totals live_from(const device_memory* owner, std::size_t provider) const;
 
  private:
-  struct freed {
+  struct freed_block {
     std::uintptr_t begin;
     std::uint64_t bytes;
     isthmus_device device;
   };
   using blocks = std::map<std::uintptr_t, memory_block>;
-  blocks::const_iterator checked(isthmus_device device, const void* pointer, const char* function) const;
-  blocks::const_iterator holder(std::uintptr_t address) const;
+  blocks::const_iterator find_owned(isthmus_device device, const void* pointer, const char* function) const;
+  blocks::const_iterator find_containing(std::uintptr_t address) const;
   [[noreturn]] void fail(const void* pointer, const char* function) const;
 
   mutable std::mutex m_mutex;
   blocks m_blocks;
-  std::array<freed, 1024> m_freed{};  // the latest, to tell a second free from a foreign pointer
+  std::array<freed_block, 1024> m_freed{};  // the latest, to tell a second free from a foreign pointer
   std::size_t m_next_freed = 0;
 };
 

@@ -15,9 +15,9 @@ namespace isthmus {
 
 struct device_memory::provider {
   std::string name;
-  std::size_t provider = 0;
+  std::size_t index = 0;
   std::atomic<bool> open{false};
-  bool tried = false;  // guarded by m_opening, like the reasons
+  bool was_tried = false;  // guarded by m_opening, like the reasons
   std::string reason;  // why there is no source
   std::string pool_reason;
   std::unique_ptr<memory_source> source;
@@ -25,7 +25,7 @@ struct device_memory::provider {
 };
 
 // What the providers before the one that served said.
-struct device_memory::failures {
+struct device_memory::provider_failures {
   std::string text;
   bool exhausted = false;  // one of them is out of memory
   std::optional<error> first;
@@ -35,7 +35,7 @@ struct device_memory::failures {
   }
 };
 
-source_opener sources_of(isthmus_device device, void* native_context) {
+source_opener make_source_opener(isthmus_device device, void* native_context) {
   return [=](const std::string& name, std::string& reason) {
     if (name == "umf") return open_umf_source(device, native_context, reason);
     if (name == "direct") return open_direct_source(device, native_context, reason);
@@ -47,16 +47,16 @@ namespace {
 
 // A program that frees a thousand blocks and takes them again should find them in the pool, and what is kept
 // must not be missed by others on the device.
-std::uint64_t kept_by_default(isthmus_device device) {
-  constexpr std::uint64_t least = std::uint64_t{1} << 30U;
-  constexpr std::uint64_t share = 16;
+std::uint64_t default_keep_bytes(isthmus_device device) {
+  constexpr std::uint64_t min_bytes = std::uint64_t{1} << 30U;
+  constexpr std::uint64_t divisor = 16;
   std::string reason;
   device_driver* const driver = device_driver::get(device.platform, reason);
-  if (driver == nullptr || device.ordinal >= driver->device_count()) return least;
+  if (driver == nullptr || device.ordinal >= driver->device_count()) return min_bytes;
   try {
-    return std::max(least, driver->memory_info(device.ordinal).total_bytes / share);
+    return std::max(min_bytes, driver->memory_info(device.ordinal).total_bytes / divisor);
   } catch (const error&) {
-    return least;  // Level Zero's driver does not tell
+    return min_bytes;  // Level Zero's driver does not tell
   }
 }
 
@@ -67,7 +67,7 @@ device_memory::device_memory(isthmus_device device, selection::memory_settings s
   for (const std::string& name : m_settings.providers) {
     auto entry = std::make_unique<provider>();
     entry->name = name;
-    entry->provider = m_providers.size();
+    entry->index = m_providers.size();
     m_providers.push_back(std::move(entry));
   }
 }
@@ -78,9 +78,9 @@ void device_memory::open(provider& entry) {
   if (entry.open.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(m_opening);
   // Drivers don't come later, but a program may register its allocator after the first allocation.
-  const bool settled = entry.tried && (entry.name == "umf" || entry.name == "direct");
-  if (settled || entry.open) return;
-  entry.tried = true;
+  const bool is_final = entry.was_tried && (entry.name == "umf" || entry.name == "direct");
+  if (is_final || entry.open) return;
+  entry.was_tried = true;
   entry.source = m_open(entry.name, entry.reason);
   if (!entry.source) return;
   open_pool(entry);
@@ -92,108 +92,108 @@ void device_memory::open_pool(provider& entry) {
     entry.pool_reason = "memory.pool is false";
     return;
   }
-  const auto& said = m_settings.pool_keep_bytes;
+  const auto& keep_bytes = m_settings.pool_keep_bytes;
   entry.pool = memory_pool::create(*entry.source, m_settings.pool_max_bytes,
-                                   said ? *said : kept_by_default(m_device), entry.pool_reason);
+                                   keep_bytes ? *keep_bytes : default_keep_bytes(m_device), entry.pool_reason);
   if (!entry.pool)
     log(log_level::warning, "memory: {} has no pool, every block is the driver's own: {}",
-        device_text(m_device), entry.pool_reason);
+        format_device(m_device), entry.pool_reason);
 }
 
-void* device_memory::take(provider& entry, std::uint64_t bytes, bool unpooled, bool& pooled) {
-  pooled = !unpooled && entry.pool && bytes <= entry.pool->max_bytes();
-  if (!pooled && !entry.pool) return entry.source->allocate(bytes);
+void* device_memory::allocate_from(provider& entry, std::uint64_t bytes, bool bypass_pool, bool& is_pooled) {
+  is_pooled = !bypass_pool && entry.pool && bytes <= entry.pool->max_bytes();
+  if (!is_pooled && !entry.pool) return entry.source->allocate(bytes);
   try {
-    return pooled ? entry.pool->allocate(bytes) : entry.source->allocate(bytes);
+    return is_pooled ? entry.pool->allocate(bytes) : entry.source->allocate(bytes);
   } catch (const error& failure) {
     if (failure.info().status != ISTHMUS_ERROR_OUT_OF_MEMORY) throw;
   }
   // What pools hold unused may be enough; and a block of its own needs less than a pool's slab.
   trim();
-  pooled = false;
+  is_pooled = false;
   return entry.source->allocate(bytes);
 }
 
 // A new block, or `old` with another size.
-void* device_memory::take_mapped(provider& entry, const memory_block* old, std::uint64_t bytes) {
-  const auto attempt = [&] {
+void* device_memory::allocate_mapped_from(provider& entry, const memory_block* old, std::uint64_t bytes) {
+  const auto try_allocate = [&] {
     return old == nullptr ? entry.source->allocate_mapped(bytes)
                           : entry.source->resize_mapped(reinterpret_cast<void*>(old->begin), old->bytes, bytes);
   };
   try {
-    return attempt();
+    return try_allocate();
   } catch (const error& failure) {
     if (failure.info().status != ISTHMUS_ERROR_OUT_OF_MEMORY) throw;
   }
   trim();
-  return attempt();
+  return try_allocate();
 }
 
 // take(entry, block) makes the block and notes what kind it is.
-template <typename Take>
-void* device_memory::allocate_by(Take&& take, std::uint64_t bytes, bool may_fall_back) {
+template <typename Allocate>
+void* device_memory::allocate_with(Allocate&& allocate_block, std::uint64_t bytes, bool reports_fallback) {
   if (bytes == 0) return nullptr;
-  failures before;
+  provider_failures failures;
   for (const auto& entry : m_providers) {
     open(*entry);
     if (!entry->open.load(std::memory_order_acquire)) {
       const std::lock_guard lock(m_opening);
-      before.add(entry->name, entry->reason);
+      failures.add(entry->name, entry->reason);
       continue;
     }
     try {
-      memory_block block{0, bytes, this, entry->provider, false};
-      void* pointer = take(*entry, block);
+      memory_block block{0, bytes, this, entry->index, false};
+      void* pointer = allocate_block(*entry, block);
       block.begin = reinterpret_cast<std::uintptr_t>(pointer);
       block_table::instance().insert(block);
-      if (may_fall_back) report_fallback(*entry, before);
+      if (reports_fallback) log_fallback(*entry, failures);
       return pointer;
     } catch (const error& failure) {
-      before.add(entry->name, failure.what());
-      before.exhausted |= failure.info().status == ISTHMUS_ERROR_OUT_OF_MEMORY;
-      if (!before.first) before.first = failure;
+      failures.add(entry->name, failure.what());
+      failures.exhausted |= failure.info().status == ISTHMUS_ERROR_OUT_OF_MEMORY;
+      if (!failures.first) failures.first = failure;
     }
   }
-  isthmus_status status = before.first ? before.first->info().status : ISTHMUS_ERROR_UNSUPPORTED;
-  if (before.exhausted) status = ISTHMUS_ERROR_OUT_OF_MEMORY;
+  isthmus_status status = failures.first ? failures.first->info().status : ISTHMUS_ERROR_UNSUPPORTED;
+  if (failures.exhausted) status = ISTHMUS_ERROR_OUT_OF_MEMORY;
   throw make_error(status, ISTHMUS_HERE,
                    fmt::format("memory_allocate_device: no provider could allocate {} bytes on {}; tried {}",
-                               bytes, device_text(m_device), before.text.empty() ? "none" : before.text),
+                               bytes, format_device(m_device), failures.text.empty() ? "none" : failures.text),
                    fmt::format("providers are set by {}", m_settings.providers_source),
-                   before.first ? before.first->info().native_code : 0);
+                   failures.first ? failures.first->info().native_code : 0);
 }
 
-void* device_memory::allocate(std::uint64_t bytes, bool unpooled) {
-  return allocate_by(
-      [&](provider& entry, memory_block& block) { return take(entry, bytes, unpooled, block.pooled); }, bytes,
+void* device_memory::allocate(std::uint64_t bytes, bool bypass_pool) {
+  return allocate_with(
+      [&](provider& entry, memory_block& block) { return allocate_from(entry, bytes, bypass_pool, block.is_pooled); }, bytes,
       true);
 }
 
 void* device_memory::allocate_growable(std::uint64_t bytes) {
-  return allocate_by(
+  return allocate_with(
       [&](provider& entry, memory_block& block) {
-        block.growable = true;
-        return take_mapped(entry, nullptr, bytes);
+        block.is_growable = true;
+        return allocate_mapped_from(entry, nullptr, bytes);
       },
       bytes, false);  // only some providers have such blocks: that is no fallback
 }
 
-void device_memory::report_fallback(const provider& taken, const failures& before) {
-  if (before.text.empty()) return;
-  const std::uint64_t bit = std::uint64_t{1} << taken.provider;
+void device_memory::log_fallback(const provider& used, const provider_failures& failures) {
+  if (failures.text.empty()) return;
+  const std::uint64_t bit = std::uint64_t{1} << used.index;
   if ((m_warned.fetch_or(bit) & bit) != 0) return;
   // The built-in order names everything that a machine may have; what somebody asked for is another matter.
-  const bool asked = !m_settings.providers_source.starts_with("default");
-  log(asked || before.first ? log_level::warning : log_level::info,
-      "memory: {} takes blocks from {} because of {}", device_text(m_device), taken.name, before.text);
+  const bool is_configured = !m_settings.providers_source.starts_with("default");
+  log(is_configured || failures.first ? log_level::warning : log_level::info,
+      "memory: {} takes blocks from {} because of {}", format_device(m_device), used.name, failures.text);
 }
 
 void device_memory::release(const memory_block& block) {
   provider& entry = *m_providers[block.provider];
   void* pointer = reinterpret_cast<void*>(block.begin);
-  if (block.growable)
+  if (block.is_growable)
     entry.source->free_mapped(pointer, block.bytes);
-  else if (block.pooled)
+  else if (block.is_pooled)
     entry.pool->free(pointer);
   else
     entry.source->free(pointer, block.bytes);
@@ -207,19 +207,19 @@ void device_memory::free(isthmus_device device, void* pointer) {
 
 void* device_memory::resize(isthmus_device device, void* pointer, std::uint64_t bytes) {
   if (pointer == nullptr) return allocate(bytes, false);
-  const memory_block old = block_table::instance().at(device, pointer, "memory_resize_device");
+  const memory_block old = block_table::instance().lookup(device, pointer, "memory_resize_device");
   if (bytes == old.bytes) return pointer;
-  if (old.growable && bytes > 0) return resize_growable(old, bytes);
+  if (old.is_growable && bytes > 0) return resize_growable(old, bytes);
   const std::string& name = provider_name(old);
-  void* fresh = allocate(bytes, false);
+  void* new_pointer = allocate(bytes, false);
   try {
-    if (fresh != nullptr) copy(fresh, pointer, std::min(bytes, old.bytes), name);
+    if (new_pointer != nullptr) copy(new_pointer, pointer, std::min(bytes, old.bytes), name);
   } catch (const error&) {
-    free(fresh);
+    free(new_pointer);
     throw;
   }
   free(pointer);
-  return fresh;
+  return new_pointer;
 }
 
 // The table must not know the old addresses any more when the driver may give them to somebody else.
@@ -227,7 +227,7 @@ void* device_memory::resize_growable(memory_block block, std::uint64_t bytes) {
   auto& table = block_table::instance();
   table.remove(m_device, reinterpret_cast<void*>(block.begin), "memory_resize_device");
   try {
-    const void* moved = take_mapped(*m_providers[block.provider], &block, bytes);
+    const void* moved = allocate_mapped_from(*m_providers[block.provider], &block, bytes);
     block.begin = reinterpret_cast<std::uintptr_t>(moved);
     block.bytes = bytes;
   } catch (const error&) {
@@ -248,11 +248,11 @@ void device_memory::copy(void* to, const void* from, std::uint64_t bytes, const 
   if (driver == nullptr)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("memory_resize_device: a block of provider {} on {} can't be copied: {}",
-                                 provider, device_text(m_device), reason),
+                                 provider, format_device(m_device), reason),
                      "allocate a new block and copy in the program's own queue");
   const owned_stream stream(*driver, m_device.ordinal);
-  const device_copy whole{to, from, bytes};
-  driver->copy(m_device.ordinal, {&whole, 1}, stream);
+  const device_copy request{to, from, bytes};
+  driver->copy(m_device.ordinal, {&request, 1}, stream);
   driver->synchronize(m_device.ordinal, stream);
 }
 
@@ -270,23 +270,23 @@ nlohmann::json device_memory::explain() {
   nlohmann::json providers = nlohmann::json::array();
   for (const auto& entry : m_providers) {
     open(*entry);
-    const auto live = block_table::instance().live_of(this, entry->provider);
+    const auto live = block_table::instance().live_from(this, entry->index);
     const std::lock_guard lock(m_opening);
-    nlohmann::json one = {{"name", entry->name},
+    nlohmann::json entry_json = {{"name", entry->name},
                           {"available", entry->open.load()},
                           {"reason", entry->open ? "" : entry->reason},
                           {"live_blocks", live.blocks},
                           {"live_bytes", live.bytes}};
     if (entry->pool) {
       const auto used = entry->pool->used();
-      one["pool"] = {{"taken_bytes", used.taken_bytes},
+      entry_json["pool"] = {{"taken_bytes", used.taken_bytes},
                      {"unused_bytes", used.unused_bytes},
                      {"max_bytes", m_settings.pool_max_bytes},
                      {"keep_bytes", entry->pool->keep_bytes()}};
     } else {
-      one["pool"] = entry->open ? entry->pool_reason : "";
+      entry_json["pool"] = entry->open ? entry->pool_reason : "";
     }
-    providers.push_back(std::move(one));
+    providers.push_back(std::move(entry_json));
   }
   return {{"device", {{"platform", isthmus_platform_name(m_device.platform)}, {"ordinal", m_device.ordinal}}},
           {"order", m_settings.providers},

@@ -24,7 +24,7 @@ using source_opener =
     std::function<std::unique_ptr<memory_source>(const std::string& name, std::string& reason)>;
 
 // "umf", "direct" and what front ends registered.
-source_opener sources_of(isthmus_device device, void* native_context);
+source_opener make_source_opener(isthmus_device device, void* native_context);
 
 class device_memory {
  public:
@@ -35,7 +35,7 @@ class device_memory {
 
   // As the functions of memory.h say; `device` is the caller's, which the block's is checked against. Any
   // thread.
-  void* allocate(std::uint64_t bytes, bool unpooled);
+  void* allocate(std::uint64_t bytes, bool bypass_pool);
   void* allocate_growable(std::uint64_t bytes);
   void* resize(isthmus_device device, void* pointer, std::uint64_t bytes);
   void free(void* pointer) { free(m_device, pointer); }
@@ -51,16 +51,16 @@ class device_memory {
  private:
   // One entry of the order. Opened when an allocation first comes to it.
   struct provider;
-  struct failures;
+  struct provider_failures;
 
   void open(provider& entry);
   void open_pool(provider& entry);
-  template <typename Take>
-  void* allocate_by(Take&& take, std::uint64_t bytes, bool may_fall_back);
-  void* take(provider& entry, std::uint64_t bytes, bool unpooled, bool& pooled);
-  void* take_mapped(provider& entry, const memory_block* old, std::uint64_t bytes);
+  template <typename Allocate>
+  void* allocate_with(Allocate&& allocate_block, std::uint64_t bytes, bool reports_fallback);
+  void* allocate_from(provider& entry, std::uint64_t bytes, bool bypass_pool, bool& is_pooled);
+  void* allocate_mapped_from(provider& entry, const memory_block* old, std::uint64_t bytes);
   void* resize_growable(memory_block block, std::uint64_t bytes);
-  void report_fallback(const provider& taken, const failures& before);
+  void log_fallback(const provider& used, const provider_failures& failures);
   void release(const memory_block& block);
   void copy(void* to, const void* from, std::uint64_t bytes, const std::string& provider);
 

@@ -41,6 +41,6 @@ std::unique_ptr<memory_source> open_registered_source(isthmus_device device, con
 void register_source(isthmus_device device, const isthmus_memory_provider& provider);
 
 // "cuda:1", as messages name a device.
-std::string device_text(isthmus_device device);
+std::string format_device(isthmus_device device);
 
 }  // namespace isthmus

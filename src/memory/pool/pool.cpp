@@ -17,7 +17,7 @@ constexpr std::size_t slab_bytes = std::size_t{2} << 20U;
 constexpr std::size_t slabs_per_size = 1;
 
 // What a callback threw on its way through UMF, which is C.
-thread_local std::exception_ptr thrown;
+thread_local std::exception_ptr pending_exception;
 
 }  // namespace
 
@@ -32,20 +32,20 @@ struct memory_pool::callbacks {
 
   static umf_result_t alloc(void* provider, std::size_t bytes, std::size_t, void** pointer) {
     try {
-      *pointer = pool_of(provider).take(bytes);
+      *pointer = pool_of(provider).allocate_slab(bytes);
       return UMF_RESULT_SUCCESS;
     } catch (...) {
-      thrown = std::current_exception();
+      pending_exception = std::current_exception();
       return UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC;
     }
   }
 
   static umf_result_t free(void* provider, void* pointer, std::size_t bytes) {
     try {
-      pool_of(provider).give_back(pointer, bytes);
+      pool_of(provider).free_slab(pointer, bytes);
       return UMF_RESULT_SUCCESS;
     } catch (...) {
-      thrown = std::current_exception();
+      pending_exception = std::current_exception();
       return UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC;
     }
   }
@@ -134,10 +134,10 @@ memory_pool::~memory_pool() {
 }
 
 void* memory_pool::allocate(std::uint64_t bytes) {
-  thrown = nullptr;
+  pending_exception = nullptr;
   void* pointer = m_umf.pool_aligned_malloc(static_cast<umf_memory_pool_handle_t>(m_pool), bytes, alignment);
   if (pointer != nullptr) return pointer;
-  if (thrown) std::rethrow_exception(std::exchange(thrown, nullptr));
+  if (pending_exception) std::rethrow_exception(std::exchange(pending_exception, nullptr));
   throw make_error(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
                    fmt::format("UMF's pool could not allocate {} bytes", bytes));
 }
@@ -160,7 +160,7 @@ memory_pool::usage memory_pool::used() const {
   return {m_taken_bytes, m_unused_bytes};
 }
 
-void* memory_pool::take(std::uint64_t bytes) {
+void* memory_pool::allocate_slab(std::uint64_t bytes) {
   {
     const std::lock_guard lock(m_mutex);
     const auto found = m_unused.find(bytes);
@@ -177,7 +177,7 @@ void* memory_pool::take(std::uint64_t bytes) {
   return pointer;
 }
 
-void memory_pool::give_back(void* pointer, std::uint64_t bytes) {
+void memory_pool::free_slab(void* pointer, std::uint64_t bytes) {
   {
     const std::lock_guard lock(m_mutex);
     if (m_unused_bytes + bytes <= m_keep_bytes) {

@@ -43,8 +43,8 @@ class memory_pool {
   struct callbacks;  // what UMF's pool calls when it wants slabs
   memory_pool(const umf_library& umf, memory_source& source, std::uint64_t max_bytes, std::uint64_t keep_bytes);
   bool open(std::string& reason);
-  void* take(std::uint64_t bytes);
-  void give_back(void* pointer, std::uint64_t bytes);
+  void* allocate_slab(std::uint64_t bytes);
+  void free_slab(void* pointer, std::uint64_t bytes);
   void release_unused();
 
   const umf_library& m_umf;

@@ -20,7 +20,7 @@ class registered_source final : public memory_source {
     if (code != 0 || pointer == nullptr)
       throw make_error(
           ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE,
-          fmt::format("{} could not allocate {} bytes on {}", m_name, bytes, device_text(m_device)), "", code);
+          fmt::format("{} could not allocate {} bytes on {}", m_name, bytes, format_device(m_device)), "", code);
     return pointer;
   }
 
@@ -28,7 +28,7 @@ class registered_source final : public memory_source {
     const int code = m_functions.free(m_functions.context, pointer);
     if (code != 0)
       throw make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                       fmt::format("{} could not free {} bytes on {}", m_name, bytes, device_text(m_device)),
+                       fmt::format("{} could not free {} bytes on {}", m_name, bytes, format_device(m_device)),
                        "", code);
   }
 
@@ -43,8 +43,8 @@ struct registry {
   std::map<std::pair<std::string, std::string>, isthmus_memory_provider> functions;  // by device and name
 
   static registry& instance() {
-    static registry& once = *new registry;
-    return once;
+    static registry& instance_storage = *new registry;
+    return instance_storage;
   }
 };
 
@@ -53,23 +53,23 @@ struct registry {
 void register_source(isthmus_device device, const isthmus_memory_provider& provider) {
   registry& all = registry::instance();
   const std::lock_guard lock(all.mutex);
-  isthmus_memory_provider kept = provider;
-  kept.name = nullptr;  // the caller's; the key has a copy
-  all.functions.try_emplace({device_text(device), provider.name}, kept);
+  isthmus_memory_provider stored = provider;
+  stored.name = nullptr;  // the caller's; the key has a copy
+  all.functions.try_emplace({format_device(device), provider.name}, stored);
 }
 
 std::unique_ptr<memory_source> open_registered_source(isthmus_device device, const std::string& name,
                                                       std::string& reason) {
   registry& all = registry::instance();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.functions.find({device_text(device), name});
+  const auto found = all.functions.find({format_device(device), name});
   if (found != all.functions.end()) return std::make_unique<registered_source>(device, name, found->second);
   reason =
-      fmt::format("no program registered {} for {} (isthmus/sycl/memory.hpp does)", name, device_text(device));
+      fmt::format("no program registered {} for {} (isthmus/sycl/memory.hpp does)", name, format_device(device));
   return nullptr;
 }
 
-std::string device_text(isthmus_device device) {
+std::string format_device(isthmus_device device) {
   return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
 }
 

@@ -40,11 +40,11 @@ void look_up(symbol_loader& loader, umf_library& table) {
   loader.load_required(table.level_zero_set_memory_type, "LevelZeroMemoryProviderParamsSetMemoryType");
 }
 
-struct loaded {
+struct library_state {
   umf_library table{};
   std::string reason;
 
-  loaded() {
+  library_state() {
     // PyPI's wheel puts it into <environment>/lib, two folders above site-packages; a SYCL program has it
     // already, and the dynamic linker then finds it by its name.
     const library_search_request request{.variable = "ISTHMUS_UMF_LIBRARY",
@@ -67,9 +67,9 @@ struct loaded {
 }  // namespace
 
 const umf_library* umf_library::get(std::string& reason) {
-  static const loaded& once = *new loaded;  // blocks may be freed after static objects are gone
-  reason = once.reason;
-  return once.reason.empty() ? &once.table : nullptr;
+  static const library_state& instance_storage = *new library_state;  // blocks may be freed after static objects are gone
+  reason = instance_storage.reason;
+  return instance_storage.reason.empty() ? &instance_storage.table : nullptr;
 }
 
 }  // namespace isthmus

@@ -34,7 +34,7 @@ class umf_source final : public memory_source {
   }
 
  private:
-  [[noreturn]] void fail(umf_result_t result, const char* what, std::uint64_t bytes) const {
+  [[noreturn]] void fail(umf_result_t result, const char* action, std::uint64_t bytes) const {
     const char* text = nullptr;
     std::int32_t native = 0;
     if (result == UMF_RESULT_ERROR_MEMORY_PROVIDER_SPECIFIC)
@@ -44,8 +44,8 @@ class umf_source final : public memory_source {
     const bool exhausted = result == UMF_RESULT_ERROR_OUT_OF_HOST_MEMORY || native == ze_out_of_device_memory ||
                            native == UMF_OS_RESULT_ERROR_ALLOC_FAILED;
     throw make_error(exhausted ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                     fmt::format("UMF could not {} {} bytes on {}: UMF result {}{}{}", what, bytes,
-                                 device_text(m_device), static_cast<int>(result),
+                     fmt::format("UMF could not {} {} bytes on {}: UMF result {}{}{}", action, bytes,
+                                 format_device(m_device), static_cast<int>(result),
                                  text != nullptr && *text != '\0' ? ", " : "", text != nullptr ? text : ""),
                      "", native);
   }
@@ -57,7 +57,7 @@ class umf_source final : public memory_source {
 
 // One of UMF's providers, made from parameters that `describe` fills; UMF copies them.
 template <typename Params, typename Describe>
-std::unique_ptr<memory_source> make(const umf_library& umf, isthmus_device device,
+std::unique_ptr<memory_source> open_provider(const umf_library& umf, isthmus_device device,
                                     umf_result_t (*create)(Params*), umf_result_t (*destroy)(Params),
                                     const umf_memory_provider_ops_t* operations, Describe&& describe,
                                     std::string& reason) {
@@ -70,7 +70,7 @@ std::unique_ptr<memory_source> make(const umf_library& umf, isthmus_device devic
     destroy(params);
   }
   if (result != UMF_RESULT_SUCCESS) {
-    reason = fmt::format("UMF's provider for {} failed with UMF result {}", device_text(device),
+    reason = fmt::format("UMF's provider for {} failed with UMF result {}", format_device(device),
                          static_cast<int>(result));
     return nullptr;
   }
@@ -78,7 +78,7 @@ std::unique_ptr<memory_source> make(const umf_library& umf, isthmus_device devic
 }
 
 std::unique_ptr<memory_source> open_os(const umf_library& umf, isthmus_device device, std::string& reason) {
-  return make(
+  return open_provider(
       umf, device, umf.os_params_create, umf.os_params_destroy, umf.os_ops(),
       [](umf_os_memory_provider_params_handle_t) { return UMF_RESULT_SUCCESS; }, reason);
 }
@@ -93,7 +93,7 @@ std::unique_ptr<memory_source> open_cuda(const umf_library& umf, isthmus_device 
     reason = failure.what();
     return nullptr;
   }
-  return make(
+  return open_provider(
       umf, device, umf.cuda_params_create, umf.cuda_params_destroy, umf.cuda_ops(),
       [&](umf_cuda_memory_provider_params_handle_t params) {
         umf_result_t result = umf.cuda_set_context(params, context);
@@ -115,7 +115,7 @@ std::unique_ptr<memory_source> open_level_zero(const umf_library& umf, isthmus_d
   }
   auto* const context = static_cast<ze_context_handle_t>(
       native_context != nullptr ? native_context : driver->native_context(device.ordinal));
-  return make(
+  return open_provider(
       umf, device, umf.level_zero_params_create, umf.level_zero_params_destroy, umf.level_zero_ops(),
       [&](umf_level_zero_memory_provider_params_handle_t params) {
         umf_result_t result = umf.level_zero_set_context(params, context);

@@ -25,7 +25,7 @@ class cuda_memory : public testing::TestWithParam<const char*> {
     if (m_driver == nullptr) GTEST_SKIP() << reason;
     m_memory = std::make_unique<device_memory>(
         device, selection::memory_settings{{GetParam()}, "the test", true, 64 * mebi, 256 * mebi},
-        sources_of(device, nullptr));
+        make_source_opener(device, nullptr));
   }
 
   // Whole blocks to and from the device, by the driver.
@@ -76,7 +76,7 @@ TEST_P(cuda_memory, resizing_keeps_what_fits) {
 
 TEST_P(cuda_memory, a_sixteenth_of_the_device_is_kept_unless_somebody_says_otherwise) {
   const selection::memory_settings nothing_said{{GetParam()}, "the test", true, 64 * mebi, std::nullopt};
-  device_memory memory(device, nothing_said, sources_of(device, nullptr));
+  device_memory memory(device, nothing_said, make_source_opener(device, nullptr));
   const std::uint64_t sixteenth = m_driver->memory_info(0).total_bytes / 16;
   EXPECT_EQ(memory.explain()["providers"][0]["pool"]["keep_bytes"], std::max(sixteenth, 1024 * mebi));
   EXPECT_EQ(m_memory->explain()["providers"][0]["pool"]["keep_bytes"], 256 * mebi);

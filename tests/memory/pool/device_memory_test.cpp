@@ -105,14 +105,14 @@ TEST_F(device_memory_test, small_blocks_share_slabs_and_large_ones_are_their_own
   for (int i = 0; i < 1000; ++i) blocks.push_back(memory.allocate(1000, false));
   EXPECT_LE(m_umf.allocations, 2);
   for (const void* block : blocks) {
-    EXPECT_TRUE(block_of(block).pooled);
+    EXPECT_TRUE(block_of(block).is_pooled);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % 256, 0U);
   }
   const int before = m_umf.allocations;
   blocks.push_back(memory.allocate(4 * mebi + 1, false));  // above pool_max_bytes
   blocks.push_back(memory.allocate(1000, true));
   EXPECT_EQ(m_umf.allocations, before + 2);
-  EXPECT_FALSE(block_of(blocks.back()).pooled);
+  EXPECT_FALSE(block_of(blocks.back()).is_pooled);
   for (void* block : blocks) memory.free(block);
   EXPECT_EQ(m_umf.frees, 2);
 }
