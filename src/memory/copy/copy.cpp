@@ -15,7 +15,7 @@
 namespace isthmus {
 namespace {
 
-bool on_host(isthmus_device device) { return device.platform == ISTHMUS_PLATFORM_HOST; }
+bool is_host(isthmus_device device) { return device.platform == ISTHMUS_PLATFORM_HOST; }
 
 std::string format_device(isthmus_device device) {
   return fmt::format("{}:{}", isthmus_platform_name(device.platform), device.ordinal);
@@ -51,29 +51,29 @@ void check_platforms(isthmus_device destination_device, isthmus_device source_de
 // What the driver said of a pair, once: the question goes to it on the first copy only.
 class pair_table {
  public:
-  bool direct(device_driver& driver, isthmus_platform platform, int device, int peer) {
-    if (std::cmp_greater_equal(device, known_devices) || std::cmp_greater_equal(peer, known_devices))
-      return ask(driver, device, peer);
-    const auto index = (static_cast<std::size_t>(platform) * known_devices + static_cast<std::size_t>(device)) *
-                           known_devices +
+  bool can_copy_directly(device_driver& driver, isthmus_platform platform, int device, int peer) {
+    if (std::cmp_greater_equal(device, max_devices) || std::cmp_greater_equal(peer, max_devices))
+      return query_driver(driver, device, peer);
+    const auto index = (static_cast<std::size_t>(platform) * max_devices + static_cast<std::size_t>(device)) *
+                           max_devices +
                        static_cast<std::size_t>(peer);
     std::atomic<answer>& entry = m_answers[index];
     if (entry.load(std::memory_order_acquire) == answer::unknown)
-      entry.store(ask(driver, device, peer) ? answer::yes : answer::no, std::memory_order_release);
+      entry.store(query_driver(driver, device, peer) ? answer::yes : answer::no, std::memory_order_release);
     return entry.load(std::memory_order_acquire) == answer::yes;
   }
 
  private:
   enum class answer : std::uint8_t { unknown, yes, no };
-  static constexpr std::size_t known_devices = 32;
+  static constexpr std::size_t max_devices = 32;
 
-  static bool ask(device_driver& driver, int device, int peer) {
+  static bool query_driver(device_driver& driver, int device, int peer) {
     if (!driver.can_access_peer(device, peer)) return false;
     driver.enable_peer(device, peer);
     return true;
   }
 
-  std::array<std::atomic<answer>, ISTHMUS_PLATFORM_COUNT * known_devices * known_devices> m_answers{};
+  std::array<std::atomic<answer>, ISTHMUS_PLATFORM_COUNT * max_devices * max_devices> m_answers{};
 };
 
 pair_table& pairs() {
@@ -111,22 +111,22 @@ void copy_on_host(const copy_request& request) {
 }
 
 isthmus_copy_path path_of(device_driver& driver, const copy_request& request, int stream_device) {
-  const bool between = !on_host(request.destination_device) && !on_host(request.source_device) &&
+  const bool is_between_devices = !is_host(request.destination_device) && !is_host(request.source_device) &&
                        request.destination_device.ordinal != request.source_device.ordinal;
-  if (!between) {
-    if (request.path == ISTHMUS_COPY_STAGED && (on_host(request.destination_device) || on_host(request.source_device)))
+  if (!is_between_devices) {
+    if (request.path == ISTHMUS_COPY_STAGED && (is_host(request.destination_device) || is_host(request.source_device)))
       throw unsupported(ISTHMUS_HERE, "path = STAGED, but one of the places is the host already",
                         "leave the path to ISTHMUS_COPY_AUTO");
     return request.path == ISTHMUS_COPY_STAGED ? ISTHMUS_COPY_STAGED : ISTHMUS_COPY_DIRECT;
   }
   if (request.path == ISTHMUS_COPY_STAGED) return ISTHMUS_COPY_STAGED;
-  const int other =
+  const int peer =
       stream_device == request.destination_device.ordinal ? request.source_device.ordinal : request.destination_device.ordinal;
-  if (pairs().direct(driver, request.destination_device.platform, stream_device, other)) return ISTHMUS_COPY_DIRECT;
+  if (pairs().can_copy_directly(driver, request.destination_device.platform, stream_device, peer)) return ISTHMUS_COPY_DIRECT;
   if (request.path == ISTHMUS_COPY_DIRECT)
     throw unsupported(ISTHMUS_HERE,
                       fmt::format("path = DIRECT, but {}:{} cannot access the memory of device {}",
-                                  isthmus_platform_name(request.destination_device.platform), stream_device, other),
+                                  isthmus_platform_name(request.destination_device.platform), stream_device, peer),
                       "ISTHMUS_COPY_AUTO stages the copy through the host");
   return ISTHMUS_COPY_STAGED;
 }
@@ -134,40 +134,40 @@ isthmus_copy_path path_of(device_driver& driver, const copy_request& request, in
 }  // namespace
 
 isthmus_copy_path automatic_path(isthmus_device destination_device, isthmus_device source_device) {
-  if (on_host(destination_device) || on_host(source_device)) return ISTHMUS_COPY_DIRECT;
+  if (is_host(destination_device) || is_host(source_device)) return ISTHMUS_COPY_DIRECT;
   check_platforms(destination_device, source_device);
   device_driver& driver = driver_of(destination_device.platform);
   check_ordinal(driver, "destination_device", destination_device);
   check_ordinal(driver, "source_device", source_device);
-  const bool same = destination_device.ordinal == source_device.ordinal;
-  return same || pairs().direct(driver, destination_device.platform, destination_device.ordinal, source_device.ordinal)
+  const bool is_same_device = destination_device.ordinal == source_device.ordinal;
+  return is_same_device || pairs().can_copy_directly(driver, destination_device.platform, destination_device.ordinal, source_device.ordinal)
              ? ISTHMUS_COPY_DIRECT
              : ISTHMUS_COPY_STAGED;
 }
 
 void copy_memory(const copy_request& request) {
   if (request.bytes > 0) check_ranges(request);
-  if (on_host(request.destination_device) && on_host(request.source_device)) return copy_on_host(request);
-  const isthmus_device far = on_host(request.destination_device) ? request.source_device : request.destination_device;
-  if (!on_host(request.destination_device) && !on_host(request.source_device))
+  if (is_host(request.destination_device) && is_host(request.source_device)) return copy_on_host(request);
+  const isthmus_device accelerator = is_host(request.destination_device) ? request.source_device : request.destination_device;
+  if (!is_host(request.destination_device) && !is_host(request.source_device))
     check_platforms(request.destination_device, request.source_device);
-  device_driver& driver = driver_of(far.platform);
-  if (!on_host(request.destination_device)) check_ordinal(driver, "destination_device", request.destination_device);
-  if (!on_host(request.source_device)) check_ordinal(driver, "source_device", request.source_device);
-  const bool pushes = on_host(request.destination_device) || (request.push && !on_host(request.source_device));
-  const int device = pushes ? request.source_device.ordinal : request.destination_device.ordinal;
+  device_driver& driver = driver_of(accelerator.platform);
+  if (!is_host(request.destination_device)) check_ordinal(driver, "destination_device", request.destination_device);
+  if (!is_host(request.source_device)) check_ordinal(driver, "source_device", request.source_device);
+  const bool uses_source_queue = is_host(request.destination_device) || (request.push && !is_host(request.source_device));
+  const int device = uses_source_queue ? request.source_device.ordinal : request.destination_device.ordinal;
   const isthmus_copy_path path = path_of(driver, request, device);
-  const bool moves = request.bytes > 0 && request.destination != request.source;
-  if (moves && path == ISTHMUS_COPY_STAGED && driver.is_capturing(device, request.stream))
+  const bool has_data = request.bytes > 0 && request.destination != request.source;
+  if (has_data && path == ISTHMUS_COPY_STAGED && driver.is_capturing(device, request.stream))
     throw unsupported(ISTHMUS_HERE,
                       "the copy is staged through the host, and the stream is captured into a graph",
                       "capture copies between devices that reach each other only");
   for (void* event : request.wait_events) driver.wait(device, request.stream, event);
-  if (moves && path == ISTHMUS_COPY_DIRECT) {
-    const device_copy one{request.destination, request.source, request.bytes};
-    driver.copy(device, {&one, 1}, request.stream);
-  } else if (moves) {
-    staging_lane::between(driver, far.platform, request.source_device.ordinal, request.destination_device.ordinal)
+  if (has_data && path == ISTHMUS_COPY_DIRECT) {
+    const device_copy request_on_device{request.destination, request.source, request.bytes};
+    driver.copy(device, {&request_on_device, 1}, request.stream);
+  } else if (has_data) {
+    staging_lane::get(driver, accelerator.platform, request.source_device.ordinal, request.destination_device.ordinal)
         .copy(request.destination, request.source, request.bytes, device, request.stream);
   }
   if (request.done_event != nullptr) driver.record(device, request.done_event, request.stream);

@@ -13,7 +13,7 @@ namespace isthmus {
 class staging_lane {
  public:
   // Made at the first use and kept for the life of the process. Throws what the driver throws.
-  static staging_lane& between(device_driver& driver, isthmus_platform platform, int from, int to);
+  static staging_lane& get(device_driver& driver, isthmus_platform platform, int from, int to);
 
   // Enqueues the copy after what `stream` (of `stream_device`) holds, and lets `stream` wait for its end.
   // Copies of one lane go one after the other. Any thread.
@@ -22,22 +22,22 @@ class staging_lane {
  private:
   static constexpr std::size_t buffer_count = 4;
   static constexpr std::uint64_t buffer_bytes = 8u << 20;
-  static constexpr std::uint64_t smallest_chunk = 1u << 20;
+  static constexpr std::uint64_t min_chunk_bytes = 1u << 20;
 
   staging_lane(device_driver& driver, int from, int to);
-  static std::uint64_t chunk_after(std::uint64_t done, std::uint64_t bytes);
+  static std::uint64_t next_chunk_bytes(std::uint64_t done, std::uint64_t bytes);
 
   struct buffer {
     owned_pinned memory;
     owned_event filled;
     owned_event drained;
-    bool used = false;
+    bool was_used = false;
   };
 
   device_driver& m_driver;
   const int m_from, m_to;
   std::mutex m_mutex;
-  owned_stream m_down, m_up;
+  owned_stream m_to_host_stream, m_from_host_stream;
   owned_event m_begin_from, m_begin_to;  // of the caller's stream, on either device
   owned_event m_end;
   std::array<buffer, buffer_count> m_buffers;
