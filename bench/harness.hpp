@@ -119,7 +119,7 @@ class measurement {
     m_send_bytes = send_extent(m_shape, m_team.rank()) * element;
     m_recv_bytes = recv_extent(m_shape, m_team.rank()) * element;
     // Every rank allocates what rank 0, which is every root, needs: a shared heap wants equal sizes.
-    const oracle::shape of_root = shape_of(m_asked.what, count, 0, m_team.size());
+    const oracle::operation_shape of_root = shape_of(m_asked.what, count, 0, m_team.size());
     void* send = m_library.allocate(send_extent(of_root, 0) * element);
     void* recv = m_library.allocate(recv_extent(of_root, 0) * element);
     const bool in_place = m_asked.what == pattern::broadcast && m_team.rank() == 0;
@@ -147,8 +147,8 @@ class measurement {
   }
 
   // Of the current call.
-  oracle::source inputs() const {
-    return {m_asked.datatype, m_asked.op, oracle::flavour::ordinary, oracle::mix(m_asked.seed, m_call)};
+  oracle::input_spec inputs() const {
+    return {m_asked.datatype, m_asked.op, oracle::input_class::ordinary, oracle::mix(m_asked.seed, m_call)};
   }
 
   // Fresh input, all-ones poison (NaN or -1) in the output.
@@ -229,7 +229,7 @@ class measurement {
   provider& m_library;
   report m_report;
   std::string m_refused;
-  oracle::shape m_shape{};  // of the size that is being measured
+  oracle::operation_shape m_shape{};  // of the size that is being measured
   std::uint64_t m_call = 0, m_send_bytes = 0, m_recv_bytes = 0;
 };
 

@@ -26,8 +26,8 @@ float_buffer make_buffer(std::uint64_t elements) {
   return float_buffer(sycl::range<1>(std::max<std::uint64_t>(1, elements)));
 }
 
-oracle::source inputs_of(std::uint32_t call) {
-  return {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, call};
+oracle::input_spec inputs_of(std::uint32_t call) {
+  return {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, call};
 }
 
 void fill_on_host(float* data, std::uint64_t count, std::uint32_t call, int rank) {

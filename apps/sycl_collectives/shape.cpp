@@ -26,9 +26,9 @@ const std::vector<collective_case>& all_cases() {
 namespace {
 
 // Uneven blocks without gaps: that of rank r is proportional to (from + r) % size + 1.
-oracle::blocks uneven_blocks(std::uint64_t elements, int from, int size) {
+oracle::block_layout uneven_blocks(std::uint64_t elements, int from, int size) {
   const auto n = static_cast<std::uint64_t>(size);
-  oracle::blocks made;
+  oracle::block_layout made;
   for (int r = 0; r < size; ++r) {
     made.displs.push_back(made.extent());
     made.counts.push_back(elements * (static_cast<std::uint64_t>((from + r) % size) + 1) / (n * (n + 1) / 2));
@@ -38,28 +38,28 @@ oracle::blocks uneven_blocks(std::uint64_t elements, int from, int size) {
 
 // What each rank sends to (or receives from) the others. What an alltoallv sends is symmetric, so it is also
 // what arrives.
-std::vector<oracle::blocks> parts_of_ranks(isthmus_collective collective, std::uint64_t elements, int size) {
-  std::vector<oracle::blocks> parts;
+std::vector<oracle::block_layout> parts_of_ranks(isthmus_collective collective, std::uint64_t elements, int size) {
+  std::vector<oracle::block_layout> parts;
   for (int r = 0; r < size; ++r)
     parts.push_back(uneven_blocks(elements, collective == ISTHMUS_ALLTOALLV ? r : 0, size));
   return parts;
 }
 
-oracle::shape define(isthmus_collective collective, std::uint64_t elements, int size) {
+oracle::operation_shape define(isthmus_collective collective, std::uint64_t elements, int size) {
   const bool block_each = bench::has_block_per_rank(collective);
-  oracle::shape made{collective, size, 0, block_each ? elements / static_cast<std::uint64_t>(size) : elements,
+  oracle::operation_shape made{collective, size, 0, block_each ? elements / static_cast<std::uint64_t>(size) : elements,
                      {},         {}};
   switch (collective) {
     case ISTHMUS_SEND: made.root = 1; break;  // the distance in the ring
     case ISTHMUS_BARRIER: made.count = 0; break;
     case ISTHMUS_ALLGATHERV:
-      made.recv_parts = parts_of_ranks(collective, elements * static_cast<std::uint64_t>(size), size);
+      made.recv_layouts = parts_of_ranks(collective, elements * static_cast<std::uint64_t>(size), size);
       break;
-    case ISTHMUS_GATHERV: made.recv_parts = parts_of_ranks(collective, elements, size); break;
+    case ISTHMUS_GATHERV: made.recv_layouts = parts_of_ranks(collective, elements, size); break;
     case ISTHMUS_REDUCE_SCATTERV:
-    case ISTHMUS_SCATTERV: made.send_parts = parts_of_ranks(collective, elements, size); break;
+    case ISTHMUS_SCATTERV: made.send_layouts = parts_of_ranks(collective, elements, size); break;
     case ISTHMUS_ALLTOALLV:
-      made.send_parts = made.recv_parts = parts_of_ranks(collective, elements, size);
+      made.send_layouts = made.recv_layouts = parts_of_ranks(collective, elements, size);
       break;
     default: break;
   }
@@ -87,10 +87,10 @@ shape make_shape(const collective_case& what, std::uint64_t bytes, int rank, int
   if (what.collective == ISTHMUS_ALLTOALLV) made.count = 0;
   const auto own = static_cast<std::size_t>(rank);
   const bool root = rank == made.root;
-  if (const auto& parts = made.definition.send_parts;
+  if (const auto& parts = made.definition.send_layouts;
       !parts.empty() && (root || what.collective != ISTHMUS_SCATTERV))
     made.send_counts = parts[own].counts, made.send_displs = parts[own].displs;
-  if (const auto& parts = made.definition.recv_parts;
+  if (const auto& parts = made.definition.recv_layouts;
       !parts.empty() && (root || what.collective != ISTHMUS_GATHERV))
     made.recv_counts = parts[own].counts, made.recv_displs = parts[own].displs;
   return made;

@@ -28,7 +28,7 @@ struct shape {
   std::uint64_t recv_elements = 0;
   bool in_place = false;  // broadcast: the root sends from its receive buffer, as MPI does
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;  // v-collectives
-  oracle::shape definition;                                                       // of all ranks
+  oracle::operation_shape definition;                                                       // of all ranks
 
   int next() const { return (rank + 1) % size; }
   int previous() const { return (rank + size - 1) % size; }

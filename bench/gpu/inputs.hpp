@@ -12,7 +12,7 @@ namespace gpu_bench {
 inline void fill_repeated(void* to, std::uint64_t bytes, int rank,
                           isthmus_datatype datatype = ISTHMUS_FLOAT32) {
   std::vector<std::byte> inputs(std::min<std::uint64_t>(bytes, 16 << 20));
-  oracle::fill({datatype, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, rank, 0, inputs);
+  oracle::fill({datatype, ISTHMUS_SUM, oracle::input_class::ordinary, 3}, rank, 0, inputs);
   for (std::uint64_t at = 0; at < bytes; at += inputs.size())
     check(cudaMemcpy(static_cast<std::byte*>(to) + at, inputs.data(),
                      std::min<std::uint64_t>(inputs.size(), bytes - at), cudaMemcpyDefault));

@@ -157,12 +157,12 @@ std::vector<bench_case> cases(std::uint64_t bytes) {
 
 std::uint64_t output_bytes(const bench_case& what, const rank_state& rank) {
   const std::uint64_t block = block_elements(what, rank.size);
-  oracle::blocks equal;
+  oracle::block_layout equal;
   for (int peer = 0; peer < rank.size; ++peer) {
     equal.counts.push_back(block);
     equal.displs.push_back(block * static_cast<std::uint64_t>(peer));
   }
-  const std::vector<oracle::blocks> parts(static_cast<std::size_t>(rank.size), equal);
+  const std::vector<oracle::block_layout> parts(static_cast<std::size_t>(rank.size), equal);
   const int root = what.collective == ISTHMUS_SEND ? 1 : 0;  // the distance in a ring
   return sizeof(float) *
          oracle::recv_extent({what.collective, rank.size, root, block, parts, parts}, rank.rank);

@@ -65,7 +65,7 @@ class member {
     m_send = sycl::malloc_device<float>(largest / 4, m_queue);
     m_recv = sycl::malloc_device<float>(largest / 4, m_queue);
     std::vector<std::byte> inputs(largest);
-    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 3}, m_rank, 0, inputs);
+    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, 3}, m_rank, 0, inputs);
     m_queue.memcpy(m_send, inputs.data(), largest).wait();
   }
 

@@ -57,7 +57,7 @@ inline isthmus_collective collective_of(pattern what) {
 }
 
 // `count` elements in each block; root is rank 0. Ping is a ring of two, in which others take no part.
-inline oracle::shape shape_of(pattern what, std::uint64_t count, int rank, int size) {
+inline oracle::operation_shape shape_of(pattern what, std::uint64_t count, int rank, int size) {
   const isthmus_collective collective = collective_of(what);
   const bool takes_part = what != pattern::ping || rank < 2;
   return {collective,

@@ -18,7 +18,7 @@ using isthmus::block_map;
 constexpr std::uint64_t element_bytes = 4;
 
 // What `rank` passes. Arrays only where THE TABLE says that they are read: others may pass anything.
-isthmus_operation operation_of(const oracle::shape& shape, int rank) {
+isthmus_operation operation_of(const oracle::operation_shape& shape, int rank) {
   isthmus_operation operation{};
   operation.collective = shape.collective;
   operation.datatype = ISTHMUS_FLOAT32;
@@ -28,17 +28,17 @@ isthmus_operation operation_of(const oracle::shape& shape, int rank) {
   const auto at_root = [&](isthmus_collective rooted) {
     return shape.collective != rooted || rank == shape.root;
   };
-  if (!shape.recv_parts.empty() && at_root(ISTHMUS_GATHERV)) {
-    operation.recv_counts = shape.recv_parts[own_rank_index].counts.data();
-    operation.recv_displs = shape.recv_parts[own_rank_index].displs.data();
+  if (!shape.recv_layouts.empty() && at_root(ISTHMUS_GATHERV)) {
+    operation.recv_counts = shape.recv_layouts[own_rank_index].counts.data();
+    operation.recv_displs = shape.recv_layouts[own_rank_index].displs.data();
   }
-  if (!shape.send_parts.empty() && at_root(ISTHMUS_SCATTERV)) {
-    operation.send_counts = shape.send_parts[own_rank_index].counts.data();
-    operation.send_displs = shape.send_parts[own_rank_index].displs.data();
+  if (!shape.send_layouts.empty() && at_root(ISTHMUS_SCATTERV)) {
+    operation.send_counts = shape.send_layouts[own_rank_index].counts.data();
+    operation.send_displs = shape.send_layouts[own_rank_index].displs.data();
   }
-  const auto parts = std::max(shape.send_parts.size(), shape.recv_parts.size());
+  const auto parts = std::max(shape.send_layouts.size(), shape.recv_layouts.size());
   if (parts != 0)  // the own block, once more
-    operation.count = (shape.recv_parts.empty() ? shape.send_parts : shape.recv_parts)[0].counts[own_rank_index];
+    operation.count = (shape.recv_layouts.empty() ? shape.send_layouts : shape.recv_layouts)[0].counts[own_rank_index];
   return operation;
 }
 
@@ -60,29 +60,29 @@ void for_each_shape(Body&& body) {
         test.root = root;
         test.seed = static_cast<std::uint64_t>(size * 10 + root);
         SCOPED_TRACE(conformance::to_string(test) + " of " + std::to_string(size));
-        const oracle::shape shape = conformance::shape_of(test, size);
+        const oracle::operation_shape shape = conformance::shape_of(test, size);
         std::vector<block_map> maps;
         for (int rank = 0; rank < size; ++rank) maps.emplace_back(operation_of(shape, rank), rank, size);
         body(shape, maps);
       }
 }
 
-void expect_piece(const std::vector<block_map>& maps, int reader, int source, const oracle::piece& piece) {
+void expect_piece(const std::vector<block_map>& maps, int reader, int source, const oracle::expected_piece& piece) {
   const block in = maps[static_cast<std::size_t>(reader)].incoming_block(source);
   const block out = maps[static_cast<std::size_t>(source)].outgoing_block(reader);
-  EXPECT_EQ(in.offset, piece.recv_at * element_bytes);
+  EXPECT_EQ(in.offset, piece.recv_offset * element_bytes);
   EXPECT_EQ(in.bytes, piece.count * element_bytes);
-  EXPECT_EQ(out.offset, piece.send_at * element_bytes);
+  EXPECT_EQ(out.offset, piece.send_offset * element_bytes);
   EXPECT_EQ(out.bytes, piece.count * element_bytes);
 }
 
 TEST(block_map, blocks_are_the_pieces_of_the_oracle) {
-  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& maps) {
+  for_each_shape([](const oracle::operation_shape& shape, const std::vector<block_map>& maps) {
     for (int reader = 0; reader < shape.size; ++reader) {
       std::uint64_t expected = 0, received = 0;
-      for (const oracle::piece& piece : oracle::expected_pieces(shape, reader)) {
+      for (const oracle::expected_piece& piece : oracle::expected_pieces_of(shape, reader)) {
         if (piece.count == 0) continue;
-        const bool reduced = piece.rank == oracle::piece::all_ranks;
+        const bool reduced = piece.rank == oracle::expected_piece::all_ranks;
         for (int source = 0; source < shape.size; ++source)
           if (reduced || source == piece.rank) expect_piece(maps, reader, source, piece);
         expected += piece.count * element_bytes * (reduced ? static_cast<std::uint64_t>(shape.size) : 1);
@@ -98,7 +98,7 @@ TEST(block_map, blocks_are_the_pieces_of_the_oracle) {
 }
 
 TEST(block_map, extents_are_those_of_the_oracle) {
-  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& maps) {
+  for_each_shape([](const oracle::operation_shape& shape, const std::vector<block_map>& maps) {
     for (int rank = 0; rank < shape.size; ++rank) {
       EXPECT_EQ(maps[static_cast<std::size_t>(rank)].send_bytes(), oracle::send_extent(shape, rank) * element_bytes);
       EXPECT_EQ(maps[static_cast<std::size_t>(rank)].recv_bytes(), oracle::recv_extent(shape, rank) * element_bytes);
@@ -108,7 +108,7 @@ TEST(block_map, extents_are_those_of_the_oracle) {
 
 // Ranks that take no part have to know how much the others exchange.
 TEST(block_map, all_ranks_know_what_is_taken_from_each) {
-  for_each_shape([](const oracle::shape& shape, const std::vector<block_map>& maps) {
+  for_each_shape([](const oracle::operation_shape& shape, const std::vector<block_map>& maps) {
     if (isthmus::has_private_counts(isthmus::row_of(shape.collective))) return;
     for (int source = 0; source < shape.size; ++source) {
       std::uint64_t max_bytes = 0;
@@ -121,7 +121,7 @@ TEST(block_map, all_ranks_know_what_is_taken_from_each) {
 }
 
 TEST(block_map, one_block_for_all_is_the_same_block) {
-  for_each_shape([](const oracle::shape&, const std::vector<block_map>& maps) {
+  for_each_shape([](const oracle::operation_shape&, const std::vector<block_map>& maps) {
     for (const block_map& map : maps)
       for (int reader = 0; map.sends_same_block() && reader < map.size; ++reader)
         if (map.is_receiver(reader)) {

@@ -9,12 +9,12 @@ const std::uint64_t* data_or_null(bool significant, const std::vector<std::uint6
   return significant ? values.data() : nullptr;
 }
 
-std::uint64_t own_count(const oracle::shape& shape, int rank) {
+std::uint64_t own_count(const oracle::operation_shape& shape, int rank) {
   switch (shape.collective) {
     case ISTHMUS_ALLGATHERV:
-    case ISTHMUS_GATHERV: return shape.recv_parts[shape.root].counts[rank];
+    case ISTHMUS_GATHERV: return shape.recv_layouts[shape.root].counts[rank];
     case ISTHMUS_REDUCE_SCATTERV:
-    case ISTHMUS_SCATTERV: return shape.send_parts[shape.root].counts[rank];
+    case ISTHMUS_SCATTERV: return shape.send_layouts[shape.root].counts[rank];
     case ISTHMUS_ALLTOALLV:
     case ISTHMUS_BARRIER: return 0;
     default: return shape.count;
@@ -64,7 +64,7 @@ isthmus_status call(const test_case& test, const isthmus_operation& operation, c
                             : isthmus_enqueue(member.communicator, &operation);
 }
 
-isthmus_status ring(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
+isthmus_status ring(const test_case& test, const oracle::operation_shape& shape, const rank_buffers& buffers,
                     const rank_member& member, bool plain_pairs) {
   const int n = shape.size;
   isthmus_operation send = operation_of(test, shape, buffers.addresses(), member.rank);
@@ -85,9 +85,9 @@ isthmus_status ring(const test_case& test, const oracle::shape& shape, const ran
 
 }  // namespace
 
-bool can_be_plain_pairs(const oracle::shape& shape) { return shape.size % 2 == 0 && shape.root % 2 == 1; }
+bool can_be_plain_pairs(const oracle::operation_shape& shape) { return shape.size % 2 == 0 && shape.root % 2 == 1; }
 
-isthmus_operation operation_of(const test_case& test, const oracle::shape& shape, const placement& addresses,
+isthmus_operation operation_of(const test_case& test, const oracle::operation_shape& shape, const placement& addresses,
                                int rank) {
   isthmus_operation operation{};
   operation.collective = test.collective;
@@ -98,20 +98,20 @@ isthmus_operation operation_of(const test_case& test, const oracle::shape& shape
   operation.send_buf = addresses.send;
   operation.recv_buf = addresses.recv;
   const auto here = static_cast<std::size_t>(rank);
-  if (!shape.send_parts.empty()) {
+  if (!shape.send_layouts.empty()) {
     const bool significant = !has_root(test.collective) || rank == shape.root;
-    operation.send_counts = data_or_null(significant, shape.send_parts[here].counts);
-    operation.send_displs = data_or_null(significant, shape.send_parts[here].displs);
+    operation.send_counts = data_or_null(significant, shape.send_layouts[here].counts);
+    operation.send_displs = data_or_null(significant, shape.send_layouts[here].displs);
   }
-  if (!shape.recv_parts.empty()) {
+  if (!shape.recv_layouts.empty()) {
     const bool significant = !has_root(test.collective) || rank == shape.root;
-    operation.recv_counts = data_or_null(significant, shape.recv_parts[here].counts);
-    operation.recv_displs = data_or_null(significant, shape.recv_parts[here].displs);
+    operation.recv_counts = data_or_null(significant, shape.recv_layouts[here].counts);
+    operation.recv_displs = data_or_null(significant, shape.recv_layouts[here].displs);
   }
   return operation;
 }
 
-isthmus_status issue(const test_case& test, const oracle::shape& shape, const rank_buffers& buffers,
+isthmus_status issue(const test_case& test, const oracle::operation_shape& shape, const rank_buffers& buffers,
                      const rank_member& member, bool plain_pairs) {
   if (test.collective == ISTHMUS_SEND) return ring(test, shape, buffers, member, plain_pairs);
   return call(test, operation_of(test, shape, buffers.addresses(), member.rank), member);

@@ -12,7 +12,7 @@ using oracle::mix;
 constexpr std::uint64_t small_counts[] = {0, 1, 17};
 constexpr std::uint64_t large_counts[] = {2, 33, 255, 1000, 4099, 32771};
 
-bool is_floating(isthmus_datatype datatype) { return oracle::kind_of(datatype) == oracle::kind::floating; }
+bool is_floating(isthmus_datatype datatype) { return oracle::kind_of(datatype) == oracle::datatype_kind::floating; }
 
 // The dimensions that are not multiplied out are drawn from the seed.
 test_case complete(test_case test, std::uint64_t seed, int size) {

@@ -24,7 +24,7 @@ struct regions {
   std::size_t recv;
 };
 
-regions regions_of(const test_case& test, const oracle::shape& shape) {
+regions regions_of(const test_case& test, const oracle::operation_shape& shape) {
   std::uint64_t send = 0;
   std::uint64_t recv = 0;
   for (int rank = 0; rank < shape.size; ++rank) {
@@ -40,22 +40,22 @@ regions regions_of(const test_case& test, const oracle::shape& shape) {
 }
 
 // Elements between the start of the send and of the receive buffer when they alias.
-std::uint64_t alias_offset(const test_case& test, const oracle::shape& shape, int rank, bool in_recv) {
+std::uint64_t alias_offset(const test_case& test, const oracle::operation_shape& shape, int rank, bool in_recv) {
   const auto block = static_cast<std::uint64_t>(rank) * shape.count;
   switch (test.collective) {
     case ISTHMUS_ALLGATHER:
     case ISTHMUS_GATHER: return in_recv ? block : 0;
     case ISTHMUS_ALLGATHERV:
-    case ISTHMUS_GATHERV: return in_recv ? shape.recv_parts[rank].displs[rank] : 0;
+    case ISTHMUS_GATHERV: return in_recv ? shape.recv_layouts[rank].displs[rank] : 0;
     case ISTHMUS_REDUCE_SCATTER:
     case ISTHMUS_SCATTER: return in_recv ? 0 : block;
     case ISTHMUS_REDUCE_SCATTERV:
-    case ISTHMUS_SCATTERV: return in_recv ? 0 : shape.send_parts[rank].displs[rank];
+    case ISTHMUS_SCATTERV: return in_recv ? 0 : shape.send_layouts[rank].displs[rank];
     default: return 0;
   }
 }
 
-bool is_aliased(const test_case& test, const oracle::shape& shape, int rank) {
+bool is_aliased(const test_case& test, const oracle::operation_shape& shape, int rank) {
   if (!test.in_place) return false;
   switch (test.collective) {
     case ISTHMUS_BROADCAST:
@@ -68,7 +68,7 @@ bool is_aliased(const test_case& test, const oracle::shape& shape, int rank) {
   }
 }
 
-bool sends(const oracle::shape& shape, int rank) {
+bool sends(const oracle::operation_shape& shape, int rank) {
   switch (shape.collective) {
     case ISTHMUS_BROADCAST:
     case ISTHMUS_SCATTER:
@@ -78,7 +78,7 @@ bool sends(const oracle::shape& shape, int rank) {
   }
 }
 
-bool receives(const oracle::shape& shape, int rank) {
+bool receives(const oracle::operation_shape& shape, int rank) {
   switch (shape.collective) {
     case ISTHMUS_REDUCE:
     case ISTHMUS_GATHER:
@@ -90,12 +90,12 @@ bool receives(const oracle::shape& shape, int rank) {
 
 }  // namespace
 
-std::size_t rank_buffers::bytes_needed(const test_case& test, const oracle::shape& shape) {
+std::size_t rank_buffers::bytes_needed(const test_case& test, const oracle::operation_shape& shape) {
   const regions sizes = regions_of(test, shape);
   return sizes.send + sizes.recv + 3 * guard_bytes;
 }
 
-placement place(const test_case& test, const oracle::shape& shape, int rank, std::byte* memory) {
+placement place(const test_case& test, const oracle::operation_shape& shape, int rank, std::byte* memory) {
   const regions sizes = regions_of(test, shape);
   const std::size_t width = oracle::bytes_of(test.datatype);
   std::byte* first = memory + guard_bytes + misalignment(test) * width;
@@ -109,7 +109,7 @@ placement place(const test_case& test, const oracle::shape& shape, int rank, std
   return addresses;
 }
 
-rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, int rank,
+rank_buffers::rank_buffers(const test_case& test, const oracle::operation_shape& shape, int rank,
                            std::span<std::byte> memory)
     : m_test(test),
       m_shape(shape),
@@ -125,12 +125,12 @@ rank_buffers::rank_buffers(const test_case& test, const oracle::shape& shape, in
 void rank_buffers::write_inputs() {
   if (m_addresses.send == nullptr) return;
   const std::size_t width = oracle::bytes_of(m_test.datatype);
-  const bool in_blocks = !m_shape.send_parts.empty();
+  const bool in_blocks = !m_shape.send_layouts.empty();
   if (!in_blocks) {
     oracle::fill(source_of(m_test), m_rank, 0, {m_addresses.send, m_send_bytes});
     return;
   }
-  const oracle::blocks& parts = m_shape.send_parts[static_cast<std::size_t>(m_rank)];
+  const oracle::block_layout& parts = m_shape.send_layouts[static_cast<std::size_t>(m_rank)];
   for (std::size_t r = 0; r < parts.counts.size(); ++r)
     oracle::fill(source_of(m_test), m_rank, parts.displs[r],
                  {m_addresses.send + parts.displs[r] * width, parts.counts[r] * width});
@@ -141,9 +141,9 @@ std::vector<std::pair<std::size_t, std::size_t>> rank_buffers::result_ranges() c
   if (m_addresses.recv == nullptr) return ranges;
   const std::size_t width = oracle::bytes_of(m_test.datatype);
   const auto start = static_cast<std::size_t>(m_addresses.recv - m_memory.data());
-  for (const oracle::piece& piece : oracle::expected_pieces(m_shape, m_rank))
+  for (const oracle::expected_piece& piece : oracle::expected_pieces_of(m_shape, m_rank))
     if (piece.count > 0)
-      ranges.emplace_back(start + piece.recv_at * width, start + (piece.recv_at + piece.count) * width);
+      ranges.emplace_back(start + piece.recv_offset * width, start + (piece.recv_offset + piece.count) * width);
   std::sort(ranges.begin(), ranges.end());
   return ranges;
 }

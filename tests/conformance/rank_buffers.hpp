@@ -19,15 +19,15 @@ struct placement {
 };
 
 // In `memory` of rank_buffers::bytes_needed bytes, of which none is read or written.
-placement place(const test_case& test, const oracle::shape& shape, int rank, std::byte* memory);
+placement place(const test_case& test, const oracle::operation_shape& shape, int rank, std::byte* memory);
 
 class rank_buffers {
  public:
   // Lays the call out in `memory` (bytes_needed of it) and writes poison and inputs.
-  rank_buffers(const test_case& test, const oracle::shape& shape, int rank, std::span<std::byte> memory);
+  rank_buffers(const test_case& test, const oracle::operation_shape& shape, int rank, std::span<std::byte> memory);
 
   // The same on all ranks, so that buffers in the symmetric heap lie at the same offset everywhere.
-  static std::size_t bytes_needed(const test_case& test, const oracle::shape& shape);
+  static std::size_t bytes_needed(const test_case& test, const oracle::operation_shape& shape);
 
   const placement& addresses() const { return m_addresses; }
   const void* send_buf() const { return m_addresses.send; }
@@ -49,7 +49,7 @@ class rank_buffers {
   std::vector<std::pair<std::size_t, std::size_t>> result_ranges() const;  // byte offsets, ascending
 
   test_case m_test;
-  oracle::shape m_shape;
+  oracle::operation_shape m_shape;
   int m_rank;
   std::span<std::byte> m_memory;
   std::vector<std::byte> m_before;

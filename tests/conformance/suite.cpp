@@ -104,7 +104,7 @@ std::vector<std::vector<prepared_case>> engine_run::prepare(const batch& tests) 
   std::vector<std::vector<prepared_case>> memory(tests.size());
   std::size_t heap_used = 0;
   for (std::size_t i = 0; i < tests.size(); ++i) {
-    const oracle::shape shape = shape_of(tests[i], m_runner.size());
+    const oracle::operation_shape shape = shape_of(tests[i], m_runner.size());
     const std::size_t bytes = rank_buffers::bytes_needed(tests[i], shape);
     const bool heap = tests[i].heap && heap_used + bytes <= heap_bytes;  // the same on all ranks
     for (const rank_context& context : m_ranks) {
@@ -139,7 +139,7 @@ void engine_run::check(const batch& tests, std::vector<std::vector<prepared_case
 
 bool engine_run::is_selected(const test_case& test) {
   if (m_engine.is_default) return true;
-  const oracle::shape shape = shape_of(test, m_runner.size());
+  const oracle::operation_shape shape = shape_of(test, m_runner.size());
   // Addresses alone: nothing is written there before the call is known to be made.
   const auto memory = std::make_unique_for_overwrite<std::byte[]>(rank_buffers::bytes_needed(test, shape));
   const rank_member& member = m_ranks.front().member;
@@ -150,7 +150,7 @@ bool engine_run::is_selected(const test_case& test) {
 void engine_run::run_single(const test_case& test) {
   if (m_is_broken || !is_selected(test)) return;
   auto memory = prepare({test});
-  const oracle::shape shape = shape_of(test, m_runner.size());
+  const oracle::operation_shape shape = shape_of(test, m_runner.size());
   const bool plain_pairs = !drives_group() && can_be_plain_pairs(shape) && test.seed % 4 < 2;
   isthmus_status status = ISTHMUS_SUCCESS;
   if (drives_group()) isthmus_group_start();
@@ -174,7 +174,7 @@ void engine_run::run_back_to_back(const batch& tests) {
   auto memory = prepare(tests);
   const rank_member& member = m_ranks.front().member;
   for (std::size_t i = 0; i < tests.size() && !m_is_broken; ++i) {
-    const oracle::shape shape = shape_of(tests[i], m_runner.size());
+    const oracle::operation_shape shape = shape_of(tests[i], m_runner.size());
     const std::uint64_t skew = oracle::mix(tests[i].seed, 40, static_cast<std::uint64_t>(member.rank));
     if (skew % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds((skew >> 8) % 300));
     rank_buffers& buffers = *memory[i][0].buffers;

@@ -36,7 +36,7 @@ std::vector<int> order_of(std::uint64_t seed, int size) {
 }
 
 // Lays blocks out with gaps of 0 to 3 elements.
-void place(oracle::blocks& parts, std::uint64_t seed) {
+void place(oracle::block_layout& parts, std::uint64_t seed) {
   const int size = static_cast<int>(parts.counts.size());
   parts.displs.assign(parts.counts.size(), 0);
   std::uint64_t offset = oracle::mix(seed, 88) % 4;
@@ -54,29 +54,29 @@ std::uint64_t uneven(std::uint64_t seed, std::uint64_t count, int from, int to) 
   return (draw >> 8) % (count + 1);
 }
 
-std::vector<oracle::blocks> equal_blocks(const test_case& test, int size) {
-  oracle::blocks parts;
+std::vector<oracle::block_layout> equal_blocks(const test_case& test, int size) {
+  oracle::block_layout parts;
   for (int r = 0; r < size; ++r) parts.counts.push_back(uneven(test.seed, test.count, 0, r));
   place(parts, test.seed);
-  return std::vector<oracle::blocks>(static_cast<std::size_t>(size), parts);
+  return std::vector<oracle::block_layout>(static_cast<std::size_t>(size), parts);
 }
 
-void fill_alltoallv(const test_case& test, oracle::shape& shape) {
+void fill_alltoallv(const test_case& test, oracle::operation_shape& shape) {
   const int n = shape.size;
   // In place, what rank a sends to b must be as long as what b sends to a, in the same place.
   const auto count = [&](int from, int to) {
     return test.in_place ? uneven(test.seed, test.count, std::min(from, to), std::max(from, to))
                          : uneven(test.seed, test.count, from, to);
   };
-  shape.send_parts.resize(static_cast<std::size_t>(n));
-  shape.recv_parts.resize(static_cast<std::size_t>(n));
+  shape.send_layouts.resize(static_cast<std::size_t>(n));
+  shape.recv_layouts.resize(static_cast<std::size_t>(n));
   for (int r = 0; r < n; ++r) {
     for (int other = 0; other < n; ++other) {
-      shape.send_parts[r].counts.push_back(count(r, other));
-      shape.recv_parts[r].counts.push_back(count(other, r));
+      shape.send_layouts[r].counts.push_back(count(r, other));
+      shape.recv_layouts[r].counts.push_back(count(other, r));
     }
-    place(shape.send_parts[r], test.seed + static_cast<std::uint64_t>(r));
-    place(shape.recv_parts[r], test.seed + static_cast<std::uint64_t>(test.in_place ? r : r + n));
+    place(shape.send_layouts[r], test.seed + static_cast<std::uint64_t>(r));
+    place(shape.recv_layouts[r], test.seed + static_cast<std::uint64_t>(test.in_place ? r : r + n));
   }
 }
 
@@ -162,21 +162,21 @@ test_case parse(std::string_view text) {
   return test;
 }
 
-oracle::shape shape_of(const test_case& test, int size) {
-  oracle::shape shape{test.collective, size, test.root % size, test.count, {}, {}};
+oracle::operation_shape shape_of(const test_case& test, int size) {
+  oracle::operation_shape shape{test.collective, size, test.root % size, test.count, {}, {}};
   switch (test.collective) {
     case ISTHMUS_ALLGATHERV:
-    case ISTHMUS_GATHERV: shape.recv_parts = equal_blocks(test, size); break;
+    case ISTHMUS_GATHERV: shape.recv_layouts = equal_blocks(test, size); break;
     case ISTHMUS_REDUCE_SCATTERV:
-    case ISTHMUS_SCATTERV: shape.send_parts = equal_blocks(test, size); break;
+    case ISTHMUS_SCATTERV: shape.send_layouts = equal_blocks(test, size); break;
     case ISTHMUS_ALLTOALLV: fill_alltoallv(test, shape); break;
     default: break;
   }
   return shape;
 }
 
-oracle::source source_of(const test_case& test) {
-  return {test.datatype, test.op, test.special ? oracle::flavour::special : oracle::flavour::ordinary,
+oracle::input_spec source_of(const test_case& test) {
+  return {test.datatype, test.op, test.special ? oracle::input_class::special : oracle::input_class::ordinary,
           test.seed};
 }
 

@@ -32,8 +32,8 @@ std::string to_string(const test_case& test);
 test_case parse(std::string_view text);
 
 // The call among `size` ranks: v-variants get uneven counts, some of them zero, with gaps between blocks.
-oracle::shape shape_of(const test_case& test, int size);
-oracle::source source_of(const test_case& test);
+oracle::operation_shape shape_of(const test_case& test, int size);
+oracle::input_spec source_of(const test_case& test);
 
 // The columns of THE TABLE that generate cases.
 bool reduces(isthmus_collective collective);

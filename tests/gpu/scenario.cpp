@@ -42,15 +42,15 @@ const std::vector<table_row>& table() {
   return rows;
 }
 
-oracle::shape make_shape(isthmus_collective collective, int size, int root, std::uint64_t count) {
-  oracle::shape shape{collective, size, root, count, {}, {}};
+oracle::operation_shape make_shape(isthmus_collective collective, int size, int root, std::uint64_t count) {
+  oracle::operation_shape shape{collective, size, root, count, {}, {}};
   if (!takes_counts(collective)) return shape;
-  shape.send_parts.resize(static_cast<std::size_t>(size));
-  shape.recv_parts.resize(static_cast<std::size_t>(size));
+  shape.send_layouts.resize(static_cast<std::size_t>(size));
+  shape.recv_layouts.resize(static_cast<std::size_t>(size));
   // Block sizes: count, a third of it, nothing. What rank i sends to j depends on i + j, so both sides agree.
   const auto part = [count](int salt) { return salt % 3 == 0 ? count : salt % 3 == 1 ? count / 3 : 0; };
   for (int rank = 0; rank < size; ++rank) {
-    oracle::blocks parts;
+    oracle::block_layout parts;
     std::uint64_t at = 0;
     for (int peer = 0; peer < size; ++peer) {
       parts.counts.push_back(part(collective == ISTHMUS_ALLTOALLV ? rank + peer : peer));
@@ -58,8 +58,8 @@ oracle::shape make_shape(isthmus_collective collective, int size, int root, std:
       at += parts.counts.back() + 5;
     }
     const auto me = static_cast<std::size_t>(rank);
-    if (!cuts_send(collective)) shape.recv_parts[me] = parts;
-    if (cuts_send(collective) || collective == ISTHMUS_ALLTOALLV) shape.send_parts[me] = parts;
+    if (!cuts_send(collective)) shape.recv_layouts[me] = parts;
+    if (cuts_send(collective) || collective == ISTHMUS_ALLTOALLV) shape.send_layouts[me] = parts;
   }
   return shape;
 }
@@ -84,16 +84,16 @@ std::uint64_t rank_call::own_offset() const {
     case ISTHMUS_REDUCE_SCATTER: return m_what.shape.count * me;
     case ISTHMUS_GATHER:
     case ISTHMUS_SCATTER: return m_self.rank == m_what.shape.root ? m_what.shape.count * me : 0;
-    case ISTHMUS_ALLGATHERV: return m_what.shape.recv_parts[me].displs[me];
-    case ISTHMUS_GATHERV: return m_self.rank == m_what.shape.root ? m_what.shape.recv_parts[me].displs[me] : 0;
-    case ISTHMUS_SCATTERV: return m_self.rank == m_what.shape.root ? m_what.shape.send_parts[me].displs[me] : 0;
-    case ISTHMUS_REDUCE_SCATTERV: return m_what.shape.send_parts[me].displs[me];
+    case ISTHMUS_ALLGATHERV: return m_what.shape.recv_layouts[me].displs[me];
+    case ISTHMUS_GATHERV: return m_self.rank == m_what.shape.root ? m_what.shape.recv_layouts[me].displs[me] : 0;
+    case ISTHMUS_SCATTERV: return m_self.rank == m_what.shape.root ? m_what.shape.send_layouts[me].displs[me] : 0;
+    case ISTHMUS_REDUCE_SCATTERV: return m_what.shape.send_layouts[me].displs[me];
     default: return 0;
   }
 }
 
 void rank_call::build() {
-  const oracle::shape& shape = m_what.shape;
+  const oracle::operation_shape& shape = m_what.shape;
   const auto me = static_cast<std::size_t>(m_self.rank);
   isthmus_operation operation{};
   operation.collective = shape.collective;
@@ -112,13 +112,13 @@ void rank_call::build() {
     operation.recv_buf = m_separate.data();
   }
   if (takes_counts(shape.collective)) {
-    const oracle::blocks& own = cuts_send(shape.collective) ? shape.send_parts[me] : shape.recv_parts[me];
+    const oracle::block_layout& own = cuts_send(shape.collective) ? shape.send_layouts[me] : shape.recv_layouts[me];
     operation.count = shape.collective == ISTHMUS_ALLTOALLV ? 0 : own.counts[me];
-    const bool sends = !shape.send_parts[me].counts.empty(), receives = !shape.recv_parts[me].counts.empty();
-    operation.send_counts = sends ? m_what.shape.send_parts[me].counts.data() : nullptr;
-    operation.send_displs = sends ? m_what.shape.send_parts[me].displs.data() : nullptr;
-    operation.recv_counts = receives ? m_what.shape.recv_parts[me].counts.data() : nullptr;
-    operation.recv_displs = receives ? m_what.shape.recv_parts[me].displs.data() : nullptr;
+    const bool sends = !shape.send_layouts[me].counts.empty(), receives = !shape.recv_layouts[me].counts.empty();
+    operation.send_counts = sends ? m_what.shape.send_layouts[me].counts.data() : nullptr;
+    operation.send_displs = sends ? m_what.shape.send_layouts[me].displs.data() : nullptr;
+    operation.recv_counts = receives ? m_what.shape.recv_layouts[me].counts.data() : nullptr;
+    operation.recv_displs = receives ? m_what.shape.recv_layouts[me].displs.data() : nullptr;
   }
   m_operations = {operation};
   if (!is_ring(shape.collective)) return;
@@ -137,7 +137,7 @@ void rank_call::refill(std::uint64_t seed) {
   m_memory.write({poison.data(), m_memory.bytes()}, *m_self.queue);
   m_separate.write({poison.data(), m_separate.bytes()}, *m_self.queue);
   std::vector<std::byte> inputs(m_send_elements * m_element);
-  oracle::fill({m_what.datatype, m_what.op, oracle::flavour::ordinary, seed}, m_self.rank, 0, inputs);
+  oracle::fill({m_what.datatype, m_what.op, oracle::input_class::ordinary, seed}, m_self.rank, 0, inputs);
   const auto* send = static_cast<const std::byte*>(m_operations[0].send_buf);
   m_memory.write(inputs, *m_self.queue, send != nullptr ? static_cast<std::size_t>(send - m_memory.data()) : 0);
 }
@@ -158,8 +158,8 @@ std::string rank_call::error() const {
   const std::vector<std::byte> host = holder.read(*m_self.queue);
   const auto* recv = static_cast<const std::byte*>(m_operations.back().recv_buf);
   const std::size_t offset = recv != nullptr ? static_cast<std::size_t>(recv - holder.data()) : 0;
-  oracle::request request{
-      {m_what.datatype, m_what.op, oracle::flavour::ordinary, m_what.seed}, m_what.shape, m_self.rank};
+  oracle::check_request request{
+      {m_what.datatype, m_what.op, oracle::input_class::ordinary, m_what.seed}, m_what.shape, m_self.rank};
   // Vendor libraries round 8- and 16-bit floats at every step: docs/vendor_backends.md, "Arithmetic".
   request.steps_in_type = true;
   return oracle::find_error(request, host.data() + offset).value_or("");

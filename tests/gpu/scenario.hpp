@@ -23,10 +23,10 @@ struct table_row {
 const std::vector<table_row>& table();
 
 // Uneven blocks with gaps, some empty, for the collectives that take counts.
-oracle::shape make_shape(isthmus_collective collective, int size, int root, std::uint64_t count);
+oracle::operation_shape make_shape(isthmus_collective collective, int size, int root, std::uint64_t count);
 
 struct scenario {
-  oracle::shape shape;
+  oracle::operation_shape shape;
   isthmus_datatype datatype = ISTHMUS_FLOAT32;
   isthmus_reduction_op op = ISTHMUS_SUM;
   bool in_place = false;

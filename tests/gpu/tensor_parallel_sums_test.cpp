@@ -87,7 +87,7 @@ TEST_P(devices, random_numbers_stay_in_their_bounds_and_ranks_agree_bit_by_bit) 
     for (const std::uint64_t count : {1000, 2000003}) {
       std::vector<std::vector<float>> inputs(n, std::vector<float>(count));
       for (int rank = 0; rank < n; ++rank) {
-        oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 9}, rank, 0,
+        oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, 9}, rank, 0,
                      std::as_writable_bytes(std::span(inputs[rank])));
         ranks.write(rank, inputs[rank]);
       }

@@ -42,7 +42,7 @@ class table_test : public ::testing::Test {
     return text;
   }
 
-  isthmus_operation operation_of(const test_case& test, const oracle::shape& shape,
+  isthmus_operation operation_of(const test_case& test, const oracle::operation_shape& shape,
                                  const conformance::rank_buffers& buffers) const {
     const int rank = mpi_test::rank();
     isthmus_operation operation{};
@@ -53,19 +53,19 @@ class table_test : public ::testing::Test {
     operation.count = shape.count;
     operation.send_buf = buffers.send_buf();
     operation.recv_buf = buffers.recv_buf();
-    if (!shape.recv_parts.empty()) {
-      const oracle::blocks& parts = shape.recv_parts[static_cast<std::size_t>(rank)];
+    if (!shape.recv_layouts.empty()) {
+      const oracle::block_layout& parts = shape.recv_layouts[static_cast<std::size_t>(rank)];
       operation.recv_counts = parts.counts.data(), operation.recv_displs = parts.displs.data();
     }
-    if (!shape.send_parts.empty()) {
-      const oracle::blocks& parts = shape.send_parts[static_cast<std::size_t>(rank)];
+    if (!shape.send_layouts.empty()) {
+      const oracle::block_layout& parts = shape.send_layouts[static_cast<std::size_t>(rank)];
       operation.send_counts = parts.counts.data(), operation.send_displs = parts.displs.data();
     }
     const auto root = static_cast<std::size_t>(shape.root), me = static_cast<std::size_t>(rank);
-    if (test.collective == ISTHMUS_ALLGATHERV) operation.count = shape.recv_parts[me].counts[me];
-    if (test.collective == ISTHMUS_GATHERV) operation.count = shape.recv_parts[root].counts[me];
-    if (test.collective == ISTHMUS_REDUCE_SCATTERV) operation.count = shape.send_parts[me].counts[me];
-    if (test.collective == ISTHMUS_SCATTERV) operation.count = shape.send_parts[root].counts[me];
+    if (test.collective == ISTHMUS_ALLGATHERV) operation.count = shape.recv_layouts[me].counts[me];
+    if (test.collective == ISTHMUS_GATHERV) operation.count = shape.recv_layouts[root].counts[me];
+    if (test.collective == ISTHMUS_REDUCE_SCATTERV) operation.count = shape.send_layouts[me].counts[me];
+    if (test.collective == ISTHMUS_SCATTERV) operation.count = shape.send_layouts[root].counts[me];
     return operation;
   }
 
@@ -84,7 +84,7 @@ class table_test : public ::testing::Test {
   }
 
   void run(const test_case& test) {
-    const oracle::shape shape = conformance::shape_of(test, mpi_test::size());
+    const oracle::operation_shape shape = conformance::shape_of(test, mpi_test::size());
     std::vector<std::byte> memory(conformance::rank_buffers::bytes_needed(test, shape));
     const conformance::rank_buffers buffers(test, shape, mpi_test::rank(), memory);
     const isthmus_operation operation = operation_of(test, shape, buffers);

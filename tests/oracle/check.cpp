@@ -15,19 +15,19 @@ namespace oracle {
 namespace {
 
 constexpr std::uint64_t chunk = 4096;  // elements generated at a time
-constexpr std::size_t most_ranks = 64;
+constexpr std::size_t max_ranks = 64;
 
 bool any_nan(std::span<const long double> values) {
   return std::any_of(values.begin(), values.end(), [](long double value) { return std::isnan(value); });
 }
 
 // Sum or product in long double, with the magnitude that the error bound scales with.
-struct accumulated {
+struct accumulated_value {
   long double value;
   long double magnitude;
 };
 
-accumulated accumulate(isthmus_reduction_op op, std::span<const long double> values) {
+accumulated_value accumulate(isthmus_reduction_op op, std::span<const long double> values) {
   if (op == ISTHMUS_PROD) {
     long double product = 1;
     for (const long double value : values) product *= value;
@@ -50,7 +50,7 @@ long double growth(std::span<const long double> values) {
 }
 
 // True when `value` rounds to something beyond the largest finite number.
-bool leaves_range(const float_format& format, long double value) {
+bool overflows(const float_format& format, long double value) {
   if (std::fabs(value) <= largest_finite(format)) return false;
   float_format unlimited = format;
   unlimited.saturates = false;
@@ -58,15 +58,15 @@ bool leaves_range(const float_format& format, long double value) {
 }
 
 bool contains(const float_format& format, const interval& range, long double value) {
-  if (range.nan) return std::isnan(value);
+  if (range.is_nan) return std::isnan(value);
   if (value >= range.low && value <= range.high) return true;  // rounding can only widen to it
   return value >= round_to(format, range.low) && value <= round_to(format, range.high);
 }
 
 // What a reduction of one type and operation over so many ranks may give.
-class judge {
+class reduction_tolerance {
  public:
-  judge(isthmus_datatype datatype, isthmus_reduction_op op, std::size_t ranks, bool steps_in_type)
+  reduction_tolerance(isthmus_datatype datatype, isthmus_reduction_op op, std::size_t ranks, bool steps_in_type)
       : m_format(format_of(datatype)),
         m_steps(m_format.rounded_once && !steps_in_type ? format_of(ISTHMUS_FLOAT32) : m_format),
         m_op(op),
@@ -76,7 +76,7 @@ class judge {
     const long double roundings = op == ISTHMUS_AVG ? m_ranks : m_ranks - 1;
     const long double ku = roundings * unit_roundoff(m_steps);
     // The oracle's own sum is not exact either; for float64 that matters.
-    m_own = m_ranks * std::numeric_limits<long double>::epsilon();
+    m_oracle_error = m_ranks * std::numeric_limits<long double>::epsilon();
     m_relative = ku / (1 - ku);
   }
 
@@ -92,23 +92,23 @@ class judge {
   bool m_steps_in_type;
   long double m_ranks;
   long double m_underflow;
-  long double m_own;
+  long double m_oracle_error;
   long double m_relative;
 };
 
-interval judge::allowed(std::span<const long double> contributions) const {
+interval reduction_tolerance::allowed(std::span<const long double> contributions) const {
   if (any_nan(contributions)) return {0, 0, true};
   if (m_op == ISTHMUS_MIN || m_op == ISTHMUS_MAX) {
-    const auto [least, most] = std::minmax_element(contributions.begin(), contributions.end());
-    const long double value = m_op == ISTHMUS_MIN ? *least : *most;
+    const auto [min, max] = std::minmax_element(contributions.begin(), contributions.end());
+    const long double value = m_op == ISTHMUS_MIN ? *min : *max;
     return {value, value, false};
   }
-  const accumulated exact = accumulate(m_op, contributions);
+  const accumulated_value exact = accumulate(m_op, contributions);
   if (std::isnan(exact.value)) return {0, 0, true};
   if (std::isinf(exact.value)) {
     // Saturated at an early step, an infinity goes on as a number: the order decides.
-    const bool tamed = m_steps_in_type && m_format.saturates;
-    return {tamed ? -std::fabs(exact.value) : exact.value, tamed ? std::fabs(exact.value) : exact.value, false};
+    const bool is_saturated = m_steps_in_type && m_format.saturates;
+    return {is_saturated ? -std::fabs(exact.value) : exact.value, is_saturated ? std::fabs(exact.value) : exact.value, false};
   }
   if (contributions.size() == 1) return {exact.value, exact.value, false};  // nothing to round
 
@@ -123,53 +123,53 @@ interval judge::allowed(std::span<const long double> contributions) const {
     value /= m_ranks;
     bound = bound / m_ranks + m_underflow;
   }
-  bound += m_own * exact.magnitude;
+  bound += m_oracle_error * exact.magnitude;
   // A partial result that may leave the accumulator's range makes the order decide: nothing to hold it to.
-  if (leaves_range(m_steps, largest_partial) && (m_steps.saturates || !leaves_range(m_steps, exact.value)))
+  if (overflows(m_steps, largest_partial) && (m_steps.saturates || !overflows(m_steps, exact.value)))
     bound = std::numeric_limits<long double>::infinity();
   return {value - bound, value + bound, false};
 }
 
-std::string show(isthmus_datatype datatype, const std::byte* element) {
-  if (kind_of(datatype) == kind::floating) return fmt::format("{:.9g}", decode(datatype, element));
+std::string format_element(isthmus_datatype datatype, const std::byte* element) {
+  if (kind_of(datatype) == datatype_kind::floating) return fmt::format("{:.9g}", decode(datatype, element));
   const std::uint64_t value = decode_integer(datatype, element);
-  return kind_of(datatype) == kind::signed_integer ? fmt::format("{}", static_cast<std::int64_t>(value))
+  return kind_of(datatype) == datatype_kind::signed_integer ? fmt::format("{}", static_cast<std::int64_t>(value))
                                                    : fmt::format("{}", value);
 }
 
 // Gets every wrong element of a receive buffer and what is wrong with it; true: enough.
-using error_sink = std::function<bool(std::uint64_t at, const std::function<std::string()>& what)>;
+using error_sink = std::function<bool(std::uint64_t index, const std::function<std::string()>& describe)>;
 
 // False when `sink` had enough.
-bool check_moved(const request& request, const piece& piece, const std::byte* recv, const error_sink& sink) {
+bool check_moved(const check_request& request, const expected_piece& piece, const std::byte* recv, const error_sink& sink) {
   const isthmus_datatype datatype = request.inputs.datatype;
   const std::size_t bytes = bytes_of(datatype);
   std::vector<std::byte> expected(std::min(chunk, piece.count) * bytes);
   for (std::uint64_t begin = 0; begin < piece.count; begin += chunk) {
     const std::uint64_t count = std::min(chunk, piece.count - begin);
-    fill(request.inputs, piece.rank, piece.send_at + begin, {expected.data(), count * bytes});
-    const std::byte* actual = recv + (piece.recv_at + begin) * bytes;
+    fill(request.inputs, piece.rank, piece.send_offset + begin, {expected.data(), count * bytes});
+    const std::byte* actual = recv + (piece.recv_offset + begin) * bytes;
     if (std::memcmp(actual, expected.data(), count * bytes) == 0) continue;
     for (std::uint64_t i = 0; i < count; ++i) {
-      const std::byte *is = actual + i * bytes, *should_be = expected.data() + i * bytes;
-      if (std::memcmp(is, should_be, bytes) == 0) continue;
-      const auto what = [&] {
-        return fmt::format("is {}, expected {} (element {} of rank {})", show(datatype, is),
-                           show(datatype, should_be), piece.send_at + begin + i, piece.rank);
+      const std::byte *actual_element = actual + i * bytes, *expected_element = expected.data() + i * bytes;
+      if (std::memcmp(actual_element, expected_element, bytes) == 0) continue;
+      const auto describe = [&] {
+        return fmt::format("is {}, expected {} (element {} of rank {})", format_element(datatype, actual_element),
+                           format_element(datatype, expected_element), piece.send_offset + begin + i, piece.rank);
       };
-      if (sink(piece.recv_at + begin + i, what)) return false;
+      if (sink(piece.recv_offset + begin + i, describe)) return false;
     }
   }
   return true;
 }
 
 // The contributions of all ranks to one chunk of a result.
-class chunk_of_inputs {
+class input_chunk {
  public:
-  chunk_of_inputs(const request& request, std::uint64_t most)
+  input_chunk(const check_request& request, std::uint64_t max_elements)
       : m_inputs(request.inputs),
         m_bytes(bytes_of(request.inputs.datatype)),
-        m_ranks(static_cast<std::size_t>(request.what.size), std::vector<std::byte>(most * m_bytes)) {}
+        m_ranks(static_cast<std::size_t>(request.shape.size), std::vector<std::byte>(max_elements * m_bytes)) {}
 
   void fill(std::uint64_t first, std::uint64_t count) {
     for (std::size_t r = 0; r < m_ranks.size(); ++r)
@@ -181,7 +181,7 @@ class chunk_of_inputs {
   }
 
  private:
-  source m_inputs;
+  input_spec m_inputs;
   std::size_t m_bytes;
   std::vector<std::vector<std::byte>> m_ranks;
 };
@@ -189,37 +189,37 @@ class chunk_of_inputs {
 // Whether one element is right, or what is wrong with it.
 class reduction_check {
  public:
-  explicit reduction_check(const request& request)
-      : m_datatype(request.inputs.datatype), m_op(request.inputs.op), m_size(request.what.size) {
-    if (kind_of(m_datatype) == kind::floating)
-      m_judge.emplace(m_datatype, m_op, static_cast<std::size_t>(m_size), request.steps_in_type);
+  explicit reduction_check(const check_request& request)
+      : m_datatype(request.inputs.datatype), m_op(request.inputs.op), m_size(request.shape.size) {
+    if (kind_of(m_datatype) == datatype_kind::floating)
+      m_tolerance.emplace(m_datatype, m_op, static_cast<std::size_t>(m_size), request.steps_in_type);
   }
 
   // Finds the sums of float32 of which float64, in loops that compilers vectorise, tells that they are right:
   // nearly all. The bound is the judge's, a little less because float64 rounds as well. Where the magnitudes
   // are not finite, or near overflow, it tells nothing.
-  void find_surely_right(const chunk_of_inputs& inputs, std::uint64_t count, const std::byte* actual) {
-    const bool averages = m_op == ISTHMUS_AVG;
-    m_surely_right.assign(count, 0);
-    if (m_datatype != ISTHMUS_FLOAT32 || (m_op != ISTHMUS_SUM && !averages)) return;
+  void mark_certainly_correct(const input_chunk& inputs, std::uint64_t count, const std::byte* actual) {
+    const bool is_average = m_op == ISTHMUS_AVG;
+    m_certainly_correct.assign(count, 0);
+    if (m_datatype != ISTHMUS_FLOAT32 || (m_op != ISTHMUS_SUM && !is_average)) return;
     std::vector<double> sums(count), magnitudes(count);
     for (std::size_t r = 0; r < inputs.ranks(); ++r)
       for (std::uint64_t i = 0; i < count; ++i) {
         const double value = float_at(inputs.element(r, i));
         sums[i] += value, magnitudes[i] += std::fabs(value);
       }
-    const auto bound = static_cast<double>(m_judge->relative_bound()) * (1 - 0x1p-20);
-    const double divisor = averages ? m_size : 1;
+    const auto bound = static_cast<double>(m_tolerance->relative_bound()) * (1 - 0x1p-20);
+    const double divisor = is_average ? m_size : 1;
     for (std::uint64_t i = 0; i < count; ++i) {
       const double error = std::fabs(float_at(actual + i * sizeof(float)) - sums[i] / divisor);
-      m_surely_right[i] = error <= bound * magnitudes[i] / divisor && magnitudes[i] < 1e30;
+      m_certainly_correct[i] = error <= bound * magnitudes[i] / divisor && magnitudes[i] < 1e30;
     }
   }
 
-  std::optional<std::string> operator()(const chunk_of_inputs& inputs, std::uint64_t i,
+  std::optional<std::string> operator()(const input_chunk& inputs, std::uint64_t i,
                                         const std::byte* actual) {
-    if (m_surely_right[i] != 0) return std::nullopt;
-    return m_judge ? check_float(inputs, i, actual) : check_integer(inputs, i, actual);
+    if (m_certainly_correct[i] != 0) return std::nullopt;
+    return m_tolerance ? check_float(inputs, i, actual) : check_integer(inputs, i, actual);
   }
 
  private:
@@ -229,64 +229,64 @@ class reduction_check {
     return value;
   }
 
-  std::optional<std::string> check_integer(const chunk_of_inputs& inputs, std::uint64_t i,
+  std::optional<std::string> check_integer(const input_chunk& inputs, std::uint64_t i,
                                            const std::byte* actual) const {
-    std::array<std::uint64_t, most_ranks> values;
+    std::array<std::uint64_t, max_ranks> values;
     for (std::size_t r = 0; r < inputs.ranks(); ++r)
       values[r] = decode_integer(m_datatype, inputs.element(r, i));
     const std::uint64_t expected = reduce_integers(m_datatype, m_op, {values.data(), inputs.ranks()});
     if (decode_integer(m_datatype, actual) == expected) return std::nullopt;
-    std::byte shown[8];
-    store_bits(m_datatype, expected, shown);
-    return fmt::format("is {}, expected {}", show(m_datatype, actual), show(m_datatype, shown));
+    std::byte expected_bytes[8];
+    store_bits(m_datatype, expected, expected_bytes);
+    return fmt::format("is {}, expected {}", format_element(m_datatype, actual), format_element(m_datatype, expected_bytes));
   }
 
-  std::optional<std::string> check_float(const chunk_of_inputs& inputs, std::uint64_t i,
+  std::optional<std::string> check_float(const input_chunk& inputs, std::uint64_t i,
                                          const std::byte* actual) const {
-    std::array<long double, most_ranks> values;
+    std::array<long double, max_ranks> values;
     for (std::size_t r = 0; r < inputs.ranks(); ++r) values[r] = decode(m_datatype, inputs.element(r, i));
-    const interval range = m_judge->allowed({values.data(), inputs.ranks()});
+    const interval range = m_tolerance->allowed({values.data(), inputs.ranks()});
     const long double value = decode(m_datatype, actual);
-    if (contains(m_judge->format(), range, value)) return std::nullopt;
-    if (range.nan) return fmt::format("is {:.9g}, expected NaN", value);
-    return fmt::format("is {:.9g}, expected {:.9g} to {:.9g}", value, round_to(m_judge->format(), range.low),
-                       round_to(m_judge->format(), range.high));
+    if (contains(m_tolerance->format(), range, value)) return std::nullopt;
+    if (range.is_nan) return fmt::format("is {:.9g}, expected NaN", value);
+    return fmt::format("is {:.9g}, expected {:.9g} to {:.9g}", value, round_to(m_tolerance->format(), range.low),
+                       round_to(m_tolerance->format(), range.high));
   }
 
   isthmus_datatype m_datatype;
   isthmus_reduction_op m_op;
   int m_size;
-  std::optional<judge> m_judge;  // of floating types
-  std::vector<unsigned char> m_surely_right;
+  std::optional<reduction_tolerance> m_tolerance;  // of floating types
+  std::vector<unsigned char> m_certainly_correct;
 };
 
 // False when `sink` had enough.
-bool check_reduced(const request& request, const piece& piece, const std::byte* recv, const error_sink& sink) {
+bool check_reduced(const check_request& request, const expected_piece& piece, const std::byte* recv, const error_sink& sink) {
   const std::size_t bytes = bytes_of(request.inputs.datatype);
-  chunk_of_inputs inputs(request, std::min(chunk, piece.count));
+  input_chunk inputs(request, std::min(chunk, piece.count));
   reduction_check check(request);
   for (std::uint64_t begin = 0; begin < piece.count; begin += chunk) {
     const std::uint64_t count = std::min(chunk, piece.count - begin);
-    const std::byte* actual = recv + (piece.recv_at + begin) * bytes;
-    inputs.fill(piece.send_at + begin, count);
-    check.find_surely_right(inputs, count, actual);
+    const std::byte* actual = recv + (piece.recv_offset + begin) * bytes;
+    inputs.fill(piece.send_offset + begin, count);
+    check.mark_certainly_correct(inputs, count, actual);
     for (std::uint64_t i = 0; i < count; ++i)
       if (const auto error = check(inputs, i, actual + i * bytes))
-        if (sink(piece.recv_at + begin + i, [&] { return *error; })) return false;
+        if (sink(piece.recv_offset + begin + i, [&] { return *error; })) return false;
   }
   return true;
 }
 
-void check_pieces(const request& request, const std::byte* recv, const error_sink& sink) {
-  for (const piece& piece : expected_pieces(request.what, request.rank))
-    if (!(piece.rank == piece::all_ranks ? check_reduced : check_moved)(request, piece, recv, sink)) return;
+void check_pieces(const check_request& request, const std::byte* recv, const error_sink& sink) {
+  for (const expected_piece& piece : expected_pieces_of(request.shape, request.rank))
+    if (!(piece.rank == expected_piece::all_ranks ? check_reduced : check_moved)(request, piece, recv, sink)) return;
 }
 
 }  // namespace
 
 interval allowed(isthmus_datatype datatype, isthmus_reduction_op op, std::span<const long double> contributions,
                  bool steps_in_type) {
-  return judge(datatype, op, contributions.size(), steps_in_type).allowed(contributions);
+  return reduction_tolerance(datatype, op, contributions.size(), steps_in_type).allowed(contributions);
 }
 
 bool contains(isthmus_datatype datatype, const interval& range, long double value) {
@@ -295,7 +295,7 @@ bool contains(isthmus_datatype datatype, const interval& range, long double valu
 
 std::uint64_t reduce_integers(isthmus_datatype datatype, isthmus_reduction_op op,
                               std::span<const std::uint64_t> contributions) {
-  const bool is_signed = kind_of(datatype) == kind::signed_integer;
+  const bool is_signed = kind_of(datatype) == datatype_kind::signed_integer;
   const auto less = [&](std::uint64_t a, std::uint64_t b) {
     return is_signed ? static_cast<std::int64_t>(a) < static_cast<std::int64_t>(b) : a < b;
   };
@@ -322,16 +322,16 @@ std::uint64_t reduce_integers(isthmus_datatype datatype, isthmus_reduction_op op
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(result) / static_cast<std::int64_t>(n));
 }
 
-std::optional<std::string> find_error(const request& request, const std::byte* recv) {
+std::optional<std::string> find_error(const check_request& request, const std::byte* recv) {
   std::optional<std::string> first;
-  check_pieces(request, recv, [&](std::uint64_t at, const std::function<std::string()>& what) {
-    first = fmt::format("element {} {}", at, what());
+  check_pieces(request, recv, [&](std::uint64_t index, const std::function<std::string()>& describe) {
+    first = fmt::format("element {} {}", index, describe());
     return true;
   });
   return first;
 }
 
-std::uint64_t count_errors(const request& request, const std::byte* recv) {
+std::uint64_t count_errors(const check_request& request, const std::byte* recv) {
   std::uint64_t errors = 0;
   check_pieces(request, recv, [&](std::uint64_t, const std::function<std::string()>&) {
     ++errors;

@@ -26,7 +26,7 @@ namespace oracle {
 struct interval {
   long double low;
   long double high;
-  bool nan;  // must be NaN
+  bool is_nan;  // must be NaN
 };
 
 // `contributions` are the ranks' values. Floating types only.
@@ -40,16 +40,16 @@ bool contains(isthmus_datatype datatype, const interval& range, long double valu
 std::uint64_t reduce_integers(isthmus_datatype datatype, isthmus_reduction_op op,
                               std::span<const std::uint64_t> contributions);
 
-struct request {
-  source inputs;
-  shape what;
+struct check_request {
+  input_spec inputs;
+  operation_shape shape;
   int rank;
   bool steps_in_type = false;
 };
 
 // Nothing, or one line about the first wrong element of a receive buffer that starts at `recv`.
-std::optional<std::string> find_error(const request& request, const std::byte* recv);
+std::optional<std::string> find_error(const check_request& request, const std::byte* recv);
 // The number of wrong elements there.
-std::uint64_t count_errors(const request& request, const std::byte* recv);
+std::uint64_t count_errors(const check_request& request, const std::byte* recv);
 
 }  // namespace oracle

@@ -10,11 +10,11 @@ namespace oracle {
 namespace {
 
 // The bits of a special value; `pick` chooses which.
-std::uint64_t special_bits(const float_format& format, std::uint64_t pick) {
-  const std::uint64_t sign = (pick & 1) << (format.exponent_bits + format.mantissa_bits);
+std::uint64_t special_bits(const float_format& format, std::uint64_t selector) {
+  const std::uint64_t sign = (selector & 1) << (format.exponent_bits + format.mantissa_bits);
   const std::uint64_t top = ((1ull << format.exponent_bits) - 1) << format.mantissa_bits;
   const std::uint64_t mantissa = (1ull << format.mantissa_bits) - 1;
-  switch ((pick >> 1) % 5) {
+  switch ((selector >> 1) % 5) {
     case 0: return sign | top | mantissa;                                           // NaN in every format
     case 1: return format.has_infinity ? sign | top : sign | top | (mantissa - 1);  // infinity, else largest
     case 2: return format.has_infinity ? sign | (top - 1) : sign | top | (mantissa - 1);  // largest finite
@@ -24,7 +24,7 @@ std::uint64_t special_bits(const float_format& format, std::uint64_t pick) {
 }
 
 // True when this rank holds a special value at this element: at most one rank does.
-bool is_special(const source& source, int rank, std::uint64_t index) {
+bool is_special(const input_spec& source, int rank, std::uint64_t index) {
   const std::uint64_t draw = mix(source.seed, ~0ull, index);
   return draw % 4 == 0 && static_cast<int>((draw >> 8) % 4) == rank;
 }
@@ -54,9 +54,9 @@ std::uint64_t stream_of(std::uint64_t seed, int rank, std::uint64_t n) {
 // One loop for each width, so that the compiler vectorises it: filling takes much of a check's time. `Wide`
 // holds the element's random bits.
 template <typename Bits, typename Wide>
-void fill_stream(const source& source, std::uint64_t stream, std::uint32_t first, std::span<std::byte> out) {
+void fill_stream(const input_spec& source, std::uint64_t stream, std::uint32_t first, std::span<std::byte> out) {
   const auto key = static_cast<std::uint32_t>(stream), upper = static_cast<std::uint32_t>(stream >> 32);
-  const bool floating = kind_of(source.datatype) == kind::floating, narrow = source.op == ISTHMUS_PROD;
+  const bool floating = kind_of(source.datatype) == datatype_kind::floating, narrow = source.op == ISTHMUS_PROD;
   const float_format format = floating ? format_of(source.datatype) : float_format{};
   for (std::size_t i = 0; i < out.size() / sizeof(Bits); ++i) {
     const std::uint32_t low = random_bits(key, first + static_cast<std::uint32_t>(i));
@@ -69,7 +69,7 @@ void fill_stream(const source& source, std::uint64_t stream, std::uint32_t first
 }
 
 template <typename Bits, typename Wide>
-void fill_as(const source& source, int rank, std::uint64_t first, std::span<std::byte> out) {
+void fill_as(const input_spec& source, int rank, std::uint64_t first, std::span<std::byte> out) {
   const std::uint64_t end = first + out.size() / sizeof(Bits);
   for (std::uint64_t at = first; at < end;) {
     const std::uint64_t n = at / stream_length, run = std::min(end, (n + 1) * stream_length) - at;
@@ -79,7 +79,7 @@ void fill_as(const source& source, int rank, std::uint64_t first, std::span<std:
   }
 }
 
-void put_specials(const source& source, int rank, std::uint64_t first, std::span<std::byte> out) {
+void put_specials(const input_spec& source, int rank, std::uint64_t first, std::span<std::byte> out) {
   const std::size_t bytes = bytes_of(source.datatype);
   for (std::size_t i = 0; i < out.size() / bytes; ++i)
     if (is_special(source, rank, first + i))
@@ -95,14 +95,14 @@ std::uint32_t stream_key(std::uint64_t seed, int rank) {
   return static_cast<std::uint32_t>(stream_of(seed, rank, 0));
 }
 
-void fill(const source& source, int rank, std::uint64_t first, std::span<std::byte> out) {
+void fill(const input_spec& source, int rank, std::uint64_t first, std::span<std::byte> out) {
   switch (bytes_of(source.datatype)) {
     case 1: fill_as<std::uint8_t, std::uint32_t>(source, rank, first, out); break;
     case 2: fill_as<std::uint16_t, std::uint32_t>(source, rank, first, out); break;
     case 4: fill_as<std::uint32_t, std::uint32_t>(source, rank, first, out); break;
     default: fill_as<std::uint64_t, std::uint64_t>(source, rank, first, out);
   }
-  if (source.what == flavour::special && kind_of(source.datatype) == kind::floating)
+  if (source.values == input_class::special && kind_of(source.datatype) == datatype_kind::floating)
     put_specials(source, rank, first, out);
 }
 

@@ -13,7 +13,7 @@ namespace oracle {
 // A well-mixed 64-bit value of (seed, a, b). Stateless.
 std::uint64_t mix(std::uint64_t seed, std::uint64_t a, std::uint64_t b = 0);
 
-enum class flavour {
+enum class input_class {
   // Integers over their whole range (sums wrap); floats of both signs and many exponents whose sums and
   // products of up to 16 ranks stay clear of overflow.
   ordinary,
@@ -21,10 +21,10 @@ enum class flavour {
   special,
 };
 
-struct source {
+struct input_spec {
   isthmus_datatype datatype;
   isthmus_reduction_op op;  // products get a narrower range of exponents
-  flavour what;
+  input_class values;
   std::uint64_t seed;
 };
 
@@ -33,6 +33,6 @@ struct source {
 std::uint32_t stream_key(std::uint64_t seed, int rank);
 
 // Writes elements [first, first + out.size() / bytes) of `rank`'s send buffer.
-void fill(const source& source, int rank, std::uint64_t first, std::span<std::byte> out);
+void fill(const input_spec& source, int rank, std::uint64_t first, std::span<std::byte> out);
 
 }  // namespace oracle

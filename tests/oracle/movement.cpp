@@ -5,29 +5,29 @@
 
 namespace oracle {
 
-std::uint64_t blocks::extent() const {
+std::uint64_t block_layout::extent() const {
   std::uint64_t end = 0;
   for (std::size_t r = 0; r < counts.size(); ++r)
     if (counts[r] > 0) end = std::max(end, displs[r] + counts[r]);
   return end;
 }
 
-std::vector<piece> expected_pieces(const shape& shape, int rank) {
+std::vector<expected_piece> expected_pieces_of(const operation_shape& shape, int rank) {
   const int n = shape.size;
   const std::uint64_t count = shape.count;
   const auto u = [](int value) { return static_cast<std::uint64_t>(value); };
   const bool at_root = rank == shape.root;
-  std::vector<piece> pieces;
+  std::vector<expected_piece> pieces;
   switch (shape.collective) {
     case ISTHMUS_BROADCAST: return {{0, count, shape.root, 0}};
     case ISTHMUS_REDUCE:
-      if (at_root) pieces.push_back({0, count, piece::all_ranks, 0});
+      if (at_root) pieces.push_back({0, count, expected_piece::all_ranks, 0});
       return pieces;
-    case ISTHMUS_ALLREDUCE: return {{0, count, piece::all_ranks, 0}};
-    case ISTHMUS_REDUCE_SCATTER: return {{0, count, piece::all_ranks, u(rank) * count}};
+    case ISTHMUS_ALLREDUCE: return {{0, count, expected_piece::all_ranks, 0}};
+    case ISTHMUS_REDUCE_SCATTER: return {{0, count, expected_piece::all_ranks, u(rank) * count}};
     case ISTHMUS_REDUCE_SCATTERV: {
-      const blocks& parts = shape.send_parts[rank];
-      return {{0, parts.counts[rank], piece::all_ranks, parts.displs[rank]}};
+      const block_layout& parts = shape.send_layouts[rank];
+      return {{0, parts.counts[rank], expected_piece::all_ranks, parts.displs[rank]}};
     }
     case ISTHMUS_GATHER:
       if (!at_root) return pieces;
@@ -40,11 +40,11 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
       [[fallthrough]];
     case ISTHMUS_ALLGATHERV:
       for (int r = 0; r < n; ++r)
-        pieces.push_back({shape.recv_parts[rank].displs[r], shape.recv_parts[rank].counts[r], r, 0});
+        pieces.push_back({shape.recv_layouts[rank].displs[r], shape.recv_layouts[rank].counts[r], r, 0});
       return pieces;
     case ISTHMUS_SCATTER: return {{0, count, shape.root, u(rank) * count}};
     case ISTHMUS_SCATTERV: {
-      const blocks& parts = shape.send_parts[shape.root];
+      const block_layout& parts = shape.send_layouts[shape.root];
       return {{0, parts.counts[rank], shape.root, parts.displs[rank]}};
     }
     case ISTHMUS_ALLTOALL:
@@ -52,8 +52,8 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
       return pieces;
     case ISTHMUS_ALLTOALLV:
       for (int r = 0; r < n; ++r)
-        pieces.push_back({shape.recv_parts[rank].displs[r], shape.recv_parts[rank].counts[r], r,
-                          shape.send_parts[r].displs[rank]});
+        pieces.push_back({shape.recv_layouts[rank].displs[r], shape.recv_layouts[rank].counts[r], r,
+                          shape.send_layouts[r].displs[rank]});
       return pieces;
     case ISTHMUS_SEND:  // a ring: every rank sends to rank + root and receives from rank - root
     case ISTHMUS_RECV: return {{0, count, (rank + n - shape.root % n) % n, 0}};
@@ -63,7 +63,7 @@ std::vector<piece> expected_pieces(const shape& shape, int rank) {
   std::abort();
 }
 
-std::uint64_t send_extent(const shape& shape, int rank) {
+std::uint64_t send_extent(const operation_shape& shape, int rank) {
   const auto n = static_cast<std::uint64_t>(shape.size);
   switch (shape.collective) {
     case ISTHMUS_BROADCAST: return rank == shape.root ? shape.count : 0;
@@ -75,22 +75,22 @@ std::uint64_t send_extent(const shape& shape, int rank) {
     case ISTHMUS_RECV: return shape.count;
     case ISTHMUS_REDUCE_SCATTER:
     case ISTHMUS_ALLTOALL: return n * shape.count;
-    case ISTHMUS_ALLGATHERV: return shape.recv_parts[rank].counts[rank];
-    case ISTHMUS_GATHERV: return shape.recv_parts[shape.root].counts[rank];
+    case ISTHMUS_ALLGATHERV: return shape.recv_layouts[rank].counts[rank];
+    case ISTHMUS_GATHERV: return shape.recv_layouts[shape.root].counts[rank];
     case ISTHMUS_SCATTER: return rank == shape.root ? n * shape.count : 0;
-    case ISTHMUS_SCATTERV: return rank == shape.root ? shape.send_parts[rank].extent() : 0;
+    case ISTHMUS_SCATTERV: return rank == shape.root ? shape.send_layouts[rank].extent() : 0;
     case ISTHMUS_REDUCE_SCATTERV:
-    case ISTHMUS_ALLTOALLV: return shape.send_parts[rank].extent();
+    case ISTHMUS_ALLTOALLV: return shape.send_layouts[rank].extent();
     case ISTHMUS_BARRIER:
     case ISTHMUS_COLLECTIVE_COUNT: return 0;
   }
   std::abort();
 }
 
-std::uint64_t recv_extent(const shape& shape, int rank) {
+std::uint64_t recv_extent(const operation_shape& shape, int rank) {
   std::uint64_t end = 0;
-  for (const piece& piece : expected_pieces(shape, rank))
-    if (piece.count > 0) end = std::max(end, piece.recv_at + piece.count);
+  for (const expected_piece& piece : expected_pieces_of(shape, rank))
+    if (piece.count > 0) end = std::max(end, piece.recv_offset + piece.count);
   return end;
 }
 

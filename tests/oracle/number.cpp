@@ -14,12 +14,12 @@ namespace {
 
 struct description {
   std::size_t bytes;
-  kind what;
+  datatype_kind kind;
 };
 
-constexpr kind SIGNED = kind::signed_integer;
-constexpr kind UNSIGNED = kind::unsigned_integer;
-constexpr kind FLOATING = kind::floating;
+constexpr datatype_kind SIGNED = datatype_kind::signed_integer;
+constexpr datatype_kind UNSIGNED = datatype_kind::unsigned_integer;
+constexpr datatype_kind FLOATING = datatype_kind::floating;
 constexpr description descriptions[] = {
 #define ISTHMUS_DATATYPE(name, NAME, bytes, kind) {bytes, kind},
 #include <isthmus/collectives.def>
@@ -50,14 +50,14 @@ std::uint64_t load_bits(isthmus_datatype datatype, const std::byte* element) {
 
 // 2^exponent. The exponents of all formats come from a table: ldexp takes longer than all the rest of a check.
 long double power_of_two(int exponent) {
-  constexpr int most = 1200;
+  constexpr int max_exponent = 1200;
   static const auto table = [] {
-    std::array<long double, 2 * most + 1> powers;
-    for (int e = -most; e <= most; ++e) powers[e + most] = std::ldexp(1.0L, e);
+    std::array<long double, 2 * max_exponent + 1> powers;
+    for (int e = -max_exponent; e <= max_exponent; ++e) powers[e + max_exponent] = std::ldexp(1.0L, e);
     return powers;
   }();
-  if (exponent < -most || exponent > most) return std::ldexp(1.0L, exponent);
-  return table[exponent + most];
+  if (exponent < -max_exponent || exponent > max_exponent) return std::ldexp(1.0L, exponent);
+  return table[exponent + max_exponent];
 }
 
 long double value_of(const float_format& format, std::uint64_t bits) {
@@ -78,7 +78,7 @@ long double value_of(const float_format& format, std::uint64_t bits) {
 }  // namespace
 
 std::size_t bytes_of(isthmus_datatype datatype) { return descriptions[datatype].bytes; }
-kind kind_of(isthmus_datatype datatype) { return descriptions[datatype].what; }
+datatype_kind kind_of(isthmus_datatype datatype) { return descriptions[datatype].kind; }
 
 const float_format& format_of(isthmus_datatype datatype) {
   switch (datatype) {
@@ -129,7 +129,7 @@ long double decode(isthmus_datatype datatype, const std::byte* element) {
 std::uint64_t decode_integer(isthmus_datatype datatype, const std::byte* element) {
   const std::uint64_t bits = load_bits(datatype, element);
   const unsigned width = 8 * static_cast<unsigned>(bytes_of(datatype));
-  const bool negative = kind_of(datatype) == kind::signed_integer && ((bits >> (width - 1)) & 1);
+  const bool negative = kind_of(datatype) == datatype_kind::signed_integer && ((bits >> (width - 1)) & 1);
   return negative && width < 64 ? bits | (~0ull << width) : bits;
 }
 
@@ -150,20 +150,20 @@ long double largest_finite(const float_format& format) {
 
 long double round_to(const float_format& format, long double value) {
   if (std::isnan(value) || value == 0) return value;
-  const long double beyond =
+  const long double overflow_value =
       format.saturates ? largest_finite(format) : std::numeric_limits<long double>::infinity();
-  if (std::isinf(value)) return std::copysign(beyond, value);
+  if (std::isinf(value)) return std::copysign(overflow_value, value);
   int exponent = 0;
   std::frexp(value, &exponent);  // |value| in [2^(exponent-1), 2^exponent)
-  if (exponent - 1 > largest_exponent(format)) return std::copysign(beyond, value);
-  const int lowest = 1 - format.bias;
-  const int quantum = std::max(exponent - 1, lowest) - format.mantissa_bits;
+  if (exponent - 1 > largest_exponent(format)) return std::copysign(overflow_value, value);
+  const int min_exponent = 1 - format.bias;
+  const int quantum = std::max(exponent - 1, min_exponent) - format.mantissa_bits;
   // Added to a number whose last digit is the quantum, `value` keeps no digit below it: that addition rounds to
   // nearest, ties to even, and the subtraction is exact. (nearbyint and ldexp take ten times as long.)
   const long double beside = 1.5L * power_of_two(quantum + std::numeric_limits<long double>::digits - 1);
   const long double rounded = std::copysign((value + beside) - beside, value);
   if (exponent <= largest_exponent(format) || std::fabs(rounded) <= largest_finite(format)) return rounded;
-  return std::copysign(beyond, value);
+  return std::copysign(overflow_value, value);
 }
 
 long double unit_roundoff(const float_format& format) { return power_of_two(-format.mantissa_bits - 1); }

@@ -9,7 +9,7 @@
 
 namespace oracle {
 
-enum class kind { signed_integer, unsigned_integer, floating };
+enum class datatype_kind { signed_integer, unsigned_integer, floating };
 
 // A binary floating-point format: value = (-1)^s * 2^(exponent - bias) * 1.mantissa, subnormals at the bottom.
 struct float_format {
@@ -22,7 +22,7 @@ struct float_format {
 };
 
 std::size_t bytes_of(isthmus_datatype datatype);
-kind kind_of(isthmus_datatype datatype);
+datatype_kind kind_of(isthmus_datatype datatype);
 // The format of a floating datatype; asserts on others.
 const float_format& format_of(isthmus_datatype datatype);
 

@@ -92,7 +92,7 @@ TEST(reduction, one_rounding_is_told_from_a_rounding_at_every_step) {
 TEST(reduction, specials) {
   const long double infinity = std::numeric_limits<long double>::infinity();
   const std::vector<long double> opposite{infinity, -infinity};
-  EXPECT_TRUE(allowed(ISTHMUS_FLOAT32, ISTHMUS_SUM, opposite, false).nan);
+  EXPECT_TRUE(allowed(ISTHMUS_FLOAT32, ISTHMUS_SUM, opposite, false).is_nan);
   EXPECT_EQ(allowed(ISTHMUS_FLOAT32, ISTHMUS_MAX, opposite, false).low, infinity);
   const std::vector<long double> overflow{448, 448};
   const interval sum = allowed(ISTHMUS_FLOAT8_E4M3, ISTHMUS_SUM, overflow, false);
@@ -106,8 +106,8 @@ TEST(reduction, specials) {
 
 // A correct float32 allreduce of 4 ranks, to be damaged by the tests below.
 struct sample {
-  request what{
-      {ISTHMUS_FLOAT32, ISTHMUS_SUM, flavour::ordinary, 7}, {ISTHMUS_ALLREDUCE, 4, 0, 5000, {}, {}}, 0};
+  check_request what{
+      {ISTHMUS_FLOAT32, ISTHMUS_SUM, input_class::ordinary, 7}, {ISTHMUS_ALLREDUCE, 4, 0, 5000, {}, {}}, 0};
   std::vector<float> result = std::vector<float>(5000);
   sample() {
     std::vector<float> one(5000);
@@ -160,8 +160,8 @@ TEST(check, counts_what_the_bound_rejects) {
 }
 
 TEST(check, counts_moved_elements) {
-  request what{
-      {ISTHMUS_FLOAT8_E5M2, ISTHMUS_SUM, flavour::special, 5}, {ISTHMUS_BROADCAST, 2, 1, 9000, {}, {}}, 0};
+  check_request what{
+      {ISTHMUS_FLOAT8_E5M2, ISTHMUS_SUM, input_class::special, 5}, {ISTHMUS_BROADCAST, 2, 1, 9000, {}, {}}, 0};
   std::vector<std::byte> copied(9000);
   fill(what.inputs, 1, 0, copied);
   EXPECT_EQ(count_errors(what, copied.data()), 0U);
@@ -181,7 +181,7 @@ TEST(check, rejects_a_missing_rank_and_a_product) {
 }
 
 TEST(check, rejects_blocks_in_the_wrong_order) {
-  request what{{ISTHMUS_INT16, ISTHMUS_SUM, flavour::ordinary, 9}, {ISTHMUS_ALLGATHER, 3, 0, 11, {}, {}}, 1};
+  check_request what{{ISTHMUS_INT16, ISTHMUS_SUM, input_class::ordinary, 9}, {ISTHMUS_ALLGATHER, 3, 0, 11, {}, {}}, 1};
   std::vector<std::byte> gathered(3 * 11 * 2);
   for (int r = 0; r < 3; ++r)
     fill(what.inputs, r, 0, std::span(gathered).subspan(static_cast<std::size_t>(r) * 22, 22));
@@ -191,7 +191,7 @@ TEST(check, rejects_blocks_in_the_wrong_order) {
 }
 
 TEST(inputs, any_range_of_any_rank_is_the_same_data) {
-  const source from{ISTHMUS_BFLOAT16, ISTHMUS_SUM, flavour::special, 3};
+  const input_spec from{ISTHMUS_BFLOAT16, ISTHMUS_SUM, input_class::special, 3};
   std::vector<std::byte> whole(200);
   std::vector<std::byte> part(60);
   fill(from, 2, 0, whole);
@@ -202,7 +202,7 @@ TEST(inputs, any_range_of_any_rank_is_the_same_data) {
 }
 
 TEST(inputs, streams_go_on_beyond_32_bits) {
-  const source from{ISTHMUS_UINT32, ISTHMUS_SUM, flavour::ordinary, 3};
+  const input_spec from{ISTHMUS_UINT32, ISTHMUS_SUM, input_class::ordinary, 3};
   constexpr std::uint64_t end = std::uint64_t{1} << 32;
   std::vector<std::uint32_t> across(8);
   std::vector<std::uint32_t> behind(4);
@@ -217,7 +217,7 @@ TEST(inputs, streams_go_on_beyond_32_bits) {
 // Kernels make the same inputs from the key of a stream.
 TEST(inputs, the_generator_of_devices_is_that_of_fill) {
   std::vector<float> host(1000);
-  fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, flavour::ordinary, 11}, 3, 0, std::as_writable_bytes(std::span(host)));
+  fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, input_class::ordinary, 11}, 3, 0, std::as_writable_bytes(std::span(host)));
   for (unsigned i = 0; i < host.size(); ++i) {
     const unsigned bits = random_float32(stream_key(11, 3), i);
     EXPECT_EQ(std::memcmp(&bits, &host[i], sizeof bits), 0);

@@ -106,7 +106,7 @@ TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
       test.count = count;
       test.heap = true;
       std::vector<std::unique_ptr<conformance::rank_buffers>> buffers;
-      const oracle::shape shape = conformance::shape_of(test, all.size());
+      const oracle::operation_shape shape = conformance::shape_of(test, all.size());
       const std::size_t bytes = (conformance::rank_buffers::bytes_needed(test, shape) + 63) / 64 * 64;
       ASSERT_LE(bytes * calls, one.heap().size());
       for (int i = 0; i < calls; ++i) {
@@ -141,7 +141,7 @@ TEST(copy_engine, sums_are_made_in_rank_order) {
     for (int number = 0; number < ranks; ++number) {
       auto& mine = inputs[static_cast<std::size_t>(number)];
       mine.resize(count * static_cast<std::size_t>(ranks));
-      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 6}, number, 0,
+      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, 6}, number, 0,
                    std::as_writable_bytes(std::span(mine)));
     }
     all.each([&](rank& one) {
@@ -236,7 +236,7 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
       test.datatype = datatype;
       test.count = 6001;
       test.heap = true;
-      const oracle::shape shape = conformance::shape_of(test, all.size());
+      const oracle::operation_shape shape = conformance::shape_of(test, all.size());
       isthmus_operation operation;
       {
         const conformance::rank_buffers layout(test, shape, one.number(), one.heap());

@@ -56,7 +56,7 @@ struct placed_call {
   std::span<std::byte> mirror;
   std::byte* on_device;
   conformance::rank_buffers buffers;
-  oracle::shape shape;  // the operation points into it
+  oracle::operation_shape shape;  // the operation points into it
   isthmus_operation operation;
 };
 

@@ -67,7 +67,7 @@ void launch(isthmus_datatype datatype, isthmus_reduction_op op, const reduction_
 std::optional<std::string> play(const conformance::test_case& test, int rank, int size, std::size_t shift) {
   const std::size_t width = oracle::bytes_of(test.datatype), bytes = test.count * width;
   const std::size_t row_bytes = (bytes + 255) / 256 * 256;
-  const oracle::source inputs = conformance::source_of(test);
+  const oracle::input_spec inputs = conformance::source_of(test);
   struct alignas(16) unit {
     std::byte bytes[16];
   };

@@ -84,7 +84,7 @@ isthmus_status rank::run(const isthmus_operation& operation, const char* algorit
 }
 
 std::optional<std::string> rank::play(const conformance::test_case& test, const char* algorithm) {
-  const oracle::shape shape = conformance::shape_of(test, m_world.size());
+  const oracle::operation_shape shape = conformance::shape_of(test, m_world.size());
   const std::size_t bytes = conformance::rank_buffers::bytes_needed(test, shape);
   if (m_plain.size() < bytes) m_plain.resize(bytes);
   if (test.heap && bytes > heap().size()) return "the heap is too small for " + conformance::to_string(test);

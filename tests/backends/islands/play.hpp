@@ -8,7 +8,7 @@
 
 namespace islands_test {
 
-inline isthmus_status call(const rank& own, const conformance::test_case& test, const oracle::shape& shape,
+inline isthmus_status call(const rank& own, const conformance::test_case& test, const oracle::operation_shape& shape,
                            isthmus_operation operation) {
   if (test.collective != ISTHMUS_SEND) return isthmus_enqueue(own.communicator, &operation);
   isthmus_operation received = operation;  // a ring
@@ -26,7 +26,7 @@ inline isthmus_status call(const rank& own, const conformance::test_case& test, 
 // The hash of this rank's result.
 inline std::uint64_t play(const rank& own, isthmus_platform platform, const conformance::test_case& test,
                           int ordinal) {
-  const oracle::shape shape = conformance::shape_of(test, own.size);
+  const oracle::operation_shape shape = conformance::shape_of(test, own.size);
   std::vector<std::byte> memory(conformance::rank_buffers::bytes_needed(test, shape));
   const conformance::rank_buffers buffers(test, shape, own.number, memory);
   device_memory there(platform, memory.size(), ordinal);

@@ -37,8 +37,8 @@ bool cuts_send(isthmus_collective collective) {
 }
 
 // Blocks of uneven sizes with gaps, some empty.
-oracle::blocks uneven(int size, int salt) {
-  oracle::blocks made;
+oracle::block_layout uneven(int size, int salt) {
+  oracle::block_layout made;
   std::uint64_t at = 0;
   for (int peer = 0; peer < size; ++peer) {
     made.counts.push_back(static_cast<std::uint64_t>((peer + salt) % 3) * 37);
@@ -48,15 +48,15 @@ oracle::blocks uneven(int size, int salt) {
   return made;
 }
 
-oracle::shape shape_of(isthmus_collective collective, int size, int root, std::uint64_t count) {
-  oracle::shape shape{collective, size, root, count, {}, {}};
+oracle::operation_shape shape_of(isthmus_collective collective, int size, int root, std::uint64_t count) {
+  oracle::operation_shape shape{collective, size, root, count, {}, {}};
   if (!uses_counts(collective)) return shape;
-  shape.send_parts.resize(static_cast<std::size_t>(size));
-  shape.recv_parts.resize(static_cast<std::size_t>(size));
+  shape.send_layouts.resize(static_cast<std::size_t>(size));
+  shape.recv_layouts.resize(static_cast<std::size_t>(size));
   for (int who = 0; who < size; ++who) {
     const auto at = static_cast<std::size_t>(who);
     if (collective == ISTHMUS_ALLTOALLV) {
-      oracle::blocks sends, receives;
+      oracle::block_layout sends, receives;
       std::uint64_t send_at = 0, recv_at = 0;
       for (int peer = 0; peer < size; ++peer) {  // what i sends to j depends on i + j only: both sides agree
         const auto elements = static_cast<std::uint64_t>((who + peer) % 3) * 29;
@@ -67,10 +67,10 @@ oracle::shape shape_of(isthmus_collective collective, int size, int root, std::u
         send_at += elements + 3;
         recv_at += elements + 7;
       }
-      shape.send_parts[at] = sends;
-      shape.recv_parts[at] = receives;
+      shape.send_layouts[at] = sends;
+      shape.recv_layouts[at] = receives;
     } else {
-      (cuts_send(collective) ? shape.send_parts : shape.recv_parts)[at] = uneven(size, 1);
+      (cuts_send(collective) ? shape.send_layouts : shape.recv_layouts)[at] = uneven(size, 1);
     }
   }
   return shape;
@@ -81,7 +81,7 @@ struct buffers {
   std::vector<std::byte> send, recv;
 };
 
-isthmus_operation operation_for(const oracle::shape& shape, isthmus_datatype datatype, isthmus_reduction_op op,
+isthmus_operation operation_for(const oracle::operation_shape& shape, isthmus_datatype datatype, isthmus_reduction_op op,
                                 rank& self, buffers& memory) {
   isthmus_operation operation{};
   operation.collective = shape.collective;
@@ -92,21 +92,21 @@ isthmus_operation operation_for(const oracle::shape& shape, isthmus_datatype dat
   operation.send_buf = memory.send.data();
   operation.recv_buf = memory.recv.data();
   operation.stream = self.stream;
-  if (!shape.send_parts.empty()) {
+  if (!shape.send_layouts.empty()) {
     const auto me = static_cast<std::size_t>(self.context.rank);
-    operation.send_counts = shape.send_parts[me].counts.data();
-    operation.send_displs = shape.send_parts[me].displs.data();
-    operation.recv_counts = shape.recv_parts[me].counts.data();
-    operation.recv_displs = shape.recv_parts[me].displs.data();
-    const auto& own = cuts_send(shape.collective) ? shape.send_parts[me] : shape.recv_parts[me];
+    operation.send_counts = shape.send_layouts[me].counts.data();
+    operation.send_displs = shape.send_layouts[me].displs.data();
+    operation.recv_counts = shape.recv_layouts[me].counts.data();
+    operation.recv_displs = shape.recv_layouts[me].displs.data();
+    const auto& own = cuts_send(shape.collective) ? shape.send_layouts[me] : shape.recv_layouts[me];
     if (shape.collective != ISTHMUS_ALLTOALLV) operation.count = own.counts[me];
   }
   return operation;
 }
 
-void check(group_of_ranks& group, const oracle::shape& shape, isthmus_datatype datatype,
+void check(group_of_ranks& group, const oracle::operation_shape& shape, isthmus_datatype datatype,
            isthmus_reduction_op op, const std::string& what) {
-  const oracle::source source{datatype, op, oracle::flavour::ordinary, 77};
+  const oracle::input_spec source{datatype, op, oracle::input_class::ordinary, 77};
   const std::size_t element = oracle::bytes_of(datatype);
   const bool point_to_point = shape.collective == ISTHMUS_SEND || shape.collective == ISTHMUS_RECV;
   std::vector<std::string> errors(static_cast<std::size_t>(group.size()));
@@ -137,7 +137,7 @@ void check(group_of_ranks& group, const oracle::shape& shape, isthmus_datatype d
         group.backend().enqueue(self.state, calls.data(), nullptr, calls.size()) != ISTHMUS_SUCCESS)
       error = self.last.message;
     group.synchronize(self);
-    oracle::shape expected = shape;
+    oracle::operation_shape expected = shape;
     if (point_to_point) expected.collective = ISTHMUS_RECV;
     if (error.empty())
       error = oracle::find_error({source, expected, me, false}, memory.recv.data()).value_or("");

@@ -41,7 +41,7 @@ class seat {
  private:
   struct placed {
     conformance::test_case test;
-    oracle::shape shape;
+    oracle::operation_shape shape;
     std::unique_ptr<conformance::rank_buffers> buffers;
     void* memory;
   };

@@ -78,7 +78,7 @@ TEST(tensor_parallel_host, bfloat16_wire_keeps_its_error_bound_and_rounds) {
     std::vector<void*> pointers;
     for (int rank = 0; rank < ranks; ++rank) {
       auto& own = shard[static_cast<std::size_t>(rank)];
-      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 9}, rank, 0,
+      oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, 9}, rank, 0,
                    std::as_writable_bytes(std::span(own)));
       pointers.push_back(own.data());
     }
@@ -110,7 +110,7 @@ TEST(tensor_parallel_host, sums_every_datatype_rounding_once) {
     std::vector<std::vector<std::byte>> shard(ranks, std::vector<std::byte>(count * 2));
     std::vector<void*> pointers;
     for (int rank = 0; rank < ranks; ++rank) {
-      oracle::fill({type, ISTHMUS_SUM, oracle::flavour::ordinary, 4}, rank, 0,
+      oracle::fill({type, ISTHMUS_SUM, oracle::input_class::ordinary, 4}, rank, 0,
                    shard[static_cast<std::size_t>(rank)]);
       pointers.push_back(shard[static_cast<std::size_t>(rank)].data());
     }

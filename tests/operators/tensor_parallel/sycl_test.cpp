@@ -196,7 +196,7 @@ TEST(tensor_parallel_sycl_wire, bfloat16_keeps_its_bound_and_16_bit_types_round_
   std::vector<void*> pointers;
   for (int rank = 0; rank < 2; ++rank) {
     auto& input = inputs[static_cast<std::size_t>(rank)];
-    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, 9}, rank, 0,
+    oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, 9}, rank, 0,
                  std::as_writable_bytes(std::span(input)));
     auto& queue = queues[static_cast<std::size_t>(rank)];
     pointers.push_back(sycl::malloc_device(count * 4, queue));

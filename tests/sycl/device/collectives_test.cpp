@@ -22,7 +22,7 @@ struct contents {
 };
 
 contents prepare(const shape& what, std::uint64_t seed) {
-  const oracle::source inputs{ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, seed};
+  const oracle::input_spec inputs{ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, seed};
   contents made{std::vector<float>(what.send_elements),
                 std::vector<float>(what.recv_elements, std::bit_cast<float>(poison_bits))};
   std::vector<float>& filled = what.in_place && what.rank == what.root ? made.recv : made.send;
@@ -31,8 +31,8 @@ contents prepare(const shape& what, std::uint64_t seed) {
 }
 
 void expect_right(const shape& what, std::uint64_t seed, const std::vector<float>& result) {
-  oracle::request request{
-      {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::flavour::ordinary, seed}, what.definition, what.rank};
+  oracle::check_request request{
+      {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, seed}, what.definition, what.rank};
   const auto error = oracle::find_error(request, std::as_bytes(std::span(result)).data());
   EXPECT_EQ(error.value_or(""), "") << what.what.name << " on rank " << what.rank;
 }
