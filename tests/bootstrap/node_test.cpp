@@ -69,14 +69,14 @@ struct outcome {
 // What each of these ranks, a process each with that ISTHMUS_NODE, gets where only `backend` may be used.
 std::vector<outcome> create_in_processes(const std::vector<std::string>& nodes, const char* backend) {
   const int size = static_cast<int>(nodes.size());
-  auto& all = world::meeting::make(size);
-  auto* const outcomes = reinterpret_cast<outcome*>(world::map_shared(nodes.size() * sizeof(outcome)));
+  auto& all = topology::rendezvous::create(size);
+  auto* const outcomes = reinterpret_cast<outcome*>(topology::map_shared(nodes.size() * sizeof(outcome)));
   setenv("ISTHMUS_BACKEND", backend, 1);
-  world::children ranks;
+  topology::child_processes ranks;
   for (int rank = 0; rank < size; ++rank)
     ranks.start(rank, [&, rank] {
       const scoped_node node_name(nodes[static_cast<std::size_t>(rank)]);
-      const isthmus_unique_id id = all.fresh_id(rank);
+      const isthmus_unique_id id = all.new_unique_id(rank);
       isthmus_communicator communicator = nullptr;
       outcome& mine = outcomes[rank];
       mine.status = isthmus_communicator_create(&id, rank, size, nullptr, &communicator);

@@ -56,13 +56,13 @@ TEST(store_bootstrap, a_rank_that_closed_its_connection_is_named_long_before_the
     ranks.push_back(make_store_bootstrap(connect_tcp_store(address, rank, 4, 60), "isthmus", rank, 4, 60));
   // in parts the ranks have other numbers than in the store
   std::vector<std::unique_ptr<bootstrap>> parts(4);
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     parts[static_cast<std::size_t>(rank)] =
         ranks[static_cast<std::size_t>(rank)]->split(rank == 0 ? 1 : 0, -rank);
   });
   ranks[1].reset();
   parts[1].reset();
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     if (rank < 2) return;
     std::byte mine{}, all[3];
     const auto failure =
@@ -292,7 +292,7 @@ TEST_P(store_test, large_values) {
 
 TEST_P(store_test, allgather_in_rank_order_many_times) {
   const auto ranks = make_bootstraps(5);
-  test::on_each(5, [&](int rank) {
+  test::run_on_each_rank(5, [&](int rank) {
     for (int round = 0; round < 30; ++round) {
       const int mine = rank * 1000 + round;
       std::vector<int> all(5);
@@ -306,7 +306,7 @@ TEST_P(store_test, allgather_in_rank_order_many_times) {
 
 TEST_P(store_test, split_orders_by_key_and_rank) {
   const auto ranks = make_bootstraps(6);
-  test::on_each(6, [&](int rank) {
+  test::run_on_each_rank(6, [&](int rank) {
     const int key = rank == 0 ? 5 : 1;  // rank 0 comes last in its part; the others keep their order
     auto part = ranks[static_cast<std::size_t>(rank)]->split(rank == 5 ? -1 : rank % 2, key);
     if (rank == 5) {
@@ -327,7 +327,7 @@ TEST_P(store_test, split_orders_by_key_and_rank) {
 TEST_P(store_test, missing_ranks_are_named) {
   const auto ranks = make_bootstraps(4, 0.4);
   const auto start = std::chrono::steady_clock::now();
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     if (rank == 0 || rank == 3) return;
     std::vector<std::byte> mine(8), all(32);
     const auto error = test::error_of([&] { ranks[static_cast<std::size_t>(rank)]->allgather(mine, all); });

@@ -13,7 +13,7 @@
 
 namespace test {
 
-using world::on_each;
+using topology::run_on_each_rank;
 
 inline std::span<const std::byte> bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 

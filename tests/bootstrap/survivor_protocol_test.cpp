@@ -37,7 +37,7 @@ survivor_round round_of(int rank, int size, const peer_states& known, double wai
 TEST(survivors, those_that_come_before_all_is_known) {
   const auto keys = make_local_store();
   const peer_states known{{1, peer_state::exited}, {3, peer_state::disconnected}};
-  test::on_each(5, [&](int rank) {
+  test::run_on_each_rank(5, [&](int rank) {
     if (known.contains(rank)) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(30 * rank));
     EXPECT_EQ(agree_on_survivors(*keys, round_of(rank, 5, known)), (ranks{0, 2, 4}));
@@ -47,7 +47,7 @@ TEST(survivors, those_that_come_before_all_is_known) {
 TEST(survivors, who_came_and_died_is_not_among_them) {
   const auto keys = make_local_store();
   keys->set("here/here/2", test::bytes("\x01\x01\x01"));
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     EXPECT_EQ(agree_on_survivors(*keys, round_of(rank, 3, {{2, peer_state::exited}})), (ranks{0, 1}));
   });
 }
@@ -93,7 +93,7 @@ TEST(survivors, only_the_larger_part_goes_on) {
 // A rank that was left out comes to another store, where nothing is written of that but what the others know.
 TEST(survivors, who_was_left_out_before_stays_out) {
   const auto keys = make_local_store();
-  test::on_each(3, [&](int rank) {
+  test::run_on_each_rank(3, [&](int rank) {
     auto round = round_of(rank, 3, {});
     if (rank == 0) round.members = {1, 1, 0};
     std::vector<int> survivors_seen;
@@ -137,7 +137,7 @@ TEST(survivors, one_that_has_the_new_communicator_meets_one_that_has_not) {
     const auto keys = make_local_store();
     std::barrier both_ready(2);
     first_lost.end();
-    test::on_each(2, [&](int rank) {
+    test::run_on_each_rank(2, [&](int rank) {
       auto before = make_store_bootstrap(keys, "scope", rank, 4, 20);
       std::vector<rank_process> processes(4);
       processes[2].pid = second_lost.pid();

@@ -35,7 +35,7 @@ struct outcome {
 // Runs `work(rank)` in a thread for each rank.
 inline std::vector<outcome> run_on_ranks(int size, const std::function<isthmus_status(int)>& work) {
   std::vector<outcome> outcomes(static_cast<std::size_t>(size));
-  world::on_each(size, [&](int rank) {
+  topology::run_on_each_rank(size, [&](int rank) {
     const isthmus_status status = work(rank);
     outcomes[rank] = {status, status == ISTHMUS_SUCCESS ? "" : last_message()};
   });

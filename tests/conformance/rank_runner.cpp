@@ -21,7 +21,7 @@ std::vector<isthmus_communicator> create_all(int size, const isthmus_communicato
 // What the threads of run_in_threads share.
 struct thread_table {
   int size;
-  world::meeting& all = world::meeting::make(size);
+  topology::rendezvous& all = topology::rendezvous::create(size);
   std::vector<isthmus_communicator> communicators{};
   std::string error{};
 };
@@ -86,7 +86,7 @@ class group_runner final : public rank_runner {
 int run_in_threads(int size, const rank_function& run) {
   thread_table table{size};
   std::atomic<int> failures{0};
-  world::on_each(size, [&](int rank) {
+  topology::run_on_each_rank(size, [&](int rank) {
     thread_runner runner(table, rank);
     failures += run(runner);
   });
@@ -99,7 +99,7 @@ int run_in_group(int size, const rank_function& run) {
 }
 
 std::string describe_last_error() {
-  const isthmus_error_info info = world::last_error();
+  const isthmus_error_info info = topology::last_error();
   return fmt::format("{}: {} ({}{}{}{})", isthmus_status_name(info.status), info.message, info.location,
                      info.backend[0] ? ", backend " : "", info.backend,
                      info.hint[0] ? fmt::format("; hint: {}", info.hint) : "");

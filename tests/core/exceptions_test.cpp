@@ -157,7 +157,7 @@ TEST(exception, out_of_split) {
   standin::reset(script);
   test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 60);
   const auto start = std::chrono::steady_clock::now();
-  test::on_each(3, [&](int rank) {
+  test::run_on_each_rank(3, [&](int rank) {
     EXPECT_EQ(split_all(ranks[rank]), rank == 1 ? ISTHMUS_ERROR_BACKEND : ISTHMUS_ERROR_ABORTED);
     EXPECT_THAT(last_error().message, HasSubstr(cause));
   });
@@ -229,12 +229,12 @@ outcome run_rank(const isthmus_unique_id& id, int rank, int size, bool uses_spli
 std::array<outcome, 3> in_processes(const standin::script& script, bool uses_split = false) {
   constexpr int size = 3;
   standin::reset(script);
-  world::meeting& meeting = world::meeting::make(size);
-  auto* const outcomes = reinterpret_cast<outcome*>(world::map_shared(size * sizeof(outcome)));
-  world::children processes;
+  topology::rendezvous& meeting = topology::rendezvous::create(size);
+  auto* const outcomes = reinterpret_cast<outcome*>(topology::map_shared(size * sizeof(outcome)));
+  topology::child_processes processes;
   for (int rank = 0; rank < size; ++rank)
     processes.start(rank, [&, rank] {
-      const isthmus_unique_id id = meeting.fresh_id(rank);
+      const isthmus_unique_id id = meeting.new_unique_id(rank);
       outcomes[rank] = run_rank(id, rank, size, uses_split);
       meeting.wait();  // rank 0's process holds the store
       return 0;

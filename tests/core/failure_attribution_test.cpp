@@ -67,8 +67,8 @@ struct call_pair {
 };
 constexpr call_pair splits{split, sum}, allocations{sum, allocate};
 
-void run_rank(shared_state& shared, world::meeting& barrier, int rank, double timeout_s, const rank_action& action) {
-  const isthmus_unique_id id = barrier.fresh_id(rank);
+void run_rank(shared_state& shared, topology::rendezvous& barrier, int rank, double timeout_s, const rank_action& action) {
+  const isthmus_unique_id id = barrier.new_unique_id(rank);
   outcome& result = shared.outcomes[static_cast<std::size_t>(rank)];
   shared.pids[static_cast<std::size_t>(rank)] = getpid();
   test::scoped_file file(test::host_config);
@@ -88,9 +88,9 @@ void run_rank(shared_state& shared, world::meeting& barrier, int rank, double ti
 // `what` is the culprit's. The store lives in a process that stays, unless the culprit is
 // rank 0.
 std::vector<outcome> run_case(int failed_rank, double timeout_s, const call_pair& other_calls, const rank_action& action) {
-  auto& shared = *new (world::map_shared(sizeof(shared_state))) shared_state{};
-  world::meeting& barrier = world::meeting::make(size);
-  world::children processes;
+  auto& shared = *new (topology::map_shared(sizeof(shared_state))) shared_state{};
+  topology::rendezvous& barrier = topology::rendezvous::create(size);
+  topology::child_processes processes;
   for (int rank = 0; rank < size; ++rank)
     processes.start(rank, [&, rank] {
       run_rank(shared, barrier, rank, timeout_s, rank == failed_rank ? action : rank_action(other_calls));
@@ -179,12 +179,12 @@ TEST(failure_attribution, an_abort_in_another_process_ends_every_wait_and_is_tol
 // Its answer is what a rank goes by that takes its result, so it may not be older than the other's notice. The
 // ranks look by themselves some ten times a second: not here, where the operation before has just ended.
 TEST(failure_attribution, who_asks_whether_all_is_well_is_told_what_others_wrote_before) {
-  auto& is_aborted = *new (world::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
-  world::meeting& barrier = world::meeting::make(2);
-  world::children processes;
+  auto& is_aborted = *new (topology::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
+  topology::rendezvous& barrier = topology::rendezvous::create(2);
+  topology::child_processes processes;
   for (int rank = 0; rank < 2; ++rank)
     processes.start(rank, [&, rank] {
-      const isthmus_unique_id id = barrier.fresh_id(rank);
+      const isthmus_unique_id id = barrier.new_unique_id(rank);
       test::scoped_file file(test::host_config);
       const auto options = test::options_for(file, stopped_timeout_s);
       isthmus_communicator communicator = nullptr;
@@ -207,7 +207,7 @@ TEST(failure_attribution, who_asks_whether_all_is_well_is_told_what_others_wrote
 
 TEST(failure_attribution, ranks_in_different_calls_say_so) {
   test::ranks ranks(2, test::host_config);
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     EXPECT_NE(rank == 0 ? split(ranks[0]) : allocate(ranks[1]), ISTHMUS_SUCCESS);
     EXPECT_THAT(last_error().message, HasSubstr("makes another call than rank"));
   });

@@ -185,7 +185,7 @@ TEST(failed_ranks, of_a_split_that_fails_are_ranks_of_the_parent) {
   standin::reset(script);
   test::ranks ranks(4, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     isthmus_communicator subcommunicator = nullptr;
     const auto status = isthmus_communicator_split(ranks[rank], rank == 1 || rank == 3 ? 1 : -1, 0, &subcommunicator);
     EXPECT_EQ(status == ISTHMUS_SUCCESS, rank % 2 == 0);
@@ -295,7 +295,7 @@ TEST(timeout, a_split_that_one_rank_never_calls) {
   standin::reset();
   test::ranks ranks(3, standin::configuration(), ISTHMUS_PLATFORM_HOST, 0.5);
   const auto start = std::chrono::steady_clock::now();
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     isthmus_communicator subcommunicator;
     const auto status = isthmus_communicator_split(ranks[rank], 0, 0, &subcommunicator);
     EXPECT_TRUE(status == ISTHMUS_ERROR_TIMEOUT || is_secondary_status(status))
@@ -310,7 +310,7 @@ TEST(timeout, a_collective_that_one_rank_never_calls) {
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> named{0};
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     const auto status = allreduce(ranks[rank]);
     if (status == ISTHMUS_ERROR_TIMEOUT &&
         std::string(last_error().message).find("rank 2") != std::string::npos)
@@ -454,7 +454,7 @@ std::vector<met> create_with(const std::vector<std::string>& configs) {
   EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   std::vector<met> results(configs.size());
   const int size = static_cast<int>(configs.size());
-  test::on_each(size, [&](int rank) {
+  test::run_on_each_rank(size, [&](int rank) {
     test::scoped_file file(configs[static_cast<std::size_t>(rank)]);
     const auto options = test::options_for(file);
     isthmus_communicator communicator;

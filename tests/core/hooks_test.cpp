@@ -33,7 +33,7 @@ TEST(split_hook, hands_each_rank_its_own_part_and_asks_ranks_without_a_color) {
   test::ranks ranks(4, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   standin::reset(splitting_script());
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     isthmus_communicator subcommunicator = nullptr;
     const int color = rank == 3 ? ISTHMUS_NO_COLOR : 0;
     ASSERT_EQ(isthmus_communicator_split(ranks[rank], color, -rank, &subcommunicator), ISTHMUS_SUCCESS)
@@ -62,7 +62,7 @@ TEST(split_hook, a_part_that_no_create_was_given_is_dropped) {
   standin::script unusable = splitting_script();
   unusable.capabilities = ISTHMUS_BACKEND_ONE_RANK_PER_PROCESS;  // the part has two ranks in this process
   standin::reset(unusable);
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     isthmus_communicator subcommunicator = nullptr;
     isthmus_communicator_split(ranks[rank], 0, rank, &subcommunicator);
     isthmus_communicator_destroy(subcommunicator);
@@ -78,7 +78,7 @@ TEST(split_hook, a_create_that_fails_owns_its_part_all_the_same) {
   standin::script refusing = splitting_script();
   refusing.create = [](int) { return ISTHMUS_ERROR_UNSUPPORTED; };
   standin::reset(refusing);
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     isthmus_communicator subcommunicator = nullptr;
     isthmus_communicator_split(ranks[rank], 0, rank, &subcommunicator);
     isthmus_communicator_destroy(subcommunicator);
@@ -92,7 +92,7 @@ TEST(block_hooks, follow_the_programs_blocks) {
   test::ranks ranks(2, standin::configuration());
   ASSERT_EQ(ranks.status(), ISTHMUS_SUCCESS) << ranks.message();
   void* first[2] = {};
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     void* empty = nullptr;
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 5000, &first[rank]), ISTHMUS_SUCCESS);
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 0, &empty), ISTHMUS_SUCCESS);

@@ -27,7 +27,7 @@ TEST(life_cycle, ranks_meet_over_tcp) {
   isthmus_unique_id id;
   ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   test::scoped_file config(test::host_config);
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     const auto options = test::options_for(config);
     isthmus_communicator communicator;
     ASSERT_EQ(isthmus_communicator_create(&id, rank, 4, &options, &communicator), ISTHMUS_SUCCESS)
@@ -53,14 +53,14 @@ TEST(life_cycle, a_grouped_thread_drives_all_ranks) {
 
 TEST(life_cycle, ungrouped_calls_from_a_thread_each) {
   test::ranks ranks(3, test::host_config);
-  test::on_each(3, [&](int rank) {
+  test::run_on_each_rank(3, [&](int rank) {
     for (int round = 0; round < 100; ++round) ASSERT_EQ(sum_of_ranks(ranks[rank]), 6);
   });
 }
 
 TEST(life_cycle, split_again_and_again) {
   test::ranks ranks(4, test::host_config);
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     isthmus_communicator half, single;
     ASSERT_EQ(isthmus_communicator_split(ranks[rank], rank / 2, rank, &half), ISTHMUS_SUCCESS)
         << test::last_error().message;
@@ -146,7 +146,7 @@ TEST(life_cycle, ranks_meet_in_the_callers_store) {
   user_store store;
   const auto table = store.table();
   test::scoped_file config(test::host_config);
-  test::on_each(3, [&](int rank) {
+  test::run_on_each_rank(3, [&](int rank) {
     const auto options = test::options_for(config);
     isthmus_communicator communicator;
     ASSERT_EQ(isthmus_communicator_create_store(&table, rank, 3, &options, &communicator), ISTHMUS_SUCCESS)
@@ -177,7 +177,7 @@ TEST(life_cycle, a_missing_rank_is_named_in_bounded_time) {
   ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   test::scoped_file config(test::host_config);
   const auto start = std::chrono::steady_clock::now();
-  test::on_each(4, [&](int rank) {
+  test::run_on_each_rank(4, [&](int rank) {
     if (rank == 1 || rank == 3) return;
     const auto options = test::options_for(config, 0.5);
     isthmus_communicator communicator;
@@ -214,7 +214,7 @@ TEST(life_cycle, stores_end_with_their_ranks) {
     isthmus_unique_id id;
     ASSERT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
     test::scoped_file config(test::host_config);
-    test::on_each(2, [&](int rank) {
+    test::run_on_each_rank(2, [&](int rank) {
       const auto options = test::options_for(config);
       isthmus_communicator communicator;
       ASSERT_EQ(isthmus_communicator_create(&id, rank, 2, &options, &communicator), ISTHMUS_SUCCESS);

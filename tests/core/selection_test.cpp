@@ -245,7 +245,7 @@ std::vector<isthmus_status> create_pair(const isthmus_communicator_options* opti
   isthmus_unique_id id;
   EXPECT_EQ(isthmus_unique_id_create(nullptr, &id), ISTHMUS_SUCCESS);
   std::vector<isthmus_status> statuses(2);
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     const auto index = static_cast<std::size_t>(rank);
     statuses[index] = isthmus_communicator_create(&id, rank, 2, &options[index], &communicators[index]);
     if (statuses[index] == ISTHMUS_ERROR_MISMATCH) {
@@ -285,7 +285,7 @@ TEST(collectives_of_a_communicator, others_make_no_backend_and_are_refused) {
   operation.collective = ISTHMUS_ALLREDUCE;
   EXPECT_EQ(isthmus_communicator_explain(communicators[0], &operation, nullptr, 0, nullptr),
             ISTHMUS_ERROR_INVALID_USAGE);
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     const isthmus_status status = rank == 0 ? isthmus_send(buffer, 1, ISTHMUS_FLOAT32, 1, communicators[0], nullptr)
                                             : isthmus_recv(buffer + 1, 1, ISTHMUS_FLOAT32, 0, communicators[1], nullptr);
     EXPECT_EQ(status, ISTHMUS_SUCCESS) << test::last_error().message;

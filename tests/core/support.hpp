@@ -85,7 +85,7 @@ class ranks {
   isthmus_error_info m_error{};
 };
 
-using world::on_each;
+using topology::run_on_each_rank;
 
 inline constexpr const char* host_config = "[[rule]]\nuse = \"host\"\n";
 

@@ -8,10 +8,10 @@
 
 int main(int argc, char** argv) {
   try {
-    const auto place = world::as_one_of_many(argc, argv);
+    const auto place = topology::parse_rank_arguments(argc, argv);
     if (!place) throw std::runtime_error("--rank, --size and --id are needed");
     const faults::trial spec = faults::trial_of_environment();
-    const isthmus_unique_id id = world::meet_at(place->rank, place->id_file, std::getenv("FAULT_ADDRESS"));
+    const isthmus_unique_id id = topology::share_unique_id(place->rank, place->id_file, std::getenv("FAULT_ADDRESS"));
     return faults::run_rank(spec, place->rank, place->size,
                             [&](const isthmus_communicator_options& options, isthmus_communicator* made) {
                               return isthmus_communicator_create(&id, place->rank, place->size, &options, made);

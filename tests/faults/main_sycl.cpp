@@ -94,11 +94,11 @@ class sycl_rank {
 
 int main(int argc, char** argv) {
   try {
-    const auto place = world::as_one_of_many(argc, argv);
+    const auto place = topology::parse_rank_arguments(argc, argv);
     if (!place) throw std::runtime_error("--rank, --size and --id are needed");
     const faults::trial spec = faults::trial_of_environment();
     sycl_rank rank(spec, place->rank, place->size);
-    rank.run(world::meet_at(place->rank, place->id_file));
+    rank.run(topology::share_unique_id(place->rank, place->id_file));
     return 0;
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "worker: %s\n", failure.what());

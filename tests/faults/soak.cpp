@@ -51,7 +51,7 @@ usage used_now() {
 
 void check(isthmus_status status, const char* what) {
   if (status != ISTHMUS_SUCCESS)
-    throw std::runtime_error(std::string(what) + ": " + world::last_error().message);
+    throw std::runtime_error(std::string(what) + ": " + topology::last_error().message);
 }
 
 // One communicator whose ranks are threads of this process.
@@ -133,7 +133,7 @@ void operate(isthmus_communicator handle, int rank, int size, std::uint64_t seed
 }
 
 void operate_all(const team& ranks, std::uint64_t seed, int calls, tally& done) {
-  world::on_each(ranks.size(), [&](int rank) {
+  topology::run_on_each_rank(ranks.size(), [&](int rank) {
     try {
       operate(ranks[rank], rank, ranks.size(), seed, calls, done);
     } catch (const std::exception& failure) {
@@ -144,7 +144,7 @@ void operate_all(const team& ranks, std::uint64_t seed, int calls, tally& done) 
 }
 
 void use_heap(const team& ranks) {
-  world::on_each(ranks.size(), [&](int rank) {
+  topology::run_on_each_rank(ranks.size(), [&](int rank) {
     void* own = nullptr;
     check(isthmus_memory_allocate_symmetric(ranks[rank], 1 << 20, &own), "allocate_symmetric");
     check(isthmus_memory_free(ranks[rank], own), "free");
@@ -239,9 +239,9 @@ struct soak {
 int main(int argc, char** argv) {
   setenv("ISTHMUS_CONFIG", "none", 1);
   setenv("ISTHMUS_PROFILE", "none", 1);
-  const char* const minutes = world::argument(argc, argv, "--minutes");
-  const char* const ranks = world::argument(argc, argv, "--ranks");
-  const char* const out = world::argument(argc, argv, "--out");
+  const char* const minutes = topology::find_argument(argc, argv, "--minutes");
+  const char* const ranks = topology::find_argument(argc, argv, "--ranks");
+  const char* const out = topology::find_argument(argc, argv, "--out");
   try {
     return soak{minutes == nullptr ? 60 : std::atof(minutes), ranks == nullptr ? 64 : std::atoi(ranks),
                 out == nullptr ? "" : out, bench::command_of(argc, argv)}

@@ -15,7 +15,7 @@ namespace {
 using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
-using gpu::world;
+using gpu::test_ranks;
 
 void check(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
@@ -46,8 +46,8 @@ cudaStream_t stream_of(const member& self) { return static_cast<cudaStream_t>(se
 TEST(asynchrony, the_call_returns_before_the_producer_and_the_consumer_sees_the_sum) {
   constexpr std::size_t count = 1 << 20;
   constexpr auto delay = std::chrono::milliseconds(200);
-  const int size = world::get().size();
-  world::get().each([&](member& self) {
+  const int size = test_ranks::get().size();
+  test_ranks::get().for_each_rank([&](member& self) {
     gpu::buffer data(count * sizeof(float)), wrong(sizeof(int));
     auto* const values = reinterpret_cast<float*>(data.data());
     auto* const errors = reinterpret_cast<int*>(wrong.data());
@@ -86,8 +86,8 @@ class captured : public ::testing::TestWithParam<gpu::table_row> {};
 
 TEST_P(captured, graph_replays_compute_on_fresh_data) {
   const gpu::table_row& row = GetParam();
-  world::get().each([&](member& self) {
-    const scenario what{gpu::make_shape(row.collective, world::get().size(), 0, 10000), ISTHMUS_FLOAT32,
+  test_ranks::get().for_each_rank([&](member& self) {
+    const scenario what{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 10000), ISTHMUS_FLOAT32,
                         ISTHMUS_SUM, row.collective == ISTHMUS_ALLTOALL, 21};
     rank_call call(what, self);
     ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();  // connects
@@ -116,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(table, captured, ::testing::ValuesIn(gpu::table()),
 // Roots change inside of the graph and from its end to its next launch, and ranks are late.
 TEST(captured_broadcasts, of_all_roots_replay_back_to_back) {
   constexpr std::uint64_t counts[] = {1, 1000, 5632, 60000};
-  const int size = world::get().size();
-  world::get().each([&](member& self) {
+  const int size = test_ranks::get().size();
+  test_ranks::get().for_each_rank([&](member& self) {
     std::deque<rank_call> calls;
     for (int root = 0; root < size; ++root)
       for (const std::uint64_t count : counts)
@@ -155,7 +155,7 @@ TEST(captured_broadcasts, of_all_roots_replay_back_to_back) {
 
 // One rank never comes: abort must free the other's stream, soon and for good.
 TEST(abort, releases_a_stream_that_waits_for_a_missing_rank) {
-  if (!world::get().in_one_process() || world::get().size() < 2) GTEST_SKIP() << "needs two ranks here";
+  if (!test_ranks::get().is_single_process() || test_ranks::get().size() < 2) GTEST_SKIP() << "needs two ranks here";
   const isthmus_device devices[2] = {{ISTHMUS_PLATFORM_CUDA, 0}, {ISTHMUS_PLATFORM_CUDA, 1}};
   isthmus_communicator pair[2] = {};
   isthmus_communicator_options options{};

@@ -17,13 +17,13 @@ namespace {
 using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
-using gpu::world;
+using gpu::test_ranks;
 
 // Of float32: one packet, some slots, 22 KB, all that the rules give to packets.
 constexpr std::uint64_t counts[] = {1, 1000, 5632, 64 * 1024};
 
 scenario broadcast_of(std::uint64_t count, int root, std::uint64_t seed) {
-  return {gpu::make_shape(ISTHMUS_BROADCAST, world::get().size(), root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
+  return {gpu::make_shape(ISTHMUS_BROADCAST, test_ranks::get().size(), root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
           false, seed};
 }
 
@@ -33,7 +33,7 @@ bool is_carried_by_peer_memory() {
   operation.datatype = ISTHMUS_FLOAT32;
   operation.count = counts[3];
   char path[64] = "";
-  return isthmus_communicator_path(world::get().members()[0].communicator, &operation, path, sizeof path) ==
+  return isthmus_communicator_path(test_ranks::get().members()[0].communicator, &operation, path, sizeof path) ==
              ISTHMUS_SUCCESS &&
          std::string(path).starts_with("p2p");
 }
@@ -41,7 +41,7 @@ bool is_carried_by_peer_memory() {
 // The same ranks' communicator beside the world's, with its own order of calls.
 class beside {
  public:
-  explicit beside(const member& of) : m_self(static_cast<const ::world::member&>(of)) {
+  explicit beside(const member& of) : m_self(static_cast<const ::topology::test_rank&>(of)) {
     if (isthmus_communicator_split(of.communicator, 0, of.rank, &m_self.communicator) != ISTHMUS_SUCCESS)
       throw std::runtime_error("split: " + gpu::last_error());
     m_self.queue = std::make_unique<gpu::stream>(of.device);
@@ -71,10 +71,10 @@ void run(const rank_call& call, const member& self) {
 
 TEST(broadcast, of_a_root_ends_before_the_others_call_it) {
   if (!is_carried_by_peer_memory()) GTEST_SKIP() << "other backends may wait";
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     beside other(self);
     for (const std::uint64_t count : counts)
-      for (const int root : {0, world::get().size() - 1}) {
+      for (const int root : {0, test_ranks::get().size() - 1}) {
         const rank_call call(broadcast_of(count, root, count), self);
         if (self.rank != root) meet(other.self());
         run(call, self);
@@ -87,13 +87,13 @@ TEST(broadcast, of_a_root_ends_before_the_others_call_it) {
 // The root's call of before has not been heard by all when it makes the next one, whatever that is.
 TEST(broadcast, among_other_calls_with_late_ranks) {
   constexpr int rounds = 30, calls_of_a_round = 40;
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     std::mt19937 same(7), own(100u + static_cast<unsigned>(self.rank));
     for (int round = 0; round < rounds; ++round) {
       std::deque<rank_call> calls;
       std::string story;
       for (int i = 0; i < calls_of_a_round; ++i) {
-        const unsigned kind = same() % 8, size = static_cast<unsigned>(world::get().size());
+        const unsigned kind = same() % 8, size = static_cast<unsigned>(test_ranks::get().size());
         const auto collective = kind == 0   ? ISTHMUS_ALLREDUCE
                                 : kind == 1 ? ISTHMUS_ALLGATHER
                                             : ISTHMUS_BROADCAST;
@@ -118,7 +118,7 @@ TEST(broadcast, among_other_calls_with_late_ranks) {
 }
 
 TEST(broadcast, of_a_root_that_destroys_its_communicator_at_once) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     for (int round = 0; round < 8; ++round) {
       beside part(self);
       const rank_call call(broadcast_of(counts[round % 4], 0, 50), part.self());
@@ -133,7 +133,7 @@ TEST(broadcast, of_a_root_that_destroys_its_communicator_at_once) {
 // Nobody's memory is written when the others come after all.
 TEST(broadcast, of_a_root_that_is_gone_when_the_others_call_it) {
   if (!is_carried_by_peer_memory()) GTEST_SKIP() << "other backends may wait";
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     beside part(self);
     const rank_call call(broadcast_of(counts[2], 0, 60), part.self());
     if (self.rank == 0) {

@@ -13,14 +13,14 @@ namespace {
 using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
-using gpu::world;
+using gpu::test_ranks;
 
 void expect_right(const scenario& what, const std::string& name) {
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     const rank_call call(what, self);
     ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << name << " on rank " << self.rank << ": " << gpu::last_error();
     self.queue->synchronize();
-    EXPECT_EQ(call.error(), "") << name << " on rank " << self.rank << " of " << world::get().size();
+    EXPECT_EQ(call.error(), "") << name << " on rank " << self.rank << " of " << test_ranks::get().size();
   });
 }
 
@@ -35,7 +35,7 @@ class every_collective : public ::testing::TestWithParam<gpu::table_row> {};
 
 TEST_P(every_collective, every_datatype_and_operation) {
   const gpu::table_row& row = GetParam();
-  const int size = world::get().size();
+  const int size = test_ranks::get().size();
   for (int datatype = 0; datatype < ISTHMUS_DATATYPE_COUNT; ++datatype) {
     const auto type = static_cast<isthmus_datatype>(datatype);
     if (row.reduces && (type == ISTHMUS_INT16 || type == ISTHMUS_UINT16)) continue;  // NCCL has no such type
@@ -53,7 +53,7 @@ TEST_P(every_collective, every_datatype_and_operation) {
 
 TEST_P(every_collective, every_size_and_root) {
   const gpu::table_row& row = GetParam();
-  const int size = world::get().size();
+  const int size = test_ranks::get().size();
   for (const std::uint64_t count : {0, 1, 31, 4096, 1 << 19})
     for (int root = 0; root < (row.rooted ? size : 1); ++root) {
       const scenario what{gpu::make_shape(row.collective, size, root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
@@ -66,11 +66,11 @@ TEST_P(every_collective, every_size_and_root) {
 // Ranks are late by turns; the second call must not disturb the first.
 TEST_P(every_collective, back_to_back_with_skewed_ranks) {
   const gpu::table_row& row = GetParam();
-  const int size = world::get().size();
+  const int size = test_ranks::get().size();
   const scenario first{gpu::make_shape(row.collective, size, 0, 20000), ISTHMUS_INT32, ISTHMUS_SUM, false, 5};
   scenario second = first;
   second.seed = 6;
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     const rank_call a(first, self), b(second, self);
     for (int repetition = 0; repetition < 50; ++repetition) {
       if (repetition % size == self.rank) std::this_thread::sleep_for(std::chrono::microseconds(300));
@@ -83,12 +83,12 @@ TEST_P(every_collective, back_to_back_with_skewed_ranks) {
 }
 
 TEST_P(every_collective, one_thread_drives_all_ranks) {
-  if (!world::get().in_one_process()) GTEST_SKIP() << "the ranks are processes";
+  if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "the ranks are processes";
   const gpu::table_row& row = GetParam();
-  const scenario what{gpu::make_shape(row.collective, world::get().size(), 0, 5000), ISTHMUS_FLOAT32,
+  const scenario what{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 5000), ISTHMUS_FLOAT32,
                       ISTHMUS_SUM, false, 9};
   std::vector<std::unique_ptr<rank_call>> calls;
-  for (member& self : world::get().members()) {
+  for (member& self : test_ranks::get().members()) {
     gpu::use_device(self.device);
     calls.push_back(std::make_unique<rank_call>(what, self));
   }
@@ -96,7 +96,7 @@ TEST_P(every_collective, one_thread_drives_all_ranks) {
   for (const auto& call : calls) ASSERT_EQ(call->start(), ISTHMUS_SUCCESS) << gpu::last_error();
   ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << gpu::last_error();
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    world::get().members()[i].queue->synchronize();
+    test_ranks::get().members()[i].queue->synchronize();
     EXPECT_EQ(calls[i]->error(), "") << row.name << " on rank " << i;
   }
 }
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(table, every_collective, ::testing::ValuesIn(gpu::table
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST(barrier, completes) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     for (int i = 0; i < 20; ++i)
       ASSERT_EQ(isthmus_barrier(self.communicator, self.queue->native()), ISTHMUS_SUCCESS) << gpu::last_error();
     self.queue->synchronize();
@@ -113,7 +113,7 @@ TEST(barrier, completes) {
 }
 
 TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     isthmus_communicator part = nullptr;
     ASSERT_EQ(isthmus_communicator_split(self.communicator, self.rank % 2, self.rank, &part), ISTHMUS_SUCCESS)
         << gpu::last_error();
@@ -134,11 +134,11 @@ TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
 
 // The part of all ranks, turned around, comes from the whole's own native communicator: roots must agree.
 TEST(split, in_another_order_numbers_its_ranks_anew) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     isthmus_communicator part = nullptr;
     ASSERT_EQ(isthmus_communicator_split(self.communicator, 0, -self.rank, &part), ISTHMUS_SUCCESS)
         << gpu::last_error();
-    const int last = world::get().size() - 1;
+    const int last = test_ranks::get().size() - 1;
     gpu::buffer data(4);
     const std::int32_t mine = self.rank + 100;
     data.write(std::as_bytes(std::span(&mine, 1)), *self.queue);
@@ -160,14 +160,14 @@ TEST(selection, says_that_the_vendor_library_takes_device_buffers) {
   operation.datatype = ISTHMUS_INT32;
   operation.count = 1 << 20;
   std::vector<char> text(1 << 16);
-  ASSERT_EQ(isthmus_communicator_explain(world::get().members()[0].communicator, &operation, text.data(),
+  ASSERT_EQ(isthmus_communicator_explain(test_ranks::get().members()[0].communicator, &operation, text.data(),
                                          text.size(), nullptr),
             ISTHMUS_SUCCESS);
   EXPECT_EQ(nlohmann::json::parse(text.data()).at("backend"), "nccl") << text.data();
 }
 
 TEST(misuse, two_ranks_on_one_device_are_refused_with_a_reason) {
-  if (!world::get().in_one_process()) GTEST_SKIP() << "needs all ranks here";
+  if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "needs all ranks here";
   const isthmus_device same[2] = {{ISTHMUS_PLATFORM_CUDA, 0}, {ISTHMUS_PLATFORM_CUDA, 0}};
   isthmus_communicator pair[2] = {};
   isthmus_communicator_options options{};

@@ -9,5 +9,5 @@ int main(int argc, char** argv) {
     std::puts("SKIPPED: no CUDA device");
     return 77;
   }
-  return gpu::world::run_all_tests(argc, argv, ISTHMUS_PLATFORM_CUDA, gpu::device_count());
+  return gpu::test_ranks::run_all_tests(argc, argv, ISTHMUS_PLATFORM_CUDA, gpu::device_count());
 }

@@ -65,24 +65,24 @@ std::byte* peer(member& self, const void* pointer, int rank) {
 }
 
 TEST(gpu_memory, every_rank_reaches_every_byte_at_every_size) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     const std::uint64_t mib = 1 << 20;
     for (const std::uint64_t count : {std::uint64_t{1}, std::uint64_t{4097}, mib, mib + 1, 2 * mib - 1, 2 * mib,
                                       2 * mib + 1, 4 * mib, 6 * mib + 5, 40 * mib + 3}) {
       std::byte* const own = allocate(self, count);
       put(self, own, random_bytes(count, count + static_cast<std::uint64_t>(self.rank)));
       meet(self);
-      for (int rank = 0; rank < world::get().size(); ++rank) {
+      for (int rank = 0; rank < test_ranks::get().size(); ++rank) {
         const auto* const theirs = peer(self, own, rank);
         if (theirs == nullptr) throw std::runtime_error("rank " + std::to_string(rank) + " is out of reach");
         EXPECT_TRUE(get(self, theirs, count) == random_bytes(count, count + static_cast<std::uint64_t>(rank)))
             << count << " bytes of rank " << rank;
       }
       meet(self);
-      const int next = (self.rank + 1) % world::get().size();
+      const int next = (self.rank + 1) % test_ranks::get().size();
       put(self, peer(self, own + count - 1, next), {static_cast<std::byte>(self.rank + 50)});
       meet(self);
-      const int before = (self.rank + world::get().size() - 1) % world::get().size();
+      const int before = (self.rank + test_ranks::get().size() - 1) % test_ranks::get().size();
       EXPECT_EQ(get(self, own + count - 1, 1)[0], static_cast<std::byte>(before + 50));
       require(isthmus_memory_free(self.communicator, own));
     }
@@ -90,7 +90,7 @@ TEST(gpu_memory, every_rank_reaches_every_byte_at_every_size) {
 }
 
 TEST(gpu_memory, many_blocks_freed_in_any_order_keep_their_contents) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     std::mt19937_64 sizes(5), own_order(static_cast<unsigned>(self.rank));
     struct live {
       std::byte* at;
@@ -127,7 +127,7 @@ struct plain_block {
 
 // As many bytes as `expected` has, on another device of this process and back.
 void cross(member& self, std::byte* block, const bytes& expected) {
-  const int other = (self.device + 1) % world::get().size();
+  const int other = (self.device + 1) % test_ranks::get().size();
   const plain_block far(other, expected.size());
   bytes seen(expected.size());
   for (const bool push : {true, false}) {
@@ -147,7 +147,7 @@ void cross(member& self, std::byte* block, const bytes& expected) {
 }
 
 TEST(gpu_memory, growable_blocks_keep_their_contents_across_pages) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     const auto seed = static_cast<std::uint64_t>(self.rank);
     const std::uint64_t mib = 1 << 20;
     isthmus_memory_options options{};
@@ -164,7 +164,7 @@ TEST(gpu_memory, growable_blocks_keep_their_contents_across_pages) {
       if (count > held)
         put(self, data + held, {expected.begin() + static_cast<std::ptrdiff_t>(held), expected.end()});
       EXPECT_TRUE(get(self, block, count) == expected) << held << " -> " << count << " bytes";
-      if (world::get().in_one_process() && world::get().size() > 1) cross(self, data, expected);
+      if (test_ranks::get().is_single_process() && test_ranks::get().size() > 1) cross(self, data, expected);
       held = count;
     }
     require(isthmus_memory_free_device(cuda(self.device), block));
@@ -200,10 +200,10 @@ void copy_and_check(member& self, int other, isthmus_copy_path path, bool push) 
 }
 
 TEST(gpu_memory, copies_arrive_by_every_path) {
-  if (!world::get().in_one_process() || world::get().size() < 2)
+  if (!test_ranks::get().is_single_process() || test_ranks::get().size() < 2)
     GTEST_SKIP() << "needs two devices in a process";
-  world::get().each([](member& self) {
-    const int other = (self.device + 1) % world::get().size();
+  test_ranks::get().for_each_rank([](member& self) {
+    const int other = (self.device + 1) % test_ranks::get().size();
     for (const auto path : {ISTHMUS_COPY_AUTO, ISTHMUS_COPY_DIRECT, ISTHMUS_COPY_STAGED})
       for (const bool push : {false, true}) copy_and_check(self, other, path, push);
   });
@@ -211,10 +211,10 @@ TEST(gpu_memory, copies_arrive_by_every_path) {
 
 // Heap blocks are copied by address; an order of copies on one stream holds, through staging, too.
 TEST(gpu_memory, copies_follow_each_other_on_a_stream) {
-  if (!world::get().in_one_process() || world::get().size() < 2)
+  if (!test_ranks::get().is_single_process() || test_ranks::get().size() < 2)
     GTEST_SKIP() << "needs two devices in a process";
-  world::get().each([](member& self) {
-    const int next = (self.rank + 1) % world::get().size();
+  test_ranks::get().for_each_rank([](member& self) {
+    const int next = (self.rank + 1) % test_ranks::get().size();
     constexpr std::uint64_t count = (9 << 20) + 1;
     std::byte* const own = allocate(self, count);
     const plain_block far(next, count), back(self.device, count);

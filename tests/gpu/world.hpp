@@ -9,16 +9,16 @@
 
 namespace gpu {
 
-struct member : ::world::member {
-  explicit member(const ::world::member& made)
-      : ::world::member(made), queue(std::make_unique<stream>(made.device)) {}
+struct member : ::topology::test_rank {
+  explicit member(const ::topology::test_rank& made)
+      : ::topology::test_rank(made), queue(std::make_unique<stream>(made.device)) {}
   void enter() const { use_device(device); }
   void leave() const { queue->synchronize(); }
 
   std::unique_ptr<stream> queue;
 };
 
-using world = ::world::crew<member>;
-inline std::string last_error() { return ::world::last_error_text(); }
+using test_ranks = ::topology::test_ranks<member>;
+inline std::string last_error() { return ::topology::last_error_text(); }
 
 }  // namespace gpu

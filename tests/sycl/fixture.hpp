@@ -84,7 +84,7 @@ class ranks_of_one_process : public testing::Test {
   template <typename Body>
   void in_threads(Body body) {
     std::vector<std::exception_ptr> failures(size);
-    world::on_each(size, [&](int r) {
+    topology::run_on_each_rank(size, [&](int r) {
       try {
         body(static_cast<std::size_t>(r));
       } catch (...) {

@@ -190,7 +190,7 @@ TEST(unique_id, ranks_of_several_threads_meet) {
   const auto parts = devices(2);
   const isthmus::unique_id id = isthmus::make_unique_id();
   std::vector<int> results(2, poison);
-  world::on_each(2, [&](int r) {
+  topology::run_on_each_rank(2, [&](int r) {
     const isthmus::communicator ranks(parts[static_cast<std::size_t>(r)], id, r, 2, {.timeout_s = 20});
     sycl::queue queue = lasting_queue(ranks.device());
     int mine = 10 * (r + 1);

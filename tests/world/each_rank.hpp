@@ -13,10 +13,10 @@
 #include <string>
 #include <thread>
 
-namespace world {
+namespace topology {
 
 // The word behind `name`, or null.
-inline const char* argument(int argc, char** argv, const char* name) {
+inline const char* find_argument(int argc, char** argv, const char* name) {
   for (int i = 1; i + 1 < argc; ++i)
     if (std::strcmp(argv[i], name) == 0) return argv[i + 1];
   return nullptr;
@@ -24,22 +24,22 @@ inline const char* argument(int argc, char** argv, const char* name) {
 
 // --rank R --size N --id FILE, if the program was given them; throws where only some of them were. The device
 // is that of the rank's number, unless --device D names another one.
-struct one_of_many {
+struct rank_arguments {
   int rank, size;
   const char* id_file;
   int device;
 };
-inline std::optional<one_of_many> as_one_of_many(int argc, char** argv) {
-  const char* const rank = argument(argc, argv, "--rank");
+inline std::optional<rank_arguments> parse_rank_arguments(int argc, char** argv) {
+  const char* const rank = find_argument(argc, argv, "--rank");
   if (rank == nullptr) return std::nullopt;
-  const char *const size = argument(argc, argv, "--size"), *const id = argument(argc, argv, "--id");
+  const char *const size = find_argument(argc, argv, "--size"), *const id = find_argument(argc, argv, "--id");
   if (size == nullptr || id == nullptr) throw std::runtime_error("--rank needs --size and --id");
-  const char* const device = argument(argc, argv, "--device");
-  return one_of_many{std::atoi(rank), std::atoi(size), id, std::atoi(device != nullptr ? device : rank)};
+  const char* const device = find_argument(argc, argv, "--device");
+  return rank_arguments{std::atoi(rank), std::atoi(size), id, std::atoi(device != nullptr ? device : rank)};
 }
 
 // Rank 0 makes the id and writes it to the file; the others wait for it there.
-inline isthmus_unique_id meet_at(int rank, const std::string& path, const char* address = nullptr) {
+inline isthmus_unique_id share_unique_id(int rank, const std::string& path, const char* address = nullptr) {
   isthmus_unique_id id{};
   if (rank == 0) {
     if (isthmus_unique_id_create(address, &id) != ISTHMUS_SUCCESS) {
@@ -47,9 +47,9 @@ inline isthmus_unique_id meet_at(int rank, const std::string& path, const char* 
       isthmus_last_error(&info);
       throw std::runtime_error(info.message);
     }
-    const std::string unfinished = path + ".part";
-    std::ofstream(unfinished, std::ios::binary).write(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes);
-    if (std::rename(unfinished.c_str(), path.c_str()) != 0) throw std::runtime_error("cannot write " + path);
+    const std::string temporary_path = path + ".part";
+    std::ofstream(temporary_path, std::ios::binary).write(reinterpret_cast<const char*>(id.bytes), sizeof id.bytes);
+    if (std::rename(temporary_path.c_str(), path.c_str()) != 0) throw std::runtime_error("cannot write " + path);
     return id;
   }
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -61,4 +61,4 @@ inline isthmus_unique_id meet_at(int rank, const std::string& path, const char* 
   throw std::runtime_error("rank 0 never wrote " + path);
 }
 
-}  // namespace world
+}  // namespace topology

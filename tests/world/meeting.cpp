@@ -5,7 +5,7 @@
 
 #include "world/world.hpp"
 
-namespace world {
+namespace topology {
 
 isthmus_error_info last_error() {
   isthmus_error_info info{};
@@ -13,42 +13,42 @@ isthmus_error_info last_error() {
   return info;
 }
 
-meeting& meeting::make(int size) {
-  if (size > most_ranks) throw std::runtime_error("a meeting is for at most 16 ranks");
-  return *new (map_shared(sizeof(meeting))) meeting(size);
+rendezvous& rendezvous::create(int size) {
+  if (size > max_ranks) throw std::runtime_error("a meeting is for at most 16 ranks");
+  return *new (map_shared(sizeof(rendezvous))) rendezvous(size);
 }
 
-meeting::meeting(int size) : m_size(size) {
+rendezvous::rendezvous(int size) : m_size(size) {
   pthread_barrierattr_t attributes;
   pthread_barrierattr_init(&attributes);
   pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  pthread_barrier_init(&m_gate, &attributes, static_cast<unsigned>(size));
+  pthread_barrier_init(&m_barrier, &attributes, static_cast<unsigned>(size));
   pthread_barrierattr_destroy(&attributes);
 }
 
-void meeting::wait() { pthread_barrier_wait(&m_gate); }
+void rendezvous::wait() { pthread_barrier_wait(&m_barrier); }
 
-isthmus_unique_id meeting::fresh_id(int rank) {
+isthmus_unique_id rendezvous::new_unique_id(int rank) {
   wait();  // all have read the one before
   if (rank == 0) {
     m_id_failed = isthmus_unique_id_create(nullptr, &m_id) != ISTHMUS_SUCCESS;
-    if (m_id_failed) std::snprintf(m_problem, sizeof m_problem, "%s", last_error().message);
+    if (m_id_failed) std::snprintf(m_id_error, sizeof m_id_error, "%s", last_error().message);
   }
   wait();
-  if (m_id_failed) throw std::runtime_error(std::string("rank 0 has no unique id: ") + m_problem);
+  if (m_id_failed) throw std::runtime_error(std::string("rank 0 has no unique id: ") + m_id_error);
   return m_id;
 }
 
-std::vector<std::vector<std::uint64_t>> meeting::exchange(int rank, const std::vector<std::uint64_t>& mine) {
-  if (mine.size() > most_values) throw std::runtime_error("too many values to exchange");
-  m_counts[rank] = mine.size();
-  std::copy(mine.begin(), mine.end(), m_values[rank]);
+std::vector<std::vector<std::uint64_t>> rendezvous::exchange(int rank, const std::vector<std::uint64_t>& values) {
+  if (values.size() > max_values) throw std::runtime_error("too many values to exchange");
+  m_counts[rank] = values.size();
+  std::copy(values.begin(), values.end(), m_values[rank]);
   wait();
   std::vector<std::vector<std::uint64_t>> all;
-  for (int other = 0; other < m_size; ++other)
-    all.emplace_back(m_values[other], m_values[other] + m_counts[other]);
+  for (int rank_index = 0; rank_index < m_size; ++rank_index)
+    all.emplace_back(m_values[rank_index], m_values[rank_index] + m_counts[rank_index]);
   wait();
   return all;
 }
 
-}  // namespace world
+}  // namespace topology

@@ -7,13 +7,13 @@
 
 #include "world/threads.hpp"
 
-namespace world {
+namespace topology {
 
 // Runs `work(member)` for each of this process' ranks in a thread of its own. An exception becomes a failure
 // that names the rank.
 template <typename Members, typename Work>
-void on_each_member(Members& members, Work&& work) {
-  on_each(static_cast<int>(members.size()), [&](int i) {
+void run_on_each_member(Members& members, Work&& work) {
+  run_on_each_rank(static_cast<int>(members.size()), [&](int i) {
     auto& self = members[static_cast<std::size_t>(i)];
     try {
       work(self);
@@ -23,4 +23,4 @@ void on_each_member(Members& members, Work&& work) {
   });
 }
 
-}  // namespace world
+}  // namespace topology

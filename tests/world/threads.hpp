@@ -4,13 +4,13 @@
 #include <thread>
 #include <vector>
 
-namespace world {
+namespace topology {
 
 // Runs `job(rank)` for each rank in a thread of its own, and waits for all.
 template <typename Job>
-void on_each(int size, Job&& job) {
+void run_on_each_rank(int size, Job&& job) {
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < size; ++rank) threads.emplace_back([&job, rank] { job(rank); });
 }
 
-}  // namespace world
+}  // namespace topology

@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace world {
+namespace topology {
 
 std::byte* map_shared(std::size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -22,20 +22,20 @@ std::byte* map_shared(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-void leave_no_recording() {
+void remove_recordings() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
     if (const auto at = line.find("/dev/shm/isthmus-"); at != std::string::npos)
       std::remove(line.substr(at).c_str());
 }
 
-int children::ended::failures() const {
+int child_processes::exit_report::failures() const {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
   std::printf("FAIL process %d died of signal %d\n", process, WTERMSIG(status));
   return 1;
 }
 
-void children::start(int process, const std::function<int()>& body) {
+void child_processes::start(int process, const std::function<int()>& body) {
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
@@ -47,14 +47,14 @@ void children::start(int process, const std::function<int()>& body) {
   m_running.emplace_back(process, child);
 }
 
-std::vector<children::ended> children::join(std::chrono::seconds grace) {
-  std::vector<ended> all;
+std::vector<child_processes::exit_report> child_processes::join(std::chrono::seconds grace_period) {
+  std::vector<exit_report> all;
   auto deadline = std::chrono::steady_clock::time_point::max();
   while (!m_running.empty()) {
     std::erase_if(m_running, [&](const std::pair<int, pid_t>& child) {
       int status = 0;
       if (waitpid(child.second, &status, WNOHANG) == 0) return false;
-      if (!WIFEXITED(status)) deadline = std::min(deadline, std::chrono::steady_clock::now() + grace);
+      if (!WIFEXITED(status)) deadline = std::min(deadline, std::chrono::steady_clock::now() + grace_period);
       all.push_back({child.first, status});
       return true;
     });
@@ -65,4 +65,4 @@ std::vector<children::ended> children::join(std::chrono::seconds grace) {
   return all;
 }
 
-}  // namespace world
+}  // namespace topology

@@ -95,7 +95,7 @@ int random_calls(member& one, int calls) { return play_series(one, "random calls
 
 // Nobody goes on while a part is being released: the last rank of a process frees all ranks' memory, and where
 // that waits for the devices (hipFree) it must not wait for a stream that waits for this rank.
-int parts(member& one, meeting& all) {
+int parts(member& one, rendezvous& all) {
   int failures = 0;
   for (const bool halves : {true, false}) {
     isthmus_communicator made = nullptr;
@@ -237,10 +237,10 @@ int graphs(member& one) {
 }
 
 // Rank 0 is left alone: its call fails in time, says so, and its stream goes on.
-int missing_rank(seat& place, meeting& all, int rank, int size) {
+int missing_rank(seat& place, rendezvous& all, int rank, int size) {
   int failures = 0;
   for (const char* use : {"copy_engine:zero_copy", "copy_engine:staged"}) {
-    member one(place, all.fresh_id(rank), rank, size, use, 2);
+    member one(place, all.new_unique_id(rank), rank, size, use, 2);
     one.heap();
     if (rank == 0) {
       test_case test;
@@ -264,10 +264,10 @@ int missing_rank(seat& place, meeting& all, int rank, int size) {
   return failures;
 }
 
-int play_all(const options& asked, seat& place, meeting& all, int rank, int size) {
+int play_all(const options& asked, seat& place, rendezvous& all, int rank, int size) {
   int failures = 0;
   for (const char* use : {"copy_engine", "copy_engine:push", "copy_engine:staged"}) {
-    member one(place, all.fresh_id(rank), rank, size, use, 60);
+    member one(place, all.new_unique_id(rank), rank, size, use, 60);
     failures += check_choice(one, asked, use);
     // First of all, so that the kernels are new.
     if (failures == 0) failures += graphs(one);
@@ -319,7 +319,7 @@ int main(int argc, char** argv) {
   const auto begin = steady::now();
   const int failures = run(
       platform, asked.world == "processes", size,
-      [&](seat& place, meeting& all, int rank, int ranks) { return play_all(asked, place, all, rank, ranks); });
+      [&](seat& place, rendezvous& all, int rank, int ranks) { return play_all(asked, place, all, rank, ranks); });
   std::printf("copy_engine on %d %s devices, ranks in %s: %d failed, %.1f s\n", size, asked.platform.c_str(),
               asked.world.c_str(), failures, std::chrono::duration<double>(steady::now() - begin).count());
   return failures == 0 ? 0 : 1;

@@ -135,7 +135,7 @@ std::optional<std::string> member::play(const conformance::test_case& test) {
 
 namespace {
 
-int run_rank(isthmus_platform platform, const play& play, meeting& all, int rank, int size) {
+int run_rank(isthmus_platform platform, const play& play, rendezvous& all, int rank, int size) {
   try {
     std::string reason;
     device_driver* driver = device_driver::get(platform, reason);
@@ -153,13 +153,13 @@ int run_rank(isthmus_platform platform, const play& play, meeting& all, int rank
 }  // namespace
 
 int run(isthmus_platform platform, bool in_processes, int size, const play& play) {
-  meeting& all = meeting::make(size);
+  rendezvous& all = rendezvous::create(size);
   std::atomic<int> failures{0};
   if (!in_processes) {
-    world::on_each(size, [&](int rank) { failures += run_rank(platform, play, all, rank, size); });
+    topology::run_on_each_rank(size, [&](int rank) { failures += run_rank(platform, play, all, rank, size); });
     return failures;
   }
-  world::children children;
+  topology::child_processes children;
   for (int rank = 0; rank < size; ++rank)
     children.start(rank, [&] { return run_rank(platform, play, all, rank, size); });
   for (const auto& child : children.join()) failures += child.failures();

@@ -88,11 +88,11 @@ class member {
 
 std::string last_error();
 
-using ::world::meeting;
+using ::topology::rendezvous;
 
 // Runs `play` on `size` ranks, one device each; returns the sum of what it returns. Processes are made by
 // fork: no driver may have been touched before.
-using play = std::function<int(seat& place, meeting& all, int rank, int size)>;
+using play = std::function<int(seat& place, rendezvous& all, int rank, int size)>;
 int run(isthmus_platform platform, bool in_processes, int size, const play& play);
 
 }  // namespace copy_engine_test

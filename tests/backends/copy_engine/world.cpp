@@ -110,7 +110,7 @@ world::~world() {
 }
 
 void world::each(const std::function<void(rank&)>& work) {
-  ::world::on_each(size(), [&](int number) { work(at(number)); });
+  ::topology::run_on_each_rank(size(), [&](int number) { work(at(number)); });
 }
 
 }  // namespace copy_engine_test

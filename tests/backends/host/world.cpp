@@ -170,7 +170,7 @@ void run_process(shared_area& area, const setting& setting, int process,
                  const std::function<void(rank&)>& body) {
   const int others = (setting.ranks - process - 1) / setting.processes;
   std::jthread beside([&] {
-    ::world::on_each(others,
+    ::topology::run_on_each_rank(others,
                      [&](int i) { run_one(area, setting, process + (i + 1) * setting.processes, body); });
   });
   run_one(area, setting, process, body);
@@ -181,10 +181,10 @@ void run_process(shared_area& area, const setting& setting, int process,
 
 std::vector<std::string> run_ranks(const setting& setting, const std::function<void(rank&)>& body,
                                    int may_die) {
-  auto& area = *new (::world::map_shared(sizeof(shared_area))) shared_area;
+  auto& area = *new (::topology::map_shared(sizeof(shared_area))) shared_area;
   const std::size_t heap_bytes = static_cast<std::size_t>(setting.ranks) * heap_blocks * heap_block_bytes;
-  area.heap = ::world::map_shared(heap_bytes);
-  ::world::children children;
+  area.heap = ::topology::map_shared(heap_bytes);
+  ::topology::child_processes children;
   for (int process = 1; process < setting.processes; ++process)
     children.start(process, [&] {
       run_process(area, setting, process, body);

@@ -98,12 +98,12 @@ TEST(device_sums, a_killed_rank_is_named_on_all) {
           return isthmus_allreduce(memory.at(0), memory.at(0), elements, ISTHMUS_FLOAT32, ISTHMUS_MAX,
                                    own.communicator, nullptr);
         };
-        for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(), ISTHMUS_SUCCESS) << world::last_error().message;
+        for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(), ISTHMUS_SUCCESS) << topology::last_error().message;
         own.all.wait();
         if (own.number == 1) raise(SIGKILL);
         isthmus_status status = ISTHMUS_SUCCESS;
         while (status == ISTHMUS_SUCCESS) status = sum();
-        const std::string text = world::last_error().message;
+        const std::string text = topology::last_error().message;
         EXPECT_NE(text.find("rank 1"), std::string::npos) << own.number << ": " << text;
       },
       1);

@@ -7,7 +7,7 @@ namespace {
 
 using islands_test::on_nodes;
 using islands_test::rank;
-using world::leave_no_recording;
+using topology::remove_recordings;
 
 std::vector<float> values(std::size_t n) { return std::vector<float>(n, 1.0F); }
 
@@ -19,7 +19,7 @@ isthmus_status sum(const rank& own, isthmus_communicator by, std::vector<float>&
 // Calls until one fails; that one's error.
 isthmus_error_info first_failure(const rank& own, std::vector<float> data) {
   for (int i = 0; i < 100000; ++i)
-    if (sum(own, nullptr, data) != ISTHMUS_SUCCESS) return world::last_error();
+    if (sum(own, nullptr, data) != ISTHMUS_SUCCESS) return topology::last_error();
   return {};
 }
 
@@ -55,9 +55,9 @@ TEST(a_killed_rank, leaves_ranks_that_shrink_and_go_on) {
         first_failure(own, values(1000));
         isthmus_communicator rest = nullptr;
         ASSERT_EQ(isthmus_communicator_shrink(own.communicator, 0, &rest), ISTHMUS_SUCCESS)
-            << world::last_error().message;
+            << topology::last_error().message;
         data = values(1000);
-        EXPECT_EQ(sum(own, rest, data), ISTHMUS_SUCCESS) << world::last_error().message;
+        EXPECT_EQ(sum(own, rest, data), ISTHMUS_SUCCESS) << topology::last_error().message;
         EXPECT_EQ(data[999], 3.0F);
         isthmus_communicator_destroy(rest);
       },
@@ -112,7 +112,7 @@ void after_a_sum(std::size_t n, Work work) {
     ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
     auto data = values(n);
     ASSERT_EQ(sum(own, nullptr, data), ISTHMUS_SUCCESS);
-    leave_no_recording();
+    remove_recordings();
     own.all.wait();
     work(own, data);
   });
@@ -123,7 +123,7 @@ TEST(a_silent_island, is_named_on_all_in_the_numbers_of_the_whole) {
   after_a_sum(4096, [](const rank& own, std::vector<float>& data) {
     if (own.number >= 6) return;
     ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
-    expect_last_island_missing(own, world::last_error().message);
+    expect_last_island_missing(own, topology::last_error().message);
   });
 }
 
@@ -131,7 +131,7 @@ TEST(a_silent_island, is_named_in_a_large_message_in_chunks) {
   after_a_sum(1U << 20, [](const rank& own, std::vector<float>& data) {
     if (own.number >= 6) return;
     ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
-    expect_last_island_missing(own, world::last_error().message);
+    expect_last_island_missing(own, topology::last_error().message);
   });
 }
 
@@ -142,7 +142,7 @@ TEST(a_silent_island, is_named_where_a_rank_waits_for_one_that_waits) {
     const int from = own.number == 0 ? 6 : 0;
     ASSERT_NE(isthmus_recv(data.data(), data.size(), ISTHMUS_FLOAT32, from, own.communicator, nullptr),
               ISTHMUS_SUCCESS);
-    expect_last_island_missing(own, world::last_error().message);
+    expect_last_island_missing(own, topology::last_error().message);
   });
 }
 
@@ -153,7 +153,7 @@ TEST(a_silent_island, that_comes_a_moment_late_is_named_all_the_same) {
     ASSERT_NE(sum(own, nullptr, data), ISTHMUS_SUCCESS);
     const auto blamed = failed_ranks();
     EXPECT_TRUE(blamed == std::vector{6} || blamed == std::vector{7} || blamed == (std::vector{6, 7}))
-        << own.number << ": " << world::last_error().message;
+        << own.number << ": " << topology::last_error().message;
   });
 }
 
@@ -177,9 +177,9 @@ TEST(a_split, of_islands_has_islands_of_its_own) {
     ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
     isthmus_communicator odd = nullptr;
     ASSERT_EQ(isthmus_communicator_split(own.communicator, own.number % 2, 0, &odd), ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     auto data = values(100);
-    EXPECT_EQ(sum(own, odd, data), ISTHMUS_SUCCESS) << world::last_error().message;
+    EXPECT_EQ(sum(own, odd, data), ISTHMUS_SUCCESS) << topology::last_error().message;
     EXPECT_EQ(data[99], 2.0F);
     isthmus_communicator_destroy(odd);
   });

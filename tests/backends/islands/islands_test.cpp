@@ -33,7 +33,7 @@ TEST(crossing, of_an_allreduce_is_the_least_and_spread_over_the_ranks) {
     EXPECT_EQ(isthmus_allreduce(mine.send.data(), mine.recv.data(), count, ISTHMUS_FLOAT32, ISTHMUS_SUM,
                                 own.communicator, nullptr),
               ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     EXPECT_EQ(mine.recv[count - 1], 10.0F);
     const wire_tally tally = take_tally();
     EXPECT_EQ(tally.ranks, 2) << "a shard is summed by one rank of each machine";
@@ -212,7 +212,7 @@ TEST(creation, takes_the_last_resorts_where_they_are_needed) {
       EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), many, ISTHMUS_FLOAT32, ISTHMUS_SUM,
                                   own.communicator, nullptr),
                 ISTHMUS_SUCCESS)
-          << world::last_error().message;
+          << topology::last_error().message;
       EXPECT_EQ(data[many - 1], 3.0F);
     });
   });

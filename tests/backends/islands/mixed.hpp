@@ -23,7 +23,7 @@ class device_memory {
   device_memory(isthmus_platform platform, std::size_t bytes, int ordinal = 0)
       : m_device{platform, ordinal}, m_bytes(bytes) {
     EXPECT_EQ(isthmus_memory_allocate_device(m_device, bytes, nullptr, &m_memory), ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
   }
   ~device_memory() { isthmus_memory_free_device(m_device, m_memory); }
   device_memory(const device_memory&) = delete;

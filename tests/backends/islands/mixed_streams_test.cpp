@@ -37,7 +37,7 @@ TEST(stream, is_waited_for) {
     EXPECT_EQ(isthmus_allreduce(memory.at(0), memory.at(0), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator,
                                 stream),
               ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     memory.get(&value);
     EXPECT_EQ(value, 4);
     if (on_device) cudaStreamDestroy(stream);
@@ -54,8 +54,8 @@ TEST(stream, that_is_captured_is_refused_and_all_ranks_hear_of_it) {
     }
     EXPECT_NE(isthmus_allreduce(&value, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator, stream),
               ISTHMUS_SUCCESS);
-    EXPECT_NE(std::string(world::last_error().message).find("can't be captured"), std::string::npos)
-        << world::last_error().message;
+    EXPECT_NE(std::string(topology::last_error().message).find("can't be captured"), std::string::npos)
+        << topology::last_error().message;
     if (own.number == 0) standin_set_capturing(stream, 0);
   });
 }

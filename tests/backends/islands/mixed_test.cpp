@@ -61,7 +61,7 @@ TEST(mixed, explain_says_what_goes_through_the_host) {
 
 std::string refusal(isthmus_status got, isthmus_status wanted) {
   EXPECT_EQ(got, wanted);
-  return world::last_error().message;
+  return topology::last_error().message;
 }
 
 TEST(mixed, what_needs_one_platform_is_refused) {

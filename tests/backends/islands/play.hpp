@@ -36,7 +36,7 @@ inline std::uint64_t play(const rank& own, isthmus_platform platform, const conf
   };
   const conformance::placement at{moved(buffers.addresses().send), moved(buffers.addresses().recv)};
   EXPECT_EQ(call(own, test, shape, conformance::operation_of(test, shape, at, own.number)), ISTHMUS_SUCCESS)
-      << conformance::to_string(test) << ": " << world::last_error().message;
+      << conformance::to_string(test) << ": " << topology::last_error().message;
   there.get(memory.data());
   EXPECT_EQ(buffers.find_error(true, true, false).value_or(""), "") << conformance::to_string(test);
   return buffers.hash();

@@ -31,7 +31,7 @@ struct rank {
   isthmus_communicator communicator;
   isthmus_status status;
   isthmus_error_info failure;
-  world::meeting& all;
+  topology::rendezvous& all;
 };
 
 using body = std::function<void(const rank&)>;
@@ -49,12 +49,12 @@ struct setting {
 inline void on_nodes(const std::vector<std::string>& nodes, const setting& with, const body& work,
                      int ended_by_signal = 0) {
   const int size = static_cast<int>(nodes.size());
-  auto& all = world::meeting::make(size);
+  auto& all = topology::rendezvous::create(size);
   const auto config =
       std::filesystem::temp_directory_path() / ("isthmus-islands-" + std::to_string(getpid()) + ".toml");
   std::ofstream(config) << with.config;
-  auto& done = *new (world::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // rank 0 has the store
-  world::children ranks;
+  auto& done = *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // rank 0 has the store
+  topology::child_processes ranks;
   for (int number = 0; number < size; ++number)
     ranks.start(number, [&, number] {
       setenv("ISTHMUS_NODE", nodes[static_cast<std::size_t>(number)].c_str(), 1);
@@ -68,10 +68,10 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
       options.config_path = config.c_str();
       if (!with.platforms.empty()) options.device.platform = with.platforms[static_cast<std::size_t>(number)];
       if (!with.ordinals.empty()) options.device.ordinal = with.ordinals[static_cast<std::size_t>(number)];
-      const isthmus_unique_id id = all.fresh_id(number);
+      const isthmus_unique_id id = all.new_unique_id(number);
       rank own{number, size, nullptr, ISTHMUS_SUCCESS, {}, all};
       own.status = isthmus_communicator_create(&id, number, size, &options, &own.communicator);
-      own.failure = world::last_error();
+      own.failure = topology::last_error();
       work(own);
       ++done;
       while (done < size - ended_by_signal) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -93,7 +93,7 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
 inline std::string text_of(
     const std::function<isthmus_status(char* text, std::size_t capacity, std::size_t* required_bytes)>& write) {
   std::size_t required_bytes = 0;
-  EXPECT_EQ(write(nullptr, 0, &required_bytes), ISTHMUS_SUCCESS) << world::last_error().message;
+  EXPECT_EQ(write(nullptr, 0, &required_bytes), ISTHMUS_SUCCESS) << topology::last_error().message;
   std::string text(required_bytes, '\0');
   EXPECT_EQ(write(text.data(), text.size(), nullptr), ISTHMUS_SUCCESS);
   text.pop_back();

@@ -48,7 +48,7 @@ TEST_F(ucx_streams, memory_of_devices_is_moved_where_it_is) {
     take_tally();
     EXPECT_EQ(isthmus_allgather(send.at(0), recv.at(0), bytes, ISTHMUS_UINT8, own.communicator, nullptr),
               ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     const standin_ucp_tally tally = take_tally();
     EXPECT_EQ(tally.sent_bytes, bytes);
     EXPECT_EQ(tally.received_bytes, bytes);
@@ -64,7 +64,7 @@ TEST_F(ucx_streams, memory_of_the_host_goes_to_devices) {
     void* const data = own.number == 0 ? static_cast<void*>(values.data()) : there.at(0);
     EXPECT_EQ(isthmus_broadcast(data, data, 1000, ISTHMUS_FLOAT32, 0, own.communicator, nullptr),
               ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     if (own.number == 1) there.get(values.data());
     EXPECT_EQ(values[999], 3);
   });
@@ -85,7 +85,7 @@ TEST_F(ucx_streams, are_waited_for) {
     if (own.number == 0) standin_stream_submit(stream, late, memory.at(0));
     EXPECT_EQ(isthmus_broadcast(memory.at(0), memory.at(0), 1, ISTHMUS_FLOAT32, 0, own.communicator, stream),
               ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     memory.get(&value);
     EXPECT_EQ(value, 2);
     cudaStreamDestroy(stream);
@@ -101,8 +101,8 @@ TEST_F(ucx_streams, that_are_captured_are_refused_and_all_ranks_hear_of_it) {
     if (own.number == 0) standin_set_capturing(stream, 1);
     EXPECT_NE(isthmus_broadcast(memory.at(0), memory.at(0), 1, ISTHMUS_FLOAT32, 0, own.communicator, stream),
               ISTHMUS_SUCCESS);
-    EXPECT_NE(std::string(world::last_error().message).find("ucx can't be captured"), std::string::npos)
-        << world::last_error().message;
+    EXPECT_NE(std::string(topology::last_error().message).find("ucx can't be captured"), std::string::npos)
+        << topology::last_error().message;
     if (own.number == 0) standin_set_capturing(stream, 0);
   });
 }
@@ -125,12 +125,12 @@ TEST_F(ucx_streams, of_a_second_communicator_have_no_caches_of_ucx_either) {
     ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
     isthmus_communicator second = nullptr;
     ASSERT_EQ(isthmus_communicator_split(own.communicator, 0, 0, &second), ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     constexpr std::size_t bytes = 1000;
     for (isthmus_communicator by : {own.communicator, second}) {
       device_memory send(ISTHMUS_PLATFORM_CUDA, bytes), recv(ISTHMUS_PLATFORM_CUDA, 2 * bytes);
       EXPECT_EQ(isthmus_allgather(send.at(0), recv.at(0), bytes, ISTHMUS_UINT8, by, nullptr), ISTHMUS_SUCCESS)
-          << world::last_error().message;
+          << topology::last_error().message;
     }
     EXPECT_EQ(take_tally().cache_settings, 4U);
     isthmus_communicator_destroy(second);
@@ -155,7 +155,7 @@ TEST_F(ucx_streams, are_none_on_hosts_whose_ucx_keeps_its_caches) {
     float value = 1;
     EXPECT_EQ(isthmus_broadcast(&value, &value, 1, ISTHMUS_FLOAT32, 0, own.communicator, nullptr),
               ISTHMUS_SUCCESS)
-        << world::last_error().message;
+        << topology::last_error().message;
     EXPECT_EQ(take_tally().cache_settings, 0U);
   });
 }

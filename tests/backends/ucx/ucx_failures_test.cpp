@@ -53,7 +53,7 @@ void stay_away(const std::atomic<int>& fates, int others) {
 }
 
 std::atomic<int>& shared_counter() {
-  return *new (::world::map_shared(sizeof(std::atomic<int>))) std::atomic<int>(0);
+  return *new (::topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>(0);
 }
 
 void create(rank& self) { check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure()); }

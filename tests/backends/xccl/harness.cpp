@@ -137,7 +137,7 @@ group_of_ranks::~group_of_ranks() {
 }
 
 void group_of_ranks::each(const std::function<void(rank&)>& work) {
-  world::on_each(size(), [&](int index) { work(at(index)); });
+  topology::run_on_each_rank(size(), [&](int index) { work(at(index)); });
 }
 
 void group_of_ranks::synchronize(rank& who) {

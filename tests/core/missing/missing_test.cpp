@@ -38,7 +38,7 @@ struct local_ranks {
   int number;
   int first;  // rank
   std::vector<isthmus_communicator> ranks;
-  world::meeting& all;
+  topology::rendezvous& all;
 };
 
 isthmus_status sum(isthmus_communicator rank) {
@@ -122,10 +122,10 @@ void run_processes(const scenario& setup, const std::function<void(const local_r
   const int processes = static_cast<int>(setup.processes.size());
   const int size = std::accumulate(setup.processes.begin(), setup.processes.end(), 0,
                                    [](int sum, const process_spec& each) { return sum + each.ranks; });
-  auto& all = world::meeting::make(processes);
+  auto& all = topology::rendezvous::create(processes);
   auto& done =
-      *new (world::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // the first has the store
-  world::children running;
+      *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // the first has the store
+  topology::child_processes running;
   int first = 0;
   for (int number = 0; number < processes; ++number) {
     const process_spec local = setup.processes[static_cast<std::size_t>(number)];
@@ -135,10 +135,10 @@ void run_processes(const scenario& setup, const std::function<void(const local_r
       script.group_end = setup.group_end;
       standin::reset(script);
       test::scoped_file config(standin::configuration());
-      const isthmus_unique_id id = all.fresh_id(number);
+      const isthmus_unique_id id = all.new_unique_id(number);
       local_ranks process_ranks{number, first, std::vector<isthmus_communicator>(static_cast<std::size_t>(local.ranks)), all};
       std::vector<std::unique_ptr<mute_store>> stores(process_ranks.ranks.size());
-      test::on_each(local.ranks, [&](int index) {
+      test::run_on_each_rank(local.ranks, [&](int index) {
         const auto slot = static_cast<std::size_t>(index);
         const auto options = test::options_for(config, setup.timeout_s);
         if (setup.is_store_mute) stores[slot] = std::make_unique<mute_store>(id, first + index, size);
@@ -149,7 +149,7 @@ void run_processes(const scenario& setup, const std::function<void(const local_r
                 : isthmus_communicator_create(&id, first + index, size, &options, &process_ranks.ranks[slot]);
         EXPECT_EQ(status, ISTHMUS_SUCCESS) << test::last_error().message;
       });
-      world::leave_no_recording();
+      topology::remove_recordings();
       all.wait();
       if (!testing::Test::HasFailure()) work(process_ranks);
       ++done;
@@ -223,7 +223,7 @@ TEST(missing, a_whole_node_that_was_killed_is_told_of) {
 
 // Programs end at their first error, so it may be gone when others ask.
 TEST(missing, who_gave_up_beside_a_killed_rank_and_then_left_is_heard_of) {
-  auto& has_given_up = *new (world::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
+  auto& has_given_up = *new (topology::map_shared(sizeof(std::atomic<bool>))) std::atomic<bool>{false};
   const auto calls = [](int rank) {  // a cause, so that the first does not listen for one
     return report_unresponsive(rank, {3}, rank == 0 ? ISTHMUS_ERROR_INTERNAL : ISTHMUS_ERROR_REMOTE);
   };
@@ -289,7 +289,7 @@ TEST(missing, one_behind_sixteen_that_wait_is_found) {
   };
   run_processes({{{"a", 1}, {"b", 16}, {"c", 1}}, calls, {}}, [](const local_ranks& local) {
     if (local.number == 2) return;
-    test::on_each(static_cast<int>(local.ranks.size()), [&](int index) {
+    test::run_on_each_rank(static_cast<int>(local.ranks.size()), [&](int index) {
       EXPECT_NE(sum(local.ranks[static_cast<std::size_t>(index)]), ISTHMUS_SUCCESS);
       // Who hears of the cause too late on a busy machine names nobody; never rank 0, which waits as well.
       if (local.number == 0 || !failed_ranks().empty()) {

@@ -36,7 +36,7 @@ struct shared_state {
   std::atomic<int> end{0};            // the step at which all ranks stop, once somebody knows it
 };
 
-inline shared_state& new_shared_state() { return *new (world::map_shared(sizeof(shared_state))) shared_state; }
+inline shared_state& new_shared_state() { return *new (topology::map_shared(sizeof(shared_state))) shared_state; }
 
 template <typename Condition>
 bool wait_until(Condition&& condition, std::chrono::seconds max_wait = 60s) {
@@ -65,7 +65,7 @@ inline isthmus_communicator create(shared_state& shared, int n, int rank, int si
   options.timeout_s = timeout_s;
   isthmus_communicator result = nullptr;
   EXPECT_EQ(isthmus_communicator_create(&id, rank, size, &options, &result), ISTHMUS_SUCCESS)
-      << world::last_error().message;
+      << topology::last_error().message;
   return result;
 }
 
@@ -204,7 +204,7 @@ class rank_processes {
 
  private:
   shared_state& m_shared;
-  world::children m_children;
+  topology::child_processes m_children;
 };
 
 }  // namespace shrink_test

@@ -32,7 +32,7 @@ std::vector<int> run_and_shrink(
     while (agreed_step < 0) {  // whoever dies now is in the new communicator, too
       isthmus_communicator result = nullptr;
       const isthmus_status status = current->shrink(20, result);
-      EXPECT_EQ(status, ISTHMUS_SUCCESS) << "rank " << rank << ": " << world::last_error().message;
+      EXPECT_EQ(status, ISTHMUS_SUCCESS) << "rank " << rank << ": " << topology::last_error().message;
       if (status != ISTHMUS_SUCCESS) return {};
       auto next = std::make_unique<test_rank>(result, current->members_of(result));
       current = std::move(next);
@@ -66,7 +66,7 @@ void run_case(int size, const std::vector<int>& victims, unsigned seed, std::chr
 // Rank `rank` of a communicator that was made from `from` by a shrink; its members are as expected.
 std::unique_ptr<test_rank> expect_shrunk(const test_rank& parent, double wait_s, const std::vector<int>& expected) {
   isthmus_communicator result = nullptr;
-  EXPECT_EQ(parent.shrink(wait_s, result), ISTHMUS_SUCCESS) << world::last_error().message;
+  EXPECT_EQ(parent.shrink(wait_s, result), ISTHMUS_SUCCESS) << topology::last_error().message;
   if (result == nullptr) return nullptr;
   EXPECT_EQ(parent.members_of(result), expected);
   return std::make_unique<test_rank>(result, parent.members_of(result));
@@ -154,7 +154,7 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
         if (rank == stopped) {
           isthmus_communicator result = nullptr;
           EXPECT_NE(before.shrink(1, result), ISTHMUS_SUCCESS);
-          const std::string message = world::last_error().message;
+          const std::string message = topology::last_error().message;
           EXPECT_TRUE(message.find("gone on without rank") != std::string::npos ||
                       message.find("may go on without rank") != std::string::npos)
               << message;
@@ -163,7 +163,7 @@ TEST(shrink, a_stopped_rank_is_left_out_and_told) {
         }
         const auto after = expect_shrunk(before, 1, survivors);
         ASSERT_NE(after, nullptr);
-        for (int i = 0; i < 20; ++i) EXPECT_EQ(after->run(i), ISTHMUS_SUCCESS) << world::last_error().message;
+        for (int i = 0; i < 20; ++i) EXPECT_EQ(after->run(i), ISTHMUS_SUCCESS) << topology::last_error().message;
         ++shared.running;
         EXPECT_TRUE(wait_until([&] { return shared.step == 2; }));  // keeps the store
       });
@@ -192,12 +192,12 @@ TEST(shrink, and_grow_again_twenty_times) {
       auto regrown = std::make_unique<test_rank>(create(shared, round, rank, 3), all_ranks(3));
       current.reset();
       for (int step = 0; step < 5; ++step)
-        ASSERT_EQ(regrown->run(step), ISTHMUS_SUCCESS) << world::last_error().message;
+        ASSERT_EQ(regrown->run(step), ISTHMUS_SUCCESS) << topology::last_error().message;
       if (rank == 0) ++shared.step;  // the newcomer may go
       for (int step = 5; regrown->run(step) == ISTHMUS_SUCCESS;) ++step;
       current = expect_shrunk(*regrown, 20, {0, 1});
       ASSERT_NE(current, nullptr);
-      EXPECT_EQ(current->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
+      EXPECT_EQ(current->run(0), ISTHMUS_SUCCESS) << topology::last_error().message;
       if (round == 4) descriptors = open_descriptors(), pages = resident_pages();
     }
     EXPECT_LE(open_descriptors(),
@@ -228,14 +228,14 @@ TEST(shrink, too_few_are_refused_until_the_others_come) {
       if (rank == 1) {
         isthmus_communicator result = nullptr;
         EXPECT_EQ(before.shrink(0.2, result), ISTHMUS_ERROR_TIMEOUT);
-        const std::string message = world::last_error().message;
+        const std::string message = topology::last_error().message;
         EXPECT_NE(message.find("nobody knows whether rank 0 exited"), std::string::npos) << message;
         shared.step = 1;
       }
       ASSERT_TRUE(wait_until([&] { return shared.step == 1; }));
       const auto after = expect_shrunk(before, 20, {0, 1});
       ASSERT_NE(after, nullptr);
-      EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
+      EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << topology::last_error().message;
     });
   ranks.join({});
 }
@@ -252,7 +252,7 @@ TEST(shrink, of_healthy_ranks_some_of_which_leave) {
       if (rank == 1) return;
       const auto after = expect_shrunk(before, 20, {0, 2});
       ASSERT_NE(after, nullptr);
-      EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << world::last_error().message;
+      EXPECT_EQ(after->run(0), ISTHMUS_SUCCESS) << topology::last_error().message;
       EXPECT_EQ(before.run(1), ISTHMUS_ERROR_ABORTED) << "the parent is over";
       int none = 0;
       EXPECT_EQ(isthmus_communicator_parent_rank(before.native(), 0, &none), ISTHMUS_SUCCESS);
@@ -273,13 +273,13 @@ TEST(shrink, from_one_thread_in_a_group) {
     ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
     for (int rank = 0; rank < n; ++rank)
       EXPECT_EQ(isthmus_communicator_shrink(before[rank], 0, &after[rank]), ISTHMUS_SUCCESS);
-    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << world::last_error().message;
+    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << topology::last_error().message;
     std::int64_t mine = 1, sums[n]{};
     ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
     for (int rank = 0; rank < n; ++rank)
       EXPECT_EQ(isthmus_allreduce(&mine, &sums[rank], 1, ISTHMUS_INT64, ISTHMUS_SUM, after[rank], nullptr),
                 ISTHMUS_SUCCESS);
-    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << world::last_error().message;
+    ASSERT_EQ(isthmus_group_end(), ISTHMUS_SUCCESS) << topology::last_error().message;
     for (int rank = 0; rank < n; ++rank) {
       EXPECT_EQ(sums[rank], n);
       isthmus_communicator_destroy(before[rank]);

@@ -50,7 +50,7 @@ using pointers = std::vector<unsigned char*>;
 
 pointers allocate(const device_ranks& ranks, std::uint64_t bytes) {
   pointers blocks(static_cast<std::size_t>(ranks.size()));
-  test::on_each(ranks.size(), [&](int rank) {
+  test::run_on_each_rank(ranks.size(), [&](int rank) {
     void* pointer = nullptr;
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], bytes, &pointer), ISTHMUS_SUCCESS)
         << last_error().message;
@@ -249,7 +249,7 @@ TEST_F(device_heap_test, a_rank_without_memory_fails_all_and_the_heap_stays_usab
     for (int i = 0; i < (bytes == 1 << 20 ? 7 : 0); ++i) filling.push_back(allocate(ranks, bytes));
     standin_fail_driver(on_hip() ? "hipExtMallocWithFlags" : "cuMemCreate", 2, 2);
     std::array<isthmus_status, 3> statuses{};
-    test::on_each(3, [&](int rank) {
+    test::run_on_each_rank(3, [&](int rank) {
       void* pointer = statuses.data();
       statuses[static_cast<std::size_t>(rank)] =
           isthmus_memory_allocate_symmetric(ranks[rank], bytes, &pointer);
@@ -270,7 +270,7 @@ TEST_F(device_heap_test, backends_get_zeros_and_free_by_id) {
   free_all(ranks, dirty);
   std::array<isthmus_heap_block, 2> blocks{};
   const std::uint64_t programs = isthmus_memory_live_blocks();
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     const auto* context = standin::context_of(rank);
     auto& block = blocks[static_cast<std::size_t>(rank)];
     EXPECT_EQ(context->heap_allocate(context->runtime, 9000, &block), ISTHMUS_SUCCESS);

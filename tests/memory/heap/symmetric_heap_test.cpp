@@ -21,7 +21,7 @@ using test::last_error;
 // Collective: the ranks of one process allocate side by side.
 std::vector<void*> allocate(const test::ranks& ranks, std::uint64_t bytes) {
   std::vector<void*> blocks(static_cast<std::size_t>(ranks.size()));
-  test::on_each(ranks.size(), [&](int rank) {
+  test::run_on_each_rank(ranks.size(), [&](int rank) {
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], bytes, &blocks[static_cast<std::size_t>(rank)]),
               ISTHMUS_SUCCESS)
         << last_error().message;
@@ -196,7 +196,7 @@ TEST_F(heap_test, zero_bytes_and_bad_arguments) {
 
 TEST_F(heap_test, ranks_that_ask_for_different_sizes) {
   test::ranks ranks(3, standin::configuration());
-  test::on_each(3, [&](int rank) {
+  test::run_on_each_rank(3, [&](int rank) {
     void* pointer = nullptr;
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], rank == 2 ? 64 : 128, &pointer),
               ISTHMUS_ERROR_MISMATCH);
@@ -209,7 +209,7 @@ TEST_F(heap_test, ranks_that_ask_for_different_sizes) {
 
 TEST_F(heap_test, more_than_there_is) {
   test::ranks ranks(2, standin::configuration());
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     void* pointer = nullptr;
     for (const std::uint64_t bytes : {~std::uint64_t{0}, std::uint64_t{1} << 62}) {
       const auto status = isthmus_memory_allocate_symmetric(ranks[rank], bytes, &pointer);
@@ -223,7 +223,7 @@ TEST_F(heap_test, more_than_there_is) {
 
 TEST_F(heap_test, a_platform_without_a_driver_says_so_on_every_rank) {
   test::ranks ranks(2, standin::configuration(), ISTHMUS_PLATFORM_OPENCL);
-  test::on_each(2, [&](int rank) {
+  test::run_on_each_rank(2, [&](int rank) {
     void* pointer = nullptr;
     EXPECT_EQ(isthmus_memory_allocate_symmetric(ranks[rank], 8, &pointer), ISTHMUS_ERROR_UNSUPPORTED);
     EXPECT_NE(std::string(last_error().message).find("opencl"), std::string::npos) << last_error().message;

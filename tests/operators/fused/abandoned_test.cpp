@@ -24,7 +24,7 @@ class fused_abandoned : public testing::TestWithParam<abandoned> {};
 
 // Communicators of its own: they are poisoned here.
 TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
-  if (!world::get().in_one_process()) GTEST_SKIP() << "needs two ranks here";
+  if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "needs two ranks here";
   const std::vector<isthmus_device> devices = {{platform(), 0}, {platform(), 1}};
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;

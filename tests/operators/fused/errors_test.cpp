@@ -31,7 +31,7 @@ void expect_refused(member& self, const isthmus_fused_description* asked, isthmu
 
 template <typename Change>
 void everywhere(Change&& change, isthmus_status status, const char* words) {
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     auto asked = good(self);
     change(asked);
     expect_refused(self, &asked, status, words);
@@ -53,17 +53,17 @@ TEST(fused_errors, descriptions) {
   everywhere([](d& x) { x.ldc = 5; }, ISTHMUS_ERROR_INVALID_ARGUMENT, "ldc = 5");
   everywhere([](d& x) { x.k = std::uint64_t{1} << 40; }, ISTHMUS_ERROR_INVALID_ARGUMENT, "k = 1099511627776");
   everywhere([](d& x) { x.chunks = 9; }, ISTHMUS_ERROR_INVALID_ARGUMENT, "chunks = 9");
-  if (world::get().size() > 1)
+  if (test_ranks::get().size() > 1)
     everywhere([](d& x) { x.m += 1; }, ISTHMUS_ERROR_INVALID_ARGUMENT, "is not a multiple of");
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     expect_refused(self, nullptr, ISTHMUS_ERROR_INVALID_ARGUMENT, "description is NULL");
     EXPECT_EQ(isthmus_fused_plan_create(self.communicator, nullptr, nullptr), ISTHMUS_ERROR_INVALID_ARGUMENT);
   });
 }
 
 TEST(fused_errors, ranks_that_disagree_all_hear_it) {
-  if (world::get().size() == 1) GTEST_SKIP() << "one rank agrees with itself";
-  world::get().each([](member& self) {
+  if (test_ranks::get().size() == 1) GTEST_SKIP() << "one rank agrees with itself";
+  test_ranks::get().for_each_rank([](member& self) {
     auto asked = good(self);
     if (self.rank == self.size - 1) asked.k = 5;
     expect_refused(self, &asked, ISTHMUS_ERROR_MISMATCH, "description->k: rank 0 has 4, rank");
@@ -82,7 +82,7 @@ TEST(fused_errors, ranks_that_disagree_all_hear_it) {
 }
 
 TEST(fused_errors, arguments) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     auto asked = good(self);
     isthmus_fused_plan plan = nullptr;
     ASSERT_EQ(isthmus_fused_plan_create(self.communicator, &asked, &plan), ISTHMUS_SUCCESS)
@@ -120,7 +120,7 @@ TEST(fused_errors, arguments) {
 
 // Its own communicator: it is poisoned here.
 TEST(fused_errors, a_rank_that_never_comes_ends_the_wait) {
-  if (!world::get().in_one_process() || world::get().size() == 1) GTEST_SKIP() << "needs several ranks here";
+  if (!test_ranks::get().is_single_process() || test_ranks::get().size() == 1) GTEST_SKIP() << "needs several ranks here";
   const std::vector<isthmus_device> devices(2, {ISTHMUS_PLATFORM_HOST, 0});
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;

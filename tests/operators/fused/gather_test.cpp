@@ -235,7 +235,7 @@ TEST(fused_gather, late_ranks_and_the_same_bits) {
 }
 
 TEST(fused_gather, parts_of_a_run) {
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL}) {
       rank_run run(self, {.rows_per_rank = 16, .n = 9, .k = 12, .mode = mode});
       run.fill(42);
@@ -249,7 +249,7 @@ TEST(fused_gather, parts_of_a_run) {
 }
 
 TEST(fused_gather, info_tells_the_order_and_its_reason) {
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     rank_run run(self, {.rows_per_rank = 64, .n = 9, .k = 12, .chunks = 2, .in_heap = false});
     run.fill(1);
     run.run();
@@ -268,7 +268,7 @@ TEST(fused_gather, info_tells_the_order_and_its_reason) {
 
 // Every chunk and every product once, each inside of the run by the machine's clock, whatever is asked first.
 TEST(fused_gather, trace_tells_what_moved_and_what_was_computed) {
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     rank_run run(self, {.rows_per_rank = 64, .n = 9, .k = 12, .chunks = 2, .traced = true});
     const auto now_us = [] {
       return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch())

@@ -11,8 +11,8 @@ int main(int argc, char** argv) {
     std::puts("SKIPPED: no CUDA device");
     return 77;
   }
-  const char* const named = ::world::argument(argc, argv, "--platform");
+  const char* const named = ::topology::find_argument(argc, argv, "--platform");
   if (named != nullptr && std::string_view(named) == "hip") use_platform(ISTHMUS_PLATFORM_HIP);
-  return fused_test::world::run_all_tests(argc, argv, platform(),
+  return fused_test::test_ranks::run_all_tests(argc, argv, platform(),
                                           platform() == ISTHMUS_PLATFORM_HOST ? 3 : device_count());
 }

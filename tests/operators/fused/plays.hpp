@@ -18,7 +18,7 @@ namespace fused_test {
 template <typename RankRun, typename Shape>
 void play_twice(const Shape& what) {
   const std::uint64_t seed = next_seed();
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     RankRun run(self, what);
     for (const std::uint64_t each : {seed, seed + 7}) {
       run.fill(each);
@@ -32,7 +32,7 @@ void play_twice(const Shape& what) {
 template <typename RankRun, typename Shape>
 void play_late(const Shape& what) {
   const std::uint64_t seed = next_seed();
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     RankRun run(self, what);
     std::mt19937 random(static_cast<unsigned>(self.rank) + 1);
     std::vector<std::byte> first;

@@ -169,7 +169,7 @@ TEST(fused_scatter, late_ranks_and_the_same_bits) {
 
 // The parts run, in any order, and leave a plan that still computes the right thing.
 TEST(fused_scatter, parts_of_a_run) {
-  world::get().each([&](member& self) {
+  test_ranks::get().for_each_rank([&](member& self) {
     for (const auto mode : {ISTHMUS_FUSED_PIPELINED, ISTHMUS_FUSED_SEQUENTIAL}) {
       rank_run run(self, {.rows_per_rank = 16, .n = 9, .k = 12, .chunks = 2, .mode = mode});
       run.fill(42);
@@ -184,7 +184,7 @@ TEST(fused_scatter, parts_of_a_run) {
 }
 
 TEST(fused_scatter, what_it_has_not_is_refused) {
-  world::get().each([](member& self) {
+  test_ranks::get().for_each_rank([](member& self) {
     isthmus_fused_description asked{};
     asked.struct_bytes = sizeof asked;
     asked.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;

@@ -12,16 +12,16 @@
 
 namespace fused_test {
 
-struct member : ::world::member {
-  explicit member(const ::world::member& made) : ::world::member(made), stream(create_stream(made.device)) {}
+struct member : ::topology::test_rank {
+  explicit member(const ::topology::test_rank& made) : ::topology::test_rank(made), stream(create_stream(made.device)) {}
   void enter() const { use_device(device); }
   void leave() { destroy_stream(stream); }
 
   void* stream;
 };
 
-using world = ::world::crew<member>;
-using ::world::last_error_text;
+using test_ranks = ::topology::test_ranks<member>;
+using ::topology::last_error_text;
 
 // Another one at every call, the same on all ranks that ask equally often from one thread.
 inline std::uint64_t next_seed() {

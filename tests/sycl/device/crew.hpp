@@ -49,7 +49,7 @@ class crew {
   // Runs `work(member&)` for each rank of this process in a thread of its own.
   template <typename Work>
   void each(Work&& work) {
-    world::on_each_member(m_members, work);
+    topology::run_on_each_member(m_members, work);
   }
 
  private:

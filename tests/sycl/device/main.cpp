@@ -40,14 +40,14 @@ bool crew::make(int argc, char** argv) {
   std::vector<sycl::device> devices = sycl::device::get_devices(sycl::info::device_type::gpu);
   if (devices.empty() && has(argc, argv, "--gpu")) return false;
   crew& made = only().emplace();
-  const auto one = world::as_one_of_many(argc, argv);
+  const auto one = topology::parse_rank_arguments(argc, argv);
   if (!one) {
     if (devices.empty()) devices = sycl_test::devices(2);
     made.m_members = members_of(isthmus::communicator::all(devices, {.timeout_s = timeout_s}));
     return true;
   }
   if (devices.empty()) devices = sycl_test::devices(1);
-  const isthmus::unique_id id = world::meet_at(one->rank, one->id_file);
+  const isthmus::unique_id id = topology::share_unique_id(one->rank, one->id_file);
   std::vector<isthmus::communicator> own;
   own.emplace_back(devices[static_cast<std::size_t>(one->device) % devices.size()], id, one->rank, one->size,
                    isthmus::communicator_options{.timeout_s = timeout_s});
