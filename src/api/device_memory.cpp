@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "base/arguments.hpp"
-#include "memory/heap/live_blocks.hpp"
+#include "memory/heap/live_heap_blocks.hpp"
 #include "memory/pool/block_table.hpp"
 #include "selection/selection.hpp"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "base/descriptor.hpp"
+#include "base/file_descriptor.hpp"
 
 namespace isthmus::tcp {
 

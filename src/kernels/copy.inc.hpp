@@ -1,7 +1,7 @@
 // Copies of whole lines, with the widest registers of the instruction set: the fewer instructions a line
 // takes, the more lines a core has under way. Included as base/formats.inc.hpp is, under the same restrictions.
 #include "kernels/kernels.hpp"
-#include "kernels/order.inc.hpp"
+#include "kernels/interleave.inc.hpp"
 
 #if defined(__SSE2__)
 #include <immintrin.h>

@@ -3,7 +3,7 @@
 #include "base/formats.inc.hpp"
 #include "kernels/copy.inc.hpp"
 #include "kernels/kernels.hpp"
-#include "kernels/order.inc.hpp"
+#include "kernels/interleave.inc.hpp"
 
 namespace isthmus::host {
 namespace {

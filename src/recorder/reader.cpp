@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/ticks.hpp"
 #include "recorder/clock.hpp"
 

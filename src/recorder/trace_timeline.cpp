@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "base/descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
 #include "recorder/trace.hpp"

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bootstrap/support.hpp"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 #include "base/error.hpp"
 #include "bootstrap/bootstrap.hpp"
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace test {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace misuse_test {
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <stdexcept>
 
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace conformance {
 namespace {

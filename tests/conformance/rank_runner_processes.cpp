@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "rank_runner.hpp"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace conformance {
 namespace {

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "core/support.hpp"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace {
 

@@ -12,7 +12,7 @@
 
 #include "core/support.hpp"
 #include "isthmus/memory.h"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace failure_attribution_test {
 namespace {

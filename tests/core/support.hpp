@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "standins/backend/standin_backend.hpp"
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace test {
 

@@ -4,7 +4,7 @@
 #include <exception>
 
 #include "faults/worker.hpp"
-#include "world/each_rank.hpp"
+#include "topology/rank_arguments.hpp"
 
 int main(int argc, char** argv) {
   try {

@@ -11,7 +11,7 @@
 
 #include "faults/injection.hpp"
 #include "faults/worker.hpp"
-#include "world/each_rank.hpp"
+#include "topology/rank_arguments.hpp"
 
 namespace {
 

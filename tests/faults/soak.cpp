@@ -21,8 +21,8 @@
 
 #include "bench/harness/command.hpp"
 #include "bench/harness/document.hpp"
-#include "world/each_rank.hpp"
-#include "world/world.hpp"
+#include "topology/rank_arguments.hpp"
+#include "topology/topology.hpp"
 
 namespace {
 

@@ -1,11 +1,11 @@
-// The ranks of a GPU test, one for each GPU unless --ranks says otherwise (world/crew.hpp).
+// The ranks of a GPU test, one for each GPU unless --ranks says otherwise (topology/test_ranks.hpp).
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "device.hpp"
-#include "world/crew.hpp"
+#include "topology/test_ranks.hpp"
 
 namespace gpu {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "portable.hpp"
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace sycl_test {
 

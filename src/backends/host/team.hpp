@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "backends/host/connect.hpp"
-#include "base/descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/process.hpp"
 #include "kernels/kernels.hpp"
 

@@ -13,8 +13,8 @@
 #include "base/error.hpp"
 #include "base/log.hpp"
 #include "bootstrap/exchange.hpp"
-#include "memory/heap/live_blocks.hpp"
-#include "memory/heap/placement.hpp"
+#include "memory/heap/live_heap_blocks.hpp"
+#include "memory/heap/offset_allocator.hpp"
 
 namespace isthmus {
 namespace {

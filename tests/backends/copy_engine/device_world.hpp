@@ -12,7 +12,7 @@
 
 #include "conformance/rank_buffers.hpp"
 #include "device/driver.hpp"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace copy_engine_test {
 

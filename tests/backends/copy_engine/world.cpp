@@ -6,7 +6,7 @@
 
 #include "conformance/issue.hpp"
 #include "conformance/rank_buffers.hpp"
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace copy_engine_test {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "backends/host/host_backend.hpp"
 #include "base/tables.hpp"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace host_test {
 namespace {

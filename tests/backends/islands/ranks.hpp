@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "wire.h"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace islands_test {
 

@@ -14,7 +14,7 @@
 
 #include "backends/ucx/ucx_backend.hpp"
 #include "world.hpp"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace host_test {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace harness {
 

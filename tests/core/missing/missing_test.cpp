@@ -18,7 +18,7 @@
 #include "bootstrap/tcp_store.hpp"
 #include "bootstrap/unique_id.hpp"
 #include "core/support.hpp"
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace {
 

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace shrink_test {
 

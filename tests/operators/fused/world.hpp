@@ -1,4 +1,4 @@
-// The ranks of a test of fused operators (world/crew.hpp): 3 on the host, one for each device elsewhere, unless
+// The ranks of a test of fused operators (topology/test_ranks.hpp): 3 on the host, one for each device elsewhere, unless
 // --ranks says otherwise.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "place.hpp"
-#include "world/crew.hpp"
+#include "topology/test_ranks.hpp"
 
 namespace fused_test {
 

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "sycl/fixture.hpp"
-#include "world/each_rank.hpp"
-#include "world/reported.hpp"
+#include "topology/rank_arguments.hpp"
+#include "topology/test_threads.hpp"
 
 namespace sycl_device_test {
 

@@ -1,5 +1,5 @@
 // The ranks of a test: threads of this process, processes of several threads, or one of the processes that
-// scripts/each_rank started (each_rank.hpp). What each suite makes of a rank is its own.
+// scripts/each_rank started (rank_arguments.hpp). What each suite makes of a rank is its own.
 #pragma once
 
 #include <isthmus/isthmus.h>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace topology {
 

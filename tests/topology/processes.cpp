@@ -1,4 +1,4 @@
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 #include <signal.h>
 #include <sys/mman.h>

@@ -5,7 +5,7 @@
 
 #include <exception>
 
-#include "world/threads.hpp"
+#include "topology/threads.hpp"
 
 namespace topology {
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "world/each_rank.hpp"
-#include "world/reported.hpp"
+#include "topology/rank_arguments.hpp"
+#include "topology/test_threads.hpp"
 
 namespace topology {
 

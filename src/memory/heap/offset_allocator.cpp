@@ -1,4 +1,4 @@
-#include "memory/heap/placement.hpp"
+#include "memory/heap/offset_allocator.hpp"
 
 #include <iterator>
 

@@ -3,7 +3,7 @@
 #include <new>
 #include <stdexcept>
 
-#include "world/world.hpp"
+#include "topology/topology.hpp"
 
 namespace topology {
 
