@@ -33,7 +33,7 @@ void check_algorithm(const selection_rule& rule, const known_backend& backend) {
   parse_name(fmt::format("algorithm of backend {}", backend.name), names, rule.algorithm);
 }
 
-// "host" of "backend.host.spin_us".
+// "host" of "backend.shm.spin_us".
 std::string_view backend_name_of(std::string_view key) {
   const auto first = key.find('.') + 1;
   return key.substr(first, key.find('.', first) - first);

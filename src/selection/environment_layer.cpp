@@ -41,7 +41,7 @@ void with_variable(const char* variable, Function&& function) {
   }
 }
 
-// "collective=allreduce,reduce bytes=0..64K use=host:packet"
+// "collective=allreduce,reduce bytes=0..64K use=shm:packet"
 selection_rule parse_rule(std::string_view text) {
   selection_rule result;
   std::vector<std::string_view> seen_fields;

@@ -12,7 +12,7 @@
 namespace conformance {
 
 struct engine_spec {
-  std::string name;  // "default", "host", "host:ring"
+  std::string name;  // "default", "host", "shm:ring"
   bool is_default = true;
   bool is_algorithm = false;
   bool steps_in_type = false;             // rounds 16-bit and 8-bit types at every step instead of once

@@ -473,7 +473,7 @@ TEST(create, ranks_with_different_rules) {
        create_with({standin::configuration(), standin::configuration(), standin::configuration() + rule})) {
     EXPECT_EQ(got.status, ISTHMUS_ERROR_MISMATCH);
     EXPECT_NE(got.message.find("differ from rank 0: 2"), std::string::npos) << got.message;
-    EXPECT_NE(got.message.find("collective=reduce use=host"), std::string::npos) << got.message;
+    EXPECT_NE(got.message.find("collective=reduce use=shm"), std::string::npos) << got.message;
   }
 }
 

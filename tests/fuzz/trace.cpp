@@ -50,7 +50,7 @@ std::vector<char> whole_trace(int rank) {
   head->clock_sample_count = 1;
   head->clock_samples[0] = {1000, 1'000'000, 5'000'000};
   head->clock_samples[2] = {3000, 3'000'000, 7'000'000};
-  std::strcpy(head->path[1], "host:ring");
+  std::strcpy(head->path[1], "shm:ring");
   std::strcpy(head->machine, rank == 0 ? "one" : "other");
   std::strcpy(head->boot, rank == 0 ? "a" : "b");
   std::memcpy(bytes.data(), head.get(), sizeof *head);

@@ -146,7 +146,7 @@ def test_explain_agrees_with_a_real_call(tmp_path) -> None:
         "for count in (4, 4096):\n"
         "    comm.allreduce(np.zeros(count, np.float32))\n"
     )
-    rule = {"ISTHMUS_RULE": "collective=allreduce bytes=1K.. use=host:two_shot"}
+    rule = {"ISTHMUS_RULE": "collective=allreduce bytes=1K.. use=shm:two_shot"}
     done = subprocess.run(
         [sys.executable, str(program)],
         env=os.environ | rule | {"ISTHMUS_LOG": "debug"},
@@ -283,12 +283,12 @@ def test_tune_writes_a_profile_that_selection_reads(tmp_path) -> None:
     profile = tmp_path / "profile.toml"
     answer = told(
         *("tune", "--collectives", "allreduce", "--ranks", "2", "--sizes", "1K,64K", "--rounds", "1"),
-        *("--min-time", "0.001", "--candidates", "host,host:packet,mpi", "--profile", str(profile), "--json"),
+        *("--min-time", "0.001", "--candidates", "host,shm:packet,mpi", "--profile", str(profile), "--json"),
     )
     assert answer["profile"] == str(profile)
     measured = {(record["provider"], record["bytes"]) for record in answer["records"]}
     wholly = {(name, size) for name in ("rules", "host", "mpi") for size in (1024, 65536)}
-    assert measured == wholly | {("host:packet", 1024)}, "it does not take 64 KiB"
+    assert measured == wholly | {("shm:packet", 1024)}, "it does not take 64 KiB"
     with_profile = told(
         "explain", "allreduce", "--bytes", "1K", "-n", "2", "--mpi", "--json", ISTHMUS_PROFILE=str(profile)
     )
@@ -314,7 +314,7 @@ def test_tune_rules_from_measurements() -> None:
 
     from isthmus.cli.tune import profile_text, rules_of
 
-    times = {"": [10, 10, 10, 10], "mpi": [5, 5, 9.9, 20], "host:packet": [7, 4, 30, 5]}
+    times = {"": [10, 10, 10, 10], "mpi": [5, 5, 9.9, 20], "shm:packet": [7, 4, 30, 5]}
     sizes = [128, 1024, 4096, 65536]
     measured = {
         name: [record(time, size=size, provider=name or "rules") for time, size in zip(row, sizes, strict=True)]
@@ -323,8 +323,8 @@ def test_tune_rules_from_measurements() -> None:
     rules = rules_of("allreduce", measured, 4)
     assert [(rule["bytes"], rule["use"]) for rule in rules] == [
         ("0..1K", "mpi"),
-        ("1K..4K", "host:packet"),
-        ("64K..", "host:packet"),
+        ("1K..4K", "shm:packet"),
+        ("64K..", "shm:packet"),
     ]
     text = profile_text(rules, "isthmus tune")
     assert text.count("[[rule]]") == 3

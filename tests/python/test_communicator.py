@@ -205,11 +205,11 @@ def test_explain_answers_for_every_collective(pair) -> None:
 
 def test_explain_follows_the_environment(monkeypatch) -> None:
     monkeypatch.setenv(
-        "ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=host"
+        "ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=nosuch; collective=reduce use=shm"
     )
     with pytest.raises(Error, match="nosuch"):
         Communicator.all(1)
-    monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=host")
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=allreduce bytes=0..1K use=shm")
     with Communicator.all(1)[0] as comm:
         assert "environment ISTHMUS_RULE" in comm.explain("allreduce", count=1)["source"]
         assert "environment" not in comm.explain("allreduce", count=1000)["source"]

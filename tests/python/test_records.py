@@ -94,14 +94,14 @@ def test_the_best_peer_is_per_point_and_never_isthmus() -> None:
 
 
 def test_the_table_and_its_reasons() -> None:
-    own = [record(2.0, size=size, backend="host:packet", reason="rule x") for size in (1024, 4096)]
+    own = [record(2.0, size=size, backend="shm:packet", reason="rule x") for size in (1024, 4096)]
     peers = [record(5.0, size=size, provider="mpich") for size in (1024, 4096)]
     table = table_of(own + peers)
     cells = [list(column.cells) for column in table.columns]
     assert cells[0] == ["1K", "4K"]
     assert "[green]2.50x[/]" in cells[4]
-    assert cells[-1] == ["host:packet"] * 2
-    assert reasons_of(own + peers) == ["host:packet, 1K to 4K: rule x"]
+    assert cells[-1] == ["shm:packet"] * 2
+    assert reasons_of(own + peers) == ["shm:packet, 1K to 4K: rule x"]
 
 
 def test_the_table_compares_a_shim_with_its_own_mpi() -> None:

@@ -60,7 +60,7 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
     times = {size: (random.uniform(1, 9), random.uniform(1, 9)) for size in (8, 1024, 4096, 1 << 20)}
     records = []
     for size, (own, peer) in times.items():
-        records.append(record("isthmus", size, own, backend="host:packet", reason='rule "use=host"'))
+        records.append(record("isthmus", size, own, backend="shm:packet", reason='rule "use=shm"'))
         records.append(record("mpich", size, peer))
     write(tmp_path / "some.json", records)
     page = tmp_path / "out" / "report.html"
@@ -79,10 +79,10 @@ def test_the_page_says_what_the_records_say(tmp_path: Path) -> None:
 
 
 def test_ratios() -> None:
-    rule = 'rule "use=host"'
+    rule = 'rule "use=shm"'
     records = [
         record("isthmus", 8, 2.0, reason=rule, backend="host"),
-        record("isthmus", 8, 1.0, backend="host:packet"),
+        record("isthmus", 8, 1.0, backend="shm:packet"),
         record("mpich", 8, 4.0),
         record("openmpi", 8, 3.0),
         record("isthmus", 64, 2.0, reason=rule, mode="sycl_usm"),

@@ -15,7 +15,7 @@ std::string check(const std::string& text) {
 }
 
 TEST(check_backends, accepts_known_configured_and_default_names) {
-  EXPECT_EQ(check("[[rule]]\nuse = \"host:packet\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"rccl:any\""),
+  EXPECT_EQ(check("[[rule]]\nuse = \"shm:packet\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"rccl:any\""),
             "no error");
   EXPECT_EQ(check("[plugins]\nmine = \"mine.so\"\n[[rule]]\nuse = \"mine:fast\"\n[backend.mine]\nx = 1"),
             "no error");
@@ -40,7 +40,7 @@ TEST(check_backends, names_the_place_and_the_nearest) {
 
 TEST(check_backends, knows_algorithms) {
   EXPECT_EQ(
-      check("[[rule]]\nuse = \"host:paket\""),
+      check("[[rule]]\nuse = \"shm:paket\""),
       "config f.toml:1: unknown algorithm of backend host \"paket\"; allowed: packet, one_shot | did you mean "
       "\"packet\"?");
   EXPECT_EQ(
@@ -50,12 +50,12 @@ TEST(check_backends, knows_algorithms) {
 }
 
 TEST(check_backends, knows_options) {
-  const std::string unknown = check("[backend.host]\nslot_byte = 4096");
+  const std::string unknown = check("[backend.shm]\nslot_byte = 4096");
   EXPECT_TRUE(unknown.starts_with(
-      "option backend.host.slot_byte: unknown option of backend host \"slot_byte\"; allowed: "))
+      "option backend.shm.slot_byte: unknown option of backend host \"slot_byte\"; allowed: "))
       << unknown;
   EXPECT_TRUE(unknown.ends_with("| did you mean \"slot_bytes\"?")) << unknown;
-  EXPECT_EQ(check("[backend.host]\nslot_bytes = 4096\nspins = 3"), "no error");
+  EXPECT_EQ(check("[backend.shm]\nslot_bytes = 4096\nspins = 3"), "no error");
   EXPECT_EQ(check("[backend.mpi]\nspeed = 1"),
             "option backend.mpi.speed: backend mpi has no options | leave it out");
   EXPECT_NE(check("[backend.fused]\nchunks_us = 3").find("did you mean \"chunk_us\"?"), std::string::npos);

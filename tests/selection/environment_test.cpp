@@ -31,7 +31,7 @@ TEST_F(environment, every_variable_is_read) {
   set("ISTHMUS_DEFAULT_BACKEND", "host");
   set("ISTHMUS_TIMEOUT_S", "2.5");
   set("ISTHMUS_RULE",
-      " collective=allreduce,reduce bytes=0..64K  use=host:packet ;platform=cuda datatype=float16 "
+      " collective=allreduce,reduce bytes=0..64K  use=shm:packet ;platform=cuda datatype=float16 "
       "memory=symmetric ranks=2..8 nodes=1 use=p2p;");
   const config_layer read = read_environment();
   EXPECT_EQ(read.threshold->value, 65536);
@@ -39,21 +39,21 @@ TEST_F(environment, every_variable_is_read) {
   EXPECT_EQ(read.timeout_s, 2.5);
   EXPECT_EQ(
       texts(read.rules),
-      (std::vector<std::string>{"collective=reduce,allreduce bytes=0..64K use=host:packet",
+      (std::vector<std::string>{"collective=reduce,allreduce bytes=0..64K use=shm:packet",
                                 "platform=cuda datatype=float16 memory=symmetric ranks=2..8 nodes=1 use=p2p"}));
   EXPECT_EQ(sources(read.rules), std::vector<std::string>(2, "environment ISTHMUS_RULE"));
 }
 
 TEST_F(environment, options_of_backends) {
-  set("ISTHMUS_OPTION", " backend.host.one = 64 ; backend.copy_engine.two=a=b;");
+  set("ISTHMUS_OPTION", " backend.shm.one = 64 ; backend.copy_engine.two=a=b;");
   EXPECT_EQ(read_environment().options, (std::vector<std::pair<std::string, std::string>>{
-                                            {"backend.host.one", "64"}, {"backend.copy_engine.two", "a=b"}}));
-  for (const char* wrong : {"host.one=64", "backend.host=64", "backend.host.one", "backend.ho st.one=1"})
+                                            {"backend.shm.one", "64"}, {"backend.copy_engine.two", "a=b"}}));
+  for (const char* wrong : {"host.one=64", "backend.shm=64", "backend.shm.one", "backend.ho st.one=1"})
     EXPECT_TRUE(error_with("ISTHMUS_OPTION", wrong).starts_with("environment ISTHMUS_OPTION: ")) << wrong;
 }
 
 TEST_F(environment, a_forced_backend_is_the_only_rule) {
-  set("ISTHMUS_RULE", "use=host");
+  set("ISTHMUS_RULE", "use=shm");
   set("ISTHMUS_BACKEND", "mpi");
   const configuration forced = load_configuration(nullptr);
   EXPECT_EQ(texts(forced.rules), std::vector<std::string>{"use=mpi"});
@@ -65,8 +65,8 @@ TEST_F(environment, errors_name_the_variable) {
       error_with("ISTHMUS_THRESHOLD", "many"),
       "environment ISTHMUS_THRESHOLD: size \"many\" is not a number of bytes; allowed: digits and one of the "
       "units K, M, G (1024, 1024^2, 1024^3) | ");
-  EXPECT_EQ(error_with("ISTHMUS_DEFAULT_BACKEND", "host:packet"),
-            "environment ISTHMUS_DEFAULT_BACKEND: backend \"host:packet\" is not a name; allowed: a lower-case "
+  EXPECT_EQ(error_with("ISTHMUS_DEFAULT_BACKEND", "shm:packet"),
+            "environment ISTHMUS_DEFAULT_BACKEND: backend \"shm:packet\" is not a name; allowed: a lower-case "
             "letter, then lower-case letters, digits and _ | ");
   EXPECT_EQ(error_with("ISTHMUS_TIMEOUT_S", "-3"),
             "environment ISTHMUS_TIMEOUT_S: timeout_s \"-3\" is not a positive number of seconds | ");
@@ -76,17 +76,17 @@ TEST_F(environment, errors_name_the_variable) {
 }
 
 TEST_F(environment, rule_errors_name_the_rule) {
-  EXPECT_EQ(error_with("ISTHMUS_RULE", "use=mpi; memory=heap use=host"),
-            "environment ISTHMUS_RULE: rule 2 \"memory=heap use=host\": unknown memory \"heap\"; allowed: any, "
+  EXPECT_EQ(error_with("ISTHMUS_RULE", "use=mpi; memory=heap use=shm"),
+            "environment ISTHMUS_RULE: rule 2 \"memory=heap use=shm\": unknown memory \"heap\"; allowed: any, "
             "symmetric | ");
   EXPECT_EQ(
-      error_with("ISTHMUS_RULE", "byte=0..4 use=host"),
-      "environment ISTHMUS_RULE: rule 1 \"byte=0..4 use=host\": unknown key \"byte\"; allowed: collective, "
+      error_with("ISTHMUS_RULE", "byte=0..4 use=shm"),
+      "environment ISTHMUS_RULE: rule 1 \"byte=0..4 use=shm\": unknown key \"byte\"; allowed: collective, "
       "platform, datatype, memory, ranks, nodes, bytes, use | did you mean \"bytes\"?");
   EXPECT_EQ(error_with("ISTHMUS_RULE", "host"),
             "environment ISTHMUS_RULE: rule 1 \"host\": \"host\" is not KEY=VALUE | ");
-  EXPECT_EQ(error_with("ISTHMUS_RULE", "use=host use=mpi"),
-            "environment ISTHMUS_RULE: rule 1 \"use=host use=mpi\": use is given twice | ");
+  EXPECT_EQ(error_with("ISTHMUS_RULE", "use=shm use=mpi"),
+            "environment ISTHMUS_RULE: rule 1 \"use=shm use=mpi\": use is given twice | ");
   EXPECT_EQ(
       error_with("ISTHMUS_RULE", "collective=send collective=recv use=mpi"),
       "environment ISTHMUS_RULE: rule 1 \"collective=send collective=recv use=mpi\": collective is given twice "

@@ -117,14 +117,14 @@ INSTANTIATE_TEST_SUITE_P(
         bad_file{"backend = \"host\"",
                  expected("1:11", "backend is a string, must be a table", "write [backend.NAME]")},
         bad_file{"[backend]\nhost = 1",
-                 expected("2:8", "host is an integer, must be a table", "write [backend.host]")},
-        bad_file{"[backend.host]\nspin-us = 1",
+                 expected("2:8", "host is an integer, must be a table", "write [backend.shm]")},
+        bad_file{"[backend.shm]\nspin-us = 1",
                  expected("2:1",
                           "option \"spin-us\" is not a name; allowed: a lower-case letter, then lower-case "
                           "letters, digits and _")},
-        bad_file{"[backend.host]\nspin_us = [1]",
+        bad_file{"[backend.shm]\nspin_us = [1]",
                  expected("2:11", "spin_us is a list, must be a string, a number or a boolean")},
-        bad_file{"[backend.host]\nspin_us = 2026-11-30",
+        bad_file{"[backend.shm]\nspin_us = 2026-11-30",
                  expected("2:11", "spin_us is a date, must be a string, a number or a boolean")}));
 
 INSTANTIATE_TEST_SUITE_P(

@@ -14,7 +14,7 @@ const char* only_mpi(const std::string& backend, const std::string&) {
 
 TEST(explain, decision_as_json) {
   const configuration rules =
-      merge({read_toml("[[rule]]\nuse = \"mpi\"\n[[rule]]\nbytes = \"0..1K\"\nuse = \"host:packet\"\n"
+      merge({read_toml("[[rule]]\nuse = \"mpi\"\n[[rule]]\nbytes = \"0..1K\"\nuse = \"shm:packet\"\n"
                        "[[rule]]\nplatform = \"cuda\"\nuse = \"nccl\"",
                        "f.toml", "config")});
   const selection_query query{
@@ -26,9 +26,9 @@ TEST(explain, decision_as_json) {
               "ranks": 4, "nodes": 1, "bytes": 64},
     "rejected": [{"backend": "nccl", "algorithm": "", "rule": "platform=cuda use=nccl", "source": "config f.toml:6",
                   "reason": "platform host is not cuda", "unavailable": false, "is_relevant": false},
-                 {"backend": "host", "algorithm": "packet", "rule": "bytes=0..1K use=host:packet",
+                 {"backend": "host", "algorithm": "packet", "rule": "bytes=0..1K use=shm:packet",
                   "source": "config f.toml:3",
-                  "reason": "backend host:packet is not available: no such library", "unavailable": true,
+                  "reason": "backend shm:packet is not available: no such library", "unavailable": true,
                   "is_relevant": true}]})json");
   EXPECT_EQ(to_json(query, select(rules, query, only_mpi, true)), expected);
 }

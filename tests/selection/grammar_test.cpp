@@ -139,7 +139,7 @@ TEST(rules, ranges) {
 
 TEST(rules, text_is_canonical) {
   EXPECT_EQ(parsed({{"use", "mpi"}}).text, "use=mpi");
-  EXPECT_EQ(parsed({{"use", "host:packet"},
+  EXPECT_EQ(parsed({{"use", "shm:packet"},
                     {"bytes", "1024..1048576"},
                     {"nodes", "2..2"},
                     {"ranks", "1.."},
@@ -152,7 +152,7 @@ TEST(rules, text_is_canonical) {
                     {"collective", "broadcast"}})
                 .text,
             "collective=broadcast,allreduce platform=host datatype=float16,float64 memory=symmetric nodes=2 "
-            "bytes=1K..1M use=host:packet");
+            "bytes=1K..1M use=shm:packet");
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ TEST_F(load, defaults_alone) {
   EXPECT_EQ(find(read.sycl_backends, "ext_oneapi_cuda"), ISTHMUS_PLATFORM_CUDA);
   const auto all = texts(read.rules);
   for (const char* text : {"platform=cuda use=nccl", "platform=hip use=rccl", "platform=level_zero use=oneccl",
-                           "platform=host nodes=1 use=host"})
+                           "platform=host nodes=1 use=shm"})
     EXPECT_NE(std::find(all.begin(), all.end(), text), all.end()) << text;
 }
 
@@ -76,7 +76,7 @@ default_backend = "a"
 [sycl_backends]
 4 = "cuda"
 opencl = "host"
-[backend.host]
+[backend.shm]
 spin_us = 1
 slots = 2
 [plugins]
@@ -89,7 +89,7 @@ timeout_s = 20
 default_backend = "b"
 [sycl_backends]
 4 = "hip"
-[backend.host]
+[backend.shm]
 spin_us = 3
 [[rule]]
 use = "two"
@@ -107,8 +107,8 @@ use = "two"
   EXPECT_EQ(read.timeout_s, 20);
   EXPECT_EQ(find(read.sycl_backends, "4"), ISTHMUS_PLATFORM_HIP);
   EXPECT_EQ(find(read.sycl_backends, "opencl"), ISTHMUS_PLATFORM_HOST);
-  EXPECT_EQ(find(read.options, "backend.host.spin_us"), "3");
-  EXPECT_EQ(find(read.options, "backend.host.slots"), "2");
+  EXPECT_EQ(find(read.options, "backend.shm.spin_us"), "3");
+  EXPECT_EQ(find(read.options, "backend.shm.slots"), "2");
   EXPECT_EQ(find(read.plugins, "mine"), (std::filesystem::path(profile).parent_path() / "libone.so").string());
   write("named.toml", "[plugins]\nmine = \"./libtwo.so\"\n");
   EXPECT_EQ(find(load_configuration("named.toml").plugins, "mine"), (m_folder / "libtwo.so").string());
@@ -125,13 +125,13 @@ TEST_F(load, profile_by_name_or_not_at_all) {
 }
 
 TEST_F(load, options_become_text) {
-  write("isthmus.toml", "[backend.host]\na = \"x y\"\nb = 3\nc = 0.1\nd = true\ne = -5\n");
+  write("isthmus.toml", "[backend.shm]\na = \"x y\"\nb = 3\nc = 0.1\nd = true\ne = -5\n");
   const configuration read = load_configuration(nullptr);
-  EXPECT_EQ(find(read.options, "backend.host.a"), "x y");
-  EXPECT_EQ(find(read.options, "backend.host.b"), "3");
-  EXPECT_EQ(find(read.options, "backend.host.c"), "0.1");
-  EXPECT_EQ(find(read.options, "backend.host.d"), "true");
-  EXPECT_EQ(find(read.options, "backend.host.e"), "-5");
+  EXPECT_EQ(find(read.options, "backend.shm.a"), "x y");
+  EXPECT_EQ(find(read.options, "backend.shm.b"), "3");
+  EXPECT_EQ(find(read.options, "backend.shm.c"), "0.1");
+  EXPECT_EQ(find(read.options, "backend.shm.d"), "true");
+  EXPECT_EQ(find(read.options, "backend.shm.e"), "-5");
 }
 
 TEST_F(load, relative_plugins_are_next_to_their_file) {
@@ -337,19 +337,19 @@ TEST_F(load, damaged_files_are_refused_politely) {
 
 TEST_F(load, canonical_text_ignores_sources_but_not_content) {
   write("a.toml",
-        "[backend.host]\nx = 1\ny = \"two\\nlines\"\n[[rule]]\ncollective = [\"reduce\", \"send\"]\nuse = "
+        "[backend.shm]\nx = 1\ny = \"two\\nlines\"\n[[rule]]\ncollective = [\"reduce\", \"send\"]\nuse = "
         "\"a\"\n");
   write("b.toml",
-        "\n\n[[rule]]\nuse = \"a\"\ncollective = [\"send\", \"reduce\"]\n[backend.host]\ny = "
+        "\n\n[[rule]]\nuse = \"a\"\ncollective = [\"send\", \"reduce\"]\n[backend.shm]\ny = "
         "\"two\\nlines\"\nx = 1\n");
   write("c.toml",
-        "[backend.host]\nx = 1\ny = \"two\\nlines\"\n[[rule]]\ncollective = [\"reduce\", \"send\"]\nuse = "
+        "[backend.shm]\nx = 1\ny = \"two\\nlines\"\n[[rule]]\ncollective = [\"reduce\", \"send\"]\nuse = "
         "\"b\"\n");
   const std::string a = load_configuration("a.toml").canonical();
   EXPECT_EQ(a, load_configuration("b.toml").canonical());
   EXPECT_NE(a, load_configuration("c.toml").canonical());
   EXPECT_NE(a.find("\nrule collective=reduce,send use=a\n"), std::string::npos) << a;
-  EXPECT_NE(a.find("\noption backend.host.y=\"two\\nlines\"\n"), std::string::npos) << a;
+  EXPECT_NE(a.find("\noption backend.shm.y=\"two\\nlines\"\n"), std::string::npos) << a;
   EXPECT_NE(a.find("\nsycl_backend ext_oneapi_hip=hip\n"), std::string::npos) << a;
   EXPECT_EQ(a.find("a.toml"), std::string::npos) << a;
 }

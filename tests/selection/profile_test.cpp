@@ -27,7 +27,7 @@ std::vector<selection_rule> all_kinds_of_rules() {
                 {"ranks", "2..8"},
                 {"nodes", "1"},
                 {"bytes", "1K..65537"},
-                {"use", "host:two_shot"}}),
+                {"use", "shm:two_shot"}}),
           from({{"ranks", "3"}, {"nodes", "2.."}, {"bytes", "8G.."}, {"use", "nccl"}}),
           from({{"bytes", "..9223372036854775808"}, {"use", "p2p"}})};
 }
@@ -51,7 +51,7 @@ TEST(profile, text_is_what_a_person_would_write) {
             "# tuned\n#\n# here\n\n[[rule]]\ncollective = [\"reduce\", \"allreduce\"]\nplatform = [\"host\", "
             "\"cuda\"]\n"
             "datatype = [\"float16\"]\nmemory = \"symmetric\"\nranks = \"2..8\"\nnodes = \"1\"\n"
-            "bytes = \"1K..65537\"\nuse = \"host:two_shot\"\n");
+            "bytes = \"1K..65537\"\nuse = \"shm:two_shot\"\n");
   EXPECT_EQ(write_profile({}, ""), "");
 }
 

@@ -79,7 +79,7 @@ TEST(select, trace_explains_every_other_rule) {
   };
   const selection_decision result = select(configuration, asked, available, true);
   EXPECT_EQ(result.winner, &config.rules[2]);
-  EXPECT_EQ(result.reason, "rule \"use=host\" (test)");
+  EXPECT_EQ(result.reason, "rule \"use=shm\" (test)");
   ASSERT_EQ(result.rejections.size(), 4u);
   EXPECT_EQ(result.rejections[0].candidate, &config.rules[4]);
   EXPECT_EQ(result.rejections[0].reason, "platform host is not cuda");

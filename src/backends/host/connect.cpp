@@ -26,7 +26,7 @@ struct rank_record {
 
 std::uint64_t option(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
                      std::uint64_t least, std::uint64_t most) {
-  return read_integer_option(context, "host", key, otherwise, least, most);
+  return read_integer_option(context, "shm", key, otherwise, least, most);
 }
 
 geometry read_geometry(const isthmus_backend_context& context) {
@@ -145,8 +145,8 @@ isthmus_status connect(const isthmus_backend_context& context, connection& resul
   for (int r = 0; r < context.size; ++r)
     if (!(records[static_cast<std::size_t>(r)].value.sizes == records[0].value.sizes))
       return context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
-                          "give all ranks the same backend.host options",
-                          "the sizes in the backend.host options of rank %d differ from those of rank 0", r);
+                          "give all ranks the same backend.shm options",
+                          "the sizes in the backend.shm options of rank %d differ from those of rank 0", r);
 
   const vote<bool> opened = open_peers(context.rank, records, own, result.segments);
   votes<bool> all_opened;

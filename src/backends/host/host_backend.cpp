@@ -36,12 +36,12 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "one_shot",
                                            "one_shot_streamed",
                                            "one_shot_adaptive",
-                                           "one_shot_apart",
+                                           "one_shot_per_reader",
                                            "two_shot",
                                            "two_shot_streamed",
                                            "two_shot_adaptive",
-                                           "direct",
-                                           "direct_streamed",
+                                           "zero_copy",
+                                           "zero_copy_streamed",
                                            "channel",
                                            nullptr};
 constexpr choice choices[] = {
@@ -79,14 +79,14 @@ class state {
   const char* why_not(const isthmus_operation& operation, const char* name) const {
     if (name == nullptr || *name == '\0') return nullptr;
     const auto index = index_of(name);
-    if (!index) return "the host backend has no algorithm of that name";
+    if (!index) return "the shm backend has no algorithm of that name";
     switch (choices[*index].what) {
       case algorithm::packet: return why_not_packet(operation);
       case algorithm::two_shot_packet: return why_not_two_shot_packet(operation);
       case algorithm::one_shot:
       case algorithm::direct:
-        if (uses_channels(operation.collective)) return "only some ranks know the counts: host:channel";
-        return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: host:packet" : nullptr;
+        if (uses_channels(operation.collective)) return "only some ranks know the counts: shm:channel";
+        return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: shm:packet" : nullptr;
       case algorithm::two_shot:
         return can_two_shot(operation.collective) ? nullptr : "two_shot is for allreduce and reduce";
       case algorithm::channel:
@@ -133,14 +133,14 @@ class state {
 
   const char* why_not_packet(const isthmus_operation& operation) const {
     if (operation.collective == ISTHMUS_BARRIER) return nullptr;
-    if (uses_channels(operation.collective)) return "only some ranks know the counts: host:channel";
+    if (uses_channels(operation.collective)) return "only some ranks know the counts: shm:channel";
     std::uint64_t capacity =
         packet_block_bytes(m_team.sizes(), m_team.size(), is_per_destination(operation.collective));
     // All ranks know the mean length; one block may have it all.
     if (has_counts(row_of(operation.collective))) capacity /= static_cast<std::uint64_t>(m_team.size());
     return operation.count <= capacity / bytes_of(operation.datatype)
                ? nullptr
-               : "larger than what backend.host.packet_lines holds";
+               : "larger than what backend.shm.packet_lines holds";
   }
 
   const char* why_not_two_shot_packet(const isthmus_operation& operation) const {
@@ -149,7 +149,7 @@ class state {
         packet_block_bytes(m_team.sizes(), m_team.size(), true) * static_cast<std::uint64_t>(m_team.size());
     return operation.count <= capacity / bytes_of(operation.datatype)
                ? nullptr
-               : "larger than what backend.host.packet_lines holds";
+               : "larger than what backend.shm.packet_lines holds";
   }
 
   isthmus_status fail(isthmus_status status, const char* location, const char* message) const noexcept {
@@ -190,7 +190,7 @@ class state {
     m_noted[named] |= bit;
     m_team.context().log(
         m_team.context().runtime, 1,
-        "host:%s: some buffer of %s is neither in the symmetric heap nor where the kernel copies "
+        "shm:%s: some buffer of %s is neither in the symmetric heap nor where the kernel copies "
         "between processes; it is staged",
         algorithm_names[named], row_of(collective).name);
   }
@@ -247,7 +247,7 @@ constexpr isthmus_backend make_backend() {
   backend.struct_bytes = sizeof(isthmus_backend);
   backend.magic = ISTHMUS_BACKEND_MAGIC;
   backend.abi_version = ISTHMUS_BACKEND_ABI;
-  backend.name = "host";
+  backend.name = "shm";
   backend.description = "shared memory between the ranks of one machine";
   backend.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_RANK_ORDER;
   backend.platforms = 1u << ISTHMUS_PLATFORM_HOST;
@@ -264,7 +264,7 @@ constexpr isthmus_backend make_backend() {
 }  // namespace
 }  // namespace isthmus::host
 
-const isthmus_backend* isthmus::host_backend() noexcept {
+const isthmus_backend* isthmus::shm_backend() noexcept {
   static constexpr isthmus_backend backend = host::make_backend();
   return &backend;
 }

@@ -5,6 +5,6 @@
 
 namespace isthmus {
 
-const isthmus_backend* host_backend() noexcept;
+const isthmus_backend* shm_backend() noexcept;
 
 }  // namespace isthmus

@@ -46,7 +46,7 @@ class ledger {
   void count_passed(int call, int reason) noexcept {
     if (m_is_reporting) passed(call, reason).fetch_add(1, std::memory_order_relaxed);
   }
-  // Of a path ("host:packet"); it lives as long as the process.
+  // Of a path ("shm:packet"); it lives as long as the process.
   tally& tally_of(int call, const char* path);
   // To standard error, for this process as that rank of the program.
   void print(int rank, int size);

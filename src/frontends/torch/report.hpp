@@ -17,7 +17,7 @@ struct path {
   std::string group;       // name of the process group
   std::string device;      // "cpu", "cuda:0"
   std::string collective;  // a name of THE TABLE
-  std::string backend;     // "host:one_shot"; "torch:gloo" for what fell back to PyTorch
+  std::string backend;     // "shm:one_shot"; "torch:gloo" for what fell back to PyTorch
   std::string reason;      // the selector's, or why it fell back
   auto operator<=>(const path&) const = default;
 };

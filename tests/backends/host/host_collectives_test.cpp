@@ -20,10 +20,10 @@ constexpr isthmus_collective collectives[] = {
     ISTHMUS_SCATTERV,  ISTHMUS_ALLTOALLV, ISTHMUS_REDUCE_SCATTERV};
 constexpr const char* algorithms[] = {
     nullptr,          "packet",   "two_shot_packet",   "one_shot", "one_shot_streamed",
-    "one_shot_apart", "two_shot", "two_shot_streamed", "direct",   "direct_streamed"};
+    "one_shot_per_reader", "two_shot", "two_shot_streamed", "zero_copy",   "zero_copy_streamed"};
 constexpr const char* reducing[] = {"packet",        "two_shot_packet",   "one_shot", "one_shot_streamed",
-                                    "two_shot",      "two_shot_streamed", "direct",   "direct_streamed",
-                                    "one_shot_apart"};
+                                    "two_shot",      "two_shot_streamed", "zero_copy",   "zero_copy_streamed",
+                                    "one_shot_per_reader"};
 
 // With more ranks than cores (two, in CI) every step waits for the scheduler; a part of the
 // combinations is enough there.
@@ -86,7 +86,7 @@ TEST_P(host_collectives, are_right_where_the_kernel_copies_nothing) {
                   [](rank& self) {
                     std::uint64_t seed = 1000;
                     for (const auto collective : collectives)
-                      for (const char* algorithm : {static_cast<const char*>(nullptr), "direct", "channel"})
+                      for (const char* algorithm : {static_cast<const char*>(nullptr), "zero_copy", "channel"})
                         for (const auto where : {memory::separate, memory::mixed})
                           for (const std::uint64_t count : {17, 5000}) {
                             if (crowded(self) && count != 17) continue;
@@ -296,7 +296,7 @@ INSTANTIATE_TEST_SUITE_P(, host_collectives,
                                          crew{7, 7}, crew{16, 4}),
                          crew_name);
 
-TEST(host_backend, five_thousand_small_calls_back_to_back) {
+TEST(shm_backend, five_thousand_small_calls_back_to_back) {
   setting s;
   s.processes = 4;
   EXPECT_EQ(run_backend(s,
@@ -307,7 +307,7 @@ TEST(host_backend, five_thousand_small_calls_back_to_back) {
                             isthmus_operation operation{};
                             constexpr isthmus_collective kinds[] = {ISTHMUS_ALLREDUCE, ISTHMUS_BROADCAST,
                                                                     ISTHMUS_ALLGATHER, ISTHMUS_REDUCE};
-                            constexpr const char* ways[] = {"packet", "one_shot", "direct"};
+                            constexpr const char* ways[] = {"packet", "one_shot", "zero_copy"};
                             operation.collective = kinds[common() % 4];
                             operation.datatype = ISTHMUS_INT32;
                             operation.root = static_cast<int>(common() % 4);
@@ -331,8 +331,8 @@ TEST(host_backend, five_thousand_small_calls_back_to_back) {
             complaints{});
 }
 
-TEST(host_backend, finds_its_algorithms_by_address_and_by_text) {
-  const char* const* names = isthmus::host_backend()->algorithms;
+TEST(shm_backend, finds_its_algorithms_by_address_and_by_text) {
+  const char* const* names = isthmus::shm_backend()->algorithms;
   for (int index = 0; names[index] != nullptr; ++index) {
     EXPECT_EQ(isthmus_algorithm_index(names, names[index]), index);
     EXPECT_EQ(isthmus_algorithm_index(names, std::string(names[index]).c_str()), index)
@@ -343,10 +343,10 @@ TEST(host_backend, finds_its_algorithms_by_address_and_by_text) {
   EXPECT_EQ(isthmus_algorithm_index(nullptr, "packet"), -1);
 }
 
-TEST(host_backend, names_its_algorithms_and_says_why_not) {
-  const auto* backend = isthmus::host_backend();
+TEST(shm_backend, names_its_algorithms_and_says_why_not) {
+  const auto* backend = isthmus::shm_backend();
   EXPECT_EQ(backend->magic, ISTHMUS_BACKEND_MAGIC);
-  EXPECT_STREQ(backend->name, "host");
+  EXPECT_STREQ(backend->name, "shm");
   EXPECT_EQ(backend->capabilities,
             static_cast<unsigned>(ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_RANK_ORDER));
   EXPECT_EQ(

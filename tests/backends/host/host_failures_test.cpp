@@ -44,7 +44,7 @@ setting processes(int n, double timeout_s) {
 void create(rank& self) { check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure()); }
 
 TEST(host_failures, a_killed_rank_is_named_on_all_others_long_before_the_timeout) {
-  for (const char* algorithm : {"packet", "one_shot", "two_shot", "direct"}) {
+  for (const char* algorithm : {"packet", "one_shot", "two_shot", "zero_copy"}) {
     EXPECT_EQ(run_ranks(
                   processes(4, 60),
                   [&](rank& self) {
@@ -230,7 +230,7 @@ TEST(host_failures, direct_calls_of_different_length_touch_nothing) {
                 isthmus_operation operation = allreduce(send.data(), count);
                 operation.collective = collective;
                 operation.recv_buf = recv.data();
-                const auto status = self.run(operation, "direct");
+                const auto status = self.run(operation, "zero_copy");
                 check(status == ISTHMUS_ERROR_MISMATCH || status == ISTHMUS_ERROR_ABORTED ||
                           status == ISTHMUS_ERROR_REMOTE,
                       "status " + std::to_string(status) + ": " + self.failure());
@@ -279,7 +279,7 @@ TEST(host_failures, a_bad_option_names_key_value_and_range) {
                       [&](rank& self) {
                         check(self.create() == ISTHMUS_ERROR_CONFIG, self.failure());
                         check(
-                            contains(self.failure(), "backend.host.depth") && contains(self.failure(), "\"3\""),
+                            contains(self.failure(), "backend.shm.depth") && contains(self.failure(), "\"3\""),
                             self.failure());
                       }),
             complaints{});

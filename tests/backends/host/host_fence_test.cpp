@@ -102,7 +102,7 @@ class play {
 
  private:
   isthmus_status call() {
-    return m_self.run(make(m_scene, m_self, m_send, m_recv), m_scene.sends ? nullptr : "direct");
+    return m_self.run(make(m_scene, m_self, m_send, m_recv), m_scene.sends ? nullptr : "zero_copy");
   }
 
   void run_late() {

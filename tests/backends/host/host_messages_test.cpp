@@ -143,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(, host_messages,
                          crew_name);
 
 // What the sender groups says nothing about what the receiver groups.
-TEST(host_backend, messages_are_received_in_other_groups_than_they_were_sent) {
+TEST(shm_backend, messages_are_received_in_other_groups_than_they_were_sent) {
   for (const bool small_cells : {false, true})
     EXPECT_EQ(run_backend(setting_of({2, 2, small_cells}),
                           [](rank& self) {
@@ -168,7 +168,7 @@ TEST(host_backend, messages_are_received_in_other_groups_than_they_were_sent) {
 
 // A group of short messages to one peer takes one cell of two, so it is gone before the peer looks at it: were
 // each in a cell of its own, the call would wait for the peer until the timeout.
-TEST(host_backend, a_group_of_short_messages_to_one_peer_is_one_message) {
+TEST(shm_backend, a_group_of_short_messages_to_one_peer_is_one_message) {
   setting s = setting_of({2, 2, false});
   s.options = {{"cells", "2"}, {"cell_bytes", "4096"}};
   s.timeout_s = 20;
@@ -184,7 +184,7 @@ TEST(host_backend, a_group_of_short_messages_to_one_peer_is_one_message) {
             complaints{});
 }
 
-TEST(host_backend, a_message_of_another_length_among_several_is_a_mismatch) {
+TEST(shm_backend, a_message_of_another_length_among_several_is_a_mismatch) {
   setting s = setting_of({2, 2, false});
   s.timeout_s = 20;
   EXPECT_EQ(run_ranks(s,

@@ -73,7 +73,7 @@ rank::rank(shared_area& area, const setting& setting, int number) : m_area(area)
 rank::~rank() { destroy(); }
 
 const isthmus_backend& rank::functions() const {
-  return *(m_setting.backend == nullptr ? isthmus::host_backend() : m_setting.backend);
+  return *(m_setting.backend == nullptr ? isthmus::shm_backend() : m_setting.backend);
 }
 
 isthmus_status rank::create() { return functions().create(&m_context, &m_state); }

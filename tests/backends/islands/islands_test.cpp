@@ -140,12 +140,12 @@ TEST(choice, is_explained_down_to_the_parts) {
 
 TEST(choice, of_parts_is_an_option_s_where_there_is_one) {
   islands_test::setting with;
-  with.config += "[backend.islands]\nwithin = \"host:one_shot\"\nbetween = \"wire\"\n";
+  with.config += "[backend.islands]\nwithin = \"shm:one_shot\"\nbetween = \"wire\"\n";
   on_nodes({"a", "a", "b", "b"}, with, [](const rank& own) {
     expect_created(own);
     const json plan = explain_allreduce(own).at("plan");
     EXPECT_EQ(plan[0].at("algorithm"), "one_shot") << plan;
-    EXPECT_EQ(plan[0].at("rule"), "rule \"use=host:one_shot\" (options of backend islands)");
+    EXPECT_EQ(plan[0].at("rule"), "rule \"use=shm:one_shot\" (options of backend islands)");
   });
 }
 

@@ -28,7 +28,7 @@ isthmus_status create(const isthmus_backend_context* given, void** state) {
   made->context.node_of = made->one_node.data();
   made->context.node_rank = given->rank;
   made->context.node_size = given->size;
-  const isthmus_status status = host_backend()->create(&made->context, &made->host);
+  const isthmus_status status = shm_backend()->create(&made->context, &made->host);
   if (status == ISTHMUS_SUCCESS) *state = made.release();
   return status;
 }
@@ -50,7 +50,7 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
   auto& own = *static_cast<session*>(state);
   for (std::size_t i = 0; i < n; ++i) count(operations[i], own);
   const std::vector<const char*> algorithms(n);
-  return host_backend()->enqueue(own.host, operations, algorithms.data(), n);
+  return shm_backend()->enqueue(own.host, operations, algorithms.data(), n);
 }
 
 }  // namespace
@@ -72,11 +72,11 @@ extern "C" ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1(void
     functions.create = create;
     functions.destroy = [](void* state) {
       const std::unique_ptr<session> own(static_cast<session*>(state));
-      host_backend()->destroy(own->host);
+      shm_backend()->destroy(own->host);
     };
     functions.supports = [](void*, const isthmus_operation*, const char*) -> const char* { return nullptr; };
     functions.enqueue = enqueue;
-    functions.abort = [](void* state) { host_backend()->abort(static_cast<session*>(state)->host); };
+    functions.abort = [](void* state) { shm_backend()->abort(static_cast<session*>(state)->host); };
     return functions;
   }();
   return &backend;

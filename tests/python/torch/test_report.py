@@ -32,7 +32,7 @@ def test_report_counts_calls_and_bytes_by_path(crew: Crew) -> None:
     for rank, rows in enumerate(crew.run(counted)):
         reduced = [row for row in rows if row["collective"] == "allreduce"]
         paths = {row["path"] for row in reduced}
-        assert paths == {"host:packet", "host:two_shot_adaptive"}, "the sizes take different rules"
+        assert paths == {"shm:packet", "shm:two_shot_adaptive"}, "the sizes take different rules"
         assert sum(row["calls"] for row in reduced) == 4
         assert sum(row["bytes"] for row in reduced) == 3 * 16 + 400_000
         assert all("rule" in row["reason"] and row["device"] == "cpu" for row in rows)
@@ -54,7 +54,7 @@ def rules_change() -> list[str]:
     for turn, algorithm in enumerate(("one_shot", "two_shot", "one_shot")):
         pending = torch.arange(1000.0) * (rank + 1)
         work = dist.all_reduce(pending, async_op=True)
-        os.environ["ISTHMUS_RULE"] = f"collective=allreduce use=host:{algorithm}"
+        os.environ["ISTHMUS_RULE"] = f"collective=allreduce use=shm:{algorithm}"
         isthmus.torch.reload_rules()
         work.wait()
         assert torch.equal(pending, total)
@@ -81,17 +81,17 @@ def rules_change() -> list[str]:
 
 def test_rules_can_change_between_calls(fresh_crew: Callable[..., Crew]) -> None:
     for taken in fresh_crew().run(rules_change):
-        assert taken == ["host:one_shot"] * 2 + ["host:two_shot"] * 2 + ["host:one_shot"] * 2, "two groups each"
+        assert taken == ["shm:one_shot"] * 2 + ["shm:two_shot"] * 2 + ["shm:one_shot"] * 2, "two groups each"
 
 
 def test_rules_can_change_under_a_debugging_wrapper(fresh_crew: Callable[..., Crew]) -> None:
     for taken in fresh_crew(TORCH_DISTRIBUTED_DEBUG="DETAIL").run(rules_change_simply):
-        assert taken == ["host:two_shot"]
+        assert taken == ["shm:two_shot"]
 
 
 def rules_change_simply() -> list[str]:
     dist.all_reduce(torch.ones(1000))
-    os.environ["ISTHMUS_RULE"] = "collective=allreduce use=host:two_shot"
+    os.environ["ISTHMUS_RULE"] = "collective=allreduce use=shm:two_shot"
     isthmus.torch.reload_rules()
     isthmus.torch.reset_report()
     dist.all_reduce(torch.ones(1000))
@@ -99,17 +99,17 @@ def rules_change_simply() -> list[str]:
 
 
 def test_what_a_parent_added_can_be_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=host")
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=shm")
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
     _knobs.apply_knobs()
     code = "import os, isthmus.torch; print(os.environ['ISTHMUS_RULE'])"
     child = os.environ | {"ISTHMUS_DMA_ALLGATHER": "0"}
     command = [sys.executable, "-c", code]
     printed = subprocess.run(command, env=child, capture_output=True, text=True, check=True)
-    assert printed.stdout.strip() == "collective=barrier use=host"
+    assert printed.stdout.strip() == "collective=barrier use=shm"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "0")
     _knobs.apply_knobs()
-    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=host"
+    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm"
 
 
 def falls_back() -> list[dict[str, Any]]:
@@ -132,16 +132,16 @@ def test_what_isthmus_has_no_image_of_goes_to_gloo_with_a_reason(crew: Crew) -> 
 
 
 def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=host")
+    monkeypatch.setenv("ISTHMUS_RULE", "collective=barrier use=shm")
     monkeypatch.setenv("ISTHMUS_OPTION", "")
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "1048576")
     _knobs.apply_knobs()
-    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=host", "off by default"
+    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm", "off by default"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "1")
     _knobs.apply_knobs()
     _knobs.apply_knobs()
     first, second = os.environ["ISTHMUS_RULE"].split("; ")
-    assert first == "collective=barrier use=host"
+    assert first == "collective=barrier use=shm"
     assert second.endswith("use=copy_engine") and "allgather" in second
     assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.transit_bytes=1048576"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "2097152")
@@ -149,7 +149,7 @@ def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> Non
     assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.transit_bytes=2097152"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "0")
     _knobs.apply_knobs()
-    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=host", "as before"
+    assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm", "as before"
     assert os.environ["ISTHMUS_OPTION"] == ""
 
 

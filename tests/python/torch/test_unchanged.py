@@ -158,7 +158,7 @@ def test_spawned_processes_take_isthmus_and_print_the_report(tmp_path: Path) -> 
     said = done.stderr
     assert said.count("isthmus: 1 of 2 calls of this rank took Isthmus' paths") == 1, said
     lines = {tuple(line.split()[:4]) for line in said.splitlines()}
-    assert {("cpu", "allreduce", "host:packet", "1"), ("cpu", "allreduce", "torch:gloo", "1")} <= lines, said
+    assert {("cpu", "allreduce", "shm:packet", "1"), ("cpu", "allreduce", "torch:gloo", "1")} <= lines, said
     assert "allreduce by torch:gloo: Isthmus has no bitwise reductions" in said
 
 
