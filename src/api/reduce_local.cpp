@@ -37,6 +37,6 @@ isthmus_status isthmus_reduce_local(const void* in_buf, void* inout_buf, uint64_
     check_arguments(in_buf, inout_buf, count, datatype_number, op_number);
     const unsigned kernel_op = op_number == ISTHMUS_AVG ? unsigned{ISTHMUS_SUM} : op_number;  // the caller divides
     const void* const sources[2] = {in_buf, inout_buf};
-    isthmus::host::kernels().reduce[datatype_number][kernel_op](inout_buf, sources, 2, count);
+    isthmus::cpu::kernels().reduce[datatype_number][kernel_op](inout_buf, sources, 2, count);
   });
 }

@@ -1,6 +1,6 @@
 #include "kernels/instruction_sets.hpp"
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 
 const kernel_table* const* usable_kernels() noexcept {
   static const std::array<const kernel_table*, 4> tables = list_usable_kernels();
@@ -9,4 +9,4 @@ const kernel_table* const* usable_kernels() noexcept {
 
 const kernel_table& kernels() noexcept { return *usable_kernels()[0]; }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

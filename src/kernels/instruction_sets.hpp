@@ -4,9 +4,9 @@
 
 #include "kernels/kernels.hpp"
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 
 // The tables that this processor can run, best first, NULL-terminated. One source file per architecture.
 std::array<const kernel_table*, 4> list_usable_kernels() noexcept;
 
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

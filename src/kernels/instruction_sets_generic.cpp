@@ -1,8 +1,8 @@
 // Architectures without kernels of their own: what the compiler makes for the baseline.
 #include "kernels/instruction_sets.hpp"
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 
 std::array<const kernel_table*, 4> list_usable_kernels() noexcept { return {&baseline_kernels}; }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

@@ -1,7 +1,7 @@
 // Which kernel tables an x86-64 processor can run.
 #include "kernels/instruction_sets.hpp"
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 
 extern const kernel_table avx2_kernels;
 extern const kernel_table avx512_kernels;
@@ -31,4 +31,4 @@ std::array<const kernel_table*, 4> list_usable_kernels() noexcept {
   return tables;
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

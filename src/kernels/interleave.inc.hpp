@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 namespace {
 
 // A processor looks ahead in each page that it sees read line by line, and not beyond the page. So kernels work
@@ -31,4 +31,4 @@ inline __attribute__((always_inline)) void interleave(std::size_t bytes, Visit v
 }
 
 }  // namespace
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

@@ -6,16 +6,16 @@
 
 #include <cstddef>
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 
 // out[i] = sources[0][i] (op) ... (op) sources[n-1][i], combined in this order in the accumulation type
 // and rounded once; avg divides by n. n >= 1. `out` may equal any source, other overlap is not allowed.
 using reduce_function = void (*)(void* out, const void* const* sources, int n, std::size_t count);
 
 // How memory is written: through the cache, or past it where the processor can do that.
-enum class store { cached, streaming };
+enum class store_mode { cached, streaming };
 
-struct piece {
+struct copy_range {
   std::byte* to;
   const std::byte* from;
   std::size_t bytes;
@@ -25,7 +25,7 @@ inline constexpr std::size_t copied_streams = 3;
 
 // Copies the first `bytes`, whole lines of 64, of 1 to `copied_streams` pieces side by side. Where streaming,
 // `to` is aligned to lines, and the stores are ordered before later ones only by streaming_fence.
-using copy_function = void (*)(const piece* pieces, std::size_t streams, std::size_t bytes, store how);
+using copy_function = void (*)(const copy_range* pieces, std::size_t streams, std::size_t bytes, store_mode mode);
 
 // One instruction set's kernels.
 struct kernel_table {
@@ -42,4 +42,4 @@ const kernel_table& kernels() noexcept;
 // All tables that this processor can run, best first, and NULL: for tests.
 const kernel_table* const* usable_kernels() noexcept;
 
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

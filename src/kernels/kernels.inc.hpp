@@ -5,7 +5,7 @@
 #include "kernels/kernels.hpp"
 #include "kernels/interleave.inc.hpp"
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 namespace {
 
 // Integers wrap: computed as unsigned and converted back, which C++20 defines as modulo 2^n.
@@ -172,4 +172,4 @@ constexpr kernel_table make_kernel_table(const char* name) {
 }
 
 }  // namespace
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

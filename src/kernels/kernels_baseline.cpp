@@ -1,8 +1,8 @@
 #include "kernels/kernels.inc.hpp"
 
-namespace isthmus::host {
+namespace isthmus::cpu {
 
 extern const kernel_table baseline_kernels;
 constinit const kernel_table baseline_kernels = make_kernel_table("baseline");
 
-}  // namespace isthmus::host
+}  // namespace isthmus::cpu

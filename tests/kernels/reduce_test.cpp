@@ -13,8 +13,8 @@ namespace host_test {
 namespace {
 
 using bytes = std::vector<std::byte>;
-using isthmus::host::kernel_table;
-using isthmus::host::usable_kernels;
+using isthmus::cpu::kernel_table;
+using isthmus::cpu::usable_kernels;
 
 std::string name_of(const kernel_table& table, int datatype, int op) {
   return std::string(table.name) + " " + isthmus_datatype_name(static_cast<isthmus_datatype>(datatype)) + " " +

@@ -9,7 +9,7 @@
 #include "backends/host/shape.hpp"
 #include "backends/host/team.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 // A rank's buffer as this rank reaches it.
 struct reached {
@@ -23,20 +23,20 @@ struct workspace {
   std::vector<std::byte> bytes;
   std::vector<const void*> sources;
   std::vector<reached> contributions, takers;
-  std::vector<piece> pieces;
+  std::vector<copy_range> pieces;
 };
 
 // How the user's own buffers are written: past the cache when all ranks together write more than it holds.
-inline store store_for_results(const team& team, const shape& s) {
+inline store_mode store_for_results(const team& team, const shape& s) {
   const bool fits = s.recv_bytes() * static_cast<std::uint64_t>(team.size()) <= team.tuned().streaming_bytes;
-  return fits ? store::cached : store::streaming;
+  return fits ? store_mode::cached : store_mode::streaming;
 }
 
 // Into slots, for others to read. With many ranks one piece after the other: side by side, and the lines asked
 // for ahead, took up to twice as long (docs/notes).
-inline void copy_staged(const team& team, std::span<const piece> pieces, store how) {
+inline void copy_staged(const team& team, std::span<const copy_range> pieces, store_mode how) {
   if (pieces.size() == 1 || team.size() <= static_cast<int>(most_exchanging)) return copy_together(pieces, how);
-  for (const piece& each : pieces) copy(each.to, each.from, each.bytes, how);
+  for (const copy_range& each : pieces) copy(each.to, each.from, each.bytes, how);
 }
 
 // Data and flag in one cache line. Every block must fit: see packet_block_bytes.
@@ -55,15 +55,15 @@ void run_barrier(team& team);
 enum class readers { together, apart };
 
 // Contributors stage, takers read every contribution; pipelined chunk by chunk.
-void run_one_shot(team& team, workspace& work, const shape& s, store shared, readers staged_for);
+void run_one_shot(team& team, workspace& work, const shape& s, store_mode shared, readers staged_for);
 
 // Reduce-scatter and then gather, pipelined chunk by chunk; for allreduce and reduce.
-void run_two_shot(team& team, workspace& work, const shape& s, store shared);
+void run_two_shot(team& team, workspace& work, const shape& s, store_mode shared);
 
 // Nothing staged: ranks copy out of and into each other's buffers, themselves where those are mapped, else
 // through the kernel. False, and nothing done, on all ranks when some rank can't reach a buffer that it needs.
 // `updates_in_place`: takers overwrite what peers may still want to read (alltoall in place), which only
 // staging can do.
-bool run_direct(team& team, workspace& work, const shape& s, store shared, bool updates_in_place);
+bool run_direct(team& team, workspace& work, const shape& s, store_mode shared, bool updates_in_place);
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

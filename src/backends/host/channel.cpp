@@ -9,7 +9,7 @@
 #include "base/block_map.hpp"
 #include "base/error.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 // A cell's payload follows its header.
@@ -342,4 +342,4 @@ void channels::check_message(const transfer& expected, std::uint64_t sent_bytes)
                              static_cast<unsigned long long>(expected.bytes))};
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

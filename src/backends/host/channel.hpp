@@ -11,7 +11,7 @@
 #include "backends/host/team.hpp"
 #include "base/block_map.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 // One message in progress.
 struct transfer {
@@ -92,4 +92,4 @@ class channels {
   std::vector<int> m_awaited;           // peers of unfinished transfers
 };
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

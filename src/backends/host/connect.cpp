@@ -11,7 +11,7 @@
 #include "base/backend_option.hpp"
 #include "base/error.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 // What every rank tells the others, as plain bytes.
@@ -162,4 +162,4 @@ isthmus_status connect(const isthmus_backend_context& context, connection& resul
   return ISTHMUS_SUCCESS;
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -10,7 +10,7 @@
 #include "backends/host/layout.hpp"
 #include "memory/segment.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 struct tuning {
   std::uint64_t spins;            // looks at a flag before the core is offered to others
@@ -38,4 +38,4 @@ geometry default_geometry(std::uint64_t ranks);
 // MISMATCH for options that are wrong or differ. Failures have gone through context.fail.
 isthmus_status connect(const isthmus_backend_context& context, connection& result);
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

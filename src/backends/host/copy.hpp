@@ -11,7 +11,10 @@
 #include <emmintrin.h>
 #endif
 
-namespace isthmus::host {
+namespace isthmus::shm {
+
+using cpu::copy_range;
+using cpu::store_mode;
 
 // Orders streaming stores before later stores.
 #if defined(__SSE2__)
@@ -29,17 +32,17 @@ inline void prefetch_to_write(const void* line) noexcept { __builtin_prefetch(li
 
 // Copies all pieces, a few side by side, line by line: a core that reads several distant streams at once has
 // more of them under way than with one after the other.
-void copy_together(std::span<const piece> pieces, store how) noexcept;
+void copy_together(std::span<const copy_range> pieces, store_mode how) noexcept;
 
 // Nothing to do when source and destination are the same: in place.
-inline void copy(void* destination, const void* source, std::size_t bytes, store how) noexcept {
+inline void copy(void* destination, const void* source, std::size_t bytes, store_mode how) noexcept {
   if (destination == source || bytes == 0) return;
-  if (how == store::cached) {
+  if (how == store_mode::cached) {
     std::memcpy(destination, source, bytes);
     return;
   }
-  const piece all{static_cast<std::byte*>(destination), static_cast<const std::byte*>(source), bytes};
+  const copy_range all{static_cast<std::byte*>(destination), static_cast<const std::byte*>(source), bytes};
   copy_together({&all, 1}, how);
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

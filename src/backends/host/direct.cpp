@@ -5,7 +5,7 @@
 #include "backends/host/algorithms.hpp"
 #include "base/error.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 // One of this rank's buffers: what the others are told, and how this rank reaches theirs in the same block.
@@ -37,7 +37,7 @@ class direct {
   // Copied between two looks at poison.
   static constexpr std::uint64_t watched_bytes = 1 << 20;
 
-  direct(team& team, workspace& work, const shape& s, store shared)
+  direct(team& team, workspace& work, const shape& s, store_mode shared)
       : m_team(team), m_work(work), m_shape(s), m_shared(shared), m_results(store_for_results(team, s)) {}
 
   bool run(bool updates_in_place) {
@@ -148,7 +148,7 @@ class direct {
     else
       m_team.write_to(to.owner, from, to.begin + offset, bytes);
   }
-  void copy_watchfully(std::byte* to, const std::byte* from, std::uint64_t bytes, store how) {
+  void copy_watchfully(std::byte* to, const std::byte* from, std::uint64_t bytes, store_mode how) {
     for (std::uint64_t at = 0; at < bytes; at += watched_bytes) {
       m_team.look_at_poison();
       copy(to + at, from + at, std::min(watched_bytes, bytes - at), how);
@@ -255,15 +255,15 @@ class direct {
   team& m_team;
   workspace& m_work;
   const shape& m_shape;
-  store m_shared, m_results;
+  store_mode m_shared, m_results;
   std::uint64_t m_sequence = 0;
   buffer m_send, m_recv;
 };
 
 }  // namespace
 
-bool run_direct(team& team, workspace& work, const shape& s, store shared, bool updates_in_place) {
+bool run_direct(team& team, workspace& work, const shape& s, store_mode shared, bool updates_in_place) {
   return direct(team, work, s, shared).run(updates_in_place);
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -5,7 +5,7 @@
 #include "backends/host/algorithms.hpp"
 #include "backends/host/copy.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 namespace {
 
@@ -90,7 +90,7 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t seq
                   s.taken_elements(peer) * s.element_bytes, sequence);
     });
     if (s.is_source(me))
-      copy(s.recv_buf + s.recv_offset(me), own, s.taken_elements(me) * s.element_bytes, store::cached);
+      copy(s.recv_buf + s.recv_offset(me), own, s.taken_elements(me) * s.element_bytes, store_mode::cached);
     return;
   }
   const std::uint64_t elements = s.taken_elements(me), bytes = elements * s.element_bytes;
@@ -187,4 +187,4 @@ void run_barrier(team& team) {
   team.complete(sequence);
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <new>
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 std::byte* new_pages(std::uint64_t bytes) noexcept {
@@ -52,4 +52,4 @@ bool make_private(const exposure& memory) noexcept {
          replace_pages(begin + (bytes - last), last);
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

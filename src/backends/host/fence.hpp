@@ -18,7 +18,7 @@
 
 #include "backends/host/layout.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 // A page of this rank that no copy into its memory gets past once it is closed.
 class gate {
@@ -59,4 +59,4 @@ class write_window {
 // Replaces the pages by a private copy. False when there is no memory for it.
 bool make_private(const exposure& memory) noexcept;
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

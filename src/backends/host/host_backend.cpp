@@ -16,7 +16,7 @@
 #include "base/error.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 enum class algorithm { packet, two_shot_packet, one_shot, two_shot, direct, channel };
@@ -177,7 +177,7 @@ class state {
       case algorithm::channel:  // done above
         break;
     }
-    const store shared = chosen.shared == form::cached ? store::cached : store::streaming;
+    const store_mode shared = chosen.shared == form::cached ? store_mode::cached : store_mode::streaming;
     if (run_direct(m_team, m_work, s, shared, overwrites_unsent_data(operation))) return;
     if (named) note_staged(operation.collective, *named);
     const auto staged = can_two_shot(operation.collective) ? algorithm::two_shot : algorithm::one_shot;
@@ -197,8 +197,8 @@ class state {
 
   void run_staged(isthmus_collective collective, const shape& s, choice chosen) {
     const bool is_free = chosen.shared == form::adaptive;
-    const store shared = is_free ? m_chooser.begin(collective, s.count * s.element_bytes, s.judge())
-                                 : (chosen.shared == form::cached ? store::cached : store::streaming);
+    const store_mode shared = is_free ? m_chooser.begin(collective, s.count * s.element_bytes, s.judge())
+                                 : (chosen.shared == form::cached ? store_mode::cached : store_mode::streaming);
     if (chosen.what == algorithm::two_shot)
       run_two_shot(m_team, m_work, s, shared);
     else
@@ -240,7 +240,7 @@ isthmus_status enqueue(void* handle, const isthmus_operation* operations, const 
 
 void abort_state(void* handle) { static_cast<state*>(handle)->abort(); }
 
-const char* version(void*) { return kernels().name; }
+const char* version(void*) { return cpu::kernels().name; }
 
 constexpr isthmus_backend make_backend() {
   isthmus_backend backend{};
@@ -262,9 +262,9 @@ constexpr isthmus_backend make_backend() {
 }
 
 }  // namespace
-}  // namespace isthmus::host
+}  // namespace isthmus::shm
 
 const isthmus_backend* isthmus::shm_backend() noexcept {
-  static constexpr isthmus_backend backend = host::make_backend();
+  static constexpr isthmus_backend backend = shm::make_backend();
   return &backend;
 }

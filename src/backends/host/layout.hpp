@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 inline constexpr std::size_t line_bytes = 64;
 inline constexpr std::size_t page_bytes = 4096;
@@ -154,4 +154,4 @@ class layout {
   std::uint64_t m_size;
 };
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -3,12 +3,12 @@
 
 #include "backends/host/algorithms.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 class one_shot {
  public:
-  one_shot(team& team, workspace& work, const shape& s, store shared, readers staged_for)
+  one_shot(team& team, workspace& work, const shape& s, store_mode shared, readers staged_for)
       : m_team(team),
         m_work(work),
         m_shape(s),
@@ -29,7 +29,7 @@ class one_shot {
       if (takes) take(k - 1, first + k - 1);
       m_team.complete(first + k - 1);
     }
-    if (m_results == store::streaming) streaming_fence();
+    if (m_results == store_mode::streaming) streaming_fence();
   }
 
  private:
@@ -67,7 +67,7 @@ class one_shot {
       m_work.pieces.push_back(
           {m_team.data(m_me, sequence), from, chunk_bytes(k, m_shape.given_elements(m_me))});
     copy_staged(m_team, m_work.pieces, m_shared);
-    if (m_shared == store::streaming) streaming_fence();
+    if (m_shared == store_mode::streaming) streaming_fence();
     m_team.slot(m_me, sequence).staged.store(sequence + 1, std::memory_order_release);
   }
 
@@ -91,14 +91,14 @@ class one_shot {
       return reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.taken_elements(m_me)));
     if (!m_is_shared) return copy_together(m_work.pieces, m_results);
     // what all ranks read comes sooner piece after piece (docs/notes)
-    for (const piece& each : m_work.pieces) copy(each.to, each.from, each.bytes, m_results);
+    for (const copy_range& each : m_work.pieces) copy(each.to, each.from, each.bytes, m_results);
   }
 
   // Reduces what the sources hold; past the cache block by block, which are in the first-level cache in
   // between.
   void reduce(std::byte* to, std::uint64_t bytes) {
     const std::uint64_t elements = bytes / m_shape.element_bytes;
-    if (m_results == store::cached) return m_shape.reduce(to, m_work.sources.data(), m_team.size(), elements);
+    if (m_results == store_mode::cached) return m_shape.reduce(to, m_work.sources.data(), m_team.size(), elements);
     constexpr std::uint64_t block_bytes = 8 << 10;
     alignas(line_bytes) std::byte block[block_bytes];
     for (std::uint64_t at = 0; at < bytes; at += block_bytes) {
@@ -115,13 +115,13 @@ class one_shot {
   int m_me;
   bool m_is_shared;  // one piece of staged memory is read by all
   std::uint64_t m_chunk_elements;
-  store m_shared, m_results;
+  store_mode m_shared, m_results;
 };
 
 }  // namespace
 
-void run_one_shot(team& team, workspace& work, const shape& s, store shared, readers staged_for) {
+void run_one_shot(team& team, workspace& work, const shape& s, store_mode shared, readers staged_for) {
   one_shot(team, work, s, shared, staged_for).run();
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

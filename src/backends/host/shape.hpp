@@ -11,16 +11,16 @@
 #include "base/block_map.hpp"
 #include "kernels/kernels.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 struct shape : block_map {
   std::uint64_t count;     // elements of the largest block
-  reduce_function reduce;  // nullptr: blocks are copied
+  cpu::reduce_function reduce;  // nullptr: blocks are copied
   const std::byte* send_buf;
   std::byte* recv_buf;
 
   // Precondition: neither a barrier nor a collective that goes through channels.
-  shape(const isthmus_operation& operation, int own_rank, int ranks, const kernel_table& kernels)
+  shape(const isthmus_operation& operation, int own_rank, int ranks, const cpu::kernel_table& kernels)
       : block_map(operation, own_rank, ranks),
         count(longest(shared_counts(operation), ranks, operation.count)),
         reduce(row_of(operation.collective).is_reduction ? kernels.reduce[operation.datatype][operation.op]
@@ -58,4 +58,4 @@ constexpr bool uses_channels(isthmus_collective collective) {
   return is_point_to_point(collective) || has_private_counts(row_of(collective));
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

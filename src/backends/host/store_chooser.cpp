@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 constexpr std::uint32_t shortest_pause = 16, longest_pause = 1024;  // calls
@@ -11,7 +11,7 @@ constexpr std::uint32_t timed = 3;                                  // of each f
 
 }  // namespace
 
-store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int judge) {
+store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int judge) {
   const std::size_t kind =
       wish_kind(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
   m_wish = &m_team.header(judge).wishes[kind];
@@ -23,7 +23,7 @@ store store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, i
       enter(*m_trial, phase::timing_other);
     if (is_timed(*m_trial)) m_begin = m_now();
   }
-  return m_wish->load(std::memory_order_relaxed) == wish_cached ? store::cached : store::streaming;
+  return m_wish->load(std::memory_order_relaxed) == wish_cached ? store_mode::cached : store_mode::streaming;
 }
 
 void store_chooser::end() {
@@ -74,4 +74,4 @@ void store_chooser::swap_form() {
   m_wish->store(before == wish_cached ? wish_streaming : wish_cached, std::memory_order_relaxed);
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -14,7 +14,7 @@
 #include "backends/host/copy.hpp"
 #include "backends/host/team.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 class store_chooser {
  public:
@@ -23,7 +23,7 @@ class store_chooser {
   explicit store_chooser(team& team, clock::time_point (*now)() = clock::now) : m_team(team), m_now(now) {}
 
   // Around each call whose form is free. `bytes` and `judge` are equal on all ranks.
-  store begin(isthmus_collective collective, std::uint64_t bytes, int judge);
+  store_mode begin(isthmus_collective collective, std::uint64_t bytes, int judge);
   void end();
 
  private:
@@ -53,4 +53,4 @@ class store_chooser {
   clock::time_point m_begin;
 };
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

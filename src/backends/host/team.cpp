@@ -17,7 +17,7 @@
 
 #include "base/error.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 // The poison word: kind in the upper half, rank in the lower.
@@ -90,7 +90,7 @@ void team::write_to(int peer, const std::byte* from, std::byte* address, std::ui
 // gate (fence.hpp).
 void team::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
                                std::uint64_t bytes) const {
-  constexpr std::uint64_t piece = 4 << 20;
+  constexpr std::uint64_t max_chunk_bytes = 4 << 20;
   const auto process = static_cast<pid_t>(m_segments[static_cast<std::size_t>(peer)]->address().pid);
   const bool writes = copy == ::process_vm_writev;
   const int first = writes ? 0 : 1;
@@ -98,7 +98,7 @@ void team::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std:
   std::byte key{};
   for (std::uint64_t moved = 0; moved < bytes;) {
     look_at_poison();
-    const std::uint64_t wanted = std::min(piece, bytes - moved);
+    const std::uint64_t wanted = std::min(max_chunk_bytes, bytes - moved);
     const iovec here[] = {{&key, 1}, {own + moved, wanted}};
     const iovec there[] = {{m_gates[static_cast<std::size_t>(peer)], 1}, {theirs + moved, wanted}};
     const auto n = static_cast<unsigned long>(2 - first);
@@ -308,4 +308,4 @@ void waiter::time_out(std::span<const int> peers) {
                   m_team.m_context.timeout_s, missing.rank, m_team.m_activity, missing.state));
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

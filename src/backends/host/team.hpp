@@ -28,7 +28,7 @@
 #include "base/process.hpp"
 #include "kernels/kernels.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool is_one_process_watched = true;
@@ -53,7 +53,7 @@ class team {
   const isthmus_backend_context& context() const { return m_context; }
   const geometry& sizes() const { return m_sizes; }
   const tuning& tuned() const { return m_tuned; }
-  const kernel_table& kernels() const { return m_kernels; }
+  const cpu::kernel_table& kernels() const { return m_kernels; }
   bool same_process(int peer) const {
     return m_context.process_of[peer] == m_context.process_of[m_context.rank];
   }
@@ -207,7 +207,7 @@ class team {
   isthmus_backend_context m_context;
   geometry m_sizes;
   tuning m_tuned;
-  const kernel_table& m_kernels = host::kernels();
+  const cpu::kernel_table& m_kernels = cpu::kernels();
   layout m_layout;
   int m_depth_bits;
   bool m_kernel_copies;
@@ -292,4 +292,4 @@ inline void team::wait_for(int peer, const flag& ready, std::uint64_t sequence) 
   if (done + lookahead < sequence) done = sequence - lookahead;
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -4,7 +4,7 @@
 
 #include "backends/host/algorithms.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 // One chunk of the vector, in bytes, and how the ranks divide it: into slices of whole lines.
@@ -22,7 +22,7 @@ struct chunk {
 
 class two_shot {
  public:
-  two_shot(team& team, workspace& work, const shape& s, store shared)
+  two_shot(team& team, workspace& work, const shape& s, store_mode shared)
       : m_team(team),
         m_work(work),
         m_shape(s),
@@ -51,7 +51,7 @@ class two_shot {
       if (gathered && m_takes) gather(*gathered);
       publish(staged, reduced, gathered);
     }
-    if (m_results == store::streaming) streaming_fence();
+    if (m_results == store_mode::streaming) streaming_fence();
   }
 
  private:
@@ -98,7 +98,7 @@ class two_shot {
   void publish(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
                const std::optional<chunk>& gathered) {
     const int me = m_team.rank();
-    if (m_shared == store::streaming && (staged || reduced)) streaming_fence();
+    if (m_shared == store_mode::streaming && (staged || reduced)) streaming_fence();
     if (staged) m_team.slot(me, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
     if (reduced)
       m_team.slot(me, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
@@ -131,7 +131,7 @@ class two_shot {
           r == me ? m_shape.send_buf + c.begin + offset : m_team.data_for(me, r, c.sequence) + at;
     alignas(line_bytes) std::byte reduced[most_block_bytes];
     std::byte* shared = m_team.result(me, c.sequence) + at;
-    std::byte* out = m_shared == store::cached ? shared : reduced;
+    std::byte* out = m_shared == store_mode::cached ? shared : reduced;
     m_shape.reduce(out, m_work.sources.data(), m_team.size(), length / m_shape.element_bytes);
     copy(shared, out, length, m_shared);
     if (m_takes) copy(m_shape.recv_buf + c.begin + offset, out, length, m_results);
@@ -151,14 +151,14 @@ class two_shot {
   const shape& m_shape;
   std::uint64_t m_bytes, m_chunk_bytes, m_block_bytes;
   bool m_takes;
-  store m_shared, m_results;
+  store_mode m_shared, m_results;
   std::uint64_t m_first = 0, m_chunks = 0;
 };
 
 }  // namespace
 
-void run_two_shot(team& team, workspace& work, const shape& s, store shared) {
+void run_two_shot(team& team, workspace& work, const shape& s, store_mode shared) {
   two_shot(team, work, s, shared).run();
 }
 
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -68,7 +68,7 @@ class combiner {
   }
 
   session& m_ranks;
-  host::reduce_function m_reduce;
+  cpu::reduce_function m_reduce;
   std::uint64_t m_element_bytes;
   const std::byte* m_own;
   std::byte* m_out;

@@ -89,7 +89,7 @@ class session {
   // ---- for the algorithms ----
   int rank() const { return m_context.rank; }
   int size() const { return m_context.size; }
-  const host::kernel_table& kernels() const { return host::kernels(); }
+  const cpu::kernel_table& kernels() const { return cpu::kernels(); }
   // The ranks in the order in which a ring crosses between machines the least.
   const std::vector<int>& ring() const { return m_ring; }
   bool shares_machines() const { return m_shares_machines; }

@@ -49,7 +49,7 @@ class summation {
     if (sources.empty())
       std::memset(m_state.sum.data(), 0, length * element);
     else
-      host::kernels().reduce[m_datatype][ISTHMUS_SUM](m_state.sum.data(), sources.data(),
+      cpu::kernels().reduce[m_datatype][ISTHMUS_SUM](m_state.sum.data(), sources.data(),
                                                       static_cast<int>(sources.size()), length);
     for (int rank = 0; rank < m_state.n; ++rank)
       std::memcpy(static_cast<std::byte*>(m_pointers[rank]) + first * element, m_state.sum.data(),
@@ -69,7 +69,7 @@ class summation {
     if (sources.empty())
       std::memset(sum, 0, length * sizeof *sum);
     else
-      host::kernels().reduce[ISTHMUS_BFLOAT16][ISTHMUS_SUM](sum, sources.data(),
+      cpu::kernels().reduce[ISTHMUS_BFLOAT16][ISTHMUS_SUM](sum, sources.data(),
                                                             static_cast<int>(sources.size()), length);
     for (int rank = 0; rank < m_state.n; ++rank)
       for (std::size_t i = 0; i < length; ++i) store(rank, first + i, formats::bfloat16_format::load(sum[i]));

@@ -4,7 +4,7 @@
 #include "backends/host/algorithms.hpp"
 #include "backends/host/connect.hpp"
 
-namespace isthmus::host {
+namespace isthmus::shm {
 namespace {
 
 TEST(host_geometry, keeps_all_segments_within_their_bound) {
@@ -36,4 +36,4 @@ TEST(host_geometry, has_room_for_every_part) {
 }
 
 }  // namespace
-}  // namespace isthmus::host
+}  // namespace isthmus::shm

@@ -170,7 +170,7 @@ TEST(host_fence, no_copy_of_the_kernel_s_gets_past_a_closed_gate) {
     return ::process_vm_writev(::getpid(), here, 2, there, 2, 0);
   };
   {
-    isthmus::host::gate gate;
+    isthmus::shm::gate gate;
     address = gate.address();
     ASSERT_EQ(copy(), 2);
     EXPECT_EQ(to, from);
@@ -198,7 +198,7 @@ TEST(host_fence, what_is_made_private_keeps_its_content_and_hides_later_writes) 
       if (told) std::memset(data, 2, bytes);
       ::_exit(told ? 0 : 1);
     }
-    EXPECT_TRUE(isthmus::host::make_private({data + begin, length, true}));
+    EXPECT_TRUE(isthmus::shm::make_private({data + begin, length, true}));
     EXPECT_EQ(std::count(data, data + bytes, std::byte{1}), static_cast<std::ptrdiff_t>(bytes));
     EXPECT_EQ(::write(go[1], "", 1), 1);
     int status = 0;

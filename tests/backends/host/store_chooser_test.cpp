@@ -12,7 +12,7 @@
 namespace host_test {
 namespace {
 
-using namespace isthmus::host;
+using namespace isthmus::shm;
 using duration = store_chooser::clock::duration;
 
 constexpr int ranks = 2;
@@ -28,7 +28,7 @@ store_chooser::clock::time_point tell() {
 // What a call takes in each form.
 struct costs {
   duration cached, streaming;
-  duration of(store form) const { return form == store::cached ? cached : streaming; }
+  duration of(store_mode form) const { return form == store_mode::cached ? cached : streaming; }
 };
 
 // Two ranks of this process with real segments, and a machine that answers for their calls: the first calls
@@ -56,8 +56,8 @@ class machine {
   }
 
   // One call on all ranks. The form is the judge's.
-  store call(isthmus_collective collective, std::uint64_t bytes, int judge, const costs& taken) {
-    std::array<store, ranks> forms{};
+  store_mode call(isthmus_collective collective, std::uint64_t bytes, int judge, const costs& taken) {
+    std::array<store_mode, ranks> forms{};
     for (int r = 0; r < ranks; ++r) forms[index(r)] = m_choosers[index(r)]->begin(collective, bytes, judge);
     const std::uint64_t taken_now = pick(1, 2);  // few, so that slots stay for long what they were
     for (const auto& each : m_teams) each->take_sequence_numbers(taken_now);
@@ -74,7 +74,7 @@ class machine {
   }
 
   // How many of so many calls are in the form.
-  std::uint64_t count(store form, std::uint64_t calls, isthmus_collective collective, std::uint64_t bytes,
+  std::uint64_t count(store_mode form, std::uint64_t calls, isthmus_collective collective, std::uint64_t bytes,
                       int judge, const costs& taken) {
     std::uint64_t found = 0;
     for (std::uint64_t i = 0; i < calls; ++i) found += call(collective, bytes, judge, taken) == form ? 1 : 0;
@@ -85,12 +85,12 @@ class machine {
     return std::uniform_int_distribution<std::uint64_t>(least, most)(m_random);
   }
   // The other form costs so many per cent more.
-  costs prefer(store form, std::uint64_t least_pct, std::uint64_t most_pct) {
+  costs prefer(store_mode form, std::uint64_t least_pct, std::uint64_t most_pct) {
     const duration less(pick(1'000, 1'000'000));
     const duration more = less + less * static_cast<int>(pick(least_pct, most_pct)) / 100;
-    return form == store::cached ? costs{less, more} : costs{more, less};
+    return form == store_mode::cached ? costs{less, more} : costs{more, less};
   }
-  store any_form() { return pick(0, 1) == 0 ? store::cached : store::streaming; }
+  store_mode any_form() { return pick(0, 1) == 0 ? store_mode::cached : store_mode::streaming; }
 
  private:
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
@@ -99,7 +99,7 @@ class machine {
   std::array<int, ranks> m_process_of{};
   std::vector<std::unique_ptr<team>> m_teams;
   std::vector<std::unique_ptr<store_chooser>> m_choosers;
-  store m_last = store::cached;
+  store_mode m_last = store_mode::cached;
   std::uint64_t m_changed = 0;
 };
 
@@ -111,7 +111,7 @@ TEST_P(store_chooser_test, settles_on_the_cheaper_form) {
   machine run(GetParam());
   const auto bytes = run.pick(1, 1 << 30);
   const int judge = static_cast<int>(run.pick(0, ranks - 1));
-  const store cheaper = run.any_form();
+  const store_mode cheaper = run.any_form();
   const costs taken = run.prefer(cheaper, 30, 400);
   run.count(cheaper, enough, ISTHMUS_ALLREDUCE, bytes, judge, taken);
   EXPECT_GE(run.count(cheaper, 1000, ISTHMUS_ALLREDUCE, bytes, judge, taken), 970u);
@@ -119,7 +119,7 @@ TEST_P(store_chooser_test, settles_on_the_cheaper_form) {
 
 TEST_P(store_chooser_test, follows_when_the_cores_move) {
   machine run(GetParam());
-  for (const store cheaper : {store::cached, store::streaming, store::cached}) {
+  for (const store_mode cheaper : {store_mode::cached, store_mode::streaming, store_mode::cached}) {
     const costs taken = run.prefer(cheaper, 30, 400);
     run.count(cheaper, enough, ISTHMUS_BROADCAST, 4096, 1, taken);
     EXPECT_GE(run.count(cheaper, 1000, ISTHMUS_BROADCAST, 4096, 1, taken), 970u);
@@ -129,7 +129,7 @@ TEST_P(store_chooser_test, follows_when_the_cores_move) {
 TEST_P(store_chooser_test, stays_where_the_difference_is_small) {
   machine run(GetParam());
   const costs taken = run.prefer(run.any_form(), 0, 5);
-  EXPECT_GE(run.count(store::cached, enough, ISTHMUS_ALLGATHER, 1 << 20, 0, taken), enough * 9 / 10);
+  EXPECT_GE(run.count(store_mode::cached, enough, ISTHMUS_ALLGATHER, 1 << 20, 0, taken), enough * 9 / 10);
 }
 
 TEST_P(store_chooser_test, tells_kinds_of_calls_apart) {
@@ -138,14 +138,14 @@ TEST_P(store_chooser_test, tells_kinds_of_calls_apart) {
     isthmus_collective collective;
     std::uint64_t bytes;
     int judge;
-    store cheaper;
+    store_mode cheaper;
     costs taken;
   };
   std::vector<kind> kinds;
   for (const isthmus_collective collective : {ISTHMUS_GATHER, ISTHMUS_SCATTER})
     for (const std::uint64_t bytes : {std::uint64_t{1000}, std::uint64_t{100'000}})
       for (int judge = 0; judge < ranks; ++judge) {
-        const store cheaper = run.any_form();
+        const store_mode cheaper = run.any_form();
         kinds.push_back({collective, bytes, judge, cheaper, run.prefer(cheaper, 30, 400)});
       }
   // each kind many times in a row now and then: a change of forms among kinds leaves slots behind, too
@@ -158,10 +158,10 @@ TEST_P(store_chooser_test, tells_kinds_of_calls_apart) {
 
 TEST_P(store_chooser_test, seldom_looks_at_the_clock) {
   machine run(GetParam());
-  const costs taken = run.prefer(store::cached, 30, 400);  // the form at the beginning
-  run.count(store::cached, enough, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
+  const costs taken = run.prefer(store_mode::cached, 30, 400);  // the form at the beginning
+  run.count(store_mode::cached, enough, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
   looks = 0;
-  run.count(store::cached, 2000, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
+  run.count(store_mode::cached, 2000, ISTHMUS_REDUCE_SCATTER, 64, 0, taken);
   EXPECT_GT(looks, 0u);
   EXPECT_LE(looks, 3 * 2 * (3 + 3));  // trials begun, a look before and one after, of three calls in each form
 }
