@@ -27,25 +27,25 @@ struct workspace {
 };
 
 // How the user's own buffers are written: past the cache when all ranks together write more than it holds.
-inline store_mode store_for_results(const team& team, const shape& s) {
-  const bool fits = s.recv_bytes() * static_cast<std::uint64_t>(team.size()) <= team.tuned().streaming_bytes;
+inline store_mode store_for_results(const node_group& group, const shape& s) {
+  const bool fits = s.recv_bytes() * static_cast<std::uint64_t>(group.size()) <= group.tuned().streaming_bytes;
   return fits ? store_mode::cached : store_mode::streaming;
 }
 
 // Into slots, for others to read. With many ranks one piece after the other: side by side, and the lines asked
 // for ahead, took up to twice as long (docs/notes).
-inline void copy_staged(const team& team, std::span<const copy_range> pieces, store_mode how) {
-  if (pieces.size() == 1 || team.size() <= static_cast<int>(most_exchanging)) return copy_together(pieces, how);
+inline void copy_staged(const node_group& group, std::span<const copy_range> pieces, store_mode how) {
+  if (pieces.size() == 1 || group.size() <= static_cast<int>(most_exchanging)) return copy_together(pieces, how);
   for (const copy_range& each : pieces) copy(each.to, each.from, each.bytes, how);
 }
 
 // Data and flag in one cache line. Every block must fit: see packet_block_bytes.
-void run_packet(team& team, workspace& work, const shape& s);
+void run_packet(node_group& group, workspace& work, const shape& s);
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination);
 // Allreduce and reduce by packets in two shots: two waits, but each rank reads little more than the vector
 // twice. Every slice must fit where packet has a block for one rank.
-void run_two_shot_packet(team& team, workspace& work, const shape& s);
-void run_barrier(team& team);
+void run_two_shot_packet(node_group& group, workspace& work, const shape& s);
+void run_barrier(node_group& group);
 
 // `shared` says how memory is written that other ranks read or have read. Lines that another core holds
 // must be taken from it before they can be written through the cache; past the cache they need not.
@@ -55,15 +55,15 @@ void run_barrier(team& team);
 enum class readers { together, apart };
 
 // Contributors stage, takers read every contribution; pipelined chunk by chunk.
-void run_one_shot(team& team, workspace& work, const shape& s, store_mode shared, readers staged_for);
+void run_one_shot(node_group& group, workspace& work, const shape& s, store_mode shared, readers staged_for);
 
 // Reduce-scatter and then gather, pipelined chunk by chunk; for allreduce and reduce.
-void run_two_shot(team& team, workspace& work, const shape& s, store_mode shared);
+void run_two_shot(node_group& group, workspace& work, const shape& s, store_mode shared);
 
 // Nothing staged: ranks copy out of and into each other's buffers, themselves where those are mapped, else
 // through the kernel. False, and nothing done, on all ranks when some rank can't reach a buffer that it needs.
 // `updates_in_place`: takers overwrite what peers may still want to read (alltoall in place), which only
 // staging can do.
-bool run_direct(team& team, workspace& work, const shape& s, store_mode shared, bool updates_in_place);
+bool run_direct(node_group& group, workspace& work, const shape& s, store_mode shared, bool updates_in_place);
 
 }  // namespace isthmus::shm

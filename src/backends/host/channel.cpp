@@ -39,7 +39,7 @@ std::optional<part> take_part(cell_header& cell) {
 
 }  // namespace
 
-channels::channels(team& team) : m_team(team), m_ends(channel_kinds * static_cast<std::size_t>(team.size())) {}
+channels::channels(node_group& group) : m_group(group), m_ends(channel_kinds * static_cast<std::size_t>(group.size())) {}
 
 void channels::add(bool sends, int peer, const void* buffer, std::uint64_t bytes) {
   if (bytes == 0) return;  // both sides know, so there is nothing to say
@@ -56,7 +56,7 @@ void channels::pair_self() {
   m_own.clear();
   std::size_t sends = 0, receives = 0;
   for (transfer& each : m_transfers) {
-    if (each.peer != m_team.rank()) continue;
+    if (each.peer != m_group.rank()) continue;
     const std::size_t index = each.sends ? sends++ : receives++;
     if (m_own.size() <= index) m_own.resize(index + 1);
     (each.sends ? m_own[index].send : m_own[index].receive) = &each;
@@ -67,7 +67,7 @@ void channels::pair_self() {
       continue;
     }
     const transfer& lonely = each.send != nullptr ? *each.send : *each.receive;
-    const auto& context = m_team.context();
+    const auto& context = m_group.context();
     throw failure{context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
                                "put a send to oneself and its recv, of equal length, into one group",
                                "a %s of %llu bytes with the own rank %d has no counterpart in its group",
@@ -88,7 +88,7 @@ bool channels::copy_one_of_own() {
 void channels::run_messages(std::span<const isthmus_operation> operations) {
   m_transfers.clear();
   for (const isthmus_operation& each : operations)
-    if (is_point_to_point(each.collective)) add_with(each.root, each, block_map(each, m_team.rank(), m_team.size()));
+    if (is_point_to_point(each.collective)) add_with(each.root, each, block_map(each, m_group.rank(), m_group.size()));
   if (m_transfers.empty()) return;
   pair_self();
   progress_all(channel_kind::message);
@@ -102,12 +102,12 @@ void channels::add_with(int peer, const isthmus_operation& operation, const bloc
 }
 
 void channels::run_collective(const isthmus_operation& operation) {
-  const block_map blocks(operation, m_team.rank(), m_team.size());
+  const block_map blocks(operation, m_group.rank(), m_group.size());
   const bool gated = overwrites_unsent_data(operation);
   m_transfers.clear();
-  for (int i = 0; i < m_team.size(); ++i) {
+  for (int i = 0; i < m_group.size(); ++i) {
     const std::size_t sent = m_transfers.size();
-    add_with((m_team.rank() + i) % m_team.size(), operation, blocks);
+    add_with((m_group.rank() + i) % m_group.size(), operation, blocks);
     if (!gated) continue;
     for (std::size_t added = sent; added < m_transfers.size(); ++added) m_transfers[added].in_place = true;
     if (m_transfers.size() == sent + 2) m_transfers.back().gate = sent;
@@ -118,7 +118,7 @@ void channels::run_collective(const isthmus_operation& operation) {
 
 void channels::make_queues() {
   constexpr std::size_t none = ~std::size_t{0};
-  const auto size = static_cast<std::size_t>(m_team.size());
+  const auto size = static_cast<std::size_t>(m_group.size());
   m_queues.clear();
   m_queue_of.assign(2 * size, none);
   for (std::size_t i = 0; i < m_transfers.size(); ++i) {
@@ -138,7 +138,7 @@ void channels::make_queues() {
 // Moves whatever can move until all is complete.
 void channels::progress_all(channel_kind kind) {
   make_queues();
-  waiter wait(m_team);
+  waiter wait(m_group);
   for (;;) {
     bool moved = false;
     m_awaited.clear();
@@ -171,18 +171,18 @@ bool channels::progress(channel_kind kind, transfer_queue& of) {
 bool channels::send_cells(channel_kind kind, transfer_queue& of) {
   transfer& moving = m_transfers[of.first];
   std::uint64_t& sent = ends_of(kind, moving.peer).sent;
-  const flag& taken = m_team.receiving(moving.peer, kind, m_team.rank()).acknowledged;
+  const flag& taken = m_group.receiving(moving.peer, kind, m_group.rank()).acknowledged;
   const std::uint64_t acknowledged = taken.load(std::memory_order_acquire);
   if (moving.by_address) {
     moving.complete = acknowledged >= sent;
     return moving.complete || push_part(kind, moving);
   }
   const std::uint64_t before = sent;
-  while (!moving.complete && !moving.by_address && sent < acknowledged + m_team.sizes().cells) {
-    cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent);
+  while (!moving.complete && !moving.by_address && sent < acknowledged + m_group.sizes().cells) {
+    cell_header& cell = m_group.cell(m_group.rank(), kind, moving.peer, sent);
     // a long message is copied once, out of the buffer itself
-    moving.by_address = !moving.in_place && moving.moved == 0 && moving.bytes > m_team.tuned().address_bytes &&
-                        m_team.is_reached_by(moving.peer, moving.buffer);
+    moving.by_address = !moving.in_place && moving.moved == 0 && moving.bytes > m_group.tuned().address_bytes &&
+                        m_group.is_reached_by(moving.peer, moving.buffer);
     if (moving.by_address)
       send_address(cell, moving);
     else if (!send_together(cell, of))
@@ -204,7 +204,7 @@ void channels::send_piece(cell_header& cell, transfer& moving) {
   cell.messages = 1;
   cell.message_bytes = moving.bytes;
   cell.address = nullptr;
-  cell.bytes = std::min(m_team.sizes().cell_bytes, moving.bytes - moving.moved);
+  cell.bytes = std::min(m_group.sizes().cell_bytes, moving.bytes - moving.moved);
   std::memcpy(payload_of(cell), moving.buffer + moving.moved, cell.bytes);
   moving.moved += cell.bytes;
   moving.complete = moving.moved == moving.bytes;
@@ -212,12 +212,12 @@ void channels::send_piece(cell_header& cell, transfer& moving) {
 
 // Longer ones travel alone: the receiver copies one while the sender fills the next cell.
 bool channels::can_share_cell(const transfer& each) const {
-  return each.bytes <= most_shared_bytes && each.bytes <= m_team.tuned().address_bytes;
+  return each.bytes <= most_shared_bytes && each.bytes <= m_group.tuned().address_bytes;
 }
 
 // The first message and those behind it, as far as they are short and fit. False where it is alone.
 bool channels::send_together(cell_header& cell, transfer_queue& of) {
-  const std::uint64_t room = std::min(m_team.sizes().cell_bytes, most_together_bytes);
+  const std::uint64_t room = std::min(m_group.sizes().cell_bytes, most_together_bytes);
   std::uint64_t messages = 0, bytes = 0;
   for (std::size_t i = of.first; i != transfer::no_transfer; i = m_transfers[i].next) {
     const transfer& each = m_transfers[i];
@@ -244,17 +244,17 @@ bool channels::send_together(cell_header& cell, transfer_queue& of) {
 // The sender has nothing else to do than to copy a part itself, where the receiver allows it.
 bool channels::push_part(channel_kind kind, transfer& moving) {
   const std::uint64_t sent = ends_of(kind, moving.peer).sent;
-  const reception& receiver = m_team.receiving(moving.peer, kind, m_team.rank());
+  const reception& receiver = m_group.receiving(moving.peer, kind, m_group.rank());
   if (receiver.offered.load(std::memory_order_acquire) != sent) return false;
-  cell_header& cell = m_team.cell(m_team.rank(), kind, moving.peer, sent - 1);
+  cell_header& cell = m_group.cell(m_group.rank(), kind, moving.peer, sent - 1);
   const auto mine = take_part(cell);
   if (!mine) return false;
   // from here on the receiver waits for the part, and what it offers stays; if it expects another length, it
   // says so
   if (receiver.bytes != moving.bytes) return false;
-  const write_window window = m_team.open_write_window();
-  m_team.look_at_poison();
-  m_team.write_to(moving.peer, moving.buffer + mine->begin, receiver.buffer + mine->begin, mine->bytes);
+  const write_window window = m_group.open_write_window();
+  m_group.look_at_poison();
+  m_group.write_to(moving.peer, moving.buffer + mine->begin, receiver.buffer + mine->begin, mine->bytes);
   cell.parts_pushed.fetch_add(1, std::memory_order_release);
   return true;
 }
@@ -265,12 +265,12 @@ void channels::offer(channel_kind kind, transfer& moving) {
   if (moving.offered) return;
   moving.offered = true;
   if (moving.bytes < 2 * cell_header::part_bytes || moving.gate != transfer::no_gate ||
-      m_team.tuned().spins == 0 || !m_team.is_reached_by(moving.peer, moving.buffer))
+      m_group.tuned().spins == 0 || !m_group.is_reached_by(moving.peer, moving.buffer))
     return;
-  reception& own = m_team.receiving(m_team.rank(), kind, moving.peer);
+  reception& own = m_group.receiving(m_group.rank(), kind, moving.peer);
   own.buffer = moving.buffer;
   own.bytes = moving.bytes;
-  m_team.expose({moving.buffer, moving.bytes, false});
+  m_group.expose({moving.buffer, moving.bytes, false});
   own.offered.store(ends_of(kind, moving.peer).received + 1, std::memory_order_release);
 }
 
@@ -279,7 +279,7 @@ void channels::offer(channel_kind kind, transfer& moving) {
 bool channels::pull_part(transfer& moving, cell_header& cell) {
   const auto mine = take_part(cell);
   if (mine) {
-    m_team.read_from(moving.peer, moving.buffer + mine->begin, cell.address + mine->begin, mine->bytes);
+    m_group.read_from(moving.peer, moving.buffer + mine->begin, cell.address + mine->begin, mine->bytes);
     moving.moved += mine->bytes;
     ++moving.pulled;
   }
@@ -302,11 +302,11 @@ void channels::receive_one_of_several(transfer& moving, cell_header& cell, ends&
 bool channels::receive_cells(channel_kind kind, transfer& moving) {
   ends& own = ends_of(kind, moving.peer);
   std::uint64_t& received = own.received;
-  flag& taken = m_team.receiving(m_team.rank(), kind, moving.peer).acknowledged;
+  flag& taken = m_group.receiving(m_group.rank(), kind, moving.peer).acknowledged;
   offer(kind, moving);
   const std::uint64_t before = received;
   while (!moving.complete) {
-    cell_header& cell = m_team.cell(moving.peer, kind, m_team.rank(), received);
+    cell_header& cell = m_group.cell(moving.peer, kind, m_group.rank(), received);
     if (cell.ready.load(std::memory_order_acquire) != received + 1) break;
     if (cell.messages > 1) {
       receive_one_of_several(moving, cell, own);
@@ -321,7 +321,7 @@ bool channels::receive_cells(channel_kind kind, transfer& moving) {
     if (cell.address != nullptr) {
       if (pull_part(moving, cell)) return true;
       if (moving.moved < moving.bytes) break;
-      m_team.look_at_poison();  // what was read of a sender that gave up may be anything
+      m_group.look_at_poison();  // what was read of a sender that gave up may be anything
     } else {
       std::memcpy(moving.buffer + moving.moved, payload_of(cell), cell.bytes);
       moving.moved += cell.bytes;
@@ -334,11 +334,11 @@ bool channels::receive_cells(channel_kind kind, transfer& moving) {
 
 void channels::check_message(const transfer& expected, std::uint64_t sent_bytes) {
   if (sent_bytes == expected.bytes) return;
-  const auto& context = m_team.context();
+  const auto& context = m_group.context();
   throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
                              "give both sides the same count and datatype, in the same order",
                              "rank %d sent %llu bytes where rank %d expects %llu", expected.peer,
-                             static_cast<unsigned long long>(sent_bytes), m_team.rank(),
+                             static_cast<unsigned long long>(sent_bytes), m_group.rank(),
                              static_cast<unsigned long long>(expected.bytes))};
 }
 

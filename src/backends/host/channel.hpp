@@ -41,7 +41,7 @@ struct transfer_queue {
 
 class channels {
  public:
-  explicit channels(team& team);
+  explicit channels(node_group& group);
 
   // All send and recv operations of a batch, together. Waits until they are complete.
   void run_messages(std::span<const isthmus_operation> operations);
@@ -79,11 +79,11 @@ class channels {
   bool pull_part(transfer& moving, cell_header& cell);
   void check_message(const transfer& expected, std::uint64_t sent_bytes);
   ends& ends_of(channel_kind kind, int peer) {
-    return m_ends[static_cast<std::size_t>(kind) * static_cast<std::size_t>(m_team.size()) +
+    return m_ends[static_cast<std::size_t>(kind) * static_cast<std::size_t>(m_group.size()) +
                   static_cast<std::size_t>(peer)];
   }
 
-  team& m_team;
+  node_group& m_group;
   std::vector<ends> m_ends;
   std::vector<transfer> m_transfers;
   std::vector<own_message> m_own;

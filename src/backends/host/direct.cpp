@@ -14,18 +14,18 @@ struct buffer {
   isthmus_heap_block block{};
 };
 
-buffer locate(const team& team, const std::byte* pointer, std::uint64_t bytes) {
+buffer locate(const node_group& group, const std::byte* pointer, std::uint64_t bytes) {
   buffer found;
   if (bytes == 0) return found;
-  const auto& context = team.context();
+  const auto& context = group.context();
   std::uint64_t offset = 0;
-  if (!team.is_one_process() &&
+  if (!group.is_one_process() &&
       context.heap_find(context.runtime, pointer, bytes, &found.block, &offset) != 0 &&
       found.block.peers != nullptr) {
     found.where.region = found.block.id + 1;
     found.where.offset = offset;
   }
-  if (found.where.region != 0 ? team.kernel_copies() : team.is_reached_by_all(pointer))
+  if (found.where.region != 0 ? group.kernel_copies() : group.is_reached_by_all(pointer))
     found.where.address = const_cast<std::byte*>(pointer);
   return found;
 }
@@ -37,22 +37,22 @@ class direct {
   // Copied between two looks at poison.
   static constexpr std::uint64_t watched_bytes = 1 << 20;
 
-  direct(team& team, workspace& work, const shape& s, store_mode shared)
-      : m_team(team), m_work(work), m_shape(s), m_shared(shared), m_results(store_for_results(team, s)) {}
+  direct(node_group& group, workspace& work, const shape& s, store_mode shared)
+      : m_group(group), m_work(work), m_shape(s), m_shared(shared), m_results(store_for_results(group, s)) {}
 
   bool run(bool updates_in_place) {
-    m_sequence = m_team.take_sequence_numbers(1);
+    m_sequence = m_group.take_sequence_numbers(1);
     tell_places(updates_in_place);
     // every rank sees the same places, so all decide alike
     const bool reachable = all_reach_what_they_need();
     if (reachable) {
       move();
-      m_team.look_at_poison();  // what was read of a rank that gave up may be anything
+      m_group.look_at_poison();  // what was read of a rank that gave up may be anything
     }
     streaming_fence();
-    m_team.complete(m_sequence);
+    m_group.complete(m_sequence);
     // until then a peer may read or write this rank's buffers
-    if (reachable) m_team.wait_until_all_complete(m_sequence);
+    if (reachable) m_group.wait_until_all_complete(m_sequence);
     return reachable;
   }
 
@@ -62,22 +62,22 @@ class direct {
 
   void tell_places(bool updates_in_place) {
     if (!updates_in_place) {
-      m_send = locate(m_team, m_shape.send_buf, m_shape.send_bytes());
-      m_recv = locate(m_team, m_shape.recv_buf, m_shape.recv_bytes());
+      m_send = locate(m_group, m_shape.send_buf, m_shape.send_bytes());
+      m_recv = locate(m_group, m_shape.recv_buf, m_shape.recv_bytes());
     }
     if (m_recv.where.address != nullptr || m_recv.where.region != 0)
-      if (m_shape.is_receiver(m_team.rank()) && (pushes() || shares_reduction()))
-        m_team.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.where.region != 0});
-    m_team.reserve(m_sequence);
-    slot_header& own = m_team.slot(m_team.rank(), m_sequence);
+      if (m_shape.is_receiver(m_group.rank()) && (pushes() || shares_reduction()))
+        m_group.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.where.region != 0});
+    m_group.reserve(m_sequence);
+    slot_header& own = m_group.slot(m_group.rank(), m_sequence);
     own.send = m_send.where;
     own.recv = m_recv.where;
     own.extents = extents();
     own.staged.store(m_sequence + 1, std::memory_order_release);
-    for (int i = 1; i < m_team.size(); ++i) {
-      const int peer = (m_team.rank() + i) % m_team.size();
-      m_team.wait_for(peer, m_team.slot(peer, m_sequence).staged, m_sequence);
-      if (m_team.slot(peer, m_sequence).extents != own.extents) fail_extents(peer);
+    for (int i = 1; i < m_group.size(); ++i) {
+      const int peer = (m_group.rank() + i) % m_group.size();
+      m_group.wait_for(peer, m_group.slot(peer, m_sequence).staged, m_sequence);
+      if (m_group.slot(peer, m_sequence).extents != own.extents) fail_extents(peer);
     }
   }
 
@@ -92,25 +92,25 @@ class direct {
       mix(static_cast<std::uint64_t>(word));
     for (const block_list* blocks : {&m_shape.send, &m_shape.recv})
       if (blocks->shape == extent::counts)
-        for (int r = 0; r < m_team.size(); ++r) mix(blocks->counts[r] * m_shape.element_bytes);
+        for (int r = 0; r < m_group.size(); ++r) mix(blocks->counts[r] * m_shape.element_bytes);
     return mixed;
   }
 
   [[noreturn, gnu::cold]] void fail_extents(int peer) const {
-    const auto& context = m_team.context();
+    const auto& context = m_group.context();
     const unsigned long long bytes = m_shape.count * m_shape.element_bytes;
     throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
                                "every rank must give the same collective, count, datatype and root",
                                "rank %d's call differs from that of rank %d, with %llu bytes a block, in "
                                "collective, bytes or root",
-                               peer, m_team.rank(), bytes)};
+                               peer, m_group.rank(), bytes)};
   }
 
   // A rank reaches a heap block when one of its own buffers lies in the same block.
   bool all_map(const location& where) const {
     if (where.region == 0) return false;
-    for (int r = 0; r < m_team.size(); ++r) {
-      const slot_header& told = m_team.slot(r, m_sequence);
+    for (int r = 0; r < m_group.size(); ++r) {
+      const slot_header& told = m_group.slot(r, m_sequence);
       if (told.send.region != where.region && told.recv.region != where.region) return false;
     }
     return true;
@@ -118,8 +118,8 @@ class direct {
   bool all_reach(const location& where) const { return where.address != nullptr || all_map(where); }
 
   bool all_reach_what_they_need() const {
-    for (int r = 0; r < m_team.size(); ++r) {
-      const slot_header& told = m_team.slot(r, m_sequence);
+    for (int r = 0; r < m_group.size(); ++r) {
+      const slot_header& told = m_group.slot(r, m_sequence);
       const bool is_read = m_shape.is_read(r) && !pushes();
       const bool is_written = m_shape.is_receiver(r) && (pushes() || shares_reduction());
       if ((is_read && !all_reach(told.send)) || (is_written && !all_reach(told.recv))) return false;
@@ -128,37 +128,37 @@ class direct {
   }
 
   reached reach(int owner, const location& where, const std::byte* own) const {
-    if (owner == m_team.rank()) return {owner, const_cast<std::byte*>(own), true};
-    if (!all_map(where)) return {owner, where.address, m_team.same_process(owner)};
+    if (owner == m_group.rank()) return {owner, const_cast<std::byte*>(own), true};
+    if (!all_map(where)) return {owner, where.address, m_group.same_process(owner)};
     const isthmus_heap_block& block = where.region == m_send.where.region ? m_send.block : m_recv.block;
     return {owner, static_cast<std::byte*>(block.peers[owner]) + where.offset, true};
   }
-  reached send_of(int rank) const { return reach(rank, m_team.slot(rank, m_sequence).send, m_shape.send_buf); }
-  reached recv_of(int rank) const { return reach(rank, m_team.slot(rank, m_sequence).recv, m_shape.recv_buf); }
+  reached send_of(int rank) const { return reach(rank, m_group.slot(rank, m_sequence).send, m_shape.send_buf); }
+  reached recv_of(int rank) const { return reach(rank, m_group.slot(rank, m_sequence).recv, m_shape.recv_buf); }
 
   void fetch(std::byte* to, const reached& from, std::uint64_t offset, std::uint64_t bytes) {
     if (from.is_mapped)
       copy_watchfully(to, from.begin + offset, bytes, m_results);
     else
-      m_team.read_from(from.owner, to, from.begin + offset, bytes);
+      m_group.read_from(from.owner, to, from.begin + offset, bytes);
   }
   void put(const reached& to, std::uint64_t offset, const std::byte* from, std::uint64_t bytes) {
     if (to.is_mapped)  // what a peer will read may go past this core's cache, what this rank will read not
-      copy_watchfully(to.begin + offset, from, bytes, to.owner == m_team.rank() ? m_results : m_shared);
+      copy_watchfully(to.begin + offset, from, bytes, to.owner == m_group.rank() ? m_results : m_shared);
     else
-      m_team.write_to(to.owner, from, to.begin + offset, bytes);
+      m_group.write_to(to.owner, from, to.begin + offset, bytes);
   }
   void copy_watchfully(std::byte* to, const std::byte* from, std::uint64_t bytes, store_mode how) {
     for (std::uint64_t at = 0; at < bytes; at += watched_bytes) {
-      m_team.look_at_poison();
+      m_group.look_at_poison();
       copy(to + at, from + at, std::min(watched_bytes, bytes - at), how);
     }
   }
 
   void move() {
     if (pushes() || shares_reduction()) {
-      const write_window window = m_team.open_write_window();
-      m_team.look_at_poison();
+      const write_window window = m_group.open_write_window();
+      m_group.look_at_poison();
       if (pushes())
         push();
       else
@@ -170,15 +170,15 @@ class direct {
   }
 
   void push() {
-    const int me = m_team.rank();
+    const int me = m_group.rank();
     put(recv_of(m_shape.receiver), m_shape.recv_offset(me), m_shape.send_buf,
         m_shape.given_elements(me) * m_shape.element_bytes);
   }
 
   void pull() {
-    const int me = m_team.rank();
-    for (int i = 0; i < m_team.size(); ++i) {
-      const int peer = (me + i) % m_team.size();
+    const int me = m_group.rank();
+    for (int i = 0; i < m_group.size(); ++i) {
+      const int peer = (me + i) % m_group.size();
       const std::uint64_t bytes = m_shape.taken_elements(peer) * m_shape.element_bytes;
       if (m_shape.is_source(peer) && bytes > 0)
         fetch(m_shape.recv_buf + m_shape.recv_offset(peer), send_of(peer), m_shape.send_offset(me), bytes);
@@ -186,8 +186,8 @@ class direct {
   }
 
   void reduce_own_block() {
-    const std::uint64_t bytes = m_shape.element_bytes, elements = m_shape.taken_elements(m_team.rank());
-    const bool is_mapped = find_sources(m_shape.send_offset(m_team.rank()));
+    const std::uint64_t bytes = m_shape.element_bytes, elements = m_shape.taken_elements(m_group.rank());
+    const bool is_mapped = find_sources(m_shape.send_offset(m_group.rank()));
     const std::uint64_t block = is_mapped ? elements : fetched_bytes / bytes;
     for (std::uint64_t at = 0; at < elements; at += block)
       reduce_block(m_shape.recv_buf + at * bytes, at, std::min(block, elements - at));
@@ -196,14 +196,14 @@ class direct {
   // This rank reduces its slice of all vectors and writes the result to every taker. Slices are disjoint
   // and whole lines, so in place is no special case: nobody else touches this slice of any buffer.
   void reduce_slice() {
-    const std::uint64_t bytes = m_shape.element_bytes, ranks = static_cast<std::uint64_t>(m_team.size());
+    const std::uint64_t bytes = m_shape.element_bytes, ranks = static_cast<std::uint64_t>(m_group.size());
     const std::uint64_t slice = round_up((m_shape.count + ranks - 1) / ranks, line_bytes / bytes);
-    const std::uint64_t begin = std::min(m_shape.count, slice * static_cast<std::uint64_t>(m_team.rank()));
+    const std::uint64_t begin = std::min(m_shape.count, slice * static_cast<std::uint64_t>(m_group.rank()));
     const std::uint64_t end = std::min(m_shape.count, begin + slice);
     bool is_mapped = find_sources(0);
     m_work.takers.clear();
-    for (int i = 0; i < m_team.size(); ++i) {
-      const int peer = (m_team.rank() + i) % m_team.size();
+    for (int i = 0; i < m_group.size(); ++i) {
+      const int peer = (m_group.rank() + i) % m_group.size();
       if (!m_shape.is_receiver(peer)) continue;
       m_work.takers.push_back(recv_of(peer));
       is_mapped &= m_work.takers.back().is_mapped;
@@ -221,7 +221,7 @@ class direct {
   bool find_sources(std::uint64_t offset) {
     bool is_mapped = true;
     m_work.contributions.clear();
-    for (int r = 0; r < m_team.size(); ++r) {
+    for (int r = 0; r < m_group.size(); ++r) {
       m_work.contributions.push_back(send_of(r));
       m_work.contributions.back().begin += offset;
       is_mapped &= m_work.contributions.back().is_mapped;
@@ -237,10 +237,10 @@ class direct {
       m_work.sources[r] = from.begin + at * bytes;
       if (from.is_mapped) continue;
       std::byte* fetched = scratch(fetched_bytes) + (r + 1) * fetched_bytes;
-      m_team.read_from(from.owner, fetched, from.begin + at * bytes, length * bytes);
+      m_group.read_from(from.owner, fetched, from.begin + at * bytes, length * bytes);
       m_work.sources[r] = fetched;
     }
-    m_shape.reduce(to, m_work.sources.data(), m_team.size(), length);
+    m_shape.reduce(to, m_work.sources.data(), m_group.size(), length);
   }
 
   // Memory of this rank: a block of results and, where the kernel copies, one of each contribution.
@@ -252,7 +252,7 @@ class direct {
     return m_work.bytes.data() + (round_up(begin, line_bytes) - begin);
   }
 
-  team& m_team;
+  node_group& m_group;
   workspace& m_work;
   const shape& m_shape;
   store_mode m_shared, m_results;
@@ -262,8 +262,8 @@ class direct {
 
 }  // namespace
 
-bool run_direct(team& team, workspace& work, const shape& s, store_mode shared, bool updates_in_place) {
-  return direct(team, work, s, shared).run(updates_in_place);
+bool run_direct(node_group& group, workspace& work, const shape& s, store_mode shared, bool updates_in_place) {
+  return direct(group, work, s, shared).run(updates_in_place);
 }
 
 }  // namespace isthmus::shm

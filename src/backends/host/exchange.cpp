@@ -24,69 +24,69 @@ void write_packet(packet_line* lines, const std::byte* from, std::uint64_t bytes
 // us with one line a look, 1.14 with 8, 0.97 with 16.
 constexpr std::uint64_t lines_per_wait = 16;
 
-void read_packet(team& team, int peer, const packet_line* lines, std::byte* to, std::uint64_t bytes,
+void read_packet(node_group& group, int peer, const packet_line* lines, std::byte* to, std::uint64_t bytes,
                  std::uint64_t sequence) {
-  constexpr std::uint64_t full = packet_line::capacity, group = lines_per_wait * full;
-  for (; bytes > group; bytes -= group) {
-    team.wait_for(peer, lines[lines_per_wait - 1].ready, sequence);  // the lines before it were stored earlier
+  constexpr std::uint64_t full = packet_line::capacity, batch = lines_per_wait * full;
+  for (; bytes > batch; bytes -= batch) {
+    group.wait_for(peer, lines[lines_per_wait - 1].ready, sequence);  // the lines before it were stored earlier
     for (std::uint64_t i = 0; i < lines_per_wait; ++i, ++lines, to += full)
       std::memcpy(to, lines->payload, full);
   }
   const std::uint64_t before_last = bytes == 0 ? 0 : (bytes - 1) / full;
-  team.wait_for(peer, lines[before_last].ready, sequence);
+  group.wait_for(peer, lines[before_last].ready, sequence);
   for (std::uint64_t i = 0; i < before_last; ++i, ++lines, to += full) std::memcpy(to, lines->payload, full);
   if (bytes > 0) std::memcpy(to, lines->payload, bytes - before_last * full);
 }
 
 // What `peer` publishes for all.
-packet_line* packets_for_all(const team& team, const shape& s, int peer, std::uint64_t sequence) {
-  return s.source == all_ranks ? team.packets(peer, sequence) : team.packets_of_root(peer, sequence);
+packet_line* packets_for_all(const node_group& group, const shape& s, int peer, std::uint64_t sequence) {
+  return s.source == all_ranks ? group.packets(peer, sequence) : group.packets_of_root(peer, sequence);
 }
 
 // For broadcasts back to back from one root, whose lines move from call to call: it owns its next line before
 // it writes there, and a reader has it on its way.
-void look_ahead(const team& team, const shape& s, std::uint64_t sequence) {
+void look_ahead(const node_group& group, const shape& s, std::uint64_t sequence) {
   if (s.source == all_ranks || !s.sends_same_block()) return;
-  const packet_line* const next = team.packets_of_root(s.source, sequence + 1);
-  if (s.source == team.rank())
+  const packet_line* const next = group.packets_of_root(s.source, sequence + 1);
+  if (s.source == group.rank())
     prefetch_to_write(next);
   else
     __builtin_prefetch(next);
 }
 
-void publish_packets(team& team, const shape& s, std::uint64_t sequence) {
-  team.reserve(sequence);
-  const int me = team.rank();
+void publish_packets(node_group& group, const shape& s, std::uint64_t sequence) {
+  group.reserve(sequence);
+  const int me = group.rank();
   if (s.sends_same_block())
-    return write_packet(packets_for_all(team, s, me, sequence), s.send_buf,
+    return write_packet(packets_for_all(group, s, me, sequence), s.send_buf,
                         s.given_elements(me) * s.element_bytes, sequence);
-  for (int i = 1; i < team.size(); ++i) {
-    const int peer = (me + i) % team.size();
+  for (int i = 1; i < group.size(); ++i) {
+    const int peer = (me + i) % group.size();
     if (s.is_receiver(peer))
-      write_packet(team.packets_for(peer, me, sequence), s.send_buf + s.send_offset(peer),
+      write_packet(group.packets_for(peer, me, sequence), s.send_buf + s.send_offset(peer),
                    s.given_elements(peer) * s.element_bytes, sequence);
   }
 }
 
 // Calls take(peer) for every contributor but this rank, each rank beginning at another one.
 template <typename Take>
-void for_other_contributors(const team& team, const shape& s, Take&& take) {
+void for_other_contributors(const node_group& group, const shape& s, Take&& take) {
   if (s.source != all_ranks) {
-    if (s.source != team.rank()) take(s.source);
+    if (s.source != group.rank()) take(s.source);
     return;
   }
-  for (int i = 1; i < team.size(); ++i) take((team.rank() + i) % team.size());
+  for (int i = 1; i < group.size(); ++i) take((group.rank() + i) % group.size());
 }
 
-void take_packets(team& team, workspace& work, const shape& s, std::uint64_t sequence) {
-  const int me = team.rank();
+void take_packets(node_group& group, workspace& work, const shape& s, std::uint64_t sequence) {
+  const int me = group.rank();
   const auto packets_of = [&](int peer) {
-    return !s.sends_same_block() ? team.packets_for(me, peer, sequence) : packets_for_all(team, s, peer, sequence);
+    return !s.sends_same_block() ? group.packets_for(me, peer, sequence) : packets_for_all(group, s, peer, sequence);
   };
   const std::byte* own = s.send_buf + s.send_offset(me);
   if (s.reduce == nullptr) {
-    for_other_contributors(team, s, [&](int peer) {
-      read_packet(team, peer, packets_of(peer), s.recv_buf + s.recv_offset(peer),
+    for_other_contributors(group, s, [&](int peer) {
+      read_packet(group, peer, packets_of(peer), s.recv_buf + s.recv_offset(peer),
                   s.taken_elements(peer) * s.element_bytes, sequence);
     });
     if (s.is_source(me))
@@ -95,15 +95,15 @@ void take_packets(team& team, workspace& work, const shape& s, std::uint64_t seq
   }
   const std::uint64_t elements = s.taken_elements(me), bytes = elements * s.element_bytes;
   const std::uint64_t stride = round_up(bytes, line_bytes);
-  if (work.bytes.size() < stride * static_cast<std::uint64_t>(team.size()))
-    work.bytes.resize(stride * static_cast<std::uint64_t>(team.size()));
-  for_other_contributors(team, s, [&](int peer) {
+  if (work.bytes.size() < stride * static_cast<std::uint64_t>(group.size()))
+    work.bytes.resize(stride * static_cast<std::uint64_t>(group.size()));
+  for_other_contributors(group, s, [&](int peer) {
     std::byte* to = work.bytes.data() + stride * static_cast<std::uint64_t>(peer);
-    read_packet(team, peer, packets_of(peer), to, bytes, sequence);
+    read_packet(group, peer, packets_of(peer), to, bytes, sequence);
     work.sources[static_cast<std::size_t>(peer)] = to;
   });
   work.sources[static_cast<std::size_t>(me)] = own;
-  s.reduce(s.recv_buf, work.sources.data(), team.size(), elements);
+  s.reduce(s.recv_buf, work.sources.data(), group.size(), elements);
 }
 
 // Elements of a vector in slices, one for each rank; whole lines, so that none carries elements of two.
@@ -121,24 +121,24 @@ struct packet_slices {
 
 // Takes what all ranks contribute to this rank's slice, and publishes the result under the next sequence
 // number.
-void reduce_packet_slice(team& team, workspace& work, const shape& s, const packet_slices& slices,
+void reduce_packet_slice(node_group& group, workspace& work, const shape& s, const packet_slices& slices,
                          std::uint64_t contributed) {
-  const int me = team.rank();
+  const int me = group.rank();
   const std::uint64_t bytes = slices.length(me) * s.element_bytes, offset = slices.begin(me) * s.element_bytes;
   const std::uint64_t stride = round_up(bytes, line_bytes),
-                      wanted = stride * static_cast<std::uint64_t>(team.size());
+                      wanted = stride * static_cast<std::uint64_t>(group.size());
   if (work.bytes.size() < wanted) work.bytes.resize(wanted);
   std::byte* to = work.bytes.data();
-  for (int i = 1; i < team.size(); ++i, to += stride) {
-    const int peer = (me + i) % team.size();
-    read_packet(team, peer, team.packets_for(me, peer, contributed), to, bytes, contributed);
+  for (int i = 1; i < group.size(); ++i, to += stride) {
+    const int peer = (me + i) % group.size();
+    read_packet(group, peer, group.packets_for(me, peer, contributed), to, bytes, contributed);
     work.sources[static_cast<std::size_t>(peer)] = to;
   }
   work.sources[static_cast<std::size_t>(me)] = s.send_buf + offset;
   std::byte* result = s.is_receiver(me) ? s.recv_buf + offset : to;  // the last part of the workspace is free
-  s.reduce(result, work.sources.data(), team.size(), slices.length(me));
-  team.reserve(contributed + 1);
-  write_packet(team.packets(me, contributed + 1), result, bytes, contributed + 1);
+  s.reduce(result, work.sources.data(), group.size(), slices.length(me));
+  group.reserve(contributed + 1);
+  write_packet(group.packets(me, contributed + 1), result, bytes, contributed + 1);
 }
 
 }  // namespace
@@ -147,44 +147,44 @@ std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_desti
   return (per_destination ? sizes.packet_part_lines(size) : sizes.packet_lines) * packet_line::capacity;
 }
 
-void run_packet(team& team, workspace& work, const shape& s) {
-  const std::uint64_t sequence = team.take_sequence_numbers(1);
-  if (s.has_takers()) publish_packets(team, s, sequence);
-  look_ahead(team, s, sequence);
-  if (s.is_receiver(team.rank())) take_packets(team, work, s, sequence);
-  team.complete(sequence);
+void run_packet(node_group& group, workspace& work, const shape& s) {
+  const std::uint64_t sequence = group.take_sequence_numbers(1);
+  if (s.has_takers()) publish_packets(group, s, sequence);
+  look_ahead(group, s, sequence);
+  if (s.is_receiver(group.rank())) take_packets(group, work, s, sequence);
+  group.complete(sequence);
 }
 
-void run_two_shot_packet(team& team, workspace& work, const shape& s) {
-  const std::uint64_t contributed = team.take_sequence_numbers(2), reduced = contributed + 1;
-  const packet_slices slices(s, team.size());
-  const int me = team.rank();
-  team.reserve(contributed);
-  for (int i = 1; i < team.size(); ++i) {
-    const int peer = (me + i) % team.size();
+void run_two_shot_packet(node_group& group, workspace& work, const shape& s) {
+  const std::uint64_t contributed = group.take_sequence_numbers(2), reduced = contributed + 1;
+  const packet_slices slices(s, group.size());
+  const int me = group.rank();
+  group.reserve(contributed);
+  for (int i = 1; i < group.size(); ++i) {
+    const int peer = (me + i) % group.size();
     if (slices.length(peer) > 0)
-      write_packet(team.packets_for(peer, me, contributed), s.send_buf + slices.begin(peer) * s.element_bytes,
+      write_packet(group.packets_for(peer, me, contributed), s.send_buf + slices.begin(peer) * s.element_bytes,
                    slices.length(peer) * s.element_bytes, contributed);
   }
-  if (slices.length(me) > 0) reduce_packet_slice(team, work, s, slices, contributed);
-  for (int i = 1; i < team.size() && s.is_receiver(me); ++i) {
-    const int peer = (me + i) % team.size();
+  if (slices.length(me) > 0) reduce_packet_slice(group, work, s, slices, contributed);
+  for (int i = 1; i < group.size() && s.is_receiver(me); ++i) {
+    const int peer = (me + i) % group.size();
     if (slices.length(peer) > 0)
-      read_packet(team, peer, team.packets(peer, reduced), s.recv_buf + slices.begin(peer) * s.element_bytes,
+      read_packet(group, peer, group.packets(peer, reduced), s.recv_buf + slices.begin(peer) * s.element_bytes,
                   slices.length(peer) * s.element_bytes, reduced);
   }
-  team.complete(reduced);
+  group.complete(reduced);
 }
 
-void run_barrier(team& team) {
-  const std::uint64_t sequence = team.take_sequence_numbers(1);
-  team.reserve(sequence);
-  write_packet(team.packets(team.rank(), sequence), nullptr, 0, sequence);
-  for (int i = 1; i < team.size(); ++i) {
-    const int peer = (team.rank() + i) % team.size();
-    team.wait_for(peer, team.packets(peer, sequence)->ready, sequence);
+void run_barrier(node_group& group) {
+  const std::uint64_t sequence = group.take_sequence_numbers(1);
+  group.reserve(sequence);
+  write_packet(group.packets(group.rank(), sequence), nullptr, 0, sequence);
+  for (int i = 1; i < group.size(); ++i) {
+    const int peer = (group.rank() + i) % group.size();
+    group.wait_for(peer, group.packets(peer, sequence)->ready, sequence);
   }
-  team.complete(sequence);
+  group.complete(sequence);
 }
 
 }  // namespace isthmus::shm

@@ -72,7 +72,7 @@ bool is_per_destination(isthmus_collective collective) {
 class state {
  public:
   state(const isthmus_backend_context& context, connection connected)
-      : m_team(context, std::move(connected)), m_channels(m_team), m_chooser(m_team) {
+      : m_group(context, std::move(connected)), m_channels(m_group), m_chooser(m_group) {
     m_work.sources.resize(static_cast<std::size_t>(context.size));
   }
 
@@ -98,11 +98,11 @@ class state {
   }
 
   isthmus_status enqueue(std::span<const isthmus_operation> operations, const char* const* names) noexcept {
-    m_team.hide_all();
+    m_group.hide_all();
     try {
-      m_team.look_at_poison();  // the runtime's own was looked at before the call; every wait looks at both
+      m_group.look_at_poison();  // the runtime's own was looked at before the call; every wait looks at both
       if (std::ranges::any_of(operations, [](const auto& each) { return is_point_to_point(each.collective); })) {
-        m_team.set_activity("send or recv");
+        m_group.set_activity("send or recv");
         m_channels.run_messages(operations);
       }
       for (std::size_t i = 0; i < operations.size(); ++i)
@@ -122,22 +122,22 @@ class state {
     }
   }
 
-  void abort() noexcept { m_team.poison_as_aborted(); }
+  void abort() noexcept { m_group.poison_as_aborted(); }
 
  private:
   // The caller gets its buffers back: from then on nobody else may write into them.
   void give_up() noexcept {
-    m_team.poison_as_failed(m_team.rank());
-    m_team.fence();
+    m_group.poison_as_failed(m_group.rank());
+    m_group.fence();
   }
 
   const char* why_not_packet(const isthmus_operation& operation) const {
     if (operation.collective == ISTHMUS_BARRIER) return nullptr;
     if (uses_channels(operation.collective)) return "only some ranks know the counts: shm:channel";
     std::uint64_t capacity =
-        packet_block_bytes(m_team.sizes(), m_team.size(), is_per_destination(operation.collective));
+        packet_block_bytes(m_group.sizes(), m_group.size(), is_per_destination(operation.collective));
     // All ranks know the mean length; one block may have it all.
-    if (has_counts(row_of(operation.collective))) capacity /= static_cast<std::uint64_t>(m_team.size());
+    if (has_counts(row_of(operation.collective))) capacity /= static_cast<std::uint64_t>(m_group.size());
     return operation.count <= capacity / bytes_of(operation.datatype)
                ? nullptr
                : "larger than what backend.shm.packet_lines holds";
@@ -146,31 +146,31 @@ class state {
   const char* why_not_two_shot_packet(const isthmus_operation& operation) const {
     if (!can_two_shot(operation.collective)) return "two_shot_packet is for allreduce and reduce";
     const std::uint64_t capacity =
-        packet_block_bytes(m_team.sizes(), m_team.size(), true) * static_cast<std::uint64_t>(m_team.size());
+        packet_block_bytes(m_group.sizes(), m_group.size(), true) * static_cast<std::uint64_t>(m_group.size());
     return operation.count <= capacity / bytes_of(operation.datatype)
                ? nullptr
                : "larger than what backend.shm.packet_lines holds";
   }
 
   isthmus_status fail(isthmus_status status, const char* location, const char* message) const noexcept {
-    const auto& context = m_team.context();
+    const auto& context = m_group.context();
     return context.fail(context.runtime, status, 0, location, nullptr, "%s", message);
   }
 
   // `named`: index of the algorithm that was asked for.
   void run(const isthmus_operation& operation, std::optional<std::size_t> named) {
-    m_team.set_activity(row_of(operation.collective).name);
-    if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_team);
+    m_group.set_activity(row_of(operation.collective).name);
+    if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_group);
     // without a name: nothing staged where that can be, else what always works
     constexpr choice otherwise{algorithm::direct, form::adaptive};
     const choice chosen = named ? choices[*named] : otherwise;
     if (uses_channels(operation.collective) || chosen.what == algorithm::channel)
       return m_channels.run_collective(operation);
-    const shape s(operation, m_team.rank(), m_team.size(), m_team.kernels());
+    const shape s(operation, m_group.rank(), m_group.size(), m_group.kernels());
     if (s.count == 0) return;  // equal on all ranks
     switch (chosen.what) {
-      case algorithm::packet: return run_packet(m_team, m_work, s);
-      case algorithm::two_shot_packet: return run_two_shot_packet(m_team, m_work, s);
+      case algorithm::packet: return run_packet(m_group, m_work, s);
+      case algorithm::two_shot_packet: return run_two_shot_packet(m_group, m_work, s);
       case algorithm::one_shot:
       case algorithm::two_shot: return run_staged(operation.collective, s, chosen);
       case algorithm::direct:
@@ -178,7 +178,7 @@ class state {
         break;
     }
     const store_mode shared = chosen.shared == form::cached ? store_mode::cached : store_mode::streaming;
-    if (run_direct(m_team, m_work, s, shared, overwrites_unsent_data(operation))) return;
+    if (run_direct(m_group, m_work, s, shared, overwrites_unsent_data(operation))) return;
     if (named) note_staged(operation.collective, *named);
     const auto staged = can_two_shot(operation.collective) ? algorithm::two_shot : algorithm::one_shot;
     run_staged(operation.collective, s, {staged, chosen.shared});
@@ -188,8 +188,8 @@ class state {
     const std::uint32_t bit = 1u << collective;
     if ((m_noted[named] & bit) != 0) return;
     m_noted[named] |= bit;
-    m_team.context().log(
-        m_team.context().runtime, 1,
+    m_group.context().log(
+        m_group.context().runtime, 1,
         "shm:%s: some buffer of %s is neither in the symmetric heap nor where the kernel copies "
         "between processes; it is staged",
         algorithm_names[named], row_of(collective).name);
@@ -200,13 +200,13 @@ class state {
     const store_mode shared = is_free ? m_chooser.begin(collective, s.count * s.element_bytes, s.judge())
                                  : (chosen.shared == form::cached ? store_mode::cached : store_mode::streaming);
     if (chosen.what == algorithm::two_shot)
-      run_two_shot(m_team, m_work, s, shared);
+      run_two_shot(m_group, m_work, s, shared);
     else
-      run_one_shot(m_team, m_work, s, shared, chosen.of_staged);
+      run_one_shot(m_group, m_work, s, shared, chosen.of_staged);
     if (is_free) m_chooser.end();
   }
 
-  team m_team;
+  node_group m_group;
   channels m_channels;
   store_chooser m_chooser;
   workspace m_work;

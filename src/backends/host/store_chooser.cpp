@@ -14,12 +14,12 @@ constexpr std::uint32_t timed = 3;                                  // of each f
 store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int judge) {
   const std::size_t kind =
       wish_kind(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
-  m_wish = &m_team.header(judge).wishes[kind];
+  m_wish = &m_group.header(judge).wishes[kind];
   m_trial = nullptr;
-  if (m_team.rank() == judge) {
+  if (m_group.rank() == judge) {
     if (m_trials.empty()) m_trials.assign(wish_kinds, trial{.pause = shortest_pause});
     m_trial = &m_trials[kind];
-    if (m_trial->at == phase::settling && m_team.next_sequence_number() >= m_trial->settled)
+    if (m_trial->at == phase::settling && m_group.next_sequence_number() >= m_trial->settled)
       enter(*m_trial, phase::timing_other);
     if (is_timed(*m_trial)) m_begin = m_now();
   }
@@ -41,7 +41,7 @@ void store_chooser::end() {
       enter(kind, phase::noticing);
       break;
     case phase::noticing:  // the others may have begun this call in the form before
-      kind.settled = m_team.next_sequence_number() + m_team.sizes().depth;
+      kind.settled = m_group.next_sequence_number() + m_group.sizes().depth;
       enter(kind, phase::settling);
       break;
     case phase::settling: break;

@@ -20,7 +20,7 @@ class store_chooser {
  public:
   using clock = std::chrono::steady_clock;
 
-  explicit store_chooser(team& team, clock::time_point (*now)() = clock::now) : m_team(team), m_now(now) {}
+  explicit store_chooser(node_group& group, clock::time_point (*now)() = clock::now) : m_group(group), m_now(now) {}
 
   // Around each call whose form is free. `bytes` and `judge` are equal on all ranks.
   store_mode begin(isthmus_collective collective, std::uint64_t bytes, int judge);
@@ -45,7 +45,7 @@ class store_chooser {
   void conclude(trial& kind);
   void swap_form();
 
-  team& m_team;
+  node_group& m_group;
   clock::time_point (*m_now)();
   std::vector<trial> m_trials;  // by kind; empty until this rank is a judge
   wish* m_wish = nullptr;

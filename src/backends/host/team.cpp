@@ -32,7 +32,7 @@ constexpr timespec nap{0, 50'000};
 
 }  // namespace
 
-team::team(const isthmus_backend_context& context, connection connected)
+node_group::node_group(const isthmus_backend_context& context, connection connected)
     : m_context(context),
       m_sizes(connected.sizes),
       m_tuned(connected.tuned),
@@ -52,34 +52,34 @@ team::team(const isthmus_backend_context& context, connection connected)
   }
 }
 
-team::~team() { header(rank()).departed.store(1, std::memory_order_release); }
+node_group::~node_group() { header(rank()).departed.store(1, std::memory_order_release); }
 
-void team::wait_until_done(int peer, std::uint64_t sequence_numbers) {
+void node_group::wait_until_done(int peer, std::uint64_t sequence_numbers) {
   std::uint64_t& done = m_done[static_cast<std::size_t>(peer)];
   waiter wait(*this);
   while ((done = header(peer).done.load(std::memory_order_acquire)) < sequence_numbers) wait.pause(peer);
 }
 
-void team::wait_until_all_complete(std::uint64_t sequence) {
+void node_group::wait_until_all_complete(std::uint64_t sequence) {
   for (int i = 1; i < size(); ++i) wait_until_done((rank() + i) % size(), sequence + 1);
 }
 
 // The kernel does not copy what a driver has mapped, memory that is pinned for a device, say. Its first byte is
 // tried on this process itself, which takes about a microsecond.
-bool team::is_ordinary(const std::byte* address) {
+bool node_group::is_ordinary(const std::byte* address) {
   std::byte seen;
   const iovec here{&seen, 1}, there{const_cast<std::byte*>(address), 1};
   return ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-void team::read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const {
+void node_group::read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const {
   if (same_process(peer))
     std::memcpy(to, address, bytes);
   else
     copy_through_kernel(peer, ::process_vm_readv, to, const_cast<std::byte*>(address), bytes);
 }
 
-void team::write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const {
+void node_group::write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const {
   if (same_process(peer))
     std::memcpy(address, from, bytes);
   else
@@ -88,7 +88,7 @@ void team::write_to(int peer, const std::byte* from, std::byte* address, std::ui
 
 // In pieces, so that poison is noticed in the middle of a long message. A copy into the peer begins with its
 // gate (fence.hpp).
-void team::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
+void node_group::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
                                std::uint64_t bytes) const {
   constexpr std::uint64_t max_chunk_bytes = 4 << 20;
   const auto process = static_cast<pid_t>(m_segments[static_cast<std::size_t>(peer)]->address().pid);
@@ -109,7 +109,7 @@ void team::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std:
 }
 
 // Poison explains it, or the end of the peer, which loses its memory a moment before it is seen to have ended.
-void team::fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const {
+void node_group::fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const {
   constexpr int looks = 1000;
   for (int i = 0; i < looks && !has_gone(peer); ++i) {
     check_poison();
@@ -126,12 +126,12 @@ void team::fail_copy(int peer, const char* direction, std::uint64_t bytes, int c
                           gone ? ", because that rank exited" : "", std::generic_category().message(code)))};
 }
 
-void team::fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
+void node_group::fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
                            const std::string& text) const {
   throw failure{fail_with_ranks(m_context, {culprit}, status, 0, location, hint, text)};
 }
 
-void team::check_poison() const {
+void node_group::check_poison() const {
   const std::uint64_t word = header(rank()).poison.load(std::memory_order_acquire);
   if (word != 0) {
     const int culprit = static_cast<int>(word & 0xffffffffu);
@@ -154,22 +154,22 @@ void team::check_poison() const {
                                  "the communicator was aborted; rank %d gave up in %s", rank(), m_activity)};
 }
 
-void team::poison_as_failed(int culprit) const noexcept {
+void node_group::poison_as_failed(int culprit) const noexcept {
   poison(poison_failed | static_cast<std::uint64_t>(culprit));
 }
-void team::poison_as_missing(int culprit) const noexcept {
+void node_group::poison_as_missing(int culprit) const noexcept {
   poison(poison_missing | static_cast<std::uint64_t>(culprit));
 }
-void team::poison_as_aborted() const noexcept { poison(poison_aborted | static_cast<std::uint64_t>(rank())); }
+void node_group::poison_as_aborted() const noexcept { poison(poison_aborted | static_cast<std::uint64_t>(rank())); }
 
-void team::poison(std::uint64_t word) const noexcept {
+void node_group::poison(std::uint64_t word) const noexcept {
   for (int r = 0; r < size(); ++r) {
     std::uint64_t healthy = 0;  // the first story told is the one that explains
     header(r).poison.compare_exchange_strong(healthy, word, std::memory_order_seq_cst);
   }
 }
 
-void team::fence() noexcept {
+void node_group::fence() noexcept {
   if (m_exposed.empty()) return;
   m_gate->close();
   bool is_late = false, is_shut_out = true;
@@ -191,7 +191,7 @@ void team::fence() noexcept {
 }
 
 // Done: the peer writes into nobody's memory. Stopped: it can only write into what it has mapped.
-team::writer team::wait_for_writer(int peer) const noexcept {
+node_group::writer node_group::wait_for_writer(int peer) const noexcept {
   constexpr auto patience = 2s;  // a piece takes milliseconds, on a crowded machine longer
   const flag& writes = header(peer).writes;
   const auto limit = same_process(peer) ? std::max<std::chrono::duration<double>>(
@@ -207,13 +207,13 @@ team::writer team::wait_for_writer(int peer) const noexcept {
   return writer::done;
 }
 
-process_state team::look_at(int peer) const {
+process_state node_group::look_at(int peer) const {
   if (same_process(peer)) return process_state::alive;
   return read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid);
 }
 
 // Ranks that wait say for whom, so the chain of them ends at the one that does not.
-team::suspect team::find_missing(std::span<const int> awaited) const {
+node_group::suspect node_group::find_missing(std::span<const int> awaited) const {
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
     const process_state state = look_at(r);
@@ -234,7 +234,7 @@ team::suspect team::find_missing(std::span<const int> awaited) const {
   return {awaited.front(), "it waits for others, too: the ranks make different calls"};
 }
 
-bool team::has_gone(int peer) const {
+bool node_group::has_gone(int peer) const {
   if (header(peer).departed.load(std::memory_order_acquire) != 0) return true;
   if (same_process(peer)) return false;
   const auto index = static_cast<std::size_t>(peer);
@@ -250,19 +250,19 @@ bool team::has_gone(int peer) const {
 bool waiter::shares_core(std::span<const int> peers) const {
   const int core = ::sched_getcpu();
   const std::uint64_t own = core < 0 ? 0 : static_cast<std::uint64_t>(core) + 1;
-  m_team.header(m_team.rank()).core.store(own, std::memory_order_relaxed);
+  m_group.header(m_group.rank()).core.store(own, std::memory_order_relaxed);
   return own != 0 && std::any_of(peers.begin(), peers.end(), [&](int peer) {
-           return m_team.header(peer).core.load(std::memory_order_relaxed) == own;
+           return m_group.header(peer).core.load(std::memory_order_relaxed) == own;
          });
 }
 
 void waiter::look_around(std::span<const int> peers) {
-  m_team.make_progress();
-  if (m_rounds == spins_before_core && shares_core(peers)) m_rounds = m_team.m_tuned.spins;
+  m_group.make_progress();
+  if (m_rounds == spins_before_core && shares_core(peers)) m_rounds = m_group.m_tuned.spins;
 }
 
 void waiter::pause_long(std::span<const int> peers) {
-  m_team.check_poison();
+  m_group.check_poison();
   const auto now = clock::now();
   if (!m_is_long) {
     m_is_long = true;
@@ -274,8 +274,8 @@ void waiter::pause_long(std::span<const int> peers) {
     m_next_check = now + check_interval;
     check_peers(peers);
   }
-  if (std::chrono::duration<double>(now - m_begin).count() > m_team.m_context.timeout_s) time_out(peers);
-  if (m_team.make_progress() || now - m_begin < yield_time)
+  if (std::chrono::duration<double>(now - m_begin).count() > m_group.m_context.timeout_s) time_out(peers);
+  if (m_group.make_progress() || now - m_begin < yield_time)
     ::sched_yield();
   else
     ::nanosleep(&nap, nullptr);
@@ -283,29 +283,29 @@ void waiter::pause_long(std::span<const int> peers) {
 
 void waiter::check_peers(std::span<const int> peers) {
   for (const int peer : peers) {
-    if (!m_team.has_gone(peer)) continue;
+    if (!m_group.has_gone(peer)) continue;
     if (m_suspect != peer) {
       m_suspect = peer;  // it may have done its part just before it left: the caller looks once more
       m_next_check = clock::now();
       return;
     }
-    m_team.poison_as_failed(peer);
-    m_team.fail_because_of(
+    m_group.poison_as_failed(peer);
+    m_group.fail_because_of(
         peer, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "look for a crash or an early exit of that rank",
         fmt::format("rank {} exited, or destroyed its communicator, while rank {} waited for it in {}", peer,
-                    m_team.rank(), m_team.m_activity));
+                    m_group.rank(), m_group.m_activity));
   }
 }
 
 void waiter::time_out(std::span<const int> peers) {
-  const team::suspect missing = m_team.find_missing(peers);
-  m_team.poison_as_missing(missing.rank);
-  m_team.fail_because_of(
+  const node_group::suspect missing = m_group.find_missing(peers);
+  m_group.poison_as_missing(missing.rank);
+  m_group.fail_because_of(
       missing.rank, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
       "look at that rank: stuck, much slower, or in another call (on another backend, where the ranks' sizes "
       "or memory differ); raise timeout_s if it only needs longer",
-      fmt::format("rank {} waited more than {} s for rank {} in {}; {}", m_team.rank(),
-                  m_team.m_context.timeout_s, missing.rank, m_team.m_activity, missing.state));
+      fmt::format("rank {} waited more than {} s for rank {} in {}; {}", m_group.rank(),
+                  m_group.m_context.timeout_s, missing.rank, m_group.m_activity, missing.state));
 }
 
 }  // namespace isthmus::shm

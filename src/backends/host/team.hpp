@@ -41,12 +41,12 @@ struct failure {
   isthmus_status status;
 };
 
-class team {
+class node_group {
  public:
-  team(const isthmus_backend_context& context, connection connected);
-  team(const team&) = delete;
-  team& operator=(const team&) = delete;
-  ~team();
+  node_group(const isthmus_backend_context& context, connection connected);
+  node_group(const node_group&) = delete;
+  node_group& operator=(const node_group&) = delete;
+  ~node_group();
 
   int rank() const { return m_context.rank; }
   int size() const { return m_context.size; }
@@ -226,7 +226,7 @@ class team {
 // the end of a peer, and the timeout. `while (!ready()) wait.pause(peer);`
 class waiter {
  public:
-  explicit waiter(team& team) : m_team(team) {}
+  explicit waiter(node_group& group) : m_group(group) {}
   waiter(const waiter&) = delete;
   waiter& operator=(const waiter&) = delete;
   ~waiter() {
@@ -236,7 +236,7 @@ class waiter {
   void pause(int peer) { pause({&peer, 1}); }
   // The same for a wait on any of several peers.
   void pause(std::span<const int> peers) {
-    if (++m_rounds >= m_team.m_tuned.spins) return pause_long(peers);
+    if (++m_rounds >= m_group.m_tuned.spins) return pause_long(peers);
     relax();
     if (m_rounds % spins_per_progress == 0) look_around(peers);
   }
@@ -260,11 +260,11 @@ class waiter {
   void check_peers(std::span<const int> peers);
   // For those who look for the rank that everybody waits for.
   void tell_awaited(std::uint64_t peer_and_1) const {
-    m_team.header(m_team.rank()).awaits.store(peer_and_1, std::memory_order_relaxed);
+    m_group.header(m_group.rank()).awaits.store(peer_and_1, std::memory_order_relaxed);
   }
   [[noreturn]] void time_out(std::span<const int> peers);
 
-  team& m_team;
+  node_group& m_group;
   std::uint64_t m_rounds = 0;
   bool m_is_long = false;
   int m_suspect = -1;
@@ -279,7 +279,7 @@ inline void waiter::relax() { __asm__ __volatile__("isb" ::: "memory"); }
 inline void waiter::relax() {}
 #endif
 
-inline void team::wait_for(int peer, const flag& ready, std::uint64_t sequence) {
+inline void node_group::wait_for(int peer, const flag& ready, std::uint64_t sequence) {
   if (ready.load(std::memory_order_acquire) <= sequence) {
     waiter wait(*this);
     while (ready.load(std::memory_order_acquire) <= sequence) wait.pause(peer);

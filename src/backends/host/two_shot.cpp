@@ -22,22 +22,22 @@ struct chunk {
 
 class two_shot {
  public:
-  two_shot(team& team, workspace& work, const shape& s, store_mode shared)
-      : m_team(team),
+  two_shot(node_group& group, workspace& work, const shape& s, store_mode shared)
+      : m_group(group),
         m_work(work),
         m_shape(s),
         m_bytes(s.count * s.element_bytes),
-        m_chunk_bytes(chunk_bytes(team, m_bytes)),
-        m_block_bytes(team.size() > few ? most_block_bytes : 512),
-        m_takes(s.is_receiver(team.rank())),
+        m_chunk_bytes(chunk_bytes(group, m_bytes)),
+        m_block_bytes(group.size() > few ? most_block_bytes : 512),
+        m_takes(s.is_receiver(group.rank())),
         m_shared(shared),
-        m_results(store_for_results(team, s)) {}
+        m_results(store_for_results(group, s)) {}
 
   // Chunk k is staged in step k, reduced `distance` steps later and gathered as many after that. By then
   // the peers have published, and within a step the writes of one chunk overlap with the reads of another.
   void run() {
     m_chunks = (m_bytes + m_chunk_bytes - 1) / m_chunk_bytes;
-    m_first = m_team.take_sequence_numbers(m_chunks);
+    m_first = m_group.take_sequence_numbers(m_chunks);
     for (std::uint64_t step = 0; step < m_chunks + 2 * distance; ++step) {
       const auto staged = chunk_at(step, 0), reduced = chunk_at(step, distance),
                  gathered = chunk_at(step, 2 * distance);
@@ -64,9 +64,9 @@ class two_shot {
 
   // What the parts of a slot hold; less for short vectors, so that they overlap as well; slices of a page at
   // least.
-  static std::uint64_t chunk_bytes(const team& team, std::uint64_t bytes) {
-    const auto ranks = static_cast<std::uint64_t>(team.size());
-    const std::uint64_t least = page_bytes * ranks, most = team.sizes().slot_part_bytes(team.size()) * ranks;
+  static std::uint64_t chunk_bytes(const node_group& group, std::uint64_t bytes) {
+    const auto ranks = static_cast<std::uint64_t>(group.size());
+    const std::uint64_t least = page_bytes * ranks, most = group.sizes().slot_part_bytes(group.size()) * ranks;
     return std::min(most, std::max(least, round_up(bytes / 4, least)));
   }
 
@@ -75,34 +75,34 @@ class two_shot {
     if (step < delay || step - delay >= m_chunks) return std::nullopt;
     const std::uint64_t k = step - delay, begin = k * m_chunk_bytes;
     const std::uint64_t length = std::min(m_chunk_bytes, m_bytes - begin);
-    const auto ranks = static_cast<std::uint64_t>(m_team.size());
+    const auto ranks = static_cast<std::uint64_t>(m_group.size());
     return chunk{m_first + k, begin, length, round_up((length + ranks - 1) / ranks, line_bytes)};
   }
 
   void wait_for_peers(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
                       const std::optional<chunk>& gathered) {
-    if (staged) m_team.reserve(staged->sequence);
+    if (staged) m_group.reserve(staged->sequence);
     // each flag is a cache miss, so all are under way before the first is looked at
-    for (int r = 0; r < m_team.size(); ++r) {
-      if (reduced) __builtin_prefetch(&m_team.slot(r, reduced->sequence).staged);
-      if (gathered) __builtin_prefetch(&m_team.slot(r, gathered->sequence).reduced);
+    for (int r = 0; r < m_group.size(); ++r) {
+      if (reduced) __builtin_prefetch(&m_group.slot(r, reduced->sequence).staged);
+      if (gathered) __builtin_prefetch(&m_group.slot(r, gathered->sequence).reduced);
     }
-    for (int i = 1; i < m_team.size(); ++i) {
-      const int peer = (m_team.rank() + i) % m_team.size();
-      if (reduced) m_team.wait_for(peer, m_team.slot(peer, reduced->sequence).staged, reduced->sequence);
+    for (int i = 1; i < m_group.size(); ++i) {
+      const int peer = (m_group.rank() + i) % m_group.size();
+      if (reduced) m_group.wait_for(peer, m_group.slot(peer, reduced->sequence).staged, reduced->sequence);
       if (gathered && m_takes)
-        m_team.wait_for(peer, m_team.slot(peer, gathered->sequence).reduced, gathered->sequence);
+        m_group.wait_for(peer, m_group.slot(peer, gathered->sequence).reduced, gathered->sequence);
     }
   }
 
   void publish(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
                const std::optional<chunk>& gathered) {
-    const int me = m_team.rank();
+    const int me = m_group.rank();
     if (m_shared == store_mode::streaming && (staged || reduced)) streaming_fence();
-    if (staged) m_team.slot(me, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
+    if (staged) m_group.slot(me, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
     if (reduced)
-      m_team.slot(me, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
-    if (gathered) m_team.complete(gathered->sequence);
+      m_group.slot(me, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
+    if (gathered) m_group.complete(gathered->sequence);
   }
 
   // Bytes of the block at `at` of a slice that is so long.
@@ -113,40 +113,40 @@ class two_shot {
   // The own slice is not staged: its only reader is this rank.
   void stage(const chunk& c, std::uint64_t at) {
     m_work.pieces.clear();
-    for (int i = 1; i < m_team.size(); ++i) {
-      const int peer = (m_team.rank() + i) % m_team.size();
-      m_work.pieces.push_back({m_team.data_for(peer, m_team.rank(), c.sequence) + at,
+    for (int i = 1; i < m_group.size(); ++i) {
+      const int peer = (m_group.rank() + i) % m_group.size();
+      m_work.pieces.push_back({m_group.data_for(peer, m_group.rank(), c.sequence) + at,
                                m_shape.send_buf + c.begin + c.slice_begin(peer) + at,
                                block_at(c.slice_length(peer), at)});
     }
-    copy_staged(m_team, m_work.pieces, m_shared);
+    copy_staged(m_group, m_work.pieces, m_shared);
   }
 
   void reduce(const chunk& c, std::uint64_t at) {
-    const int me = m_team.rank();
+    const int me = m_group.rank();
     const std::uint64_t length = block_at(c.slice_length(me), at), offset = c.slice_begin(me) + at;
     if (length == 0) return;
-    for (int r = 0; r < m_team.size(); ++r)
+    for (int r = 0; r < m_group.size(); ++r)
       m_work.sources[static_cast<std::size_t>(r)] =
-          r == me ? m_shape.send_buf + c.begin + offset : m_team.data_for(me, r, c.sequence) + at;
+          r == me ? m_shape.send_buf + c.begin + offset : m_group.data_for(me, r, c.sequence) + at;
     alignas(line_bytes) std::byte reduced[most_block_bytes];
-    std::byte* shared = m_team.result(me, c.sequence) + at;
+    std::byte* shared = m_group.result(me, c.sequence) + at;
     std::byte* out = m_shared == store_mode::cached ? shared : reduced;
-    m_shape.reduce(out, m_work.sources.data(), m_team.size(), length / m_shape.element_bytes);
+    m_shape.reduce(out, m_work.sources.data(), m_group.size(), length / m_shape.element_bytes);
     copy(shared, out, length, m_shared);
     if (m_takes) copy(m_shape.recv_buf + c.begin + offset, out, length, m_results);
   }
 
   // Slice after slice: all ranks read the same lines, and side by side they came later (docs/notes).
   void gather(const chunk& c) {
-    for (int i = 1; i < m_team.size(); ++i) {
-      const int peer = (m_team.rank() + i) % m_team.size();
-      copy(m_shape.recv_buf + c.begin + c.slice_begin(peer), m_team.result(peer, c.sequence),
+    for (int i = 1; i < m_group.size(); ++i) {
+      const int peer = (m_group.rank() + i) % m_group.size();
+      copy(m_shape.recv_buf + c.begin + c.slice_begin(peer), m_group.result(peer, c.sequence),
            c.slice_length(peer), m_results);
     }
   }
 
-  team& m_team;
+  node_group& m_group;
   workspace& m_work;
   const shape& m_shape;
   std::uint64_t m_bytes, m_chunk_bytes, m_block_bytes;
@@ -157,8 +157,8 @@ class two_shot {
 
 }  // namespace
 
-void run_two_shot(team& team, workspace& work, const shape& s, store_mode shared) {
-  two_shot(team, work, s, shared).run();
+void run_two_shot(node_group& group, workspace& work, const shape& s, store_mode shared) {
+  two_shot(group, work, s, shared).run();
 }
 
 }  // namespace isthmus::shm

@@ -49,8 +49,8 @@ class machine {
       connection met;
       met.sizes = chosen;
       met.segments = segments;
-      m_teams.push_back(std::make_unique<team>(context, std::move(met)));
-      m_choosers.push_back(std::make_unique<store_chooser>(*m_teams.back(), tell));
+      m_groups.push_back(std::make_unique<node_group>(context, std::move(met)));
+      m_choosers.push_back(std::make_unique<store_chooser>(*m_groups.back(), tell));
     }
     looks = 0;
   }
@@ -60,11 +60,11 @@ class machine {
     std::array<store_mode, ranks> forms{};
     for (int r = 0; r < ranks; ++r) forms[index(r)] = m_choosers[index(r)]->begin(collective, bytes, judge);
     const std::uint64_t taken_now = pick(1, 2);  // few, so that slots stay for long what they were
-    for (const auto& each : m_teams) each->take_sequence_numbers(taken_now);
+    for (const auto& each : m_groups) each->take_sequence_numbers(taken_now);
     duration time = std::max(taken.of(forms[0]), taken.of(forms[1]));
     time += time * static_cast<int>(pick(0, 30)) / 1000;
-    if (forms[0] != m_last || forms[1] != m_last) m_changed = m_teams[0]->next_sequence_number();
-    if (m_teams[0]->next_sequence_number() < m_changed + m_teams[0]->sizes().depth) time *= 3;
+    if (forms[0] != m_last || forms[1] != m_last) m_changed = m_groups[0]->next_sequence_number();
+    if (m_groups[0]->next_sequence_number() < m_changed + m_groups[0]->sizes().depth) time *= 3;
     if (pick(1, 20) == 1) time *= 10;
     m_last = forms[index(judge)];
     told += time;
@@ -97,7 +97,7 @@ class machine {
 
   std::mt19937_64 m_random;
   std::array<int, ranks> m_process_of{};
-  std::vector<std::unique_ptr<team>> m_teams;
+  std::vector<std::unique_ptr<node_group>> m_groups;
   std::vector<std::unique_ptr<store_chooser>> m_choosers;
   store_mode m_last = store_mode::cached;
   std::uint64_t m_changed = 0;
