@@ -68,7 +68,7 @@ void channels::pair_self() {
     }
     const transfer& lonely = each.send != nullptr ? *each.send : *each.receive;
     const auto& context = m_group.context();
-    throw failure{context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
+    throw operation_failure{context.fail(context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
                                "put a send to oneself and its recv, of equal length, into one group",
                                "a %s of %llu bytes with the own rank %d has no counterpart in its group",
                                lonely.sends ? "send" : "recv", static_cast<unsigned long long>(lonely.bytes),
@@ -253,7 +253,7 @@ bool channels::push_part(channel_kind kind, transfer& moving) {
   // says so
   if (receiver.bytes != moving.bytes) return false;
   const write_window window = m_group.open_write_window();
-  m_group.look_at_poison();
+  m_group.poll_abort();
   m_group.write_to(moving.peer, moving.buffer + mine->begin, receiver.buffer + mine->begin, mine->bytes);
   cell.parts_pushed.fetch_add(1, std::memory_order_release);
   return true;
@@ -321,7 +321,7 @@ bool channels::receive_cells(channel_kind kind, transfer& moving) {
     if (cell.address != nullptr) {
       if (pull_part(moving, cell)) return true;
       if (moving.moved < moving.bytes) break;
-      m_group.look_at_poison();  // what was read of a sender that gave up may be anything
+      m_group.poll_abort();  // what was read of a sender that gave up may be anything
     } else {
       std::memcpy(moving.buffer + moving.moved, payload_of(cell), cell.bytes);
       moving.moved += cell.bytes;
@@ -335,7 +335,7 @@ bool channels::receive_cells(channel_kind kind, transfer& moving) {
 void channels::check_message(const transfer& expected, std::uint64_t sent_bytes) {
   if (sent_bytes == expected.bytes) return;
   const auto& context = m_group.context();
-  throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
+  throw operation_failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
                              "give both sides the same count and datatype, in the same order",
                              "rank %d sent %llu bytes where rank %d expects %llu", expected.peer,
                              static_cast<unsigned long long>(sent_bytes), m_group.rank(),

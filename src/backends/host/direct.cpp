@@ -47,7 +47,7 @@ class direct {
     const bool reachable = all_reach_what_they_need();
     if (reachable) {
       move();
-      m_group.look_at_poison();  // what was read of a rank that gave up may be anything
+      m_group.poll_abort();  // what was read of a rank that gave up may be anything
     }
     streaming_fence();
     m_group.complete(m_sequence);
@@ -99,7 +99,7 @@ class direct {
   [[noreturn, gnu::cold]] void fail_extents(int peer) const {
     const auto& context = m_group.context();
     const unsigned long long bytes = m_shape.count * m_shape.element_bytes;
-    throw failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
+    throw operation_failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
                                "every rank must give the same collective, count, datatype and root",
                                "rank %d's call differs from that of rank %d, with %llu bytes a block, in "
                                "collective, bytes or root",
@@ -150,7 +150,7 @@ class direct {
   }
   void copy_watchfully(std::byte* to, const std::byte* from, std::uint64_t bytes, store_mode how) {
     for (std::uint64_t at = 0; at < bytes; at += watched_bytes) {
-      m_group.look_at_poison();
+      m_group.poll_abort();
       copy(to + at, from + at, std::min(watched_bytes, bytes - at), how);
     }
   }
@@ -158,7 +158,7 @@ class direct {
   void move() {
     if (pushes() || shares_reduction()) {
       const write_window window = m_group.open_write_window();
-      m_group.look_at_poison();
+      m_group.poll_abort();
       if (pushes())
         push();
       else

@@ -100,7 +100,7 @@ class state {
   isthmus_status enqueue(std::span<const isthmus_operation> operations, const char* const* names) noexcept {
     m_group.hide_all();
     try {
-      m_group.look_at_poison();  // the runtime's own was looked at before the call; every wait looks at both
+      m_group.poll_abort();  // the runtime's own was looked at before the call; every wait looks at both
       if (std::ranges::any_of(operations, [](const auto& each) { return is_point_to_point(each.collective); })) {
         m_group.set_activity("send or recv");
         m_channels.run_messages(operations);
@@ -109,25 +109,25 @@ class state {
         if (!is_point_to_point(operations[i].collective))
           run(operations[i], names == nullptr ? std::nullopt : index_of(names[i]));
       return ISTHMUS_SUCCESS;
-    } catch (const failure& failed) {
+    } catch (const operation_failure& failure) {
       // a usage error was found before anything moved; after all else this rank is out of step for good
-      if (failed.status != ISTHMUS_ERROR_INVALID_USAGE) give_up();
-      return failed.status;
+      if (failure.status != ISTHMUS_ERROR_INVALID_USAGE) abort_after_failure();
+      return failure.status;
     } catch (const std::bad_alloc&) {
-      give_up();
+      abort_after_failure();
       return fail(ISTHMUS_ERROR_OUT_OF_MEMORY, ISTHMUS_HERE, "host memory exhausted");
     } catch (const std::exception& problem) {
-      give_up();
+      abort_after_failure();
       return fail(ISTHMUS_ERROR_INTERNAL, ISTHMUS_HERE, problem.what());
     }
   }
 
-  void abort() noexcept { m_group.poison_as_aborted(); }
+  void abort() noexcept { m_group.publish_abort(); }
 
  private:
   // The caller gets its buffers back: from then on nobody else may write into them.
-  void give_up() noexcept {
-    m_group.poison_as_failed(m_group.rank());
+  void abort_after_failure() noexcept {
+    m_group.publish_failed_rank(m_group.rank());
     m_group.fence();
   }
 

@@ -48,7 +48,7 @@ constexpr std::size_t wish_kind(std::size_t collective, int size_bits) {
 }
 
 struct alignas(line_bytes) segment_header {
-  flag poison;                        // 0, or who failed and how (team.cpp); any rank writes it
+  flag abort_word;                        // 0, or who failed and how (team.cpp); any rank writes it
   alignas(line_bytes) flag departed;  // 1 once the rank has destroyed its communicator
   flag writes;                        // 1 while the rank may write into memory of others (fence.hpp)
   flag entered;                       // sequence numbers that it has taken

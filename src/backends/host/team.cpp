@@ -21,9 +21,9 @@ namespace isthmus::shm {
 namespace {
 
 // The poison word: kind in the upper half, rank in the lower.
-constexpr std::uint64_t poison_failed = std::uint64_t{1} << 32;
-constexpr std::uint64_t poison_aborted = std::uint64_t{2} << 32;
-constexpr std::uint64_t poison_missing = std::uint64_t{4} << 32;
+constexpr std::uint64_t word_failed = std::uint64_t{1} << 32;
+constexpr std::uint64_t word_aborted = std::uint64_t{2} << 32;
+constexpr std::uint64_t word_unresponsive = std::uint64_t{4} << 32;
 
 using namespace std::chrono_literals;
 constexpr auto check_interval = 50ms;  // how often a long wait looks whether its peers live
@@ -97,7 +97,7 @@ void node_group::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own
   const ssize_t overhead = writes ? 1 : 0;
   std::byte key{};
   for (std::uint64_t moved = 0; moved < bytes;) {
-    look_at_poison();
+    poll_abort();
     const std::uint64_t wanted = std::min(max_chunk_bytes, bytes - moved);
     const iovec here[] = {{&key, 1}, {own + moved, wanted}};
     const iovec there[] = {{m_gates[static_cast<std::size_t>(peer)], 1}, {theirs + moved, wanted}};
@@ -112,12 +112,12 @@ void node_group::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own
 void node_group::fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const {
   constexpr int looks = 1000;
   for (int i = 0; i < looks && !has_gone(peer); ++i) {
-    check_poison();
+    check_abort();
     ::nanosleep(&nap, nullptr);
   }
   const bool gone = has_gone(peer);
-  if (gone) poison_as_failed(peer);
-  throw failure{
+  if (gone) publish_failed_rank(peer);
+  throw operation_failure{
       fail_with_ranks(m_context, gone ? std::vector{peer} : std::vector<int>(),
               gone ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
               gone ? "look for a crash or an early exit of that rank"
@@ -126,46 +126,46 @@ void node_group::fail_copy(int peer, const char* direction, std::uint64_t bytes,
                           gone ? ", because that rank exited" : "", std::generic_category().message(code)))};
 }
 
-void node_group::fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
+void node_group::fail_with_rank(int failed_rank, isthmus_status status, const char* location, const char* hint,
                            const std::string& text) const {
-  throw failure{fail_with_ranks(m_context, {culprit}, status, 0, location, hint, text)};
+  throw operation_failure{fail_with_ranks(m_context, {failed_rank}, status, 0, location, hint, text)};
 }
 
-void node_group::check_poison() const {
-  const std::uint64_t word = header(rank()).poison.load(std::memory_order_acquire);
+void node_group::check_abort() const {
+  const std::uint64_t word = header(rank()).abort_word.load(std::memory_order_acquire);
   if (word != 0) {
-    const int culprit = static_cast<int>(word & 0xffffffffu);
-    if ((word & poison_missing) != 0)
-      fail_because_of(
-          culprit, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
+    const int failed_rank = static_cast<int>(word & 0xffffffffu);
+    if ((word & word_unresponsive) != 0)
+      fail_with_rank(
+          failed_rank, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE,
           "that rank is stuck, much slower, or makes other calls; raise timeout_s if it only needs longer",
-          fmt::format("the ranks waited for rank {} past the timeout of {} s; rank {} gave up in {}", culprit,
+          fmt::format("the ranks waited for rank {} past the timeout of {} s; rank {} gave up in {}", failed_rank,
                       m_context.timeout_s, rank(), m_activity));
-    if ((word & poison_failed) != 0)
-      fail_because_of(
-          culprit, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "see the first error of that rank",
-          fmt::format("rank {} failed or vanished; rank {} gave up in {}", culprit, rank(), m_activity));
-    throw failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
-                                 "rank %d aborted the communicator; rank %d gave up in %s", culprit, rank(),
+    if ((word & word_failed) != 0)
+      fail_with_rank(
+          failed_rank, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "see the first error of that rank",
+          fmt::format("rank {} failed or vanished; rank {} gave up in {}", failed_rank, rank(), m_activity));
+    throw operation_failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
+                                 "rank %d aborted the communicator; rank %d gave up in %s", failed_rank, rank(),
                                  m_activity)};
   }
   if (m_context.is_aborted(m_context.runtime) != 0)
-    throw failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
+    throw operation_failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
                                  "the communicator was aborted; rank %d gave up in %s", rank(), m_activity)};
 }
 
-void node_group::poison_as_failed(int culprit) const noexcept {
-  poison(poison_failed | static_cast<std::uint64_t>(culprit));
+void node_group::publish_failed_rank(int failed_rank) const noexcept {
+  publish_abort_word(word_failed | static_cast<std::uint64_t>(failed_rank));
 }
-void node_group::poison_as_missing(int culprit) const noexcept {
-  poison(poison_missing | static_cast<std::uint64_t>(culprit));
+void node_group::publish_unresponsive_rank(int failed_rank) const noexcept {
+  publish_abort_word(word_unresponsive | static_cast<std::uint64_t>(failed_rank));
 }
-void node_group::poison_as_aborted() const noexcept { poison(poison_aborted | static_cast<std::uint64_t>(rank())); }
+void node_group::publish_abort() const noexcept { publish_abort_word(word_aborted | static_cast<std::uint64_t>(rank())); }
 
-void node_group::poison(std::uint64_t word) const noexcept {
+void node_group::publish_abort_word(std::uint64_t word) const noexcept {
   for (int r = 0; r < size(); ++r) {
     std::uint64_t healthy = 0;  // the first story told is the one that explains
-    header(r).poison.compare_exchange_strong(healthy, word, std::memory_order_seq_cst);
+    header(r).abort_word.compare_exchange_strong(healthy, word, std::memory_order_seq_cst);
   }
 }
 
@@ -262,7 +262,7 @@ void waiter::look_around(std::span<const int> peers) {
 }
 
 void waiter::pause_long(std::span<const int> peers) {
-  m_group.check_poison();
+  m_group.check_abort();
   const auto now = clock::now();
   if (!m_is_long) {
     m_is_long = true;
@@ -289,8 +289,8 @@ void waiter::check_peers(std::span<const int> peers) {
       m_next_check = clock::now();
       return;
     }
-    m_group.poison_as_failed(peer);
-    m_group.fail_because_of(
+    m_group.publish_failed_rank(peer);
+    m_group.fail_with_rank(
         peer, ISTHMUS_ERROR_REMOTE, ISTHMUS_HERE, "look for a crash or an early exit of that rank",
         fmt::format("rank {} exited, or destroyed its communicator, while rank {} waited for it in {}", peer,
                     m_group.rank(), m_group.m_activity));
@@ -299,8 +299,8 @@ void waiter::check_peers(std::span<const int> peers) {
 
 void waiter::time_out(std::span<const int> peers) {
   const node_group::suspect missing = m_group.find_missing(peers);
-  m_group.poison_as_missing(missing.rank);
-  m_group.fail_because_of(
+  m_group.publish_unresponsive_rank(missing.rank);
+  m_group.fail_with_rank(
       missing.rank, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
       "look at that rank: stuck, much slower, or in another call (on another backend, where the ranks' sizes "
       "or memory differ); raise timeout_s if it only needs longer",

@@ -37,7 +37,7 @@ inline constexpr bool is_one_process_watched = false;
 #endif
 
 // Leaves an operation after context.fail has recorded why. Caught in enqueue.
-struct failure {
+struct operation_failure {
   isthmus_status status;
 };
 
@@ -145,20 +145,20 @@ class node_group {
     return m_context.progress != nullptr && m_context.progress(m_context.runtime) != 0;
   }
   // Fails when somebody has poisoned this communicator.
-  void check_poison() const;
+  void check_abort() const;
   // The same for what other ranks did: one look at a line of this rank. What was read before the look was read
   // before any of them gave up.
-  void look_at_poison() const {
+  void poll_abort() const {
     if constexpr (!is_one_process_watched)  // the thread sanitizer knows no fences
       std::atomic_thread_fence(std::memory_order_acquire);
-    if (header(rank()).poison.load(std::memory_order_seq_cst) != 0) [[unlikely]]
-      check_poison();
+    if (header(rank()).abort_word.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+      check_abort();
   }
   write_window open_write_window() const { return write_window(header(rank()).writes); }
   // Tells all ranks that this one has failed, or was asked to abort. Any thread.
-  void poison_as_failed(int culprit) const noexcept;
-  void poison_as_missing(int culprit) const noexcept;  // past the timeout
-  void poison_as_aborted() const noexcept;
+  void publish_failed_rank(int failed_rank) const noexcept;
+  void publish_unresponsive_rank(int failed_rank) const noexcept;  // past the timeout
+  void publish_abort() const noexcept;
 
  private:
   friend class waiter;
@@ -189,7 +189,7 @@ class node_group {
   using kernel_copy = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
   void copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
                            std::uint64_t bytes) const;
-  [[noreturn]] void fail_because_of(int culprit, isthmus_status status, const char* location, const char* hint,
+  [[noreturn]] void fail_with_rank(int failed_rank, isthmus_status status, const char* location, const char* hint,
                                     const std::string& text) const;
   [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
   bool has_gone(int peer) const;
@@ -202,7 +202,7 @@ class node_group {
     const char* state;
   };
   suspect find_missing(std::span<const int> awaited) const;
-  void poison(std::uint64_t word) const noexcept;
+  void publish_abort_word(std::uint64_t word) const noexcept;
 
   isthmus_backend_context m_context;
   geometry m_sizes;
