@@ -182,7 +182,7 @@ bool channels::send_cells(channel_kind kind, transfer_queue& of) {
     cell_header& cell = m_group.cell(m_group.rank(), kind, moving.peer, sent);
     // a long message is copied once, out of the buffer itself
     moving.by_address = !moving.in_place && moving.moved == 0 && moving.bytes > m_group.tuned().address_bytes &&
-                        m_group.is_reached_by(moving.peer, moving.buffer);
+                        m_group.is_accessible_by(moving.peer, moving.buffer);
     if (moving.by_address)
       send_address(cell, moving);
     else if (!send_together(cell, of))
@@ -265,7 +265,7 @@ void channels::offer(channel_kind kind, transfer& moving) {
   if (moving.offered) return;
   moving.offered = true;
   if (moving.bytes < 2 * cell_header::part_bytes || moving.gate != transfer::no_gate ||
-      m_group.tuned().spins == 0 || !m_group.is_reached_by(moving.peer, moving.buffer))
+      m_group.tuned().spins == 0 || !m_group.is_accessible_by(moving.peer, moving.buffer))
     return;
   reception& own = m_group.receiving(m_group.rank(), kind, moving.peer);
   own.buffer = moving.buffer;

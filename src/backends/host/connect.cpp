@@ -17,7 +17,7 @@ namespace {
 // What every rank tells the others, as plain bytes.
 struct rank_record {
   segment_address address;
-  bool kernel_copies;
+  bool can_kernel_copy;
   const void* cookie_at;  // in the rank's own process, like the next
   std::byte* gate_at;
   geometry sizes;
@@ -74,7 +74,7 @@ void prepare(const isthmus_backend_context& context, vote<rank_record>& said,
     tuned.spins = option(context, "spins", 4000, 0, unbounded);
     tuned.address_bytes = option(context, "address_bytes", 16 << 10, 0, unbounded);
     tuned.streaming_bytes = option(context, "streaming_bytes", shared_cache_bytes(), 0, unbounded);
-    mine.kernel_copies = option(context, "kernel_copies", 1, 0, 1) != 0;
+    mine.can_kernel_copy = option(context, "kernel_copies", 1, 0, 1) != 0;
     own = shared_segment::create(layout(mine.sizes, static_cast<std::uint64_t>(context.size)).bytes());
     mine.address = own->address();
     mine.cookie_at = own->cookie();
@@ -91,7 +91,7 @@ void prepare(const isthmus_backend_context& context, vote<rank_record>& said,
 // Copying between processes needs the kernel's leave (not with Yama's default, nor in many
 // containers), so it is tried: every segment begins with a cookie that is known.
 bool can_read(const rank_record& peer) {
-  if (!peer.kernel_copies) return false;
+  if (!peer.can_kernel_copy) return false;
   decltype(peer.address.cookie) seen{};
   iovec here{&seen, sizeof(seen)};
   iovec there{const_cast<void*>(peer.cookie_at), sizeof(seen)};
@@ -156,7 +156,7 @@ isthmus_status connect(const isthmus_backend_context& context, connection& resul
   if (status != ISTHMUS_SUCCESS) return status;
   result.sizes = mine.value.sizes;
   for (const auto& each : records) result.gates.push_back(each.value.gate_at);
-  result.kernel_copies =
+  result.can_kernel_copy =
       std::all_of(all_opened.begin(), all_opened.end(), [](auto& each) { return each.value; });
   if (is_oversubscribed(records)) result.tuned.spins = 0;
   return ISTHMUS_SUCCESS;

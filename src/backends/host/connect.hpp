@@ -24,7 +24,7 @@ struct connection {
   std::vector<std::byte*> gates;  // by rank, in that rank's process
   geometry sizes;
   tuning tuned;
-  bool kernel_copies = false;  // every rank may copy from and to the memory of every other process of the ranks
+  bool can_kernel_copy = false;  // every rank may copy from and to the memory of every other process of the ranks
 };
 
 // All segments of a communicator together, up to 64 ranks, where no option says otherwise; with more ranks

@@ -25,7 +25,7 @@ buffer locate(const node_group& group, const std::byte* pointer, std::uint64_t b
     found.where.region = found.block.id + 1;
     found.where.offset = offset;
   }
-  if (found.where.region != 0 ? group.kernel_copies() : group.is_reached_by_all(pointer))
+  if (found.where.region != 0 ? group.can_kernel_copy() : group.is_accessible_by_all(pointer))
     found.where.address = const_cast<std::byte*>(pointer);
   return found;
 }
@@ -41,7 +41,7 @@ class direct {
       : m_group(group), m_work(work), m_shape(s), m_shared(shared), m_results(store_for_results(group, s)) {}
 
   bool run(bool updates_in_place) {
-    m_sequence = m_group.take_sequence_numbers(1);
+    m_sequence = m_group.allocate_sequence_numbers(1);
     tell_places(updates_in_place);
     // every rank sees the same places, so all decide alike
     const bool reachable = all_reach_what_they_need();
@@ -68,7 +68,7 @@ class direct {
     if (m_recv.where.address != nullptr || m_recv.where.region != 0)
       if (m_shape.is_receiver(m_group.rank()) && (pushes() || shares_reduction()))
         m_group.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.where.region != 0});
-    m_group.reserve(m_sequence);
+    m_group.reserve_slot(m_sequence);
     slot_header& own = m_group.slot(m_group.rank(), m_sequence);
     own.send = m_send.where;
     own.recv = m_recv.where;
@@ -129,7 +129,7 @@ class direct {
 
   reached reach(int owner, const location& where, const std::byte* own) const {
     if (owner == m_group.rank()) return {owner, const_cast<std::byte*>(own), true};
-    if (!all_map(where)) return {owner, where.address, m_group.same_process(owner)};
+    if (!all_map(where)) return {owner, where.address, m_group.is_same_process(owner)};
     const isthmus_heap_block& block = where.region == m_send.where.region ? m_send.block : m_recv.block;
     return {owner, static_cast<std::byte*>(block.peers[owner]) + where.offset, true};
   }

@@ -55,7 +55,7 @@ void look_ahead(const node_group& group, const shape& s, std::uint64_t sequence)
 }
 
 void publish_packets(node_group& group, const shape& s, std::uint64_t sequence) {
-  group.reserve(sequence);
+  group.reserve_slot(sequence);
   const int me = group.rank();
   if (s.sends_same_block())
     return write_packet(packets_for_all(group, s, me, sequence), s.send_buf,
@@ -137,7 +137,7 @@ void reduce_packet_slice(node_group& group, workspace& work, const shape& s, con
   work.sources[static_cast<std::size_t>(me)] = s.send_buf + offset;
   std::byte* result = s.is_receiver(me) ? s.recv_buf + offset : to;  // the last part of the workspace is free
   s.reduce(result, work.sources.data(), group.size(), slices.length(me));
-  group.reserve(contributed + 1);
+  group.reserve_slot(contributed + 1);
   write_packet(group.packets(me, contributed + 1), result, bytes, contributed + 1);
 }
 
@@ -148,7 +148,7 @@ std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_desti
 }
 
 void run_packet(node_group& group, workspace& work, const shape& s) {
-  const std::uint64_t sequence = group.take_sequence_numbers(1);
+  const std::uint64_t sequence = group.allocate_sequence_numbers(1);
   if (s.has_takers()) publish_packets(group, s, sequence);
   look_ahead(group, s, sequence);
   if (s.is_receiver(group.rank())) take_packets(group, work, s, sequence);
@@ -156,10 +156,10 @@ void run_packet(node_group& group, workspace& work, const shape& s) {
 }
 
 void run_two_shot_packet(node_group& group, workspace& work, const shape& s) {
-  const std::uint64_t contributed = group.take_sequence_numbers(2), reduced = contributed + 1;
+  const std::uint64_t contributed = group.allocate_sequence_numbers(2), reduced = contributed + 1;
   const packet_slices slices(s, group.size());
   const int me = group.rank();
-  group.reserve(contributed);
+  group.reserve_slot(contributed);
   for (int i = 1; i < group.size(); ++i) {
     const int peer = (me + i) % group.size();
     if (slices.length(peer) > 0)
@@ -177,8 +177,8 @@ void run_two_shot_packet(node_group& group, workspace& work, const shape& s) {
 }
 
 void run_barrier(node_group& group) {
-  const std::uint64_t sequence = group.take_sequence_numbers(1);
-  group.reserve(sequence);
+  const std::uint64_t sequence = group.allocate_sequence_numbers(1);
+  group.reserve_slot(sequence);
   write_packet(group.packets(group.rank(), sequence), nullptr, 0, sequence);
   for (int i = 1; i < group.size(); ++i) {
     const int peer = (group.rank() + i) % group.size();

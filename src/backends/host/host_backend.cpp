@@ -98,7 +98,7 @@ class state {
   }
 
   isthmus_status enqueue(std::span<const isthmus_operation> operations, const char* const* names) noexcept {
-    m_group.hide_all();
+    m_group.clear_exposed();
     try {
       m_group.poll_abort();  // the runtime's own was looked at before the call; every wait looks at both
       if (std::ranges::any_of(operations, [](const auto& each) { return is_point_to_point(each.collective); })) {

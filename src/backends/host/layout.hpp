@@ -54,7 +54,7 @@ struct alignas(line_bytes) segment_header {
   flag entered;                       // sequence numbers that it has taken
   flag awaits;                        // 1 + the rank that it has been waiting for; 0: none, or not for long
   flag core;                          // 1 + the core that it has waited on last; 0: unknown
-  alignas(line_bytes) flag done;      // all sequence numbers below are complete on this rank
+  alignas(line_bytes) flag completed;      // all sequence numbers below are complete on this rank
   alignas(line_bytes) wish wishes[wish_kinds];
 };
 static_assert(sizeof(segment_header) <= page_bytes);

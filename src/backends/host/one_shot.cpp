@@ -21,7 +21,7 @@ class one_shot {
   // Chunk k is staged in step k and taken in the next one: by then the peers have staged it, too.
   void run() {
     const std::uint64_t chunks = (m_shape.count + m_chunk_elements - 1) / m_chunk_elements;
-    const std::uint64_t first = m_group.take_sequence_numbers(chunks);
+    const std::uint64_t first = m_group.allocate_sequence_numbers(chunks);
     const bool stages = m_shape.has_takers(), takes = m_shape.is_receiver(m_me);
     for (std::uint64_t k = 0; k <= chunks; ++k) {
       if (stages && k < chunks) stage(k, first + k);
@@ -53,7 +53,7 @@ class one_shot {
   }
 
   void stage(std::uint64_t k, std::uint64_t sequence) {
-    m_group.reserve(sequence);
+    m_group.reserve_slot(sequence);
     const std::byte* from = m_shape.send_buf + chunk_begin(k);
     m_work.pieces.clear();
     if (!m_is_shared)

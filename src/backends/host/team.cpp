@@ -28,7 +28,7 @@ constexpr std::uint64_t word_unresponsive = std::uint64_t{4} << 32;
 using namespace std::chrono_literals;
 constexpr auto check_interval = 50ms;  // how often a long wait looks whether its peers live
 constexpr auto yield_time = 5ms;       // how long a wait only yields before it sleeps between looks
-constexpr timespec nap{0, 50'000};
+constexpr timespec sleep_time{0, 50'000};
 
 }  // namespace
 
@@ -38,49 +38,49 @@ node_group::node_group(const isthmus_backend_context& context, connection connec
       m_tuned(connected.tuned),
       m_layout(connected.sizes, static_cast<std::uint64_t>(context.size)),
       m_depth_bits(std::countr_zero(connected.sizes.depth)),
-      m_kernel_copies(connected.kernel_copies),
+      m_can_kernel_copy(connected.can_kernel_copy),
       m_segments(std::move(connected.segments)),
       m_gate(std::move(connected.own_gate)),
       m_gates(std::move(connected.gates)),
-      m_done(m_segments.size(), 0) {
+      m_completed(m_segments.size(), 0) {
   for (int r = 0; r < size(); ++r) {
-    const auto& shared = m_segments[static_cast<std::size_t>(r)];
-    m_bases.push_back(shared->data());
+    const auto& segment = m_segments[static_cast<std::size_t>(r)];
+    m_bases.push_back(segment->data());
     // A descriptor of the process, unlike its number, never means a later process. -1 on old kernels too.
     m_process_descriptors.emplace_back(
-        same_process(r) ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, shared->address().pid, 0)));
+        is_same_process(r) ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, segment->address().pid, 0)));
   }
 }
 
 node_group::~node_group() { header(rank()).departed.store(1, std::memory_order_release); }
 
-void node_group::wait_until_done(int peer, std::uint64_t sequence_numbers) {
-  std::uint64_t& done = m_done[static_cast<std::size_t>(peer)];
+void node_group::wait_until_completed(int peer, std::uint64_t sequence_numbers) {
+  std::uint64_t& completed = m_completed[static_cast<std::size_t>(peer)];
   waiter wait(*this);
-  while ((done = header(peer).done.load(std::memory_order_acquire)) < sequence_numbers) wait.pause(peer);
+  while ((completed = header(peer).completed.load(std::memory_order_acquire)) < sequence_numbers) wait.pause(peer);
 }
 
 void node_group::wait_until_all_complete(std::uint64_t sequence) {
-  for (int i = 1; i < size(); ++i) wait_until_done((rank() + i) % size(), sequence + 1);
+  for (int i = 1; i < size(); ++i) wait_until_completed((rank() + i) % size(), sequence + 1);
 }
 
 // The kernel does not copy what a driver has mapped, memory that is pinned for a device, say. Its first byte is
 // tried on this process itself, which takes about a microsecond.
 bool node_group::is_ordinary(const std::byte* address) {
-  std::byte seen;
-  const iovec here{&seen, 1}, there{const_cast<std::byte*>(address), 1};
-  return ::process_vm_readv(::getpid(), &here, 1, &there, 1, 0) == 1;
+  std::byte probe;
+  const iovec local_iovec{&probe, 1}, remote_iovec{const_cast<std::byte*>(address), 1};
+  return ::process_vm_readv(::getpid(), &local_iovec, 1, &remote_iovec, 1, 0) == 1;
 }
 
 void node_group::read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const {
-  if (same_process(peer))
+  if (is_same_process(peer))
     std::memcpy(to, address, bytes);
   else
     copy_through_kernel(peer, ::process_vm_readv, to, const_cast<std::byte*>(address), bytes);
 }
 
 void node_group::write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const {
-  if (same_process(peer))
+  if (is_same_process(peer))
     std::memcpy(address, from, bytes);
   else
     copy_through_kernel(peer, ::process_vm_writev, const_cast<std::byte*>(from), address, bytes);
@@ -88,42 +88,42 @@ void node_group::write_to(int peer, const std::byte* from, std::byte* address, s
 
 // In pieces, so that poison is noticed in the middle of a long message. A copy into the peer begins with its
 // gate (fence.hpp).
-void node_group::copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
+void node_group::copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
                                std::uint64_t bytes) const {
   constexpr std::uint64_t max_chunk_bytes = 4 << 20;
   const auto process = static_cast<pid_t>(m_segments[static_cast<std::size_t>(peer)]->address().pid);
-  const bool writes = copy == ::process_vm_writev;
-  const int first = writes ? 0 : 1;
-  const ssize_t overhead = writes ? 1 : 0;
+  const bool is_write = copy == ::process_vm_writev;
+  const int first = is_write ? 0 : 1;
+  const ssize_t key_bytes = is_write ? 1 : 0;
   std::byte key{};
-  for (std::uint64_t moved = 0; moved < bytes;) {
+  for (std::uint64_t copied_bytes = 0; copied_bytes < bytes;) {
     poll_abort();
-    const std::uint64_t wanted = std::min(max_chunk_bytes, bytes - moved);
-    const iovec here[] = {{&key, 1}, {own + moved, wanted}};
-    const iovec there[] = {{m_gates[static_cast<std::size_t>(peer)], 1}, {theirs + moved, wanted}};
+    const std::uint64_t chunk_bytes = std::min(max_chunk_bytes, bytes - copied_bytes);
+    const iovec local_iovec[] = {{&key, 1}, {local + copied_bytes, chunk_bytes}};
+    const iovec remote_iovec[] = {{m_gates[static_cast<std::size_t>(peer)], 1}, {remote + copied_bytes, chunk_bytes}};
     const auto n = static_cast<unsigned long>(2 - first);
-    const ssize_t got = copy(process, here + first, n, there + first, n, 0);
-    if (got <= overhead) fail_copy(peer, writes ? "into" : "out of", bytes, got < 0 ? errno : EFAULT);
-    moved += static_cast<std::uint64_t>(got - overhead);
+    const ssize_t result = copy(process, local_iovec + first, n, remote_iovec + first, n, 0);
+    if (result <= key_bytes) fail_copy(peer, is_write ? "into" : "out of", bytes, result < 0 ? errno : EFAULT);
+    copied_bytes += static_cast<std::uint64_t>(result - key_bytes);
   }
 }
 
 // Poison explains it, or the end of the peer, which loses its memory a moment before it is seen to have ended.
 void node_group::fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const {
-  constexpr int looks = 1000;
-  for (int i = 0; i < looks && !has_gone(peer); ++i) {
+  constexpr int attempts = 1000;
+  for (int i = 0; i < attempts && !has_exited(peer); ++i) {
     check_abort();
-    ::nanosleep(&nap, nullptr);
+    ::nanosleep(&sleep_time, nullptr);
   }
-  const bool gone = has_gone(peer);
-  if (gone) publish_failed_rank(peer);
+  const bool has_ended = has_exited(peer);
+  if (has_ended) publish_failed_rank(peer);
   throw operation_failure{
-      fail_with_ranks(m_context, gone ? std::vector{peer} : std::vector<int>(),
-              gone ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
-              gone ? "look for a crash or an early exit of that rank"
+      fail_with_ranks(m_context, has_ended ? std::vector{peer} : std::vector<int>(),
+              has_ended ? ISTHMUS_ERROR_REMOTE : ISTHMUS_ERROR_SYSTEM, code, ISTHMUS_HERE,
+              has_ended ? "look for a crash or an early exit of that rank"
                    : "do the buffers of that rank and of this one have as many bytes as their calls said?",
               fmt::format("copying {} bytes {} a buffer of rank {} failed{}: {}", bytes, direction, peer,
-                          gone ? ", because that rank exited" : "", std::generic_category().message(code)))};
+                          has_ended ? ", because that rank exited" : "", std::generic_category().message(code)))};
 }
 
 void node_group::fail_with_rank(int failed_rank, isthmus_status status, const char* location, const char* hint,
@@ -164,25 +164,25 @@ void node_group::publish_abort() const noexcept { publish_abort_word(word_aborte
 
 void node_group::publish_abort_word(std::uint64_t word) const noexcept {
   for (int r = 0; r < size(); ++r) {
-    std::uint64_t healthy = 0;  // the first story told is the one that explains
-    header(r).abort_word.compare_exchange_strong(healthy, word, std::memory_order_seq_cst);
+    std::uint64_t expected = 0;  // the first story told is the one that explains
+    header(r).abort_word.compare_exchange_strong(expected, word, std::memory_order_seq_cst);
   }
 }
 
 void node_group::fence() noexcept {
   if (m_exposed.empty()) return;
   m_gate->close();
-  bool is_late = false, is_shut_out = true;
+  bool is_peer_late = false, is_protected = true;
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    const writer left = wait_for_writer(r);
-    is_late |= left != writer::done && !same_process(r);
-    is_shut_out &= left != writer::unknown;
+    const writer_state state = wait_for_writer(r);
+    is_peer_late |= state != writer_state::finished && !is_same_process(r);
+    is_protected &= state != writer_state::unknown;
   }
   for (const exposure& each : m_exposed)
-    if (is_late && each.is_mapped) is_shut_out &= make_private(each);
+    if (is_peer_late && each.is_mapped) is_protected &= make_private(each);
   m_exposed.clear();
-  if (!is_shut_out)
+  if (!is_protected)
     m_context.log(
         m_context.runtime, 2,
         "rank %d could not shut out a late rank in %s: its buffers may still be written until that rank "
@@ -191,52 +191,52 @@ void node_group::fence() noexcept {
 }
 
 // Done: the peer writes into nobody's memory. Stopped: it can only write into what it has mapped.
-node_group::writer node_group::wait_for_writer(int peer) const noexcept {
-  constexpr auto patience = 2s;  // a piece takes milliseconds, on a crowded machine longer
+node_group::writer_state node_group::wait_for_writer(int peer) const noexcept {
+  constexpr auto grace_period = 2s;  // a piece takes milliseconds, on a crowded machine longer
   const flag& writes = header(peer).writes;
-  const auto limit = same_process(peer) ? std::max<std::chrono::duration<double>>(
-                                              patience, std::chrono::duration<double>(m_context.timeout_s))
-                                        : std::chrono::duration<double>(patience);
+  const auto limit = is_same_process(peer) ? std::max<std::chrono::duration<double>>(
+                                              grace_period, std::chrono::duration<double>(m_context.timeout_s))
+                                        : std::chrono::duration<double>(grace_period);
   const auto begin = std::chrono::steady_clock::now();
   while (writes.load(std::memory_order_seq_cst) != 0) {
-    if (has_gone(peer)) return writer::done;
-    if (look_at(peer) == process_state::stopped) return writer::stopped;
-    if (std::chrono::steady_clock::now() - begin > limit) return writer::unknown;
-    ::nanosleep(&nap, nullptr);
+    if (has_exited(peer)) return writer_state::finished;
+    if (check_process(peer) == process_state::stopped) return writer_state::stopped;
+    if (std::chrono::steady_clock::now() - begin > limit) return writer_state::unknown;
+    ::nanosleep(&sleep_time, nullptr);
   }
-  return writer::done;
+  return writer_state::finished;
 }
 
-process_state node_group::look_at(int peer) const {
-  if (same_process(peer)) return process_state::alive;
+process_state node_group::check_process(int peer) const {
+  if (is_same_process(peer)) return process_state::alive;
   return read_process_state(m_segments[static_cast<std::size_t>(peer)]->address().pid);
 }
 
 // Ranks that wait say for whom, so the chain of them ends at the one that does not.
-node_group::suspect node_group::find_missing(std::span<const int> awaited) const {
+node_group::unresponsive_rank node_group::find_unresponsive(std::span<const int> awaited_ranks) const {
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    const process_state state = look_at(r);
+    const process_state state = check_process(r);
     if (state == process_state::stopped) return {r, "its process is stopped"};
     if (state == process_state::exited) return {r, "its process has exited"};
   }
-  for (const int first : awaited) {
-    int at = first;
-    for (int steps = 0; steps < size() && at != rank(); ++steps) {
-      const std::uint64_t next = header(at).awaits.load(std::memory_order_relaxed);
+  for (const int first : awaited_ranks) {
+    int current = first;
+    for (int steps = 0; steps < size() && current != rank(); ++steps) {
+      const std::uint64_t next = header(current).awaits.load(std::memory_order_relaxed);
       if (next == 0)
-        return {at, header(at).entered.load(std::memory_order_relaxed) < m_sequence
+        return {current, header(current).entered.load(std::memory_order_relaxed) < m_sequence
                         ? "it has not come to this call"
                         : "it waits for nobody: it is slow, or in no call"};
-      at = static_cast<int>(next - 1);
+      current = static_cast<int>(next - 1);
     }
   }
-  return {awaited.front(), "it waits for others, too: the ranks make different calls"};
+  return {awaited_ranks.front(), "it waits for others, too: the ranks make different calls"};
 }
 
-bool node_group::has_gone(int peer) const {
+bool node_group::has_exited(int peer) const {
   if (header(peer).departed.load(std::memory_order_acquire) != 0) return true;
-  if (same_process(peer)) return false;
+  if (is_same_process(peer)) return false;
   const auto index = static_cast<std::size_t>(peer);
   if (m_process_descriptors[index].get() >= 0) {
     pollfd watched{m_process_descriptors[index].get(), POLLIN, 0};
@@ -256,17 +256,17 @@ bool waiter::shares_core(std::span<const int> peers) const {
          });
 }
 
-void waiter::look_around(std::span<const int> peers) {
+void waiter::poll(std::span<const int> peers) {
   m_group.make_progress();
-  if (m_rounds == spins_before_core && shares_core(peers)) m_rounds = m_group.m_tuned.spins;
+  if (m_rounds == spins_before_core_check && shares_core(peers)) m_rounds = m_group.m_tuned.spins;
 }
 
 void waiter::pause_long(std::span<const int> peers) {
   m_group.check_abort();
   const auto now = clock::now();
-  if (!m_is_long) {
-    m_is_long = true;
-    tell_awaited(static_cast<std::uint64_t>(peers.front()) + 1);
+  if (!m_is_long_wait) {
+    m_is_long_wait = true;
+    publish_awaited(static_cast<std::uint64_t>(peers.front()) + 1);
     m_begin = now;
     m_next_check = now + check_interval;
   }
@@ -274,18 +274,18 @@ void waiter::pause_long(std::span<const int> peers) {
     m_next_check = now + check_interval;
     check_peers(peers);
   }
-  if (std::chrono::duration<double>(now - m_begin).count() > m_group.m_context.timeout_s) time_out(peers);
+  if (std::chrono::duration<double>(now - m_begin).count() > m_group.m_context.timeout_s) fail_with_timeout(peers);
   if (m_group.make_progress() || now - m_begin < yield_time)
     ::sched_yield();
   else
-    ::nanosleep(&nap, nullptr);
+    ::nanosleep(&sleep_time, nullptr);
 }
 
 void waiter::check_peers(std::span<const int> peers) {
   for (const int peer : peers) {
-    if (!m_group.has_gone(peer)) continue;
-    if (m_suspect != peer) {
-      m_suspect = peer;  // it may have done its part just before it left: the caller looks once more
+    if (!m_group.has_exited(peer)) continue;
+    if (m_exited_peer != peer) {
+      m_exited_peer = peer;  // it may have done its part just before it left: the caller looks once more
       m_next_check = clock::now();
       return;
     }
@@ -297,15 +297,15 @@ void waiter::check_peers(std::span<const int> peers) {
   }
 }
 
-void waiter::time_out(std::span<const int> peers) {
-  const node_group::suspect missing = m_group.find_missing(peers);
-  m_group.publish_unresponsive_rank(missing.rank);
+void waiter::fail_with_timeout(std::span<const int> peers) {
+  const node_group::unresponsive_rank unresponsive = m_group.find_unresponsive(peers);
+  m_group.publish_unresponsive_rank(unresponsive.rank);
   m_group.fail_with_rank(
-      missing.rank, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
+      unresponsive.rank, ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
       "look at that rank: stuck, much slower, or in another call (on another backend, where the ranks' sizes "
       "or memory differ); raise timeout_s if it only needs longer",
       fmt::format("rank {} waited more than {} s for rank {} in {}; {}", m_group.rank(),
-                  m_group.m_context.timeout_s, missing.rank, m_group.m_activity, missing.state));
+                  m_group.m_context.timeout_s, unresponsive.rank, m_group.m_activity, unresponsive.reason));
 }
 
 }  // namespace isthmus::shm

@@ -31,9 +31,9 @@
 namespace isthmus::shm {
 
 #if defined(__SANITIZE_THREAD__)
-inline constexpr bool is_one_process_watched = true;
+inline constexpr bool is_thread_sanitized = true;
 #else
-inline constexpr bool is_one_process_watched = false;
+inline constexpr bool is_thread_sanitized = false;
 #endif
 
 // Leaves an operation after context.fail has recorded why. Caught in enqueue.
@@ -54,18 +54,18 @@ class node_group {
   const geometry& sizes() const { return m_sizes; }
   const tuning& tuned() const { return m_tuned; }
   const cpu::kernel_table& kernels() const { return m_kernels; }
-  bool same_process(int peer) const {
+  bool is_same_process(int peer) const {
     return m_context.process_of[peer] == m_context.process_of[m_context.rank];
   }
   // Does the kernel copy between the processes of the ranks?
-  bool kernel_copies() const { return m_kernel_copies; }
+  bool can_kernel_copy() const { return m_can_kernel_copy; }
   // May `peer` copy from and to memory of this rank, given its address?
-  bool is_reached_by(int peer, const std::byte* address) const {
-    return same_process(peer) || (m_kernel_copies && is_ordinary(address));
+  bool is_accessible_by(int peer, const std::byte* address) const {
+    return is_same_process(peer) || (m_can_kernel_copy && is_ordinary(address));
   }
   // The same for all ranks at once.
-  bool is_reached_by_all(const std::byte* address) const {
-    return is_one_process() || (m_kernel_copies && is_ordinary(address));
+  bool is_accessible_by_all(const std::byte* address) const {
+    return is_one_process() || (m_can_kernel_copy && is_ordinary(address));
   }
   // Copies out of, or into, a buffer of `peer`, of which the peer said where it is. Into: within a
   // write_window.
@@ -73,67 +73,67 @@ class node_group {
   void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
   bool is_one_process() const { return m_context.process_size == m_context.size; }
 
-  segment_header& header(int rank) const { return at<segment_header>(rank, 0); }
+  segment_header& header(int rank) const { return locate<segment_header>(rank, 0); }
   // What `rank` publishes under the sequence number.
   slot_header& slot(int rank, std::uint64_t sequence) const {
-    return at<slot_header>(home(rank, sequence), slot_offset(sequence));
+    return locate<slot_header>(home_segment(rank, sequence), slot_offset(sequence));
   }
   packet_line* packets(int rank, std::uint64_t sequence) const {
-    return &at<packet_line>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_packets());
+    return &locate<packet_line>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_packets());
   }
   // The same where `root` alone publishes: it has nothing to read, so there is nothing to exchange.
   packet_line* packets_of_root(int root, std::uint64_t sequence) const {
-    return &at<packet_line>(root, slot_offset(sequence) + m_layout.slot_packets());
+    return &locate<packet_line>(root, slot_offset(sequence) + m_layout.slot_packets());
   }
   std::byte* data(int rank, std::uint64_t sequence) const {
-    return &at<std::byte>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_data());
+    return &locate<std::byte>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_data());
   }
   std::byte* result(int rank, std::uint64_t sequence) const {
-    return &at<std::byte>(home(rank, sequence), slot_offset(sequence) + m_layout.slot_result());
+    return &locate<std::byte>(home_segment(rank, sequence), slot_offset(sequence) + m_layout.slot_result());
   }
   // The same for `to` alone, where a slot has a part for each rank.
   packet_line* packets_for(int to, int from, std::uint64_t sequence) const {
     const auto [segment, part] = in_turns(from, to, sequence);
-    return &at<packet_line>(segment, slot_offset(sequence) + m_layout.slot_packets()) +
+    return &locate<packet_line>(segment, slot_offset(sequence) + m_layout.slot_packets()) +
            static_cast<std::uint64_t>(part) * m_sizes.packet_part_lines(size());
   }
   std::byte* data_for(int to, int from, std::uint64_t sequence) const {
     const auto [segment, part] = in_turns(from, to, sequence);
-    return &at<std::byte>(segment, slot_offset(sequence) + m_layout.slot_data()) +
+    return &locate<std::byte>(segment, slot_offset(sequence) + m_layout.slot_data()) +
            static_cast<std::uint64_t>(part) * m_sizes.slot_part_bytes(size());
   }
   cell_header& cell(int owner, channel_kind kind, int destination, std::uint64_t sequence) const {
-    return at<cell_header>(
+    return locate<cell_header>(
         owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
   }
   // What `owner` tells the sender of its channel from `source`.
   reception& receiving(int owner, channel_kind kind, int source) const {
-    return at<reception>(owner, m_layout.reception(kind, static_cast<std::uint64_t>(source)));
+    return locate<reception>(owner, m_layout.reception(kind, static_cast<std::uint64_t>(source)));
   }
 
   // Taken so far.
   std::uint64_t next_sequence_number() const { return m_sequence; }
-  std::uint64_t take_sequence_numbers(std::uint64_t n) {
+  std::uint64_t allocate_sequence_numbers(std::uint64_t n) {
     m_sequence += n;
     header(rank()).entered.store(m_sequence, std::memory_order_relaxed);
     return m_sequence - n;
   }
   // Waits until this rank's slot of the sequence number may be written.
-  void reserve(std::uint64_t sequence) {
+  void reserve_slot(std::uint64_t sequence) {
     if (sequence < m_sizes.depth) return;
     const std::uint64_t needed = sequence - m_sizes.depth + 1;
     for (int r = 0; r < size(); ++r)
-      if (m_done[static_cast<std::size_t>(r)] < needed && r != rank()) wait_until_done(r, needed);
+      if (m_completed[static_cast<std::size_t>(r)] < needed && r != rank()) wait_until_completed(r, needed);
   }
   // Waits until `ready`, one of peer's flags for this sequence number that imply that it has staged, is set.
   void wait_for(int peer, const flag& ready, std::uint64_t sequence);
-  void complete(std::uint64_t sequence) { header(rank()).done.store(sequence + 1, std::memory_order_release); }
+  void complete(std::uint64_t sequence) { header(rank()).completed.store(sequence + 1, std::memory_order_release); }
   // Waits until all ranks have completed the sequence number.
   void wait_until_all_complete(std::uint64_t sequence);
 
   // Others may write there until this call has ended; what an earlier one exposed is complete.
   void expose(const exposure& memory) { m_exposed.push_back(memory); }
-  void hide_all() { m_exposed.clear(); }
+  void clear_exposed() { m_exposed.clear(); }
   // Before a call that failed returns: afterwards no other rank writes into what it exposed. All ranks must
   // have been told of the failure.
   void fence() noexcept;
@@ -149,7 +149,7 @@ class node_group {
   // The same for what other ranks did: one look at a line of this rank. What was read before the look was read
   // before any of them gave up.
   void poll_abort() const {
-    if constexpr (!is_one_process_watched)  // the thread sanitizer knows no fences
+    if constexpr (!is_thread_sanitized)  // the thread sanitizer knows no fences
       std::atomic_thread_fence(std::memory_order_acquire);
     if (header(rank()).abort_word.load(std::memory_order_seq_cst) != 0) [[unlikely]]
       check_abort();
@@ -164,44 +164,44 @@ class node_group {
   friend class waiter;
 
   template <typename Type>
-  Type& at(int rank, std::uint64_t offset) const {
+  Type& locate(int rank, std::uint64_t offset) const {
     return *reinterpret_cast<Type*>(m_bases[static_cast<std::size_t>(rank)] + offset);
   }
   std::uint64_t slot_offset(std::uint64_t sequence) const {
     return m_layout.slot(sequence & (m_sizes.depth - 1));
   }
-  std::uint64_t round(std::uint64_t sequence) const { return sequence >> m_depth_bits; }
+  std::uint64_t ring_round(std::uint64_t sequence) const { return sequence >> m_depth_bits; }
   // The segment that `rank` publishes in; who reads it last has it next.
-  int home(int rank, std::uint64_t sequence) const {
+  int home_segment(int rank, std::uint64_t sequence) const {
     const auto ranks = static_cast<std::uint32_t>(size());
     if (ranks > most_exchanging) return rank;
-    const std::uint32_t moved = static_cast<std::uint32_t>(round(sequence)) % ranks;
-    return static_cast<int>((static_cast<std::uint32_t>(rank) + ranks - moved) % ranks);
+    const std::uint32_t shift = static_cast<std::uint32_t>(ring_round(sequence)) % ranks;
+    return static_cast<int>((static_cast<std::uint32_t>(rank) + ranks - shift) % ranks);
   }
   struct part_of_slot {
     int segment, part;
   };
   part_of_slot in_turns(int from, int to, std::uint64_t sequence) const {
-    return round(sequence) % 2 == 0 ? part_of_slot{from, to} : part_of_slot{to, from};
+    return ring_round(sequence) % 2 == 0 ? part_of_slot{from, to} : part_of_slot{to, from};
   }
-  void wait_until_done(int peer, std::uint64_t sequence_numbers);
+  void wait_until_completed(int peer, std::uint64_t sequence_numbers);
   static bool is_ordinary(const std::byte* address);
-  using kernel_copy = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
-  void copy_through_kernel(int peer, kernel_copy* copy, std::byte* own, std::byte* theirs,
+  using kernel_copy_function = ssize_t(pid_t, const iovec*, unsigned long, const iovec*, unsigned long, unsigned long);
+  void copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
                            std::uint64_t bytes) const;
   [[noreturn]] void fail_with_rank(int failed_rank, isthmus_status status, const char* location, const char* hint,
                                     const std::string& text) const;
   [[noreturn]] void fail_copy(int peer, const char* direction, std::uint64_t bytes, int code) const;
-  bool has_gone(int peer) const;
-  process_state look_at(int peer) const;
-  enum class writer { done, stopped, unknown };
-  writer wait_for_writer(int peer) const noexcept;
+  bool has_exited(int peer) const;
+  process_state check_process(int peer) const;
+  enum class writer_state { finished, stopped, unknown };
+  writer_state wait_for_writer(int peer) const noexcept;
   // The rank that keeps all others waiting, as far as one can see from here, and why it is thought to be.
-  struct suspect {
+  struct unresponsive_rank {
     int rank;
-    const char* state;
+    const char* reason;
   };
-  suspect find_missing(std::span<const int> awaited) const;
+  unresponsive_rank find_unresponsive(std::span<const int> awaited_ranks) const;
   void publish_abort_word(std::uint64_t word) const noexcept;
 
   isthmus_backend_context m_context;
@@ -210,14 +210,14 @@ class node_group {
   const cpu::kernel_table& m_kernels = cpu::kernels();
   layout m_layout;
   int m_depth_bits;
-  bool m_kernel_copies;
+  bool m_can_kernel_copy;
   std::vector<std::shared_ptr<shared_segment>> m_segments;
   std::vector<std::byte*> m_bases;
   std::vector<file_descriptor> m_process_descriptors;  // by rank; none for ranks of this process
   std::unique_ptr<gate> m_gate;
   std::vector<std::byte*> m_gates;  // by rank, in that rank's process
   std::vector<exposure> m_exposed;
-  std::vector<std::uint64_t> m_done;  // by rank: what is known of its `done`
+  std::vector<std::uint64_t> m_completed;  // by rank: what is known of its `done`
   std::uint64_t m_sequence = 0;
   const char* m_activity = "";
 };
@@ -230,7 +230,7 @@ class waiter {
   waiter(const waiter&) = delete;
   waiter& operator=(const waiter&) = delete;
   ~waiter() {
-    if (m_is_long) tell_awaited(0);
+    if (m_is_long_wait) publish_awaited(0);
   }
 
   void pause(int peer) { pause({&peer, 1}); }
@@ -238,36 +238,36 @@ class waiter {
   void pause(std::span<const int> peers) {
     if (++m_rounds >= m_group.m_tuned.spins) return pause_long(peers);
     relax();
-    if (m_rounds % spins_per_progress == 0) look_around(peers);
+    if (m_rounds % spins_per_progress == 0) poll(peers);
   }
   // Something happened: the time starts anew.
   void reset() {
     m_rounds = 0;
-    if (m_is_long) tell_awaited(0);
-    m_is_long = false;
-    m_suspect = -1;
+    if (m_is_long_wait) publish_awaited(0);
+    m_is_long_wait = false;
+    m_exited_peer = -1;
   }
 
  private:
   using clock = std::chrono::steady_clock;
   static constexpr std::uint64_t spins_per_progress = 64;  // some microseconds
-  static constexpr std::uint64_t spins_before_core = 4 * spins_per_progress;
+  static constexpr std::uint64_t spins_before_core_check = 4 * spins_per_progress;
 
   static void relax();
-  void look_around(std::span<const int> peers);
+  void poll(std::span<const int> peers);
   bool shares_core(std::span<const int> peers) const;
   void pause_long(std::span<const int> peers);
   void check_peers(std::span<const int> peers);
   // For those who look for the rank that everybody waits for.
-  void tell_awaited(std::uint64_t peer_and_1) const {
-    m_group.header(m_group.rank()).awaits.store(peer_and_1, std::memory_order_relaxed);
+  void publish_awaited(std::uint64_t peer_plus_one) const {
+    m_group.header(m_group.rank()).awaits.store(peer_plus_one, std::memory_order_relaxed);
   }
-  [[noreturn]] void time_out(std::span<const int> peers);
+  [[noreturn]] void fail_with_timeout(std::span<const int> peers);
 
   node_group& m_group;
   std::uint64_t m_rounds = 0;
-  bool m_is_long = false;
-  int m_suspect = -1;
+  bool m_is_long_wait = false;
+  int m_exited_peer = -1;
   clock::time_point m_begin, m_next_check;
 };
 
@@ -286,10 +286,10 @@ inline void node_group::wait_for(int peer, const flag& ready, std::uint64_t sequ
   }
   // Before it wrote, the peer saw that all were done with the slot. The thread sanitizer does not know what
   // another process saw, so it is shown again.
-  if (is_one_process_watched)
-    for (int r = 0; r < size(); ++r) static_cast<void>(header(r).done.load(std::memory_order_acquire));
-  std::uint64_t& done = m_done[static_cast<std::size_t>(peer)];
-  if (done + lookahead < sequence) done = sequence - lookahead;
+  if (is_thread_sanitized)
+    for (int r = 0; r < size(); ++r) static_cast<void>(header(r).completed.load(std::memory_order_acquire));
+  std::uint64_t& completed = m_completed[static_cast<std::size_t>(peer)];
+  if (completed + lookahead < sequence) completed = sequence - lookahead;
 }
 
 }  // namespace isthmus::shm

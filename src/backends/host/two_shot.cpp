@@ -37,7 +37,7 @@ class two_shot {
   // the peers have published, and within a step the writes of one chunk overlap with the reads of another.
   void run() {
     m_chunks = (m_bytes + m_chunk_bytes - 1) / m_chunk_bytes;
-    m_first = m_group.take_sequence_numbers(m_chunks);
+    m_first = m_group.allocate_sequence_numbers(m_chunks);
     for (std::uint64_t step = 0; step < m_chunks + 2 * distance; ++step) {
       const auto staged = chunk_at(step, 0), reduced = chunk_at(step, distance),
                  gathered = chunk_at(step, 2 * distance);
@@ -81,7 +81,7 @@ class two_shot {
 
   void wait_for_peers(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
                       const std::optional<chunk>& gathered) {
-    if (staged) m_group.reserve(staged->sequence);
+    if (staged) m_group.reserve_slot(staged->sequence);
     // each flag is a cache miss, so all are under way before the first is looked at
     for (int r = 0; r < m_group.size(); ++r) {
       if (reduced) __builtin_prefetch(&m_group.slot(r, reduced->sequence).staged);

@@ -60,7 +60,7 @@ class machine {
     std::array<store_mode, ranks> forms{};
     for (int r = 0; r < ranks; ++r) forms[index(r)] = m_choosers[index(r)]->begin(collective, bytes, judge);
     const std::uint64_t taken_now = pick(1, 2);  // few, so that slots stay for long what they were
-    for (const auto& each : m_groups) each->take_sequence_numbers(taken_now);
+    for (const auto& each : m_groups) each->allocate_sequence_numbers(taken_now);
     duration time = std::max(taken.of(forms[0]), taken.of(forms[1]));
     time += time * static_cast<int>(pick(0, 30)) / 1000;
     if (forms[0] != m_last || forms[1] != m_last) m_changed = m_groups[0]->next_sequence_number();
