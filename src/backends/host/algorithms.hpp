@@ -35,7 +35,7 @@ inline store_mode store_for_results(const node_group& group, const shape& s) {
 // Into slots, for others to read. With many ranks one piece after the other: side by side, and the lines asked
 // for ahead, took up to twice as long (docs/notes).
 inline void copy_staged(const node_group& group, std::span<const copy_range> pieces, store_mode how) {
-  if (pieces.size() == 1 || group.size() <= static_cast<int>(most_exchanging)) return copy_together(pieces, how);
+  if (pieces.size() == 1 || group.size() <= static_cast<int>(max_rotating_ranks)) return copy_together(pieces, how);
   for (const copy_range& each : pieces) copy(each.to, each.from, each.bytes, how);
 }
 

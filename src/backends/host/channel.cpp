@@ -24,17 +24,17 @@ struct part {
 constexpr std::uint64_t most_shared_bytes = 1 << 10, most_together_bytes = 8 << 10;
 
 std::uint64_t count_parts(const cell_header& cell) {
-  return (cell.bytes + cell_header::part_bytes - 1) / cell_header::part_bytes;
+  return (cell.bytes + cell_header::fragment_bytes - 1) / cell_header::fragment_bytes;
 }
 
 // A part of a message that was sent as an address, if one is left.
 std::optional<part> take_part(cell_header& cell) {
   const std::uint64_t parts = count_parts(cell);
-  if (cell.parts_taken.load(std::memory_order_relaxed) >= parts) return std::nullopt;
-  const std::uint64_t taken = cell.parts_taken.fetch_add(1, std::memory_order_relaxed);
+  if (cell.claimed_fragments.load(std::memory_order_relaxed) >= parts) return std::nullopt;
+  const std::uint64_t taken = cell.claimed_fragments.fetch_add(1, std::memory_order_relaxed);
   if (taken >= parts) return std::nullopt;
-  const std::uint64_t begin = taken * cell_header::part_bytes;
-  return part{begin, std::min(cell_header::part_bytes, cell.bytes - begin)};
+  const std::uint64_t begin = taken * cell_header::fragment_bytes;
+  return part{begin, std::min(cell_header::fragment_bytes, cell.bytes - begin)};
 }
 
 }  // namespace
@@ -171,7 +171,7 @@ bool channels::progress(channel_kind kind, transfer_queue& of) {
 bool channels::send_cells(channel_kind kind, transfer_queue& of) {
   transfer& moving = m_transfers[of.first];
   std::uint64_t& sent = ends_of(kind, moving.peer).sent;
-  const flag& taken = m_group.receiving(moving.peer, kind, m_group.rank()).acknowledged;
+  const flag& taken = m_group.receiver(moving.peer, kind, m_group.rank()).acknowledged;
   const std::uint64_t acknowledged = taken.load(std::memory_order_acquire);
   if (moving.by_address) {
     moving.complete = acknowledged >= sent;
@@ -196,8 +196,8 @@ void channels::send_address(cell_header& cell, transfer& moving) {
   cell.messages = 1;
   cell.message_bytes = cell.bytes = moving.bytes;
   cell.address = moving.buffer;
-  cell.parts_taken.store(0, std::memory_order_relaxed);
-  cell.parts_pushed.store(0, std::memory_order_relaxed);
+  cell.claimed_fragments.store(0, std::memory_order_relaxed);
+  cell.pushed_fragments.store(0, std::memory_order_relaxed);
 }
 
 void channels::send_piece(cell_header& cell, transfer& moving) {
@@ -244,7 +244,7 @@ bool channels::send_together(cell_header& cell, transfer_queue& of) {
 // The sender has nothing else to do than to copy a part itself, where the receiver allows it.
 bool channels::push_part(channel_kind kind, transfer& moving) {
   const std::uint64_t sent = ends_of(kind, moving.peer).sent;
-  const reception& receiver = m_group.receiving(moving.peer, kind, m_group.rank());
+  const receiver_state& receiver = m_group.receiver(moving.peer, kind, m_group.rank());
   if (receiver.offered.load(std::memory_order_acquire) != sent) return false;
   cell_header& cell = m_group.cell(m_group.rank(), kind, moving.peer, sent - 1);
   const auto mine = take_part(cell);
@@ -255,7 +255,7 @@ bool channels::push_part(channel_kind kind, transfer& moving) {
   const write_window window = m_group.open_write_window();
   m_group.poll_abort();
   m_group.write_to(moving.peer, moving.buffer + mine->begin, receiver.buffer + mine->begin, mine->bytes);
-  cell.parts_pushed.fetch_add(1, std::memory_order_release);
+  cell.pushed_fragments.fetch_add(1, std::memory_order_release);
   return true;
 }
 
@@ -264,10 +264,10 @@ bool channels::push_part(channel_kind kind, transfer& moving) {
 void channels::offer(channel_kind kind, transfer& moving) {
   if (moving.offered) return;
   moving.offered = true;
-  if (moving.bytes < 2 * cell_header::part_bytes || moving.gate != transfer::no_gate ||
+  if (moving.bytes < 2 * cell_header::fragment_bytes || moving.gate != transfer::no_gate ||
       m_group.tuned().spins == 0 || !m_group.is_accessible_by(moving.peer, moving.buffer))
     return;
-  reception& own = m_group.receiving(m_group.rank(), kind, moving.peer);
+  receiver_state& own = m_group.receiver(m_group.rank(), kind, moving.peer);
   own.buffer = moving.buffer;
   own.bytes = moving.bytes;
   m_group.expose({moving.buffer, moving.bytes, false});
@@ -283,7 +283,7 @@ bool channels::pull_part(transfer& moving, cell_header& cell) {
     moving.moved += mine->bytes;
     ++moving.pulled;
   }
-  if (moving.pulled + cell.parts_pushed.load(std::memory_order_acquire) == count_parts(cell))
+  if (moving.pulled + cell.pushed_fragments.load(std::memory_order_acquire) == count_parts(cell))
     moving.moved = moving.bytes;
   return mine && moving.moved < moving.bytes;
 }
@@ -302,7 +302,7 @@ void channels::receive_one_of_several(transfer& moving, cell_header& cell, ends&
 bool channels::receive_cells(channel_kind kind, transfer& moving) {
   ends& own = ends_of(kind, moving.peer);
   std::uint64_t& received = own.received;
-  flag& taken = m_group.receiving(m_group.rank(), kind, moving.peer).acknowledged;
+  flag& taken = m_group.receiver(m_group.rank(), kind, moving.peer).acknowledged;
   offer(kind, moving);
   const std::uint64_t before = received;
   while (!moving.complete) {

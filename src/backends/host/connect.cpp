@@ -35,11 +35,11 @@ geometry read_geometry(const isthmus_backend_context& context) {
   geometry sizes = default_geometry(ranks);
   sizes.slot_bytes = option(context, "slot_bytes", sizes.slot_bytes, page_bytes, largest);
   sizes.packet_lines = option(context, "packet_lines", sizes.packet_lines, 1, largest / line_bytes);
-  sizes.depth = std::bit_ceil(option(context, "depth", sizes.depth, least_depth, 1024));
+  sizes.depth = std::bit_ceil(option(context, "depth", sizes.depth, min_depth, 1024));
   sizes.cell_bytes = option(context, "cell_bytes", sizes.cell_bytes, line_bytes, largest);
   sizes.cells = option(context, "cells", sizes.cells, 2, 1024);
   // every destination gets at least a few lines of each
-  sizes.slot_bytes = round_up(std::max(sizes.slot_bytes, ranks * least_part_bytes), page_bytes);
+  sizes.slot_bytes = round_up(std::max(sizes.slot_bytes, ranks * min_slot_block_bytes), page_bytes);
   sizes.packet_lines = std::max(sizes.packet_lines, ranks);
   sizes.cell_bytes = round_up(sizes.cell_bytes, line_bytes);
   return sizes;
@@ -75,7 +75,7 @@ void prepare(const isthmus_backend_context& context, vote<rank_record>& said,
     tuned.address_bytes = option(context, "address_bytes", 16 << 10, 0, unbounded);
     tuned.streaming_bytes = option(context, "streaming_bytes", shared_cache_bytes(), 0, unbounded);
     mine.can_kernel_copy = option(context, "kernel_copies", 1, 0, 1) != 0;
-    own = shared_segment::create(layout(mine.sizes, static_cast<std::uint64_t>(context.size)).bytes());
+    own = shared_segment::create(segment_layout(mine.sizes, static_cast<std::uint64_t>(context.size)).bytes());
     mine.address = own->address();
     mine.cookie_at = own->cookie();
     own_gate = std::make_unique<gate>();
@@ -120,13 +120,13 @@ geometry default_geometry(std::uint64_t ranks) {
   // cache
   const std::uint64_t slot_bytes =
       std::max(ranks * (8 << 10), std::min<std::uint64_t>(ranks * (16 << 10), 64 << 10));
-  geometry sizes{slot_bytes, 512, least_depth, 32 << 10, 4};
-  const auto is_too_large = [&] { return layout(sizes, ranks).bytes() * ranks > most_segments_bytes; };
+  geometry sizes{slot_bytes, 512, min_depth, 32 << 10, 4};
+  const auto is_too_large = [&] { return segment_layout(sizes, ranks).bytes() * ranks > max_segments_bytes; };
   // Cells grow with the square of the ranks, and a message that needs several is still under way; so they go
   // first, then the slots.
   constexpr std::uint64_t least_cell_bytes = 256, least_packet_lines = 4;
   while (is_too_large() && sizes.cell_bytes > 4 * least_cell_bytes) sizes.cell_bytes /= 2;
-  while (is_too_large() && sizes.slot_bytes > ranks * least_part_bytes) sizes.slot_bytes /= 2;
+  while (is_too_large() && sizes.slot_bytes > ranks * min_slot_block_bytes) sizes.slot_bytes /= 2;
   while (is_too_large() && sizes.cell_bytes > least_cell_bytes) sizes.cell_bytes /= 2;
   while (is_too_large() && sizes.packet_lines > ranks * least_packet_lines) sizes.packet_lines /= 2;
   return sizes;

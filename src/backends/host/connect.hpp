@@ -29,9 +29,9 @@ struct connection {
 
 // All segments of a communicator together, up to 64 ranks, where no option says otherwise; with more ranks
 // every pair of them still needs its cells, and every rank its part of a slot.
-inline constexpr std::uint64_t most_segments_bytes = 64 << 20;
+inline constexpr std::uint64_t max_segments_bytes = 64 << 20;
 // Of a slot for each rank, at least.
-inline constexpr std::uint64_t least_part_bytes = 16 * line_bytes;
+inline constexpr std::uint64_t min_slot_block_bytes = 16 * line_bytes;
 geometry default_geometry(std::uint64_t ranks);
 
 // Collective. ISTHMUS_ERROR_UNSUPPORTED on all ranks when one of them can't reach another; CONFIG and

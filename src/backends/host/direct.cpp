@@ -10,7 +10,7 @@ namespace {
 
 // One of this rank's buffers: what the others are told, and how this rank reaches theirs in the same block.
 struct buffer {
-  location where{};
+  buffer_location where{};
   isthmus_heap_block block{};
 };
 
@@ -22,10 +22,10 @@ buffer locate(const node_group& group, const std::byte* pointer, std::uint64_t b
   if (!group.is_one_process() &&
       context.heap_find(context.runtime, pointer, bytes, &found.block, &offset) != 0 &&
       found.block.peers != nullptr) {
-    found.where.region = found.block.id + 1;
+    found.where.block_id = found.block.id + 1;
     found.where.offset = offset;
   }
-  if (found.where.region != 0 ? group.can_kernel_copy() : group.is_accessible_by_all(pointer))
+  if (found.where.block_id != 0 ? group.can_kernel_copy() : group.is_accessible_by_all(pointer))
     found.where.address = const_cast<std::byte*>(pointer);
   return found;
 }
@@ -65,25 +65,25 @@ class direct {
       m_send = locate(m_group, m_shape.send_buf, m_shape.send_bytes());
       m_recv = locate(m_group, m_shape.recv_buf, m_shape.recv_bytes());
     }
-    if (m_recv.where.address != nullptr || m_recv.where.region != 0)
+    if (m_recv.where.address != nullptr || m_recv.where.block_id != 0)
       if (m_shape.is_receiver(m_group.rank()) && (pushes() || shares_reduction()))
-        m_group.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.where.region != 0});
+        m_group.expose({m_shape.recv_buf, m_shape.recv_bytes(), m_recv.where.block_id != 0});
     m_group.reserve_slot(m_sequence);
     slot_header& own = m_group.slot(m_group.rank(), m_sequence);
     own.send = m_send.where;
     own.recv = m_recv.where;
-    own.extents = extents();
+    own.call_signature = call_signature();
     own.staged.store(m_sequence + 1, std::memory_order_release);
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
       m_group.wait_for(peer, m_group.slot(peer, m_sequence).staged, m_sequence);
-      if (m_group.slot(peer, m_sequence).extents != own.extents) fail_extents(peer);
+      if (m_group.slot(peer, m_sequence).call_signature != own.call_signature) fail_signature_mismatch(peer);
     }
   }
 
   // Of what a rank computes where in another's buffer it reads and writes. Who differs in that would reach past
   // the buffer's end, so all compare it before any copies.
-  std::uint64_t extents() const {
+  std::uint64_t call_signature() const {
     std::uint64_t mixed = 14695981039346656037u;  // FNV-1a, by words
     const auto mix = [&](std::uint64_t word) { mixed = (mixed ^ word) * 1099511628211u; };
     mix(m_shape.count * m_shape.element_bytes);
@@ -96,7 +96,7 @@ class direct {
     return mixed;
   }
 
-  [[noreturn, gnu::cold]] void fail_extents(int peer) const {
+  [[noreturn, gnu::cold]] void fail_signature_mismatch(int peer) const {
     const auto& context = m_group.context();
     const unsigned long long bytes = m_shape.count * m_shape.element_bytes;
     throw operation_failure{context.fail(context.runtime, ISTHMUS_ERROR_MISMATCH, 0, ISTHMUS_HERE,
@@ -107,15 +107,15 @@ class direct {
   }
 
   // A rank reaches a heap block when one of its own buffers lies in the same block.
-  bool all_map(const location& where) const {
-    if (where.region == 0) return false;
+  bool all_map(const buffer_location& where) const {
+    if (where.block_id == 0) return false;
     for (int r = 0; r < m_group.size(); ++r) {
       const slot_header& told = m_group.slot(r, m_sequence);
-      if (told.send.region != where.region && told.recv.region != where.region) return false;
+      if (told.send.block_id != where.block_id && told.recv.block_id != where.block_id) return false;
     }
     return true;
   }
-  bool all_reach(const location& where) const { return where.address != nullptr || all_map(where); }
+  bool all_reach(const buffer_location& where) const { return where.address != nullptr || all_map(where); }
 
   bool all_reach_what_they_need() const {
     for (int r = 0; r < m_group.size(); ++r) {
@@ -127,10 +127,10 @@ class direct {
     return true;
   }
 
-  reached reach(int owner, const location& where, const std::byte* own) const {
+  reached reach(int owner, const buffer_location& where, const std::byte* own) const {
     if (owner == m_group.rank()) return {owner, const_cast<std::byte*>(own), true};
     if (!all_map(where)) return {owner, where.address, m_group.is_same_process(owner)};
-    const isthmus_heap_block& block = where.region == m_send.where.region ? m_send.block : m_recv.block;
+    const isthmus_heap_block& block = where.block_id == m_send.where.block_id ? m_send.block : m_recv.block;
     return {owner, static_cast<std::byte*>(block.peers[owner]) + where.offset, true};
   }
   reached send_of(int rank) const { return reach(rank, m_group.slot(rank, m_sequence).send, m_shape.send_buf); }

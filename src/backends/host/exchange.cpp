@@ -144,7 +144,7 @@ void reduce_packet_slice(node_group& group, workspace& work, const shape& s, con
 }  // namespace
 
 std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination) {
-  return (per_destination ? sizes.packet_part_lines(size) : sizes.packet_lines) * packet_line::capacity;
+  return (per_destination ? sizes.packet_block_lines(size) : sizes.packet_lines) * packet_line::capacity;
 }
 
 void run_packet(node_group& group, workspace& work, const shape& s) {

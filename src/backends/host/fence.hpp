@@ -47,13 +47,13 @@ struct exposure {
 // the flag, or the look sees the poison.
 class write_window {
  public:
-  explicit write_window(flag& writes) : m_writes(writes) { m_writes.store(1, std::memory_order_seq_cst); }
-  ~write_window() { m_writes.store(0, std::memory_order_release); }
+  explicit write_window(flag& write_flag) : m_write_flag(write_flag) { m_write_flag.store(1, std::memory_order_seq_cst); }
+  ~write_window() { m_write_flag.store(0, std::memory_order_release); }
   write_window(const write_window&) = delete;
   write_window& operator=(const write_window&) = delete;
 
  private:
-  flag& m_writes;
+  flag& m_write_flag;
 };
 
 // Replaces the pages by a private copy. False when there is no memory for it.

@@ -16,52 +16,52 @@ static_assert(flag::is_always_lock_free, "flags are shared between processes");
 
 // Whoever stages sequence t is done with all sequence numbers below t - lookahead (team.hpp). Deeper rings keep
 // a rank from staging where it still reads itself.
-inline constexpr std::uint64_t lookahead = 4, least_depth = 2 * lookahead;
+inline constexpr std::uint64_t lookahead = 4, min_depth = 2 * lookahead;
 
 // So many ranks exchange their segments in turns (team.hpp).
-inline constexpr std::uint32_t most_exchanging = 4;
+inline constexpr std::uint32_t max_rotating_ranks = 4;
 
 // Tunable sizes, equal on all ranks.
 struct geometry {
   std::uint64_t slot_bytes;    // staging per sequence number
   std::uint64_t packet_lines;  // lines of packets per sequence number
-  std::uint64_t depth;         // sequence numbers in flight; a power of two, at least least_depth
+  std::uint64_t depth;         // sequence numbers in flight; a power of two, at least min_depth
   std::uint64_t cell_bytes;    // payload of one cell of a channel
   std::uint64_t cells;         // cells per channel
 
   // Where every rank gets a part of a slot's staging, or of its packets.
-  std::uint64_t slot_part_bytes(int ranks) const {
+  std::uint64_t slot_block_bytes(int ranks) const {
     return slot_bytes / static_cast<std::uint64_t>(ranks) / line_bytes * line_bytes;
   }
-  std::uint64_t packet_part_lines(int ranks) const { return packet_lines / static_cast<std::uint64_t>(ranks); }
+  std::uint64_t packet_block_lines(int ranks) const { return packet_lines / static_cast<std::uint64_t>(ranks); }
   bool operator==(const geometry&) const = default;
 };
 
 // A rank tells in what form it wishes that ranks store shared data, for each kind of call that it judges: see
 // store_chooser.hpp. Only a hint.
-using wish = std::atomic<std::uint8_t>;
-inline constexpr std::uint8_t wish_cached = 0, wish_streaming = 1;
-inline constexpr std::size_t wish_sizes = 65;  // by the number of bits of the size in bytes
-inline constexpr std::size_t wish_kinds = 16 * wish_sizes;
-constexpr std::size_t wish_kind(std::size_t collective, int size_bits) {
-  return collective * wish_sizes + static_cast<std::size_t>(size_bits);
+using store_hint = std::atomic<std::uint8_t>;
+inline constexpr std::uint8_t hint_cached = 0, hint_streaming = 1;
+inline constexpr std::size_t hint_size_classes = 65;  // by the number of bits of the size in bytes
+inline constexpr std::size_t hint_count = 16 * hint_size_classes;
+constexpr std::size_t hint_index(std::size_t collective, int size_bits) {
+  return collective * hint_size_classes + static_cast<std::size_t>(size_bits);
 }
 
 struct alignas(line_bytes) segment_header {
   flag abort_word;                        // 0, or who failed and how (team.cpp); any rank writes it
-  alignas(line_bytes) flag departed;  // 1 once the rank has destroyed its communicator
-  flag writes;                        // 1 while the rank may write into memory of others (fence.hpp)
-  flag entered;                       // sequence numbers that it has taken
-  flag awaits;                        // 1 + the rank that it has been waiting for; 0: none, or not for long
-  flag core;                          // 1 + the core that it has waited on last; 0: unknown
+  alignas(line_bytes) flag has_departed;  // 1 once the rank has destroyed its communicator
+  flag write_flag;                        // 1 while the rank may write into memory of others (fence.hpp)
+  flag started;                       // sequence numbers that it has taken
+  flag awaited_rank;                        // 1 + the rank that it has been waiting for; 0: none, or not for long
+  flag last_core;                          // 1 + the core that it has waited on last; 0: unknown
   alignas(line_bytes) flag completed;      // all sequence numbers below are complete on this rank
-  alignas(line_bytes) wish wishes[wish_kinds];
+  alignas(line_bytes) store_hint store_hints[hint_count];
 };
 static_assert(sizeof(segment_header) <= page_bytes);
 
 // One buffer as all ranks understand it.
-struct location {
-  std::uint64_t region;  // id + 1 of its block of the symmetric heap; 0: it is in none
+struct buffer_location {
+  std::uint64_t block_id;  // id + 1 of its block of the symmetric heap; 0: it is in none
   std::uint64_t offset;  // in the block
   std::byte* address;    // in its owner's process; NULL: the others can't copy from and to there
 };
@@ -75,9 +75,9 @@ struct alignas(line_bytes) packet_line {
 
 struct alignas(line_bytes) slot_header {
   flag staged;  // sequence number + 1: the slot's data, or the locations, can be read
-  location send;
-  location recv;
-  std::uint64_t extents;             // of the call that the locations belong to (direct.cpp)
+  buffer_location send;
+  buffer_location recv;
+  std::uint64_t call_signature;             // of the call that the locations belong to (direct.cpp)
   alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
 };
 
@@ -86,21 +86,21 @@ struct alignas(line_bytes) slot_header {
 struct alignas(line_bytes) cell_header {
   // What is sent as an address is copied in parts by whichever side takes them, the receiver out of the
   // sender's buffer, the sender into the receiver's.
-  static constexpr std::uint64_t part_bytes = 256 << 10;
+  static constexpr std::uint64_t fragment_bytes = 256 << 10;
 
   flag ready;                   // sequence number + 1
-  std::uint64_t messages;       // 1, or how many short ones
+  std::uint64_t message_count;       // 1, or how many short ones
   std::uint64_t message_bytes;  // of the whole message, to catch ranks that disagree; of several it is not set
   std::uint64_t bytes;          // in this cell
   const std::byte* address;  // where the whole message is in the sender, which the receiver can read; else NULL
-  flag parts_taken;          // by either side, or more
-  flag parts_pushed;         // copied by the sender
+  flag claimed_fragments;          // by either side, or more
+  flag pushed_fragments;         // copied by the sender
 };
 
 // What the owner of the segment tells one of its senders.
-struct alignas(line_bytes) reception {
+struct alignas(line_bytes) receiver_state {
   flag acknowledged;  // cells taken, ever
-  flag offered;       // sequence number + 1 of the cell whose message may be written to `buffer`
+  flag offered_cell;       // sequence number + 1 of the cell whose message may be written to `buffer`
   std::byte* buffer;
   std::uint64_t bytes;  // of the message that the owner expects there
 };
@@ -115,11 +115,11 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) {
 }
 
 // Offsets in a segment for `size` ranks.
-class layout {
+class segment_layout {
  public:
-  layout(const geometry& geometry, std::uint64_t size) : m_geometry(geometry), m_size(size) {}
+  segment_layout(const geometry& sizes, std::uint64_t size) : m_sizes(sizes), m_size(size) {}
 
-  std::uint64_t reception(channel_kind kind, std::uint64_t source) const {
+  std::uint64_t receiver_state(channel_kind kind, std::uint64_t source) const {
     return page_bytes + (static_cast<std::uint64_t>(kind) * m_size + source) * line_bytes;
   }
   std::uint64_t slot(std::uint64_t index) const { return slots_begin() + index * slot_stride(); }
@@ -127,16 +127,16 @@ class layout {
   std::uint64_t slot_packets() const { return sizeof(slot_header); }
   // Slices begin with a page: a processor's prefetcher stops at its end.
   std::uint64_t slot_data() const {
-    return round_up(slot_packets() + m_geometry.packet_lines * line_bytes, page_bytes);
+    return round_up(slot_packets() + m_sizes.packet_lines * line_bytes, page_bytes);
   }
-  std::uint64_t slot_result() const { return slot_data() + m_geometry.slot_bytes; }
+  std::uint64_t slot_result() const { return slot_data() + m_sizes.slot_bytes; }
   // One slice, for a slot is reduced by all ranks together.
   std::uint64_t result_bytes() const {
-    return round_up((m_geometry.slot_bytes + m_size - 1) / m_size, line_bytes);
+    return round_up((m_sizes.slot_bytes + m_size - 1) / m_size, line_bytes);
   }
   std::uint64_t cell(channel_kind kind, std::uint64_t destination, std::uint64_t index) const {
     const std::uint64_t channel = static_cast<std::uint64_t>(kind) * m_size + destination;
-    return slot(m_geometry.depth) + (channel * m_geometry.cells + index) * cell_stride();
+    return slot(m_sizes.depth) + (channel * m_sizes.cells + index) * cell_stride();
   }
   std::uint64_t bytes() const { return round_up(cell(channel_kind::collective, m_size, 0), page_bytes); }
 
@@ -148,9 +148,9 @@ class layout {
   std::uint64_t slot_stride() const {
     return round_up(slot_result() + result_bytes(), page_bytes) + page_bytes;
   }
-  std::uint64_t cell_stride() const { return sizeof(cell_header) + m_geometry.cell_bytes; }
+  std::uint64_t cell_stride() const { return sizeof(cell_header) + m_sizes.cell_bytes; }
 
-  geometry m_geometry;
+  geometry m_sizes;
   std::uint64_t m_size;
 };
 

@@ -35,7 +35,7 @@ class one_shot {
  private:
   // What a slot holds of one block; where each reader has one of its own, these share a slot.
   static std::uint64_t chunk_bytes(const node_group& group, const shape& s, bool is_shared) {
-    if (!is_shared) return group.sizes().slot_part_bytes(group.size());
+    if (!is_shared) return group.sizes().slot_block_bytes(group.size());
     if (s.source == all_ranks) return group.sizes().slot_bytes;
     // a root has nothing to read meanwhile, so short vectors are cut, too: the others read what it goes on
     // writing

@@ -13,17 +13,17 @@ constexpr std::uint32_t timed = 3;                                  // of each f
 
 store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int judge) {
   const std::size_t kind =
-      wish_kind(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
-  m_wish = &m_group.header(judge).wishes[kind];
+      hint_index(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
+  m_hint = &m_group.header(judge).store_hints[kind];
   m_trial = nullptr;
   if (m_group.rank() == judge) {
-    if (m_trials.empty()) m_trials.assign(wish_kinds, trial{.pause = shortest_pause});
+    if (m_trials.empty()) m_trials.assign(hint_count, trial{.pause = shortest_pause});
     m_trial = &m_trials[kind];
     if (m_trial->at == phase::settling && m_group.next_sequence_number() >= m_trial->settled)
       enter(*m_trial, phase::timing_other);
     if (is_timed(*m_trial)) m_begin = m_now();
   }
-  return m_wish->load(std::memory_order_relaxed) == wish_cached ? store_mode::cached : store_mode::streaming;
+  return m_hint->load(std::memory_order_relaxed) == hint_cached ? store_mode::cached : store_mode::streaming;
 }
 
 void store_chooser::end() {
@@ -70,8 +70,8 @@ void store_chooser::conclude(trial& kind) {
 }
 
 void store_chooser::swap_form() {
-  const auto before = m_wish->load(std::memory_order_relaxed);
-  m_wish->store(before == wish_cached ? wish_streaming : wish_cached, std::memory_order_relaxed);
+  const auto before = m_hint->load(std::memory_order_relaxed);
+  m_hint->store(before == hint_cached ? hint_streaming : hint_cached, std::memory_order_relaxed);
 }
 
 }  // namespace isthmus::shm

@@ -48,7 +48,7 @@ class store_chooser {
   node_group& m_group;
   clock::time_point (*m_now)();
   std::vector<trial> m_trials;  // by kind; empty until this rank is a judge
-  wish* m_wish = nullptr;
+  store_hint* m_hint = nullptr;
   trial* m_trial = nullptr;  // of the call under way, where this rank is the judge
   clock::time_point m_begin;
 };

@@ -52,7 +52,7 @@ node_group::node_group(const isthmus_backend_context& context, connection connec
   }
 }
 
-node_group::~node_group() { header(rank()).departed.store(1, std::memory_order_release); }
+node_group::~node_group() { header(rank()).has_departed.store(1, std::memory_order_release); }
 
 void node_group::wait_until_completed(int peer, std::uint64_t sequence_numbers) {
   std::uint64_t& completed = m_completed[static_cast<std::size_t>(peer)];
@@ -193,12 +193,12 @@ void node_group::fence() noexcept {
 // Done: the peer writes into nobody's memory. Stopped: it can only write into what it has mapped.
 node_group::writer_state node_group::wait_for_writer(int peer) const noexcept {
   constexpr auto grace_period = 2s;  // a piece takes milliseconds, on a crowded machine longer
-  const flag& writes = header(peer).writes;
+  const flag& write_flag = header(peer).write_flag;
   const auto limit = is_same_process(peer) ? std::max<std::chrono::duration<double>>(
                                               grace_period, std::chrono::duration<double>(m_context.timeout_s))
                                         : std::chrono::duration<double>(grace_period);
   const auto begin = std::chrono::steady_clock::now();
-  while (writes.load(std::memory_order_seq_cst) != 0) {
+  while (write_flag.load(std::memory_order_seq_cst) != 0) {
     if (has_exited(peer)) return writer_state::finished;
     if (check_process(peer) == process_state::stopped) return writer_state::stopped;
     if (std::chrono::steady_clock::now() - begin > limit) return writer_state::unknown;
@@ -223,9 +223,9 @@ node_group::unresponsive_rank node_group::find_unresponsive(std::span<const int>
   for (const int first : awaited_ranks) {
     int current = first;
     for (int steps = 0; steps < size() && current != rank(); ++steps) {
-      const std::uint64_t next = header(current).awaits.load(std::memory_order_relaxed);
+      const std::uint64_t next = header(current).awaited_rank.load(std::memory_order_relaxed);
       if (next == 0)
-        return {current, header(current).entered.load(std::memory_order_relaxed) < m_sequence
+        return {current, header(current).started.load(std::memory_order_relaxed) < m_sequence
                         ? "it has not come to this call"
                         : "it waits for nobody: it is slow, or in no call"};
       current = static_cast<int>(next - 1);
@@ -235,7 +235,7 @@ node_group::unresponsive_rank node_group::find_unresponsive(std::span<const int>
 }
 
 bool node_group::has_exited(int peer) const {
-  if (header(peer).departed.load(std::memory_order_acquire) != 0) return true;
+  if (header(peer).has_departed.load(std::memory_order_acquire) != 0) return true;
   if (is_same_process(peer)) return false;
   const auto index = static_cast<std::size_t>(peer);
   if (m_process_descriptors[index].get() >= 0) {
@@ -250,9 +250,9 @@ bool node_group::has_exited(int peer) const {
 bool waiter::shares_core(std::span<const int> peers) const {
   const int core = ::sched_getcpu();
   const std::uint64_t own = core < 0 ? 0 : static_cast<std::uint64_t>(core) + 1;
-  m_group.header(m_group.rank()).core.store(own, std::memory_order_relaxed);
+  m_group.header(m_group.rank()).last_core.store(own, std::memory_order_relaxed);
   return own != 0 && std::any_of(peers.begin(), peers.end(), [&](int peer) {
-           return m_group.header(peer).core.load(std::memory_order_relaxed) == own;
+           return m_group.header(peer).last_core.load(std::memory_order_relaxed) == own;
          });
 }
 

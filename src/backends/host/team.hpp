@@ -93,29 +93,29 @@ class node_group {
   }
   // The same for `to` alone, where a slot has a part for each rank.
   packet_line* packets_for(int to, int from, std::uint64_t sequence) const {
-    const auto [segment, part] = in_turns(from, to, sequence);
+    const auto [segment, block] = locate_block(from, to, sequence);
     return &locate<packet_line>(segment, slot_offset(sequence) + m_layout.slot_packets()) +
-           static_cast<std::uint64_t>(part) * m_sizes.packet_part_lines(size());
+           static_cast<std::uint64_t>(block) * m_sizes.packet_block_lines(size());
   }
   std::byte* data_for(int to, int from, std::uint64_t sequence) const {
-    const auto [segment, part] = in_turns(from, to, sequence);
+    const auto [segment, block] = locate_block(from, to, sequence);
     return &locate<std::byte>(segment, slot_offset(sequence) + m_layout.slot_data()) +
-           static_cast<std::uint64_t>(part) * m_sizes.slot_part_bytes(size());
+           static_cast<std::uint64_t>(block) * m_sizes.slot_block_bytes(size());
   }
   cell_header& cell(int owner, channel_kind kind, int destination, std::uint64_t sequence) const {
     return locate<cell_header>(
         owner, m_layout.cell(kind, static_cast<std::uint64_t>(destination), sequence % m_sizes.cells));
   }
   // What `owner` tells the sender of its channel from `source`.
-  reception& receiving(int owner, channel_kind kind, int source) const {
-    return locate<reception>(owner, m_layout.reception(kind, static_cast<std::uint64_t>(source)));
+  receiver_state& receiver(int owner, channel_kind kind, int source) const {
+    return locate<receiver_state>(owner, m_layout.receiver_state(kind, static_cast<std::uint64_t>(source)));
   }
 
   // Taken so far.
   std::uint64_t next_sequence_number() const { return m_sequence; }
   std::uint64_t allocate_sequence_numbers(std::uint64_t n) {
     m_sequence += n;
-    header(rank()).entered.store(m_sequence, std::memory_order_relaxed);
+    header(rank()).started.store(m_sequence, std::memory_order_relaxed);
     return m_sequence - n;
   }
   // Waits until this rank's slot of the sequence number may be written.
@@ -154,7 +154,7 @@ class node_group {
     if (header(rank()).abort_word.load(std::memory_order_seq_cst) != 0) [[unlikely]]
       check_abort();
   }
-  write_window open_write_window() const { return write_window(header(rank()).writes); }
+  write_window open_write_window() const { return write_window(header(rank()).write_flag); }
   // Tells all ranks that this one has failed, or was asked to abort. Any thread.
   void publish_failed_rank(int failed_rank) const noexcept;
   void publish_unresponsive_rank(int failed_rank) const noexcept;  // past the timeout
@@ -174,15 +174,15 @@ class node_group {
   // The segment that `rank` publishes in; who reads it last has it next.
   int home_segment(int rank, std::uint64_t sequence) const {
     const auto ranks = static_cast<std::uint32_t>(size());
-    if (ranks > most_exchanging) return rank;
+    if (ranks > max_rotating_ranks) return rank;
     const std::uint32_t shift = static_cast<std::uint32_t>(ring_round(sequence)) % ranks;
     return static_cast<int>((static_cast<std::uint32_t>(rank) + ranks - shift) % ranks);
   }
-  struct part_of_slot {
-    int segment, part;
+  struct slot_block {
+    int segment, block;
   };
-  part_of_slot in_turns(int from, int to, std::uint64_t sequence) const {
-    return ring_round(sequence) % 2 == 0 ? part_of_slot{from, to} : part_of_slot{to, from};
+  slot_block locate_block(int from, int to, std::uint64_t sequence) const {
+    return ring_round(sequence) % 2 == 0 ? slot_block{from, to} : slot_block{to, from};
   }
   void wait_until_completed(int peer, std::uint64_t sequence_numbers);
   static bool is_ordinary(const std::byte* address);
@@ -208,7 +208,7 @@ class node_group {
   geometry m_sizes;
   tuning m_tuned;
   const cpu::kernel_table& m_kernels = cpu::kernels();
-  layout m_layout;
+  segment_layout m_layout;
   int m_depth_bits;
   bool m_can_kernel_copy;
   std::vector<std::shared_ptr<shared_segment>> m_segments;
@@ -260,7 +260,7 @@ class waiter {
   void check_peers(std::span<const int> peers);
   // For those who look for the rank that everybody waits for.
   void publish_awaited(std::uint64_t peer_plus_one) const {
-    m_group.header(m_group.rank()).awaits.store(peer_plus_one, std::memory_order_relaxed);
+    m_group.header(m_group.rank()).awaited_rank.store(peer_plus_one, std::memory_order_relaxed);
   }
   [[noreturn]] void fail_with_timeout(std::span<const int> peers);
 

@@ -66,7 +66,7 @@ class two_shot {
   // least.
   static std::uint64_t chunk_bytes(const node_group& group, std::uint64_t bytes) {
     const auto ranks = static_cast<std::uint64_t>(group.size());
-    const std::uint64_t least = page_bytes * ranks, most = group.sizes().slot_part_bytes(group.size()) * ranks;
+    const std::uint64_t least = page_bytes * ranks, most = group.sizes().slot_block_bytes(group.size()) * ranks;
     return std::min(most, std::max(least, round_up(bytes / 4, least)));
   }
 

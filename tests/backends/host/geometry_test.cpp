@@ -9,7 +9,7 @@ namespace {
 
 TEST(host_geometry, keeps_all_segments_within_their_bound) {
   for (std::uint64_t ranks = 2; ranks <= 64; ++ranks)
-    EXPECT_LE(ranks * layout(default_geometry(ranks), ranks).bytes(), most_segments_bytes) << ranks << " ranks";
+    EXPECT_LE(ranks * segment_layout(default_geometry(ranks), ranks).bytes(), max_segments_bytes) << ranks << " ranks";
 }
 
 // src/selection/defaults.toml names algorithms up to a size; a path that does not hold it would fall back.
@@ -27,8 +27,8 @@ TEST(host_geometry, holds_what_the_default_rules_put_into_packets) {
 TEST(host_geometry, has_room_for_every_part) {
   for (std::uint64_t ranks = 2; ranks <= 64; ++ranks) {
     const geometry sizes = default_geometry(ranks);
-    const layout places(sizes, ranks);
-    EXPECT_LE(sizes.slot_part_bytes(static_cast<int>(ranks)) * ranks, sizes.slot_bytes);
+    const segment_layout places(sizes, ranks);
+    EXPECT_LE(sizes.slot_block_bytes(static_cast<int>(ranks)) * ranks, sizes.slot_bytes);
     EXPECT_GE(places.result_bytes() * ranks, sizes.slot_bytes);
     EXPECT_GE(places.slot(1), places.slot(0) + places.slot_result() + places.result_bytes());
     EXPECT_GE(places.bytes(), places.slot(sizes.depth));
