@@ -27,16 +27,16 @@ struct workspace {
 };
 
 // How the user's own buffers are written: past the cache when all ranks together write more than it holds.
-inline store_mode store_for_results(const node_group& group, const shape& s) {
-  const bool fits = s.recv_bytes() * static_cast<std::uint64_t>(group.size()) <= group.tuned().streaming_bytes;
+inline store_mode result_store_mode(const node_group& group, const shape& s) {
+  const bool fits = s.recv_bytes() * static_cast<std::uint64_t>(group.size()) <= group.parameters().streaming_bytes;
   return fits ? store_mode::cached : store_mode::streaming;
 }
 
 // Into slots, for others to read. With many ranks one piece after the other: side by side, and the lines asked
 // for ahead, took up to twice as long (docs/notes).
-inline void copy_staged(const node_group& group, std::span<const copy_range> pieces, store_mode how) {
-  if (pieces.size() == 1 || group.size() <= static_cast<int>(max_rotating_ranks)) return copy_together(pieces, how);
-  for (const copy_range& each : pieces) copy(each.to, each.from, each.bytes, how);
+inline void copy_staged(const node_group& group, std::span<const copy_range> pieces, store_mode mode) {
+  if (pieces.size() == 1 || group.size() <= static_cast<int>(max_rotating_ranks)) return copy_interleaved(pieces, mode);
+  for (const copy_range& each : pieces) copy(each.to, each.from, each.bytes, mode);
 }
 
 // Data and flag in one cache line. Every block must fit: see packet_block_bytes.

@@ -181,7 +181,7 @@ bool channels::send_cells(channel_kind kind, message_queue& queue) {
   while (!transfer.is_complete && !transfer.is_by_address && sent < acknowledged + m_group.sizes().cells) {
     cell_header& cell = m_group.cell(m_group.rank(), kind, transfer.peer, sent);
     // a long message is copied once, out of the buffer itself
-    transfer.is_by_address = !transfer.is_in_place && transfer.moved_bytes == 0 && transfer.bytes > m_group.tuned().address_bytes &&
+    transfer.is_by_address = !transfer.is_in_place && transfer.moved_bytes == 0 && transfer.bytes > m_group.parameters().address_bytes &&
                         m_group.is_accessible_by(transfer.peer, transfer.buffer);
     if (transfer.is_by_address)
       send_address(cell, transfer);
@@ -212,7 +212,7 @@ void channels::send_chunk(cell_header& cell, message_transfer& transfer) {
 
 // Longer ones travel alone: the receiver copies one while the sender fills the next cell.
 bool channels::can_pack(const message_transfer& each) const {
-  return each.bytes <= max_packed_message_bytes && each.bytes <= m_group.tuned().address_bytes;
+  return each.bytes <= max_packed_message_bytes && each.bytes <= m_group.parameters().address_bytes;
 }
 
 // The first message and those behind it, as far as they are short and fit. False where it is alone.
@@ -252,7 +252,7 @@ bool channels::push_fragment(channel_kind kind, message_transfer& transfer) {
   // from here on the receiver waits for the part, and what it offers stays; if it expects another length, it
   // says so
   if (receiver.bytes != transfer.bytes) return false;
-  const write_window window = m_group.open_write_window();
+  const write_scope scope = m_group.begin_remote_writes();
   m_group.poll_abort();
   m_group.write_to(transfer.peer, transfer.buffer + claimed->begin, receiver.buffer + claimed->begin, claimed->bytes);
   cell.pushed_fragments.fetch_add(1, std::memory_order_release);
@@ -265,7 +265,7 @@ void channels::offer_buffer(channel_kind kind, message_transfer& transfer) {
   if (transfer.is_offered) return;
   transfer.is_offered = true;
   if (transfer.bytes < 2 * cell_header::fragment_bytes || transfer.prerequisite != message_transfer::no_prerequisite ||
-      m_group.tuned().spins == 0 || !m_group.is_accessible_by(transfer.peer, transfer.buffer))
+      m_group.parameters().spins == 0 || !m_group.is_accessible_by(transfer.peer, transfer.buffer))
     return;
   receiver_state& receiver = m_group.receiver(m_group.rank(), kind, transfer.peer);
   receiver.buffer = transfer.buffer;

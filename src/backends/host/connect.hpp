@@ -12,7 +12,7 @@
 
 namespace isthmus::shm {
 
-struct tuning {
+struct tuning_parameters {
   std::uint64_t spins;            // looks at a flag before the core is offered to others
   std::uint64_t streaming_bytes;  // an operation that writes more, over all ranks, writes past the cache
   std::uint64_t address_bytes;    // longer messages are read from the sender's own buffer
@@ -20,10 +20,10 @@ struct tuning {
 
 struct connection {
   std::vector<std::shared_ptr<shared_segment>> segments;  // by rank
-  std::unique_ptr<gate> own_gate;
-  std::vector<std::byte*> gates;  // by rank, in that rank's process
+  std::unique_ptr<write_gate> own_gate;
+  std::vector<std::byte*> gate_addresses;  // by rank, in that rank's process
   geometry sizes;
-  tuning tuned;
+  tuning_parameters parameters;
   bool can_kernel_copy = false;  // every rank may copy from and to the memory of every other process of the ranks
 };
 

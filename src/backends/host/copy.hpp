@@ -32,17 +32,17 @@ inline void prefetch_to_write(const void* line) noexcept { __builtin_prefetch(li
 
 // Copies all pieces, a few side by side, line by line: a core that reads several distant streams at once has
 // more of them under way than with one after the other.
-void copy_together(std::span<const copy_range> pieces, store_mode how) noexcept;
+void copy_interleaved(std::span<const copy_range> pieces, store_mode mode) noexcept;
 
 // Nothing to do when source and destination are the same: in place.
-inline void copy(void* destination, const void* source, std::size_t bytes, store_mode how) noexcept {
+inline void copy(void* destination, const void* source, std::size_t bytes, store_mode mode) noexcept {
   if (destination == source || bytes == 0) return;
-  if (how == store_mode::cached) {
+  if (mode == store_mode::cached) {
     std::memcpy(destination, source, bytes);
     return;
   }
-  const copy_range all{static_cast<std::byte*>(destination), static_cast<const std::byte*>(source), bytes};
-  copy_together({&all, 1}, how);
+  const copy_range range{static_cast<std::byte*>(destination), static_cast<const std::byte*>(source), bytes};
+  copy_interleaved({&range, 1}, mode);
 }
 
 }  // namespace isthmus::shm

@@ -38,7 +38,7 @@ class direct {
   static constexpr std::uint64_t watched_bytes = 1 << 20;
 
   direct(node_group& group, workspace& work, const shape& s, store_mode shared)
-      : m_group(group), m_work(work), m_shape(s), m_shared(shared), m_results(store_for_results(group, s)) {}
+      : m_group(group), m_work(work), m_shape(s), m_shared(shared), m_results(result_store_mode(group, s)) {}
 
   bool run(bool updates_in_place) {
     m_sequence = m_group.allocate_sequence_numbers(1);
@@ -148,16 +148,16 @@ class direct {
     else
       m_group.write_to(to.owner, from, to.begin + offset, bytes);
   }
-  void copy_watchfully(std::byte* to, const std::byte* from, std::uint64_t bytes, store_mode how) {
+  void copy_watchfully(std::byte* to, const std::byte* from, std::uint64_t bytes, store_mode mode) {
     for (std::uint64_t at = 0; at < bytes; at += watched_bytes) {
       m_group.poll_abort();
-      copy(to + at, from + at, std::min(watched_bytes, bytes - at), how);
+      copy(to + at, from + at, std::min(watched_bytes, bytes - at), mode);
     }
   }
 
   void move() {
     if (pushes() || shares_reduction()) {
-      const write_window window = m_group.open_write_window();
+      const write_scope scope = m_group.begin_remote_writes();
       m_group.poll_abort();
       if (pushes())
         push();

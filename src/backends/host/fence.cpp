@@ -9,14 +9,14 @@
 namespace isthmus::shm {
 namespace {
 
-std::byte* new_pages(std::uint64_t bytes) noexcept {
+std::byte* allocate_pages(std::uint64_t bytes) noexcept {
   void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   return pages == MAP_FAILED ? nullptr : static_cast<std::byte*>(pages);
 }
 
 bool replace_pages(std::byte* begin, std::uint64_t bytes) noexcept {
   if (bytes == 0) return true;
-  std::byte* const copy = new_pages(bytes);
+  std::byte* const copy = allocate_pages(bytes);
   if (copy == nullptr) return false;
   std::memcpy(copy, begin, bytes);
   if (::mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, begin) != MAP_FAILED) return true;
@@ -26,23 +26,23 @@ bool replace_pages(std::byte* begin, std::uint64_t bytes) noexcept {
 
 }  // namespace
 
-gate::gate() : m_page(new_pages(page_bytes)) {
+write_gate::write_gate() : m_page(allocate_pages(page_bytes)) {
   if (m_page == nullptr) throw std::bad_alloc();
 }
 
 // A closed gate keeps its address for good: whoever is late must find nothing else there.
-gate::~gate() {
-  if (!m_closed) ::munmap(m_page, page_bytes);
+write_gate::~write_gate() {
+  if (!m_is_closed) ::munmap(m_page, page_bytes);
 }
 
-void gate::close() noexcept {
-  m_closed = true;
+void write_gate::close() noexcept {
+  m_is_closed = true;
   ::mprotect(m_page, page_bytes, PROT_NONE);
 }
 
 // The first and the last page may hold data of the program's that its other threads write. They go one by one,
 // so that the time is short between copying such a page and taking its place.
-bool make_private(const exposure& memory) noexcept {
+bool make_private(const exposed_range& memory) noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(memory.begin);
   std::byte* const begin = memory.begin - address % page_bytes;
   const std::uint64_t bytes = round_up(memory.bytes + address % page_bytes, page_bytes);

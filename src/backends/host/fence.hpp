@@ -21,23 +21,23 @@
 namespace isthmus::shm {
 
 // A page of this rank that no copy into its memory gets past once it is closed.
-class gate {
+class write_gate {
  public:
-  gate();  // throws std::bad_alloc
-  ~gate();
-  gate(const gate&) = delete;
-  gate& operator=(const gate&) = delete;
+  write_gate();  // throws std::bad_alloc
+  ~write_gate();
+  write_gate(const write_gate&) = delete;
+  write_gate& operator=(const write_gate&) = delete;
 
   std::byte* address() const { return m_page; }
   void close() noexcept;
 
  private:
   std::byte* m_page;
-  bool m_closed = false;
+  bool m_is_closed = false;
 };
 
 // Memory that others may write during a call.
-struct exposure {
+struct exposed_range {
   std::byte* begin;
   std::uint64_t bytes;
   bool is_mapped;  // by other processes
@@ -45,18 +45,18 @@ struct exposure {
 
 // Around writes into memory of others, with a look at poison after its beginning: either whoever poisons sees
 // the flag, or the look sees the poison.
-class write_window {
+class write_scope {
  public:
-  explicit write_window(flag& write_flag) : m_write_flag(write_flag) { m_write_flag.store(1, std::memory_order_seq_cst); }
-  ~write_window() { m_write_flag.store(0, std::memory_order_release); }
-  write_window(const write_window&) = delete;
-  write_window& operator=(const write_window&) = delete;
+  explicit write_scope(flag& write_flag) : m_write_flag(write_flag) { m_write_flag.store(1, std::memory_order_seq_cst); }
+  ~write_scope() { m_write_flag.store(0, std::memory_order_release); }
+  write_scope(const write_scope&) = delete;
+  write_scope& operator=(const write_scope&) = delete;
 
  private:
   flag& m_write_flag;
 };
 
 // Replaces the pages by a private copy. False when there is no memory for it.
-bool make_private(const exposure& memory) noexcept;
+bool make_private(const exposed_range& memory) noexcept;
 
 }  // namespace isthmus::shm

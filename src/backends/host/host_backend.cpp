@@ -128,7 +128,7 @@ class state {
   // The caller gets its buffers back: from then on nobody else may write into them.
   void abort_after_failure() noexcept {
     m_group.publish_failed_rank(m_group.rank());
-    m_group.fence();
+    m_group.revoke_write_access();
   }
 
   const char* why_not_packet(const isthmus_operation& operation) const {

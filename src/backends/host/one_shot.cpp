@@ -16,7 +16,7 @@ class one_shot {
         m_is_shared(s.sends_same_block() && staged_for == readers::together),
         m_chunk_elements(chunk_bytes(group, s, m_is_shared) / s.element_bytes),
         m_shared(shared),
-        m_results(store_for_results(group, s)) {}
+        m_results(result_store_mode(group, s)) {}
 
   // Chunk k is staged in step k and taken in the next one: by then the peers have staged it, too.
   void run() {
@@ -89,7 +89,7 @@ class one_shot {
     }
     if (m_shape.reduce != nullptr)
       return reduce(m_shape.recv_buf + begin, chunk_bytes(k, m_shape.taken_elements(m_me)));
-    if (!m_is_shared) return copy_together(m_work.pieces, m_results);
+    if (!m_is_shared) return copy_interleaved(m_work.pieces, m_results);
     // what all ranks read comes sooner piece after piece (docs/notes)
     for (const copy_range& each : m_work.pieces) copy(each.to, each.from, each.bytes, m_results);
   }

@@ -35,13 +35,13 @@ constexpr timespec sleep_time{0, 50'000};
 node_group::node_group(const isthmus_backend_context& context, connection connected)
     : m_context(context),
       m_sizes(connected.sizes),
-      m_tuned(connected.tuned),
+      m_parameters(connected.parameters),
       m_layout(connected.sizes, static_cast<std::uint64_t>(context.size)),
       m_depth_bits(std::countr_zero(connected.sizes.depth)),
       m_can_kernel_copy(connected.can_kernel_copy),
       m_segments(std::move(connected.segments)),
       m_gate(std::move(connected.own_gate)),
-      m_gates(std::move(connected.gates)),
+      m_gate_addresses(std::move(connected.gate_addresses)),
       m_completed(m_segments.size(), 0) {
   for (int r = 0; r < size(); ++r) {
     const auto& segment = m_segments[static_cast<std::size_t>(r)];
@@ -100,7 +100,7 @@ void node_group::copy_through_kernel(int peer, kernel_copy_function* copy, std::
     poll_abort();
     const std::uint64_t chunk_bytes = std::min(max_chunk_bytes, bytes - copied_bytes);
     const iovec local_iovec[] = {{&key, 1}, {local + copied_bytes, chunk_bytes}};
-    const iovec remote_iovec[] = {{m_gates[static_cast<std::size_t>(peer)], 1}, {remote + copied_bytes, chunk_bytes}};
+    const iovec remote_iovec[] = {{m_gate_addresses[static_cast<std::size_t>(peer)], 1}, {remote + copied_bytes, chunk_bytes}};
     const auto n = static_cast<unsigned long>(2 - first);
     const ssize_t result = copy(process, local_iovec + first, n, remote_iovec + first, n, 0);
     if (result <= key_bytes) fail_copy(peer, is_write ? "into" : "out of", bytes, result < 0 ? errno : EFAULT);
@@ -169,7 +169,7 @@ void node_group::publish_abort_word(std::uint64_t word) const noexcept {
   }
 }
 
-void node_group::fence() noexcept {
+void node_group::revoke_write_access() noexcept {
   if (m_exposed.empty()) return;
   m_gate->close();
   bool is_peer_late = false, is_protected = true;
@@ -179,7 +179,7 @@ void node_group::fence() noexcept {
     is_peer_late |= state != writer_state::finished && !is_same_process(r);
     is_protected &= state != writer_state::unknown;
   }
-  for (const exposure& each : m_exposed)
+  for (const exposed_range& each : m_exposed)
     if (is_peer_late && each.is_mapped) is_protected &= make_private(each);
   m_exposed.clear();
   if (!is_protected)
@@ -258,7 +258,7 @@ bool waiter::shares_core(std::span<const int> peers) const {
 
 void waiter::poll(std::span<const int> peers) {
   m_group.make_progress();
-  if (m_rounds == spins_before_core_check && shares_core(peers)) m_rounds = m_group.m_tuned.spins;
+  if (m_rounds == spins_before_core_check && shares_core(peers)) m_rounds = m_group.m_parameters.spins;
 }
 
 void waiter::pause_long(std::span<const int> peers) {

@@ -52,7 +52,7 @@ class node_group {
   int size() const { return m_context.size; }
   const isthmus_backend_context& context() const { return m_context; }
   const geometry& sizes() const { return m_sizes; }
-  const tuning& tuned() const { return m_tuned; }
+  const tuning_parameters& parameters() const { return m_parameters; }
   const cpu::kernel_table& kernels() const { return m_kernels; }
   bool is_same_process(int peer) const {
     return m_context.process_of[peer] == m_context.process_of[m_context.rank];
@@ -68,7 +68,7 @@ class node_group {
     return is_one_process() || (m_can_kernel_copy && is_ordinary(address));
   }
   // Copies out of, or into, a buffer of `peer`, of which the peer said where it is. Into: within a
-  // write_window.
+  // write_scope.
   void read_from(int peer, std::byte* to, const std::byte* address, std::uint64_t bytes) const;
   void write_to(int peer, const std::byte* from, std::byte* address, std::uint64_t bytes) const;
   bool is_one_process() const { return m_context.process_size == m_context.size; }
@@ -132,11 +132,11 @@ class node_group {
   void wait_until_all_complete(std::uint64_t sequence);
 
   // Others may write there until this call has ended; what an earlier one exposed is complete.
-  void expose(const exposure& memory) { m_exposed.push_back(memory); }
+  void expose(const exposed_range& memory) { m_exposed.push_back(memory); }
   void clear_exposed() { m_exposed.clear(); }
   // Before a call that failed returns: afterwards no other rank writes into what it exposed. All ranks must
   // have been told of the failure.
-  void fence() noexcept;
+  void revoke_write_access() noexcept;
 
   // What error messages say this rank is doing.
   void set_activity(const char* name) { m_activity = name; }
@@ -154,7 +154,7 @@ class node_group {
     if (header(rank()).abort_word.load(std::memory_order_seq_cst) != 0) [[unlikely]]
       check_abort();
   }
-  write_window open_write_window() const { return write_window(header(rank()).write_flag); }
+  write_scope begin_remote_writes() const { return write_scope(header(rank()).write_flag); }
   // Tells all ranks that this one has failed, or was asked to abort. Any thread.
   void publish_failed_rank(int failed_rank) const noexcept;
   void publish_unresponsive_rank(int failed_rank) const noexcept;  // past the timeout
@@ -206,7 +206,7 @@ class node_group {
 
   isthmus_backend_context m_context;
   geometry m_sizes;
-  tuning m_tuned;
+  tuning_parameters m_parameters;
   const cpu::kernel_table& m_kernels = cpu::kernels();
   segment_layout m_layout;
   int m_depth_bits;
@@ -214,9 +214,9 @@ class node_group {
   std::vector<std::shared_ptr<shared_segment>> m_segments;
   std::vector<std::byte*> m_bases;
   std::vector<file_descriptor> m_process_descriptors;  // by rank; none for ranks of this process
-  std::unique_ptr<gate> m_gate;
-  std::vector<std::byte*> m_gates;  // by rank, in that rank's process
-  std::vector<exposure> m_exposed;
+  std::unique_ptr<write_gate> m_gate;
+  std::vector<std::byte*> m_gate_addresses;  // by rank, in that rank's process
+  std::vector<exposed_range> m_exposed;
   std::vector<std::uint64_t> m_completed;  // by rank: what is known of its `done`
   std::uint64_t m_sequence = 0;
   const char* m_activity = "";
@@ -236,7 +236,7 @@ class waiter {
   void pause(int peer) { pause({&peer, 1}); }
   // The same for a wait on any of several peers.
   void pause(std::span<const int> peers) {
-    if (++m_rounds >= m_group.m_tuned.spins) return pause_long(peers);
+    if (++m_rounds >= m_group.m_parameters.spins) return pause_long(peers);
     relax();
     if (m_rounds % spins_per_progress == 0) poll(peers);
   }

@@ -31,7 +31,7 @@ class two_shot {
         m_block_bytes(group.size() > few ? most_block_bytes : 512),
         m_takes(s.is_receiver(group.rank())),
         m_shared(shared),
-        m_results(store_for_results(group, s)) {}
+        m_results(result_store_mode(group, s)) {}
 
   // Chunk k is staged in step k, reduced `distance` steps later and gathered as many after that. By then
   // the peers have published, and within a step the writes of one chunk overlap with the reads of another.

@@ -170,7 +170,7 @@ TEST(host_fence, no_copy_of_the_kernel_s_gets_past_a_closed_gate) {
     return ::process_vm_writev(::getpid(), here, 2, there, 2, 0);
   };
   {
-    isthmus::shm::gate gate;
+    isthmus::shm::write_gate gate;
     address = gate.address();
     ASSERT_EQ(copy(), 2);
     EXPECT_EQ(to, from);
