@@ -32,88 +32,88 @@ void read_packet(node_group& group, int peer, const packet_line* lines, std::byt
     for (std::uint64_t i = 0; i < lines_per_wait; ++i, ++lines, to += full)
       std::memcpy(to, lines->payload, full);
   }
-  const std::uint64_t before_last = bytes == 0 ? 0 : (bytes - 1) / full;
-  group.wait_for(peer, lines[before_last].ready, sequence);
-  for (std::uint64_t i = 0; i < before_last; ++i, ++lines, to += full) std::memcpy(to, lines->payload, full);
-  if (bytes > 0) std::memcpy(to, lines->payload, bytes - before_last * full);
+  const std::uint64_t full_lines = bytes == 0 ? 0 : (bytes - 1) / full;
+  group.wait_for(peer, lines[full_lines].ready, sequence);
+  for (std::uint64_t i = 0; i < full_lines; ++i, ++lines, to += full) std::memcpy(to, lines->payload, full);
+  if (bytes > 0) std::memcpy(to, lines->payload, bytes - full_lines * full);
 }
 
 // What `peer` publishes for all.
-packet_line* packets_for_all(const node_group& group, const shape& s, int peer, std::uint64_t sequence) {
-  return s.source == all_ranks ? group.packets(peer, sequence) : group.packets_of_root(peer, sequence);
+packet_line* shared_packets(const node_group& group, const collective_shape& shape, int peer, std::uint64_t sequence) {
+  return shape.source == all_ranks ? group.packets(peer, sequence) : group.packets_of_root(peer, sequence);
 }
 
 // For broadcasts back to back from one root, whose lines move from call to call: it owns its next line before
 // it writes there, and a reader has it on its way.
-void look_ahead(const node_group& group, const shape& s, std::uint64_t sequence) {
-  if (s.source == all_ranks || !s.sends_same_block()) return;
-  const packet_line* const next = group.packets_of_root(s.source, sequence + 1);
-  if (s.source == group.rank())
+void prefetch_next_packet(const node_group& group, const collective_shape& shape, std::uint64_t sequence) {
+  if (shape.source == all_ranks || !shape.sends_same_block()) return;
+  const packet_line* const next = group.packets_of_root(shape.source, sequence + 1);
+  if (shape.source == group.rank())
     prefetch_to_write(next);
   else
     __builtin_prefetch(next);
 }
 
-void publish_packets(node_group& group, const shape& s, std::uint64_t sequence) {
+void publish_packets(node_group& group, const collective_shape& shape, std::uint64_t sequence) {
   group.reserve_slot(sequence);
   const int me = group.rank();
-  if (s.sends_same_block())
-    return write_packet(packets_for_all(group, s, me, sequence), s.send_buf,
-                        s.given_elements(me) * s.element_bytes, sequence);
+  if (shape.sends_same_block())
+    return write_packet(shared_packets(group, shape, me, sequence), shape.send_buf,
+                        shape.send_elements(me) * shape.element_bytes, sequence);
   for (int i = 1; i < group.size(); ++i) {
     const int peer = (me + i) % group.size();
-    if (s.is_receiver(peer))
-      write_packet(group.packets_for(peer, me, sequence), s.send_buf + s.send_offset(peer),
-                   s.given_elements(peer) * s.element_bytes, sequence);
+    if (shape.is_receiver(peer))
+      write_packet(group.packets_for(peer, me, sequence), shape.send_buf + shape.send_offset(peer),
+                   shape.send_elements(peer) * shape.element_bytes, sequence);
   }
 }
 
 // Calls take(peer) for every contributor but this rank, each rank beginning at another one.
 template <typename Take>
-void for_other_contributors(const node_group& group, const shape& s, Take&& take) {
-  if (s.source != all_ranks) {
-    if (s.source != group.rank()) take(s.source);
+void for_other_contributors(const node_group& group, const collective_shape& shape, Take&& receive) {
+  if (shape.source != all_ranks) {
+    if (shape.source != group.rank()) receive(shape.source);
     return;
   }
-  for (int i = 1; i < group.size(); ++i) take((group.rank() + i) % group.size());
+  for (int i = 1; i < group.size(); ++i) receive((group.rank() + i) % group.size());
 }
 
-void take_packets(node_group& group, workspace& work, const shape& s, std::uint64_t sequence) {
+void receive_packets(node_group& group, workspace& work, const collective_shape& shape, std::uint64_t sequence) {
   const int me = group.rank();
-  const auto packets_of = [&](int peer) {
-    return !s.sends_same_block() ? group.packets_for(me, peer, sequence) : packets_for_all(group, s, peer, sequence);
+  const auto packets_from = [&](int peer) {
+    return !shape.sends_same_block() ? group.packets_for(me, peer, sequence) : shared_packets(group, shape, peer, sequence);
   };
-  const std::byte* own = s.send_buf + s.send_offset(me);
-  if (s.reduce == nullptr) {
-    for_other_contributors(group, s, [&](int peer) {
-      read_packet(group, peer, packets_of(peer), s.recv_buf + s.recv_offset(peer),
-                  s.taken_elements(peer) * s.element_bytes, sequence);
+  const std::byte* own = shape.send_buf + shape.send_offset(me);
+  if (shape.reduce == nullptr) {
+    for_other_contributors(group, shape, [&](int peer) {
+      read_packet(group, peer, packets_from(peer), shape.recv_buf + shape.recv_offset(peer),
+                  shape.recv_elements(peer) * shape.element_bytes, sequence);
     });
-    if (s.is_source(me))
-      copy(s.recv_buf + s.recv_offset(me), own, s.taken_elements(me) * s.element_bytes, store_mode::cached);
+    if (shape.is_source(me))
+      copy(shape.recv_buf + shape.recv_offset(me), own, shape.recv_elements(me) * shape.element_bytes, store_mode::cached);
     return;
   }
-  const std::uint64_t elements = s.taken_elements(me), bytes = elements * s.element_bytes;
+  const std::uint64_t elements = shape.recv_elements(me), bytes = elements * shape.element_bytes;
   const std::uint64_t stride = round_up(bytes, line_bytes);
   if (work.bytes.size() < stride * static_cast<std::uint64_t>(group.size()))
     work.bytes.resize(stride * static_cast<std::uint64_t>(group.size()));
-  for_other_contributors(group, s, [&](int peer) {
+  for_other_contributors(group, shape, [&](int peer) {
     std::byte* to = work.bytes.data() + stride * static_cast<std::uint64_t>(peer);
-    read_packet(group, peer, packets_of(peer), to, bytes, sequence);
+    read_packet(group, peer, packets_from(peer), to, bytes, sequence);
     work.sources[static_cast<std::size_t>(peer)] = to;
   });
   work.sources[static_cast<std::size_t>(me)] = own;
-  s.reduce(s.recv_buf, work.sources.data(), group.size(), elements);
+  shape.reduce(shape.recv_buf, work.sources.data(), group.size(), elements);
 }
 
 // Elements of a vector in slices, one for each rank; whole lines, so that none carries elements of two.
 struct packet_slices {
   std::uint64_t count, slice;
 
-  packet_slices(const shape& s, int size) : count(s.count) {
-    const std::uint64_t of_line = packet_line::capacity / s.element_bytes;
-    const std::uint64_t lines = (count + of_line - 1) / of_line, ranks = static_cast<std::uint64_t>(size);
-    slice = (lines + ranks - 1) / ranks * of_line;
+  packet_slices(const collective_shape& shape, int size) : count(shape.count) {
+    const std::uint64_t elements_per_line = packet_line::capacity / shape.element_bytes;
+    const std::uint64_t lines = (count + elements_per_line - 1) / elements_per_line, ranks = static_cast<std::uint64_t>(size);
+    slice = (lines + ranks - 1) / ranks * elements_per_line;
   }
   std::uint64_t begin(int rank) const { return std::min(count, slice * static_cast<std::uint64_t>(rank)); }
   std::uint64_t length(int rank) const { return begin(rank + 1) - begin(rank); }
@@ -121,59 +121,59 @@ struct packet_slices {
 
 // Takes what all ranks contribute to this rank's slice, and publishes the result under the next sequence
 // number.
-void reduce_packet_slice(node_group& group, workspace& work, const shape& s, const packet_slices& slices,
-                         std::uint64_t contributed) {
+void reduce_packet_slice(node_group& group, workspace& work, const collective_shape& shape, const packet_slices& slices,
+                         std::uint64_t contribution_sequence) {
   const int me = group.rank();
-  const std::uint64_t bytes = slices.length(me) * s.element_bytes, offset = slices.begin(me) * s.element_bytes;
+  const std::uint64_t bytes = slices.length(me) * shape.element_bytes, offset = slices.begin(me) * shape.element_bytes;
   const std::uint64_t stride = round_up(bytes, line_bytes),
-                      wanted = stride * static_cast<std::uint64_t>(group.size());
-  if (work.bytes.size() < wanted) work.bytes.resize(wanted);
+                      required_bytes = stride * static_cast<std::uint64_t>(group.size());
+  if (work.bytes.size() < required_bytes) work.bytes.resize(required_bytes);
   std::byte* to = work.bytes.data();
   for (int i = 1; i < group.size(); ++i, to += stride) {
     const int peer = (me + i) % group.size();
-    read_packet(group, peer, group.packets_for(me, peer, contributed), to, bytes, contributed);
+    read_packet(group, peer, group.packets_for(me, peer, contribution_sequence), to, bytes, contribution_sequence);
     work.sources[static_cast<std::size_t>(peer)] = to;
   }
-  work.sources[static_cast<std::size_t>(me)] = s.send_buf + offset;
-  std::byte* result = s.is_receiver(me) ? s.recv_buf + offset : to;  // the last part of the workspace is free
-  s.reduce(result, work.sources.data(), group.size(), slices.length(me));
-  group.reserve_slot(contributed + 1);
-  write_packet(group.packets(me, contributed + 1), result, bytes, contributed + 1);
+  work.sources[static_cast<std::size_t>(me)] = shape.send_buf + offset;
+  std::byte* result = shape.is_receiver(me) ? shape.recv_buf + offset : to;  // the last part of the workspace is free
+  shape.reduce(result, work.sources.data(), group.size(), slices.length(me));
+  group.reserve_slot(contribution_sequence + 1);
+  write_packet(group.packets(me, contribution_sequence + 1), result, bytes, contribution_sequence + 1);
 }
 
 }  // namespace
 
-std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool per_destination) {
-  return (per_destination ? sizes.packet_block_lines(size) : sizes.packet_lines) * packet_line::capacity;
+std::uint64_t packet_block_bytes(const geometry& sizes, int size, bool is_per_destination) {
+  return (is_per_destination ? sizes.packet_block_lines(size) : sizes.packet_lines) * packet_line::capacity;
 }
 
-void run_packet(node_group& group, workspace& work, const shape& s) {
+void run_packet(node_group& group, workspace& work, const collective_shape& shape) {
   const std::uint64_t sequence = group.allocate_sequence_numbers(1);
-  if (s.has_takers()) publish_packets(group, s, sequence);
-  look_ahead(group, s, sequence);
-  if (s.is_receiver(group.rank())) take_packets(group, work, s, sequence);
+  if (shape.has_receivers()) publish_packets(group, shape, sequence);
+  prefetch_next_packet(group, shape, sequence);
+  if (shape.is_receiver(group.rank())) receive_packets(group, work, shape, sequence);
   group.complete(sequence);
 }
 
-void run_two_shot_packet(node_group& group, workspace& work, const shape& s) {
-  const std::uint64_t contributed = group.allocate_sequence_numbers(2), reduced = contributed + 1;
-  const packet_slices slices(s, group.size());
+void run_two_shot_packet(node_group& group, workspace& work, const collective_shape& shape) {
+  const std::uint64_t contribution_sequence = group.allocate_sequence_numbers(2), result_sequence = contribution_sequence + 1;
+  const packet_slices slices(shape, group.size());
   const int me = group.rank();
-  group.reserve_slot(contributed);
+  group.reserve_slot(contribution_sequence);
   for (int i = 1; i < group.size(); ++i) {
     const int peer = (me + i) % group.size();
     if (slices.length(peer) > 0)
-      write_packet(group.packets_for(peer, me, contributed), s.send_buf + slices.begin(peer) * s.element_bytes,
-                   slices.length(peer) * s.element_bytes, contributed);
+      write_packet(group.packets_for(peer, me, contribution_sequence), shape.send_buf + slices.begin(peer) * shape.element_bytes,
+                   slices.length(peer) * shape.element_bytes, contribution_sequence);
   }
-  if (slices.length(me) > 0) reduce_packet_slice(group, work, s, slices, contributed);
-  for (int i = 1; i < group.size() && s.is_receiver(me); ++i) {
+  if (slices.length(me) > 0) reduce_packet_slice(group, work, shape, slices, contribution_sequence);
+  for (int i = 1; i < group.size() && shape.is_receiver(me); ++i) {
     const int peer = (me + i) % group.size();
     if (slices.length(peer) > 0)
-      read_packet(group, peer, group.packets(peer, reduced), s.recv_buf + slices.begin(peer) * s.element_bytes,
-                  slices.length(peer) * s.element_bytes, reduced);
+      read_packet(group, peer, group.packets(peer, result_sequence), shape.recv_buf + slices.begin(peer) * shape.element_bytes,
+                  slices.length(peer) * shape.element_bytes, result_sequence);
   }
-  group.complete(reduced);
+  group.complete(result_sequence);
 }
 
 void run_barrier(node_group& group) {

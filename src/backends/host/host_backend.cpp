@@ -19,15 +19,15 @@
 namespace isthmus::shm {
 namespace {
 
-enum class algorithm { packet, two_shot_packet, one_shot, two_shot, direct, channel };
+enum class shm_algorithm { packet, two_shot_packet, one_shot, two_shot, zero_copy, channel };
 
 // The form in which memory is written that other ranks read.
-enum class form { cached, streaming, adaptive };
+enum class store_policy { cached, streaming, adaptive };
 
-struct choice {
-  algorithm what;
-  form shared;
-  readers of_staged = readers::together;
+struct algorithm_choice {
+  shm_algorithm algorithm;
+  store_policy policy;
+  staging_layout layout = staging_layout::shared;
 };
 
 // In the order of choices.
@@ -44,13 +44,13 @@ constexpr const char* algorithm_names[] = {"packet",
                                            "zero_copy_streamed",
                                            "channel",
                                            nullptr};
-constexpr choice choices[] = {
-    {algorithm::packet, form::cached},     {algorithm::two_shot_packet, form::cached},
-    {algorithm::one_shot, form::cached},   {algorithm::one_shot, form::streaming},
-    {algorithm::one_shot, form::adaptive}, {algorithm::one_shot, form::cached, readers::apart},
-    {algorithm::two_shot, form::cached},   {algorithm::two_shot, form::streaming},
-    {algorithm::two_shot, form::adaptive}, {algorithm::direct, form::cached},
-    {algorithm::direct, form::streaming},  {algorithm::channel, form::cached}};
+constexpr algorithm_choice choices[] = {
+    {shm_algorithm::packet, store_policy::cached},     {shm_algorithm::two_shot_packet, store_policy::cached},
+    {shm_algorithm::one_shot, store_policy::cached},   {shm_algorithm::one_shot, store_policy::streaming},
+    {shm_algorithm::one_shot, store_policy::adaptive}, {shm_algorithm::one_shot, store_policy::cached, staging_layout::per_reader},
+    {shm_algorithm::two_shot, store_policy::cached},   {shm_algorithm::two_shot, store_policy::streaming},
+    {shm_algorithm::two_shot, store_policy::adaptive}, {shm_algorithm::zero_copy, store_policy::cached},
+    {shm_algorithm::zero_copy, store_policy::streaming},  {shm_algorithm::channel, store_policy::cached}};
 static_assert(std::size(algorithm_names) == std::size(choices) + 1);
 
 // Nothing where no algorithm is named: NULL, or "" for a caller without the runtime.
@@ -59,7 +59,7 @@ std::optional<std::size_t> index_of(const char* name) {
   return index < 0 ? std::nullopt : std::optional<std::size_t>(static_cast<std::size_t>(index));
 }
 
-bool can_two_shot(isthmus_collective collective) {
+bool supports_two_shot(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
   return row.is_reduction && row.send_extent == extent::count;
 }
@@ -69,27 +69,27 @@ bool is_per_destination(isthmus_collective collective) {
 }
 
 // One rank of one communicator.
-class state {
+class shm_state {
  public:
-  state(const isthmus_backend_context& context, connection connected)
+  shm_state(const isthmus_backend_context& context, connection connected)
       : m_group(context, std::move(connected)), m_channels(m_group), m_chooser(m_group) {
     m_work.sources.resize(static_cast<std::size_t>(context.size));
   }
 
-  const char* why_not(const isthmus_operation& operation, const char* name) const {
+  const char* unsupported_reason(const isthmus_operation& operation, const char* name) const {
     if (name == nullptr || *name == '\0') return nullptr;
     const auto index = index_of(name);
     if (!index) return "the shm backend has no algorithm of that name";
-    switch (choices[*index].what) {
-      case algorithm::packet: return why_not_packet(operation);
-      case algorithm::two_shot_packet: return why_not_two_shot_packet(operation);
-      case algorithm::one_shot:
-      case algorithm::direct:
+    switch (choices[*index].algorithm) {
+      case shm_algorithm::packet: return packet_unsupported_reason(operation);
+      case shm_algorithm::two_shot_packet: return two_shot_packet_unsupported_reason(operation);
+      case shm_algorithm::one_shot:
+      case shm_algorithm::zero_copy:
         if (uses_channels(operation.collective)) return "only some ranks know the counts: shm:channel";
         return operation.collective == ISTHMUS_BARRIER ? "a barrier moves no data: shm:packet" : nullptr;
-      case algorithm::two_shot:
-        return can_two_shot(operation.collective) ? nullptr : "two_shot is for allreduce and reduce";
-      case algorithm::channel:
+      case shm_algorithm::two_shot:
+        return supports_two_shot(operation.collective) ? nullptr : "two_shot is for allreduce and reduce";
+      case shm_algorithm::channel:
         return uses_channels(operation.collective) || operation.collective == ISTHMUS_ALLTOALL
                    ? nullptr
                    : "channel is for send, recv, gatherv, scatterv, alltoall and alltoallv";
@@ -131,7 +131,7 @@ class state {
     m_group.revoke_write_access();
   }
 
-  const char* why_not_packet(const isthmus_operation& operation) const {
+  const char* packet_unsupported_reason(const isthmus_operation& operation) const {
     if (operation.collective == ISTHMUS_BARRIER) return nullptr;
     if (uses_channels(operation.collective)) return "only some ranks know the counts: shm:channel";
     std::uint64_t capacity =
@@ -143,8 +143,8 @@ class state {
                : "larger than what backend.shm.packet_lines holds";
   }
 
-  const char* why_not_two_shot_packet(const isthmus_operation& operation) const {
-    if (!can_two_shot(operation.collective)) return "two_shot_packet is for allreduce and reduce";
+  const char* two_shot_packet_unsupported_reason(const isthmus_operation& operation) const {
+    if (!supports_two_shot(operation.collective)) return "two_shot_packet is for allreduce and reduce";
     const std::uint64_t capacity =
         packet_block_bytes(m_group.sizes(), m_group.size(), true) * static_cast<std::uint64_t>(m_group.size());
     return operation.count <= capacity / bytes_of(operation.datatype)
@@ -158,52 +158,52 @@ class state {
   }
 
   // `named`: index of the algorithm that was asked for.
-  void run(const isthmus_operation& operation, std::optional<std::size_t> named) {
+  void run(const isthmus_operation& operation, std::optional<std::size_t> requested) {
     m_group.set_activity(row_of(operation.collective).name);
     if (operation.collective == ISTHMUS_BARRIER) return run_barrier(m_group);
     // without a name: nothing staged where that can be, else what always works
-    constexpr choice otherwise{algorithm::direct, form::adaptive};
-    const choice chosen = named ? choices[*named] : otherwise;
-    if (uses_channels(operation.collective) || chosen.what == algorithm::channel)
+    constexpr algorithm_choice fallback{shm_algorithm::zero_copy, store_policy::adaptive};
+    const algorithm_choice choice = requested ? choices[*requested] : fallback;
+    if (uses_channels(operation.collective) || choice.algorithm == shm_algorithm::channel)
       return m_channels.run_collective(operation);
-    const shape s(operation, m_group.rank(), m_group.size(), m_group.kernels());
-    if (s.count == 0) return;  // equal on all ranks
-    switch (chosen.what) {
-      case algorithm::packet: return run_packet(m_group, m_work, s);
-      case algorithm::two_shot_packet: return run_two_shot_packet(m_group, m_work, s);
-      case algorithm::one_shot:
-      case algorithm::two_shot: return run_staged(operation.collective, s, chosen);
-      case algorithm::direct:
-      case algorithm::channel:  // done above
+    const collective_shape shape(operation, m_group.rank(), m_group.size(), m_group.kernels());
+    if (shape.count == 0) return;  // equal on all ranks
+    switch (choice.algorithm) {
+      case shm_algorithm::packet: return run_packet(m_group, m_work, shape);
+      case shm_algorithm::two_shot_packet: return run_two_shot_packet(m_group, m_work, shape);
+      case shm_algorithm::one_shot:
+      case shm_algorithm::two_shot: return run_staged(operation.collective, shape, choice);
+      case shm_algorithm::zero_copy:
+      case shm_algorithm::channel:  // done above
         break;
     }
-    const store_mode shared = chosen.shared == form::cached ? store_mode::cached : store_mode::streaming;
-    if (run_direct(m_group, m_work, s, shared, overwrites_unsent_data(operation))) return;
-    if (named) note_staged(operation.collective, *named);
-    const auto staged = can_two_shot(operation.collective) ? algorithm::two_shot : algorithm::one_shot;
-    run_staged(operation.collective, s, {staged, chosen.shared});
+    const store_mode staging_mode = choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming;
+    if (run_zero_copy(m_group, m_work, shape, staging_mode, overwrites_unsent_data(operation))) return;
+    if (requested) log_fallback(operation.collective, *requested);
+    const auto staged = supports_two_shot(operation.collective) ? shm_algorithm::two_shot : shm_algorithm::one_shot;
+    run_staged(operation.collective, shape, {staged, choice.policy});
   }
 
-  void note_staged(isthmus_collective collective, std::size_t named) {
+  void log_fallback(isthmus_collective collective, std::size_t requested) {
     const std::uint32_t bit = 1u << collective;
-    if ((m_noted[named] & bit) != 0) return;
-    m_noted[named] |= bit;
+    if ((m_logged[requested] & bit) != 0) return;
+    m_logged[requested] |= bit;
     m_group.context().log(
         m_group.context().runtime, 1,
         "shm:%s: some buffer of %s is neither in the symmetric heap nor where the kernel copies "
         "between processes; it is staged",
-        algorithm_names[named], row_of(collective).name);
+        algorithm_names[requested], row_of(collective).name);
   }
 
-  void run_staged(isthmus_collective collective, const shape& s, choice chosen) {
-    const bool is_free = chosen.shared == form::adaptive;
-    const store_mode shared = is_free ? m_chooser.begin(collective, s.count * s.element_bytes, s.judge())
-                                 : (chosen.shared == form::cached ? store_mode::cached : store_mode::streaming);
-    if (chosen.what == algorithm::two_shot)
-      run_two_shot(m_group, m_work, s, shared);
+  void run_staged(isthmus_collective collective, const collective_shape& shape, algorithm_choice choice) {
+    const bool is_adaptive = choice.policy == store_policy::adaptive;
+    const store_mode staging_mode = is_adaptive ? m_chooser.begin(collective, shape.count * shape.element_bytes, shape.timing_rank())
+                                 : (choice.policy == store_policy::cached ? store_mode::cached : store_mode::streaming);
+    if (choice.algorithm == shm_algorithm::two_shot)
+      run_two_shot(m_group, m_work, shape, staging_mode);
     else
-      run_one_shot(m_group, m_work, s, shared, chosen.of_staged);
-    if (is_free) m_chooser.end();
+      run_one_shot(m_group, m_work, shape, staging_mode, choice.layout);
+    if (is_adaptive) m_chooser.end();
   }
 
   node_group m_group;
@@ -211,7 +211,7 @@ class state {
   store_chooser m_chooser;
   workspace m_work;
   std::array<std::uint32_t, std::size(choices)>
-      m_noted{};  // what note_staged has said, a bit for each collective
+      m_logged{};  // what log_fallback has said, a bit for each collective
 };
 
 isthmus_status create(const isthmus_backend_context* context, void** result) {
@@ -219,7 +219,7 @@ isthmus_status create(const isthmus_backend_context* context, void** result) {
   connection connected;
   if (const auto status = connect(*context, connected)) return status;
   try {
-    *result = new state(*context, std::move(connected));
+    *result = new shm_state(*context, std::move(connected));
   } catch (const std::bad_alloc&) {
     return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, ISTHMUS_HERE, nullptr,
                          "host memory exhausted");
@@ -227,18 +227,18 @@ isthmus_status create(const isthmus_backend_context* context, void** result) {
   return ISTHMUS_SUCCESS;
 }
 
-void destroy(void* handle) { delete static_cast<state*>(handle); }
+void destroy(void* handle) { delete static_cast<shm_state*>(handle); }
 
 const char* supports(void* handle, const isthmus_operation* operation, const char* name) {
-  return static_cast<const state*>(handle)->why_not(*operation, name);
+  return static_cast<const shm_state*>(handle)->unsupported_reason(*operation, name);
 }
 
 isthmus_status enqueue(void* handle, const isthmus_operation* operations, const char* const* names,
                        std::size_t n) {
-  return static_cast<state*>(handle)->enqueue({operations, n}, names);
+  return static_cast<shm_state*>(handle)->enqueue({operations, n}, names);
 }
 
-void abort_state(void* handle) { static_cast<state*>(handle)->abort(); }
+void abort_state(void* handle) { static_cast<shm_state*>(handle)->abort(); }
 
 const char* version(void*) { return cpu::kernels().name; }
 

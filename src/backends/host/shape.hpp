@@ -13,31 +13,31 @@
 
 namespace isthmus::shm {
 
-struct shape : block_map {
+struct collective_shape : block_map {
   std::uint64_t count;     // elements of the largest block
   cpu::reduce_function reduce;  // nullptr: blocks are copied
   const std::byte* send_buf;
   std::byte* recv_buf;
 
   // Precondition: neither a barrier nor a collective that goes through channels.
-  shape(const isthmus_operation& operation, int own_rank, int ranks, const cpu::kernel_table& kernels)
+  collective_shape(const isthmus_operation& operation, int own_rank, int ranks, const cpu::kernel_table& kernels)
       : block_map(operation, own_rank, ranks),
-        count(longest(shared_counts(operation), ranks, operation.count)),
+        count(max_count(shared_counts(operation), ranks, operation.count)),
         reduce(row_of(operation.collective).is_reduction ? kernels.reduce[operation.datatype][operation.op]
                                                     : nullptr),
         send_buf(static_cast<const std::byte*>(operation.send_buf)),
         recv_buf(static_cast<std::byte*>(operation.recv_buf)) {}
 
   // Does another rank take from what this one contributes?
-  bool has_takers() const { return is_source(rank) && size > 1 && receiver != rank; }
+  bool has_receivers() const { return is_source(rank) && size > 1 && receiver != rank; }
   // A rank whose time says how long the call takes: one that takes what others contribute.
-  int judge() const {
+  int timing_rank() const {
     if (receiver != all_ranks) return receiver;
     return source == all_ranks ? 0 : (source + 1) % size;
   }
   // What a contributor's block for this rank has, and what this one has for a reader.
-  std::uint64_t taken_elements(int contributor) const { return recv.length(contributor); }
-  std::uint64_t given_elements(int reader) const { return send.length(reader); }
+  std::uint64_t recv_elements(int contributor) const { return recv.length(contributor); }
+  std::uint64_t send_elements(int reader) const { return send.length(reader); }
   // Someone reads this contributor's buffer; all ranks know it.
   bool is_read(int contributor) const {
     return is_source(contributor) && (recv.shape != extent::counts || recv.length(contributor) > 0);
@@ -48,8 +48,8 @@ struct shape : block_map {
   std::uint64_t recv_offset(int contributor) const { return recv.begin(contributor) * element_bytes; }
 
  private:
-  static std::uint64_t longest(const std::uint64_t* counts, int ranks, std::uint64_t otherwise) {
-    return counts == nullptr ? otherwise : *std::max_element(counts, counts + ranks);
+  static std::uint64_t max_count(const std::uint64_t* counts, int ranks, std::uint64_t fallback) {
+    return counts == nullptr ? fallback : *std::max_element(counts, counts + ranks);
   }
 };
 

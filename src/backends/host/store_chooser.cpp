@@ -11,12 +11,12 @@ constexpr std::uint32_t timed = 3;                                  // of each f
 
 }  // namespace
 
-store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int judge) {
+store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int timing_rank) {
   const std::size_t kind =
       hint_index(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
-  m_hint = &m_group.header(judge).store_hints[kind];
+  m_hint = &m_group.header(timing_rank).store_hints[kind];
   m_trial = nullptr;
-  if (m_group.rank() == judge) {
+  if (m_group.rank() == timing_rank) {
     if (m_trials.empty()) m_trials.assign(hint_count, trial{.pause = shortest_pause});
     m_trial = &m_trials[kind];
     if (m_trial->at == phase::settling && m_group.next_sequence_number() >= m_trial->settled)

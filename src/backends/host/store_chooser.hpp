@@ -23,7 +23,7 @@ class store_chooser {
   explicit store_chooser(node_group& group, clock::time_point (*now)() = clock::now) : m_group(group), m_now(now) {}
 
   // Around each call whose form is free. `bytes` and `judge` are equal on all ranks.
-  store_mode begin(isthmus_collective collective, std::uint64_t bytes, int judge);
+  store_mode begin(isthmus_collective collective, std::uint64_t bytes, int timing_rank);
   void end();
 
  private:

@@ -8,7 +8,7 @@ namespace isthmus::shm {
 namespace {
 
 // One chunk of the vector, in bytes, and how the ranks divide it: into slices of whole lines.
-struct chunk {
+struct vector_chunk {
   std::uint64_t sequence;
   std::uint64_t begin;   // in the vector
   std::uint64_t length;  // of all slices together
@@ -22,65 +22,65 @@ struct chunk {
 
 class two_shot {
  public:
-  two_shot(node_group& group, workspace& work, const shape& s, store_mode shared)
+  two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode)
       : m_group(group),
         m_work(work),
-        m_shape(s),
-        m_bytes(s.count * s.element_bytes),
+        m_shape(shape),
+        m_bytes(shape.count * shape.element_bytes),
         m_chunk_bytes(chunk_bytes(group, m_bytes)),
-        m_block_bytes(group.size() > few ? most_block_bytes : 512),
-        m_takes(s.is_receiver(group.rank())),
-        m_shared(shared),
-        m_results(result_store_mode(group, s)) {}
+        m_block_bytes(group.size() > few_ranks ? max_block_bytes : 512),
+        m_is_receiver(shape.is_receiver(group.rank())),
+        m_staging_mode(staging_mode),
+        m_result_mode(result_store_mode(group, shape)) {}
 
   // Chunk k is staged in step k, reduced `distance` steps later and gathered as many after that. By then
   // the peers have published, and within a step the writes of one chunk overlap with the reads of another.
   void run() {
     m_chunks = (m_bytes + m_chunk_bytes - 1) / m_chunk_bytes;
     m_first = m_group.allocate_sequence_numbers(m_chunks);
-    for (std::uint64_t step = 0; step < m_chunks + 2 * distance; ++step) {
-      const auto staged = chunk_at(step, 0), reduced = chunk_at(step, distance),
-                 gathered = chunk_at(step, 2 * distance);
+    for (std::uint64_t step = 0; step < m_chunks + 2 * stage_distance; ++step) {
+      const auto staged = find_chunk(step, 0), reduced = find_chunk(step, stage_distance),
+                 gathered = find_chunk(step, 2 * stage_distance);
       wait_for_peers(staged, reduced, gathered);
       const std::uint64_t slice =
           std::max({staged ? staged->slice : 0, reduced ? reduced->slice : 0, gathered ? gathered->slice : 0});
-      for (std::uint64_t at = 0; at < slice; at += m_block_bytes) {
-        if (staged) stage(*staged, at);
-        if (reduced) reduce(*reduced, at);
+      for (std::uint64_t position = 0; position < slice; position += m_block_bytes) {
+        if (staged) stage(*staged, position);
+        if (reduced) reduce(*reduced, position);
       }
-      if (gathered && m_takes) gather(*gathered);
+      if (gathered && m_is_receiver) gather(*gathered);
       publish(staged, reduced, gathered);
     }
-    if (m_results == store_mode::streaming) streaming_fence();
+    if (m_result_mode == store_mode::streaming) streaming_fence();
   }
 
  private:
-  static constexpr std::uint64_t distance = lookahead / 2;
+  static constexpr std::uint64_t stage_distance = lookahead / 2;
   // Staging and reduction go block by block: small enough that the processor overlaps the two, and that what
   // was reduced is still in the first-level cache when it is copied. More than a few ranks are more pages than
   // the processor looks ahead in, so it stays longer in each.
-  static constexpr int few = 4;
-  static constexpr std::uint64_t most_block_bytes = 8192;
+  static constexpr int few_ranks = 4;
+  static constexpr std::uint64_t max_block_bytes = 8192;
 
   // What the parts of a slot hold; less for short vectors, so that they overlap as well; slices of a page at
   // least.
   static std::uint64_t chunk_bytes(const node_group& group, std::uint64_t bytes) {
     const auto ranks = static_cast<std::uint64_t>(group.size());
-    const std::uint64_t least = page_bytes * ranks, most = group.sizes().slot_block_bytes(group.size()) * ranks;
-    return std::min(most, std::max(least, round_up(bytes / 4, least)));
+    const std::uint64_t min_bytes = page_bytes * ranks, max_bytes = group.sizes().slot_block_bytes(group.size()) * ranks;
+    return std::min(max_bytes, std::max(min_bytes, round_up(bytes / 4, min_bytes)));
   }
 
   // The chunk whose turn it is in this step, if there is one.
-  std::optional<chunk> chunk_at(std::uint64_t step, std::uint64_t delay) const {
+  std::optional<vector_chunk> find_chunk(std::uint64_t step, std::uint64_t delay) const {
     if (step < delay || step - delay >= m_chunks) return std::nullopt;
     const std::uint64_t k = step - delay, begin = k * m_chunk_bytes;
     const std::uint64_t length = std::min(m_chunk_bytes, m_bytes - begin);
     const auto ranks = static_cast<std::uint64_t>(m_group.size());
-    return chunk{m_first + k, begin, length, round_up((length + ranks - 1) / ranks, line_bytes)};
+    return vector_chunk{m_first + k, begin, length, round_up((length + ranks - 1) / ranks, line_bytes)};
   }
 
-  void wait_for_peers(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
-                      const std::optional<chunk>& gathered) {
+  void wait_for_peers(const std::optional<vector_chunk>& staged, const std::optional<vector_chunk>& reduced,
+                      const std::optional<vector_chunk>& gathered) {
     if (staged) m_group.reserve_slot(staged->sequence);
     // each flag is a cache miss, so all are under way before the first is looked at
     for (int r = 0; r < m_group.size(); ++r) {
@@ -90,15 +90,15 @@ class two_shot {
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
       if (reduced) m_group.wait_for(peer, m_group.slot(peer, reduced->sequence).staged, reduced->sequence);
-      if (gathered && m_takes)
+      if (gathered && m_is_receiver)
         m_group.wait_for(peer, m_group.slot(peer, gathered->sequence).reduced, gathered->sequence);
     }
   }
 
-  void publish(const std::optional<chunk>& staged, const std::optional<chunk>& reduced,
-               const std::optional<chunk>& gathered) {
+  void publish(const std::optional<vector_chunk>& staged, const std::optional<vector_chunk>& reduced,
+               const std::optional<vector_chunk>& gathered) {
     const int me = m_group.rank();
-    if (m_shared == store_mode::streaming && (staged || reduced)) streaming_fence();
+    if (m_staging_mode == store_mode::streaming && (staged || reduced)) streaming_fence();
     if (staged) m_group.slot(me, staged->sequence).staged.store(staged->sequence + 1, std::memory_order_release);
     if (reduced)
       m_group.slot(me, reduced->sequence).reduced.store(reduced->sequence + 1, std::memory_order_release);
@@ -106,59 +106,59 @@ class two_shot {
   }
 
   // Bytes of the block at `at` of a slice that is so long.
-  std::uint64_t block_at(std::uint64_t slice_length, std::uint64_t at) const {
-    return at >= slice_length ? 0 : std::min(m_block_bytes, slice_length - at);
+  std::uint64_t block_length(std::uint64_t slice_length, std::uint64_t position) const {
+    return position >= slice_length ? 0 : std::min(m_block_bytes, slice_length - position);
   }
 
   // The own slice is not staged: its only reader is this rank.
-  void stage(const chunk& c, std::uint64_t at) {
+  void stage(const vector_chunk& chunk, std::uint64_t position) {
     m_work.pieces.clear();
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
-      m_work.pieces.push_back({m_group.data_for(peer, m_group.rank(), c.sequence) + at,
-                               m_shape.send_buf + c.begin + c.slice_begin(peer) + at,
-                               block_at(c.slice_length(peer), at)});
+      m_work.pieces.push_back({m_group.data_for(peer, m_group.rank(), chunk.sequence) + position,
+                               m_shape.send_buf + chunk.begin + chunk.slice_begin(peer) + position,
+                               block_length(chunk.slice_length(peer), position)});
     }
-    copy_staged(m_group, m_work.pieces, m_shared);
+    copy_staged(m_group, m_work.pieces, m_staging_mode);
   }
 
-  void reduce(const chunk& c, std::uint64_t at) {
+  void reduce(const vector_chunk& chunk, std::uint64_t position) {
     const int me = m_group.rank();
-    const std::uint64_t length = block_at(c.slice_length(me), at), offset = c.slice_begin(me) + at;
+    const std::uint64_t length = block_length(chunk.slice_length(me), position), offset = chunk.slice_begin(me) + position;
     if (length == 0) return;
     for (int r = 0; r < m_group.size(); ++r)
       m_work.sources[static_cast<std::size_t>(r)] =
-          r == me ? m_shape.send_buf + c.begin + offset : m_group.data_for(me, r, c.sequence) + at;
-    alignas(line_bytes) std::byte reduced[most_block_bytes];
-    std::byte* shared = m_group.result(me, c.sequence) + at;
-    std::byte* out = m_shared == store_mode::cached ? shared : reduced;
+          r == me ? m_shape.send_buf + chunk.begin + offset : m_group.data_for(me, r, chunk.sequence) + position;
+    alignas(line_bytes) std::byte reduced[max_block_bytes];
+    std::byte* result_slice = m_group.result(me, chunk.sequence) + position;
+    std::byte* out = m_staging_mode == store_mode::cached ? result_slice : reduced;
     m_shape.reduce(out, m_work.sources.data(), m_group.size(), length / m_shape.element_bytes);
-    copy(shared, out, length, m_shared);
-    if (m_takes) copy(m_shape.recv_buf + c.begin + offset, out, length, m_results);
+    copy(result_slice, out, length, m_staging_mode);
+    if (m_is_receiver) copy(m_shape.recv_buf + chunk.begin + offset, out, length, m_result_mode);
   }
 
   // Slice after slice: all ranks read the same lines, and side by side they came later (docs/notes).
-  void gather(const chunk& c) {
+  void gather(const vector_chunk& chunk) {
     for (int i = 1; i < m_group.size(); ++i) {
       const int peer = (m_group.rank() + i) % m_group.size();
-      copy(m_shape.recv_buf + c.begin + c.slice_begin(peer), m_group.result(peer, c.sequence),
-           c.slice_length(peer), m_results);
+      copy(m_shape.recv_buf + chunk.begin + chunk.slice_begin(peer), m_group.result(peer, chunk.sequence),
+           chunk.slice_length(peer), m_result_mode);
     }
   }
 
   node_group& m_group;
   workspace& m_work;
-  const shape& m_shape;
+  const collective_shape& m_shape;
   std::uint64_t m_bytes, m_chunk_bytes, m_block_bytes;
-  bool m_takes;
-  store_mode m_shared, m_results;
+  bool m_is_receiver;
+  store_mode m_staging_mode, m_result_mode;
   std::uint64_t m_first = 0, m_chunks = 0;
 };
 
 }  // namespace
 
-void run_two_shot(node_group& group, workspace& work, const shape& s, store_mode shared) {
-  two_shot(group, work, s, shared).run();
+void run_two_shot(node_group& group, workspace& work, const collective_shape& shape, store_mode staging_mode) {
+  two_shot(group, work, shape, staging_mode).run();
 }
 
 }  // namespace isthmus::shm

@@ -56,9 +56,9 @@ class machine {
   }
 
   // One call on all ranks. The form is the judge's.
-  store_mode call(isthmus_collective collective, std::uint64_t bytes, int judge, const costs& taken) {
+  store_mode call(isthmus_collective collective, std::uint64_t bytes, int timing_rank, const costs& taken) {
     std::array<store_mode, ranks> forms{};
-    for (int r = 0; r < ranks; ++r) forms[index(r)] = m_choosers[index(r)]->begin(collective, bytes, judge);
+    for (int r = 0; r < ranks; ++r) forms[index(r)] = m_choosers[index(r)]->begin(collective, bytes, timing_rank);
     const std::uint64_t taken_now = pick(1, 2);  // few, so that slots stay for long what they were
     for (const auto& each : m_groups) each->allocate_sequence_numbers(taken_now);
     duration time = std::max(taken.of(forms[0]), taken.of(forms[1]));
@@ -66,7 +66,7 @@ class machine {
     if (forms[0] != m_last || forms[1] != m_last) m_changed = m_groups[0]->next_sequence_number();
     if (m_groups[0]->next_sequence_number() < m_changed + m_groups[0]->sizes().depth) time *= 3;
     if (pick(1, 20) == 1) time *= 10;
-    m_last = forms[index(judge)];
+    m_last = forms[index(timing_rank)];
     told += time;
     // whoever ends first, the others see a new wish in the next call at the latest
     for (int r = 0; r < ranks; ++r) m_choosers[index(r)]->end();
@@ -75,9 +75,9 @@ class machine {
 
   // How many of so many calls are in the form.
   std::uint64_t count(store_mode form, std::uint64_t calls, isthmus_collective collective, std::uint64_t bytes,
-                      int judge, const costs& taken) {
+                      int timing_rank, const costs& taken) {
     std::uint64_t found = 0;
-    for (std::uint64_t i = 0; i < calls; ++i) found += call(collective, bytes, judge, taken) == form ? 1 : 0;
+    for (std::uint64_t i = 0; i < calls; ++i) found += call(collective, bytes, timing_rank, taken) == form ? 1 : 0;
     return found;
   }
 
@@ -110,11 +110,11 @@ class store_chooser_test : public testing::TestWithParam<std::uint64_t> {};
 TEST_P(store_chooser_test, settles_on_the_cheaper_form) {
   machine run(GetParam());
   const auto bytes = run.pick(1, 1 << 30);
-  const int judge = static_cast<int>(run.pick(0, ranks - 1));
+  const int timing_rank = static_cast<int>(run.pick(0, ranks - 1));
   const store_mode cheaper = run.any_form();
   const costs taken = run.prefer(cheaper, 30, 400);
-  run.count(cheaper, enough, ISTHMUS_ALLREDUCE, bytes, judge, taken);
-  EXPECT_GE(run.count(cheaper, 1000, ISTHMUS_ALLREDUCE, bytes, judge, taken), 970u);
+  run.count(cheaper, enough, ISTHMUS_ALLREDUCE, bytes, timing_rank, taken);
+  EXPECT_GE(run.count(cheaper, 1000, ISTHMUS_ALLREDUCE, bytes, timing_rank, taken), 970u);
 }
 
 TEST_P(store_chooser_test, follows_when_the_cores_move) {
@@ -137,23 +137,23 @@ TEST_P(store_chooser_test, tells_kinds_of_calls_apart) {
   struct kind {
     isthmus_collective collective;
     std::uint64_t bytes;
-    int judge;
+    int timing_rank;
     store_mode cheaper;
     costs taken;
   };
   std::vector<kind> kinds;
   for (const isthmus_collective collective : {ISTHMUS_GATHER, ISTHMUS_SCATTER})
     for (const std::uint64_t bytes : {std::uint64_t{1000}, std::uint64_t{100'000}})
-      for (int judge = 0; judge < ranks; ++judge) {
+      for (int timing_rank = 0; timing_rank < ranks; ++timing_rank) {
         const store_mode cheaper = run.any_form();
-        kinds.push_back({collective, bytes, judge, cheaper, run.prefer(cheaper, 30, 400)});
+        kinds.push_back({collective, bytes, timing_rank, cheaper, run.prefer(cheaper, 30, 400)});
       }
   // each kind many times in a row now and then: a change of forms among kinds leaves slots behind, too
   for (std::uint64_t turn = 0; turn < 40; ++turn)
     for (const kind& each : kinds)
-      run.count(each.cheaper, 100, each.collective, each.bytes, each.judge, each.taken);
+      run.count(each.cheaper, 100, each.collective, each.bytes, each.timing_rank, each.taken);
   for (const kind& each : kinds)
-    EXPECT_GE(run.count(each.cheaper, 1000, each.collective, each.bytes, each.judge, each.taken), 950u);
+    EXPECT_GE(run.count(each.cheaper, 1000, each.collective, each.bytes, each.timing_rank, each.taken), 950u);
 }
 
 TEST_P(store_chooser_test, seldom_looks_at_the_clock) {
