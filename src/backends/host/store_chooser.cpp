@@ -6,72 +6,72 @@
 namespace isthmus::shm {
 namespace {
 
-constexpr std::uint32_t shortest_pause = 16, longest_pause = 1024;  // calls
-constexpr std::uint32_t timed = 3;                                  // of each form
+constexpr std::uint32_t min_pause = 16, max_pause = 1024;  // calls
+constexpr std::uint32_t timed_calls = 3;                                  // of each form
 
 }  // namespace
 
 store_mode store_chooser::begin(isthmus_collective collective, std::uint64_t bytes, int timing_rank) {
-  const std::size_t kind =
+  const std::size_t index =
       hint_index(static_cast<std::size_t>(collective), static_cast<int>(std::bit_width(bytes)));
-  m_hint = &m_group.header(timing_rank).store_hints[kind];
+  m_hint = &m_group.header(timing_rank).store_hints[index];
   m_trial = nullptr;
   if (m_group.rank() == timing_rank) {
-    if (m_trials.empty()) m_trials.assign(hint_count, trial{.pause = shortest_pause});
-    m_trial = &m_trials[kind];
-    if (m_trial->at == phase::settling && m_group.next_sequence_number() >= m_trial->settled)
-      enter(*m_trial, phase::timing_other);
-    if (is_timed(*m_trial)) m_begin = m_now();
+    if (m_trials.empty()) m_trials.assign(hint_count, trial_state{.pause_calls = min_pause});
+    m_trial = &m_trials[index];
+    if (m_trial->phase == trial_phase::settling && m_group.next_sequence_number() >= m_trial->settled_sequence)
+      enter_phase(*m_trial, trial_phase::timing_other);
+    if (is_timed(*m_trial)) m_begin = m_time_source();
   }
   return m_hint->load(std::memory_order_relaxed) == hint_cached ? store_mode::cached : store_mode::streaming;
 }
 
 void store_chooser::end() {
   if (m_trial == nullptr) return;
-  trial& kind = *m_trial;
-  ++kind.calls;
-  switch (kind.at) {
-    case phase::pausing:
-      if (kind.calls == kind.pause) enter(kind, phase::timing_now);
+  trial_state& trial = *m_trial;
+  ++trial.phase_calls;
+  switch (trial.phase) {
+    case trial_phase::pausing:
+      if (trial.phase_calls == trial.pause_calls) enter_phase(trial, trial_phase::timing_current);
       break;
-    case phase::timing_now:  // the shortest of a few: what was not disturbed
-      kind.now = std::min(kind.now, m_now() - m_begin);
-      if (kind.calls < timed) break;
-      swap_form();
-      enter(kind, phase::noticing);
+    case trial_phase::timing_current:  // the shortest of a few: what was not disturbed
+      trial.current_duration = std::min(trial.current_duration, m_time_source() - m_begin);
+      if (trial.phase_calls < timed_calls) break;
+      switch_mode();
+      enter_phase(trial, trial_phase::switching);
       break;
-    case phase::noticing:  // the others may have begun this call in the form before
-      kind.settled = m_group.next_sequence_number() + m_group.sizes().depth;
-      enter(kind, phase::settling);
+    case trial_phase::switching:  // the others may have begun this call in the form before
+      trial.settled_sequence = m_group.next_sequence_number() + m_group.sizes().depth;
+      enter_phase(trial, trial_phase::settling);
       break;
-    case phase::settling: break;
-    case phase::timing_other:
-      kind.other = std::min(kind.other, m_now() - m_begin);
-      if (kind.calls == timed) conclude(kind);
+    case trial_phase::settling: break;
+    case trial_phase::timing_other:
+      trial.other_duration = std::min(trial.other_duration, m_time_source() - m_begin);
+      if (trial.phase_calls == timed_calls) finish_trial(trial);
       break;
   }
 }
 
-bool store_chooser::is_timed(const trial& kind) {
-  return kind.at == phase::timing_now || kind.at == phase::timing_other;
+bool store_chooser::is_timed(const trial_state& trial) {
+  return trial.phase == trial_phase::timing_current || trial.phase == trial_phase::timing_other;
 }
 
-void store_chooser::enter(trial& kind, phase next) {
-  kind.at = next;
-  kind.calls = 0;
+void store_chooser::enter_phase(trial_state& trial, trial_phase next) {
+  trial.phase = next;
+  trial.phase_calls = 0;
 }
 
-void store_chooser::conclude(trial& kind) {
+void store_chooser::finish_trial(trial_state& trial) {
   // clearly better: with a few samples small differences mean nothing
-  const bool is_better = 10 * kind.other < 9 * kind.now;
-  if (!is_better) swap_form();
+  const bool is_better = 10 * trial.other_duration < 9 * trial.current_duration;
+  if (!is_better) switch_mode();
   // the longer a form has won, the seldomer the other one costs time
-  kind = {.pause = is_better ? shortest_pause : std::min(longest_pause, 2 * kind.pause)};
+  trial = {.pause_calls = is_better ? min_pause : std::min(max_pause, 2 * trial.pause_calls)};
 }
 
-void store_chooser::swap_form() {
-  const auto before = m_hint->load(std::memory_order_relaxed);
-  m_hint->store(before == hint_cached ? hint_streaming : hint_cached, std::memory_order_relaxed);
+void store_chooser::switch_mode() {
+  const auto previous = m_hint->load(std::memory_order_relaxed);
+  m_hint->store(previous == hint_cached ? hint_streaming : hint_cached, std::memory_order_relaxed);
 }
 
 }  // namespace isthmus::shm
