@@ -9,7 +9,7 @@
 #include "kernels/kernels.hpp"
 #include "reference.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
 using bytes = std::vector<std::byte>;
@@ -191,4 +191,4 @@ TEST(reduce_local, bad_arguments_are_named_and_nothing_is_written) {
 }
 
 }  // namespace
-}  // namespace host_test
+}  // namespace shm_test

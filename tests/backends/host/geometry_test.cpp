@@ -7,13 +7,13 @@
 namespace isthmus::shm {
 namespace {
 
-TEST(host_geometry, keeps_all_segments_within_their_bound) {
+TEST(shm_geometry, keeps_all_segments_within_their_bound) {
   for (std::uint64_t ranks = 2; ranks <= 64; ++ranks)
     EXPECT_LE(ranks * segment_layout(default_geometry(ranks), ranks).bytes(), max_segments_bytes) << ranks << " ranks";
 }
 
 // src/selection/defaults.toml names algorithms up to a size; a path that does not hold it would fall back.
-TEST(host_geometry, holds_what_the_default_rules_put_into_packets) {
+TEST(shm_geometry, holds_what_the_default_rules_put_into_packets) {
   for (int ranks = 3; ranks <= 64; ++ranks) {
     const geometry sizes = default_geometry(static_cast<std::uint64_t>(ranks));
     EXPECT_GE(packet_block_bytes(sizes, ranks, false), 1536u) << ranks << " ranks";
@@ -24,7 +24,7 @@ TEST(host_geometry, holds_what_the_default_rules_put_into_packets) {
 }
 
 // Slices and results lie side by side; none reaches into what follows.
-TEST(host_geometry, has_room_for_every_part) {
+TEST(shm_geometry, has_room_for_every_part) {
   for (std::uint64_t ranks = 2; ranks <= 64; ++ranks) {
     const geometry sizes = default_geometry(ranks);
     const segment_layout places(sizes, ranks);

@@ -7,12 +7,12 @@
 #include <thread>
 
 #include "backends/host/host_backend.hpp"
-#include "play.hpp"
+#include "collective_case.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
-using complaints = std::vector<std::string>;
+using failures = std::vector<std::string>;
 
 constexpr isthmus_collective collectives[] = {
     ISTHMUS_BROADCAST, ISTHMUS_REDUCE,    ISTHMUS_ALLREDUCE,      ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLGATHER,
@@ -29,17 +29,17 @@ constexpr const char* reducing[] = {"packet",        "two_shot_packet",   "one_s
 // combinations is enough there.
 bool crowded(const rank& self) { return self.size() > 3; }
 
-struct crew {
+struct rank_layout {
   int ranks, processes;
 };
-std::string crew_name(const testing::TestParamInfo<crew>& info) {
+std::string rank_layout_name(const testing::TestParamInfo<rank_layout>& info) {
   return "ranks" + std::to_string(info.param.ranks) + "_processes" + std::to_string(info.param.processes);
 }
 
-class host_collectives : public testing::TestWithParam<crew> {
+class shm_collectives : public testing::TestWithParam<rank_layout> {
  protected:
-  setting make_setting() const {
-    setting s;
+  run_setup make_setting() const {
+    run_setup s;
     s.ranks = GetParam().ranks;
     s.processes = GetParam().processes;
     s.options = {{"slot_bytes", "4096"}, {"packet_lines", "64"}, {"cell_bytes", "512"}};  // many chunks
@@ -47,7 +47,7 @@ class host_collectives : public testing::TestWithParam<crew> {
   }
 };
 
-TEST_P(host_collectives, are_right_for_every_algorithm_and_memory) {
+TEST_P(shm_collectives, are_right_for_every_algorithm_and_memory) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           std::uint64_t seed = 1, performed = 0, turn = 0, wanted = crowded(self) ? 80 : 500;
@@ -61,7 +61,7 @@ TEST_P(host_collectives, are_right_for_every_algorithm_and_memory) {
                                     // turn.
                                     const std::uint64_t every = crowded(self) ? 5 : count == 32771 ? 2 : 1;
                                     if (every > 1 && ++turn % every != 0) continue;
-                                    play p;
+                                    collective_case p;
                                     p.collective = collective;
                                     p.algorithm = algorithm;
                                     p.in_place = in_place;
@@ -69,17 +69,17 @@ TEST_P(host_collectives, are_right_for_every_algorithm_and_memory) {
                                     p.count = count;
                                     p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
                                     p.seed = ++seed;
-                                    performed += perform(self, p);
+                                    performed += run_case(self, p);
                                   }
                           check(performed > wanted,
                                 "only " + std::to_string(performed) + " plays were supported");
                         }),
-            complaints{});
+            failures{});
 }
 
 // As in containers and under systems where the kernel does not let processes copy from each other.
-TEST_P(host_collectives, are_right_where_the_kernel_copies_nothing) {
-  setting s = make_setting();
+TEST_P(shm_collectives, are_right_where_the_kernel_copies_nothing) {
+  run_setup s = make_setting();
   s.options.emplace("kernel_copies", "0");
   EXPECT_EQ(
       run_backend(s,
@@ -90,20 +90,20 @@ TEST_P(host_collectives, are_right_where_the_kernel_copies_nothing) {
                         for (const auto where : {memory::separate, memory::mixed})
                           for (const std::uint64_t count : {17, 5000}) {
                             if (crowded(self) && count != 17) continue;
-                            play p;
+                            collective_case p;
                             p.collective = collective;
                             p.algorithm = algorithm;
                             p.where = where;
                             p.count = count;
                             p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
                             p.seed = ++seed;
-                            perform(self, p);
+                            run_case(self, p);
                           }
                   }),
-      complaints{});
+      failures{});
 }
 
-TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
+TEST_P(shm_collectives, reduce_every_datatype_with_every_op) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           std::uint64_t seed = 77;
@@ -114,7 +114,7 @@ TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
                                 for (const char* algorithm : reducing)
                                   for (const std::uint64_t count : {5, 3001}) {
                                     if (crowded(self) && count != 5) continue;
-                                    play p;
+                                    collective_case p;
                                     p.collective = collective;
                                     p.datatype = static_cast<isthmus_datatype>(datatype);
                                     p.op = static_cast<isthmus_reduction_op>(op);
@@ -123,18 +123,18 @@ TEST_P(host_collectives, reduce_every_datatype_with_every_op) {
                                     p.where = seed % 2 == 0 ? memory::heap : memory::separate;
                                     p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
                                     p.seed = ++seed;
-                                    perform(self, p);
+                                    run_case(self, p);
                                   }
                         }),
-            complaints{});
+            failures{});
 }
 
-TEST_P(host_collectives, back_to_back_mixed_with_skewed_ranks) {
+TEST_P(shm_collectives, back_to_back_mixed_with_skewed_ranks) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           std::mt19937_64 common(4711), own(static_cast<std::uint64_t>(self.number()));
                           for (int i = 0; i < (crowded(self) ? 300 : 3000); ++i) {
-                            play p;
+                            collective_case p;
                             p.collective = collectives[common() % std::size(collectives)];
                             p.algorithm = algorithms[common() % std::size(algorithms)];
                             p.in_place = common() % 2 == 0;
@@ -144,34 +144,34 @@ TEST_P(host_collectives, back_to_back_mixed_with_skewed_ranks) {
                             p.seed = common();
                             if (own() % 64 == 0)
                               std::this_thread::sleep_for(std::chrono::microseconds(own() % 2000));
-                            perform(self, p);
+                            run_case(self, p);
                           }
                         }),
-            complaints{});
+            failures{});
 }
 
 // Often enough that rank 0 tries the other form of storing several times, and ranks store in both at once.
-TEST_P(host_collectives, are_right_while_rank_0_tries_both_forms) {
+TEST_P(shm_collectives, are_right_while_rank_0_tries_both_forms) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           const isthmus_collective kinds[] = {ISTHMUS_ALLREDUCE, ISTHMUS_ALLTOALL,
                                                               ISTHMUS_BROADCAST};
                           for (std::uint64_t i = 0; i < (crowded(self) ? 150 : 600); ++i) {
-                            play p;
+                            collective_case p;
                             p.collective = kinds[i % std::size(kinds)];
                             p.algorithm = i % 2 == 0 ? "one_shot_adaptive" : "two_shot_adaptive";
                             if (p.collective != ISTHMUS_ALLREDUCE) p.algorithm = "one_shot_adaptive";
                             p.count = 2048;
                             p.root = self.size() - 1;
                             p.seed = i;
-                            check(perform(self, p), p.describe() + " is not supported");
+                            check(run_case(self, p), p.describe() + " is not supported");
                           }
                         }),
-            complaints{});
+            failures{});
 }
 
-TEST_P(host_collectives, no_rank_leaves_a_barrier_before_all_have_entered) {
-  setting s = make_setting();
+TEST_P(shm_collectives, no_rank_leaves_a_barrier_before_all_have_entered) {
+  run_setup s = make_setting();
   EXPECT_EQ(
       run_backend(s,
                   [](rank& self) {
@@ -189,11 +189,11 @@ TEST_P(host_collectives, no_rank_leaves_a_barrier_before_all_have_entered) {
                       check(entered >= i * self.size(), "left a barrier too early");
                     }
                   }),
-      complaints{});
+      failures{});
 }
 
 // Everybody sends several messages to everybody, itself included, in one group and in order.
-TEST_P(host_collectives, messages_of_a_group_progress_together_and_in_order) {
+TEST_P(shm_collectives, messages_of_a_group_progress_together_and_in_order) {
   EXPECT_EQ(
       run_backend(
           make_setting(),
@@ -237,11 +237,11 @@ TEST_P(host_collectives, messages_of_a_group_progress_together_and_in_order) {
                           "message " + std::to_string(m) + " of rank " + std::to_string(peer) + " is wrong");
             }
           }),
-      complaints{});
+      failures{});
 }
 
 // Both sides copy parts of a long message, where each has a core.
-TEST_P(host_collectives, long_messages_of_uneven_lengths) {
+TEST_P(shm_collectives, long_messages_of_uneven_lengths) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           std::uint64_t seed = 2000;
@@ -249,20 +249,20 @@ TEST_P(host_collectives, long_messages_of_uneven_lengths) {
                             for (const bool in_place : {false, true})
                               for (const std::uint64_t count : {70'000, 131'073, 300'001}) {
                                 if (crowded(self) && count != 70'000) continue;
-                                play p;
+                                collective_case p;
                                 p.collective = collective;
                                 p.in_place = in_place;
                                 p.datatype = ISTHMUS_FLOAT64;
                                 p.count = count;
                                 p.root = static_cast<int>(seed % static_cast<std::uint64_t>(self.size()));
                                 p.seed = ++seed;
-                                perform(self, p);
+                                run_case(self, p);
                               }
                         }),
-            complaints{});
+            failures{});
 }
 
-TEST_P(host_collectives, blocking_messages_around_a_ring) {
+TEST_P(shm_collectives, blocking_messages_around_a_ring) {
   EXPECT_EQ(run_backend(make_setting(),
                         [](rank& self) {
                           const int n = self.size(), me = self.number();
@@ -288,16 +288,16 @@ TEST_P(host_collectives, blocking_messages_around_a_ring) {
                               check(each == 5 + (me == 0 ? n : me), "wrong value around the ring");
                           }
                         }),
-            complaints{});
+            failures{});
 }
 
-INSTANTIATE_TEST_SUITE_P(, host_collectives,
-                         testing::Values(crew{1, 1}, crew{2, 1}, crew{2, 2}, crew{3, 3}, crew{4, 4}, crew{5, 2},
-                                         crew{7, 7}, crew{16, 4}),
-                         crew_name);
+INSTANTIATE_TEST_SUITE_P(, shm_collectives,
+                         testing::Values(rank_layout{1, 1}, rank_layout{2, 1}, rank_layout{2, 2}, rank_layout{3, 3}, rank_layout{4, 4}, rank_layout{5, 2},
+                                         rank_layout{7, 7}, rank_layout{16, 4}),
+                         rank_layout_name);
 
 TEST(shm_backend, five_thousand_small_calls_back_to_back) {
-  setting s;
+  run_setup s;
   s.processes = 4;
   EXPECT_EQ(run_backend(s,
                         [](rank& self) {
@@ -328,7 +328,7 @@ TEST(shm_backend, five_thousand_small_calls_back_to_back) {
                               check(out[e] == wanted, "call " + std::to_string(i));
                           }
                         }),
-            complaints{});
+            failures{});
 }
 
 TEST(shm_backend, finds_its_algorithms_by_address_and_by_text) {
@@ -350,26 +350,26 @@ TEST(shm_backend, names_its_algorithms_and_says_why_not) {
   EXPECT_EQ(backend->capabilities,
             static_cast<unsigned>(ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_RANK_ORDER));
   EXPECT_EQ(
-      run_backend(setting{},
+      run_backend(run_setup{},
                   [](rank& self) {
                     isthmus_operation operation{};
                     operation.collective = ISTHMUS_ALLREDUCE;
                     operation.datatype = ISTHMUS_FLOAT64;
                     operation.count = 1;
                     for (const char* name : reducing)
-                      check(self.why_not(operation, name) == nullptr, std::string("allreduce by ") + name);
-                    check(self.why_not(operation, "channel") != nullptr, "allreduce by channel");
-                    check(self.why_not(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
+                      check(self.unsupported_reason(operation, name) == nullptr, std::string("allreduce by ") + name);
+                    check(self.unsupported_reason(operation, "channel") != nullptr, "allreduce by channel");
+                    check(self.unsupported_reason(operation, "ring") != nullptr, "allreduce by an unknown algorithm");
                     operation.count = std::uint64_t{1} << 61;
                     for (const char* name : {"packet", "two_shot_packet"})
-                      check(self.why_not(operation, name) != nullptr, std::string("huge allreduce by ") + name);
+                      check(self.unsupported_reason(operation, name) != nullptr, std::string("huge allreduce by ") + name);
                     operation.collective = ISTHMUS_BROADCAST;
                     operation.count = 1;
                     for (const char* name : {"two_shot", "two_shot_packet"})
-                      check(self.why_not(operation, name) != nullptr, std::string("broadcast by ") + name);
+                      check(self.unsupported_reason(operation, name) != nullptr, std::string("broadcast by ") + name);
                   }),
-      complaints{});
+      failures{});
 }
 
 }  // namespace
-}  // namespace host_test
+}  // namespace shm_test

@@ -11,12 +11,12 @@
 #include <thread>
 
 #include "base/tables.hpp"
-#include "world.hpp"
+#include "rank_runner.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
-using complaints = std::vector<std::string>;
+using failures = std::vector<std::string>;
 using namespace std::chrono_literals;
 
 isthmus_operation allreduce(float* data, std::uint64_t count) {
@@ -34,8 +34,8 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-setting processes(int n, double timeout_s) {
-  setting s;
+run_setup processes(int n, double timeout_s) {
+  run_setup s;
   s.ranks = s.processes = n;
   s.timeout_s = timeout_s;
   return s;
@@ -43,7 +43,7 @@ setting processes(int n, double timeout_s) {
 
 void create(rank& self) { check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure()); }
 
-TEST(host_failures, a_killed_rank_is_named_on_all_others_long_before_the_timeout) {
+TEST(shm_failures, a_killed_rank_is_named_on_all_others_long_before_the_timeout) {
   for (const char* algorithm : {"packet", "one_shot", "two_shot", "zero_copy"}) {
     EXPECT_EQ(run_ranks(
                   processes(4, 60),
@@ -60,12 +60,12 @@ TEST(host_failures, a_killed_rank_is_named_on_all_others_long_before_the_timeout
                     check(seconds_since(begin) < 5, "it took " + std::to_string(seconds_since(begin)) + " s");
                   },
                   2),
-              complaints{})
+              failures{})
         << algorithm;
   }
 }
 
-TEST(host_failures, a_killed_sender_is_named) {
+TEST(shm_failures, a_killed_sender_is_named) {
   EXPECT_EQ(run_ranks(
                 processes(2, 60),
                 [&](rank& self) {
@@ -79,11 +79,11 @@ TEST(host_failures, a_killed_sender_is_named) {
                   check(contains(self.failure(), "rank 1"), self.failure());
                 },
                 1),
-            complaints{});
+            failures{});
 }
 
 // What a rank did before it ended must arrive: its end alone is no failure.
-TEST(host_failures, a_rank_that_left_after_its_part_is_no_failure) {
+TEST(shm_failures, a_rank_that_left_after_its_part_is_no_failure) {
   EXPECT_EQ(run_ranks(processes(2, 60),
                       [&](rank& self) {
                         create(self);
@@ -95,12 +95,12 @@ TEST(host_failures, a_rank_that_left_after_its_part_is_no_failure) {
                         check(self.run(message) == ISTHMUS_SUCCESS, self.failure());
                         check(data[99] == 3, "the message is wrong");
                       }),
-            complaints{});
+            failures{});
 }
 
-TEST(host_failures, a_rank_that_destroyed_its_communicator_is_named) {
+TEST(shm_failures, a_rank_that_destroyed_its_communicator_is_named) {
   for (const int processes_used : {1, 2}) {
-    setting s = processes(2, 60);
+    run_setup s = processes(2, 60);
     s.processes = processes_used;
     EXPECT_EQ(run_ranks(s,
                         [&](rank& self) {
@@ -115,11 +115,11 @@ TEST(host_failures, a_rank_that_destroyed_its_communicator_is_named) {
                           check(contains(self.failure(), "rank 1"), self.failure());
                           self.meet();
                         }),
-              complaints{});
+              failures{});
   }
 }
 
-TEST(host_failures, a_missing_rank_is_a_timeout_that_names_it_and_later_calls_fail_at_once) {
+TEST(shm_failures, a_missing_rank_is_a_timeout_that_names_it_and_later_calls_fail_at_once) {
   EXPECT_EQ(
       run_ranks(processes(3, 0.5),
                 [&](rank& self) {
@@ -140,12 +140,12 @@ TEST(host_failures, a_missing_rank_is_a_timeout_that_names_it_and_later_calls_fa
                   check(status == ISTHMUS_ERROR_REMOTE || status == ISTHMUS_ERROR_ABORTED, self.failure());
                   check(seconds_since(begin) < 0.3, "a poisoned communicator waited");
                 }),
-      complaints{});
+      failures{});
 }
 
-TEST(host_failures, abort_on_one_rank_releases_all) {
+TEST(shm_failures, abort_on_one_rank_releases_all) {
   for (const int used : {1, 4}) {
-    setting s = processes(4, 60);
+    run_setup s = processes(4, 60);
     s.processes = used;
     EXPECT_EQ(run_ranks(s,
                         [&](rank& self) {
@@ -163,12 +163,12 @@ TEST(host_failures, abort_on_one_rank_releases_all) {
                           }
                           self.meet();
                         }),
-              complaints{});
+              failures{});
   }
 }
 
-TEST(host_failures, the_runtime_s_own_abort_ends_a_wait) {
-  setting s;
+TEST(shm_failures, the_runtime_s_own_abort_ends_a_wait) {
+  run_setup s;
   s.ranks = 2;
   EXPECT_EQ(run_ranks(s,
                       [&](rank& self) {
@@ -185,10 +185,10 @@ TEST(host_failures, the_runtime_s_own_abort_ends_a_wait) {
                         }
                         self.meet();
                       }),
-            complaints{});
+            failures{});
 }
 
-TEST(host_failures, messages_of_different_length_are_a_mismatch) {
+TEST(shm_failures, messages_of_different_length_are_a_mismatch) {
   EXPECT_EQ(run_ranks(processes(2, 5),
                       [&](rank& self) {
                         create(self);
@@ -205,18 +205,18 @@ TEST(host_failures, messages_of_different_length_are_a_mismatch) {
                         }
                         self.meet();
                       }),
-            complaints{});
+            failures{});
 }
 
 // Where ranks copy into and out of each other's buffers, one that gave fewer elements would lose what lies
 // behind.
-TEST(host_failures, direct_calls_of_different_length_touch_nothing) {
+TEST(shm_failures, direct_calls_of_different_length_touch_nothing) {
   constexpr std::uint64_t most = 20000, behind = 4000;
   for (const isthmus_collective collective :
        {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_BROADCAST, ISTHMUS_ALLGATHER, ISTHMUS_GATHER,
         ISTHMUS_REDUCE_SCATTER, ISTHMUS_ALLTOALL})
     for (const int processes : {1, 3}) {
-      setting s;
+      run_setup s;
       s.ranks = 3;
       s.processes = processes;
       s.timeout_s = 20;
@@ -240,13 +240,13 @@ TEST(host_failures, direct_calls_of_different_length_touch_nothing) {
                 check(std::ranges::all_of(recv, [](float each) { return each == 5; }), "recv was written");
                 check(std::ranges::all_of(send, [](float each) { return each == 1; }), "send was written");
               }),
-          complaints{})
+          failures{})
           << isthmus::row_of(collective).name << " in processes: " << processes;
     }
 }
 
-TEST(host_failures, a_send_to_oneself_without_recv_is_a_usage_error_that_harms_nothing) {
-  setting s;
+TEST(shm_failures, a_send_to_oneself_without_recv_is_a_usage_error_that_harms_nothing) {
+  run_setup s;
   s.ranks = 2;
   EXPECT_EQ(run_backend(s,
                         [&](rank& self) {
@@ -258,22 +258,22 @@ TEST(host_failures, a_send_to_oneself_without_recv_is_a_usage_error_that_harms_n
                           check(self.run(allreduce(data.data(), 10)) == ISTHMUS_SUCCESS, self.failure());
                           check(data[9] == 2, "wrong sum afterwards");
                         }),
-            complaints{});
+            failures{});
 }
 
-TEST(host_failures, ranks_of_two_machines_are_unsupported_on_all_ranks) {
-  setting s;
+TEST(shm_failures, ranks_of_two_machines_are_unsupported_on_all_ranks) {
+  run_setup s;
   s.node_of = {0, 0, 1, 1};
   EXPECT_EQ(run_ranks(s,
                       [&](rank& self) {
                         check(self.create() == ISTHMUS_ERROR_UNSUPPORTED, "it was created");
                         check(contains(self.failure(), "another machine"), self.failure());
                       }),
-            complaints{});
+            failures{});
 }
 
-TEST(host_failures, a_bad_option_names_key_value_and_range) {
-  setting s;
+TEST(shm_failures, a_bad_option_names_key_value_and_range) {
+  run_setup s;
   s.options = {{"depth", "3"}};
   EXPECT_EQ(run_ranks(s,
                       [&](rank& self) {
@@ -282,12 +282,12 @@ TEST(host_failures, a_bad_option_names_key_value_and_range) {
                             contains(self.failure(), "backend.shm.depth") && contains(self.failure(), "\"3\""),
                             self.failure());
                       }),
-            complaints{});
+            failures{});
 }
 
 // The kernel's count of shared memory falls back to where it was, though nobody could clean up; but for the
 // flight recorders, which stay to be read (docs/flight_recorder.md).
-TEST(host_failures, nothing_is_left_after_kill_9) {
+TEST(shm_failures, nothing_is_left_after_kill_9) {
   const auto count_files = [] {
     const std::filesystem::directory_iterator folder("/dev/shm");
     return std::count_if(std::filesystem::begin(folder), std::filesystem::end(folder), [](const auto& file) {
@@ -314,11 +314,11 @@ TEST(host_failures, nothing_is_left_after_kill_9) {
                   if (self.number() == 1) ::kill(::getpid(), SIGKILL);
                 },
                 1),
-            complaints{});
+            failures{});
   EXPECT_EQ(count_files(), files_before);
   EXPECT_EQ(descriptors(), descriptors_before);
   EXPECT_FALSE(maps());
 }
 
 }  // namespace
-}  // namespace host_test
+}  // namespace shm_test

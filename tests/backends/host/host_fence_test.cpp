@@ -14,13 +14,13 @@
 #include <thread>
 
 #include "backends/host/fence.hpp"
-#include "world.hpp"
+#include "rank_runner.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
 using namespace std::chrono_literals;
-using complaints = std::vector<std::string>;
+using failures = std::vector<std::string>;
 
 constexpr float poison = -77;
 
@@ -153,16 +153,16 @@ class late_rank : public testing::TestWithParam<scene> {};
 TEST_P(late_rank, writes_nothing_after_the_others_gave_up) {
   const scene& s = GetParam();
   for (unsigned i = 0; i < 4; ++i) {
-    setting two;
+    run_setup two;
     two.ranks = two.processes = 2;
     two.timeout_s = 0.4;  // on a crowded machine a rank is late by more than 0.1 s without any stop
     if (s.sends) two.options["spins"] = "4000";
     const shared_page shared;
-    ASSERT_EQ(run_ranks(two, [&](rank& self) { play(s, shared, self, i).run(); }), complaints{}) << i;
+    ASSERT_EQ(run_ranks(two, [&](rank& self) { play(s, shared, self, i).run(); }), failures{}) << i;
   }
 }
 
-TEST(host_fence, no_copy_of_the_kernel_s_gets_past_a_closed_gate) {
+TEST(shm_write_gate, no_copy_of_the_kernel_s_gets_past_a_closed_gate) {
   std::byte key{}, from{7}, to{};
   std::byte* address = nullptr;
   const auto copy = [&] {
@@ -182,7 +182,7 @@ TEST(host_fence, no_copy_of_the_kernel_s_gets_past_a_closed_gate) {
   EXPECT_EQ(to, std::byte{});
 }
 
-TEST(host_fence, what_is_made_private_keeps_its_content_and_hides_later_writes) {
+TEST(shm_write_gate, what_is_made_private_keeps_its_content_and_hides_later_writes) {
   constexpr std::size_t page = 4096, bytes = 7 * page, begin = 100;
   for (const std::size_t length : {std::size_t{1}, page - begin, page, 2 * page, 5 * page - 3}) {
     void* const pages = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -215,7 +215,7 @@ TEST(host_fence, what_is_made_private_keeps_its_content_and_hides_later_writes) 
 
 constexpr std::uint64_t in_the_heap = heap_block_bytes / sizeof(float) - 1000;
 INSTANTIATE_TEST_SUITE_P(
-    host_fence, late_rank,
+    shm_write_gate, late_rank,
     testing::Values(scene{"allreduce_in_the_heap", ISTHMUS_ALLREDUCE, memory::heap, in_the_heap},
                     scene{"allreduce_through_the_kernel", ISTHMUS_ALLREDUCE, memory::separate, 4 << 20},
                     scene{"gather_in_the_heap", ISTHMUS_GATHER, memory::heap, in_the_heap / 2},
@@ -224,4 +224,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace
-}  // namespace host_test
+}  // namespace shm_test

@@ -7,12 +7,12 @@
 #include <map>
 #include <random>
 
-#include "world.hpp"
+#include "rank_runner.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
-using complaints = std::vector<std::string>;
+using failures = std::vector<std::string>;
 
 constexpr std::byte poison{0xa5};
 constexpr std::size_t guard_bytes = 24;
@@ -87,29 +87,29 @@ void run_all(rank& self, std::vector<copy_of>& letters) {
   for (const copy_of& each : letters) each.verify();
 }
 
-struct crew {
+struct rank_layout {
   int ranks, processes;
   bool small_cells;
 };
-std::string crew_name(const testing::TestParamInfo<crew>& info) {
+std::string rank_layout_name(const testing::TestParamInfo<rank_layout>& info) {
   return "ranks" + std::to_string(info.param.ranks) + "_processes" + std::to_string(info.param.processes) +
          (info.param.small_cells ? "_small_cells" : "");
 }
 
-setting setting_of(const crew& who) {
-  setting made;
+run_setup make_setup(const rank_layout& who) {
+  run_setup made;
   made.ranks = who.ranks;
   made.processes = who.processes;
   if (who.small_cells) made.options = {{"cell_bytes", "256"}, {"cells", "2"}, {"address_bytes", "3000"}};
   return made;
 }
 
-class host_messages : public testing::TestWithParam<crew> {};
+class shm_messages : public testing::TestWithParam<rank_layout> {};
 
 // Every rank knows all letters of a round; each posts its own in an order of its own, in which only those of
 // one pair and direction keep theirs.
-TEST_P(host_messages, of_random_lengths_among_all) {
-  EXPECT_EQ(run_backend(setting_of(GetParam()),
+TEST_P(shm_messages, of_random_lengths_among_all) {
+  EXPECT_EQ(run_backend(make_setup(GetParam()),
                         [](rank& self) {
                           std::mt19937 random(7), own(static_cast<unsigned>(self.number()));
                           std::map<std::pair<int, int>, std::uint64_t> sent;
@@ -133,19 +133,19 @@ TEST_P(host_messages, of_random_lengths_among_all) {
                             run_all(self, mine);
                           }
                         }),
-            complaints{});
+            failures{});
 }
 
-INSTANTIATE_TEST_SUITE_P(, host_messages,
-                         testing::Values(crew{1, 1, false}, crew{2, 1, false}, crew{2, 2, false},
-                                         crew{2, 2, true}, crew{3, 3, true}, crew{5, 2, false},
-                                         crew{7, 7, false}),
-                         crew_name);
+INSTANTIATE_TEST_SUITE_P(, shm_messages,
+                         testing::Values(rank_layout{1, 1, false}, rank_layout{2, 1, false}, rank_layout{2, 2, false},
+                                         rank_layout{2, 2, true}, rank_layout{3, 3, true}, rank_layout{5, 2, false},
+                                         rank_layout{7, 7, false}),
+                         rank_layout_name);
 
 // What the sender groups says nothing about what the receiver groups.
 TEST(shm_backend, messages_are_received_in_other_groups_than_they_were_sent) {
   for (const bool small_cells : {false, true})
-    EXPECT_EQ(run_backend(setting_of({2, 2, small_cells}),
+    EXPECT_EQ(run_backend(make_setup({2, 2, small_cells}),
                           [](rank& self) {
                             std::mt19937 random(11), own(static_cast<unsigned>(self.number()) + 5);
                             std::uint64_t nth = 0;
@@ -163,13 +163,13 @@ TEST(shm_backend, messages_are_received_in_other_groups_than_they_were_sent) {
                               }
                             }
                           }),
-              complaints{});
+              failures{});
 }
 
 // A group of short messages to one peer takes one cell of two, so it is gone before the peer looks at it: were
 // each in a cell of its own, the call would wait for the peer until the timeout.
 TEST(shm_backend, a_group_of_short_messages_to_one_peer_is_one_message) {
-  setting s = setting_of({2, 2, false});
+  run_setup s = make_setup({2, 2, false});
   s.options = {{"cells", "2"}, {"cell_bytes", "4096"}};
   s.timeout_s = 20;
   EXPECT_EQ(run_backend(s,
@@ -181,11 +181,11 @@ TEST(shm_backend, a_group_of_short_messages_to_one_peer_is_one_message) {
                           self.meet();
                           if (self.number() == 1) run_all(self, group);
                         }),
-            complaints{});
+            failures{});
 }
 
 TEST(shm_backend, a_message_of_another_length_among_several_is_a_mismatch) {
-  setting s = setting_of({2, 2, false});
+  run_setup s = make_setup({2, 2, false});
   s.timeout_s = 20;
   EXPECT_EQ(run_ranks(s,
                       [](rank& self) {
@@ -206,8 +206,8 @@ TEST(shm_backend, a_message_of_another_length_among_several_is_a_mismatch) {
                         self.meet();
                         self.destroy();
                       }),
-            complaints{});
+            failures{});
 }
 
 }  // namespace
-}  // namespace host_test
+}  // namespace shm_test

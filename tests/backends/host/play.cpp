@@ -1,4 +1,4 @@
-#include "play.hpp"
+#include "collective_case.hpp"
 
 #include <isthmus/isthmus.h>
 
@@ -7,7 +7,7 @@
 
 #include "reference.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
 using bytes = std::vector<std::byte>;
@@ -33,7 +33,7 @@ bytes random_bytes(std::uint64_t seed, int rank, std::uint64_t length, isthmus_d
 }
 
 // Elements that rank `from` sends to rank `to`: equal for the collectives with equal counts.
-std::uint64_t pair_count(const play& p, int from, int to) {
+std::uint64_t pair_count(const collective_case& p, int from, int to) {
   switch (p.collective) {
     case ISTHMUS_ALLGATHERV:
     case ISTHMUS_GATHERV:
@@ -79,7 +79,7 @@ struct blocks {
 };
 
 template <typename Count>
-blocks lay_out(const play& p, int ranks, Count&& count) {
+blocks lay_out(const collective_case& p, int ranks, Count&& count) {
   blocks row;
   for (int r = 0; r < ranks; ++r) {
     row.counts.push_back(count(r));
@@ -90,7 +90,7 @@ blocks lay_out(const play& p, int ranks, Count&& count) {
 }
 
 // What a rank's send buffer looks like.
-blocks send_layout(const play& p, int rank, int ranks) {
+blocks send_layout(const collective_case& p, int rank, int ranks) {
   if (is_rooted_source(p.collective) && rank != p.root) return {};
   if (is_per_destination(p.collective))
     return lay_out(p, ranks, [&](int to) { return pair_count(p, rank, to); });
@@ -99,7 +99,7 @@ blocks send_layout(const play& p, int rank, int ranks) {
   return row;
 }
 
-blocks recv_layout(const play& p, int rank, int ranks) {
+blocks recv_layout(const collective_case& p, int rank, int ranks) {
   if (is_rooted_sink(p.collective) && rank != p.root) return {};
   if (gathers(p.collective)) return lay_out(p, ranks, [&](int from) { return pair_count(p, from, rank); });
   blocks row;
@@ -107,12 +107,12 @@ blocks recv_layout(const play& p, int rank, int ranks) {
   return row;
 }
 
-bytes input_of(const play& p, int rank, int ranks) {
+bytes input_of(const collective_case& p, int rank, int ranks) {
   return random_bytes(p.seed, rank, send_layout(p, rank, ranks).elements * width(p.datatype), p.datatype);
 }
 
 // The block that `from` sends to `to`.
-bytes block_of(const play& p, const std::vector<bytes>& inputs, int from, int to) {
+bytes block_of(const collective_case& p, const std::vector<bytes>& inputs, int from, int to) {
   const std::uint64_t unit = width(p.datatype);
   const auto ranks = static_cast<int>(inputs.size());
   const bytes& whole = inputs[static_cast<std::size_t>(from)];
@@ -124,7 +124,7 @@ bytes block_of(const play& p, const std::vector<bytes>& inputs, int from, int to
 }
 
 // What recv must hold; gaps keep what was there before.
-bytes expected(const play& p, const std::vector<bytes>& inputs, int rank, bytes before) {
+bytes expected(const collective_case& p, const std::vector<bytes>& inputs, int rank, bytes before) {
   const std::uint64_t unit = width(p.datatype);
   const auto ranks = static_cast<int>(inputs.size());
   if (is_rooted_sink(p.collective) && rank != p.root) return before;
@@ -150,11 +150,11 @@ struct buffers {
   std::byte* recv = nullptr;
 };
 
-bool uses_heap(const play& p, int rank) {
+bool uses_heap(const collective_case& p, int rank) {
   return p.where == memory::heap || (p.where == memory::mixed && rank % 2 == 0);
 }
 
-void place_buffers(const play& p, rank& self, const bytes& input, std::uint64_t recv_bytes, buffers& b) {
+void place_buffers(const collective_case& p, rank& self, const bytes& input, std::uint64_t recv_bytes, buffers& b) {
   const int me = self.number();
   if (uses_heap(p, me)) {
     b.send = self.heap(0);
@@ -183,7 +183,7 @@ void place_buffers(const play& p, rank& self, const bytes& input, std::uint64_t 
   std::copy(input.begin(), input.end(), b.send);
 }
 
-isthmus_operation operation_of(const play& p, int rank, const buffers& b, const blocks& send,
+isthmus_operation operation_of(const collective_case& p, int rank, const buffers& b, const blocks& send,
                                const blocks& recv) {
   isthmus_operation operation{};
   operation.collective = p.collective;
@@ -206,14 +206,14 @@ isthmus_operation operation_of(const play& p, int rank, const buffers& b, const 
 
 }  // namespace
 
-std::string play::describe() const {
+std::string collective_case::describe() const {
   return std::string(isthmus_collective_name(collective)) + " " + isthmus_datatype_name(datatype) + " " +
          isthmus_reduction_op_name(op) + " count " + std::to_string(count) + " root " + std::to_string(root) +
          (in_place ? " in place" : "") + " memory " + std::to_string(static_cast<int>(where)) + " algorithm " +
          (algorithm == nullptr ? "NULL" : algorithm) + " seed " + std::to_string(seed);
 }
 
-bool perform(rank& self, const play& p) {
+bool run_case(rank& self, const collective_case& p) {
   const int me = self.number(), ranks = self.size();
   std::vector<bytes> inputs;
   for (int r = 0; r < ranks; ++r) inputs.push_back(input_of(p, r, ranks));
@@ -223,7 +223,7 @@ bool perform(rank& self, const play& p) {
   place_buffers(p, self, inputs[static_cast<std::size_t>(me)], recv_bytes, b);
   const bytes before(b.recv, b.recv + recv_bytes);
   const isthmus_operation operation = operation_of(p, me, b, send, recv);
-  if (self.why_not(operation, p.algorithm) != nullptr) return false;
+  if (self.unsupported_reason(operation, p.algorithm) != nullptr) return false;
   check(self.run(operation, p.algorithm) == ISTHMUS_SUCCESS, p.describe() + ": " + self.failure());
   const bytes wanted = expected(p, inputs, me, before);
   const std::uint64_t elements = recv.elements;
@@ -237,4 +237,4 @@ bool perform(rank& self, const play& p) {
   return true;
 }
 
-}  // namespace host_test
+}  // namespace shm_test

@@ -3,13 +3,13 @@
 
 #include <random>
 
-#include "world.hpp"
+#include "rank_runner.hpp"
 
-namespace host_test {
+namespace shm_test {
 
 enum class memory { separate, heap, mixed };  // mixed: only even ranks use the heap
 
-struct play {
+struct collective_case {
   isthmus_collective collective = ISTHMUS_ALLREDUCE;
   isthmus_datatype datatype = ISTHMUS_FLOAT32;
   isthmus_reduction_op op = ISTHMUS_SUM;
@@ -24,6 +24,6 @@ struct play {
 };
 
 // Throws when the result is wrong. Skips, and returns false, when the backend does not support it.
-bool perform(rank& self, const play& play);
+bool run_case(rank& self, const collective_case& test_case);
 
-}  // namespace host_test
+}  // namespace shm_test

@@ -7,7 +7,7 @@
 #include <map>
 #include <stdexcept>
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
 struct format {
@@ -213,4 +213,4 @@ std::size_t width(isthmus_datatype datatype) {
   return widths[datatype];
 }
 
-}  // namespace host_test
+}  // namespace shm_test

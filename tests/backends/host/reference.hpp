@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace host_test {
+namespace shm_test {
 
 using element = std::vector<std::byte>;
 
@@ -26,4 +26,4 @@ bool same_elements(const std::byte* a, const std::byte* b, std::size_t count, is
 
 std::size_t width(isthmus_datatype datatype);
 
-}  // namespace host_test
+}  // namespace shm_test

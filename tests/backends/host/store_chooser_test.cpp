@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
 using namespace isthmus::shm;
@@ -169,4 +169,4 @@ TEST_P(store_chooser_test, seldom_looks_at_the_clock) {
 INSTANTIATE_TEST_SUITE_P(seeds, store_chooser_test, testing::Range<std::uint64_t>(1, 21));
 
 }  // namespace
-}  // namespace host_test
+}  // namespace shm_test

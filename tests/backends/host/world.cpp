@@ -1,4 +1,4 @@
-#include "world.hpp"
+#include "rank_runner.hpp"
 
 #include <sched.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 #include "base/tables.hpp"
 #include "topology/topology.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
 constexpr int most_ranks = 64;
@@ -26,7 +26,7 @@ constexpr std::size_t exchange_bytes = 4096;
 struct shared_area {
   std::atomic<int> arrived{0}, round{0};
   std::byte exchange[most_ranks][exchange_bytes];
-  char complaint[most_ranks][1024];
+  char failure_text[most_ranks][1024];
   std::byte* heap;  // the same address everywhere: mapped before the forks
 };
 
@@ -43,10 +43,10 @@ void meet_in(shared_area& area, int ranks) {
 
 }  // namespace
 
-rank::rank(shared_area& area, const setting& setting, int number) : m_area(area), m_setting(setting) {
-  for (int r = 0; r < setting.ranks; ++r) {
-    m_node_of.push_back(setting.node_of.empty() ? 0 : setting.node_of[static_cast<std::size_t>(r)]);
-    m_process_of.push_back(r % setting.processes);
+rank::rank(shared_area& area, const run_setup& setup, int number) : m_area(area), m_setup(setup) {
+  for (int r = 0; r < setup.ranks; ++r) {
+    m_node_of.push_back(setup.node_of.empty() ? 0 : setup.node_of[static_cast<std::size_t>(r)]);
+    m_process_of.push_back(r % setup.processes);
     m_pid_of.push_back(0);
     for (int b = 0; b < heap_blocks; ++b)
       m_peers[b].push_back(area.heap +
@@ -56,12 +56,12 @@ rank::rank(shared_area& area, const setting& setting, int number) : m_area(area)
   m_context.struct_bytes = sizeof(m_context);
   m_context.runtime = this;
   m_context.rank = m_context.node_rank = number;
-  m_context.size = m_context.node_size = setting.ranks;
-  for (int r = 0; r < setting.ranks; ++r) m_context.process_size += m_process_of[r] == m_process_of[number];
+  m_context.size = m_context.node_size = setup.ranks;
+  for (int r = 0; r < setup.ranks; ++r) m_context.process_size += m_process_of[r] == m_process_of[number];
   m_context.node_of = m_node_of.data();
   m_context.process_of = m_process_of.data();
   m_context.pid_of = m_pid_of.data();
-  m_context.timeout_s = setting.timeout_s;
+  m_context.timeout_s = setup.timeout_s;
   m_context.allgather = allgather;
   m_context.option = option;
   m_context.fail = fail;
@@ -73,7 +73,7 @@ rank::rank(shared_area& area, const setting& setting, int number) : m_area(area)
 rank::~rank() { destroy(); }
 
 const isthmus_backend& rank::functions() const {
-  return *(m_setting.backend == nullptr ? isthmus::shm_backend() : m_setting.backend);
+  return *(m_setup.backend == nullptr ? isthmus::shm_backend() : m_setup.backend);
 }
 
 isthmus_status rank::create() { return functions().create(&m_context, &m_state); }
@@ -92,7 +92,7 @@ isthmus_status rank::run(const std::vector<isthmus_operation>& batch) {
   return functions().enqueue(m_state, batch.data(), algorithms.data(), batch.size());
 }
 
-const char* rank::why_not(const isthmus_operation& operation, const char* algorithm) const {
+const char* rank::unsupported_reason(const isthmus_operation& operation, const char* algorithm) const {
   const isthmus_operation agreed = isthmus::agreed_operation(operation, size());
   return functions().supports(m_state, &agreed, algorithm);
 }
@@ -114,7 +114,7 @@ isthmus_status rank::allgather(void* runtime, const void* mine, void* all, std::
 }
 
 const char* rank::option(void* runtime, const char* key) {
-  const auto& options = static_cast<rank*>(runtime)->m_setting.options;
+  const auto& options = static_cast<rank*>(runtime)->m_setup.options;
   const auto found = options.find(key);
   return found == options.end() ? nullptr : found->second.c_str();
 }
@@ -156,59 +156,59 @@ void check(bool holds, const std::string& text) {
 
 namespace {
 
-void run_one(shared_area& area, const setting& setting, int number, const std::function<void(rank&)>& body) {
+void run_one(shared_area& area, const run_setup& setup, int number, const std::function<void(rank&)>& body) {
   try {
-    rank self(area, setting, number);
+    rank self(area, setup, number);
     body(self);
   } catch (const std::exception& problem) {
-    std::snprintf(area.complaint[number], sizeof(area.complaint[number]), "rank %d: %s", number,
+    std::snprintf(area.failure_text[number], sizeof(area.failure_text[number]), "rank %d: %s", number,
                   problem.what());
   }
 }
 
-void run_process(shared_area& area, const setting& setting, int process,
+void run_process(shared_area& area, const run_setup& setup, int process,
                  const std::function<void(rank&)>& body) {
-  const int others = (setting.ranks - process - 1) / setting.processes;
+  const int others = (setup.ranks - process - 1) / setup.processes;
   std::jthread beside([&] {
     ::topology::run_on_each_rank(others,
-                     [&](int i) { run_one(area, setting, process + (i + 1) * setting.processes, body); });
+                     [&](int i) { run_one(area, setup, process + (i + 1) * setup.processes, body); });
   });
-  run_one(area, setting, process, body);
+  run_one(area, setup, process, body);
   beside.join();
 }
 
 }  // namespace
 
-std::vector<std::string> run_ranks(const setting& setting, const std::function<void(rank&)>& body,
+std::vector<std::string> run_ranks(const run_setup& setup, const std::function<void(rank&)>& body,
                                    int may_die) {
   auto& area = *new (::topology::map_shared(sizeof(shared_area))) shared_area;
-  const std::size_t heap_bytes = static_cast<std::size_t>(setting.ranks) * heap_blocks * heap_block_bytes;
+  const std::size_t heap_bytes = static_cast<std::size_t>(setup.ranks) * heap_blocks * heap_block_bytes;
   area.heap = ::topology::map_shared(heap_bytes);
   ::topology::child_processes children;
-  for (int process = 1; process < setting.processes; ++process)
+  for (int process = 1; process < setup.processes; ++process)
     children.start(process, [&] {
-      run_process(area, setting, process, body);
+      run_process(area, setup, process, body);
       return 0;
     });
-  run_process(area, setting, 0, body);
-  std::vector<std::string> complaints;
+  run_process(area, setup, 0, body);
+  std::vector<std::string> failures;
   for (const auto& [process, status] : children.join(std::chrono::minutes(10)))
     if (status != 0 && process != may_die)
-      complaints.push_back("process " + std::to_string(process) + " ended with status " +
+      failures.push_back("process " + std::to_string(process) + " ended with status " +
                            std::to_string(status));
-  for (int r = 0; r < setting.ranks; ++r)
-    if (area.complaint[r][0] != '\0') complaints.emplace_back(area.complaint[r]);
+  for (int r = 0; r < setup.ranks; ++r)
+    if (area.failure_text[r][0] != '\0') failures.emplace_back(area.failure_text[r]);
   ::munmap(area.heap, heap_bytes);
   ::munmap(&area, sizeof(area));
-  return complaints;
+  return failures;
 }
 
-std::vector<std::string> run_backend(const setting& setting, const std::function<void(rank&)>& body) {
-  return run_ranks(setting, [&body](rank& self) {
+std::vector<std::string> run_backend(const run_setup& setup, const std::function<void(rank&)>& body) {
+  return run_ranks(setup, [&body](rank& self) {
     check(self.create() == ISTHMUS_SUCCESS, "create: " + self.failure());
     body(self);
     self.destroy();
   });
 }
 
-}  // namespace host_test
+}  // namespace shm_test

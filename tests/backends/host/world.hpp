@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-namespace host_test {
+namespace shm_test {
 
 // Two blocks of symmetric heap per rank, mapped before any rank starts.
 inline constexpr int heap_blocks = 2;
 inline constexpr std::uint64_t heap_block_bytes = 4 << 20;
 
-struct setting {
+struct run_setup {
   int ranks = 4;
   int processes = 1;  // rank r lives in process r % processes; 0 is the test's own process
   double timeout_s = 60;
@@ -30,7 +30,7 @@ struct shared_area;
 // One rank: the context that the runtime would give, and the backend's state.
 class rank {
  public:
-  rank(shared_area& area, const setting& setting, int number);
+  rank(shared_area& area, const run_setup& setup, int number);
   rank(const rank&) = delete;
   rank& operator=(const rank&) = delete;
   ~rank();
@@ -43,7 +43,7 @@ class rank {
   void destroy();
   isthmus_status run(const isthmus_operation& operation, const char* algorithm = nullptr);
   isthmus_status run(const std::vector<isthmus_operation>& batch);
-  const char* why_not(const isthmus_operation& operation, const char* algorithm) const;
+  const char* unsupported_reason(const isthmus_operation& operation, const char* algorithm) const;
   void abort();
   void pretend_aborted() { m_aborted = true; }
   // Not through the backend: the ranks meet.
@@ -66,7 +66,7 @@ class rank {
                        std::uint64_t* offset);
 
   shared_area& m_area;
-  const setting& m_setting;
+  const run_setup& m_setup;
   isthmus_backend_context m_context{};
   std::vector<int> m_node_of, m_process_of;
   std::vector<std::int64_t> m_pid_of;
@@ -82,10 +82,10 @@ void check(bool holds, const std::string& text);
 
 // Runs `body` once for each rank and returns what went wrong: exceptions, and processes that ended badly
 // unless `may_die` names their rank.
-std::vector<std::string> run_ranks(const setting& setting, const std::function<void(rank&)>& body,
+std::vector<std::string> run_ranks(const run_setup& setup, const std::function<void(rank&)>& body,
                                    int may_die = -1);
 
 // The same with the backend created before and destroyed after.
-std::vector<std::string> run_backend(const setting& setting, const std::function<void(rank&)>& body);
+std::vector<std::string> run_backend(const run_setup& setup, const std::function<void(rank&)>& body);
 
-}  // namespace host_test
+}  // namespace shm_test

@@ -13,13 +13,13 @@
 #include <thread>
 
 #include "backends/ucx/ucx_backend.hpp"
-#include "world.hpp"
+#include "rank_runner.hpp"
 #include "topology/topology.hpp"
 
-namespace host_test {
+namespace shm_test {
 namespace {
 
-using complaints = std::vector<std::string>;
+using failures = std::vector<std::string>;
 using namespace std::chrono_literals;
 
 isthmus_operation operation_of(isthmus_collective collective, std::vector<float>& data, int root = 0) {
@@ -34,8 +34,8 @@ isthmus_operation operation_of(isthmus_collective collective, std::vector<float>
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-setting ranks_of(int n, double timeout_s) {
-  setting s;
+run_setup ranks_of(int n, double timeout_s) {
+  run_setup s;
   s.ranks = s.processes = n;
   s.timeout_s = timeout_s;
   s.backend = isthmus::ucx_backend();
@@ -89,11 +89,11 @@ TEST_F(ucx_failures, a_killed_rank_is_named_on_all_others) {
     }
     expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"rank 2"});
   };
-  EXPECT_EQ(run_ranks(ranks_of(4, 60), body, 2), complaints{});
+  EXPECT_EQ(run_ranks(ranks_of(4, 60), body, 2), failures{});
 }
 
 TEST_F(ucx_failures, the_ranks_of_a_machine_are_named_together) {
-  setting two_machines = ranks_of(4, 8);
+  run_setup two_machines = ranks_of(4, 8);
   two_machines.node_of = {0, 0, 1, 1};
   std::atomic<int>& fates = shared_counter();
   const auto body = [&](rank& self) {
@@ -104,7 +104,7 @@ TEST_F(ucx_failures, the_ranks_of_a_machine_are_named_together) {
     const told after{fates};
     expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"ranks 2 and 3"});
   };
-  EXPECT_EQ(run_ranks(two_machines, body), complaints{});
+  EXPECT_EQ(run_ranks(two_machines, body), failures{});
 }
 
 TEST_F(ucx_failures, a_rank_that_does_not_come_is_named_at_the_timeout) {
@@ -116,7 +116,7 @@ TEST_F(ucx_failures, a_rank_that_does_not_come_is_named_at_the_timeout) {
     const told after{fates};
     expect_failure(self, operation_of(ISTHMUS_ALLREDUCE, data), {"rank 1"});
   };
-  EXPECT_EQ(run_ranks(ranks_of(3, 8), body), complaints{});
+  EXPECT_EQ(run_ranks(ranks_of(3, 8), body), failures{});
 }
 
 // Both wait for the other, and say so when asked: nobody is missing.
@@ -128,7 +128,7 @@ TEST_F(ucx_failures, ranks_that_wait_for_each_other_are_told_so) {
     check(status == ISTHMUS_ERROR_TIMEOUT || status == ISTHMUS_ERROR_REMOTE, self.failure());
     check(status == ISTHMUS_ERROR_REMOTE || contains(self.failure(), "all ranks answer"), self.failure());
   };
-  EXPECT_EQ(run_ranks(ranks_of(2, 8), body), complaints{});
+  EXPECT_EQ(run_ranks(ranks_of(2, 8), body), failures{});
 }
 
 // What a rank did before it ended must arrive: its end alone is no failure.
@@ -141,7 +141,7 @@ TEST_F(ucx_failures, a_rank_that_left_after_its_part_is_no_failure) {
       check(self.run(operation_of(ISTHMUS_BROADCAST, data)) == ISTHMUS_SUCCESS, self.failure());
       check(data.front() == 3 && data.back() == 3, "other data arrived");
     };
-    EXPECT_EQ(run_ranks(ranks_of(3, 60), body), complaints{}) << count;
+    EXPECT_EQ(run_ranks(ranks_of(3, 60), body), failures{}) << count;
   }
 }
 
@@ -158,7 +158,7 @@ TEST_F(ucx_failures, an_abort_releases_all_ranks) {
     }
     check(self.run(operation_of(ISTHMUS_ALLREDUCE, data)) == ISTHMUS_ERROR_ABORTED, self.failure());
   };
-  EXPECT_EQ(run_ranks(ranks_of(3, 60), body), complaints{});
+  EXPECT_EQ(run_ranks(ranks_of(3, 60), body), failures{});
 }
 
 TEST_F(ucx_failures, other_lengths_are_a_mismatch) {
@@ -171,13 +171,13 @@ TEST_F(ucx_failures, other_lengths_are_a_mismatch) {
     check(status == ISTHMUS_ERROR_MISMATCH, self.failure());
     check(contains(self.failure(), "rank 0 sent another number of bytes than the 800"), self.failure());
   };
-  EXPECT_EQ(run_ranks(ranks_of(2, 60), body), complaints{});
+  EXPECT_EQ(run_ranks(ranks_of(2, 60), body), failures{});
 }
 
 // Rank 1 alone may lack it: all must hear.
-complaints create_with(const std::string& key, const std::string& value, isthmus_status status,
+failures create_with(const std::string& key, const std::string& value, isthmus_status status,
                        const std::vector<std::string>& texts) {
-  setting asked = ranks_of(3, 60);
+  run_setup asked = ranks_of(3, 60);
   if (!key.empty()) asked.options[key] = value;
   return run_ranks(asked, [&](rank& self) {
     check(self.create() == status, "status is not " + std::to_string(status) + ": " + self.failure());
@@ -188,17 +188,17 @@ complaints create_with(const std::string& key, const std::string& value, isthmus
 TEST_F(ucx_failures, a_transport_that_does_not_exist_is_an_error_on_all_ranks) {
   EXPECT_EQ(create_with("transports", "tcp,pigeons", ISTHMUS_ERROR_CONFIG,
                         {"backend.ucx.transports names \"pigeons\"", "it has (transport/interface)", "tcp/lo"}),
-            complaints{});
+            failures{});
 }
 
 TEST_F(ucx_failures, an_interface_that_does_not_exist_is_an_error_on_all_ranks) {
   EXPECT_EQ(create_with("interfaces", "eth99", ISTHMUS_ERROR_CONFIG,
                         {"backend.ucx.interfaces names \"eth99\"", "tcp/lo"}),
-            complaints{});
+            failures{});
 }
 
 // On rank 1 alone; before it has loaded UCX.
-complaints create_where_one_has(const char* variable, const std::string& value, double timeout_s,
+failures create_where_one_has(const char* variable, const std::string& value, double timeout_s,
                                 const std::vector<std::string>& texts) {
   return run_ranks(ranks_of(4, timeout_s), [&](rank& self) {
     if (self.number() == 1) ::setenv(variable, value.c_str(), 1);
@@ -208,7 +208,7 @@ complaints create_where_one_has(const char* variable, const std::string& value, 
 }
 
 TEST_F(ucx_failures, a_rank_without_the_network_of_the_others_is_named_on_all) {
-  EXPECT_EQ(create_where_one_has("UCX_TLS", "self", 60, {"no transport of UCX reaches rank"}), complaints{});
+  EXPECT_EQ(create_where_one_has("UCX_TLS", "self", 60, {"no transport of UCX reaches rank"}), failures{});
 }
 
 TEST_F(ucx_failures, a_taken_port_is_told_to_all_ranks) {
@@ -222,31 +222,31 @@ TEST_F(ucx_failures, a_taken_port_is_told_to_all_ranks) {
   const std::string port = std::to_string(ntohs(here.sin_port));
   EXPECT_EQ(create_where_one_has("UCX_TCP_PORT_RANGE", port + "-" + port, 60,
                                  {"rank 1", "are the ports of UCX_TCP_PORT_RANGE=" + port}),
-            complaints{});
+            failures{});
   ::close(taken);
 }
 
 // The stand-in loses what rank 1 sends, as where a machine can't be reached.
 TEST_F(ucx_failures, a_rank_out_of_reach_is_named_on_all) {
   EXPECT_EQ(create_where_one_has("STANDIN_UCP_MUTE", "1", 4, {"no word over UCX", "rank 1 within 2 s"}),
-            complaints{});
+            failures{});
 }
 
 TEST_F(ucx_failures, an_option_that_is_no_number_is_an_error_on_all_ranks) {
   EXPECT_EQ(create_with("window", "many", ISTHMUS_ERROR_CONFIG, {"backend.ucx.window is \"many\""}),
-            complaints{});
+            failures{});
 }
 
 TEST_F(ucx_failures, too_old_a_library_is_left_alone_with_the_reason) {
   EXPECT_EQ(create_with("", "", ISTHMUS_ERROR_UNSUPPORTED, {"is UCX 1.9.2; 1.12 or a newer 1.x is needed"}),
-            complaints{});
+            failures{});
 }
 
 TEST_F(ucx_failures, no_library_is_a_reason) {
   EXPECT_EQ(create_with("", "", ISTHMUS_ERROR_UNSUPPORTED,
                         {"no UCX library could be loaded", "/nowhere/libucp.so.0"}),
-            complaints{});
+            failures{});
 }
 
 }  // namespace
-}  // namespace host_test
+}  // namespace shm_test

@@ -135,7 +135,7 @@ TEST(shrink, one_more_dies_while_they_shrink) {
   }
 }
 
-// The stopped one wakes up and finds that it is out. What it would write into others' memory: host_fence_test.
+// The stopped one wakes up and finds that it is out. What it would write into others' memory: shm_write_gate_test.
 TEST(shrink, a_stopped_rank_is_left_out_and_told) {
   for (const int stopped : {2, 0}) {
     SCOPED_TRACE(stopped);
