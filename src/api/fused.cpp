@@ -58,17 +58,17 @@ void reject_open_group(const char* function) {
                      "end the group first; ranks of one process call from a thread each");
 }
 
-std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const problem& definition) {
+std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const fused_problem& definition) {
   const isthmus_platform platform = owner->ranks().device.platform;
   if (owner->ranks().has_mixed_platforms)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      "fused_plan_create: the ranks' devices are of several platforms",
                      "make the plan on a communicator of one platform: isthmus_communicator_split");
   if (platform == ISTHMUS_PLATFORM_HOST)
-    return definition.gathers() ? make_host_gather_plan(std::move(owner), definition)
+    return definition.is_gather() ? make_host_gather_plan(std::move(owner), definition)
                           : make_host_scatter_plan(std::move(owner), definition);
   if (blaslt::traits_of(platform) != nullptr)
-    return definition.gathers() ? make_device_gather_plan(std::move(owner), definition)
+    return definition.is_gather() ? make_device_gather_plan(std::move(owner), definition)
                           : make_device_scatter_plan(std::move(owner), definition);
   throw make_error(
       ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
@@ -83,7 +83,7 @@ std::unique_ptr<plan> make_plan(std::shared_ptr<communicator> owner, const probl
 isthmus_fused_plan create(isthmus_communicator handle, const isthmus_fused_description* description) {
   reject_open_group("fused_plan_create");
   auto owner = handle_table::instance().share(handle);
-  const problem definition = agree(*owner, description);
+  const fused_problem definition = agree_on_problem(*owner, description);
   auto new_plan = std::make_unique<isthmus_fused_plan_impl>();
   new_plan->owner = handle;
   new_plan->object = make_plan(std::move(owner), definition);
@@ -99,25 +99,25 @@ const char* name_of(isthmus_fused_kind kind) {
 }
 
 nlohmann::json make_info(const plan& fused_plan) {
-  const auto& asked = fused_plan.what().asked;
-  const schedule& order = fused_plan.order();
+  const auto& description = fused_plan.problem().description;
+  const fused_schedule& schedule = fused_plan.schedule();
   nlohmann::json info = {
-      {"kind", name_of(asked.kind)},
-      {"rank", fused_plan.what().rank},
-      {"ranks", fused_plan.what().size},
-      {"m", asked.m},
-      {"n", asked.n},
-      {"k", asked.k},
-      {"input", isthmus_datatype_name(asked.input)},
-      {"output", isthmus_datatype_name(asked.output)},
-      {"mode", order.pipelined ? "pipelined" : "sequential"},
-      {"reason", order.reason},
-      {"chunks", order.chunks},
-      {"model", fused_plan.figures().source},
-      {"predicted_us", {{"pipelined", order.pipelined_us}, {"sequential", order.sequential_us}}},
+      {"kind", name_of(description.kind)},
+      {"rank", fused_plan.problem().rank},
+      {"ranks", fused_plan.problem().size},
+      {"m", description.m},
+      {"n", description.n},
+      {"k", description.k},
+      {"input", isthmus_datatype_name(description.input)},
+      {"output", isthmus_datatype_name(description.output)},
+      {"mode", schedule.is_pipelined ? "pipelined" : "sequential"},
+      {"reason", schedule.reason},
+      {"chunks", schedule.chunks},
+      {"model", fused_plan.costs().source},
+      {"predicted_us", {{"pipelined", schedule.pipelined_us}, {"sequential", schedule.sequential_us}}},
       {"notes", nlohmann::json::array()},
       {"groups", nlohmann::json::array()}};
-  for (const row_group& group : order.groups)
+  for (const row_group& group : schedule.groups)
     info["groups"].push_back({{"source", group.source}, {"begin", group.begin}, {"rows", group.rows}});
   fused_plan.describe(info);
   return info;
@@ -145,7 +145,7 @@ isthmus_status isthmus_fused_run(isthmus_fused_plan plan, const isthmus_fused_ar
     auto& record = plan_table::instance().find("fused_run", plan);
     const isthmus::communicator& owner = isthmus::handle_table::instance().find(record.owner);
     owner.check_alive();
-    check_arguments(record.object->what(), owner.ranks().device.platform, arguments);
+    check_arguments(record.object->problem(), owner.ranks().device.platform, arguments);
     record.object->run(*arguments);
   });
 }
@@ -166,7 +166,7 @@ isthmus_status isthmus_fused_plan_trace(isthmus_fused_plan plan, char* json, siz
                                 "fused_plan_trace: the plan was created without ISTHMUS_FUSED_TRACE",
                                 "set the flag in the description");
     object.synchronize();
-    isthmus::write_json(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.what().rank).dump(),
+    isthmus::write_json(ISTHMUS_HERE, "fused_plan_trace", object.trace().chrome(object.problem().rank).dump(),
                         json, capacity, required_bytes);
   });
 }

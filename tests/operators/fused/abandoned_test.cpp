@@ -46,19 +46,19 @@ TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
     {
       block a(asked.m * asked.k * 2, stream), b(asked.k * asked.n * 2, stream),
           c(asked.m * asked.n * 4, stream);
-      isthmus_fused_arguments with{};
-      with.struct_bytes = sizeof with;
-      with.a = a.data(), with.b = b.data(), with.c = c.data(), with.alpha = 1;
-      with.stream = stream;
+      isthmus_fused_arguments arguments{};
+      arguments.struct_bytes = sizeof arguments;
+      arguments.a = a.data(), arguments.b = b.data(), arguments.c = c.data(), arguments.alpha = 1;
+      arguments.stream = stream;
       const int runs = rank == 0 ? 1 + GetParam().runs : 1;
       for (int run = 0; run < runs; ++run)
-        ASSERT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_SUCCESS) << last_error_text();
+        ASSERT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_SUCCESS) << last_error_text();
       synchronize(stream);  // the test hangs when rank 0's stream is not released
       if (rank == 0) {
         EXPECT_EQ(isthmus_communicator_async_error(ranks[0]), ISTHMUS_ERROR_TIMEOUT);
         EXPECT_NE(std::string(last_error().message).find("did not end within"), std::string::npos)
             << last_error_text();
-        EXPECT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_ERROR_ABORTED);
+        EXPECT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_ERROR_ABORTED);
       }
     }
     EXPECT_EQ(isthmus_fused_plan_destroy(plan), ISTHMUS_SUCCESS) << last_error_text();

@@ -93,9 +93,9 @@ TEST(fused_errors, arguments) {
     good_run.struct_bytes = sizeof good_run;
     good_run.a = a.data(), good_run.b = b.data(), good_run.c = c.data(), good_run.alpha = 1;
     const auto expect = [&](auto&& change, const char* words) {
-      auto with = good_run;
-      change(with);
-      EXPECT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_ERROR_INVALID_ARGUMENT) << words;
+      auto arguments = good_run;
+      change(arguments);
+      EXPECT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_ERROR_INVALID_ARGUMENT) << words;
       EXPECT_NE(std::string(last_error().message).find(words), std::string::npos) << last_error_text();
     };
     using w = isthmus_fused_arguments;
@@ -140,12 +140,12 @@ TEST(fused_errors, a_rank_that_never_comes_ends_the_wait) {
   for (auto& thread : threads) thread.join();
   std::vector<std::uint16_t> a(8 * 4), b(4 * 6);
   std::vector<float> c(16 * 6);
-  isthmus_fused_arguments with{};
-  with.struct_bytes = sizeof with;
-  with.a = a.data(), with.b = b.data(), with.c = c.data(), with.alpha = 1;
-  EXPECT_EQ(isthmus_fused_run(plans[0], &with), ISTHMUS_ERROR_TIMEOUT);
+  isthmus_fused_arguments arguments{};
+  arguments.struct_bytes = sizeof arguments;
+  arguments.a = a.data(), arguments.b = b.data(), arguments.c = c.data(), arguments.alpha = 1;
+  EXPECT_EQ(isthmus_fused_run(plans[0], &arguments), ISTHMUS_ERROR_TIMEOUT);
   EXPECT_NE(std::string(last_error().message).find("rank 1"), std::string::npos) << last_error_text();
-  EXPECT_EQ(isthmus_fused_run(plans[1], &with), ISTHMUS_ERROR_ABORTED)
+  EXPECT_EQ(isthmus_fused_run(plans[1], &arguments), ISTHMUS_ERROR_ABORTED)
       << "the communicator is poisoned for all";
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(isthmus_fused_plan_destroy(plans[rank]), ISTHMUS_SUCCESS) << last_error_text();

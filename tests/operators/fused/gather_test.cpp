@@ -77,18 +77,18 @@ class rank_run {
   }
 
   void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
-    isthmus_fused_arguments with{};
-    with.struct_bytes = sizeof with;
-    with.a = m_a_data->data();
-    with.b = m_b_data.data();
-    with.c = m_c_data.data();
-    with.bias = m_what.bias ? m_bias.data() : nullptr;
-    with.gathered_a = m_gathered.data();
-    with.alpha = m_what.alpha;
-    with.beta = m_what.beta;
-    with.stream = m_self.stream;
-    with.view = view;
-    if (isthmus_fused_run(m_plan, &with) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
+    isthmus_fused_arguments arguments{};
+    arguments.struct_bytes = sizeof arguments;
+    arguments.a = m_a_data->data();
+    arguments.b = m_b_data.data();
+    arguments.c = m_c_data.data();
+    arguments.bias = m_what.bias ? m_bias.data() : nullptr;
+    arguments.gathered_a = m_gathered.data();
+    arguments.alpha = m_what.alpha;
+    arguments.beta = m_what.beta;
+    arguments.stream = m_self.stream;
+    arguments.view = view;
+    if (isthmus_fused_run(m_plan, &arguments) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
     if (view == ISTHMUS_FUSED_WHOLE && !m_what.in_place) {
       // The contract lets the caller overwrite A at once, in the stream's order: peers must have their rows.
       m_a.poison(m_a_data->host().data());

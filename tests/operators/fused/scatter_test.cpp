@@ -73,16 +73,16 @@ class rank_run {
   }
 
   void run(isthmus_fused_view view = ISTHMUS_FUSED_WHOLE) {
-    isthmus_fused_arguments with{};
-    with.struct_bytes = sizeof with;
-    with.a = m_a_data.data();
-    with.b = m_b_data.data();
-    with.c = m_c_data.data();
-    with.bias = m_what.bias ? m_bias.data() : nullptr;
-    with.alpha = m_what.alpha;
-    with.stream = m_self.stream;
-    with.view = view;
-    if (isthmus_fused_run(m_plan, &with) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
+    isthmus_fused_arguments arguments{};
+    arguments.struct_bytes = sizeof arguments;
+    arguments.a = m_a_data.data();
+    arguments.b = m_b_data.data();
+    arguments.c = m_c_data.data();
+    arguments.bias = m_what.bias ? m_bias.data() : nullptr;
+    arguments.alpha = m_what.alpha;
+    arguments.stream = m_self.stream;
+    arguments.view = view;
+    if (isthmus_fused_run(m_plan, &arguments) != ISTHMUS_SUCCESS) throw std::runtime_error(last_error_text());
     m_c_data.download();
   }
 
@@ -197,14 +197,14 @@ TEST(fused_scatter, what_it_has_not_is_refused) {
     ASSERT_EQ(isthmus_fused_plan_create(self.communicator, &asked, &plan), ISTHMUS_SUCCESS)
         << last_error_text();
     alignas(8) static thread_local std::byte memory[4096];
-    isthmus_fused_arguments with{};
-    with.struct_bytes = sizeof with;
-    with.a = memory, with.b = memory + 1024, with.c = memory + 2048;
-    with.alpha = 1, with.beta = 1;
-    EXPECT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    isthmus_fused_arguments arguments{};
+    arguments.struct_bytes = sizeof arguments;
+    arguments.a = memory, arguments.b = memory + 1024, arguments.c = memory + 2048;
+    arguments.alpha = 1, arguments.beta = 1;
+    EXPECT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::string(last_error().message).find("beta = 1 must be 0"), std::string::npos);
-    with.beta = 0, with.gathered_a = memory + 3072;
-    EXPECT_EQ(isthmus_fused_run(plan, &with), ISTHMUS_ERROR_INVALID_ARGUMENT);
+    arguments.beta = 0, arguments.gathered_a = memory + 3072;
+    EXPECT_EQ(isthmus_fused_run(plan, &arguments), ISTHMUS_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::string(last_error().message).find("gathered_a must be NULL"), std::string::npos);
     EXPECT_EQ(isthmus_fused_plan_destroy(plan), ISTHMUS_SUCCESS);
   });

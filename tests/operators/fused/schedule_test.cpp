@@ -8,124 +8,124 @@
 namespace isthmus::fused {
 namespace {
 
-problem make_problem(int rank, int size, std::uint64_t shard_rows, std::uint64_t n, std::uint64_t k) {
-  problem what;
-  what.rank = rank, what.size = size, what.shard_rows = shard_rows;
-  what.asked.m = shard_rows * static_cast<std::uint64_t>(size);
-  what.asked.n = n, what.asked.k = k;
-  what.asked.input = ISTHMUS_FLOAT16, what.asked.output = ISTHMUS_FLOAT32;
-  return what;
+fused_problem make_problem(int rank, int size, std::uint64_t shard_rows, std::uint64_t n, std::uint64_t k) {
+  fused_problem problem;
+  problem.rank = rank, problem.size = size, problem.shard_rows = shard_rows;
+  problem.description.m = shard_rows * static_cast<std::uint64_t>(size);
+  problem.description.n = n, problem.description.k = k;
+  problem.description.input = ISTHMUS_FLOAT16, problem.description.output = ISTHMUS_FLOAT32;
+  return problem;
 }
 
 // A device on which a product takes whole waves of tiles.
-costs device(double wave_us, std::uint64_t rows_per_wave, double bytes_per_us) {
-  costs figures;
-  figures.product_us = [=](std::uint64_t rows) {
+cost_model device(double wave_us, std::uint64_t rows_per_wave, double bytes_per_us) {
+  cost_model costs;
+  costs.product_us = [=](std::uint64_t rows) {
     return 4 + wave_us * static_cast<double>((rows + rows_per_wave - 1) / rows_per_wave);
   };
-  figures.bytes_per_us = bytes_per_us;
-  figures.chunk_us = 3;
-  return figures;
+  costs.bytes_per_us = bytes_per_us;
+  costs.chunk_us = 3;
+  return costs;
 }
 
-void expect_covers(const problem& what, const schedule& order) {
-  ASSERT_FALSE(order.groups.empty());
-  EXPECT_EQ(order.groups[0].source, what.rank) << "own rows first";
-  std::vector<std::uint64_t> next(static_cast<std::size_t>(what.size), 0);
-  for (const row_group& each : order.groups) {
+void expect_covers(const fused_problem& problem, const fused_schedule& schedule) {
+  ASSERT_FALSE(schedule.groups.empty());
+  EXPECT_EQ(schedule.groups[0].source, problem.rank) << "own rows first";
+  std::vector<std::uint64_t> next(static_cast<std::size_t>(problem.size), 0);
+  for (const row_group& each : schedule.groups) {
     EXPECT_EQ(each.begin, next[static_cast<std::size_t>(each.source)])
         << "rows of a source in order, none twice";
     next[static_cast<std::size_t>(each.source)] += each.rows;
   }
-  for (const std::uint64_t rows : next) EXPECT_EQ(rows, what.shard_rows);
+  for (const std::uint64_t rows : next) EXPECT_EQ(rows, problem.shard_rows);
 }
 
 TEST(fused_schedule, covers_every_row_once) {
   std::mt19937 random(3);
   for (int i = 0; i < 300; ++i) {
     const int size = 2 + static_cast<int>(random() % 7);
-    auto what = make_problem(
+    auto problem = make_problem(
         static_cast<int>(random()) % size < 0 ? 0 : static_cast<int>(random() % static_cast<unsigned>(size)),
         size, random() % 5000, 512, 512);
-    if (i % 3 == 0 && what.shard_rows > 0)
-      what.asked.chunks = 1 + random() % static_cast<unsigned>(std::min<std::uint64_t>(what.shard_rows, 64));
-    expect_covers(what,
-                  make_schedule(what, device(1 + random() % 50, 1 + random() % 2000, 1 + random() % 300000)));
+    if (i % 3 == 0 && problem.shard_rows > 0)
+      problem.description.chunks = 1 + random() % static_cast<unsigned>(std::min<std::uint64_t>(problem.shard_rows, 64));
+    expect_covers(problem,
+                  make_schedule(problem, device(1 + random() % 50, 1 + random() % 2000, 1 + random() % 300000)));
   }
 }
 
 // Communication that fits behind the own shard needs no cutting: cut products only waste waves.
 TEST(fused_schedule, one_chunk_where_the_own_shard_hides_it) {
-  const auto order = make_schedule(make_problem(0, 2, 4096, 8192, 8192), device(400, 2048, 370000));
-  EXPECT_TRUE(order.pipelined);
-  EXPECT_EQ(order.groups.size(), 2u);
+  const auto schedule = make_schedule(make_problem(0, 2, 4096, 8192, 8192), device(400, 2048, 370000));
+  EXPECT_TRUE(schedule.is_pipelined);
+  EXPECT_EQ(schedule.groups.size(), 2u);
 }
 
 // Where the link is the bottleneck, the product of what arrives last must be short.
 TEST(fused_schedule, many_chunks_where_the_link_is_slow) {
-  const auto order = make_schedule(make_problem(0, 2, 4096, 512, 8192), device(10, 512, 100000));
-  EXPECT_TRUE(order.pipelined);
-  EXPECT_GE(order.groups.size(), 3u);
-  EXPECT_LE(order.groups.back().rows, 1024u);
+  const auto schedule = make_schedule(make_problem(0, 2, 4096, 512, 8192), device(10, 512, 100000));
+  EXPECT_TRUE(schedule.is_pipelined);
+  EXPECT_GE(schedule.groups.size(), 3u);
+  EXPECT_LE(schedule.groups.back().rows, 1024u);
   const double link_us = 4096.0 * 8192 * 2 / 100000;
-  EXPECT_LE(order.pipelined_us, link_us + 3 + 2 * (4 + 10)) << "ends soon after the last byte";
+  EXPECT_LE(schedule.pipelined_us, link_us + 3 + 2 * (4 + 10)) << "ends soon after the last byte";
 }
 
 TEST(fused_schedule, sequential_where_nothing_can_be_hidden) {
-  auto figures = device(5, 100000, 300000);  // every product costs one wave, however small
-  const auto order = make_schedule(make_problem(1, 4, 256, 64, 64), figures);
-  EXPECT_FALSE(order.pipelined);
-  EXPECT_NE(order.reason.find("the model predicts"), std::string::npos);
-  figures.overlaps = false;
-  EXPECT_FALSE(make_schedule(make_problem(1, 4, 4096, 4096, 4096), figures).pipelined);
+  auto costs = device(5, 100000, 300000);  // every product costs one wave, however small
+  const auto schedule = make_schedule(make_problem(1, 4, 256, 64, 64), costs);
+  EXPECT_FALSE(schedule.is_pipelined);
+  EXPECT_NE(schedule.reason.find("the model predicts"), std::string::npos);
+  costs.can_overlap = false;
+  EXPECT_FALSE(make_schedule(make_problem(1, 4, 4096, 4096, 4096), costs).is_pipelined);
 }
 
 // The dynamic programme against every way to cut one small shard.
 TEST(fused_schedule, is_the_optimum_over_all_cuts) {
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
-    const auto what = make_problem(0, 2, 6 * 128, 256, 256);
-    const auto figures = device(1 + random() % 30, 64 + random() % 600, 1000 + random() % 60000);
+    const auto problem = make_problem(0, 2, 6 * 128, 256, 256);
+    const auto costs = device(1 + random() % 30, 64 + random() % 600, 1000 + random() % 60000);
     double best = 1e30;
     for (unsigned cuts = 0; cuts < 32; ++cuts) {
-      double now = figures.product_us(768), idle = 0;
+      double now = costs.product_us(768), idle = 0;
       std::uint64_t begin = 0;
       for (std::uint64_t piece = 1; piece <= 6; ++piece) {
         if (piece < 6 && (cuts >> (piece - 1) & 1u) == 0) continue;
         const std::uint64_t end = piece * 128;
         idle += 3;
-        now = std::max(now, idle + static_cast<double>(end * 512) / figures.bytes_per_us) +
-              figures.product_us(end - begin);
+        now = std::max(now, idle + static_cast<double>(end * 512) / costs.bytes_per_us) +
+              costs.product_us(end - begin);
         begin = end;
       }
       best = std::min(best, now);
     }
-    EXPECT_NEAR(make_schedule(what, figures).pipelined_us, best, 1e-6 * best);
+    EXPECT_NEAR(make_schedule(problem, costs).pipelined_us, best, 1e-6 * best);
   }
 }
 
-problem make_scatter(int rank, int size, std::uint64_t shard_rows, std::uint64_t n, std::uint64_t k) {
-  problem what = make_problem(rank, size, shard_rows, n, k);
-  what.asked.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
-  return what;
+fused_problem make_scatter(int rank, int size, std::uint64_t shard_rows, std::uint64_t n, std::uint64_t k) {
+  fused_problem problem = make_problem(rank, size, shard_rows, n, k);
+  problem.description.kind = ISTHMUS_FUSED_GEMM_REDUCE_SCATTER;
+  return problem;
 }
 
 TEST(fused_schedule, sums_go_round_and_end_at_home) {
   for (int size = 2; size < 6; ++size)
     for (const std::uint32_t chunks : {1u, 3u}) {
-      std::vector<schedule> orders;
+      std::vector<fused_schedule> orders;
       for (int rank = 0; rank < size; ++rank) {
-        auto what = make_scatter(rank, size, 384, 512, 512);
-        what.asked.chunks = chunks;
-        what.asked.mode = ISTHMUS_FUSED_PIPELINED;
-        orders.push_back(make_schedule(what, device(10, 256, 100000)));
+        auto problem = make_scatter(rank, size, 384, 512, 512);
+        problem.description.chunks = chunks;
+        problem.description.mode = ISTHMUS_FUSED_PIPELINED;
+        orders.push_back(make_schedule(problem, device(10, 256, 100000)));
         ASSERT_EQ(orders.back().groups.size(), static_cast<std::size_t>(size) * chunks);
       }
       for (int rank = 0; rank < size; ++rank) {
         const auto& own = orders[static_cast<std::size_t>(rank)].groups;
         const auto& before = orders[static_cast<std::size_t>((rank + size - 1) % size)].groups;
         for (std::size_t index = 0; index < own.size(); ++index) {
-          EXPECT_EQ(own[index].arrives, index >= chunks);
+          EXPECT_EQ(own[index].waits_for_chunk, index >= chunks);
           if (index < chunks) continue;
           EXPECT_EQ(own[index].source, before[index - chunks].source) << "the rank before has worked on them";
           EXPECT_EQ(own[index].begin, before[index - chunks].begin);
@@ -140,11 +140,11 @@ TEST(fused_schedule, sums_go_round_and_end_at_home) {
 // With one piece nothing overlaps: a step waits for the whole sum of the step before.
 TEST(fused_schedule, sums_are_cut_where_that_hides_their_way) {
   const auto large = make_schedule(make_scatter(0, 2, 4096, 4096, 4096), device(50, 1024, 100000));
-  EXPECT_TRUE(large.pipelined) << large.reason;
+  EXPECT_TRUE(large.is_pipelined) << large.reason;
   EXPECT_GE(large.chunks, 2u);
   const double products = 2 * (4 + 4 * 50);
   EXPECT_LT(large.pipelined_us, products + 4096.0 * 4096 * 4 / 100000) << "a part of the way is hidden";
-  EXPECT_FALSE(make_schedule(make_scatter(0, 2, 64, 64, 64), device(5, 100000, 300000)).pipelined);
+  EXPECT_FALSE(make_schedule(make_scatter(0, 2, 64, 64, 64), device(5, 100000, 300000)).is_pipelined);
 }
 
 }  // namespace

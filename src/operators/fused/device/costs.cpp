@@ -24,13 +24,13 @@ struct measured {
 };
 
 // Linear between the samples, which contain the steps.
-double interpolate(const measured& figures, std::uint64_t shard_rows, std::uint64_t m, std::uint64_t rows) {
-  if (rows > shard_rows) return figures.whole_us * static_cast<double>(rows) / static_cast<double>(m);
+double interpolate(const measured& costs, std::uint64_t shard_rows, std::uint64_t m, std::uint64_t rows) {
+  if (rows > shard_rows) return costs.whole_us * static_cast<double>(rows) / static_cast<double>(m);
   const double place = static_cast<double>(rows) * samples / static_cast<double>(shard_rows) - 1;
-  if (place <= 0) return figures.product_us[0];
+  if (place <= 0) return costs.product_us[0];
   const auto below = std::min(static_cast<std::size_t>(place), samples - 2);
   const double part = place - static_cast<double>(below);
-  return figures.product_us[below] * (1 - part) + figures.product_us[below + 1] * part;
+  return costs.product_us[below] * (1 - part) + costs.product_us[below + 1] * part;
 }
 
 }  // namespace
@@ -57,16 +57,16 @@ double device_plan::least_time_us(int repetitions, native_stream stream, Work&& 
 // On constant data, which is a little faster than random data, for every candidate alike.
 double device_plan::measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c) {
   const native_stream stream = m_copy.stream;
-  const auto multiply = [&] { m_product.enqueue(a, m_what.asked.lda, rows, b, c, {1, 0, nullptr}, stream); };
+  const auto multiply = [&] { m_product.enqueue(a, m_problem.description.lda, rows, b, c, {1, 0, nullptr}, stream); };
   const double once = time_us(1, stream, multiply);
   return time_us(std::clamp(static_cast<int>(400 / once), 2, 20), stream, multiply);
 }
 
 // All ranks pull at the same time, as in a run.
 double device_plan::measure_link(std::byte* to) {
-  const std::uint64_t bytes = m_what.moved_bytes();
+  const std::uint64_t bytes = m_problem.moved_bytes();
   const native_stream stream = m_copy.stream;
-  const auto pull_next = [&] { copy(to, m_shared->stage((m_what.rank + 1) % m_what.size), bytes, stream); };
+  const auto pull_next = [&] { copy(to, m_shared->stage((m_problem.rank + 1) % m_problem.size), bytes, stream); };
   gather_values(m_owner->control(), 0);
   const double once = time_us(1, stream, pull_next);
   const double us = least_time_us(std::clamp(static_cast<int>(1000 / once), 2, 50), stream, pull_next);
@@ -76,11 +76,11 @@ double device_plan::measure_link(std::byte* to) {
 
 // Equally often on all ranks: it is one operation of theirs. 0 where no backend has it, on all ranks alike.
 double device_plan::measure_collective_us(std::byte* whole) {
-  std::byte* part = m_shared->stage(m_what.rank);
-  const bool gathers = m_what.gathers();
+  std::byte* part = m_shared->stage(m_problem.rank);
+  const bool is_gather = m_problem.is_gather();
   try {
     return least_time_us(5, m_copy.stream, [&] {
-      enqueue_collective(gathers ? part : whole, gathers ? whole : part, m_copy.stream);
+      enqueue_collective(is_gather ? part : whole, is_gather ? whole : part, m_copy.stream);
     });
   } catch (const error& failure) {
     if (failure.info().status != ISTHMUS_ERROR_UNSUPPORTED) throw;
@@ -88,11 +88,11 @@ double device_plan::measure_collective_us(std::byte* whole) {
   }
 }
 
-costs device_plan::measure() {
+cost_model device_plan::measure() {
   const auto padded = [](std::uint64_t bytes) { return (bytes + 255) / 256 * 256; };
-  const std::uint64_t a_bytes = padded(m_what.asked.m * m_what.asked.lda * m_what.input_bytes()),
-                      b_bytes = padded(m_what.b_extent() * m_what.input_bytes()),
-                      c_bytes = padded(m_what.asked.m * m_what.asked.ldc * m_what.output_bytes());
+  const std::uint64_t a_bytes = padded(m_problem.description.m * m_problem.description.lda * m_problem.input_bytes()),
+                      b_bytes = padded(m_problem.b_extent() * m_problem.input_bytes()),
+                      c_bytes = padded(m_problem.description.m * m_problem.description.ldc * m_problem.output_bytes());
   const std::uint64_t bytes = std::max<std::uint64_t>(a_bytes + b_bytes + c_bytes, 1);
   const owned_memory scratch(m_driver, m_device, bytes);
   m_driver.fill(m_device, scratch, 0x3c, bytes, m_copy.stream);
@@ -101,12 +101,12 @@ costs device_plan::measure() {
   std::byte* c = b + b_bytes;
   measured own{};
   for (std::size_t index = 0; index < samples; ++index) {
-    const std::uint64_t rows = std::max<std::uint64_t>(1, m_what.shard_rows * (index + 1) / samples);
+    const std::uint64_t rows = std::max<std::uint64_t>(1, m_problem.shard_rows * (index + 1) / samples);
     own.product_us[index] = measure_product_us(rows, a, b, c);
   }
-  own.whole_us = measure_product_us(m_what.asked.m, a, b, c);
-  own.bytes_per_us = measure_link(m_what.gathers() ? a : c);
-  own.collective_us = measure_collective_us(m_what.gathers() ? a : c);
+  own.whole_us = measure_product_us(m_problem.description.m, a, b, c);
+  own.bytes_per_us = measure_link(m_problem.is_gather() ? a : c);
+  own.collective_us = measure_collective_us(m_problem.is_gather() ? a : c);
 
   const auto all = gather_values(m_owner->control(), own);
   measured worst = own;
@@ -117,19 +117,19 @@ costs device_plan::measure() {
     worst.bytes_per_us = std::min(worst.bytes_per_us, each.bytes_per_us);
     worst.collective_us = std::max(worst.collective_us, each.collective_us);
   }
-  costs figures;
-  figures.product_us = [worst, shard = m_what.shard_rows, m = m_what.asked.m](std::uint64_t rows) {
+  cost_model costs;
+  costs.product_us = [worst, shard = m_problem.shard_rows, m = m_problem.description.m](std::uint64_t rows) {
     return interpolate(worst, shard, m, rows);
   };
-  figures.bytes_per_us = number_option(*m_owner, "link_gbs", worst.bytes_per_us / 1e3) * 1e3;
-  figures.chunk_us = number_option(*m_owner, "chunk_us", chunk_default_us);
-  figures.fixed_us = number_option(*m_owner, "pipeline_us", pipeline_default_us);
-  figures.collective_us = worst.collective_us;
-  figures.source = fmt::format(
+  costs.bytes_per_us = number_option(*m_owner, "link_gbs", worst.bytes_per_us / 1e3) * 1e3;
+  costs.chunk_us = number_option(*m_owner, "chunk_us", chunk_default_us);
+  costs.fixed_us = number_option(*m_owner, "pipeline_us", pipeline_default_us);
+  costs.collective_us = worst.collective_us;
+  costs.source = fmt::format(
       "measured: product of a shard {:.0f} us, of all rows {:.0f} us, {:.0f} GB/s from peers, {} {:.0f} us",
-      worst.product_us[samples - 1], worst.whole_us, figures.bytes_per_us / 1e3,
-      isthmus_collective_name(m_what.collective()), figures.collective_us);
-  return figures;
+      worst.product_us[samples - 1], worst.whole_us, costs.bytes_per_us / 1e3,
+      isthmus_collective_name(m_problem.collective()), costs.collective_us);
+  return costs;
 }
 
 }  // namespace isthmus::fused

@@ -11,33 +11,33 @@ constexpr std::uint32_t stage_steps = 4;
 
 }  // namespace
 
-device_gather_plan::device_gather_plan(std::shared_ptr<communicator> owner, const problem& what,
+device_gather_plan::device_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
                                        device_driver& driver, const blaslt& library)
-    : device_plan(std::move(owner), what, driver, library) {
-  if (m_what.asked.lda != m_what.asked.k)
+    : device_plan(std::move(owner), problem, driver, library) {
+  if (m_problem.description.lda != m_problem.description.k)
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
-        fmt::format("fused_plan_create: lda = {} differs from k = {}", m_what.asked.lda, m_what.asked.k),
+        fmt::format("fused_plan_create: lda = {} differs from k = {}", m_problem.description.lda, m_problem.description.k),
         "on devices the gathered A is dense");
-  settle(m_what.shard_bytes());
+  settle(m_problem.shard_bytes());
 }
 
-std::byte* device_gather_plan::gathered(const isthmus_fused_arguments& with) {
-  return with.gathered_a != nullptr ? static_cast<std::byte*>(with.gathered_a) : workspace();
+std::byte* device_gather_plan::gathered(const isthmus_fused_arguments& arguments) {
+  return arguments.gathered_a != nullptr ? static_cast<std::byte*>(arguments.gathered_a) : workspace();
 }
 
 void device_gather_plan::multiply(const void* a, std::uint64_t first_row, std::uint64_t rows,
-                                  const isthmus_fused_arguments& with) {
-  m_product.enqueue(a, m_what.asked.k, rows, with.b,
-                    static_cast<std::byte*>(with.c) + first_row * m_what.asked.ldc * m_what.output_bytes(),
-                    {static_cast<float>(with.alpha), static_cast<float>(with.beta), with.bias}, with.stream);
+                                  const isthmus_fused_arguments& arguments) {
+  m_product.enqueue(a, m_problem.description.k, rows, arguments.b,
+                    static_cast<std::byte*>(arguments.c) + first_row * m_problem.description.ldc * m_problem.output_bytes(),
+                    {static_cast<float>(arguments.alpha), static_cast<float>(arguments.beta), arguments.bias}, arguments.stream);
 }
 
 void device_gather_plan::enqueue_collective(const void* send, void* recv, native_stream stream) {
   isthmus_operation operation{};
-  operation.collective = m_what.collective();
-  operation.datatype = m_what.asked.input;
-  operation.count = m_what.shard_rows * m_what.asked.k;
+  operation.collective = m_problem.collective();
+  operation.datatype = m_problem.description.input;
+  operation.count = m_problem.shard_rows * m_problem.description.k;
   operation.send_buf = send;
   operation.recv_buf = recv;
   operation.stream = stream;
@@ -45,116 +45,116 @@ void device_gather_plan::enqueue_collective(const void* send, void* recv, native
 }
 
 // The communicator's own allgather, then one product.
-void device_gather_plan::enqueue_sequential(const isthmus_fused_arguments& with) {
-  const void* a = with.a;
-  if (m_what.size > 1 || with.gathered_a != nullptr) {
-    m_gathered = gathered(with);
+void device_gather_plan::enqueue_sequential(const isthmus_fused_arguments& arguments) {
+  const void* a = arguments.a;
+  if (m_problem.size > 1 || arguments.gathered_a != nullptr) {
+    m_gathered = gathered(arguments);
     a = m_gathered;
-    if (with.view != ISTHMUS_FUSED_COMPUTE_ONLY && m_what.size == 1) {
-      if (with.a != with.gathered_a) copy(m_gathered, with.a, m_what.shard_bytes(), with.stream);
-    } else if (with.view != ISTHMUS_FUSED_COMPUTE_ONLY) {
-      enqueue_collective(with.a, m_gathered, with.stream);
+    if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY && m_problem.size == 1) {
+      if (arguments.a != arguments.gathered_a) copy(m_gathered, arguments.a, m_problem.shard_bytes(), arguments.stream);
+    } else if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) {
+      enqueue_collective(arguments.a, m_gathered, arguments.stream);
     }
   }
-  if (with.view != ISTHMUS_FUSED_COMMUNICATION_ONLY) multiply(a, 0, m_what.asked.m, with);
+  if (arguments.view != ISTHMUS_FUSED_COMMUNICATION_ONLY) multiply(a, 0, m_problem.description.m, arguments);
 }
 
 // The run ends when everything has arrived, and when nobody reads this rank's rows any more.
-void device_gather_plan::enqueue_pipelined(const isthmus_fused_arguments& with) {
-  m_gathered = gathered(with);
-  const bool moves = with.view != ISTHMUS_FUSED_COMPUTE_ONLY;
+void device_gather_plan::enqueue_pipelined(const isthmus_fused_arguments& arguments) {
+  m_gathered = gathered(arguments);
+  const bool moves = arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY;
   if (moves) {
     // Before the copies, which wait for peers: streams of one queue must not hold up what peers wait for.
-    publish(with);
-    pull(with);
+    publish(arguments);
+    pull(arguments);
   }
-  if (with.view != ISTHMUS_FUSED_COMMUNICATION_ONLY) compute(with);
+  if (arguments.view != ISTHMUS_FUSED_COMMUNICATION_ONLY) compute(arguments);
   if (!moves) return;
-  join_side_streams(with.stream);
-  for (int peer = 0; peer < m_what.size; ++peer)
-    if (peer != m_what.rank)
-      m_driver.wait_word(m_device, m_shared->done(m_what.rank, peer), m_run, with.stream);
+  join_side_streams(arguments.stream);
+  for (int peer = 0; peer < m_problem.size; ++peer)
+    if (peer != m_problem.rank)
+      m_driver.wait_word(m_device, m_shared->done(m_problem.rank, peer), m_run, arguments.stream);
 }
 
 std::uint64_t device_gather_plan::stage_step_end(std::uint32_t step) const {
-  return m_what.shard_rows * (step + 1) / stage_steps;
+  return m_problem.shard_rows * (step + 1) / stage_steps;
 }
 
 // Tells every peer how many steps of this rank's rows it may fetch.
-void device_gather_plan::publish(const isthmus_fused_arguments& with) {
+void device_gather_plan::publish(const isthmus_fused_arguments& arguments) {
   m_driver.wait(m_device, m_signal.stream, m_start);
   isthmus_heap_block block{};
-  m_staged = !m_owner->heap().find(with.a, m_what.shard_bytes(), &block, nullptr);
+  m_staged = !m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, nullptr);
   const std::uint32_t before = (m_run - 1) * stage_steps;
   const auto tell = [&](std::uint32_t steps) {
-    for (int step = 1; step < m_what.size; ++step) {
-      const int peer = (m_what.rank - step + m_what.size) % m_what.size;
-      m_driver.write_word(m_device, m_shared->ready(peer, m_what.rank), before + steps, m_signal.stream);
+    for (int step = 1; step < m_problem.size; ++step) {
+      const int peer = (m_problem.rank - step + m_problem.size) % m_problem.size;
+      m_driver.write_word(m_device, m_shared->ready(peer, m_problem.rank), before + steps, m_signal.stream);
     }
   };
   if (!m_staged) return tell(stage_steps);
-  const auto* a = static_cast<const std::byte*>(with.a);
+  const auto* a = static_cast<const std::byte*>(arguments.a);
   std::uint64_t begin = 0;
   for (std::uint32_t step = 0; step < stage_steps; ++step) {
     const std::uint64_t end = stage_step_end(step);
-    copy(m_shared->stage(m_what.rank) + begin * row_bytes(), a + begin * row_bytes(),
+    copy(m_shared->stage(m_problem.rank) + begin * row_bytes(), a + begin * row_bytes(),
          (end - begin) * row_bytes(), m_signal.stream);
     begin = end;
     tell(step + 1);
   }
 }
 
-void device_gather_plan::pull(const isthmus_fused_arguments& with) {
+void device_gather_plan::pull(const isthmus_fused_arguments& arguments) {
   m_driver.wait(m_device, m_copy.stream, m_start);
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
-  if (!m_staged) m_owner->heap().find(with.a, m_what.shard_bytes(), &block, &offset);
+  if (!m_staged) m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, &offset);
   // All ranks start together, so that each source has one reader at a time: two readers of one take turns on
   // its port, and once out of step they stay so.
-  for (int peer = 0; peer < m_what.size; ++peer)
-    if (peer != m_what.rank)
-      m_driver.wait_word(m_device, m_shared->ready(m_what.rank, peer), (m_run - 1) * stage_steps + 1,
+  for (int peer = 0; peer < m_problem.size; ++peer)
+    if (peer != m_problem.rank)
+      m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, peer), (m_run - 1) * stage_steps + 1,
                          m_copy.stream);
-  for (std::size_t index = 1; index < m_order.groups.size(); ++index) {
-    const int source = m_order.groups[index].source;
+  for (std::size_t index = 1; index < m_schedule.groups.size(); ++index) {
+    const int source = m_schedule.groups[index].source;
     pull_group(index, m_staged ? m_shared->stage(source)
                                : static_cast<const std::byte*>(block.peers[source]) + offset);
-    const bool last = index + 1 == m_order.groups.size() || m_order.groups[index + 1].source != source;
-    if (last) m_driver.write_word(m_device, m_shared->done(source, m_what.rank), m_run, m_copy.stream);
+    const bool last = index + 1 == m_schedule.groups.size() || m_schedule.groups[index + 1].source != source;
+    if (last) m_driver.write_word(m_device, m_shared->done(source, m_problem.rank), m_run, m_copy.stream);
   }
-  std::byte* own = m_gathered + static_cast<std::uint64_t>(m_what.rank) * m_what.shard_bytes();
-  if (with.gathered_a != nullptr && with.a != own) copy(own, with.a, m_what.shard_bytes(), m_copy.stream);
+  std::byte* own = m_gathered + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
+  if (arguments.gathered_a != nullptr && arguments.a != own) copy(own, arguments.a, m_problem.shard_bytes(), m_copy.stream);
 }
 
 void device_gather_plan::pull_group(std::size_t index, const std::byte* base) {
-  const row_group& each = m_order.groups[index];
+  const row_group& each = m_schedule.groups[index];
   std::uint32_t step = 0;
   while (stage_step_end(step) < each.begin + each.rows) ++step;
-  m_driver.wait_word(m_device, m_shared->ready(m_what.rank, each.source), (m_run - 1) * stage_steps + step + 1,
+  m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, each.source), (m_run - 1) * stage_steps + step + 1,
                      m_copy.stream);
   note_time(&group_times::copy_begin, index, m_copy.stream);
-  const std::uint64_t row = static_cast<std::uint64_t>(each.source) * m_what.shard_rows + each.begin;
+  const std::uint64_t row = static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin;
   copy(m_gathered + row * row_bytes(), base + each.begin * row_bytes(), each.rows * row_bytes(), m_copy.stream);
   note_time(&group_times::copy_end, index, m_copy.stream);
   m_driver.record(m_device, m_group_events[index], m_copy.stream);
 }
 
-void device_gather_plan::compute(const isthmus_fused_arguments& with) {
-  const bool waits = with.view == ISTHMUS_FUSED_WHOLE;
-  for (std::size_t index = 0; index < m_order.groups.size(); ++index) {
-    const row_group& each = m_order.groups[index];
-    const bool own = each.source == m_what.rank;
-    const std::uint64_t row = static_cast<std::uint64_t>(each.source) * m_what.shard_rows + each.begin;
-    if (!own && waits) m_driver.wait(m_device, with.stream, m_group_events[index]);
-    note_time(&group_times::product_begin, index, with.stream);
-    multiply(own ? with.a : m_gathered + row * row_bytes(), row, each.rows, with);
-    note_time(&group_times::product_end, index, with.stream);
+void device_gather_plan::compute(const isthmus_fused_arguments& arguments) {
+  const bool waits = arguments.view == ISTHMUS_FUSED_WHOLE;
+  for (std::size_t index = 0; index < m_schedule.groups.size(); ++index) {
+    const row_group& each = m_schedule.groups[index];
+    const bool own = each.source == m_problem.rank;
+    const std::uint64_t row = static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin;
+    if (!own && waits) m_driver.wait(m_device, arguments.stream, m_group_events[index]);
+    note_time(&group_times::product_begin, index, arguments.stream);
+    multiply(own ? arguments.a : m_gathered + row * row_bytes(), row, each.rows, arguments);
+    note_time(&group_times::product_end, index, arguments.stream);
   }
 }
 
-std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner, const problem& what) {
+std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {
   const device_libraries found = find_device_libraries(*owner);
-  return std::make_unique<device_gather_plan>(std::move(owner), what, found.driver, found.blas);
+  return std::make_unique<device_gather_plan>(std::move(owner), problem, found.driver, found.blas);
 }
 
 }  // namespace isthmus::fused

@@ -10,41 +10,41 @@
 
 namespace isthmus::fused {
 
-device_plan::device_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
+device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, device_driver& driver,
                          const blaslt& library)
-    : plan(std::move(owner), what),
+    : plan(std::move(owner), problem),
       m_driver(driver),
       m_device(m_owner->ranks().device.ordinal),
-      m_product(m_what, driver, m_device, library),
+      m_product(m_problem, driver, m_device, library),
       m_copy{owned_stream(driver, m_device, stream_priority::high), owned_event(driver, m_device)},
       m_signal{owned_stream(driver, m_device, stream_priority::normal), owned_event(driver, m_device)} {
-  if (!m_what.traces()) return;
+  if (!m_problem.is_traced()) return;
   m_zero = owned_event(driver, m_device, event_timing::on);
   m_now = owned_event(driver, m_device, event_timing::on);
 }
 
 void device_plan::settle(std::uint64_t stage_bytes) {
   const int nodes = m_owner->ranks().nodes;
-  const bool may_pipeline = m_what.size > 1 && m_what.moved_bytes() > 0 && nodes == 1 &&
-                            m_what.asked.mode != ISTHMUS_FUSED_SEQUENTIAL;
+  const bool may_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && nodes == 1 &&
+                            m_problem.description.mode != ISTHMUS_FUSED_SEQUENTIAL;
   if (may_pipeline) {
     m_shared.emplace(*m_owner, m_driver, stage_bytes);
-    m_figures = measure();
+    m_costs = measure();
   } else {
-    m_figures.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
-    m_figures.source = "not asked";
+    m_costs.product_us = [](std::uint64_t rows) { return static_cast<double>(rows); };
+    m_costs.source = "not asked";
   }
-  m_order = make_schedule(m_what, m_figures);
-  if (nodes > 1) m_order = without_shared_memory(m_what, m_order, nodes);
-  agree_on_order(*m_owner, m_what, m_order);
-  if (!m_order.pipelined) {
+  m_schedule = make_schedule(m_problem, m_costs);
+  if (nodes > 1) m_schedule = without_shared_memory(m_problem, m_schedule, nodes);
+  agree_on_schedule(*m_owner, m_problem, m_schedule);
+  if (!m_schedule.is_pipelined) {
     m_shared.reset();
     return;
   }
-  for (std::size_t index = 0; index < m_order.groups.size(); ++index) {
+  for (std::size_t index = 0; index < m_schedule.groups.size(); ++index) {
     m_group_events.emplace_back(m_driver, m_device);
     const auto timed = [this] { return owned_event(m_driver, m_device, event_timing::on); };
-    if (m_what.traces()) m_times.push_back({timed(), timed(), timed(), timed()});
+    if (m_problem.is_traced()) m_times.push_back({timed(), timed(), timed(), timed()});
   }
   start_watch();
 }
@@ -58,7 +58,7 @@ void device_plan::start_watch() {
     m_owner->abort(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                                fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for "
                                            "rows, or for others to fetch its own",
-                                           m_owner->timeout_s(), m_what.rank),
+                                           m_owner->timeout_s(), m_problem.rank),
                                "a rank is late, hangs, or has ended; timeout_s bounds this wait")
                         .info());
     return true;
@@ -69,9 +69,9 @@ void device_plan::start_watch() {
     m_shared->release_all();
     return all_runs_ended();
   };
-  rules.on_error = [this](const char* what) {
+  rules.on_error = [this](const char* reason) {
     m_owner->abort(make_error(ISTHMUS_ERROR_BACKEND, ISTHMUS_HERE,
-                               fmt::format("fused_run: rank {}: the device failed: {}", m_what.rank, what))
+                               fmt::format("fused_run: rank {}: the device failed: {}", m_problem.rank, reason))
                         .info());
   };
   m_watch.emplace(std::move(rules));
@@ -129,34 +129,34 @@ void device_plan::describe(nlohmann::json& info) const {
         "A was outside the symmetric heap: its rows were copied into the plan's stage first");
 }
 
-void device_plan::run(const isthmus_fused_arguments& with) {
+void device_plan::run(const isthmus_fused_arguments& arguments) {
   m_owner->check_alive();
-  if (m_driver.is_capturing(m_device, with.stream))
+  if (m_driver.is_capturing(m_device, arguments.stream))
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      "fused_run: the stream is being captured into a graph",
                      "every run has a number of its own, which a graph would repeat");
-  if (!m_order.pipelined) {
-    enqueue_sequential(with);
-    return end_run(with.stream);
+  if (!m_schedule.is_pipelined) {
+    enqueue_sequential(arguments);
+    return end_run(arguments.stream);
   }
   try {
-    begin_run(with);
-    enqueue_pipelined(with);
-    end_run(with.stream);
+    begin_run(arguments);
+    enqueue_pipelined(arguments);
+    end_run(arguments.stream);
   } catch (const error& failure) {
     if (!m_owner->is_aborted()) m_owner->abort(failure.info());
     throw;
   }
 }
 
-void device_plan::begin_run(const isthmus_fused_arguments& with) {
-  if (m_has_run) m_driver.wait(m_device, with.stream, m_finished);  // the caller may have changed streams
-  if (m_zero != nullptr) m_driver.record(m_device, m_zero, with.stream);
+void device_plan::begin_run(const isthmus_fused_arguments& arguments) {
+  if (m_has_run) m_driver.wait(m_device, arguments.stream, m_finished);  // the caller may have changed streams
+  if (m_zero != nullptr) m_driver.record(m_device, m_zero, arguments.stream);
   take_events();
   m_start = m_current->start;
-  m_driver.record(m_device, m_start, with.stream);
-  m_view = with.view;
-  if (with.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run;
+  m_driver.record(m_device, m_start, arguments.stream);
+  m_view = arguments.view;
+  if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run;
 }
 
 void device_plan::end_run(native_stream stream) {
@@ -186,10 +186,10 @@ void device_plan::take_events() {
 
 std::byte* device_plan::workspace() {
   if (m_workspace == nullptr) {
-    const auto& asked = m_what.asked;
+    const auto& description = m_problem.description;
     const std::uint64_t row_bytes =
-        m_what.gathers() ? asked.k * m_what.input_bytes() : asked.n * m_what.output_bytes();
-    m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(asked.m * row_bytes, 1));
+        m_problem.is_gather() ? description.k * m_problem.input_bytes() : description.n * m_problem.output_bytes();
+    m_workspace = owned_memory(m_driver, m_device, std::max<std::uint64_t>(description.m * row_bytes, 1));
   }
   return static_cast<std::byte*>(m_workspace.get());
 }
@@ -230,17 +230,17 @@ void device_plan::collect_times() {
   if (m_times.empty()) return;
   m_timeline.clear();
   const std::int64_t zero = zero_ns();
-  const auto add = [&](track where, std::size_t index, native_event begin, native_event end) {
+  const auto add = [&](trace_track track, std::size_t index, native_event begin, native_event end) {
     const auto at = [&](native_event event) {
       return zero + static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_zero, event));
     };
-    m_timeline.add({where, name_of(m_order.groups[index]), at(begin), at(end)});
+    m_timeline.add({track, name_of(m_schedule.groups[index]), at(begin), at(end)});
   };
   for (std::size_t index = 0; index < m_times.size(); ++index) {
     if (m_view != ISTHMUS_FUSED_COMMUNICATION_ONLY)
-      add(track::compute, index, m_times[index].product_begin, m_times[index].product_end);
-    if (m_view != ISTHMUS_FUSED_COMPUTE_ONLY && m_order.groups[index].arrives)
-      add(track::copy, index, m_times[index].copy_begin, m_times[index].copy_end);
+      add(trace_track::compute, index, m_times[index].product_begin, m_times[index].product_end);
+    if (m_view != ISTHMUS_FUSED_COMPUTE_ONLY && m_schedule.groups[index].waits_for_chunk)
+      add(trace_track::copy, index, m_times[index].copy_begin, m_times[index].copy_end);
   }
 }
 

@@ -19,7 +19,7 @@ class device_plan : public plan {
  public:
   ~device_plan() override;
 
-  void run(const isthmus_fused_arguments& with) override;
+  void run(const isthmus_fused_arguments& arguments) override;
   void describe(nlohmann::json& info) const override;
   void synchronize() override;
   void close() override;
@@ -33,7 +33,7 @@ class device_plan : public plan {
     owned_event copy_begin, copy_end, product_begin, product_end;
   };
 
-  device_plan(std::shared_ptr<communicator> owner, const problem& what, device_driver& driver,
+  device_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, device_driver& driver,
               const blaslt& library);
   // The rest of a derived class's construction. Collective: the shared memory, with a stage of so many bytes on
   // every rank, costs, the order, and what pipelined runs need.
@@ -41,10 +41,10 @@ class device_plan : public plan {
 
   // The communicator's own collective, between buffers of the problem's sizes.
   virtual void enqueue_collective(const void* send, void* recv, native_stream stream) = 0;
-  virtual void enqueue_sequential(const isthmus_fused_arguments& with) = 0;
+  virtual void enqueue_sequential(const isthmus_fused_arguments& arguments) = 0;
   // Everything between the start of a run, at m_start, and its end on with.stream. m_run counts the
   // runs that communicate, this one included.
-  virtual void enqueue_pipelined(const isthmus_fused_arguments& with) = 0;
+  virtual void enqueue_pipelined(const isthmus_fused_arguments& arguments) = 0;
 
   // Device memory for a whole gathered A, or a whole C before its rows are summed; made at the first call.
   std::byte* workspace();
@@ -69,14 +69,14 @@ class device_plan : public plan {
     owned_event start, finished;
   };
 
-  void begin_run(const isthmus_fused_arguments& with);
+  void begin_run(const isthmus_fused_arguments& arguments);
   void end_run(native_stream stream);
   void collect_times();
   void start_watch();
   void take_events();
   watched_operation oldest_run();
   bool all_runs_ended();
-  costs measure();
+  cost_model measure();
   double measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c);
   double measure_link(std::byte* to);
   double measure_collective_us(std::byte* whole);

@@ -49,16 +49,16 @@ struct device_product::operation {
   lt_heuristic algorithm{};
 };
 
-device_product::device_product(const problem& what, device_driver& driver, int device, const blaslt& library)
-    : m_what(what),
+device_product::device_product(const fused_problem& problem, device_driver& driver, int device, const blaslt& library)
+    : m_problem(problem),
       m_driver(driver),
       m_device(device),
       m_library(library),
-      m_inner(std::max<std::uint64_t>(what.asked.k, 1)),
-      m_ldb(std::max<std::uint64_t>(what.asked.ldb, 1)),
+      m_inner(std::max<std::uint64_t>(problem.description.k, 1)),
+      m_ldb(std::max<std::uint64_t>(problem.description.ldb, 1)),
       m_workspace(driver, device, workspace_size) {
-  if (what.asked.k == 0) {
-    const std::uint64_t bytes = std::max<std::uint64_t>({what.asked.m, what.asked.n, 1}) * what.input_bytes();
+  if (problem.description.k == 0) {
+    const std::uint64_t bytes = std::max<std::uint64_t>({problem.description.m, problem.description.n, 1}) * problem.input_bytes();
     m_zeros = owned_memory(driver, device, bytes);
     const owned_stream stream(driver, device);
     driver.fill(device, m_zeros, 0, bytes, stream);
@@ -83,9 +83,9 @@ void device_product::check(int status, const char* location, const char* call) c
 
 std::unique_ptr<device_product::operation> device_product::prepare(const key& wanted) {
   const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
-  const auto& asked = m_what.asked;
-  const int input = type_of(asked.input), output = type_of(asked.output);
-  const bool row_major = asked.b_layout == ISTHMUS_ROW_MAJOR;
+  const auto& description = m_problem.description;
+  const int input = type_of(description.input), output = type_of(description.output);
+  const bool row_major = description.b_layout == ISTHMUS_ROW_MAJOR;
   auto made = std::make_unique<operation>(m_library);
   const lt_traits& lt = m_library.traits;
   check(m_library.desc_create(&made->desc, lt.compute_float32, lt_type_float32), ISTHMUS_HERE,
@@ -105,10 +105,10 @@ std::unique_ptr<device_product::operation> device_product::prepare(const key& wa
     check(m_library.layout_create(to, type, height, width, static_cast<std::int64_t>(leading)), ISTHMUS_HERE,
           "MatrixLayoutCreate");
   };
-  const std::uint64_t ldb = asked.k > 0 ? m_ldb : (row_major ? asked.n : 1);
-  layout(&made->b_layout, input, row_major ? asked.n : m_inner, row_major ? m_inner : asked.n, ldb);
-  layout(&made->a_layout, input, m_inner, rows, asked.k > 0 ? lda : 1);
-  layout(&made->c_layout, output, asked.n, rows, asked.ldc);
+  const std::uint64_t ldb = description.k > 0 ? m_ldb : (row_major ? description.n : 1);
+  layout(&made->b_layout, input, row_major ? description.n : m_inner, row_major ? m_inner : description.n, ldb);
+  layout(&made->a_layout, input, m_inner, rows, description.k > 0 ? lda : 1);
+  layout(&made->c_layout, output, description.n, rows, description.ldc);
   choose_algorithm(*made, wanted);
   return made;
 }
@@ -135,7 +135,7 @@ void device_product::choose_algorithm(operation& made, const key& wanted) {
   if (found == 0)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("{} has no algorithm for {} x {} x {}", m_library.traits.name, rows,
-                                 m_what.asked.n, m_inner),
+                                 m_problem.description.n, m_inner),
                      "leading dimensions that are multiples of 16 bytes help");
 }
 
@@ -150,16 +150,16 @@ device_product::operation& device_product::find(const key& wanted) {
 }
 
 void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
-                             const scalars& with, native_stream stream) {
-  if (rows == 0 || m_what.asked.n == 0) return;
+                             const product_scalars& scalars, native_stream stream) {
+  if (rows == 0 || m_problem.description.n == 0) return;
   if (m_zeros != nullptr) a = b = m_zeros.get();
   m_driver.with_device(m_device, [&] {
-    operation& one = find({rows, lda, with.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
-    if (with.bias != nullptr)
-      check(m_library.desc_set(one.desc, m_library.traits.bias_pointer, static_cast<const void*>(&with.bias),
-                               sizeof with.bias),
+    operation& one = find({rows, lda, scalars.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
+    if (scalars.bias != nullptr)
+      check(m_library.desc_set(one.desc, m_library.traits.bias_pointer, static_cast<const void*>(&scalars.bias),
+                               sizeof scalars.bias),
             ISTHMUS_HERE, "MatmulDescSetAttribute");
-    check(m_library.matmul(m_handle, one.desc, &with.alpha, b, one.b_layout, a, one.a_layout, &with.beta, c,
+    check(m_library.matmul(m_handle, one.desc, &scalars.alpha, b, one.b_layout, a, one.a_layout, &scalars.beta, c,
                            one.c_layout, c, one.c_layout, &one.algorithm, m_workspace.get(),
                            m_workspace.bytes(), stream),
           ISTHMUS_HERE, "Matmul");

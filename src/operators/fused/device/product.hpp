@@ -17,20 +17,20 @@ namespace isthmus::fused {
 
 class device_product {
  public:
-  struct scalars {
+  struct product_scalars {
     float alpha, beta;
     const void* bias;  // may be null
   };
 
   // Throws error (UNSUPPORTED, BACKEND, OUT_OF_MEMORY). `driver` and `library` live as long as the process.
-  device_product(const problem& what, device_driver& driver, int device, const blaslt& library);
+  device_product(const fused_problem& problem, device_driver& driver, int device, const blaslt& library);
   ~device_product();
   device_product(const device_product&) = delete;
   device_product& operator=(const device_product&) = delete;
 
   // Enqueues rows of A, `lda` elements apart, times the whole B to rows of C.
   void enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
-               const scalars& with, native_stream stream);
+               const product_scalars& scalars, native_stream stream);
 
   std::uint64_t workspace_bytes() const { return m_workspace.bytes() + m_zeros.bytes(); }
   // The library's path and version.
@@ -46,7 +46,7 @@ class device_product {
   void choose_algorithm(operation& made, const key& wanted);
   void check(int status, const char* location, const char* call) const;
 
-  const problem& m_what;
+  const fused_problem& m_problem;
   device_driver& m_driver;
   int m_device;
   const blaslt& m_library;

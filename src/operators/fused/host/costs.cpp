@@ -82,31 +82,31 @@ const blas& find_blas(communicator& owner) {
   return *found;
 }
 
-costs host_costs(communicator& owner, const problem& what, const blas& library) {
+cost_model host_costs(communicator& owner, const fused_problem& problem, const blas& library) {
   const rates own = measure(library);
   struct offer {
     double gflops, copy_gbs;
-    std::int32_t overlaps, cores;
+    std::int32_t can_overlap, cores;
   };
   const auto all = gather_values(owner.control(), offer{own.gflops * threads_per_rank(owner), own.copy_gbs,
                                                         cores() > owner.ranks().node_size, cores()});
   offer worst = all[0];
   for (const offer& each : all)
     worst = {std::min(worst.gflops, each.gflops), std::min(worst.copy_gbs, each.copy_gbs),
-             std::min(worst.overlaps, each.overlaps), std::min(worst.cores, each.cores)};
+             std::min(worst.can_overlap, each.can_overlap), std::min(worst.cores, each.cores)};
   const double gflops = number_option(owner, "gemm_gflops", worst.gflops);
   const double copy_gbs = number_option(owner, "link_gbs", worst.copy_gbs);
-  const double per_row_us = what.flops(1) / gflops / 1e3;
-  costs figures;
-  figures.product_us = [per_row_us](std::uint64_t rows) { return 3 + per_row_us * static_cast<double>(rows); };
-  figures.bytes_per_us = copy_gbs * 1e3;
-  figures.chunk_us = number_option(owner, "chunk_us", 5);
-  figures.fixed_us = number_option(owner, "pipeline_us", 20);  // waking the mover, meeting the peers
-  figures.overlaps = worst.overlaps != 0;
-  figures.source =
+  const double per_row_us = problem.flops(1) / gflops / 1e3;
+  cost_model costs;
+  costs.product_us = [per_row_us](std::uint64_t rows) { return 3 + per_row_us * static_cast<double>(rows); };
+  costs.bytes_per_us = copy_gbs * 1e3;
+  costs.chunk_us = number_option(owner, "chunk_us", 5);
+  costs.fixed_us = number_option(owner, "pipeline_us", 20);  // waking the mover, meeting the peers
+  costs.can_overlap = worst.can_overlap != 0;
+  costs.source =
       fmt::format("{:.1f} GFLOP/s a rank, {:.1f} GB/s; {} cores for {} ranks{}", gflops, copy_gbs, worst.cores,
-                  owner.ranks().node_size, figures.overlaps ? "" : ": none is left to copy meanwhile");
-  return figures;
+                  owner.ranks().node_size, costs.can_overlap ? "" : ": none is left to copy meanwhile");
+  return costs;
 }
 
 int threads_per_rank(const communicator& owner) {

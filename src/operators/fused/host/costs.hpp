@@ -10,7 +10,7 @@ namespace isthmus::fused {
 const blas& find_blas(communicator& owner);
 
 // Collective: measures once in a process, takes the slowest rank's figures; the configuration overrides.
-costs host_costs(communicator& owner, const problem& what, const blas& library);
+cost_model host_costs(communicator& owner, const fused_problem& problem, const blas& library);
 
 // The cores of the machine, shared by its ranks; one where several ranks share a process, because a BLAS
 // serialises calls that use more.

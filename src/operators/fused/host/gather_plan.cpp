@@ -13,76 +13,76 @@ constexpr std::uint64_t stage_step_bytes = std::uint64_t{256} << 10;  // publish
 
 }  // namespace
 
-host_gather_plan::host_gather_plan(std::shared_ptr<communicator> owner, const problem& what,
+host_gather_plan::host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
                                    const blas& library)
-    : host_plan(std::move(owner), what, library) {
-  settle(m_what.shard_bytes());
-  if (m_what.size > 1) m_workspace.resize(m_what.asked.m * row_bytes());
+    : host_plan(std::move(owner), problem, library) {
+  settle(m_problem.shard_bytes());
+  if (m_problem.size > 1) m_workspace.resize(m_problem.description.m * row_bytes());
 }
 
-std::byte* host_gather_plan::gathered(const isthmus_fused_arguments& with) {
-  return with.gathered_a != nullptr ? static_cast<std::byte*>(with.gathered_a) : m_workspace.data();
+std::byte* host_gather_plan::gathered(const isthmus_fused_arguments& arguments) {
+  return arguments.gathered_a != nullptr ? static_cast<std::byte*>(arguments.gathered_a) : m_workspace.data();
 }
 
 // ---- sequential: the communicator's own allgather, then one product -----------------------------------
 
-void host_gather_plan::run_sequential(const isthmus_fused_arguments& with) {
-  if (with.view != ISTHMUS_FUSED_COMPUTE_ONLY) gather_all(with);
-  if (with.view == ISTHMUS_FUSED_COMMUNICATION_ONLY) return;
-  const traced slice(m_timeline, track::compute, [&] { return fmt::format("rows 0..{}", m_what.asked.m); });
-  const bool alone = m_what.size == 1;
-  m_product.set_b(with.b);
-  m_product.run(alone ? with.a : gathered(with), alone ? m_what.asked.lda : m_what.asked.k, m_what.asked.m,
-                {with.c, m_what.asked.ldc},
-                {static_cast<float>(with.alpha), static_cast<float>(with.beta), with.bias});
+void host_gather_plan::run_sequential(const isthmus_fused_arguments& arguments) {
+  if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) gather_all(arguments);
+  if (arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY) return;
+  const scoped_trace slice(m_timeline, trace_track::compute, [&] { return fmt::format("rows 0..{}", m_problem.description.m); });
+  const bool alone = m_problem.size == 1;
+  m_product.set_b(arguments.b);
+  m_product.run(alone ? arguments.a : gathered(arguments), alone ? m_problem.description.lda : m_problem.description.k, m_problem.description.m,
+                {arguments.c, m_problem.description.ldc},
+                {static_cast<float>(arguments.alpha), static_cast<float>(arguments.beta), arguments.bias});
 }
 
-void host_gather_plan::gather_all(const isthmus_fused_arguments& with) {
-  const auto* a = static_cast<const std::byte*>(with.a);
-  if (m_what.size == 1) {
-    if (with.gathered_a != nullptr && with.a != with.gathered_a)
-      copy_dense(a, m_what.asked.lda, gathered(with), m_what.shard_rows);
+void host_gather_plan::gather_all(const isthmus_fused_arguments& arguments) {
+  const auto* a = static_cast<const std::byte*>(arguments.a);
+  if (m_problem.size == 1) {
+    if (arguments.gathered_a != nullptr && arguments.a != arguments.gathered_a)
+      copy_dense(a, m_problem.description.lda, gathered(arguments), m_problem.shard_rows);
     return;
   }
-  const traced slice(m_timeline, track::copy,
-                     [&] { return std::string(isthmus_collective_name(m_what.collective())); });
-  if (m_what.asked.lda != m_what.asked.k) {
-    m_packed.resize(m_what.shard_bytes());
-    copy_dense(a, m_what.asked.lda, m_packed.data(), m_what.shard_rows);
+  const scoped_trace slice(m_timeline, trace_track::copy,
+                     [&] { return std::string(isthmus_collective_name(m_problem.collective())); });
+  if (m_problem.description.lda != m_problem.description.k) {
+    m_packed.resize(m_problem.shard_bytes());
+    copy_dense(a, m_problem.description.lda, m_packed.data(), m_problem.shard_rows);
     a = m_packed.data();
   }
   isthmus_operation operation{};
-  operation.collective = m_what.collective();
-  operation.datatype = m_what.asked.input;
-  operation.count = m_what.shard_rows * m_what.asked.k;
+  operation.collective = m_problem.collective();
+  operation.datatype = m_problem.description.input;
+  operation.count = m_problem.shard_rows * m_problem.description.k;
   operation.send_buf = a;
-  operation.recv_buf = gathered(with);
+  operation.recv_buf = gathered(arguments);
   m_owner->enqueue(operation);
 }
 
 // ---- pipelined ----------------------------------------------------------------------------------------
 
-void host_gather_plan::compute_group(std::size_t index, const isthmus_fused_arguments& with) {
-  const row_group& each = m_order.groups[index];
-  const bool own = each.source == m_what.rank;
+void host_gather_plan::compute_group(std::size_t index, const isthmus_fused_arguments& arguments) {
+  const row_group& each = m_schedule.groups[index];
+  const bool own = each.source == m_problem.rank;
   const std::uint64_t row = row_of(each);
   m_product.run(
-      own ? with.a : gathered(with) + row * row_bytes(), own ? m_what.asked.lda : m_what.asked.k, each.rows,
-      {static_cast<std::byte*>(with.c) + row * m_what.asked.ldc * m_what.output_bytes(), m_what.asked.ldc},
-      {static_cast<float>(with.alpha), static_cast<float>(with.beta), with.bias});
+      own ? arguments.a : gathered(arguments) + row * row_bytes(), own ? m_problem.description.lda : m_problem.description.k, each.rows,
+      {static_cast<std::byte*>(arguments.c) + row * m_problem.description.ldc * m_problem.output_bytes(), m_problem.description.ldc},
+      {static_cast<float>(arguments.alpha), static_cast<float>(arguments.beta), arguments.bias});
 }
 
 // Group 0 is the own shard, which waits for nothing.
-void host_gather_plan::move(const isthmus_fused_arguments& with) {
-  publish(with);
-  for (std::size_t index = 1; index < m_order.groups.size(); ++index) {
-    fetch(m_order.groups[index], gathered(with) + row_of(m_order.groups[index]) * row_bytes());
+void host_gather_plan::move(const isthmus_fused_arguments& arguments) {
+  publish(arguments);
+  for (std::size_t index = 1; index < m_schedule.groups.size(); ++index) {
+    fetch(m_schedule.groups[index], gathered(arguments) + row_of(m_schedule.groups[index]) * row_bytes());
     arrived(index + 1);
   }
-  m_counters->line(m_what.rank).consumed.store(m_run, std::memory_order_release);
-  std::byte* own = gathered(with) + static_cast<std::uint64_t>(m_what.rank) * m_what.shard_bytes();
-  if (with.gathered_a != nullptr && with.a != own)
-    copy_dense(static_cast<const std::byte*>(with.a), m_what.asked.lda, own, m_what.shard_rows);
+  m_counters->line(m_problem.rank).consumed.store(m_run, std::memory_order_release);
+  std::byte* own = gathered(arguments) + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
+  if (arguments.gathered_a != nullptr && arguments.a != own)
+    copy_dense(static_cast<const std::byte*>(arguments.a), m_problem.description.lda, own, m_problem.shard_rows);
 }
 
 // The caller may overwrite A when the run returns.
@@ -90,40 +90,40 @@ void host_gather_plan::finish() {
   if (!m_staged) m_counters->wait_until_consumed(m_run);
 }
 
-void host_gather_plan::publish(const isthmus_fused_arguments& with) {
+void host_gather_plan::publish(const isthmus_fused_arguments& arguments) {
   // Readers of the run before may still be looking at the line, and at the stage.
   m_counters->wait_until_consumed(m_run - 1);
-  m_own = find(with.a);
+  m_own = find(arguments.a);
   m_staged = m_own.block == 0;
-  counter_line& line = m_counters->line(m_what.rank);
+  counter_line& line = m_counters->line(m_problem.rank);
   line.block.store(m_own.block, std::memory_order_relaxed);
   line.offset.store(m_own.offset, std::memory_order_relaxed);
-  if (m_staged) return stage_own(with);
-  line.ready.store(m_run * m_what.shard_rows, std::memory_order_release);
+  if (m_staged) return stage_own(arguments);
+  line.ready.store(m_run * m_problem.shard_rows, std::memory_order_release);
 }
 
-void host_gather_plan::stage_own(const isthmus_fused_arguments& with) {
-  const traced slice(m_timeline, track::stage, [] { return std::string("own rows to the heap"); });
-  counter_line& line = m_counters->line(m_what.rank);
+void host_gather_plan::stage_own(const isthmus_fused_arguments& arguments) {
+  const scoped_trace slice(m_timeline, trace_track::stage, [] { return std::string("own rows to the heap"); });
+  counter_line& line = m_counters->line(m_problem.rank);
   const std::uint64_t step =
       std::max<std::uint64_t>(1, stage_step_bytes / std::max<std::uint64_t>(row_bytes(), 1));
-  const std::uint64_t before = (m_run - 1) * m_what.shard_rows;
-  for (std::uint64_t begin = 0; begin < m_what.shard_rows; begin += step) {
-    const std::uint64_t rows = std::min(step, m_what.shard_rows - begin);
-    copy_dense(static_cast<const std::byte*>(with.a) + begin * m_what.asked.lda * m_what.input_bytes(),
-               m_what.asked.lda, m_counters->stage(m_what.rank) + begin * row_bytes(), rows);
+  const std::uint64_t before = (m_run - 1) * m_problem.shard_rows;
+  for (std::uint64_t begin = 0; begin < m_problem.shard_rows; begin += step) {
+    const std::uint64_t rows = std::min(step, m_problem.shard_rows - begin);
+    copy_dense(static_cast<const std::byte*>(arguments.a) + begin * m_problem.description.lda * m_problem.input_bytes(),
+               m_problem.description.lda, m_counters->stage(m_problem.rank) + begin * row_bytes(), rows);
     line.ready.store(before + begin + rows, std::memory_order_release);
   }
 }
 
 void host_gather_plan::fetch(const row_group& each, std::byte* to) {
-  const std::uint64_t before = (m_run - 1) * m_what.shard_rows;
+  const std::uint64_t before = (m_run - 1) * m_problem.shard_rows;
   const counter_line& line = m_counters->line(each.source);
   m_counters->wait(each.source, line.ready, before + each.begin + each.rows, "to publish its rows");
-  const traced slice(m_timeline, track::copy, [&] { return name_of(each); });
+  const scoped_trace slice(m_timeline, trace_track::copy, [&] { return name_of(each); });
   const bool staged = line.block.load(std::memory_order_relaxed) == 0;
-  const std::uint64_t lda = staged ? m_what.asked.k : m_what.asked.lda;
-  copy_dense(address_of(each.source) + each.begin * lda * m_what.input_bytes(), lda, to, each.rows);
+  const std::uint64_t lda = staged ? m_problem.description.k : m_problem.description.lda;
+  copy_dense(address_of(each.source) + each.begin * lda * m_problem.input_bytes(), lda, to, each.rows);
 }
 
 // Where this process reaches the shard of `source`, which has published.
@@ -143,19 +143,19 @@ const std::byte* host_gather_plan::address_of(int source) const {
 host_gather_plan::location host_gather_plan::find(const void* a) const {
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
-  const std::uint64_t bytes = m_what.a_extent() * m_what.input_bytes();
+  const std::uint64_t bytes = m_problem.a_extent() * m_problem.input_bytes();
   if (bytes == 0 || !m_owner->heap().find(a, bytes, &block, &offset)) return {};
   return {block.id, offset, block.peers};
 }
 
 void host_gather_plan::copy_dense(const std::byte* from, std::uint64_t lda, std::byte* to,
                                   std::uint64_t rows) const {
-  copy_rows(from, lda * m_what.input_bytes(), to, row_bytes(), row_bytes(), rows);
+  copy_rows(from, lda * m_problem.input_bytes(), to, row_bytes(), row_bytes(), rows);
 }
 
-std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const problem& what) {
+std::unique_ptr<plan> make_host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {
   const blas& library = find_blas(*owner);
-  return std::make_unique<host_gather_plan>(std::move(owner), what, library);
+  return std::make_unique<host_gather_plan>(std::move(owner), problem, library);
 }
 
 }  // namespace isthmus::fused

@@ -8,7 +8,7 @@ namespace isthmus::fused {
 
 class host_gather_plan : public host_plan {
  public:
-  host_gather_plan(std::shared_ptr<communicator> owner, const problem& what, const blas& library);
+  host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library);
 
  private:
   struct location {
@@ -17,23 +17,23 @@ class host_gather_plan : public host_plan {
     void* const* peers = nullptr;
   };
 
-  void run_sequential(const isthmus_fused_arguments& with) override;
-  void move(const isthmus_fused_arguments& with) override;
-  void compute_group(std::size_t index, const isthmus_fused_arguments& with) override;
+  void run_sequential(const isthmus_fused_arguments& arguments) override;
+  void move(const isthmus_fused_arguments& arguments) override;
+  void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) override;
   void finish() override;
 
-  std::byte* gathered(const isthmus_fused_arguments& with);
-  void gather_all(const isthmus_fused_arguments& with);
-  void publish(const isthmus_fused_arguments& with);
-  void stage_own(const isthmus_fused_arguments& with);
+  std::byte* gathered(const isthmus_fused_arguments& arguments);
+  void gather_all(const isthmus_fused_arguments& arguments);
+  void publish(const isthmus_fused_arguments& arguments);
+  void stage_own(const isthmus_fused_arguments& arguments);
   void fetch(const row_group& each, std::byte* to);
   const std::byte* address_of(int source) const;
   location find(const void* a) const;
   void copy_dense(const std::byte* from, std::uint64_t lda, std::byte* to, std::uint64_t rows) const;
   std::uint64_t row_of(const row_group& each) const {
-    return static_cast<std::uint64_t>(each.source) * m_what.shard_rows + each.begin;
+    return static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin;
   }
-  std::uint64_t row_bytes() const { return m_what.moved_row_bytes(); }
+  std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
 
   location m_own;
 };

@@ -7,15 +7,15 @@
 
 namespace isthmus::fused {
 
-host_plan::host_plan(std::shared_ptr<communicator> owner, const problem& what, const blas& library)
-    : plan(std::move(owner), what), m_blas(library), m_product(m_what, library) {}
+host_plan::host_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library)
+    : plan(std::move(owner), problem), m_blas(library), m_product(m_problem, library) {}
 
 void host_plan::settle(std::uint64_t stage_bytes) {
-  m_figures = host_costs(*m_owner, m_what, m_blas);
-  m_order = make_schedule(m_what, m_figures);
-  if (m_owner->ranks().nodes > 1) m_order = without_shared_memory(m_what, m_order, m_owner->ranks().nodes);
-  agree_on_order(*m_owner, m_what, m_order);
-  if (!m_order.pipelined) return;
+  m_costs = host_costs(*m_owner, m_problem, m_blas);
+  m_schedule = make_schedule(m_problem, m_costs);
+  if (m_owner->ranks().nodes > 1) m_schedule = without_shared_memory(m_problem, m_schedule, m_owner->ranks().nodes);
+  agree_on_schedule(*m_owner, m_problem, m_schedule);
+  if (!m_schedule.is_pipelined) return;
   m_stage_bytes = stage_bytes;
   m_counters.emplace(*m_owner, stage_bytes);
   m_mover.emplace();
@@ -35,13 +35,13 @@ void host_plan::describe(nlohmann::json& info) const {
         "A was outside the symmetric heap: its rows were copied into the plan's stage first");
 }
 
-void host_plan::run(const isthmus_fused_arguments& with) {
+void host_plan::run(const isthmus_fused_arguments& arguments) {
   m_owner->check_alive();
   m_timeline.clear();
   m_blas.set_threads(threads_per_rank(*m_owner));
-  if (!m_order.pipelined) return run_sequential(with);
+  if (!m_schedule.is_pipelined) return run_sequential(arguments);
   try {
-    run_pipelined(with);
+    run_pipelined(arguments);
   } catch (const error& failure) {
     m_counters->fail();
     if (!m_owner->is_aborted()) m_owner->abort(failure.info());
@@ -49,25 +49,25 @@ void host_plan::run(const isthmus_fused_arguments& with) {
   }
 }
 
-void host_plan::run_pipelined(const isthmus_fused_arguments& with) {
-  if (with.view == ISTHMUS_FUSED_COMPUTE_ONLY) {
-    arrived(m_order.groups.size());
-    return compute(with);
+void host_plan::run_pipelined(const isthmus_fused_arguments& arguments) {
+  if (arguments.view == ISTHMUS_FUSED_COMPUTE_ONLY) {
+    arrived(m_schedule.groups.size());
+    return compute(arguments);
   }
   ++m_run;
   arrived(0);
   m_move_failed.store(false);
   m_move_failure.reset();
-  m_mover->start([this, &with] {
+  m_mover->start([this, &arguments] {
     try {
-      move(with);
+      move(arguments);
     } catch (const error& failure) {
       m_move_failure = failure;
       m_move_failed.store(true, std::memory_order_release);
     }
   });
   try {
-    if (with.view == ISTHMUS_FUSED_WHOLE) compute(with);
+    if (arguments.view == ISTHMUS_FUSED_WHOLE) compute(arguments);
   } catch (...) {
     m_counters->fail();
     if (!m_owner->is_aborted() && m_move_failure) m_owner->abort(m_move_failure->info());
@@ -79,19 +79,19 @@ void host_plan::run_pipelined(const isthmus_fused_arguments& with) {
   finish();
 }
 
-void host_plan::compute(const isthmus_fused_arguments& with) {
-  m_product.set_b(with.b);
-  for (std::size_t index = 0; index < m_order.groups.size(); ++index) {
-    const row_group& each = m_order.groups[index];
+void host_plan::compute(const isthmus_fused_arguments& arguments) {
+  m_product.set_b(arguments.b);
+  for (std::size_t index = 0; index < m_schedule.groups.size(); ++index) {
+    const row_group& each = m_schedule.groups[index];
     m_counters->wait_until(
         [&] {
           if (m_move_failed.load(std::memory_order_acquire)) throw error(*m_move_failure);
-          return !each.arrives || m_arrived.load(std::memory_order_acquire) > index;
+          return !each.waits_for_chunk || m_arrived.load(std::memory_order_acquire) > index;
         },
-        m_what.gathers() ? each.source : (m_what.rank - 1 + m_what.size) % m_what.size,
+        m_problem.is_gather() ? each.source : (m_problem.rank - 1 + m_problem.size) % m_problem.size,
         "to deliver what the next product needs");
-    const traced slice(m_timeline, track::compute, [&] { return name_of(each); });
-    compute_group(index, with);
+    const scoped_trace slice(m_timeline, trace_track::compute, [&] { return name_of(each); });
+    compute_group(index, arguments);
   }
 }
 

@@ -13,22 +13,22 @@ namespace isthmus::fused {
 
 class host_plan : public plan {
  public:
-  void run(const isthmus_fused_arguments& with) override;
+  void run(const isthmus_fused_arguments& arguments) override;
   void describe(nlohmann::json& info) const override;
   void synchronize() override {}
   void close() override;
 
  protected:
-  host_plan(std::shared_ptr<communicator> owner, const problem& what, const blas& library);
+  host_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library);
   // The rest of a derived class's construction. Collective: costs, the order, and the counters with a stage of
   // so many bytes on every rank.
   void settle(std::uint64_t stage_bytes);
 
-  virtual void run_sequential(const isthmus_fused_arguments& with) = 0;
+  virtual void run_sequential(const isthmus_fused_arguments& arguments) = 0;
   // The mover's part of a run that communicates: what the groups wait for, in their order, each followed by
   // arrived(). In a thread of its own; may throw.
-  virtual void move(const isthmus_fused_arguments& with) = 0;
-  virtual void compute_group(std::size_t index, const isthmus_fused_arguments& with) = 0;
+  virtual void move(const isthmus_fused_arguments& arguments) = 0;
+  virtual void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) = 0;
   // The end of a run, after all has been moved and computed.
   virtual void finish() = 0;
 
@@ -45,8 +45,8 @@ class host_plan : public plan {
   std::uint64_t m_run = 0;  // pipelined runs that communicated
 
  private:
-  void run_pipelined(const isthmus_fused_arguments& with);
-  void compute(const isthmus_fused_arguments& with);
+  void run_pipelined(const isthmus_fused_arguments& arguments);
+  void compute(const isthmus_fused_arguments& arguments);
 
   std::uint64_t m_stage_bytes = 0;
   std::optional<worker> m_mover;

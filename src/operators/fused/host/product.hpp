@@ -17,26 +17,26 @@ class host_product {
     void* c;
     std::uint64_t ldc;
   };
-  struct scalars {
+  struct product_scalars {
     float alpha, beta;
     const void* bias;  // may be null
   };
 
   // Holds panels, which is most of a host plan's workspace.
-  host_product(const problem& what, const blas& library);
+  host_product(const fused_problem& problem, const blas& library);
 
   // Reads B once for the run.
   void set_b(const void* b);
   // Rows of A with `lda` elements between them to rows of C.
-  void run(const void* a, std::uint64_t lda, std::uint64_t rows, const target& to, const scalars& with);
+  void run(const void* a, std::uint64_t lda, std::uint64_t rows, const target& to, const product_scalars& scalars);
 
   std::uint64_t workspace_bytes() const;
 
  private:
-  void run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to, const scalars& with);
-  void finish_rows(const target& to, std::uint64_t rows, const scalars& with);
+  void run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to, const product_scalars& scalars);
+  void finish_rows(const target& to, std::uint64_t rows, const product_scalars& scalars);
 
-  const problem& m_what;
+  const fused_problem& m_problem;
   const blas& m_blas;
   std::uint64_t m_panel_rows;
   const float* m_b = nullptr;

@@ -9,7 +9,7 @@ namespace isthmus::fused {
 
 class host_scatter_plan : public host_plan {
  public:
-  host_scatter_plan(std::shared_ptr<communicator> owner, const problem& what, const blas& library);
+  host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library);
 
  private:
   struct matrix_rows {
@@ -17,25 +17,25 @@ class host_scatter_plan : public host_plan {
     std::uint64_t leading;  // elements between rows
   };
 
-  void run_sequential(const isthmus_fused_arguments& with) override;
-  void move(const isthmus_fused_arguments& with) override;
-  void compute_group(std::size_t index, const isthmus_fused_arguments& with) override;
+  void run_sequential(const isthmus_fused_arguments& arguments) override;
+  void move(const isthmus_fused_arguments& arguments) override;
+  void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) override;
   void finish() override {}  // A and B are read by their own rank only
 
   void multiply(std::uint64_t first_row, std::uint64_t rows, const matrix_rows& to, float beta,
-                const void* bias, const isthmus_fused_arguments& with);
-  void compute_all(const isthmus_fused_arguments& with);
-  void reduce_all(const isthmus_fused_arguments& with);
+                const void* bias, const isthmus_fused_arguments& arguments);
+  void compute_all(const isthmus_fused_arguments& arguments);
+  void reduce_all(const isthmus_fused_arguments& arguments);
   void make_room();
   void tell_next(std::uint64_t groups);
   // Where the sums of a group are: on this rank's stage, which the next rank reads, or at last in C.
-  matrix_rows sums(std::size_t index, const isthmus_fused_arguments& with) const;
+  matrix_rows sums(std::size_t index, const isthmus_fused_arguments& arguments) const;
   std::byte* staged_sums(int rank, std::size_t index) const;
   // A rank tells the next one of all groups of a run but its last step's.
   std::uint64_t told_before() const { return (m_run - 1) * told_in_run(); }
-  std::uint64_t told_in_run() const { return m_order.groups.size() - m_order.chunks; }
-  std::uint64_t row_bytes() const { return m_what.moved_row_bytes(); }
-  int previous() const { return (m_what.rank - 1 + m_what.size) % m_what.size; }
+  std::uint64_t told_in_run() const { return m_schedule.groups.size() - m_schedule.chunks; }
+  std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
+  int previous() const { return (m_problem.rank - 1 + m_problem.size) % m_problem.size; }
 };
 
 }  // namespace isthmus::fused

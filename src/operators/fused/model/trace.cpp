@@ -7,13 +7,13 @@
 namespace isthmus::fused {
 namespace {
 
-constexpr track all_tracks[] = {track::compute, track::copy, track::stage};
+constexpr trace_track all_tracks[] = {trace_track::compute, trace_track::copy, trace_track::stage};
 
-const char* name_of(track where) {
-  switch (where) {
-    case track::compute: return "compute";
-    case track::copy: return "copy";
-    case track::stage: return "stage";
+const char* name_of(trace_track track) {
+  switch (track) {
+    case trace_track::compute: return "compute";
+    case trace_track::copy: return "copy";
+    case trace_track::stage: return "stage";
   }
   return "";
 }
@@ -25,9 +25,9 @@ void timeline::clear() {
   m_slices.clear();
 }
 
-void timeline::add(slice each) {
+void timeline::add(trace_slice slice) {
   const std::lock_guard lock(m_mutex);
-  m_slices.push_back(std::move(each));
+  m_slices.push_back(std::move(slice));
 }
 
 nlohmann::json timeline::chrome(int rank) const {
@@ -37,20 +37,20 @@ nlohmann::json timeline::chrome(int rank) const {
                     {"pid", rank},
                     {"name", "process_name"},
                     {"args", {{"name", fmt::format("rank {}", rank)}}}});
-  for (const track where : all_tracks)
+  for (const trace_track track : all_tracks)
     events.push_back({{"ph", "M"},
                       {"pid", rank},
-                      {"tid", static_cast<int>(where)},
+                      {"tid", static_cast<int>(track)},
                       {"name", "thread_name"},
-                      {"args", {{"name", name_of(where)}}}});
-  for (const slice& each : m_slices)
+                      {"args", {{"name", name_of(track)}}}});
+  for (const trace_slice& slice : m_slices)
     events.push_back({{"ph", "X"},
                       {"pid", rank},
-                      {"tid", static_cast<int>(each.where)},
-                      {"name", each.name},
-                      {"cat", name_of(each.where)},
-                      {"ts", static_cast<double>(each.begin_ns) / 1e3},
-                      {"dur", static_cast<double>(each.end_ns - each.begin_ns) / 1e3}});
+                      {"tid", static_cast<int>(slice.track)},
+                      {"name", slice.name},
+                      {"cat", name_of(slice.track)},
+                      {"ts", static_cast<double>(slice.begin_ns) / 1e3},
+                      {"dur", static_cast<double>(slice.end_ns - slice.begin_ns) / 1e3}});
   return {{"traceEvents", events}, {"displayTimeUnit", "ms"}};
 }
 

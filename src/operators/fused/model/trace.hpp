@@ -10,10 +10,10 @@
 
 namespace isthmus::fused {
 
-enum class track { compute, copy, stage };
+enum class trace_track { compute, copy, stage };
 
-struct slice {
-  track where;
+struct trace_slice {
+  trace_track track;
   std::string name;
   std::int64_t begin_ns, end_ns;  // of the steady clock, which the processes of a machine share
 };
@@ -26,7 +26,7 @@ class timeline {
   bool enabled() const { return m_enabled; }
   void clear();
   // Any thread.
-  void add(slice each);
+  void add(trace_slice slice);
   // The Chrome trace format: process = rank, thread = track.
   nlohmann::json chrome(int rank) const;
 
@@ -37,27 +37,27 @@ class timeline {
  private:
   bool m_enabled;
   mutable std::mutex m_mutex;
-  std::vector<slice> m_slices;
+  std::vector<trace_slice> m_slices;
 };
 
 // Adds the time of its own life to a timeline that is enabled.
-class traced {
+class scoped_trace {
  public:
   template <typename Name>
-  traced(timeline& on, track where, Name&& name) : m_on(on), m_where(where) {
-    if (!on.enabled()) return;
+  scoped_trace(timeline& target, trace_track track, Name&& name) : m_timeline(target), m_track(track) {
+    if (!target.enabled()) return;
     m_name = name();
     m_begin_ns = timeline::now_ns();
   }
-  ~traced() {
-    if (m_on.enabled()) m_on.add({m_where, std::move(m_name), m_begin_ns, timeline::now_ns()});
+  ~scoped_trace() {
+    if (m_timeline.enabled()) m_timeline.add({m_track, std::move(m_name), m_begin_ns, timeline::now_ns()});
   }
-  traced(const traced&) = delete;
-  traced& operator=(const traced&) = delete;
+  scoped_trace(const scoped_trace&) = delete;
+  scoped_trace& operator=(const scoped_trace&) = delete;
 
  private:
-  timeline& m_on;
-  track m_where;
+  timeline& m_timeline;
+  trace_track m_track;
   std::string m_name;
   std::int64_t m_begin_ns = 0;
 };
