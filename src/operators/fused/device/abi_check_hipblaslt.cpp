@@ -6,7 +6,7 @@
 
 namespace isthmus::fused {
 
-static_assert(matches_abi<decltype(blaslt::get_version_of)>(&hipblasLtGetVersion));
+static_assert(matches_abi<decltype(blaslt::get_version_for_handle)>(&hipblasLtGetVersion));
 static_assert(matches_abi<decltype(blaslt::transform_create)>(&hipblasLtMatrixTransformDescCreate));
 static_assert(matches_abi<decltype(blaslt::create)>(&hipblasLtCreate));
 static_assert(matches_abi<decltype(blaslt::destroy)>(&hipblasLtDestroy));

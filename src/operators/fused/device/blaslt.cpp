@@ -8,7 +8,7 @@
 namespace isthmus::fused {
 namespace {
 
-library_search_request places_of(const lt_traits& traits, const char* option) {
+library_search_request make_search_request(const lt_traits& traits, const char* option) {
   library_search_request search;
   search.option = option;
   search.variable = traits.variable;
@@ -25,34 +25,34 @@ library_search_request places_of(const lt_traits& traits, const char* option) {
 }
 
 std::unique_ptr<blaslt> load(const lt_traits& traits, const char* option, std::string& reason) {
-  const dynamic_library library = dynamic_library::open(places_of(traits, option), reason);
+  const dynamic_library library = dynamic_library::open(make_search_request(traits, option), reason);
   if (!library) {
     reason = fmt::format("no {} library could be loaded: {}", traits.name, reason);
     return nullptr;
   }
-  auto made = std::make_unique<blaslt>(blaslt{.traits = traits, .path = library.path()});
+  auto functions = std::make_unique<blaslt>(blaslt{.traits = traits, .path = library.path()});
   symbol_loader loader(library, traits.prefix);
-  loader.load_required(made->create, "Create");
-  loader.load_required(made->destroy, "Destroy");
-  loader.load_required(made->desc_create, "MatmulDescCreate");
-  loader.load_required(made->desc_destroy, "MatmulDescDestroy");
-  loader.load_required(made->desc_set, "MatmulDescSetAttribute");
-  loader.load_required(made->layout_create, "MatrixLayoutCreate");
-  loader.load_required(made->layout_destroy, "MatrixLayoutDestroy");
-  loader.load_required(made->preference_create, "MatmulPreferenceCreate");
-  loader.load_required(made->preference_destroy, "MatmulPreferenceDestroy");
-  loader.load_required(made->preference_set, "MatmulPreferenceSetAttribute");
-  loader.load_required(made->heuristic, "MatmulAlgoGetHeuristic");
-  loader.load_required(made->matmul, "Matmul");
+  loader.load_required(functions->create, "Create");
+  loader.load_required(functions->destroy, "Destroy");
+  loader.load_required(functions->desc_create, "MatmulDescCreate");
+  loader.load_required(functions->desc_destroy, "MatmulDescDestroy");
+  loader.load_required(functions->desc_set, "MatmulDescSetAttribute");
+  loader.load_required(functions->layout_create, "MatrixLayoutCreate");
+  loader.load_required(functions->layout_destroy, "MatrixLayoutDestroy");
+  loader.load_required(functions->preference_create, "MatmulPreferenceCreate");
+  loader.load_required(functions->preference_destroy, "MatmulPreferenceDestroy");
+  loader.load_required(functions->preference_set, "MatmulPreferenceSetAttribute");
+  loader.load_required(functions->heuristic, "MatmulAlgoGetHeuristic");
+  loader.load_required(functions->matmul, "Matmul");
   if (&traits == &cublaslt_traits) {
-    loader.load_required(made->get_version, "GetVersion");
-    loader.load_required(made->get_status_name, "GetStatusName");
+    loader.load_required(functions->get_version, "GetVersion");
+    loader.load_required(functions->get_status_name, "GetStatusName");
   } else {
-    loader.load_required(made->get_version_of, "GetVersion");
-    loader.load_required(made->transform_create, "MatrixTransformDescCreate");
+    loader.load_required(functions->get_version_for_handle, "GetVersion");
+    loader.load_required(functions->transform_create, "MatrixTransformDescCreate");
   }
-  if (loader.first_missing().empty()) return made;
-  reason = fmt::format("{} lacks {}", made->path, loader.first_missing());
+  if (loader.first_missing().empty()) return functions;
+  reason = fmt::format("{} lacks {}", functions->path, loader.first_missing());
   return nullptr;
 }
 
@@ -83,7 +83,7 @@ const blaslt* blaslt::get(isthmus_platform platform, const char* option, std::st
 std::string blaslt::version(void* handle) const {
   if (get_version != nullptr) return std::to_string(get_version());
   int number = 0;
-  if (get_version_of(handle, &number) != lt_success) return "of unknown version";
+  if (get_version_for_handle(handle, &number) != lt_success) return "of unknown version";
   return fmt::format("{}.{}.{}", number / 100000, number / 100 % 1000, number % 100);
 }
 

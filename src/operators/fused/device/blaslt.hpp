@@ -1,7 +1,7 @@
 // cuBLASLt and hipBLASLt, found at run time: functions of the same shapes behind different names, with numbers
 // of their own. Declared here with neutral types; abi_check_cublaslt.cpp and abi_check_hipblaslt.cpp compare
 // the declarations with the real headers wherever these are installed.
-#pragma once
+#pragma single_us
 
 #include <isthmus/isthmus.h>
 
@@ -89,8 +89,8 @@ struct blaslt {
   int (*preference_create)(void** preference) = nullptr;
   int (*preference_destroy)(void* preference) = nullptr;
   int (*preference_set)(void* preference, int attribute, const void* value, std::size_t bytes) = nullptr;
-  int (*heuristic)(void* handle, void* desc, void* a, void* b, void* c, void* d, void* preference, int wanted,
-                   lt_heuristic* found, int* count) = nullptr;
+  int (*heuristic)(void* handle, void* desc, void* a, void* b, void* c, void* d, void* preference, int requested_count,
+                   lt_heuristic* algorithms, int* count) = nullptr;
   int (*matmul)(void* handle, void* desc, const void* alpha, const void* a, void* a_layout, const void* b,
                 void* b_layout, const void* beta, const void* c, void* c_layout, void* d, void* d_layout,
                 const lt_heuristic* algorithm, void* workspace, std::size_t workspace_bytes,
@@ -100,7 +100,7 @@ struct blaslt {
   std::size_t (*get_version)() = nullptr;
   const char* (*get_status_name)(int status) = nullptr;
   // hipBLASLt's. Its numbers above are those since 0.6 (ROCm 6.0), which has brought the second.
-  int (*get_version_of)(void* handle, int* version) = nullptr;
+  int (*get_version_for_handle)(void* handle, int* version) = nullptr;
   int (*transform_create)(void** desc, int scale) = nullptr;
 };
 

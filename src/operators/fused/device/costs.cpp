@@ -16,7 +16,7 @@ constexpr std::size_t samples = 16;  // row counts, in sixteenths of a shard
 constexpr double chunk_default_us = 6.5,
                  pipeline_default_us = 10;  // the first measured on H200 (docs/fused_model.md)
 
-struct measured {
+struct device_measurement {
   std::array<double, samples> product_us;  // of (i + 1) sixteenths of a shard
   double whole_us;
   double bytes_per_us;
@@ -24,13 +24,13 @@ struct measured {
 };
 
 // Linear between the samples, which contain the steps.
-double interpolate(const measured& costs, std::uint64_t shard_rows, std::uint64_t m, std::uint64_t rows) {
+double interpolate(const device_measurement& costs, std::uint64_t shard_rows, std::uint64_t m, std::uint64_t rows) {
   if (rows > shard_rows) return costs.whole_us * static_cast<double>(rows) / static_cast<double>(m);
-  const double place = static_cast<double>(rows) * samples / static_cast<double>(shard_rows) - 1;
-  if (place <= 0) return costs.product_us[0];
-  const auto below = std::min(static_cast<std::size_t>(place), samples - 2);
-  const double part = place - static_cast<double>(below);
-  return costs.product_us[below] * (1 - part) + costs.product_us[below + 1] * part;
+  const double position = static_cast<double>(rows) * samples / static_cast<double>(shard_rows) - 1;
+  if (position <= 0) return costs.product_us[0];
+  const auto lower = std::min(static_cast<std::size_t>(position), samples - 2);
+  const double part = position - static_cast<double>(lower);
+  return costs.product_us[lower] * (1 - part) + costs.product_us[lower + 1] * part;
 }
 
 }  // namespace
@@ -48,18 +48,18 @@ double device_plan::time_us(int repetitions, native_stream stream, Work&& work) 
 
 // For work of several ranks, where one that the system held up for a moment delays all.
 template <typename Work>
-double device_plan::least_time_us(int repetitions, native_stream stream, Work&& work) {
-  double least = time_us(repetitions, stream, work);
-  for (int again = 0; again < 2; ++again) least = std::min(least, time_us(repetitions, stream, work));
-  return least;
+double device_plan::min_time_us(int repetitions, native_stream stream, Work&& work) {
+  double min_us = time_us(repetitions, stream, work);
+  for (int repetition = 0; repetition < 2; ++repetition) min_us = std::min(min_us, time_us(repetitions, stream, work));
+  return min_us;
 }
 
 // On constant data, which is a little faster than random data, for every candidate alike.
 double device_plan::measure_product_us(std::uint64_t rows, std::byte* a, std::byte* b, std::byte* c) {
   const native_stream stream = m_copy.stream;
   const auto multiply = [&] { m_product.enqueue(a, m_problem.description.lda, rows, b, c, {1, 0, nullptr}, stream); };
-  const double once = time_us(1, stream, multiply);
-  return time_us(std::clamp(static_cast<int>(400 / once), 2, 20), stream, multiply);
+  const double single_us = time_us(1, stream, multiply);
+  return time_us(std::clamp(static_cast<int>(400 / single_us), 2, 20), stream, multiply);
 }
 
 // All ranks pull at the same time, as in a run.
@@ -68,8 +68,8 @@ double device_plan::measure_link(std::byte* to) {
   const native_stream stream = m_copy.stream;
   const auto pull_next = [&] { copy(to, m_shared->stage((m_problem.rank + 1) % m_problem.size), bytes, stream); };
   gather_values(m_owner->control(), 0);
-  const double once = time_us(1, stream, pull_next);
-  const double us = least_time_us(std::clamp(static_cast<int>(1000 / once), 2, 50), stream, pull_next);
+  const double single_us = time_us(1, stream, pull_next);
+  const double us = min_time_us(std::clamp(static_cast<int>(1000 / single_us), 2, 50), stream, pull_next);
   gather_values(m_owner->control(), 0);
   return static_cast<double>(bytes) / us;
 }
@@ -79,7 +79,7 @@ double device_plan::measure_collective_us(std::byte* whole) {
   std::byte* part = m_shared->stage(m_problem.rank);
   const bool is_gather = m_problem.is_gather();
   try {
-    return least_time_us(5, m_copy.stream, [&] {
+    return min_time_us(5, m_copy.stream, [&] {
       enqueue_collective(is_gather ? part : whole, is_gather ? whole : part, m_copy.stream);
     });
   } catch (const error& failure) {
@@ -99,7 +99,7 @@ cost_model device_plan::measure() {
   auto* a = static_cast<std::byte*>(scratch.get());
   std::byte* b = a + a_bytes;
   std::byte* c = b + b_bytes;
-  measured own{};
+  device_measurement own{};
   for (std::size_t index = 0; index < samples; ++index) {
     const std::uint64_t rows = std::max<std::uint64_t>(1, m_problem.shard_rows * (index + 1) / samples);
     own.product_us[index] = measure_product_us(rows, a, b, c);
@@ -109,8 +109,8 @@ cost_model device_plan::measure() {
   own.collective_us = measure_collective_us(m_problem.is_gather() ? a : c);
 
   const auto all = gather_values(m_owner->control(), own);
-  measured worst = own;
-  for (const measured& each : all) {
+  device_measurement worst = own;
+  for (const device_measurement& each : all) {
     for (std::size_t index = 0; index < samples; ++index)
       worst.product_us[index] = std::max(worst.product_us[index], each.product_us[index]);
     worst.whole_us = std::max(worst.whole_us, each.whole_us);
@@ -121,9 +121,9 @@ cost_model device_plan::measure() {
   costs.product_us = [worst, shard = m_problem.shard_rows, m = m_problem.description.m](std::uint64_t rows) {
     return interpolate(worst, shard, m, rows);
   };
-  costs.bytes_per_us = number_option(*m_owner, "link_gbs", worst.bytes_per_us / 1e3) * 1e3;
-  costs.chunk_us = number_option(*m_owner, "chunk_us", chunk_default_us);
-  costs.fixed_us = number_option(*m_owner, "pipeline_us", pipeline_default_us);
+  costs.bytes_per_us = read_number_option(*m_owner, "link_gbs", worst.bytes_per_us / 1e3) * 1e3;
+  costs.chunk_us = read_number_option(*m_owner, "chunk_us", chunk_default_us);
+  costs.fixed_us = read_number_option(*m_owner, "pipeline_us", pipeline_default_us);
   costs.collective_us = worst.collective_us;
   costs.source = fmt::format(
       "measured: product of a shard {:.0f} us, of all rows {:.0f} us, {:.0f} GB/s from peers, {} {:.0f} us",

@@ -19,7 +19,7 @@ device_gather_plan::device_gather_plan(std::shared_ptr<communicator> owner, cons
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("fused_plan_create: lda = {} differs from k = {}", m_problem.description.lda, m_problem.description.k),
         "on devices the gathered A is dense");
-  settle(m_problem.shard_bytes());
+  finish_setup(m_problem.shard_bytes());
 }
 
 std::byte* device_gather_plan::gathered(const isthmus_fused_arguments& arguments) {
@@ -62,18 +62,18 @@ void device_gather_plan::enqueue_sequential(const isthmus_fused_arguments& argum
 // The run ends when everything has arrived, and when nobody reads this rank's rows any more.
 void device_gather_plan::enqueue_pipelined(const isthmus_fused_arguments& arguments) {
   m_gathered = gathered(arguments);
-  const bool moves = arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY;
-  if (moves) {
+  const bool is_communicating = arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY;
+  if (is_communicating) {
     // Before the copies, which wait for peers: streams of one queue must not hold up what peers wait for.
     publish(arguments);
     pull(arguments);
   }
   if (arguments.view != ISTHMUS_FUSED_COMMUNICATION_ONLY) compute(arguments);
-  if (!moves) return;
+  if (!is_communicating) return;
   join_side_streams(arguments.stream);
   for (int peer = 0; peer < m_problem.size; ++peer)
     if (peer != m_problem.rank)
-      m_driver.wait_word(m_device, m_shared->done(m_problem.rank, peer), m_run, arguments.stream);
+      m_driver.wait_word(m_device, m_shared->done(m_problem.rank, peer), m_run_number, arguments.stream);
 }
 
 std::uint64_t device_gather_plan::stage_step_end(std::uint32_t step) const {
@@ -84,15 +84,15 @@ std::uint64_t device_gather_plan::stage_step_end(std::uint32_t step) const {
 void device_gather_plan::publish(const isthmus_fused_arguments& arguments) {
   m_driver.wait(m_device, m_signal.stream, m_start);
   isthmus_heap_block block{};
-  m_staged = !m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, nullptr);
-  const std::uint32_t before = (m_run - 1) * stage_steps;
-  const auto tell = [&](std::uint32_t steps) {
+  m_is_staged = !m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, nullptr);
+  const std::uint32_t before = (m_run_number - 1) * stage_steps;
+  const auto publish_steps = [&](std::uint32_t steps) {
     for (int step = 1; step < m_problem.size; ++step) {
       const int peer = (m_problem.rank - step + m_problem.size) % m_problem.size;
       m_driver.write_word(m_device, m_shared->ready(peer, m_problem.rank), before + steps, m_signal.stream);
     }
   };
-  if (!m_staged) return tell(stage_steps);
+  if (!m_is_staged) return publish_steps(stage_steps);
   const auto* a = static_cast<const std::byte*>(arguments.a);
   std::uint64_t begin = 0;
   for (std::uint32_t step = 0; step < stage_steps; ++step) {
@@ -100,7 +100,7 @@ void device_gather_plan::publish(const isthmus_fused_arguments& arguments) {
     copy(m_shared->stage(m_problem.rank) + begin * row_bytes(), a + begin * row_bytes(),
          (end - begin) * row_bytes(), m_signal.stream);
     begin = end;
-    tell(step + 1);
+    publish_steps(step + 1);
   }
 }
 
@@ -108,19 +108,19 @@ void device_gather_plan::pull(const isthmus_fused_arguments& arguments) {
   m_driver.wait(m_device, m_copy.stream, m_start);
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
-  if (!m_staged) m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, &offset);
+  if (!m_is_staged) m_owner->heap().find(arguments.a, m_problem.shard_bytes(), &block, &offset);
   // All ranks start together, so that each source has one reader at a time: two readers of one take turns on
   // its port, and once out of step they stay so.
   for (int peer = 0; peer < m_problem.size; ++peer)
     if (peer != m_problem.rank)
-      m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, peer), (m_run - 1) * stage_steps + 1,
+      m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, peer), (m_run_number - 1) * stage_steps + 1,
                          m_copy.stream);
   for (std::size_t index = 1; index < m_schedule.groups.size(); ++index) {
     const int source = m_schedule.groups[index].source;
-    pull_group(index, m_staged ? m_shared->stage(source)
+    pull_group(index, m_is_staged ? m_shared->stage(source)
                                : static_cast<const std::byte*>(block.peers[source]) + offset);
-    const bool last = index + 1 == m_schedule.groups.size() || m_schedule.groups[index + 1].source != source;
-    if (last) m_driver.write_word(m_device, m_shared->done(source, m_problem.rank), m_run, m_copy.stream);
+    const bool is_last_group = index + 1 == m_schedule.groups.size() || m_schedule.groups[index + 1].source != source;
+    if (is_last_group) m_driver.write_word(m_device, m_shared->done(source, m_problem.rank), m_run_number, m_copy.stream);
   }
   std::byte* own = m_gathered + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
   if (arguments.gathered_a != nullptr && arguments.a != own) copy(own, arguments.a, m_problem.shard_bytes(), m_copy.stream);
@@ -130,31 +130,31 @@ void device_gather_plan::pull_group(std::size_t index, const std::byte* base) {
   const row_group& each = m_schedule.groups[index];
   std::uint32_t step = 0;
   while (stage_step_end(step) < each.begin + each.rows) ++step;
-  m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, each.source), (m_run - 1) * stage_steps + step + 1,
+  m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, each.source), (m_run_number - 1) * stage_steps + step + 1,
                      m_copy.stream);
-  note_time(&group_times::copy_begin, index, m_copy.stream);
+  record_time(&group_times::copy_begin, index, m_copy.stream);
   const std::uint64_t row = static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin;
   copy(m_gathered + row * row_bytes(), base + each.begin * row_bytes(), each.rows * row_bytes(), m_copy.stream);
-  note_time(&group_times::copy_end, index, m_copy.stream);
+  record_time(&group_times::copy_end, index, m_copy.stream);
   m_driver.record(m_device, m_group_events[index], m_copy.stream);
 }
 
 void device_gather_plan::compute(const isthmus_fused_arguments& arguments) {
-  const bool waits = arguments.view == ISTHMUS_FUSED_WHOLE;
+  const bool is_whole_run = arguments.view == ISTHMUS_FUSED_WHOLE;
   for (std::size_t index = 0; index < m_schedule.groups.size(); ++index) {
     const row_group& each = m_schedule.groups[index];
     const bool own = each.source == m_problem.rank;
     const std::uint64_t row = static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin;
-    if (!own && waits) m_driver.wait(m_device, arguments.stream, m_group_events[index]);
-    note_time(&group_times::product_begin, index, arguments.stream);
+    if (!own && is_whole_run) m_driver.wait(m_device, arguments.stream, m_group_events[index]);
+    record_time(&group_times::product_begin, index, arguments.stream);
     multiply(own ? arguments.a : m_gathered + row * row_bytes(), row, each.rows, arguments);
-    note_time(&group_times::product_end, index, arguments.stream);
+    record_time(&group_times::product_end, index, arguments.stream);
   }
 }
 
 std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {
-  const device_libraries found = find_device_libraries(*owner);
-  return std::make_unique<device_gather_plan>(std::move(owner), problem, found.driver, found.blas);
+  const device_libraries libraries = find_device_libraries(*owner);
+  return std::make_unique<device_gather_plan>(std::move(owner), problem, libraries.driver, libraries.blas);
 }
 
 }  // namespace isthmus::fused

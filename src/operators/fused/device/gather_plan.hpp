@@ -1,6 +1,6 @@
 // ALLGATHER_GEMM on devices: copy engines pull the peers' rows chunk by chunk out of the symmetric heap, own
 // rows are multiplied meanwhile.
-#pragma once
+#pragma single_us
 
 #include "operators/fused/device/plan.hpp"
 

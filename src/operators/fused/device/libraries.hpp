@@ -1,5 +1,5 @@
 // What a device plan runs on, found at run time.
-#pragma once
+#pragma single_us
 
 #include "core/communicator.hpp"
 #include "device/driver.hpp"

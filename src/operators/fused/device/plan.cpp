@@ -19,11 +19,11 @@ device_plan::device_plan(std::shared_ptr<communicator> owner, const fused_proble
       m_copy{owned_stream(driver, m_device, stream_priority::high), owned_event(driver, m_device)},
       m_signal{owned_stream(driver, m_device, stream_priority::normal), owned_event(driver, m_device)} {
   if (!m_problem.is_traced()) return;
-  m_zero = owned_event(driver, m_device, event_timing::on);
-  m_now = owned_event(driver, m_device, event_timing::on);
+  m_run_start = owned_event(driver, m_device, event_timing::on);
+  m_probe = owned_event(driver, m_device, event_timing::on);
 }
 
-void device_plan::settle(std::uint64_t stage_bytes) {
+void device_plan::finish_setup(std::uint64_t stage_bytes) {
   const int nodes = m_owner->ranks().nodes;
   const bool may_pipeline = m_problem.size > 1 && m_problem.moved_bytes() > 0 && nodes == 1 &&
                             m_problem.description.mode != ISTHMUS_FUSED_SEQUENTIAL;
@@ -110,7 +110,7 @@ void device_plan::synchronize() {
           "the device hangs; end the process");
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  if (m_has_run && !m_collected) collect_times();
+  if (m_has_run && !m_has_collected_times) collect_times();
 }
 
 void device_plan::close() {
@@ -124,7 +124,7 @@ void device_plan::describe(nlohmann::json& info) const {
   info["libraries"]["driver"] = m_driver.version();
   info["workspace_bytes"] =
       m_workspace.bytes() + m_product.workspace_bytes() + (m_shared ? m_shared->stage_bytes() : 0);
-  if (m_staged)
+  if (m_is_staged)
     info["notes"].push_back(
         "A was outside the symmetric heap: its rows were copied into the plan's stage first");
 }
@@ -151,20 +151,20 @@ void device_plan::run(const isthmus_fused_arguments& arguments) {
 
 void device_plan::begin_run(const isthmus_fused_arguments& arguments) {
   if (m_has_run) m_driver.wait(m_device, arguments.stream, m_finished);  // the caller may have changed streams
-  if (m_zero != nullptr) m_driver.record(m_device, m_zero, arguments.stream);
-  take_events();
+  if (m_run_start != nullptr) m_driver.record(m_device, m_run_start, arguments.stream);
+  acquire_events();
   m_start = m_current->start;
   m_driver.record(m_device, m_start, arguments.stream);
   m_view = arguments.view;
-  if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run;
+  if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) ++m_run_number;
 }
 
 void device_plan::end_run(native_stream stream) {
-  take_events();
+  acquire_events();
   m_finished = m_current->finished;
   m_driver.record(m_device, m_finished, stream);
   m_has_run = true;
-  m_collected = false;
+  m_has_collected_times = false;
   if (!m_watch) return;  // the next run may use the events again
   const std::lock_guard lock(m_runs_mutex);
   m_runs.push_back(std::move(*m_current));
@@ -172,7 +172,7 @@ void device_plan::end_run(native_stream stream) {
 }
 
 // The current run's, of an earlier run that has ended where there is one.
-void device_plan::take_events() {
+void device_plan::acquire_events() {
   if (m_current) return;
   const std::lock_guard lock(m_runs_mutex);
   if (m_spare_events.empty()) {
@@ -208,31 +208,31 @@ void device_plan::join_side_streams(native_stream stream) {
 
 // ---- timeline -----------------------------------------------------------------------------------------
 
-void device_plan::note_time(owned_event group_times::* which, std::size_t group, native_stream stream) {
-  if (!m_times.empty()) m_driver.record(m_device, m_times[group].*which, stream);
+void device_plan::record_time(owned_event group_times::* event, std::size_t group, native_stream stream) {
+  if (!m_times.empty()) m_driver.record(m_device, m_times[group].*event, stream);
 }
 
 // When the run began, by the machine's clock: the least of a few looks, because each is late by what it takes
 // the host to notice an event.
-std::int64_t device_plan::zero_ns() {
-  std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (int look = 0; look < 5; ++look) {
-    m_driver.record(m_device, m_now, m_signal.stream);
+std::int64_t device_plan::run_start_ns() {
+  std::int64_t min_ns = std::numeric_limits<std::int64_t>::max();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    m_driver.record(m_device, m_probe, m_signal.stream);
     m_driver.synchronize(m_device, m_signal.stream);
     const std::int64_t now_ns = timeline::now_ns();
-    least = std::min(least, now_ns - static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_zero, m_now)));
+    min_ns = std::min(min_ns, now_ns - static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_run_start, m_probe)));
   }
-  return least;
+  return min_ns;
 }
 
 void device_plan::collect_times() {
-  m_collected = true;
+  m_has_collected_times = true;
   if (m_times.empty()) return;
   m_timeline.clear();
-  const std::int64_t zero = zero_ns();
+  const std::int64_t start_ns = run_start_ns();
   const auto add = [&](trace_track track, std::size_t index, native_event begin, native_event end) {
     const auto at = [&](native_event event) {
-      return zero + static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_zero, event));
+      return start_ns + static_cast<std::int64_t>(1e3 * m_driver.elapsed_us(m_run_start, event));
     };
     m_timeline.add({track, name_of(m_schedule.groups[index]), at(begin), at(end)});
   };

@@ -1,6 +1,6 @@
 // What the plans of devices share: streams and events, the words that order ranks, products and what they cost,
 // and who looks after a run. Copy engines move chunks on a stream of their own; the host never waits.
-#pragma once
+#pragma single_us
 
 #include <deque>
 #include <mutex>
@@ -37,12 +37,12 @@ class device_plan : public plan {
               const blaslt& library);
   // The rest of a derived class's construction. Collective: the shared memory, with a stage of so many bytes on
   // every rank, costs, the order, and what pipelined runs need.
-  void settle(std::uint64_t stage_bytes);
+  void finish_setup(std::uint64_t stage_bytes);
 
   // The communicator's own collective, between buffers of the problem's sizes.
   virtual void enqueue_collective(const void* send, void* recv, native_stream stream) = 0;
   virtual void enqueue_sequential(const isthmus_fused_arguments& arguments) = 0;
-  // Everything between the start of a run, at m_start, and its end on with.stream. m_run counts the
+  // Everything between the start of a run, at m_start, and its end on with.stream. m_run_number counts the
   // runs that communicate, this one included.
   virtual void enqueue_pipelined(const isthmus_fused_arguments& arguments) = 0;
 
@@ -51,7 +51,7 @@ class device_plan : public plan {
   void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
   // `stream` waits until everything that the two side streams have been given so far is done.
   void join_side_streams(native_stream stream);
-  void note_time(owned_event group_times::* which, std::size_t group, native_stream stream);
+  void record_time(owned_event group_times::* event, std::size_t group, native_stream stream);
 
   device_driver& m_driver;
   int m_device;
@@ -59,9 +59,9 @@ class device_plan : public plan {
   std::optional<shared_memory> m_shared;  // where pipelined runs are possible
   side_stream m_copy, m_signal;
   native_event m_start = nullptr;           // of the current run's events
-  std::uint32_t m_run = 0;                  // wraps
+  std::uint32_t m_run_number = 0;                  // wraps
   std::vector<owned_event> m_group_events;  // by group
-  bool m_staged = false;
+  bool m_is_staged = false;
 
  private:
   struct run_events {
@@ -73,7 +73,7 @@ class device_plan : public plan {
   void end_run(native_stream stream);
   void collect_times();
   void start_watch();
-  void take_events();
+  void acquire_events();
   watched_operation oldest_run();
   bool all_runs_ended();
   cost_model measure();
@@ -83,16 +83,16 @@ class device_plan : public plan {
   template <typename Work>
   double time_us(int repetitions, native_stream stream, Work&& work);
   template <typename Work>
-  double least_time_us(int repetitions, native_stream stream, Work&& work);
-  std::int64_t zero_ns();
+  double min_time_us(int repetitions, native_stream stream, Work&& work);
+  std::int64_t run_start_ns();
 
   native_event m_finished = nullptr;  // of the latest run's events
-  owned_event m_zero, m_now;          // of traced plans: the start of a run, and a moment after it
+  owned_event m_run_start, m_probe;          // of traced plans: the start of a run, and a moment after it
   std::vector<group_times> m_times;
   isthmus_fused_view m_view = ISTHMUS_FUSED_WHOLE;  // of the latest pipelined run
   owned_memory m_workspace;
   bool m_has_run = false;
-  bool m_collected = false;  // the latest run's times are in the timeline
+  bool m_has_collected_times = false;  // the latest run's times are in the timeline
 
   std::optional<run_events> m_current;  // of the run that is being enqueued
   std::uint64_t m_last_number = 0;

@@ -11,7 +11,7 @@ namespace {
 // What NVIDIA recommends for Hopper; split-K needs it, and small last chunks need split-K.
 constexpr std::uint64_t workspace_size = std::uint64_t{32} << 20;
 
-int type_of(isthmus_datatype type) {
+int to_lt_type(isthmus_datatype type) {
   switch (type) {
     case ISTHMUS_FLOAT16: return lt_type_float16;
     case ISTHMUS_BFLOAT16: return lt_type_bfloat16;
@@ -81,23 +81,23 @@ void device_product::check(int status, const char* location, const char* call) c
                    status);
 }
 
-std::unique_ptr<device_product::operation> device_product::prepare(const key& wanted) {
-  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
+std::unique_ptr<device_product::operation> device_product::prepare(const key& operation_key) {
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = operation_key;
   const auto& description = m_problem.description;
-  const int input = type_of(description.input), output = type_of(description.output);
-  const bool row_major = description.b_layout == ISTHMUS_ROW_MAJOR;
-  auto made = std::make_unique<operation>(m_library);
+  const int input = to_lt_type(description.input), output = to_lt_type(description.output);
+  const bool is_row_major = description.b_layout == ISTHMUS_ROW_MAJOR;
+  auto prepared = std::make_unique<operation>(m_library);
   const lt_traits& lt = m_library.traits;
-  check(m_library.desc_create(&made->desc, lt.compute_float32, lt_type_float32), ISTHMUS_HERE,
+  check(m_library.desc_create(&prepared->desc, lt.compute_float32, lt_type_float32), ISTHMUS_HERE,
         "MatmulDescCreate");
-  const int transposed = row_major ? lt.no_transpose : lt.transpose;
-  check(m_library.desc_set(made->desc, lt.transpose_a, &transposed, sizeof transposed), ISTHMUS_HERE,
+  const int transposed = is_row_major ? lt.no_transpose : lt.transpose;
+  check(m_library.desc_set(prepared->desc, lt.transpose_a, &transposed, sizeof transposed), ISTHMUS_HERE,
         "MatmulDescSetAttribute");
   if (has_bias) {
     const int epilogue = lt_epilogue_bias;
-    check(m_library.desc_set(made->desc, lt.epilogue, &epilogue, sizeof epilogue), ISTHMUS_HERE,
+    check(m_library.desc_set(prepared->desc, lt.epilogue, &epilogue, sizeof epilogue), ISTHMUS_HERE,
           "MatmulDescSetAttribute");
-    check(m_library.desc_set(made->desc, lt.bias_type, &output, sizeof output), ISTHMUS_HERE,
+    check(m_library.desc_set(prepared->desc, lt.bias_type, &output, sizeof output), ISTHMUS_HERE,
           "MatmulDescSetAttribute");
   }
   const auto layout = [&](void** to, int type, std::uint64_t height, std::uint64_t width,
@@ -105,16 +105,16 @@ std::unique_ptr<device_product::operation> device_product::prepare(const key& wa
     check(m_library.layout_create(to, type, height, width, static_cast<std::int64_t>(leading)), ISTHMUS_HERE,
           "MatrixLayoutCreate");
   };
-  const std::uint64_t ldb = description.k > 0 ? m_ldb : (row_major ? description.n : 1);
-  layout(&made->b_layout, input, row_major ? description.n : m_inner, row_major ? m_inner : description.n, ldb);
-  layout(&made->a_layout, input, m_inner, rows, description.k > 0 ? lda : 1);
-  layout(&made->c_layout, output, description.n, rows, description.ldc);
-  choose_algorithm(*made, wanted);
-  return made;
+  const std::uint64_t ldb = description.k > 0 ? m_ldb : (is_row_major ? description.n : 1);
+  layout(&prepared->b_layout, input, is_row_major ? description.n : m_inner, is_row_major ? m_inner : description.n, ldb);
+  layout(&prepared->a_layout, input, m_inner, rows, description.k > 0 ? lda : 1);
+  layout(&prepared->c_layout, output, description.n, rows, description.ldc);
+  choose_algorithm(*prepared, operation_key);
+  return prepared;
 }
 
-void device_product::choose_algorithm(operation& made, const key& wanted) {
-  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = wanted;
+void device_product::choose_algorithm(operation& prepared, const key& operation_key) {
+  const auto& [rows, lda, has_bias, align_a, align_b, align_c] = operation_key;
   void* preference = nullptr;
   check(m_library.preference_create(&preference), ISTHMUS_HERE, "MatmulPreferenceCreate");
   const std::unique_ptr<void, int (*)(void*)> guard(preference, m_library.preference_destroy);
@@ -125,14 +125,14 @@ void device_product::choose_algorithm(operation& made, const key& wanted) {
   set(m_library.traits.workspace, m_workspace.bytes());
   if (const auto* alignments = m_library.traits.alignments) {
     const unsigned values[] = {align_b, align_a, align_c, align_c};  // cuBLASLt's A is our B
-    for (std::size_t which = 0; which < alignments->size(); ++which)
-      set((*alignments)[which], static_cast<std::uint32_t>(values[which]));
+    for (std::size_t event = 0; event < alignments->size(); ++event)
+      set((*alignments)[event], static_cast<std::uint32_t>(values[event]));
   }
-  int found = 0;
-  check(m_library.heuristic(m_handle, made.desc, made.b_layout, made.a_layout, made.c_layout, made.c_layout,
-                            preference, 1, &made.algorithm, &found),
+  int algorithm_count = 0;
+  check(m_library.heuristic(m_handle, prepared.desc, prepared.b_layout, prepared.a_layout, prepared.c_layout, prepared.c_layout,
+                            preference, 1, &prepared.algorithm, &algorithm_count),
         ISTHMUS_HERE, "MatmulAlgoGetHeuristic");
-  if (found == 0)
+  if (algorithm_count == 0)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("{} has no algorithm for {} x {} x {}", m_library.traits.name, rows,
                                  m_problem.description.n, m_inner),
@@ -143,10 +143,10 @@ std::string device_product::library_text() const {
   return fmt::format("{} {}", m_library.path, m_library.version(m_handle));
 }
 
-device_product::operation& device_product::find(const key& wanted) {
-  auto& place = m_operations[wanted];
-  if (place == nullptr) place = prepare(wanted);
-  return *place;
+device_product::operation& device_product::find(const key& operation_key) {
+  auto& prepared = m_operations[operation_key];
+  if (prepared == nullptr) prepared = prepare(operation_key);
+  return *prepared;
 }
 
 void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t rows, const void* b, void* c,
@@ -154,13 +154,13 @@ void device_product::enqueue(const void* a, std::uint64_t lda, std::uint64_t row
   if (rows == 0 || m_problem.description.n == 0) return;
   if (m_zeros != nullptr) a = b = m_zeros.get();
   m_driver.with_device(m_device, [&] {
-    operation& one = find({rows, lda, scalars.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
+    operation& prepared = find({rows, lda, scalars.bias != nullptr, alignment_of(a), alignment_of(b), alignment_of(c)});
     if (scalars.bias != nullptr)
-      check(m_library.desc_set(one.desc, m_library.traits.bias_pointer, static_cast<const void*>(&scalars.bias),
+      check(m_library.desc_set(prepared.desc, m_library.traits.bias_pointer, static_cast<const void*>(&scalars.bias),
                                sizeof scalars.bias),
             ISTHMUS_HERE, "MatmulDescSetAttribute");
-    check(m_library.matmul(m_handle, one.desc, &scalars.alpha, b, one.b_layout, a, one.a_layout, &scalars.beta, c,
-                           one.c_layout, c, one.c_layout, &one.algorithm, m_workspace.get(),
+    check(m_library.matmul(m_handle, prepared.desc, &scalars.alpha, b, prepared.b_layout, a, prepared.a_layout, &scalars.beta, c,
+                           prepared.c_layout, c, prepared.c_layout, &prepared.algorithm, m_workspace.get(),
                            m_workspace.bytes(), stream),
           ISTHMUS_HERE, "Matmul");
   });

@@ -1,6 +1,6 @@
 // C = alpha * A * B + beta * C + bias over rows of device memory, by cuBLASLt or hipBLASLt. What their
 // heuristics answer for a shape is kept.
-#pragma once
+#pragma single_us
 
 #include <cstddef>
 #include <cstdint>
@@ -41,9 +41,9 @@ class device_product {
   // rows, lda, bias?, and the alignment of every pointer
   using key = std::tuple<std::uint64_t, std::uint64_t, bool, unsigned, unsigned, unsigned>;
 
-  operation& find(const key& wanted);
-  std::unique_ptr<operation> prepare(const key& wanted);
-  void choose_algorithm(operation& made, const key& wanted);
+  operation& find(const key& operation_key);
+  std::unique_ptr<operation> prepare(const key& operation_key);
+  void choose_algorithm(operation& prepared, const key& operation_key);
   void check(int status, const char* location, const char* call) const;
 
   const fused_problem& m_problem;

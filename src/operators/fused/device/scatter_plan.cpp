@@ -13,7 +13,7 @@ device_scatter_plan::device_scatter_plan(std::shared_ptr<communicator> owner, co
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("fused_plan_create: ldc = {} differs from n = {}", m_problem.description.ldc, m_problem.description.n),
         "on devices the C of GEMM_REDUCE_SCATTER is dense");
-  settle(m_problem.moved_bytes() * static_cast<std::uint64_t>(m_problem.size - 1));
+  finish_setup(m_problem.moved_bytes() * static_cast<std::uint64_t>(m_problem.size - 1));
 }
 
 void device_scatter_plan::multiply(std::uint64_t first_row, std::uint64_t rows, std::byte* c, float beta,
@@ -59,37 +59,37 @@ void device_scatter_plan::enqueue_products(const isthmus_fused_arguments& argume
 // The steps in order, each with its copies before its products: where streams share a queue, everything that a
 // command waits for stands before it on the rank that it comes from.
 void device_scatter_plan::enqueue_pipelined(const isthmus_fused_arguments& arguments) {
-  const bool moves = arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY;
-  if (moves)
+  const bool is_communicating = arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY;
+  if (is_communicating)
     for (const native_stream stream : {m_signal.stream.get(), m_copy.stream.get()})
       m_driver.wait(m_device, stream, m_start);
-  const bool alone =
+  const bool is_communication_only =
       arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY;  // nobody computes: what is there goes round
-  if (alone) tell_next(m_schedule.chunks);
+  if (is_communication_only) publish_chunks(m_schedule.chunks);
   for (int step = 0; step < m_problem.size; ++step) {
-    if (moves && step > 0) pull_step(step, arguments);
-    if (!alone) compute_step(step, arguments);
+    if (is_communicating && step > 0) pull_step(step, arguments);
+    if (!is_communication_only) compute_step(step, arguments);
   }
-  if (!moves) return;
-  m_driver.write_word(m_device, m_shared->done(previous(), m_problem.rank), m_run, m_copy.stream);
+  if (!is_communicating) return;
+  m_driver.write_word(m_device, m_shared->done(previous(), m_problem.rank), m_run_number, m_copy.stream);
   join_side_streams(arguments.stream);
   // The next run writes where the next rank reads in this one.
-  m_driver.wait_word(m_device, m_shared->done(m_problem.rank, next()), m_run, arguments.stream);
+  m_driver.wait_word(m_device, m_shared->done(m_problem.rank, next()), m_run_number, arguments.stream);
 }
 
 std::uint32_t device_scatter_plan::chunks_before() const {
-  return (m_run - 1) * static_cast<std::uint32_t>(m_problem.size - 1) * m_schedule.chunks;
+  return (m_run_number - 1) * static_cast<std::uint32_t>(m_problem.size - 1) * m_schedule.chunks;
 }
 
-void device_scatter_plan::tell_next(std::uint32_t chunks) {
+void device_scatter_plan::publish_chunks(std::uint32_t chunks) {
   m_driver.write_word(m_device, m_shared->ready(next(), m_problem.rank), chunks_before() + chunks,
                       m_signal.stream);
 }
 
 // Once the group's event has passed.
-void device_scatter_plan::tell_of(std::size_t group) {
+void device_scatter_plan::publish_group(std::size_t group) {
   m_driver.wait(m_device, m_signal.stream, m_group_events[group]);
-  tell_next(static_cast<std::uint32_t>(group) + 1);
+  publish_chunks(static_cast<std::uint32_t>(group) + 1);
 }
 
 std::byte* device_scatter_plan::sums(int step, const isthmus_fused_arguments& arguments) const {
@@ -106,36 +106,36 @@ void device_scatter_plan::pull_step(int step, const isthmus_fused_arguments& arg
     m_driver.wait_word(m_device, m_shared->ready(m_problem.rank, previous()),
                        chunks_before() + static_cast<std::uint32_t>(step - 1) * m_schedule.chunks + chunk + 1,
                        m_copy.stream);
-    note_time(&group_times::copy_begin, index, m_copy.stream);
+    record_time(&group_times::copy_begin, index, m_copy.stream);
     copy(sums(step, arguments) + each.begin * row_bytes(), from + each.begin * row_bytes(), each.rows * row_bytes(),
          m_copy.stream);
-    note_time(&group_times::copy_end, index, m_copy.stream);
+    record_time(&group_times::copy_end, index, m_copy.stream);
     m_driver.record(m_device, m_group_events[index], m_copy.stream);
-    if (arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY && step + 1 < m_problem.size) tell_of(index);
+    if (arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY && step + 1 < m_problem.size) publish_group(index);
   }
 }
 
 void device_scatter_plan::compute_step(int step, const isthmus_fused_arguments& arguments) {
-  const bool whole = arguments.view == ISTHMUS_FUSED_WHOLE, last = step + 1 == m_problem.size;
+  const bool is_whole_run = arguments.view == ISTHMUS_FUSED_WHOLE, is_last_step = step + 1 == m_problem.size;
   for (std::uint32_t chunk = 0; chunk < m_schedule.chunks; ++chunk) {
     const std::size_t index = first_group(step) + chunk;
     const row_group& each = m_schedule.groups[index];
-    if (whole && step > 0) m_driver.wait(m_device, arguments.stream, m_group_events[index]);
-    note_time(&group_times::product_begin, index, arguments.stream);
+    if (is_whole_run && step > 0) m_driver.wait(m_device, arguments.stream, m_group_events[index]);
+    record_time(&group_times::product_begin, index, arguments.stream);
     multiply(static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin, each.rows,
-             sums(step, arguments) + each.begin * row_bytes(), step > 0 ? 1.0f : 0.0f, last ? arguments.bias : nullptr,
+             sums(step, arguments) + each.begin * row_bytes(), step > 0 ? 1.0f : 0.0f, is_last_step ? arguments.bias : nullptr,
              arguments);
-    note_time(&group_times::product_end, index, arguments.stream);
-    if (!whole || last) continue;
+    record_time(&group_times::product_end, index, arguments.stream);
+    if (!is_whole_run || is_last_step) continue;
     // The chunk's event marks its arrival until here, and from now on that it may be fetched.
     m_driver.record(m_device, m_group_events[index], arguments.stream);
-    tell_of(index);
+    publish_group(index);
   }
 }
 
 std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {
-  const device_libraries found = find_device_libraries(*owner);
-  return std::make_unique<device_scatter_plan>(std::move(owner), problem, found.driver, found.blas);
+  const device_libraries libraries = find_device_libraries(*owner);
+  return std::make_unique<device_scatter_plan>(std::move(owner), problem, libraries.driver, libraries.blas);
 }
 
 }  // namespace isthmus::fused

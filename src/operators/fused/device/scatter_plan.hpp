@@ -1,7 +1,7 @@
 // GEMM_REDUCE_SCATTER on devices: the sum of each rank's rows goes round the ring, from the rank behind it to
 // the rank itself. Every rank adds its product to the sums that copy engines have pulled from the rank before
 // it, chunk by chunk, while the chunk before is multiplied.
-#pragma once
+#pragma single_us
 
 #include "operators/fused/device/plan.hpp"
 
@@ -19,8 +19,8 @@ class device_scatter_plan : public device_plan {
   void enqueue_products(const isthmus_fused_arguments& arguments);
   void pull_step(int step, const isthmus_fused_arguments& arguments);
   void compute_step(int step, const isthmus_fused_arguments& arguments);
-  void tell_next(std::uint32_t chunks);
-  void tell_of(std::size_t group);
+  void publish_chunks(std::uint32_t chunks);
+  void publish_group(std::size_t group);
   void multiply(std::uint64_t first_row, std::uint64_t rows, std::byte* c, float beta, const void* bias,
                 const isthmus_fused_arguments& arguments);
   std::size_t first_group(int step) const { return static_cast<std::size_t>(step) * m_schedule.chunks; }

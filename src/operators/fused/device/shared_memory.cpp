@@ -20,9 +20,9 @@ void shared_block::release::operator()(void* block) const noexcept {
 
 shared_block::shared_block(communicator& owner, std::uint64_t bytes)
     : m_own(owner.allocate_symmetric(bytes), {&owner}) {
-  isthmus_heap_block found{};
-  owner.heap().find(m_own.get(), 1, &found, nullptr);
-  m_peers.assign(found.peers, found.peers + owner.ranks().size);
+  isthmus_heap_block block{};
+  owner.heap().find(m_own.get(), 1, &block, nullptr);
+  m_peers.assign(block.peers, block.peers + owner.ranks().size);
   for (std::size_t rank = 0; rank < m_peers.size(); ++rank)
     if (m_peers[rank] == nullptr)
       throw make_error(

@@ -1,7 +1,7 @@
 // What the ranks of a device plan share, all in the symmetric heap: the flags by which their streams wait for
 // each other, used as sequence numbers (device/signal_channel.hpp), and a stage: for rows that lie outside the
 // symmetric heap, or for partial sums.
-#pragma once
+#pragma single_us
 
 #include <cstdint>
 #include <memory>

@@ -25,9 +25,9 @@ blas* blas::get(const char* option, std::string& reason) {
   static std::unique_ptr<blas> loaded;
   const std::lock_guard lock(mutex);
   if (loaded == nullptr) {
-    auto fresh = std::make_unique<blas>();
-    reason = fresh->load(option);
-    if (reason.empty()) loaded = std::move(fresh);
+    auto library = std::make_unique<blas>();
+    reason = library->load(option);
+    if (reason.empty()) loaded = std::move(library);
   }
   return loaded.get();
 }
@@ -50,11 +50,11 @@ std::string blas::load(const char* option) {
 }
 
 void blas::sgemm(std::uint64_t rows, std::uint64_t n, std::uint64_t k, float alpha, const float* a,
-                 std::uint64_t lda, bool b_transposed, const float* b, std::uint64_t ldb, float beta, float* c,
+                 std::uint64_t lda, bool is_b_transposed, const float* b, std::uint64_t ldb, float beta, float* c,
                  std::uint64_t ldc) const {
   if (rows == 0 || n == 0) return;
   const auto leading = [](std::uint64_t value) { return narrow_to_int(std::max<std::uint64_t>(value, 1)); };
-  m_sgemm(row_major, no_transpose, b_transposed ? transpose : no_transpose, narrow_to_int(rows),
+  m_sgemm(row_major, no_transpose, is_b_transposed ? transpose : no_transpose, narrow_to_int(rows),
           narrow_to_int(n), narrow_to_int(k), alpha, a, leading(lda), b, leading(ldb), beta, c, leading(ldc));
 }
 

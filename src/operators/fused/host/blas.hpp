@@ -18,7 +18,7 @@ class blas {
   // Row-major C[rows x n] = alpha * A[rows x k] * op(B) + beta * C, op(B) being k x n. beta == 0: C is not
   // read. Any thread; the calling one computes, with as many helpers as set_threads allows.
   void sgemm(std::uint64_t rows, std::uint64_t n, std::uint64_t k, float alpha, const float* a,
-             std::uint64_t lda, bool b_transposed, const float* b, std::uint64_t ldb, float beta, float* c,
+             std::uint64_t lda, bool is_b_transposed, const float* b, std::uint64_t ldb, float beta, float* c,
              std::uint64_t ldc) const;
 
   // Threads that one product may use, for the whole library: it knows no other scope.

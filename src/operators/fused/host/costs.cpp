@@ -36,9 +36,9 @@ double best_seconds(Work&& work) {
 // A few milliseconds, once in a process.
 rates measure(const blas& library) {
   static std::mutex mutex;
-  static rates known;
+  static rates measured_rates;
   const std::lock_guard lock(mutex);
-  if (known.gflops > 0) return known;
+  if (measured_rates.gflops > 0) return measured_rates;
   constexpr std::uint64_t edge = 320;
   std::vector<float> a(edge * edge), c(edge * edge);
   std::iota(a.begin(), a.end(), 0.5f);
@@ -47,8 +47,8 @@ rates measure(const blas& library) {
       [&] { library.sgemm(edge, edge, edge, 1, a.data(), edge, false, a.data(), edge, 0, c.data(), edge); });
   std::vector<std::byte> from(std::size_t{8} << 20, std::byte{1}), to(from.size());
   const double copy_s = best_seconds([&] { std::memcpy(to.data(), from.data(), from.size()); });
-  known = {2e-9 * edge * edge * edge / product_s, static_cast<double>(from.size()) / copy_s / 1e9};
-  return known;
+  measured_rates = {2e-9 * edge * edge * edge / product_s, static_cast<double>(from.size()) / copy_s / 1e9};
+  return measured_rates;
 }
 
 int cores() {
@@ -58,7 +58,7 @@ int cores() {
 
 }  // namespace
 
-double number_option(const communicator& owner, const char* key, double fallback) {
+double read_number_option(const communicator& owner, const char* key, double fallback) {
   const char* text = owner.option(fmt::format("backend.fused.{}", key));
   if (text == nullptr) return fallback;
   double value = 0;
@@ -94,14 +94,14 @@ cost_model host_costs(communicator& owner, const fused_problem& problem, const b
   for (const offer& each : all)
     worst = {std::min(worst.gflops, each.gflops), std::min(worst.copy_gbs, each.copy_gbs),
              std::min(worst.can_overlap, each.can_overlap), std::min(worst.cores, each.cores)};
-  const double gflops = number_option(owner, "gemm_gflops", worst.gflops);
-  const double copy_gbs = number_option(owner, "link_gbs", worst.copy_gbs);
+  const double gflops = read_number_option(owner, "gemm_gflops", worst.gflops);
+  const double copy_gbs = read_number_option(owner, "link_gbs", worst.copy_gbs);
   const double per_row_us = problem.flops(1) / gflops / 1e3;
   cost_model costs;
   costs.product_us = [per_row_us](std::uint64_t rows) { return 3 + per_row_us * static_cast<double>(rows); };
   costs.bytes_per_us = copy_gbs * 1e3;
-  costs.chunk_us = number_option(owner, "chunk_us", 5);
-  costs.fixed_us = number_option(owner, "pipeline_us", 20);  // waking the mover, meeting the peers
+  costs.chunk_us = read_number_option(owner, "chunk_us", 5);
+  costs.fixed_us = read_number_option(owner, "pipeline_us", 20);  // waking the mover, meeting the peers
   costs.can_overlap = worst.can_overlap != 0;
   costs.source =
       fmt::format("{:.1f} GFLOP/s a rank, {:.1f} GB/s; {} cores for {} ranks{}", gflops, copy_gbs, worst.cores,

@@ -10,12 +10,12 @@ namespace isthmus::fused {
 namespace {
 
 constexpr unsigned spins = 200, yields = 2000;  // then sleeps: copies and products need the cores
-constexpr std::chrono::microseconds nap{50};
+constexpr std::chrono::microseconds sleep_time{50};
 
 std::vector<void*> peers_of(communicator& owner, void* block) {
-  isthmus_heap_block found{};
-  owner.heap().find(block, 1, &found, nullptr);
-  return {found.peers, found.peers + owner.ranks().size};
+  isthmus_heap_block heap_block{};
+  owner.heap().find(block, 1, &heap_block, nullptr);
+  return {heap_block.peers, heap_block.peers + owner.ranks().size};
 }
 
 }  // namespace
@@ -47,20 +47,20 @@ void host_counters::wait(int peer, const std::atomic<std::uint64_t>& counter, st
 
 void host_counters::wait_until_consumed(std::uint64_t run) const {
   for (int peer = 0; peer < m_owner.ranks().size; ++peer)
-    if (peer != m_owner.ranks().rank) wait(peer, line(peer).consumed, run, "to read this rank's rows");
+    if (peer != m_owner.ranks().rank) wait(peer, line(peer).consumed_runs, run, "to read this rank's rows");
 }
 
 void host_counters::fail() const noexcept {
   line(m_owner.ranks().rank).failed.store(1, std::memory_order_release);
 }
 
-void host_counters::patience::pause() {
+void host_counters::bounded_wait::pause() {
   if (++m_rounds < spins) return;
   if (m_rounds == spins) m_begin = clock::now();
   if (m_rounds < yields)
     std::this_thread::yield();
   else
-    std::this_thread::sleep_for(nap);
+    std::this_thread::sleep_for(sleep_time);
   m_counters.m_owner.check_alive();
   if (m_counters.line(m_peer).failed.load(std::memory_order_acquire) != 0)
     throw make_error(

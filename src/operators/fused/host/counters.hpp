@@ -16,7 +16,7 @@ struct alignas(64) counter_line {
   std::atomic<std::uint64_t> ready;     // rows published since the plan began
   std::atomic<std::uint64_t> block;     // where they are: a heap block's id, or 0 for the plan's own stage
   std::atomic<std::uint64_t> offset;    // bytes from that block's begin
-  std::atomic<std::uint64_t> consumed;  // runs whose remote rows this rank has read
+  std::atomic<std::uint64_t> consumed_runs;  // runs whose remote rows this rank has read
   std::atomic<std::uint64_t> failed;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "ranks of other processes read them");
@@ -40,16 +40,16 @@ class host_counters {
   // The same for a counter of this process.
   template <typename Ready>
   void wait_until(Ready&& ready, int peer, const char* purpose) const {
-    for (patience waiting(*this, peer, purpose); !ready();) waiting.pause();
+    for (bounded_wait wait_loop(*this, peer, purpose); !ready();) wait_loop.pause();
   }
   void wait_until_consumed(std::uint64_t run) const;
   // Ends the waits of all other ranks.
   void fail() const noexcept;
 
  private:
-  class patience {
+  class bounded_wait {
    public:
-    patience(const host_counters& counters, int peer, const char* purpose)
+    bounded_wait(const host_counters& counters, int peer, const char* purpose)
         : m_counters(counters), m_peer(peer), m_purpose(purpose) {}
     void pause();
 

@@ -16,7 +16,7 @@ constexpr std::uint64_t stage_step_bytes = std::uint64_t{256} << 10;  // publish
 host_gather_plan::host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
                                    const blas& library)
     : host_plan(std::move(owner), problem, library) {
-  settle(m_problem.shard_bytes());
+  finish_setup(m_problem.shard_bytes());
   if (m_problem.size > 1) m_workspace.resize(m_problem.description.m * row_bytes());
 }
 
@@ -30,9 +30,9 @@ void host_gather_plan::run_sequential(const isthmus_fused_arguments& arguments) 
   if (arguments.view != ISTHMUS_FUSED_COMPUTE_ONLY) gather_all(arguments);
   if (arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY) return;
   const scoped_trace slice(m_timeline, trace_track::compute, [&] { return fmt::format("rows 0..{}", m_problem.description.m); });
-  const bool alone = m_problem.size == 1;
+  const bool is_single_rank = m_problem.size == 1;
   m_product.set_b(arguments.b);
-  m_product.run(alone ? arguments.a : gathered(arguments), alone ? m_problem.description.lda : m_problem.description.k, m_problem.description.m,
+  m_product.run(is_single_rank ? arguments.a : gathered(arguments), is_single_rank ? m_problem.description.lda : m_problem.description.k, m_problem.description.m,
                 {arguments.c, m_problem.description.ldc},
                 {static_cast<float>(arguments.alpha), static_cast<float>(arguments.beta), arguments.bias});
 }
@@ -73,13 +73,13 @@ void host_gather_plan::compute_group(std::size_t index, const isthmus_fused_argu
 }
 
 // Group 0 is the own shard, which waits for nothing.
-void host_gather_plan::move(const isthmus_fused_arguments& arguments) {
+void host_gather_plan::run_copies(const isthmus_fused_arguments& arguments) {
   publish(arguments);
   for (std::size_t index = 1; index < m_schedule.groups.size(); ++index) {
     fetch(m_schedule.groups[index], gathered(arguments) + row_of(m_schedule.groups[index]) * row_bytes());
-    arrived(index + 1);
+    set_arrived_groups(index + 1);
   }
-  m_counters->line(m_problem.rank).consumed.store(m_run, std::memory_order_release);
+  m_counters->line(m_problem.rank).consumed_runs.store(m_run_number, std::memory_order_release);
   std::byte* own = gathered(arguments) + static_cast<std::uint64_t>(m_problem.rank) * m_problem.shard_bytes();
   if (arguments.gathered_a != nullptr && arguments.a != own)
     copy_dense(static_cast<const std::byte*>(arguments.a), m_problem.description.lda, own, m_problem.shard_rows);
@@ -87,19 +87,19 @@ void host_gather_plan::move(const isthmus_fused_arguments& arguments) {
 
 // The caller may overwrite A when the run returns.
 void host_gather_plan::finish() {
-  if (!m_staged) m_counters->wait_until_consumed(m_run);
+  if (!m_is_staged) m_counters->wait_until_consumed(m_run_number);
 }
 
 void host_gather_plan::publish(const isthmus_fused_arguments& arguments) {
   // Readers of the run before may still be looking at the line, and at the stage.
-  m_counters->wait_until_consumed(m_run - 1);
-  m_own = find(arguments.a);
-  m_staged = m_own.block == 0;
+  m_counters->wait_until_consumed(m_run_number - 1);
+  m_own_shard = find(arguments.a);
+  m_is_staged = m_own_shard.block == 0;
   counter_line& line = m_counters->line(m_problem.rank);
-  line.block.store(m_own.block, std::memory_order_relaxed);
-  line.offset.store(m_own.offset, std::memory_order_relaxed);
-  if (m_staged) return stage_own(arguments);
-  line.ready.store(m_run * m_problem.shard_rows, std::memory_order_release);
+  line.block.store(m_own_shard.block, std::memory_order_relaxed);
+  line.offset.store(m_own_shard.offset, std::memory_order_relaxed);
+  if (m_is_staged) return stage_own(arguments);
+  line.ready.store(m_run_number * m_problem.shard_rows, std::memory_order_release);
 }
 
 void host_gather_plan::stage_own(const isthmus_fused_arguments& arguments) {
@@ -107,7 +107,7 @@ void host_gather_plan::stage_own(const isthmus_fused_arguments& arguments) {
   counter_line& line = m_counters->line(m_problem.rank);
   const std::uint64_t step =
       std::max<std::uint64_t>(1, stage_step_bytes / std::max<std::uint64_t>(row_bytes(), 1));
-  const std::uint64_t before = (m_run - 1) * m_problem.shard_rows;
+  const std::uint64_t before = (m_run_number - 1) * m_problem.shard_rows;
   for (std::uint64_t begin = 0; begin < m_problem.shard_rows; begin += step) {
     const std::uint64_t rows = std::min(step, m_problem.shard_rows - begin);
     copy_dense(static_cast<const std::byte*>(arguments.a) + begin * m_problem.description.lda * m_problem.input_bytes(),
@@ -117,7 +117,7 @@ void host_gather_plan::stage_own(const isthmus_fused_arguments& arguments) {
 }
 
 void host_gather_plan::fetch(const row_group& each, std::byte* to) {
-  const std::uint64_t before = (m_run - 1) * m_problem.shard_rows;
+  const std::uint64_t before = (m_run_number - 1) * m_problem.shard_rows;
   const counter_line& line = m_counters->line(each.source);
   m_counters->wait(each.source, line.ready, before + each.begin + each.rows, "to publish its rows");
   const scoped_trace slice(m_timeline, trace_track::copy, [&] { return name_of(each); });
@@ -131,16 +131,16 @@ const std::byte* host_gather_plan::address_of(int source) const {
   const counter_line& line = m_counters->line(source);
   const std::uint64_t block = line.block.load(std::memory_order_relaxed);
   if (block == 0) return m_counters->stage(source);
-  if (block != m_own.block)
+  if (block != m_own_shard.block)
     throw make_error(
         ISTHMUS_ERROR_MISMATCH, ISTHMUS_HERE,
         fmt::format("fused_run: A of rank {} lies in block {} of the symmetric heap, here it is {}", source,
-                    block, m_own.block == 0 ? "outside" : fmt::format("in block {}", m_own.block)),
+                    block, m_own_shard.block == 0 ? "outside" : fmt::format("in block {}", m_own_shard.block)),
         "all ranks pass A in the same block of the heap, or all outside");
-  return static_cast<const std::byte*>(m_own.peers[source]) + line.offset.load(std::memory_order_relaxed);
+  return static_cast<const std::byte*>(m_own_shard.peers[source]) + line.offset.load(std::memory_order_relaxed);
 }
 
-host_gather_plan::location host_gather_plan::find(const void* a) const {
+host_gather_plan::shard_location host_gather_plan::find(const void* a) const {
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
   const std::uint64_t bytes = m_problem.a_extent() * m_problem.input_bytes();

@@ -11,14 +11,14 @@ class host_gather_plan : public host_plan {
   host_gather_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library);
 
  private:
-  struct location {
+  struct shard_location {
     std::uint64_t block = 0;  // 0: not in the heap
     std::uint64_t offset = 0;
     void* const* peers = nullptr;
   };
 
   void run_sequential(const isthmus_fused_arguments& arguments) override;
-  void move(const isthmus_fused_arguments& arguments) override;
+  void run_copies(const isthmus_fused_arguments& arguments) override;
   void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) override;
   void finish() override;
 
@@ -28,14 +28,14 @@ class host_gather_plan : public host_plan {
   void stage_own(const isthmus_fused_arguments& arguments);
   void fetch(const row_group& each, std::byte* to);
   const std::byte* address_of(int source) const;
-  location find(const void* a) const;
+  shard_location find(const void* a) const;
   void copy_dense(const std::byte* from, std::uint64_t lda, std::byte* to, std::uint64_t rows) const;
   std::uint64_t row_of(const row_group& each) const {
     return static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin;
   }
   std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
 
-  location m_own;
+  shard_location m_own_shard;
 };
 
 }  // namespace isthmus::fused

@@ -10,7 +10,7 @@ namespace isthmus::fused {
 host_plan::host_plan(std::shared_ptr<communicator> owner, const fused_problem& problem, const blas& library)
     : plan(std::move(owner), problem), m_blas(library), m_product(m_problem, library) {}
 
-void host_plan::settle(std::uint64_t stage_bytes) {
+void host_plan::finish_setup(std::uint64_t stage_bytes) {
   m_costs = host_costs(*m_owner, m_problem, m_blas);
   m_schedule = make_schedule(m_problem, m_costs);
   if (m_owner->ranks().nodes > 1) m_schedule = without_shared_memory(m_problem, m_schedule, m_owner->ranks().nodes);
@@ -18,11 +18,11 @@ void host_plan::settle(std::uint64_t stage_bytes) {
   if (!m_schedule.is_pipelined) return;
   m_stage_bytes = stage_bytes;
   m_counters.emplace(*m_owner, stage_bytes);
-  m_mover.emplace();
+  m_copy_thread.emplace();
 }
 
 void host_plan::close() {
-  m_mover.reset();
+  m_copy_thread.reset();
   m_counters.reset();
 }
 
@@ -30,7 +30,7 @@ void host_plan::describe(nlohmann::json& info) const {
   info["libraries"]["blas"] = m_blas.path();
   info["workspace_bytes"] = m_workspace.size() + m_packed.size() + m_product.workspace_bytes() +
                             (m_counters ? m_stage_bytes + sizeof(counter_line) : 0);
-  if (m_staged)
+  if (m_is_staged)
     info["notes"].push_back(
         "A was outside the symmetric heap: its rows were copied into the plan's stage first");
 }
@@ -51,31 +51,31 @@ void host_plan::run(const isthmus_fused_arguments& arguments) {
 
 void host_plan::run_pipelined(const isthmus_fused_arguments& arguments) {
   if (arguments.view == ISTHMUS_FUSED_COMPUTE_ONLY) {
-    arrived(m_schedule.groups.size());
+    set_arrived_groups(m_schedule.groups.size());
     return compute(arguments);
   }
-  ++m_run;
-  arrived(0);
-  m_move_failed.store(false);
-  m_move_failure.reset();
-  m_mover->start([this, &arguments] {
+  ++m_run_number;
+  set_arrived_groups(0);
+  m_has_copy_failed.store(false);
+  m_copy_failure.reset();
+  m_copy_thread->start([this, &arguments] {
     try {
-      move(arguments);
+      run_copies(arguments);
     } catch (const error& failure) {
-      m_move_failure = failure;
-      m_move_failed.store(true, std::memory_order_release);
+      m_copy_failure = failure;
+      m_has_copy_failed.store(true, std::memory_order_release);
     }
   });
   try {
     if (arguments.view == ISTHMUS_FUSED_WHOLE) compute(arguments);
   } catch (...) {
     m_counters->fail();
-    if (!m_owner->is_aborted() && m_move_failure) m_owner->abort(m_move_failure->info());
-    m_mover->wait();  // bounded: its own waits are
+    if (!m_owner->is_aborted() && m_copy_failure) m_owner->abort(m_copy_failure->info());
+    m_copy_thread->wait();  // bounded: its own waits are
     throw;
   }
-  m_mover->wait();
-  if (m_move_failure) throw error(*m_move_failure);
+  m_copy_thread->wait();
+  if (m_copy_failure) throw error(*m_copy_failure);
   finish();
 }
 
@@ -85,8 +85,8 @@ void host_plan::compute(const isthmus_fused_arguments& arguments) {
     const row_group& each = m_schedule.groups[index];
     m_counters->wait_until(
         [&] {
-          if (m_move_failed.load(std::memory_order_acquire)) throw error(*m_move_failure);
-          return !each.waits_for_chunk || m_arrived.load(std::memory_order_acquire) > index;
+          if (m_has_copy_failed.load(std::memory_order_acquire)) throw error(*m_copy_failure);
+          return !each.waits_for_chunk || m_arrived_groups.load(std::memory_order_acquire) > index;
         },
         m_problem.is_gather() ? each.source : (m_problem.rank - 1 + m_problem.size) % m_problem.size,
         "to deliver what the next product needs");

@@ -10,11 +10,11 @@ namespace {
 // A panel of A stays in the second-level cache between its conversion and its product, but is tall enough
 // for BLAS to reuse what it packs of B.
 constexpr std::uint64_t panel_bytes = std::uint64_t{4} << 20;
-constexpr std::uint64_t least_rows = 64, most_rows = 1024;
+constexpr std::uint64_t min_rows = 64, max_rows = 1024;
 
 std::uint64_t panel_rows(std::uint64_t k) {
   const std::uint64_t row_bytes = std::max<std::uint64_t>(k, 1) * sizeof(float);
-  return std::clamp<std::uint64_t>(panel_bytes / row_bytes / 16 * 16, least_rows, most_rows);
+  return std::clamp<std::uint64_t>(panel_bytes / row_bytes / 16 * 16, min_rows, max_rows);
 }
 
 }  // namespace
@@ -41,8 +41,8 @@ void host_product::set_b(const void* b) {
     m_ldb = description.ldb;
     return;
   }
-  const bool row_major = description.b_layout == ISTHMUS_ROW_MAJOR;
-  const std::uint64_t lines = row_major ? description.k : description.n, width = row_major ? description.n : description.k;
+  const bool is_row_major = description.b_layout == ISTHMUS_ROW_MAJOR;
+  const std::uint64_t lines = is_row_major ? description.k : description.n, width = is_row_major ? description.n : description.k;
   for (std::uint64_t line = 0; line < lines; ++line)
     widen(description.input, static_cast<const std::byte*>(b) + line * description.ldb * m_problem.input_bytes(),
           m_b_panel.data() + line * width, width);
@@ -54,8 +54,8 @@ void host_product::run(const void* a, std::uint64_t lda, std::uint64_t rows, con
                        const product_scalars& scalars) {
   const auto& description = m_problem.description;
   const auto* from = static_cast<const std::byte*>(a);
-  const bool whole = description.input == ISTHMUS_FLOAT32 && description.output == ISTHMUS_FLOAT32;
-  const std::uint64_t step = whole ? std::max<std::uint64_t>(rows, 1) : m_panel_rows;
+  const bool is_float32 = description.input == ISTHMUS_FLOAT32 && description.output == ISTHMUS_FLOAT32;
+  const std::uint64_t step = is_float32 ? std::max<std::uint64_t>(rows, 1) : m_panel_rows;
   for (std::uint64_t begin = 0; begin < rows; begin += step) {
     const std::uint64_t count = std::min(step, rows - begin);
     const std::byte* source = from + begin * lda * m_problem.input_bytes();
@@ -73,28 +73,28 @@ void host_product::run(const void* a, std::uint64_t lda, std::uint64_t rows, con
 void host_product::run_panel(const float* a, std::uint64_t lda, std::uint64_t rows, const target& to,
                              const product_scalars& scalars) {
   const auto& description = m_problem.description;
-  const bool transposed = description.b_layout == ISTHMUS_COLUMN_MAJOR;
-  const bool direct = description.output == ISTHMUS_FLOAT32;
-  m_blas.sgemm(rows, description.n, description.k, scalars.alpha, a, lda, transposed, m_b, m_ldb, direct ? scalars.beta : 0.0f,
-               direct ? static_cast<float*>(to.c) : m_c_panel.data(), direct ? to.ldc : description.n);
-  if (!direct || scalars.bias != nullptr) finish_rows(to, rows, scalars);
+  const bool is_transposed = description.b_layout == ISTHMUS_COLUMN_MAJOR;
+  const bool is_direct = description.output == ISTHMUS_FLOAT32;
+  m_blas.sgemm(rows, description.n, description.k, scalars.alpha, a, lda, is_transposed, m_b, m_ldb, is_direct ? scalars.beta : 0.0f,
+               is_direct ? static_cast<float*>(to.c) : m_c_panel.data(), is_direct ? to.ldc : description.n);
+  if (!is_direct || scalars.bias != nullptr) finish_rows(to, rows, scalars);
 }
 
 // Adds what BLAS doesn't know, in float32, and rounds once.
 void host_product::finish_rows(const target& to, std::uint64_t rows, const product_scalars& scalars) {
   const auto& description = m_problem.description;
-  const bool direct = description.output == ISTHMUS_FLOAT32;
+  const bool is_direct = description.output == ISTHMUS_FLOAT32;
   std::vector<float> bias(scalars.bias != nullptr ? description.n : 0);
   if (scalars.bias != nullptr) widen(description.output, scalars.bias, bias.data(), description.n);
   for (std::uint64_t row = 0; row < rows; ++row) {
-    auto* given = static_cast<std::byte*>(to.c) + row * to.ldc * m_problem.output_bytes();
-    float* line = direct ? reinterpret_cast<float*>(given) : m_c_panel.data() + row * description.n;
-    if (!direct && scalars.beta != 0) {
-      widen(description.output, given, m_row.data(), description.n);
+    auto* c_row = static_cast<std::byte*>(to.c) + row * to.ldc * m_problem.output_bytes();
+    float* line = is_direct ? reinterpret_cast<float*>(c_row) : m_c_panel.data() + row * description.n;
+    if (!is_direct && scalars.beta != 0) {
+      widen(description.output, c_row, m_row.data(), description.n);
       for (std::uint64_t i = 0; i < description.n; ++i) line[i] += scalars.beta * m_row[i];
     }
     for (std::uint64_t i = 0; i < bias.size(); ++i) line[i] += bias[i];
-    if (!direct) narrow(description.output, line, given, description.n);
+    if (!is_direct) narrow(description.output, line, c_row, description.n);
   }
 }
 

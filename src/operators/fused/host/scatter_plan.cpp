@@ -9,7 +9,7 @@ namespace isthmus::fused {
 host_scatter_plan::host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem,
                                      const blas& library)
     : host_plan(std::move(owner), problem, library) {
-  settle(m_problem.moved_bytes() * static_cast<std::uint64_t>(m_problem.size - 1));
+  finish_setup(m_problem.moved_bytes() * static_cast<std::uint64_t>(m_problem.size - 1));
   if (m_problem.size > 1 && !m_schedule.is_pipelined) m_workspace.resize(m_problem.description.m * row_bytes());
 }
 
@@ -43,17 +43,17 @@ void host_scatter_plan::compute_all(const isthmus_fused_arguments& arguments) {
 void host_scatter_plan::reduce_all(const isthmus_fused_arguments& arguments) {
   const scoped_trace slice(m_timeline, trace_track::copy,
                      [&] { return std::string(isthmus_collective_name(m_problem.collective())); });
-  const bool dense = m_problem.description.ldc == m_problem.description.n;
-  if (!dense) m_packed.resize(m_problem.moved_bytes());
+  const bool is_dense = m_problem.description.ldc == m_problem.description.n;
+  if (!is_dense) m_packed.resize(m_problem.moved_bytes());
   isthmus_operation operation{};
   operation.collective = m_problem.collective();
   operation.datatype = m_problem.description.output;
   operation.op = ISTHMUS_SUM;
   operation.count = m_problem.shard_rows * m_problem.description.n;
   operation.send_buf = m_workspace.data();
-  operation.recv_buf = dense ? arguments.c : m_packed.data();
+  operation.recv_buf = is_dense ? arguments.c : m_packed.data();
   m_owner->enqueue(operation);
-  if (!dense)
+  if (!is_dense)
     copy_rows(m_packed.data(), row_bytes(), static_cast<std::byte*>(arguments.c),
               m_problem.description.ldc * m_problem.output_bytes(), row_bytes(), m_problem.shard_rows);
 }
@@ -67,47 +67,47 @@ std::byte* host_scatter_plan::staged_sums(int rank, std::size_t index) const {
 
 host_scatter_plan::matrix_rows host_scatter_plan::sums(std::size_t index,
                                                        const isthmus_fused_arguments& arguments) const {
-  if (index < told_in_run()) return {staged_sums(m_problem.rank, index), m_problem.description.n};
+  if (index < published_per_run()) return {staged_sums(m_problem.rank, index), m_problem.description.n};
   return {
       static_cast<std::byte*>(arguments.c) + m_schedule.groups[index].begin * m_problem.description.ldc * m_problem.output_bytes(),
       m_problem.description.ldc};
 }
 
 // The next rank may still be reading the sums of the run before.
-void host_scatter_plan::make_room() { m_counters->wait_until_consumed(m_run - 1); }
+void host_scatter_plan::wait_for_stage() { m_counters->wait_until_consumed(m_run_number - 1); }
 
 void host_scatter_plan::compute_group(std::size_t index, const isthmus_fused_arguments& arguments) {
-  const bool whole = arguments.view == ISTHMUS_FUSED_WHOLE;
-  if (whole && index == 0) make_room();
+  const bool is_whole_run = arguments.view == ISTHMUS_FUSED_WHOLE;
+  if (is_whole_run && index == 0) wait_for_stage();
   const row_group& each = m_schedule.groups[index];
-  const bool last = index >= told_in_run();
+  const bool is_last_step = index >= published_per_run();
   multiply(static_cast<std::uint64_t>(each.source) * m_problem.shard_rows + each.begin, each.rows,
-           sums(index, arguments), each.waits_for_chunk ? 1.0f : 0.0f, last ? arguments.bias : nullptr, arguments);
-  if (whole && !last) tell_next(index + 1);
+           sums(index, arguments), each.waits_for_chunk ? 1.0f : 0.0f, is_last_step ? arguments.bias : nullptr, arguments);
+  if (is_whole_run && !is_last_step) publish_groups(index + 1);
 }
 
-void host_scatter_plan::tell_next(std::uint64_t groups) {
-  m_counters->line(m_problem.rank).ready.store(told_before() + groups, std::memory_order_release);
+void host_scatter_plan::publish_groups(std::uint64_t groups) {
+  m_counters->line(m_problem.rank).ready.store(published_before_run() + groups, std::memory_order_release);
 }
 
-void host_scatter_plan::move(const isthmus_fused_arguments& arguments) {
-  make_room();
-  const bool alone =
+void host_scatter_plan::run_copies(const isthmus_fused_arguments& arguments) {
+  wait_for_stage();
+  const bool is_communication_only =
       arguments.view == ISTHMUS_FUSED_COMMUNICATION_ONLY;  // nobody computes: what is there goes round
-  if (alone) tell_next(m_schedule.chunks);
+  if (is_communication_only) publish_groups(m_schedule.chunks);
   for (std::size_t index = m_schedule.chunks; index < m_schedule.groups.size(); ++index) {
     const std::size_t source = index - m_schedule.chunks;  // the same rows, one step before, on the rank before
     const row_group& each = m_schedule.groups[index];
-    m_counters->wait(previous(), m_counters->line(previous()).ready, told_before() + source + 1,
+    m_counters->wait(previous(), m_counters->line(previous()).ready, published_before_run() + source + 1,
                      "to add its part");
     const scoped_trace slice(m_timeline, trace_track::copy, [&] { return name_of(each); });
     const matrix_rows to = sums(index, arguments);
     copy_rows(staged_sums(previous(), source), row_bytes(), to.first, to.leading * m_problem.output_bytes(),
               row_bytes(), each.rows);
-    arrived(index + 1);
-    if (alone && index < told_in_run()) tell_next(index + 1);
+    set_arrived_groups(index + 1);
+    if (is_communication_only && index < published_per_run()) publish_groups(index + 1);
   }
-  m_counters->line(m_problem.rank).consumed.store(m_run, std::memory_order_release);
+  m_counters->line(m_problem.rank).consumed_runs.store(m_run_number, std::memory_order_release);
 }
 
 std::unique_ptr<plan> make_host_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem) {

@@ -18,7 +18,7 @@ class host_scatter_plan : public host_plan {
   };
 
   void run_sequential(const isthmus_fused_arguments& arguments) override;
-  void move(const isthmus_fused_arguments& arguments) override;
+  void run_copies(const isthmus_fused_arguments& arguments) override;
   void compute_group(std::size_t index, const isthmus_fused_arguments& arguments) override;
   void finish() override {}  // A and B are read by their own rank only
 
@@ -26,14 +26,14 @@ class host_scatter_plan : public host_plan {
                 const void* bias, const isthmus_fused_arguments& arguments);
   void compute_all(const isthmus_fused_arguments& arguments);
   void reduce_all(const isthmus_fused_arguments& arguments);
-  void make_room();
-  void tell_next(std::uint64_t groups);
+  void wait_for_stage();
+  void publish_groups(std::uint64_t groups);
   // Where the sums of a group are: on this rank's stage, which the next rank reads, or at last in C.
   matrix_rows sums(std::size_t index, const isthmus_fused_arguments& arguments) const;
   std::byte* staged_sums(int rank, std::size_t index) const;
   // A rank tells the next one of all groups of a run but its last step's.
-  std::uint64_t told_before() const { return (m_run - 1) * told_in_run(); }
-  std::uint64_t told_in_run() const { return m_schedule.groups.size() - m_schedule.chunks; }
+  std::uint64_t published_before_run() const { return (m_run_number - 1) * published_per_run(); }
+  std::uint64_t published_per_run() const { return m_schedule.groups.size() - m_schedule.chunks; }
   std::uint64_t row_bytes() const { return m_problem.moved_row_bytes(); }
   int previous() const { return (m_problem.rank - 1 + m_problem.size) % m_problem.size; }
 };

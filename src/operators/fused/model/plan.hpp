@@ -48,6 +48,6 @@ std::unique_ptr<plan> make_device_gather_plan(std::shared_ptr<communicator> owne
 std::unique_ptr<plan> make_device_scatter_plan(std::shared_ptr<communicator> owner, const fused_problem& problem);
 
 // The configured option [backend.fused] key as a number > 0, or `fallback`. Throws error (CONFIG).
-double number_option(const communicator& owner, const char* key, double fallback);
+double read_number_option(const communicator& owner, const char* key, double fallback);
 
 }  // namespace isthmus::fused
