@@ -10,7 +10,7 @@ namespace isthmus::tensor_parallel {
 namespace {
 
 // find_backends has loaded the file and keeps it, so the handle need not be kept.
-const isthmus_tensor_parallel_engine* engine_of(const std::string& path) {
+const isthmus_tensor_parallel_engine* load_engine(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   using entry_point = const isthmus_tensor_parallel_engine* (*)();
@@ -34,16 +34,16 @@ std::string check_engine(const isthmus_tensor_parallel_engine* engine, isthmus_p
 const isthmus_tensor_parallel_engine& find_engine(isthmus_platform platform,
                                                   const selection::configuration& rules) {
   if (platform == ISTHMUS_PLATFORM_HOST) return host_engine();
-  std::string found;
+  std::string plugin_names;
   for (const backend_entry& entry : find_backends(rules.plugins)) {
     if (entry.backend == nullptr || entry.source == "built-in") continue;
-    const auto* engine = engine_of(entry.source);
+    const auto* engine = load_engine(entry.source);
     if (engine != nullptr && check_engine(engine, platform).empty()) return *engine;
-    found += (found.empty() ? "" : ", ") + entry.name;
+    plugin_names += (plugin_names.empty() ? "" : ", ") + entry.name;
   }
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                    fmt::format("no tensor-parallel engine for platform {}; plug-ins here: {}",
-                               isthmus_platform_name(platform), found.empty() ? "none" : found),
+                               isthmus_platform_name(platform), plugin_names.empty() ? "none" : plugin_names),
                    "CUDA and HIP need the p2p plug-in (docs/p2p.md); SYCL queues need options->engine, from "
                    "isthmus/sycl/tensor_parallel.hpp");
 }

@@ -15,21 +15,21 @@ struct isthmus_tensor_parallel_impl {
   isthmus_platform platform;
   const isthmus_tensor_parallel_engine* engine;
   void* state;
-  isthmus::tensor_parallel::tuning tuning;
+  isthmus::tensor_parallel::tuning_table tuning;
 };
 
 namespace isthmus::tensor_parallel {
 namespace {
 
-constexpr int most_devices = 16;
+constexpr int max_devices = 16;
 
 error invalid(const char* location, const std::string& message, const char* hint) {
   return invalid_argument(location, "tensor_parallel: " + message, hint);
 }
 
 void check_devices(int n, const isthmus_device* devices) {
-  if (n < 1 || n > most_devices)
-    throw invalid(ISTHMUS_HERE, fmt::format("n = {} must be in [1, {}]", n, most_devices),
+  if (n < 1 || n > max_devices)
+    throw invalid(ISTHMUS_HERE, fmt::format("n = {} must be in [1, {}]", n, max_devices),
                   "it counts the devices");
   if (devices == nullptr) throw invalid(ISTHMUS_HERE, "devices is NULL", "it holds n devices");
   for (int i = 0; i < n; ++i) {
@@ -46,15 +46,15 @@ void check_devices(int n, const isthmus_device* devices) {
   }
 }
 
-isthmus_tensor_parallel_options options_of(const isthmus_tensor_parallel_options* given) {
+isthmus_tensor_parallel_options check_options(const isthmus_tensor_parallel_options* user_options) {
   isthmus_tensor_parallel_options options{};
-  if (given == nullptr) return options;
-  if (given->struct_bytes < sizeof options)
+  if (user_options == nullptr) return options;
+  if (user_options->struct_bytes < sizeof options)
     throw invalid(
         ISTHMUS_HERE,
-        fmt::format("options->struct_bytes = {} must be at least {}", given->struct_bytes, sizeof options),
+        fmt::format("options->struct_bytes = {} must be at least {}", user_options->struct_bytes, sizeof options),
         "zero-initialise the options and set struct_bytes = sizeof(isthmus_tensor_parallel_options)");
-  options = *given;
+  options = *user_options;
   if (!(options.timeout_s >= 0) || options.timeout_s > 1e9)
     throw invalid(ISTHMUS_HERE, fmt::format("options->timeout_s = {} must be in [0, 1e9]", options.timeout_s),
                   "0 takes the configured timeout");
@@ -66,13 +66,13 @@ isthmus_tensor_parallel_options options_of(const isthmus_tensor_parallel_options
 }
 
 // "" or why a call can't be taken. Static storage: the call path allocates nothing.
-const char* obstacle(isthmus_tensor_parallel handle, void* const* pointers, std::uint64_t count,
+const char* argument_error(isthmus_tensor_parallel handle, void* const* pointers, std::uint64_t count,
                      isthmus_datatype datatype) {
   if (handle == nullptr) return "handle is NULL";
   if (static_cast<unsigned>(datatype) >= ISTHMUS_DATATYPE_COUNT) return "datatype is out of range";
-  const bool floating =
+  const bool is_float =
       datatype == ISTHMUS_FLOAT32 || datatype == ISTHMUS_FLOAT16 || datatype == ISTHMUS_BFLOAT16;
-  if (handle->platform != ISTHMUS_PLATFORM_HOST && !floating)
+  if (handle->platform != ISTHMUS_PLATFORM_HOST && !is_float)
     return "devices sum float32, float16 and bfloat16 only";
   if (count == 0) return "";
   if (pointers == nullptr) return "pointers is NULL";
@@ -85,9 +85,9 @@ const char* obstacle(isthmus_tensor_parallel handle, void* const* pointers, std:
   return "";
 }
 
-bool refuse(isthmus_status status, const char* why) {
+bool report_failure(isthmus_status status, const char* reason) {
   last_error() =
-      make_error(status, ISTHMUS_HERE, fmt::format("tensor_parallel_allreduce: {}; no tensor was touched", why))
+      make_error(status, ISTHMUS_HERE, fmt::format("tensor_parallel_allreduce: {}; no tensor was touched", reason))
           .info();
   return false;
 }
@@ -95,20 +95,20 @@ bool refuse(isthmus_status status, const char* why) {
 }  // namespace
 
 isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus_stream* streams,
-                             const isthmus_tensor_parallel_options* given) {
+                             const isthmus_tensor_parallel_options* user_options) {
   check_devices(n, devices);
-  const auto options = options_of(given);
+  const auto options = check_options(user_options);
   const auto rules = selection::load_configuration(options.config_path);
   const isthmus_platform platform = devices[0].platform;
   // Nothing travels on the host, so nothing is gained there by rounding.
-  const bool by_rule_on_host = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_AUTO;
-  const isthmus_wire wire = by_rule_on_host ? ISTHMUS_WIRE_EXACT : options.wire;
+  const bool is_host_default = platform == ISTHMUS_PLATFORM_HOST && options.wire == ISTHMUS_WIRE_AUTO;
+  const isthmus_wire wire = is_host_default ? ISTHMUS_WIRE_EXACT : options.wire;
   const auto* engine = options.engine != nullptr ? options.engine : &find_engine(platform, rules);
-  if (const std::string wrong = check_engine(engine, platform); !wrong.empty())
-    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "tensor_parallel: " + wrong);
+  if (const std::string problem = check_engine(engine, platform); !problem.empty())
+    throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "tensor_parallel: " + problem);
   const std::vector<isthmus_stream> defaults(static_cast<std::size_t>(n), nullptr);
   auto handle = std::unique_ptr<isthmus_tensor_parallel_impl>(
-      new isthmus_tensor_parallel_impl{n, platform, engine, nullptr, tuning(rules, platform, n, wire)});
+      new isthmus_tensor_parallel_impl{n, platform, engine, nullptr, tuning_table(rules, platform, n, wire)});
   char reason[256] = "the engine gave no reason";
   handle->state =
       engine->open(n, devices, streams != nullptr ? streams : defaults.data(),
@@ -122,15 +122,15 @@ isthmus_tensor_parallel init(int n, const isthmus_device* devices, const isthmus
 
 bool allreduce(isthmus_tensor_parallel handle, void* const* pointers, uint64_t count, isthmus_datatype datatype,
                uint64_t active) {
-  if (const char* why = obstacle(handle, pointers, count, datatype); *why) [[unlikely]]
-    return refuse(ISTHMUS_ERROR_INVALID_ARGUMENT, why);
+  if (const char* reason = argument_error(handle, pointers, count, datatype); *reason) [[unlikely]]
+    return report_failure(ISTHMUS_ERROR_INVALID_ARGUMENT, reason);
   if (count == 0) return true;
   const bool bfloat16_wire = handle->tuning.bfloat16_wire(datatype, count);
   const std::uint64_t wire_bytes = bfloat16_wire ? count * 2 : count * isthmus_datatype_bytes(datatype);
   if (handle->engine->allreduce(handle->state, pointers, count, datatype, active,
                                 handle->tuning.shots(datatype, wire_bytes), bfloat16_wire)) [[likely]]
     return true;
-  return refuse(ISTHMUS_ERROR_BACKEND, "the engine could not enqueue it");
+  return report_failure(ISTHMUS_ERROR_BACKEND, "the engine could not enqueue it");
 }
 
 void release(isthmus_tensor_parallel handle) {

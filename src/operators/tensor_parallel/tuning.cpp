@@ -37,7 +37,7 @@ std::uint64_t bf16_elements(const selection::configuration& rules, int ranks) {
 }
 
 // The engine is not asked: any size that an algorithm can't do is the engine's to correct.
-isthmus_shots ask(const selection::configuration& rules, isthmus_platform platform, int ranks,
+isthmus_shots query_algorithm(const selection::configuration& rules, isthmus_platform platform, int ranks,
                   isthmus_datatype datatype, std::uint64_t bytes) {
   const selection::selection_query query{.collective = ISTHMUS_ALLREDUCE,
                                .datatype = datatype,
@@ -57,7 +57,7 @@ isthmus_shots ask(const selection::configuration& rules, isthmus_platform platfo
 
 }  // namespace
 
-tuning::tuning(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire)
+tuning_table::tuning_table(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire)
     : m_bf16_elements(wire == ISTHMUS_WIRE_EXACT      ? never
                       : wire == ISTHMUS_WIRE_BFLOAT16 ? 0
                                                       : bf16_elements(rules, ranks)) {
@@ -70,18 +70,18 @@ tuning::tuning(const selection::configuration& rules, isthmus_platform platform,
   for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
     auto& steps = m_steps[static_cast<std::size_t>(i)];
     for (const std::uint64_t edge : edges) {
-      const isthmus_shots shots = ask(rules, platform, ranks, static_cast<isthmus_datatype>(i), edge);
+      const isthmus_shots shots = query_algorithm(rules, platform, ranks, static_cast<isthmus_datatype>(i), edge);
       if (steps.empty() || steps.back().shots != shots) steps.push_back({edge, shots});
     }
   }
 }
 
-isthmus_shots tuning::shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const {
+isthmus_shots tuning_table::shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const {
   const auto& steps = m_steps[datatype];
-  const auto after =
+  const auto next_step =
       std::upper_bound(steps.begin(), steps.end(), wire_bytes,
                        [](std::uint64_t bytes, const step& each) { return bytes < each.begin_bytes; });
-  return std::prev(after)->shots;  // the first step begins at 0
+  return std::prev(next_step)->shots;  // the first step begins at 0
 }
 
 }  // namespace isthmus::tensor_parallel

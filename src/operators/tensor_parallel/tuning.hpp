@@ -10,12 +10,12 @@
 
 namespace isthmus::tensor_parallel {
 
-class tuning {
+class tuning_table {
  public:
   // The rules for allreduce that name tensor_parallel_backend and an algorithm decide between one and two
   // shots; its option bf16_elements_<n> (or bf16_elements) says from how many elements on float32 tensors go
   // over a bfloat16 wire. Throws error (CONFIG) for an option that is no number.
-  tuning(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire);
+  tuning_table(const selection::configuration& rules, isthmus_platform platform, int ranks, isthmus_wire wire);
 
   isthmus_shots shots(isthmus_datatype datatype, std::uint64_t wire_bytes) const;
   bool bfloat16_wire(isthmus_datatype datatype, std::uint64_t count) const {
