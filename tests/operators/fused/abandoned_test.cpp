@@ -13,14 +13,14 @@ namespace {
 
 constexpr double timeout_s = 1;
 
-struct abandoned {
+struct abandoned_case {
   const char* name;
   isthmus_fused_kind kind;
   int runs;  // that are enqueued without waiting, after the other rank's last one
 };
-void PrintTo(const abandoned& one, std::ostream* out) { *out << one.name; }
+void PrintTo(const abandoned_case& one, std::ostream* out) { *out << one.name; }
 
-class fused_abandoned : public testing::TestWithParam<abandoned> {};
+class fused_abandoned : public testing::TestWithParam<abandoned_case> {};
 
 // Communicators of its own: they are poisoned here.
 TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
@@ -71,9 +71,9 @@ TEST_P(fused_abandoned, the_streams_go_on_after_the_timeout) {
 }
 
 INSTANTIATE_TEST_SUITE_P(kinds, fused_abandoned,
-                         testing::Values(abandoned{"gather", ISTHMUS_FUSED_ALLGATHER_GEMM, 1},
-                                         abandoned{"gather_queued", ISTHMUS_FUSED_ALLGATHER_GEMM, 3},
-                                         abandoned{"scatter_queued", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER, 3}),
+                         testing::Values(abandoned_case{"gather", ISTHMUS_FUSED_ALLGATHER_GEMM, 1},
+                                         abandoned_case{"gather_queued", ISTHMUS_FUSED_ALLGATHER_GEMM, 3},
+                                         abandoned_case{"scatter_queued", ISTHMUS_FUSED_GEMM_REDUCE_SCATTER, 3}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -173,7 +173,7 @@ class rank_run {
   std::uint64_t m_seed = 0;
 };
 
-void play(const shape& what) { play_twice<rank_run>(what); }
+void play(const shape& what) { run_twice<rank_run>(what); }
 
 TEST(fused_gather, types_and_layouts) {
   each_variant([](const variant& kind) {
@@ -230,7 +230,7 @@ TEST(fused_gather, sharded_b_and_gathered_in_place) {
 // Whoever is early must wait for exactly its rows.
 TEST(fused_gather, late_ranks_and_the_same_bits) {
   for (const bool in_heap : {true, false})
-    play_late<rank_run>(shape{
+    run_with_delays<rank_run>(shape{
         .rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5, .in_heap = in_heap});
 }
 

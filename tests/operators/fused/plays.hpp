@@ -16,7 +16,7 @@ namespace fused_test {
 
 // Twice, on other numbers each time.
 template <typename RankRun, typename Shape>
-void play_twice(const Shape& what) {
+void run_twice(const Shape& what) {
   const std::uint64_t seed = next_seed();
   test_ranks::get().for_each_rank([&](member& self) {
     RankRun run(self, what);
@@ -30,7 +30,7 @@ void play_twice(const Shape& what) {
 
 // Ranks enter late at random, over many back-to-back runs; every other one has the first one's numbers.
 template <typename RankRun, typename Shape>
-void play_late(const Shape& what) {
+void run_with_delays(const Shape& what) {
   const std::uint64_t seed = next_seed();
   test_ranks::get().for_each_rank([&](member& self) {
     RankRun run(self, what);

@@ -125,7 +125,7 @@ class rank_run {
   std::uint64_t m_seed = 0;
 };
 
-void play(const shape& what) { play_twice<rank_run>(what); }
+void play(const shape& what) { run_twice<rank_run>(what); }
 
 TEST(fused_scatter, types_and_layouts) {
   each_variant([](const variant& kind) {
@@ -164,7 +164,7 @@ TEST(fused_scatter, nothing_to_do) {
 
 // Nobody may add to sums that are not there yet, nor overwrite sums that a neighbour still reads.
 TEST(fused_scatter, late_ranks_and_the_same_bits) {
-  play_late<rank_run>(shape{.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5});
+  run_with_delays<rank_run>(shape{.rows_per_rank = 96, .n = 40, .k = 64, .input = ISTHMUS_BFLOAT16, .chunks = 5});
 }
 
 // The parts run, in any order, and leave a plan that still computes the right thing.
