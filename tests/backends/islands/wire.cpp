@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "backends/host/host_backend.hpp"
+#include "backends/shm/shm_backend.hpp"
 #include "base/block_map.hpp"
 
 namespace {

@@ -5,7 +5,7 @@
 #include "block.hpp"
 #include "matrices.hpp"
 #include "place.hpp"
-#include "plays.hpp"
+#include "run_cases.hpp"
 
 namespace fused_test {
 namespace {

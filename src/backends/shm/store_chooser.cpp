@@ -1,4 +1,4 @@
-#include "backends/host/store_chooser.hpp"
+#include "backends/shm/store_chooser.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -16,7 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backends/host/layout.hpp"
+#include "backends/shm/segment_layout.hpp"
 
 namespace isthmus::shm {
 

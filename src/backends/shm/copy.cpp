@@ -1,4 +1,4 @@
-#include "backends/host/copy.hpp"
+#include "backends/shm/copy.hpp"
 
 #include <algorithm>
 #include <cstdint>

@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "backends/host/fence.hpp"
-#include "backends/host/layout.hpp"
+#include "backends/shm/write_gate.hpp"
+#include "backends/shm/segment_layout.hpp"
 #include "memory/segment.hpp"
 
 namespace isthmus::shm {

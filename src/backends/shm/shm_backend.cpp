@@ -1,4 +1,4 @@
-#include "backends/host/host_backend.hpp"
+#include "backends/shm/shm_backend.hpp"
 
 #include <isthmus/isthmus.h>
 
@@ -10,9 +10,9 @@
 #include <optional>
 #include <span>
 
-#include "backends/host/algorithms.hpp"
-#include "backends/host/channel.hpp"
-#include "backends/host/store_chooser.hpp"
+#include "backends/shm/algorithms.hpp"
+#include "backends/shm/channel.hpp"
+#include "backends/shm/store_chooser.hpp"
 #include "base/error.hpp"
 #include "base/tables.hpp"
 

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "backends/host/host_backend.hpp"
+#include "backends/shm/shm_backend.hpp"
 #include "base/tables.hpp"
 #include "topology/topology.hpp"
 

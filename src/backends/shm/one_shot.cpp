@@ -1,7 +1,7 @@
 // One-phase algorithm: contributors stage, takers copy or reduce what they find.
 #include <algorithm>
 
-#include "backends/host/algorithms.hpp"
+#include "backends/shm/algorithms.hpp"
 
 namespace isthmus::shm {
 namespace {

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/host/algorithms.hpp"
-#include "backends/host/copy.hpp"
+#include "backends/shm/algorithms.hpp"
+#include "backends/shm/copy.hpp"
 
 namespace isthmus::shm {
 

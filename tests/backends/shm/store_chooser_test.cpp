@@ -1,5 +1,5 @@
 // The chooser of store forms, on a clock that the test moves: what a form costs is the test's, no time passes.
-#include "backends/host/store_chooser.hpp"
+#include "backends/shm/store_chooser.hpp"
 
 #include <gtest/gtest.h>
 

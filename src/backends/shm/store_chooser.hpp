@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/host/copy.hpp"
-#include "backends/host/team.hpp"
+#include "backends/shm/copy.hpp"
+#include "backends/shm/node_group.hpp"
 
 namespace isthmus::shm {
 

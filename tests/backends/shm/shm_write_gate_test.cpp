@@ -13,7 +13,7 @@
 #include <random>
 #include <thread>
 
-#include "backends/host/fence.hpp"
+#include "backends/shm/write_gate.hpp"
 #include "rank_runner.hpp"
 
 namespace shm_test {

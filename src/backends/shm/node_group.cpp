@@ -1,4 +1,4 @@
-#include "backends/host/team.hpp"
+#include "backends/shm/node_group.hpp"
 
 #include <poll.h>
 #include <sched.h>
@@ -87,7 +87,7 @@ void node_group::write_to(int peer, const std::byte* from, std::byte* address, s
 }
 
 // In pieces, so that poison is noticed in the middle of a long message. A copy into the peer begins with its
-// gate (fence.hpp).
+// gate (write_gate.hpp).
 void node_group::copy_through_kernel(int peer, kernel_copy_function* copy, std::byte* local, std::byte* remote,
                                std::uint64_t bytes) const {
   constexpr std::uint64_t max_chunk_bytes = 4 << 20;

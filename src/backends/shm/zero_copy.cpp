@@ -2,7 +2,7 @@
 // heap or all ranks are threads of one process, or else through the kernel, which copies between processes.
 #include <algorithm>
 
-#include "backends/host/algorithms.hpp"
+#include "backends/shm/algorithms.hpp"
 #include "base/error.hpp"
 
 namespace isthmus::shm {

@@ -1,6 +1,6 @@
 // What lies in the shared segment of a rank. Every line (64 bytes) has one writer, the owner of the segment,
 // except `poison` and the slots, whose writers take turns. Flags count sequence numbers, so nothing is ever
-// reset: see team.hpp for the protocol.
+// reset: see node_group.hpp for the protocol.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@ inline constexpr std::size_t page_bytes = 4096;
 using flag = std::atomic<std::uint64_t>;
 static_assert(flag::is_always_lock_free, "flags are shared between processes");
 
-// Whoever stages sequence t is done with all sequence numbers below t - lookahead (team.hpp). Deeper rings keep
+// Whoever stages sequence t is done with all sequence numbers below t - lookahead (node_group.hpp). Deeper rings keep
 // a rank from staging where it still reads itself.
 inline constexpr std::uint64_t lookahead = 4, min_depth = 2 * lookahead;
 
-// So many ranks exchange their segments in turns (team.hpp).
+// So many ranks exchange their segments in turns (node_group.hpp).
 inline constexpr std::uint32_t max_rotating_ranks = 4;
 
 // Tunable sizes, equal on all ranks.
@@ -48,9 +48,9 @@ constexpr std::size_t hint_index(std::size_t collective, int size_bits) {
 }
 
 struct alignas(line_bytes) segment_header {
-  flag abort_word;                        // 0, or who failed and how (team.cpp); any rank writes it
+  flag abort_word;                        // 0, or who failed and how (node_group.cpp); any rank writes it
   alignas(line_bytes) flag has_departed;  // 1 once the rank has destroyed its communicator
-  flag write_flag;                        // 1 while the rank may write into memory of others (fence.hpp)
+  flag write_flag;                        // 1 while the rank may write into memory of others (write_gate.hpp)
   flag started;                       // sequence numbers that it has taken
   flag awaited_rank;                        // 1 + the rank that it has been waiting for; 0: none, or not for long
   flag last_core;                          // 1 + the core that it has waited on last; 0: unknown
@@ -77,7 +77,7 @@ struct alignas(line_bytes) slot_header {
   flag staged;  // sequence number + 1: the slot's data, or the locations, can be read
   buffer_location send;
   buffer_location recv;
-  std::uint64_t call_signature;             // of the call that the locations belong to (direct.cpp)
+  std::uint64_t call_signature;             // of the call that the locations belong to (zero_copy.cpp)
   alignas(line_bytes) flag reduced;  // sequence number + 1: the slot's result can be read
 };
 

@@ -1,4 +1,4 @@
-#include "backends/host/fence.hpp"
+#include "backends/shm/write_gate.hpp"
 
 #include <sys/mman.h>
 

@@ -1,8 +1,8 @@
 // What the segments of a communicator hold, and what they cost together.
 #include <gtest/gtest.h>
 
-#include "backends/host/algorithms.hpp"
-#include "backends/host/connect.hpp"
+#include "backends/shm/algorithms.hpp"
+#include "backends/shm/connect.hpp"
 
 namespace isthmus::shm {
 namespace {

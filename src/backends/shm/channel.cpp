@@ -1,4 +1,4 @@
-#include "backends/host/channel.hpp"
+#include "backends/shm/channel.hpp"
 
 #include <isthmus/isthmus.h>
 

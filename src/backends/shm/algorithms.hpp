@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "backends/host/copy.hpp"
-#include "backends/host/shape.hpp"
-#include "backends/host/team.hpp"
+#include "backends/shm/copy.hpp"
+#include "backends/shm/collective_shape.hpp"
+#include "backends/shm/node_group.hpp"
 
 namespace isthmus::shm {
 

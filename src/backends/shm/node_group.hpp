@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/host/connect.hpp"
+#include "backends/shm/connect.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/process.hpp"
 #include "kernels/kernels.hpp"

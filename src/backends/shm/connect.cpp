@@ -1,4 +1,4 @@
-#include "backends/host/connect.hpp"
+#include "backends/shm/connect.hpp"
 
 #include <sched.h>
 #include <sys/uio.h>

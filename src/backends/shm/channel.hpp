@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/host/team.hpp"
+#include "backends/shm/node_group.hpp"
 #include "base/block_map.hpp"
 
 namespace isthmus::shm {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "backends/host/algorithms.hpp"
+#include "backends/shm/algorithms.hpp"
 
 namespace isthmus::shm {
 namespace {
