@@ -2,8 +2,8 @@
 // all ranks on the host, its slowest part. Ranks are processes; both take turns, a sample is the slowest rank's
 // time.
 //
-//   islands_bench --platforms cuda,cuda,host,host --sizes 16M --out out.json
-//   islands_bench --platforms cuda,cuda --nodes a,b --sizes 16M --collective alltoall
+//   hierarchical_bench --platforms cuda,cuda,host,host --sizes 16M --out out.json
+//   hierarchical_bench --platforms cuda,cuda --nodes a,b --sizes 16M --collective alltoall
 #include <isthmus/memory.h>
 
 #include <CLI/CLI.hpp>

@@ -55,7 +55,7 @@ SHARED_GPU = {
 
 # PyPI's libucx-cu13, whose UCX reaches CUDA memory.
 CARRIED_UCX = {"ISTHMUS_UCX_LIBRARY": "{carry}/ucx/libucx/lib/libucp.so.0"}
-NODES_BENCH = "{bin}/islands_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
+NODES_BENCH = "{bin}/hierarchical_bench --platforms cuda,cuda --ordinals 0,1 --nodes a,b --sizes 4K,64K,1M,16M"
 
 TOPICS = (
     Topic(
@@ -74,43 +74,43 @@ TOPICS = (
         ),
     ),
     Topic(
-        "islands",
-        ("gpu_islands_test", "islands_bench"),
+        "hierarchical",
+        ("gpu_hierarchical_test", "hierarchical_bench"),
         (
             Step(
                 "ranks on CUDA and on the host in one communicator, CUDA ranks on nodes of their own",
-                "{bin}/gpu_islands_test",
+                "{bin}/gpu_hierarchical_test",
                 60,
                 env={"TEST_PLATFORMS": "cuda host cuda host"},
             ),
             Step(
                 "devices of a node sum among themselves (two share the GPU)",
-                "{bin}/gpu_islands_test",
+                "{bin}/gpu_hierarchical_test",
                 60,
                 env=SHARED_GPU
                 | {
                     "TEST_PLATFORMS": "cuda host cuda host",
                     "TEST_SHARE_DEVICE": "1",
-                    "ISTHMUS_OPTION": SHARED_GPU["ISTHMUS_OPTION"] + ";backend.islands.within=nccl",
+                    "ISTHMUS_OPTION": SHARED_GPU["ISTHMUS_OPTION"] + ";backend.hierarchical.intra_node=nccl",
                 },
             ),
             Step(
                 "allreduce of CUDA and host ranks beside its slowest part",
-                "{bin}/islands_bench --platforms cuda,cuda,host,host --sizes 1M,16M,64M"
-                " --out {out}/islands.json",
+                "{bin}/hierarchical_bench --platforms cuda,cuda,host,host --sizes 1M,16M,64M"
+                " --out {out}/hierarchical.json",
                 60,
-                records="{out}/islands.json",
+                records="{out}/hierarchical.json",
             ),
             Step(
                 "each GPU's rank on a node of its own",
-                "{bin}/islands_bench --platforms cuda,cuda --nodes a,b --sizes 1M,16M --out {out}/nodes.json",
+                "{bin}/hierarchical_bench --platforms cuda,cuda --nodes a,b --sizes 1M,16M --out {out}/nodes.json",
                 60,
                 records="{out}/nodes.json",
-                env={"ISTHMUS_BACKEND": "islands"},
+                env={"ISTHMUS_BACKEND": "hierarchical"},
             ),
             Step(
                 "GPUs' ranks on nodes of their own, whose memory UCX moves",
-                "{bin}/gpu_islands_test --gtest_filter=ucx_devices.*",
+                "{bin}/gpu_hierarchical_test --gtest_filter=ucx_devices.*",
                 60,
                 needs=("ucx",),
                 env=CARRIED_UCX | {"TEST_UCX_DEVICES": "1"},
@@ -131,7 +131,7 @@ TOPICS = (
                 gpus=2,
                 needs=("ucx",),
                 records="{out}/nodes_staged.json",
-                env=CARRIED_UCX | {"ISTHMUS_BACKEND": "islands"},
+                env=CARRIED_UCX | {"ISTHMUS_BACKEND": "hierarchical"},
             ),
         ),
     ),

@@ -126,9 +126,9 @@ def test_explain_in_a_job_knows_mpi() -> None:
 
 def test_explain_shows_the_plan_of_several_nodes() -> None:
     question = ["explain", "allreduce", "--bytes", "1M", "-n", "4", "--nodes", "2"]
-    forced = {"ISTHMUS_RULE": "nodes=2.. use=islands", "ISTHMUS_OPTION": "backend.islands.between=mpi"}
+    forced = {"ISTHMUS_RULE": "nodes=2.. use=hierarchical", "ISTHMUS_OPTION": "backend.hierarchical.inter_node=mpi"}
     answer = told(*question, "--json", **forced)
-    assert answer["backend"] == "islands" and answer["query"]["nodes"] == 2
+    assert answer["backend"] == "hierarchical" and answer["query"]["nodes"] == 2
     assert [step["collective"] for step in answer["plan"]] == ["reduce_scatter", "allreduce", "allgather"]
     assert [step["backend"] for step in answer["plan"]] == ["host", "mpi", "host"]
     assert answer["plan"][1]["bytes"] == 1 << 19, "half of it, by each of the two that talk to the other node"

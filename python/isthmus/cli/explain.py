@@ -110,7 +110,7 @@ def _print_plan(steps: list[dict[str, Any]]) -> None:
     """What the backend makes of the call out of others, as rank 0 does it."""
     table = Table("step of rank 0", "collective", "bytes", "use", "rule", box=None, pad_edge=False)
     for step in steps:
-        table.add_row(step["part"], step["collective"], format_size(step["bytes"]), use_of(step), step["rule"])
+        table.add_row(step["subcommunicator"], step["collective"], format_size(step["bytes"]), use_of(step), step["rule"])
     out.print(table)
 
 

@@ -9,7 +9,7 @@
 #include "backends/islands/pipeline.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 // What a large message between islands is cut into: a shard for each holder, or one for the first of them.
 enum class cut : std::uint8_t { shards, leader };
@@ -34,4 +34,4 @@ void run_messages(const crew& ranks, const isthmus_operation* operations, std::s
 // The steps of a call, in JSON. Throws part_failure.
 std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how);
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

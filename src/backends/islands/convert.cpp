@@ -5,7 +5,7 @@
 #include "base/formats.inc.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 enum class kind : std::uint8_t { SIGNED, UNSIGNED, FLOATING };
@@ -56,4 +56,4 @@ void narrow(const void* from, isthmus_datatype datatype, void* to, std::uint64_t
   }
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

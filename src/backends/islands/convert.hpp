@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 // The datatype in which islands and then their sums are combined.
 isthmus_datatype accumulation_type(isthmus_datatype datatype, isthmus_reduction_op op);
@@ -14,4 +14,4 @@ isthmus_datatype accumulation_type(isthmus_datatype datatype, isthmus_reduction_
 void widen(const void* from, isthmus_datatype datatype, void* to, std::uint64_t count);
 void narrow(const void* from, isthmus_datatype datatype, void* to, std::uint64_t count);
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -10,7 +10,7 @@
 #include "base/block_map.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 class device_reduction {
@@ -165,7 +165,7 @@ void device_reduction::to_one() {
 void device_reduction::to_each() {
   const block_map blocks(m_asked, m_all.rank(), m_all.size());
   const auto served = [&](const chunk& part) {
-    return static_cast<std::uint64_t>(m_all.islands()) * part.count;
+    return static_cast<std::uint64_t>(m_all.nodes()) * part.count;
   };
   const auto own_block = [&](const chunk& part) {
     return m_device.pinned(part.slot) + static_cast<std::uint64_t>(m_all.own_island()) * part.count * m_width;
@@ -191,7 +191,7 @@ void device_reduction::to_each() {
   };
   const auto ranks = static_cast<std::uint64_t>(m_all.size());
   const std::uint64_t most = std::min(step(m_asked.count, ranks), m_asked.count);
-  reserve(most * ranks, most * static_cast<std::uint64_t>(m_all.islands()));
+  reserve(most * ranks, most * static_cast<std::uint64_t>(m_all.nodes()));
   run_in_chunks(m_asked.count, step(m_asked.count, ranks), work);
 }
 
@@ -205,4 +205,4 @@ void run_device_reduction(crew& ranks, const isthmus_operation& operation, cut h
   asked.to_all();
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

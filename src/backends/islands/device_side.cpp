@@ -7,12 +7,12 @@
 
 #include "base/error.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
-device_side::device_side(const isthmus_backend_context& context, device_driver& driver, const part& island)
+device_side::device_side(const isthmus_backend_context& context, device_driver& driver, const part& node)
     : m_context(context),
       m_driver(driver),
-      m_island(island),
+      m_island(node),
       m_stream(driver, context.device.ordinal),
       m_done(driver, context.device.ordinal) {}
 
@@ -64,4 +64,4 @@ void device_side::wait() {
   m_island.check();  // a kernel that was released has ended, too
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -11,7 +11,7 @@
 #include "backends/islands/parts.hpp"
 #include "device/owned.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 // Functions throw part_failure, or error of the driver. Not thread-safe.
 class device_side {
@@ -19,7 +19,7 @@ class device_side {
   static constexpr std::size_t slots = 2;
 
   // `island` works on the device.
-  device_side(const isthmus_backend_context& context, device_driver& driver, const part& island);
+  device_side(const isthmus_backend_context& context, device_driver& driver, const part& node);
 
   native_stream stream() const { return m_stream; }
   std::byte* scratch(int slot) const { return static_cast<std::byte*>(m_scratch[at(slot)].get()); }
@@ -47,4 +47,4 @@ class device_side {
   std::array<owned_pinned, slots> m_pinned;
 };
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -12,7 +12,7 @@
 #include "base/error.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 // The core waits for the streams of these platforms, and makes its own there.
@@ -56,8 +56,8 @@ std::vector<int> islands_of(const isthmus_backend_context& context, const std::v
 // turns on it; a rule for the parts within islands asks for it all the same.
 std::string obstacle(const layout& ranks, const std::vector<place>& all, bool may_share) {
   bool found = false;
-  for (int island = 0; island < ranks.islands(); ++island) {
-    const auto& members = ranks.members(island);
+  for (int node = 0; node < ranks.nodes(); ++node) {
+    const auto& members = ranks.members(node);
     const auto platform = all[static_cast<std::size_t>(members[0])].platform;
     if (platform == ISTHMUS_PLATFORM_HOST || members.size() < 2) continue;
     if (!has_streams(platform))
@@ -70,7 +70,7 @@ std::string obstacle(const layout& ranks, const std::vector<place>& all, bool ma
           return fmt::format("ranks {} and {} share a device", members[a], members[b]);
   }
   if (!found) return "no node has several devices of one platform";
-  return ranks.islands() > 1 ? "" : "all ranks are on one node, and on one platform";
+  return ranks.nodes() > 1 ? "" : "all ranks are on one node, and on one platform";
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ isthmus_status device_sums::make(const isthmus_backend_context& context, std::ui
   std::unique_ptr<device_sums> sums(new device_sums(context, islands_of(context, all)));
   sums->m_ranks.chunk_bytes = chunk_bytes;
   sums->m_ranks.overlaps = may_overlap(context);
-  const bool may_share = context.option(context.runtime, "within") != nullptr;
+  const bool may_share = context.option(context.runtime, "intra_node") != nullptr;
   if (const std::string why = obstacle(sums->m_ranks.ranks, all, may_share); !why.empty()) {
     context.log(context.runtime, 0, "all sums are done on the host: %s", why.c_str());
     return ISTHMUS_SUCCESS;
@@ -177,4 +177,4 @@ bool device_sums::serves(const isthmus_operation& operation) const {
          (m_can[static_cast<std::size_t>(operation.datatype)] >> operation.op & 1U) != 0;
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

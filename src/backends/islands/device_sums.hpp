@@ -15,7 +15,7 @@
 #include "backends/islands/composer.hpp"
 #include "backends/islands/pipeline.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 class device_sums {
  public:
@@ -47,4 +47,4 @@ class device_sums {
   abilities m_can{};
 };
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

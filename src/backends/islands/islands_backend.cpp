@@ -12,13 +12,13 @@
 #include "base/tables.hpp"
 
 namespace isthmus {
-namespace islands {
+namespace hierarchical {
 namespace {
 
 constexpr std::uint64_t default_chunk_bytes = 4 << 20;
 constexpr std::uint64_t least_chunk_bytes = 64;
 
-const char* const algorithm_names[] = {"shards", "leader", nullptr};
+const char* const algorithm_names[] = {"sharded", "single_leader", nullptr};
 
 cut cut_of(const char* algorithm) {
   return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? cut::leader : cut::shards;
@@ -38,21 +38,21 @@ isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uin
   const auto [end, failure] = std::from_chars(digits.begin(), digits.end(), bytes);
   if (failure == std::errc{} && end == digits.end() && bytes >= least_chunk_bytes) return ISTHMUS_SUCCESS;
   return context.fail(context.runtime, ISTHMUS_ERROR_CONFIG, 0, ISTHMUS_HERE,
-                      "write a number of bytes, 64 or more", "backend.islands.chunk_bytes = \"%s\"", text);
+                      "write a number of bytes, 64 or more", "backend.hierarchical.chunk_bytes = \"%s\"", text);
 }
 
 // One rank: of islands on the host, or through the host.
 struct rank_state {
-  explicit rank_state(const isthmus_backend_context& context) : islands(context) {}
-  crew islands;
+  explicit rank_state(const isthmus_backend_context& context) : hierarchy(context) {}
+  node_hierarchy hierarchy;
   std::unique_ptr<staged> through_host;
 };
 
 isthmus_status make(const isthmus_backend_context& context, rank_state& made) {
-  crew& ranks = made.islands;
+  crew& ranks = made.hierarchy;
   staged::platforms of;
   if (const auto status = staged::look(context, of)) return status;
-  if (ranks.ranks.islands() == 1 && !of.is_mixed)
+  if (ranks.ranks.nodes() == 1 && !of.is_mixed)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node, and on one platform",
                   nullptr);
   if (const auto status = read_chunk_bytes(context, ranks.chunk_bytes)) return status;
@@ -60,7 +60,7 @@ isthmus_status make(const isthmus_backend_context& context, rank_state& made) {
     made.through_host = std::make_unique<staged>(context, cut_of);
     return made.through_host->make(ranks.chunk_bytes);
   }
-  if (context.is_chosen_by_default != 0 && ranks.ranks.islands() == context.size)
+  if (context.is_chosen_by_default != 0 && ranks.ranks.nodes() == context.size)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "every rank is on a node of its own", nullptr);
   ranks.overlaps = may_overlap(context);
   return ranks.of.make(context, ranks.ranks);
@@ -81,7 +81,7 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
 }
 
 rank_state& rank_of(void* state) { return *static_cast<rank_state*>(state); }
-crew& crew_of(void* state) { return rank_of(state).islands; }
+crew& crew_of(void* state) { return rank_of(state).hierarchy; }
 
 // A message that no rank has whole is not cut: there both algorithms are the same.
 const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
@@ -135,29 +135,29 @@ const char* plan(void* state, const isthmus_operation* operation, const char* al
 }
 
 }  // namespace
-}  // namespace islands
+}  // namespace hierarchical
 
-const isthmus_backend* islands_backend() noexcept {
+const isthmus_backend* hierarchical_backend() noexcept {
   static const isthmus_backend backend = [] {
     isthmus_backend functions{};
     functions.struct_bytes = sizeof functions;
     functions.magic = ISTHMUS_BACKEND_MAGIC;
     functions.abi_version = ISTHMUS_BACKEND_ABI;
-    functions.name = "islands";
+    functions.name = "hierarchical";
     functions.description = "other backends put together: within each node, between nodes, within again";
     functions.capabilities = ISTHMUS_BACKEND_BLOCKING | ISTHMUS_BACKEND_MULTI_NODE |
                              ISTHMUS_BACKEND_MIXED_PLATFORMS | ISTHMUS_BACKEND_LAST_RESORT;
     functions.platforms = 1u << ISTHMUS_PLATFORM_HOST | 1u << ISTHMUS_PLATFORM_CUDA |
                           1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
-    functions.algorithms = islands::algorithm_names;
-    functions.create = islands::create;
-    functions.destroy = [](void* state) { delete static_cast<islands::rank_state*>(state); };
-    functions.supports = islands::supports;
-    functions.enqueue = islands::enqueue;
-    functions.plan = islands::plan;
+    functions.algorithms = hierarchical::algorithm_names;
+    functions.create = hierarchical::create;
+    functions.destroy = [](void* state) { delete static_cast<hierarchical::rank_state*>(state); };
+    functions.supports = hierarchical::supports;
+    functions.enqueue = hierarchical::enqueue;
+    functions.plan = hierarchical::plan;
     functions.abort = [](void* state) {
-      islands::crew_of(state).of.abort();
-      if (islands::rank_of(state).through_host) islands::rank_of(state).through_host->abort();
+      hierarchical::crew_of(state).of.abort();
+      if (hierarchical::rank_of(state).through_host) hierarchical::rank_of(state).through_host->abort();
     };
     return functions;
   }();

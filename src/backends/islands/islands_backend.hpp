@@ -6,6 +6,6 @@
 namespace isthmus {
 
 // Blocking. Available where the ranks are on several nodes and backends work within and between them.
-const isthmus_backend* islands_backend() noexcept;
+const isthmus_backend* hierarchical_backend() noexcept;
 
 }  // namespace isthmus

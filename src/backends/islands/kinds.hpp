@@ -3,7 +3,7 @@
 
 #include "base/tables.hpp"
 
-namespace isthmus::islands::kinds {
+namespace isthmus::hierarchical::kinds {
 
 consteval isthmus_collective find(bool reduces, buffer_ranks send_ranks, extent send, buffer_ranks recv_ranks, extent recv) {
   for (int i = 0; i < ISTHMUS_COLLECTIVE_COUNT; ++i) {
@@ -32,4 +32,4 @@ inline constexpr auto runs_to_one = find(false, buffer_ranks::all, extent::count
 inline constexpr auto runs_to_each = find(false, buffer_ranks::all, extent::counts, buffer_ranks::all, extent::counts);
 inline constexpr auto meet = find(false, buffer_ranks::none, extent::nothing, buffer_ranks::none, extent::nothing);
 
-}  // namespace isthmus::islands::kinds
+}  // namespace isthmus::hierarchical::kinds

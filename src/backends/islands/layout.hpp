@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 // A run of consecutive entries.
 struct run {
@@ -22,11 +22,11 @@ class layout {
 
   int rank() const { return m_rank; }
   int size() const { return static_cast<int>(m_island_of.size()); }
-  int islands() const { return static_cast<int>(m_members.size()); }
+  int nodes() const { return static_cast<int>(m_members.size()); }
   int holders() const { return m_holders; }
   bool even() const { return m_even; }  // all islands have as many ranks, so all ranks are holders
 
-  const std::vector<int>& members(int island) const { return m_members[static_cast<std::size_t>(island)]; }
+  const std::vector<int>& members(int node) const { return m_members[static_cast<std::size_t>(node)]; }
   int island_of(int rank) const { return m_island_of[static_cast<std::size_t>(rank)]; }
   int index_of(int rank) const { return m_index_of[static_cast<std::size_t>(rank)]; }  // in its island
 
@@ -41,7 +41,7 @@ class layout {
   const std::vector<int>& order() const { return m_order; }
   int place_of(int rank) const { return m_place_of[static_cast<std::size_t>(rank)]; }
   run served_by(int holder) const;
-  run served_by(int holder, int island) const;
+  run served_by(int holder, int node) const;
 
  private:
   int m_rank;
@@ -51,4 +51,4 @@ class layout {
   std::vector<int> m_island_of, m_index_of, m_order, m_place_of;
 };
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

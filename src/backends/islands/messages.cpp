@@ -6,7 +6,7 @@
 #include "base/block_map.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 // The counts of one side of a call by `part`, whose ranks are `members`, but for this rank's own block.
@@ -55,8 +55,8 @@ void run_blocks(crew& ranks, const isthmus_operation& operation) {
     by.run(call);
   };
   const auto is_near = [&](int rank) { return all.island_of(rank) == all.own_island(); };
-  const auto& island = all.members(all.own_island());
-  move(ranks.of.within, island, [&](int rank) { return rank != all.rank(); });
+  const auto& node = all.members(all.own_island());
+  move(ranks.of.within, node, [&](int rank) { return rank != all.rank(); });
   std::vector<int> everybody;
   for (int rank = 0; rank < all.size(); ++rank) everybody.push_back(rank);
   move(ranks.of.across, everybody, [&](int rank) { return !is_near(rank); });
@@ -78,4 +78,4 @@ void run_messages(const crew& ranks, const isthmus_operation* operations, std::s
   group.finish();
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

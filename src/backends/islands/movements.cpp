@@ -7,7 +7,7 @@
 #include "base/block_map.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 // `buffer` gets every rank's block, and has this one's already.
@@ -85,9 +85,9 @@ void gathering::to_holders(const chunk& of) const {
   }
   if (m_all.own_ranks() == m_all.holders()) return;
   spans out, in;
-  const auto& island = m_all.members(m_all.own_island());
+  const auto& node = m_all.members(m_all.own_island());
   for (int index = 0; index < m_all.own_ranks(); ++index) {
-    const int rank = island[static_cast<std::size_t>(index)];
+    const int rank = node[static_cast<std::size_t>(index)];
     const bool gives = !m_all.holds() && m_all.holder_of(m_all.rank()) == index;
     const bool takes = rank != m_all.rank() && m_all.holds() && m_all.holder_of(rank) == m_all.own_index();
     out.add(0, gives ? length(m_all.rank(), of) : 0);
@@ -112,8 +112,8 @@ void gathering::between(const chunk& of) const {
   const piece served = at.of(m_all.served_by(own));
   if (served.count == 0) return;
   spans blocks;
-  for (int island = 0; island < m_all.islands(); ++island) {
-    const piece each = at.of(m_all.served_by(own, island));
+  for (int node = 0; node < m_all.nodes(); ++node) {
+    const piece each = at.of(m_all.served_by(own, node));
     blocks.add(each.at - served.at, each.count);
   }
   gather_in_place(m_ranks.of.between, m_asked.datatype, memory(of) + served.at * m_width, blocks,
@@ -161,8 +161,8 @@ void share_within(const crew& ranks, const shards& cuts, isthmus_datatype dataty
 
 void run_broadcast(crew& ranks, const isthmus_operation& operation, cut how) {
   const layout& all = ranks.ranks;
-  const int island = all.island_of(operation.root);
-  const bool is_there = all.own_island() == island;
+  const int node = all.island_of(operation.root);
+  const bool is_there = all.own_island() == node;
   const std::uint64_t width = bytes_of(operation.datatype);
   const auto at = [&](const chunk& part) {
     return static_cast<std::byte*>(operation.recv_buf) + part.at * width;
@@ -179,7 +179,7 @@ void run_broadcast(crew& ranks, const isthmus_operation& operation, cut how) {
     if (!all.holds()) return;
     const piece own = cuts(part).of(all.own_index());
     std::byte* const buffer = at(part) + own.at * width;
-    broadcast_in(ranks.of.between, operation.datatype, buffer, buffer, own.count, island);
+    broadcast_in(ranks.of.between, operation.datatype, buffer, buffer, own.count, node);
   };
   work.scatter = [&](const chunk& part) {
     if (!is_there) share_within(ranks, cuts(part), operation.datatype, at(part));
@@ -197,4 +197,4 @@ void run_barrier(const crew& ranks) {
   ranks.of.within.run(operation);
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -8,7 +8,7 @@
 #include "base/error.hpp"
 #include "base/text.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 isthmus_error_info latest_failure() {
@@ -40,8 +40,8 @@ std::string name_of(const char* place, const std::vector<int>& ranks) {
 
 std::vector<int> holders_like(const layout& ranks, int index) {
   std::vector<int> holders;
-  for (int island = 0; island < ranks.islands(); ++island)
-    holders.push_back(ranks.members(island)[static_cast<std::size_t>(index)]);
+  for (int node = 0; node < ranks.nodes(); ++node)
+    holders.push_back(ranks.members(node)[static_cast<std::size_t>(index)]);
   return holders;
 }
 
@@ -114,14 +114,14 @@ void part::abort() const noexcept {
 
 isthmus_status parts::make(const isthmus_backend_context& context, const layout& ranks) {
   const int index = ranks.own_index();
-  if (const auto status = within.make(context, ranks.own_island(), context.rank, "within",
+  if (const auto status = within.make(context, ranks.own_island(), context.rank, "intra_node",
                                       name_of("within the island of", ranks.members(ranks.own_island()))))
     return status;
   if (const auto status = between.make(
-          context, ranks.holds() ? index : ISTHMUS_NO_COLOR, ranks.own_island(), "between",
+          context, ranks.holds() ? index : ISTHMUS_NO_COLOR, ranks.own_island(), "inter_node",
           ranks.holds() ? name_of("between the islands of", holders_like(ranks, index)) : "between islands"))
     return status;
-  if (const auto status = across.make(context, 0, context.rank, "between", "between all ranks")) return status;
+  if (const auto status = across.make(context, 0, context.rank, "inter_node", "between all ranks")) return status;
   vote<> mine;
   std::string lack = lack_of(within, asked_within);
   if (lack.empty()) lack = lack_of(between, asked_between);
@@ -133,12 +133,12 @@ isthmus_status parts::make(const isthmus_backend_context& context, const layout&
 
 isthmus_status parts::make_for_devices(const isthmus_backend_context& context, const layout& ranks) {
   const int index = ranks.own_index();
-  if (const auto status = within.make(context, ranks.own_island(), context.rank, "within",
+  if (const auto status = within.make(context, ranks.own_island(), context.rank, "intra_node",
                                       name_of("within the island of", ranks.members(ranks.own_island()))))
     return status;
   return between.make(
       context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, ranks.holds() ? index : ISTHMUS_NO_COLOR,
-      ranks.own_island(), "between",
+      ranks.own_island(), "inter_node",
       ranks.holds() ? name_of("between the islands of", holders_like(ranks, index)) : "between islands");
 }
 
@@ -159,4 +159,4 @@ void message_group::finish() {
   if (isthmus_group_end() != ISTHMUS_SUCCESS) throw_latest_failure("messages within and between islands");
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -12,7 +12,7 @@
 
 #include "backends/islands/layout.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 // A call on a part has failed; `details` are its own. `culprits` are ranks of the whole.
 struct part_failure : std::runtime_error {
@@ -90,4 +90,4 @@ class message_group {
   bool m_open = true;
 };
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -10,7 +10,7 @@
 #include "base/error.hpp"
 #include "base/interrupt.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 // How far the two threads are, and what went wrong first.
@@ -142,4 +142,4 @@ void crew::run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& 
   told.rethrow();
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

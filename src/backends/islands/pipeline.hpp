@@ -18,7 +18,7 @@
 #include "backends/islands/layout.hpp"
 #include "backends/islands/parts.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 // Staging that grows and stays. What it holds is lost when it grows.
 class staging {
@@ -89,4 +89,4 @@ struct crew {
   void run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work);
 };
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

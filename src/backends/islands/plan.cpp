@@ -10,7 +10,7 @@
 #include "backends/islands/shards.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 using nlohmann::json;
@@ -29,7 +29,7 @@ class planner {
     std::string text;
     by.explain(step, text);
     const json told = json::parse(text);
-    m_steps.push_back({{"part", by.name()},
+    m_steps.push_back({{"subcommunicator", by.name()},
                        {"collective", row_of(collective).name},
                        {"bytes", count * bytes_of(datatype) * blocks(by, collective)},
                        {"backend", told.at("backend")},
@@ -44,7 +44,7 @@ class planner {
     const collective_row& row = row_of(collective);
     if (row.send_extent != extent::count_x_size && !(row.is_reduction && has_counts(row))) return 1;
     const layout& all = m_ranks.ranks;
-    return static_cast<std::uint64_t>(&by == &m_ranks.of.within ? all.own_ranks() : all.islands());
+    return static_cast<std::uint64_t>(&by == &m_ranks.of.within ? all.own_ranks() : all.nodes());
   }
 
   const crew& m_ranks;
@@ -98,7 +98,7 @@ void plan_message(planner& steps, const crew& ranks, const isthmus_operation& as
 std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how) {
   const collective_row& row = row_of(asked.collective);
   const parts& of = ranks.of;
-  const auto blocks = static_cast<std::uint64_t>(ranks.ranks.islands());
+  const auto blocks = static_cast<std::uint64_t>(ranks.ranks.nodes());
   planner steps(ranks, asked);
   if (is_cut(row) && ranks.device) {
     plan_device_reduction(steps, ranks, asked, how);
@@ -129,4 +129,4 @@ std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how) 
   return steps.text();
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

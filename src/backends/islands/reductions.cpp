@@ -9,7 +9,7 @@
 #include "base/block_map.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 // A reduction of the whole, in terms of what its parts are asked for.
@@ -113,12 +113,12 @@ void reduction::sum_runs(const part& by, const std::byte* from, std::byte* to, c
 }
 
 void reduction::sum_shards(const shards& cuts, const std::byte* from, std::byte* to) const {
-  const part& island = m_ranks.of.within;
+  const part& node = m_ranks.of.within;
   const int own = m_all.own_index();
   if (cuts.each == 0 || m_all.holders() == 1)  // the first holder has it all
-    return sum(island, kinds::sum_to_one, from, own == 0 ? to : nullptr, cuts.of(0).count);
-  if (!m_all.even() || cuts.rest > 0) return sum_runs(island, from, to, spans_of(cuts, m_all.own_ranks()), own);
-  sum(island, kinds::sum_to_each, from, to + static_cast<std::uint64_t>(own) * cuts.each * m_sum_width,
+    return sum(node, kinds::sum_to_one, from, own == 0 ? to : nullptr, cuts.of(0).count);
+  if (!m_all.even() || cuts.rest > 0) return sum_runs(node, from, to, spans_of(cuts, m_all.own_ranks()), own);
+  sum(node, kinds::sum_to_each, from, to + static_cast<std::uint64_t>(own) * cuts.each * m_sum_width,
       cuts.each);
 }
 
@@ -192,34 +192,34 @@ void reduction::pack(const packed& blocks, const chunk& part, std::byte* to) con
 
 // Each holder gets the sums of what it serves.
 void reduction::sum_served(const packed& blocks, std::byte* in) const {
-  const islands::part& island = m_ranks.of.within;
+  const hierarchical::part& node = m_ranks.of.within;
   const int own = m_all.own_index();
   if (m_all.even() && blocks.equal()) {
     const piece mine = blocks.of(m_all.served_by(own));
-    return sum(island, kinds::sum_to_each, in, in + mine.at * m_sum_width, mine.count);
+    return sum(node, kinds::sum_to_each, in, in + mine.at * m_sum_width, mine.count);
   }
   spans runs;
   for (int index = 0; index < m_all.own_ranks(); ++index) {
     const piece served = index < m_all.holders() ? blocks.of(m_all.served_by(index)) : piece{};
     runs.add(served.at, served.count);
   }
-  sum_runs(island, in, runs, own);
+  sum_runs(node, in, runs, own);
 }
 
 void reduction::sum_between(const packed& blocks, std::byte* in) const {
   if (!m_all.holds()) return;
-  const int own = m_all.own_index(), island = m_all.own_island();
+  const int own = m_all.own_index(), node = m_all.own_island();
   const auto at = [&](piece of) { return in + of.at * m_sum_width; };
-  const piece mine = blocks.of(m_all.served_by(own, island));
+  const piece mine = blocks.of(m_all.served_by(own, node));
   if (m_all.even() && blocks.equal())
     return sum(m_ranks.of.between, kinds::sum_to_each, at(blocks.of(m_all.served_by(own))), at(mine),
                mine.count);
   spans runs;
-  for (int each = 0; each < m_all.islands(); ++each) {
+  for (int each = 0; each < m_all.nodes(); ++each) {
     const piece served = blocks.of(m_all.served_by(own, each));
     runs.add(served.at, served.count);
   }
-  sum_runs(m_ranks.of.between, in, runs, island);
+  sum_runs(m_ranks.of.between, in, runs, node);
 }
 
 void reduction::hand_out(const packed& blocks, const chunk& part, std::byte* from) const {
@@ -287,4 +287,4 @@ void run_reduction(crew& ranks, const isthmus_operation& operation, cut how) {
   asked.to_all(how);
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

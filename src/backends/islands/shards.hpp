@@ -6,7 +6,7 @@
 
 #include "backends/islands/composer.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 // Elements.
 struct piece {
@@ -82,4 +82,4 @@ class packed {
 // Gives every rank of an island the whole of what its holders have in their shards of `buffer`.
 void share_within(const crew& ranks, const shards& cuts, isthmus_datatype datatype, std::byte* buffer);
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -7,7 +7,7 @@
 #include "base/error.hpp"
 #include "base/tables.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 namespace {
 
 // May be cut into pieces of elements, each a call of its own.
@@ -42,7 +42,7 @@ staged::lane::lane(const isthmus_backend_context& context, device_driver& of)
       in(of, device),
       out(of, device),
       arrived(of, device),
-      gate(context, of, "islands"),
+      gate(context, of, "hierarchical"),
       left{owned_event(of, device), owned_event(of, device)} {}
 
 isthmus_status staged::open_lane() {
@@ -69,7 +69,7 @@ isthmus_status staged::make(std::uint64_t chunk_bytes) {
                           "this runtime makes no parts on the host");
   if (const auto status = open_lane()) return status;
   if (const auto status = m_host.make(m_context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, 0, m_context.rank,
-                                      "between", "through the host"))
+                                      "inter_node", "through the host"))
     return status;
   vote<> mine;
   if (const std::string lack = lack_of(m_host, all_collectives); !lack.empty())
@@ -219,7 +219,7 @@ std::string staged::plan(const isthmus_operation& asked, const char* algorithm) 
   std::string text;
   m_host.explain(call, text);
   const auto told = nlohmann::json::parse(text);
-  const nlohmann::json step = {{"part", m_host.name()},
+  const nlohmann::json step = {{"subcommunicator", m_host.name()},
                                {"collective", row_of(asked.collective).name},
                                {"bytes", selection_bytes(asked, m_context.size).value_or(0)},
                                {"backend", told.at("backend")},
@@ -228,4 +228,4 @@ std::string staged::plan(const isthmus_operation& asked, const char* algorithm) 
   return nlohmann::json::array({step}).dump();
 }
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

@@ -21,7 +21,7 @@
 #include "device/owned.hpp"
 #include "device/stream_gate.hpp"
 
-namespace isthmus::islands {
+namespace isthmus::hierarchical {
 
 class staged {
  public:
@@ -78,4 +78,4 @@ class staged {
   std::unique_ptr<device_sums> m_sums;  // where ranks of one node and platform sum among themselves
 };
 
-}  // namespace isthmus::islands
+}  // namespace isthmus::hierarchical

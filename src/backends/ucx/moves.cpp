@@ -238,7 +238,7 @@ const char* why_not(const isthmus_operation& operation, const char* name, int si
     return "tree is for what all get whole: of one rank, the blocks of all or their sum";
   return bytes <= piece_bytes / static_cast<std::uint64_t>(size)
              ? nullptr
-             : "all blocks together are larger than backend.ucx.piece_bytes";
+             : "all blocks together are larger than backend.ucx.chunk_bytes";
 }
 
 void run_collective(session& ranks, const isthmus_operation& operation, const char* name) {

@@ -38,7 +38,7 @@ tuning read_tuning(const isthmus_backend_context& context) {
   constexpr std::uint64_t line = 64;
   tuning tuned;
   tuned.network = {text(context, "transports"), text(context, "interfaces"), context.timeout_s};
-  tuned.piece_bytes = (number(context, "piece_bytes", 64 << 10, line, 1 << 30) + line - 1) / line * line;
+  tuned.piece_bytes = (number(context, "chunk_bytes", 64 << 10, line, 1 << 30) + line - 1) / line * line;
   tuned.window = number(context, "window", 4, 1, most_in_flight);
   tuned.spins = is_oversubscribed(context) ? 0 : 64;
   return tuned;

@@ -36,7 +36,7 @@ inline gpu::member make_member(const settings& wanted, const isthmus_mpi_table* 
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string config = ::testing::TempDir() + "hybrid" + std::to_string(getpid()) + ".toml";
   std::ofstream(config) << "threshold = " << (wanted.always ? -1 : static_cast<long long>(threshold))
-                        << "\n[backend.hybrid]\npiece_bytes = " << piece_bytes << "\nbuffers = \""
+                        << "\n[backend.hybrid]\nchunk_bytes = " << piece_bytes << "\nbuffers = \""
                         << wanted.buffers << "\"\n";
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof(options);

@@ -6,16 +6,16 @@
 
 namespace {
 
-using islands_test::explained;
-using islands_test::on_nodes;
-using islands_test::play_all;
-using islands_test::rank;
-using islands_test::setting;
+using hierarchical_test::explained;
+using hierarchical_test::on_nodes;
+using hierarchical_test::play_all;
+using hierarchical_test::rank;
+using hierarchical_test::setting;
 
 constexpr auto cuda = ISTHMUS_PLATFORM_CUDA, hip = ISTHMUS_PLATFORM_HIP, host = ISTHMUS_PLATFORM_HOST;
 
 setting with_devices(const std::vector<isthmus_platform>& platforms, const std::vector<int>& ordinals) {
-  setting with = islands_test::with_devices(platforms);
+  setting with = hierarchical_test::with_devices(platforms);
   with.ordinals = ordinals;
   return with;
 }
@@ -57,7 +57,7 @@ TEST(device_sums, two_platforms_of_devices_in_turns) {
 }
 
 TEST(device_sums, devices_of_several_nodes) {
-  expect_sums({"a", "a", "b", "b"}, {cuda, cuda, cuda, cuda}, {0, 1, 0, 1}, {"nccl", "islands", "nccl"});
+  expect_sums({"a", "a", "b", "b"}, {cuda, cuda, cuda, cuda}, {0, 1, 0, 1}, {"nccl", "hierarchical", "nccl"});
 }
 
 TEST(device_sums, ranks_that_share_a_device_go_through_the_host) {
@@ -66,7 +66,7 @@ TEST(device_sums, ranks_that_share_a_device_go_through_the_host) {
 
 TEST(device_sums, ranks_that_share_a_device_sum_there_where_an_option_says_so) {
   expect_sums({"a", "a", "a", "a"}, {cuda, host, cuda, host}, {0, 0, 0, 0}, {"nccl", "host", "nccl"},
-              "within = \"nccl\"\n[backend.nccl]\nshare_device = true\n");
+              "intra_node = \"nccl\"\n[backend.nccl]\nshare_device = true\n");
 }
 
 TEST(device_sums, what_is_rounded_goes_through_the_host) {
@@ -76,7 +76,7 @@ TEST(device_sums, what_is_rounded_goes_through_the_host) {
     operation.datatype = ISTHMUS_BFLOAT16;
     operation.count = 1000;
     const auto plan =
-        nlohmann::json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+        nlohmann::json::parse(hierarchical_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
           return isthmus_communicator_explain(own.communicator, &operation, text, capacity, required_bytes);
         })).at("plan");
     ASSERT_EQ(plan.size(), 1U) << plan;
@@ -92,7 +92,7 @@ TEST(device_sums, a_killed_rank_is_named_on_all) {
       [](const rank& own) {
         ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
         constexpr std::size_t elements = 100000;
-        const islands_test::device_memory memory(own.number < 2 ? cuda : host, elements * sizeof(float),
+        const hierarchical_test::device_memory memory(own.number < 2 ? cuda : host, elements * sizeof(float),
                                                  own.number < 2 ? own.number : 0);
         const auto sum = [&] {
           return isthmus_allreduce(memory.at(0), memory.at(0), elements, ISTHMUS_FLOAT32, ISTHMUS_MAX,

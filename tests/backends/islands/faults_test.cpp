@@ -5,8 +5,8 @@
 
 namespace {
 
-using islands_test::on_nodes;
-using islands_test::rank;
+using hierarchical_test::on_nodes;
+using hierarchical_test::rank;
 using topology::remove_recordings;
 
 std::vector<float> values(std::size_t n) { return std::vector<float>(n, 1.0F); }
@@ -89,8 +89,8 @@ std::vector<int> failed_ranks() {
 
 const std::vector<std::string> four_of_two{"a", "a", "b", "b", "c", "c", "d", "d"};
 
-islands_test::setting impatient() {
-  islands_test::setting with;
+hierarchical_test::setting impatient() {
+  hierarchical_test::setting with;
   with.timeout_s = 8;
   return with;
 }

@@ -6,9 +6,9 @@
 
 namespace {
 
-using islands_test::on_nodes;
-using islands_test::rank;
-using islands_test::take_tally;
+using hierarchical_test::on_nodes;
+using hierarchical_test::rank;
+using hierarchical_test::take_tally;
 using nlohmann::json;
 
 constexpr std::uint64_t count = 12000;
@@ -115,7 +115,7 @@ json explain_allreduce(const rank& own, std::uint64_t elements = count) {
   operation.collective = ISTHMUS_ALLREDUCE;
   operation.datatype = ISTHMUS_FLOAT32;
   operation.count = elements;
-  return json::parse(islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+  return json::parse(hierarchical_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
     return isthmus_communicator_explain(own.communicator, &operation, text, capacity, required_bytes);
   }));
 }
@@ -124,7 +124,7 @@ TEST(choice, is_explained_down_to_the_parts) {
   on_nodes({"a", "a", "b", "b"}, {}, [](const rank& own) {
     expect_created(own);
     const json told = explain_allreduce(own);
-    EXPECT_EQ(told.at("backend"), "islands");
+    EXPECT_EQ(told.at("backend"), "hierarchical");
     const json& plan = told.at("plan");
     ASSERT_EQ(plan.size(), 3U) << plan;
     EXPECT_EQ(plan[0].at("collective"), "reduce_scatter");
@@ -139,21 +139,21 @@ TEST(choice, is_explained_down_to_the_parts) {
 }
 
 TEST(choice, of_parts_is_an_option_s_where_there_is_one) {
-  islands_test::setting with;
-  with.config += "[backend.islands]\nwithin = \"shm:one_shot\"\nbetween = \"wire\"\n";
+  hierarchical_test::setting with;
+  with.config += "[backend.hierarchical]\nintra_node = \"shm:one_shot\"\ninter_node = \"wire\"\n";
   on_nodes({"a", "a", "b", "b"}, with, [](const rank& own) {
     expect_created(own);
     const json plan = explain_allreduce(own).at("plan");
     EXPECT_EQ(plan[0].at("algorithm"), "one_shot") << plan;
-    EXPECT_EQ(plan[0].at("rule"), "rule \"use=shm:one_shot\" (options of backend islands)");
+    EXPECT_EQ(plan[0].at("rule"), "rule \"use=shm:one_shot\" (options of backend hierarchical)");
   });
 }
 
 TEST(choice, of_parts_follows_the_defaults_where_islands_is_forced) {
-  islands_test::setting with;
+  hierarchical_test::setting with;
   with.prepare = [](int) {
-    setenv("ISTHMUS_BACKEND", "islands", 1);
-    setenv("ISTHMUS_OPTION", "backend.islands.between=wire", 1);
+    setenv("ISTHMUS_BACKEND", "hierarchical", 1);
+    setenv("ISTHMUS_OPTION", "backend.hierarchical.inter_node=wire", 1);
   };
   on_nodes({"a", "a", "b"}, with, [](const rank& own) {
     expect_created(own);
@@ -162,8 +162,8 @@ TEST(choice, of_parts_follows_the_defaults_where_islands_is_forced) {
 }
 
 TEST(creation, fails_on_all_ranks_for_an_unknown_part) {
-  islands_test::setting with;
-  with.config += "[backend.islands]\nbetween = \"wier\"\n";
+  hierarchical_test::setting with;
+  with.config += "[backend.hierarchical]\ninter_node = \"wier\"\n";
   on_nodes({"a", "a", "b"}, with, [](const rank& own) {
     EXPECT_EQ(own.status, ISTHMUS_ERROR_CONFIG);
     EXPECT_NE(std::string(own.failure.message).find("unknown backend \"wier\""), std::string::npos)
@@ -172,10 +172,10 @@ TEST(creation, fails_on_all_ranks_for_an_unknown_part) {
 }
 
 TEST(creation, says_that_nothing_crosses_between_islands) {
-  islands_test::setting with;
-  with.config = "default_backend = \"host\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"islands\"\n";
+  hierarchical_test::setting with;
+  with.config = "default_backend = \"host\"\n[[rule]]\nuse = \"host\"\n[[rule]]\nuse = \"hierarchical\"\n";
   with.prepare = [](int) {
-    setenv("ISTHMUS_BACKEND", "islands", 1);
+    setenv("ISTHMUS_BACKEND", "hierarchical", 1);
     setenv("ISTHMUS_UCX_LIBRARY", "/nowhere/libucp.so.0", 1);
   };
   on_nodes({"a", "b", "b"}, with, [](const rank& own) {
@@ -191,7 +191,7 @@ TEST(creation, says_that_nothing_crosses_between_islands) {
 // Without a rule of the user's: what crosses is made where nothing else works, and there alone; and islands of
 // it where a node has several ranks, for large messages.
 TEST(creation, takes_the_last_resorts_where_they_are_needed) {
-  islands_test::setting with;
+  hierarchical_test::setting with;
   with.config = "";
   constexpr std::uint64_t many = 1 << 18;
   const auto with_ucx = [](const rank& own, auto&& look) {
@@ -204,7 +204,7 @@ TEST(creation, takes_the_last_resorts_where_they_are_needed) {
     with_ucx(own, [&] {
       EXPECT_EQ(explain_allreduce(own).at("backend"), "ucx");
       const json told = explain_allreduce(own, many);
-      EXPECT_EQ(told.at("backend"), "islands");
+      EXPECT_EQ(told.at("backend"), "hierarchical");
       if (own.number < 2) {  // a holder
         EXPECT_EQ(told.at("plan")[1].at("backend"), "ucx") << told;
       }
@@ -220,7 +220,7 @@ TEST(creation, takes_the_last_resorts_where_they_are_needed) {
     with_ucx(own, [&] {
       const json told = explain_allreduce(own, many);
       EXPECT_EQ(told.at("backend"), "ucx");
-      EXPECT_NE(told.at("supports").at("islands").dump().find("every rank is on a node of its own"),
+      EXPECT_NE(told.at("supports").at("hierarchical").dump().find("every rank is on a node of its own"),
                 std::string::npos)
           << told;
     });
@@ -230,7 +230,7 @@ TEST(creation, takes_the_last_resorts_where_they_are_needed) {
     expect_created(own);
     const json told = explain_allreduce(own);
     EXPECT_EQ(told.at("backend"), "wire");
-    for (const char* const last : {"ucx", "islands"})
+    for (const char* const last : {"ucx", "hierarchical"})
       EXPECT_EQ(told.at("supports").at(last), "no rule names it but a built-in one, and others work");
   });
   with.config = "";
@@ -246,14 +246,14 @@ TEST(creation, leaves_one_node_to_others) {
     expect_created(own);
     EXPECT_EQ(explain_allreduce(own).at("backend"), "host");
     const json told = explain_allreduce(own);
-    EXPECT_EQ(told.at("supports").at("islands"), "rank 0: all ranks are on one node, and on one platform");
+    EXPECT_EQ(told.at("supports").at("hierarchical"), "rank 0: all ranks are on one node, and on one platform");
   });
 }
 
 TEST(creation, fails_on_all_ranks_where_options_differ) {
-  islands_test::setting with;
+  hierarchical_test::setting with;
   with.prepare = [](int number) {
-    if (number == 2) setenv("ISTHMUS_OPTION", "backend.islands.chunk_bytes=1024", 1);
+    if (number == 2) setenv("ISTHMUS_OPTION", "backend.hierarchical.chunk_bytes=1024", 1);
   };
   on_nodes({"a", "a", "b"}, with, [](const rank& own) {
     EXPECT_EQ(own.status, ISTHMUS_ERROR_MISMATCH);
@@ -265,7 +265,7 @@ TEST(creation, fails_on_all_ranks_where_options_differ) {
 TEST(creation, takes_ranks_without_a_name_for_a_node) {
   on_nodes({"", "a", ""}, {}, [](const rank& own) {
     expect_created(own);
-    EXPECT_EQ(explain_allreduce(own).at("backend"), "islands");
+    EXPECT_EQ(explain_allreduce(own).at("backend"), "hierarchical");
   });
 }
 

@@ -8,12 +8,12 @@
 
 #include "ranks.hpp"
 
-namespace islands_test {
+namespace hierarchical_test {
 
 inline setting with_devices(const std::vector<isthmus_platform>& platforms) {
   setting with;
   with.platforms = platforms;
-  with.config += "[backend.islands]\nchunk_bytes = 4096\n";
+  with.config += "[backend.hierarchical]\nchunk_bytes = 4096\n";
   return with;
 }
 
@@ -48,4 +48,4 @@ class device_memory {
   void* m_memory = nullptr;
 };
 
-}  // namespace islands_test
+}  // namespace hierarchical_test

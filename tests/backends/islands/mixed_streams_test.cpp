@@ -10,10 +10,10 @@
 
 namespace {
 
-using islands_test::device_memory;
-using islands_test::on_nodes;
-using islands_test::rank;
-using islands_test::with_devices;
+using hierarchical_test::device_memory;
+using hierarchical_test::on_nodes;
+using hierarchical_test::rank;
+using hierarchical_test::with_devices;
 
 // A call starts after earlier work of its stream.
 TEST(stream, is_waited_for) {

@@ -8,10 +8,10 @@
 
 namespace {
 
-using islands_test::on_nodes;
-using islands_test::play_all;
-using islands_test::rank;
-using islands_test::with_devices;
+using hierarchical_test::on_nodes;
+using hierarchical_test::play_all;
+using hierarchical_test::rank;
+using hierarchical_test::with_devices;
 
 // Of four ranks: TEST_PLATFORMS="cuda host hip level_zero".
 const std::vector<isthmus_platform> mixed = [] {
@@ -44,16 +44,16 @@ TEST(devices, on_nodes_of_their_own_go_through_the_host) {
 
 TEST(mixed, explain_says_what_goes_through_the_host) {
   on_nodes({"a", "a", "a", "a"}, with_devices(mixed), [](const rank& own) {
-    const auto told = islands_test::explained(own, ISTHMUS_ALLREDUCE);
-    EXPECT_EQ(told.at("backend"), "islands");
+    const auto told = hierarchical_test::explained(own, ISTHMUS_ALLREDUCE);
+    EXPECT_EQ(told.at("backend"), "hierarchical");
     const auto& plan = told.at("plan");
     if (std::getenv("TEST_SHARE_DEVICE") == nullptr) {
-      EXPECT_EQ(plan.at(0).at("part"), "through the host");
+      EXPECT_EQ(plan.at(0).at("subcommunicator"), "through the host");
       EXPECT_EQ(plan.at(0).at("backend"), "host") << told;
     } else {
       const bool is_device = mixed[static_cast<std::size_t>(own.number)] == ISTHMUS_PLATFORM_CUDA;
       EXPECT_EQ(plan.at(0).at("backend"), is_device ? "nccl" : "host") << told;
-      EXPECT_TRUE(plan.at(1).at("part").get<std::string>().starts_with("between the islands")) << told;
+      EXPECT_TRUE(plan.at(1).at("subcommunicator").get<std::string>().starts_with("between the islands")) << told;
       EXPECT_EQ(plan.at(1).at("backend"), "host") << told;
     }
   });

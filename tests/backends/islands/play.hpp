@@ -6,7 +6,7 @@
 #include "conformance/issue.hpp"
 #include "mixed.hpp"
 
-namespace islands_test {
+namespace hierarchical_test {
 
 inline isthmus_status call(const rank& own, const conformance::test_case& test, const oracle::operation_shape& shape,
                            isthmus_operation operation) {
@@ -72,4 +72,4 @@ inline nlohmann::json explained(const rank& own, isthmus_collective collective) 
   }));
 }
 
-}  // namespace islands_test
+}  // namespace hierarchical_test

@@ -20,10 +20,10 @@
 #include "wire.h"
 #include "topology/topology.hpp"
 
-namespace islands_test {
+namespace hierarchical_test {
 
-inline const std::string by_islands =
-    "[plugins]\nwire = \"" WIRE "\"\n[[rule]]\nnodes = \"2..\"\nuse = \"wire\"\n[[rule]]\nuse = \"islands\"\n";
+inline const std::string hierarchical_config =
+    "[plugins]\nwire = \"" WIRE "\"\n[[rule]]\nnodes = \"2..\"\nuse = \"wire\"\n[[rule]]\nuse = \"hierarchical\"\n";
 
 // One rank; its communicator may not have been made.
 struct rank {
@@ -37,7 +37,7 @@ struct rank {
 using body = std::function<void(const rank&)>;
 
 struct setting {
-  std::string config = by_islands;
+  std::string config = hierarchical_config;
   double timeout_s = 60;
   std::function<void(int rank)> prepare = [](int) {};  // in the rank's process, before it creates
   std::vector<isthmus_platform> platforms;             // of each rank; empty: all on the host
@@ -51,7 +51,7 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
   const int size = static_cast<int>(nodes.size());
   auto& all = topology::rendezvous::create(size);
   const auto config =
-      std::filesystem::temp_directory_path() / ("isthmus-islands-" + std::to_string(getpid()) + ".toml");
+      std::filesystem::temp_directory_path() / ("isthmus-hierarchical-" + std::to_string(getpid()) + ".toml");
   std::ofstream(config) << with.config;
   auto& done = *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // rank 0 has the store
   topology::child_processes ranks;
@@ -110,4 +110,4 @@ inline wire_tally take_tally() {
   return tally;
 }
 
-}  // namespace islands_test
+}  // namespace hierarchical_test

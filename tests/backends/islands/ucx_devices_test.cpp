@@ -6,17 +6,17 @@
 
 namespace {
 
-using islands_test::on_nodes;
-using islands_test::rank;
+using hierarchical_test::on_nodes;
+using hierarchical_test::rank;
 
 // What sums goes to islands, which is behind ucx.
-islands_test::setting over_ucx(int ranks) {
-  islands_test::setting with;
+hierarchical_test::setting over_ucx(int ranks) {
+  hierarchical_test::setting with;
   with.platforms.assign(static_cast<std::size_t>(ranks), ISTHMUS_PLATFORM_CUDA);
   with.config =
-      "[[rule]]\nplatform = \"cuda\"\nuse = \"islands\"\n[[rule]]\nplatform = \"cuda\"\nuse = \"ucx\"\n";
+      "[[rule]]\nplatform = \"cuda\"\nuse = \"hierarchical\"\n[[rule]]\nplatform = \"cuda\"\nuse = \"ucx\"\n";
   // Small enough for several pieces of a block, and several chunks of a sum.
-  with.config += "[backend.ucx]\npiece_bytes = 4096\n[backend.islands]\nchunk_bytes = 4096\n";
+  with.config += "[backend.ucx]\nchunk_bytes = 4096\n[backend.hierarchical]\nchunk_bytes = 4096\n";
   with.prepare = [](int) { setenv("ISTHMUS_NCCL_LIBRARY", "/nowhere/libnccl.so", 1); };  // which would sum
   return with;
 }
@@ -37,9 +37,9 @@ TEST_F(ucx_devices, move_by_ucx_and_sum_by_islands) {
     ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
     for (const auto moves :
          {ISTHMUS_BROADCAST, ISTHMUS_ALLGATHER, ISTHMUS_ALLTOALL, ISTHMUS_GATHER, ISTHMUS_SEND})
-      EXPECT_EQ(islands_test::explained(own, moves).at("backend"), "ucx") << isthmus_collective_name(moves);
+      EXPECT_EQ(hierarchical_test::explained(own, moves).at("backend"), "ucx") << isthmus_collective_name(moves);
     for (const auto sums : {ISTHMUS_ALLREDUCE, ISTHMUS_REDUCE, ISTHMUS_REDUCE_SCATTER})
-      EXPECT_EQ(islands_test::explained(own, sums).at("backend"), "islands") << isthmus_collective_name(sums);
+      EXPECT_EQ(hierarchical_test::explained(own, sums).at("backend"), "hierarchical") << isthmus_collective_name(sums);
   });
 }
 

@@ -11,12 +11,12 @@
 
 namespace {
 
-using islands_test::device_memory;
-using islands_test::on_nodes;
-using islands_test::rank;
+using hierarchical_test::device_memory;
+using hierarchical_test::on_nodes;
+using hierarchical_test::rank;
 
-islands_test::setting over_ucx() {
-  islands_test::setting with;
+hierarchical_test::setting over_ucx() {
+  hierarchical_test::setting with;
   with.platforms.assign(2, ISTHMUS_PLATFORM_CUDA);
   with.config = "[[rule]]\nplatform = \"cuda\"\nuse = \"ucx\"\n";
   return with;
@@ -111,11 +111,11 @@ TEST_F(ucx_streams, and_memory_of_hip_are_served_alike) {
   auto with = over_ucx();
   with.platforms.assign(3, ISTHMUS_PLATFORM_HIP);
   with.config =
-      "[[rule]]\nplatform = \"hip\"\nuse = \"islands\"\n[[rule]]\nplatform = \"hip\"\nuse = \"ucx\"\n";
+      "[[rule]]\nplatform = \"hip\"\nuse = \"hierarchical\"\n[[rule]]\nplatform = \"hip\"\nuse = \"ucx\"\n";
   with.prepare = [](int) { setenv("ISTHMUS_RCCL_LIBRARY", "/nowhere/librccl.so", 1); };
   on_nodes({"a", "b", "c"}, with, [](const rank& own) {
-    islands_test::play_all(own, ISTHMUS_PLATFORM_HIP);
-    EXPECT_EQ(islands_test::explained(own, ISTHMUS_ALLGATHER).at("backend"), "ucx");
+    hierarchical_test::play_all(own, ISTHMUS_PLATFORM_HIP);
+    EXPECT_EQ(hierarchical_test::explained(own, ISTHMUS_ALLGATHER).at("backend"), "ucx");
   });
 }
 
@@ -181,10 +181,10 @@ TEST_F(ucx_streams, a_ucx_without_devices_on_one_rank_is_told_to_all) {
     if (rank == 1) setenv("STANDIN_UCP_HOST_ONLY", "1", 1);
   };
   with.config +=
-      "[backend.islands]\nbetween = \"ucx\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"islands\"\n";
+      "[backend.hierarchical]\ninter_node = \"ucx\"\n[[rule]]\ncollective = \"allreduce\"\nuse = \"hierarchical\"\n";
   on_nodes({"a", "b"}, with, [](const rank& own) {
     ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
-    const std::string info = islands_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
+    const std::string info = hierarchical_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
       return isthmus_communicator_info(own.communicator, text, capacity, required_bytes);
     });
     EXPECT_NE(info.find("reaches no cuda memory here"), std::string::npos) << info;

@@ -175,20 +175,20 @@ def test_nodes_without_a_rule_are_left_to_mpi(program: tuple[Path, Family]) -> N
 
 @pytest.mark.skipif(ctypes.util.find_library("ucp") is None, reason="no UCX, which crosses between nodes")
 @pytest.mark.parametrize("mode", ["collectives", "progress"])
-def test_nodes_go_to_islands_where_a_rule_says_so(
+def test_rule_selects_hierarchical_for_nodes(
     program: tuple[Path, Family], mode: str, tmp_path: Path
 ) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         'default_backend = "ucx"\n[[rule]]\ncollective = ["allreduce", "broadcast", "allgather"]\n'
-        'nodes = "2.."\nuse = "islands"\n[backend.islands]\nchunk_bytes = 4096\n'
+        'nodes = "2.."\nuse = "hierarchical"\n[backend.hierarchical]\nchunk_bytes = 4096\n'
     )
     done = on_two_nodes(program, mode, rules)
     assert done.returncode == 0 and done.stdout.strip() == "0 wrong", done.stdout + done.stderr
     if mode == "collectives":
-        assert re.search(r"MPI_Allreduce +islands +[1-9]", done.stderr), done.stderr
+        assert re.search(r"MPI_Allreduce+hierarchical +[1-9]", done.stderr), done.stderr
         assert "between nodes no rule gives it" in done.stderr
-        assert not re.search(r"MPI_Reduce +islands", done.stderr), done.stderr
+        assert not re.search(r"MPI_Reduce+hierarchical", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("family", families(), ids=lambda family: family.name)
