@@ -19,19 +19,19 @@ constexpr bool is_cut(const collective_row& row) {
   return row.send_extent == extent::count && row.recv_extent == extent::count && row.peer != peer_kind::peer;
 }
 
-// All throw part_failure. They presume a validated operation.
-void run_reduction(crew& ranks, const isthmus_operation& operation, cut how);
+// All throw subcommunicator_failure. They presume a validated operation.
+void run_reduction(node_hierarchy& hierarchy, const isthmus_operation& operation, cut how);
 // The same on a rank that has a device_side, for what device_sums serves.
-void run_device_reduction(crew& ranks, const isthmus_operation& operation, cut how);
-void run_broadcast(crew& ranks, const isthmus_operation& operation, cut how);
-void run_gathering(crew& ranks, const isthmus_operation& operation);  // every block to every rank
-void run_barrier(const crew& ranks);
+void run_device_reduction(node_hierarchy& hierarchy, const isthmus_operation& operation, cut how);
+void run_broadcast(node_hierarchy& hierarchy, const isthmus_operation& operation, cut how);
+void run_gathering(node_hierarchy& hierarchy, const isthmus_operation& operation);  // every block to every rank
+void run_barrier(const node_hierarchy& hierarchy);
 // Every block straight from rank to rank, in one call within and one between islands.
-void run_blocks(crew& ranks, const isthmus_operation& operation);
+void run_blocks(node_hierarchy& hierarchy, const isthmus_operation& operation);
 // The sends and receives among these, together.
-void run_messages(const crew& ranks, const isthmus_operation* operations, std::size_t n);
+void run_messages(const node_hierarchy& hierarchy, const isthmus_operation* operations, std::size_t n);
 
-// The steps of a call, in JSON. Throws part_failure.
-std::string plan_of(const crew& ranks, const isthmus_operation& asked, cut how);
+// The steps of a call, in JSON. Throws subcommunicator_failure.
+std::string plan_of(const node_hierarchy& hierarchy, const isthmus_operation& asked, cut how);
 
 }  // namespace isthmus::hierarchical

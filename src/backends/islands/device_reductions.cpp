@@ -15,11 +15,11 @@ namespace {
 
 class device_reduction {
  public:
-  device_reduction(crew& ranks, const isthmus_operation& asked, cut how)
-      : m_ranks(ranks),
-        m_all(ranks.ranks),
+  device_reduction(node_hierarchy& hierarchy, const isthmus_operation& asked, cut how)
+      : m_hierarchy(ranks),
+        m_layout(hierarchy.layout),
         m_asked(asked),
-        m_device(*ranks.device),
+        m_device(*hierarchy.device),
         m_how(how),
         m_width(bytes_of(asked.datatype)) {}
 
@@ -30,14 +30,14 @@ class device_reduction {
  private:
   // Of all ranks' blocks, where each has `count` elements.
   std::uint64_t step(std::uint64_t count, std::uint64_t blocks = 1) const {
-    return m_ranks.step(count, blocks * m_width);
+    return m_hierarchy.step(count, blocks * m_width);
   }
   const std::byte* send(std::uint64_t at) const {
     return static_cast<const std::byte*>(m_asked.send_buf) + at * m_width;
   }
   std::byte* recv(std::uint64_t at) const { return static_cast<std::byte*>(m_asked.recv_buf) + at * m_width; }
-  shards cuts(const chunk& part) const { return {part.count, m_all.holders(), m_how}; }
-  piece own(const chunk& part) const { return cuts(part).of(m_all.own_index()); }
+  shards cuts(const chunk& part) const { return {part.count, m_layout.leaders(), m_how}; }
+  piece own(const chunk& part) const { return cuts(part).of(m_layout.own_index()); }
   void reserve(std::uint64_t scratch_elements, std::uint64_t pinned_elements) const {
     m_device.reserve(scratch_elements * m_width, pinned_elements * m_width);
   }
@@ -55,36 +55,36 @@ class device_reduction {
     operation.recv_buf = to;
     return operation;
   }
-  void within(isthmus_collective collective, const std::byte* from, std::byte* to, std::uint64_t count,
+  void intra_node(isthmus_collective collective, const std::byte* from, std::byte* to, std::uint64_t count,
               int root = 0) const {
     isthmus_operation operation = call(collective, from, to, count, root);
     operation.stream = m_device.stream();
-    if (count > 0) m_ranks.of.within.run(operation);
+    if (count > 0) m_hierarchy.comms.intra_node.run(operation);
   }
-  void between(isthmus_collective collective, const std::byte* from, std::byte* to, std::uint64_t count,
+  void inter_node(isthmus_collective collective, const std::byte* from, std::byte* to, std::uint64_t count,
                int root = 0) const {
-    if (count > 0) m_ranks.of.between.run(call(collective, from, to, count, root));
+    if (count > 0) m_hierarchy.comms.inter_node.run(call(collective, from, to, count, root));
   }
   void divide(std::byte* sums, std::uint64_t count) const {
-    if (m_asked.op == ISTHMUS_AVG) mpi::divide(sums, count, m_asked.datatype, m_all.size());
+    if (m_asked.op == ISTHMUS_AVG) mpi::divide(sums, count, m_asked.datatype, m_layout.size());
   }
 
   void sum_shards(const shards& cuts, const std::byte* from, std::byte* to) const;
   void share(const shards& cuts, std::byte* buffer) const;
   void fetch_own(const chunk& part, const std::byte* sums) const {
-    if (m_all.holds()) m_device.fetch(part.slot, sums + own(part).at * m_width, own(part).count * m_width);
+    if (m_layout.is_leader()) m_device.fetch(part.slot, sums + own(part).at * m_width, own(part).count * m_width);
   }
   void bring_own(const chunk& part, std::byte* results) const {
-    if (m_all.holds())
+    if (m_layout.is_leader())
       m_device.bring(results + own(part).at * m_width, m_device.pinned(part.slot), own(part).count * m_width);
   }
   void run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work) const {
-    m_ranks.run_in_chunks(count, step, work);
+    m_hierarchy.run_in_chunks(count, step, work);
     m_device.finish();
   }
 
-  crew& m_ranks;
-  const layout& m_all;
+  node_hierarchy& m_hierarchy;
+  const rank_layout& m_layout;
   const isthmus_operation& m_asked;
   device_side& m_device;
   cut m_how;
@@ -93,24 +93,24 @@ class device_reduction {
 
 // Each holder gets the sums of its shard, where they lie in `to`; others may get more.
 void device_reduction::sum_shards(const shards& cuts, const std::byte* from, std::byte* to) const {
-  if (!spreads_evenly(m_all, cuts)) return within(kinds::sum_to_all, from, to, cuts.total());
+  if (!spreads_evenly(m_layout, cuts)) return intra_node(kinds::sum_to_all, from, to, cuts.total());
   const std::uint64_t rest = cuts.rest * m_width;
-  const std::uint64_t mine = static_cast<std::uint64_t>(m_all.own_index()) * cuts.each * m_width;
-  within(kinds::sum_to_all, from, to, cuts.rest);
-  within(kinds::sum_to_each, from + rest, to + rest + mine, cuts.each);
+  const std::uint64_t mine = static_cast<std::uint64_t>(m_layout.own_index()) * cuts.each * m_width;
+  intra_node(kinds::sum_to_all, from, to, cuts.rest);
+  intra_node(kinds::sum_to_each, from + rest, to + rest + mine, cuts.each);
 }
 
 void device_reduction::share(const shards& cuts, std::byte* buffer) const {
-  if (!spreads_evenly(m_all, cuts)) {
-    for (int holder = 0; holder < m_all.holders(); ++holder) {
-      std::byte* const shard = buffer + cuts.of(holder).at * m_width;
-      within(kinds::copy_to_all, shard, shard, cuts.of(holder).count, holder);
+  if (!spreads_evenly(m_layout, cuts)) {
+    for (int leader = 0; leader < m_layout.leaders(); ++leader) {
+      std::byte* const shard = buffer + cuts.of(leader).at * m_width;
+      intra_node(kinds::copy_to_all, shard, shard, cuts.of(leader).count, leader);
     }
     return;
   }
   std::byte* const even = buffer + cuts.rest * m_width;
-  within(kinds::copy_to_all, buffer, buffer, cuts.rest);
-  within(kinds::blocks_to_all, even + static_cast<std::uint64_t>(m_all.own_index()) * cuts.each * m_width, even,
+  intra_node(kinds::copy_to_all, buffer, buffer, cuts.rest);
+  intra_node(kinds::blocks_to_all, even + static_cast<std::uint64_t>(m_layout.own_index()) * cuts.each * m_width, even,
          cuts.each);
 }
 
@@ -121,9 +121,9 @@ void device_reduction::to_all() {
     fetch_own(part, recv(part.at));
   };
   work.cross = [&](const chunk& part) {
-    if (!m_all.holds()) return;
+    if (!m_layout.is_leader()) return;
     std::byte* const sums = m_device.pinned(part.slot);
-    between(kinds::sum_to_all, sums, sums, own(part).count);
+    inter_node(kinds::sum_to_all, sums, sums, own(part).count);
     divide(sums, own(part).count);
   };
   work.scatter = [&](const chunk& part) {
@@ -136,17 +136,17 @@ void device_reduction::to_all() {
 }
 
 void device_reduction::to_one() {
-  const int root_island = m_all.island_of(m_asked.root);
-  const bool takes = m_all.own_island() == root_island;
+  const int root_node = m_layout.node_of(m_asked.root);
+  const bool takes = m_layout.own_node() == root_node;
   stages work;
   work.gather = [&](const chunk& part) {
     sum_shards(cuts(part), send(part.at), m_device.scratch(part.slot));
     fetch_own(part, m_device.scratch(part.slot));
   };
   work.cross = [&](const chunk& part) {
-    if (!m_all.holds()) return;
+    if (!m_layout.is_leader()) return;
     std::byte* const sums = m_device.pinned(part.slot);
-    between(kinds::sum_to_one, sums, takes ? sums : nullptr, own(part).count, root_island);
+    inter_node(kinds::sum_to_one, sums, takes ? sums : nullptr, own(part).count, root_node);
     if (takes) divide(sums, own(part).count);
   };
   work.scatter = [&](const chunk& part) {
@@ -154,7 +154,7 @@ void device_reduction::to_one() {
     std::byte* const results = m_device.scratch(part.slot);
     bring_own(part, results);
     share(cuts(part), results);
-    if (m_all.rank() == m_asked.root) m_device.move(recv(part.at), results, part.count * m_width);
+    if (m_layout.rank() == m_asked.root) m_device.move(recv(part.at), results, part.count * m_width);
   };
   const std::uint64_t most = std::min(step(m_asked.count), m_asked.count);
   reserve(most, most);
@@ -163,41 +163,41 @@ void device_reduction::to_one() {
 
 // Islands are even, and blocks equal.
 void device_reduction::to_each() {
-  const block_map blocks(m_asked, m_all.rank(), m_all.size());
+  const block_map blocks(m_asked, m_layout.rank(), m_layout.size());
   const auto served = [&](const chunk& part) {
-    return static_cast<std::uint64_t>(m_all.nodes()) * part.count;
+    return static_cast<std::uint64_t>(m_layout.nodes()) * part.count;
   };
   const auto own_block = [&](const chunk& part) {
-    return m_device.pinned(part.slot) + static_cast<std::uint64_t>(m_all.own_island()) * part.count * m_width;
+    return m_device.pinned(part.slot) + static_cast<std::uint64_t>(m_layout.own_node()) * part.count * m_width;
   };
   stages work;
   work.gather = [&](const chunk& part) {
     std::byte* const packed = m_device.scratch(part.slot);
     std::byte* to = packed;
-    for (const int rank : m_all.order()) {
+    for (const int rank : m_layout.order()) {
       m_device.move(to, send(blocks.send.begin(rank) + part.at), part.count * m_width);
       to += part.count * m_width;
     }
-    std::byte* const mine = packed + static_cast<std::uint64_t>(m_all.own_index()) * served(part) * m_width;
-    within(kinds::sum_to_each, packed, mine, served(part));
+    std::byte* const mine = packed + static_cast<std::uint64_t>(m_layout.own_index()) * served(part) * m_width;
+    intra_node(kinds::sum_to_each, packed, mine, served(part));
     m_device.fetch(part.slot, mine, served(part) * m_width);
   };
   work.cross = [&](const chunk& part) {
-    between(kinds::sum_to_each, m_device.pinned(part.slot), own_block(part), part.count);
+    inter_node(kinds::sum_to_each, m_device.pinned(part.slot), own_block(part), part.count);
     divide(own_block(part), part.count);
   };
   work.scatter = [&](const chunk& part) {
     m_device.bring(recv(part.at), own_block(part), part.count * m_width);
   };
-  const auto ranks = static_cast<std::uint64_t>(m_all.size());
+  const auto ranks = static_cast<std::uint64_t>(m_layout.size());
   const std::uint64_t most = std::min(step(m_asked.count, ranks), m_asked.count);
-  reserve(most * ranks, most * static_cast<std::uint64_t>(m_all.nodes()));
+  reserve(most * ranks, most * static_cast<std::uint64_t>(m_layout.nodes()));
   run_in_chunks(m_asked.count, step(m_asked.count, ranks), work);
 }
 
 }  // namespace
 
-void run_device_reduction(crew& ranks, const isthmus_operation& operation, cut how) {
+void run_device_reduction(node_hierarchy& hierarchy, const isthmus_operation& operation, cut how) {
   const collective_row& row = row_of(operation.collective);
   device_reduction asked(ranks, operation, how);
   if (row.send_extent != extent::count) return asked.to_each();

@@ -9,10 +9,10 @@
 
 namespace isthmus::hierarchical {
 
-device_side::device_side(const isthmus_backend_context& context, device_driver& driver, const part& node)
+device_side::device_side(const isthmus_backend_context& context, device_driver& driver, const subcommunicator& node)
     : m_context(context),
       m_driver(driver),
-      m_island(node),
+      m_intra_node(node),
       m_stream(driver, context.device.ordinal),
       m_done(driver, context.device.ordinal) {}
 
@@ -44,24 +44,24 @@ void device_side::bring(std::byte* to, const std::byte* from_pinned, std::uint64
 void device_side::finish() { wait(); }
 
 void device_side::wait() {
-  constexpr int between_looks = 64;
+  constexpr int poll_interval = 64;
   using clock = std::chrono::steady_clock;
   const auto deadline = clock::now() + std::chrono::duration<double>(m_context.timeout_s);
   m_driver.record(m_context.device.ordinal, m_done, m_stream);
   for (int spins = 1; !m_driver.done(m_done); ++spins) {
     ::sched_yield();
-    if (spins % between_looks != 0) continue;
+    if (spins % poll_interval != 0) continue;
     if (m_context.is_aborted(m_context.runtime) != 0)
       throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned",
                        "destroy it on every rank and create a new one");
-    m_island.check();
+    m_intra_node.check();
     if (clock::now() > deadline)
       throw make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                        fmt::format("{}: sums on the device took longer than the timeout of {:g} s",
-                                   m_island.name(), m_context.timeout_s),
+                                   m_intra_node.name(), m_context.timeout_s),
                        "a rank is missing or stuck; raise the timeout if the ranks are only slow");
   }
-  m_island.check();  // a kernel that was released has ended, too
+  m_intra_node.check();  // a kernel that was released has ended, too
 }
 
 }  // namespace isthmus::hierarchical

@@ -13,13 +13,13 @@
 
 namespace isthmus::hierarchical {
 
-// Functions throw part_failure, or error of the driver. Not thread-safe.
+// Functions throw subcommunicator_failure, or error of the driver. Not thread-safe.
 class device_side {
  public:
   static constexpr std::size_t slots = 2;
 
   // `island` works on the device.
-  device_side(const isthmus_backend_context& context, device_driver& driver, const part& node);
+  device_side(const isthmus_backend_context& context, device_driver& driver, const subcommunicator& node);
 
   native_stream stream() const { return m_stream; }
   std::byte* scratch(int slot) const { return static_cast<std::byte*>(m_scratch[at(slot)].get()); }
@@ -40,7 +40,7 @@ class device_side {
 
   const isthmus_backend_context& m_context;
   device_driver& m_driver;
-  const part& m_island;
+  const subcommunicator& m_intra_node;
   owned_stream m_stream;
   owned_event m_done;
   std::array<owned_memory, slots> m_scratch;

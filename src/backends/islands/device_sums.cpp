@@ -42,19 +42,19 @@ place own_place(const isthmus_backend_context& context) {
 }
 
 // By node and platform.
-std::vector<int> islands_of(const isthmus_backend_context& context, const std::vector<place>& all) {
+std::vector<int> group_by_node_and_platform(const isthmus_backend_context& context, const std::vector<place>& all) {
   std::map<std::pair<int, int>, int> numbers;
-  std::vector<int> island_of;
+  std::vector<int> node_of;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const auto next = static_cast<int>(numbers.size());
-    island_of.push_back(numbers.try_emplace({context.node_of[rank], all[rank].platform}, next).first->second);
+    node_of.push_back(numbers.try_emplace({context.node_of[rank], all[rank].platform}, next).first->second);
   }
-  return island_of;
+  return node_of;
 }
 
 // Why no island of devices gains by summing among itself; "" where one does. Ranks that share a device take
 // turns on it; a rule for the parts within islands asks for it all the same.
-std::string obstacle(const layout& ranks, const std::vector<place>& all, bool may_share) {
+std::string obstacle(const rank_layout& layout, const std::vector<place>& all, bool may_share) {
   bool found = false;
   for (int node = 0; node < ranks.nodes(); ++node) {
     const auto& members = ranks.members(node);
@@ -80,11 +80,11 @@ isthmus_status device_sums::make(const isthmus_backend_context& context, std::ui
   const place own = own_place(context);
   std::vector<place> all(static_cast<std::size_t>(context.size));
   if (const auto status = context.allgather(context.runtime, &own, all.data(), sizeof own)) return status;
-  std::unique_ptr<device_sums> sums(new device_sums(context, islands_of(context, all)));
-  sums->m_ranks.chunk_bytes = chunk_bytes;
-  sums->m_ranks.overlaps = may_overlap(context);
+  std::unique_ptr<device_sums> sums(new device_sums(context, group_by_node_and_platform(context, all)));
+  sums->m_hierarchy.chunk_bytes = chunk_bytes;
+  sums->m_hierarchy.overlaps = can_overlap(context);
   const bool may_share = context.option(context.runtime, "intra_node") != nullptr;
-  if (const std::string why = obstacle(sums->m_ranks.ranks, all, may_share); !why.empty()) {
+  if (const std::string why = obstacle(sums->m_hierarchy.layout, all, may_share); !why.empty()) {
     context.log(context.runtime, 0, "all sums are done on the host: %s", why.c_str());
     return ISTHMUS_SUCCESS;
   }
@@ -96,19 +96,19 @@ isthmus_status device_sums::make(const isthmus_backend_context& context, std::ui
 }
 
 isthmus_status device_sums::make_parts() {
-  if (const auto status = m_ranks.of.make_for_devices(*m_ranks.context, m_ranks.ranks)) return status;
+  if (const auto status = m_hierarchy.comms.create_for_devices(*m_hierarchy.context, m_hierarchy.layout)) return status;
   if (const auto status = open_device()) return status;
   return agree_on_abilities();
 }
 
 isthmus_status device_sums::open_device() {
-  const isthmus_device device = m_ranks.context->device;
+  const isthmus_device device = m_hierarchy.context->device;
   vote<> mine;
   try {
     std::string reason;
     if (device.platform == ISTHMUS_PLATFORM_HOST) {
     } else if (device_driver* const driver = device_driver::get(device.platform, reason)) {
-      m_ranks.device = std::make_unique<device_side>(*m_ranks.context, *driver, m_ranks.of.within);
+      m_hierarchy.device = std::make_unique<device_side>(*m_hierarchy.context, *driver, m_hierarchy.comms.intra_node);
     } else {
       mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, "");
     }
@@ -116,19 +116,19 @@ isthmus_status device_sums::open_device() {
     mine.refuse(failure.info().status, failure.info().message, failure.info().hint, failure.info().native_code);
   }
   votes<> all;
-  return agree(*m_ranks.context, ISTHMUS_HERE, mine, all);
+  return agree(*m_hierarchy.context, ISTHMUS_HERE, mine, all);
 }
 
 // The parts on the host can do everything, or nothing: whoever has no between asks nothing of it.
 isthmus_status device_sums::agree_on_abilities() {
-  constexpr std::array asked_between = {kinds::sum_to_each, kinds::sum_to_each_run, kinds::sum_to_all,
+  constexpr std::array required_inter_node = {kinds::sum_to_each, kinds::sum_to_each_run, kinds::sum_to_all,
                                         kinds::sum_to_one};
   vote<abilities> mine;
-  if (const std::string lack = lack_of(m_ranks.of.between, asked_between); !lack.empty())
+  if (const std::string lack = find_unsupported(m_hierarchy.comms.inter_node, required_inter_node); !lack.empty())
     mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "");
   mine.value = own_abilities();
   votes<abilities> all;
-  if (const auto status = agree(*m_ranks.context, ISTHMUS_HERE, mine, all)) return status;
+  if (const auto status = agree(*m_hierarchy.context, ISTHMUS_HERE, mine, all)) return status;
   m_can.fill(~0U);
   bool any = false;
   for (std::size_t datatype = 0; datatype < m_can.size(); ++datatype) {
@@ -136,14 +136,14 @@ isthmus_status device_sums::agree_on_abilities() {
     any = any || m_can[datatype] != 0;
   }
   return any ? ISTHMUS_SUCCESS
-             : m_ranks.context->fail(m_ranks.context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE,
+             : m_hierarchy.context->fail(m_hierarchy.context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE,
                                      nullptr, "no backend sums among the devices of a node");
 }
 
 device_sums::abilities device_sums::own_abilities() const {
   abilities own{};
   own.fill(~0U);
-  if (!m_ranks.device) return own;
+  if (!m_hierarchy.device) return own;
   for (std::size_t datatype = 0; datatype < own.size(); ++datatype)
     for (int op = 0; op < ISTHMUS_REDUCTION_OP_COUNT; ++op)
       if (!can(static_cast<isthmus_datatype>(datatype), static_cast<isthmus_reduction_op>(op)))
@@ -153,8 +153,8 @@ device_sums::abilities device_sums::own_abilities() const {
 
 // From one element on up to a chunk: rules may choose by size.
 bool device_sums::can(isthmus_datatype datatype, isthmus_reduction_op op) const {
-  const std::uint64_t most = m_ranks.chunk_bytes / bytes_of(datatype);
-  const auto ranks = static_cast<std::uint64_t>(m_ranks.ranks.own_ranks());
+  const std::uint64_t most = m_hierarchy.chunk_bytes / bytes_of(datatype);
+  const auto ranks = static_cast<std::uint64_t>(m_hierarchy.layout.own_node_size());
   for (const isthmus_collective collective :
        {kinds::sum_to_all, kinds::sum_to_each, kinds::blocks_to_all, kinds::copy_to_all})
     for (std::uint64_t count : {std::uint64_t{1}, most}) {
@@ -164,7 +164,7 @@ bool device_sums::can(isthmus_datatype datatype, isthmus_reduction_op op) const 
       operation.op = op == ISTHMUS_AVG ? ISTHMUS_SUM : op;
       const bool of_blocks = collective == kinds::sum_to_each || collective == kinds::blocks_to_all;
       operation.count = std::max<std::uint64_t>(1, of_blocks ? count / ranks : count);
-      if (!m_ranks.of.within.can(operation)) return false;
+      if (!m_hierarchy.comms.intra_node.can(operation)) return false;
     }
   return true;
 }
@@ -172,7 +172,7 @@ bool device_sums::can(isthmus_datatype datatype, isthmus_reduction_op op) const 
 bool device_sums::serves(const isthmus_operation& operation) const {
   const collective_row& row = row_of(operation.collective);
   if (!row.is_reduction || has_counts(row)) return false;
-  if (row.send_extent != extent::count && !m_ranks.ranks.even()) return false;
+  if (row.send_extent != extent::count && !m_hierarchy.layout.is_even()) return false;
   return accumulation_type(operation.datatype, operation.op) == operation.datatype &&
          (m_can[static_cast<std::size_t>(operation.datatype)] >> operation.op & 1U) != 0;
 }

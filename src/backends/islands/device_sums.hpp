@@ -21,29 +21,29 @@ class device_sums {
  public:
   // Collective. `made` stays empty, with the reason in the log, where there is no such island or nothing fast
   // for it. Success, or the failure that the runtime has reported.
-  static isthmus_status make(const isthmus_backend_context& context, std::uint64_t chunk_bytes,
+  static isthmus_status create(const isthmus_backend_context& context, std::uint64_t chunk_bytes,
                              std::unique_ptr<device_sums>& made);
 
   // Equal on all ranks. What is rounded goes through the host: there it is rounded once.
   bool serves(const isthmus_operation& operation) const;
-  // The caller has waited for the operation's stream. Throws part_failure, or error.
-  void run(const isthmus_operation& operation, cut how) { run_reduction(m_ranks, operation, how); }
-  std::string plan(const isthmus_operation& asked, cut how) const { return plan_of(m_ranks, asked, how); }
-  void abort() const noexcept { m_ranks.of.abort(); }
+  // The caller has waited for the operation's stream. Throws subcommunicator_failure, or error.
+  void run(const isthmus_operation& operation, cut how) { run_reduction(m_hierarchy, operation, how); }
+  std::string plan(const isthmus_operation& asked, cut how) const { return plan_of(m_hierarchy, asked, how); }
+  void abort() const noexcept { m_hierarchy.comms.abort(); }
 
  private:
   // A bit for each operation, by datatype.
   using abilities = std::array<std::uint32_t, ISTHMUS_DATATYPE_COUNT>;
 
-  device_sums(const isthmus_backend_context& context, std::vector<int> island_of)
-      : m_ranks(context, std::move(island_of)) {}
+  device_sums(const isthmus_backend_context& context, std::vector<int> node_of)
+      : m_hierarchy(context, std::move(node_of)) {}
   isthmus_status make_parts();
   isthmus_status open_device();
   isthmus_status agree_on_abilities();
   abilities own_abilities() const;
   bool can(isthmus_datatype datatype, isthmus_reduction_op op) const;
 
-  crew m_ranks;
+  node_hierarchy m_hierarchy;
   abilities m_can{};
 };
 

@@ -48,22 +48,22 @@ struct rank_state {
   std::unique_ptr<staged> through_host;
 };
 
-isthmus_status make(const isthmus_backend_context& context, rank_state& made) {
-  crew& ranks = made.hierarchy;
+isthmus_status create(const isthmus_backend_context& context, rank_state& made) {
+  node_hierarchy& hierarchy = made.hierarchy;
   staged::platforms of;
   if (const auto status = staged::look(context, of)) return status;
-  if (ranks.ranks.nodes() == 1 && !of.is_mixed)
+  if (hierarchy.layout.nodes() == 1 && !of.is_mixed)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node, and on one platform",
                   nullptr);
-  if (const auto status = read_chunk_bytes(context, ranks.chunk_bytes)) return status;
+  if (const auto status = read_chunk_bytes(context, hierarchy.chunk_bytes)) return status;
   if (of.has_devices) {
     made.through_host = std::make_unique<staged>(context, cut_of);
-    return made.through_host->make(ranks.chunk_bytes);
+    return made.through_host->make(hierarchy.chunk_bytes);
   }
-  if (context.is_chosen_by_default != 0 && ranks.ranks.nodes() == context.size)
+  if (context.is_chosen_by_default != 0 && hierarchy.layout.nodes() == context.size)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "every rank is on a node of its own", nullptr);
-  ranks.overlaps = may_overlap(context);
-  return ranks.of.make(context, ranks.ranks);
+  hierarchy.overlaps = can_overlap(context);
+  return hierarchy.comms.make(context, hierarchy.layout);
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** state) {
@@ -73,7 +73,7 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
     if (const auto status = make(*context, *made)) return status;
     *state = made.release();
     return ISTHMUS_SUCCESS;
-  } catch (const part_failure& failure) {
+  } catch (const subcommunicator_failure& failure) {
     return report(*context, failure);
   } catch (const std::bad_alloc&) {
     return refuse(*context, ISTHMUS_ERROR_OUT_OF_MEMORY, "host memory exhausted", nullptr);
@@ -81,12 +81,12 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
 }
 
 rank_state& rank_of(void* state) { return *static_cast<rank_state*>(state); }
-crew& crew_of(void* state) { return rank_of(state).hierarchy; }
+node_hierarchy& hierarchy_of(void* state) { return rank_of(state).hierarchy; }
 
 // A message that no rank has whole is not cut: there both algorithms are the same.
 const char* supports(void*, const isthmus_operation*, const char*) { return nullptr; }
 
-void run_collective(crew& ranks, const isthmus_operation& operation, const char* algorithm) {
+void run_collective(node_hierarchy& hierarchy, const isthmus_operation& operation, const char* algorithm) {
   const collective_row& row = row_of(operation.collective);
   const cut how = cut_of(algorithm);
   if (row.is_reduction) return run_reduction(ranks, operation, how);
@@ -98,8 +98,8 @@ void run_collective(crew& ranks, const isthmus_operation& operation, const char*
 
 isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const* algorithms,
                        std::size_t n) {
-  crew& ranks = crew_of(state);
-  const isthmus_backend_context& context = *ranks.context;
+  node_hierarchy& hierarchy = hierarchy_of(state);
+  const isthmus_backend_context& context = *hierarchy.context;
   const auto is_one = [](const isthmus_operation& each) { return is_point_to_point(each.collective); };
   try {
     if (rank_of(state).through_host) {
@@ -111,7 +111,7 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
     for (std::size_t i = 0; i < n; ++i)
       if (!is_one(operations[i])) run_collective(ranks, operations[i], algorithms[i]);
     return ISTHMUS_SUCCESS;
-  } catch (const part_failure& failure) {
+  } catch (const subcommunicator_failure& failure) {
     return report(context, failure);
   } catch (const error& failure) {
     const isthmus_error_info& told = failure.info();
@@ -123,13 +123,13 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
 }
 
 const char* plan(void* state, const isthmus_operation* operation, const char* algorithm) {
-  crew& ranks = crew_of(state);
+  node_hierarchy& hierarchy = hierarchy_of(state);
   try {
-    ranks.plan = rank_of(state).through_host ? rank_of(state).through_host->plan(*operation, algorithm)
+    hierarchy.plan = rank_of(state).through_host ? rank_of(state).through_host->plan(*operation, algorithm)
                                              : plan_of(ranks, *operation, cut_of(algorithm));
-    return ranks.plan.c_str();
+    return hierarchy.plan.c_str();
   } catch (const std::exception& failure) {
-    ranks.context->log(ranks.context->runtime, 1, "no plan: %s", failure.what());
+    hierarchy.context->log(hierarchy.context->runtime, 1, "no plan: %s", failure.what());
     return nullptr;
   }
 }
@@ -156,7 +156,7 @@ const isthmus_backend* hierarchical_backend() noexcept {
     functions.enqueue = hierarchical::enqueue;
     functions.plan = hierarchical::plan;
     functions.abort = [](void* state) {
-      hierarchical::crew_of(state).of.abort();
+      hierarchical::hierarchy_of(state).of.abort();
       if (hierarchical::rank_of(state).through_host) hierarchical::rank_of(state).through_host->abort();
     };
     return functions;

@@ -22,12 +22,12 @@ spans spans_with(const std::vector<int>& members, const block_list& list, Length
 
 }  // namespace
 
-void run_blocks(crew& ranks, const isthmus_operation& operation) {
-  const layout& all = ranks.ranks;
+void run_blocks(node_hierarchy& hierarchy, const isthmus_operation& operation) {
+  const rank_layout& layout = hierarchy.layout;
   const block_map blocks(operation, all.rank(), all.size());
   const void* from = operation.send_buf;
   if (overwrites_unsent_data(operation)) {
-    std::byte* const copy = ranks.sums[0].at_least(blocks.send_bytes());
+    std::byte* const copy = hierarchy.sums[0].at_least(blocks.send_bytes());
     if (blocks.send_bytes() > 0) std::memcpy(copy, from, blocks.send_bytes());
     from = copy;
   }
@@ -36,7 +36,7 @@ void run_blocks(crew& ranks, const isthmus_operation& operation) {
   std::byte* const place = static_cast<std::byte*>(operation.recv_buf) + in.offset;
   if (out.bytes > 0 && own != place) std::memmove(place, own, out.bytes);
 
-  const auto move = [&](const part& by, const std::vector<int>& members, auto&& with) {
+  const auto move = [&](const subcommunicator& comm, const std::vector<int>& members, auto&& with) {
     const spans sent = spans_with(members, blocks.send, [&](int rank) {
       return with(rank) ? blocks.outgoing_block(rank).bytes / blocks.element_bytes : 0;
     });
@@ -52,28 +52,28 @@ void run_blocks(crew& ranks, const isthmus_operation& operation) {
     call.send_displs = sent.displs.data();
     call.recv_counts = received.counts.data();
     call.recv_displs = received.displs.data();
-    by.run(call);
+    comm.run(call);
   };
-  const auto is_near = [&](int rank) { return all.island_of(rank) == all.own_island(); };
-  const auto& node = all.members(all.own_island());
-  move(ranks.of.within, node, [&](int rank) { return rank != all.rank(); });
+  const auto is_near = [&](int rank) { return all.node_of(rank) == all.own_node(); };
+  const auto& node = all.members(all.own_node());
+  move(hierarchy.comms.intra_node, node, [&](int rank) { return rank != all.rank(); });
   std::vector<int> everybody;
   for (int rank = 0; rank < all.size(); ++rank) everybody.push_back(rank);
-  move(ranks.of.across, everybody, [&](int rank) { return !is_near(rank); });
+  move(hierarchy.comms.all_ranks_comm, everybody, [&](int rank) { return !is_near(rank); });
 }
 
-void run_messages(const crew& ranks, const isthmus_operation* operations, std::size_t n) {
-  const layout& all = ranks.ranks;
-  message_group group;
+void run_messages(const node_hierarchy& hierarchy, const isthmus_operation* operations, std::size_t n) {
+  const rank_layout& layout = hierarchy.layout;
+  message_batch group;
   // Those between islands first: their part is the one that the calling thread serves, and MPI may know no
   // other.
   for (const bool near : {false, true})
     for (std::size_t i = 0; i < n; ++i) {
       isthmus_operation message = operations[i];
-      if (!is_point_to_point(message.collective) || (all.island_of(message.root) == all.own_island()) != near)
+      if (!is_point_to_point(message.collective) || (all.node_of(message.root) == all.own_node()) != near)
         continue;
       if (near) message.root = all.index_of(message.root);
-      (near ? ranks.of.within : ranks.of.across).run(message);
+      (near ? hierarchy.comms.intra_node : hierarchy.comms.all_ranks_comm).run(message);
     }
   group.finish();
 }

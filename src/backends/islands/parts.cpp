@@ -21,33 +21,33 @@ isthmus_error_info latest_failure() {
   const isthmus_error_info failure = latest_failure();
   std::vector<int> culprits(isthmus_last_error_ranks(nullptr, 0));
   isthmus_last_error_ranks(culprits.data(), culprits.size());
-  throw part_failure(fmt::format("{}: {}", where, failure.message), failure, std::move(culprits));
+  throw subcommunicator_failure(fmt::format("{}: {}", where, failure.message), failure, std::move(culprits));
 }
 
 // What the parts are asked for.
-constexpr std::array asked_within = {
+constexpr std::array required_intra_node = {
     kinds::sum_to_each,   kinds::sum_to_each_run, kinds::sum_to_one,  kinds::copy_to_all,
     kinds::blocks_to_all, kinds::runs_to_all,     kinds::runs_to_one, kinds::runs_to_each,
     kinds::meet,          ISTHMUS_SEND,           ISTHMUS_RECV};
-constexpr std::array asked_between = {
+constexpr std::array required_inter_node = {
     kinds::sum_to_each, kinds::sum_to_each_run, kinds::sum_to_all,  kinds::sum_to_one,
     kinds::copy_to_all, kinds::blocks_to_all,   kinds::runs_to_all, kinds::meet};
-constexpr std::array asked_across = {kinds::runs_to_each, ISTHMUS_SEND, ISTHMUS_RECV};
+constexpr std::array required_all_ranks = {kinds::runs_to_each, ISTHMUS_SEND, ISTHMUS_RECV};
 
 std::string name_of(const char* place, const std::vector<int>& ranks) {
   return fmt::format("{} ranks {} (0 to {} there)", place, format_list(ranks), ranks.size() - 1);
 }
 
-std::vector<int> holders_like(const layout& ranks, int index) {
-  std::vector<int> holders;
+std::vector<int> leaders_with_index(const rank_layout& layout, int index) {
+  std::vector<int> leaders;
   for (int node = 0; node < ranks.nodes(); ++node)
-    holders.push_back(ranks.members(node)[static_cast<std::size_t>(index)]);
-  return holders;
+    leaders.push_back(ranks.members(node)[static_cast<std::size_t>(index)]);
+  return leaders;
 }
 
 }  // namespace
 
-std::string lack_of(const part& asked, std::span<const isthmus_collective> collectives) {
+std::string find_unsupported(const part& asked, std::span<const isthmus_collective> collectives) {
   if (!asked.exists()) return "";
   std::string json;
   for (const isthmus_collective collective : collectives) {
@@ -61,13 +61,13 @@ std::string lack_of(const part& asked, std::span<const isthmus_collective> colle
   return "";
 }
 
-isthmus_status report(const isthmus_backend_context& context, const part_failure& failure) {
+isthmus_status report(const isthmus_backend_context& context, const subcommunicator_failure& failure) {
   const isthmus_error_info& details = failure.details;
   return fail_with_ranks(context, failure.culprits, details.status, details.native_code, details.location, details.hint,
                  failure.what());
 }
 
-isthmus_status part::make(const isthmus_backend_context& context, isthmus_device device, int color, int key,
+isthmus_status subcommunicator::create(const isthmus_backend_context& context, isthmus_device device, int color, int key,
                           const char* option, std::string name) {
   m_name = std::move(name);
   const char* const use = context.option(context.runtime, option);
@@ -81,25 +81,25 @@ isthmus_status part::make(const isthmus_backend_context& context, isthmus_device
   return agree(context, ISTHMUS_HERE, mine, all);
 }
 
-part::~part() { isthmus_communicator_destroy(m_handle); }
+subcommunicator::~subcommunicator() { isthmus_communicator_destroy(m_handle); }
 
-void part::fail() const { throw_latest_failure(m_name); }
+void subcommunicator::fail() const { throw_latest_failure(m_name); }
 
-bool part::can(const isthmus_operation& operation) const {
+bool subcommunicator::can(const isthmus_operation& operation) const {
   std::array<char, 2> path{};
   return isthmus_communicator_path(m_handle, &operation, path.data(), path.size()) == ISTHMUS_SUCCESS &&
          path[0] != '\0';
 }
 
-void part::check() const {
+void subcommunicator::check() const {
   if (isthmus_communicator_async_error(m_handle) != ISTHMUS_SUCCESS) fail();
 }
 
-void part::run(const isthmus_operation& operation) const {
+void subcommunicator::run(const isthmus_operation& operation) const {
   if (isthmus_enqueue(m_handle, &operation) != ISTHMUS_SUCCESS) fail();
 }
 
-void part::explain(const isthmus_operation& operation, std::string& json) const {
+void subcommunicator::explain(const isthmus_operation& operation, std::string& json) const {
   std::size_t needed = 0;
   if (isthmus_communicator_explain(m_handle, &operation, nullptr, 0, &needed) != ISTHMUS_SUCCESS) fail();
   json.resize(needed);
@@ -108,53 +108,53 @@ void part::explain(const isthmus_operation& operation, std::string& json) const 
   json.pop_back();
 }
 
-void part::abort() const noexcept {
+void subcommunicator::abort() const noexcept {
   if (exists()) isthmus_communicator_abort(m_handle);
 }
 
-isthmus_status parts::make(const isthmus_backend_context& context, const layout& ranks) {
+isthmus_status subcommunicators::create(const isthmus_backend_context& context, const rank_layout& layout) {
   const int index = ranks.own_index();
-  if (const auto status = within.make(context, ranks.own_island(), context.rank, "intra_node",
-                                      name_of("within the island of", ranks.members(ranks.own_island()))))
+  if (const auto status = intra_node.create(context, ranks.own_node(), context.rank, "intra_node",
+                                      name_of("within the island of", ranks.members(ranks.own_node()))))
     return status;
-  if (const auto status = between.make(
-          context, ranks.holds() ? index : ISTHMUS_NO_COLOR, ranks.own_island(), "inter_node",
-          ranks.holds() ? name_of("between the islands of", holders_like(ranks, index)) : "between islands"))
+  if (const auto status = inter_node.create(
+          context, ranks.is_leader() ? index : ISTHMUS_NO_COLOR, ranks.own_node(), "inter_node",
+          ranks.is_leader() ? name_of("between the islands of", leaders_with_index(ranks, index)) : "between islands"))
     return status;
-  if (const auto status = across.make(context, 0, context.rank, "inter_node", "between all ranks")) return status;
+  if (const auto status = all_ranks_comm.create(context, 0, context.rank, "inter_node", "between all ranks")) return status;
   vote<> mine;
-  std::string lack = lack_of(within, asked_within);
-  if (lack.empty()) lack = lack_of(between, asked_between);
-  if (lack.empty()) lack = lack_of(across, asked_across);
+  std::string lack = find_unsupported(intra_node, required_intra_node);
+  if (lack.empty()) lack = find_unsupported(inter_node, required_inter_node);
+  if (lack.empty()) lack = find_unsupported(all_ranks_comm, required_all_ranks);
   if (!lack.empty()) mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "isthmus explain shows the rules");
   votes<> all;
   return agree(context, ISTHMUS_HERE, mine, all);
 }
 
-isthmus_status parts::make_for_devices(const isthmus_backend_context& context, const layout& ranks) {
+isthmus_status subcommunicators::create_for_devices(const isthmus_backend_context& context, const rank_layout& layout) {
   const int index = ranks.own_index();
-  if (const auto status = within.make(context, ranks.own_island(), context.rank, "intra_node",
-                                      name_of("within the island of", ranks.members(ranks.own_island()))))
+  if (const auto status = intra_node.create(context, ranks.own_node(), context.rank, "intra_node",
+                                      name_of("within the island of", ranks.members(ranks.own_node()))))
     return status;
-  return between.make(
-      context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, ranks.holds() ? index : ISTHMUS_NO_COLOR,
-      ranks.own_island(), "inter_node",
-      ranks.holds() ? name_of("between the islands of", holders_like(ranks, index)) : "between islands");
+  return inter_node.create(
+      context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, ranks.is_leader() ? index : ISTHMUS_NO_COLOR,
+      ranks.own_node(), "inter_node",
+      ranks.is_leader() ? name_of("between the islands of", leaders_with_index(ranks, index)) : "between islands");
 }
 
-void parts::abort() const noexcept {
-  within.abort();
-  between.abort();
-  across.abort();
+void subcommunicators::abort() const noexcept {
+  intra_node.abort();
+  inter_node.abort();
+  all_ranks_comm.abort();
 }
 
-message_group::message_group() { isthmus_group_start(); }
+message_batch::message_batch() { isthmus_group_start(); }
 
-message_group::~message_group() {
+message_batch::~message_batch() {
   if (m_open) isthmus_group_end();  // after a failure: it starts nothing
 }
 
-void message_group::finish() {
+void message_batch::finish() {
   m_open = false;
   if (isthmus_group_end() != ISTHMUS_SUCCESS) throw_latest_failure("messages within and between islands");
 }

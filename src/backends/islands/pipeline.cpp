@@ -16,13 +16,13 @@ namespace {
 // How far the two threads are, and what went wrong first.
 class progress {
  public:
-  explicit progress(const crew& ranks) : m_ranks(ranks) {}
+  explicit progress(const node_hierarchy& hierarchy) : m_hierarchy(ranks) {}
 
   void gathered() { advance(m_gathered); }
   void crossed() { advance(m_crossed); }
   // False: the other thread has failed. The caller's thread asks whether the whole was poisoned.
   bool wait_until_gathered(std::uint64_t chunks) {
-    return wait(m_gathered, chunks, [this] { return m_ranks.context->is_aborted(m_ranks.context->runtime) != 0; });
+    return wait(m_gathered, chunks, [this] { return m_hierarchy.context->is_aborted(m_hierarchy.context->runtime) != 0; });
   }
   bool wait_until_crossed(std::uint64_t chunks) {
     return wait(m_crossed, chunks, [] { return false; });
@@ -30,14 +30,14 @@ class progress {
 
   // Of the thread that calls. The other one may wait for ranks that wait for this one: all are released, and
   // know why.
-  void fail(const part_failure& failure) noexcept {
+  void fail(const subcommunicator_failure& failure) noexcept {
     {
       const std::lock_guard lock(m_mutex);
       if (m_failure) return;
       m_failure = std::make_exception_ptr(failure);
     }
     m_changed.notify_all();
-    const isthmus_backend_context& context = *m_ranks.context;
+    const isthmus_backend_context& context = *m_hierarchy.context;
     context.abort_communicator(context.runtime, report(context, failure));
   }
   void rethrow() const {
@@ -55,23 +55,23 @@ class progress {
 
   template <typename Ask>
   bool wait(const std::uint64_t& chunks, std::uint64_t wanted, Ask&& is_over) {
-    constexpr auto between_looks = std::chrono::milliseconds(20);
+    constexpr auto poll_interval = std::chrono::milliseconds(20);
     std::unique_lock lock(m_mutex);
     while (chunks < wanted && !m_failure) {
-      if (m_changed.wait_for(lock, between_looks) == std::cv_status::no_timeout) continue;
+      if (m_changed.wait_for(lock, poll_interval) == std::cv_status::no_timeout) continue;
       lock.unlock();
       const bool over = is_over();
       lock.lock();
       if (over && !m_failure) {
         isthmus_error_info aborted{};
         aborted.status = ISTHMUS_ERROR_ABORTED;
-        m_failure = std::make_exception_ptr(part_failure("the communicator was poisoned", aborted));
+        m_failure = std::make_exception_ptr(subcommunicator_failure("the communicator was poisoned", aborted));
       }
     }
     return !m_failure;
   }
 
-  const crew& m_ranks;
+  const node_hierarchy& m_hierarchy;
   std::mutex m_mutex;
   std::condition_variable m_changed;
   std::uint64_t m_gathered = 0, m_crossed = 0;
@@ -82,7 +82,7 @@ template <typename Work>
 void tell_of_failures(progress& told, Work&& work) noexcept {
   try {
     work();
-  } catch (const part_failure& failure) {
+  } catch (const subcommunicator_failure& failure) {
     told.fail(failure);
   } catch (const error& failure) {
     told.fail({failure.what(), failure.info()});
@@ -94,7 +94,7 @@ void tell_of_failures(progress& told, Work&& work) noexcept {
 }
 
 // The calls within islands, in the same order on all of their ranks.
-void work_within(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
+void run_intra_node_stages(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
                  progress& told) noexcept {
   const suspend_progress quiet;
   tell_of_failures(told, [&] {
@@ -109,7 +109,7 @@ void work_within(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>
   });
 }
 
-void work_between(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
+void run_inter_node_stages(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
                   progress& told) noexcept {
   tell_of_failures(told, [&] {
     for (std::uint64_t i = 0; i < chunks && told.wait_until_gathered(i + 1); ++i) {
@@ -121,7 +121,7 @@ void work_between(std::uint64_t chunks, const std::function<chunk(std::uint64_t)
 
 }  // namespace
 
-void crew::run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work) {
+void node_hierarchy::run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work) {
   const std::uint64_t chunks = count / step + (count % step != 0 ? 1 : 0);
   const std::function<chunk(std::uint64_t)> at = [=](std::uint64_t i) -> chunk {
     return {i * step, std::min(step, count - i * step), static_cast<int>(i % slots)};
@@ -136,8 +136,8 @@ void crew::run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& 
   }
   progress told(*this);
   {
-    const std::jthread within([&] { work_within(chunks, at, work, told); });
-    work_between(chunks, at, work, told);
+    const std::jthread intra_node([&] { run_intra_node_stages(chunks, at, work, told); });
+    run_inter_node_stages(chunks, at, work, told);
   }
   told.rethrow();
 }

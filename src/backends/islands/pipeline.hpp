@@ -42,7 +42,7 @@ struct chunk {
   int slot = 0;                     // whose staging it uses
 };
 
-// What happens to a chunk, one after the other. They throw part_failure.
+// What happens to a chunk, one after the other. They throw subcommunicator_failure.
 struct stages {
   std::function<void(const chunk&)> gather;   // within islands
   std::function<void(const chunk&)> cross;    // between them
@@ -50,7 +50,7 @@ struct stages {
 };
 
 // Whether a thread of its own may call the parts within.
-inline bool may_overlap(const isthmus_backend_context& context) {
+inline bool can_overlap(const isthmus_backend_context& context) {
   constexpr int thread_multiple = 3;  // of MPI
   return context.mpi == nullptr || context.mpi->thread_level >= thread_multiple;
 }
@@ -64,26 +64,26 @@ inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_eac
 }
 
 // What all calls of one communicator share.
-struct crew {
+struct node_hierarchy {
   static constexpr int slots = 2;
 
   const isthmus_backend_context* context;
-  layout ranks;
-  parts of;
+  rank_layout layout;
+  subcommunicators comms;
   std::uint64_t chunk_bytes = 0;
   std::uint64_t step(std::uint64_t count, std::uint64_t bytes_each) const {
     return chunk_elements(count, bytes_each, chunk_bytes);
   }
-  bool overlaps = false;  // may_overlap
+  bool overlaps = false;  // can_overlap
   std::array<staging, slots> sums, results;
   std::unique_ptr<device_side> device;  // of a rank whose part within its island is on its device
   std::string plan;                     // the latest that was asked for
 
   // Islands are nodes.
-  explicit crew(const isthmus_backend_context& given)
-      : crew(given, std::vector<int>(given.node_of, given.node_of + given.size)) {}
-  crew(const isthmus_backend_context& given, std::vector<int> island_of)
-      : context(&given), ranks(given.rank, std::move(island_of)) {}
+  explicit node_hierarchy(const isthmus_backend_context& given)
+      : node_hierarchy(given, std::vector<int>(given.node_of, given.node_of + given.size)) {}
+  node_hierarchy(const isthmus_backend_context& given, std::vector<int> node_of)
+      : context(&given), ranks(given.rank, std::move(node_of)) {}
 
   // `count` elements in chunks of at most `step`; no chunk where there are none.
   void run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work);

@@ -16,16 +16,16 @@ struct piece {
 // The rest that can't be divided is the first shard's beginning.
 struct shards {
   std::uint64_t rest, each;
-  int holders;
+  int leaders;
 
   shards(std::uint64_t count, int of, cut how)
       : rest(how == cut::leader ? count : count % static_cast<std::uint64_t>(of)),
         each((count - rest) / static_cast<std::uint64_t>(of)),
-        holders(of) {}
+        leaders(of) {}
 
-  std::uint64_t total() const { return rest + each * static_cast<std::uint64_t>(holders); }
+  std::uint64_t total() const { return rest + each * static_cast<std::uint64_t>(leaders); }
   piece of(int index) const {
-    if (index >= holders) return {};
+    if (index >= leaders) return {};
     if (index == 0) return {0, rest + each};
     return {rest + static_cast<std::uint64_t>(index) * each, each};
   }
@@ -49,8 +49,8 @@ inline spans spans_of(const shards& cuts, int ranks) {
 }
 
 // Whether every rank of every island holds a shard, equal but for the rest.
-inline bool spreads_evenly(const layout& all, const shards& cuts) {
-  return all.even() && all.holders() > 1 && cuts.each > 0;
+inline bool spreads_evenly(const rank_layout& layout, const shards& cuts) {
+  return all.is_even() && all.leaders() > 1 && cuts.each > 0;
 }
 
 // What there is of each rank's block in a chunk, one after the other in the order of the layout. Elements.
@@ -58,28 +58,28 @@ class packed {
  public:
   packed() = default;
   template <typename Length>
-  packed(const layout& all, Length&& length) : m_at{0} {
+  packed(const rank_layout& layout, Length&& length) : m_at{0} {
     for (const int rank : all.order()) {
       const std::uint64_t elements = length(rank);
-      m_equal = m_equal && (m_at.size() == 1 || elements == m_at[1]);
+      m_is_equal = m_is_equal && (m_at.size() == 1 || elements == m_at[1]);
       m_at.push_back(m_at.back() + elements);
     }
   }
 
-  bool equal() const { return m_equal; }
+  bool is_equal() const { return m_is_equal; }
   std::uint64_t total() const { return m_at.back(); }
-  piece of(run places) const {
-    const auto begin = static_cast<std::size_t>(places.begin), n = static_cast<std::size_t>(places.n);
+  piece of(index_range positions) const {
+    const auto begin = static_cast<std::size_t>(positions.begin), n = static_cast<std::size_t>(positions.count);
     return {m_at[begin], m_at[begin + n] - m_at[begin]};
   }
-  piece at(std::size_t place) const { return {m_at[place], m_at[place + 1] - m_at[place]}; }
+  piece at(std::size_t position) const { return {m_at[position], m_at[position + 1] - m_at[position]}; }
 
  private:
   std::vector<std::uint64_t> m_at{0};
-  bool m_equal = true;
+  bool m_is_equal = true;
 };
 
 // Gives every rank of an island the whole of what its holders have in their shards of `buffer`.
-void share_within(const crew& ranks, const shards& cuts, isthmus_datatype datatype, std::byte* buffer);
+void allgather_intra_node(const node_hierarchy& hierarchy, const shards& cuts, isthmus_datatype datatype, std::byte* buffer);
 
 }  // namespace isthmus::hierarchical

@@ -72,7 +72,7 @@ isthmus_status staged::make(std::uint64_t chunk_bytes) {
                                       "inter_node", "through the host"))
     return status;
   vote<> mine;
-  if (const std::string lack = lack_of(m_host, all_collectives); !lack.empty())
+  if (const std::string lack = find_unsupported(m_host, all_collectives); !lack.empty())
     mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "isthmus explain shows the rules");
   votes<> all;
   if (const auto status = agree(m_context, ISTHMUS_HERE, mine, all)) return status;
@@ -186,7 +186,7 @@ void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
     m_lane->driver.record(m_lane->device, m_lane->arrived, m_lane->in);
     m_lane->gate.wait_for(m_lane->arrived);
   }
-  message_group group;
+  message_batch group;
   for (const step& each : messages) m_host.run(each.call);
   group.finish();
   if (!m_lane) return;

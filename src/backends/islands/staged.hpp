@@ -36,8 +36,8 @@ class staged {
   static isthmus_status look(const isthmus_backend_context& context, platforms& found);
 
   // Collective. Success, or the failure that the runtime has reported.
-  isthmus_status make(std::uint64_t chunk_bytes);
-  // The operations of one enqueue. Throws part_failure, or error.
+  isthmus_status create(std::uint64_t chunk_bytes);
+  // The operations of one enqueue. Throws subcommunicator_failure, or error.
   void run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
   std::string plan(const isthmus_operation& asked, const char* algorithm) const;
   void abort() const noexcept;
@@ -73,7 +73,7 @@ class staged {
   const isthmus_backend_context& m_context;
   cut (*m_cut_of)(const char* algorithm);
   std::uint64_t m_chunk_bytes = 0;
-  part m_host;
+  subcommunicator m_host;
   std::unique_ptr<lane> m_lane;
   std::unique_ptr<device_sums> m_sums;  // where ranks of one node and platform sum among themselves
 };
