@@ -9,14 +9,14 @@
 
 namespace isthmus::hierarchical {
 
-device_side::device_side(const isthmus_backend_context& context, device_driver& driver, const subcommunicator& node)
+device_staging::device_staging(const isthmus_backend_context& context, device_driver& driver, const subcommunicator& intra_node)
     : m_context(context),
       m_driver(driver),
-      m_intra_node(node),
+      m_intra_node(intra_node),
       m_stream(driver, context.device.ordinal),
       m_done(driver, context.device.ordinal) {}
 
-void device_side::reserve(std::uint64_t scratch_bytes, std::uint64_t pinned_bytes) {
+void device_staging::reserve(std::uint64_t scratch_bytes, std::uint64_t pinned_bytes) {
   for (owned_memory& each : m_scratch)
     if (each.bytes() < scratch_bytes) {
       each.reset();
@@ -26,24 +26,24 @@ void device_side::reserve(std::uint64_t scratch_bytes, std::uint64_t pinned_byte
     if (each.bytes() < pinned_bytes) each = owned_pinned(m_driver, std::max(pinned_bytes, 2 * each.bytes()));
 }
 
-void device_side::move(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+void device_staging::move(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   if (bytes == 0) return;
-  const device_copy moves[] = {{to, from, bytes}};
-  m_driver.copy_each(m_context.device.ordinal, moves, m_stream);
+  const device_copy copies[] = {{to, from, bytes}};
+  m_driver.copy_each(m_context.device.ordinal, copies, m_stream);
 }
 
-void device_side::fetch(int slot, const std::byte* from, std::uint64_t bytes) {
+void device_staging::fetch(int slot, const std::byte* from, std::uint64_t bytes) {
   move(pinned(slot), from, bytes);
   wait();
 }
 
-void device_side::bring(std::byte* to, const std::byte* from_pinned, std::uint64_t bytes) {
+void device_staging::upload(std::byte* to, const std::byte* from_pinned, std::uint64_t bytes) {
   move(to, from_pinned, bytes);
 }
 
-void device_side::finish() { wait(); }
+void device_staging::finish() { wait(); }
 
-void device_side::wait() {
+void device_staging::wait() {
   constexpr int poll_interval = 64;
   using clock = std::chrono::steady_clock;
   const auto deadline = clock::now() + std::chrono::duration<double>(m_context.timeout_s);

@@ -14,12 +14,12 @@
 namespace isthmus::hierarchical {
 
 // Functions throw subcommunicator_failure, or error of the driver. Not thread-safe.
-class device_side {
+class device_staging {
  public:
   static constexpr std::size_t slots = 2;
 
   // `island` works on the device.
-  device_side(const isthmus_backend_context& context, device_driver& driver, const subcommunicator& node);
+  device_staging(const isthmus_backend_context& context, device_driver& driver, const subcommunicator& intra_node);
 
   native_stream stream() const { return m_stream; }
   std::byte* scratch(int slot) const { return static_cast<std::byte*>(m_scratch[at(slot)].get()); }
@@ -29,7 +29,7 @@ class device_side {
   void reserve(std::uint64_t scratch_bytes, std::uint64_t pinned_bytes);
   // All three are in the order of the stream; fetch waits until the bytes are there.
   void fetch(int slot, const std::byte* from, std::uint64_t bytes);
-  void bring(std::byte* to, const std::byte* from_pinned, std::uint64_t bytes);
+  void upload(std::byte* to, const std::byte* from_pinned, std::uint64_t bytes);
   void move(std::byte* to, const std::byte* from, std::uint64_t bytes);
   // Until all is done, at most the timeout.
   void finish();

@@ -56,8 +56,8 @@ std::vector<int> group_by_node_and_platform(const isthmus_backend_context& conte
 // turns on it; a rule for the parts within islands asks for it all the same.
 std::string obstacle(const rank_layout& layout, const std::vector<place>& all, bool may_share) {
   bool found = false;
-  for (int node = 0; node < ranks.nodes(); ++node) {
-    const auto& members = ranks.members(node);
+  for (int node = 0; node < layout.nodes(); ++node) {
+    const auto& members = layout.members(node);
     const auto platform = all[static_cast<std::size_t>(members[0])].platform;
     if (platform == ISTHMUS_PLATFORM_HOST || members.size() < 2) continue;
     if (!has_streams(platform))
@@ -70,17 +70,17 @@ std::string obstacle(const rank_layout& layout, const std::vector<place>& all, b
           return fmt::format("ranks {} and {} share a device", members[a], members[b]);
   }
   if (!found) return "no node has several devices of one platform";
-  return ranks.nodes() > 1 ? "" : "all ranks are on one node, and on one platform";
+  return layout.nodes() > 1 ? "" : "all ranks are on one node, and on one platform";
 }
 
 }  // namespace
 
-isthmus_status device_sums::make(const isthmus_backend_context& context, std::uint64_t chunk_bytes,
-                                 std::unique_ptr<device_sums>& made) {
+isthmus_status device_reducer::make(const isthmus_backend_context& context, std::uint64_t chunk_bytes,
+                                 std::unique_ptr<device_reducer>& made) {
   const place own = own_place(context);
   std::vector<place> all(static_cast<std::size_t>(context.size));
   if (const auto status = context.allgather(context.runtime, &own, all.data(), sizeof own)) return status;
-  std::unique_ptr<device_sums> sums(new device_sums(context, group_by_node_and_platform(context, all)));
+  std::unique_ptr<device_reducer> sums(new device_reducer(context, group_by_node_and_platform(context, all)));
   sums->m_hierarchy.chunk_bytes = chunk_bytes;
   sums->m_hierarchy.overlaps = can_overlap(context);
   const bool may_share = context.option(context.runtime, "intra_node") != nullptr;
@@ -95,20 +95,20 @@ isthmus_status device_sums::make(const isthmus_backend_context& context, std::ui
   return ISTHMUS_SUCCESS;
 }
 
-isthmus_status device_sums::make_parts() {
+isthmus_status device_reducer::make_parts() {
   if (const auto status = m_hierarchy.comms.create_for_devices(*m_hierarchy.context, m_hierarchy.layout)) return status;
   if (const auto status = open_device()) return status;
-  return agree_on_abilities();
+  return agree_on_support();
 }
 
-isthmus_status device_sums::open_device() {
+isthmus_status device_reducer::open_device() {
   const isthmus_device device = m_hierarchy.context->device;
   vote<> mine;
   try {
     std::string reason;
     if (device.platform == ISTHMUS_PLATFORM_HOST) {
     } else if (device_driver* const driver = device_driver::get(device.platform, reason)) {
-      m_hierarchy.device = std::make_unique<device_side>(*m_hierarchy.context, *driver, m_hierarchy.comms.intra_node);
+      m_hierarchy.device = std::make_unique<device_staging>(*m_hierarchy.context, *driver, m_hierarchy.comms.intra_node);
     } else {
       mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, reason, "");
     }
@@ -120,28 +120,28 @@ isthmus_status device_sums::open_device() {
 }
 
 // The parts on the host can do everything, or nothing: whoever has no between asks nothing of it.
-isthmus_status device_sums::agree_on_abilities() {
-  constexpr std::array required_inter_node = {kinds::sum_to_each, kinds::sum_to_each_run, kinds::sum_to_all,
-                                        kinds::sum_to_one};
-  vote<abilities> mine;
+isthmus_status device_reducer::agree_on_support() {
+  constexpr std::array required_inter_node = {phase::reduce_scatter, phase::reduce_scatterv, phase::allreduce,
+                                        phase::reduce};
+  vote<support_table> mine;
   if (const std::string lack = find_unsupported(m_hierarchy.comms.inter_node, required_inter_node); !lack.empty())
     mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "");
-  mine.value = own_abilities();
-  votes<abilities> all;
+  mine.value = local_support();
+  votes<support_table> all;
   if (const auto status = agree(*m_hierarchy.context, ISTHMUS_HERE, mine, all)) return status;
-  m_can.fill(~0U);
+  m_supported.fill(~0U);
   bool any = false;
-  for (std::size_t datatype = 0; datatype < m_can.size(); ++datatype) {
-    for (const auto& each : all) m_can[datatype] &= each.value[datatype];
-    any = any || m_can[datatype] != 0;
+  for (std::size_t datatype = 0; datatype < m_supported.size(); ++datatype) {
+    for (const auto& each : all) m_supported[datatype] &= each.value[datatype];
+    any = any || m_supported[datatype] != 0;
   }
   return any ? ISTHMUS_SUCCESS
              : m_hierarchy.context->fail(m_hierarchy.context->runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE,
                                      nullptr, "no backend sums among the devices of a node");
 }
 
-device_sums::abilities device_sums::own_abilities() const {
-  abilities own{};
+device_reducer::support_table device_reducer::local_support() const {
+  support_table own{};
   own.fill(~0U);
   if (!m_hierarchy.device) return own;
   for (std::size_t datatype = 0; datatype < own.size(); ++datatype)
@@ -152,29 +152,29 @@ device_sums::abilities device_sums::own_abilities() const {
 }
 
 // From one element on up to a chunk: rules may choose by size.
-bool device_sums::can(isthmus_datatype datatype, isthmus_reduction_op op) const {
+bool device_reducer::can(isthmus_datatype datatype, isthmus_reduction_op op) const {
   const std::uint64_t most = m_hierarchy.chunk_bytes / bytes_of(datatype);
   const auto ranks = static_cast<std::uint64_t>(m_hierarchy.layout.own_node_size());
   for (const isthmus_collective collective :
-       {kinds::sum_to_all, kinds::sum_to_each, kinds::blocks_to_all, kinds::copy_to_all})
+       {phase::allreduce, phase::reduce_scatter, phase::allgather, phase::broadcast})
     for (std::uint64_t count : {std::uint64_t{1}, most}) {
       isthmus_operation operation{};
       operation.collective = collective;
       operation.datatype = datatype;
       operation.op = op == ISTHMUS_AVG ? ISTHMUS_SUM : op;
-      const bool of_blocks = collective == kinds::sum_to_each || collective == kinds::blocks_to_all;
+      const bool of_blocks = collective == phase::reduce_scatter || collective == phase::allgather;
       operation.count = std::max<std::uint64_t>(1, of_blocks ? count / ranks : count);
       if (!m_hierarchy.comms.intra_node.can(operation)) return false;
     }
   return true;
 }
 
-bool device_sums::serves(const isthmus_operation& operation) const {
+bool device_reducer::serves(const isthmus_operation& operation) const {
   const collective_row& row = row_of(operation.collective);
   if (!row.is_reduction || has_counts(row)) return false;
   if (row.send_extent != extent::count && !m_hierarchy.layout.is_even()) return false;
   return accumulation_type(operation.datatype, operation.op) == operation.datatype &&
-         (m_can[static_cast<std::size_t>(operation.datatype)] >> operation.op & 1U) != 0;
+         (m_supported[static_cast<std::size_t>(operation.datatype)] >> operation.op & 1U) != 0;
 }
 
 }  // namespace isthmus::hierarchical

@@ -16,12 +16,12 @@ namespace hierarchical {
 namespace {
 
 constexpr std::uint64_t default_chunk_bytes = 4 << 20;
-constexpr std::uint64_t least_chunk_bytes = 64;
+constexpr std::uint64_t min_chunk_bytes = 64;
 
 const char* const algorithm_names[] = {"sharded", "single_leader", nullptr};
 
-cut cut_of(const char* algorithm) {
-  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? cut::leader : cut::shards;
+shard_mode shard_mode_of(const char* algorithm) {
+  return isthmus_algorithm_index(algorithm_names, algorithm) == 1 ? shard_mode::single_leader : shard_mode::sharded;
 }
 
 isthmus_status refuse(const isthmus_backend_context& context, isthmus_status status, const char* text,
@@ -36,7 +36,7 @@ isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uin
   if (text == nullptr) return ISTHMUS_SUCCESS;
   const std::string_view digits(text);
   const auto [end, failure] = std::from_chars(digits.begin(), digits.end(), bytes);
-  if (failure == std::errc{} && end == digits.end() && bytes >= least_chunk_bytes) return ISTHMUS_SUCCESS;
+  if (failure == std::errc{} && end == digits.end() && bytes >= min_chunk_bytes) return ISTHMUS_SUCCESS;
   return context.fail(context.runtime, ISTHMUS_ERROR_CONFIG, 0, ISTHMUS_HERE,
                       "write a number of bytes, 64 or more", "backend.hierarchical.chunk_bytes = \"%s\"", text);
 }
@@ -45,19 +45,19 @@ isthmus_status read_chunk_bytes(const isthmus_backend_context& context, std::uin
 struct rank_state {
   explicit rank_state(const isthmus_backend_context& context) : hierarchy(context) {}
   node_hierarchy hierarchy;
-  std::unique_ptr<staged> through_host;
+  std::unique_ptr<host_staging> through_host;
 };
 
 isthmus_status create(const isthmus_backend_context& context, rank_state& made) {
   node_hierarchy& hierarchy = made.hierarchy;
-  staged::platforms of;
-  if (const auto status = staged::look(context, of)) return status;
+  host_staging::platforms of;
+  if (const auto status = host_staging::look(context, of)) return status;
   if (hierarchy.layout.nodes() == 1 && !of.is_mixed)
     return refuse(context, ISTHMUS_ERROR_UNSUPPORTED, "all ranks are on one node, and on one platform",
                   nullptr);
   if (const auto status = read_chunk_bytes(context, hierarchy.chunk_bytes)) return status;
   if (of.has_devices) {
-    made.through_host = std::make_unique<staged>(context, cut_of);
+    made.through_host = std::make_unique<host_staging>(context, shard_mode_of);
     return made.through_host->make(hierarchy.chunk_bytes);
   }
   if (context.is_chosen_by_default != 0 && hierarchy.layout.nodes() == context.size)
@@ -88,12 +88,12 @@ const char* supports(void*, const isthmus_operation*, const char*) { return null
 
 void run_collective(node_hierarchy& hierarchy, const isthmus_operation& operation, const char* algorithm) {
   const collective_row& row = row_of(operation.collective);
-  const cut how = cut_of(algorithm);
-  if (row.is_reduction) return run_reduction(ranks, operation, how);
-  if (is_cut(row)) return run_broadcast(ranks, operation, how);
-  if (row.send_ranks == buffer_ranks::none) return run_barrier(ranks);
-  if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all) return run_gathering(ranks, operation);
-  run_blocks(ranks, operation);
+  const shard_mode mode = shard_mode_of(algorithm);
+  if (row.is_reduction) return run_reduction(hierarchy, operation, mode);
+  if (is_sharded(row)) return run_broadcast(hierarchy, operation, mode);
+  if (row.send_ranks == buffer_ranks::none) return run_barrier(hierarchy);
+  if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all) return run_allgather(hierarchy, operation);
+  run_alltoall(hierarchy, operation);
 }
 
 isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const* algorithms,
@@ -107,9 +107,9 @@ isthmus_status enqueue(void* state, const isthmus_operation* operations, const c
       return ISTHMUS_SUCCESS;
     }
     // All ranks of a group have their messages before its collectives.
-    if (std::any_of(operations, operations + n, is_one)) run_messages(ranks, operations, n);
+    if (std::any_of(operations, operations + n, is_one)) run_messages(hierarchy, operations, n);
     for (std::size_t i = 0; i < n; ++i)
-      if (!is_one(operations[i])) run_collective(ranks, operations[i], algorithms[i]);
+      if (!is_one(operations[i])) run_collective(hierarchy, operations[i], algorithms[i]);
     return ISTHMUS_SUCCESS;
   } catch (const subcommunicator_failure& failure) {
     return report(context, failure);
@@ -126,7 +126,7 @@ const char* plan(void* state, const isthmus_operation* operation, const char* al
   node_hierarchy& hierarchy = hierarchy_of(state);
   try {
     hierarchy.plan = rank_of(state).through_host ? rank_of(state).through_host->plan(*operation, algorithm)
-                                             : plan_of(ranks, *operation, cut_of(algorithm));
+                                             : plan_steps(hierarchy, *operation, shard_mode_of(algorithm));
     return hierarchy.plan.c_str();
   } catch (const std::exception& failure) {
     hierarchy.context->log(hierarchy.context->runtime, 1, "no plan: %s", failure.what());
@@ -156,7 +156,7 @@ const isthmus_backend* hierarchical_backend() noexcept {
     functions.enqueue = hierarchical::enqueue;
     functions.plan = hierarchical::plan;
     functions.abort = [](void* state) {
-      hierarchical::hierarchy_of(state).of.abort();
+      hierarchical::hierarchy_of(state).comms.abort();
       if (hierarchical::rank_of(state).through_host) hierarchical::rank_of(state).through_host->abort();
     };
     return functions;

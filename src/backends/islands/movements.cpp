@@ -11,7 +11,7 @@ namespace isthmus::hierarchical {
 namespace {
 
 // `buffer` gets every rank's block, and has this one's already.
-void gather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std::byte* buffer, const spans& blocks,
+void allgather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std::byte* buffer, const block_counts& blocks,
                      int own_rank) {
   const auto own = static_cast<std::size_t>(own_rank);
   isthmus_operation operation{};
@@ -20,7 +20,7 @@ void gather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std
   operation.send_buf = buffer + blocks.displs[own] * bytes_of(datatype);
   operation.recv_buf = buffer;
   const bool equal = std::ranges::all_of(blocks.counts, [&](auto count) { return count == operation.count; });
-  operation.collective = equal ? kinds::blocks_to_all : kinds::runs_to_all;
+  operation.collective = equal ? phase::allgather : phase::allgatherv;
   if (!equal) {
     operation.recv_counts = blocks.counts.data();
     operation.recv_displs = blocks.displs.data();
@@ -28,10 +28,10 @@ void gather_in_place(const subcommunicator& comm, isthmus_datatype datatype, std
   comm.run(operation);
 }
 
-void broadcast_in(const subcommunicator& comm, isthmus_datatype datatype, const std::byte* from, std::byte* to,
+void run_broadcast_on(const subcommunicator& comm, isthmus_datatype datatype, const std::byte* from, std::byte* to,
                   std::uint64_t count, int root) {
   isthmus_operation operation{};
-  operation.collective = kinds::copy_to_all;
+  operation.collective = phase::broadcast;
   operation.datatype = datatype;
   operation.count = count;
   operation.root = root;
@@ -41,61 +41,61 @@ void broadcast_in(const subcommunicator& comm, isthmus_datatype datatype, const 
 }
 
 // Every rank's block to every rank, by way of the holders.
-class gathering {
+class allgather_call {
  public:
-  gathering(node_hierarchy& hierarchy, const isthmus_operation& asked)
-      : m_hierarchy(ranks),
+  allgather_call(node_hierarchy& hierarchy, const isthmus_operation& operation)
+      : m_hierarchy(hierarchy),
         m_layout(hierarchy.layout),
-        m_asked(asked),
-        m_blocks(asked, hierarchy.layout.rank(), hierarchy.layout.size()),
-        m_width(bytes_of(asked.datatype)) {}
+        m_operation(operation),
+        m_blocks(operation, hierarchy.layout.rank(), hierarchy.layout.size()),
+        m_element_bytes(bytes_of(operation.datatype)) {}
 
   void run();
 
  private:
-  packed places(const chunk& of) const {
-    return {m_layout, [&](int rank) { return length(rank, of); }};
+  packed_blocks pack_chunk(const chunk_range& chunk) const {
+    return {m_layout, [&](int rank) { return length(rank, chunk); }};
   }
-  std::uint64_t length(int rank, const chunk& of) const {
+  std::uint64_t length(int rank, const chunk_range& chunk) const {
     const std::uint64_t all = m_blocks.recv.length(rank);
-    return all <= of.at ? 0 : std::min(of.count, all - of.at);
+    return all <= chunk.begin ? 0 : std::min(chunk.count, all - chunk.begin);
   }
-  std::byte* memory(const chunk& of) const {
-    return m_hierarchy.sums[static_cast<std::size_t>(of.slot)].at_least(places(of).total() * m_width);
+  std::byte* memory(const chunk_range& chunk) const {
+    return m_hierarchy.sums[static_cast<std::size_t>(chunk.slot)].reserve(pack_chunk(chunk).total() * m_element_bytes);
   }
 
-  void to_leaders(const chunk& of) const;
-  void inter_node(const chunk& of) const;
-  void intra_node(const chunk& of) const;
+  void to_leaders(const chunk_range& chunk) const;
+  void inter_node(const chunk_range& chunk) const;
+  void intra_node(const chunk_range& chunk) const;
 
   node_hierarchy& m_hierarchy;
   const rank_layout& m_layout;
-  const isthmus_operation& m_asked;
+  const isthmus_operation& m_operation;
   block_map m_blocks;
-  std::uint64_t m_width;
+  std::uint64_t m_element_bytes;
 };
 
-void gathering::to_leaders(const chunk& of) const {
-  const auto at = places(of);
-  std::byte* const to = memory(of);
-  const std::byte* const own = static_cast<const std::byte*>(m_asked.send_buf) + of.at * m_width;
+void allgather_call::to_leaders(const chunk_range& chunk) const {
+  const auto at = pack_chunk(chunk);
+  std::byte* const to = memory(chunk);
+  const std::byte* const own = static_cast<const std::byte*>(m_operation.send_buf) + chunk.begin * m_element_bytes;
   if (m_layout.is_leader()) {
-    const piece mine = at.at(static_cast<std::size_t>(m_layout.position_of(m_layout.rank())));
-    if (mine.count > 0) std::memcpy(to + mine.at * m_width, own, mine.count * m_width);
+    const element_range mine = at.at(static_cast<std::size_t>(m_layout.position_of(m_layout.rank())));
+    if (mine.count > 0) std::memcpy(to + mine.begin * m_element_bytes, own, mine.count * m_element_bytes);
   }
   if (m_layout.own_node_size() == m_layout.leaders()) return;
-  spans out, in;
+  block_counts out, in;
   const auto& node = m_layout.members(m_layout.own_node());
   for (int index = 0; index < m_layout.own_node_size(); ++index) {
     const int rank = node[static_cast<std::size_t>(index)];
     const bool gives = !m_layout.is_leader() && m_layout.leader_of(m_layout.rank()) == index;
     const bool takes = rank != m_layout.rank() && m_layout.is_leader() && m_layout.leader_of(rank) == m_layout.own_index();
-    out.add(0, gives ? length(m_layout.rank(), of) : 0);
-    in.add(at.at(static_cast<std::size_t>(m_layout.position_of(rank))).at, takes ? length(rank, of) : 0);
+    out.add(0, gives ? length(m_layout.rank(), chunk) : 0);
+    in.add(at.at(static_cast<std::size_t>(m_layout.position_of(rank))).begin, takes ? length(rank, chunk) : 0);
   }
   isthmus_operation operation{};
-  operation.collective = kinds::runs_to_each;
-  operation.datatype = m_asked.datatype;
+  operation.collective = phase::alltoallv;
+  operation.datatype = m_operation.datatype;
   operation.send_buf = own;
   operation.recv_buf = to;
   operation.send_counts = out.counts.data();
@@ -105,93 +105,93 @@ void gathering::to_leaders(const chunk& of) const {
   m_hierarchy.comms.intra_node.run(operation);
 }
 
-void gathering::inter_node(const chunk& of) const {
+void allgather_call::inter_node(const chunk_range& chunk) const {
   if (!m_layout.is_leader()) return;
-  const auto at = places(of);
+  const auto at = pack_chunk(chunk);
   const int own = m_layout.own_index();
-  const piece served = at.of(m_layout.leader_range(own));
+  const element_range served = at.chunk(m_layout.leader_range(own));
   if (served.count == 0) return;
-  spans blocks;
+  block_counts blocks;
   for (int node = 0; node < m_layout.nodes(); ++node) {
-    const piece each = at.of(m_layout.leader_range(own, node));
-    blocks.add(each.at - served.at, each.count);
+    const element_range each = at.chunk(m_layout.leader_range(own, node));
+    blocks.add(each.begin - served.begin, each.count);
   }
-  gather_in_place(m_hierarchy.comms.inter_node, m_asked.datatype, memory(of) + served.at * m_width, blocks,
+  allgather_in_place(m_hierarchy.comms.inter_node, m_operation.datatype, memory(chunk) + served.begin * m_element_bytes, blocks,
                   m_layout.own_node());
 }
 
-void gathering::intra_node(const chunk& of) const {
-  const auto at = places(of);
-  std::byte* const from = memory(of);
-  spans blocks;
+void allgather_call::intra_node(const chunk_range& chunk) const {
+  const auto at = pack_chunk(chunk);
+  std::byte* const from = memory(chunk);
+  block_counts blocks;
   for (int index = 0; index < m_layout.own_node_size(); ++index) {
-    const piece each = index < m_layout.leaders() ? at.of(m_layout.leader_range(index)) : piece{};
-    blocks.add(each.at, each.count);
+    const element_range each = index < m_layout.leaders() ? at.chunk(m_layout.leader_range(index)) : element_range{};
+    blocks.add(each.begin, each.count);
   }
-  gather_in_place(m_hierarchy.comms.intra_node, m_asked.datatype, from, blocks, m_layout.own_index());
-  auto* const to = static_cast<std::byte*>(m_asked.recv_buf);
+  allgather_in_place(m_hierarchy.comms.intra_node, m_operation.datatype, from, blocks, m_layout.own_index());
+  auto* const to = static_cast<std::byte*>(m_operation.recv_buf);
   for (std::size_t position = 0; position < m_layout.order().size(); ++position) {
     const int rank = m_layout.order()[position];
-    const piece block = at.at(position);
+    const element_range block = at.at(position);
     if (block.count > 0)
-      std::memcpy(to + (m_blocks.recv.begin(rank) + of.at) * m_width, from + block.at * m_width,
-                  block.count * m_width);
+      std::memcpy(to + (m_blocks.recv.begin(rank) + chunk.begin) * m_element_bytes, from + block.begin * m_element_bytes,
+                  block.count * m_element_bytes);
   }
 }
 
-void gathering::run() {
+void allgather_call::run() {
   std::uint64_t longest = 0;
   for (int rank = 0; rank < m_layout.size(); ++rank) longest = std::max(longest, m_blocks.recv.length(rank));
-  const auto block = static_cast<std::uint64_t>(m_layout.size()) * m_width;
+  const auto block = static_cast<std::uint64_t>(m_layout.size()) * m_element_bytes;
   stages work;
-  work.gather = [this](const chunk& of) { to_leaders(of); };
-  work.cross = [this](const chunk& of) { inter_node(of); };
-  work.scatter = [this](const chunk& of) { intra_node(of); };
+  work.gather = [this](const chunk_range& chunk) { to_leaders(chunk); };
+  work.cross = [this](const chunk_range& chunk) { inter_node(chunk); };
+  work.scatter = [this](const chunk_range& chunk) { intra_node(chunk); };
   m_hierarchy.run_in_chunks(longest, m_hierarchy.step(longest, block), work);
 }
 
 }  // namespace
 
-void allgather_intra_node(const node_hierarchy& hierarchy, const shards& cuts, isthmus_datatype datatype, std::byte* buffer) {
+void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype, std::byte* buffer) {
   const rank_layout& layout = hierarchy.layout;
-  if (cuts.each == 0)  // the first holder has it all
-    return broadcast_in(hierarchy.comms.intra_node, datatype, buffer, buffer, cuts.rest, 0);
-  gather_in_place(hierarchy.comms.intra_node, datatype, buffer, spans_of(cuts, all.own_node_size()), all.own_index());
+  if (shards.shard_elements == 0)  // the first holder has it all
+    return run_broadcast_on(hierarchy.comms.intra_node, datatype, buffer, buffer, shards.remainder, 0);
+  allgather_in_place(hierarchy.comms.intra_node, datatype, buffer, shard_counts(shards, layout.own_node_size()), layout.own_index());
 }
 
-void run_broadcast(node_hierarchy& hierarchy, const isthmus_operation& operation, cut how) {
+void run_broadcast(node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode) {
   const rank_layout& layout = hierarchy.layout;
-  const int node = all.node_of(operation.root);
-  const bool is_there = all.own_node() == node;
+  const int node = layout.node_of(operation.root);
+  const bool is_there = layout.own_node() == node;
   const std::uint64_t width = bytes_of(operation.datatype);
-  const auto at = [&](const chunk& part) {
-    return static_cast<std::byte*>(operation.recv_buf) + part.at * width;
+  const auto at = [&](const chunk_range& chunk) {
+    return static_cast<std::byte*>(operation.recv_buf) + chunk.begin * width;
   };
-  const auto cuts = [&](const chunk& part) { return shards(part.count, all.leaders(), how); };
+  const auto shards = [&](const chunk_range& chunk) { return shard_map(chunk.count, layout.leaders(), mode); };
   stages work;
-  work.gather = [&](const chunk& part) {
-    const std::byte* const from = static_cast<const std::byte*>(operation.send_buf) + part.at * width;
+  work.gather = [&](const chunk_range& chunk) {
+    const std::byte* const from = static_cast<const std::byte*>(operation.send_buf) + chunk.begin * width;
     if (is_there)
-      broadcast_in(hierarchy.comms.intra_node, operation.datatype, from, at(part), part.count,
-                   all.index_of(operation.root));
+      run_broadcast_on(hierarchy.comms.intra_node, operation.datatype, from, at(chunk), chunk.count,
+                   layout.index_of(operation.root));
   };
-  work.cross = [&](const chunk& part) {
-    if (!all.is_leader()) return;
-    const piece own = cuts(part).of(all.own_index());
-    std::byte* const buffer = at(part) + own.at * width;
-    broadcast_in(hierarchy.comms.inter_node, operation.datatype, buffer, buffer, own.count, node);
+  work.cross = [&](const chunk_range& chunk) {
+    if (!layout.is_leader()) return;
+    const element_range own = shards(chunk).shard(layout.own_index());
+    std::byte* const buffer = at(chunk) + own.begin * width;
+    run_broadcast_on(hierarchy.comms.inter_node, operation.datatype, buffer, buffer, own.count, node);
   };
-  work.scatter = [&](const chunk& part) {
-    if (!is_there) allgather_intra_node(ranks, cuts(part), operation.datatype, at(part));
+  work.scatter = [&](const chunk_range& chunk) {
+    if (!is_there) allgather_intra_node(hierarchy, shards(chunk), operation.datatype, at(chunk));
   };
   hierarchy.run_in_chunks(operation.count, hierarchy.step(operation.count, width), work);
 }
 
-void run_gathering(node_hierarchy& hierarchy, const isthmus_operation& operation) { gathering(ranks, operation).run(); }
+void run_allgather(node_hierarchy& hierarchy, const isthmus_operation& operation) { allgather_call(hierarchy, operation).run(); }
 
 void run_barrier(const node_hierarchy& hierarchy) {
   isthmus_operation operation{};
-  operation.collective = kinds::meet;
+  operation.collective = phase::barrier;
   hierarchy.comms.intra_node.run(operation);
   if (hierarchy.layout.own_index() == 0) hierarchy.comms.inter_node.run(operation);
   hierarchy.comms.intra_node.run(operation);

@@ -26,13 +26,13 @@ isthmus_error_info latest_failure() {
 
 // What the parts are asked for.
 constexpr std::array required_intra_node = {
-    kinds::sum_to_each,   kinds::sum_to_each_run, kinds::sum_to_one,  kinds::copy_to_all,
-    kinds::blocks_to_all, kinds::runs_to_all,     kinds::runs_to_one, kinds::runs_to_each,
-    kinds::meet,          ISTHMUS_SEND,           ISTHMUS_RECV};
+    phase::reduce_scatter,   phase::reduce_scatterv, phase::reduce,  phase::broadcast,
+    phase::allgather, phase::allgatherv,     phase::gatherv, phase::alltoallv,
+    phase::barrier,          ISTHMUS_SEND,           ISTHMUS_RECV};
 constexpr std::array required_inter_node = {
-    kinds::sum_to_each, kinds::sum_to_each_run, kinds::sum_to_all,  kinds::sum_to_one,
-    kinds::copy_to_all, kinds::blocks_to_all,   kinds::runs_to_all, kinds::meet};
-constexpr std::array required_all_ranks = {kinds::runs_to_each, ISTHMUS_SEND, ISTHMUS_RECV};
+    phase::reduce_scatter, phase::reduce_scatterv, phase::allreduce,  phase::reduce,
+    phase::broadcast, phase::allgather,   phase::allgatherv, phase::barrier};
+constexpr std::array required_all_ranks = {phase::alltoallv, ISTHMUS_SEND, ISTHMUS_RECV};
 
 std::string name_of(const char* place, const std::vector<int>& ranks) {
   return fmt::format("{} ranks {} (0 to {} there)", place, format_list(ranks), ranks.size() - 1);
@@ -40,23 +40,23 @@ std::string name_of(const char* place, const std::vector<int>& ranks) {
 
 std::vector<int> leaders_with_index(const rank_layout& layout, int index) {
   std::vector<int> leaders;
-  for (int node = 0; node < ranks.nodes(); ++node)
-    leaders.push_back(ranks.members(node)[static_cast<std::size_t>(index)]);
+  for (int node = 0; node < layout.nodes(); ++node)
+    leaders.push_back(layout.members(node)[static_cast<std::size_t>(index)]);
   return leaders;
 }
 
 }  // namespace
 
-std::string find_unsupported(const part& asked, std::span<const isthmus_collective> collectives) {
-  if (!asked.exists()) return "";
+std::string find_unsupported(const part& operation, std::span<const isthmus_collective> collectives) {
+  if (!operation.exists()) return "";
   std::string json;
   for (const isthmus_collective collective : collectives) {
     isthmus_operation operation{};
     operation.collective = collective;
     operation.datatype = ISTHMUS_FLOAT32;
-    asked.explain(operation, json);
+    operation.explain(operation, json);
     if (nlohmann::json::parse(json).at("backend").is_null())
-      return fmt::format("{}: no backend can do {}", asked.name(), isthmus_collective_name(collective));
+      return fmt::format("{}: no backend can do {}", operation.name(), isthmus_collective_name(collective));
   }
   return "";
 }
@@ -113,13 +113,13 @@ void subcommunicator::abort() const noexcept {
 }
 
 isthmus_status subcommunicators::create(const isthmus_backend_context& context, const rank_layout& layout) {
-  const int index = ranks.own_index();
-  if (const auto status = intra_node.create(context, ranks.own_node(), context.rank, "intra_node",
-                                      name_of("within the island of", ranks.members(ranks.own_node()))))
+  const int index = layout.own_index();
+  if (const auto status = intra_node.create(context, layout.own_node(), context.rank, "intra_node",
+                                      name_of("within the island of", layout.members(layout.own_node()))))
     return status;
   if (const auto status = inter_node.create(
-          context, ranks.is_leader() ? index : ISTHMUS_NO_COLOR, ranks.own_node(), "inter_node",
-          ranks.is_leader() ? name_of("between the islands of", leaders_with_index(ranks, index)) : "between islands"))
+          context, layout.is_leader() ? index : ISTHMUS_NO_COLOR, layout.own_node(), "inter_node",
+          layout.is_leader() ? name_of("between the islands of", leaders_with_index(layout, index)) : "between islands"))
     return status;
   if (const auto status = all_ranks_comm.create(context, 0, context.rank, "inter_node", "between all ranks")) return status;
   vote<> mine;
@@ -132,14 +132,14 @@ isthmus_status subcommunicators::create(const isthmus_backend_context& context, 
 }
 
 isthmus_status subcommunicators::create_for_devices(const isthmus_backend_context& context, const rank_layout& layout) {
-  const int index = ranks.own_index();
-  if (const auto status = intra_node.create(context, ranks.own_node(), context.rank, "intra_node",
-                                      name_of("within the island of", ranks.members(ranks.own_node()))))
+  const int index = layout.own_index();
+  if (const auto status = intra_node.create(context, layout.own_node(), context.rank, "intra_node",
+                                      name_of("within the island of", layout.members(layout.own_node()))))
     return status;
   return inter_node.create(
-      context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, ranks.is_leader() ? index : ISTHMUS_NO_COLOR,
-      ranks.own_node(), "inter_node",
-      ranks.is_leader() ? name_of("between the islands of", leaders_with_index(ranks, index)) : "between islands");
+      context, isthmus_device{ISTHMUS_PLATFORM_HOST, 0}, layout.is_leader() ? index : ISTHMUS_NO_COLOR,
+      layout.own_node(), "inter_node",
+      layout.is_leader() ? name_of("between the islands of", leaders_with_index(layout, index)) : "between islands");
 }
 
 void subcommunicators::abort() const noexcept {

@@ -63,7 +63,7 @@ class subcommunicator {
 
 // Why the part can't do all of these; "" when it can. Backends of host memory know all datatypes and
 // operations, or none. Throws subcommunicator_failure.
-std::string find_unsupported(const subcommunicator& asked, std::span<const isthmus_collective> collectives);
+std::string find_unsupported(const subcommunicator& operation, std::span<const isthmus_collective> collectives);
 
 struct subcommunicators {
   subcommunicator intra_node;   // the ranks of this rank's island, by index

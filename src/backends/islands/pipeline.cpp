@@ -16,7 +16,7 @@ namespace {
 // How far the two threads are, and what went wrong first.
 class progress {
  public:
-  explicit progress(const node_hierarchy& hierarchy) : m_hierarchy(ranks) {}
+  explicit progress(const node_hierarchy& hierarchy) : m_hierarchy(hierarchy) {}
 
   void gathered() { advance(m_gathered); }
   void crossed() { advance(m_crossed); }
@@ -79,7 +79,7 @@ class progress {
 };
 
 template <typename Work>
-void tell_of_failures(progress& told, Work&& work) noexcept {
+void report_failures(progress& told, Work&& work) noexcept {
   try {
     work();
   } catch (const subcommunicator_failure& failure) {
@@ -94,26 +94,26 @@ void tell_of_failures(progress& told, Work&& work) noexcept {
 }
 
 // The calls within islands, in the same order on all of their ranks.
-void run_intra_node_stages(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
+void run_intra_node_stages(std::uint64_t chunks, const std::function<chunk_range(std::uint64_t)>& chunk_at, const stages& work,
                  progress& told) noexcept {
   const suspend_progress quiet;
-  tell_of_failures(told, [&] {
+  report_failures(told, [&] {
     for (std::uint64_t i = 0; i < chunks; ++i) {
-      work.gather(at(i));
+      work.gather(chunk_at(i));
       told.gathered();
       if (i == 0) continue;
       if (!told.wait_until_crossed(i)) return;
-      work.scatter(at(i - 1));
+      work.scatter(chunk_at(i - 1));
     }
-    if (told.wait_until_crossed(chunks)) work.scatter(at(chunks - 1));
+    if (told.wait_until_crossed(chunks)) work.scatter(chunk_at(chunks - 1));
   });
 }
 
-void run_inter_node_stages(std::uint64_t chunks, const std::function<chunk(std::uint64_t)>& at, const stages& work,
+void run_inter_node_stages(std::uint64_t chunks, const std::function<chunk_range(std::uint64_t)>& chunk_at, const stages& work,
                   progress& told) noexcept {
-  tell_of_failures(told, [&] {
+  report_failures(told, [&] {
     for (std::uint64_t i = 0; i < chunks && told.wait_until_gathered(i + 1); ++i) {
-      work.cross(at(i));
+      work.cross(chunk_at(i));
       told.crossed();
     }
   });
@@ -123,21 +123,21 @@ void run_inter_node_stages(std::uint64_t chunks, const std::function<chunk(std::
 
 void node_hierarchy::run_in_chunks(std::uint64_t count, std::uint64_t step, const stages& work) {
   const std::uint64_t chunks = count / step + (count % step != 0 ? 1 : 0);
-  const std::function<chunk(std::uint64_t)> at = [=](std::uint64_t i) -> chunk {
+  const std::function<chunk_range(std::uint64_t)> chunk_at = [=](std::uint64_t i) -> chunk_range {
     return {i * step, std::min(step, count - i * step), static_cast<int>(i % slots)};
   };
   if (chunks < 2 || !overlaps) {
     for (std::uint64_t i = 0; i < chunks; ++i) {
-      work.gather(at(i));
-      work.cross(at(i));
-      work.scatter(at(i));
+      work.gather(chunk_at(i));
+      work.cross(chunk_at(i));
+      work.scatter(chunk_at(i));
     }
     return;
   }
   progress told(*this);
   {
-    const std::jthread intra_node([&] { run_intra_node_stages(chunks, at, work, told); });
-    run_inter_node_stages(chunks, at, work, told);
+    const std::jthread intra_node([&] { run_intra_node_stages(chunks, chunk_at, work, told); });
+    run_inter_node_stages(chunks, chunk_at, work, told);
   }
   told.rethrow();
 }

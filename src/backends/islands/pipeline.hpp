@@ -21,10 +21,10 @@
 namespace isthmus::hierarchical {
 
 // Staging that grows and stays. What it holds is lost when it grows.
-class staging {
+class staging_buffer {
  public:
   // Aligned to every datatype.
-  std::byte* at_least(std::uint64_t bytes) {
+  std::byte* reserve(std::uint64_t bytes) {
     if (bytes > m_bytes) {
       m_memory = std::make_unique_for_overwrite<std::byte[]>(bytes);
       m_bytes = bytes;
@@ -37,16 +37,16 @@ class staging {
   std::uint64_t m_bytes = 0;
 };
 
-struct chunk {
-  std::uint64_t at = 0, count = 0;  // elements
+struct chunk_range {
+  std::uint64_t begin = 0, count = 0;  // elements
   int slot = 0;                     // whose staging it uses
 };
 
 // What happens to a chunk, one after the other. They throw subcommunicator_failure.
 struct stages {
-  std::function<void(const chunk&)> gather;   // within islands
-  std::function<void(const chunk&)> cross;    // between them
-  std::function<void(const chunk&)> scatter;  // within them again
+  std::function<void(const chunk_range&)> gather;   // within islands
+  std::function<void(const chunk_range&)> cross;    // between them
+  std::function<void(const chunk_range&)> scatter;  // within them again
 };
 
 // Whether a thread of its own may call the parts within.
@@ -57,10 +57,10 @@ inline bool can_overlap(const isthmus_backend_context& context) {
 
 // Elements of a chunk, where an element of the message takes so many bytes of all blocks together. What is
 // worth it is cut into several: of a single one nothing overlaps.
-inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_each, std::uint64_t chunk_bytes) {
-  constexpr std::uint64_t several = 4, least_bytes = 1 << 20;  // smaller ones cost more than they hide
-  const std::uint64_t bytes = std::max(least_bytes, count * bytes_each / several);
-  return std::max<std::uint64_t>(1, std::min(chunk_bytes, bytes) / bytes_each);
+inline std::uint64_t chunk_elements(std::uint64_t count, std::uint64_t bytes_per_element, std::uint64_t chunk_bytes) {
+  constexpr std::uint64_t several = 4, min_bytes = 1 << 20;  // smaller ones cost more than they hide
+  const std::uint64_t bytes = std::max(min_bytes, count * bytes_per_element / several);
+  return std::max<std::uint64_t>(1, std::min(chunk_bytes, bytes) / bytes_per_element);
 }
 
 // What all calls of one communicator share.
@@ -71,12 +71,12 @@ struct node_hierarchy {
   rank_layout layout;
   subcommunicators comms;
   std::uint64_t chunk_bytes = 0;
-  std::uint64_t step(std::uint64_t count, std::uint64_t bytes_each) const {
-    return chunk_elements(count, bytes_each, chunk_bytes);
+  std::uint64_t step(std::uint64_t count, std::uint64_t bytes_per_element) const {
+    return chunk_elements(count, bytes_per_element, chunk_bytes);
   }
   bool overlaps = false;  // can_overlap
-  std::array<staging, slots> sums, results;
-  std::unique_ptr<device_side> device;  // of a rank whose part within its island is on its device
+  std::array<staging_buffer, slots> sums, results;
+  std::unique_ptr<device_staging> device;  // of a rank whose part within its island is on its device
   std::string plan;                     // the latest that was asked for
 
   // Islands are nodes.

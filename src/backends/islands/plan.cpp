@@ -17,14 +17,14 @@ using nlohmann::json;
 
 class planner {
  public:
-  planner(const node_hierarchy& hierarchy, const isthmus_operation& asked) : m_hierarchy(ranks), m_asked(asked) {}
+  planner(const node_hierarchy& hierarchy, const isthmus_operation& operation) : m_hierarchy(hierarchy), m_operation(operation) {}
 
   void add(const subcommunicator& comm, isthmus_collective collective, std::uint64_t count, isthmus_datatype datatype) {
     if (!comm.exists()) return;  // this rank is no holder
     isthmus_operation step{};
     step.collective = collective;
     step.datatype = datatype;
-    step.op = m_asked.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_asked.op;
+    step.op = m_operation.op == ISTHMUS_AVG ? ISTHMUS_SUM : m_operation.op;
     step.count = has_private_counts(row_of(collective)) ? 0 : count;
     std::string text;
     comm.explain(step, text);
@@ -44,87 +44,87 @@ class planner {
     const collective_row& row = row_of(collective);
     if (row.send_extent != extent::count_x_size && !(row.is_reduction && has_counts(row))) return 1;
     const rank_layout& layout = m_hierarchy.layout;
-    return static_cast<std::uint64_t>(&comm == &m_hierarchy.comms.intra_node ? all.own_node_size() : all.nodes());
+    return static_cast<std::uint64_t>(&comm == &m_hierarchy.comms.intra_node ? layout.own_node_size() : layout.nodes());
   }
 
   const node_hierarchy& m_hierarchy;
-  const isthmus_operation& m_asked;
+  const isthmus_operation& m_operation;
   json m_steps = json::array();
 };
 
 // Of the first chunk.
-std::uint64_t first_chunk(const node_hierarchy& hierarchy, const isthmus_operation& asked, std::uint64_t width) {
-  return std::min(asked.count, hierarchy.step(asked.count, width));
+std::uint64_t first_chunk(const node_hierarchy& hierarchy, const isthmus_operation& operation, std::uint64_t width) {
+  return std::min(operation.count, hierarchy.step(operation.count, width));
 }
 
 // Of a rank whose island sums on its device.
-void plan_device_reduction(planner& steps, const node_hierarchy& hierarchy, const isthmus_operation& asked, cut how) {
+void plan_device_reduction(planner& steps, const node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode) {
   const rank_layout& layout = hierarchy.layout;
-  const shards cuts(first_chunk(ranks, asked, bytes_of(asked.datatype)), all.leaders(), how);
-  const bool spreads = spreads_evenly(all, cuts);
-  const std::uint64_t own = cuts.of(all.own_index()).count;
-  steps.add(hierarchy.comms.intra_node, spreads ? kinds::sum_to_each : kinds::sum_to_all,
-            spreads ? cuts.each : cuts.total(), asked.datatype);
-  steps.add(hierarchy.comms.inter_node, asked.collective, own, asked.datatype);
-  steps.add(hierarchy.comms.intra_node, spreads ? kinds::blocks_to_all : kinds::copy_to_all, spreads ? cuts.each : own,
-            asked.datatype);
+  const shard_map shards(first_chunk(hierarchy, operation, bytes_of(operation.datatype)), layout.leaders(), mode);
+  const bool spreads = has_equal_shards(layout, shards);
+  const std::uint64_t own = shards.shard(layout.own_index()).count;
+  steps.add(hierarchy.comms.intra_node, spreads ? phase::reduce_scatter : phase::allreduce,
+            spreads ? shards.shard_elements : shards.total(), operation.datatype);
+  steps.add(hierarchy.comms.inter_node, operation.collective, own, operation.datatype);
+  steps.add(hierarchy.comms.intra_node, spreads ? phase::allgather : phase::broadcast, spreads ? shards.shard_elements : own,
+            operation.datatype);
 }
 
-void plan_message(planner& steps, const node_hierarchy& hierarchy, const isthmus_operation& asked, cut how) {
-  const collective_row& row = row_of(asked.collective);
+void plan_sharded(planner& steps, const node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode) {
+  const collective_row& row = row_of(operation.collective);
   const rank_layout& layout = hierarchy.layout;
-  const isthmus_datatype sums = row.is_reduction ? accumulation_type(asked.datatype, asked.op) : asked.datatype;
-  const shards cuts(first_chunk(ranks, asked, bytes_of(sums)), all.leaders(), how);
-  const piece own = cuts.of(all.own_index());
-  const bool whole = cuts.each == 0 || cuts.leaders == 1, equal = all.is_even() && cuts.rest == 0;
+  const isthmus_datatype sums = row.is_reduction ? accumulation_type(operation.datatype, operation.op) : operation.datatype;
+  const shard_map shards(first_chunk(hierarchy, operation, bytes_of(sums)), layout.leaders(), mode);
+  const element_range own = shards.shard(layout.own_index());
+  const bool whole = shards.shard_elements == 0 || shards.leaders == 1, equal = layout.is_even() && shards.remainder == 0;
   if (row.is_reduction && whole)
-    steps.add(hierarchy.comms.intra_node, kinds::sum_to_one, cuts.of(0).count, sums);
+    steps.add(hierarchy.comms.intra_node, phase::reduce, shards.shard(0).count, sums);
   else if (row.is_reduction)
-    steps.add(hierarchy.comms.intra_node, equal ? kinds::sum_to_each : kinds::sum_to_each_run, cuts.each, sums);
+    steps.add(hierarchy.comms.intra_node, equal ? phase::reduce_scatter : phase::reduce_scatterv, shards.shard_elements, sums);
   else
-    steps.add(hierarchy.comms.intra_node, kinds::copy_to_all,
-              cuts.rest + cuts.each * static_cast<std::uint64_t>(cuts.leaders), sums);
-  steps.add(hierarchy.comms.inter_node, asked.collective, own.count, sums);
+    steps.add(hierarchy.comms.intra_node, phase::broadcast,
+              shards.remainder + shards.shard_elements * static_cast<std::uint64_t>(shards.leaders), sums);
+  steps.add(hierarchy.comms.inter_node, operation.collective, own.count, sums);
   if (row.recv_ranks == buffer_ranks::root)
-    steps.add(hierarchy.comms.intra_node, kinds::runs_to_one, own.count, asked.datatype);
-  else if (cuts.each == 0)
-    steps.add(hierarchy.comms.intra_node, kinds::copy_to_all, cuts.rest, asked.datatype);
+    steps.add(hierarchy.comms.intra_node, phase::gatherv, own.count, operation.datatype);
+  else if (shards.shard_elements == 0)
+    steps.add(hierarchy.comms.intra_node, phase::broadcast, shards.remainder, operation.datatype);
   else
-    steps.add(hierarchy.comms.intra_node, equal ? kinds::blocks_to_all : kinds::runs_to_all, own.count, asked.datatype);
+    steps.add(hierarchy.comms.intra_node, equal ? phase::allgather : phase::allgatherv, own.count, operation.datatype);
 }
 
 }  // namespace
 
-std::string plan_of(const node_hierarchy& hierarchy, const isthmus_operation& asked, cut how) {
-  const collective_row& row = row_of(asked.collective);
+std::string plan_steps(const node_hierarchy& hierarchy, const isthmus_operation& operation, shard_mode mode) {
+  const collective_row& row = row_of(operation.collective);
   const subcommunicators& of = hierarchy.comms;
   const auto blocks = static_cast<std::uint64_t>(hierarchy.layout.nodes());
-  planner steps(ranks, asked);
-  if (is_cut(row) && hierarchy.device) {
-    plan_device_reduction(steps, ranks, asked, how);
-  } else if (is_cut(row)) {
-    plan_message(steps, ranks, asked, how);
+  planner steps(hierarchy, operation);
+  if (is_sharded(row) && hierarchy.device) {
+    plan_device_reduction(steps, hierarchy, operation, mode);
+  } else if (is_sharded(row)) {
+    plan_sharded(steps, hierarchy, operation, mode);
   } else if (row.is_reduction) {
-    const isthmus_datatype sums = accumulation_type(asked.datatype, asked.op);
+    const isthmus_datatype sums = accumulation_type(operation.datatype, operation.op);
     const bool even = hierarchy.layout.is_even() && !has_counts(row);
-    const isthmus_collective each = even ? kinds::sum_to_each : kinds::sum_to_each_run;
+    const isthmus_collective each = even ? phase::reduce_scatter : phase::reduce_scatterv;
     const std::uint64_t count =
-        first_chunk(ranks, asked, bytes_of(sums) * static_cast<std::uint64_t>(hierarchy.layout.size()));
+        first_chunk(hierarchy, operation, bytes_of(sums) * static_cast<std::uint64_t>(hierarchy.layout.size()));
     steps.add(of.intra_node, each, count * blocks, sums);
     steps.add(of.inter_node, each, count, sums);
-  } else if (is_point_to_point(asked.collective)) {
-    const bool near = hierarchy.layout.node_of(asked.root) == hierarchy.layout.own_node();
-    isthmus_operation message = asked;
-    steps.add(near ? of.intra_node : of.all_ranks_comm, message.collective, asked.count, asked.datatype);
+  } else if (is_point_to_point(operation.collective)) {
+    const bool near = hierarchy.layout.node_of(operation.root) == hierarchy.layout.own_node();
+    isthmus_operation message = operation;
+    steps.add(near ? of.intra_node : of.all_ranks_comm, message.collective, operation.count, operation.datatype);
   } else if (row.send_ranks == buffer_ranks::none) {
-    steps.add(of.intra_node, kinds::meet, 0, asked.datatype);
-    steps.add(of.inter_node, kinds::meet, 0, asked.datatype);
+    steps.add(of.intra_node, phase::barrier, 0, operation.datatype);
+    steps.add(of.inter_node, phase::barrier, 0, operation.datatype);
   } else if (row.send_extent == extent::count && row.recv_ranks == buffer_ranks::all) {
-    steps.add(of.inter_node, kinds::blocks_to_all, asked.count, asked.datatype);
-    steps.add(of.intra_node, kinds::blocks_to_all, asked.count * blocks, asked.datatype);
+    steps.add(of.inter_node, phase::allgather, operation.count, operation.datatype);
+    steps.add(of.intra_node, phase::allgather, operation.count * blocks, operation.datatype);
   } else {
-    steps.add(of.intra_node, kinds::runs_to_each, asked.count, asked.datatype);
-    steps.add(of.all_ranks_comm, kinds::runs_to_each, asked.count, asked.datatype);
+    steps.add(of.intra_node, phase::alltoallv, operation.count, operation.datatype);
+    steps.add(of.all_ranks_comm, phase::alltoallv, operation.count, operation.datatype);
   }
   return steps.text();
 }

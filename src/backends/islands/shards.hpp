@@ -9,30 +9,30 @@
 namespace isthmus::hierarchical {
 
 // Elements.
-struct piece {
-  std::uint64_t at = 0, count = 0;
+struct element_range {
+  std::uint64_t begin = 0, count = 0;
 };
 
 // The rest that can't be divided is the first shard's beginning.
-struct shards {
-  std::uint64_t rest, each;
+struct shard_map {
+  std::uint64_t remainder, shard_elements;
   int leaders;
 
-  shards(std::uint64_t count, int of, cut how)
-      : rest(how == cut::leader ? count : count % static_cast<std::uint64_t>(of)),
-        each((count - rest) / static_cast<std::uint64_t>(of)),
-        leaders(of) {}
+  shard_map(std::uint64_t count, int leader_count, shard_mode mode)
+      : remainder(mode == shard_mode::single_leader ? count : count % static_cast<std::uint64_t>(leader_count)),
+        shard_elements((count - remainder) / static_cast<std::uint64_t>(leader_count)),
+        leaders(leader_count) {}
 
-  std::uint64_t total() const { return rest + each * static_cast<std::uint64_t>(leaders); }
-  piece of(int index) const {
+  std::uint64_t total() const { return remainder + shard_elements * static_cast<std::uint64_t>(leaders); }
+  element_range shard(int index) const {
     if (index >= leaders) return {};
-    if (index == 0) return {0, rest + each};
-    return {rest + static_cast<std::uint64_t>(index) * each, each};
+    if (index == 0) return {0, remainder + shard_elements};
+    return {remainder + static_cast<std::uint64_t>(index) * shard_elements, shard_elements};
   }
 };
 
 // Counts and displacements by rank of a part.
-struct spans {
+struct block_counts {
   std::vector<std::uint64_t> counts, displs;
 
   void add(std::uint64_t at, std::uint64_t count) {
@@ -42,44 +42,44 @@ struct spans {
 };
 
 // What the ranks of this island have of a message.
-inline spans spans_of(const shards& cuts, int ranks) {
-  spans made;
-  for (int index = 0; index < ranks; ++index) made.add(cuts.of(index).at, cuts.of(index).count);
-  return made;
+inline block_counts shard_counts(const shard_map& shards, int ranks) {
+  block_counts result;
+  for (int index = 0; index < ranks; ++index) result.add(shards.shard(index).begin, shards.shard(index).count);
+  return result;
 }
 
 // Whether every rank of every island holds a shard, equal but for the rest.
-inline bool spreads_evenly(const rank_layout& layout, const shards& cuts) {
-  return all.is_even() && all.leaders() > 1 && cuts.each > 0;
+inline bool has_equal_shards(const rank_layout& layout, const shard_map& shards) {
+  return layout.is_even() && layout.leaders() > 1 && shards.shard_elements > 0;
 }
 
 // What there is of each rank's block in a chunk, one after the other in the order of the layout. Elements.
-class packed {
+class packed_blocks {
  public:
-  packed() = default;
+  packed_blocks() = default;
   template <typename Length>
-  packed(const rank_layout& layout, Length&& length) : m_at{0} {
-    for (const int rank : all.order()) {
+  packed_blocks(const rank_layout& layout, Length&& length) : m_offsets{0} {
+    for (const int rank : layout.order()) {
       const std::uint64_t elements = length(rank);
-      m_is_equal = m_is_equal && (m_at.size() == 1 || elements == m_at[1]);
-      m_at.push_back(m_at.back() + elements);
+      m_is_equal = m_is_equal && (m_offsets.size() == 1 || elements == m_offsets[1]);
+      m_offsets.push_back(m_offsets.back() + elements);
     }
   }
 
   bool is_equal() const { return m_is_equal; }
-  std::uint64_t total() const { return m_at.back(); }
-  piece of(index_range positions) const {
+  std::uint64_t total() const { return m_offsets.back(); }
+  element_range range(index_range positions) const {
     const auto begin = static_cast<std::size_t>(positions.begin), n = static_cast<std::size_t>(positions.count);
-    return {m_at[begin], m_at[begin + n] - m_at[begin]};
+    return {m_offsets[begin], m_offsets[begin + n] - m_offsets[begin]};
   }
-  piece at(std::size_t position) const { return {m_at[position], m_at[position + 1] - m_at[position]}; }
+  element_range block(std::size_t position) const { return {m_offsets[position], m_offsets[position + 1] - m_offsets[position]}; }
 
  private:
-  std::vector<std::uint64_t> m_at{0};
+  std::vector<std::uint64_t> m_offsets{0};
   bool m_is_equal = true;
 };
 
 // Gives every rank of an island the whole of what its holders have in their shards of `buffer`.
-void allgather_intra_node(const node_hierarchy& hierarchy, const shards& cuts, isthmus_datatype datatype, std::byte* buffer);
+void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype, std::byte* buffer);
 
 }  // namespace isthmus::hierarchical

@@ -27,7 +27,7 @@ constexpr std::array all_collectives = {
 
 }  // namespace
 
-isthmus_status staged::look(const isthmus_backend_context& context, platforms& found) {
+isthmus_status host_staging::look(const isthmus_backend_context& context, platforms& found) {
   const std::int32_t own = context.device.platform;
   std::vector<std::int32_t> all(static_cast<std::size_t>(context.size));
   if (const auto status = context.allgather(context.runtime, &own, all.data(), sizeof own)) return status;
@@ -36,7 +36,7 @@ isthmus_status staged::look(const isthmus_backend_context& context, platforms& f
   return ISTHMUS_SUCCESS;
 }
 
-staged::lane::lane(const isthmus_backend_context& context, device_driver& of)
+host_staging::lane::lane(const isthmus_backend_context& context, device_driver& of)
     : driver(of),
       device(context.device.ordinal),
       in(of, device),
@@ -45,7 +45,7 @@ staged::lane::lane(const isthmus_backend_context& context, device_driver& of)
       gate(context, of, "hierarchical"),
       left{owned_event(of, device), owned_event(of, device)} {}
 
-isthmus_status staged::open_lane() {
+isthmus_status host_staging::open_lane() {
   vote<> mine;
   try {
     std::string reason;
@@ -62,7 +62,7 @@ isthmus_status staged::open_lane() {
   return agree(m_context, ISTHMUS_HERE, mine, all);
 }
 
-isthmus_status staged::make(std::uint64_t chunk_bytes) {
+isthmus_status host_staging::make(std::uint64_t chunk_bytes) {
   m_chunk_bytes = chunk_bytes;
   if (m_context.struct_bytes < sizeof m_context || m_context.create_subcommunicator_on == nullptr)
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr,
@@ -76,26 +76,26 @@ isthmus_status staged::make(std::uint64_t chunk_bytes) {
     mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, lack, "isthmus explain shows the rules");
   votes<> all;
   if (const auto status = agree(m_context, ISTHMUS_HERE, mine, all)) return status;
-  return device_sums::make(m_context, chunk_bytes, m_sums);
+  return device_reducer::create(m_context, chunk_bytes, m_sums);
 }
 
-void staged::abort() const noexcept {
+void host_staging::abort() const noexcept {
   m_host.abort();
   if (m_sums) m_sums->abort();
 }
 
-std::byte* staged::at_least(owned_pinned& memory, std::uint64_t bytes) {
+std::byte* host_staging::reserve(owned_pinned& memory, std::uint64_t bytes) {
   if (memory.bytes() < bytes) memory = owned_pinned(m_lane->driver, std::max(bytes, 2 * memory.bytes()));
   return static_cast<std::byte*>(memory.get());
 }
 
-void staged::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
+void host_staging::copy(void* to, const void* from, std::uint64_t bytes, native_stream stream) {
   if (bytes == 0) return;
   const device_copy moves[] = {{to, from, bytes}};
   m_lane->driver.copy_each(m_lane->device, moves, stream);
 }
 
-std::vector<staged::step> staged::steps_of(const isthmus_operation& operation) const {
+std::vector<host_staging::step> host_staging::steps_of(const isthmus_operation& operation) const {
   const auto step_of = [this](isthmus_operation call) -> step {
     call.stream = nullptr;
     return {call, block_map(call, m_context.rank, m_context.size)};
@@ -107,42 +107,42 @@ std::vector<staged::step> staged::steps_of(const isthmus_operation& operation) c
   const std::uint64_t most = chunk_elements(operation.count, width, m_chunk_bytes);
   std::vector<step> steps;
   for (std::uint64_t at = 0; at < operation.count; at += most) {
-    isthmus_operation piece = operation;
-    piece.count = std::min(most, operation.count - at);
-    piece.send_buf = moved(operation.send_buf, at * width);
-    piece.recv_buf = const_cast<void*>(moved(operation.recv_buf, at * width));
-    steps.push_back(step_of(piece));
+    isthmus_operation element_range = operation;
+    element_range.count = std::min(most, operation.count - at);
+    element_range.send_buf = moved(operation.send_buf, at * width);
+    element_range.recv_buf = const_cast<void*>(moved(operation.recv_buf, at * width));
+    steps.push_back(step_of(element_range));
   }
   return steps;
 }
 
-void staged::fetch(const step& what, std::size_t slot) {
+void host_staging::fetch(const step& what, std::size_t slot) {
   const std::uint64_t bytes = what.blocks.send_bytes();
-  copy(at_least(m_lane->send[slot], bytes), what.call.send_buf, bytes, m_lane->in);
+  copy(reserve(m_lane->send[slot], bytes), what.call.send_buf, bytes, m_lane->in);
   m_lane->driver.record(m_lane->device, m_lane->arrived, m_lane->in);
 }
 
-void staged::call(const step& what, std::size_t slot) {
+void host_staging::call(const step& what, std::size_t slot) {
   isthmus_operation call = what.call;
   call.send_buf = m_lane->send[slot].get();
-  call.recv_buf = at_least(m_lane->recv[slot], what.blocks.recv_bytes());
+  call.recv_buf = reserve(m_lane->recv[slot], what.blocks.recv_bytes());
   m_host.run(call);
 }
 
 // What lies between blocks of their own lengths stays as it was.
-void staged::bring_back(const step& what, std::size_t slot) {
+void host_staging::bring_back(const step& what, std::size_t slot) {
   const auto* const from = static_cast<const std::byte*>(m_lane->recv[slot].get());
-  const auto bring = [&](const block& part) {
+  const auto upload = [&](const block& part) {
     copy(static_cast<std::byte*>(what.call.recv_buf) + part.offset, from + part.offset, part.bytes, m_lane->out);
   };
   if (what.blocks.recv.shape != extent::counts)
-    bring({0, what.blocks.recv_bytes()});
+    upload({0, what.blocks.recv_bytes()});
   else
-    for (int peer = 0; peer < m_context.size; ++peer) bring(what.blocks.incoming_block(peer));
+    for (int peer = 0; peer < m_context.size; ++peer) upload(what.blocks.incoming_block(peer));
   m_lane->driver.record(m_lane->device, m_lane->left[slot], m_lane->out);
 }
 
-void staged::run_collective(const isthmus_operation& operation) {
+void host_staging::run_collective(const isthmus_operation& operation) {
   const std::vector<step> steps = steps_of(operation);
   if (!m_lane) {
     for (const step& each : steps) m_host.run(each.call);
@@ -161,7 +161,7 @@ void staged::run_collective(const isthmus_operation& operation) {
     m_lane->gate.wait_for(m_lane->left[slot]);
 }
 
-void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
+void host_staging::run_messages(const isthmus_operation* operations, std::size_t n) {
   std::vector<step> messages;
   std::uint64_t in = 0, out = 0;
   for (std::size_t i = 0; i < n; ++i)
@@ -173,8 +173,8 @@ void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
     }
   std::vector<void*> results;
   if (m_lane) {
-    std::byte* send = at_least(m_lane->send[0], in);
-    std::byte* recv = at_least(m_lane->recv[0], out);
+    std::byte* send = reserve(m_lane->send[0], in);
+    std::byte* recv = reserve(m_lane->recv[0], out);
     for (step& each : messages) {
       copy(send, each.call.send_buf, each.blocks.send_bytes(), m_lane->in);
       results.push_back(each.call.recv_buf);
@@ -196,7 +196,7 @@ void staged::run_messages(const isthmus_operation* operations, std::size_t n) {
   m_lane->gate.wait_for(m_lane->left[0]);
 }
 
-void staged::run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n) {
+void host_staging::run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i)
     if (m_lane && (i == 0 || operations[i].stream != operations[i - 1].stream))
       m_lane->gate.enter(operations[i].stream);
@@ -206,22 +206,22 @@ void staged::run(const isthmus_operation* operations, const char* const* algorit
   for (std::size_t i = 0; i < n; ++i) {
     if (is_one(operations[i])) continue;
     if (m_sums && m_sums->serves(operations[i]))
-      m_sums->run(operations[i], m_cut_of(algorithms[i]));
+      m_sums->run(operations[i], m_shard_mode_of(algorithms[i]));
     else
       run_collective(operations[i]);
   }
 }
 
-std::string staged::plan(const isthmus_operation& asked, const char* algorithm) const {
-  if (m_sums && m_sums->serves(asked)) return m_sums->plan(asked, m_cut_of(algorithm));
-  isthmus_operation call = asked;
+std::string host_staging::plan(const isthmus_operation& operation, const char* algorithm) const {
+  if (m_sums && m_sums->serves(operation)) return m_sums->plan(operation, m_shard_mode_of(algorithm));
+  isthmus_operation call = operation;
   call.stream = nullptr;
   std::string text;
   m_host.explain(call, text);
   const auto told = nlohmann::json::parse(text);
   const nlohmann::json step = {{"subcommunicator", m_host.name()},
-                               {"collective", row_of(asked.collective).name},
-                               {"bytes", selection_bytes(asked, m_context.size).value_or(0)},
+                               {"collective", row_of(operation.collective).name},
+                               {"bytes", selection_bytes(operation, m_context.size).value_or(0)},
                                {"backend", told.at("backend")},
                                {"algorithm", told.at("algorithm")},
                                {"rule", told.at("reason")}};

@@ -23,11 +23,11 @@
 
 namespace isthmus::hierarchical {
 
-class staged {
+class host_staging {
  public:
   // `cut_of`: what an algorithm's name says.
-  staged(const isthmus_backend_context& context, cut (*cut_of)(const char* algorithm))
-      : m_context(context), m_cut_of(cut_of) {}
+  host_staging(const isthmus_backend_context& context, shard_mode (*shard_mode_of)(const char* algorithm))
+      : m_context(context), m_shard_mode_of(shard_mode_of) {}
 
   // Collective: whether some rank has a device, and whether the ranks are on several platforms.
   struct platforms {
@@ -39,7 +39,7 @@ class staged {
   isthmus_status create(std::uint64_t chunk_bytes);
   // The operations of one enqueue. Throws subcommunicator_failure, or error.
   void run(const isthmus_operation* operations, const char* const* algorithms, std::size_t n);
-  std::string plan(const isthmus_operation& asked, const char* algorithm) const;
+  std::string plan(const isthmus_operation& operation, const char* algorithm) const;
   void abort() const noexcept;
 
  private:
@@ -68,14 +68,14 @@ class staged {
   void call(const step& what, std::size_t slot);
   void bring_back(const step& what, std::size_t slot);
   void copy(void* to, const void* from, std::uint64_t bytes, native_stream stream);
-  std::byte* at_least(owned_pinned& memory, std::uint64_t bytes);
+  std::byte* reserve(owned_pinned& memory, std::uint64_t bytes);
 
   const isthmus_backend_context& m_context;
-  cut (*m_cut_of)(const char* algorithm);
+  shard_mode (*m_shard_mode_of)(const char* algorithm);
   std::uint64_t m_chunk_bytes = 0;
   subcommunicator m_host;
   std::unique_ptr<lane> m_lane;
-  std::unique_ptr<device_sums> m_sums;  // where ranks of one node and platform sum among themselves
+  std::unique_ptr<device_reducer> m_sums;  // where ranks of one node and platform sum among themselves
 };
 
 }  // namespace isthmus::hierarchical

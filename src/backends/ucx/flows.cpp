@@ -175,7 +175,7 @@ isthmus_status session::enqueue(const isthmus_operation* operations, const char*
 }
 
 // A call starts behind what its stream has before it.
-void session::enter(const isthmus_operation* operations, std::size_t n) {
+void session::wait_for_streams(const isthmus_operation* operations, std::size_t n) {
   if (!m_lane) return;
   for (std::size_t i = 0; i < n; ++i)
     if (i == 0 || operations[i].stream != operations[i - 1].stream) m_lane->enter(operations[i].stream);
@@ -184,7 +184,7 @@ void session::enter(const isthmus_operation* operations, std::size_t n) {
 isthmus_status session::run_guarded(const isthmus_operation* operations, const char* const* names,
                                     std::size_t n) {
   try {
-    enter(operations, n);
+    wait_for_streams(operations, n);
     run_all(operations, names, n);
     return ISTHMUS_SUCCESS;
   } catch (const error& failed) {  // of the device

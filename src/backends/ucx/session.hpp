@@ -140,7 +140,7 @@ class session {
   std::string find_memory_lack() const;
   std::string exchange_words();
   isthmus_status run_guarded(const isthmus_operation* operations, const char* const* names, std::size_t n);
-  void enter(const isthmus_operation* operations, std::size_t n);
+  void wait_for_streams(const isthmus_operation* operations, std::size_t n);
   void run_all(const isthmus_operation* operations, const char* const* names, std::size_t n);
   void start_messages(const isthmus_operation* operations, std::size_t n);
   void finish_messages();
