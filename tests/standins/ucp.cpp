@@ -138,7 +138,7 @@ STANDIN_API void* ucp_tag_send_nbx(void* endpoint, const void* buffer, std::size
                                    const request_params* given) {
   const request_params params = on_the_host(endpoint, buffer, bytes, given, tally.sent_bytes);
   if (is_device_memory(buffer) &&
-      (params.mask & request_not_at_once) == 0) {  // as UCX 1.22 reads short messages
+      (params.mask & request_no_immediate_completion) == 0) {  // as UCX 1.22 reads short messages
     std::fputs("stand-in of UCX: a buffer of a device may be read at once, by the processor\n", stderr);
     std::abort();
   }

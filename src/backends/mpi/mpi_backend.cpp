@@ -31,10 +31,10 @@ class session {
   explicit session(const isthmus_backend_context& context) : m_context(context), m_mpi(*context.mpi) {}
 
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n) {
-    const mpi_thread_guard pass(m_mpi);
-    if (pass.violation() != nullptr)
+    const mpi_thread_guard guard(m_mpi);
+    if (guard.violation() != nullptr)
       return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE, mpi_thread_guard::hint,
-                            "%s", pass.violation());
+                            "%s", guard.violation());
     if (n == 1 && !is_point_to_point(operations[0].collective)) return run_collective(operations[0]);
     return run_batch(operations, n);
   }

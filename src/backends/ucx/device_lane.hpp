@@ -16,11 +16,11 @@
 namespace isthmus::ucx {
 
 // Functions throw isthmus::error. Not thread-safe.
-class device_lane {
+class device_access {
  public:
   // nullptr on the host; otherwise nullptr and `reason` where this machine has no driver.
-  static std::unique_ptr<device_lane> make(const isthmus_backend_context& context, std::string& reason);
-  device_lane(const isthmus_backend_context& context, device_driver& driver);
+  static std::unique_ptr<device_access> make(const isthmus_backend_context& context, std::string& reason);
+  device_access(const isthmus_backend_context& context, device_driver& driver);
 
   // UCX's number and name for memory of this platform's devices.
   int memory_type() const;

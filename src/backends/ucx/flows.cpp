@@ -12,89 +12,89 @@
 
 namespace isthmus::ucx {
 
-flow& session::add(bool sends, int peer, kind what, const void* buffer, std::uint64_t bytes) {
-  flow& added = m_flows.emplace_back();
+peer_flow& ucx_state::add(bool sends, int peer, message_kind kind, const void* buffer, std::uint64_t bytes) {
+  peer_flow& added = m_flows.emplace_back();
   added.peer = peer;
   added.sends = sends;
   added.what = what;
   added.buffer = static_cast<std::byte*>(const_cast<void*>(buffer));
   added.bytes = bytes;
-  if (m_lane && bytes > 0) added.memory = m_lane->memory_type_of(buffer);
+  if (m_device && bytes > 0) added.memory = m_device->memory_type_of(buffer);
   return added;
 }
 
-bool session::is_complete(const std::deque<flow>& flows) {
-  return std::ranges::all_of(flows, [](const flow& each) { return each.complete(); });
+bool ucx_state::is_complete(const std::deque<peer_flow>& flows) {
+  return std::ranges::all_of(flows, [](const peer_flow& each) { return each.complete(); });
 }
 
-bool session::advance(std::deque<flow>& flows) {
+bool ucx_state::advance(std::deque<peer_flow>& flows) {
   bool moved = false;
   const auto size = static_cast<std::size_t>(m_context.size);
-  m_busy.assign(2 * kinds * size, 0);
-  for (flow& each : flows) {
+  m_busy.assign(2 * message_kind_count * size, 0);
+  for (peer_flow& each : flows) {
     if (each.complete()) continue;
     char& busy = m_busy[(static_cast<std::size_t>(each.what) * 2 + (each.sends ? 1 : 0)) * size +
                         static_cast<std::size_t>(each.peer)];
     moved |= advance(each, busy == 0);
-    if (each.begun < each.bytes) busy = 1;
+    if (each.posted_bytes < each.bytes) busy = 1;
   }
   return moved;
 }
 
-bool session::advance(flow& moving, bool may_start) {
-  const std::uint64_t started = moving.started, ended = moving.ended;
-  for (; moving.ended < moving.started; ++moving.ended) {
-    const transfer& piece = moving.pieces[moving.ended % most_in_flight];
-    if (!piece.done) break;
-    check_piece(moving, piece);
-    moving.completed += piece.bytes;
+bool ucx_state::advance(peer_flow& flow, bool may_start) {
+  const std::uint64_t started = flow.posted_chunks, ended = flow.completed_chunks;
+  for (; flow.completed_chunks < flow.posted_chunks; ++flow.completed_chunks) {
+    const ucx_transfer& chunk = flow.chunks[flow.completed_chunks % max_window];
+    if (!chunk.is_done) break;
+    check_chunk(flow, chunk);
+    flow.completed_bytes += chunk.bytes;
   }
-  while (may_start && moving.begun < moving.bytes && moving.started - moving.ended < m_tuned.window) {
-    const std::uint64_t bytes = std::min(m_tuned.piece_bytes, moving.bytes - moving.begun);
-    if (bytes > moving.limit || moving.begun > moving.limit - bytes) break;
-    start_piece(moving, bytes);
+  while (may_start && flow.posted_bytes < flow.bytes && flow.posted_chunks - flow.completed_chunks < m_settings.window) {
+    const std::uint64_t bytes = std::min(m_settings.chunk_bytes, flow.bytes - flow.posted_bytes);
+    if (bytes > flow.limit || flow.posted_bytes > flow.limit - bytes) break;
+    post_chunk(flow, bytes);
   }
-  return moving.started != started || moving.ended != ended;
+  return flow.posted_chunks != started || flow.completed_chunks != ended;
 }
 
-void session::start_piece(flow& moving, std::uint64_t bytes) {
-  transfer& piece = moving.pieces[moving.started % most_in_flight];
-  std::byte* const at = moving.buffer + moving.begun % moving.ring;
-  if (moving.origin != nullptr) copy(at, moving.origin + moving.begun, bytes);
-  const std::uint64_t call = moving.what == kind::message ? 0 : m_call;
-  if (moving.sends) {
-    m_sent = true;
-    m_worker.send(piece, moving.peer, make_tag(moving.what, m_context.rank, call), at, bytes, moving.memory);
+void ucx_state::post_chunk(peer_flow& flow, std::uint64_t bytes) {
+  ucx_transfer& chunk = flow.chunks[flow.posted_chunks % max_window];
+  std::byte* const at = flow.buffer + flow.posted_bytes % flow.ring;
+  if (flow.origin != nullptr) copy(at, flow.origin + flow.posted_bytes, bytes);
+  const std::uint64_t call = flow.what == message_kind::message ? 0 : m_sequence;
+  if (flow.sends) {
+    m_needs_flush = true;
+    m_worker.send(chunk, flow.peer, make_tag(flow.what, m_context.rank, call), at, bytes, flow.memory);
   } else {
-    m_worker.receive(piece, make_tag(moving.what, moving.peer, call), whole_tag, at, bytes, moving.memory);
+    m_worker.receive(chunk, make_tag(flow.what, flow.peer, call), full_tag_mask, at, bytes, flow.memory);
   }
-  moving.begun += bytes;
-  ++moving.started;
+  flow.posted_bytes += bytes;
+  ++flow.posted_chunks;
 }
 
-void session::check_piece(const flow& moving, const transfer& piece) {
-  const bool is_whole = moving.sends || piece.arrived == piece.bytes;
-  if (piece.status == native_status::ok && is_whole) return;
-  if (piece.status == native_status::ok || piece.status == native_status::message_truncated)
+void ucx_state::check_chunk(const peer_flow& flow, const ucx_transfer& chunk) {
+  const bool is_whole = flow.sends || chunk.received_bytes == chunk.bytes;
+  if (chunk.status == native_status::ok && is_whole) return;
+  if (chunk.status == native_status::ok || chunk.status == native_status::message_truncated)
     fail(ISTHMUS_ERROR_MISMATCH,
-         fmt::format("rank {} sent another number of bytes than the {} that rank {} expects in {}", moving.peer,
-                     moving.bytes, m_context.rank, m_activity),
+         fmt::format("rank {} sent another number of bytes than the {} that rank {} expects in {}", flow.peer,
+                     flow.bytes, m_context.rank, m_activity),
          "give both sides the same count and datatype, in the same order", ISTHMUS_HERE);
-  lose(moving.peer, piece.status);
+  fail_lost_peer(flow.peer, chunk.status);
 }
 
-void session::copy(void* to, const void* from, std::uint64_t bytes) {
-  if (m_lane)
-    m_lane->copy(to, from, bytes);
+void ucx_state::copy(void* to, const void* from, std::uint64_t bytes) {
+  if (m_device)
+    m_device->copy(to, from, bytes);
   else
     std::memmove(to, from, bytes);
 }
 
-std::byte* session::scratch(std::uint64_t bytes) {
-  if (m_lane) {
+std::byte* ucx_state::scratch(std::uint64_t bytes) {
+  if (m_device) {
     if (m_scratch_used == m_device_scratch.size()) m_device_scratch.emplace_back();
     owned_memory& there = m_device_scratch[m_scratch_used++];
-    if (there.bytes() < bytes) there = m_lane->allocate(bytes);
+    if (there.bytes() < bytes) there = m_device->allocate(bytes);
     return static_cast<std::byte*>(there.get());
   }
   if (m_scratch_used == m_scratch.size()) m_scratch.emplace_back();
@@ -104,17 +104,17 @@ std::byte* session::scratch(std::uint64_t bytes) {
 }
 
 // Messages start at once and move on while the collectives run in their order.
-void session::start_messages(const isthmus_operation* operations, std::size_t n) {
-  std::vector<flow*> own_sends, own_receives;
+void ucx_state::start_messages(const isthmus_operation* operations, std::size_t n) {
+  std::vector<peer_flow*> own_sends, own_receives;
   for (std::size_t i = 0; i < n; ++i) {
     const isthmus_operation& each = operations[i];
     if (!is_point_to_point(each.collective) || each.count == 0) continue;
     const bool sends = each.collective == ISTHMUS_SEND;
-    flow& added = add(sends, each.root, kind::message, sends ? each.send_buf : each.recv_buf,
+    peer_flow& added = add(sends, each.root, message_kind::message, sends ? each.send_buf : each.recv_buf,
                       each.count * bytes_of(each.datatype));
     if (each.root == m_context.rank) (sends ? own_sends : own_receives).push_back(&added);
   }
-  const auto is_pair = [](const flow* sent, const flow* received) { return sent->bytes == received->bytes; };
+  const auto is_pair = [](const peer_flow* sent, const peer_flow* received) { return sent->bytes == received->bytes; };
   if (!std::ranges::equal(own_sends, own_receives, is_pair)) {
     m_flows.clear();
     throw failure{m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_USAGE, 0, ISTHMUS_HERE,
@@ -124,25 +124,25 @@ void session::start_messages(const isthmus_operation* operations, std::size_t n)
   }
   for (std::size_t i = 0; i < own_sends.size(); ++i) {
     copy(own_receives[i]->buffer, own_sends[i]->buffer, own_sends[i]->bytes);
-    for (flow* each : {own_sends[i], own_receives[i]}) each->completed = each->begun = each->bytes;
+    for (peer_flow* each : {own_sends[i], own_receives[i]}) each->completed_bytes = each->posted_bytes = each->bytes;
   }
   m_messages.swap(m_flows);
   m_flows.clear();
 }
 
-void session::finish_messages() {
+void ucx_state::finish_messages() {
   if (m_messages.empty()) return;
   m_activity = "send or recv";
   m_flows.swap(m_messages);
   run();
 }
 
-void session::run_all(const isthmus_operation* operations, const char* const* names, std::size_t n) {
+void ucx_state::run_all(const isthmus_operation* operations, const char* const* names, std::size_t n) {
   start_messages(operations, n);
   for (std::size_t i = 0; i < n; ++i) {
     if (is_point_to_point(operations[i].collective)) continue;
     m_activity = row_of(operations[i].collective).name;
-    ++m_call;
+    ++m_sequence;
     m_scratch_used = 0;
     run_collective(*this, operations[i], names == nullptr ? nullptr : names[i]);
   }
@@ -151,18 +151,18 @@ void session::run_all(const isthmus_operation* operations, const char* const* na
 }
 
 // What was sent leaves this process before the call ends: nobody may wait for it until the next one.
-void session::flush() {
-  if (!m_sent) return;
-  m_sent = false;
+void ucx_state::flush() {
+  if (!m_needs_flush) return;
+  m_needs_flush = false;
   if (!m_worker.start_flush()) return;
   begin_wait();
   while (!m_worker.is_flushed())
-    if (!m_worker.progress()) pause();
+    if (!m_worker.progress()) back_off();
 }
 
-isthmus_status session::enqueue(const isthmus_operation* operations, const char* const* names,
+isthmus_status ucx_state::enqueue(const isthmus_operation* operations, const char* const* names,
                                 std::size_t n) noexcept {
-  if (m_ended)
+  if (m_is_shut_down)
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, ISTHMUS_HERE, nullptr,
                           "an earlier call of rank %d over UCX failed", m_context.rank);
   try {
@@ -175,13 +175,13 @@ isthmus_status session::enqueue(const isthmus_operation* operations, const char*
 }
 
 // A call starts behind what its stream has before it.
-void session::wait_for_streams(const isthmus_operation* operations, std::size_t n) {
-  if (!m_lane) return;
+void ucx_state::wait_for_streams(const isthmus_operation* operations, std::size_t n) {
+  if (!m_device) return;
   for (std::size_t i = 0; i < n; ++i)
-    if (i == 0 || operations[i].stream != operations[i - 1].stream) m_lane->enter(operations[i].stream);
+    if (i == 0 || operations[i].stream != operations[i - 1].stream) m_device->enter(operations[i].stream);
 }
 
-isthmus_status session::run_guarded(const isthmus_operation* operations, const char* const* names,
+isthmus_status ucx_state::run_guarded(const isthmus_operation* operations, const char* const* names,
                                     std::size_t n) {
   try {
     wait_for_streams(operations, n);
@@ -189,15 +189,15 @@ isthmus_status session::run_guarded(const isthmus_operation* operations, const c
     return ISTHMUS_SUCCESS;
   } catch (const error& failed) {  // of the device
     const isthmus_error_info& told = failed.info();
-    if (told.status != ISTHMUS_ERROR_INVALID_USAGE) give_up();
+    if (told.status != ISTHMUS_ERROR_INVALID_USAGE) shut_down();
     return m_context.fail(m_context.runtime, told.status, told.native_code, told.location, told.hint, "%s",
                           told.message);
   } catch (const failure& failed) {
     // a usage error was found before anything moved; after all else this rank is out of step for good
-    if (failed.status != ISTHMUS_ERROR_INVALID_USAGE) give_up();
+    if (failed.status != ISTHMUS_ERROR_INVALID_USAGE) shut_down();
     return failed.status;
   } catch (const std::exception& problem) {
-    give_up();
+    shut_down();
     const bool no_memory = dynamic_cast<const std::bad_alloc*>(&problem) != nullptr;
     return m_context.fail(m_context.runtime, no_memory ? ISTHMUS_ERROR_OUT_OF_MEMORY : ISTHMUS_ERROR_INTERNAL,
                           0, ISTHMUS_HERE, nullptr, "%s", no_memory ? "host memory exhausted" : problem.what());

@@ -10,9 +10,9 @@
 namespace isthmus::ucx {
 
 struct library {
-  functions call;
+  ucp_functions api;
   unsigned minor = 0;      // of its version
-  std::string path, text;  // "1.13.1 from /usr/lib/.../libucp.so.0"
+  std::string path, description;  // "1.13.1 from /usr/lib/.../libucp.so.0"
 
   // The process's library, loaded at the first call that succeeds; null and `reason` where this machine has
   // none that will do.

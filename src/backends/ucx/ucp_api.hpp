@@ -24,15 +24,15 @@ enum class native_status : signed char {
 };
 
 // What starting something returns: null (done already), a status in disguise, or a request.
-inline bool is_failure(const void* result) {
+inline bool is_error(const void* result) {
   return reinterpret_cast<std::uintptr_t>(result) >= static_cast<std::uintptr_t>(std::intptr_t{-100});
 }
-inline native_status failure_of(const void* result) {
+inline native_status status_of(const void* result) {
   return static_cast<native_status>(reinterpret_cast<std::intptr_t>(result));
 }
 
-inline constexpr unsigned api_major = 1, least_minor = 12;
-inline constexpr unsigned least_minor_for_devices = 13;  // the first whose cache of registrations can be off
+inline constexpr unsigned api_major = 1, min_minor = 12;
+inline constexpr unsigned min_minor_for_devices = 13;  // the first whose cache of registrations can be off
 
 struct context_params {
   std::uint64_t field_mask;
@@ -103,11 +103,11 @@ struct request_params {
 };
 inline constexpr std::uint32_t request_has_callback = 1u << 1, request_has_user_data = 1u << 2,
                                request_has_flags = 1u << 4, request_has_memory_type = 1u << 6,
-                               request_not_at_once = 1u << 16;
+                               request_no_immediate_completion = 1u << 16;
 inline constexpr std::uint32_t close_force = 1u << 0;
 
 // The functions, named as in ucp/api/ucp.h behind ucp_.
-struct functions {
+struct ucp_functions {
   void (*get_version)(unsigned* major, unsigned* minor, unsigned* release) = nullptr;
   const char* (*get_version_string)() = nullptr;
   native_status (*config_read)(const char* prefix, const char* file, void** config) = nullptr;

@@ -18,12 +18,12 @@ constexpr const char* install_hint =
     "apt-get install libucx0, or pip install libucx-cu13; or name the file in backend.ucx.library or "
     "ISTHMUS_UCX_LIBRARY";
 
-std::uint64_t number(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
+std::uint64_t option_number(const isthmus_backend_context& context, const char* key, std::uint64_t otherwise,
                      std::uint64_t least, std::uint64_t most) {
   return read_integer_option(context, "ucx", key, otherwise, least, most);
 }
 
-std::string text(const isthmus_backend_context& context, const char* key) {
+std::string option_text(const isthmus_backend_context& context, const char* key) {
   const char* value = context.option(context.runtime, key);
   return value == nullptr ? std::string() : value;
 }
@@ -34,33 +34,33 @@ bool is_oversubscribed(const isthmus_backend_context& context) {
   return ::sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < context.node_size;
 }
 
-tuning read_tuning(const isthmus_backend_context& context) {
+ucx_settings read_settings(const isthmus_backend_context& context) {
   constexpr std::uint64_t line = 64;
-  tuning tuned;
-  tuned.network = {text(context, "transports"), text(context, "interfaces"), context.timeout_s};
-  tuned.piece_bytes = (number(context, "chunk_bytes", 64 << 10, line, 1 << 30) + line - 1) / line * line;
-  tuned.window = number(context, "window", 4, 1, most_in_flight);
-  tuned.spins = is_oversubscribed(context) ? 0 : 64;
-  return tuned;
+  ucx_settings settings;
+  settings.network = {option_text(context, "transports"), option_text(context, "interfaces"), context.timeout_s};
+  settings.chunk_bytes = (option_number(context, "chunk_bytes", 64 << 10, line, 1 << 30) + line - 1) / line * line;
+  settings.window = option_number(context, "window", 4, 1, max_window);
+  settings.spin_limit = is_oversubscribed(context) ? 0 : 64;
+  return settings;
 }
 
 // This rank's part of the first agreement: its worker's address.
-vote<std::uint64_t> open_session(const isthmus_backend_context& context, std::unique_ptr<session>& made,
+vote<std::uint64_t> open_state(const isthmus_backend_context& context, std::unique_ptr<ucx_state>& made,
                                  std::vector<std::byte>& address) {
   vote<std::uint64_t> mine;
   try {
     std::string reason;
     const library* const ucx = library::get(context, reason);
-    bool is_asked_for = false;
-    auto lane = ucx == nullptr ? nullptr : device_lane::make(context, reason);
+    bool is_config_error = false;
+    auto device = ucx == nullptr ? nullptr : device_access::make(context, reason);
     if (ucx != nullptr && reason.empty()) {
-      made = std::make_unique<session>(context, *ucx, read_tuning(context), std::move(lane));
-      reason = made->open(address, is_asked_for);
+      made = std::make_unique<ucx_state>(context, *ucx, read_settings(context), std::move(device));
+      reason = made->open(address, is_config_error);
     }
     mine.value = address.size();
     if (!reason.empty())
-      mine.refuse(is_asked_for ? ISTHMUS_ERROR_CONFIG : ISTHMUS_ERROR_UNSUPPORTED, reason,
-                  is_asked_for ? "name what every rank's machine has, or leave the option out" : install_hint);
+      mine.refuse(is_config_error ? ISTHMUS_ERROR_CONFIG : ISTHMUS_ERROR_UNSUPPORTED, reason,
+                  is_config_error ? "name what every rank's machine has, or leave the option out" : install_hint);
   } catch (const option_error& problem) {
     mine.refuse(ISTHMUS_ERROR_CONFIG, problem.what());
   } catch (const error& failure) {  // of the device
@@ -74,7 +74,7 @@ vote<std::uint64_t> open_session(const isthmus_backend_context& context, std::un
 
 // A step of this rank alone, of which all hear.
 template <typename Step>
-isthmus_status agree_on(const isthmus_backend_context& context, const char* location, Step&& step) {
+isthmus_status run_and_agree(const isthmus_backend_context& context, const char* location, Step&& step) {
   vote<> mine;
   try {
     if (const std::string reason = step(); !reason.empty())
@@ -87,12 +87,12 @@ isthmus_status agree_on(const isthmus_backend_context& context, const char* loca
   return agree(context, location, mine, all);
 }
 
-isthmus_status make(const isthmus_backend_context& context, std::unique_ptr<session>& made) {
-  if (context.size > most_ranks)  // equal on all ranks
+isthmus_status make(const isthmus_backend_context& context, std::unique_ptr<ucx_state>& made) {
+  if (context.size > max_ranks)  // equal on all ranks
     return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, ISTHMUS_HERE, nullptr,
-                        "at most %d ranks fit into UCX's tags", most_ranks);
+                        "at most %d ranks fit into UCX's tags", max_ranks);
   std::vector<std::byte> address;
-  const auto mine = open_session(context, made, address);
+  const auto mine = open_state(context, made, address);
   votes<std::uint64_t> lengths;
   if (const auto status = agree(context, ISTHMUS_HERE, mine, lengths)) return status;
   std::size_t stride = 0;
@@ -101,27 +101,27 @@ isthmus_status make(const isthmus_backend_context& context, std::unique_ptr<sess
   std::vector<std::byte> addresses(stride * static_cast<std::size_t>(context.size));
   if (const auto status = context.allgather(context.runtime, address.data(), addresses.data(), stride))
     return status;
-  if (const auto status = agree_on(context, ISTHMUS_HERE, [&] { return made->connect(addresses, stride); }))
+  if (const auto status = run_and_agree(context, ISTHMUS_HERE, [&] { return made->connect(addresses, stride); }))
     return status;
-  return agree_on(context, ISTHMUS_HERE, [&] { return made->greet(); });
+  return run_and_agree(context, ISTHMUS_HERE, [&] { return made->verify_connections(); });
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
-  std::unique_ptr<session> made;
+  std::unique_ptr<ucx_state> made;
   if (const auto status = make(*context, made)) return status;
   context->log(context->runtime, 1, "UCX %s", made->version());
   *state = made.release();
   return ISTHMUS_SUCCESS;
 }
 
-session& of(void* state) { return *static_cast<session*>(state); }
+ucx_state& of(void* state) { return *static_cast<ucx_state*>(state); }
 
 // Depends on what is equal on all ranks: all are on one platform.
 const char* supports(void* state, const isthmus_operation* operation, const char* name) {
   if (of(state).is_on_devices() && row_of(operation->collective).is_reduction)
     return "ucx sums in host memory: give sums of devices to islands";
-  return why_not(*operation, name, of(state).size(), of(state).tuned().piece_bytes);
+  return unsupported_reason(*operation, name, of(state).size(), of(state).settings().chunk_bytes);
 }
 
 isthmus_backend make_backend() {

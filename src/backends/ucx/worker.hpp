@@ -11,33 +11,33 @@
 namespace isthmus::ucx {
 
 // One send or receive that UCX has been given. Stays where it is until done.
-struct transfer {
-  const functions* call = nullptr;
+struct ucx_transfer {
+  const ucp_functions* api = nullptr;
   void* request = nullptr;
-  bool done = true;
+  bool is_done = true;
   native_status status = native_status::ok;
   std::size_t bytes = 0;    // asked for
-  std::size_t arrived = 0;  // of a receive
+  std::size_t received_bytes = 0;  // of a receive
   std::size_t* open = nullptr;
 };
 
 // What a tag says: what kind of message, from whom, of which call.
-enum class kind : std::uint64_t { hello = 1, notice, message, contribution, result };
-inline constexpr std::size_t kinds = 6;
+enum class message_kind : std::uint64_t { hello = 1, control, message, contribution, result };
+inline constexpr std::size_t message_kind_count = 6;
 inline constexpr int sender_shift = 40, kind_shift = 60;
-inline constexpr std::uint64_t whole_tag = ~std::uint64_t{0}, kind_of_tag = whole_tag << kind_shift;
-constexpr std::uint64_t make_tag(kind what, int sender, std::uint64_t call) {
-  return static_cast<std::uint64_t>(what) << kind_shift | static_cast<std::uint64_t>(sender) << sender_shift |
+inline constexpr std::uint64_t full_tag_mask = ~std::uint64_t{0}, kind_mask = full_tag_mask << kind_shift;
+constexpr std::uint64_t make_tag(message_kind kind, int sender, std::uint64_t call) {
+  return static_cast<std::uint64_t>(kind) << kind_shift | static_cast<std::uint64_t>(sender) << sender_shift |
          (call & ((std::uint64_t{1} << sender_shift) - 1));
 }
-inline constexpr int most_ranks = 1 << (kind_shift - sender_shift);
+inline constexpr int max_ranks = 1 << (kind_shift - sender_shift);
 
 // Which of UCX's transports and interfaces; "": those that it chooses itself.
-struct selection_of_network {
+struct network_settings {
   std::string transports;  // as in UCX_TLS
   std::string interfaces;  // as in UCX_NET_DEVICES
   double timeout_s = 0;
-  bool moves_device_memory = false;
+  bool uses_device_memory = false;
 };
 
 class worker {
@@ -47,8 +47,8 @@ class worker {
   worker(const worker&) = delete;
   worker& operator=(const worker&) = delete;
 
-  // "" or why not. `is_asked_for`: the fault is in what the user asked for.
-  std::string open(const selection_of_network& network, bool& is_asked_for);
+  // "" or why not. `is_config_error`: the fault is in what the user asked for.
+  std::string open(const network_settings& network, bool& is_config_error);
   std::string read_address(std::vector<std::byte>& address) const;
   std::string connect(int peer, const std::byte* address);
 
@@ -56,22 +56,22 @@ class worker {
   std::uint64_t memory_types() const;
 
   // `memory`: what the data is in, as ucp_api.hpp numbers it.
-  void send(transfer& moving, int peer, std::uint64_t tag, const void* data, std::size_t bytes,
+  void send(ucx_transfer& transfer, int peer, std::uint64_t tag, const void* data, std::size_t bytes,
             int memory = host_memory);
-  void receive(transfer& moving, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes,
+  void receive(ucx_transfer& transfer, std::uint64_t tag, std::uint64_t mask, void* data, std::size_t bytes,
                int memory = host_memory);
   // True when something happened.
-  bool progress() const { return m_call.worker_progress(m_worker) != 0; }
-  void cancel(transfer& moving) const;
-  std::size_t open_transfers() const { return m_open; }
+  bool progress() const { return m_api.worker_progress(m_worker) != 0; }
+  void cancel(ucx_transfer& transfer) const;
+  std::size_t open_transfers() const { return m_open_transfers; }
   // Starts to push out what was sent; false when there is nothing to wait for.
   bool start_flush();
   bool is_flushed();
 
   // An endpoint's failure is remembered; `ok` where there is none.
-  native_status failure_of_peer(int peer) const { return m_peers[static_cast<std::size_t>(peer)].failure; }
-  std::size_t failures() const { return m_failures; }
-  const char* text_of(native_status status) const { return m_call.status_string(status); }
+  native_status endpoint_status(int peer) const { return m_peers[static_cast<std::size_t>(peer)].failure; }
+  std::size_t failed_endpoints() const { return m_failed_endpoints; }
+  const char* status_text(native_status status) const { return m_api.status_string(status); }
 
   // Closes all endpoints, by force: a peer that has left would be waited for. What was flushed is on its way,
   // and transfers end. Bounded by `seconds`.
@@ -80,7 +80,7 @@ class worker {
   void destroy() noexcept;
 
  private:
-  struct peer {
+  struct peer_endpoint {
     void* endpoint = nullptr;
     native_status failure = native_status::ok;
     std::size_t* failures = nullptr;
@@ -88,19 +88,19 @@ class worker {
   static void on_failure(void* argument, void* endpoint, native_status status);
   static void on_sent(void* request, native_status status, void* user_data);
   static void on_received(void* request, native_status status, const receive_info* info, void* user_data);
-  static void finish(transfer& moving, native_status status);
-  std::string make_context(const selection_of_network& network, void*& context) const;
-  std::string find_missing(const selection_of_network& network) const;
-  void begin(transfer& moving, std::size_t bytes);
-  void settle(transfer& moving, void* result);
+  static void finish(ucx_transfer& transfer, native_status status);
+  std::string create_context(const network_settings& network, void*& context) const;
+  std::string find_missing(const network_settings& network) const;
+  void begin(ucx_transfer& transfer, std::size_t bytes);
+  void handle_post_result(ucx_transfer& transfer, void* result);
 
-  const functions& m_call;
+  const ucp_functions& m_api;
   void* m_context = nullptr;
   void* m_worker = nullptr;
   void* m_flush = nullptr;
-  std::vector<peer> m_peers;
-  std::size_t m_failures = 0;
-  std::size_t m_open = 0;
+  std::vector<peer_endpoint> m_peers;
+  std::size_t m_failed_endpoints = 0;
+  std::size_t m_open_transfers = 0;
 };
 
 }  // namespace isthmus::ucx
