@@ -7,23 +7,23 @@
 namespace {
 
 using hierarchical_test::explained;
-using hierarchical_test::on_nodes;
-using hierarchical_test::play_all;
-using hierarchical_test::rank;
-using hierarchical_test::setting;
+using hierarchical_test::run_on_nodes;
+using hierarchical_test::run_all_cases;
+using hierarchical_test::test_rank;
+using hierarchical_test::run_settings;
 
 constexpr auto cuda = ISTHMUS_PLATFORM_CUDA, hip = ISTHMUS_PLATFORM_HIP, host = ISTHMUS_PLATFORM_HOST;
 
-setting with_devices(const std::vector<isthmus_platform>& platforms, const std::vector<int>& ordinals) {
-  setting with = hierarchical_test::with_devices(platforms);
-  with.ordinals = ordinals;
-  return with;
+run_settings with_devices(const std::vector<isthmus_platform>& platforms, const std::vector<int>& ordinals) {
+  run_settings settings = hierarchical_test::with_devices(platforms);
+  settings.ordinals = ordinals;
+  return settings;
 }
 
 // The backends of the steps of an allreduce on this rank.
-std::vector<std::string> steps_of(const rank& own) {
+std::vector<std::string> steps_of(const test_rank& self) {
   std::vector<std::string> backends;
-  const auto plan = explained(own, ISTHMUS_ALLREDUCE).at("plan");
+  const auto plan = explained(self, ISTHMUS_ALLREDUCE).at("plan");
   for (const auto& step : plan) backends.push_back(step.at("backend").get<std::string>());
   return backends;
 }
@@ -33,13 +33,13 @@ using names = std::vector<std::string>;
 // Everything is right, and an allreduce on rank 0 takes these steps.
 void expect_sums(const std::vector<std::string>& nodes, const std::vector<isthmus_platform>& platforms,
                  const std::vector<int>& ordinals, const names& steps, const std::string& options = "") {
-  setting with = with_devices(platforms, ordinals);
-  with.config += options;
-  on_nodes(nodes, with, [=](const rank& own) {
-    const auto at = static_cast<std::size_t>(own.number);
-    play_all(own, platforms[at], ordinals[at]);
-    if (own.number == 0) {
-      EXPECT_EQ(steps_of(own), steps);
+  run_settings settings = with_devices(platforms, ordinals);
+  settings.config += options;
+  run_on_nodes(nodes, settings, [=](const test_rank& self) {
+    const auto at = static_cast<std::size_t>(self.number);
+    run_all_cases(self, platforms[at], ordinals[at]);
+    if (self.number == 0) {
+      EXPECT_EQ(steps_of(self), steps);
     }
   });
 }
@@ -70,14 +70,14 @@ TEST(device_sums, ranks_that_share_a_device_sum_there_where_an_option_says_so) {
 }
 
 TEST(device_sums, what_is_rounded_goes_through_the_host) {
-  on_nodes({"a", "a", "a"}, with_devices({cuda, cuda, host}, {0, 1, 0}), [](const rank& own) {
+  run_on_nodes({"a", "a", "a"}, with_devices({cuda, cuda, host}, {0, 1, 0}), [](const test_rank& self) {
     isthmus_operation operation{};
     operation.collective = ISTHMUS_ALLREDUCE;
     operation.datatype = ISTHMUS_BFLOAT16;
     operation.count = 1000;
     const auto plan =
         nlohmann::json::parse(hierarchical_test::text_of([&](char* text, std::size_t capacity, std::size_t* required_bytes) {
-          return isthmus_communicator_explain(own.communicator, &operation, text, capacity, required_bytes);
+          return isthmus_communicator_explain(self.communicator, &operation, text, capacity, required_bytes);
         })).at("plan");
     ASSERT_EQ(plan.size(), 1U) << plan;
     EXPECT_EQ(plan.at(0).at("backend"), "host");
@@ -86,25 +86,25 @@ TEST(device_sums, what_is_rounded_goes_through_the_host) {
 
 // Elements enough for many chunks, while some are on the device and some between islands.
 TEST(device_sums, a_killed_rank_is_named_on_all) {
-  setting with = with_devices({cuda, cuda, host, host}, {0, 1, 0, 0});
-  on_nodes(
-      {"a", "a", "a", "a"}, with,
-      [](const rank& own) {
-        ASSERT_EQ(own.status, ISTHMUS_SUCCESS) << own.failure.message;
+  run_settings settings = with_devices({cuda, cuda, host, host}, {0, 1, 0, 0});
+  run_on_nodes(
+      {"a", "a", "a", "a"}, settings,
+      [](const test_rank& self) {
+        ASSERT_EQ(self.status, ISTHMUS_SUCCESS) << self.failure.message;
         constexpr std::size_t elements = 100000;
-        const hierarchical_test::device_memory memory(own.number < 2 ? cuda : host, elements * sizeof(float),
-                                                 own.number < 2 ? own.number : 0);
+        const hierarchical_test::device_memory memory(self.number < 2 ? cuda : host, elements * sizeof(float),
+                                                 self.number < 2 ? self.number : 0);
         const auto sum = [&] {
           return isthmus_allreduce(memory.at(0), memory.at(0), elements, ISTHMUS_FLOAT32, ISTHMUS_MAX,
-                                   own.communicator, nullptr);
+                                   self.communicator, nullptr);
         };
         for (int i = 0; i < 3; ++i) ASSERT_EQ(sum(), ISTHMUS_SUCCESS) << topology::last_error().message;
-        own.all.wait();
-        if (own.number == 1) raise(SIGKILL);
+        self.all.wait();
+        if (self.number == 1) raise(SIGKILL);
         isthmus_status status = ISTHMUS_SUCCESS;
         while (status == ISTHMUS_SUCCESS) status = sum();
         const std::string text = topology::last_error().message;
-        EXPECT_NE(text.find("rank 1"), std::string::npos) << own.number << ": " << text;
+        EXPECT_NE(text.find("rank 1"), std::string::npos) << self.number << ": " << text;
       },
       1);
 }

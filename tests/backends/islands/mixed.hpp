@@ -10,11 +10,11 @@
 
 namespace hierarchical_test {
 
-inline setting with_devices(const std::vector<isthmus_platform>& platforms) {
-  setting with;
-  with.platforms = platforms;
-  with.config += "[backend.hierarchical]\nchunk_bytes = 4096\n";
-  return with;
+inline run_settings with_devices(const std::vector<isthmus_platform>& platforms) {
+  run_settings settings;
+  settings.platforms = platforms;
+  settings.config += "[backend.hierarchical]\nchunk_bytes = 4096\n";
+  return settings;
 }
 
 // Memory of this rank's device, or the host's. A stand-in's lies where the host reaches it; CUDA's may be real.

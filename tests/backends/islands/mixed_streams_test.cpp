@@ -11,14 +11,14 @@
 namespace {
 
 using hierarchical_test::device_memory;
-using hierarchical_test::on_nodes;
-using hierarchical_test::rank;
+using hierarchical_test::run_on_nodes;
+using hierarchical_test::test_rank;
 using hierarchical_test::with_devices;
 
 // A call starts after earlier work of its stream.
 TEST(stream, is_waited_for) {
-  on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const rank& own) {
-    const bool on_device = own.number == 0;
+  run_on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const test_rank& self) {
+    const bool on_device = self.number == 0;
     cudaStream_t stream = nullptr;
     if (on_device) {
       ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -34,7 +34,7 @@ TEST(stream, is_waited_for) {
       standin_stream_submit(stream, late, memory.at(0));
     else
       late(memory.at(0));
-    EXPECT_EQ(isthmus_allreduce(memory.at(0), memory.at(0), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator,
+    EXPECT_EQ(isthmus_allreduce(memory.at(0), memory.at(0), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator,
                                 stream),
               ISTHMUS_SUCCESS)
         << topology::last_error().message;
@@ -45,28 +45,28 @@ TEST(stream, is_waited_for) {
 }
 
 TEST(stream, that_is_captured_is_refused_and_all_ranks_hear_of_it) {
-  on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const rank& own) {
+  run_on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const test_rank& self) {
     float value = 0;
     cudaStream_t stream = nullptr;
-    if (own.number == 0) {
+    if (self.number == 0) {
       ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
       standin_set_capturing(stream, 1);
     }
-    EXPECT_NE(isthmus_allreduce(&value, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator, stream),
+    EXPECT_NE(isthmus_allreduce(&value, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator, stream),
               ISTHMUS_SUCCESS);
     EXPECT_NE(std::string(topology::last_error().message).find("can't be captured"), std::string::npos)
         << topology::last_error().message;
-    if (own.number == 0) standin_set_capturing(stream, 0);
+    if (self.number == 0) standin_set_capturing(stream, 0);
   });
 }
 
 // What a stream has before a call may be long: an abort ends the wait for it.
 TEST(stream, that_is_waited_for_is_left_at_an_abort) {
-  on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const rank& own) {
+  run_on_nodes({"a", "a"}, with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST}), [](const test_rank& self) {
     static std::atomic<bool> goes_on{true};
     float value = 0;
     cudaStream_t stream = nullptr;
-    if (own.number == 0) {
+    if (self.number == 0) {
       ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
       standin_stream_submit(
           stream,
@@ -76,15 +76,15 @@ TEST(stream, that_is_waited_for_is_left_at_an_abort) {
           nullptr);
     }
     std::jthread aborts;
-    if (own.number == 0)
+    if (self.number == 0)
       aborts = std::jthread([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        isthmus_communicator_abort(own.communicator);
+        isthmus_communicator_abort(self.communicator);
       });
-    EXPECT_EQ(isthmus_allreduce(&value, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, own.communicator, stream),
+    EXPECT_EQ(isthmus_allreduce(&value, &value, 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, self.communicator, stream),
               ISTHMUS_ERROR_ABORTED);
     goes_on = false;
-    if (own.number == 0) cudaStreamSynchronize(stream);
+    if (self.number == 0) cudaStreamSynchronize(stream);
   });
 }
 

@@ -8,9 +8,9 @@
 
 namespace {
 
-using hierarchical_test::on_nodes;
-using hierarchical_test::play_all;
-using hierarchical_test::rank;
+using hierarchical_test::run_on_nodes;
+using hierarchical_test::run_all_cases;
+using hierarchical_test::test_rank;
 using hierarchical_test::with_devices;
 
 // Of four ranks: TEST_PLATFORMS="cuda host hip level_zero".
@@ -26,35 +26,35 @@ const std::vector<isthmus_platform> mixed = [] {
 }();
 
 TEST(mixed, every_collective_is_right_and_the_same_on_all) {
-  on_nodes({"a", "a", "a", "a"}, with_devices(mixed),
-           [](const rank& own) { play_all(own, mixed[static_cast<std::size_t>(own.number)]); });
+  run_on_nodes({"a", "a", "a", "a"}, with_devices(mixed),
+           [](const test_rank& self) { run_all_cases(self, mixed[static_cast<std::size_t>(self.number)]); });
 }
 
 TEST(mixed, over_several_nodes) {
-  on_nodes({"a", "a", "b", "b"}, with_devices(mixed),
-           [](const rank& own) { play_all(own, mixed[static_cast<std::size_t>(own.number)]); });
+  run_on_nodes({"a", "a", "b", "b"}, with_devices(mixed),
+           [](const test_rank& self) { run_all_cases(self, mixed[static_cast<std::size_t>(self.number)]); });
 }
 
 TEST(devices, on_nodes_of_their_own_go_through_the_host) {
-  auto with = with_devices(std::vector(4, ISTHMUS_PLATFORM_CUDA));
+  auto settings = with_devices(std::vector(4, ISTHMUS_PLATFORM_CUDA));
   // Which crosses, too, and on a machine with one GPU finds that the ranks share it.
-  with.prepare = [](int) { setenv("ISTHMUS_NCCL_LIBRARY", "/nowhere/libnccl.so", 1); };
-  on_nodes({"a", "b", "c", "d"}, with, [](const rank& own) { play_all(own, ISTHMUS_PLATFORM_CUDA); });
+  settings.prepare = [](int) { setenv("ISTHMUS_NCCL_LIBRARY", "/nowhere/libnccl.so", 1); };
+  run_on_nodes({"a", "b", "c", "d"}, settings, [](const test_rank& self) { run_all_cases(self, ISTHMUS_PLATFORM_CUDA); });
 }
 
 TEST(mixed, explain_says_what_goes_through_the_host) {
-  on_nodes({"a", "a", "a", "a"}, with_devices(mixed), [](const rank& own) {
-    const auto told = hierarchical_test::explained(own, ISTHMUS_ALLREDUCE);
-    EXPECT_EQ(told.at("backend"), "hierarchical");
-    const auto& plan = told.at("plan");
+  run_on_nodes({"a", "a", "a", "a"}, with_devices(mixed), [](const test_rank& self) {
+    const auto explanation = hierarchical_test::explained(self, ISTHMUS_ALLREDUCE);
+    EXPECT_EQ(explanation.at("backend"), "hierarchical");
+    const auto& plan = explanation.at("plan");
     if (std::getenv("TEST_SHARE_DEVICE") == nullptr) {
       EXPECT_EQ(plan.at(0).at("subcommunicator"), "through the host");
-      EXPECT_EQ(plan.at(0).at("backend"), "host") << told;
+      EXPECT_EQ(plan.at(0).at("backend"), "host") << explanation;
     } else {
-      const bool is_device = mixed[static_cast<std::size_t>(own.number)] == ISTHMUS_PLATFORM_CUDA;
-      EXPECT_EQ(plan.at(0).at("backend"), is_device ? "nccl" : "host") << told;
-      EXPECT_TRUE(plan.at(1).at("subcommunicator").get<std::string>().starts_with("between the islands")) << told;
-      EXPECT_EQ(plan.at(1).at("backend"), "host") << told;
+      const bool is_device = mixed[static_cast<std::size_t>(self.number)] == ISTHMUS_PLATFORM_CUDA;
+      EXPECT_EQ(plan.at(0).at("backend"), is_device ? "nccl" : "host") << explanation;
+      EXPECT_TRUE(plan.at(1).at("subcommunicator").get<std::string>().starts_with("between the islands")) << explanation;
+      EXPECT_EQ(plan.at(1).at("backend"), "host") << explanation;
     }
   });
 }
@@ -65,23 +65,23 @@ std::string refusal(isthmus_status got, isthmus_status wanted) {
 }
 
 TEST(mixed, what_needs_one_platform_is_refused) {
-  on_nodes({"a", "a", "a", "a"}, with_devices(mixed), [](const rank& own) {
+  run_on_nodes({"a", "a", "a", "a"}, with_devices(mixed), [](const test_rank& self) {
     void* pointer = nullptr;
     EXPECT_NE(
-        refusal(isthmus_memory_allocate_symmetric(own.communicator, 64, &pointer), ISTHMUS_ERROR_UNSUPPORTED)
+        refusal(isthmus_memory_allocate_symmetric(self.communicator, 64, &pointer), ISTHMUS_ERROR_UNSUPPORTED)
             .find("several platforms"),
         std::string::npos);
   });
 }
 
 TEST(mixed, without_a_backend_that_joins_platforms_creation_says_why) {
-  auto with = with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST});
-  with.prepare = [](int) { setenv("ISTHMUS_BACKEND", "host", 1); };
-  on_nodes({"a", "a"}, with, [](const rank& own) {
-    EXPECT_EQ(own.status, ISTHMUS_ERROR_UNSUPPORTED);
-    EXPECT_NE(std::string(own.failure.message).find("it works on one platform at a time"), std::string::npos)
-        << own.failure.message;
-    EXPECT_NE(std::string(own.failure.hint).find("mixed"), std::string::npos) << own.failure.hint;
+  auto settings = with_devices({ISTHMUS_PLATFORM_CUDA, ISTHMUS_PLATFORM_HOST});
+  settings.prepare = [](int) { setenv("ISTHMUS_BACKEND", "host", 1); };
+  run_on_nodes({"a", "a"}, settings, [](const test_rank& self) {
+    EXPECT_EQ(self.status, ISTHMUS_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::string(self.failure.message).find("it works on one platform at a time"), std::string::npos)
+        << self.failure.message;
+    EXPECT_NE(std::string(self.failure.hint).find("mixed"), std::string::npos) << self.failure.hint;
   });
 }
 

@@ -26,7 +26,7 @@ inline const std::string hierarchical_config =
     "[plugins]\nwire = \"" WIRE "\"\n[[rule]]\nnodes = \"2..\"\nuse = \"wire\"\n[[rule]]\nuse = \"hierarchical\"\n";
 
 // One rank; its communicator may not have been made.
-struct rank {
+struct test_rank {
   int number, size;
   isthmus_communicator communicator;
   isthmus_status status;
@@ -34,9 +34,9 @@ struct rank {
   topology::rendezvous& all;
 };
 
-using body = std::function<void(const rank&)>;
+using body = std::function<void(const test_rank&)>;
 
-struct setting {
+struct run_settings {
   std::string config = hierarchical_config;
   double timeout_s = 60;
   std::function<void(int rank)> prepare = [](int) {};  // in the rank's process, before it creates
@@ -46,13 +46,13 @@ struct setting {
 
 // Runs `work` on every rank, a process each: rank i on the node nodes[i]. What fails there fails here, but for
 // ranks that a signal ends.
-inline void on_nodes(const std::vector<std::string>& nodes, const setting& with, const body& work,
-                     int ended_by_signal = 0) {
+inline void run_on_nodes(const std::vector<std::string>& nodes, const run_settings& settings, const body& work,
+                     int killed_ranks = 0) {
   const int size = static_cast<int>(nodes.size());
   auto& all = topology::rendezvous::create(size);
   const auto config =
       std::filesystem::temp_directory_path() / ("isthmus-hierarchical-" + std::to_string(getpid()) + ".toml");
-  std::ofstream(config) << with.config;
+  std::ofstream(config) << settings.config;
   auto& done = *new (topology::map_shared(sizeof(std::atomic<int>))) std::atomic<int>{0};  // rank 0 has the store
   topology::child_processes ranks;
   for (int number = 0; number < size; ++number)
@@ -61,21 +61,21 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
       // Where ranks share a GPU: NCCL takes them for those of two hosts.
       if (std::getenv("TEST_SHARE_DEVICE") != nullptr)
         setenv("NCCL_HOSTID", ("rank" + std::to_string(number)).c_str(), 1);
-      with.prepare(number);
+      settings.prepare(number);
       isthmus_communicator_options options{};
       options.struct_bytes = sizeof options;
-      options.timeout_s = with.timeout_s;
+      options.timeout_s = settings.timeout_s;
       options.config_path = config.c_str();
-      if (!with.platforms.empty()) options.device.platform = with.platforms[static_cast<std::size_t>(number)];
-      if (!with.ordinals.empty()) options.device.ordinal = with.ordinals[static_cast<std::size_t>(number)];
+      if (!settings.platforms.empty()) options.device.platform = settings.platforms[static_cast<std::size_t>(number)];
+      if (!settings.ordinals.empty()) options.device.ordinal = settings.ordinals[static_cast<std::size_t>(number)];
       const isthmus_unique_id id = all.new_unique_id(number);
-      rank own{number, size, nullptr, ISTHMUS_SUCCESS, {}, all};
-      own.status = isthmus_communicator_create(&id, number, size, &options, &own.communicator);
-      own.failure = topology::last_error();
-      work(own);
+      test_rank self{number, size, nullptr, ISTHMUS_SUCCESS, {}, all};
+      self.status = isthmus_communicator_create(&id, number, size, &options, &self.communicator);
+      self.failure = topology::last_error();
+      work(self);
       ++done;
-      while (done < size - ended_by_signal) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      isthmus_communicator_destroy(own.communicator);
+      while (done < size - killed_ranks) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      isthmus_communicator_destroy(self.communicator);
       return testing::Test::HasFailure() ? 1 : 0;
     });
   int signals = 0;
@@ -86,7 +86,7 @@ inline void on_nodes(const std::vector<std::string>& nodes, const setting& with,
       EXPECT_EQ(each.failures(), 0) << "rank " << each.process;
     }
   }
-  EXPECT_EQ(signals, ended_by_signal);
+  EXPECT_EQ(signals, killed_ranks);
   std::filesystem::remove(config);
 }
 
@@ -101,13 +101,13 @@ inline std::string text_of(
 }
 
 // Of this process, since it was asked last.
-inline wire_tally take_tally() {
+inline wire_statistics take_statistics() {
   void* const library = dlopen(WIRE, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) return {};
-  const auto take = reinterpret_cast<wire_tally (*)()>(dlsym(library, "wire_take_tally"));
-  const wire_tally tally = take();
+  const auto take = reinterpret_cast<wire_statistics (*)()>(dlsym(library, "wire_take_statistics"));
+  const wire_statistics statistics = take();
   dlclose(library);
-  return tally;
+  return statistics;
 }
 
 }  // namespace hierarchical_test

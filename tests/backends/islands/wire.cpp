@@ -13,16 +13,16 @@ namespace {
 
 using namespace isthmus;
 
-wire_tally tally{};
+wire_statistics statistics{};
 
-struct session {
+struct wire_state {
   isthmus_backend_context context;
   std::vector<int> one_node;
   void* host = nullptr;
 };
 
 isthmus_status create(const isthmus_backend_context* given, void** state) {
-  auto made = std::make_unique<session>();
+  auto made = std::make_unique<wire_state>();
   made->context = *given;
   made->one_node.assign(static_cast<std::size_t>(given->size), 0);
   made->context.node_of = made->one_node.data();
@@ -33,30 +33,30 @@ isthmus_status create(const isthmus_backend_context* given, void** state) {
   return status;
 }
 
-void count(const isthmus_operation& operation, const session& own) {
-  const isthmus_backend_context& context = own.context;
+void count(const isthmus_operation& operation, const wire_state& self) {
+  const isthmus_backend_context& context = self.context;
   const block_map blocks(operation, context.rank, context.size);
-  ++tally.calls;
-  tally.ranks = context.size;
+  ++statistics.calls;
+  statistics.ranks = context.size;
   if (row_of(operation.collective).is_reduction) {
-    tally.summed_bytes += blocks.send_bytes();
+    statistics.summed_bytes += blocks.send_bytes();
     return;
   }
   for (int peer = 0; peer < context.size; ++peer)
-    if (peer != context.rank) tally.moved_bytes += blocks.outgoing(peer).bytes;
+    if (peer != context.rank) statistics.moved_bytes += blocks.outgoing_block(peer).bytes;
 }
 
 isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
-  auto& own = *static_cast<session*>(state);
-  for (std::size_t i = 0; i < n; ++i) count(operations[i], own);
+  auto& self = *static_cast<wire_state*>(state);
+  for (std::size_t i = 0; i < n; ++i) count(operations[i], self);
   const std::vector<const char*> algorithms(n);
-  return shm_backend()->enqueue(own.host, operations, algorithms.data(), n);
+  return shm_backend()->enqueue(self.host, operations, algorithms.data(), n);
 }
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) wire_tally wire_take_tally(void) {
-  return std::exchange(tally, wire_tally{});
+extern "C" __attribute__((visibility("default"))) wire_statistics wire_take_statistics(void) {
+  return std::exchange(statistics, wire_statistics{});
 }
 
 extern "C" ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1(void) {
@@ -71,12 +71,12 @@ extern "C" ISTHMUS_BACKEND_EXPORT const isthmus_backend* isthmus_backend_v1(void
     functions.platforms = 1u << ISTHMUS_PLATFORM_HOST;
     functions.create = create;
     functions.destroy = [](void* state) {
-      const std::unique_ptr<session> own(static_cast<session*>(state));
-      shm_backend()->destroy(own->host);
+      const std::unique_ptr<wire_state> self(static_cast<wire_state*>(state));
+      shm_backend()->destroy(self->host);
     };
     functions.supports = [](void*, const isthmus_operation*, const char*) -> const char* { return nullptr; };
     functions.enqueue = enqueue;
-    functions.abort = [](void* state) { shm_backend()->abort(static_cast<session*>(state)->host); };
+    functions.abort = [](void* state) { shm_backend()->abort(static_cast<wire_state*>(state)->host); };
     return functions;
   }();
   return &backend;

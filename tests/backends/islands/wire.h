@@ -7,15 +7,15 @@
 extern "C" {
 #endif
 
-typedef struct wire_tally {
+typedef struct wire_statistics {
   uint64_t calls;
   uint64_t summed_bytes;  // of this rank's contributions to reductions
   uint64_t moved_bytes;   // that this rank has for others, each of them counted
   int ranks;              // of the latest call's part
-} wire_tally;
+} wire_statistics;
 
 // And begins anew.
-wire_tally wire_take_tally(void);
+wire_statistics wire_take_statistics(void);
 
 #ifdef __cplusplus
 }
