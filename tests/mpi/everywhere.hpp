@@ -22,7 +22,7 @@ inline int size() {
 }
 
 // Collective. The first rank's problem, told to all; "" when no rank has one.
-inline std::string problem_anywhere(const std::optional<std::string>& mine) {
+inline std::string first_problem(const std::optional<std::string>& mine) {
   const int none = size();
   int reporter = mine ? rank() : none, first = none;
   MPI_Allreduce(&reporter, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);

@@ -16,7 +16,7 @@ constexpr std::uint64_t count = static_cast<std::uint64_t>(INT_MAX) + 4;
 
 // A pattern whose period is prime, so that shifted or repeated pieces differ. Whole periods are copied and
 // compared at the speed of memory.
-constexpr std::uint64_t period = 251, piece = period * 4096;
+constexpr std::uint64_t period = 251, chunk = period * 4096;
 
 signed char element(std::uint64_t index, int rank) {
   return static_cast<signed char>(index % period % 60 + static_cast<std::uint64_t>(rank));
@@ -49,22 +49,22 @@ class large_count_test : public ::testing::Test {
   }
 
   void fill(int rank) {
-    for (std::uint64_t i = 0; i < piece; ++i) m_buffer[i] = element(i, rank);
-    for (std::uint64_t at = piece; at < count; at += piece)
-      std::memcpy(&m_buffer[at], m_buffer.get(), std::min(piece, count - at));
+    for (std::uint64_t i = 0; i < chunk; ++i) m_buffer[i] = element(i, rank);
+    for (std::uint64_t at = chunk; at < count; at += chunk)
+      std::memcpy(&m_buffer[at], m_buffer.get(), std::min(chunk, count - at));
   }
 
   // `expected` has the pattern's period.
   template <typename Expected>
-  std::optional<std::string> first_wrong(Expected&& expected) const {
-    std::vector<signed char> right(piece);
-    for (std::uint64_t i = 0; i < piece; ++i) right[i] = expected(i);
-    for (std::uint64_t at = 0; at < count; at += piece) {
-      const std::uint64_t length = std::min(piece, count - at);
-      if (std::memcmp(&m_buffer[at], right.data(), length) == 0) continue;
-      const auto wrong = std::mismatch(right.begin(), right.end(), &m_buffer[at]);
-      return "element " + std::to_string(at + static_cast<std::uint64_t>(wrong.first - right.begin())) +
-             " is " + std::to_string(*wrong.second) + ", not " + std::to_string(*wrong.first);
+  std::optional<std::string> first_mismatch(Expected&& expected) const {
+    std::vector<signed char> expected_chunk(chunk);
+    for (std::uint64_t i = 0; i < chunk; ++i) expected_chunk[i] = expected(i);
+    for (std::uint64_t at = 0; at < count; at += chunk) {
+      const std::uint64_t length = std::min(chunk, count - at);
+      if (std::memcmp(&m_buffer[at], expected_chunk.data(), length) == 0) continue;
+      const auto mismatch = std::mismatch(expected_chunk.begin(), expected_chunk.end(), &m_buffer[at]);
+      return "element " + std::to_string(at + static_cast<std::uint64_t>(mismatch.first - expected_chunk.begin())) +
+             " is " + std::to_string(*mismatch.second) + ", not " + std::to_string(*mismatch.first);
     }
     return std::nullopt;
   }
@@ -79,7 +79,7 @@ TEST_F(large_count_test, broadcast_and_allreduce_in_place) {
   broadcast.root = mpi_test::size() - 1;
   ASSERT_EQ(m_table.collective(m_table.comm, &broadcast), 0);
   ASSERT_EQ(
-      mpi_test::problem_anywhere(first_wrong([&](std::uint64_t i) { return element(i, broadcast.root); })), "");
+      mpi_test::first_problem(first_mismatch([&](std::uint64_t i) { return element(i, broadcast.root); })), "");
 
   fill(mpi_test::rank());
   const isthmus_operation allreduce = operation(ISTHMUS_ALLREDUCE);
@@ -89,7 +89,7 @@ TEST_F(large_count_test, broadcast_and_allreduce_in_place) {
     for (int r = 0; r < mpi_test::size(); ++r) total += element(i, r);
     return static_cast<signed char>(total);
   };
-  ASSERT_EQ(mpi_test::problem_anywhere(first_wrong(sum)), "");
+  ASSERT_EQ(mpi_test::first_problem(first_mismatch(sum)), "");
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ extern "C" int MPI_Abort(MPI_Comm, int) {
 namespace {
 
 using conformance::test_case;
-using mpi_test::problem_anywhere;
+using mpi_test::first_problem;
 
 class table_test : public ::testing::Test {
  protected:
@@ -96,7 +96,7 @@ class table_test : public ::testing::Test {
   }
 
   // Counts and displacements of the v-collectives cannot be split.
-  static bool can_be_said(const test_case& test) {
+  static bool fits_native_counts(const test_case& test) {
     const bool v_collective = test.collective == ISTHMUS_ALLGATHERV || test.collective == ISTHMUS_GATHERV ||
                               test.collective == ISTHMUS_SCATTERV || test.collective == ISTHMUS_ALLTOALLV;
     return !v_collective || isthmus::mpi::detail::native::count_limit >= INT_MAX;
@@ -114,9 +114,9 @@ class table_test : public ::testing::Test {
             test.root = static_cast<int>(++seed) % mpi_test::size();
             test.special = special && conformance::reduces(collective);
             test.seed = seed;
-            if (can_be_said(test)) run(test);
+            if (fits_native_counts(test)) run(test);
           }
-    EXPECT_EQ(problem_anywhere(m_problem), "");
+    EXPECT_EQ(first_problem(m_problem), "");
   }
 
   static std::vector<isthmus_datatype> all_datatypes() {

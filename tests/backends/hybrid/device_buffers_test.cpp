@@ -63,7 +63,7 @@ const isthmus_mpi_table* recording_table() {
 }
 
 // Not where Isthmus combines or divides on the host, nor where the table would copy there.
-bool goes_as_it_is(const gpu::table_row& row, const scenario& what) {
+bool passes_device_buffers(const gpu::table_row& row, const scenario& what) {
   if (row.reduces && (what.datatype != ISTHMUS_FLOAT32 || what.op != ISTHMUS_SUM)) return false;
   return !what.in_place ||
          (row.collective != ISTHMUS_REDUCE_SCATTER && row.collective != ISTHMUS_REDUCE_SCATTERV &&
@@ -71,7 +71,7 @@ bool goes_as_it_is(const gpu::table_row& row, const scenario& what) {
 }
 
 // Whether MPI was given a buffer of the call; nothing where this rank has none (empty blocks).
-std::optional<bool> mpi_got_own_buffers(const rank_call& call) {
+std::optional<bool> passed_own_buffers(const rank_call& call) {
   std::optional<bool> got;
   for (const isthmus_operation& operation : call.operations())
     for (const void* pointer : {operation.send_buf, static_cast<const void*>(operation.recv_buf)})
@@ -96,8 +96,8 @@ TEST(device_buffers, go_to_mpi_as_they_are_where_it_combines_them_itself) {
             ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << row.name << ": " << gpu::last_error();
             self.queue->synchronize();
             ASSERT_EQ(call.error(), "") << row.name << " of " << count << " on rank " << self.rank;
-            const auto got = mpi_got_own_buffers(call);
-            EXPECT_TRUE(!got || *got == goes_as_it_is(row, what))
+            const auto got = passed_own_buffers(call);
+            EXPECT_TRUE(!got || *got == passes_device_buffers(row, what))
                 << row.name << " of " << count << " of type " << type << ", operation " << op
                 << (in_place ? ", in place" : "") << " on rank " << self.rank;
             checked += got ? 1 : 0;
@@ -129,9 +129,9 @@ TEST(device_buffers, streams_that_wait_for_the_default_stream_are_refused) {
 }
 
 TEST(device_buffers, are_not_given_to_an_mpi_that_does_not_say_that_it_takes_them) {
-  static isthmus_mpi_table takes_none = *recording_table();
-  takes_none.device_platforms = 0;
-  member self = hybrid_test::make_member({.buffers = "device"}, &takes_none);
+  static isthmus_mpi_table no_devices_table = *recording_table();
+  no_devices_table.device_platforms = 0;
+  member self = hybrid_test::make_member({.buffers = "device"}, &no_devices_table);
   const std::string text = hybrid_test::explained(self, 64);
   EXPECT_NE(text.find("does not say that it takes buffers of this platform"), std::string::npos) << text;
   EXPECT_EQ(hybrid_test::backend_for(self, 64), "nccl");

@@ -22,7 +22,7 @@ using gpu::member;
 using gpu::rank_call;
 using gpu::scenario;
 using hybrid_test::backend_for;
-using hybrid_test::piece_bytes;
+using hybrid_test::chunk_bytes;
 using hybrid_test::release;
 using hybrid_test::threshold;
 using hybrid_test::world_size;
@@ -61,7 +61,7 @@ TEST(hybrid, every_collective_over_mpi_is_what_the_oracle_allows) {
 // A rank whose group holds more than the others' must not make other calls of MPI of the collective in it.
 TEST(hybrid, a_collective_is_cut_alike_inside_and_outside_of_groups) {
   member self = make_member(true);
-  const std::size_t count = 5 * piece_bytes / sizeof(float);
+  const std::size_t count = 5 * chunk_bytes / sizeof(float);
   const int size = world_size();
   gpu::buffer sum(count * sizeof(float)), parcel(4);
   const std::vector<float> ones(count, static_cast<float>(self.rank + 1));

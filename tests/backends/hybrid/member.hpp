@@ -18,7 +18,7 @@
 namespace hybrid_test {
 
 constexpr std::uint64_t threshold = 32 << 10;
-constexpr std::uint64_t piece_bytes = 8 << 10;  // small, so that the tests cross it
+constexpr std::uint64_t chunk_bytes = 8 << 10;  // small, so that the tests cross it
 
 struct settings {
   bool always = true;  // everything over MPI, not only what is below the threshold
@@ -36,7 +36,7 @@ inline gpu::member make_member(const settings& wanted, const isthmus_mpi_table* 
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string config = ::testing::TempDir() + "hybrid" + std::to_string(getpid()) + ".toml";
   std::ofstream(config) << "threshold = " << (wanted.always ? -1 : static_cast<long long>(threshold))
-                        << "\n[backend.hybrid]\nchunk_bytes = " << piece_bytes << "\nbuffers = \""
+                        << "\n[backend.hybrid]\nchunk_bytes = " << chunk_bytes << "\nbuffers = \""
                         << wanted.buffers << "\"\n";
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof(options);
