@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "mpi/everywhere.hpp"
+#include "mpi/all_ranks.hpp"
 
 namespace {
 

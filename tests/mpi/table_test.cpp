@@ -9,7 +9,7 @@
 
 #include "conformance/rank_buffers.hpp"
 #include "conformance/test_case.hpp"
-#include "mpi/everywhere.hpp"
+#include "mpi/all_ranks.hpp"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "staging.hpp"
+#include "staging_queue.hpp"
 
 namespace isthmus::hybrid {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/ucx/moves.hpp"
-#include "backends/ucx/session.hpp"
+#include "backends/ucx/algorithms.hpp"
+#include "backends/ucx/ucx_state.hpp"
 #include "base/block_map.hpp"
 #include "base/error.hpp"
 

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "backends/ucx/moves.hpp"
-#include "backends/ucx/turns.hpp"
+#include "backends/ucx/algorithms.hpp"
+#include "backends/ucx/pairwise_schedule.hpp"
 
 namespace isthmus::ucx {
 namespace {

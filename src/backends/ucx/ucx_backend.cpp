@@ -6,8 +6,8 @@
 #include <isthmus/plugin.hpp>
 #include <memory>
 
-#include "backends/ucx/moves.hpp"
-#include "backends/ucx/session.hpp"
+#include "backends/ucx/algorithms.hpp"
+#include "backends/ucx/ucx_state.hpp"
 #include "base/backend_option.hpp"
 #include "base/error.hpp"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpu/scenario.hpp"
-#include "member.hpp"
+#include "hybrid_rank.hpp"
 
 namespace {
 

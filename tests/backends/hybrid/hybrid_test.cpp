@@ -14,7 +14,7 @@
 
 #include "gpu/device.hpp"
 #include "gpu/scenario.hpp"
-#include "member.hpp"
+#include "hybrid_rank.hpp"
 
 namespace {
 

@@ -12,7 +12,7 @@
 #include "backends/mpi/standin_context.hpp"
 #include "base/error.hpp"
 #include "bootstrap/mpi_bootstrap.hpp"
-#include "mpi/everywhere.hpp"
+#include "mpi/all_ranks.hpp"
 
 namespace {
 

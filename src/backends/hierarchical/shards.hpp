@@ -1,0 +1,85 @@
+// How a message is cut between the holders of an island. Equal in all islands.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/hierarchical/collectives.hpp"
+
+namespace isthmus::hierarchical {
+
+// Elements.
+struct element_range {
+  std::uint64_t begin = 0, count = 0;
+};
+
+// The rest that can't be divided is the first shard's beginning.
+struct shard_map {
+  std::uint64_t remainder, shard_elements;
+  int leaders;
+
+  shard_map(std::uint64_t count, int leader_count, shard_mode mode)
+      : remainder(mode == shard_mode::single_leader ? count : count % static_cast<std::uint64_t>(leader_count)),
+        shard_elements((count - remainder) / static_cast<std::uint64_t>(leader_count)),
+        leaders(leader_count) {}
+
+  std::uint64_t total() const { return remainder + shard_elements * static_cast<std::uint64_t>(leaders); }
+  element_range shard(int index) const {
+    if (index >= leaders) return {};
+    if (index == 0) return {0, remainder + shard_elements};
+    return {remainder + static_cast<std::uint64_t>(index) * shard_elements, shard_elements};
+  }
+};
+
+// Counts and displacements by rank of a part.
+struct block_counts {
+  std::vector<std::uint64_t> counts, displs;
+
+  void add(std::uint64_t at, std::uint64_t count) {
+    counts.push_back(count);
+    displs.push_back(at);
+  }
+};
+
+// What the ranks of this island have of a message.
+inline block_counts shard_counts(const shard_map& shards, int ranks) {
+  block_counts result;
+  for (int index = 0; index < ranks; ++index) result.add(shards.shard(index).begin, shards.shard(index).count);
+  return result;
+}
+
+// Whether every rank of every island holds a shard, equal but for the rest.
+inline bool has_equal_shards(const rank_layout& layout, const shard_map& shards) {
+  return layout.is_even() && layout.leaders() > 1 && shards.shard_elements > 0;
+}
+
+// What there is of each rank's block in a chunk, one after the other in the order of the layout. Elements.
+class packed_blocks {
+ public:
+  packed_blocks() = default;
+  template <typename Length>
+  packed_blocks(const rank_layout& layout, Length&& length) : m_offsets{0} {
+    for (const int rank : layout.order()) {
+      const std::uint64_t elements = length(rank);
+      m_is_equal = m_is_equal && (m_offsets.size() == 1 || elements == m_offsets[1]);
+      m_offsets.push_back(m_offsets.back() + elements);
+    }
+  }
+
+  bool is_equal() const { return m_is_equal; }
+  std::uint64_t total() const { return m_offsets.back(); }
+  element_range range(index_range positions) const {
+    const auto begin = static_cast<std::size_t>(positions.begin), n = static_cast<std::size_t>(positions.count);
+    return {m_offsets[begin], m_offsets[begin + n] - m_offsets[begin]};
+  }
+  element_range block(std::size_t position) const { return {m_offsets[position], m_offsets[position + 1] - m_offsets[position]}; }
+
+ private:
+  std::vector<std::uint64_t> m_offsets{0};
+  bool m_is_equal = true;
+};
+
+// Gives every rank of an island the whole of what its holders have in their shards of `buffer`.
+void allgather_intra_node(const node_hierarchy& hierarchy, const shard_map& shards, isthmus_datatype datatype, std::byte* buffer);
+
+}  // namespace isthmus::hierarchical

@@ -1,0 +1,113 @@
+// How a rank comes to its peers, and leaves them.
+#include "backends/ucx/ucx_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/error.hpp"
+#include "base/text.hpp"
+
+namespace isthmus::ucx {
+
+ucx_state::ucx_state(const isthmus_backend_context& context, const library& ucx, ucx_settings settings,
+                 std::unique_ptr<device_access> device)
+    : m_context(context),
+      m_library(ucx),
+      m_settings(std::move(settings)),
+      m_device(std::move(device)),
+      m_worker(ucx, context.size),
+      m_last_reply(static_cast<std::size_t>(context.size), 0) {
+  m_settings.network.uses_device_memory = is_on_devices();
+  for (int each = 0; each < context.size; ++each) m_ring.push_back(each);
+  std::ranges::stable_sort(m_ring, {}, [&](int each) { return context.node_of[each]; });
+  for (std::size_t i = 1; i < m_ring.size(); ++i)
+    m_has_shared_nodes |= context.node_of[m_ring[i]] == context.node_of[m_ring[i - 1]];
+}
+
+ucx_state::~ucx_state() {
+  const auto leave = [this] {
+    if (!m_is_shut_down) {
+      m_worker.cancel(m_hearing);
+      m_worker.close(2);  // every call ended with a flush
+    }
+    m_worker.destroy();
+    return true;
+  };
+  try {
+    on_device(leave);
+  } catch (const error& failure) {  // the device has failed
+    m_context.log(m_context.runtime, 2, "%s", failure.info().message);
+  }
+}
+
+// "" where UCX moves memory of the ranks' devices, or there is none.
+std::string ucx_state::check_memory_support() const {
+  if (m_device && m_library.minor < min_minor_for_devices)
+    return fmt::format(
+        "UCX {} moves no memory of devices: {}.{} or a newer one is needed, which can do without "
+        "its cache of registrations",
+        m_library.description, api_major, min_minor_for_devices);
+  if (!m_device || (m_worker.memory_types() >> m_device->memory_type() & 1U) != 0) return {};
+  return fmt::format("UCX {} reaches no {} memory here{}", m_library.description, m_device->memory_name(),
+                     m_settings.network.transports.empty() ? "" : " by the transports that were asked for");
+}
+
+std::string ucx_state::open(std::vector<std::byte>& address, bool& is_config_error) {
+  return on_device([&] {
+    std::string reason = m_worker.open(m_settings.network, is_config_error);
+    if (reason.empty()) reason = check_memory_support();
+    return reason.empty() ? m_worker.read_address(address) : reason;
+  });
+}
+
+std::string ucx_state::connect(const std::vector<std::byte>& addresses, std::size_t stride) {
+  return on_device([&] {
+    std::string reason;
+    for (int i = 1; i < size() && reason.empty(); ++i) {
+      const int peer = (rank() + i) % size();
+      reason = m_worker.connect(peer, addresses.data() + static_cast<std::size_t>(peer) * stride);
+    }
+    return reason;
+  });
+}
+
+std::string ucx_state::verify_connections() {
+  return on_device([this] { return exchange_hellos(); });
+}
+
+std::string ucx_state::exchange_hellos() {
+  static const std::byte word{};
+  const auto n = static_cast<std::size_t>(size());
+  std::vector<std::byte> heard(n);
+  std::vector<ucx_transfer> said(n), hearing(n);
+  for (int i = 1; i < size(); ++i) {
+    const int from = (rank() + size() - i) % size(), to = (rank() + i) % size();
+    const auto index = static_cast<std::size_t>(from);
+    m_worker.receive(hearing[index], make_tag(message_kind::hello, from, 0), full_tag_mask, &heard[index], 1);
+    m_worker.send(said[static_cast<std::size_t>(to)], to, make_tag(message_kind::hello, rank(), 0), &word, 1);
+  }
+  // The verdict of all comes within the timeout, too.
+  const double patience = m_context.timeout_s / 2;
+  const auto begin = clock::now();
+  std::vector<int> missing;
+  do {
+    missing.clear();
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto index = static_cast<std::size_t>(peer);
+      if (!hearing[index].is_done || !said[index].is_done || said[index].status != native_status::ok)
+        missing.push_back(peer);
+    }
+    if (missing.empty()) return {};
+    if (!m_worker.progress()) std::this_thread::yield();
+  } while (std::chrono::duration<double>(clock::now() - begin).count() < patience &&
+           m_context.is_aborted(m_context.runtime) == 0);
+  for (ucx_transfer& each : hearing) m_worker.cancel(each);
+  m_is_shut_down = true;
+  m_worker.close(2);
+  return fmt::format("no word over UCX from, or to, rank{} {} within {} s", missing.size() == 1 ? "" : "s",
+                     format_list(missing), patience);
+}
+
+}  // namespace isthmus::ucx
