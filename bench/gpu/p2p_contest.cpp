@@ -53,7 +53,7 @@ contest::contest(int ranks, std::uint64_t largest)
       "[[rule]]\ncollective = \"allreduce\"\nranks = 2\nbytes = \"..2M\"\nuse = \"p2p:one_shot_bf16\"\n"
       "[[rule]]\ncollective = \"allreduce\"\nranks = \"3..\"\nbytes = \"..1M\"\nuse = \"p2p:one_shot_bf16\"\n");
   m_inboxes = tensor_parallel("two_shot");
-  m_direct = tensor_parallel("two_shot_direct");
+  m_direct = tensor_parallel("two_shot_zero_copy");
 }
 
 std::vector<isthmus_communicator> contest::communicators(const char* rules) {
@@ -122,7 +122,7 @@ std::vector<provider> contest::providers() {
       {"isthmus", "p2p", "bf16_wire", [this](auto count, auto& type) { isthmus(m_bf16, count, type); }, true},
       {"isthmus", "tensor_parallel:two_shot", "in_place",
        [this](auto count, auto& type) { sum_in_place(m_inboxes, count, type); }, false, 1 << 20},
-      {"isthmus", "tensor_parallel:two_shot_direct", "in_place",
+      {"isthmus", "tensor_parallel:two_shot_zero_copy", "in_place",
        [this](auto count, auto& type) { sum_in_place(m_direct, count, type); }, false, 1 << 20}};
 }
 

@@ -35,7 +35,7 @@ typedef enum isthmus_wire {
 typedef enum isthmus_shots {
   ISTHMUS_ONE_SHOT = 0,
   ISTHMUS_TWO_SHOT = 1,
-  ISTHMUS_TWO_SHOT_DIRECT = 2  // results go straight into the other devices' tensors
+  ISTHMUS_TWO_SHOT_ZERO_COPY = 2  // results go straight into the other devices' tensors
 } isthmus_shots;
 
 // What moves the data on a platform. The library brings one for the host, its p2p plug-in those for CUDA

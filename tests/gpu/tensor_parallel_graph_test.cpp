@@ -54,7 +54,7 @@ std::string kernel_of(cudaGraph_t graph) {
 TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
   const int n = GetParam();
   const std::uint64_t count = 100000;
-  team ranks(n, count * 4, ISTHMUS_WIRE_EXACT, direct);
+  team ranks(n, count * 4, ISTHMUS_WIRE_EXACT, zero_copy);
   std::vector<void*> plain(n), pooled(n);
   for (int rank = 0; rank < n; ++rank) {
     check(cudaSetDevice(rank));
@@ -119,7 +119,7 @@ void replay_captured_calls(team& ranks, std::uint64_t count) {
 }
 
 TEST_P(devices, captured_into_a_graph) {
-  for (const char* algorithm : {by_default, direct}) {
+  for (const char* algorithm : {by_default, zero_copy}) {
     team ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
     replay_captured_calls(ranks, 3000);
   }
@@ -141,7 +141,7 @@ void end_capture(cudaStream_t stream) {
 TEST_P(devices, a_launch_that_fails_half_way_touches_nothing) {
   const int n = GetParam();
   for (const auto& [count, algorithm] :
-       {std::pair(100, by_default), {3000000, by_default}, {3000000, direct}}) {
+       {std::pair(100, by_default), {3000000, by_default}, {3000000, zero_copy}}) {
     team ranks(n, 16 << 20, ISTHMUS_WIRE_EXACT, algorithm, 10);
     for (int rank = 0; rank < n; ++rank) ranks.write(rank, shards::make(3, rank, count, true));
     EXPECT_FALSE(ranks.sum(count, ISTHMUS_ALL_ACTIVE, ISTHMUS_INT32)) << "devices sum floats only";

@@ -107,7 +107,7 @@ TEST_P(devices, a_hundred_thousand_calls_back_to_back_with_skew) {
 
 // With one element most ranks have nothing to add, and run ahead of the others.
 TEST_P(devices, thirty_thousand_direct_calls_back_to_back_with_skew) {
-  team ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, direct);
+  team ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
   back_to_back(ranks, 30000, {1, 1, 100, 5000, 2, 40, 20000});
 }
 
@@ -118,7 +118,7 @@ TEST_P(devices, long_calls_back_to_back_with_skew) {
     team ranks(GetParam(), 170 << 20, wire);
     back_to_back(ranks, 200, counts);
   }
-  team ranks(GetParam(), 170 << 20, ISTHMUS_WIRE_EXACT, direct);
+  team ranks(GetParam(), 170 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
   back_to_back(ranks, 200, counts);
 }
 

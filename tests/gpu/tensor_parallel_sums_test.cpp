@@ -11,7 +11,7 @@ namespace {
 
 TEST_P(devices, every_active_mask_with_nan_in_inactive_shards) {
   const int n = GetParam();
-  for (const char* algorithm : {by_default, direct}) {
+  for (const char* algorithm : {by_default, zero_copy}) {
     team ranks(n, 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
     for (std::uint64_t active = 0; active < 1u << n; ++active)
       for (const std::uint64_t count : {33, 260000}) {  // one shot and two
@@ -28,7 +28,7 @@ TEST_P(devices, every_active_mask_with_nan_in_inactive_shards) {
 // Devices write into each other's tensors there, whatever the alignment of each, and nowhere else.
 TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_beside) {
   const int n = GetParam();
-  team ranks(n, 24 << 20, ISTHMUS_WIRE_EXACT, direct);
+  team ranks(n, 24 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
   for (const std::size_t apart : {0, 4, 8, 12})
     for (const std::uint64_t count : {1, 3, 9, 127, 32769, 1048577, 6000000}) {
       ranks.apart_bytes = apart;
@@ -115,7 +115,7 @@ TEST_P(devices, random_numbers_stay_in_their_bounds_and_ranks_agree_bit_by_bit) 
 
 TEST_P(devices, sixteen_bit_types) {
   const int n = GetParam();
-  for (const char* algorithm : {by_default, direct}) {
+  for (const char* algorithm : {by_default, zero_copy}) {
     team ranks(n, 4 << 20, ISTHMUS_WIRE_AUTO, algorithm);
     ranks.apart_bytes = 2;
     for (const isthmus_datatype type : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16})

@@ -24,7 +24,7 @@ std::string last_error();
 int device_count();
 
 inline constexpr const char* by_default = "";
-inline constexpr const char* direct = "two_shot_direct";
+inline constexpr const char* zero_copy = "two_shot_zero_copy";
 
 // n devices with a stream, a buffer and a handle.
 class team {

@@ -264,7 +264,7 @@ gpu_error launch(algorithm algorithm, call call, gpu_stream stream) {
   const std::uint64_t slice = (vectors + call.size - 1) / call.size;
   if (algorithm == algorithm::two_shot) return launch_two_shot<T, Wire, N, results::inbox>(call, slice, stream);
   if constexpr (std::is_same_v<T, Wire>)
-    if (algorithm == algorithm::two_shot_direct)
+    if (algorithm == algorithm::two_shot_zero_copy)
       return launch_two_shot<T, Wire, N, results::direct>(call, slice, stream);
   if (algorithm != algorithm::one_shot) return gpu_invalid_value;
   set_shape(call, vectors);

@@ -25,7 +25,7 @@ constexpr int packet_vectors = 512;  // the same for the packet inbox, which has
 constexpr int packet_depth = 2;
 
 enum class element { float32, float16, bfloat16 };
-enum class algorithm { one_shot, two_shot, two_shot_direct };
+enum class algorithm { one_shot, two_shot, two_shot_zero_copy };
 
 // The first bytes of the scratch; only the owner touches them, but for `done`.
 struct control {
@@ -66,7 +66,7 @@ struct call {
   int slots, threads;             // launch shape, equal on all ranks
   float divisor;                  // 1, or the number of ranks for avg
   std::byte* scratch[max_ranks];  // [i]: scratch of rank (rank + i) % size, as this device reaches it
-  void* recv_of[max_ranks];       // two_shot_direct: the recv_buf of rank (rank + i) % size
+  void* recv_of[max_ranks];       // two_shot_zero_copy: the recv_buf of rank (rank + i) % size
   host_flags* flags;
   std::uint64_t timeout_ns;
   bool starts_early;  // may_start_early()
@@ -83,7 +83,7 @@ gpu_error gpu_launch(Kernel* kernel, const call& call, gpu_stream stream) {
 // Each enqueues one collective on `stream` and sets the launch shape of `call` itself. Sums (or averages)
 // are bit-identical on all ranks: contributions, each rounded to the wire type, the own one too, are
 // added in float32 in rank order and the result is rounded once, to the wire type. `wire` is the
-// buffers' own type, or bfloat16 for float32 buffers (not with two_shot_direct).
+// buffers' own type, or bfloat16 for float32 buffers (not with two_shot_zero_copy).
 gpu_error launch_allreduce(algorithm algorithm, element type, element wire, call call, gpu_stream stream);
 gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_stream stream);
 // Move bytes unchanged; `count` is in bytes per rank, at most packet_limit.

@@ -18,13 +18,13 @@ struct named_algorithm {
   bool bfloat16_wire;
 };
 constexpr const char* algorithm_names[] = {"one_shot",      "two_shot",        "one_shot_bf16",
-                                           "two_shot_bf16", "two_shot_direct", nullptr};
+                                           "two_shot_bf16", "two_shot_zero_copy", nullptr};
 // In the order of the names.
 constexpr named_algorithm algorithm_rows[] = {{algorithm::one_shot, false},
                                               {algorithm::two_shot, false},
                                               {algorithm::one_shot, true},
                                               {algorithm::two_shot, true},
-                                              {algorithm::two_shot_direct, false}};
+                                              {algorithm::two_shot_zero_copy, false}};
 static_assert(std::size(algorithm_names) == std::size(algorithm_rows) + 1);
 
 // Without a name: the one that can do any size, exactly.
@@ -79,9 +79,9 @@ const char* cannot_reduce(const isthmus_operation& operation, const named_algori
 const char* supports(void*, const isthmus_operation* operation, const char* name) {
   const named_algorithm* algorithm = find_algorithm(name);
   if (!algorithm)
-    return "unknown algorithm; one_shot, two_shot, one_shot_bf16, two_shot_bf16 and two_shot_direct exist";
-  if (algorithm->value == algorithm::two_shot_direct)
-    return "two_shot_direct has to know all ranks' buffers: isthmus/tensor_parallel.h only";
+    return "unknown algorithm; one_shot, two_shot, one_shot_bf16, two_shot_bf16 and two_shot_zero_copy exist";
+  if (algorithm->value == algorithm::two_shot_zero_copy)
+    return "two_shot_zero_copy has to know all ranks' buffers: isthmus/tensor_parallel.h only";
   switch (operation->collective) {
     case ISTHMUS_ALLREDUCE:
     case ISTHMUS_REDUCE_SCATTER: return cannot_reduce(*operation, *algorithm);

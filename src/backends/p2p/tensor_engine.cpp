@@ -55,7 +55,7 @@ class tensor_engine {
       call.send_buf = (active >> rank & 1u) != 0 ? pointers[rank] : nullptr;
       call.recv_buf = pointers[rank];
       call.count = count;
-      if (taken == algorithm::two_shot_direct)
+      if (taken == algorithm::two_shot_zero_copy)
         for (std::size_t i = 0; i < m_seats.size(); ++i)
           call.recv_of[i] = pointers[(rank + i) % m_seats.size()];
       gpu_error code = rank == 0 ? gpu_success : gpu_set_device(seat.device);
@@ -103,12 +103,12 @@ class tensor_engine {
   // The advice as far as it can be followed.
   algorithm choose(isthmus_shots shots, void* const* pointers, bool as_it_is, std::uint64_t wire_bytes) const {
     if (shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes) return algorithm::one_shot;
-    if (shots != ISTHMUS_TWO_SHOT_DIRECT || !as_it_is) return algorithm::two_shot;
+    if (shots != ISTHMUS_TWO_SHOT_ZERO_COPY || !as_it_is) return algorithm::two_shot;
     for (std::size_t owner = 0; owner < m_seats.size(); ++owner)
       for (std::size_t peer = 0; peer < m_seats.size(); ++peer)
         if (peer != owner && !is_writable_by(pointers[owner], m_seats[owner].device, m_seats[peer].device))
           return algorithm::two_shot;
-    return algorithm::two_shot_direct;
+    return algorithm::two_shot_zero_copy;
   }
 
   bool is_expired() const {

@@ -52,7 +52,7 @@ isthmus_shots query_algorithm(const selection::configuration& rules, isthmus_pla
   const auto decision = selection::select(rules, query, available, false);
   const std::string algorithm = decision.winner != nullptr ? decision.winner->algorithm : std::string();
   if (algorithm.starts_with("one_shot")) return ISTHMUS_ONE_SHOT;
-  return algorithm == "two_shot_direct" ? ISTHMUS_TWO_SHOT_DIRECT : ISTHMUS_TWO_SHOT;
+  return algorithm == "two_shot_zero_copy" ? ISTHMUS_TWO_SHOT_ZERO_COPY : ISTHMUS_TWO_SHOT;
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
   EXPECT_EQ(ask(exact, std::uint64_t(1) << 34).shots, ISTHMUS_TWO_SHOT);
   const auto exact_two = make(2, ISTHMUS_WIRE_EXACT);
   EXPECT_EQ(ask(exact_two, (8 << 20) - 1).shots, ISTHMUS_TWO_SHOT);
-  EXPECT_EQ(ask(exact_two, 8 << 20).shots, ISTHMUS_TWO_SHOT_DIRECT);
+  EXPECT_EQ(ask(exact_two, 8 << 20).shots, ISTHMUS_TWO_SHOT_ZERO_COPY);
   EXPECT_EQ(ask(exact_two, 16 << 20, ISTHMUS_FLOAT16).shots, ISTHMUS_TWO_SHOT);
   for (const auto handle : {two, four, exact, exact_two}) isthmus_tensor_parallel_free(handle);
   EXPECT_EQ(recorded.open, recorded.closed);
@@ -119,7 +119,7 @@ TEST(tensor_parallel_engine, gets_algorithm_and_wire_from_the_rules) {
 TEST(tensor_parallel_engine, gets_direct_results_where_a_rule_names_them) {
   const std::string path = testing::TempDir() + "/isthmus_direct_results.toml";
   std::ofstream(path) << "[[rule]]\ncollective = \"allreduce\"\nbytes = \"4M..\"\n"
-                         "use = \"p2p:two_shot_direct\"\n";
+                         "use = \"p2p:two_shot_zero_copy\"\n";
   const auto handle = make(2, ISTHMUS_WIRE_EXACT, path.c_str());
   ASSERT_NE(handle, nullptr) << last_error();
   float data[2];
@@ -127,7 +127,7 @@ TEST(tensor_parallel_engine, gets_direct_results_where_a_rule_names_them) {
   for (const std::uint64_t count : {(1u << 20) - 1, 1u << 20}) {
     ASSERT_TRUE(
         isthmus_tensor_parallel_allreduce(handle, pointers, count, ISTHMUS_FLOAT32, ISTHMUS_ALL_ACTIVE));
-    EXPECT_EQ(recorded.shots, count < 1u << 20 ? ISTHMUS_TWO_SHOT : ISTHMUS_TWO_SHOT_DIRECT) << count;
+    EXPECT_EQ(recorded.shots, count < 1u << 20 ? ISTHMUS_TWO_SHOT : ISTHMUS_TWO_SHOT_ZERO_COPY) << count;
   }
   isthmus_tensor_parallel_free(handle);
   (void)std::remove(path.c_str());
