@@ -90,7 +90,7 @@ int main(int argc, char** argv) try {
   app.add_option("--samples", wanted.samples, "samples of each figure")->check(CLI::Range(3, 1000));
   app.add_option("--sizes", wanted.sizes, "bytes");
   app.add_option("--only", wanted.only, "a collective; default: all of them");
-  app.add_option("--variants", wanted.variants, "also ALGORITHM:OPTIONS, such as \"push:together_bytes = 0\"");
+  app.add_option("--variants", wanted.variants, "also ALGORITHM:OPTIONS, such as \"push:wait_all_bytes = 0\"");
   app.add_option("--beside-products", wanted.rounds, "so many samples beside matrix products, instead of alone")
       ->check(CLI::Range(1, 1000));
   app.add_option("--out", wanted.out, "JSON file with the records");

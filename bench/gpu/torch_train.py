@@ -231,7 +231,7 @@ def record(name: str, found: dict[str, Series], run: Run, losses_differ: int | N
         "backend": path,
         "reason": reason,
         "reduce_scatter_backend": path_of("reduce_scatter", series.last)[0],
-        "transit_bytes": TRANSIT_BYTES,
+        "staging_bytes": TRANSIT_BYTES,
         "mode": options.framework,
         "time_us": time_us(times),
         "algbw_gbs": 0,  # bandwidths have no meaning for a whole step

@@ -82,7 +82,7 @@ std::vector<selection_rule> parse_rules(std::string_view text, const std::string
   return rules;
 }
 
-// "backend.copy_engine.transit_bytes=64; backend.NAME.OPTION=VALUE"
+// "backend.copy_engine.staging_bytes=64; backend.NAME.OPTION=VALUE"
 std::vector<std::pair<std::string, std::string>> parse_options(std::string_view text) {
   constexpr const char* syntax_hint = "write backend.NAME.OPTION=VALUE, ';' between them";
   std::vector<std::pair<std::string, std::string>> options;

@@ -30,7 +30,7 @@ def _wanted() -> dict[str, str]:
         return {}
     wanted = {"RULE": "collective=allgather,allgatherv platform=cuda,hip use=copy_engine"}
     if (most := _bytes("ISTHMUS_DMA_ALLGATHER_MAX_BYTES")) is not None:
-        wanted["OPTION"] = f"backend.copy_engine.transit_bytes={most}"
+        wanted["OPTION"] = f"backend.copy_engine.staging_bytes={most}"
     return wanted
 
 

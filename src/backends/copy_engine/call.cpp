@@ -52,7 +52,7 @@ call::call(const call_request& request, algorithm how)
       m_send(static_cast<const std::byte*>(request.operation.send_buf)),
       m_recv(static_cast<std::byte*>(request.operation.recv_buf)),
       m_algorithm(how),
-      m_together(bytes_in(request.blocks) <= request.own.options.together_bytes) {}
+      m_together(bytes_in(request.blocks) <= request.own.options.wait_all_bytes) {}
 
 void call::begin(std::uint64_t position) {
   m_position = position;

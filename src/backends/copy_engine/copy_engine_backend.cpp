@@ -109,7 +109,7 @@ isthmus_status create(const isthmus_backend_context* given, void** state) {
 
   isthmus_heap_block shared{};
   const std::uint64_t bytes =
-      copy_engine::peer_memory::bytes_for(context.size == 1 ? 0 : options.transit_bytes);
+      copy_engine::peer_memory::bytes_for(context.size == 1 ? 0 : options.staging_bytes);
   if (context.heap_allocate(context.runtime, bytes, &shared) != ISTHMUS_SUCCESS)
     return unsupported(context, fmt::format("no shared block of {} bytes on these devices", bytes));
   if (const isthmus_status status = all_can(context, mine, unreachable_peer(context, shared), all)) {

@@ -74,7 +74,7 @@ session::session(const isthmus_backend_context& context, device_driver& driver, 
 }
 
 void session::open(const isthmus_heap_block& shared) {
-  m_own.memory = peer_memory(shared, m_context.size, m_own.options.transit_bytes);
+  m_own.memory = peer_memory(shared, m_context.size, m_own.options.staging_bytes);
   m_watchdog.begin();
 }
 
@@ -118,7 +118,7 @@ const char* session::supports(const isthmus_operation& operation, const char* na
   if (row_of(operation.collective).is_reduction && m_no_reductions != nullptr) return m_no_reductions;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
   if (m_context.size > 1 && m_own.memory.slot_bytes() < rows * alignment)
-    return "backend.copy_engine.transit_bytes is less than 512 bytes for each peer";
+    return "backend.copy_engine.staging_bytes is less than 512 bytes for each peer";
   return nullptr;
 }
 

@@ -9,8 +9,8 @@
 namespace isthmus::copy_engine {
 
 struct settings {
-  std::uint64_t transit_bytes = 0;   // of a rank's transit area, both slots together; 0: nothing can be staged
-  std::uint64_t together_bytes = 0;  // up to so many bytes from all peers, a rank waits for all of them at once
+  std::uint64_t staging_bytes = 0;   // of a rank's transit area, both slots together; 0: nothing can be staged
+  std::uint64_t wait_all_bytes = 0;  // up to so many bytes from all peers, a rank waits for all of them at once
   int streams = 1;                   // among which the peers are divided; 0: one for each
   std::uint64_t batch_bytes = 0;     // from so many bytes on, copies between devices are issued as a batch
   bool share_device = false;         // with ranks of other processes

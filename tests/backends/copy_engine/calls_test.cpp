@@ -218,16 +218,16 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
     isthmus_collective collective;
     isthmus_datatype datatype;
     const char* name;
-    std::uint64_t together_bytes = 0;
+    std::uint64_t wait_all_bytes = 0;
   };
   std::vector<captured_kind> kinds{{ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr},
                                    {ISTHMUS_REDUCE_SCATTER, ISTHMUS_FLOAT16, nullptr, 1 << 20},
                                    {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, "staged", 1 << 20}};
   for (const char* name : algorithms) kinds.push_back({ISTHMUS_ALLTOALL, ISTHMUS_UINT8, name});
-  for (const auto& [collective, datatype, name, together_bytes] : kinds) {
+  for (const auto& [collective, datatype, name, wait_all_bytes] : kinds) {
     setup with;
     with.ranks = 3;
-    with.options = {1 << 13, together_bytes, 2};
+    with.options = {1 << 13, wait_all_bytes, 2};
     with.how = {false, 60, 2};
     world all(with);
     all.each([&, collective = collective, datatype = datatype, name = name](rank& one) {

@@ -97,7 +97,7 @@ std::optional<std::string> rank::play(const conformance::test_case& test, const 
 world::world(const setup& with) : m_with(with), m_zeros(static_cast<std::size_t>(with.ranks), 0) {
   for (int number = 0; number < with.ranks; ++number) {
     m_heap.emplace_back(with.heap_bytes);
-    m_shared.emplace_back(isthmus::copy_engine::peer_memory::bytes_for(with.options.transit_bytes));
+    m_shared.emplace_back(isthmus::copy_engine::peer_memory::bytes_for(with.options.staging_bytes));
     m_heap_peers.push_back(m_heap.back().data());
     m_shared_peers.push_back(m_shared.back().data());
   }

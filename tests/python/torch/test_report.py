@@ -143,10 +143,10 @@ def test_the_knobs_are_rules_and_options(monkeypatch: pytest.MonkeyPatch) -> Non
     first, second = os.environ["ISTHMUS_RULE"].split("; ")
     assert first == "collective=barrier use=shm"
     assert second.endswith("use=copy_engine") and "allgather" in second
-    assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.transit_bytes=1048576"
+    assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.staging_bytes=1048576"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER_MAX_BYTES", "2097152")
     _knobs.apply_knobs()
-    assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.transit_bytes=2097152"
+    assert os.environ["ISTHMUS_OPTION"] == "backend.copy_engine.staging_bytes=2097152"
     monkeypatch.setenv("ISTHMUS_DMA_ALLGATHER", "0")
     _knobs.apply_knobs()
     assert os.environ["ISTHMUS_RULE"] == "collective=barrier use=shm", "as before"
