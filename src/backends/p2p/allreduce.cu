@@ -16,26 +16,26 @@ __host__ __device__ std::uint64_t vectors_of(std::uint64_t count) {
 
 // Everyone sends everything to everyone and adds.
 template <typename T, typename Wire, int N>
-__global__ void __launch_bounds__(512) one_shot(const call c) {
+__global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  const slot slot(c);
+  const slot slot(args);
   const std::uint32_t step = *slot.step();
-  const auto* in = static_cast<const T*>(c.send_buf);
-  auto* out = static_cast<T*>(c.recv_buf);
+  const auto* in = static_cast<const T*>(args.send_buf);
+  auto* out = static_cast<T*>(args.recv_buf);
   const bool in_aligned = is_aligned(in), out_aligned = is_aligned(out);
-  const std::uint64_t vectors = vectors_of<Wire>(c.count);
-  patience patience(c);
+  const std::uint64_t vectors = vectors_of<Wire>(args.count);
+  patience patience(args);
 
   for (int k = threadIdx.x, stretch = 0; k < slot_vectors; k += blockDim.x, ++stretch) {
     // Neighbouring threads take neighbouring vectors; the slots share each stretch of blockDim vectors.
     const std::uint64_t index = (std::uint64_t(stretch) * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x;
     if (index >= vectors) break;
     // A rank without a send buffer takes part with zeros: an inactive shard (tensor_parallel.h).
-    const uint4 own = in ? load_elements<T, Wire>(in, index, c.count, in_aligned) : make_uint4(0, 0, 0, 0);
-    send_to_all<N>(slot, step, c.rank, k, own);
+    const uint4 own = in ? load_elements<T, Wire>(in, index, args.count, in_aligned) : make_uint4(0, 0, 0, 0);
+    send_to_all<N>(slot, step, args.rank, k, own);
     uint4 sum;
     if (!receive_and_add<Wire, N>(slot, step, k, own, patience, sum)) break;
-    store_elements<T, Wire>(out, index, c.count, out_aligned, sum);
+    store_elements<T, Wire>(out, index, args.count, out_aligned, sum);
   }
   __syncthreads();  // every thread has read the step
   if (threadIdx.x == 0) *slot.step() = step + 1;
@@ -51,7 +51,7 @@ enum class results { stay, inbox, direct };
 // thread handles in one step.
 template <typename T, typename Wire, int N, int U, results Results>
 struct pipeline {
-  const call& c;
+  const kernel_arguments& args;
   const slot& place;
   patience& wait;
   const T* in;
@@ -88,12 +88,12 @@ struct pipeline {
   __device__ void scatter(std::uint32_t step) const {
 #pragma unroll
     for (int i = 1; i < most_ranks<N>; ++i) {
-      if (!N && i >= c.size) break;
-      const int peer = rank_after<N>(c, i);
+      if (!N && i >= args.size) break;
+      const int peer = rank_after<N>(args, i);
 #pragma unroll
       for (int u = 0; u < U; ++u)
         if (inside(peer, index(step, u)))
-          store_remote(place.row(i, first_step + step, c.rank) + inbox(u), load(peer, index(step, u)));
+          store_remote(place.row(i, first_step + step, args.rank) + inbox(u), load(peer, index(step, u)));
     }
   }
 
@@ -101,13 +101,13 @@ struct pipeline {
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       const std::uint64_t i = index(step, u);
-      if (!inside(c.rank, i)) break;
+      if (!inside(args.rank, i)) break;
       uint4 sum;
-      if (!receive_and_add<Wire, N>(place, first_step + step, inbox(u), load(c.rank, i), wait, sum)) break;
+      if (!receive_and_add<Wire, N>(place, first_step + step, inbox(u), load(args.rank, i), wait, sum)) break;
       if (Results == results::inbox)
-        send_to_all<N>(place, first_step + step, ranks<N>(c) + c.rank, inbox(u), sum);
+        send_to_all<N>(place, first_step + step, ranks<N>(args) + args.rank, inbox(u), sum);
       if (Results == results::direct) deliver(i, sum);
-      store(c.rank, i, sum);
+      store(args.rank, i, sum);
     }
   }
 
@@ -115,9 +115,9 @@ struct pipeline {
   __device__ void deliver(std::uint64_t index, uint4 sum) const {
 #pragma unroll
     for (int i = 1; i < most_ranks<N>; ++i) {
-      if (!N && i >= c.size) break;
-      auto* to = static_cast<T*>(c.recv_of[i]) + c.rank * slice;
-      store_elements<T, Wire>(to, index, length(c.rank), is_aligned(to), sum);
+      if (!N && i >= args.size) break;
+      auto* to = static_cast<T*>(args.peer_recv_bufs[i]) + args.rank * slice;
+      store_elements<T, Wire>(to, index, length(args.rank), is_aligned(to), sum);
     }
   }
 
@@ -133,12 +133,12 @@ struct pipeline {
     for (int u = 0; u < U; ++u) {
 #pragma unroll
       for (int i = 1; i < most_ranks<N>; ++i) {
-        if (!N && i >= c.size) break;
-        const int peer = rank_after<N>(c, i);
+        if (!N && i >= args.size) break;
+        const int peer = rank_after<N>(args, i);
         const uint4* from = place.row(0, first_step + step, peer) + inbox(u);
-        if (inside(c.rank, index(step, u))) words &= all_of(load_remote(from));
+        if (inside(args.rank, index(step, u))) words &= all_of(load_remote(from));
         if (Results == results::inbox && inside(peer, index(step, u)))
-          words &= all_of(load_remote(from + ranks<N>(c) * slot_vectors));
+          words &= all_of(load_remote(from + ranks<N>(args) * slot_vectors));
       }
     }
     return words;
@@ -148,9 +148,9 @@ struct pipeline {
   __device__ void collect(std::uint32_t step) const {
 #pragma unroll
     for (int i = 1; i < most_ranks<N>; ++i) {
-      if (!N && i >= c.size) break;
-      const int peer = rank_after<N>(c, i);
-      uint4* row = place.row(0, first_step + step, ranks<N>(c) + peer);
+      if (!N && i >= args.size) break;
+      const int peer = rank_after<N>(args, i);
+      uint4* row = place.row(0, first_step + step, ranks<N>(args) + peer);
 #pragma unroll
       for (int u = 0; u < U; ++u) {
         const std::uint64_t k = index(step, u);
@@ -178,40 +178,40 @@ constexpr std::uint32_t confirm_after = 3;
 // says nothing, so that the others give up, too.
 template <int N>
 __device__ inline void hand_over(const slot& slot, patience& patience) {
-  const call& c = slot.c;
+  const kernel_arguments& args = slot.args;
   const std::uint32_t number = *slot.hand_overs() + 1;
   const bool is_incomplete = __syncthreads_or(patience.lost) != 0;  // the whole block has stored
   const int i = static_cast<int>(threadIdx.x) + 1;
-  if (is_incomplete || i >= ranks<N>(c)) return;
-  store_flag(slot.done(i, c.rank), number);
-  const std::uint32_t* theirs = slot.done(0, rank_after<N>(c, i));
+  if (is_incomplete || i >= ranks<N>(args)) return;
+  store_flag(slot.done(i, args.rank), number);
+  const std::uint32_t* theirs = slot.done(0, rank_after<N>(args, i));
   // A peer whose block has no share in the next call may have handed that over, too: one more is as good.
   while (static_cast<std::int32_t>(load_flag(theirs) - number) < 0 && !patience.exhausted()) {
   }
 }
 
 template <typename T, typename Wire, int N, int U, results Results>
-__global__ void __launch_bounds__(512) two_shot(const call c) {
+__global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  const slot slot(c);
-  patience patience(c);
+  const slot slot(args);
+  patience patience(args);
   // Slices start on whole vectors, so that their alignment is that of the buffers.
   constexpr bool scatters = Results == results::stay;
   const std::uint64_t slice =
-      scatters ? c.count
-               : (vectors_of<Wire>(c.count) + ranks<N>(c) - 1) / ranks<N>(c) * vector_of<Wire>::elements;
-  const std::uint64_t count = scatters ? c.count * ranks<N>(c) : c.count;
+      scatters ? args.count
+               : (vectors_of<Wire>(args.count) + ranks<N>(args) - 1) / ranks<N>(args) * vector_of<Wire>::elements;
+  const std::uint64_t count = scatters ? args.count * ranks<N>(args) : args.count;
   const bool slices_aligned = slice * sizeof(T) % 16 == 0;
   constexpr bool by_loads = sizeof(Wire) == 4;
-  const pipeline<T, Wire, N, U, Results> p{c,
+  const pipeline<T, Wire, N, U, Results> p{args,
                                            slot,
                                            patience,
-                                           static_cast<const T*>(c.send_buf),
-                                           static_cast<T*>(c.recv_buf),
+                                           static_cast<const T*>(args.send_buf),
+                                           static_cast<T*>(args.recv_buf),
                                            slice,
                                            count,
-                                           is_aligned(c.send_buf) && slices_aligned,
-                                           is_aligned(c.recv_buf),
+                                           is_aligned(args.send_buf) && slices_aligned,
+                                           is_aligned(args.recv_buf),
                                            *slot.step()};
   const std::uint64_t per_step = std::uint64_t(U) * gridDim.x * blockDim.x;
   const auto steps = static_cast<std::uint32_t>((vectors_of<Wire>(slice) + per_step - 1) / per_step);
@@ -243,32 +243,32 @@ shape shape_for(std::uint64_t vectors) {
   const auto slots = (vectors + threads - 1) / threads;
   return {static_cast<int>(std::clamp<std::uint64_t>(slots, 1, max_slots)), threads};
 }
-void set_shape(call& call, std::uint64_t vectors) {
+void set_shape(kernel_arguments& args, std::uint64_t vectors) {
   const shape shape = shape_for(vectors);
-  call.slots = shape.slots;
-  call.threads = shape.threads;
+  args.slots = shape.slots;
+  args.threads = shape.threads;
 }
 
 template <typename T, typename Wire, int N, results Results>
-gpu_error launch_two_shot(call call, std::uint64_t vectors, gpu_stream stream) {
-  set_shape(call, vectors);
+gpu_error launch_two_shot(kernel_arguments args, std::uint64_t vectors, gpu_stream stream) {
+  set_shape(args, vectors);
   // One vector a step keeps the pipeline short; two keep the links busy once it is long anyway.
   if (vectors <= std::uint64_t(4) * max_slots * 512)
-    return gpu_launch(two_shot<T, Wire, N, 1, Results>, call, stream);
-  return gpu_launch(two_shot<T, Wire, N, 2, Results>, call, stream);
+    return gpu_launch(two_shot<T, Wire, N, 1, Results>, args, stream);
+  return gpu_launch(two_shot<T, Wire, N, 2, Results>, args, stream);
 }
 
 template <typename T, typename Wire, int N>
-gpu_error launch(algorithm algorithm, call call, gpu_stream stream) {
-  const std::uint64_t vectors = vectors_of<Wire>(call.count);
-  const std::uint64_t slice = (vectors + call.size - 1) / call.size;
-  if (algorithm == algorithm::two_shot) return launch_two_shot<T, Wire, N, results::inbox>(call, slice, stream);
+gpu_error launch(algorithm algorithm, kernel_arguments args, gpu_stream stream) {
+  const std::uint64_t vectors = vectors_of<Wire>(args.count);
+  const std::uint64_t slice = (vectors + args.size - 1) / args.size;
+  if (algorithm == algorithm::two_shot) return launch_two_shot<T, Wire, N, results::inbox>(args, slice, stream);
   if constexpr (std::is_same_v<T, Wire>)
     if (algorithm == algorithm::two_shot_zero_copy)
-      return launch_two_shot<T, Wire, N, results::direct>(call, slice, stream);
+      return launch_two_shot<T, Wire, N, results::direct>(args, slice, stream);
   if (algorithm != algorithm::one_shot) return gpu_invalid_value;
-  set_shape(call, vectors);
-  return gpu_launch(one_shot<T, Wire, N>, call, stream);
+  set_shape(args, vectors);
+  return gpu_launch(one_shot<T, Wire, N>, args, stream);
 }
 
 template <typename T, typename Wire, int N>
@@ -308,15 +308,15 @@ gpu_error with_types(element type, element wire, int size, Function function) {
 
 }  // namespace
 
-gpu_error launch_allreduce(algorithm algorithm, element type, element wire, call call, gpu_stream stream) {
-  return with_types(type, wire, call.size, [&]<typename T, typename Wire, int N>() {
-    return launch<T, Wire, N>(algorithm, call, stream);
+gpu_error launch_allreduce(algorithm algorithm, element type, element wire, kernel_arguments args, gpu_stream stream) {
+  return with_types(type, wire, args.size, [&]<typename T, typename Wire, int N>() {
+    return launch<T, Wire, N>(algorithm, args, stream);
   });
 }
 
-gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_stream stream) {
-  return with_types(type, wire, call.size, [&]<typename T, typename Wire, int N>() {
-    return launch_two_shot<T, Wire, N, results::stay>(call, vectors_of<Wire>(call.count), stream);
+gpu_error launch_reduce_scatter(element type, element wire, kernel_arguments args, gpu_stream stream) {
+  return with_types(type, wire, args.size, [&]<typename T, typename Wire, int N>() {
+    return launch_two_shot<T, Wire, N, results::stay>(args, vectors_of<Wire>(args.count), stream);
   });
 }
 

@@ -142,7 +142,7 @@ inline gpu_error gpu_copy(void* to, const void* from, std::size_t bytes) {
 // which it then waits for with wait_for_earlier_kernels before it reads or writes anything. Only code that is
 // compiled for Hopper or later does: gpu_may_start_early.
 inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
-                                   gpu_stream stream, bool early) {
+                                   gpu_stream stream, bool can_start_early) {
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -151,7 +151,7 @@ inline gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads
   config.blockDim = threads;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = early ? 1 : 0;
+  config.numAttrs = can_start_early ? 1 : 0;
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 // Of the code that the current device runs; all kernels are compiled for the same architectures.

@@ -15,7 +15,7 @@ struct patience {
   std::uint32_t spins = 0;
   bool lost = false;
 
-  __device__ explicit patience(const call& call) : flags(call.flags), timeout_ns(call.timeout_ns) {}
+  __device__ explicit patience(const kernel_arguments& args) : flags(args.flags), timeout_ns(args.timeout_ns) {}
 
   __device__ bool exhausted() {
     if (lost) return true;
@@ -31,17 +31,17 @@ struct patience {
 
 // The number of ranks: N where it is known when compiling, which keeps everything in registers.
 template <int N>
-__device__ inline int ranks(const call& c) {
-  return N ? N : c.size;
+__device__ inline int ranks(const kernel_arguments& args) {
+  return N ? N : args.size;
 }
 template <int N>
 constexpr int most_ranks = N ? N : max_ranks;
 
 // The rank that comes i after the own one.
 template <int N>
-__device__ inline int rank_after(const call& c, int i) {
-  const int next = c.rank + i;
-  return next >= ranks<N>(c) ? next - ranks<N>(c) : next;
+__device__ inline int rank_after(const kernel_arguments& args, int i) {
+  const int next = args.rank + i;
+  return next >= ranks<N>(args) ? next - ranks<N>(args) : next;
 }
 
 __device__ inline bool is_aligned(const void* pointer) {
@@ -50,22 +50,22 @@ __device__ inline bool is_aligned(const void* pointer) {
 
 // This block's slot of every rank's inbox.
 struct slot {
-  const call& c;
+  const kernel_arguments& args;
   std::size_t stride;  // vectors of one generation
 
-  __device__ explicit slot(const call& call) : c(call), stride(std::size_t(2) * call.size * slot_vectors) {}
+  __device__ explicit slot(const kernel_arguments& args) : args(args), stride(std::size_t(2) * args.size * slot_vectors) {}
 
-  __device__ std::uint32_t* step() const { return &reinterpret_cast<control*>(c.scratch[0])->step[blockIdx.x]; }
+  __device__ std::uint32_t* step() const { return &reinterpret_cast<control*>(args.scratch[0])->step[blockIdx.x]; }
   __device__ std::uint32_t* hand_overs() const {
-    return &reinterpret_cast<control*>(c.scratch[0])->hand_overs[blockIdx.x];
+    return &reinterpret_cast<control*>(args.scratch[0])->hand_overs[blockIdx.x];
   }
   // At the i-th next rank (0: this one), what rank `writer` writes.
   __device__ std::uint32_t* done(int i, int writer) const {
-    return &reinterpret_cast<control*>(c.scratch[i])->done[blockIdx.x][writer];
+    return &reinterpret_cast<control*>(args.scratch[i])->done[blockIdx.x][writer];
   }
   // Row `row` of the i-th next rank (0: this one) in the generation of `step`.
   __device__ uint4* row(int i, std::uint32_t step, int row) const {
-    auto* inbox = reinterpret_cast<uint4*>(c.scratch[i] + inbox_offset);
+    auto* inbox = reinterpret_cast<uint4*>(args.scratch[i] + inbox_offset);
     return inbox + (std::size_t(blockIdx.x) * depth + step % depth) * stride + std::size_t(row) * slot_vectors;
   }
 };
@@ -75,7 +75,7 @@ template <int N>
 __device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row, int k, uint4 v) {
 #pragma unroll
   for (int i = 1; i < most_ranks<N>; ++i)
-    if (N || i < slot.c.size) store_remote(slot.row(i, step, row) + k, v);
+    if (N || i < slot.args.size) store_remote(slot.row(i, step, row) + k, v);
 }
 
 // Adds, in rank order, `own` and what the other ranks sent to place `k`, and makes the places ready for
@@ -84,7 +84,7 @@ __device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row
 template <typename Wire, int N>
 __device__ inline bool receive_and_add(const slot& slot, std::uint32_t step, int k, uint4 own,
                                        patience& patience, uint4& result) {
-  const call& c = slot.c;
+  const kernel_arguments& args = slot.args;
   uint4* inbox = slot.row(0, step, 0) + k;
   uint4 v[most_ranks<N>];
   bool missing = true;
@@ -92,20 +92,20 @@ __device__ inline bool receive_and_add(const slot& slot, std::uint32_t step, int
     missing = false;
 #pragma unroll
     for (int r = 0; r < most_ranks<N>; ++r)
-      if (N || r < c.size) v[r] = r == c.rank ? own : load_remote(inbox + r * slot_vectors);
+      if (N || r < args.size) v[r] = r == args.rank ? own : load_remote(inbox + r * slot_vectors);
 #pragma unroll
     for (int r = 0; r < most_ranks<N>; ++r)
-      if (N || r < c.size) missing |= is_pending(v[r]);
+      if (N || r < args.size) missing |= is_pending(v[r]);
     if (missing && patience.exhausted()) return false;
   }
   accumulator<Wire> sum(v[0]);
 #pragma unroll
   for (int r = 1; r < most_ranks<N>; ++r)
-    if (N || r < c.size) sum.add(v[r]);
+    if (N || r < args.size) sum.add(v[r]);
 #pragma unroll
   for (int r = 0; r < most_ranks<N>; ++r)
-    if ((N || r < c.size) && r != c.rank) store_remote(inbox + r * slot_vectors, pending_vector());
-  result = sum.result(c.divisor);
+    if ((N || r < args.size) && r != args.rank) store_remote(inbox + r * slot_vectors, pending_vector());
+  result = sum.result(args.divisor);
   return true;
 }
 

@@ -58,7 +58,7 @@ struct host_flags {
   volatile std::uint32_t expired;  // set by a kernel that waited longer than the timeout
 };
 
-struct call {
+struct kernel_arguments {
   const void* send_buf;  // NULL: this rank contributes zeros (allreduce and reduce_scatter)
   void* recv_buf;
   std::uint64_t count;  // as THE TABLE counts; bytes for the moving collectives
@@ -66,31 +66,31 @@ struct call {
   int slots, threads;             // launch shape, equal on all ranks
   float divisor;                  // 1, or the number of ranks for avg
   std::byte* scratch[max_ranks];  // [i]: scratch of rank (rank + i) % size, as this device reaches it
-  void* recv_of[max_ranks];       // two_shot_zero_copy: the recv_buf of rank (rank + i) % size
+  void* peer_recv_bufs[max_ranks];       // two_shot_zero_copy: the recv_buf of rank (rank + i) % size
   host_flags* flags;
   std::uint64_t timeout_ns;
-  bool starts_early;  // may_start_early()
+  bool can_start_early;  // may_start_early()
 };
 
 // Launches with the call's own shape. Its own result, not the thread's last error: that may be an old one.
 template <typename Kernel>
-gpu_error gpu_launch(Kernel* kernel, const call& call, gpu_stream stream) {
-  void* arguments[] = {const_cast<p2p::call*>(&call)};
-  return gpu_launch_kernel(reinterpret_cast<const void*>(kernel), dim3(call.slots), dim3(call.threads),
-                           arguments, stream, call.starts_early);
+gpu_error gpu_launch(Kernel* kernel, const kernel_arguments& args, gpu_stream stream) {
+  void* arguments[] = {const_cast<p2p::kernel_arguments*>(&args)};
+  return gpu_launch_kernel(reinterpret_cast<const void*>(kernel), dim3(args.slots), dim3(args.threads),
+                           arguments, stream, args.can_start_early);
 }
 
 // Each enqueues one collective on `stream` and sets the launch shape of `call` itself. Sums (or averages)
 // are bit-identical on all ranks: contributions, each rounded to the wire type, the own one too, are
 // added in float32 in rank order and the result is rounded once, to the wire type. `wire` is the
 // buffers' own type, or bfloat16 for float32 buffers (not with two_shot_zero_copy).
-gpu_error launch_allreduce(algorithm algorithm, element type, element wire, call call, gpu_stream stream);
-gpu_error launch_reduce_scatter(element type, element wire, call call, gpu_stream stream);
+gpu_error launch_allreduce(algorithm algorithm, element type, element wire, kernel_arguments args, gpu_stream stream);
+gpu_error launch_reduce_scatter(element type, element wire, kernel_arguments args, gpu_stream stream);
 // Move bytes unchanged; `count` is in bytes per rank, at most packet_limit.
-gpu_error launch_allgather(call call, gpu_stream stream);
-gpu_error launch_broadcast(call call, gpu_stream stream);
+gpu_error launch_allgather(kernel_arguments args, gpu_stream stream);
+gpu_error launch_broadcast(kernel_arguments args, gpu_stream stream);
 // Waits, in all slots, until every rank has begun the last broadcast: from then on nobody sends here.
-gpu_error launch_settle(call call, gpu_stream stream);
+gpu_error launch_settle(kernel_arguments args, gpu_stream stream);
 
 // Load every kernel that `size` ranks use onto the current device. A kernel that is loaded at its first
 // launch may have to wait for the device, and so for another rank's kernel that waits for it.

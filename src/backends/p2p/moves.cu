@@ -10,22 +10,22 @@ namespace isthmus::p2p {
 namespace {
 
 struct packet_slot {
-  const call& c;
+  const kernel_arguments& args;
   std::uint32_t step;
   bool owed;  // the step before this one has yet to be heard from all ranks
 
-  __device__ explicit packet_slot(const call& call)
-      : c(call), step(words()->packet_step[blockIdx.x]), owed(words()->packet_owed[blockIdx.x] != 0) {}
-  __device__ control* words() const { return reinterpret_cast<control*>(c.scratch[0]); }
+  __device__ explicit packet_slot(const kernel_arguments& args)
+      : args(args), step(words()->packet_step[blockIdx.x]), owed(words()->packet_owed[blockIdx.x] != 0) {}
+  __device__ control* words() const { return reinterpret_cast<control*>(args.scratch[0]); }
   // Row of rank `from` in the generation of `step` at the i-th next rank.
   __device__ uint4* row(int i, std::uint32_t step, int from) const {
-    auto* inbox = reinterpret_cast<uint4*>(c.scratch[i] + packet_offset(c.size));
+    auto* inbox = reinterpret_cast<uint4*>(args.scratch[i] + packet_offset(args.size));
     return inbox +
-           ((std::size_t(blockIdx.x) * packet_depth + step % packet_depth) * c.size + from) * packet_vectors;
+           ((std::size_t(blockIdx.x) * packet_depth + step % packet_depth) * args.size + from) * packet_vectors;
   }
   __device__ void send_to_all(int k, uint2 data) const {
-    for (int i = 1; i < c.size; ++i)
-      store_remote(row(i, step, c.rank) + k, make_uint4(data.x, step, data.y, step));
+    for (int i = 1; i < args.size; ++i)
+      store_remote(row(i, step, args.rank) + k, make_uint4(data.x, step, data.y, step));
   }
   // False when patience ended first: then there is no data.
   __device__ bool receive(std::uint32_t step, int from, int k, patience& patience, uint2& data) const {
@@ -45,7 +45,7 @@ struct packet_slot {
     if (!owed) return true;
     const int i = static_cast<int>(threadIdx.x) + 1;
     uint2 unused;
-    if (i < c.size) receive(step - 1, rank_after<0>(c, i), 0, patience, unused);
+    if (i < args.size) receive(step - 1, rank_after<0>(args, i), 0, patience, unused);
     return __syncthreads_or(patience.lost) == 0;
   }
   __device__ void finish(bool heard_all) const {
@@ -78,24 +78,24 @@ __device__ inline void store_bytes(void* buffer, std::uint64_t index, std::uint6
     if (index * 8 + i < bytes) to[i] = static_cast<unsigned char>(value >> (8 * i));
 }
 
-__global__ void __launch_bounds__(packet_vectors) allgather(const call c) {
+__global__ void __launch_bounds__(packet_vectors) allgather(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  const packet_slot slot(c);
-  patience patience(c);
+  const packet_slot slot(args);
+  patience patience(args);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  const bool inside = index * 8 < c.count;
+  const bool inside = index * 8 < args.count;
   uint2 own;  // on its way while the block waits
-  if (inside) own = load_bytes(c.send_buf, index, c.count);
+  if (inside) own = load_bytes(args.send_buf, index, args.count);
   if (!slot.settle(patience)) return;
   if (inside) {
-    auto* out = static_cast<unsigned char*>(c.recv_buf);
+    auto* out = static_cast<unsigned char*>(args.recv_buf);
     slot.send_to_all(threadIdx.x, own);
-    store_bytes(out + c.rank * c.count, index, c.count, own);
-    for (int i = 1; i < c.size; ++i) {
-      const int from = rank_after<0>(c, i);
+    store_bytes(out + args.rank * args.count, index, args.count, own);
+    for (int i = 1; i < args.size; ++i) {
+      const int from = rank_after<0>(args, i);
       uint2 data;
       if (slot.receive(slot.step, from, threadIdx.x, patience, data))
-        store_bytes(out + from * c.count, index, c.count, data);
+        store_bytes(out + from * args.count, index, args.count, data);
     }
   }
   slot.finish(!patience.lost);
@@ -103,56 +103,56 @@ __global__ void __launch_bounds__(packet_vectors) allgather(const call c) {
 
 // The root waits for nobody, and the others for the root's data alone. Each of them sends a packet without data
 // in every slot, which the next kernel waits for: a root is at most one broadcast ahead of a rank that is late.
-__global__ void __launch_bounds__(packet_vectors) broadcast(const call c) {
+__global__ void __launch_bounds__(packet_vectors) broadcast(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  const packet_slot slot(c);
-  patience patience(c);
+  const packet_slot slot(args);
+  patience patience(args);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  const bool inside = index * 8 < c.count;
+  const bool inside = index * 8 < args.count;
   uint2 data;
-  if (c.rank == c.root && inside) data = load_bytes(c.send_buf, index, c.count);
+  if (args.rank == args.root && inside) data = load_bytes(args.send_buf, index, args.count);
   if (!slot.settle(patience)) return;
-  if (c.rank == c.root && inside) {
+  if (args.rank == args.root && inside) {
     slot.send_to_all(threadIdx.x, data);
-    store_bytes(c.recv_buf, index, c.count, data);
-  } else if (c.rank != c.root) {
+    store_bytes(args.recv_buf, index, args.count, data);
+  } else if (args.rank != args.root) {
     if (threadIdx.x == 0) slot.send_to_all(0, make_uint2(0, 0));
-    if (inside && slot.receive(slot.step, c.root, threadIdx.x, patience, data))
-      store_bytes(c.recv_buf, index, c.count, data);
+    if (inside && slot.receive(slot.step, args.root, threadIdx.x, patience, data))
+      store_bytes(args.recv_buf, index, args.count, data);
   }
   slot.finish(false);
 }
 
-__global__ void settle(const call c) {
+__global__ void settle(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  patience patience(c);
-  packet_slot(c).settle(patience);
+  patience patience(args);
+  packet_slot(args).settle(patience);
 }
 
 // One thread for every 8 bytes; blocks are small while there are few, to use more multiprocessors.
-void set_shape(call& call) {
-  const std::uint64_t packets = (call.count + 7) / 8;
-  call.threads = packets <= 32 * 128 ? 128 : packets <= 64 * 256 ? 256 : packet_vectors;
-  call.slots = static_cast<int>((packets + call.threads - 1) / call.threads);
+void set_shape(kernel_arguments& args) {
+  const std::uint64_t packets = (args.count + 7) / 8;
+  args.threads = packets <= 32 * 128 ? 128 : packets <= 64 * 256 ? 256 : packet_vectors;
+  args.slots = static_cast<int>((packets + args.threads - 1) / args.threads);
 }
 
 }  // namespace
 
-gpu_error launch_allgather(call call, gpu_stream stream) {
-  set_shape(call);
-  return gpu_launch(allgather, call, stream);
+gpu_error launch_allgather(kernel_arguments args, gpu_stream stream) {
+  set_shape(args);
+  return gpu_launch(allgather, args, stream);
 }
 
-gpu_error launch_broadcast(call call, gpu_stream stream) {
-  set_shape(call);
-  return gpu_launch(broadcast, call, stream);
+gpu_error launch_broadcast(kernel_arguments args, gpu_stream stream) {
+  set_shape(args);
+  return gpu_launch(broadcast, args, stream);
 }
 
-gpu_error launch_settle(call call, gpu_stream stream) {
-  call.slots = max_slots;
-  call.threads = 32;
+gpu_error launch_settle(kernel_arguments args, gpu_stream stream) {
+  args.slots = max_slots;
+  args.threads = 32;
   static_assert(max_ranks <= 32);
-  return gpu_launch(settle, call, stream);
+  return gpu_launch(settle, args, stream);
 }
 
 gpu_error load_moves() {

@@ -38,7 +38,7 @@ struct state {
   const isthmus_backend_context* context;
   peers peer;
   bool has_broadcast = false;  // ever: a graph may replay it
-  explicit state(const isthmus_backend_context* c) : context(c), peer(*c) {}
+  explicit state(const isthmus_backend_context* backend_context) : context(backend_context), peer(*backend_context) {}
 };
 
 std::optional<element> element_of(isthmus_datatype datatype) {
@@ -97,34 +97,34 @@ const char* supports(void*, const isthmus_operation* operation, const char* name
 }
 static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && packet_limit_bytes == 132 * 4096, "texts above");
 
-call make_call(const state& state, const isthmus_operation& operation) {
+kernel_arguments make_arguments(const state& state, const isthmus_operation& operation) {
   const isthmus_backend_context& context = *state.context;
-  call call{};
-  call.send_buf = operation.send_buf;
-  call.recv_buf = operation.recv_buf;
-  call.count = operation.count;
-  call.rank = context.rank;
-  call.size = context.size;
-  call.root = operation.root;
-  call.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(context.size) : 1.0f;
-  state.peer.equip(call);
-  call.timeout_ns = static_cast<std::uint64_t>(context.timeout_s * 1e9);
-  return call;
+  kernel_arguments args{};
+  args.send_buf = operation.send_buf;
+  args.recv_buf = operation.recv_buf;
+  args.count = operation.count;
+  args.rank = context.rank;
+  args.size = context.size;
+  args.root = operation.root;
+  args.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(context.size) : 1.0f;
+  state.peer.fill_arguments(args);
+  args.timeout_ns = static_cast<std::uint64_t>(context.timeout_s * 1e9);
+  return args;
 }
 
 gpu_error launch(state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
-  call call = make_call(state, operation);
+  kernel_arguments args = make_arguments(state, operation);
   const auto stream = static_cast<gpu_stream>(operation.stream);
   if (operation.collective == ISTHMUS_ALLGATHER || operation.collective == ISTHMUS_BROADCAST) {
-    call.count *= bytes_of(operation.datatype);
+    args.count *= bytes_of(operation.datatype);
     state.has_broadcast |= operation.collective == ISTHMUS_BROADCAST;
-    return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(call, stream)
-                                                     : launch_broadcast(call, stream);
+    return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(args, stream)
+                                                     : launch_broadcast(args, stream);
   }
   const element type = *element_of(operation.datatype);
   const element wire = algorithm.bfloat16_wire ? element::bfloat16 : type;
-  return operation.collective == ISTHMUS_ALLREDUCE ? launch_allreduce(algorithm.value, type, wire, call, stream)
-                                                   : launch_reduce_scatter(type, wire, call, stream);
+  return operation.collective == ISTHMUS_ALLREDUCE ? launch_allreduce(algorithm.value, type, wire, args, stream)
+                                                   : launch_reduce_scatter(type, wire, args, stream);
 }
 
 isthmus_status create(const isthmus_backend_context* context, void** out) {
@@ -153,10 +153,10 @@ void settle(state& self) {
   host_flags& flags = *self.peer.flags();
   if (!self.has_broadcast || flags.abort != 0 || flags.expired != 0) return;
   const device_guard guard(context.device.ordinal);
-  call call = make_call(self, {});
-  call.timeout_ns = std::min(call.timeout_ns, static_cast<std::uint64_t>(settle_s * 1e9));
+  kernel_arguments args = make_arguments(self, {});
+  args.timeout_ns = std::min(args.timeout_ns, static_cast<std::uint64_t>(settle_s * 1e9));
   gpu_error code = gpu_synchronize_device();  // the broadcasts' streams need not order this launch
-  if (code == gpu_success) code = launch_settle(call, nullptr);
+  if (code == gpu_success) code = launch_settle(args, nullptr);
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success || flags.expired == 0) return;
   const std::size_t kept = self.peer.keep_scratch();

@@ -81,7 +81,7 @@ gpu_error peers::fill_scratch() {
   if (code == gpu_success) code = load_moves();
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success) return code;
-  m_starts_early = may_start_early();
+  m_can_start_early = may_start_early();
   m_flags->abort = 0;
   m_flags->expired = 0;
   return gpu_success;
@@ -123,10 +123,10 @@ void peers::map(const isthmus_backend_context& context, const votes<address>& al
   }
 }
 
-void peers::equip(call& call) const {
-  std::copy(m_scratch.begin(), m_scratch.end(), call.scratch);
-  call.flags = m_flags;
-  call.starts_early = m_starts_early;
+void peers::fill_arguments(kernel_arguments& args) const {
+  std::copy(m_scratch.begin(), m_scratch.end(), args.scratch);
+  args.flags = m_flags;
+  args.can_start_early = m_can_start_early;
 }
 
 std::size_t peers::keep_scratch() {

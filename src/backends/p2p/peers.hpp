@@ -24,7 +24,7 @@ class peers {
   const std::string& reason() const { return m_reason; }
   std::int64_t native_code() const { return m_native_code; }
   // What every call of this rank has: the scratch, the host's words, and how kernels start.
-  void equip(call& call) const;
+  void fill_arguments(kernel_arguments& args) const;
   host_flags* flags() const { return m_flags; }
   // Leaves this rank's scratch allocated for ever: a rank may still write to it. Returns its bytes.
   std::size_t keep_scratch();
@@ -44,7 +44,7 @@ class peers {
   std::vector<std::byte*> m_scratch;  // of rank (own rank + i) % size, as this device reaches it
   std::vector<std::byte*> m_opened;   // mapped from other processes
   host_flags* m_flags = nullptr;
-  bool m_starts_early = false;
+  bool m_can_start_early = false;
   std::string m_reason;
   std::int64_t m_native_code = 0;  // of the rank that speaks
 };

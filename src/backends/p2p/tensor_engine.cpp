@@ -22,7 +22,7 @@ struct seat {
   int device;
   gpu_stream stream;
   std::unique_ptr<peers> peer;
-  call prepared{};  // what stays the same from call to call
+  kernel_arguments prepared{};  // what stays the same from call to call
 };
 
 class tensor_engine {
@@ -51,15 +51,15 @@ class tensor_engine {
     const algorithm taken = choose(shots, pointers, wire == type, wire_bytes);
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) {
       seat& seat = m_seats[rank];
-      call call = seat.prepared;
-      call.send_buf = (active >> rank & 1u) != 0 ? pointers[rank] : nullptr;
-      call.recv_buf = pointers[rank];
-      call.count = count;
+      kernel_arguments args = seat.prepared;
+      args.send_buf = (active >> rank & 1u) != 0 ? pointers[rank] : nullptr;
+      args.recv_buf = pointers[rank];
+      args.count = count;
       if (taken == algorithm::two_shot_zero_copy)
         for (std::size_t i = 0; i < m_seats.size(); ++i)
-          call.recv_of[i] = pointers[(rank + i) % m_seats.size()];
+          args.peer_recv_bufs[i] = pointers[(rank + i) % m_seats.size()];
       gpu_error code = rank == 0 ? gpu_success : gpu_set_device(seat.device);
-      if (code == gpu_success) code = launch_allreduce(taken, type, wire, call, seat.stream);
+      if (code == gpu_success) code = launch_allreduce(taken, type, wire, args, seat.stream);
       if (code != gpu_success) {
         give_up(rank);
         return false;
@@ -91,12 +91,12 @@ class tensor_engine {
     for (int rank = 0; rank < n && m_reason.empty(); ++rank) m_reason = m_seats[rank].peer->reason();
     if (!m_reason.empty()) return;
     for (int rank = 0; rank < n; ++rank) {
-      call& call = m_seats[rank].prepared;
-      call.rank = rank;
-      call.size = n;
-      call.divisor = 1.0f;
-      m_seats[rank].peer->equip(call);
-      call.timeout_ns = static_cast<std::uint64_t>(timeout_s * 1e9);
+      kernel_arguments& args = m_seats[rank].prepared;
+      args.rank = rank;
+      args.size = n;
+      args.divisor = 1.0f;
+      m_seats[rank].peer->fill_arguments(args);
+      args.timeout_ns = static_cast<std::uint64_t>(timeout_s * 1e9);
     }
   }
 

@@ -11,7 +11,7 @@
 
 namespace {
 
-using isthmus::p2p::call;
+using isthmus::p2p::kernel_arguments;
 using isthmus::p2p::launch_allgather;
 using isthmus::p2p::launch_broadcast;
 using isthmus::p2p::launch_settle;
@@ -42,13 +42,13 @@ class collective {
         m_send[static_cast<std::size_t>(rank)].push_back(byte_of(number, rank, at));
   }
   void launch(int rank, std::uint64_t timeout_ns = 0) {
-    call own = m_on.call_of(rank);
-    own.send_buf = m_send[static_cast<std::size_t>(rank)].data();
-    own.recv_buf = m_recv[static_cast<std::size_t>(rank)].data();
-    own.count = m_what.bytes;
-    own.root = m_what.root;
-    if (timeout_ns != 0) own.timeout_ns = timeout_ns;
-    (m_what.gathers ? launch_allgather : launch_broadcast)(own, m_on.stream(rank));
+    kernel_arguments args = m_on.arguments_of(rank);
+    args.send_buf = m_send[static_cast<std::size_t>(rank)].data();
+    args.recv_buf = m_recv[static_cast<std::size_t>(rank)].data();
+    args.count = m_what.bytes;
+    args.root = m_what.root;
+    if (timeout_ns != 0) args.timeout_ns = timeout_ns;
+    (m_what.gathers ? launch_allgather : launch_broadcast)(args, m_on.stream(rank));
   }
   bool is_right(int rank) const {
     const auto& got = m_recv[static_cast<std::size_t>(rank)];
@@ -145,7 +145,7 @@ TEST(settle, waits_until_all_have_begun) {
   collective only(all, {false, 0, 3000}, 1);
   only.launch(0);
   only.launch(1);
-  for (const int rank : {0, 1}) launch_settle(all.call_of(rank), all.stream(rank));
+  for (const int rank : {0, 1}) launch_settle(all.arguments_of(rank), all.stream(rank));
   EXPECT_FALSE(all.run({0, 1}, 1'000'000));
   only.launch(2);
   EXPECT_TRUE(all.run(enough));
@@ -158,9 +158,9 @@ TEST(settle, gives_up_when_a_rank_never_comes) {
   collective only(all, {false, 0, 8}, 1);
   only.launch(0);
   ASSERT_TRUE(all.run({0}, enough));
-  call waits = all.call_of(0);
-  waits.timeout_ns = 1;
-  launch_settle(waits, all.stream(0));
+  kernel_arguments args = all.arguments_of(0);
+  args.timeout_ns = 1;
+  launch_settle(args, all.stream(0));
   EXPECT_TRUE(all.run({0}, enough));
   EXPECT_EQ(all.flags(0).expired, 1u);
 }
@@ -173,7 +173,7 @@ TEST(settle, has_nothing_to_wait_for_after_an_allgather) {
     second.launch(rank);
   }
   ASSERT_TRUE(all.run(enough));
-  launch_settle(all.call_of(0), all.stream(0));
+  launch_settle(all.arguments_of(0), all.stream(0));
   EXPECT_TRUE(all.run({0}, enough));
   EXPECT_EQ(all.flags(0).expired, 0u);
 }

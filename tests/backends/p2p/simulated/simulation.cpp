@@ -13,15 +13,15 @@ simulated_index threadIdx, blockIdx, blockDim, gridDim;
 
 namespace simulated {
 
-using isthmus::p2p::call;
+using isthmus::p2p::kernel_arguments;
 using isthmus::p2p::control;
 using isthmus::p2p::host_flags;
 
 namespace {
 
 struct launched {
-  void (*kernel)(call);
-  call arguments;
+  void (*kernel)(kernel_arguments);
+  kernel_arguments arguments;
   int blocks, threads;
 };
 
@@ -160,8 +160,8 @@ machine::machine(int size, unsigned seed) : m_random(seed) {
 }
 machine::~machine() = default;
 
-call machine::call_of(int rank) const {
-  call made{};
+kernel_arguments machine::arguments_of(int rank) const {
+  kernel_arguments made{};
   made.rank = rank;
   made.size = size();
   made.divisor = 1;
@@ -217,8 +217,8 @@ namespace isthmus::p2p {
 
 gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
                             bool) {
-  static_cast<simulated::device*>(stream)->launch({reinterpret_cast<void (*)(call)>(const_cast<void*>(kernel)),
-                                                   *static_cast<const call*>(arguments[0]),
+  static_cast<simulated::device*>(stream)->launch({reinterpret_cast<void (*)(kernel_arguments)>(const_cast<void*>(kernel)),
+                                                   *static_cast<const kernel_arguments*>(arguments[0]),
                                                    static_cast<int>(blocks.x), static_cast<int>(threads.x)});
   return gpu_success;
 }

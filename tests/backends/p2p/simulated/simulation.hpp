@@ -21,7 +21,7 @@ class machine {
 
   int size() const { return static_cast<int>(m_devices.size()); }
   // A call of `rank` without its buffers; its stream is stream(rank).
-  isthmus::p2p::call call_of(int rank) const;
+  isthmus::p2p::kernel_arguments arguments_of(int rank) const;
   void* stream(int rank) const;
   isthmus::p2p::control& control(int rank) const;
   isthmus::p2p::host_flags& flags(int rank) const;

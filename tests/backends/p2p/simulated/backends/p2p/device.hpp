@@ -37,7 +37,7 @@ namespace isthmus::p2p {
 using gpu_stream = void*;
 enum gpu_error { gpu_success, gpu_invalid_value };
 gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments, gpu_stream stream,
-                            bool early);
+                            bool can_start_early);
 template <typename Kernel>
 bool gpu_may_start_early(Kernel*) {
   return false;
