@@ -177,9 +177,9 @@ constexpr std::uint32_t confirm_after = 3;
 // Tells the others that this block's results are in their buffers, and waits for theirs. A block that gave up
 // says nothing, so that the others give up, too.
 template <int N>
-__device__ inline void hand_over(const slot& slot, patience& patience) {
+__device__ inline void exchange_completion(const slot& slot, patience& patience) {
   const kernel_arguments& args = slot.args;
-  const std::uint32_t number = *slot.hand_overs() + 1;
+  const std::uint32_t number = *slot.zero_copy_count() + 1;
   const bool is_incomplete = __syncthreads_or(patience.lost) != 0;  // the whole block has stored
   const int i = static_cast<int>(threadIdx.x) + 1;
   if (is_incomplete || i >= ranks<N>(args)) return;
@@ -225,11 +225,11 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
     if (Results == results::inbox && s > 0) p.collect(s - 1);
   }
   if (Results == results::inbox) p.collect(steps - 1);
-  if (Results == results::direct) hand_over<N>(slot, patience);
+  if (Results == results::direct) exchange_completion<N>(slot, patience);
   __syncthreads();  // every thread has read the step
   if (threadIdx.x == 0) {
     *slot.step() = p.first_step + steps;
-    if (Results == results::direct) *slot.hand_overs() += 1;
+    if (Results == results::direct) *slot.zero_copy_count() += 1;
   }
 }
 

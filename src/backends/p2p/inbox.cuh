@@ -55,13 +55,13 @@ struct slot {
 
   __device__ explicit slot(const kernel_arguments& args) : args(args), stride(std::size_t(2) * args.size * slot_vectors) {}
 
-  __device__ std::uint32_t* step() const { return &reinterpret_cast<control*>(args.scratch[0])->step[blockIdx.x]; }
-  __device__ std::uint32_t* hand_overs() const {
-    return &reinterpret_cast<control*>(args.scratch[0])->hand_overs[blockIdx.x];
+  __device__ std::uint32_t* step() const { return &reinterpret_cast<scratch_header*>(args.scratch[0])->step[blockIdx.x]; }
+  __device__ std::uint32_t* zero_copy_count() const {
+    return &reinterpret_cast<scratch_header*>(args.scratch[0])->zero_copy_count[blockIdx.x];
   }
   // At the i-th next rank (0: this one), what rank `writer` writes.
   __device__ std::uint32_t* done(int i, int writer) const {
-    return &reinterpret_cast<control*>(args.scratch[i])->done[blockIdx.x][writer];
+    return &reinterpret_cast<scratch_header*>(args.scratch[i])->done[blockIdx.x][writer];
   }
   // Row `row` of the i-th next rank (0: this one) in the generation of `step`.
   __device__ uint4* row(int i, std::uint32_t step, int row) const {

@@ -28,14 +28,14 @@ enum class element { float32, float16, bfloat16 };
 enum class algorithm { one_shot, two_shot, two_shot_zero_copy };
 
 // The first bytes of the scratch; only the owner touches them, but for `done`.
-struct control {
+struct scratch_header {
   std::uint32_t step[max_slots];         // the next step of each slot's inbox
   std::uint32_t packet_step[max_slots];  // the same for the packet inbox; starts at 1
   // 1: the slot's last packet kernel ended without having heard from all ranks, which is left to the next one.
-  std::uint32_t packet_owed[max_slots];
+  std::uint32_t packet_needs_drain[max_slots];
   // Kernels of a slot so far that stored straight into the others' buffers. Not the step: other kernels count
   // that on, too, and a flag left behind by half of its range would look as if it were ahead.
-  std::uint32_t hand_overs[max_slots];
+  std::uint32_t zero_copy_count[max_slots];
   // [slot][r]: written by rank r alone, its number of such kernels whose results are all in this rank's buffer.
   std::uint32_t done[max_slots][max_ranks];
 };
@@ -43,7 +43,7 @@ struct control {
 // Layout: control; inbox [slot][depth][2 * size][slot_vectors], of whose rows the first `size` receive
 // inputs and the others results; packet inbox [slot][packet_depth][size][packet_vectors].
 constexpr std::size_t inbox_offset = 16384;
-static_assert(sizeof(control) <= inbox_offset);
+static_assert(sizeof(scratch_header) <= inbox_offset);
 constexpr std::size_t inbox_bytes(int size) {
   return std::size_t(max_slots) * depth * 2 * size * slot_vectors * 16;
 }

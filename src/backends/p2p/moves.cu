@@ -12,11 +12,11 @@ namespace {
 struct packet_slot {
   const kernel_arguments& args;
   std::uint32_t step;
-  bool owed;  // the step before this one has yet to be heard from all ranks
+  bool needs_drain;  // the step before this one has yet to be heard from all ranks
 
   __device__ explicit packet_slot(const kernel_arguments& args)
-      : args(args), step(words()->packet_step[blockIdx.x]), owed(words()->packet_owed[blockIdx.x] != 0) {}
-  __device__ control* words() const { return reinterpret_cast<control*>(args.scratch[0]); }
+      : args(args), step(header()->packet_step[blockIdx.x]), needs_drain(header()->packet_needs_drain[blockIdx.x] != 0) {}
+  __device__ scratch_header* header() const { return reinterpret_cast<scratch_header*>(args.scratch[0]); }
   // Row of rank `from` in the generation of `step` at the i-th next rank.
   __device__ uint4* row(int i, std::uint32_t step, int from) const {
     auto* inbox = reinterpret_cast<uint4*>(args.scratch[i] + packet_offset(args.size));
@@ -42,17 +42,17 @@ struct packet_slot {
   // yet. A thread for each rank looks at its packet 0, which all ranks send in every slot of every kernel.
   // False when patience ended first: then the generation is not free, and the block must not send.
   __device__ bool settle(patience& patience) const {
-    if (!owed) return true;
+    if (!needs_drain) return true;
     const int i = static_cast<int>(threadIdx.x) + 1;
     uint2 unused;
     if (i < args.size) receive(step - 1, rank_after<0>(args, i), 0, patience, unused);
     return __syncthreads_or(patience.lost) == 0;
   }
-  __device__ void finish(bool heard_all) const {
-    const bool owes = __syncthreads_or(!heard_all) != 0;  // every thread has read the words
+  __device__ void finish(bool has_all_packets) const {
+    const bool leaves_undrained = __syncthreads_or(!has_all_packets) != 0;  // every thread has read the words
     if (threadIdx.x != 0) return;
-    words()->packet_step[blockIdx.x] = step + 1;
-    words()->packet_owed[blockIdx.x] = owes ? 1 : 0;
+    header()->packet_step[blockIdx.x] = step + 1;
+    header()->packet_needs_drain[blockIdx.x] = leaves_undrained ? 1 : 0;
   }
 };
 

@@ -71,11 +71,11 @@ void peers::prepare(const isthmus_backend_context& context, vote<address>& mine)
 gpu_error peers::fill_scratch() {
   const std::size_t bytes = scratch_bytes(m_size);
   // "Not yet" everywhere in the inbox; steps and packets start at zero, packet flags at one.
-  control control{};
-  for (auto& step : control.packet_step) step = 1;
+  scratch_header header{};
+  for (auto& step : header.packet_step) step = 1;
   gpu_error code = gpu_memset(m_own, 0xff, bytes);
   if (code == gpu_success) code = gpu_memset(m_own + packet_offset(m_size), 0, bytes - packet_offset(m_size));
-  if (code == gpu_success) code = gpu_copy(m_own, &control, sizeof(control));
+  if (code == gpu_success) code = gpu_copy(m_own, &header, sizeof(header));
   if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
   if (code == gpu_success) code = load_reductions(m_size);
   if (code == gpu_success) code = load_moves();

@@ -89,7 +89,7 @@ void run_any(int size, unsigned seed, unsigned gathers_of_8, int calls, std::uin
   std::mt19937 random(seed);
   machine all(size, seed);
   for (int rank = 0; rank < size; ++rank)
-    for (auto& step : all.control(rank).packet_step) step = first_step;
+    for (auto& step : all.header(rank).packet_step) step = first_step;
   std::deque<collective> made;
   for (int i = 0; i < calls; ++i) {
     // A flag of 0 is what the inbox holds at first: after 2^32 steps every place has been used.
@@ -190,7 +190,7 @@ TEST(a_kernel_that_gives_up, stores_and_sends_nothing) {
     ASSERT_TRUE(all.run({0}, enough));
     EXPECT_EQ(all.flags(0).expired, 1u);
     for (const collective& each : calls) EXPECT_TRUE(each.lacks(0, 1));
-    EXPECT_EQ(all.control(0).packet_step[0], 2u) << "it sent for step 1 alone";
+    EXPECT_EQ(all.header(0).packet_step[0], 2u) << "it sent for step 1 alone";
   }
 }
 

@@ -14,7 +14,7 @@ simulated_index threadIdx, blockIdx, blockDim, gridDim;
 namespace simulated {
 
 using isthmus::p2p::kernel_arguments;
-using isthmus::p2p::control;
+using isthmus::p2p::scratch_header;
 using isthmus::p2p::host_flags;
 
 namespace {
@@ -82,9 +82,9 @@ Value take_any(std::vector<Value>& from) {
 class device {
  public:
   explicit device(int size) : m_scratch(isthmus::p2p::scratch_bytes(size) / sizeof(std::uint64_t)) {
-    for (auto& step : words().packet_step) step = 1;
+    for (auto& step : header().packet_step) step = 1;
   }
-  control& words() { return *reinterpret_cast<control*>(m_scratch.data()); }
+  scratch_header& header() { return *reinterpret_cast<scratch_header*>(m_scratch.data()); }
   std::byte* scratch() { return reinterpret_cast<std::byte*>(m_scratch.data()); }
   host_flags& flags() { return m_flags; }
   bool is_idle() const { return m_queue.empty(); }
@@ -172,7 +172,7 @@ kernel_arguments machine::arguments_of(int rank) const {
   return made;
 }
 void* machine::stream(int rank) const { return m_devices[static_cast<std::size_t>(rank)].get(); }
-control& machine::control(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->words(); }
+scratch_header& machine::header(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->header(); }
 host_flags& machine::flags(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->flags(); }
 bool machine::is_idle(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->is_idle(); }
 

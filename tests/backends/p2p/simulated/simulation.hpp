@@ -23,7 +23,7 @@ class machine {
   // A call of `rank` without its buffers; its stream is stream(rank).
   isthmus::p2p::kernel_arguments arguments_of(int rank) const;
   void* stream(int rank) const;
-  isthmus::p2p::control& control(int rank) const;
+  isthmus::p2p::scratch_header& header(int rank) const;
   isthmus::p2p::host_flags& flags(int rank) const;
   bool is_idle(int rank) const;
   // Runs the kernels of these ranks until all of them are idle; false when they are not after `steps`.
