@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
   auto* out = static_cast<T*>(args.recv_buf);
   const bool in_aligned = is_aligned(in), out_aligned = is_aligned(out);
   const std::uint64_t vectors = vectors_of<Wire>(args.count);
-  patience patience(args);
+  spin_limit limit(args);
 
   for (int k = threadIdx.x, stretch = 0; k < slot_vectors; k += blockDim.x, ++stretch) {
     // Neighbouring threads take neighbouring vectors; the slots share each stretch of blockDim vectors.
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
     const uint4 own = in ? load_elements<T, Wire>(in, index, args.count, in_aligned) : make_uint4(0, 0, 0, 0);
     send_to_all<N>(slot, step, args.rank, k, own);
     uint4 sum;
-    if (!receive_and_add<Wire, N>(slot, step, k, own, patience, sum)) break;
+    if (!receive_and_add<Wire, N>(slot, step, k, own, limit, sum)) break;
     store_elements<T, Wire>(out, index, args.count, out_aligned, sum);
   }
   __syncthreads();  // every thread has read the step
@@ -53,7 +53,7 @@ template <typename T, typename Wire, int N, int U, results Results>
 struct pipeline {
   const kernel_arguments& args;
   const slot& place;
-  patience& wait;
+  spin_limit& limit;
   const T* in;
   T* out;
   std::uint64_t slice;  // elements from one slice to the next
@@ -87,7 +87,7 @@ struct pipeline {
 
   __device__ void scatter(std::uint32_t step) const {
 #pragma unroll
-    for (int i = 1; i < most_ranks<N>; ++i) {
+    for (int i = 1; i < max_rank_count<N>; ++i) {
       if (!N && i >= args.size) break;
       const int peer = rank_after<N>(args, i);
 #pragma unroll
@@ -103,7 +103,7 @@ struct pipeline {
       const std::uint64_t i = index(step, u);
       if (!inside(args.rank, i)) break;
       uint4 sum;
-      if (!receive_and_add<Wire, N>(place, first_step + step, inbox(u), load(args.rank, i), wait, sum)) break;
+      if (!receive_and_add<Wire, N>(place, first_step + step, inbox(u), load(args.rank, i), limit, sum)) break;
       if (Results == results::inbox)
         send_to_all<N>(place, first_step + step, ranks<N>(args) + args.rank, inbox(u), sum);
       if (Results == results::direct) deliver(i, sum);
@@ -114,7 +114,7 @@ struct pipeline {
   // A peer's buffer may be written here: what it held has arrived, because the sum is complete.
   __device__ void deliver(std::uint64_t index, uint4 sum) const {
 #pragma unroll
-    for (int i = 1; i < most_ranks<N>; ++i) {
+    for (int i = 1; i < max_rank_count<N>; ++i) {
       if (!N && i >= args.size) break;
       auto* to = static_cast<T*>(args.peer_recv_bufs[i]) + args.rank * slice;
       store_elements<T, Wire>(to, index, length(args.rank), is_aligned(to), sum);
@@ -123,7 +123,7 @@ struct pipeline {
 
   // Returns once the places of `step`, which this thread has emptied, are empty in memory.
   __device__ void confirm(std::uint32_t step) const {
-    while (words_of_emptied(step) != pending_word && !wait.exhausted()) {
+    while (words_of_emptied(step) != pending_word && !limit.is_exhausted()) {
     }
   }
   // All words of the emptied places and-ed together; the loads are in flight together.
@@ -132,7 +132,7 @@ struct pipeline {
 #pragma unroll
     for (int u = 0; u < U; ++u) {
 #pragma unroll
-      for (int i = 1; i < most_ranks<N>; ++i) {
+      for (int i = 1; i < max_rank_count<N>; ++i) {
         if (!N && i >= args.size) break;
         const int peer = rank_after<N>(args, i);
         const uint4* from = place.row(0, first_step + step, peer) + inbox(u);
@@ -147,7 +147,7 @@ struct pipeline {
 
   __device__ void collect(std::uint32_t step) const {
 #pragma unroll
-    for (int i = 1; i < most_ranks<N>; ++i) {
+    for (int i = 1; i < max_rank_count<N>; ++i) {
       if (!N && i >= args.size) break;
       const int peer = rank_after<N>(args, i);
       uint4* row = place.row(0, first_step + step, ranks<N>(args) + peer);
@@ -156,7 +156,7 @@ struct pipeline {
         const std::uint64_t k = index(step, u);
         if (!inside(peer, k)) break;
         uint4 v = load_remote(row + inbox(u));
-        while (is_pending(v) && !wait.exhausted()) v = load_remote(row + inbox(u));
+        while (is_pending(v) && !limit.is_exhausted()) v = load_remote(row + inbox(u));
         if (is_pending(v)) break;
         store_remote(row + inbox(u), pending_vector());
         store(peer, k, v);
@@ -177,16 +177,16 @@ constexpr std::uint32_t confirm_after = 3;
 // Tells the others that this block's results are in their buffers, and waits for theirs. A block that gave up
 // says nothing, so that the others give up, too.
 template <int N>
-__device__ inline void exchange_completion(const slot& slot, patience& patience) {
+__device__ inline void exchange_completion(const slot& slot, spin_limit& limit) {
   const kernel_arguments& args = slot.args;
   const std::uint32_t number = *slot.zero_copy_count() + 1;
-  const bool is_incomplete = __syncthreads_or(patience.lost) != 0;  // the whole block has stored
+  const bool is_incomplete = __syncthreads_or(limit.has_expired) != 0;  // the whole block has stored
   const int i = static_cast<int>(threadIdx.x) + 1;
   if (is_incomplete || i >= ranks<N>(args)) return;
   store_flag(slot.done(i, args.rank), number);
   const std::uint32_t* theirs = slot.done(0, rank_after<N>(args, i));
   // A peer whose block has no share in the next call may have handed that over, too: one more is as good.
-  while (static_cast<std::int32_t>(load_flag(theirs) - number) < 0 && !patience.exhausted()) {
+  while (static_cast<std::int32_t>(load_flag(theirs) - number) < 0 && !limit.is_exhausted()) {
   }
 }
 
@@ -194,7 +194,7 @@ template <typename T, typename Wire, int N, int U, results Results>
 __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
   const slot slot(args);
-  patience patience(args);
+  spin_limit limit(args);
   // Slices start on whole vectors, so that their alignment is that of the buffers.
   constexpr bool scatters = Results == results::stay;
   const std::uint64_t slice =
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   constexpr bool by_loads = sizeof(Wire) == 4;
   const pipeline<T, Wire, N, U, Results> p{args,
                                            slot,
-                                           patience,
+                                           limit,
                                            static_cast<const T*>(args.send_buf),
                                            static_cast<T*>(args.recv_buf),
                                            slice,
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
     if (Results == results::inbox && s > 0) p.collect(s - 1);
   }
   if (Results == results::inbox) p.collect(steps - 1);
-  if (Results == results::direct) exchange_completion<N>(slot, patience);
+  if (Results == results::direct) exchange_completion<N>(slot, limit);
   __syncthreads();  // every thread has read the step
   if (threadIdx.x == 0) {
     *slot.step() = p.first_step + steps;

@@ -8,23 +8,23 @@ namespace isthmus::p2p {
 
 // Waits for words, but not for ever: looks at the clock and at the host's words once in a while. Where a kernel
 // has waited for the timeout in vain, those queued behind it don't each wait as long again.
-struct patience {
+struct spin_limit {
   host_flags* flags;
   std::uint64_t timeout_ns;
   std::uint64_t deadline = 0;
   std::uint32_t spins = 0;
-  bool lost = false;
+  bool has_expired = false;
 
-  __device__ explicit patience(const kernel_arguments& args) : flags(args.flags), timeout_ns(args.timeout_ns) {}
+  __device__ explicit spin_limit(const kernel_arguments& args) : flags(args.flags), timeout_ns(args.timeout_ns) {}
 
-  __device__ bool exhausted() {
-    if (lost) return true;
+  __device__ bool is_exhausted() {
+    if (has_expired) return true;
     if (++spins & 0xffffu) return false;
     const std::uint64_t now = now_ns();
     if (deadline == 0) deadline = now + timeout_ns;
     if (flags->abort == 0 && flags->expired == 0 && now < deadline) return false;
     if (flags->abort == 0) flags->expired = 1;
-    lost = true;
+    has_expired = true;
     return true;
   }
 };
@@ -35,7 +35,7 @@ __device__ inline int ranks(const kernel_arguments& args) {
   return N ? N : args.size;
 }
 template <int N>
-constexpr int most_ranks = N ? N : max_ranks;
+constexpr int max_rank_count = N ? N : max_ranks;
 
 // The rank that comes i after the own one.
 template <int N>
@@ -74,7 +74,7 @@ struct slot {
 template <int N>
 __device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row, int k, uint4 v) {
 #pragma unroll
-  for (int i = 1; i < most_ranks<N>; ++i)
+  for (int i = 1; i < max_rank_count<N>; ++i)
     if (N || i < slot.args.size) store_remote(slot.row(i, step, row) + k, v);
 }
 
@@ -83,27 +83,27 @@ __device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row
 // there is no sum, and nothing may be stored, so that a call which one rank never joined changes no buffer.
 template <typename Wire, int N>
 __device__ inline bool receive_and_add(const slot& slot, std::uint32_t step, int k, uint4 own,
-                                       patience& patience, uint4& result) {
+                                       spin_limit& limit, uint4& result) {
   const kernel_arguments& args = slot.args;
   uint4* inbox = slot.row(0, step, 0) + k;
-  uint4 v[most_ranks<N>];
+  uint4 v[max_rank_count<N>];
   bool missing = true;
   while (missing) {
     missing = false;
 #pragma unroll
-    for (int r = 0; r < most_ranks<N>; ++r)
+    for (int r = 0; r < max_rank_count<N>; ++r)
       if (N || r < args.size) v[r] = r == args.rank ? own : load_remote(inbox + r * slot_vectors);
 #pragma unroll
-    for (int r = 0; r < most_ranks<N>; ++r)
+    for (int r = 0; r < max_rank_count<N>; ++r)
       if (N || r < args.size) missing |= is_pending(v[r]);
-    if (missing && patience.exhausted()) return false;
+    if (missing && limit.is_exhausted()) return false;
   }
   accumulator<Wire> sum(v[0]);
 #pragma unroll
-  for (int r = 1; r < most_ranks<N>; ++r)
+  for (int r = 1; r < max_rank_count<N>; ++r)
     if (N || r < args.size) sum.add(v[r]);
 #pragma unroll
-  for (int r = 0; r < most_ranks<N>; ++r)
+  for (int r = 0; r < max_rank_count<N>; ++r)
     if ((N || r < args.size) && r != args.rank) store_remote(inbox + r * slot_vectors, pending_vector());
   result = sum.result(args.divisor);
   return true;

@@ -28,11 +28,11 @@ struct packet_slot {
       store_remote(row(i, step, args.rank) + k, make_uint4(data.x, step, data.y, step));
   }
   // False when patience ended first: then there is no data.
-  __device__ bool receive(std::uint32_t step, int from, int k, patience& patience, uint2& data) const {
+  __device__ bool receive(std::uint32_t step, int from, int k, spin_limit& limit, uint2& data) const {
     const uint4* const place = row(0, step, from) + k;
     uint4 v = load_remote(place);
     while (v.y != step || v.w != step) {
-      if (patience.exhausted()) return false;
+      if (limit.is_exhausted()) return false;
       v = load_remote(place);
     }
     data = make_uint2(v.x, v.z);
@@ -41,12 +41,12 @@ struct packet_slot {
   // Before the block sends: waits until the step before this one has begun everywhere, where that is not known
   // yet. A thread for each rank looks at its packet 0, which all ranks send in every slot of every kernel.
   // False when patience ended first: then the generation is not free, and the block must not send.
-  __device__ bool settle(patience& patience) const {
+  __device__ bool settle(spin_limit& limit) const {
     if (!needs_drain) return true;
     const int i = static_cast<int>(threadIdx.x) + 1;
     uint2 unused;
-    if (i < args.size) receive(step - 1, rank_after<0>(args, i), 0, patience, unused);
-    return __syncthreads_or(patience.lost) == 0;
+    if (i < args.size) receive(step - 1, rank_after<0>(args, i), 0, limit, unused);
+    return __syncthreads_or(limit.has_expired) == 0;
   }
   __device__ void finish(bool has_all_packets) const {
     const bool leaves_undrained = __syncthreads_or(!has_all_packets) != 0;  // every thread has read the words
@@ -81,12 +81,12 @@ __device__ inline void store_bytes(void* buffer, std::uint64_t index, std::uint6
 __global__ void __launch_bounds__(packet_vectors) allgather(const kernel_arguments args) {
   wait_for_earlier_kernels();
   const packet_slot slot(args);
-  patience patience(args);
+  spin_limit limit(args);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   const bool inside = index * 8 < args.count;
   uint2 own;  // on its way while the block waits
   if (inside) own = load_bytes(args.send_buf, index, args.count);
-  if (!slot.settle(patience)) return;
+  if (!slot.settle(limit)) return;
   if (inside) {
     auto* out = static_cast<unsigned char*>(args.recv_buf);
     slot.send_to_all(threadIdx.x, own);
@@ -94,11 +94,11 @@ __global__ void __launch_bounds__(packet_vectors) allgather(const kernel_argumen
     for (int i = 1; i < args.size; ++i) {
       const int from = rank_after<0>(args, i);
       uint2 data;
-      if (slot.receive(slot.step, from, threadIdx.x, patience, data))
+      if (slot.receive(slot.step, from, threadIdx.x, limit, data))
         store_bytes(out + from * args.count, index, args.count, data);
     }
   }
-  slot.finish(!patience.lost);
+  slot.finish(!limit.has_expired);
 }
 
 // The root waits for nobody, and the others for the root's data alone. Each of them sends a packet without data
@@ -106,18 +106,18 @@ __global__ void __launch_bounds__(packet_vectors) allgather(const kernel_argumen
 __global__ void __launch_bounds__(packet_vectors) broadcast(const kernel_arguments args) {
   wait_for_earlier_kernels();
   const packet_slot slot(args);
-  patience patience(args);
+  spin_limit limit(args);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   const bool inside = index * 8 < args.count;
   uint2 data;
   if (args.rank == args.root && inside) data = load_bytes(args.send_buf, index, args.count);
-  if (!slot.settle(patience)) return;
+  if (!slot.settle(limit)) return;
   if (args.rank == args.root && inside) {
     slot.send_to_all(threadIdx.x, data);
     store_bytes(args.recv_buf, index, args.count, data);
   } else if (args.rank != args.root) {
     if (threadIdx.x == 0) slot.send_to_all(0, make_uint2(0, 0));
-    if (inside && slot.receive(slot.step, args.root, threadIdx.x, patience, data))
+    if (inside && slot.receive(slot.step, args.root, threadIdx.x, limit, data))
       store_bytes(args.recv_buf, index, args.count, data);
   }
   slot.finish(false);
@@ -125,8 +125,8 @@ __global__ void __launch_bounds__(packet_vectors) broadcast(const kernel_argumen
 
 __global__ void settle(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  patience patience(args);
-  packet_slot(args).settle(patience);
+  spin_limit limit(args);
+  packet_slot(args).settle(limit);
 }
 
 // One thread for every 8 bytes; blocks are small while there are few, to use more multiprocessors.
