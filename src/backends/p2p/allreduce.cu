@@ -18,7 +18,7 @@ __host__ __device__ std::uint64_t vectors_of(std::uint64_t count) {
 template <typename T, typename Wire, int N>
 __global__ void __launch_bounds__(512) one_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  const slot slot(args);
+  const inbox_slot slot(args);
   const std::uint32_t step = *slot.step();
   const auto* in = static_cast<const T*>(args.send_buf);
   auto* out = static_cast<T*>(args.recv_buf);
@@ -52,7 +52,7 @@ enum class results { stay, inbox, direct };
 template <typename T, typename Wire, int N, int U, results Results>
 struct pipeline {
   const kernel_arguments& args;
-  const slot& place;
+  const inbox_slot& slot;
   spin_limit& limit;
   const T* in;
   T* out;
@@ -93,7 +93,7 @@ struct pipeline {
 #pragma unroll
       for (int u = 0; u < U; ++u)
         if (inside(peer, index(step, u)))
-          store_remote(place.row(i, first_step + step, args.rank) + inbox(u), load(peer, index(step, u)));
+          store_remote(slot.row(i, first_step + step, args.rank) + inbox(u), load(peer, index(step, u)));
     }
   }
 
@@ -103,9 +103,9 @@ struct pipeline {
       const std::uint64_t i = index(step, u);
       if (!inside(args.rank, i)) break;
       uint4 sum;
-      if (!receive_and_add<Wire, N>(place, first_step + step, inbox(u), load(args.rank, i), limit, sum)) break;
+      if (!receive_and_add<Wire, N>(slot, first_step + step, inbox(u), load(args.rank, i), limit, sum)) break;
       if (Results == results::inbox)
-        send_to_all<N>(place, first_step + step, ranks<N>(args) + args.rank, inbox(u), sum);
+        send_to_all<N>(slot, first_step + step, ranks<N>(args) + args.rank, inbox(u), sum);
       if (Results == results::direct) deliver(i, sum);
       store(args.rank, i, sum);
     }
@@ -135,7 +135,7 @@ struct pipeline {
       for (int i = 1; i < max_rank_count<N>; ++i) {
         if (!N && i >= args.size) break;
         const int peer = rank_after<N>(args, i);
-        const uint4* from = place.row(0, first_step + step, peer) + inbox(u);
+        const uint4* from = slot.row(0, first_step + step, peer) + inbox(u);
         if (inside(args.rank, index(step, u))) words &= all_of(load_remote(from));
         if (Results == results::inbox && inside(peer, index(step, u)))
           words &= all_of(load_remote(from + ranks<N>(args) * slot_vectors));
@@ -150,7 +150,7 @@ struct pipeline {
     for (int i = 1; i < max_rank_count<N>; ++i) {
       if (!N && i >= args.size) break;
       const int peer = rank_after<N>(args, i);
-      uint4* row = place.row(0, first_step + step, ranks<N>(args) + peer);
+      uint4* row = slot.row(0, first_step + step, ranks<N>(args) + peer);
 #pragma unroll
       for (int u = 0; u < U; ++u) {
         const std::uint64_t k = index(step, u);
@@ -177,7 +177,7 @@ constexpr std::uint32_t confirm_after = 3;
 // Tells the others that this block's results are in their buffers, and waits for theirs. A block that gave up
 // says nothing, so that the others give up, too.
 template <int N>
-__device__ inline void exchange_completion(const slot& slot, spin_limit& limit) {
+__device__ inline void exchange_completion(const inbox_slot& slot, spin_limit& limit) {
   const kernel_arguments& args = slot.args;
   const std::uint32_t number = *slot.zero_copy_count() + 1;
   const bool is_incomplete = __syncthreads_or(limit.has_expired) != 0;  // the whole block has stored
@@ -193,7 +193,7 @@ __device__ inline void exchange_completion(const slot& slot, spin_limit& limit) 
 template <typename T, typename Wire, int N, int U, results Results>
 __global__ void __launch_bounds__(512) two_shot(const kernel_arguments args) {
   wait_for_earlier_kernels();
-  const slot slot(args);
+  const inbox_slot slot(args);
   spin_limit limit(args);
   // Slices start on whole vectors, so that their alignment is that of the buffers.
   constexpr bool scatters = Results == results::stay;

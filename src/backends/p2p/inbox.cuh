@@ -49,11 +49,11 @@ __device__ inline bool is_aligned(const void* pointer) {
 }
 
 // This block's slot of every rank's inbox.
-struct slot {
+struct inbox_slot {
   const kernel_arguments& args;
   std::size_t stride;  // vectors of one generation
 
-  __device__ explicit slot(const kernel_arguments& args) : args(args), stride(std::size_t(2) * args.size * slot_vectors) {}
+  __device__ explicit inbox_slot(const kernel_arguments& args) : args(args), stride(std::size_t(2) * args.size * slot_vectors) {}
 
   __device__ std::uint32_t* step() const { return &reinterpret_cast<scratch_header*>(args.scratch[0])->step[blockIdx.x]; }
   __device__ std::uint32_t* zero_copy_count() const {
@@ -72,7 +72,7 @@ struct slot {
 
 // Sends `v` to place `k` of row `row` at every other rank, each rank starting with its next.
 template <int N>
-__device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row, int k, uint4 v) {
+__device__ inline void send_to_all(const inbox_slot& slot, std::uint32_t step, int row, int k, uint4 v) {
 #pragma unroll
   for (int i = 1; i < max_rank_count<N>; ++i)
     if (N || i < slot.args.size) store_remote(slot.row(i, step, row) + k, v);
@@ -82,7 +82,7 @@ __device__ inline void send_to_all(const slot& slot, std::uint32_t step, int row
 // a later generation. The loads of all ranks are in flight together. False when patience ended first: then
 // there is no sum, and nothing may be stored, so that a call which one rank never joined changes no buffer.
 template <typename Wire, int N>
-__device__ inline bool receive_and_add(const slot& slot, std::uint32_t step, int k, uint4 own,
+__device__ inline bool receive_and_add(const inbox_slot& slot, std::uint32_t step, int k, uint4 own,
                                        spin_limit& limit, uint4& result) {
   const kernel_arguments& args = slot.args;
   uint4* inbox = slot.row(0, step, 0) + k;
