@@ -72,11 +72,11 @@ TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
     for (cudaGraph_t graph : graphs) check(cudaGraphDestroy(graph));
     return name;
   };
-  EXPECT_NE(kernel(plain).find("resultsE2E"), std::string::npos) << kernel(plain);
-  EXPECT_NE(kernel(pooled).find("resultsE1E"), std::string::npos) << kernel(pooled);
+  EXPECT_NE(kernel(plain).find("result_targetE2E"), std::string::npos) << kernel(plain);
+  EXPECT_NE(kernel(pooled).find("result_targetE1E"), std::string::npos) << kernel(pooled);
   std::vector<void*> mixed = plain;
   mixed.back() = pooled.back();
-  EXPECT_NE(kernel(mixed).find("resultsE1E"), std::string::npos) << "one tensor is in a pool";
+  EXPECT_NE(kernel(mixed).find("result_targetE1E"), std::string::npos) << "one tensor is in a pool";
   for (int rank = 0; rank < n; ++rank) {
     check(cudaSetDevice(rank));
     const auto shard = shards::make(5, rank, count, true);

@@ -87,16 +87,16 @@ __device__ inline bool receive_and_add(const inbox_slot& slot, std::uint32_t ste
   const kernel_arguments& args = slot.args;
   uint4* inbox = slot.row(0, step, 0) + k;
   uint4 v[max_rank_count<N>];
-  bool missing = true;
-  while (missing) {
-    missing = false;
+  bool is_missing = true;
+  while (is_missing) {
+    is_missing = false;
 #pragma unroll
     for (int r = 0; r < max_rank_count<N>; ++r)
       if (N || r < args.size) v[r] = r == args.rank ? own : load_remote(inbox + r * slot_vectors);
 #pragma unroll
     for (int r = 0; r < max_rank_count<N>; ++r)
-      if (N || r < args.size) missing |= is_pending(v[r]);
-    if (missing && limit.is_exhausted()) return false;
+      if (N || r < args.size) is_missing |= is_pending(v[r]);
+    if (is_missing && limit.is_exhausted()) return false;
   }
   accumulator<Wire> sum(v[0]);
 #pragma unroll

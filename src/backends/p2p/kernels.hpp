@@ -24,8 +24,8 @@ constexpr int slot_vectors = 1024;   // 16-byte vectors from one rank in one gen
 constexpr int packet_vectors = 512;  // the same for the packet inbox, which has packet_depth generations
 constexpr int packet_depth = 2;
 
-enum class element { float32, float16, bfloat16 };
-enum class algorithm { one_shot, two_shot, two_shot_zero_copy };
+enum class element_type { float32, float16, bfloat16 };
+enum class reduction_algorithm { one_shot, two_shot, two_shot_zero_copy };
 
 // The first bytes of the scratch; only the owner touches them, but for `done`.
 struct scratch_header {
@@ -84,8 +84,8 @@ gpu_error gpu_launch(Kernel* kernel, const kernel_arguments& args, gpu_stream st
 // are bit-identical on all ranks: contributions, each rounded to the wire type, the own one too, are
 // added in float32 in rank order and the result is rounded once, to the wire type. `wire` is the
 // buffers' own type, or bfloat16 for float32 buffers (not with two_shot_zero_copy).
-gpu_error launch_allreduce(algorithm algorithm, element type, element wire, kernel_arguments args, gpu_stream stream);
-gpu_error launch_reduce_scatter(element type, element wire, kernel_arguments args, gpu_stream stream);
+gpu_error launch_allreduce(reduction_algorithm algorithm, element_type type, element_type wire, kernel_arguments args, gpu_stream stream);
+gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arguments args, gpu_stream stream);
 // Move bytes unchanged; `count` is in bytes per rank, at most packet_limit.
 gpu_error launch_allgather(kernel_arguments args, gpu_stream stream);
 gpu_error launch_broadcast(kernel_arguments args, gpu_stream stream);

@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(packet_vectors) allgather(const kernel_argumen
   const packet_slot slot(args);
   spin_limit limit(args);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  const bool inside = index * 8 < args.count;
+  const bool is_inside = index * 8 < args.count;
   uint2 own;  // on its way while the block waits
-  if (inside) own = load_bytes(args.send_buf, index, args.count);
+  if (is_inside) own = load_bytes(args.send_buf, index, args.count);
   if (!slot.settle(limit)) return;
-  if (inside) {
+  if (is_inside) {
     auto* out = static_cast<unsigned char*>(args.recv_buf);
     slot.send_to_all(threadIdx.x, own);
     store_bytes(out + args.rank * args.count, index, args.count, own);
@@ -108,16 +108,16 @@ __global__ void __launch_bounds__(packet_vectors) broadcast(const kernel_argumen
   const packet_slot slot(args);
   spin_limit limit(args);
   const std::uint64_t index = std::uint64_t(blockIdx.x) * blockDim.x + threadIdx.x;
-  const bool inside = index * 8 < args.count;
+  const bool is_inside = index * 8 < args.count;
   uint2 data;
-  if (args.rank == args.root && inside) data = load_bytes(args.send_buf, index, args.count);
+  if (args.rank == args.root && is_inside) data = load_bytes(args.send_buf, index, args.count);
   if (!slot.settle(limit)) return;
-  if (args.rank == args.root && inside) {
+  if (args.rank == args.root && is_inside) {
     slot.send_to_all(threadIdx.x, data);
     store_bytes(args.recv_buf, index, args.count, data);
   } else if (args.rank != args.root) {
     if (threadIdx.x == 0) slot.send_to_all(0, make_uint2(0, 0));
-    if (inside && slot.receive(slot.step, args.root, threadIdx.x, limit, data))
+    if (is_inside && slot.receive(slot.step, args.root, threadIdx.x, limit, data))
       store_bytes(args.recv_buf, index, args.count, data);
   }
   slot.finish(false);

@@ -14,17 +14,17 @@ namespace {
 
 // What a rule may name. `wire` is none where the buffers' own type travels.
 struct named_algorithm {
-  algorithm value;
+  reduction_algorithm value;
   bool bfloat16_wire;
 };
 constexpr const char* algorithm_names[] = {"one_shot",      "two_shot",        "one_shot_bf16",
                                            "two_shot_bf16", "two_shot_zero_copy", nullptr};
 // In the order of the names.
-constexpr named_algorithm algorithm_rows[] = {{algorithm::one_shot, false},
-                                              {algorithm::two_shot, false},
-                                              {algorithm::one_shot, true},
-                                              {algorithm::two_shot, true},
-                                              {algorithm::two_shot_zero_copy, false}};
+constexpr named_algorithm algorithm_rows[] = {{reduction_algorithm::one_shot, false},
+                                              {reduction_algorithm::two_shot, false},
+                                              {reduction_algorithm::one_shot, true},
+                                              {reduction_algorithm::two_shot, true},
+                                              {reduction_algorithm::two_shot_zero_copy, false}};
 static_assert(std::size(algorithm_names) == std::size(algorithm_rows) + 1);
 
 // Without a name: the one that can do any size, exactly.
@@ -41,11 +41,11 @@ struct state {
   explicit state(const isthmus_backend_context* backend_context) : context(backend_context), peer(*backend_context) {}
 };
 
-std::optional<element> element_of(isthmus_datatype datatype) {
+std::optional<element_type> element_of(isthmus_datatype datatype) {
   switch (datatype) {
-    case ISTHMUS_FLOAT32: return element::float32;
-    case ISTHMUS_FLOAT16: return element::float16;
-    case ISTHMUS_BFLOAT16: return element::bfloat16;
+    case ISTHMUS_FLOAT32: return element_type::float32;
+    case ISTHMUS_FLOAT16: return element_type::float16;
+    case ISTHMUS_BFLOAT16: return element_type::bfloat16;
     case ISTHMUS_INT8:
     case ISTHMUS_INT16:
     case ISTHMUS_INT32:
@@ -62,15 +62,15 @@ std::optional<element> element_of(isthmus_datatype datatype) {
   return std::nullopt;
 }
 
-std::size_t element_bytes(element type) { return type == element::float32 ? 4 : 2; }
+std::size_t element_bytes(element_type type) { return type == element_type::float32 ? 4 : 2; }
 
 const char* cannot_reduce(const isthmus_operation& operation, const named_algorithm& algorithm) {
   const auto type = element_of(operation.datatype);
   if (!type) return "reduces float32, float16 and bfloat16 only";
   if (operation.op != ISTHMUS_SUM && operation.op != ISTHMUS_AVG) return "reduces with sum and avg only";
-  if (algorithm.bfloat16_wire && *type != element::float32) return "the bfloat16 wire is for float32 buffers";
-  const element wire = algorithm.bfloat16_wire ? element::bfloat16 : *type;
-  if (algorithm.value == algorithm::one_shot && (operation.collective != ISTHMUS_ALLREDUCE ||
+  if (algorithm.bfloat16_wire && *type != element_type::float32) return "the bfloat16 wire is for float32 buffers";
+  const element_type wire = algorithm.bfloat16_wire ? element_type::bfloat16 : *type;
+  if (algorithm.value == reduction_algorithm::one_shot && (operation.collective != ISTHMUS_ALLREDUCE ||
                                                  operation.count > one_shot_limit_bytes / element_bytes(wire)))
     return "one_shot is for allreduce of messages that fit the inbox (2 MiB on the wire)";
   return nullptr;
@@ -80,7 +80,7 @@ const char* supports(void*, const isthmus_operation* operation, const char* name
   const named_algorithm* algorithm = find_algorithm(name);
   if (!algorithm)
     return "unknown algorithm; one_shot, two_shot, one_shot_bf16, two_shot_bf16 and two_shot_zero_copy exist";
-  if (algorithm->value == algorithm::two_shot_zero_copy)
+  if (algorithm->value == reduction_algorithm::two_shot_zero_copy)
     return "two_shot_zero_copy has to know all ranks' buffers: isthmus/tensor_parallel.h only";
   switch (operation->collective) {
     case ISTHMUS_ALLREDUCE:
@@ -121,8 +121,8 @@ gpu_error launch(state& state, const isthmus_operation& operation, const named_a
     return operation.collective == ISTHMUS_ALLGATHER ? launch_allgather(args, stream)
                                                      : launch_broadcast(args, stream);
   }
-  const element type = *element_of(operation.datatype);
-  const element wire = algorithm.bfloat16_wire ? element::bfloat16 : type;
+  const element_type type = *element_of(operation.datatype);
+  const element_type wire = algorithm.bfloat16_wire ? element_type::bfloat16 : type;
   return operation.collective == ISTHMUS_ALLREDUCE ? launch_allreduce(algorithm.value, type, wire, args, stream)
                                                    : launch_reduce_scatter(type, wire, args, stream);
 }

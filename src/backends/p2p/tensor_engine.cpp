@@ -39,27 +39,27 @@ class tensor_engine {
   // "" once all devices reach each other.
   const std::string& reason() const { return m_reason; }
 
-  bool allreduce(void* const* pointers, std::uint64_t count, element type, std::uint64_t active,
+  bool allreduce(void* const* pointers, std::uint64_t count, element_type type, std::uint64_t active,
                  isthmus_shots shots, bool bfloat16_wire) {
     if (m_broken || is_expired()) return false;
     const device_guard guard(m_seats[0].device);
     if (guard.code() != gpu_success) return false;
     if (m_seats.size() == 1) return alone(pointers[0], count, type, active);
 
-    const element wire = bfloat16_wire ? element::bfloat16 : type;
-    const std::uint64_t wire_bytes = count * (wire == element::float32 ? 4 : 2);
-    const algorithm taken = choose(shots, pointers, wire == type, wire_bytes);
+    const element_type wire = bfloat16_wire ? element_type::bfloat16 : type;
+    const std::uint64_t wire_bytes = count * (wire == element_type::float32 ? 4 : 2);
+    const reduction_algorithm algorithm = choose(shots, pointers, wire == type, wire_bytes);
     for (std::size_t rank = 0; rank < m_seats.size(); ++rank) {
       seat& seat = m_seats[rank];
       kernel_arguments args = seat.prepared;
       args.send_buf = (active >> rank & 1u) != 0 ? pointers[rank] : nullptr;
       args.recv_buf = pointers[rank];
       args.count = count;
-      if (taken == algorithm::two_shot_zero_copy)
+      if (algorithm == reduction_algorithm::two_shot_zero_copy)
         for (std::size_t i = 0; i < m_seats.size(); ++i)
           args.peer_recv_bufs[i] = pointers[(rank + i) % m_seats.size()];
       gpu_error code = rank == 0 ? gpu_success : gpu_set_device(seat.device);
-      if (code == gpu_success) code = launch_allreduce(taken, type, wire, args, seat.stream);
+      if (code == gpu_success) code = launch_allreduce(algorithm, type, wire, args, seat.stream);
       if (code != gpu_success) {
         give_up(rank);
         return false;
@@ -101,14 +101,14 @@ class tensor_engine {
   }
 
   // The advice as far as it can be followed.
-  algorithm choose(isthmus_shots shots, void* const* pointers, bool as_it_is, std::uint64_t wire_bytes) const {
-    if (shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes) return algorithm::one_shot;
-    if (shots != ISTHMUS_TWO_SHOT_ZERO_COPY || !as_it_is) return algorithm::two_shot;
+  reduction_algorithm choose(isthmus_shots shots, void* const* pointers, bool as_it_is, std::uint64_t wire_bytes) const {
+    if (shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes) return reduction_algorithm::one_shot;
+    if (shots != ISTHMUS_TWO_SHOT_ZERO_COPY || !as_it_is) return reduction_algorithm::two_shot;
     for (std::size_t owner = 0; owner < m_seats.size(); ++owner)
       for (std::size_t peer = 0; peer < m_seats.size(); ++peer)
         if (peer != owner && !is_writable_by(pointers[owner], m_seats[owner].device, m_seats[peer].device))
-          return algorithm::two_shot;
-    return algorithm::two_shot_zero_copy;
+          return reduction_algorithm::two_shot;
+    return reduction_algorithm::two_shot_zero_copy;
   }
 
   bool is_expired() const {
@@ -117,9 +117,9 @@ class tensor_engine {
   }
 
   // One device: nothing travels, so nothing is rounded.
-  bool alone(void* pointer, std::uint64_t count, element type, std::uint64_t active) {
+  bool alone(void* pointer, std::uint64_t count, element_type type, std::uint64_t active) {
     if ((active & 1u) != 0) return true;
-    return gpu_memset_async(pointer, 0, count * (type == element::float32 ? 4 : 2), m_seats[0].stream) ==
+    return gpu_memset_async(pointer, 0, count * (type == element_type::float32 ? 4 : 2), m_seats[0].stream) ==
            gpu_success;
   }
 
@@ -157,13 +157,13 @@ void* open(int n, const isthmus_device* devices, const isthmus_stream* streams, 
 
 bool allreduce(void* state, void* const* pointers, std::uint64_t count, isthmus_datatype datatype,
                std::uint64_t active, isthmus_shots shots, bool bfloat16_wire) {
-  const auto type = datatype == ISTHMUS_FLOAT32    ? std::optional(element::float32)
-                    : datatype == ISTHMUS_FLOAT16  ? std::optional(element::float16)
-                    : datatype == ISTHMUS_BFLOAT16 ? std::optional(element::bfloat16)
+  const auto type = datatype == ISTHMUS_FLOAT32    ? std::optional(element_type::float32)
+                    : datatype == ISTHMUS_FLOAT16  ? std::optional(element_type::float16)
+                    : datatype == ISTHMUS_BFLOAT16 ? std::optional(element_type::bfloat16)
                                                    : std::nullopt;
   if (!type) return false;
   return static_cast<tensor_engine*>(state)->allreduce(pointers, count, *type, active, shots,
-                                                       bfloat16_wire && *type == element::float32);
+                                                       bfloat16_wire && *type == element_type::float32);
 }
 
 void close(void* state) { delete static_cast<tensor_engine*>(state); }

@@ -18,10 +18,10 @@ __device__ inline bool is_pending(uint4 v) {
   return v.x == pending_word || v.y == pending_word || v.z == pending_word || v.w == pending_word;
 }
 
-__device__ inline std::uint32_t sendable(std::uint32_t word) { return word == pending_word ? nan_word : word; }
+__device__ inline std::uint32_t escape_pending(std::uint32_t word) { return word == pending_word ? nan_word : word; }
 
-__device__ inline uint4 sendable(uint4 v) {
-  return make_uint4(sendable(v.x), sendable(v.y), sendable(v.z), sendable(v.w));
+__device__ inline uint4 escape_pending(uint4 v) {
+  return make_uint4(escape_pending(v.x), escape_pending(v.y), escape_pending(v.z), escape_pending(v.w));
 }
 
 __device__ inline uint4 pending_vector() {
@@ -38,14 +38,14 @@ struct bfloat16 {
 
 // One wire vector of a type: how many elements it holds and how they add up in float32.
 template <typename Wire>
-struct vector_of {
+struct wire_vector {
   static constexpr int elements = 16 / sizeof(Wire);
   union {
     uint4 bits;
     Wire lanes[elements];
   };
-  __device__ vector_of() {}
-  __device__ explicit vector_of(uint4 value) : bits(value) {}
+  __device__ wire_vector() {}
+  __device__ explicit wire_vector(uint4 value) : bits(value) {}
 };
 
 __device__ inline float to_float(float value) { return value; }
@@ -69,59 +69,59 @@ __device__ inline bfloat16 from_float<bfloat16>(float value) {
 
 // The slow ways of load_elements and store_elements, apart so that they cost the fast ones no registers.
 template <typename T, typename Wire>
-__device__ __noinline__ uint4 load_elements_singly(const T* from, std::uint64_t first, std::uint64_t count) {
-  vector_of<Wire> wire;
+__device__ __noinline__ uint4 load_elements_scalar(const T* from, std::uint64_t first, std::uint64_t count) {
+  wire_vector<Wire> wire;
 #pragma unroll
-  for (int i = 0; i < vector_of<Wire>::elements; ++i)
+  for (int i = 0; i < wire_vector<Wire>::elements; ++i)
     wire.lanes[i] = from_float<Wire>(first + i < count ? to_float(from[first + i]) : 0.0f);
   return wire.bits;
 }
 
 template <typename T, typename Wire>
-__device__ __noinline__ void store_elements_singly(T* to, std::uint64_t first, std::uint64_t count,
+__device__ __noinline__ void store_elements_scalar(T* to, std::uint64_t first, std::uint64_t count,
                                                    uint4 bits) {
-  const vector_of<Wire> wire(bits);
+  const wire_vector<Wire> wire(bits);
 #pragma unroll
-  for (int i = 0; i < vector_of<Wire>::elements; ++i)
+  for (int i = 0; i < wire_vector<Wire>::elements; ++i)
     if (first + i < count) to[first + i] = from_float<T>(to_float(wire.lanes[i]));
 }
 
 // The elements [index * n, ...) of a user's buffer as a wire vector; elements past `count` are zeros.
 // `aligned` says that 16-byte accesses are possible. Converting to a narrower wire rounds to nearest even.
 template <typename T, typename Wire>
-__device__ inline uint4 load_elements(const T* from, std::uint64_t index, std::uint64_t count, bool aligned) {
-  constexpr int n = vector_of<Wire>::elements, per_load = vector_of<T>::elements;
+__device__ inline uint4 load_elements(const T* from, std::uint64_t index, std::uint64_t count, bool has_vector_alignment) {
+  constexpr int n = wire_vector<Wire>::elements, per_load = wire_vector<T>::elements;
   const std::uint64_t first = index * n;
-  if (!aligned || first + n > count) return sendable(load_elements_singly<T, Wire>(from, first, count));
+  if (!has_vector_alignment || first + n > count) return escape_pending(load_elements_scalar<T, Wire>(from, first, count));
   const auto* vectors = reinterpret_cast<const uint4*>(from + first);
   if constexpr (sizeof(T) == sizeof(Wire)) {
-    return sendable(*vectors);
+    return escape_pending(*vectors);
   } else {
-    vector_of<Wire> wire;
-    vector_of<T> part[n / per_load];
+    wire_vector<Wire> wire;
+    wire_vector<T> part[n / per_load];
 #pragma unroll
     for (int i = 0; i < n / per_load; ++i) part[i].bits = vectors[i];
 #pragma unroll
     for (int i = 0; i < n; ++i)
       wire.lanes[i] = from_float<Wire>(to_float(part[i / per_load].lanes[i % per_load]));
-    return sendable(wire.bits);
+    return escape_pending(wire.bits);
   }
 }
 
 template <typename T, typename Wire>
-__device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t count, bool aligned,
+__device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t count, bool has_vector_alignment,
                                       uint4 bits) {
-  constexpr int n = vector_of<Wire>::elements, per_store = vector_of<T>::elements;
+  constexpr int n = wire_vector<Wire>::elements, per_store = wire_vector<T>::elements;
   const std::uint64_t first = index * n;
-  if (!aligned || first + n > count) return store_elements_singly<T, Wire>(to, first, count, bits);
+  if (!has_vector_alignment || first + n > count) return store_elements_scalar<T, Wire>(to, first, count, bits);
   auto* vectors = reinterpret_cast<uint4*>(to + first);
   if constexpr (sizeof(T) == sizeof(Wire)) {
     *vectors = bits;
   } else {
-    const vector_of<Wire> wire(bits);
+    const wire_vector<Wire> wire(bits);
 #pragma unroll
     for (int i = 0; i < n / per_store; ++i) {
-      vector_of<T> part;
+      wire_vector<T> part;
 #pragma unroll
       for (int k = 0; k < per_store; ++k)
         part.lanes[k] = from_float<T>(to_float(wire.lanes[i * per_store + k]));
@@ -133,25 +133,25 @@ __device__ inline void store_elements(T* to, std::uint64_t index, std::uint64_t 
 // Sums contributions in float32, in the order in which they are added; the result is rounded once.
 template <typename Wire>
 struct accumulator {
-  static constexpr int n = vector_of<Wire>::elements;
+  static constexpr int n = wire_vector<Wire>::elements;
   float lanes[n];
 
   __device__ explicit accumulator(uint4 first) {
-    const vector_of<Wire> v(first);
+    const wire_vector<Wire> v(first);
 #pragma unroll
     for (int i = 0; i < n; ++i) lanes[i] = to_float(v.lanes[i]);
   }
   __device__ void add(uint4 bits) {
-    const vector_of<Wire> v(bits);
+    const wire_vector<Wire> v(bits);
 #pragma unroll
     for (int i = 0; i < n; ++i) lanes[i] += to_float(v.lanes[i]);
   }
   // `divisor` is 1, or the number of ranks for avg: a true division, as THE TABLE says.
   __device__ uint4 result(float divisor) const {
-    vector_of<Wire> v;
+    wire_vector<Wire> v;
 #pragma unroll
     for (int i = 0; i < n; ++i) v.lanes[i] = from_float<Wire>(divisor == 1.0f ? lanes[i] : lanes[i] / divisor);
-    return sendable(v.bits);
+    return escape_pending(v.bits);
   }
 };
 
