@@ -320,7 +320,7 @@ gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arg
   });
 }
 
-gpu_error load_reductions(int size) {
+gpu_error load_reduction_kernels(int size) {
   for (const element_type type : {element_type::float32, element_type::float16, element_type::bfloat16})
     for (const element_type wire : {type, element_type::bfloat16}) {
       const gpu_error code = dispatch_types(

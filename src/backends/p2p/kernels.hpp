@@ -90,12 +90,12 @@ gpu_error launch_reduce_scatter(element_type type, element_type wire, kernel_arg
 gpu_error launch_allgather(kernel_arguments args, gpu_stream stream);
 gpu_error launch_broadcast(kernel_arguments args, gpu_stream stream);
 // Waits, in all slots, until every rank has begun the last broadcast: from then on nobody sends here.
-gpu_error launch_settle(kernel_arguments args, gpu_stream stream);
+gpu_error launch_drain(kernel_arguments args, gpu_stream stream);
 
 // Load every kernel that `size` ranks use onto the current device. A kernel that is loaded at its first
 // launch may have to wait for the device, and so for another rank's kernel that waits for it.
-gpu_error load_reductions(int size);
-gpu_error load_moves();
+gpu_error load_reduction_kernels(int size);
+gpu_error load_packet_kernels();
 // Whether the kernels, as the current device runs them, wait by themselves for the one before on the stream.
 bool may_start_early();
 

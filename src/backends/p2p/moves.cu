@@ -41,7 +41,7 @@ struct packet_slot {
   // Before the block sends: waits until the step before this one has begun everywhere, where that is not known
   // yet. A thread for each rank looks at its packet 0, which all ranks send in every slot of every kernel.
   // False when patience ended first: then the generation is not free, and the block must not send.
-  __device__ bool settle(spin_limit& limit) const {
+  __device__ bool drain(spin_limit& limit) const {
     if (!needs_drain) return true;
     const int i = static_cast<int>(threadIdx.x) + 1;
     uint2 unused;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(packet_vectors) allgather(const kernel_argumen
   const bool is_inside = index * 8 < args.count;
   uint2 own;  // on its way while the block waits
   if (is_inside) own = load_bytes(args.send_buf, index, args.count);
-  if (!slot.settle(limit)) return;
+  if (!slot.drain(limit)) return;
   if (is_inside) {
     auto* out = static_cast<unsigned char*>(args.recv_buf);
     slot.send_to_all(threadIdx.x, own);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(packet_vectors) broadcast(const kernel_argumen
   const bool is_inside = index * 8 < args.count;
   uint2 data;
   if (args.rank == args.root && is_inside) data = load_bytes(args.send_buf, index, args.count);
-  if (!slot.settle(limit)) return;
+  if (!slot.drain(limit)) return;
   if (args.rank == args.root && is_inside) {
     slot.send_to_all(threadIdx.x, data);
     store_bytes(args.recv_buf, index, args.count, data);
@@ -123,10 +123,10 @@ __global__ void __launch_bounds__(packet_vectors) broadcast(const kernel_argumen
   slot.finish(false);
 }
 
-__global__ void settle(const kernel_arguments args) {
+__global__ void drain(const kernel_arguments args) {
   wait_for_earlier_kernels();
   spin_limit limit(args);
-  packet_slot(args).settle(limit);
+  packet_slot(args).drain(limit);
 }
 
 // One thread for every 8 bytes; blocks are small while there are few, to use more multiprocessors.
@@ -148,17 +148,17 @@ gpu_error launch_broadcast(kernel_arguments args, gpu_stream stream) {
   return gpu_launch(broadcast, args, stream);
 }
 
-gpu_error launch_settle(kernel_arguments args, gpu_stream stream) {
+gpu_error launch_drain(kernel_arguments args, gpu_stream stream) {
   args.slots = max_slots;
   args.threads = 32;
   static_assert(max_ranks <= 32);
-  return gpu_launch(settle, args, stream);
+  return gpu_launch(drain, args, stream);
 }
 
-gpu_error load_moves() {
+gpu_error load_packet_kernels() {
   gpu_error code = gpu_load_kernel(allgather);
   if (code == gpu_success) code = gpu_load_kernel(broadcast);
-  return code == gpu_success ? gpu_load_kernel(settle) : code;
+  return code == gpu_success ? gpu_load_kernel(drain) : code;
 }
 
 bool may_start_early() { return gpu_may_start_early(allgather); }

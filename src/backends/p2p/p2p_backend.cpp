@@ -144,19 +144,19 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
 }
 
 // How long destroy waits for ranks that have not begun a broadcast which this one has behind it.
-constexpr double settle_s = 1;
+constexpr double drain_timeout_s = 1;
 
 // Every rank sends to this one in a broadcast, which may have ended before that arrives. The memory must not be
 // another's by then, so where a rank does not come, it stays allocated.
-void settle(state& self) {
+void drain_broadcasts(state& self) {
   const isthmus_backend_context& context = *self.context;
   host_flags& flags = *self.peer.flags();
   if (!self.has_broadcast || flags.abort != 0 || flags.expired != 0) return;
   const device_guard guard(context.device.ordinal);
   kernel_arguments args = make_arguments(self, {});
-  args.timeout_ns = std::min(args.timeout_ns, static_cast<std::uint64_t>(settle_s * 1e9));
+  args.timeout_ns = std::min(args.timeout_ns, static_cast<std::uint64_t>(drain_timeout_s * 1e9));
   gpu_error code = gpu_synchronize_device();  // the broadcasts' streams need not order this launch
-  if (code == gpu_success) code = launch_settle(args, nullptr);
+  if (code == gpu_success) code = launch_drain(args, nullptr);
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success || flags.expired == 0) return;
   const std::size_t kept = self.peer.keep_scratch();
@@ -169,7 +169,7 @@ void settle(state& self) {
 
 void destroy(void* opaque) {
   auto* const self = static_cast<state*>(opaque);
-  settle(*self);
+  drain_broadcasts(*self);
   delete self;
 }
 

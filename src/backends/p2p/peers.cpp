@@ -77,8 +77,8 @@ gpu_error peers::fill_scratch() {
   if (code == gpu_success) code = gpu_memset(m_own + packet_offset(m_size), 0, bytes - packet_offset(m_size));
   if (code == gpu_success) code = gpu_copy(m_own, &header, sizeof(header));
   if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
-  if (code == gpu_success) code = load_reductions(m_size);
-  if (code == gpu_success) code = load_moves();
+  if (code == gpu_success) code = load_reduction_kernels(m_size);
+  if (code == gpu_success) code = load_packet_kernels();
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success) return code;
   m_can_start_early = may_start_early();

@@ -14,7 +14,7 @@ namespace {
 using isthmus::p2p::kernel_arguments;
 using isthmus::p2p::launch_allgather;
 using isthmus::p2p::launch_broadcast;
-using isthmus::p2p::launch_settle;
+using isthmus::p2p::launch_drain;
 using simulated::machine;
 
 constexpr long enough = 30'000'000;
@@ -145,7 +145,7 @@ TEST(settle, waits_until_all_have_begun) {
   collective only(all, {false, 0, 3000}, 1);
   only.launch(0);
   only.launch(1);
-  for (const int rank : {0, 1}) launch_settle(all.arguments_of(rank), all.stream(rank));
+  for (const int rank : {0, 1}) launch_drain(all.arguments_of(rank), all.stream(rank));
   EXPECT_FALSE(all.run({0, 1}, 1'000'000));
   only.launch(2);
   EXPECT_TRUE(all.run(enough));
@@ -160,7 +160,7 @@ TEST(settle, gives_up_when_a_rank_never_comes) {
   ASSERT_TRUE(all.run({0}, enough));
   kernel_arguments args = all.arguments_of(0);
   args.timeout_ns = 1;
-  launch_settle(args, all.stream(0));
+  launch_drain(args, all.stream(0));
   EXPECT_TRUE(all.run({0}, enough));
   EXPECT_EQ(all.flags(0).expired, 1u);
 }
@@ -173,7 +173,7 @@ TEST(settle, has_nothing_to_wait_for_after_an_allgather) {
     second.launch(rank);
   }
   ASSERT_TRUE(all.run(enough));
-  launch_settle(all.arguments_of(0), all.stream(0));
+  launch_drain(all.arguments_of(0), all.stream(0));
   EXPECT_TRUE(all.run({0}, enough));
   EXPECT_EQ(all.flags(0).expired, 0u);
 }
