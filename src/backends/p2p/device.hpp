@@ -77,8 +77,8 @@ inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see t
   (void)hipGetLastError();  // not an error here; do not leave it for the user's next check
   return -1;
 }
-inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
-  return hipDeviceCanAccessPeer(can, device, peer);
+inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
+  return hipDeviceCanAccessPeer(is_accessible, device, peer);
 }
 inline gpu_error gpu_enable_peer(int peer) {
   const gpu_error code = hipDeviceEnablePeerAccess(peer, 0);
@@ -195,8 +195,8 @@ inline int gpu_ordinal(const char* bus_id) {  // -1: this process does not see t
   (void)cudaGetLastError();  // not an error here; do not leave it for the user's next check
   return -1;
 }
-inline gpu_error gpu_can_access_peer(int* can, int device, int peer) {
-  return cudaDeviceCanAccessPeer(can, device, peer);
+inline gpu_error gpu_can_access_peer(int* is_accessible, int device, int peer) {
+  return cudaDeviceCanAccessPeer(is_accessible, device, peer);
 }
 inline gpu_error gpu_enable_peer(int peer) {
   const gpu_error code = cudaDeviceEnablePeerAccess(peer, 0);

@@ -36,9 +36,9 @@ const named_algorithm* find_algorithm(const char* name) {
 
 struct state {
   const isthmus_backend_context* context;
-  peers peer;
+  peer_scratch scratch;
   bool has_broadcast = false;  // ever: a graph may replay it
-  explicit state(const isthmus_backend_context* backend_context) : context(backend_context), peer(*backend_context) {}
+  explicit state(const isthmus_backend_context* backend_context) : context(backend_context), scratch(*backend_context) {}
 };
 
 std::optional<element_type> element_of(isthmus_datatype datatype) {
@@ -107,7 +107,7 @@ kernel_arguments make_arguments(const state& state, const isthmus_operation& ope
   args.size = context.size;
   args.root = operation.root;
   args.divisor = operation.op == ISTHMUS_AVG ? static_cast<float>(context.size) : 1.0f;
-  state.peer.fill_arguments(args);
+  state.scratch.fill_arguments(args);
   args.timeout_ns = static_cast<std::uint64_t>(context.timeout_s * 1e9);
   return args;
 }
@@ -133,9 +133,9 @@ isthmus_status create(const isthmus_backend_context* context, void** out) {
   if (!made)
     return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, "p2p_backend.cpp:create", nullptr,
                          "no host memory");
-  if (!made->peer.reason().empty()) {
-    const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, made->peer.native_code(),
-                                      "p2p_backend.cpp:create", nullptr, "%s", made->peer.reason().c_str());
+  if (!made->scratch.reason().empty()) {
+    const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, made->scratch.native_code(),
+                                      "p2p_backend.cpp:create", nullptr, "%s", made->scratch.reason().c_str());
     delete made;
     return status;
   }
@@ -150,7 +150,7 @@ constexpr double drain_timeout_s = 1;
 // another's by then, so where a rank does not come, it stays allocated.
 void drain_broadcasts(state& self) {
   const isthmus_backend_context& context = *self.context;
-  host_flags& flags = *self.peer.flags();
+  host_flags& flags = *self.scratch.flags();
   if (!self.has_broadcast || flags.abort != 0 || flags.expired != 0) return;
   const device_guard guard(context.device.ordinal);
   kernel_arguments args = make_arguments(self, {});
@@ -159,12 +159,12 @@ void drain_broadcasts(state& self) {
   if (code == gpu_success) code = launch_drain(args, nullptr);
   if (code == gpu_success) code = gpu_synchronize_device();
   if (code != gpu_success || flags.expired == 0) return;
-  const std::size_t kept = self.peer.keep_scratch();
+  const std::size_t abandoned_bytes = self.scratch.abandon_scratch();
   context.log(
       context.runtime, 2,
       "destroyed before every rank had begun the last broadcast: %zu MB of device memory stay allocated, "
       "since a rank may still write there",
-      kept / 1000000);
+      abandoned_bytes / 1000000);
 }
 
 void destroy(void* opaque) {
@@ -191,13 +191,13 @@ isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const 
 
 isthmus_status poll(void* opaque) {
   auto& self = *static_cast<state*>(opaque);
-  if (self.peer.flags()->expired == 0) return ISTHMUS_SUCCESS;
+  if (self.scratch.flags()->expired == 0) return ISTHMUS_SUCCESS;
   return self.context->fail(self.context->runtime, ISTHMUS_ERROR_TIMEOUT, 0, "p2p_backend.cpp:poll",
                             "did every rank call the same collective with the same count?",
                             "a kernel waited longer than %g s for another rank", self.context->timeout_s);
 }
 
-void abort(void* opaque) { static_cast<state*>(opaque)->peer.flags()->abort = 1; }
+void abort(void* opaque) { static_cast<state*>(opaque)->scratch.flags()->abort = 1; }
 
 isthmus_status synchronize(void* opaque) {
   auto& self = *static_cast<state*>(opaque);

@@ -9,7 +9,7 @@
 namespace isthmus::p2p {
 
 // What every rank tells the others of its scratch. Plain bytes: it crosses process borders.
-struct peers::address {
+struct peer_scratch::scratch_address {
   std::byte* pointer;
   gpu_ipc_handle handle;
   char bus_id[32];
@@ -17,27 +17,27 @@ struct peers::address {
 
 namespace {
 
-void refuse(refusal& mine, const char* what, gpu_error code) {
-  mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::string(what) + ": " + gpu_error_text(code), {}, code);
+void refuse(refusal& own_vote, const char* action, gpu_error code) {
+  own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::string(action) + ": " + gpu_error_text(code), {}, code);
 }
 
 }  // namespace
 
-peers::peers(const isthmus_backend_context& context) : m_size(context.size) {
-  vote<address> mine;
-  prepare(context, mine);
-  votes<address> all;
-  if (!all_can(context, mine, all)) return;
+peer_scratch::peer_scratch(const isthmus_backend_context& context) : m_size(context.size) {
+  vote<scratch_address> own_vote;
+  prepare(context, own_vote);
+  votes<scratch_address> all;
+  if (!agree(context, own_vote, all)) return;
   // A second round: mapping may still fail on one rank, and nobody may write before all have mapped.
   vote<> mapped;
   map(context, all, mapped);
   votes<> all_mapped;
-  all_can(context, mapped, all_mapped);
+  agree(context, mapped, all_mapped);
 }
 
 template <typename Value>
-bool peers::all_can(const isthmus_backend_context& context, const vote<Value>& mine, votes<Value>& all) {
-  if (gather_votes(context, mine, all) != ISTHMUS_SUCCESS) {
+bool peer_scratch::agree(const isthmus_backend_context& context, const vote<Value>& own_vote, votes<Value>& all) {
+  if (gather_votes(context, own_vote, all) != ISTHMUS_SUCCESS) {
     m_reason = "the ranks could not exchange their addresses";
     return false;
   }
@@ -46,36 +46,36 @@ bool peers::all_can(const isthmus_backend_context& context, const vote<Value>& m
   return m_reason.empty();
 }
 
-void peers::prepare(const isthmus_backend_context& context, vote<address>& mine) {
+void peer_scratch::prepare(const isthmus_backend_context& context, vote<scratch_address>& own_vote) {
   if (context.size > max_ranks)
-    return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::to_string(context.size) + " ranks, at most " +
+    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, std::to_string(context.size) + " ranks, at most " +
                                                       std::to_string(max_ranks) + " are possible");
   if (context.node_size != context.size)
-    return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several machines");
-  if (const std::string problem = read_flag(context, "share_device", m_may_share); !problem.empty())
-    return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
+    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "the ranks are on several machines");
+  if (const std::string problem = read_flag(context, "share_device", m_may_share_device); !problem.empty())
+    return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem);
   const device_guard guard(context.device.ordinal);
-  if (guard.code() != gpu_success) return refuse(mine, "no such device", guard.code());
+  if (guard.code() != gpu_success) return refuse(own_vote, "no such device", guard.code());
   m_device = context.device.ordinal;
-  const gpu_error code = gpu_malloc(reinterpret_cast<void**>(&m_own), scratch_bytes(m_size));
-  if (code != gpu_success) return refuse(mine, "no device memory for the scratch", code);
-  if (const gpu_error failed = fill_scratch(); failed != gpu_success)
-    return refuse(mine, "preparing the scratch", failed);
-  gpu_error told = gpu_ipc_export(&mine.value.handle, m_own);
-  if (told == gpu_success) told = gpu_bus_id(mine.value.bus_id, sizeof(mine.value.bus_id), m_device);
-  if (told != gpu_success) return refuse(mine, "preparing the scratch", told);
-  mine.value.pointer = m_own;
+  const gpu_error code = gpu_malloc(reinterpret_cast<void**>(&m_own_scratch), scratch_bytes(m_size));
+  if (code != gpu_success) return refuse(own_vote, "no device memory for the scratch", code);
+  if (const gpu_error fill_code = fill_scratch(); fill_code != gpu_success)
+    return refuse(own_vote, "preparing the scratch", fill_code);
+  gpu_error export_code = gpu_ipc_export(&own_vote.value.handle, m_own_scratch);
+  if (export_code == gpu_success) export_code = gpu_bus_id(own_vote.value.bus_id, sizeof(own_vote.value.bus_id), m_device);
+  if (export_code != gpu_success) return refuse(own_vote, "preparing the scratch", export_code);
+  own_vote.value.pointer = m_own_scratch;
 }
 
 // With the device current: the words that kernels start from, the host's flags, and the kernels themselves.
-gpu_error peers::fill_scratch() {
+gpu_error peer_scratch::fill_scratch() {
   const std::size_t bytes = scratch_bytes(m_size);
   // "Not yet" everywhere in the inbox; steps and packets start at zero, packet flags at one.
   scratch_header header{};
   for (auto& step : header.packet_step) step = 1;
-  gpu_error code = gpu_memset(m_own, 0xff, bytes);
-  if (code == gpu_success) code = gpu_memset(m_own + packet_offset(m_size), 0, bytes - packet_offset(m_size));
-  if (code == gpu_success) code = gpu_copy(m_own, &header, sizeof(header));
+  gpu_error code = gpu_memset(m_own_scratch, 0xff, bytes);
+  if (code == gpu_success) code = gpu_memset(m_own_scratch + packet_offset(m_size), 0, bytes - packet_offset(m_size));
+  if (code == gpu_success) code = gpu_copy(m_own_scratch, &header, sizeof(header));
   if (code == gpu_success) code = gpu_host_alloc(reinterpret_cast<void**>(&m_flags), sizeof(host_flags));
   if (code == gpu_success) code = load_reduction_kernels(m_size);
   if (code == gpu_success) code = load_packet_kernels();
@@ -87,61 +87,61 @@ gpu_error peers::fill_scratch() {
   return gpu_success;
 }
 
-void peers::map(const isthmus_backend_context& context, const votes<address>& all, refusal& mine) {
+void peer_scratch::map(const isthmus_backend_context& context, const votes<scratch_address>& all, refusal& own_vote) {
   const device_guard guard(m_device);
   m_scratch.assign(m_size, nullptr);
-  m_scratch[0] = m_own;
-  for (int i = 1; i < m_size && !mine.is_refusal(); ++i) {
+  m_scratch[0] = m_own_scratch;
+  for (int i = 1; i < m_size && !own_vote.is_refusal(); ++i) {
     const int rank = (context.rank + i) % m_size;
-    const address& peer = all[rank].value;
+    const scratch_address& peer = all[rank].value;
     const std::string name = "rank " + std::to_string(rank);
-    const bool in_one_process = context.process_of[rank] == context.process_of[context.rank];
+    const bool is_same_process = context.process_of[rank] == context.process_of[context.rank];
     // By bus: ordinals of several processes need not mean the same device.
-    const bool shares = std::strcmp(peer.bus_id, all[context.rank].value.bus_id) == 0;
+    const bool shares_device = std::strcmp(peer.bus_id, all[context.rank].value.bus_id) == 0;
     // Kernels wait for each other: those of several processes take turns on a device, those of one may not.
-    if (shares && (in_one_process || !m_may_share))
-      return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED,
+    if (shares_device && (is_same_process || !m_may_share_device))
+      return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED,
                          "shares its device with " + name + "; peer memory needs a device for each rank");
     // A device that this process does not see (CUDA_VISIBLE_DEVICES) may still be reached: opening its memory
     // decides.
     const int ordinal = gpu_ordinal(peer.bus_id);
-    int reachable = 1;
+    int is_reachable = 1;
     gpu_error code = gpu_success;
-    if (ordinal >= 0 && !shares) code = gpu_can_access_peer(&reachable, m_device, ordinal);
-    if (code != gpu_success || !reachable)
-      return mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, "its device cannot access the memory of " + name);
-    if (in_one_process) {
+    if (ordinal >= 0 && !shares_device) code = gpu_can_access_peer(&is_reachable, m_device, ordinal);
+    if (code != gpu_success || !is_reachable)
+      return own_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, "its device cannot access the memory of " + name);
+    if (is_same_process) {
       code = gpu_enable_peer(ordinal);
       m_scratch[i] = peer.pointer;
     } else {
-      void* opened = nullptr;
-      code = gpu_ipc_open(&opened, peer.handle);
-      if (code == gpu_success) m_opened.push_back(static_cast<std::byte*>(opened));
-      m_scratch[i] = static_cast<std::byte*>(opened);
+      void* imported = nullptr;
+      code = gpu_ipc_open(&imported, peer.handle);
+      if (code == gpu_success) m_imported.push_back(static_cast<std::byte*>(imported));
+      m_scratch[i] = static_cast<std::byte*>(imported);
     }
-    if (code != gpu_success) refuse(mine, ("cannot map the memory of " + name).c_str(), code);
+    if (code != gpu_success) refuse(own_vote, ("cannot map the memory of " + name).c_str(), code);
   }
 }
 
-void peers::fill_arguments(kernel_arguments& args) const {
+void peer_scratch::fill_arguments(kernel_arguments& args) const {
   std::copy(m_scratch.begin(), m_scratch.end(), args.scratch);
   args.flags = m_flags;
   args.can_start_early = m_can_start_early;
 }
 
-std::size_t peers::keep_scratch() {
-  m_own = nullptr;
+std::size_t peer_scratch::abandon_scratch() {
+  m_own_scratch = nullptr;
   return scratch_bytes(m_size);
 }
 
-peers::~peers() {
+peer_scratch::~peer_scratch() {
   if (m_device < 0) return;
   const device_guard guard(m_device);
-  for (std::byte* opened : m_opened) (void)gpu_ipc_close(opened);
+  for (std::byte* imported : m_imported) (void)gpu_ipc_close(imported);
   // cudaFree waits for the device, so no kernel of this rank uses the scratch any more. A rank that finished a
   // collective has heard from all others, after a broadcast by p2p_backend.cpp's settle, so theirs have nothing
   // to send to it either.
-  if (m_own) (void)gpu_free(m_own);
+  if (m_own_scratch) (void)gpu_free(m_own_scratch);
   if (m_flags) (void)gpu_host_free(m_flags);
 }
 

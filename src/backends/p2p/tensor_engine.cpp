@@ -21,7 +21,7 @@ namespace {
 struct seat {
   int device;
   gpu_stream stream;
-  std::unique_ptr<peers> peer;
+  std::unique_ptr<peer_scratch> scratch;
   kernel_arguments prepared{};  // what stays the same from call to call
 };
 
@@ -86,16 +86,16 @@ class tensor_engine {
       std::vector<std::jthread> threads;
       for (int rank = 0; rank < n; ++rank)
         threads.emplace_back(
-            [&, rank] { m_seats[rank].peer = std::make_unique<peers>(contexts.context(rank)); });
+            [&, rank] { m_seats[rank].scratch = std::make_unique<peer_scratch>(contexts.context(rank)); });
     }
-    for (int rank = 0; rank < n && m_reason.empty(); ++rank) m_reason = m_seats[rank].peer->reason();
+    for (int rank = 0; rank < n && m_reason.empty(); ++rank) m_reason = m_seats[rank].scratch->reason();
     if (!m_reason.empty()) return;
     for (int rank = 0; rank < n; ++rank) {
       kernel_arguments& args = m_seats[rank].prepared;
       args.rank = rank;
       args.size = n;
       args.divisor = 1.0f;
-      m_seats[rank].peer->fill_arguments(args);
+      m_seats[rank].scratch->fill_arguments(args);
       args.timeout_ns = static_cast<std::uint64_t>(timeout_s * 1e9);
     }
   }
@@ -113,7 +113,7 @@ class tensor_engine {
 
   bool is_expired() const {
     return m_seats.size() > 1 && std::any_of(m_seats.begin(), m_seats.end(),
-                                             [](const seat& seat) { return seat.peer->flags()->expired != 0; });
+                                             [](const seat& seat) { return seat.scratch->flags()->expired != 0; });
   }
 
   // One device: nothing travels, so nothing is rounded.
@@ -131,7 +131,7 @@ class tensor_engine {
     for (std::size_t rank = failed; rank < m_seats.size(); ++rank)
       if (gpu_set_device(m_seats[rank].device) == gpu_success)
         (void)gpu_synchronize_stream(m_seats[rank].stream);
-    for (const seat& seat : m_seats) seat.peer->flags()->abort = 1;
+    for (const seat& seat : m_seats) seat.scratch->flags()->abort = 1;
     for (std::size_t rank = 0; rank < failed; ++rank)
       if (gpu_set_device(m_seats[rank].device) == gpu_success)
         (void)gpu_synchronize_stream(m_seats[rank].stream);
