@@ -34,11 +34,11 @@ const named_algorithm* find_algorithm(const char* name) {
   return index < 0 ? nullptr : &algorithm_rows[index];
 }
 
-struct state {
+struct p2p_state {
   const isthmus_backend_context* context;
   peer_scratch scratch;
   bool has_broadcast = false;  // ever: a graph may replay it
-  explicit state(const isthmus_backend_context* backend_context) : context(backend_context), scratch(*backend_context) {}
+  explicit p2p_state(const isthmus_backend_context* backend_context) : context(backend_context), scratch(*backend_context) {}
 };
 
 std::optional<element_type> element_of(isthmus_datatype datatype) {
@@ -64,7 +64,7 @@ std::optional<element_type> element_of(isthmus_datatype datatype) {
 
 std::size_t element_bytes(element_type type) { return type == element_type::float32 ? 4 : 2; }
 
-const char* cannot_reduce(const isthmus_operation& operation, const named_algorithm& algorithm) {
+const char* reason_not_to_reduce(const isthmus_operation& operation, const named_algorithm& algorithm) {
   const auto type = element_of(operation.datatype);
   if (!type) return "reduces float32, float16 and bfloat16 only";
   if (operation.op != ISTHMUS_SUM && operation.op != ISTHMUS_AVG) return "reduces with sum and avg only";
@@ -84,7 +84,7 @@ const char* supports(void*, const isthmus_operation* operation, const char* name
     return "two_shot_zero_copy has to know all ranks' buffers: isthmus/tensor_parallel.h only";
   switch (operation->collective) {
     case ISTHMUS_ALLREDUCE:
-    case ISTHMUS_REDUCE_SCATTER: return cannot_reduce(*operation, *algorithm);
+    case ISTHMUS_REDUCE_SCATTER: return reason_not_to_reduce(*operation, *algorithm);
     case ISTHMUS_ALLGATHER:
     case ISTHMUS_BROADCAST:
       if (name) return "allgather and broadcast have one algorithm; name the backend alone";
@@ -97,7 +97,7 @@ const char* supports(void*, const isthmus_operation* operation, const char* name
 }
 static_assert(one_shot_limit_bytes == 132 * 16 * 1024 && packet_limit_bytes == 132 * 4096, "texts above");
 
-kernel_arguments make_arguments(const state& state, const isthmus_operation& operation) {
+kernel_arguments make_arguments(const p2p_state& state, const isthmus_operation& operation) {
   const isthmus_backend_context& context = *state.context;
   kernel_arguments args{};
   args.send_buf = operation.send_buf;
@@ -112,7 +112,7 @@ kernel_arguments make_arguments(const state& state, const isthmus_operation& ope
   return args;
 }
 
-gpu_error launch(state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
+gpu_error launch(p2p_state& state, const isthmus_operation& operation, const named_algorithm& algorithm) {
   kernel_arguments args = make_arguments(state, operation);
   const auto stream = static_cast<gpu_stream>(operation.stream);
   if (operation.collective == ISTHMUS_ALLGATHER || operation.collective == ISTHMUS_BROADCAST) {
@@ -129,17 +129,17 @@ gpu_error launch(state& state, const isthmus_operation& operation, const named_a
 
 isthmus_status create(const isthmus_backend_context* context, void** out) {
   *out = nullptr;
-  auto* made = new (std::nothrow) state(context);
-  if (!made)
+  auto* state = new (std::nothrow) p2p_state(context);
+  if (!state)
     return context->fail(context->runtime, ISTHMUS_ERROR_OUT_OF_MEMORY, 0, "p2p_backend.cpp:create", nullptr,
                          "no host memory");
-  if (!made->scratch.reason().empty()) {
-    const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, made->scratch.native_code(),
-                                      "p2p_backend.cpp:create", nullptr, "%s", made->scratch.reason().c_str());
-    delete made;
+  if (!state->scratch.reason().empty()) {
+    const auto status = context->fail(context->runtime, ISTHMUS_ERROR_UNSUPPORTED, state->scratch.native_code(),
+                                      "p2p_backend.cpp:create", nullptr, "%s", state->scratch.reason().c_str());
+    delete state;
     return status;
   }
-  *out = made;
+  *out = state;
   return ISTHMUS_SUCCESS;
 }
 
@@ -148,7 +148,7 @@ constexpr double drain_timeout_s = 1;
 
 // Every rank sends to this one in a broadcast, which may have ended before that arrives. The memory must not be
 // another's by then, so where a rank does not come, it stays allocated.
-void drain_broadcasts(state& self) {
+void drain_broadcasts(p2p_state& self) {
   const isthmus_backend_context& context = *self.context;
   host_flags& flags = *self.scratch.flags();
   if (!self.has_broadcast || flags.abort != 0 || flags.expired != 0) return;
@@ -168,14 +168,14 @@ void drain_broadcasts(state& self) {
 }
 
 void destroy(void* opaque) {
-  auto* const self = static_cast<state*>(opaque);
+  auto* const self = static_cast<p2p_state*>(opaque);
   drain_broadcasts(*self);
   delete self;
 }
 
 isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const char* const* algorithms,
                        std::size_t n) {
-  auto& self = *static_cast<state*>(opaque);
+  auto& self = *static_cast<p2p_state*>(opaque);
   const isthmus_backend_context& context = *self.context;
   const device_guard guard(context.device.ordinal);
   for (std::size_t i = 0; i < n; ++i) {
@@ -190,17 +190,17 @@ isthmus_status enqueue(void* opaque, const isthmus_operation* operations, const 
 }
 
 isthmus_status poll(void* opaque) {
-  auto& self = *static_cast<state*>(opaque);
+  auto& self = *static_cast<p2p_state*>(opaque);
   if (self.scratch.flags()->expired == 0) return ISTHMUS_SUCCESS;
   return self.context->fail(self.context->runtime, ISTHMUS_ERROR_TIMEOUT, 0, "p2p_backend.cpp:poll",
                             "did every rank call the same collective with the same count?",
                             "a kernel waited longer than %g s for another rank", self.context->timeout_s);
 }
 
-void abort(void* opaque) { static_cast<state*>(opaque)->scratch.flags()->abort = 1; }
+void abort(void* opaque) { static_cast<p2p_state*>(opaque)->scratch.flags()->abort = 1; }
 
 isthmus_status synchronize(void* opaque) {
-  auto& self = *static_cast<state*>(opaque);
+  auto& self = *static_cast<p2p_state*>(opaque);
   const device_guard guard(self.context->device.ordinal);
   const gpu_error code = gpu_synchronize_device();
   if (code != gpu_success)
