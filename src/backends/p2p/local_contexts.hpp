@@ -13,13 +13,13 @@ namespace isthmus::p2p {
 class local_contexts {
  public:
   local_contexts(int n, const isthmus_device* devices, double timeout_s)
-      : m_barrier(n), m_zeros(static_cast<std::size_t>(n), 0), m_seats(static_cast<std::size_t>(n)) {
+      : m_barrier(n), m_zeros(static_cast<std::size_t>(n), 0), m_slots(static_cast<std::size_t>(n)) {
     for (int rank = 0; rank < n; ++rank) {
-      seat& seat = m_seats[static_cast<std::size_t>(rank)];
-      seat.all = this;
-      isthmus_backend_context& context = seat.context;
+      rank_slot& slot = m_slots[static_cast<std::size_t>(rank)];
+      slot.owner = this;
+      isthmus_backend_context& context = slot.context;
       context.struct_bytes = sizeof context;
-      context.runtime = &seat;
+      context.runtime = &slot;
       context.rank = context.node_rank = rank;
       context.size = context.node_size = context.process_size = n;
       context.node_of = context.process_of = m_zeros.data();
@@ -31,27 +31,27 @@ class local_contexts {
   }
 
   const isthmus_backend_context& context(int rank) const {
-    return m_seats[static_cast<std::size_t>(rank)].context;
+    return m_slots[static_cast<std::size_t>(rank)].context;
   }
 
  private:
-  struct seat {
-    local_contexts* all;
+  struct rank_slot {
+    local_contexts* owner;
     isthmus_backend_context context{};
-    const void* mine;
+    const void* contribution;
   };
 
   // Every rank in a thread of its own. What a rank brings stays readable until all have copied it.
-  static isthmus_status allgather(void* runtime, const void* mine, void* all, std::size_t bytes) {
-    auto& own = *static_cast<seat*>(runtime);
-    own.mine = mine;
-    own.all->m_barrier.arrive_and_wait();
-    auto* to = static_cast<std::byte*>(all);
-    for (const seat& seat : own.all->m_seats) {
-      std::memcpy(to, seat.mine, bytes);
+  static isthmus_status allgather(void* runtime, const void* contribution, void* gathered, std::size_t bytes) {
+    auto& own = *static_cast<rank_slot*>(runtime);
+    own.contribution = contribution;
+    own.owner->m_barrier.arrive_and_wait();
+    auto* to = static_cast<std::byte*>(gathered);
+    for (const rank_slot& slot : own.owner->m_slots) {
+      std::memcpy(to, slot.contribution, bytes);
       to += bytes;
     }
-    own.all->m_barrier.arrive_and_wait();
+    own.owner->m_barrier.arrive_and_wait();
     return ISTHMUS_SUCCESS;
   }
 
@@ -59,7 +59,7 @@ class local_contexts {
 
   std::barrier<> m_barrier;
   std::vector<int> m_zeros;
-  std::vector<seat> m_seats;
+  std::vector<rank_slot> m_slots;
 };
 
 }  // namespace isthmus::p2p

@@ -18,20 +18,20 @@
 namespace isthmus::p2p {
 namespace {
 
-struct seat {
+struct device_rank {
   int device;
   gpu_stream stream;
   std::unique_ptr<peer_scratch> scratch;
-  kernel_arguments prepared{};  // what stays the same from call to call
+  kernel_arguments arguments{};  // what stays the same from call to call
 };
 
 class tensor_engine {
  public:
   tensor_engine(int n, const isthmus_device* devices, const isthmus_stream* streams, double timeout_s)
-      : m_seats(static_cast<std::size_t>(n)) {
+      : m_ranks(static_cast<std::size_t>(n)) {
     for (int rank = 0; rank < n; ++rank) {
-      m_seats[rank].device = devices[rank].ordinal;
-      m_seats[rank].stream = static_cast<gpu_stream>(streams[rank]);
+      m_ranks[rank].device = devices[rank].ordinal;
+      m_ranks[rank].stream = static_cast<gpu_stream>(streams[rank]);
     }
     if (n > 1) connect(devices, timeout_s);
   }
@@ -41,114 +41,114 @@ class tensor_engine {
 
   bool allreduce(void* const* pointers, std::uint64_t count, element_type type, std::uint64_t active,
                  isthmus_shots shots, bool bfloat16_wire) {
-    if (m_broken || is_expired()) return false;
-    const device_guard guard(m_seats[0].device);
+    if (m_has_failed || has_timed_out()) return false;
+    const device_guard guard(m_ranks[0].device);
     if (guard.code() != gpu_success) return false;
-    if (m_seats.size() == 1) return alone(pointers[0], count, type, active);
+    if (m_ranks.size() == 1) return sum_single_device(pointers[0], count, type, active);
 
     const element_type wire = bfloat16_wire ? element_type::bfloat16 : type;
     const std::uint64_t wire_bytes = count * (wire == element_type::float32 ? 4 : 2);
     const reduction_algorithm algorithm = choose(shots, pointers, wire == type, wire_bytes);
-    for (std::size_t rank = 0; rank < m_seats.size(); ++rank) {
-      seat& seat = m_seats[rank];
-      kernel_arguments args = seat.prepared;
+    for (std::size_t rank = 0; rank < m_ranks.size(); ++rank) {
+      device_rank& rank_state = m_ranks[rank];
+      kernel_arguments args = rank_state.arguments;
       args.send_buf = (active >> rank & 1u) != 0 ? pointers[rank] : nullptr;
       args.recv_buf = pointers[rank];
       args.count = count;
       if (algorithm == reduction_algorithm::two_shot_zero_copy)
-        for (std::size_t i = 0; i < m_seats.size(); ++i)
-          args.peer_recv_bufs[i] = pointers[(rank + i) % m_seats.size()];
-      gpu_error code = rank == 0 ? gpu_success : gpu_set_device(seat.device);
-      if (code == gpu_success) code = launch_allreduce(algorithm, type, wire, args, seat.stream);
+        for (std::size_t i = 0; i < m_ranks.size(); ++i)
+          args.peer_recv_bufs[i] = pointers[(rank + i) % m_ranks.size()];
+      gpu_error code = rank == 0 ? gpu_success : gpu_set_device(rank_state.device);
+      if (code == gpu_success) code = launch_allreduce(algorithm, type, wire, args, rank_state.stream);
       if (code != gpu_success) {
-        give_up(rank);
+        abort_launch(rank);
         return false;
       }
     }
     // The guard restores the caller's device only if it changed it itself.
-    if (m_seats.size() > 1) (void)gpu_set_device(m_seats[0].device);
+    if (m_ranks.size() > 1) (void)gpu_set_device(m_ranks[0].device);
     return true;
   }
 
   ~tensor_engine() {
-    for (const seat& seat : m_seats) {
-      const device_guard guard(seat.device);
-      if (guard.code() == gpu_success) (void)gpu_synchronize_stream(seat.stream);
+    for (const device_rank& rank_state : m_ranks) {
+      const device_guard guard(rank_state.device);
+      if (guard.code() == gpu_success) (void)gpu_synchronize_stream(rank_state.stream);
     }
   }
 
  private:
   // As ranks of a communicator connect, so each needs a thread while it lasts.
   void connect(const isthmus_device* devices, double timeout_s) {
-    const int n = static_cast<int>(m_seats.size());
+    const int n = static_cast<int>(m_ranks.size());
     local_contexts contexts(n, devices, timeout_s);
     {
       std::vector<std::jthread> threads;
       for (int rank = 0; rank < n; ++rank)
         threads.emplace_back(
-            [&, rank] { m_seats[rank].scratch = std::make_unique<peer_scratch>(contexts.context(rank)); });
+            [&, rank] { m_ranks[rank].scratch = std::make_unique<peer_scratch>(contexts.context(rank)); });
     }
-    for (int rank = 0; rank < n && m_reason.empty(); ++rank) m_reason = m_seats[rank].scratch->reason();
+    for (int rank = 0; rank < n && m_reason.empty(); ++rank) m_reason = m_ranks[rank].scratch->reason();
     if (!m_reason.empty()) return;
     for (int rank = 0; rank < n; ++rank) {
-      kernel_arguments& args = m_seats[rank].prepared;
+      kernel_arguments& args = m_ranks[rank].arguments;
       args.rank = rank;
       args.size = n;
       args.divisor = 1.0f;
-      m_seats[rank].scratch->fill_arguments(args);
+      m_ranks[rank].scratch->fill_arguments(args);
       args.timeout_ns = static_cast<std::uint64_t>(timeout_s * 1e9);
     }
   }
 
   // The advice as far as it can be followed.
-  reduction_algorithm choose(isthmus_shots shots, void* const* pointers, bool as_it_is, std::uint64_t wire_bytes) const {
+  reduction_algorithm choose(isthmus_shots shots, void* const* pointers, bool is_exact_wire, std::uint64_t wire_bytes) const {
     if (shots == ISTHMUS_ONE_SHOT && wire_bytes <= one_shot_limit_bytes) return reduction_algorithm::one_shot;
-    if (shots != ISTHMUS_TWO_SHOT_ZERO_COPY || !as_it_is) return reduction_algorithm::two_shot;
-    for (std::size_t owner = 0; owner < m_seats.size(); ++owner)
-      for (std::size_t peer = 0; peer < m_seats.size(); ++peer)
-        if (peer != owner && !is_writable_by(pointers[owner], m_seats[owner].device, m_seats[peer].device))
+    if (shots != ISTHMUS_TWO_SHOT_ZERO_COPY || !is_exact_wire) return reduction_algorithm::two_shot;
+    for (std::size_t owner = 0; owner < m_ranks.size(); ++owner)
+      for (std::size_t peer = 0; peer < m_ranks.size(); ++peer)
+        if (peer != owner && !is_writable_by(pointers[owner], m_ranks[owner].device, m_ranks[peer].device))
           return reduction_algorithm::two_shot;
     return reduction_algorithm::two_shot_zero_copy;
   }
 
-  bool is_expired() const {
-    return m_seats.size() > 1 && std::any_of(m_seats.begin(), m_seats.end(),
-                                             [](const seat& seat) { return seat.scratch->flags()->expired != 0; });
+  bool has_timed_out() const {
+    return m_ranks.size() > 1 && std::any_of(m_ranks.begin(), m_ranks.end(),
+                                             [](const device_rank& rank_state) { return rank_state.scratch->flags()->expired != 0; });
   }
 
   // One device: nothing travels, so nothing is rounded.
-  bool alone(void* pointer, std::uint64_t count, element_type type, std::uint64_t active) {
+  bool sum_single_device(void* pointer, std::uint64_t count, element_type type, std::uint64_t active) {
     if ((active & 1u) != 0) return true;
-    return gpu_memset_async(pointer, 0, count * (type == element_type::float32 ? 4 : 2), m_seats[0].stream) ==
+    return gpu_memset_async(pointer, 0, count * (type == element_type::float32 ? 4 : 2), m_ranks[0].stream) ==
            gpu_success;
   }
 
   // Device `failed` and those after it have not joined this call, those before it wait in it. Once the
   // earlier calls are complete the waiting kernels may be told to leave; they store nothing, because no sum
   // is complete without every rank. Only this way waits, and only it makes the handle useless.
-  void give_up(std::size_t failed) {
-    m_broken = true;
-    for (std::size_t rank = failed; rank < m_seats.size(); ++rank)
-      if (gpu_set_device(m_seats[rank].device) == gpu_success)
-        (void)gpu_synchronize_stream(m_seats[rank].stream);
-    for (const seat& seat : m_seats) seat.scratch->flags()->abort = 1;
+  void abort_launch(std::size_t failed) {
+    m_has_failed = true;
+    for (std::size_t rank = failed; rank < m_ranks.size(); ++rank)
+      if (gpu_set_device(m_ranks[rank].device) == gpu_success)
+        (void)gpu_synchronize_stream(m_ranks[rank].stream);
+    for (const device_rank& rank_state : m_ranks) rank_state.scratch->flags()->abort = 1;
     for (std::size_t rank = 0; rank < failed; ++rank)
-      if (gpu_set_device(m_seats[rank].device) == gpu_success)
-        (void)gpu_synchronize_stream(m_seats[rank].stream);
-    (void)gpu_set_device(m_seats[0].device);
+      if (gpu_set_device(m_ranks[rank].device) == gpu_success)
+        (void)gpu_synchronize_stream(m_ranks[rank].stream);
+    (void)gpu_set_device(m_ranks[0].device);
   }
 
-  std::vector<seat> m_seats;
+  std::vector<device_rank> m_ranks;
   std::string m_reason;
-  bool m_broken = false;
+  bool m_has_failed = false;
 };
 
 void* open(int n, const isthmus_device* devices, const isthmus_stream* streams, double timeout_s, char* reason,
            std::size_t reason_bytes) {
   try {
-    auto made = std::make_unique<tensor_engine>(n, devices, streams, timeout_s);
-    if (made->reason().empty()) return made.release();
-    std::snprintf(reason, reason_bytes, "%s", made->reason().c_str());
+    auto engine = std::make_unique<tensor_engine>(n, devices, streams, timeout_s);
+    if (engine->reason().empty()) return engine.release();
+    std::snprintf(reason, reason_bytes, "%s", engine->reason().c_str());
   } catch (const std::exception& failure) {
     std::snprintf(reason, reason_bytes, "%s", failure.what());
   }
