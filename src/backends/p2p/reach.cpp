@@ -20,7 +20,7 @@ bool is_writable_by(const void*, int, int) { return false; }
 namespace {
 
 // Of the driver that the CUDA runtime has loaded; the runtime itself does not pass these questions on.
-struct driver {
+struct driver_functions {
   void* library = dlopen(cuda_driver_name, RTLD_LAZY | RTLD_NOLOAD);
   decltype(&cuPointerGetAttributes) attributes =
       find<decltype(&cuPointerGetAttributes)>("cuPointerGetAttributes");
@@ -32,26 +32,26 @@ struct driver {
   }
 };
 
-bool is_plain_memory_of(const driver& driver, CUdeviceptr address, int owner) {
-  CUpointer_attribute questions[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+bool is_plain_memory_of(const driver_functions& functions, CUdeviceptr address, int owner) {
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   int is_plain = 0, ordinal = -1;
-  void* answers[] = {&is_plain, &ordinal};
-  return driver.attributes(2, questions, answers, address) == CUDA_SUCCESS && is_plain != 0 && ordinal == owner;
+  void* values[] = {&is_plain, &ordinal};
+  return functions.attributes(2, attributes, values, address) == CUDA_SUCCESS && is_plain != 0 && ordinal == owner;
 }
 
 }  // namespace
 
 bool is_writable_by(const void* pointer, int owner, int peer) {
-  static const driver driver;
-  if (driver.attributes == nullptr || driver.access == nullptr) return false;
+  static const driver_functions functions;
+  if (functions.attributes == nullptr || functions.access == nullptr) return false;
   const auto address = reinterpret_cast<CUdeviceptr>(pointer);
-  if (is_plain_memory_of(driver, address, owner)) return true;
+  if (is_plain_memory_of(functions, address, owner)) return true;
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = peer;
   unsigned long long flags = 0;
-  return driver.access(&flags, &location, address) == CUDA_SUCCESS &&
+  return functions.access(&flags, &location, address) == CUDA_SUCCESS &&
          (flags & CU_MEM_ACCESS_FLAGS_PROT_READWRITE) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 

@@ -1,4 +1,4 @@
-// The kernels of moves.cu, as they are, on simulated devices.
+// The kernels of packets.cu, as they are, on simulated devices.
 #include <gtest/gtest.h>
 
 #include <algorithm>
