@@ -17,11 +17,11 @@ using isthmus::p2p::launch_broadcast;
 using isthmus::p2p::launch_drain;
 using simulated::machine;
 
-constexpr long enough = 30'000'000;
-constexpr unsigned char poison = 0xa5;
+constexpr long step_limit = 30'000'000;
+constexpr unsigned char fill_byte = 0xa5;
 
-struct planned {
-  bool gathers;
+struct planned_call {
+  bool is_allgather;
   int root;
   std::uint64_t bytes;
 };
@@ -33,43 +33,43 @@ unsigned char byte_of(int number, int from, std::uint64_t at) {
 // One call of every rank, with buffers of its own.
 class collective {
  public:
-  collective(machine& on, const planned& what, int number) : m_on(on), m_what(what), m_number(number) {
-    const auto size = static_cast<std::size_t>(on.size());
+  collective(machine& devices, const planned_call& plan, int number) : m_machine(devices), m_plan(plan), m_number(number) {
+    const auto size = static_cast<std::size_t>(devices.size());
     m_send.resize(size);
-    m_recv.assign(size, std::vector<unsigned char>(what.bytes * (what.gathers ? size : 1), poison));
-    for (int rank = 0; rank < on.size(); ++rank)
-      for (std::uint64_t at = 0; at < what.bytes; ++at)
+    m_recv.assign(size, std::vector<unsigned char>(plan.bytes * (plan.is_allgather ? size : 1), fill_byte));
+    for (int rank = 0; rank < devices.size(); ++rank)
+      for (std::uint64_t at = 0; at < plan.bytes; ++at)
         m_send[static_cast<std::size_t>(rank)].push_back(byte_of(number, rank, at));
   }
   void launch(int rank, std::uint64_t timeout_ns = 0) {
-    kernel_arguments args = m_on.arguments_of(rank);
+    kernel_arguments args = m_machine.arguments_of(rank);
     args.send_buf = m_send[static_cast<std::size_t>(rank)].data();
     args.recv_buf = m_recv[static_cast<std::size_t>(rank)].data();
-    args.count = m_what.bytes;
-    args.root = m_what.root;
+    args.count = m_plan.bytes;
+    args.root = m_plan.root;
     if (timeout_ns != 0) args.timeout_ns = timeout_ns;
-    (m_what.gathers ? launch_allgather : launch_broadcast)(args, m_on.stream(rank));
+    (m_plan.is_allgather ? launch_allgather : launch_broadcast)(args, m_machine.stream(rank));
   }
-  bool is_right(int rank) const {
-    const auto& got = m_recv[static_cast<std::size_t>(rank)];
-    for (std::uint64_t at = 0; at < got.size(); ++at) {
-      const int from = m_what.gathers ? static_cast<int>(at / m_what.bytes) : m_what.root;
-      if (got[at] != byte_of(m_number, from, at % m_what.bytes)) return false;
+  bool is_correct(int rank) const {
+    const auto& received = m_recv[static_cast<std::size_t>(rank)];
+    for (std::uint64_t at = 0; at < received.size(); ++at) {
+      const int from = m_plan.is_allgather ? static_cast<int>(at / m_plan.bytes) : m_plan.root;
+      if (received[at] != byte_of(m_number, from, at % m_plan.bytes)) return false;
     }
     return true;
   }
   // Whether there is nothing yet where what `from` sends belongs.
-  bool lacks(int rank, int from) const {
-    const auto& got = m_recv[static_cast<std::size_t>(rank)];
-    const std::uint64_t at = m_what.gathers ? m_what.bytes * static_cast<std::uint64_t>(from) : 0;
-    return std::all_of(got.begin() + static_cast<std::ptrdiff_t>(at),
-                       got.begin() + static_cast<std::ptrdiff_t>(at + m_what.bytes),
-                       [](unsigned char each) { return each == poison; });
+  bool is_unwritten(int rank, int from) const {
+    const auto& received = m_recv[static_cast<std::size_t>(rank)];
+    const std::uint64_t at = m_plan.is_allgather ? m_plan.bytes * static_cast<std::uint64_t>(from) : 0;
+    return std::all_of(received.begin() + static_cast<std::ptrdiff_t>(at),
+                       received.begin() + static_cast<std::ptrdiff_t>(at + m_plan.bytes),
+                       [](unsigned char each) { return each == fill_byte; });
   }
 
  private:
-  machine& m_on;
-  planned m_what;
+  machine& m_machine;
+  planned_call m_plan;
   int m_number;
   std::vector<std::vector<unsigned char>> m_send, m_recv;
 };
@@ -77,91 +77,91 @@ class collective {
 constexpr std::uint64_t slot_bytes = 128 * 8;
 
 // Mostly few bytes, sometimes several slots: a thread that waits costs as much as one that works.
-planned any(std::mt19937& random, int size, unsigned gathers_of_8) {
+planned_call draw_call(std::mt19937& random, int size, unsigned allgathers_per_8) {
   const unsigned kind = random() % 10;
-  const std::uint64_t most = kind < 6 ? 24 : kind < 9 ? 2 * slot_bytes : 4 * slot_bytes;
-  const std::uint64_t least = kind < 6 ? 1 : most - slot_bytes;
-  return {random() % 8 < gathers_of_8, static_cast<int>(random() % static_cast<unsigned>(size)),
-          least + random() % (most - least + 1)};
+  const std::uint64_t max_bytes = kind < 6 ? 24 : kind < 9 ? 2 * slot_bytes : 4 * slot_bytes;
+  const std::uint64_t min_bytes = kind < 6 ? 1 : max_bytes - slot_bytes;
+  return {random() % 8 < allgathers_per_8, static_cast<int>(random() % static_cast<unsigned>(size)),
+          min_bytes + random() % (max_bytes - min_bytes + 1)};
 }
 
-void run_any(int size, unsigned seed, unsigned gathers_of_8, int calls, std::uint32_t first_step = 1) {
+void run_random_calls(int size, unsigned seed, unsigned allgathers_per_8, int calls, std::uint32_t first_step = 1) {
   std::mt19937 random(seed);
   machine all(size, seed);
   for (int rank = 0; rank < size; ++rank)
     for (auto& step : all.header(rank).packet_step) step = first_step;
-  std::deque<collective> made;
+  std::deque<collective> collectives;
   for (int i = 0; i < calls; ++i) {
     // A flag of 0 is what the inbox holds at first: after 2^32 steps every place has been used.
-    const planned what =
-        first_step != 1 && i < 2 ? planned{true, 0, 5 * slot_bytes} : any(random, size, gathers_of_8);
-    made.emplace_back(all, what, i);
-    for (int rank = 0; rank < size; ++rank) made.back().launch(rank);
+    const planned_call plan =
+        first_step != 1 && i < 2 ? planned_call{true, 0, 5 * slot_bytes} : draw_call(random, size, allgathers_per_8);
+    collectives.emplace_back(all, plan, i);
+    for (int rank = 0; rank < size; ++rank) collectives.back().launch(rank);
   }
-  ASSERT_TRUE(all.run(enough)) << "they wait for ever";
+  ASSERT_TRUE(all.run(step_limit)) << "they wait for ever";
   for (int i = 0; i < calls; ++i)
     for (int rank = 0; rank < size; ++rank)
-      ASSERT_TRUE(made[static_cast<std::size_t>(i)].is_right(rank)) << "call " << i << " on rank " << rank;
+      ASSERT_TRUE(collectives[static_cast<std::size_t>(i)].is_correct(rank)) << "call " << i << " on rank " << rank;
 }
 
 TEST(packets, of_broadcasts_and_allgathers_in_any_order) {
   for (const int size : {2, 3, 5})
     for (unsigned seed = 1; seed <= 2; ++seed) {
       SCOPED_TRACE("ranks " + std::to_string(size) + ", seed " + std::to_string(seed));
-      run_any(size, seed, 2, 30);
+      run_random_calls(size, seed, 2, 30);
       if (HasFatalFailure()) return;
     }
 }
 
 TEST(packets, of_broadcasts_alone) {
   for (const int size : {2, 3}) {
-    run_any(size, 20, 0, 60);
+    run_random_calls(size, 20, 0, 60);
     if (HasFatalFailure()) return;
   }
 }
 
-TEST(packets, while_the_step_wraps_around) { run_any(3, 30, 2, 30, 0xfffffff0u); }
+TEST(packets, while_the_step_wraps_around) { run_random_calls(3, 30, 2, 30, 0xfffffff0u); }
 
 TEST(broadcast, of_a_root_ends_alone_and_the_next_waits_for_the_others) {
   machine all(3, 1);
   collective first(all, {false, 1, 3000}, 1), second(all, {false, 1, 10}, 2);
   first.launch(1);
-  EXPECT_TRUE(all.run({1}, enough));
+  EXPECT_TRUE(all.run({1}, step_limit));
   second.launch(1);
   EXPECT_FALSE(all.run({1}, 300'000)) << "the others may still read the generation before";
   first.launch(0);
   second.launch(0);
   EXPECT_FALSE(all.run({0, 1}, 600'000)) << "without rank 2";
-  EXPECT_TRUE(first.is_right(0));
-  EXPECT_TRUE(second.lacks(0, 1));
+  EXPECT_TRUE(first.is_correct(0));
+  EXPECT_TRUE(second.is_unwritten(0, 1));
   first.launch(2);
   second.launch(2);
-  EXPECT_TRUE(all.run(enough));
-  for (const int rank : {0, 1, 2}) EXPECT_TRUE(first.is_right(rank) && second.is_right(rank)) << rank;
+  EXPECT_TRUE(all.run(step_limit));
+  for (const int rank : {0, 1, 2}) EXPECT_TRUE(first.is_correct(rank) && second.is_correct(rank)) << rank;
 }
 
 TEST(settle, waits_until_all_have_begun) {
   machine all(3, 2);
-  collective only(all, {false, 0, 3000}, 1);
-  only.launch(0);
-  only.launch(1);
+  collective broadcast(all, {false, 0, 3000}, 1);
+  broadcast.launch(0);
+  broadcast.launch(1);
   for (const int rank : {0, 1}) launch_drain(all.arguments_of(rank), all.stream(rank));
   EXPECT_FALSE(all.run({0, 1}, 1'000'000));
-  only.launch(2);
-  EXPECT_TRUE(all.run(enough));
-  for (const int rank : {0, 1, 2}) EXPECT_TRUE(only.is_right(rank)) << rank;
+  broadcast.launch(2);
+  EXPECT_TRUE(all.run(step_limit));
+  for (const int rank : {0, 1, 2}) EXPECT_TRUE(broadcast.is_correct(rank)) << rank;
   EXPECT_EQ(all.flags(0).expired, 0u);
 }
 
 TEST(settle, gives_up_when_a_rank_never_comes) {
   machine all(2, 3);
-  collective only(all, {false, 0, 8}, 1);
-  only.launch(0);
-  ASSERT_TRUE(all.run({0}, enough));
+  collective broadcast(all, {false, 0, 8}, 1);
+  broadcast.launch(0);
+  ASSERT_TRUE(all.run({0}, step_limit));
   kernel_arguments args = all.arguments_of(0);
   args.timeout_ns = 1;
   launch_drain(args, all.stream(0));
-  EXPECT_TRUE(all.run({0}, enough));
+  EXPECT_TRUE(all.run({0}, step_limit));
   EXPECT_EQ(all.flags(0).expired, 1u);
 }
 
@@ -172,24 +172,24 @@ TEST(settle, has_nothing_to_wait_for_after_an_allgather) {
     first.launch(rank);
     second.launch(rank);
   }
-  ASSERT_TRUE(all.run(enough));
+  ASSERT_TRUE(all.run(step_limit));
   launch_drain(all.arguments_of(0), all.stream(0));
-  EXPECT_TRUE(all.run({0}, enough));
+  EXPECT_TRUE(all.run({0}, step_limit));
   EXPECT_EQ(all.flags(0).expired, 0u);
 }
 
 // Nothing of what did not arrive is stored, and what comes after must not overwrite what a late rank reads.
 TEST(a_kernel_that_gives_up, stores_and_sends_nothing) {
-  for (const bool gathers_first : {false, true}) {
+  for (const bool is_allgather_first : {false, true}) {
     machine all(2, 5);
     std::deque<collective> calls;
     for (int i = 0; i < 3; ++i) {
-      calls.emplace_back(all, planned{gathers_first == (i % 2 == 0), 1, 8}, i);
+      calls.emplace_back(all, planned_call{is_allgather_first == (i % 2 == 0), 1, 8}, i);
       calls.back().launch(0, 1);
     }
-    ASSERT_TRUE(all.run({0}, enough));
+    ASSERT_TRUE(all.run({0}, step_limit));
     EXPECT_EQ(all.flags(0).expired, 1u);
-    for (const collective& each : calls) EXPECT_TRUE(each.lacks(0, 1));
+    for (const collective& each : calls) EXPECT_TRUE(each.is_unwritten(0, 1));
     EXPECT_EQ(all.header(0).packet_step[0], 2u) << "it sent for step 1 alone";
   }
 }

@@ -19,7 +19,7 @@ using isthmus::p2p::host_flags;
 
 namespace {
 
-struct launched {
+struct kernel_launch {
   void (*kernel)(kernel_arguments);
   kernel_arguments arguments;
   int blocks, threads;
@@ -29,24 +29,24 @@ struct block;
 struct fiber {
   ucontext_t context;
   std::unique_ptr<std::byte[]> stack;
-  block* of;
+  block* owner;
   int thread;
 };
 
 // A block's threads, and the barrier among them.
 struct block {
-  const launched* what;
-  device* on;
+  const kernel_launch* launch;
+  device* owner_device;
   int index;
   std::vector<std::unique_ptr<fiber>> fibers;
   std::vector<fiber*> ready;
   std::vector<fiber*> at_barrier;
   int predicate = 0, result = 0;
-  int left = 0;  // threads that have not ended
+  int running_threads = 0;  // threads that have not ended
 };
 
 // Half a vector on its way: what becomes visible at once.
-struct flying {
+struct pending_store {
   std::uint64_t* to;
   std::uint64_t value;
 };
@@ -55,26 +55,26 @@ std::mt19937* random_order = nullptr;
 ucontext_t scheduler;
 fiber* running = nullptr;
 
-enum class pause { ready, at_barrier };
-void leave(pause how) {
+enum class pause_kind { ready, at_barrier };
+void yield_fiber(pause_kind kind) {
   fiber* const self = running;
-  (how == pause::ready ? self->of->ready : self->of->at_barrier).push_back(self);
+  (kind == pause_kind::ready ? self->owner->ready : self->owner->at_barrier).push_back(self);
   swapcontext(&self->context, &scheduler);
 }
 
-void body() {
+void run_fiber() {
   fiber* const self = running;
-  self->of->what->kernel(self->of->what->arguments);
-  --self->of->left;
+  self->owner->launch->kernel(self->owner->launch->arguments);
+  --self->owner->running_threads;
   swapcontext(&self->context, &scheduler);
 }
 
 template <typename Value>
 Value take_any(std::vector<Value>& from) {
   std::swap(from[(*random_order)() % from.size()], from.back());
-  Value taken = from.back();
+  Value chosen = from.back();
   from.pop_back();
-  return taken;
+  return chosen;
 }
 
 }  // namespace
@@ -88,70 +88,70 @@ class device {
   std::byte* scratch() { return reinterpret_cast<std::byte*>(m_scratch.data()); }
   host_flags& flags() { return m_flags; }
   bool is_idle() const { return m_queue.empty(); }
-  void launch(const launched& what) { m_queue.push_back(what); }
-  void send(flying store) { m_stores.push_back(store); }
+  void launch(const kernel_launch& launch) { m_queue.push_back(launch); }
+  void send(pending_store store) { m_stores.push_back(store); }
 
   // One thread, up to where it may be put off, or one store.
   void advance() {
     if (m_blocks.empty()) return begin();
     if (!m_stores.empty() && (*random_order)() % 3 == 0) return deliver(take_any(m_stores));
-    std::erase_if(m_blocks, [](const auto& each) { return each->left == 0; });
+    std::erase_if(m_blocks, [](const auto& item) { return item->running_threads == 0; });
     if (m_blocks.empty()) return complete();
-    block& some = *m_blocks[(*random_order)() % m_blocks.size()];
-    running = take_any(some.ready);
+    block& block_to_run = *m_blocks[(*random_order)() % m_blocks.size()];
+    running = take_any(block_to_run.ready);
     threadIdx.x = static_cast<unsigned>(running->thread);
-    blockIdx.x = static_cast<unsigned>(some.index);
-    blockDim.x = static_cast<unsigned>(some.what->threads);
-    gridDim.x = static_cast<unsigned>(some.what->blocks);
+    blockIdx.x = static_cast<unsigned>(block_to_run.index);
+    blockDim.x = static_cast<unsigned>(block_to_run.launch->threads);
+    gridDim.x = static_cast<unsigned>(block_to_run.launch->blocks);
     swapcontext(&scheduler, &running->context);
-    if (!some.at_barrier.empty() && some.at_barrier.size() == static_cast<std::size_t>(some.left)) {
-      some.result = std::exchange(some.predicate, 0);
-      some.ready = std::exchange(some.at_barrier, {});
+    if (!block_to_run.at_barrier.empty() && block_to_run.at_barrier.size() == static_cast<std::size_t>(block_to_run.running_threads)) {
+      block_to_run.result = std::exchange(block_to_run.predicate, 0);
+      block_to_run.ready = std::exchange(block_to_run.at_barrier, {});
     }
   }
 
  private:
-  static void deliver(flying store) { std::memcpy(store.to, &store.value, sizeof store.value); }
+  static void deliver(pending_store store) { std::memcpy(store.to, &store.value, sizeof store.value); }
 
   void begin() {
-    const launched& what = m_queue.front();
-    for (int b = 0; b < what.blocks; ++b) {
-      auto made = std::make_unique<block>();
-      made->what = &what;
-      made->on = this;
-      made->index = b;
-      made->left = what.threads;
-      for (int t = 0; t < what.threads; ++t) made->fibers.push_back(thread_of(*made, t));
-      for (const auto& each : made->fibers) made->ready.push_back(each.get());
-      m_blocks.push_back(std::move(made));
+    const kernel_launch& launch = m_queue.front();
+    for (int b = 0; b < launch.blocks; ++b) {
+      auto created = std::make_unique<block>();
+      created->launch = &launch;
+      created->owner_device = this;
+      created->index = b;
+      created->running_threads = launch.threads;
+      for (int t = 0; t < launch.threads; ++t) created->fibers.push_back(make_fiber(*created, t));
+      for (const auto& item : created->fibers) created->ready.push_back(item.get());
+      m_blocks.push_back(std::move(created));
     }
   }
 
-  static std::unique_ptr<fiber> thread_of(block& of, int thread) {
+  static std::unique_ptr<fiber> make_fiber(block& owner, int thread) {
     constexpr std::size_t stack_bytes = 32 * 1024;
-    auto made = std::make_unique<fiber>();
-    made->stack = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
-    made->of = &of;
-    made->thread = thread;
-    getcontext(&made->context);
-    made->context.uc_stack.ss_sp = made->stack.get();
-    made->context.uc_stack.ss_size = stack_bytes;
-    makecontext(&made->context, body, 0);
-    return made;
+    auto created = std::make_unique<fiber>();
+    created->stack = std::make_unique_for_overwrite<std::byte[]>(stack_bytes);
+    created->owner = &owner;
+    created->thread = thread;
+    getcontext(&created->context);
+    created->context.uc_stack.ss_sp = created->stack.get();
+    created->context.uc_stack.ss_size = stack_bytes;
+    makecontext(&created->context, run_fiber, 0);
+    return created;
   }
 
   // A kernel's stores have arrived when it ends.
   void complete() {
-    for (const flying& each : m_stores) deliver(each);
+    for (const pending_store& item : m_stores) deliver(item);
     m_stores.clear();
     m_queue.pop_front();
   }
 
   std::vector<std::uint64_t> m_scratch;
   host_flags m_flags{};
-  std::deque<launched> m_queue;
+  std::deque<kernel_launch> m_queue;
   std::vector<std::unique_ptr<block>> m_blocks;  // of the queue's first
-  std::vector<flying> m_stores;
+  std::vector<pending_store> m_stores;
 };
 
 machine::machine(int size, unsigned seed) : m_random(seed) {
@@ -161,15 +161,15 @@ machine::machine(int size, unsigned seed) : m_random(seed) {
 machine::~machine() = default;
 
 kernel_arguments machine::arguments_of(int rank) const {
-  kernel_arguments made{};
-  made.rank = rank;
-  made.size = size();
-  made.divisor = 1;
+  kernel_arguments created{};
+  created.rank = rank;
+  created.size = size();
+  created.divisor = 1;
   for (int i = 0; i < size(); ++i)
-    made.scratch[i] = m_devices[static_cast<std::size_t>((rank + i) % size())]->scratch();
-  made.flags = &flags(rank);
-  made.timeout_ns = UINT64_MAX / 2;
-  return made;
+    created.scratch[i] = m_devices[static_cast<std::size_t>((rank + i) % size())]->scratch();
+  created.flags = &flags(rank);
+  created.timeout_ns = UINT64_MAX / 2;
+  return created;
 }
 void* machine::stream(int rank) const { return m_devices[static_cast<std::size_t>(rank)].get(); }
 scratch_header& machine::header(int rank) const { return m_devices[static_cast<std::size_t>(rank)]->header(); }
@@ -184,21 +184,21 @@ bool machine::run(long steps) {
 
 bool machine::run(const std::vector<int>& ranks, long steps) {
   std::vector<device*> busy;
-  const auto look = [&] {
+  const auto collect_busy = [&] {
     busy.clear();
     for (const int rank : ranks)
       if (!is_idle(rank)) busy.push_back(m_devices[static_cast<std::size_t>(rank)].get());
     return !busy.empty();
   };
-  while (look()) {
+  while (collect_busy()) {
     // For a while some are slow, and one stands still.
-    const std::size_t still = m_random() % (busy.size() + 1), favourite = m_random() % busy.size();
+    const std::size_t stalled = m_random() % (busy.size() + 1), preferred = m_random() % busy.size();
     for (unsigned stretch = 1 + m_random() % 3000; stretch > 0; --stretch) {
       if (steps-- <= 0) return false;
-      const std::size_t taken = m_random() % 2 == 0 ? favourite : m_random() % busy.size();
-      if (taken == still && busy.size() > 1) continue;
-      if (busy[taken]->is_idle()) break;
-      busy[taken]->advance();
+      const std::size_t chosen = m_random() % 2 == 0 ? preferred : m_random() % busy.size();
+      if (chosen == stalled && busy.size() > 1) continue;
+      if (busy[chosen]->is_idle()) break;
+      busy[chosen]->advance();
     }
   }
   return true;
@@ -207,10 +207,10 @@ bool machine::run(const std::vector<int>& ranks, long steps) {
 }  // namespace simulated
 
 int __syncthreads_or(int predicate) {
-  simulated::block* const of = simulated::running->of;
-  of->predicate |= predicate;
-  simulated::leave(simulated::pause::at_barrier);
-  return of->result;
+  simulated::block* const owner = simulated::running->owner;
+  owner->predicate |= predicate;
+  simulated::yield_fiber(simulated::pause_kind::at_barrier);
+  return owner->result;
 }
 
 namespace isthmus::p2p {
@@ -224,7 +224,7 @@ gpu_error gpu_launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void*
 }
 
 uint4 load_remote(const uint4* from) {
-  simulated::leave(simulated::pause::ready);
+  simulated::yield_fiber(simulated::pause_kind::ready);
   uint4 value;
   std::memcpy(&value, from, sizeof value);
   return value;
@@ -234,7 +234,7 @@ void store_remote(uint4* to, uint4 value) {
   std::uint64_t halves[2];
   std::memcpy(halves, &value, sizeof halves);
   for (int i = 0; i < 2; ++i)
-    simulated::running->of->on->send({reinterpret_cast<std::uint64_t*>(to) + i, halves[i]});
+    simulated::running->owner->owner_device->send({reinterpret_cast<std::uint64_t*>(to) + i, halves[i]});
 }
 
 std::uint64_t now_ns() {
