@@ -13,7 +13,7 @@
 namespace isthmus {
 namespace {
 
-using copy_engine::session;
+using copy_engine::copy_engine_state;
 using copy_engine::settings;
 
 // What every rank tells the others before they share memory. Plain bytes.
@@ -22,10 +22,10 @@ struct rank_record {
   char no_kernels[200];  // why this rank can't combine; "" when it can
 };
 
-session& self(void* state) { return *static_cast<session*>(state); }
+copy_engine_state& self(void* state) { return *static_cast<copy_engine_state*>(state); }
 
 // Without a compiler for kernels, only reductions are missing.
-void find_compiler(const isthmus_backend_context& context, device_driver& driver, session& made,
+void find_compiler(const isthmus_backend_context& context, device_driver& driver, copy_engine_state& made,
                    rank_record& mine) {
   const bool cuda = context.device.platform == ISTHMUS_PLATFORM_CUDA;
   const char* option = context.option(context.runtime, cuda ? "nvrtc_library" : "hiprtc_library");
@@ -37,7 +37,7 @@ void find_compiler(const isthmus_backend_context& context, device_driver& driver
 }
 
 // The pieces of a rank that come before any other rank is needed. Returns what is in the way, or "".
-std::string prepare(const isthmus_backend_context& context, settings& options, std::unique_ptr<session>& made,
+std::string prepare(const isthmus_backend_context& context, settings& options, std::unique_ptr<copy_engine_state>& made,
                     rank_record& mine) {
   if (context.device.platform == ISTHMUS_PLATFORM_LEVEL_ZERO)
     return "streams of this platform are SYCL queues, which the core can't turn into command lists";
@@ -54,7 +54,7 @@ std::string prepare(const isthmus_backend_context& context, settings& options, s
     if (context.device.ordinal < 0 || context.device.ordinal >= driver->device_count())
       return fmt::format("device {} of {} does not exist", context.device.ordinal, driver->device_count());
     copy_text(mine.bus_id, sizeof mine.bus_id, driver->bus_id(context.device.ordinal));
-    made = std::make_unique<session>(context, *driver, options);
+    made = std::make_unique<copy_engine_state>(context, *driver, options);
     find_compiler(context, *driver, *made, mine);
   } catch (const error& caught) {
     return caught.what();
@@ -100,7 +100,7 @@ isthmus_status create(const isthmus_backend_context* given, void** state) {
   const isthmus_backend_context& context = *given;
   rank_record mine{};
   settings options;
-  std::unique_ptr<session> made;
+  std::unique_ptr<copy_engine_state> made;
   votes<rank_record> all;
   const std::string problem = prepare(context, options, made, mine);
   if (const isthmus_status status = all_can(context, mine, problem, all)) return status;
@@ -134,7 +134,7 @@ isthmus_backend make_table() {
   made.capabilities = ISTHMUS_BACKEND_GRAPH_CAPTURE | ISTHMUS_BACKEND_RANK_ORDER;
   made.platforms = 1u << ISTHMUS_PLATFORM_CUDA | 1u << ISTHMUS_PLATFORM_HIP | 1u << ISTHMUS_PLATFORM_LEVEL_ZERO;
   made.create = create;
-  made.destroy = [](void* state) { delete static_cast<session*>(state); };
+  made.destroy = [](void* state) { delete static_cast<copy_engine_state*>(state); };
   made.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
     return self(state).supports(*operation, algorithm);
   };

@@ -58,7 +58,7 @@ bool nobody_sends(const block_map& blocks) {
 
 }  // namespace
 
-session::session(const isthmus_backend_context& context, device_driver& driver, const settings& options)
+copy_engine_state::copy_engine_state(const isthmus_backend_context& context, device_driver& driver, const settings& options)
     : m_context(context),
       m_own(driver, context.device.ordinal, context.rank, context.size, options),
       m_watchdog(context, m_own, m_log),
@@ -73,15 +73,15 @@ session::session(const isthmus_backend_context& context, device_driver& driver, 
   m_version = driver.version();
 }
 
-void session::open(const isthmus_heap_block& shared) {
+void copy_engine_state::open(const isthmus_heap_block& shared) {
   m_own.memory = peer_memory(shared, m_context.size, m_own.options.staging_bytes);
   m_watchdog.begin();
 }
 
-void session::compile_with(kernel_compiler& compiler) { m_own.kernels.compile_with(compiler); }
+void copy_engine_state::compile_with(kernel_compiler& compiler) { m_own.kernels.compile_with(compiler); }
 
 // Reasons stay for the life of the process: whoever asked for one may keep it. There are few.
-void session::refuse_reductions(const std::string& reason) {
+void copy_engine_state::refuse_reductions(const std::string& reason) {
   if (m_no_reductions != nullptr) return;
   static std::mutex mutex;
   static auto* const all = new std::set<std::string>;
@@ -89,7 +89,7 @@ void session::refuse_reductions(const std::string& reason) {
   m_no_reductions = all->insert(reason).first->c_str();
 }
 
-session::~session() {
+copy_engine_state::~copy_engine_state() {
   if (!m_own.memory.is_open()) return;
   const auto deadline = watchdog_clock::now() + seconds(std::min(m_context.timeout_s, 30.0));
   // Until the stream is through, the watchdog may still have to release it.
@@ -109,7 +109,7 @@ session::~session() {
   m_watchdog.abandon_memory();
 }
 
-const char* session::supports(const isthmus_operation& operation, const char* name) const {
+const char* copy_engine_state::supports(const isthmus_operation& operation, const char* name) const {
   const auto wanted = name == nullptr ? algorithm::staged : find_algorithm(name);
   if (!wanted) return "unknown algorithm; zero_copy, push and staged exist";
   if (!is_moved(operation.collective)) return only_moved();
@@ -122,17 +122,17 @@ const char* session::supports(const isthmus_operation& operation, const char* na
   return nullptr;
 }
 
-isthmus_status session::report(const failure& why) {
+isthmus_status copy_engine_state::report(const failure& why) {
   return m_context.fail(m_context.runtime, why.status, 0, ISTHMUS_HERE, why.hint.c_str(), "%s",
                         why.message.c_str());
 }
 
-isthmus_status session::report_driver(const char* doing, const isthmus_error_info& info) {
+isthmus_status copy_engine_state::report_driver(const char* doing, const isthmus_error_info& info) {
   return m_context.fail(m_context.runtime, info.status, info.native_code, info.location, info.hint, "%s: %s",
                         doing, info.message);
 }
 
-isthmus_status session::enqueue(const isthmus_operation* operations, const char* const* algorithms,
+isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, const char* const* algorithms,
                                 std::size_t n) {
   if (m_watchdog.failed()) return poll();
   try {
@@ -146,13 +146,13 @@ isthmus_status session::enqueue(const isthmus_operation* operations, const char*
 
 // Before any of a group's calls is issued: loading a kernel may wait for the device, and what is queued there
 // may wait for ranks that this thread has yet to serve.
-void session::prepare(std::span<const isthmus_operation> operations) {
+void copy_engine_state::prepare(std::span<const isthmus_operation> operations) {
   for (const isthmus_operation& one : operations)
     if (row_of(one.collective).is_reduction && m_context.size > 1 && one.count > 0)
       m_own.kernels.prepare(one.datatype, one.op);
 }
 
-void session::start(const isthmus_operation& operation, std::optional<algorithm> wanted) {
+void copy_engine_state::start(const isthmus_operation& operation, std::optional<algorithm> wanted) {
   m_blocks = block_map(operation, m_context.rank, m_context.size);
   if (operation.count == 0 && nobody_sends(m_blocks)) return;
   device_driver& driver = m_own.driver;
@@ -176,14 +176,14 @@ void session::start(const isthmus_operation& operation, std::optional<algorithm>
 }
 
 // Fills m_buffers; whether the call can go that way.
-bool session::find_buffers(const isthmus_operation& operation, algorithm how) {
+bool copy_engine_state::find_buffers(const isthmus_operation& operation, algorithm how) {
   m_buffers.found = false;
   if (how != algorithm::staged) find_direct_buffers(m_context, operation, m_blocks, how, m_buffers);
   return m_buffers.found;
 }
 
 // Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
-algorithm session::choose(const isthmus_operation& operation, std::optional<algorithm> wanted) {
+algorithm copy_engine_state::choose(const isthmus_operation& operation, std::optional<algorithm> wanted) {
   if (row_of(operation.collective).is_reduction) return algorithm::reduce;
   if (wanted) return find_buffers(operation, *wanted) ? *wanted : algorithm::staged;
   for (const algorithm how : {algorithm::push, algorithm::zero_copy})
@@ -191,7 +191,7 @@ algorithm session::choose(const isthmus_operation& operation, std::optional<algo
   return algorithm::staged;
 }
 
-void session::issue(const isthmus_operation& operation, std::optional<algorithm> wanted, bool captured) {
+void copy_engine_state::issue(const isthmus_operation& operation, std::optional<algorithm> wanted, bool captured) {
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
   const call_request request{m_own, operation, m_blocks, m_record, m_log, captured};
   const algorithm how = choose(operation, wanted);
@@ -208,7 +208,7 @@ void session::issue(const isthmus_operation& operation, std::optional<algorithm>
 }
 
 // Once for each collective: the call path formats no text.
-void session::note_staged(isthmus_collective collective, algorithm wanted) {
+void copy_engine_state::note_staged(isthmus_collective collective, algorithm wanted) {
   std::uint32_t& noted = m_noted[static_cast<std::size_t>(wanted)];
   if ((noted & 1u << collective) != 0) return;
   noted |= 1u << collective;
@@ -219,16 +219,16 @@ void session::note_staged(isthmus_collective collective, algorithm wanted) {
       row_of(collective).name, algorithm_names[static_cast<int>(wanted)]);
 }
 
-isthmus_status session::poll() {
+isthmus_status copy_engine_state::poll() {
   // The stream has been released: success would be said of what it has not done. So this waits.
   if (m_watchdog.failed())
     if (const auto why = m_watchdog.reason()) return report(*why);
   return ISTHMUS_SUCCESS;
 }
 
-bool session::is_idle() { return (!m_any_ended || m_own.driver.done(m_ended)) && m_watchdog.current() == 0; }
+bool copy_engine_state::is_idle() { return (!m_any_ended || m_own.driver.done(m_ended)) && m_watchdog.current() == 0; }
 
-isthmus_status session::synchronize() {
+isthmus_status copy_engine_state::synchronize() {
   const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);
   try {
     for (auto pause = 10us; !is_idle(); pause = std::min(pause * 2, decltype(pause)(1000us))) {
@@ -246,6 +246,6 @@ isthmus_status session::synchronize() {
   return poll();
 }
 
-void session::abort() { m_watchdog.request_abort(); }
+void copy_engine_state::abort() { m_watchdog.request_abort(); }
 
 }  // namespace isthmus::copy_engine

@@ -17,14 +17,14 @@ namespace isthmus::copy_engine {
 // are in the heap, else staged.
 extern const char* const algorithm_names[];  // in the order of `algorithm`
 
-class session {
+class copy_engine_state {
  public:
   // Local. Throws isthmus::error. The context and the driver outlive it.
-  session(const isthmus_backend_context& context, device_driver& driver, const settings& options);
+  copy_engine_state(const isthmus_backend_context& context, device_driver& driver, const settings& options);
   // Waits until no peer fetches from here any more, at most the timeout.
-  ~session();
-  session(const session&) = delete;
-  session& operator=(const session&) = delete;
+  ~copy_engine_state();
+  copy_engine_state(const copy_engine_state&) = delete;
+  copy_engine_state& operator=(const copy_engine_state&) = delete;
 
   // The memory that the ranks share, once all have it; before the first call.
   void open(const isthmus_heap_block& shared);

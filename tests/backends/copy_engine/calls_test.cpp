@@ -172,15 +172,15 @@ TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason)
   isthmus_operation operation{};
   operation.collective = ISTHMUS_REDUCE_SCATTER;
   operation.count = 1;
-  EXPECT_EQ(all.at(0).session().supports(operation, nullptr), nullptr);
-  EXPECT_EQ(all.at(0).session().supports(operation, "staged"), nullptr);
-  EXPECT_NE(all.at(0).session().supports(operation, "push"), nullptr);
-  all.at(0).session().refuse_reductions("no compiler");
-  EXPECT_STREQ(all.at(0).session().supports(operation, nullptr), "no compiler");
+  EXPECT_EQ(all.at(0).state().supports(operation, nullptr), nullptr);
+  EXPECT_EQ(all.at(0).state().supports(operation, "staged"), nullptr);
+  EXPECT_NE(all.at(0).state().supports(operation, "push"), nullptr);
+  all.at(0).state().refuse_reductions("no compiler");
+  EXPECT_STREQ(all.at(0).state().supports(operation, nullptr), "no compiler");
   operation.collective = ISTHMUS_ALLGATHER;
-  EXPECT_EQ(all.at(0).session().supports(operation, nullptr), nullptr);
+  EXPECT_EQ(all.at(0).state().supports(operation, nullptr), nullptr);
   operation.collective = ISTHMUS_ALLREDUCE;
-  EXPECT_NE(all.at(0).session().supports(operation, nullptr), nullptr);
+  EXPECT_NE(all.at(0).state().supports(operation, nullptr), nullptr);
 }
 
 // The same captured commands, launched again and again with new data, and calls that are not captured between.
@@ -287,7 +287,7 @@ TEST(copy_engine, the_null_stream_and_changing_streams_keep_their_order) {
         std::fill_n(own, count, round);
       });
       const char* name = nullptr;
-      ASSERT_EQ(one.session().enqueue(&operation, &name, 1), ISTHMUS_SUCCESS);
+      ASSERT_EQ(one.state().enqueue(&operation, &name, 1), ISTHMUS_SUCCESS);
       one.driver().synchronize(0, stream);
       for (std::uint32_t value : values) ASSERT_EQ(value, round);
     }

@@ -28,7 +28,7 @@ isthmus_operation allgather(const std::byte* send, std::byte* recv, std::uint64_
 isthmus_status failure_of(rank& one, std::chrono::seconds limit) {
   const auto end = steady::now() + limit;
   while (steady::now() < end) {
-    if (const isthmus_status status = one.session().poll(); status != ISTHMUS_SUCCESS) return status;
+    if (const isthmus_status status = one.state().poll(); status != ISTHMUS_SUCCESS) return status;
     std::this_thread::sleep_for(2ms);
   }
   return ISTHMUS_SUCCESS;
@@ -69,7 +69,7 @@ TEST(copy_engine_failures, a_rank_that_gave_up_is_named_by_its_peers) {
   setup with;
   with.timeout_s = 30;
   world all(with);
-  all.at(1).session().abort();
+  all.at(1).state().abort();
   rank& waits = all.at(0);
   const auto begin = steady::now();
   ASSERT_EQ(waits.run(allgather(waits.heap().data(), waits.heap().data() + 8192), "staged"), ISTHMUS_SUCCESS);
@@ -89,7 +89,7 @@ TEST(copy_engine_failures, abort_releases_a_stream_with_many_calls_queued) {
     if (sums) operation.collective = ISTHMUS_REDUCE_SCATTER;
     for (int i = 0; i < 20; ++i) ASSERT_EQ(waits.enqueue(operation, sums ? nullptr : name), ISTHMUS_SUCCESS);
     std::this_thread::sleep_for(50ms);
-    waits.session().abort();
+    waits.state().abort();
     waits.driver().synchronize(0, waits.stream());  // the test hangs when it is not released
     EXPECT_EQ(failure_of(waits, 5s), ISTHMUS_ERROR_ABORTED);
   }
@@ -200,7 +200,7 @@ TEST(copy_engine_failures, a_constructor_that_fails_leaves_nothing_behind) {
   for (int calls = 0; calls < 4; ++calls) {
     standin_driver driver(1, {});
     driver.fail_after(calls);
-    EXPECT_ANY_THROW(isthmus::copy_engine::session(context, driver, {4096, 0, 1}));
+    EXPECT_ANY_THROW(isthmus::copy_engine::copy_engine_state(context, driver, {4096, 0, 1}));
   }
 }
 

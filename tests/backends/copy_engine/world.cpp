@@ -65,16 +65,16 @@ rank::rank(world& owner, int number) : m_world(owner), m_number(number) {
     *offset = static_cast<uint64_t>(at - memory.data());
     return 1;
   };
-  m_session = std::make_unique<isthmus::copy_engine::session>(m_context, *m_driver, owner.m_with.options);
-  m_session->compile_with(m_compiler);
-  m_session->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
+  m_state = std::make_unique<isthmus::copy_engine::copy_engine_state>(m_context, *m_driver, owner.m_with.options);
+  m_state->compile_with(m_compiler);
+  m_state->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
 }
 
 std::span<std::byte> rank::heap() { return m_world.m_heap[static_cast<std::size_t>(m_number)]; }
 
 isthmus_status rank::enqueue(isthmus_operation operation, const char* algorithm) {
   operation.stream = m_stream;
-  return m_session->enqueue(&operation, &algorithm, 1);
+  return m_state->enqueue(&operation, &algorithm, 1);
 }
 
 isthmus_status rank::run(const isthmus_operation& operation, const char* algorithm) {
@@ -106,7 +106,7 @@ world::world(const setup& with) : m_with(with), m_zeros(static_cast<std::size_t>
 
 // Each rank waits for its peers to fetch what it lent, so they end at the same time.
 world::~world() {
-  each([](rank& one) { one.end_session(); });
+  each([](rank& one) { one.destroy_state(); });
 }
 
 void world::each(const std::function<void(rank&)>& work) {

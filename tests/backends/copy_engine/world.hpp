@@ -33,7 +33,7 @@ class rank {
   int number() const { return m_number; }
   standin_driver& driver() { return *m_driver; }
   standin_compiler& compiler() { return m_compiler; }
-  isthmus::copy_engine::session& session() { return *m_session; }
+  isthmus::copy_engine::copy_engine_state& state() { return *m_state; }
   isthmus::native_stream stream() const { return m_stream; }
   // This rank's part of the symmetric heap.
   std::span<std::byte> heap();
@@ -48,7 +48,7 @@ class rank {
   isthmus_status enqueue(isthmus_operation operation, const char* algorithm);
   // One call of the conformance suite's kind, checked byte by byte: what is wrong, or nothing.
   std::optional<std::string> play(const conformance::test_case& test, const char* algorithm);
-  void end_session() { m_session.reset(); }
+  void destroy_state() { m_state.reset(); }
 
  private:
   friend class world;
@@ -60,7 +60,7 @@ class rank {
   std::unique_ptr<standin_driver> m_driver;
   standin_compiler m_compiler;
   isthmus::native_stream m_stream;
-  std::unique_ptr<isthmus::copy_engine::session> m_session;
+  std::unique_ptr<isthmus::copy_engine::copy_engine_state> m_state;
 };
 
 class world {
