@@ -45,7 +45,7 @@ resources::resources(device_driver& d, int own_device, int own_rank, int ranks, 
   for (int i = 1; i < streams; ++i) beside.emplace_back(d, own_device, stream_priority::normal, s.batch_bytes);
 }
 
-call::call(const call_request& request, algorithm how)
+collective_call::collective_call(const call_request& request, algorithm how)
     : m_request(request),
       m_own(request.own),
       m_blocks(request.blocks),
@@ -54,7 +54,7 @@ call::call(const call_request& request, algorithm how)
       m_algorithm(how),
       m_together(bytes_in(request.blocks) <= request.own.options.wait_all_bytes) {}
 
-void call::begin(std::uint64_t position) {
+void collective_call::begin(std::uint64_t position) {
   m_position = position;
   call_record& record = m_request.record;
   record.staged = m_algorithm == algorithm::staged || m_algorithm == algorithm::reduce;
@@ -69,49 +69,49 @@ void call::begin(std::uint64_t position) {
 }
 
 // All that both ends of a transfer know and must agree on. Never 0, which means "nothing here".
-std::uint32_t call::tag_of(std::uint64_t bytes) const {
+std::uint32_t collective_call::tag_of(std::uint64_t bytes) const {
   const std::uint64_t kind = static_cast<std::uint64_t>(m_request.operation.root) << 16 |
                              static_cast<std::uint64_t>(m_request.operation.collective) << 2 |
                              static_cast<std::uint64_t>(m_algorithm);
   return static_cast<std::uint32_t>(joined(joined(joined(0, kind), m_position), bytes) >> 32) | 1u;
 }
 
-std::uint64_t call::bytes_copied_by(int peer) const {
+std::uint64_t collective_call::bytes_copied_by(int peer) const {
   if (peer == m_own.rank) return 0;
   return (sources_copy() ? m_blocks.incoming_block(peer) : m_blocks.outgoing_block(peer)).bytes;
 }
 
-std::uint64_t call::bytes_copied_for(int peer) const {
+std::uint64_t collective_call::bytes_copied_for(int peer) const {
   if (peer == m_own.rank) return 0;
   return (sources_copy() ? m_blocks.outgoing_block(peer) : m_blocks.incoming_block(peer)).bytes;
 }
 
 // ---- streams ------------------------------------------------------------------------------------------
 
-command_batch& call::batch_for(int peer) {
+command_batch& collective_call::batch_for(int peer) {
   if (m_together || m_one_stream || m_own.beside.empty()) return m_own.caller;
   const int step = (peer - m_own.rank + m_own.size) % m_own.size;
   const auto turn = static_cast<std::size_t>(step - 1) % (m_own.beside.size() + 1);
   return turn == 0 ? m_own.caller : m_own.beside[turn - 1].commands;
 }
 
-void call::fork_streams() {
+void collective_call::fork_streams() {
   if (m_together || m_one_stream) return;
   for (side_stream& one : m_own.beside) one.commands.follow(m_own.caller, m_own.forked);
 }
 
-void call::join_streams() {
+void collective_call::join_streams() {
   if (m_together || m_one_stream) return;
   for (side_stream& one : m_own.beside) m_own.caller.follow(one.commands, one.joined);
 }
 
-void call::copy_own_block(command_batch& by) {
+void collective_call::copy_own_block(command_batch& by) {
   const block from = m_blocks.outgoing_block(m_own.rank), to = m_blocks.incoming_block(m_own.rank);
   if (from.bytes > 0 && to.bytes > 0) by.copy_here(m_recv + to.offset, m_send + from.offset, from.bytes);
 }
 
 // Beside everything else: that was fastest at every size, and costs nothing in place.
-void call::start_own_block() {
+void collective_call::start_own_block() {
   const block from = m_blocks.outgoing_block(m_own.rank), to = m_blocks.incoming_block(m_own.rank);
   if (from.bytes == 0 || to.bytes == 0 || m_recv + to.offset == m_send + from.offset) return;
   m_own_beside = true;
@@ -123,36 +123,36 @@ void call::start_own_block() {
 
 // ---- flags ------------------------------------------------------------------------------------------
 
-void call::set_pending(command_batch& by, slot in, std::uint64_t beyond) {
+void collective_call::set_pending(command_batch& by, slot in, std::uint64_t beyond) {
   for (int step = 1; step < m_own.size; ++step)
     if (const int peer = served_at(step); bytes_copied_by(peer) > beyond)
       by.write(m_own.memory.pending(m_own.rank, in, peer), 1);
 }
 
-void call::signal_ready(command_batch& by, slot in, std::uint64_t beyond) {
+void collective_call::signal_ready(command_batch& by, slot in, std::uint64_t beyond) {
   for (int step = 1; step < m_own.size; ++step)
     if (const int peer = served_at(step); bytes_copied_by(peer) > beyond)
       by.write(m_own.memory.ready(peer, in, m_own.rank), tag_of(bytes_copied_by(peer)));
 }
 
-void call::wait_acknowledged(command_batch& by, slot in) {
+void collective_call::wait_acknowledged(command_batch& by, slot in) {
   for (int step = 1; step < m_own.size; ++step)
     by.wait_equal(m_own.memory.pending(m_own.rank, in, served_at(step)), 0);
 }
 
 // No flag is cleared before all have come: the watchdog tells by them who is missing.
-void call::wait_ready(command_batch& by, std::span<const transfer> wanted) {
+void collective_call::wait_ready(command_batch& by, std::span<const transfer> wanted) {
   for (const transfer& one : wanted)
     by.wait_equal(m_own.memory.ready(m_own.rank, one.in, one.peer),
                   m_request.record.tags[static_cast<std::size_t>(one.peer)]);
   for (const transfer& one : wanted) by.write(m_own.memory.ready(m_own.rank, one.in, one.peer), 0);
 }
 
-void call::acknowledge(command_batch& by, const transfer& one) {
+void collective_call::acknowledge(command_batch& by, const transfer& one) {
   by.write(m_own.memory.pending(one.peer, one.in, m_own.rank), 0);
 }
 
-void call::copy_all(const std::vector<transfer>& wanted) {
+void collective_call::copy_all(const std::vector<transfer>& wanted) {
   if (m_together) {
     wait_ready(m_own.caller, wanted);
     for (const transfer& one : wanted) m_own.caller.copy(one.to, one.from, one.bytes);

@@ -44,9 +44,9 @@ struct transfer {
   std::uint64_t bytes;
 };
 
-class call {
+class collective_call {
  protected:
-  call(const call_request& request, algorithm how);
+  collective_call(const call_request& request, algorithm how);
 
   // Before anything else: from here on the watchdog knows what this call waits for. `position`: what the ranks
   // have to agree on besides the operation.

@@ -4,10 +4,10 @@
 namespace isthmus::copy_engine {
 namespace {
 
-class direct_call : call {
+class direct_call : collective_call {
  public:
   direct_call(const call_request& request, algorithm how, const direct_buffers& buffers)
-      : call(request, how), m_buffers(buffers) {}
+      : collective_call(request, how), m_buffers(buffers) {}
 
   void issue();
 
