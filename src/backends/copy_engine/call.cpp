@@ -45,19 +45,19 @@ resources::resources(device_driver& d, int own_device, int own_rank, int ranks, 
   for (int i = 1; i < streams; ++i) beside.emplace_back(d, own_device, stream_priority::normal, s.batch_bytes);
 }
 
-collective_call::collective_call(const call_request& request, algorithm how)
+collective_call::collective_call(const call_request& request, copy_algorithm algorithm)
     : m_request(request),
       m_own(request.own),
       m_blocks(request.blocks),
       m_send(static_cast<const std::byte*>(request.operation.send_buf)),
       m_recv(static_cast<std::byte*>(request.operation.recv_buf)),
-      m_algorithm(how),
+      m_algorithm(algorithm),
       m_together(bytes_in(request.blocks) <= request.own.options.wait_all_bytes) {}
 
 void collective_call::begin(std::uint64_t position) {
   m_position = position;
   call_record& record = m_request.record;
-  record.staged = m_algorithm == algorithm::staged || m_algorithm == algorithm::reduce;
+  record.staged = m_algorithm == copy_algorithm::staged || m_algorithm == copy_algorithm::reduce;
   record.collective = m_request.operation.collective;
   record.datatype = m_request.operation.datatype;
   record.count = m_request.operation.count;

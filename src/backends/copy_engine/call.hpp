@@ -30,7 +30,7 @@ struct call_request {
 };
 
 // The strategies: each issues the commands of the whole call.
-void issue_direct(const call_request& request, algorithm how,
+void issue_direct(const call_request& request, copy_algorithm algorithm,
                   const direct_buffers& buffers);  // zero_copy or push
 void issue_staged(const call_request& request);
 void issue_reduce(const call_request& request, native_kernel kernel);  // reduce_scatter
@@ -46,7 +46,7 @@ struct transfer {
 
 class collective_call {
  protected:
-  collective_call(const call_request& request, algorithm how);
+  collective_call(const call_request& request, copy_algorithm algorithm);
 
   // Before anything else: from here on the watchdog knows what this call waits for. `position`: what the ranks
   // have to agree on besides the operation.
@@ -83,13 +83,13 @@ class collective_call {
   const block_map& m_blocks;
   const std::byte* m_send;
   std::byte* m_recv;
-  algorithm m_algorithm;
+  copy_algorithm m_algorithm;
   bool m_together;            // small: wait for all peers, then copy from all
   bool m_one_stream = false;  // in place: fetching must not overtake staging
   bool m_own_beside = false;  // the own block is being copied on the local stream
 
  private:
-  bool sources_copy() const { return m_algorithm == algorithm::push || m_algorithm == algorithm::reduce; }
+  bool sources_copy() const { return m_algorithm == copy_algorithm::push || m_algorithm == copy_algorithm::reduce; }
   std::uint32_t tag_of(std::uint64_t bytes) const;
 
   std::uint64_t m_position = 0;

@@ -10,7 +10,7 @@ namespace isthmus::copy_engine {
 class chunked_call : protected collective_call {
  protected:
   // A slot holds one chunk for all peers, or one for each: then in rank order, without the owner.
-  chunked_call(const call_request& request, algorithm how) : collective_call(request, how) {
+  chunked_call(const call_request& request, copy_algorithm algorithm) : collective_call(request, algorithm) {
     const auto rows = static_cast<std::uint64_t>(m_blocks.sends_same_block() ? 1 : std::max(m_own.size - 1, 1));
     m_chunk_bytes = m_own.memory.slot_bytes() / rows / alignment * alignment;
   }

@@ -33,9 +33,9 @@ heap_range put_into(const isthmus_operation& operation, const block_map& blocks)
 }
 
 // Where what is overwritten is what others still want, they can't take it from there.
-std::optional<heap_range> range_of(const isthmus_operation& operation, const block_map& blocks, algorithm how) {
+std::optional<heap_range> range_of(const isthmus_operation& operation, const block_map& blocks, copy_algorithm algorithm) {
   if (never_direct(operation.collective) != nullptr || overwrites_unsent_data(operation)) return std::nullopt;
-  return how == algorithm::push ? put_into(operation, blocks) : fetched_from(operation, blocks);
+  return algorithm == copy_algorithm::push ? put_into(operation, blocks) : fetched_from(operation, blocks);
 }
 
 }  // namespace
@@ -50,9 +50,9 @@ const char* never_direct(isthmus_collective collective) {
 }
 
 void find_direct_buffers(const isthmus_backend_context& context, const isthmus_operation& operation,
-                         const block_map& blocks, algorithm how, direct_buffers& buffers) {
+                         const block_map& blocks, copy_algorithm algorithm, direct_buffers& buffers) {
   buffers.found = false;
-  const auto range = range_of(operation, blocks, how);
+  const auto range = range_of(operation, blocks, algorithm);
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
   if (!range || context.heap_find == nullptr ||

@@ -26,6 +26,6 @@ const char* never_direct(isthmus_collective collective);
 // symmetric heap. A rank computes its peers' addresses from its own, so every rank has to use the same place of
 // the same block: the tags of the signals prove it.
 void find_direct_buffers(const isthmus_backend_context& context, const isthmus_operation& operation,
-                         const block_map& blocks, algorithm how, direct_buffers& buffers);
+                         const block_map& blocks, copy_algorithm algorithm, direct_buffers& buffers);
 
 }  // namespace isthmus::copy_engine

@@ -6,8 +6,8 @@ namespace {
 
 class direct_call : collective_call {
  public:
-  direct_call(const call_request& request, algorithm how, const direct_buffers& buffers)
-      : collective_call(request, how), m_buffers(buffers) {}
+  direct_call(const call_request& request, copy_algorithm algorithm, const direct_buffers& buffers)
+      : collective_call(request, algorithm), m_buffers(buffers) {}
 
   void issue();
 
@@ -18,7 +18,7 @@ class direct_call : collective_call {
 };
 
 std::vector<transfer> direct_call::transfers() const {
-  const bool pushes = m_algorithm == algorithm::push;
+  const bool pushes = m_algorithm == copy_algorithm::push;
   std::vector<transfer> wanted;
   for (int step = 1; step < m_own.size; ++step) {
     const int peer = neighbour(step);
@@ -53,8 +53,8 @@ void direct_call::issue() {
 
 }  // namespace
 
-void issue_direct(const call_request& request, algorithm how, const direct_buffers& buffers) {
-  direct_call(request, how, buffers).issue();
+void issue_direct(const call_request& request, copy_algorithm algorithm, const direct_buffers& buffers) {
+  direct_call(request, algorithm, buffers).issue();
 }
 
 }  // namespace isthmus::copy_engine

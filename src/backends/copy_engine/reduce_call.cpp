@@ -8,7 +8,7 @@ namespace {
 class reduce_call : chunked_call {
  public:
   reduce_call(const call_request& request, native_kernel kernel)
-      : chunked_call(request, algorithm::reduce), m_kernel(kernel) {}
+      : chunked_call(request, copy_algorithm::reduce), m_kernel(kernel) {}
 
   void issue();
 

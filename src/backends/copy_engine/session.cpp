@@ -26,9 +26,9 @@ const char* const algorithm_names[] = {"staged", "zero_copy", "push", nullptr};
 namespace {
 
 // Nothing for NULL and for a name that does not exist.
-std::optional<algorithm> find_algorithm(const char* name) {
+std::optional<copy_algorithm> find_algorithm(const char* name) {
   const int index = isthmus_algorithm_index(algorithm_names, name);
-  return index < 0 ? std::nullopt : std::optional(static_cast<algorithm>(index));
+  return index < 0 ? std::nullopt : std::optional(static_cast<copy_algorithm>(index));
 }
 
 // Whose blocks are moved: what all ranks know about, and of the reductions the one that is a move first.
@@ -110,10 +110,10 @@ copy_engine_state::~copy_engine_state() {
 }
 
 const char* copy_engine_state::supports(const isthmus_operation& operation, const char* name) const {
-  const auto wanted = name == nullptr ? algorithm::staged : find_algorithm(name);
-  if (!wanted) return "unknown algorithm; zero_copy, push and staged exist";
+  const auto requested = name == nullptr ? copy_algorithm::staged : find_algorithm(name);
+  if (!requested) return "unknown algorithm; zero_copy, push and staged exist";
   if (!is_moved(operation.collective)) return only_moved();
-  if (*wanted != algorithm::staged)
+  if (*requested != copy_algorithm::staged)
     if (const char* reason = never_direct(operation.collective)) return reason;
   if (row_of(operation.collective).is_reduction && m_no_reductions != nullptr) return m_no_reductions;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
@@ -152,7 +152,7 @@ void copy_engine_state::prepare(std::span<const isthmus_operation> operations) {
       m_own.kernels.prepare(one.datatype, one.op);
 }
 
-void copy_engine_state::start(const isthmus_operation& operation, std::optional<algorithm> wanted) {
+void copy_engine_state::start(const isthmus_operation& operation, std::optional<copy_algorithm> requested) {
   m_blocks = block_map(operation, m_context.rank, m_context.size);
   if (operation.count == 0 && nobody_sends(m_blocks)) return;
   device_driver& driver = m_own.driver;
@@ -168,7 +168,7 @@ void copy_engine_state::start(const isthmus_operation& operation, std::optional<
   // what is outside of it: its launches have to be ordered by the caller.
   if (!captured && m_any_ended) driver.wait(device, stream, m_ended);
   m_own.caller.start_on(stream);
-  issue(operation, wanted, captured);
+  issue(operation, requested, captured);
   if (captured) return;
   driver.record(device, m_ended, stream);
   m_any_ended = true;
@@ -176,47 +176,47 @@ void copy_engine_state::start(const isthmus_operation& operation, std::optional<
 }
 
 // Fills m_buffers; whether the call can go that way.
-bool copy_engine_state::find_buffers(const isthmus_operation& operation, algorithm how) {
+bool copy_engine_state::find_buffers(const isthmus_operation& operation, copy_algorithm algorithm) {
   m_buffers.found = false;
-  if (how != algorithm::staged) find_direct_buffers(m_context, operation, m_blocks, how, m_buffers);
+  if (algorithm != copy_algorithm::staged) find_direct_buffers(m_context, operation, m_blocks, algorithm, m_buffers);
   return m_buffers.found;
 }
 
 // Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
-algorithm copy_engine_state::choose(const isthmus_operation& operation, std::optional<algorithm> wanted) {
-  if (row_of(operation.collective).is_reduction) return algorithm::reduce;
-  if (wanted) return find_buffers(operation, *wanted) ? *wanted : algorithm::staged;
-  for (const algorithm how : {algorithm::push, algorithm::zero_copy})
-    if (find_buffers(operation, how)) return how;
-  return algorithm::staged;
+copy_algorithm copy_engine_state::choose(const isthmus_operation& operation, std::optional<copy_algorithm> requested) {
+  if (row_of(operation.collective).is_reduction) return copy_algorithm::reduce;
+  if (requested) return find_buffers(operation, *requested) ? *requested : copy_algorithm::staged;
+  for (const copy_algorithm algorithm : {copy_algorithm::push, copy_algorithm::zero_copy})
+    if (find_buffers(operation, algorithm)) return algorithm;
+  return copy_algorithm::staged;
 }
 
-void copy_engine_state::issue(const isthmus_operation& operation, std::optional<algorithm> wanted, bool captured) {
+void copy_engine_state::issue(const isthmus_operation& operation, std::optional<copy_algorithm> requested, bool captured) {
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
   const call_request request{m_own, operation, m_blocks, m_record, m_log, captured};
-  const algorithm how = choose(operation, wanted);
-  if (wanted && how == algorithm::staged && how != *wanted) note_staged(operation.collective, *wanted);
-  if (how == algorithm::reduce)
+  const copy_algorithm algorithm = choose(operation, requested);
+  if (requested && algorithm == copy_algorithm::staged && algorithm != *requested) note_staged(operation.collective, *requested);
+  if (algorithm == copy_algorithm::reduce)
     issue_reduce(request,
                  m_context.size == 1 ? nullptr : m_own.kernels.prepare(operation.datatype, operation.op));
-  else if (how == algorithm::staged)
+  else if (algorithm == copy_algorithm::staged)
     issue_staged(request);
   else
-    issue_direct(request, how, m_buffers);
+    issue_direct(request, algorithm, m_buffers);
   m_own.caller.write(m_own.progress_word(), 0);
   m_own.caller.flush();
 }
 
 // Once for each collective: the call path formats no text.
-void copy_engine_state::note_staged(isthmus_collective collective, algorithm wanted) {
-  std::uint32_t& noted = m_noted[static_cast<std::size_t>(wanted)];
+void copy_engine_state::note_staged(isthmus_collective collective, copy_algorithm requested) {
+  std::uint32_t& noted = m_noted[static_cast<std::size_t>(requested)];
   if ((noted & 1u << collective) != 0) return;
   noted |= 1u << collective;
   m_context.log(
       m_context.runtime, 2,
       "%s: the rule says %s, but the buffers that peers would touch are not in the symmetric heap: it is "
       "staged",
-      row_of(collective).name, algorithm_names[static_cast<int>(wanted)]);
+      row_of(collective).name, algorithm_names[static_cast<int>(requested)]);
 }
 
 isthmus_status copy_engine_state::poll() {

@@ -40,12 +40,12 @@ class copy_engine_state {
   const char* version() const { return m_version.c_str(); }
 
  private:
-  void start(const isthmus_operation& operation, std::optional<algorithm> wanted);
-  void issue(const isthmus_operation& operation, std::optional<algorithm> wanted, bool captured);
+  void start(const isthmus_operation& operation, std::optional<copy_algorithm> requested);
+  void issue(const isthmus_operation& operation, std::optional<copy_algorithm> requested, bool captured);
   void prepare(std::span<const isthmus_operation> operations);
-  bool find_buffers(const isthmus_operation& operation, algorithm how);
-  algorithm choose(const isthmus_operation& operation, std::optional<algorithm> wanted);
-  void note_staged(isthmus_collective collective, algorithm wanted);
+  bool find_buffers(const isthmus_operation& operation, copy_algorithm algorithm);
+  copy_algorithm choose(const isthmus_operation& operation, std::optional<copy_algorithm> requested);
+  void note_staged(isthmus_collective collective, copy_algorithm requested);
   bool is_idle();
   isthmus_status report(const failure& why);
   isthmus_status report_driver(const char* doing, const isthmus_error_info& info);

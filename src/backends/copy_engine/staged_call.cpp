@@ -8,7 +8,7 @@ namespace {
 
 class staged_call : chunked_call {
  public:
-  explicit staged_call(const call_request& request) : chunked_call(request, algorithm::staged) {
+  explicit staged_call(const call_request& request) : chunked_call(request, copy_algorithm::staged) {
     m_one_stream = overwrites_unsent_data(request.operation);
   }
 
