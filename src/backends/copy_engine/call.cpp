@@ -123,33 +123,33 @@ void collective_call::start_own_block() {
 
 // ---- flags ------------------------------------------------------------------------------------------
 
-void collective_call::set_pending(command_batch& by, slot in, std::uint64_t beyond) {
+void collective_call::set_pending(command_batch& by, transfer_slot slot, std::uint64_t beyond) {
   for (int step = 1; step < m_own.size; ++step)
     if (const int peer = served_at(step); bytes_copied_by(peer) > beyond)
-      by.write(m_own.memory.pending(m_own.rank, in, peer), 1);
+      by.write(m_own.memory.pending(m_own.rank, slot, peer), 1);
 }
 
-void collective_call::signal_ready(command_batch& by, slot in, std::uint64_t beyond) {
+void collective_call::signal_ready(command_batch& by, transfer_slot slot, std::uint64_t beyond) {
   for (int step = 1; step < m_own.size; ++step)
     if (const int peer = served_at(step); bytes_copied_by(peer) > beyond)
-      by.write(m_own.memory.ready(peer, in, m_own.rank), tag_of(bytes_copied_by(peer)));
+      by.write(m_own.memory.ready(peer, slot, m_own.rank), tag_of(bytes_copied_by(peer)));
 }
 
-void collective_call::wait_acknowledged(command_batch& by, slot in) {
+void collective_call::wait_acknowledged(command_batch& by, transfer_slot slot) {
   for (int step = 1; step < m_own.size; ++step)
-    by.wait_equal(m_own.memory.pending(m_own.rank, in, served_at(step)), 0);
+    by.wait_equal(m_own.memory.pending(m_own.rank, slot, served_at(step)), 0);
 }
 
 // No flag is cleared before all have come: the watchdog tells by them who is missing.
 void collective_call::wait_ready(command_batch& by, std::span<const transfer> wanted) {
   for (const transfer& one : wanted)
-    by.wait_equal(m_own.memory.ready(m_own.rank, one.in, one.peer),
+    by.wait_equal(m_own.memory.ready(m_own.rank, one.slot, one.peer),
                   m_request.record.tags[static_cast<std::size_t>(one.peer)]);
-  for (const transfer& one : wanted) by.write(m_own.memory.ready(m_own.rank, one.in, one.peer), 0);
+  for (const transfer& one : wanted) by.write(m_own.memory.ready(m_own.rank, one.slot, one.peer), 0);
 }
 
 void collective_call::acknowledge(command_batch& by, const transfer& one) {
-  by.write(m_own.memory.pending(one.peer, one.in, m_own.rank), 0);
+  by.write(m_own.memory.pending(one.peer, one.slot, m_own.rank), 0);
 }
 
 void collective_call::copy_all(const std::vector<transfer>& wanted) {

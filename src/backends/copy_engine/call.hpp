@@ -37,7 +37,7 @@ void issue_reduce(const call_request& request, native_kernel kernel);  // reduce
 
 // One data transfer of this rank: it waits for the peer's flag, copies, and acknowledges.
 struct transfer {
-  slot in;
+  transfer_slot slot;
   int peer;
   const std::byte* from;
   std::byte* to;
@@ -70,9 +70,9 @@ class collective_call {
 
   // Hands a slot over to every peer that still needs bytes `beyond` the given place of its block: first all
   // acknowledgements become pending, since a peer may be that fast, then the peers are told.
-  void set_pending(command_batch& by, slot in, std::uint64_t beyond);
-  void signal_ready(command_batch& by, slot in, std::uint64_t beyond);
-  void wait_acknowledged(command_batch& by, slot in);  // by all peers
+  void set_pending(command_batch& by, transfer_slot slot, std::uint64_t beyond);
+  void signal_ready(command_batch& by, transfer_slot slot, std::uint64_t beyond);
+  void wait_acknowledged(command_batch& by, transfer_slot slot);  // by all peers
   void wait_ready(command_batch& by, std::span<const transfer> wanted);
   void acknowledge(command_batch& by, const transfer& one);
   // `wanted` is in the order in which this rank visits its peers.

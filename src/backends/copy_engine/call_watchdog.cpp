@@ -89,9 +89,9 @@ bool call_watchdog::still_stuck(std::uint32_t id) const {
 
 bool call_watchdog::all_acknowledged() {
   if (!m_monitor.read()) return false;
-  for (const slot in : all_slots)
+  for (const transfer_slot slot : all_slots)
     for (int reader = 0; reader < m_own.size; ++reader)
-      if (m_monitor.acknowledgement(static_cast<std::size_t>(in), reader) != 0) return false;
+      if (m_monitor.acknowledgement(static_cast<std::size_t>(slot), reader) != 0) return false;
   return true;
 }
 
@@ -127,9 +127,9 @@ bool call_watchdog::is_mismatch(const call_record& record) const {
     if (tag == 0) continue;
     any = true;
     bool other = false;
-    for (const slot in : all_slots) {
-      const std::uint32_t seen = ready(in, source);
-      const bool fits = record.staged == (in != slot::direct) && seen == tag;
+    for (const transfer_slot slot : all_slots) {
+      const std::uint32_t seen = ready(slot, source);
+      const bool fits = record.staged == (slot != transfer_slot::direct) && seen == tag;
       if (fits) return false;
       other = other || seen != 0;
     }
@@ -155,9 +155,9 @@ std::string call_watchdog::awaited_in(std::uint32_t id) {
   for (int peer = 0; peer < m_own.size; ++peer) {
     const bool is_source = record->tags[static_cast<std::size_t>(peer)] != 0;
     std::uint32_t seen = 0, pending = 0;
-    for (const slot in : all_slots) {
-      seen |= ready(in, peer);
-      pending |= m_monitor.acknowledgement(static_cast<std::size_t>(in), peer);
+    for (const transfer_slot slot : all_slots) {
+      seen |= ready(slot, peer);
+      pending |= m_monitor.acknowledgement(static_cast<std::size_t>(slot), peer);
     }
     if (is_source && seen == 0) silent += fmt::format("{}{}", silent.empty() ? "" : ", ", peer);
     if (pending != 0 && seen == 0) both += fmt::format("{}{}", both.empty() ? "" : ", ", peer);
@@ -180,13 +180,13 @@ void call_watchdog::write_releasing_flags(std::uint32_t id) {
   if (const auto record = m_log.find(id))
     for (int source = 0; source < m_own.size; ++source)
       if (const std::uint32_t tag = record->tags[static_cast<std::size_t>(source)]; tag != 0)
-        for (const slot in : all_slots)
-          if (record->staged == (in != slot::direct))
-            flags.push_back({word_action::write, m_own.memory.ready(m_own.rank, in, source), tag});
-  for (const slot in : all_slots)
+        for (const transfer_slot slot : all_slots)
+          if (record->staged == (slot != transfer_slot::direct))
+            flags.push_back({word_action::write, m_own.memory.ready(m_own.rank, slot, source), tag});
+  for (const transfer_slot slot : all_slots)
     for (int peer = 0; peer < m_own.size; ++peer)
       if (peer != m_own.rank)
-        flags.push_back({word_action::write, m_own.memory.pending(m_own.rank, in, peer), 0});
+        flags.push_back({word_action::write, m_own.memory.pending(m_own.rank, slot, peer), 0});
   m_monitor.write(flags);
 }
 
@@ -195,8 +195,8 @@ void call_watchdog::shut_out_late_ranks() {
   std::vector<word_step> steps;
   for (int peer = 0; peer < m_own.size; ++peer)
     if (peer != m_own.rank)
-      for (const slot in : all_slots)
-        steps.push_back({word_action::write, m_own.memory.ready(peer, in, m_own.rank), 0});
+      for (const transfer_slot slot : all_slots)
+        steps.push_back({word_action::write, m_own.memory.ready(peer, slot, m_own.rank), 0});
   m_monitor.write(steps);
   m_monitor.tell_peers_that_this_rank_gave_up();
   m_told = clock::now();

@@ -72,8 +72,8 @@ class call_watchdog {
   void settle_in_time();
   void release();
   void write_releasing_flags(std::uint32_t id);
-  std::uint32_t ready(slot in, int source) const {
-    return m_monitor.ready(static_cast<std::size_t>(in), source);
+  std::uint32_t ready(transfer_slot slot, int source) const {
+    return m_monitor.ready(static_cast<std::size_t>(slot), source);
   }
 
   const isthmus_backend_context& m_context;

@@ -25,13 +25,13 @@ class chunked_call : protected collective_call {
     const std::uint64_t at = start_of(chunk);
     return at >= bytes ? 0 : std::min(bytes - at, m_chunk_bytes);
   }
-  slot slot_for(int owner, std::uint64_t chunk) const {
+  transfer_slot slot_for(int owner, std::uint64_t chunk) const {
     return staging_slot(m_own.slot_uses[static_cast<std::size_t>(owner)] + chunk);
   }
   // A peer's part of a slot, among those of all ranks but the owner.
-  std::byte* part_of_slot(int owner, slot in, int peer) const {
+  std::byte* part_of_slot(int owner, transfer_slot slot, int peer) const {
     const int row = peer < owner ? peer : peer - 1;
-    return m_own.memory.staging(owner, in) + static_cast<std::uint64_t>(row) * m_chunk_bytes;
+    return m_own.memory.staging(owner, slot) + static_cast<std::uint64_t>(row) * m_chunk_bytes;
   }
   void signal_chunk(command_batch& by, std::uint64_t chunk) {
     signal_ready(by, slot_for(m_own.rank, chunk), start_of(chunk));

@@ -27,7 +27,7 @@ std::vector<transfer> direct_call::transfers() const {
     std::byte* const there = m_buffers.at[static_cast<std::size_t>(peer)];
     const std::byte* from = pushes ? m_send + m_blocks.outgoing_block(peer).offset : there;
     std::byte* to = pushes ? there : m_recv + m_blocks.incoming_block(peer).offset;
-    wanted.push_back({slot::direct, peer, from, to, bytes});
+    wanted.push_back({transfer_slot::direct, peer, from, to, bytes});
   }
   return wanted;
 }
@@ -39,8 +39,8 @@ void direct_call::issue() {
     copy_own_block(main);
   else
     start_own_block();
-  set_pending(main, slot::direct, 0);
-  signal_ready(main, slot::direct, 0);
+  set_pending(main, transfer_slot::direct, 0);
+  signal_ready(main, transfer_slot::direct, 0);
   note_progress();  // while the peers' signals are on their way
   fork_streams();
   copy_all(transfers());
@@ -48,7 +48,7 @@ void direct_call::issue() {
   if (m_own_beside) join_local();
   for (int step = 1; step < m_own.size; ++step)
     if (const int peer = served_at(step); bytes_copied_by(peer) > 0)
-      main.wait_equal(m_own.memory.pending(m_own.rank, slot::direct, peer), 0);
+      main.wait_equal(m_own.memory.pending(m_own.rank, transfer_slot::direct, peer), 0);
 }
 
 }  // namespace

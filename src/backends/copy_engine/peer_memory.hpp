@@ -16,13 +16,13 @@
 
 namespace isthmus::copy_engine {
 
-enum class slot : std::uint8_t { staging_even, staging_odd, direct };
-constexpr slot all_slots[] = {slot::staging_even, slot::staging_odd, slot::direct};
+enum class transfer_slot : std::uint8_t { staging_even, staging_odd, direct };
+constexpr transfer_slot all_slots[] = {transfer_slot::staging_even, transfer_slot::staging_odd, transfer_slot::direct};
 constexpr int max_ranks = 64;
 constexpr std::uint64_t signal_bytes = 4096;
 constexpr std::uint64_t alignment = 256;
 
-constexpr slot staging_slot(std::uint64_t use) { return use % 2 == 0 ? slot::staging_even : slot::staging_odd; }
+constexpr transfer_slot staging_slot(std::uint64_t use) { return use % 2 == 0 ? transfer_slot::staging_even : transfer_slot::staging_odd; }
 
 class peer_memory {
  public:
@@ -41,17 +41,17 @@ class peer_memory {
   }
 
   const signal_channel& channel() const { return m_channel; }
-  std::uint32_t* pending(int owner, slot in, int peer) const {
-    return m_channel.acknowledgement(owner, static_cast<std::size_t>(in), peer);
+  std::uint32_t* pending(int owner, transfer_slot slot, int peer) const {
+    return m_channel.acknowledgement(owner, static_cast<std::size_t>(slot), peer);
   }
-  std::uint32_t* ready(int owner, slot in, int peer) const {
-    return m_channel.ready(owner, static_cast<std::size_t>(in), peer);
+  std::uint32_t* ready(int owner, transfer_slot slot, int peer) const {
+    return m_channel.ready(owner, static_cast<std::size_t>(slot), peer);
   }
 
   // Of rank `owner`. Precondition: not direct.
-  std::byte* staging(int owner, slot in) const {
+  std::byte* staging(int owner, transfer_slot slot) const {
     return reinterpret_cast<std::byte*>(m_channel.block(owner)) + signal_bytes +
-           (in == slot::staging_odd ? m_slot_bytes : 0);
+           (slot == transfer_slot::staging_odd ? m_slot_bytes : 0);
   }
   std::uint64_t slot_bytes() const { return m_slot_bytes; }
 

@@ -22,18 +22,18 @@ class reduce_call : chunked_call {
 
 // For the peers' chunks.
 void reduce_call::open_slot(command_batch& by, std::uint64_t chunk) {
-  const slot in = slot_for(m_own.rank, chunk);
-  wait_acknowledged(by, in);
-  set_pending(by, in, start_of(chunk));
+  const transfer_slot slot = slot_for(m_own.rank, chunk);
+  wait_acknowledged(by, slot);
+  set_pending(by, slot, start_of(chunk));
 }
 
 void reduce_call::put(std::uint64_t chunk) {
   std::vector<transfer> wanted;
   for (int step = 1; step < m_own.size; ++step) {
     const int reader = neighbour(step);
-    const slot in = slot_for(reader, chunk);
+    const transfer_slot slot = slot_for(reader, chunk);
     const block whole = m_blocks.outgoing_block(reader);
-    wanted.push_back({in, reader, m_send + whole.offset + start_of(chunk), part_of_slot(reader, in, m_own.rank),
+    wanted.push_back({slot, reader, m_send + whole.offset + start_of(chunk), part_of_slot(reader, slot, m_own.rank),
                       part_of(whole.bytes, chunk)});
   }
   copy_all(wanted);
@@ -41,11 +41,11 @@ void reduce_call::put(std::uint64_t chunk) {
 
 void reduce_call::combine(command_batch& by, std::uint64_t chunk) {
   const isthmus_datatype datatype = m_request.operation.datatype;
-  const slot in = slot_for(m_own.rank, chunk);
+  const transfer_slot slot = slot_for(m_own.rank, chunk);
   const block own = m_blocks.outgoing_block(m_own.rank);
-  wait_acknowledged(by, in);
+  wait_acknowledged(by, slot);
   m_own.kernels.launch(by, m_kernel,
-                       {.others = m_own.memory.staging(m_own.rank, in),
+                       {.others = m_own.memory.staging(m_own.rank, slot),
                         .row_bytes = m_chunk_bytes,
                         .own = m_send + own.offset + start_of(chunk),
                         .result = m_recv + start_of(chunk),

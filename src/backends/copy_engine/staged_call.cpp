@@ -23,16 +23,16 @@ class staged_call : chunked_call {
 
 void staged_call::fill(command_batch& by, std::uint64_t chunk) {
   const int own = m_own.rank;
-  const slot in = slot_for(own, chunk);
-  wait_acknowledged(by, in);
-  std::byte* to = m_own.memory.staging(own, in);
+  const transfer_slot slot = slot_for(own, chunk);
+  wait_acknowledged(by, slot);
+  std::byte* to = m_own.memory.staging(own, slot);
   for (int reader = 0; reader < m_own.size; ++reader) {
     const std::uint64_t bytes = part_of(bytes_copied_by(reader), chunk);
     if (bytes > 0) by.copy_here(to, m_send + m_blocks.outgoing_block(reader).offset + start_of(chunk), bytes);
     if (bytes > 0 && m_blocks.sends_same_block()) break;
     if (reader != own && !m_blocks.sends_same_block()) to += m_chunk_bytes;
   }
-  set_pending(by, in, start_of(chunk));
+  set_pending(by, slot, start_of(chunk));
 }
 
 std::vector<transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
@@ -41,10 +41,10 @@ std::vector<transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
     const int source = neighbour(step);
     const std::uint64_t bytes = part_of(bytes_copied_for(source), chunk);
     if (bytes == 0) continue;
-    const slot in = slot_for(source, chunk);
+    const transfer_slot slot = slot_for(source, chunk);
     const std::byte* from =
-        m_blocks.sends_same_block() ? m_own.memory.staging(source, in) : part_of_slot(source, in, m_own.rank);
-    wanted.push_back({in, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
+        m_blocks.sends_same_block() ? m_own.memory.staging(source, slot) : part_of_slot(source, slot, m_own.rank);
+    wanted.push_back({slot, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
   }
   return wanted;
 }
