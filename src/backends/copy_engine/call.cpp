@@ -97,12 +97,12 @@ command_batch& collective_call::batch_for(int peer) {
 
 void collective_call::fork_streams() {
   if (m_together || m_one_stream) return;
-  for (side_stream& one : m_own.beside) one.commands.follow(m_own.caller, m_own.forked);
+  for (side_stream& stream : m_own.beside) stream.commands.follow(m_own.caller, m_own.forked);
 }
 
 void collective_call::join_streams() {
   if (m_together || m_one_stream) return;
-  for (side_stream& one : m_own.beside) m_own.caller.follow(one.commands, one.joined);
+  for (side_stream& stream : m_own.beside) m_own.caller.follow(stream.commands, stream.joined);
 }
 
 void collective_call::copy_own_block(command_batch& by) {
@@ -141,29 +141,29 @@ void collective_call::wait_acknowledged(command_batch& by, transfer_slot slot) {
 }
 
 // No flag is cleared before all have come: the watchdog tells by them who is missing.
-void collective_call::wait_ready(command_batch& by, std::span<const transfer> wanted) {
-  for (const transfer& one : wanted)
-    by.wait_equal(m_own.memory.ready(m_own.rank, one.slot, one.peer),
-                  m_request.record.tags[static_cast<std::size_t>(one.peer)]);
-  for (const transfer& one : wanted) by.write(m_own.memory.ready(m_own.rank, one.slot, one.peer), 0);
+void collective_call::wait_ready(command_batch& by, std::span<const block_transfer> transfers) {
+  for (const block_transfer& transfer : transfers)
+    by.wait_equal(m_own.memory.ready(m_own.rank, transfer.slot, transfer.peer),
+                  m_request.record.tags[static_cast<std::size_t>(transfer.peer)]);
+  for (const block_transfer& transfer : transfers) by.write(m_own.memory.ready(m_own.rank, transfer.slot, transfer.peer), 0);
 }
 
-void collective_call::acknowledge(command_batch& by, const transfer& one) {
-  by.write(m_own.memory.pending(one.peer, one.slot, m_own.rank), 0);
+void collective_call::acknowledge(command_batch& by, const block_transfer& transfer) {
+  by.write(m_own.memory.pending(transfer.peer, transfer.slot, m_own.rank), 0);
 }
 
-void collective_call::copy_all(const std::vector<transfer>& wanted) {
+void collective_call::copy_all(const std::vector<block_transfer>& transfers) {
   if (m_together) {
-    wait_ready(m_own.caller, wanted);
-    for (const transfer& one : wanted) m_own.caller.copy(one.to, one.from, one.bytes);
-    for (const transfer& one : wanted) acknowledge(m_own.caller, one);
+    wait_ready(m_own.caller, transfers);
+    for (const block_transfer& transfer : transfers) m_own.caller.copy(transfer.to, transfer.from, transfer.bytes);
+    for (const block_transfer& transfer : transfers) acknowledge(m_own.caller, transfer);
     return;
   }
-  for (const transfer& one : wanted) {
-    command_batch& by = batch_for(one.peer);
-    wait_ready(by, {&one, 1});
-    by.copy(one.to, one.from, one.bytes);
-    acknowledge(by, one);
+  for (const block_transfer& transfer : transfers) {
+    command_batch& by = batch_for(transfer.peer);
+    wait_ready(by, {&transfer, 1});
+    by.copy(transfer.to, transfer.from, transfer.bytes);
+    acknowledge(by, transfer);
   }
 }
 

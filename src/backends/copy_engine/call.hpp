@@ -36,7 +36,7 @@ void issue_staged(const call_request& request);
 void issue_reduce(const call_request& request, native_kernel kernel);  // reduce_scatter
 
 // One data transfer of this rank: it waits for the peer's flag, copies, and acknowledges.
-struct transfer {
+struct block_transfer {
   transfer_slot slot;
   int peer;
   const std::byte* from;
@@ -73,10 +73,10 @@ class collective_call {
   void set_pending(command_batch& by, transfer_slot slot, std::uint64_t beyond);
   void signal_ready(command_batch& by, transfer_slot slot, std::uint64_t beyond);
   void wait_acknowledged(command_batch& by, transfer_slot slot);  // by all peers
-  void wait_ready(command_batch& by, std::span<const transfer> wanted);
-  void acknowledge(command_batch& by, const transfer& one);
+  void wait_ready(command_batch& by, std::span<const block_transfer> transfers);
+  void acknowledge(command_batch& by, const block_transfer& transfer);
   // `wanted` is in the order in which this rank visits its peers.
-  void copy_all(const std::vector<transfer>& wanted);
+  void copy_all(const std::vector<block_transfer>& transfers);
 
   const call_request& m_request;
   resources& m_own;

@@ -80,7 +80,7 @@ class command_batch {
   void flush_copies() {
     if (m_copies.empty()) return;
     std::uint64_t bytes = 0;
-    for (const device_copy& one : m_copies) bytes += one.bytes;
+    for (const device_copy& item : m_copies) bytes += item.bytes;
     if (m_batch || bytes >= m_batch_bytes)
       m_driver.copy(m_device, m_copies, m_stream);
     else

@@ -12,14 +12,14 @@ class direct_call : collective_call {
   void issue();
 
  private:
-  std::vector<transfer> transfers() const;
+  std::vector<block_transfer> list_transfers() const;
 
   const direct_buffers& m_buffers;
 };
 
-std::vector<transfer> direct_call::transfers() const {
+std::vector<block_transfer> direct_call::list_transfers() const {
   const bool pushes = m_algorithm == copy_algorithm::push;
-  std::vector<transfer> wanted;
+  std::vector<block_transfer> transfers;
   for (int step = 1; step < m_own.size; ++step) {
     const int peer = neighbour(step);
     const std::uint64_t bytes = bytes_copied_for(peer);
@@ -27,9 +27,9 @@ std::vector<transfer> direct_call::transfers() const {
     std::byte* const there = m_buffers.at[static_cast<std::size_t>(peer)];
     const std::byte* from = pushes ? m_send + m_blocks.outgoing_block(peer).offset : there;
     std::byte* to = pushes ? there : m_recv + m_blocks.incoming_block(peer).offset;
-    wanted.push_back({transfer_slot::direct, peer, from, to, bytes});
+    transfers.push_back({transfer_slot::direct, peer, from, to, bytes});
   }
-  return wanted;
+  return transfers;
 }
 
 void direct_call::issue() {
@@ -43,7 +43,7 @@ void direct_call::issue() {
   signal_ready(main, transfer_slot::direct, 0);
   note_progress();  // while the peers' signals are on their way
   fork_streams();
-  copy_all(transfers());
+  copy_all(list_transfers());
   join_streams();
   if (m_own_beside) join_local();
   for (int step = 1; step < m_own.size; ++step)

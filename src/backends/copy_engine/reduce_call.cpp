@@ -28,15 +28,15 @@ void reduce_call::open_slot(command_batch& by, std::uint64_t chunk) {
 }
 
 void reduce_call::put(std::uint64_t chunk) {
-  std::vector<transfer> wanted;
+  std::vector<block_transfer> transfers;
   for (int step = 1; step < m_own.size; ++step) {
     const int reader = neighbour(step);
     const transfer_slot slot = slot_for(reader, chunk);
     const block whole = m_blocks.outgoing_block(reader);
-    wanted.push_back({slot, reader, m_send + whole.offset + start_of(chunk), part_of_slot(reader, slot, m_own.rank),
+    transfers.push_back({slot, reader, m_send + whole.offset + start_of(chunk), part_of_slot(reader, slot, m_own.rank),
                       part_of(whole.bytes, chunk)});
   }
-  copy_all(wanted);
+  copy_all(transfers);
 }
 
 void reduce_call::combine(command_batch& by, std::uint64_t chunk) {
@@ -75,7 +75,7 @@ void reduce_call::issue() {
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
     if (beside) combiner.flush();
     put(chunk);
-    for (side_stream& one : m_own.beside) one.commands.flush();
+    for (side_stream& stream : m_own.beside) stream.commands.flush();
     if (beside) main.flush();
     if (chunk + 1 < chunks) {
       open_slot(combiner, chunk + 1);

@@ -147,9 +147,9 @@ isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, c
 // Before any of a group's calls is issued: loading a kernel may wait for the device, and what is queued there
 // may wait for ranks that this thread has yet to serve.
 void copy_engine_state::prepare(std::span<const isthmus_operation> operations) {
-  for (const isthmus_operation& one : operations)
-    if (row_of(one.collective).is_reduction && m_context.size > 1 && one.count > 0)
-      m_own.kernels.prepare(one.datatype, one.op);
+  for (const isthmus_operation& operation : operations)
+    if (row_of(operation.collective).is_reduction && m_context.size > 1 && operation.count > 0)
+      m_own.kernels.prepare(operation.datatype, operation.op);
 }
 
 void copy_engine_state::start(const isthmus_operation& operation, std::optional<copy_algorithm> requested) {

@@ -16,7 +16,7 @@ class staged_call : chunked_call {
 
  private:
   void fill(command_batch& by, std::uint64_t chunk);
-  std::vector<transfer> staged_by_peers(std::uint64_t chunk) const;
+  std::vector<block_transfer> staged_by_peers(std::uint64_t chunk) const;
   void fetch_freely(command_batch& stager, std::uint64_t chunks);
   void fetch_in_step(command_batch& stager, std::uint64_t chunks);
 };
@@ -35,8 +35,8 @@ void staged_call::fill(command_batch& by, std::uint64_t chunk) {
   set_pending(by, slot, start_of(chunk));
 }
 
-std::vector<transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
-  std::vector<transfer> wanted;
+std::vector<block_transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
+  std::vector<block_transfer> transfers;
   for (int step = 1; step < m_own.size; ++step) {
     const int source = neighbour(step);
     const std::uint64_t bytes = part_of(bytes_copied_for(source), chunk);
@@ -44,9 +44,9 @@ std::vector<transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
     const transfer_slot slot = slot_for(source, chunk);
     const std::byte* from =
         m_blocks.sends_same_block() ? m_own.memory.staging(source, slot) : part_of_slot(source, slot, m_own.rank);
-    wanted.push_back({slot, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
+    transfers.push_back({slot, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
   }
-  return wanted;
+  return transfers;
 }
 
 // Each chunk as soon as its source has filled a slot; this rank's next one is filled meanwhile. The fetch goes
@@ -54,7 +54,7 @@ std::vector<transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
 void staged_call::fetch_freely(command_batch& stager, std::uint64_t chunks) {
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
     copy_all(staged_by_peers(chunk));
-    for (side_stream& one : m_own.beside) one.commands.flush();
+    for (side_stream& stream : m_own.beside) stream.commands.flush();
     m_own.caller.flush();
     if (chunk + 1 >= chunks_of(m_own.rank)) continue;
     fill(stager, chunk + 1);
@@ -67,24 +67,24 @@ void staged_call::fetch_freely(command_batch& stager, std::uint64_t chunks) {
 // together. Whatever need not come between two fetches is done beside the second one.
 void staged_call::fetch_in_step(command_batch& stager, std::uint64_t chunks) {
   command_batch& main = m_own.caller;
-  std::vector<transfer> fetched;
+  std::vector<block_transfer> last_fetch;
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-    std::vector<transfer> wanted = staged_by_peers(chunk);
-    wait_ready(main, wanted);
+    std::vector<block_transfer> transfers = staged_by_peers(chunk);
+    wait_ready(main, transfers);
     main.record(m_own.started);
-    for (const transfer& one : wanted) main.copy(one.to, one.from, one.bytes);
+    for (const block_transfer& transfer : transfers) main.copy(transfer.to, transfer.from, transfer.bytes);
     main.flush();
     stager.wait(m_own.started);
-    for (const transfer& one : fetched) acknowledge(stager, one);
+    for (const block_transfer& transfer : last_fetch) acknowledge(stager, transfer);
     if (chunk + 1 < chunks_of(m_own.rank)) {
       fill(stager, chunk + 1);
       main.follow(stager, m_own.slot_ready);
       signal_chunk(main, chunk + 1);
     }
     stager.flush();
-    fetched = std::move(wanted);
+    last_fetch = std::move(transfers);
   }
-  for (const transfer& one : fetched) acknowledge(main, one);
+  for (const block_transfer& transfer : last_fetch) acknowledge(main, transfer);
 }
 
 void staged_call::issue() {
