@@ -21,7 +21,7 @@ namespace isthmus::copy_engine {
 // One call to be issued. `record` has the call's id; the rest of it is filled in by the strategy and goes to
 // `log` before any command.
 struct call_request {
-  resources& own;
+  rank_resources& resources;
   const isthmus_operation& operation;
   const block_map& blocks;
   call_record& record;
@@ -51,42 +51,42 @@ class collective_call {
   // Before anything else: from here on the watchdog knows what this call waits for. `position`: what the ranks
   // have to agree on besides the operation.
   void begin(std::uint64_t position);
-  void note_progress() { m_own.caller.write(m_own.progress_word(), m_request.record.id); }
+  void note_progress() { m_resources.main.write(m_resources.progress_word(), m_request.record.id); }
 
   // Bytes between this rank and a peer (0 for itself): what the peer copies, of ours or to us; and what we
   // copy.
   std::uint64_t bytes_copied_by(int peer) const;
   std::uint64_t bytes_copied_for(int peer) const;
   // Everybody starts with its right neighbour and is served by its left one first.
-  int neighbour(int step) const { return (m_own.rank + step) % m_own.size; }
-  int served_at(int step) const { return (m_own.rank + m_own.size - step) % m_own.size; }
+  int visited_peer(int step) const { return (m_resources.rank + step) % m_resources.size; }
+  int visiting_peer(int step) const { return (m_resources.rank + m_resources.size - step) % m_resources.size; }
 
   command_batch& batch_for(int peer);
   void fork_streams();
   void join_streams();
-  void copy_own_block(command_batch& by);
+  void copy_own_block(command_batch& batch);
   void start_own_block();
-  void join_local() { m_own.caller.follow(m_own.local.commands, m_own.local.joined); }
+  void join_local() { m_resources.main.follow(m_resources.local_copies.commands, m_resources.local_copies.join_event); }
 
   // Hands a slot over to every peer that still needs bytes `beyond` the given place of its block: first all
   // acknowledgements become pending, since a peer may be that fast, then the peers are told.
-  void set_pending(command_batch& by, transfer_slot slot, std::uint64_t beyond);
-  void signal_ready(command_batch& by, transfer_slot slot, std::uint64_t beyond);
-  void wait_acknowledged(command_batch& by, transfer_slot slot);  // by all peers
-  void wait_ready(command_batch& by, std::span<const block_transfer> transfers);
-  void acknowledge(command_batch& by, const block_transfer& transfer);
+  void set_pending(command_batch& batch, transfer_slot slot, std::uint64_t offset);
+  void signal_ready(command_batch& batch, transfer_slot slot, std::uint64_t offset);
+  void wait_acknowledged(command_batch& batch, transfer_slot slot);  // by all peers
+  void wait_ready(command_batch& batch, std::span<const block_transfer> transfers);
+  void acknowledge(command_batch& batch, const block_transfer& transfer);
   // `wanted` is in the order in which this rank visits its peers.
   void copy_all(const std::vector<block_transfer>& transfers);
 
   const call_request& m_request;
-  resources& m_own;
+  rank_resources& m_resources;
   const block_map& m_blocks;
   const std::byte* m_send;
   std::byte* m_recv;
   copy_algorithm m_algorithm;
-  bool m_together;            // small: wait for all peers, then copy from all
-  bool m_one_stream = false;  // in place: fetching must not overtake staging
-  bool m_own_beside = false;  // the own block is being copied on the local stream
+  bool m_waits_for_all;            // small: wait for all peers, then copy from all
+  bool m_uses_one_stream = false;  // in place: fetching must not overtake staging
+  bool m_has_local_copy = false;  // the own block is being copied on the local stream
 
  private:
   bool sources_copy() const { return m_algorithm == copy_algorithm::push || m_algorithm == copy_algorithm::reduce; }

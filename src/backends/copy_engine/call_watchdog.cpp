@@ -21,11 +21,11 @@ constexpr auto hearing_time = 600ms;  // in which every rank that runs has looke
 
 }  // namespace
 
-call_watchdog::call_watchdog(const isthmus_backend_context& context, resources& own, const call_log& log)
+call_watchdog::call_watchdog(const isthmus_backend_context& context, rank_resources& resources, const call_log& log)
     : m_context(context),
-      m_own(own),
+      m_resources(resources),
       m_log(log),
-      m_monitor(own.driver, own.device, peer_memory::flags.words(), {stream_priority::high}) {}
+      m_monitor(resources.driver, resources.device, peer_memory::flags.words(), {stream_priority::high}) {}
 
 void call_watchdog::give_up(failure why) {
   {
@@ -43,7 +43,7 @@ std::optional<failure> call_watchdog::reason() const {
 }
 
 void call_watchdog::begin() {
-  m_monitor.attach(m_own.memory.channel(), m_own.rank);
+  m_monitor.attach(m_resources.memory.channel(), m_resources.rank);
   watch_rules rules;
   rules.timeout = seconds(m_context.timeout_s);
   rules.interval = between_looks;
@@ -90,7 +90,7 @@ bool call_watchdog::still_stuck(std::uint32_t id) const {
 bool call_watchdog::all_acknowledged() {
   if (!m_monitor.read()) return false;
   for (const transfer_slot slot : all_slots)
-    for (int reader = 0; reader < m_own.size; ++reader)
+    for (int reader = 0; reader < m_resources.size; ++reader)
       if (m_monitor.acknowledgement(static_cast<std::size_t>(slot), reader) != 0) return false;
   return true;
 }
@@ -122,7 +122,7 @@ void call_watchdog::inspect(std::uint32_t id) {
 // already and be in the next call, so fewer prove nothing.
 bool call_watchdog::is_mismatch(const call_record& record) const {
   bool any = false;
-  for (int source = 0; source < m_own.size; ++source) {
+  for (int source = 0; source < m_resources.size; ++source) {
     const std::uint32_t tag = record.tags[static_cast<std::size_t>(source)];
     if (tag == 0) continue;
     any = true;
@@ -140,8 +140,8 @@ bool call_watchdog::is_mismatch(const call_record& record) const {
 
 std::string call_watchdog::story_of(std::uint32_t id) {
   const auto record = m_log.find(id);
-  if (!record) return fmt::format("rank {} waits in a call that is no longer known", m_own.rank);
-  return fmt::format("rank {} waits in {} of {} x {} ({})", m_own.rank,
+  if (!record) return fmt::format("rank {} waits in a call that is no longer known", m_resources.rank);
+  return fmt::format("rank {} waits in {} of {} x {} ({})", m_resources.rank,
                      isthmus_collective_name(record->collective), record->count,
                      isthmus_datatype_name(record->datatype),
                      record->staged ? "staged" : "out of the symmetric heap");
@@ -152,7 +152,7 @@ std::string call_watchdog::awaited_in(std::uint32_t id) {
   const auto record = m_log.find(id);
   if (!record || !m_monitor.read()) return "";
   std::string silent, both;
-  for (int peer = 0; peer < m_own.size; ++peer) {
+  for (int peer = 0; peer < m_resources.size; ++peer) {
     const bool is_source = record->tags[static_cast<std::size_t>(peer)] != 0;
     std::uint32_t seen = 0, pending = 0;
     for (const transfer_slot slot : all_slots) {
@@ -178,25 +178,25 @@ void call_watchdog::time_out(std::uint32_t id) {
 void call_watchdog::write_releasing_flags(std::uint32_t id) {
   std::vector<word_step> flags;
   if (const auto record = m_log.find(id))
-    for (int source = 0; source < m_own.size; ++source)
+    for (int source = 0; source < m_resources.size; ++source)
       if (const std::uint32_t tag = record->tags[static_cast<std::size_t>(source)]; tag != 0)
         for (const transfer_slot slot : all_slots)
           if (record->staged == (slot != transfer_slot::direct))
-            flags.push_back({word_action::write, m_own.memory.ready(m_own.rank, slot, source), tag});
+            flags.push_back({word_action::write, m_resources.memory.ready(m_resources.rank, slot, source), tag});
   for (const transfer_slot slot : all_slots)
-    for (int peer = 0; peer < m_own.size; ++peer)
-      if (peer != m_own.rank)
-        flags.push_back({word_action::write, m_own.memory.pending(m_own.rank, slot, peer), 0});
+    for (int peer = 0; peer < m_resources.size; ++peer)
+      if (peer != m_resources.rank)
+        flags.push_back({word_action::write, m_resources.memory.pending(m_resources.rank, slot, peer), 0});
   m_monitor.write(flags);
 }
 
 // A peer that comes late would find that this rank's buffers are ready, and push into them.
 void call_watchdog::shut_out_late_ranks() {
   std::vector<word_step> steps;
-  for (int peer = 0; peer < m_own.size; ++peer)
-    if (peer != m_own.rank)
+  for (int peer = 0; peer < m_resources.size; ++peer)
+    if (peer != m_resources.rank)
       for (const transfer_slot slot : all_slots)
-        steps.push_back({word_action::write, m_own.memory.ready(peer, slot, m_own.rank), 0});
+        steps.push_back({word_action::write, m_resources.memory.ready(peer, slot, m_resources.rank), 0});
   m_monitor.write(steps);
   m_monitor.tell_peers_that_this_rank_gave_up();
   m_told = clock::now();

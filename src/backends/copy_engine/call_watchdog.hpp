@@ -34,7 +34,7 @@ class call_watchdog {
   using clock = watchdog_clock;
 
   // Throws isthmus::error. The references outlive it.
-  call_watchdog(const isthmus_backend_context& context, resources& own, const call_log& log);
+  call_watchdog(const isthmus_backend_context& context, rank_resources& resources, const call_log& log);
   call_watchdog(const call_watchdog&) = delete;
   call_watchdog& operator=(const call_watchdog&) = delete;
 
@@ -44,7 +44,7 @@ class call_watchdog {
 
   // The call that the stream is in; 0: none.
   std::uint32_t current() const {
-    return std::atomic_ref<std::uint32_t>(*m_own.progress_word()).load(std::memory_order_acquire);
+    return std::atomic_ref<std::uint32_t>(*m_resources.progress_word()).load(std::memory_order_acquire);
   }
 
   // From any thread. The watchdog does the work.
@@ -77,7 +77,7 @@ class call_watchdog {
   }
 
   const isthmus_backend_context& m_context;
-  resources& m_own;
+  rank_resources& m_resources;
   const call_log& m_log;
   signal_monitor m_monitor;
 

@@ -11,8 +11,8 @@ class chunked_call : protected collective_call {
  protected:
   // A slot holds one chunk for all peers, or one for each: then in rank order, without the owner.
   chunked_call(const call_request& request, copy_algorithm algorithm) : collective_call(request, algorithm) {
-    const auto rows = static_cast<std::uint64_t>(m_blocks.sends_same_block() ? 1 : std::max(m_own.size - 1, 1));
-    m_chunk_bytes = m_own.memory.slot_bytes() / rows / alignment * alignment;
+    const auto rows = static_cast<std::uint64_t>(m_blocks.sends_same_block() ? 1 : std::max(m_resources.size - 1, 1));
+    m_chunk_bytes = m_resources.memory.slot_bytes() / rows / alignment * alignment;
   }
 
   std::uint64_t chunks_of(int source) const {
@@ -21,24 +21,24 @@ class chunked_call : protected collective_call {
   }
   // Where a chunk starts in its block, and how much of `bytes` is in it.
   std::uint64_t start_of(std::uint64_t chunk) const { return chunk * m_chunk_bytes; }
-  std::uint64_t part_of(std::uint64_t bytes, std::uint64_t chunk) const {
-    const std::uint64_t at = start_of(chunk);
-    return at >= bytes ? 0 : std::min(bytes - at, m_chunk_bytes);
+  std::uint64_t chunk_bytes_of(std::uint64_t bytes, std::uint64_t chunk) const {
+    const std::uint64_t start = start_of(chunk);
+    return start >= bytes ? 0 : std::min(bytes - start, m_chunk_bytes);
   }
   transfer_slot slot_for(int owner, std::uint64_t chunk) const {
-    return staging_slot(m_own.slot_uses[static_cast<std::size_t>(owner)] + chunk);
+    return staging_slot(m_resources.slot_uses[static_cast<std::size_t>(owner)] + chunk);
   }
   // A peer's part of a slot, among those of all ranks but the owner.
-  std::byte* part_of_slot(int owner, transfer_slot slot, int peer) const {
+  std::byte* slot_row(int owner, transfer_slot slot, int peer) const {
     const int row = peer < owner ? peer : peer - 1;
-    return m_own.memory.staging(owner, slot) + static_cast<std::uint64_t>(row) * m_chunk_bytes;
+    return m_resources.memory.staging(owner, slot) + static_cast<std::uint64_t>(row) * m_chunk_bytes;
   }
-  void signal_chunk(command_batch& by, std::uint64_t chunk) {
-    signal_ready(by, slot_for(m_own.rank, chunk), start_of(chunk));
+  void signal_chunk(command_batch& batch, std::uint64_t chunk) {
+    signal_ready(batch, slot_for(m_resources.rank, chunk), start_of(chunk));
   }
   // Ranks that copy a chunk as soon as its source is ready get out of step, and two then share a port. In
   // allgatherv some ranks may keep step and others not, since each has its own bytes to get.
-  bool keeps_step() const { return m_together && m_own.size > 2; }
+  bool is_lockstep() const { return m_waits_for_all && m_resources.size > 2; }
 
   std::uint64_t m_chunk_bytes;
 };

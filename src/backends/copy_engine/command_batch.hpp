@@ -20,7 +20,7 @@ class command_batch {
     m_stream = stream;
     m_words.clear();
     m_copies.clear();
-    m_batch = false;
+    m_forces_batch = false;
   }
   native_stream stream() const { return m_stream; }
 
@@ -35,9 +35,9 @@ class command_batch {
     m_copies.push_back({to, from, bytes});
   }
   // Within the device: as a batch, which lets one ask for the copy engines.
-  void copy_here(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  void copy_local(std::byte* to, const std::byte* from, std::uint64_t bytes) {
     copy(to, from, bytes);
-    m_batch = m_batch || !m_copies.empty();
+    m_forces_batch = m_forces_batch || !m_copies.empty();
   }
   // Makes a copy wait for the copies before it.
   void flush() {
@@ -81,12 +81,12 @@ class command_batch {
     if (m_copies.empty()) return;
     std::uint64_t bytes = 0;
     for (const device_copy& item : m_copies) bytes += item.bytes;
-    if (m_batch || bytes >= m_batch_bytes)
+    if (m_forces_batch || bytes >= m_batch_bytes)
       m_driver.copy(m_device, m_copies, m_stream);
     else
       m_driver.copy_each(m_device, m_copies, m_stream);
     m_copies.clear();
-    m_batch = false;
+    m_forces_batch = false;
   }
 
   device_driver& m_driver;
@@ -95,7 +95,7 @@ class command_batch {
   native_stream m_stream = nullptr;
   std::vector<word_step> m_words;
   std::vector<device_copy> m_copies;
-  bool m_batch = false;  // whatever their bytes
+  bool m_forces_batch = false;  // whatever their bytes
 };
 
 }  // namespace isthmus::copy_engine

@@ -31,7 +31,7 @@ void find_compiler(const isthmus_backend_context& context, device_driver& driver
   const char* option = context.option(context.runtime, cuda ? "nvrtc_library" : "hiprtc_library");
   std::string reason;
   if (kernel_compiler* compiler = kernel_compiler::get(context.device.platform, driver, option, reason))
-    made.compile_with(*compiler);
+    made.set_compiler(*compiler);
   else
     copy_text(mine.no_kernels, sizeof mine.no_kernels, reason);
 }

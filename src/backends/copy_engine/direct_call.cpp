@@ -18,15 +18,15 @@ class direct_call : collective_call {
 };
 
 std::vector<block_transfer> direct_call::list_transfers() const {
-  const bool pushes = m_algorithm == copy_algorithm::push;
+  const bool is_push = m_algorithm == copy_algorithm::push;
   std::vector<block_transfer> transfers;
-  for (int step = 1; step < m_own.size; ++step) {
-    const int peer = neighbour(step);
+  for (int step = 1; step < m_resources.size; ++step) {
+    const int peer = visited_peer(step);
     const std::uint64_t bytes = bytes_copied_for(peer);
     if (bytes == 0) continue;
-    std::byte* const there = m_buffers.at[static_cast<std::size_t>(peer)];
-    const std::byte* from = pushes ? m_send + m_blocks.outgoing_block(peer).offset : there;
-    std::byte* to = pushes ? there : m_recv + m_blocks.incoming_block(peer).offset;
+    std::byte* const peer_buffer = m_buffers.at[static_cast<std::size_t>(peer)];
+    const std::byte* from = is_push ? m_send + m_blocks.outgoing_block(peer).offset : peer_buffer;
+    std::byte* to = is_push ? peer_buffer : m_recv + m_blocks.incoming_block(peer).offset;
     transfers.push_back({transfer_slot::direct, peer, from, to, bytes});
   }
   return transfers;
@@ -34,7 +34,7 @@ std::vector<block_transfer> direct_call::list_transfers() const {
 
 void direct_call::issue() {
   begin(m_buffers.heap_position);
-  command_batch& main = m_own.caller;
+  command_batch& main = m_resources.main;
   if (m_buffers.own_first)
     copy_own_block(main);
   else
@@ -45,10 +45,10 @@ void direct_call::issue() {
   fork_streams();
   copy_all(list_transfers());
   join_streams();
-  if (m_own_beside) join_local();
-  for (int step = 1; step < m_own.size; ++step)
-    if (const int peer = served_at(step); bytes_copied_by(peer) > 0)
-      main.wait_equal(m_own.memory.pending(m_own.rank, transfer_slot::direct, peer), 0);
+  if (m_has_local_copy) join_local();
+  for (int step = 1; step < m_resources.size; ++step)
+    if (const int peer = visiting_peer(step); bytes_copied_by(peer) > 0)
+      main.wait_equal(m_resources.memory.pending(m_resources.rank, transfer_slot::direct, peer), 0);
 }
 
 }  // namespace

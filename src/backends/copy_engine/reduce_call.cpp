@@ -13,45 +13,45 @@ class reduce_call : chunked_call {
   void issue();
 
  private:
-  void open_slot(command_batch& by, std::uint64_t chunk);
+  void open_slot(command_batch& batch, std::uint64_t chunk);
   void put(std::uint64_t chunk);
-  void combine(command_batch& by, std::uint64_t chunk);
+  void combine(command_batch& batch, std::uint64_t chunk);
 
   native_kernel m_kernel;
 };
 
 // For the peers' chunks.
-void reduce_call::open_slot(command_batch& by, std::uint64_t chunk) {
-  const transfer_slot slot = slot_for(m_own.rank, chunk);
-  wait_acknowledged(by, slot);
-  set_pending(by, slot, start_of(chunk));
+void reduce_call::open_slot(command_batch& batch, std::uint64_t chunk) {
+  const transfer_slot slot = slot_for(m_resources.rank, chunk);
+  wait_acknowledged(batch, slot);
+  set_pending(batch, slot, start_of(chunk));
 }
 
 void reduce_call::put(std::uint64_t chunk) {
   std::vector<block_transfer> transfers;
-  for (int step = 1; step < m_own.size; ++step) {
-    const int reader = neighbour(step);
+  for (int step = 1; step < m_resources.size; ++step) {
+    const int reader = visited_peer(step);
     const transfer_slot slot = slot_for(reader, chunk);
-    const block whole = m_blocks.outgoing_block(reader);
-    transfers.push_back({slot, reader, m_send + whole.offset + start_of(chunk), part_of_slot(reader, slot, m_own.rank),
-                      part_of(whole.bytes, chunk)});
+    const block outgoing = m_blocks.outgoing_block(reader);
+    transfers.push_back({slot, reader, m_send + outgoing.offset + start_of(chunk), slot_row(reader, slot, m_resources.rank),
+                      chunk_bytes_of(outgoing.bytes, chunk)});
   }
   copy_all(transfers);
 }
 
-void reduce_call::combine(command_batch& by, std::uint64_t chunk) {
+void reduce_call::combine(command_batch& batch, std::uint64_t chunk) {
   const isthmus_datatype datatype = m_request.operation.datatype;
-  const transfer_slot slot = slot_for(m_own.rank, chunk);
-  const block own = m_blocks.outgoing_block(m_own.rank);
-  wait_acknowledged(by, slot);
-  m_own.kernels.launch(by, m_kernel,
-                       {.others = m_own.memory.staging(m_own.rank, slot),
+  const transfer_slot slot = slot_for(m_resources.rank, chunk);
+  const block own = m_blocks.outgoing_block(m_resources.rank);
+  wait_acknowledged(batch, slot);
+  m_resources.kernels.launch(batch, m_kernel,
+                       {.others = m_resources.memory.staging(m_resources.rank, slot),
                         .row_bytes = m_chunk_bytes,
                         .own = m_send + own.offset + start_of(chunk),
                         .result = m_recv + start_of(chunk),
-                        .count = part_of(own.bytes, chunk) / bytes_of(datatype),
-                        .rank = m_own.rank,
-                        .size = m_own.size},
+                        .count = chunk_bytes_of(own.bytes, chunk) / bytes_of(datatype),
+                        .rank = m_resources.rank,
+                        .size = m_resources.size},
                        datatype);
 }
 
@@ -62,31 +62,31 @@ void reduce_call::issue() {
   const isthmus_operation& operation = m_request.operation;
   begin(static_cast<std::uint64_t>(operation.op) * ISTHMUS_DATATYPE_COUNT +
         static_cast<std::uint64_t>(operation.datatype));
-  command_batch& main = m_own.caller;
+  command_batch& main = m_resources.main;
   note_progress();
-  if (m_own.size == 1) return copy_own_block(main);
-  const std::uint64_t chunks = chunks_of(m_own.rank);
-  const bool beside = chunks > 1;
-  command_batch& combiner = beside ? m_own.combiner.commands : main;
-  if (beside) combiner.follow(main, m_own.forked);
+  if (m_resources.size == 1) return copy_own_block(main);
+  const std::uint64_t chunks = chunks_of(m_resources.rank);
+  const bool uses_combiner_stream = chunks > 1;
+  command_batch& combiner = uses_combiner_stream ? m_resources.combiner.commands : main;
+  if (uses_combiner_stream) combiner.follow(main, m_resources.fork_event);
   fork_streams();
   open_slot(combiner, 0);
   signal_chunk(combiner, 0);
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-    if (beside) combiner.flush();
+    if (uses_combiner_stream) combiner.flush();
     put(chunk);
-    for (side_stream& stream : m_own.beside) stream.commands.flush();
-    if (beside) main.flush();
+    for (side_stream& stream : m_resources.peer_streams) stream.commands.flush();
+    if (uses_combiner_stream) main.flush();
     if (chunk + 1 < chunks) {
       open_slot(combiner, chunk + 1);
-      if (keeps_step()) main.follow(combiner, m_own.slot_ready);
-      signal_chunk(keeps_step() ? main : combiner, chunk + 1);
+      if (is_lockstep()) main.follow(combiner, m_resources.slot_event);
+      signal_chunk(is_lockstep() ? main : combiner, chunk + 1);
     }
     combine(combiner, chunk);
   }
   join_streams();
-  if (beside) main.follow(combiner, m_own.combiner.joined);
-  for (std::uint64_t& uses : m_own.slot_uses) uses += chunks;
+  if (uses_combiner_stream) main.follow(combiner, m_resources.combiner.join_event);
+  for (std::uint64_t& uses : m_resources.slot_uses) uses += chunks;
 }
 
 }  // namespace

@@ -14,9 +14,9 @@ constexpr unsigned pack_bytes = 16;  // that a thread reads of each rank at a ti
 
 }  // namespace
 
-native_kernel reduction::prepare(isthmus_datatype datatype, isthmus_reduction_op op) {
-  native_kernel& made = m_made[static_cast<std::size_t>(datatype)][static_cast<std::size_t>(op)];
-  if (made != nullptr) return made;
+native_kernel reduction_kernels::prepare(isthmus_datatype datatype, isthmus_reduction_op op) {
+  native_kernel& kernel = m_kernels[static_cast<std::size_t>(datatype)][static_cast<std::size_t>(op)];
+  if (kernel != nullptr) return kernel;
   const kernel_source source{"reduction_kernel.cu",
                              reduction_kernel_text,
                              "backends/copy_engine/reduction_arguments.hpp",
@@ -24,14 +24,14 @@ native_kernel reduction::prepare(isthmus_datatype datatype, isthmus_reduction_op
                              {fmt::format("ISTHMUS_ELEMENT={}", isthmus_datatype_name(datatype)),
                               fmt::format("ISTHMUS_OPERATION={}", isthmus_reduction_op_name(op))},
                              "isthmus_combine"};
-  return made = m_compiler->kernel(m_driver, m_device, source);
+  return kernel = m_compiler->kernel(m_driver, m_device, source);
 }
 
-void reduction::launch(command_batch& by, native_kernel kernel, reduction_arguments what,
+void reduction_kernels::launch(command_batch& batch, native_kernel kernel, reduction_arguments arguments,
                        isthmus_datatype datatype) const {
   constexpr std::uint64_t per_block = std::uint64_t{block_threads} * pack_bytes;
-  const std::uint64_t blocks = (what.count * bytes_of(datatype) + per_block - 1) / per_block;
-  by.launch(kernel, static_cast<unsigned>(std::min(blocks, m_blocks)), block_threads, &what);
+  const std::uint64_t blocks = (arguments.count * bytes_of(datatype) + per_block - 1) / per_block;
+  batch.launch(kernel, static_cast<unsigned>(std::min(blocks, m_blocks)), block_threads, &arguments);
 }
 
 }  // namespace isthmus::copy_engine

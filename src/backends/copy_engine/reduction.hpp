@@ -16,20 +16,20 @@ namespace isthmus::copy_engine {
 extern const char* const reduction_kernel_text;
 extern const char* const reduction_arguments_text;
 
-class reduction {
+class reduction_kernels {
  public:
   // `blocks`: at most so many of a launch.
-  reduction(device_driver& driver, int device, int blocks)
+  reduction_kernels(device_driver& driver, int device, int blocks)
       : m_driver(driver), m_device(device), m_blocks(static_cast<std::uint64_t>(blocks)) {}
 
   // Who compiles. Before the first prepare.
-  void compile_with(kernel_compiler& compiler) { m_compiler = &compiler; }
+  void set_compiler(kernel_compiler& compiler) { m_compiler = &compiler; }
 
   // Makes the kernel ready; throws isthmus::error. May wait for what is queued on the device.
   native_kernel prepare(isthmus_datatype datatype, isthmus_reduction_op op);
 
   // Behind everything that the batch has been given.
-  void launch(command_batch& by, native_kernel kernel, reduction_arguments what,
+  void launch(command_batch& batch, native_kernel kernel, reduction_arguments arguments,
               isthmus_datatype datatype) const;
 
  private:
@@ -37,7 +37,7 @@ class reduction {
   int m_device;
   std::uint64_t m_blocks;
   kernel_compiler* m_compiler = nullptr;
-  std::array<std::array<native_kernel, ISTHMUS_REDUCTION_OP_COUNT>, ISTHMUS_DATATYPE_COUNT> m_made{};
+  std::array<std::array<native_kernel, ISTHMUS_REDUCTION_OP_COUNT>, ISTHMUS_DATATYPE_COUNT> m_kernels{};
 };
 
 }  // namespace isthmus::copy_engine

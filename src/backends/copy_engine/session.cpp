@@ -60,25 +60,25 @@ bool nobody_sends(const block_map& blocks) {
 
 copy_engine_state::copy_engine_state(const isthmus_backend_context& context, device_driver& driver, const settings& options)
     : m_context(context),
-      m_own(driver, context.device.ordinal, context.rank, context.size, options),
-      m_watchdog(context, m_own, m_log),
+      m_resources(driver, context.device.ordinal, context.rank, context.size, options),
+      m_watchdog(context, m_resources, m_log),
       m_own_stream(driver, context.device.ordinal),
       m_entered(driver, context.device.ordinal),
       m_ended(driver, context.device.ordinal) {
   // A device that lacks what is needed says so here, where all ranks can still do without.
-  const word_step probe[] = {{word_action::write, m_own.progress_word(), 0},
-                             {word_action::wait_equal, m_own.progress_word(), 0}};
-  driver.words(m_own.device, probe, m_own_stream);
-  driver.synchronize(m_own.device, m_own_stream);
+  const word_step probe[] = {{word_action::write, m_resources.progress_word(), 0},
+                             {word_action::wait_equal, m_resources.progress_word(), 0}};
+  driver.words(m_resources.device, probe, m_own_stream);
+  driver.synchronize(m_resources.device, m_own_stream);
   m_version = driver.version();
 }
 
 void copy_engine_state::open(const isthmus_heap_block& shared) {
-  m_own.memory = peer_memory(shared, m_context.size, m_own.options.staging_bytes);
+  m_resources.memory = peer_memory(shared, m_context.size, m_resources.options.staging_bytes);
   m_watchdog.begin();
 }
 
-void copy_engine_state::compile_with(kernel_compiler& compiler) { m_own.kernels.compile_with(compiler); }
+void copy_engine_state::set_compiler(kernel_compiler& compiler) { m_resources.kernels.set_compiler(compiler); }
 
 // Reasons stay for the life of the process: whoever asked for one may keep it. There are few.
 void copy_engine_state::refuse_reductions(const std::string& reason) {
@@ -90,7 +90,7 @@ void copy_engine_state::refuse_reductions(const std::string& reason) {
 }
 
 copy_engine_state::~copy_engine_state() {
-  if (!m_own.memory.is_open()) return;
+  if (!m_resources.memory.is_open()) return;
   const auto deadline = watchdog_clock::now() + seconds(std::min(m_context.timeout_s, 30.0));
   // Until the stream is through, the watchdog may still have to release it.
   while (m_watchdog.current() != 0 && watchdog_clock::now() < deadline) std::this_thread::sleep_for(1ms);
@@ -105,7 +105,7 @@ copy_engine_state::~copy_engine_state() {
     m_context.log(m_context.runtime, 1, "while releasing: %s", caught.what());
   }
   if (quiet) return;
-  m_own.progress.abandon();
+  m_resources.progress.abandon();
   m_watchdog.abandon_memory();
 }
 
@@ -117,7 +117,7 @@ const char* copy_engine_state::supports(const isthmus_operation& operation, cons
     if (const char* reason = never_direct(operation.collective)) return reason;
   if (row_of(operation.collective).is_reduction && m_no_reductions != nullptr) return m_no_reductions;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
-  if (m_context.size > 1 && m_own.memory.slot_bytes() < rows * alignment)
+  if (m_context.size > 1 && m_resources.memory.slot_bytes() < rows * alignment)
     return "backend.copy_engine.staging_bytes is less than 512 bytes for each peer";
   return nullptr;
 }
@@ -149,14 +149,14 @@ isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, c
 void copy_engine_state::prepare(std::span<const isthmus_operation> operations) {
   for (const isthmus_operation& operation : operations)
     if (row_of(operation.collective).is_reduction && m_context.size > 1 && operation.count > 0)
-      m_own.kernels.prepare(operation.datatype, operation.op);
+      m_resources.kernels.prepare(operation.datatype, operation.op);
 }
 
 void copy_engine_state::start(const isthmus_operation& operation, std::optional<copy_algorithm> requested) {
   m_blocks = block_map(operation, m_context.rank, m_context.size);
   if (operation.count == 0 && nobody_sends(m_blocks)) return;
-  device_driver& driver = m_own.driver;
-  const int device = m_own.device;
+  device_driver& driver = m_resources.driver;
+  const int device = m_resources.device;
   const bool legacy = is_null_stream(operation.stream);  // a stream of our own does the work between two events
   const bool captured = driver.is_capturing(device, operation.stream);
   const native_stream stream = legacy ? m_own_stream : operation.stream;
@@ -167,7 +167,7 @@ void copy_engine_state::start(const isthmus_operation& operation, std::optional<
   // Calls of one communicator come one after the other, whatever streams they are on. A graph can't wait for
   // what is outside of it: its launches have to be ordered by the caller.
   if (!captured && m_any_ended) driver.wait(device, stream, m_ended);
-  m_own.caller.start_on(stream);
+  m_resources.main.start_on(stream);
   issue(operation, requested, captured);
   if (captured) return;
   driver.record(device, m_ended, stream);
@@ -193,18 +193,18 @@ copy_algorithm copy_engine_state::choose(const isthmus_operation& operation, std
 
 void copy_engine_state::issue(const isthmus_operation& operation, std::optional<copy_algorithm> requested, bool captured) {
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
-  const call_request request{m_own, operation, m_blocks, m_record, m_log, captured};
+  const call_request request{m_resources, operation, m_blocks, m_record, m_log, captured};
   const copy_algorithm algorithm = choose(operation, requested);
   if (requested && algorithm == copy_algorithm::staged && algorithm != *requested) note_staged(operation.collective, *requested);
   if (algorithm == copy_algorithm::reduce)
     issue_reduce(request,
-                 m_context.size == 1 ? nullptr : m_own.kernels.prepare(operation.datatype, operation.op));
+                 m_context.size == 1 ? nullptr : m_resources.kernels.prepare(operation.datatype, operation.op));
   else if (algorithm == copy_algorithm::staged)
     issue_staged(request);
   else
     issue_direct(request, algorithm, m_buffers);
-  m_own.caller.write(m_own.progress_word(), 0);
-  m_own.caller.flush();
+  m_resources.main.write(m_resources.progress_word(), 0);
+  m_resources.main.flush();
 }
 
 // Once for each collective: the call path formats no text.
@@ -226,7 +226,7 @@ isthmus_status copy_engine_state::poll() {
   return ISTHMUS_SUCCESS;
 }
 
-bool copy_engine_state::is_idle() { return (!m_any_ended || m_own.driver.done(m_ended)) && m_watchdog.current() == 0; }
+bool copy_engine_state::is_idle() { return (!m_any_ended || m_resources.driver.done(m_ended)) && m_watchdog.current() == 0; }
 
 isthmus_status copy_engine_state::synchronize() {
   const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);

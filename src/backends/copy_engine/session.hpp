@@ -29,7 +29,7 @@ class copy_engine_state {
   // The memory that the ranks share, once all have it; before the first call.
   void open(const isthmus_heap_block& shared);
   // Who compiles the kernels of reductions; else why there are none, equal on all ranks. Before the first call.
-  void compile_with(kernel_compiler& compiler);
+  void set_compiler(kernel_compiler& compiler);
   void refuse_reductions(const std::string& reason);
 
   const char* supports(const isthmus_operation& operation, const char* algorithm) const;
@@ -51,7 +51,7 @@ class copy_engine_state {
   isthmus_status report_driver(const char* doing, const isthmus_error_info& info);
 
   const isthmus_backend_context& m_context;
-  resources m_own;
+  rank_resources m_resources;
   call_log m_log;
   call_watchdog m_watchdog;
   owned_stream m_own_stream;  // stands in for the legacy NULL stream

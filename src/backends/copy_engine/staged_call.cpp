@@ -9,41 +9,41 @@ namespace {
 class staged_call : chunked_call {
  public:
   explicit staged_call(const call_request& request) : chunked_call(request, copy_algorithm::staged) {
-    m_one_stream = overwrites_unsent_data(request.operation);
+    m_uses_one_stream = overwrites_unsent_data(request.operation);
   }
 
   void issue();
 
  private:
-  void fill(command_batch& by, std::uint64_t chunk);
-  std::vector<block_transfer> staged_by_peers(std::uint64_t chunk) const;
-  void fetch_freely(command_batch& stager, std::uint64_t chunks);
-  void fetch_in_step(command_batch& stager, std::uint64_t chunks);
+  void fill(command_batch& batch, std::uint64_t chunk);
+  std::vector<block_transfer> list_fetches(std::uint64_t chunk) const;
+  void fetch_independently(command_batch& stager, std::uint64_t chunks);
+  void fetch_in_lockstep(command_batch& stager, std::uint64_t chunks);
 };
 
-void staged_call::fill(command_batch& by, std::uint64_t chunk) {
-  const int own = m_own.rank;
+void staged_call::fill(command_batch& batch, std::uint64_t chunk) {
+  const int own = m_resources.rank;
   const transfer_slot slot = slot_for(own, chunk);
-  wait_acknowledged(by, slot);
-  std::byte* to = m_own.memory.staging(own, slot);
-  for (int reader = 0; reader < m_own.size; ++reader) {
-    const std::uint64_t bytes = part_of(bytes_copied_by(reader), chunk);
-    if (bytes > 0) by.copy_here(to, m_send + m_blocks.outgoing_block(reader).offset + start_of(chunk), bytes);
+  wait_acknowledged(batch, slot);
+  std::byte* to = m_resources.memory.staging(own, slot);
+  for (int reader = 0; reader < m_resources.size; ++reader) {
+    const std::uint64_t bytes = chunk_bytes_of(bytes_copied_by(reader), chunk);
+    if (bytes > 0) batch.copy_local(to, m_send + m_blocks.outgoing_block(reader).offset + start_of(chunk), bytes);
     if (bytes > 0 && m_blocks.sends_same_block()) break;
     if (reader != own && !m_blocks.sends_same_block()) to += m_chunk_bytes;
   }
-  set_pending(by, slot, start_of(chunk));
+  set_pending(batch, slot, start_of(chunk));
 }
 
-std::vector<block_transfer> staged_call::staged_by_peers(std::uint64_t chunk) const {
+std::vector<block_transfer> staged_call::list_fetches(std::uint64_t chunk) const {
   std::vector<block_transfer> transfers;
-  for (int step = 1; step < m_own.size; ++step) {
-    const int source = neighbour(step);
-    const std::uint64_t bytes = part_of(bytes_copied_for(source), chunk);
+  for (int step = 1; step < m_resources.size; ++step) {
+    const int source = visited_peer(step);
+    const std::uint64_t bytes = chunk_bytes_of(bytes_copied_for(source), chunk);
     if (bytes == 0) continue;
     const transfer_slot slot = slot_for(source, chunk);
     const std::byte* from =
-        m_blocks.sends_same_block() ? m_own.memory.staging(source, slot) : part_of_slot(source, slot, m_own.rank);
+        m_blocks.sends_same_block() ? m_resources.memory.staging(source, slot) : slot_row(source, slot, m_resources.rank);
     transfers.push_back({slot, source, from, m_recv + m_blocks.incoming_block(source).offset + start_of(chunk), bytes});
   }
   return transfers;
@@ -51,12 +51,12 @@ std::vector<block_transfer> staged_call::staged_by_peers(std::uint64_t chunk) co
 
 // Each chunk as soon as its source has filled a slot; this rank's next one is filled meanwhile. The fetch goes
 // to the driver right behind the signal on which the peers' fetches start.
-void staged_call::fetch_freely(command_batch& stager, std::uint64_t chunks) {
+void staged_call::fetch_independently(command_batch& stager, std::uint64_t chunks) {
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-    copy_all(staged_by_peers(chunk));
-    for (side_stream& stream : m_own.beside) stream.commands.flush();
-    m_own.caller.flush();
-    if (chunk + 1 >= chunks_of(m_own.rank)) continue;
+    copy_all(list_fetches(chunk));
+    for (side_stream& stream : m_resources.peer_streams) stream.commands.flush();
+    m_resources.main.flush();
+    if (chunk + 1 >= chunks_of(m_resources.rank)) continue;
     fill(stager, chunk + 1);
     signal_chunk(stager, chunk + 1);
     stager.flush();
@@ -65,20 +65,20 @@ void staged_call::fetch_freely(command_batch& stager, std::uint64_t chunks) {
 
 // A rank signals its next chunk when its own copies of the last one have ended, so all fetch the next one
 // together. Whatever need not come between two fetches is done beside the second one.
-void staged_call::fetch_in_step(command_batch& stager, std::uint64_t chunks) {
-  command_batch& main = m_own.caller;
+void staged_call::fetch_in_lockstep(command_batch& stager, std::uint64_t chunks) {
+  command_batch& main = m_resources.main;
   std::vector<block_transfer> last_fetch;
   for (std::uint64_t chunk = 0; chunk < chunks; ++chunk) {
-    std::vector<block_transfer> transfers = staged_by_peers(chunk);
+    std::vector<block_transfer> transfers = list_fetches(chunk);
     wait_ready(main, transfers);
-    main.record(m_own.started);
+    main.record(m_resources.fetch_event);
     for (const block_transfer& transfer : transfers) main.copy(transfer.to, transfer.from, transfer.bytes);
     main.flush();
-    stager.wait(m_own.started);
+    stager.wait(m_resources.fetch_event);
     for (const block_transfer& transfer : last_fetch) acknowledge(stager, transfer);
-    if (chunk + 1 < chunks_of(m_own.rank)) {
+    if (chunk + 1 < chunks_of(m_resources.rank)) {
       fill(stager, chunk + 1);
-      main.follow(stager, m_own.slot_ready);
+      main.follow(stager, m_resources.slot_event);
       signal_chunk(main, chunk + 1);
     }
     stager.flush();
@@ -90,31 +90,31 @@ void staged_call::fetch_in_step(command_batch& stager, std::uint64_t chunks) {
 void staged_call::issue() {
   begin(0);
   std::uint64_t chunks = 0;
-  for (int source = 0; source < m_own.size; ++source) chunks = std::max(chunks, chunks_of(source));
+  for (int source = 0; source < m_resources.size; ++source) chunks = std::max(chunks, chunks_of(source));
 
-  command_batch& main = m_own.caller;
+  command_batch& main = m_resources.main;
   note_progress();
-  const bool beside = chunks > 1 && !m_one_stream;
-  command_batch& stager = beside ? m_own.local.commands : main;
-  if (beside)
-    stager.follow(main, m_own.forked);
+  const bool uses_local_stream = chunks > 1 && !m_uses_one_stream;
+  command_batch& stager = uses_local_stream ? m_resources.local_copies.commands : main;
+  if (uses_local_stream)
+    stager.follow(main, m_resources.fork_event);
   else
     start_own_block();
   fork_streams();
-  if (chunks_of(m_own.rank) > 0) {
+  if (chunks_of(m_resources.rank) > 0) {
     fill(stager, 0);
     signal_chunk(stager, 0);
     stager.flush();
   }
-  if (beside && keeps_step())
-    fetch_in_step(stager, chunks);
+  if (uses_local_stream && is_lockstep())
+    fetch_in_lockstep(stager, chunks);
   else
-    fetch_freely(stager, chunks);
-  if (beside) copy_own_block(stager);
+    fetch_independently(stager, chunks);
+  if (uses_local_stream) copy_own_block(stager);
   join_streams();
-  if (beside || m_own_beside) join_local();
-  for (int source = 0; source < m_own.size; ++source)
-    m_own.slot_uses[static_cast<std::size_t>(source)] += chunks_of(source);
+  if (uses_local_stream || m_has_local_copy) join_local();
+  for (int source = 0; source < m_resources.size; ++source)
+    m_resources.slot_uses[static_cast<std::size_t>(source)] += chunks_of(source);
 }
 
 }  // namespace

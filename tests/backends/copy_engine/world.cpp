@@ -66,7 +66,7 @@ rank::rank(world& owner, int number) : m_world(owner), m_number(number) {
     return 1;
   };
   m_state = std::make_unique<isthmus::copy_engine::copy_engine_state>(m_context, *m_driver, owner.m_with.options);
-  m_state->compile_with(m_compiler);
+  m_state->set_compiler(m_compiler);
   m_state->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
 }
 
