@@ -26,12 +26,12 @@ struct call_record {
 // Thread-safe.
 class call_log {
  public:
-  void add(const call_record& made, bool captured) {
+  void add(const call_record& record, bool captured) {
     const std::lock_guard lock(m_mutex);
     if (captured)
-      m_captured[made.id] = made;
+      m_captured[record.id] = record;
     else
-      m_recent[made.id % m_recent.size()] = made;
+      m_recent[record.id % m_recent.size()] = record;
   }
 
   std::optional<call_record> find(std::uint32_t id) const {
@@ -44,15 +44,15 @@ class call_log {
 
   bool is_empty() const {
     const std::lock_guard lock(m_mutex);
-    return m_captured.empty() && std::ranges::all_of(m_recent, [](const auto& each) { return each.id == 0; });
+    return m_captured.empty() && std::ranges::all_of(m_recent, [](const auto& record) { return record.id == 0; });
   }
 
  private:
   // More calls than a driver queues before it makes the host wait.
-  static constexpr std::size_t kept = 1024;
+  static constexpr std::size_t recent_count = 1024;
 
   mutable std::mutex m_mutex;
-  std::array<call_record, kept> m_recent;
+  std::array<call_record, recent_count> m_recent;
   std::unordered_map<std::uint32_t, call_record> m_captured;
 };
 

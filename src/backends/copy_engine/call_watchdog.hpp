@@ -24,7 +24,7 @@
 
 namespace isthmus::copy_engine {
 
-struct failure {
+struct call_failure {
   isthmus_status status;
   std::string message, hint;
 };
@@ -43,35 +43,35 @@ class call_watchdog {
   void end() { m_watch.reset(); }
 
   // The call that the stream is in; 0: none.
-  std::uint32_t current() const {
+  std::uint32_t current_call() const {
     return std::atomic_ref<std::uint32_t>(*m_resources.progress_word()).load(std::memory_order_acquire);
   }
 
   // From any thread. The watchdog does the work.
   void request_abort();
-  void give_up(failure why);
-  bool failed() const { return m_failed.load(std::memory_order_acquire); }
+  void fail(call_failure failure);
+  bool has_failed() const { return m_has_failed.load(std::memory_order_acquire); }
   // Told once no other rank pushes into this rank's buffers any more, or after this wait.
-  std::optional<failure> reason() const;
+  std::optional<call_failure> reason() const;
 
   // Not while the watchdog looks: whether no peer may still fetch something from here; and whether this rank's
   // own stream got through soon.
-  bool all_acknowledged();
+  bool are_all_acknowledged();
   bool wait_briefly() { return m_monitor.wait_briefly(); }
   void abandon_memory() noexcept { m_monitor.abandon_memory(); }
 
  private:
-  bool notice_abort();
+  bool check_abort();
   void inspect(std::uint32_t id);
   bool is_mismatch(const call_record& record) const;
-  bool still_stuck(std::uint32_t id) const;
-  void time_out(std::uint32_t id);
-  std::string story_of(std::uint32_t id);
-  std::string awaited_in(std::uint32_t id);
-  void shut_out_late_ranks();
-  void settle_in_time();
+  bool is_still_stuck(std::uint32_t id) const;
+  void report_timeout(std::uint32_t id);
+  std::string describe_call(std::uint32_t id);
+  std::string describe_missing_ranks(std::uint32_t id);
+  void fence_late_ranks();
+  void publish_reason_when_safe();
   void release();
-  void write_releasing_flags(std::uint32_t id);
+  void write_release_flags(std::uint32_t id);
   std::uint32_t ready(transfer_slot slot, int source) const {
     return m_monitor.ready(static_cast<std::size_t>(slot), source);
   }
@@ -81,17 +81,17 @@ class call_watchdog {
   const call_log& m_log;
   signal_monitor m_monitor;
 
-  std::uint32_t m_suspect = 0;  // the call in which a mismatch was seen once
+  std::uint32_t m_mismatch_candidate = 0;  // the call in which a mismatch was seen once
   std::optional<clock::time_point> m_release_since;
-  bool m_complained = false;
+  bool m_has_warned = false;
 
-  std::atomic<bool> m_abort{false}, m_failed{false};
+  std::atomic<bool> m_is_abort_requested{false}, m_has_failed{false};
   mutable std::mutex m_mutex;  // over the reason
   mutable std::condition_variable m_changed;
-  std::optional<failure> m_reason;
-  bool m_settled = false;                   // the reason may be told
-  std::optional<clock::time_point> m_told;  // when the peers were
-  bool m_may_be_inside = false;             // a call, then
+  std::optional<call_failure> m_reason;
+  bool m_is_reason_public = false;                   // the reason may be told
+  std::optional<clock::time_point> m_notified_at;  // when the peers were
+  bool m_may_be_in_call = false;             // a call, then
   std::optional<watch> m_watch;             // last: it looks at the others
 };
 

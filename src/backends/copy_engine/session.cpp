@@ -93,14 +93,14 @@ copy_engine_state::~copy_engine_state() {
   if (!m_resources.memory.is_open()) return;
   const auto deadline = watchdog_clock::now() + seconds(std::min(m_context.timeout_s, 30.0));
   // Until the stream is through, the watchdog may still have to release it.
-  while (m_watchdog.current() != 0 && watchdog_clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  while (m_watchdog.current_call() != 0 && watchdog_clock::now() < deadline) std::this_thread::sleep_for(1ms);
   m_watchdog.end();
   bool quiet = false;
   try {
-    while (!m_watchdog.failed() && m_context.is_aborted(m_context.runtime) == 0 &&
-           !m_watchdog.all_acknowledged() && watchdog_clock::now() < deadline)
+    while (!m_watchdog.has_failed() && m_context.is_aborted(m_context.runtime) == 0 &&
+           !m_watchdog.are_all_acknowledged() && watchdog_clock::now() < deadline)
       std::this_thread::sleep_for(100us);
-    quiet = m_watchdog.current() == 0 && m_watchdog.wait_briefly();
+    quiet = m_watchdog.current_call() == 0 && m_watchdog.wait_briefly();
   } catch (const error& caught) {
     m_context.log(m_context.runtime, 1, "while releasing: %s", caught.what());
   }
@@ -122,9 +122,9 @@ const char* copy_engine_state::supports(const isthmus_operation& operation, cons
   return nullptr;
 }
 
-isthmus_status copy_engine_state::report(const failure& why) {
-  return m_context.fail(m_context.runtime, why.status, 0, ISTHMUS_HERE, why.hint.c_str(), "%s",
-                        why.message.c_str());
+isthmus_status copy_engine_state::report(const call_failure& failure) {
+  return m_context.fail(m_context.runtime, failure.status, 0, ISTHMUS_HERE, failure.hint.c_str(), "%s",
+                        failure.message.c_str());
 }
 
 isthmus_status copy_engine_state::report_driver(const char* doing, const isthmus_error_info& info) {
@@ -134,7 +134,7 @@ isthmus_status copy_engine_state::report_driver(const char* doing, const isthmus
 
 isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, const char* const* algorithms,
                                 std::size_t n) {
-  if (m_watchdog.failed()) return poll();
+  if (m_watchdog.has_failed()) return poll();
   try {
     prepare({operations, n});
     for (std::size_t i = 0; i < n; ++i) start(operations[i], find_algorithm(algorithms[i]));
@@ -221,18 +221,18 @@ void copy_engine_state::note_staged(isthmus_collective collective, copy_algorith
 
 isthmus_status copy_engine_state::poll() {
   // The stream has been released: success would be said of what it has not done. So this waits.
-  if (m_watchdog.failed())
-    if (const auto why = m_watchdog.reason()) return report(*why);
+  if (m_watchdog.has_failed())
+    if (const auto failure = m_watchdog.reason()) return report(*failure);
   return ISTHMUS_SUCCESS;
 }
 
-bool copy_engine_state::is_idle() { return (!m_any_ended || m_resources.driver.done(m_ended)) && m_watchdog.current() == 0; }
+bool copy_engine_state::is_idle() { return (!m_any_ended || m_resources.driver.done(m_ended)) && m_watchdog.current_call() == 0; }
 
 isthmus_status copy_engine_state::synchronize() {
   const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);
   try {
     for (auto pause = 10us; !is_idle(); pause = std::min(pause * 2, decltype(pause)(1000us))) {
-      if (m_watchdog.failed()) return poll();
+      if (m_watchdog.has_failed()) return poll();
       if (m_context.is_aborted(m_context.runtime) != 0)
         return report({ISTHMUS_ERROR_ABORTED, "the communicator was aborted", ""});
       if (watchdog_clock::now() > deadline)

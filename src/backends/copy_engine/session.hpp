@@ -47,7 +47,7 @@ class copy_engine_state {
   copy_algorithm choose(const isthmus_operation& operation, std::optional<copy_algorithm> requested);
   void note_staged(isthmus_collective collective, copy_algorithm requested);
   bool is_idle();
-  isthmus_status report(const failure& why);
+  isthmus_status report(const call_failure& failure);
   isthmus_status report_driver(const char* doing, const isthmus_error_info& info);
 
   const isthmus_backend_context& m_context;
