@@ -65,7 +65,7 @@ void collective_call::begin(std::uint64_t position) {
   for (int peer = 0; peer < m_resources.size; ++peer)
     if (const std::uint64_t bytes = bytes_copied_for(peer); bytes > 0)
       record.tags[static_cast<std::size_t>(peer)] = tag_of(bytes);
-  m_request.log.add(record, m_request.captured);
+  m_request.log.add(record, m_request.is_captured);
 }
 
 // All that both ends of a transfer know and must agree on. Never 0, which means "nothing here".

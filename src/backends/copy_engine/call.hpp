@@ -26,7 +26,7 @@ struct call_request {
   const block_map& blocks;
   call_record& record;
   call_log& log;
-  bool captured;
+  bool is_captured;
 };
 
 // The strategies: each issues the commands of the whole call.

@@ -26,9 +26,9 @@ struct call_record {
 // Thread-safe.
 class call_log {
  public:
-  void add(const call_record& record, bool captured) {
+  void add(const call_record& record, bool is_captured) {
     const std::lock_guard lock(m_mutex);
-    if (captured)
+    if (is_captured)
       m_captured[record.id] = record;
     else
       m_recent[record.id % m_recent.size()] = record;

@@ -9,13 +9,13 @@ namespace {
 struct heap_range {
   const void* base;
   std::uint64_t bytes;       // that have to be in the heap
-  bool in_place_of_receipt;  // a peer's data are where their readers will put them, else all at `offset`
+  bool is_at_receive_offset;  // a peer's data are where their readers will put them, else all at `offset`
   std::uint64_t offset;
-  bool own_first;  // the own block must be in place before it is handed over
+  bool needs_own_block_first;  // the own block must be in place before it is handed over
 };
 
 // Peers fetch out of send buffers, or out of receive buffers that hold the own block already.
-std::optional<heap_range> fetched_from(const isthmus_operation& operation, const block_map& blocks) {
+std::optional<heap_range> fetch_range(const isthmus_operation& operation, const block_map& blocks) {
   const void* recv = operation.recv_buf;
   // Only the root has a send buffer; everybody's receive buffer gets the data.
   if (blocks.source != all_ranks) return heap_range{recv, blocks.recv_bytes(), false, 0, true};
@@ -28,20 +28,20 @@ std::optional<heap_range> fetched_from(const isthmus_operation& operation, const
 }
 
 // Sources put their blocks into receive buffers.
-heap_range put_into(const isthmus_operation& operation, const block_map& blocks) {
+heap_range push_range(const isthmus_operation& operation, const block_map& blocks) {
   return {operation.recv_buf, blocks.recv_bytes(), false, blocks.incoming_block(blocks.rank).offset, false};
 }
 
 // Where what is overwritten is what others still want, they can't take it from there.
-std::optional<heap_range> range_of(const isthmus_operation& operation, const block_map& blocks, copy_algorithm algorithm) {
-  if (never_direct(operation.collective) != nullptr || overwrites_unsent_data(operation)) return std::nullopt;
-  return algorithm == copy_algorithm::push ? put_into(operation, blocks) : fetched_from(operation, blocks);
+std::optional<heap_range> direct_range(const isthmus_operation& operation, const block_map& blocks, copy_algorithm algorithm) {
+  if (reason_never_direct(operation.collective) != nullptr || overwrites_unsent_data(operation)) return std::nullopt;
+  return algorithm == copy_algorithm::push ? push_range(operation, blocks) : fetch_range(operation, blocks);
 }
 
 }  // namespace
 
 // In place, a root's buffer lies elsewhere than the others', who can't know.
-const char* never_direct(isthmus_collective collective) {
+const char* reason_never_direct(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
   if (row.recv_ranks == buffer_ranks::root || (row.send_ranks == buffer_ranks::root && row.send_extent != extent::count))
     return "gather and scatter have buffers on one rank that others can't know; use copy_engine:staged";
@@ -51,24 +51,24 @@ const char* never_direct(isthmus_collective collective) {
 
 void find_direct_buffers(const isthmus_backend_context& context, const isthmus_operation& operation,
                          const block_map& blocks, copy_algorithm algorithm, direct_buffers& buffers) {
-  buffers.found = false;
-  const auto range = range_of(operation, blocks, algorithm);
+  buffers.is_valid = false;
+  const auto range = direct_range(operation, blocks, algorithm);
   isthmus_heap_block block{};
   std::uint64_t offset = 0;
   if (!range || context.heap_find == nullptr ||
       context.heap_find(context.runtime, range->base, range->bytes, &block, &offset) == 0)
     return;
-  buffers.at.assign(static_cast<std::size_t>(context.size), nullptr);
+  buffers.addresses.assign(static_cast<std::size_t>(context.size), nullptr);
   for (int rank = 0; rank < context.size; ++rank) {
     const auto peer = static_cast<std::size_t>(rank);
     if (block.peers[rank] == nullptr) return;
-    const std::uint64_t within = range->in_place_of_receipt ? blocks.incoming_block(rank).offset : range->offset;
-    buffers.at[peer] = static_cast<std::byte*>(block.peers[rank]) + offset + within;
+    const std::uint64_t peer_offset = range->is_at_receive_offset ? blocks.incoming_block(rank).offset : range->offset;
+    buffers.addresses[peer] = static_cast<std::byte*>(block.peers[rank]) + offset + peer_offset;
   }
   const auto* own = static_cast<const std::byte*>(operation.recv_buf) + blocks.incoming_block(context.rank).offset;
-  buffers.own_first = range->own_first && operation.send_buf != own;
-  buffers.heap_position = block.id * 0x9e3779b97f4a7c15u + offset * 2 + (range->in_place_of_receipt ? 1u : 0u);
-  buffers.found = true;
+  buffers.needs_own_block_first = range->needs_own_block_first && operation.send_buf != own;
+  buffers.heap_position = block.id * 0x9e3779b97f4a7c15u + offset * 2 + (range->is_at_receive_offset ? 1u : 0u);
+  buffers.is_valid = true;
 }
 
 }  // namespace isthmus::copy_engine

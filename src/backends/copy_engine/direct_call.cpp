@@ -24,7 +24,7 @@ std::vector<block_transfer> direct_call::list_transfers() const {
     const int peer = visited_peer(step);
     const std::uint64_t bytes = bytes_copied_for(peer);
     if (bytes == 0) continue;
-    std::byte* const peer_buffer = m_buffers.at[static_cast<std::size_t>(peer)];
+    std::byte* const peer_buffer = m_buffers.addresses[static_cast<std::size_t>(peer)];
     const std::byte* from = is_push ? m_send + m_blocks.outgoing_block(peer).offset : peer_buffer;
     std::byte* to = is_push ? peer_buffer : m_recv + m_blocks.incoming_block(peer).offset;
     transfers.push_back({transfer_slot::direct, peer, from, to, bytes});
@@ -35,7 +35,7 @@ std::vector<block_transfer> direct_call::list_transfers() const {
 void direct_call::issue() {
   begin(m_buffers.heap_position);
   command_batch& main = m_resources.main;
-  if (m_buffers.own_first)
+  if (m_buffers.needs_own_block_first)
     copy_own_block(main);
   else
     start_own_block();

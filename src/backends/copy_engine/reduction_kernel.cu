@@ -18,7 +18,7 @@ struct plain {
   using bits = Type;
   using value = Type;
   static __device__ value load(bits raw) { return raw; }
-  static __device__ bits store(value exact) { return exact; }
+  static __device__ bits store(value number) { return number; }
 };
 
 namespace element {
@@ -50,21 +50,21 @@ namespace operation {
 // Integers wrap around: they are added and multiplied without sign.
 struct sum {
   template <typename Value>
-  static __device__ Value join(Value a, Value b) {
+  static __device__ Value combine(Value a, Value b) {
     if constexpr (is_floating<Value>)
       return a + b;
     else
       return static_cast<Value>(static_cast<u64>(a) + static_cast<u64>(b));
   }
   template <typename Value>
-  static __device__ Value end(Value total, int) {
+  static __device__ Value finish(Value total, int) {
     return total;
   }
 };
 
 struct prod : sum {
   template <typename Value>
-  static __device__ Value join(Value a, Value b) {
+  static __device__ Value combine(Value a, Value b) {
     if constexpr (is_floating<Value>)
       return a * b;
     else
@@ -75,21 +75,21 @@ struct prod : sum {
 // NaN where any contribution is NaN, which alone differs from itself.
 struct min : sum {
   template <typename Value>
-  static __device__ Value join(Value a, Value b) {
+  static __device__ Value combine(Value a, Value b) {
     return a != a || a < b ? a : b;
   }
 };
 
 struct max : sum {
   template <typename Value>
-  static __device__ Value join(Value a, Value b) {
+  static __device__ Value combine(Value a, Value b) {
     return a != a || b < a ? a : b;
   }
 };
 
 struct avg : sum {
   template <typename Value>
-  static __device__ Value end(Value total, int size) {
+  static __device__ Value finish(Value total, int size) {
     return static_cast<Value>(total / static_cast<Value>(size));
   }
 };
@@ -106,91 +106,91 @@ struct combination {
 
   template <bool Aligned>
   struct alignas(Aligned ? 16 : sizeof(bits)) pack {
-    bits at[lanes];
+    bits values[lanes];
   };
 
   template <typename Unit>
-  static __device__ const Unit* row(const reduction_arguments& all, int source) {
-    const u64 before = static_cast<u64>(source > all.rank ? source - 1 : source) * all.row_bytes;
-    return reinterpret_cast<const Unit*>(static_cast<const char*>(all.others) + before);
+  static __device__ const Unit* row(const reduction_arguments& arguments, int source) {
+    const u64 offset = static_cast<u64>(source > arguments.rank ? source - 1 : source) * arguments.row_bytes;
+    return reinterpret_cast<const Unit*>(static_cast<const char*>(arguments.others) + offset);
   }
 
-  static __device__ void join(value& total, bits next, bool first) {
+  static __device__ void combine(value& total, bits next, bool first) {
     const value loaded = Element::load(next);
-    total = first ? loaded : Operation::join(total, loaded);
+    total = first ? loaded : Operation::combine(total, loaded);
   }
 
   // What does not fill a pack.
-  static __device__ void one(const reduction_arguments& all, u64 at) {
+  static __device__ void combine_element(const reduction_arguments& arguments, u64 index) {
     value total{};
-    for (int source = 0; source < all.size; ++source)
-      join(total, source == all.rank ? static_cast<const bits*>(all.own)[at] : row<bits>(all, source)[at],
+    for (int source = 0; source < arguments.size; ++source)
+      combine(total, source == arguments.rank ? static_cast<const bits*>(arguments.own)[index] : row<bits>(arguments, source)[index],
            source == 0);
-    static_cast<bits*>(all.result)[at] = Element::store(Operation::end(total, all.size));
+    static_cast<bits*>(arguments.result)[index] = Element::store(Operation::finish(total, arguments.size));
   }
 
   // A pack of one contribution. Where `Aligned` there is no branch, so that loads of two sources are on their
   // way at a time.
   template <bool Aligned>
-  static __device__ pack<Aligned> contribution(const reduction_arguments& all, int source, u64 at) {
+  static __device__ pack<Aligned> contribution(const reduction_arguments& arguments, int source, u64 index) {
     if constexpr (Aligned) {
-      const auto* from = row<pack<true>>(all, source);
-      return (source == all.rank ? static_cast<const pack<true>*>(all.own) : from)[at];
+      const auto* from = row<pack<true>>(arguments, source);
+      return (source == arguments.rank ? static_cast<const pack<true>*>(arguments.own) : from)[index];
     } else {
-      if (source == all.rank) return static_cast<const pack<false>*>(all.own)[at];
+      if (source == arguments.rank) return static_cast<const pack<false>*>(arguments.own)[index];
       pack<false> next;
-      const pack<true> whole = row<pack<true>>(all, source)[at];
-      for (int lane = 0; lane < lanes; ++lane) next.at[lane] = whole.at[lane];
+      const pack<true> aligned = row<pack<true>>(arguments, source)[index];
+      for (int lane = 0; lane < lanes; ++lane) next.values[lane] = aligned.values[lane];
       return next;
     }
   }
 
   // `Depth` packs, `step` apart. `Aligned`: the user's buffers, as the rows always are.
   template <bool Aligned, int Depth>
-  static __device__ void packs(const reduction_arguments& all, u64 at, u64 step) {
+  static __device__ void combine_packs(const reduction_arguments& arguments, u64 index, u64 step) {
     value totals[Depth][lanes] = {};
 #pragma unroll 2
-    for (int source = 0; source < all.size; ++source) {
+    for (int source = 0; source < arguments.size; ++source) {
       pack<Aligned> next[Depth];
 #pragma unroll
-      for (int i = 0; i < Depth; ++i) next[i] = contribution<Aligned>(all, source, at + i * step);
+      for (int i = 0; i < Depth; ++i) next[i] = contribution<Aligned>(arguments, source, index + i * step);
 #pragma unroll
       for (int i = 0; i < Depth; ++i)
-        for (int lane = 0; lane < lanes; ++lane) join(totals[i][lane], next[i].at[lane], source == 0);
+        for (int lane = 0; lane < lanes; ++lane) combine(totals[i][lane], next[i].values[lane], source == 0);
     }
 #pragma unroll
     for (int i = 0; i < Depth; ++i) {
-      pack<Aligned> done;
+      pack<Aligned> result;
       for (int lane = 0; lane < lanes; ++lane)
-        done.at[lane] = Element::store(Operation::end(totals[i][lane], all.size));
-      static_cast<pack<Aligned>*>(all.result)[at + i * step] = done;
+        result.values[lane] = Element::store(Operation::finish(totals[i][lane], arguments.size));
+      static_cast<pack<Aligned>*>(arguments.result)[index + i * step] = result;
     }
   }
 
   template <bool Aligned>
-  static __device__ void elements(const reduction_arguments& all) {
+  static __device__ void combine_all(const reduction_arguments& arguments) {
     constexpr int depth = 2;  // of 1, 2 and 4 the fastest with few blocks and with many
-    const u64 count = all.count / lanes, step = static_cast<u64>(gridDim.x) * blockDim.x;
+    const u64 count = arguments.count / lanes, step = static_cast<u64>(gridDim.x) * blockDim.x;
     const u64 own = static_cast<u64>(blockIdx.x) * blockDim.x + threadIdx.x;
-    u64 at = own;
-    for (; at + (depth - 1) * step < count; at += depth * step) packs<Aligned, depth>(all, at, step);
-    for (; at < count; at += step) packs<Aligned, 1>(all, at, step);
-    if (own < all.count % lanes)
-      one(all, count * lanes + own);  // a block has more threads than a pack has lanes
+    u64 index = own;
+    for (; index + (depth - 1) * step < count; index += depth * step) combine_packs<Aligned, depth>(arguments, index, step);
+    for (; index < count; index += step) combine_packs<Aligned, 1>(arguments, index, step);
+    if (own < arguments.count % lanes)
+      combine_element(arguments, count * lanes + own);  // a block has more threads than a pack has lanes
   }
 
-  static __device__ void run(const reduction_arguments& all) {
-    if ((reinterpret_cast<u64>(all.own) | reinterpret_cast<u64>(all.result)) % 16 == 0)
-      elements<true>(all);
+  static __device__ void run(const reduction_arguments& arguments) {
+    if ((reinterpret_cast<u64>(arguments.own) | reinterpret_cast<u64>(arguments.result)) % 16 == 0)
+      combine_all<true>(arguments);
     else
-      elements<false>(all);
+      combine_all<false>(arguments);
   }
 };
 
 }  // namespace isthmus::copy_engine
 
 extern "C" __global__ void __launch_bounds__(isthmus::copy_engine::block_threads)
-    isthmus_combine(const isthmus::copy_engine::reduction_arguments all) {
+    isthmus_combine(const isthmus::copy_engine::reduction_arguments arguments) {
   using namespace isthmus::copy_engine;
-  combination<element::ISTHMUS_ELEMENT, operation::ISTHMUS_OPERATION>::run(all);
+  combination<element::ISTHMUS_ELEMENT, operation::ISTHMUS_OPERATION>::run(arguments);
 }

@@ -32,25 +32,25 @@ std::optional<copy_algorithm> find_algorithm(const char* name) {
 }
 
 // Whose blocks are moved: what all ranks know about, and of the reductions the one that is a move first.
-bool is_moved(isthmus_collective collective) {
+bool is_supported(isthmus_collective collective) {
   const collective_row& row = row_of(collective);
   if (is_point_to_point(collective) || row.send_ranks == buffer_ranks::none || has_private_counts(row)) return false;
   return !row.is_reduction || (row.send_extent != row.recv_extent && !has_counts(row));
 }
 
 // For rules that name another; all that is moved.
-const char* only_moved() {
+const char* supported_collectives_text() {
   static const std::string text = [] {
     std::string names;
     for (const auto& row : collective_table::rows)
-      if (is_moved(static_cast<isthmus_collective>(&row - collective_table::rows.data())))
+      if (is_supported(static_cast<isthmus_collective>(&row - collective_table::rows.data())))
         names += (names.empty() ? "" : ", ") + std::string(row.name);
     return "knows only " + names;
   }();
   return text.c_str();
 }
 
-bool nobody_sends(const block_map& blocks) {
+bool has_no_senders(const block_map& blocks) {
   for (int source = 0; source < blocks.size; ++source)
     if (blocks.max_bytes_from(source) != 0) return false;
   return true;
@@ -63,8 +63,8 @@ copy_engine_state::copy_engine_state(const isthmus_backend_context& context, dev
       m_resources(driver, context.device.ordinal, context.rank, context.size, options),
       m_watchdog(context, m_resources, m_log),
       m_own_stream(driver, context.device.ordinal),
-      m_entered(driver, context.device.ordinal),
-      m_ended(driver, context.device.ordinal) {
+      m_entry_event(driver, context.device.ordinal),
+      m_end_event(driver, context.device.ordinal) {
   // A device that lacks what is needed says so here, where all ranks can still do without.
   const word_step probe[] = {{word_action::write, m_resources.progress_word(), 0},
                              {word_action::wait_equal, m_resources.progress_word(), 0}};
@@ -82,11 +82,11 @@ void copy_engine_state::set_compiler(kernel_compiler& compiler) { m_resources.ke
 
 // Reasons stay for the life of the process: whoever asked for one may keep it. There are few.
 void copy_engine_state::refuse_reductions(const std::string& reason) {
-  if (m_no_reductions != nullptr) return;
+  if (m_no_reductions_reason != nullptr) return;
   static std::mutex mutex;
   static auto* const all = new std::set<std::string>;
   const std::lock_guard lock(mutex);
-  m_no_reductions = all->insert(reason).first->c_str();
+  m_no_reductions_reason = all->insert(reason).first->c_str();
 }
 
 copy_engine_state::~copy_engine_state() {
@@ -95,16 +95,16 @@ copy_engine_state::~copy_engine_state() {
   // Until the stream is through, the watchdog may still have to release it.
   while (m_watchdog.current_call() != 0 && watchdog_clock::now() < deadline) std::this_thread::sleep_for(1ms);
   m_watchdog.end();
-  bool quiet = false;
+  bool is_idle_now = false;
   try {
     while (!m_watchdog.has_failed() && m_context.is_aborted(m_context.runtime) == 0 &&
            !m_watchdog.are_all_acknowledged() && watchdog_clock::now() < deadline)
       std::this_thread::sleep_for(100us);
-    quiet = m_watchdog.current_call() == 0 && m_watchdog.wait_briefly();
+    is_idle_now = m_watchdog.current_call() == 0 && m_watchdog.wait_briefly();
   } catch (const error& caught) {
     m_context.log(m_context.runtime, 1, "while releasing: %s", caught.what());
   }
-  if (quiet) return;
+  if (is_idle_now) return;
   m_resources.progress.abandon();
   m_watchdog.abandon_memory();
 }
@@ -112,10 +112,10 @@ copy_engine_state::~copy_engine_state() {
 const char* copy_engine_state::supports(const isthmus_operation& operation, const char* name) const {
   const auto requested = name == nullptr ? copy_algorithm::staged : find_algorithm(name);
   if (!requested) return "unknown algorithm; zero_copy, push and staged exist";
-  if (!is_moved(operation.collective)) return only_moved();
+  if (!is_supported(operation.collective)) return supported_collectives_text();
   if (*requested != copy_algorithm::staged)
-    if (const char* reason = never_direct(operation.collective)) return reason;
-  if (row_of(operation.collective).is_reduction && m_no_reductions != nullptr) return m_no_reductions;
+    if (const char* reason = reason_never_direct(operation.collective)) return reason;
+  if (row_of(operation.collective).is_reduction && m_no_reductions_reason != nullptr) return m_no_reductions_reason;
   const auto rows = static_cast<std::uint64_t>(std::max(m_context.size - 1, 1));
   if (m_context.size > 1 && m_resources.memory.slot_bytes() < rows * alignment)
     return "backend.copy_engine.staging_bytes is less than 512 bytes for each peer";
@@ -127,9 +127,9 @@ isthmus_status copy_engine_state::report(const call_failure& failure) {
                         failure.message.c_str());
 }
 
-isthmus_status copy_engine_state::report_driver(const char* doing, const isthmus_error_info& info) {
+isthmus_status copy_engine_state::report_driver(const char* action, const isthmus_error_info& info) {
   return m_context.fail(m_context.runtime, info.status, info.native_code, info.location, info.hint, "%s: %s",
-                        doing, info.message);
+                        action, info.message);
 }
 
 isthmus_status copy_engine_state::enqueue(const isthmus_operation* operations, const char* const* algorithms,
@@ -154,32 +154,32 @@ void copy_engine_state::prepare(std::span<const isthmus_operation> operations) {
 
 void copy_engine_state::start(const isthmus_operation& operation, std::optional<copy_algorithm> requested) {
   m_blocks = block_map(operation, m_context.rank, m_context.size);
-  if (operation.count == 0 && nobody_sends(m_blocks)) return;
+  if (operation.count == 0 && has_no_senders(m_blocks)) return;
   device_driver& driver = m_resources.driver;
   const int device = m_resources.device;
-  const bool legacy = is_null_stream(operation.stream);  // a stream of our own does the work between two events
-  const bool captured = driver.is_capturing(device, operation.stream);
-  const native_stream stream = legacy ? m_own_stream : operation.stream;
-  if (legacy) {
-    driver.record(device, m_entered, operation.stream);
-    driver.wait(device, stream, m_entered);
+  const bool is_null = is_null_stream(operation.stream);  // a stream of our own does the work between two events
+  const bool is_captured = driver.is_capturing(device, operation.stream);
+  const native_stream stream = is_null ? m_own_stream : operation.stream;
+  if (is_null) {
+    driver.record(device, m_entry_event, operation.stream);
+    driver.wait(device, stream, m_entry_event);
   }
   // Calls of one communicator come one after the other, whatever streams they are on. A graph can't wait for
   // what is outside of it: its launches have to be ordered by the caller.
-  if (!captured && m_any_ended) driver.wait(device, stream, m_ended);
+  if (!is_captured && m_has_end_event) driver.wait(device, stream, m_end_event);
   m_resources.main.start_on(stream);
-  issue(operation, requested, captured);
-  if (captured) return;
-  driver.record(device, m_ended, stream);
-  m_any_ended = true;
-  if (legacy) driver.wait(device, operation.stream, m_ended);
+  issue(operation, requested, is_captured);
+  if (is_captured) return;
+  driver.record(device, m_end_event, stream);
+  m_has_end_event = true;
+  if (is_null) driver.wait(device, operation.stream, m_end_event);
 }
 
 // Fills m_buffers; whether the call can go that way.
 bool copy_engine_state::find_buffers(const isthmus_operation& operation, copy_algorithm algorithm) {
-  m_buffers.found = false;
+  m_buffers.is_valid = false;
   if (algorithm != copy_algorithm::staged) find_direct_buffers(m_context, operation, m_blocks, algorithm, m_buffers);
-  return m_buffers.found;
+  return m_buffers.is_valid;
 }
 
 // Pushing was the faster of the two wherever both were measured; it needs the receive buffers.
@@ -191,11 +191,11 @@ copy_algorithm copy_engine_state::choose(const isthmus_operation& operation, std
   return copy_algorithm::staged;
 }
 
-void copy_engine_state::issue(const isthmus_operation& operation, std::optional<copy_algorithm> requested, bool captured) {
+void copy_engine_state::issue(const isthmus_operation& operation, std::optional<copy_algorithm> requested, bool is_captured) {
   m_record.id = ++m_last_id == 0 ? ++m_last_id : m_last_id;
-  const call_request request{m_resources, operation, m_blocks, m_record, m_log, captured};
+  const call_request request{m_resources, operation, m_blocks, m_record, m_log, is_captured};
   const copy_algorithm algorithm = choose(operation, requested);
-  if (requested && algorithm == copy_algorithm::staged && algorithm != *requested) note_staged(operation.collective, *requested);
+  if (requested && algorithm == copy_algorithm::staged && algorithm != *requested) log_staged_fallback(operation.collective, *requested);
   if (algorithm == copy_algorithm::reduce)
     issue_reduce(request,
                  m_context.size == 1 ? nullptr : m_resources.kernels.prepare(operation.datatype, operation.op));
@@ -208,10 +208,10 @@ void copy_engine_state::issue(const isthmus_operation& operation, std::optional<
 }
 
 // Once for each collective: the call path formats no text.
-void copy_engine_state::note_staged(isthmus_collective collective, copy_algorithm requested) {
-  std::uint32_t& noted = m_noted[static_cast<std::size_t>(requested)];
-  if ((noted & 1u << collective) != 0) return;
-  noted |= 1u << collective;
+void copy_engine_state::log_staged_fallback(isthmus_collective collective, copy_algorithm requested) {
+  std::uint32_t& logged = m_logged[static_cast<std::size_t>(requested)];
+  if ((logged & 1u << collective) != 0) return;
+  logged |= 1u << collective;
   m_context.log(
       m_context.runtime, 2,
       "%s: the rule says %s, but the buffers that peers would touch are not in the symmetric heap: it is "
@@ -226,7 +226,7 @@ isthmus_status copy_engine_state::poll() {
   return ISTHMUS_SUCCESS;
 }
 
-bool copy_engine_state::is_idle() { return (!m_any_ended || m_resources.driver.done(m_ended)) && m_watchdog.current_call() == 0; }
+bool copy_engine_state::is_idle() { return (!m_has_end_event || m_resources.driver.done(m_end_event)) && m_watchdog.current_call() == 0; }
 
 isthmus_status copy_engine_state::synchronize() {
   const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);

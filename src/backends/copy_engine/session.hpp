@@ -45,22 +45,22 @@ class copy_engine_state {
   void prepare(std::span<const isthmus_operation> operations);
   bool find_buffers(const isthmus_operation& operation, copy_algorithm algorithm);
   copy_algorithm choose(const isthmus_operation& operation, std::optional<copy_algorithm> requested);
-  void note_staged(isthmus_collective collective, copy_algorithm requested);
+  void log_staged_fallback(isthmus_collective collective, copy_algorithm requested);
   bool is_idle();
   isthmus_status report(const call_failure& failure);
-  isthmus_status report_driver(const char* doing, const isthmus_error_info& info);
+  isthmus_status report_driver(const char* action, const isthmus_error_info& info);
 
   const isthmus_backend_context& m_context;
   rank_resources m_resources;
   call_log m_log;
   call_watchdog m_watchdog;
   owned_stream m_own_stream;  // stands in for the legacy NULL stream
-  owned_event m_entered, m_ended;
-  bool m_any_ended = false;
+  owned_event m_entry_event, m_end_event;
+  bool m_has_end_event = false;
   std::uint32_t m_last_id = 0;
   std::string m_version;
-  const char* m_no_reductions = nullptr;   // the reason, if there is one
-  std::array<std::uint32_t, 4> m_noted{};  // what note_staged has said: by algorithm, a bit for each collective
+  const char* m_no_reductions_reason = nullptr;   // the reason, if there is one
+  std::array<std::uint32_t, 4> m_logged{};  // what log_staged_fallback has said: by algorithm, a bit for each collective
   block_map m_blocks;                      // of the call that is being issued
   // Filled anew by each call; kept for their memory.
   direct_buffers m_buffers;

@@ -37,7 +37,7 @@ test_case drawn(std::uint64_t seed, int ranks) {
 
 const char* drawn_algorithm(std::uint64_t seed, const test_case& test) {
   const char* name = algorithms[oracle::mix(seed, 8) % std::size(algorithms)];
-  const bool only_staged = isthmus::copy_engine::never_direct(test.collective) != nullptr;
+  const bool only_staged = isthmus::copy_engine::reason_never_direct(test.collective) != nullptr;
   return only_staged && (name == algorithms[1] || name == algorithms[2]) ? nullptr : name;
 }
 
