@@ -13,80 +13,80 @@ namespace {
 
 using conformance::test_case;
 
-constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
+constexpr isthmus_collective collectives[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
                                         ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
                                         ISTHMUS_REDUCE_SCATTER};
 constexpr const char* algorithms[] = {nullptr, "zero_copy", "push", "staged"};
 
 // Draws a call from a seed; the same on all ranks.
-test_case drawn(std::uint64_t seed, int ranks) {
-  const auto pick = [&](std::uint64_t what, std::uint64_t among) { return oracle::mix(seed, what) % among; };
+test_case draw_case(std::uint64_t seed, int ranks) {
+  const auto draw = [&](std::uint64_t salt, std::uint64_t bound) { return oracle::mix(seed, salt) % bound; };
   test_case test;
-  test.collective = moved[pick(1, std::size(moved))];
-  test.datatype = static_cast<isthmus_datatype>(pick(2, ISTHMUS_DATATYPE_COUNT));
-  test.op = static_cast<isthmus_reduction_op>(pick(9, ISTHMUS_REDUCTION_OP_COUNT));
-  test.special = pick(10, 4) == 0;
+  test.collective = collectives[draw(1, std::size(collectives))];
+  test.datatype = static_cast<isthmus_datatype>(draw(2, ISTHMUS_DATATYPE_COUNT));
+  test.op = static_cast<isthmus_reduction_op>(draw(9, ISTHMUS_REDUCTION_OP_COUNT));
+  test.special = draw(10, 4) == 0;
   constexpr std::uint64_t counts[] = {0, 1, 17, 255, 1000, 4099, 9001};
-  test.count = counts[pick(3, std::size(counts))];
-  test.root = static_cast<int>(pick(4, static_cast<std::uint64_t>(ranks)));
-  test.in_place = pick(5, 2) == 0 && conformance::can_be_in_place(test.collective);
-  test.heap = pick(6, 2) == 0;
+  test.count = counts[draw(3, std::size(counts))];
+  test.root = static_cast<int>(draw(4, static_cast<std::uint64_t>(ranks)));
+  test.in_place = draw(5, 2) == 0 && conformance::can_be_in_place(test.collective);
+  test.heap = draw(6, 2) == 0;
   test.seed = oracle::mix(seed, 7) >> 1;
   return test;
 }
 
-const char* drawn_algorithm(std::uint64_t seed, const test_case& test) {
+const char* draw_algorithm(std::uint64_t seed, const test_case& test) {
   const char* name = algorithms[oracle::mix(seed, 8) % std::size(algorithms)];
   const bool only_staged = isthmus::copy_engine::reason_never_direct(test.collective) != nullptr;
   return only_staged && (name == algorithms[1] || name == algorithms[2]) ? nullptr : name;
 }
 
 // Plays `calls` drawn calls on every rank, without anything that holds the ranks together but the calls.
-void play_many(const setup& with, int calls, std::uint64_t seed) {
-  world all(with);
-  all.each([&](rank& one) {
+void run_random_calls(const test_setup& setup, int calls, std::uint64_t seed) {
+  topology all(setup);
+  all.each([&](rank_runner& one) {
     for (int i = 0; i < calls; ++i) {
-      const test_case test = drawn(oracle::mix(seed, static_cast<std::uint64_t>(i)), all.size());
-      const char* name = drawn_algorithm(oracle::mix(seed, static_cast<std::uint64_t>(i)), test);
-      const auto wrong = one.play(test, name);
-      ASSERT_FALSE(wrong.has_value()) << conformance::to_string(test) << " by " << (name ? name : "automatic")
-                                      << " on rank " << one.number() << ": " << *wrong;
+      const test_case test = draw_case(oracle::mix(seed, static_cast<std::uint64_t>(i)), all.size());
+      const char* name = draw_algorithm(oracle::mix(seed, static_cast<std::uint64_t>(i)), test);
+      const auto error = one.run_case(test, name);
+      ASSERT_FALSE(error.has_value()) << conformance::to_string(test) << " by " << (name ? name : "automatic")
+                                      << " on rank " << one.number() << ": " << *error;
     }
   });
 }
 
-struct shape_of_world {
+struct topology_case {
   const char* name;
   int ranks;
   isthmus::copy_engine::settings options;
-  behaviour how;
+  driver_behavior behavior;
 };
-void PrintTo(const shape_of_world& shape, std::ostream* out) { *out << shape.name; }
+void PrintTo(const topology_case& shape, std::ostream* out) { *out << shape.name; }
 
-class random_calls : public testing::TestWithParam<shape_of_world> {};
+class random_calls : public testing::TestWithParam<topology_case> {};
 
 TEST_P(random_calls, give_what_the_oracle_says) {
-  setup with;
-  with.ranks = GetParam().ranks;
-  with.options = GetParam().options;
-  with.how = GetParam().how;
-  with.heap_bytes = 4u << 20;
-  play_many(with, with.how.delay_us > 0 ? 60 : 200, 42 + static_cast<std::uint64_t>(with.ranks));
+  test_setup setup;
+  setup.ranks = GetParam().ranks;
+  setup.options = GetParam().options;
+  setup.behavior = GetParam().behavior;
+  setup.heap_bytes = 4u << 20;
+  run_random_calls(setup, setup.behavior.delay_us > 0 ? 60 : 200, 42 + static_cast<std::uint64_t>(setup.ranks));
 }
 
 // Large and small transit areas, peers one by one and together, one stream and several.
 INSTANTIATE_TEST_SUITE_P(
     worlds, random_calls,
-    testing::Values(shape_of_world{"alone", 1, {1 << 16, 4096, 1}, {}},
-                    shape_of_world{"pair", 2, {1 << 16, 4096, 1}, {}},
-                    shape_of_world{"pair_slow", 2, {1 << 14, 0, 1}, {false, 300, 5}},
-                    shape_of_world{"pair_tiny_transit", 2, {2048, 1 << 20, 1}, {}},
-                    shape_of_world{"four_in_step", 4, {8192, 1 << 20, 1}, {false, 100, 7}},
-                    shape_of_world{"four_in_step_one_queue", 4, {8192, 1 << 20, 1}, {true, 0, 8}},
-                    shape_of_world{"three_streams", 3, {1 << 14, 512, 0}, {}},
-                    shape_of_world{"four_one_queue", 4, {1 << 14, 0, 0}, {true, 0, 3}},
-                    shape_of_world{"four_one_queue_slow", 4, {1 << 13, 2000, 2}, {true, 200, 9}},
-                    shape_of_world{"five", 5, {1 << 15, 1 << 14, 2}, {false, 100, 4}}),
+    testing::Values(topology_case{"alone", 1, {1 << 16, 4096, 1}, {}},
+                    topology_case{"pair", 2, {1 << 16, 4096, 1}, {}},
+                    topology_case{"pair_slow", 2, {1 << 14, 0, 1}, {false, 300, 5}},
+                    topology_case{"pair_tiny_transit", 2, {2048, 1 << 20, 1}, {}},
+                    topology_case{"four_in_step", 4, {8192, 1 << 20, 1}, {false, 100, 7}},
+                    topology_case{"four_in_step_one_queue", 4, {8192, 1 << 20, 1}, {true, 0, 8}},
+                    topology_case{"three_streams", 3, {1 << 14, 512, 0}, {}},
+                    topology_case{"four_one_queue", 4, {1 << 14, 0, 0}, {true, 0, 3}},
+                    topology_case{"four_one_queue_slow", 4, {1 << 13, 2000, 2}, {true, 200, 9}},
+                    topology_case{"five", 5, {1 << 15, 1 << 14, 2}, {false, 100, 4}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // Every rank enqueues many calls at once, at its own pace, and looks at the results at the end.
@@ -94,12 +94,12 @@ TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
   constexpr int calls = 64;
   constexpr std::uint64_t count = 700;
   for (const char* name : algorithms) {
-    setup with;
-    with.ranks = 3;
-    with.options = {4096, 1024, 1};
-    with.how = {false, 120, 11};
-    world all(with);
-    all.each([&](rank& one) {
+    test_setup setup;
+    setup.ranks = 3;
+    setup.options = {4096, 1024, 1};
+    setup.behavior = {false, 120, 11};
+    topology all(setup);
+    all.each([&](rank_runner& one) {
       test_case test;
       test.collective = ISTHMUS_ALLGATHER;
       test.datatype = ISTHMUS_INT32;
@@ -132,19 +132,19 @@ TEST(copy_engine, skewed_calls_back_to_back_do_not_overwrite_each_other) {
 TEST(copy_engine, sums_are_made_in_rank_order) {
   constexpr std::uint64_t count = 3001;
   for (const int ranks : {2, 4}) {
-    setup with;
-    with.ranks = ranks;
-    with.options = {8192, 0, 2};
-    with.how = {false, 150, 3};
-    world all(with);
+    test_setup setup;
+    setup.ranks = ranks;
+    setup.options = {8192, 0, 2};
+    setup.behavior = {false, 150, 3};
+    topology all(setup);
     std::vector<std::vector<float>> inputs(static_cast<std::size_t>(ranks));
     for (int number = 0; number < ranks; ++number) {
-      auto& mine = inputs[static_cast<std::size_t>(number)];
-      mine.resize(count * static_cast<std::size_t>(ranks));
+      auto& input = inputs[static_cast<std::size_t>(number)];
+      input.resize(count * static_cast<std::size_t>(ranks));
       oracle::fill({ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, 6}, number, 0,
-                   std::as_writable_bytes(std::span(mine)));
+                   std::as_writable_bytes(std::span(input)));
     }
-    all.each([&](rank& one) {
+    all.each([&](rank_runner& one) {
       const auto own = static_cast<std::size_t>(one.number());
       std::vector<float> result(count);
       isthmus_operation operation{};
@@ -167,8 +167,8 @@ TEST(copy_engine, sums_are_made_in_rank_order) {
 }
 
 TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason) {
-  setup with;
-  world all(with);
+  test_setup setup;
+  topology all(setup);
   isthmus_operation operation{};
   operation.collective = ISTHMUS_REDUCE_SCATTER;
   operation.count = 1;
@@ -186,10 +186,10 @@ TEST(copy_engine, reductions_that_no_compiler_helps_are_refused_with_the_reason)
 // The same captured commands, launched again and again with new data, and calls that are not captured between.
 // One of them takes long for its copies. A fetch has as many as a rank has peers, nothing else has.
 TEST(copy_engine, nobody_fetches_a_piece_before_all_have_fetched_the_last_one) {
-  setup with;
-  with.ranks = 4;
-  with.options = {4096, 1 << 20, 1};
-  world all(with);
+  test_setup setup;
+  setup.ranks = 4;
+  setup.options = {4096, 1 << 20, 1};
+  topology all(setup);
   constexpr int pieces = 8;
   std::array<std::atomic<int>, 4> ended{};
   std::atomic<int> ahead{0};
@@ -201,13 +201,13 @@ TEST(copy_engine, nobody_fetches_a_piece_before_all_have_fetched_the_last_one) {
       for (const auto& other : ended) ahead += !end && other < done ? 1 : 0;
       if (!end && number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     };
-  all.each([&](rank& one) {
+  all.each([&](rank_runner& one) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_UINT8;
     test.count = pieces * 2048;
-    const auto wrong = one.play(test, "staged");
-    ASSERT_FALSE(wrong.has_value()) << *wrong;
+    const auto error = one.run_case(test, "staged");
+    ASSERT_FALSE(error.has_value()) << *error;
   });
   for (const auto& each : ended) EXPECT_EQ(each, pieces);
   EXPECT_EQ(ahead, 0);
@@ -225,12 +225,12 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
                                    {ISTHMUS_ALLTOALL, ISTHMUS_UINT8, "staged", 1 << 20}};
   for (const char* name : algorithms) kinds.push_back({ISTHMUS_ALLTOALL, ISTHMUS_UINT8, name});
   for (const auto& [collective, datatype, name, wait_all_bytes] : kinds) {
-    setup with;
-    with.ranks = 3;
-    with.options = {1 << 13, wait_all_bytes, 2};
-    with.how = {false, 60, 2};
-    world all(with);
-    all.each([&, collective = collective, datatype = datatype, name = name](rank& one) {
+    test_setup setup;
+    setup.ranks = 3;
+    setup.options = {1 << 13, wait_all_bytes, 2};
+    setup.behavior = {false, 60, 2};
+    topology all(setup);
+    all.each([&, collective = collective, datatype = datatype, name = name](rank_runner& one) {
       test_case test;
       test.collective = collective;
       test.datatype = datatype;
@@ -248,8 +248,8 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
       for (int i = 0; i < 12; ++i) {
         test.seed = static_cast<std::uint64_t>(i) * 4 + 1;
         if (i % 3 == 2) {
-          const auto wrong = one.play(test, name);
-          ASSERT_FALSE(wrong.has_value()) << *wrong;
+          const auto error = one.run_case(test, name);
+          ASSERT_FALSE(error.has_value()) << *error;
           continue;
         }
         test.seed = 1;
@@ -263,10 +263,10 @@ TEST(copy_engine, a_captured_call_can_be_replayed_among_others) {
 }
 
 TEST(copy_engine, the_null_stream_and_changing_streams_keep_their_order) {
-  setup with;
-  with.how = {false, 100, 8};
-  world all(with);
-  all.each([&](rank& one) {
+  test_setup setup;
+  setup.behavior = {false, 100, 8};
+  topology all(setup);
+  all.each([&](rank_runner& one) {
     const std::array<isthmus::native_stream, 3> streams = {
         nullptr, one.stream(), one.driver().create_stream(0, isthmus::stream_priority::normal)};
     constexpr std::uint64_t count = 300;
@@ -295,46 +295,46 @@ TEST(copy_engine, the_null_stream_and_changing_streams_keep_their_order) {
 }
 
 TEST(copy_engine, in_place_copies_go_to_peers_only) {
-  setup with;
-  world all(with);
-  all.each([&](rank& one) {
+  test_setup setup;
+  topology all(setup);
+  all.each([&](rank_runner& one) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_FLOAT32;
     test.count = 1000;
     test.in_place = test.heap = true;
     const int before = one.driver().copies();
-    ASSERT_EQ(one.play(test, nullptr), std::nullopt);
+    ASSERT_EQ(one.run_case(test, nullptr), std::nullopt);
     EXPECT_EQ(one.driver().copies() - before, 1);
   });
 }
 
 // A call costs what its commands cost: two lists of words and a copy, and what orders it among others.
 TEST(copy_engine, a_small_call_out_of_the_heap_is_few_commands) {
-  setup with;
-  world all(with);
-  all.each([&](rank& one) {
+  test_setup setup;
+  topology all(setup);
+  all.each([&](rank_runner& one) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_INT8;
     test.count = 64;
     test.in_place = test.heap = true;
-    ASSERT_EQ(one.play(test, nullptr), std::nullopt);
+    ASSERT_EQ(one.run_case(test, nullptr), std::nullopt);
     const int before = one.driver().commands();
-    ASSERT_EQ(one.play(test, nullptr), std::nullopt);
+    ASSERT_EQ(one.run_case(test, nullptr), std::nullopt);
     EXPECT_EQ(one.driver().commands() - before, 5);
   });
 }
 
 TEST(copy_engine, zero_copy_that_is_staged_instead_is_said) {
-  setup with;
-  world all(with);
-  all.each([&](rank& one) {
+  test_setup setup;
+  topology all(setup);
+  all.each([&](rank_runner& one) {
     test_case test;
     test.collective = ISTHMUS_ALLGATHER;
     test.datatype = ISTHMUS_INT8;
     test.count = 64;
-    ASSERT_EQ(one.play(test, "zero_copy"), std::nullopt);
+    ASSERT_EQ(one.run_case(test, "zero_copy"), std::nullopt);
     ASSERT_EQ(one.logged.size(), 1u);
     EXPECT_NE(one.logged[0].find("not in the symmetric heap"), std::string::npos) << one.logged[0];
   });

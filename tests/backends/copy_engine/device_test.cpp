@@ -25,7 +25,7 @@ namespace {
 using conformance::test_case;
 using steady = std::chrono::steady_clock;
 
-constexpr isthmus_collective moved[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
+constexpr isthmus_collective collectives[] = {ISTHMUS_ALLGATHER,     ISTHMUS_ALLGATHERV, ISTHMUS_ALLTOALL,
                                         ISTHMUS_BROADCAST,     ISTHMUS_GATHER,     ISTHMUS_SCATTER,
                                         ISTHMUS_REDUCE_SCATTER};
 
@@ -37,20 +37,20 @@ struct options {
 };
 
 // Whether reductions must go by the copy engines with what a rule names.
-bool combines(const std::string& use) { return use != "copy_engine:push"; }
+bool can_reduce(const std::string& use) { return use != "copy_engine:push"; }
 
-test_case drawn(std::uint64_t seed, int ranks) {
-  const auto pick = [&](std::uint64_t what, std::uint64_t among) { return oracle::mix(seed, what) % among; };
+test_case draw_case(std::uint64_t seed, int ranks) {
+  const auto draw = [&](std::uint64_t salt, std::uint64_t bound) { return oracle::mix(seed, salt) % bound; };
   constexpr std::uint64_t counts[] = {0, 1, 3, 17, 255, 1001, 4099, 32771, 50001};
   test_case test;
-  test.collective = moved[pick(1, std::size(moved))];
-  test.datatype = static_cast<isthmus_datatype>(pick(2, ISTHMUS_DATATYPE_COUNT));
-  test.op = static_cast<isthmus_reduction_op>(pick(8, ISTHMUS_REDUCTION_OP_COUNT));
-  test.special = pick(9, 4) == 0;
-  test.count = counts[pick(3, std::size(counts))];
-  test.root = static_cast<int>(pick(4, static_cast<std::uint64_t>(ranks)));
-  test.in_place = pick(5, 2) == 0 && conformance::can_be_in_place(test.collective);
-  test.heap = pick(6, 2) == 0;
+  test.collective = collectives[draw(1, std::size(collectives))];
+  test.datatype = static_cast<isthmus_datatype>(draw(2, ISTHMUS_DATATYPE_COUNT));
+  test.op = static_cast<isthmus_reduction_op>(draw(8, ISTHMUS_REDUCTION_OP_COUNT));
+  test.special = draw(9, 4) == 0;
+  test.count = counts[draw(3, std::size(counts))];
+  test.root = static_cast<int>(draw(4, static_cast<std::uint64_t>(ranks)));
+  test.in_place = draw(5, 2) == 0 && conformance::can_be_in_place(test.collective);
+  test.heap = draw(6, 2) == 0;
   test.seed = oracle::mix(seed, 7) >> 1;
   return test;
 }
@@ -62,50 +62,50 @@ int report(const char* where, int rank, const test_case& test, const std::string
 }
 
 // A failed call leaves the communicator poisoned: the first problem ends the series.
-int play_series(member& one, const char* where, int calls, std::uint64_t seed) {
+int run_series(member& one, const char* where, int calls, std::uint64_t seed) {
   for (int i = 0; i < calls; ++i) {
-    const test_case test = drawn(oracle::mix(seed, static_cast<std::uint64_t>(i)), one.size());
-    if (const auto wrong = one.play(test)) return report(where, one.rank(), test, *wrong);
+    const test_case test = draw_case(oracle::mix(seed, static_cast<std::uint64_t>(i)), one.size());
+    if (const auto error = one.run_case(test)) return report(where, one.rank(), test, *error);
   }
   return 0;
 }
 
 // The engine that a test is about must be the one that runs, and what it can't do must have its reason.
-int check_choice(member& one, const options& asked, const std::string& wanted) {
+int check_choice(member& one, const options& requested, const std::string& expected) {
   int failures = 0;
   for (const isthmus_collective collective : {ISTHMUS_ALLGATHER, ISTHMUS_REDUCE_SCATTER}) {
     test_case test;
     test.collective = collective;
     test.count = 100;
-    const placed_call call(test, one.rank(), one.size(), one.place().mirror(), one.place().plain());
-    const std::string taken = one.taken_by(call.operation);
+    const device_call call(test, one.rank(), one.size(), one.device().mirror(), one.device().plain());
+    const std::string selected = one.selected_path(call.operation);
     const bool reduces = collective == ISTHMUS_REDUCE_SCATTER;
-    const bool right = !reduces || (combines(wanted) && !asked.without_compiler)
-                           ? taken == wanted
-                           : taken.find(combines(wanted) ? "library could be loaded"
+    const bool is_right = !reduces || (can_reduce(expected) && !requested.without_compiler)
+                           ? selected == expected
+                           : selected.find(can_reduce(expected) ? "library could be loaded"
                                                          : "use copy_engine:staged") != std::string::npos;
-    if (!right) failures += report("choice", one.rank(), test, "goes by " + taken + " instead of " + wanted);
+    if (!is_right) failures += report("choice", one.rank(), test, "goes by " + selected + " instead of " + expected);
   }
   return failures;
 }
 
 // ---- cases --------------------------------------------------------------------------------------------
 
-int random_calls(member& one, int calls) { return play_series(one, "random calls", calls, 1000); }
+int random_calls(member& one, int calls) { return run_series(one, "random calls", calls, 1000); }
 
 // Nobody goes on while a part is being released: the last rank of a process frees all ranks' memory, and where
 // that waits for the devices (hipFree) it must not wait for a stream that waits for this rank.
-int parts(member& one, rendezvous& all) {
+int subcommunicators(member& one, rendezvous& all) {
   int failures = 0;
-  for (const bool halves : {true, false}) {
+  for (const bool is_by_parity : {true, false}) {
     isthmus_communicator made = nullptr;
     // Ranks by parity, then all of them in the opposite order.
-    if (isthmus_communicator_split(one.handle(), halves ? one.rank() % 2 : 0, -one.rank(), &made) !=
+    if (isthmus_communicator_split(one.handle(), is_by_parity ? one.rank() % 2 : 0, -one.rank(), &made) !=
         ISTHMUS_SUCCESS)
       return report("split", one.rank(), {}, last_error());
     {
-      member part(one.place(), made);
-      failures += play_series(part, "part", 30, 2000 + (halves ? one.rank() % 2 : 7));
+      member sub(one.device(), made);
+      failures += run_series(sub, "part", 30, 2000 + (is_by_parity ? one.rank() % 2 : 7));
       all.wait();
     }
     all.wait();
@@ -116,52 +116,52 @@ int parts(member& one, rendezvous& all) {
 // Many calls before anybody looks, from ranks that lag behind each other.
 int skewed(member& one) {
   constexpr int calls = 40;
-  seat& place = one.place();
-  std::vector<std::unique_ptr<placed_call>> all;
+  rank_device& device = one.device();
+  std::vector<std::unique_ptr<device_call>> all;
   std::size_t at = 0;
   for (int i = 0; i < calls; ++i) {
-    test_case test = drawn(oracle::mix(3000, static_cast<std::uint64_t>(i)), one.size());
+    test_case test = draw_case(oracle::mix(3000, static_cast<std::uint64_t>(i)), one.size());
     test.count = std::min<std::uint64_t>(test.count, 1001);
-    const auto placed = [&] {
-      return std::make_unique<placed_call>(test, one.rank(), one.size(), place.mirror().subspan(at),
-                                           (test.heap ? one.heap() : place.plain()) + at);
+    const auto make_call = [&] {
+      return std::make_unique<device_call>(test, one.rank(), one.size(), device.mirror().subspan(at),
+                                           (test.heap ? one.heap() : device.plain()) + at);
     };
-    auto call = placed();
-    if (!one.taken_by(call->operation).starts_with("copy_engine")) {  // not with this algorithm
+    auto call = make_call();
+    if (!one.selected_path(call->operation).starts_with("copy_engine")) {  // not with this algorithm
       test.collective = ISTHMUS_ALLTOALL;
-      call = placed();
+      call = make_call();
     }
-    place.upload(call->on_device, call->mirror);
+    device.upload(call->on_device, call->mirror);
     at += (call->mirror.size() + 255) / 256 * 256;
     all.push_back(std::move(call));
   }
   for (int i = 0; i < calls; ++i) {
-    const std::uint64_t late =
+    const std::uint64_t delay =
         oracle::mix(4000 + static_cast<std::uint64_t>(one.rank()), static_cast<std::uint64_t>(i));
-    if (late % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(late % 3000));
-    all[static_cast<std::size_t>(i)]->operation.stream = place.stream();
+    if (delay % 5 == 0) std::this_thread::sleep_for(std::chrono::microseconds(delay % 3000));
+    all[static_cast<std::size_t>(i)]->operation.stream = device.stream();
     if (isthmus_enqueue(one.handle(), &all[static_cast<std::size_t>(i)]->operation) != ISTHMUS_SUCCESS)
       return report("skewed calls", one.rank(), {}, last_error());
   }
-  for (const auto& call : all) place.download(call->mirror, call->on_device);
-  place.synchronize();
+  for (const auto& call : all) device.download(call->mirror, call->on_device);
+  device.synchronize();
   for (const auto& call : all)
-    if (const auto wrong = call->buffers.find_error(true, true, false))
-      return report("skewed calls", one.rank(), {}, *wrong);
+    if (const auto error = call->buffers.find_error(true, true, false))
+      return report("skewed calls", one.rank(), {}, *error);
   return 0;
 }
 
 int streams(member& one) {
-  seat& place = one.place();
+  rank_device& device = one.device();
   int failures = 0;
   const isthmus::native_stream other =
-      place.driver().create_stream(place.device(), isthmus::stream_priority::high);
-  for (const isthmus::native_stream stream : {isthmus::native_stream(nullptr), other, place.own_stream()}) {
-    place.use_stream(stream);
-    failures += play_series(one, stream == nullptr ? "the NULL stream" : "another stream", 15, 5000);
+      device.driver().create_stream(device.device(), isthmus::stream_priority::high);
+  for (const isthmus::native_stream stream : {isthmus::native_stream(nullptr), other, device.own_stream()}) {
+    device.use_stream(stream);
+    failures += run_series(one, stream == nullptr ? "the NULL stream" : "another stream", 15, 5000);
   }
-  place.synchronize();
-  place.driver().destroy_stream(place.device(), other);
+  device.synchronize();
+  device.driver().destroy_stream(device.device(), other);
   return failures;
 }
 
@@ -197,62 +197,62 @@ int graphs(member& one) {
     if (one.rank() == 0) std::puts("graphs: not on this driver");
     return 0;
   }
-  seat& place = one.place();
+  rank_device& device = one.device();
   for (const test_case& test : captured_calls) {
-    std::byte* room = test.heap ? one.heap() : place.plain();
-    placed_call captured(test, one.rank(), one.size(), place.mirror(), room);
-    captured.operation.stream = place.stream();
-    if (!one.taken_by(captured.operation).starts_with("copy_engine")) continue;  // not with this algorithm
+    std::byte* buffer = test.heap ? one.heap() : device.plain();
+    device_call captured(test, one.rank(), one.size(), device.mirror(), buffer);
+    captured.operation.stream = device.stream();
+    if (!one.selected_path(captured.operation).starts_with("copy_engine")) continue;  // not with this algorithm
     void *graph = nullptr, *executable = nullptr;
     constexpr int thread_local_mode = 1;
     const auto on_device = [&](auto&& call) {  // these functions go by the thread's current device
       int code = -1;
-      place.driver().with_device(place.device(), [&] { code = call(); });
+      device.driver().with_device(device.device(), [&] { code = call(); });
       return code;
     };
-    if (const int code = on_device([&] { return cuda.begin(place.stream(), thread_local_mode); }); code != 0)
+    if (const int code = on_device([&] { return cuda.begin(device.stream(), thread_local_mode); }); code != 0)
       return report("capture", one.rank(), test, "begin: " + std::to_string(code));
     const isthmus_status status = isthmus_enqueue(one.handle(), &captured.operation);
-    const int ended = on_device([&] { return cuda.end(place.stream(), &graph); });
+    const int ended = on_device([&] { return cuda.end(device.stream(), &graph); });
     if (ended != 0 || status != ISTHMUS_SUCCESS)
       return report("capture", one.rank(), test, "end: " + std::to_string(ended) + ", " + last_error());
     if (const int code = on_device([&] { return cuda.instantiate(&executable, graph, 0); }); code != 0)
       return report("capture", one.rank(), test, "instantiate: " + std::to_string(code));
     for (int i = 0; i < 9; ++i) {
       if (i % 3 == 2) {
-        if (play_series(one, "among graphs", 2, 6000 + static_cast<std::uint64_t>(i)) != 0) return 1;
+        if (run_series(one, "among graphs", 2, 6000 + static_cast<std::uint64_t>(i)) != 0) return 1;
         continue;
       }
-      placed_call fresh(test, one.rank(), one.size(), place.mirror(), room);
-      place.upload(room, fresh.mirror);
-      if (const int code = on_device([&] { return cuda.launch(executable, place.stream()); }); code != 0)
+      device_call replayed(test, one.rank(), one.size(), device.mirror(), buffer);
+      device.upload(buffer, replayed.mirror);
+      if (const int code = on_device([&] { return cuda.launch(executable, device.stream()); }); code != 0)
         return report("replay", one.rank(), test, "launch: " + std::to_string(code));
-      place.download(fresh.mirror, room);
-      place.synchronize();
-      if (const auto wrong = fresh.buffers.find_error(true, true, false))
-        return report("replay", one.rank(), test, *wrong);
+      device.download(replayed.mirror, buffer);
+      device.synchronize();
+      if (const auto error = replayed.buffers.find_error(true, true, false))
+        return report("replay", one.rank(), test, *error);
     }
   }
   return 0;
 }
 
 // Rank 0 is left alone: its call fails in time, says so, and its stream goes on.
-int missing_rank(seat& place, rendezvous& all, int rank, int size) {
+int missing_rank(rank_device& device, rendezvous& all, int rank, int size) {
   int failures = 0;
   for (const char* use : {"copy_engine:zero_copy", "copy_engine:staged"}) {
-    member one(place, all.new_unique_id(rank), rank, size, use, 2);
+    member one(device, all.new_unique_id(rank), rank, size, use, 2);
     one.heap();
     if (rank == 0) {
       test_case test;
       test.collective = ISTHMUS_ALLGATHER;
       test.count = 5000;
       test.heap = true;
-      placed_call call(test, rank, size, place.mirror(), one.heap());
-      call.operation.stream = place.stream();
+      device_call call(test, rank, size, device.mirror(), one.heap());
+      call.operation.stream = device.stream();
       const auto begin = steady::now();
       if (isthmus_enqueue(one.handle(), &call.operation) != ISTHMUS_SUCCESS)
         failures += report("missing rank", rank, test, last_error());
-      place.synchronize();
+      device.synchronize();
       const double seconds = std::chrono::duration<double>(steady::now() - begin).count();
       if (seconds < 1.5 || seconds > 20)
         failures += report("missing rank", rank, test, "released after " + std::to_string(seconds) + " s");
@@ -264,21 +264,21 @@ int missing_rank(seat& place, rendezvous& all, int rank, int size) {
   return failures;
 }
 
-int play_all(const options& asked, seat& place, rendezvous& all, int rank, int size) {
+int run_all_cases(const options& requested, rank_device& device, rendezvous& all, int rank, int size) {
   int failures = 0;
   for (const char* use : {"copy_engine", "copy_engine:push", "copy_engine:staged"}) {
-    member one(place, all.new_unique_id(rank), rank, size, use, 60);
-    failures += check_choice(one, asked, use);
+    member one(device, all.new_unique_id(rank), rank, size, use, 60);
+    failures += check_choice(one, requested, use);
     // First of all, so that the kernels are new.
     if (failures == 0) failures += graphs(one);
-    if (failures == 0) failures += random_calls(one, asked.calls);
-    if (failures == 0) failures += parts(one, all);
+    if (failures == 0) failures += random_calls(one, requested.calls);
+    if (failures == 0) failures += subcommunicators(one, all);
     if (failures == 0) failures += skewed(one);
     if (failures == 0) failures += streams(one);
-    place.synchronize();
+    device.synchronize();
     all.wait();
   }
-  return failures + missing_rank(place, all, rank, size);
+  return failures + missing_rank(device, all, rank, size);
 }
 
 // Asked in a process of its own: a driver does not survive a fork.
@@ -302,25 +302,25 @@ int count_devices(isthmus_platform platform) {
 int main(int argc, char** argv) {
   using namespace copy_engine_test;
   CLI::App app{"Copy-engine collectives on the devices of this machine"};
-  options asked;
-  app.add_option("--platform", asked.platform, "whose driver")->check(CLI::IsMember({"cuda", "hip"}));
-  app.add_option("--world", asked.world, "where ranks live")->check(CLI::IsMember({"threads", "processes"}));
-  app.add_option("--ranks", asked.ranks, "one device each; default: all devices, at most 4");
-  app.add_option("--calls", asked.calls, "random calls for each algorithm");
-  app.add_flag("--without-compiler", asked.without_compiler, "reductions must be refused with that reason");
+  options requested;
+  app.add_option("--platform", requested.platform, "whose driver")->check(CLI::IsMember({"cuda", "hip"}));
+  app.add_option("--world", requested.world, "where ranks live")->check(CLI::IsMember({"threads", "processes"}));
+  app.add_option("--ranks", requested.ranks, "one device each; default: all devices, at most 4");
+  app.add_option("--calls", requested.calls, "random calls for each algorithm");
+  app.add_flag("--without-compiler", requested.without_compiler, "reductions must be refused with that reason");
   CLI11_PARSE(app, argc, argv);
-  const isthmus_platform platform = asked.platform == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
+  const isthmus_platform platform = requested.platform == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA;
   const int devices = count_devices(platform);
-  const int size = asked.ranks > 0 ? asked.ranks : std::min(devices, 4);
-  if (size < 2 || devices < (asked.world == "processes" ? 1 : size)) {  // processes may share a device
+  const int size = requested.ranks > 0 ? requested.ranks : std::min(devices, 4);
+  if (size < 2 || devices < (requested.world == "processes" ? 1 : size)) {  // processes may share a device
     std::puts("SKIPPED: copy engines need two devices");
     return 77;
   }
   const auto begin = steady::now();
   const int failures = run(
-      platform, asked.world == "processes", size,
-      [&](seat& place, rendezvous& all, int rank, int ranks) { return play_all(asked, place, all, rank, ranks); });
-  std::printf("copy_engine on %d %s devices, ranks in %s: %d failed, %.1f s\n", size, asked.platform.c_str(),
-              asked.world.c_str(), failures, std::chrono::duration<double>(steady::now() - begin).count());
+      platform, requested.world == "processes", size,
+      [&](rank_device& device, rendezvous& all, int rank, int ranks) { return run_all_cases(requested, device, all, rank, ranks); });
+  std::printf("copy_engine on %d %s devices, ranks in %s: %d failed, %.1f s\n", size, requested.platform.c_str(),
+              requested.world.c_str(), failures, std::chrono::duration<double>(steady::now() - begin).count());
   return failures == 0 ? 0 : 1;
 }

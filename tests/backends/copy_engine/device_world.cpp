@@ -20,7 +20,7 @@ using isthmus::stream_priority;
 
 // ---- seats --------------------------------------------------------------------------------------------
 
-seat::seat(device_driver& driver, isthmus_platform platform, int device)
+rank_device::rank_device(device_driver& driver, isthmus_platform platform, int device)
     : m_driver(driver),
       m_platform(platform),
       m_device(device),
@@ -29,23 +29,23 @@ seat::seat(device_driver& driver, isthmus_platform platform, int device)
       m_plain(static_cast<std::byte*>(driver.allocate(device, room_bytes))),
       m_mirror(static_cast<std::byte*>(driver.allocate_host(room_bytes))) {}
 
-seat::~seat() {
+rank_device::~rank_device() {
   m_driver.free_host(m_mirror);
   m_driver.free(m_device, m_plain);
   m_driver.destroy_stream(m_device, m_own_stream);
 }
 
-void seat::upload(std::byte* to, std::span<const std::byte> part) {
+void rank_device::upload(std::byte* to, std::span<const std::byte> part) {
   const device_copy one{to, part.data(), part.size()};
   m_driver.copy(m_device, {&one, 1}, m_stream);
 }
 
-void seat::download(std::span<std::byte> part, const std::byte* from) {
+void rank_device::download(std::span<std::byte> part, const std::byte* from) {
   const device_copy one{part.data(), from, part.size()};
   m_driver.copy(m_device, {&one, 1}, m_stream);
 }
 
-placed_call::placed_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> room,
+device_call::device_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> room,
                          std::byte* device_room)
     : mirror(room.first(conformance::rank_buffers::bytes_needed(test, conformance::shape_of(test, size)))),
       on_device(device_room),
@@ -68,8 +68,8 @@ std::string last_error() {
          info.hint + "]";
 }
 
-member::member(seat& place, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s)
-    : m_seat(place), m_rank(rank), m_size(size) {
+member::member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s)
+    : m_device(device), m_rank(rank), m_size(size) {
   char path[] = "/tmp/isthmus-copy-engine-XXXXXX";
   const int file = mkstemp(path);
   if (file < 0) throw std::runtime_error("mkstemp failed");
@@ -84,7 +84,7 @@ member::member(seat& place, const isthmus_unique_id& id, int rank, int size, con
   config.close();
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof options;
-  options.device = place.device_name();
+  options.device = device.device_name();
   options.config_path = path;
   options.timeout_s = timeout_s;
   const isthmus_status status = isthmus_communicator_create(&id, rank, size, &options, &m_handle);
@@ -92,7 +92,7 @@ member::member(seat& place, const isthmus_unique_id& id, int rank, int size, con
   if (status != ISTHMUS_SUCCESS) throw std::runtime_error("create: " + last_error());
 }
 
-member::member(seat& place, isthmus_communicator made) : m_seat(place), m_handle(made) {
+member::member(rank_device& device, isthmus_communicator made) : m_device(device), m_handle(made) {
   isthmus_communicator_rank(made, &m_rank);
   isthmus_communicator_size(made, &m_size);
 }
@@ -110,7 +110,7 @@ std::byte* member::heap() {
   return m_heap = static_cast<std::byte*>(block);
 }
 
-std::string member::taken_by(const isthmus_operation& operation) {
+std::string member::selected_path(const isthmus_operation& operation) {
   std::string text(1 << 16, '\0');
   if (isthmus_communicator_explain(m_handle, &operation, text.data(), text.size(), nullptr) != ISTHMUS_SUCCESS)
     return last_error();
@@ -120,14 +120,14 @@ std::string member::taken_by(const isthmus_operation& operation) {
   return answer.at("backend").get<std::string>() + (algorithm.empty() ? "" : ":" + algorithm);
 }
 
-std::optional<std::string> member::play(const conformance::test_case& test) {
-  placed_call call(test, m_rank, m_size, m_seat.mirror(), test.heap ? heap() : m_seat.plain());
-  call.operation.stream = m_seat.stream();
-  if (!taken_by(call.operation).starts_with("copy_engine")) return std::nullopt;  // not with this algorithm
-  m_seat.upload(call.on_device, call.mirror);
+std::optional<std::string> member::run_case(const conformance::test_case& test) {
+  device_call call(test, m_rank, m_size, m_device.mirror(), test.heap ? heap() : m_device.plain());
+  call.operation.stream = m_device.stream();
+  if (!selected_path(call.operation).starts_with("copy_engine")) return std::nullopt;  // not with this algorithm
+  m_device.upload(call.on_device, call.mirror);
   if (isthmus_enqueue(m_handle, &call.operation) != ISTHMUS_SUCCESS) return last_error();
-  m_seat.download(call.mirror, call.on_device);
-  m_seat.synchronize();
+  m_device.download(call.mirror, call.on_device);
+  m_device.synchronize();
   return call.buffers.find_error(true, true, false);
 }
 
@@ -135,14 +135,14 @@ std::optional<std::string> member::play(const conformance::test_case& test) {
 
 namespace {
 
-int run_rank(isthmus_platform platform, const play& play, rendezvous& all, int rank, int size) {
+int run_rank(isthmus_platform platform, const rank_body& body, rendezvous& all, int rank, int size) {
   try {
     std::string reason;
     device_driver* driver = device_driver::get(platform, reason);
     if (driver == nullptr) throw std::runtime_error(reason);
     if (driver->device_count() == 0) throw std::runtime_error("no device");
-    seat place(*driver, platform, rank % driver->device_count());
-    return play(place, all, rank, size);
+    rank_device device(*driver, platform, rank % driver->device_count());
+    return body(device, all, rank, size);
   } catch (const std::exception& failure) {
     std::printf("FAIL rank %d: %s\n", rank, failure.what());
     std::fflush(stdout);
@@ -152,16 +152,16 @@ int run_rank(isthmus_platform platform, const play& play, rendezvous& all, int r
 
 }  // namespace
 
-int run(isthmus_platform platform, bool in_processes, int size, const play& play) {
+int run(isthmus_platform platform, bool in_processes, int size, const rank_body& body) {
   rendezvous& all = rendezvous::create(size);
   std::atomic<int> failures{0};
   if (!in_processes) {
-    topology::run_on_each_rank(size, [&](int rank) { failures += run_rank(platform, play, all, rank, size); });
+    topology::run_on_each_rank(size, [&](int rank) { failures += run_rank(platform, body, all, rank, size); });
     return failures;
   }
   topology::child_processes children;
   for (int rank = 0; rank < size; ++rank)
-    children.start(rank, [&] { return run_rank(platform, play, all, rank, size); });
+    children.start(rank, [&] { return run_rank(platform, body, all, rank, size); });
   for (const auto& child : children.join()) failures += child.failures();
   return failures;
 }

@@ -19,12 +19,12 @@ namespace copy_engine_test {
 constexpr std::uint64_t room_bytes = 8u << 20;  // of each of a seat's buffers
 
 // A rank with its device. Buffers are filled and read through pinned memory.
-class seat {
+class rank_device {
  public:
-  seat(isthmus::device_driver& driver, isthmus_platform platform, int device);
-  ~seat();
-  seat(const seat&) = delete;
-  seat& operator=(const seat&) = delete;
+  rank_device(isthmus::device_driver& driver, isthmus_platform platform, int device);
+  ~rank_device();
+  rank_device(const rank_device&) = delete;
+  rank_device& operator=(const rank_device&) = delete;
 
   isthmus::device_driver& driver() { return m_driver; }
   isthmus_device device_name() const { return {m_platform, m_device}; }
@@ -50,8 +50,8 @@ class seat {
 };
 
 // One call of a test: laid out in the mirror, and where it is on the device.
-struct placed_call {
-  placed_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> mirror,
+struct device_call {
+  device_call(const conformance::test_case& test, int rank, int size, std::span<std::byte> mirror,
               std::byte* on_device);
   std::span<std::byte> mirror;
   std::byte* on_device;
@@ -63,24 +63,24 @@ struct placed_call {
 // A communicator on a seat, forced to one backend[:algorithm] or, for nullptr, left to the defaults.
 class member {
  public:
-  member(seat& place, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s);
-  member(seat& place, isthmus_communicator made);
+  member(rank_device& device, const isthmus_unique_id& id, int rank, int size, const char* use, double timeout_s);
+  member(rank_device& device, isthmus_communicator made);
   ~member();
   member(const member&) = delete;
   member& operator=(const member&) = delete;
 
-  seat& place() { return m_seat; }
+  rank_device& device() { return m_device; }
   isthmus_communicator handle() const { return m_handle; }
   int rank() const { return m_rank; }
   int size() const { return m_size; }
   std::byte* heap();  // room_bytes, allocated collectively at the first use
   // "copy_engine:staged", or why the call would go nowhere.
-  std::string taken_by(const isthmus_operation& operation);
+  std::string selected_path(const isthmus_operation& operation);
   // Everything of one call; what is wrong, or nothing.
-  std::optional<std::string> play(const conformance::test_case& test);
+  std::optional<std::string> run_case(const conformance::test_case& test);
 
  private:
-  seat& m_seat;
+  rank_device& m_device;
   isthmus_communicator m_handle = nullptr;
   int m_rank = 0, m_size = 0;
   std::byte* m_heap = nullptr;
@@ -92,7 +92,7 @@ using ::topology::rendezvous;
 
 // Runs `play` on `size` ranks, one device each; returns the sum of what it returns. Processes are made by
 // fork: no driver may have been touched before.
-using play = std::function<int(seat& place, rendezvous& all, int rank, int size)>;
-int run(isthmus_platform platform, bool in_processes, int size, const play& play);
+using rank_body = std::function<int(rank_device& device, rendezvous& all, int rank, int size)>;
+int run(isthmus_platform platform, bool in_processes, int size, const rank_body& body);
 
 }  // namespace copy_engine_test

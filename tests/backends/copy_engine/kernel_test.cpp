@@ -64,7 +64,7 @@ void launch(isthmus_datatype datatype, isthmus_reduction_op op, const reduction_
 }
 
 // Rank `rank`'s launch for a reduce_scatter of all ranks; what is wrong with its result, or nothing.
-std::optional<std::string> play(const conformance::test_case& test, int rank, int size, std::size_t shift) {
+std::optional<std::string> run_case(const conformance::test_case& test, int rank, int size, std::size_t shift) {
   const std::size_t width = oracle::bytes_of(test.datatype), bytes = test.count * width;
   const std::size_t row_bytes = (bytes + 255) / 256 * 256;
   const oracle::input_spec inputs = conformance::source_of(test);
@@ -106,9 +106,9 @@ TEST_P(kernel, gives_what_the_oracle_says) {
         test.special = test.seed % 3 == 0;
         test.in_place = test.seed / 3 % 2 == 0;
         const int rank = static_cast<int>(test.seed / 7 % static_cast<std::uint64_t>(size));
-        const auto wrong = play(test, rank, size, test.seed / 11 % 2 == 0 ? 0 : 1);
-        ASSERT_FALSE(wrong.has_value())
-            << conformance::to_string(test) << " on rank " << rank << " of " << size << ": " << *wrong;
+        const auto error = run_case(test, rank, size, test.seed / 11 % 2 == 0 ? 0 : 1);
+        ASSERT_FALSE(error.has_value())
+            << conformance::to_string(test) << " on rank " << rank << " of " << size << ": " << *error;
       }
     }
 }

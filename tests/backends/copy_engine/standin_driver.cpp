@@ -18,7 +18,7 @@ namespace {
 
 std::atomic_ref<std::uint32_t> word_at(std::uint32_t* word) { return std::atomic_ref<std::uint32_t>(*word); }
 
-void take_step(const word_step& step, const std::atomic<bool>& stop) {
+void run_word_step(const word_step& step, const std::atomic<bool>& stop) {
   if (step.action == word_action::write) {
     word_at(step.word).store(step.value, std::memory_order_release);
     return;
@@ -29,12 +29,12 @@ void take_step(const word_step& step, const std::atomic<bool>& stop) {
 
 }  // namespace
 
-void standin_driver::none() { throw std::logic_error("copy engines don't need this"); }
+void standin_driver::fail_unexpected_call() { throw std::logic_error("copy engines don't need this"); }
 
 // ---- queues -------------------------------------------------------------------------------------------
 
-standin_driver::queue::queue(const behaviour& how, std::uint64_t seed)
-    : m_delay_us(how.delay_us), m_random(how.seed * 1000003 + seed), m_thread([this] { run(); }) {}
+standin_driver::queue::queue(const driver_behavior& behavior, std::uint64_t seed)
+    : m_delay_us(behavior.delay_us), m_random(behavior.seed * 1000003 + seed), m_thread([this] { run(); }) {}
 
 standin_driver::queue::~queue() {
   {
@@ -77,9 +77,9 @@ void standin_driver::queue::run() {
 
 // ---- the driver ---------------------------------------------------------------------------------------
 
-standin_driver::standin_driver(int devices, behaviour how) : m_devices(devices), m_how(how) {
+standin_driver::standin_driver(int devices, driver_behavior behavior) : m_devices(devices), m_behavior(behavior) {
   for (int device = 0; device < devices; ++device) {
-    m_device_queues.push_back(std::make_shared<queue>(how, m_next++));
+    m_device_queues.push_back(std::make_shared<queue>(behavior, m_next++));
     m_null_streams.push_back(std::make_unique<stream>(stream{m_device_queues.back()}));
   }
 }
@@ -119,9 +119,9 @@ native_stream standin_driver::create_stream(int device, stream_priority priority
   count_call();
   const std::lock_guard lock(m_mutex);
   const auto handle = reinterpret_cast<native_stream>(m_next++);
-  const bool shared = m_how.one_queue && priority == stream_priority::normal;
+  const bool shared = m_behavior.one_queue && priority == stream_priority::normal;
   m_streams[handle] = std::make_unique<stream>(stream{
-      shared ? m_device_queues.at(static_cast<std::size_t>(device)) : std::make_shared<queue>(m_how, m_next)});
+      shared ? m_device_queues.at(static_cast<std::size_t>(device)) : std::make_shared<queue>(m_behavior, m_next)});
   return handle;
 }
 
@@ -198,7 +198,7 @@ void standin_driver::copy(int device, std::span<const device_copy> copies, nativ
 void standin_driver::words(int device, std::span<const word_step> steps, native_stream stream) {
   push(device, stream,
        [list = std::vector<word_step>(steps.begin(), steps.end())](const std::atomic<bool>& stop) {
-         for (const word_step& step : list) take_step(step, stop);
+         for (const word_step& step : list) run_word_step(step, stop);
        });
 }
 
@@ -219,10 +219,10 @@ native_kernel standin_driver::load_kernel(int, const std::string& code, const ch
 
 void standin_driver::launch(int device, native_kernel kernel, unsigned, unsigned, std::span<void*> arguments,
                             native_stream stream) {
-  const auto what = *static_cast<const copy_engine::reduction_arguments*>(arguments[0]);
+  const auto arguments_copy = *static_cast<const copy_engine::reduction_arguments*>(arguments[0]);
   std::string datatype, op;
   std::istringstream(*static_cast<const std::string*>(kernel)) >> datatype >> op;
-  push(device, stream, [=](const auto&) { standin::reduce(what, datatype, op); });
+  push(device, stream, [=](const auto&) { standin::reduce(arguments_copy, datatype, op); });
 }
 
 // ---- for tests ----------------------------------------------------------------------------------------

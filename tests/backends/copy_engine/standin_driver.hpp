@@ -20,7 +20,7 @@
 
 namespace copy_engine_test {
 
-struct behaviour {
+struct driver_behavior {
   bool one_queue = false;  // for all streams of normal priority of a device
   int delay_us = 0;        // at most, before each command, at random
   std::uint64_t seed = 1;
@@ -40,7 +40,7 @@ class standin_driver final : public isthmus::device_driver {
   using command = std::function<void(const std::atomic<bool>& stop)>;
   using graph = std::vector<command>;
 
-  standin_driver(int devices, behaviour how);
+  standin_driver(int devices, driver_behavior behavior);
   ~standin_driver() override;
 
   // ---- for tests --------------------------------------------------------------------------------------
@@ -79,33 +79,33 @@ class standin_driver final : public isthmus::device_driver {
               std::span<void*> arguments, isthmus::native_stream stream) override;
 
   // ---- what copy engines have no business with -----------------------------------------------------------
-  std::string name(int) override { none(); }
-  std::string bus_id(int) override { none(); }
-  isthmus::device_memory_info memory_info(int) override { none(); }
-  bool can_access_peer(int, int) override { none(); }
-  int owner_of(const void*) override { none(); }
-  void* allocate(int, std::uint64_t) override { none(); }
-  void free(int, void*) override { none(); }
-  std::uint64_t granularity(int) override { none(); }
-  isthmus::sharing best_sharing(int) override { none(); }
-  void* allocate_shared(int, std::uint64_t, isthmus::sharing) override { none(); }
-  void free_shared(int, void*) override { none(); }
-  void enable_peer(int, int) override { none(); }
-  void allow_access(void*, int) override { none(); }
-  isthmus::shared_handle export_shared(void*) override { none(); }
-  void end_export(void*) override { none(); }
-  void* import_shared(int, const isthmus::shared_handle&) override { none(); }
-  void release_import(int, void*) override { none(); }
-  void fill(int, void*, std::uint8_t, std::uint64_t, isthmus::native_stream) override { none(); }
-  void write_word(int, std::uint32_t*, std::uint32_t, isthmus::native_stream) override { none(); }
-  void wait_word(int, const std::uint32_t*, std::uint32_t, isthmus::native_stream) override { none(); }
+  std::string name(int) override { fail_unexpected_call(); }
+  std::string bus_id(int) override { fail_unexpected_call(); }
+  isthmus::device_memory_info memory_info(int) override { fail_unexpected_call(); }
+  bool can_access_peer(int, int) override { fail_unexpected_call(); }
+  int owner_of(const void*) override { fail_unexpected_call(); }
+  void* allocate(int, std::uint64_t) override { fail_unexpected_call(); }
+  void free(int, void*) override { fail_unexpected_call(); }
+  std::uint64_t granularity(int) override { fail_unexpected_call(); }
+  isthmus::sharing best_sharing(int) override { fail_unexpected_call(); }
+  void* allocate_shared(int, std::uint64_t, isthmus::sharing) override { fail_unexpected_call(); }
+  void free_shared(int, void*) override { fail_unexpected_call(); }
+  void enable_peer(int, int) override { fail_unexpected_call(); }
+  void allow_access(void*, int) override { fail_unexpected_call(); }
+  isthmus::shared_handle export_shared(void*) override { fail_unexpected_call(); }
+  void end_export(void*) override { fail_unexpected_call(); }
+  void* import_shared(int, const isthmus::shared_handle&) override { fail_unexpected_call(); }
+  void release_import(int, void*) override { fail_unexpected_call(); }
+  void fill(int, void*, std::uint8_t, std::uint64_t, isthmus::native_stream) override { fail_unexpected_call(); }
+  void write_word(int, std::uint32_t*, std::uint32_t, isthmus::native_stream) override { fail_unexpected_call(); }
+  void wait_word(int, const std::uint32_t*, std::uint32_t, isthmus::native_stream) override { fail_unexpected_call(); }
 
  private:
-  [[noreturn]] static void none();
+  [[noreturn]] static void fail_unexpected_call();
 
   class queue {
    public:
-    explicit queue(const behaviour& how, std::uint64_t seed);
+    explicit queue(const driver_behavior& behavior, std::uint64_t seed);
     ~queue();
     void push(command work);
     void drain();
@@ -133,7 +133,7 @@ class standin_driver final : public isthmus::device_driver {
   void count_call();
 
   int m_devices;
-  behaviour m_how;
+  driver_behavior m_behavior;
   std::recursive_mutex m_mutex;  // over what follows
   std::vector<std::shared_ptr<queue>> m_device_queues;
   std::vector<std::unique_ptr<stream>> m_null_streams;

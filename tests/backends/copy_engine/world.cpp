@@ -19,7 +19,7 @@ std::string format_text(const char* format, va_list arguments) {
   return text;
 }
 
-rank& self(void* runtime) { return *static_cast<rank*>(runtime); }
+rank_runner& self(void* runtime) { return *static_cast<rank_runner*>(runtime); }
 
 isthmus_status on_fail(void* runtime, isthmus_status status, int64_t, const char*, const char* hint,
                        const char* format, ...) {
@@ -40,51 +40,51 @@ void on_log(void* runtime, int level, const char* format, ...) {
 
 }  // namespace
 
-rank::rank(world& owner, int number) : m_world(owner), m_number(number) {
-  behaviour how = owner.m_with.how;
-  how.seed = how.seed * 31 + static_cast<std::uint64_t>(number);
-  m_driver = std::make_unique<standin_driver>(1, how);
+rank_runner::rank_runner(topology& owner, int number) : m_topology(owner), m_number(number) {
+  driver_behavior behavior = owner.m_setup.behavior;
+  behavior.seed = behavior.seed * 31 + static_cast<std::uint64_t>(number);
+  m_driver = std::make_unique<standin_driver>(1, behavior);
   m_stream = m_driver->create_stream(0, isthmus::stream_priority::normal);
   m_context.struct_bytes = sizeof m_context;
   m_context.runtime = this;
   m_context.rank = m_context.node_rank = number;
-  m_context.size = m_context.node_size = m_context.process_size = owner.m_with.ranks;
+  m_context.size = m_context.node_size = m_context.process_size = owner.m_setup.ranks;
   m_context.node_of = m_context.process_of = owner.m_zeros.data();
   m_context.device = {ISTHMUS_PLATFORM_CUDA, 0};
-  m_context.timeout_s = owner.m_with.timeout_s;
+  m_context.timeout_s = owner.m_setup.timeout_s;
   m_context.fail = on_fail;
   m_context.log = on_log;
   m_context.is_aborted = [](void* runtime) { return self(runtime).aborted.load(); };
   m_context.heap_find = [](void* runtime, const void* pointer, uint64_t bytes, isthmus_heap_block* block,
                            uint64_t* offset) {
-    rank& own = self(runtime);
+    rank_runner& own = self(runtime);
     const auto memory = own.heap();
     const auto* at = static_cast<const std::byte*>(pointer);
     if (std::less<>{}(at, memory.data()) || at + bytes > memory.data() + memory.size()) return 0;
-    *block = {heap_id, memory.size(), own.m_world.m_heap_peers.data()};
+    *block = {heap_id, memory.size(), own.m_topology.m_heap_peers.data()};
     *offset = static_cast<uint64_t>(at - memory.data());
     return 1;
   };
-  m_state = std::make_unique<isthmus::copy_engine::copy_engine_state>(m_context, *m_driver, owner.m_with.options);
+  m_state = std::make_unique<isthmus::copy_engine::copy_engine_state>(m_context, *m_driver, owner.m_setup.options);
   m_state->set_compiler(m_compiler);
   m_state->open({1, owner.m_shared[0].size(), owner.m_shared_peers.data()});
 }
 
-std::span<std::byte> rank::heap() { return m_world.m_heap[static_cast<std::size_t>(m_number)]; }
+std::span<std::byte> rank_runner::heap() { return m_topology.m_heap[static_cast<std::size_t>(m_number)]; }
 
-isthmus_status rank::enqueue(isthmus_operation operation, const char* algorithm) {
+isthmus_status rank_runner::enqueue(isthmus_operation operation, const char* algorithm) {
   operation.stream = m_stream;
   return m_state->enqueue(&operation, &algorithm, 1);
 }
 
-isthmus_status rank::run(const isthmus_operation& operation, const char* algorithm) {
+isthmus_status rank_runner::run(const isthmus_operation& operation, const char* algorithm) {
   const isthmus_status result = enqueue(operation, algorithm);
   m_driver->synchronize(0, m_stream);
   return result;
 }
 
-std::optional<std::string> rank::play(const conformance::test_case& test, const char* algorithm) {
-  const oracle::operation_shape shape = conformance::shape_of(test, m_world.size());
+std::optional<std::string> rank_runner::run_case(const conformance::test_case& test, const char* algorithm) {
+  const oracle::operation_shape shape = conformance::shape_of(test, m_topology.size());
   const std::size_t bytes = conformance::rank_buffers::bytes_needed(test, shape);
   if (m_plain.size() < bytes) m_plain.resize(bytes);
   if (test.heap && bytes > heap().size()) return "the heap is too small for " + conformance::to_string(test);
@@ -94,22 +94,22 @@ std::optional<std::string> rank::play(const conformance::test_case& test, const 
   return buffers.find_error(true, true, false);
 }
 
-world::world(const setup& with) : m_with(with), m_zeros(static_cast<std::size_t>(with.ranks), 0) {
-  for (int number = 0; number < with.ranks; ++number) {
-    m_heap.emplace_back(with.heap_bytes);
-    m_shared.emplace_back(isthmus::copy_engine::peer_memory::bytes_for(with.options.staging_bytes));
+topology::topology(const test_setup& setup) : m_setup(setup), m_zeros(static_cast<std::size_t>(setup.ranks), 0) {
+  for (int number = 0; number < setup.ranks; ++number) {
+    m_heap.emplace_back(setup.heap_bytes);
+    m_shared.emplace_back(isthmus::copy_engine::peer_memory::bytes_for(setup.options.staging_bytes));
     m_heap_peers.push_back(m_heap.back().data());
     m_shared_peers.push_back(m_shared.back().data());
   }
-  for (int number = 0; number < with.ranks; ++number) m_ranks.push_back(std::make_unique<rank>(*this, number));
+  for (int number = 0; number < setup.ranks; ++number) m_ranks.push_back(std::make_unique<rank_runner>(*this, number));
 }
 
 // Each rank waits for its peers to fetch what it lent, so they end at the same time.
-world::~world() {
-  each([](rank& one) { one.destroy_state(); });
+topology::~topology() {
+  each([](rank_runner& one) { one.destroy_state(); });
 }
 
-void world::each(const std::function<void(rank&)>& work) {
+void topology::each(const std::function<void(rank_runner&)>& work) {
   ::topology::run_on_each_rank(size(), [&](int number) { work(at(number)); });
 }
 

@@ -17,19 +17,19 @@
 
 namespace copy_engine_test {
 
-struct setup {
+struct test_setup {
   int ranks = 2;
   isthmus::copy_engine::settings options{1 << 16, 4096, 1};
-  behaviour how;
+  driver_behavior behavior;
   double timeout_s = 60;
   std::uint64_t heap_bytes = 1 << 20;
 };
 
-class world;
+class topology;
 
-class rank {
+class rank_runner {
  public:
-  rank(world& owner, int number);
+  rank_runner(topology& owner, int number);
   int number() const { return m_number; }
   standin_driver& driver() { return *m_driver; }
   standin_compiler& compiler() { return m_compiler; }
@@ -47,13 +47,13 @@ class rank {
   isthmus_status run(const isthmus_operation& operation, const char* algorithm);
   isthmus_status enqueue(isthmus_operation operation, const char* algorithm);
   // One call of the conformance suite's kind, checked byte by byte: what is wrong, or nothing.
-  std::optional<std::string> play(const conformance::test_case& test, const char* algorithm);
+  std::optional<std::string> run_case(const conformance::test_case& test, const char* algorithm);
   void destroy_state() { m_state.reset(); }
 
  private:
-  friend class world;
+  friend class topology;
   isthmus_backend_context m_context{};
-  world& m_world;
+  topology& m_topology;
   int m_number;
   std::vector<std::byte> m_plain;
   std::mutex m_mutex;
@@ -63,22 +63,22 @@ class rank {
   std::unique_ptr<isthmus::copy_engine::copy_engine_state> m_state;
 };
 
-class world {
+class topology {
  public:
-  explicit world(const setup& with);
-  ~world();
-  rank& at(int number) { return *m_ranks[static_cast<std::size_t>(number)]; }
-  int size() const { return m_with.ranks; }
+  explicit topology(const test_setup& setup);
+  ~topology();
+  rank_runner& at(int number) { return *m_ranks[static_cast<std::size_t>(number)]; }
+  int size() const { return m_setup.ranks; }
   // Runs `work` on every rank, each in a thread of its own.
-  void each(const std::function<void(rank&)>& work);
+  void each(const std::function<void(rank_runner&)>& work);
 
  private:
-  friend class rank;
-  setup m_with;
+  friend class rank_runner;
+  test_setup m_setup;
   std::vector<int> m_zeros;
   std::vector<std::vector<std::byte>> m_heap, m_shared;  // the users' block and the backend's, by rank
   std::vector<void*> m_heap_peers, m_shared_peers;
-  std::vector<std::unique_ptr<rank>> m_ranks;
+  std::vector<std::unique_ptr<rank_runner>> m_ranks;
 };
 
 }  // namespace copy_engine_test
