@@ -36,12 +36,12 @@ void check(const mpi_thread_guard& thread_guard) {
 
 // Bounds a collective call of MPI, which knows no timeout and can't be cancelled: when it is over the job ends.
 // `ranks`: where they are known already.
-watch_rules make_watch_rules(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
+watch_options make_watch_rules(const isthmus_mpi_table& mpi, isthmus_mpi_comm comm, double timeout_s, const char* call,
                      const peer_monitor* ranks = nullptr) {
-  watch_rules rules;
+  watch_options rules;
   rules.timeout = std::chrono::duration<double>(timeout_s);
   rules.operation = [begin = clock::now()] { return watched_operation{1, begin}; };
-  rules.takes_long = true;
+  rules.has_slow_actions = true;
   rules.on_stuck = [=, &mpi, has_fired = false](std::uint64_t) mutable {
     if (std::exchange(has_fired, true)) return true;
     const std::string missing_text = ranks == nullptr ? "" : ranks->describe({});

@@ -76,7 +76,7 @@ class failure_poller {
 }  // namespace
 
 std::unique_ptr<watch> watch_calls(communicator& rank) {
-  watch_rules rules;
+  watch_options rules;
   rules.timeout = std::chrono::duration<double>(rank.timeout_s() * grace_factor + grace_s);
   rules.interval =
       std::chrono::milliseconds(static_cast<int>(std::clamp(rank.timeout_s() * 100, 10.0, 1000.0)));
@@ -85,7 +85,7 @@ std::unique_ptr<watch> watch_calls(communicator& rank) {
     return {call.is_busy && !rank.is_aborted() ? call.sequence : 0, {}};
   };
   rules.on_wait = [poller = failure_poller(rank)](std::uint64_t operation) mutable { poller(operation); };
-  rules.takes_long = true;
+  rules.has_slow_actions = true;
   rules.on_stuck = [&rank](std::uint64_t) {
     fail_stuck_call(rank);
     return true;

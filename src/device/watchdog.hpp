@@ -25,7 +25,7 @@ struct watched_operation {
 
 // What is watched, and what is done about it. The functions are called by the watchdog's thread, one at a time,
 // and return soon: others are looked at by the same thread. Those marked optional may be empty.
-struct watch_rules {
+struct watch_options {
   std::chrono::duration<double> timeout{};
   std::chrono::milliseconds interval{100};  // between two looks, at most
   std::function<watched_operation()> operation;
@@ -37,7 +37,7 @@ struct watch_rules {
   std::function<bool(std::uint64_t id)> on_stuck;
   // on_wait and on_stuck may take seconds (a library ends its own kernels): they run in a thread of their own,
   // one at a time, and what on_stuck returns is not used.
-  bool takes_long = false;
+  bool has_slow_actions = false;
   // Whether somebody gave up; the operation is not asked for any more then. Optional, together with on_abort.
   std::function<bool()> aborted;
   // Releases what waits. True when there is nothing left to do, else it is called again at the next look.
@@ -50,7 +50,7 @@ struct watch_rules {
 // more; so none of them may destroy it. Thread-safe.
 class watch {
  public:
-  explicit watch(watch_rules rules);
+  explicit watch(watch_options options);
   ~watch();
   watch(const watch&) = delete;
   watch& operator=(const watch&) = delete;
@@ -60,7 +60,7 @@ class watch {
 
  private:
   class entry;
-  class looker;
+  class watchdog_thread;
   std::shared_ptr<entry> m_entry;
 };
 

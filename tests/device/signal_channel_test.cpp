@@ -116,10 +116,10 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   std::mutex mutex;
   isthmus::stream_marks<owned_event> ends;
   std::atomic<bool> aborted{false};
-  isthmus::watch_rules rules;
-  rules.timeout = timeout;
-  rules.interval = 5ms;
-  rules.operation = [&]() -> isthmus::watched_operation {
+  isthmus::watch_options options;
+  options.timeout = timeout;
+  options.interval = 5ms;
+  options.operation = [&]() -> isthmus::watched_operation {
     const std::lock_guard lock(mutex);
     while (!ends.empty() && isthmus::watchdog_clock::now() - *ends.oldest().since >= timeout) {
       if (!driver().done(ends.oldest_mark())) break;
@@ -127,14 +127,14 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
     }
     return ends.empty() ? isthmus::watched_operation{} : ends.oldest();
   };
-  rules.on_stuck = [&](std::uint64_t) { return aborted = true; };
-  rules.aborted = [&] { return aborted.load(); };
-  rules.on_abort = [&] {
+  options.on_stuck = [&](std::uint64_t) { return aborted = true; };
+  options.aborted = [&] { return aborted.load(); };
+  options.on_abort = [&] {
     const word_step flag{word_action::write, channel.ready(0, 0, 1), tag};
     monitor.write({&flag, 1});
     return true;
   };
-  const isthmus::watch watching(std::move(rules));
+  const isthmus::watch watching(std::move(options));
   const auto enqueue = [&](bool peer_lives) {
     if (peer_lives) on(peer, {{word_action::write, channel.ready(0, 0, 1), tag}});
     on(stream, {{word_action::wait_equal, channel.ready(0, 0, 1), tag},

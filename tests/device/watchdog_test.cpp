@@ -21,54 +21,54 @@ namespace {
 using namespace std::chrono_literals;
 using isthmus::stream_marks;
 using isthmus::watch;
-using isthmus::watch_rules;
+using isthmus::watch_options;
 using isthmus::watchdog_clock;
 
 // Waits until `ready`, so long that only a bug takes longer.
 template <typename Ready>
-testing::AssertionResult comes(Ready&& ready) {
+testing::AssertionResult becomes_true(Ready&& ready) {
   for (const auto end = watchdog_clock::now() + 30s; watchdog_clock::now() < end;
        std::this_thread::sleep_for(1ms))
     if (ready()) return testing::AssertionSuccess();
   return testing::AssertionFailure() << "it did not come within 30 s";
 }
 
-watch_rules quick(std::atomic<std::uint64_t>& operation, std::chrono::duration<double> timeout) {
-  watch_rules rules;
-  rules.timeout = timeout;
-  rules.interval = 2ms;
-  rules.operation = [&operation]() -> isthmus::watched_operation { return {operation, {}}; };
-  rules.on_stuck = [](std::uint64_t) { return true; };
-  return rules;
+watch_options quick_options(std::atomic<std::uint64_t>& operation, std::chrono::duration<double> timeout) {
+  watch_options options;
+  options.timeout = timeout;
+  options.interval = 2ms;
+  options.operation = [&operation]() -> isthmus::watched_operation { return {operation, {}}; };
+  options.on_stuck = [](std::uint64_t) { return true; };
+  return options;
 }
 
 TEST(watchdog, an_operation_that_does_not_end_is_stuck) {
   std::atomic<std::uint64_t> operation{7}, stuck{0};
-  watch_rules rules = quick(operation, 50ms);
-  rules.on_stuck = [&](std::uint64_t id) {
+  watch_options options = quick_options(operation, 50ms);
+  options.on_stuck = [&](std::uint64_t id) {
     stuck = id;
     return true;
   };
   const auto begin = watchdog_clock::now();
-  const watch watching(std::move(rules));
-  ASSERT_TRUE(comes([&] { return stuck != 0; }));
+  const watch watching(std::move(options));
+  ASSERT_TRUE(becomes_true([&] { return stuck != 0; }));
   EXPECT_EQ(stuck, 7u);
   EXPECT_GE(watchdog_clock::now() - begin, 50ms);
 }
 
 TEST(watchdog, operations_that_follow_each_other_are_not) {
   std::atomic<std::uint64_t> operation{1};
-  std::atomic<int> stuck{0}, looks{0};
-  watch_rules rules = quick(operation, 1h);
-  rules.operation = [&]() -> isthmus::watched_operation {
-    ++looks;
+  std::atomic<int> stuck{0}, checks{0};
+  watch_options options = quick_options(operation, 1h);
+  options.operation = [&]() -> isthmus::watched_operation {
+    ++checks;
     return {++operation, {}};  // each look finds another one
   };
-  rules.timeout = 0.5ms;
-  rules.on_stuck = [&](std::uint64_t) { return ++stuck > 0; };
+  options.timeout = 0.5ms;
+  options.on_stuck = [&](std::uint64_t) { return ++stuck > 0; };
   {
-    const watch watching(std::move(rules));
-    ASSERT_TRUE(comes([&] { return looks > 50; }));
+    const watch watching(std::move(options));
+    ASSERT_TRUE(becomes_true([&] { return checks > 50; }));
   }
   EXPECT_EQ(stuck, 0);
 }
@@ -78,14 +78,14 @@ TEST(watchdog, an_id_that_has_come_again_has_its_time_anew) {
   std::atomic<std::uint64_t> operation{5};
   std::mutex mutex;
   std::vector<watchdog_clock::time_point> reports;
-  watch_rules rules = quick(operation, 30ms);
-  rules.on_stuck = [&](std::uint64_t) {
+  watch_options options = quick_options(operation, 30ms);
+  options.on_stuck = [&](std::uint64_t) {
     const std::lock_guard lock(mutex);
     reports.push_back(watchdog_clock::now());
     return false;
   };
-  const watch watching(std::move(rules));
-  ASSERT_TRUE(comes([&] {
+  const watch watching(std::move(options));
+  ASSERT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
     return reports.size() >= 3;
   }));
@@ -96,42 +96,42 @@ TEST(watchdog, an_id_that_has_come_again_has_its_time_anew) {
 TEST(watchdog, time_counts_from_when_the_operation_began_where_that_is_known) {
   std::atomic<int> stuck{0};
   std::atomic<std::uint64_t> operation{1};
-  watch_rules rules = quick(operation, 1h);
-  rules.operation = []() -> isthmus::watched_operation { return {1, watchdog_clock::now() - 2h}; };
-  rules.on_stuck = [&](std::uint64_t) { return ++stuck > 0; };
-  const watch watching(std::move(rules));
-  EXPECT_TRUE(comes([&] { return stuck > 0; }));
+  watch_options options = quick_options(operation, 1h);
+  options.operation = []() -> isthmus::watched_operation { return {1, watchdog_clock::now() - 2h}; };
+  options.on_stuck = [&](std::uint64_t) { return ++stuck > 0; };
+  const watch watching(std::move(options));
+  EXPECT_TRUE(becomes_true([&] { return stuck > 0; }));
 }
 
 TEST(watchdog, what_waits_is_looked_at_more_closely_before_it_is_late) {
   std::atomic<std::uint64_t> operation{3};
   std::atomic<int> waits{0};
-  watch_rules rules = quick(operation, 1h);
-  rules.wait_interval = 5ms;
-  rules.on_wait = [&](std::uint64_t id) { waits += id == 3 ? 1 : 0; };
-  const watch watching(std::move(rules));
-  EXPECT_TRUE(comes([&] { return waits >= 3; }));
+  watch_options options = quick_options(operation, 1h);
+  options.wait_interval = 5ms;
+  options.on_wait = [&](std::uint64_t id) { waits += id == 3 ? 1 : 0; };
+  const watch watching(std::move(options));
+  EXPECT_TRUE(becomes_true([&] { return waits >= 3; }));
 }
 
 TEST(watchdog, a_failure_elsewhere_releases_until_nothing_is_left_to_do) {
   std::atomic<std::uint64_t> operation{1};
   std::atomic<bool> aborted{false};
-  std::atomic<int> releases{0}, looks{0};
-  watch_rules rules = quick(operation, 1h);
-  rules.aborted = [&] {
-    ++looks;
+  std::atomic<int> releases{0}, checks{0};
+  watch_options options = quick_options(operation, 1h);
+  options.aborted = [&] {
+    ++checks;
     return aborted.load();
   };
-  rules.on_abort = [&] { return ++releases == 3; };
-  rules.interval = 1h;
-  watch watching(std::move(rules));
-  ASSERT_TRUE(comes([&] { return looks > 0; }));
+  options.on_abort = [&] { return ++releases == 3; };
+  options.interval = 1h;
+  watch watching(std::move(options));
+  ASSERT_TRUE(becomes_true([&] { return checks > 0; }));
   EXPECT_EQ(releases, 0);
   aborted = true;
   for (int i = 1; i <= 10; ++i) {
-    const int before = looks;
+    const int before = checks;
     watching.wake();
-    ASSERT_TRUE(comes([&] { return looks > before; })) << "woken, it looks at once";
+    ASSERT_TRUE(becomes_true([&] { return checks > before; })) << "woken, it looks at once";
   }
   EXPECT_EQ(releases, 3);
 }
@@ -139,14 +139,14 @@ TEST(watchdog, a_failure_elsewhere_releases_until_nothing_is_left_to_do) {
 // A library that ends its kernels may take seconds; the streams of others are released meanwhile.
 TEST(watchdog, what_takes_long_delays_nobody) {
   std::atomic<std::uint64_t> operation{1};
-  std::atomic<bool> go_on{false}, failed{false};
+  std::atomic<bool> may_continue{false}, failed{false};
   std::atomic<int> entered{0}, released{0}, others{0};
-  watch_rules slow = quick(operation, 1ms);
-  slow.takes_long = true;
+  watch_options slow = quick_options(operation, 1ms);
+  slow.has_slow_actions = true;
   slow.on_stuck = [&](std::uint64_t) {
     ++entered;
     failed = true;
-    while (!go_on) std::this_thread::sleep_for(1ms);
+    while (!may_continue) std::this_thread::sleep_for(1ms);
     return true;
   };
   slow.aborted = [&] { return failed.load(); };
@@ -154,14 +154,14 @@ TEST(watchdog, what_takes_long_delays_nobody) {
     ++released;
     return false;
   };
-  watch_rules other = quick(operation, 1ms);
+  watch_options other = quick_options(operation, 1ms);
   other.on_stuck = [&](std::uint64_t) { return ++others > 0; };
   {
     const watch first(std::move(slow)), second(std::move(other));
-    EXPECT_TRUE(comes([&] { return entered == 1 && released > 2; }));
+    EXPECT_TRUE(becomes_true([&] { return entered == 1 && released > 2; }));
     const int before = others;
-    EXPECT_TRUE(comes([&] { return others > before + 2; }));
-    go_on = true;
+    EXPECT_TRUE(becomes_true([&] { return others > before + 2; }));
+    may_continue = true;
   }
   EXPECT_EQ(entered, 1);
 }
@@ -169,17 +169,17 @@ TEST(watchdog, what_takes_long_delays_nobody) {
 TEST(watchdog, a_device_that_fails_is_reported) {
   std::atomic<std::uint64_t> operation{1};
   std::mutex mutex;
-  std::string said;
-  watch_rules rules = quick(operation, 1h);
-  rules.operation = []() -> isthmus::watched_operation { throw std::runtime_error("no such device"); };
-  rules.on_error = [&](const char* what) {
+  std::string message;
+  watch_options options = quick_options(operation, 1h);
+  options.operation = []() -> isthmus::watched_operation { throw std::runtime_error("no such device"); };
+  options.on_error = [&](const char* what) {
     const std::lock_guard lock(mutex);
-    said = what;
+    message = what;
   };
-  const watch watching(std::move(rules));
-  EXPECT_TRUE(comes([&] {
+  const watch watching(std::move(options));
+  EXPECT_TRUE(becomes_true([&] {
     const std::lock_guard lock(mutex);
-    return said == "no such device";
+    return message == "no such device";
   }));
 }
 
@@ -191,20 +191,20 @@ TEST(watchdog, nothing_is_called_after_the_end) {
     threads.emplace_back([&] {
       for (int round = 0; round < 100; ++round) {
         const auto alive = std::make_shared<std::atomic<bool>>(true);
-        watch_rules rules;
-        rules.interval = 1ms;
-        rules.timeout = 0s;
-        rules.takes_long = round % 2 == 0;
-        rules.operation = [&late, alive]() -> isthmus::watched_operation {
+        watch_options options;
+        options.interval = 1ms;
+        options.timeout = 0s;
+        options.has_slow_actions = round % 2 == 0;
+        options.operation = [&late, alive]() -> isthmus::watched_operation {
           late += *alive ? 0 : 1;
           return {1, {}};
         };
-        rules.on_stuck = [&late, alive](std::uint64_t) {
+        options.on_stuck = [&late, alive](std::uint64_t) {
           late += *alive ? 0 : 1;
           return true;
         };
         {
-          watch watching(std::move(rules));
+          watch watching(std::move(options));
           watching.wake();
           if (round % 10 == 0) std::this_thread::sleep_for(2ms);
         }
@@ -225,33 +225,33 @@ constexpr bool threads_after_fork = true;
 TEST(watchdog, a_child_of_the_process_has_one_of_its_own_and_can_exit) {
   if (!threads_after_fork) GTEST_SKIP() << "this sanitizer allows no threads after fork";
   std::atomic<std::uint64_t> operation{1};
-  std::atomic<int> looks{0};
-  watch_rules rules = quick(operation, 1h);
-  rules.operation = [&]() -> isthmus::watched_operation {
-    ++looks;
+  std::atomic<int> checks{0};
+  watch_options options = quick_options(operation, 1h);
+  options.operation = [&]() -> isthmus::watched_operation {
+    ++checks;
     return {};
   };
-  auto parents = std::make_unique<watch>(std::move(rules));
-  ASSERT_TRUE(comes([&] { return looks > 0; }));
+  auto parents = std::make_unique<watch>(std::move(options));
+  ASSERT_TRUE(becomes_true([&] { return checks > 0; }));
   const pid_t child = fork();
   if (child == 0) {
     std::atomic<int> stuck{0};
-    watch_rules own = quick(operation, 1ms);
+    watch_options own = quick_options(operation, 1ms);
     own.on_stuck = [&](std::uint64_t) { return ++stuck > 0; };
     {
       const watch watching(std::move(own));
-      if (!comes([&] { return stuck > 0; })) std::_Exit(1);
+      if (!becomes_true([&] { return stuck > 0; })) std::_Exit(1);
     }
     parents->wake();
     parents.reset();
     std::exit(0);  // with everything that runs at a process's end
   }
   int status = -1;
-  EXPECT_TRUE(comes([&] { return waitpid(child, &status, WNOHANG) == child; }));
+  EXPECT_TRUE(becomes_true([&] { return waitpid(child, &status, WNOHANG) == child; }));
   if (status == -1) kill(child, SIGKILL);
   EXPECT_EQ(status, 0);
-  const int before = looks;
-  EXPECT_TRUE(comes([&] { return looks > before; })) << "the parent's goes on";
+  const int before = checks;
+  EXPECT_TRUE(becomes_true([&] { return checks > before; })) << "the parent's goes on";
 }
 
 // ---- marks ---------------------------------------------------------------------------------------------
@@ -260,12 +260,12 @@ TEST(stream_marks, one_a_second_and_always_the_newest) {
   stream_marks<int> marks;
   const auto begin = watchdog_clock::now();
   for (int i = 0; i <= 2050; ++i) marks.add(i, begin + i * 1ms);
-  std::vector<int> kept;
-  for (; !marks.empty(); marks.drop_oldest()) kept.push_back(marks.oldest_mark());
-  ASSERT_GE(kept.size(), 3u);
-  EXPECT_LE(kept.size(), 5u);
-  EXPECT_EQ(kept.front(), 0);
-  EXPECT_EQ(kept.back(), 2050);
+  std::vector<int> remaining;
+  for (; !marks.empty(); marks.drop_oldest()) remaining.push_back(marks.oldest_mark());
+  ASSERT_GE(remaining.size(), 3u);
+  EXPECT_LE(remaining.size(), 5u);
+  EXPECT_EQ(remaining.front(), 0);
+  EXPECT_EQ(remaining.back(), 2050);
 }
 
 // A peer is killed right after the last call of the first second, and no further call follows.
@@ -273,23 +273,23 @@ TEST(stream_marks, the_last_call_is_watched_though_one_of_the_same_second_was_be
   std::mutex mutex;
   stream_marks<bool> ends;  // whether the stream has passed them
   std::atomic<bool> aborted{false};
-  watch_rules rules;
-  rules.timeout = 40ms;
-  rules.interval = 2ms;
-  rules.operation = [&]() -> isthmus::watched_operation {
+  watch_options options;
+  options.timeout = 40ms;
+  options.interval = 2ms;
+  options.operation = [&]() -> isthmus::watched_operation {
     const std::lock_guard lock(mutex);
     while (!ends.empty() && watchdog_clock::now() - *ends.oldest().since >= 40ms && ends.oldest_mark())
       ends.drop_oldest();
     return ends.empty() ? isthmus::watched_operation{} : ends.oldest();
   };
-  rules.on_stuck = [&](std::uint64_t) { return aborted = true; };
-  const watch watching(std::move(rules));
+  options.on_stuck = [&](std::uint64_t) { return aborted = true; };
+  const watch watching(std::move(options));
   {
     const std::lock_guard lock(mutex);
     for (int call = 0; call < 5; ++call) ends.add(true, watchdog_clock::now());
     ends.add(false, watchdog_clock::now());
   }
-  EXPECT_TRUE(comes([&] { return aborted.load(); }));
+  EXPECT_TRUE(becomes_true([&] { return aborted.load(); }));
 }
 
 }  // namespace

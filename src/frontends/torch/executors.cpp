@@ -191,11 +191,11 @@ void device_executor::remember(std::shared_ptr<c10::Event> done) {
 }
 
 void device_executor::start_watch() {
-  watch_rules rules;
+  watch_options rules;
   rules.timeout = m_timeout;
   rules.interval = std::chrono::milliseconds(500);
   rules.operation = [this] { return oldest_call(); };
-  rules.takes_long = true;
+  rules.has_slow_actions = true;
   rules.on_stuck = [this](std::uint64_t) {
     abort_stuck_calls();
     return true;

@@ -50,10 +50,10 @@ void device_plan::finish_setup(std::uint64_t stage_bytes) {
 }
 
 void device_plan::start_watch() {
-  watch_rules rules;
+  watch_options rules;
   rules.timeout = std::chrono::duration<double>(m_owner->timeout_s());
   rules.operation = [this] { return oldest_run(); };
-  rules.takes_long = true;
+  rules.has_slow_actions = true;
   rules.on_stuck = [this](std::uint64_t) {
     m_owner->abort(make_error(ISTHMUS_ERROR_TIMEOUT, ISTHMUS_HERE,
                                fmt::format("fused_run: a run did not end within {:.1f} s: rank {} waits for "
