@@ -13,34 +13,34 @@ namespace isthmus {
 // Marks (events) behind the operations of one stream: one a second, and always the newest. A stream that hangs
 // hangs from its first stuck operation on, so the mark of any later one tells as much as its own; but the
 // newest may be the last that there will ever be. Not thread-safe.
-template <typename Mark>
-class stream_marks {
+template <typename Event>
+class completion_events {
  public:
-  bool empty() const { return m_marks.empty(); }
-  std::size_t size() const { return m_marks.size(); }
+  bool empty() const { return m_events.empty(); }
+  std::size_t size() const { return m_events.size(); }
 
-  void add(Mark mark, watchdog_clock::time_point now) {
-    entry added{++m_last_id, now, std::move(mark)};
-    const std::size_t n = m_marks.size();
-    if (n >= 2 && m_marks[n - 1].since - m_marks[n - 2].since < std::chrono::seconds(1))
-      m_marks.back() = std::move(added);
+  void add(Event event, watchdog_clock::time_point now) {
+    entry added{++m_last_id, now, std::move(event)};
+    const std::size_t n = m_events.size();
+    if (n >= 2 && m_events[n - 1].since - m_events[n - 2].since < std::chrono::seconds(1))
+      m_events.back() = std::move(added);
     else
-      m_marks.push_back(std::move(added));
+      m_events.push_back(std::move(added));
   }
 
   // Precondition of what follows: not empty.
-  watched_operation oldest() const { return {m_marks.front().id, m_marks.front().since}; }
-  const Mark& oldest_mark() const { return m_marks.front().mark; }
-  void drop_oldest() { m_marks.pop_front(); }
-  void clear() { m_marks.clear(); }
+  watched_operation oldest() const { return {m_events.front().id, m_events.front().since}; }
+  const Event& oldest_event() const { return m_events.front().event; }
+  void drop_oldest() { m_events.pop_front(); }
+  void clear() { m_events.clear(); }
 
  private:
   struct entry {
     std::uint64_t id;
     watchdog_clock::time_point since;
-    Mark mark;
+    Event event;
   };
-  std::deque<entry> m_marks;
+  std::deque<entry> m_events;
   std::uint64_t m_last_id = 0;
 };
 

@@ -114,7 +114,7 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   constexpr auto timeout = 100ms;
   constexpr std::uint32_t tag = 0x1234567;
   std::mutex mutex;
-  isthmus::stream_marks<owned_event> ends;
+  isthmus::completion_events<owned_event> ends;
   std::atomic<bool> aborted{false};
   isthmus::watch_options options;
   options.timeout = timeout;
@@ -122,7 +122,7 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   options.operation = [&]() -> isthmus::watched_operation {
     const std::lock_guard lock(mutex);
     while (!ends.empty() && isthmus::watchdog_clock::now() - *ends.oldest().since >= timeout) {
-      if (!driver().done(ends.oldest_mark())) break;
+      if (!driver().done(ends.oldest_event())) break;
       ends.drop_oldest();
     }
     return ends.empty() ? isthmus::watched_operation{} : ends.oldest();

@@ -19,7 +19,7 @@
 namespace {
 
 using namespace std::chrono_literals;
-using isthmus::stream_marks;
+using isthmus::completion_events;
 using isthmus::watch;
 using isthmus::watch_options;
 using isthmus::watchdog_clock;
@@ -256,12 +256,12 @@ TEST(watchdog, a_child_of_the_process_has_one_of_its_own_and_can_exit) {
 
 // ---- marks ---------------------------------------------------------------------------------------------
 
-TEST(stream_marks, one_a_second_and_always_the_newest) {
-  stream_marks<int> marks;
+TEST(completion_events, one_a_second_and_always_the_newest) {
+  completion_events<int> events;
   const auto begin = watchdog_clock::now();
-  for (int i = 0; i <= 2050; ++i) marks.add(i, begin + i * 1ms);
+  for (int i = 0; i <= 2050; ++i) events.add(i, begin + i * 1ms);
   std::vector<int> remaining;
-  for (; !marks.empty(); marks.drop_oldest()) remaining.push_back(marks.oldest_mark());
+  for (; !events.empty(); events.drop_oldest()) remaining.push_back(events.oldest_event());
   ASSERT_GE(remaining.size(), 3u);
   EXPECT_LE(remaining.size(), 5u);
   EXPECT_EQ(remaining.front(), 0);
@@ -269,16 +269,16 @@ TEST(stream_marks, one_a_second_and_always_the_newest) {
 }
 
 // A peer is killed right after the last call of the first second, and no further call follows.
-TEST(stream_marks, the_last_call_is_watched_though_one_of_the_same_second_was_before_it) {
+TEST(completion_events, the_last_call_is_watched_though_one_of_the_same_second_was_before_it) {
   std::mutex mutex;
-  stream_marks<bool> ends;  // whether the stream has passed them
+  completion_events<bool> ends;  // whether the stream has passed them
   std::atomic<bool> aborted{false};
   watch_options options;
   options.timeout = 40ms;
   options.interval = 2ms;
   options.operation = [&]() -> isthmus::watched_operation {
     const std::lock_guard lock(mutex);
-    while (!ends.empty() && watchdog_clock::now() - *ends.oldest().since >= 40ms && ends.oldest_mark())
+    while (!ends.empty() && watchdog_clock::now() - *ends.oldest().since >= 40ms && ends.oldest_event())
       ends.drop_oldest();
     return ends.empty() ? isthmus::watched_operation{} : ends.oldest();
   };

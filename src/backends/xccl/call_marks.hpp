@@ -36,7 +36,7 @@ class call_marks {
   bool any_late(std::chrono::duration<double> timeout) {
     m_is_asked = true;
     while (!m_marks.empty() && watchdog_clock::now() - *m_marks.oldest().since >= timeout) {
-      if (m_device.event_query(m_marks.oldest_mark().get()) == runtime_not_ready) return true;
+      if (m_device.event_query(m_marks.oldest_event().get()) == runtime_not_ready) return true;
       m_marks.drop_oldest();
     }
     return false;
@@ -74,7 +74,7 @@ class call_marks {
   bool m_is_asked = false;
   std::uint64_t m_calls = 0;
   std::vector<void*> m_spare;
-  stream_marks<mark> m_marks;
+  completion_events<mark> m_marks;
 };
 
 }  // namespace isthmus::xccl

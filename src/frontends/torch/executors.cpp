@@ -209,7 +209,7 @@ watched_operation device_executor::oldest_call() {
   const std::lock_guard lock(m_mutex);
   while (!m_ends.empty() && watchdog_clock::now() - *m_ends.oldest().since >= m_timeout) {
     try {
-      if (!m_ends.oldest_mark()->query()) break;
+      if (!m_ends.oldest_event()->query()) break;
     } catch (const std::exception&) {
       return {};  // a thread captures a graph, which forbids the question: later
     }

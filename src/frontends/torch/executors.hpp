@@ -107,7 +107,7 @@ class device_executor final : public executor {
   std::mutex m_order;                  // held from one task's wait to its event
   std::shared_ptr<c10::Event> m_last;  // behind the task before
   std::mutex m_mutex;                  // of what follows
-  stream_marks<std::shared_ptr<c10::Event>> m_ends;
+  completion_events<std::shared_ptr<c10::Event>> m_ends;
   bool m_closed = false;
   std::optional<watch> m_watch;  // last: it looks at the others
 };
