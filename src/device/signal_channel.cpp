@@ -6,12 +6,12 @@
 namespace isthmus {
 namespace {
 
-constexpr std::chrono::milliseconds brief{20};
+constexpr std::chrono::milliseconds brief_wait{20};
 constexpr std::chrono::microseconds pause{20};
 
 }  // namespace
 
-signal_channel::signal_channel(std::span<void* const> blocks, const shape& how) : m_shape(how) {
+signal_channel::signal_channel(std::span<void* const> blocks, const layout& flag_layout) : m_layout(flag_layout) {
   for (void* block : blocks) m_blocks.push_back(static_cast<std::uint32_t*>(block));
 }
 
@@ -30,21 +30,21 @@ void signal_monitor::attach(const signal_channel& channel, int rank) {
 }
 
 bool signal_monitor::read() {
-  const device_copy one{m_copy, m_channel->block(m_rank), m_channel->words() * sizeof(std::uint32_t)};
-  m_driver.copy(m_device, {&one, 1}, m_streams.front());
+  const device_copy request{m_copy, m_channel->block(m_rank), m_channel->words() * sizeof(std::uint32_t)};
+  m_driver.copy(m_device, {&request, 1}, m_streams.front());
   return wait_briefly();
 }
 
 std::uint32_t signal_monitor::acknowledgement(std::size_t slot, int peer) const {
-  return static_cast<const std::uint32_t*>(m_copy.get())[m_channel->acknowledgement_at(slot, peer)];
+  return static_cast<const std::uint32_t*>(m_copy.get())[m_channel->acknowledgement_offset(slot, peer)];
 }
 
 std::uint32_t signal_monitor::ready(std::size_t slot, int peer) const {
-  return static_cast<const std::uint32_t*>(m_copy.get())[m_channel->ready_at(slot, peer)];
+  return static_cast<const std::uint32_t*>(m_copy.get())[m_channel->ready_offset(slot, peer)];
 }
 
-std::uint32_t signal_monitor::gave_up() const {
-  return static_cast<const std::uint32_t*>(m_copy.get())[m_channel->gave_up_at()];
+std::uint32_t signal_monitor::aborted_peer() const {
+  return static_cast<const std::uint32_t*>(m_copy.get())[m_channel->abort_word_offset()];
 }
 
 void signal_monitor::write(std::span<const word_step> steps) {
@@ -52,17 +52,17 @@ void signal_monitor::write(std::span<const word_step> steps) {
   for (const owned_stream& stream : m_streams) m_driver.words(m_device, steps, stream);
 }
 
-void signal_monitor::tell_peers_that_this_rank_gave_up() {
+void signal_monitor::notify_abort() {
   std::vector<word_step> steps;
   for (int peer = 0; peer < m_channel->size(); ++peer)
     if (peer != m_rank)
-      steps.push_back({word_action::write, m_channel->gave_up(peer), static_cast<std::uint32_t>(m_rank) + 1});
+      steps.push_back({word_action::write, m_channel->abort_word(peer), static_cast<std::uint32_t>(m_rank) + 1});
   write(steps);
 }
 
 bool signal_monitor::wait_briefly() {
   m_driver.record(m_device, m_done, m_streams.front());
-  const auto end = std::chrono::steady_clock::now() + brief;
+  const auto end = std::chrono::steady_clock::now() + brief_wait;
   while (!m_driver.done(m_done)) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(pause);

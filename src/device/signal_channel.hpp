@@ -28,7 +28,7 @@ namespace isthmus {
 
 class signal_channel {
  public:
-  struct shape {
+  struct layout {
     std::size_t slots = 1;
     std::size_t peers = 0;   // at most
     std::size_t stride = 1;  // words from one flag to the next: 32 keep writers off each other's cache lines
@@ -37,34 +37,34 @@ class signal_channel {
 
   signal_channel() = default;
   // `blocks`: of each rank, where this process reaches it; zeros.
-  signal_channel(std::span<void* const> blocks, const shape& how);
+  signal_channel(std::span<void* const> blocks, const layout& flag_layout);
 
   bool is_open() const { return !m_blocks.empty(); }
   int size() const { return static_cast<int>(m_blocks.size()); }
-  std::size_t words() const { return m_shape.words(); }
+  std::size_t words() const { return m_layout.words(); }
 
   // Of rank `owner`, at addresses of this process.
   std::uint32_t* acknowledgement(int owner, std::size_t slot, int peer) const {
-    return block(owner) + acknowledgement_at(slot, peer);
+    return block(owner) + acknowledgement_offset(slot, peer);
   }
   std::uint32_t* ready(int owner, std::size_t slot, int peer) const {
-    return block(owner) + ready_at(slot, peer);
+    return block(owner) + ready_offset(slot, peer);
   }
-  std::uint32_t* gave_up(int owner) const { return block(owner) + gave_up_at(); }
+  std::uint32_t* abort_word(int owner) const { return block(owner) + abort_word_offset(); }
   std::uint32_t* block(int owner) const { return m_blocks[static_cast<std::size_t>(owner)]; }
 
   // Where a flag is among the words of its owner.
-  std::size_t acknowledgement_at(std::size_t slot, int peer) const {
-    return (slot * m_shape.peers + static_cast<std::size_t>(peer)) * m_shape.stride;
+  std::size_t acknowledgement_offset(std::size_t slot, int peer) const {
+    return (slot * m_layout.peers + static_cast<std::size_t>(peer)) * m_layout.stride;
   }
-  std::size_t ready_at(std::size_t slot, int peer) const {
-    return m_shape.slots * m_shape.peers * m_shape.stride + acknowledgement_at(slot, peer);
+  std::size_t ready_offset(std::size_t slot, int peer) const {
+    return m_layout.slots * m_layout.peers * m_layout.stride + acknowledgement_offset(slot, peer);
   }
-  std::size_t gave_up_at() const { return 2 * m_shape.slots * m_shape.peers * m_shape.stride; }
+  std::size_t abort_word_offset() const { return 2 * m_layout.slots * m_layout.peers * m_layout.stride; }
 
  private:
   std::vector<std::uint32_t*> m_blocks;
-  shape m_shape;
+  layout m_layout;
 };
 
 // The host of one rank beside the streams that wait: it reads the own flags, and writes flags to release them.
@@ -84,11 +84,11 @@ class signal_monitor {
   // As they were read.
   std::uint32_t acknowledgement(std::size_t slot, int peer) const;
   std::uint32_t ready(std::size_t slot, int peer) const;
-  std::uint32_t gave_up() const;  // the rank of a peer, plus 1; 0: nobody
+  std::uint32_t aborted_peer() const;  // the rank of a peer, plus 1; 0: nobody
 
   // By every stream of the monitor, whichever gets through.
   void write(std::span<const word_step> steps);
-  void tell_peers_that_this_rank_gave_up();
+  void notify_abort();
   // For what the monitor was given last, some milliseconds: whether it is done.
   bool wait_briefly();
 

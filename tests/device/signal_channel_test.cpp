@@ -29,7 +29,7 @@ using isthmus::word_action;
 using isthmus::word_step;
 
 constexpr int ranks = 3;
-constexpr signal_channel::shape shape{2, ranks, 4};
+constexpr signal_channel::layout flag_layout{2, ranks, 4};
 
 device_driver& driver() {
   const bool hip = std::string(std::getenv("TEST_PLATFORM")) == "hip";
@@ -43,19 +43,19 @@ device_driver& driver() {
 struct signals : testing::Test {
   signals() {
     for (int rank = 0; rank < ranks; ++rank) {
-      const owned_memory& block = blocks.emplace_back(driver(), 0, shape.words() * sizeof(std::uint32_t));
+      const owned_memory& block = blocks.emplace_back(driver(), 0, flag_layout.words() * sizeof(std::uint32_t));
       driver().fill(0, block, 0, block.bytes(), stream);
       addresses.push_back(block);
     }
     driver().synchronize(0, stream);
-    channel = signal_channel(addresses, shape);
+    channel = signal_channel(addresses, flag_layout);
     monitor.attach(channel, 0);
   }
-  void on(native_stream where, std::vector<word_step> steps) { driver().words(0, steps, where); }
+  void enqueue_words(native_stream target, std::vector<word_step> steps) { driver().words(0, steps, target); }
   // A monitor waits for some milliseconds only, which a busy machine may take for anything.
-  static bool reads(signal_monitor& by) {
-    for (int patience = 0; patience < 1000; ++patience)
-      if (by.read()) return true;
+  static bool reads(signal_monitor& reader) {
+    for (int attempts = 0; attempts < 1000; ++attempts)
+      if (reader.read()) return true;
     return false;
   }
 
@@ -63,15 +63,15 @@ struct signals : testing::Test {
   std::vector<owned_memory> blocks;
   std::vector<void*> addresses;
   signal_channel channel;
-  signal_monitor monitor{driver(), 0, shape.words(), {stream_priority::high, stream_priority::normal}};
+  signal_monitor monitor{driver(), 0, flag_layout.words(), {stream_priority::high, stream_priority::normal}};
 };
 
 TEST_F(signals, every_flag_has_a_place_of_its_own) {
   std::set<std::uint32_t*> places;
   for (int owner = 0; owner < ranks; ++owner) {
     const std::uint32_t* begin = channel.block(owner);
-    std::vector<std::uint32_t*> own = {channel.gave_up(owner)};
-    for (std::size_t slot = 0; slot < shape.slots; ++slot)
+    std::vector<std::uint32_t*> own = {channel.abort_word(owner)};
+    for (std::size_t slot = 0; slot < flag_layout.slots; ++slot)
       for (int peer = 0; peer < ranks; ++peer) {
         own.push_back(channel.ready(owner, slot, peer));
         own.push_back(channel.acknowledgement(owner, slot, peer));
@@ -79,32 +79,32 @@ TEST_F(signals, every_flag_has_a_place_of_its_own) {
     for (std::uint32_t* flag : own) {
       EXPECT_TRUE(places.insert(flag).second);
       EXPECT_GE(flag, begin);
-      EXPECT_LT(flag, begin + shape.words());
+      EXPECT_LT(flag, begin + flag_layout.words());
       EXPECT_EQ((flag - begin) % 4, 0) << "writers are a stride apart";
     }
   }
 }
 
 TEST_F(signals, the_host_reads_what_peers_wrote) {
-  on(stream, {{word_action::write, channel.ready(0, 1, 2), 77},
+  enqueue_words(stream, {{word_action::write, channel.ready(0, 1, 2), 77},
               {word_action::write, channel.acknowledgement(0, 0, 1), 5}});
   driver().synchronize(0, stream);
   ASSERT_TRUE(reads(monitor));
   EXPECT_EQ(monitor.ready(1, 2), 77u);
   EXPECT_EQ(monitor.ready(0, 2), 0u);
   EXPECT_EQ(monitor.acknowledgement(0, 1), 5u);
-  EXPECT_EQ(monitor.gave_up(), 0u);
+  EXPECT_EQ(monitor.aborted_peer(), 0u);
 }
 
 TEST_F(signals, who_gives_up_tells_all_its_peers) {
-  monitor.tell_peers_that_this_rank_gave_up();
-  int patience = 1000;
-  while (!monitor.wait_briefly()) ASSERT_GT(--patience, 0);
+  monitor.notify_abort();
+  int attempts = 1000;
+  while (!monitor.wait_briefly()) ASSERT_GT(--attempts, 0);
   for (int rank = 0; rank < ranks; ++rank) {
-    signal_monitor its(driver(), 0, shape.words(), {stream_priority::high});
-    its.attach(channel, rank);
-    ASSERT_TRUE(reads(its));
-    EXPECT_EQ(its.gave_up(), rank == 0 ? 0u : 1u);
+    signal_monitor monitor_of_rank(driver(), 0, flag_layout.words(), {stream_priority::high});
+    monitor_of_rank.attach(channel, rank);
+    ASSERT_TRUE(reads(monitor_of_rank));
+    EXPECT_EQ(monitor_of_rank.aborted_peer(), rank == 0 ? 0u : 1u);
   }
 }
 
@@ -136,8 +136,8 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   };
   const isthmus::watch watching(std::move(options));
   const auto enqueue = [&](bool peer_lives) {
-    if (peer_lives) on(peer, {{word_action::write, channel.ready(0, 0, 1), tag}});
-    on(stream, {{word_action::wait_equal, channel.ready(0, 0, 1), tag},
+    if (peer_lives) enqueue_words(peer, {{word_action::write, channel.ready(0, 0, 1), tag}});
+    enqueue_words(stream, {{word_action::wait_equal, channel.ready(0, 0, 1), tag},
                 {word_action::write, channel.ready(0, 0, 1), 0}});
     owned_event done(driver(), 0);
     driver().record(0, done, stream);

@@ -97,7 +97,7 @@ bool call_watchdog::are_all_acknowledged() {
 
 void call_watchdog::inspect(std::uint32_t id) {
   if (!m_monitor.read()) return;
-  if (const std::uint32_t peer = m_monitor.gave_up(); peer != 0)
+  if (const std::uint32_t peer = m_monitor.aborted_peer(); peer != 0)
     return fail({ISTHMUS_ERROR_REMOTE,
                     fmt::format("rank {} gave up while {}{}", peer - 1, describe_call(id), describe_missing_ranks(id)),
                     "see the error that this rank reports"});
@@ -198,7 +198,7 @@ void call_watchdog::fence_late_ranks() {
       for (const transfer_slot slot : all_slots)
         steps.push_back({word_action::write, m_resources.memory.ready(peer, slot, m_resources.rank), 0});
   m_monitor.write(steps);
-  m_monitor.tell_peers_that_this_rank_gave_up();
+  m_monitor.notify_abort();
   m_notified_at = clock::now();
   // The word alone does not tell: between two calls it is zero, and the stream comes to the next by itself.
   m_may_be_in_call = !m_log.is_empty();

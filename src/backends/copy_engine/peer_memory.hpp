@@ -26,7 +26,7 @@ constexpr transfer_slot staging_slot(std::uint64_t use) { return use % 2 == 0 ? 
 
 class peer_memory {
  public:
-  static constexpr signal_channel::shape flags{std::size(all_slots), max_ranks, 1};
+  static constexpr signal_channel::layout flags{std::size(all_slots), max_ranks, 1};
   static_assert(flags.words() * sizeof(std::uint32_t) <= signal_bytes);
 
   peer_memory() = default;
