@@ -60,7 +60,7 @@ void* device_driver::native_context(int) {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE, "this platform has no contexts", "none is needed");
 }
 
-void device_driver::words(int device, std::span<const word_step>, native_stream) {
+void device_driver::enqueue_words(int device, std::span<const word_step>, native_stream) {
   throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                    fmt::format("device {}: this platform's streams can't wait for an exact word", device),
                    "choose a backend that needs no stream memory operations");

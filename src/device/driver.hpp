@@ -53,7 +53,7 @@ enum class stream_priority { normal, raised, high };
 
 // How a block reaches another process: as a file descriptor of physical memory that the peer maps where it
 // likes (CUDA VMM), or as the older interprocess handle of a plain allocation (CUDA and HIP IPC).
-enum class sharing { descriptor, handle };
+enum class sharing_method { descriptor, handle };
 
 // CUDA's and HIP's NULL stream, by both its names: it waits for all blocking streams, takes no batches and
 // can't be captured.
@@ -97,10 +97,10 @@ class device_driver {
 
   // Memory that peers can map, zero-filled. `bytes` is rounded up to granularity(device).
   virtual std::uint64_t granularity(int device) = 0;
-  virtual sharing best_sharing(int device) = 0;
-  virtual void* allocate_shared(int device, std::uint64_t bytes, sharing how) = 0;
+  virtual sharing_method preferred_sharing(int device) = 0;
+  virtual void* allocate_shared(int device, std::uint64_t bytes, sharing_method method) = 0;
   void* allocate_shared(int device, std::uint64_t bytes) {
-    return allocate_shared(device, bytes, best_sharing(device));
+    return allocate_shared(device, bytes, preferred_sharing(device));
   }
   virtual void free_shared(int device, void* pointer) = 0;
   // Kernels and copies of `device` reach plain memory of `peer` directly from now on; any number of times.
@@ -126,7 +126,7 @@ class device_driver {
   virtual void record(int device, native_event event, native_stream stream) = 0;
   // The stream waits, not the host. The event may be of another device.
   virtual void wait(int device, native_stream stream, native_event event) = 0;
-  virtual bool done(native_event event) = 0;
+  virtual bool is_done(native_event event) = 0;
   // An event that elapsed_us can ask for its time; UNSUPPORTED where the platform has no such thing.
   virtual native_event create_timed_event(int device);
   // Microseconds between two timed events that are done.
@@ -152,7 +152,7 @@ class device_driver {
   virtual void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) = 0;
   // Steps in order, as one command where the driver has such a thing: `write` as write_word, `wait_equal` holds
   // the stream until *word == value. May be captured.
-  virtual void words(int device, std::span<const word_step> steps, native_stream stream);
+  virtual void enqueue_words(int device, std::span<const word_step> steps, native_stream stream);
 
   // ---- kernels; UNSUPPORTED where the platform has none in Isthmus ----------------------------------
   // What kernel_compiler makes code for: "sm_90"; "" where its compiler asks the current device.

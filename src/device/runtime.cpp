@@ -12,14 +12,14 @@ constexpr int can_flush_remote_writes = 98;     // CU_DEVICE_ATTRIBUTE_CAN_FLUSH
 }  // namespace
 
 std::string device_runtime::load(isthmus_platform platform, const char* library, const char* site_packages) {
-  const bool cuda = platform == ISTHMUS_PLATFORM_CUDA;
-  library_search_request search = cuda ? cuda_runtime_library() : hip_library();
+  const bool is_cuda = platform == ISTHMUS_PLATFORM_CUDA;
+  library_search_request search = is_cuda ? cuda_runtime_library() : hip_library();
   search.option = library;
   search.site_packages = site_packages;
   std::string reason;
-  const dynamic_library found = dynamic_library::open(search, reason);
-  if (!found) return std::string("no ") + (cuda ? "CUDA" : "HIP") + " runtime could be loaded: " + reason;
-  symbol_loader loader(found, cuda ? "cuda" : "hip");
+  const dynamic_library loaded = dynamic_library::open(search, reason);
+  if (!loaded) return std::string("no ") + (is_cuda ? "CUDA" : "HIP") + " runtime could be loaded: " + reason;
+  symbol_loader loader(loaded, is_cuda ? "cuda" : "hip");
   loader.load_required(get_device_count, "GetDeviceCount");
   loader.load_required(get_device, "GetDevice");
   loader.load_required(set_device, "SetDevice");
@@ -30,8 +30,8 @@ std::string device_runtime::load(isthmus_platform platform, const char* library,
   loader.load_required(free, "Free");
   loader.load_required(malloc_async, "MallocAsync");
   loader.load_required(free_async, "FreeAsync");
-  loader.load_required(host_alloc, cuda ? "HostAlloc" : "HostMalloc");
-  loader.load_required(host_free, cuda ? "FreeHost" : "HostFree");
+  loader.load_required(host_alloc, is_cuda ? "HostAlloc" : "HostMalloc");
+  loader.load_required(host_free, is_cuda ? "FreeHost" : "HostFree");
   loader.load_required(memcpy_async, "MemcpyAsync");
   loader.load_required(stream_create, "StreamCreateWithFlags");
   loader.load_required(stream_destroy, "StreamDestroy");
@@ -41,32 +41,32 @@ std::string device_runtime::load(isthmus_platform platform, const char* library,
   loader.load_required(event_record, "EventRecord");
   loader.load_required(event_query, "EventQuery");
   loader.load_required(get_error_string, "GetErrorString");
-  if (!cuda) loader.load_optional(m_hip_wait, "StreamWaitValue32");
-  return loader.first_missing().empty() ? "" : found.path() + " lacks " + loader.first_missing();
+  if (!is_cuda) loader.load_optional(m_hip_wait, "StreamWaitValue32");
+  return loader.first_missing().empty() ? "" : loaded.path() + " lacks " + loader.first_missing();
 }
 
 // CUDA's runtime does not have them, its driver does.
-std::string device_runtime::load_waits(isthmus_platform platform, const char* driver) {
+std::string device_runtime::load_wait_functions(isthmus_platform platform, const char* driver) {
   if (platform != ISTHMUS_PLATFORM_CUDA)
     return m_hip_wait != nullptr ? "" : "the HIP runtime lacks hipStreamWaitValue32";
   library_search_request search = cuda_driver_library();
   search.option = driver;
   std::string reason;
-  const dynamic_library found = dynamic_library::open(search, reason);
-  if (!found) return "no CUDA driver could be loaded: " + reason;
-  symbol_loader loader(found, "cu");
+  const dynamic_library loaded = dynamic_library::open(search, reason);
+  if (!loaded) return "no CUDA driver could be loaded: " + reason;
+  symbol_loader loader(loaded, "cu");
   loader.load_required(m_cuda_wait, "StreamWaitValue32_v2");
   loader.load_required(m_cuda_attribute, "DeviceGetAttribute");
-  return loader.first_missing().empty() ? "" : found.path() + " lacks " + loader.first_missing();
+  return loader.first_missing().empty() ? "" : loaded.path() + " lacks " + loader.first_missing();
 }
 
 bool device_runtime::can_flush(int device) const {
-  int can = 0;
-  return m_cuda_attribute != nullptr && m_cuda_attribute(&can, can_flush_remote_writes, device) == 0 &&
-         can != 0;
+  int is_supported = 0;
+  return m_cuda_attribute != nullptr && m_cuda_attribute(&is_supported, can_flush_remote_writes, device) == 0 &&
+         is_supported != 0;
 }
 
-int device_runtime::hold(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const {
+int device_runtime::wait_value(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const {
   if (m_cuda_wait != nullptr)
     return m_cuda_wait(stream, reinterpret_cast<std::uint64_t>(word), value,
                        wait_greater_or_equal | (flush ? wait_then_flush : 0));

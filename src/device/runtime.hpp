@@ -49,13 +49,13 @@ struct device_runtime {
   // folder to look in first; both may be null.
   std::string load(isthmus_platform platform, const char* library, const char* site_packages);
 
-  // ---- held streams, after load_waits --------------------------------------------------------------------
+  // ---- held streams, after load_wait_functions --------------------------------------------------------------------
   // "" or why this machine's streams can't wait for words. `driver` replaces the search for CUDA's driver; may
   // be null.
-  std::string load_waits(isthmus_platform platform, const char* driver);
+  std::string load_wait_functions(isthmus_platform platform, const char* driver);
   // Holds the stream, on the device, until *word >= value; `word` is pinned host memory. No host thread waits.
   // With `flush` the stream then sees what a network adapter wrote into device memory before that.
-  int hold(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const;
+  int wait_value(void* stream, std::uint32_t* word, std::uint32_t value, bool flush) const;
   // Elsewhere such writes need no flush, or the device takes none.
   bool can_flush(int device) const;
 

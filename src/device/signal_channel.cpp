@@ -49,7 +49,7 @@ std::uint32_t signal_monitor::aborted_peer() const {
 
 void signal_monitor::write(std::span<const word_step> steps) {
   if (steps.empty()) return;
-  for (const owned_stream& stream : m_streams) m_driver.words(m_device, steps, stream);
+  for (const owned_stream& stream : m_streams) m_driver.enqueue_words(m_device, steps, stream);
 }
 
 void signal_monitor::notify_abort() {
@@ -63,7 +63,7 @@ void signal_monitor::notify_abort() {
 bool signal_monitor::wait_briefly() {
   m_driver.record(m_device, m_done, m_streams.front());
   const auto end = std::chrono::steady_clock::now() + brief_wait;
-  while (!m_driver.done(m_done)) {
+  while (!m_driver.is_done(m_done)) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(pause);
   }

@@ -12,7 +12,7 @@ stream_gate::stream_gate(const isthmus_backend_context& context, device_driver& 
 
 void stream_gate::wait_for(native_event event) const {
   constexpr int between_looks = 64;
-  for (int spins = 1; !m_driver.done(event); ++spins) {
+  for (int spins = 1; !m_driver.is_done(event); ++spins) {
     if (spins % between_looks == 0 && m_context.is_aborted(m_context.runtime) != 0)
       throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned",
                        "destroy it on every rank and create a new one");

@@ -22,7 +22,7 @@
 namespace {
 
 using isthmus::device_driver;
-using isthmus::sharing;
+using isthmus::sharing_method;
 using isthmus::stream_priority;
 
 bool on_hip() { return std::string(std::getenv("TEST_PLATFORM")) == "hip"; }
@@ -313,11 +313,11 @@ TEST_F(driver_test, events_order_streams_of_different_devices) {
   driver().wait(1, second.stream, event);
   driver().write_word(1, &word[1], 9, second.stream);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_FALSE(driver().done(event));
+  EXPECT_FALSE(driver().is_done(event));
   EXPECT_EQ(std::atomic_ref(word[1]).load(), 0u);
   std::atomic_ref(word[0]).store(1);
   second.finish();
-  EXPECT_TRUE(driver().done(event));
+  EXPECT_TRUE(driver().is_done(event));
   EXPECT_EQ(word[1], 9u);
   driver().destroy_event(event);
   driver().free_host(word);
@@ -341,7 +341,7 @@ TEST_F(driver_test, words_wait_for_an_exact_value) {
   const std::array<isthmus::word_step, 3> steps{{{word_action::wait_equal, &word[0], 7},
                                                  {word_action::write, &word[1], 5},
                                                  {word_action::write, &word[0], 0}}};
-  driver().words(0, steps, own.stream);
+  driver().enqueue_words(0, steps, own.stream);
   std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(std::atomic_ref(word[1]).load(), 0u);
   std::atomic_ref(word[0]).store(7);

@@ -62,8 +62,8 @@ TEST_F(owned_test, give_back_what_they_hold) {
     driver().record(1, timed, stream);
     driver().record(1, event, stream);
     driver().synchronize(1, stream);
-    EXPECT_TRUE(driver().done(event));
-    EXPECT_TRUE(driver().done(timed));
+    EXPECT_TRUE(driver().is_done(event));
+    EXPECT_TRUE(driver().is_done(timed));
   }
   expect_nothing_left();
 }

@@ -51,7 +51,7 @@ struct signals : testing::Test {
     channel = signal_channel(addresses, flag_layout);
     monitor.attach(channel, 0);
   }
-  void enqueue_words(native_stream target, std::vector<word_step> steps) { driver().words(0, steps, target); }
+  void enqueue_words(native_stream target, std::vector<word_step> steps) { driver().enqueue_words(0, steps, target); }
   // A monitor waits for some milliseconds only, which a busy machine may take for anything.
   static bool reads(signal_monitor& reader) {
     for (int attempts = 0; attempts < 1000; ++attempts)
@@ -122,7 +122,7 @@ TEST_F(signals, a_stream_whose_peer_was_killed_goes_on_after_the_timeout) {
   options.operation = [&]() -> isthmus::watched_operation {
     const std::lock_guard lock(mutex);
     while (!ends.empty() && isthmus::watchdog_clock::now() - *ends.oldest().since >= timeout) {
-      if (!driver().done(ends.oldest_event())) break;
+      if (!driver().is_done(ends.oldest_event())) break;
       ends.drop_oldest();
     }
     return ends.empty() ? isthmus::watched_operation{} : ends.oldest();

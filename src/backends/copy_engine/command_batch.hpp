@@ -74,7 +74,7 @@ class command_batch {
     m_words.push_back(step);
   }
   void flush_words() {
-    if (!m_words.empty()) m_driver.words(m_device, m_words, m_stream);
+    if (!m_words.empty()) m_driver.enqueue_words(m_device, m_words, m_stream);
     m_words.clear();
   }
   void flush_copies() {

@@ -68,7 +68,7 @@ copy_engine_state::copy_engine_state(const isthmus_backend_context& context, dev
   // A device that lacks what is needed says so here, where all ranks can still do without.
   const word_step probe[] = {{word_action::write, m_resources.progress_word(), 0},
                              {word_action::wait_equal, m_resources.progress_word(), 0}};
-  driver.words(m_resources.device, probe, m_own_stream);
+  driver.enqueue_words(m_resources.device, probe, m_own_stream);
   driver.synchronize(m_resources.device, m_own_stream);
   m_version = driver.version();
 }
@@ -226,7 +226,7 @@ isthmus_status copy_engine_state::poll() {
   return ISTHMUS_SUCCESS;
 }
 
-bool copy_engine_state::is_idle() { return (!m_has_end_event || m_resources.driver.done(m_end_event)) && m_watchdog.current_call() == 0; }
+bool copy_engine_state::is_idle() { return (!m_has_end_event || m_resources.driver.is_done(m_end_event)) && m_watchdog.current_call() == 0; }
 
 isthmus_status copy_engine_state::synchronize() {
   const auto deadline = watchdog_clock::now() + seconds(m_context.timeout_s);

@@ -68,7 +68,7 @@ obstacle find_obstacle(const isthmus_backend_context& context, device_runtime& r
             "set backend.hybrid.buffers = 'staged'"};
   const isthmus_platform platform = context.device.platform;
   std::string missing = runtime.load(platform, option_of(context, "runtime_library"), nullptr);
-  if (missing.empty()) missing = runtime.load_waits(platform, option_of(context, "driver_library"));
+  if (missing.empty()) missing = runtime.load_wait_functions(platform, option_of(context, "driver_library"));
   return {missing, "docs/vendor_backends.md says where libraries are looked for"};
 }
 

@@ -144,7 +144,7 @@ isthmus_status staging::enqueue(const isthmus_operation* operations, std::size_t
   void* const stream = operations[0].stream;
   trouble first = device(m_runtime.event_record(work.event, stream), "EventRecord");
   if (first.status == ISTHMUS_SUCCESS)
-    first = device(m_runtime.hold(stream, m_word, work.sequence, m_flush), "StreamWaitValue32");
+    first = device(m_runtime.wait_value(stream, m_word, work.sequence, m_flush), "StreamWaitValue32");
   if (first.status != ISTHMUS_SUCCESS) return report(first);
   m_free_events.pop_back();
   ++m_issued;

@@ -153,7 +153,7 @@ int cuda_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
   return wait_value(stream, word, value, wait_until_reached);
 }
 
-int cuda_api::words(native_stream stream, std::span<const word_step> steps) {
+int cuda_api::enqueue_words(native_stream stream, std::span<const word_step> steps) {
   if (batch_words == nullptr) return not_supported;
   constexpr std::size_t most = 128;  // in one call; more go in several
   std::array<word_operation, most> batch{};

@@ -55,7 +55,7 @@ class cuda_api final : public gpu_api {
   int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
                  native_stream stream) override;
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
-  int words(native_stream stream, std::span<const word_step> steps) override;
+  int enqueue_words(native_stream stream, std::span<const word_step> steps) override;
   int architecture(int device, std::string& name) override;
 
   int (*get_attribute)(int* value, int attribute, int device) = nullptr;

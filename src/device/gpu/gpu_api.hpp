@@ -107,7 +107,7 @@ class gpu_api {
   virtual int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
                          native_stream stream) = 0;
   virtual int wait_word(native_stream stream, void* word, std::uint32_t value) = 0;
-  virtual int words(native_stream stream, std::span<const word_step> steps) = 0;
+  virtual int enqueue_words(native_stream stream, std::span<const word_step> steps) = 0;
   // As device_driver::architecture.
   virtual int architecture(int device, std::string& name) = 0;
 

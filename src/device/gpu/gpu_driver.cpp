@@ -197,7 +197,7 @@ void gpu_driver::wait(int device, native_stream stream, native_event event) {
   check(m_api->stream_wait_event(stream, event, 0), ISTHMUS_HERE, "letting a stream wait for an event", device);
 }
 
-bool gpu_driver::done(native_event event) {
+bool gpu_driver::is_done(native_event event) {
   const int code = m_api->event_query(event);
   if (code == not_ready) return false;
   check(code, ISTHMUS_HERE, "asking for an event");
@@ -261,11 +261,11 @@ void gpu_driver::wait_word(int device, const std::uint32_t* word, std::uint32_t 
         "letting a stream wait for a word", device);
 }
 
-void gpu_driver::words(int device, std::span<const word_step> steps, native_stream stream) {
+void gpu_driver::enqueue_words(int device, std::span<const word_step> steps, native_stream stream) {
   if (steps.empty()) return;
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  check(m_api->words(stream, steps), ISTHMUS_HERE,
+  check(m_api->enqueue_words(stream, steps), ISTHMUS_HERE,
         fmt::format("{} words that a stream writes or waits for", steps.size()), device);
 }
 

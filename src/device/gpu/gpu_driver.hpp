@@ -57,9 +57,9 @@ class gpu_driver final : public device_driver {
   void free_host(void* pointer) override;
 
   std::uint64_t granularity(int device) override;
-  sharing best_sharing(int device) override;
+  sharing_method preferred_sharing(int device) override;
   using device_driver::allocate_shared;
-  void* allocate_shared(int device, std::uint64_t bytes, sharing how) override;
+  void* allocate_shared(int device, std::uint64_t bytes, sharing_method method) override;
   void free_shared(int device, void* pointer) override;
   void enable_peer(int device, int peer) override;
   void allow_access(void* pointer, int peer) override;
@@ -76,7 +76,7 @@ class gpu_driver final : public device_driver {
   void destroy_event(native_event event) override;
   void record(int device, native_event event, native_stream stream) override;
   void wait(int device, native_stream stream, native_event event) override;
-  bool done(native_event event) override;
+  bool is_done(native_event event) override;
   native_event create_timed_event(int device) override;
   double elapsed_us(native_event from, native_event to) override;
   void with_device(int device, const std::function<void()>& work) override;
@@ -86,7 +86,7 @@ class gpu_driver final : public device_driver {
   void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes, native_stream stream) override;
   void write_word(int device, std::uint32_t* word, std::uint32_t value, native_stream stream) override;
   void wait_word(int device, const std::uint32_t* word, std::uint32_t value, native_stream stream) override;
-  void words(int device, std::span<const word_step> steps, native_stream stream) override;
+  void enqueue_words(int device, std::span<const word_step> steps, native_stream stream) override;
   std::string architecture(int device) override;
   int major_version() override;
   native_kernel load_kernel(int device, const std::string& code, const char* entry) override;
@@ -97,7 +97,7 @@ class gpu_driver final : public device_driver {
   struct shared_block {  // shared memory that this process owns or has imported
     int device;
     std::uint64_t bytes;
-    sharing how;
+    sharing_method method;
     bool imported;
     allocation physical;
     int descriptor;  // -1 unless exported

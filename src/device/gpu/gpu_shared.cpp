@@ -13,7 +13,7 @@ namespace {
 
 // What stands in a shared_handle.
 struct block_address {
-  sharing how;
+  sharing_method method;
   std::int32_t descriptor;
   std::int64_t pid;
   std::uint64_t bytes;
@@ -31,8 +31,8 @@ allocation_properties gpu_driver::properties(int device) const {
   return wanted;
 }
 
-sharing gpu_driver::best_sharing(int device) {
-  return m_api->has_virtual_memory(device) ? sharing::descriptor : sharing::handle;
+sharing_method gpu_driver::preferred_sharing(int device) {
+  return m_api->has_virtual_memory(device) ? sharing_method::descriptor : sharing_method::handle;
 }
 
 std::uint64_t gpu_driver::granularity(int device) {
@@ -115,17 +115,17 @@ void gpu_driver::clear(int device, void* pointer, std::uint64_t bytes) {
   synchronize(device, stream);
 }
 
-void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing how) {
+void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing_method method) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   const std::uint64_t step = granularity(device);
   if (bytes > ~std::uint64_t{0} - step)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
-  shared_block made{device, round_up(bytes, step), how, false, 0, -1};
+  shared_block made{device, round_up(bytes, step), method, false, 0, -1};
   void* pointer = nullptr;
-  switch (how) {
-    case sharing::descriptor: pointer = create_physical(device, made.bytes, &made.physical); break;
-    case sharing::handle:
+  switch (method) {
+    case sharing_method::descriptor: pointer = create_physical(device, made.bytes, &made.physical); break;
+    case sharing_method::handle:
       check(m_api->allocate_coherent(&pointer, made.bytes), ISTHMUS_HERE,
             fmt::format("allocating {} bytes", made.bytes), device);
       break;
@@ -145,9 +145,9 @@ void gpu_driver::free_shared(int device, void* pointer) {
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   const shared_block freed = forget(device, pointer, ISTHMUS_HERE, "freeing a shared block");
   if (freed.descriptor >= 0) ::close(freed.descriptor);
-  switch (freed.how) {
-    case sharing::descriptor: return unmap_physical(pointer, freed);
-    case sharing::handle:
+  switch (freed.method) {
+    case sharing_method::descriptor: return unmap_physical(pointer, freed);
+    case sharing_method::handle:
       return check(m_api->free(pointer), ISTHMUS_HERE, fmt::format("freeing {}", pointer), device);
   }
 }
@@ -169,9 +169,9 @@ void gpu_driver::enable_peer(int device, int peer) {
 
 void gpu_driver::allow_access(void* pointer, int peer) {
   const shared_block shared = known(pointer, ISTHMUS_HERE, "allowing access to a block");
-  switch (shared.how) {
-    case sharing::handle: return enable_peer(peer, shared.device);
-    case sharing::descriptor: break;
+  switch (shared.method) {
+    case sharing_method::handle: return enable_peer(peer, shared.device);
+    case sharing_method::descriptor: break;
   }
   const current_device current(*m_api, peer);  // its context must exist before it can be given access
   check(current.code(), ISTHMUS_HERE, "making the device current", peer);
@@ -184,12 +184,12 @@ shared_handle gpu_driver::export_shared(void* pointer) {
   shared_block shared = known(pointer, ISTHMUS_HERE, "exporting a block");
   const current_device current(*m_api, shared.device);
   check(current.code(), ISTHMUS_HERE, "making the device current", shared.device);
-  block_address address{shared.how, -1, getpid(), shared.bytes, {}};
-  switch (shared.how) {
-    case sharing::handle:
+  block_address address{shared.method, -1, getpid(), shared.bytes, {}};
+  switch (shared.method) {
+    case sharing_method::handle:
       check(m_api->ipc_export(&address.handle, pointer), ISTHMUS_HERE, "exporting a block", shared.device);
       break;
-    case sharing::descriptor:
+    case sharing_method::descriptor:
       if (shared.descriptor < 0) {
         check(m_api->memory.export_descriptor(&shared.descriptor, shared.physical, handle_file_descriptor, 0),
               ISTHMUS_HERE, "exporting a block", shared.device);
@@ -232,13 +232,13 @@ void* gpu_driver::import_shared(int device, const shared_handle& handle) {
   std::memcpy(&address, handle.bytes.data(), sizeof address);
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  shared_block made{device, address.bytes, address.how, true, 0, -1};
+  shared_block made{device, address.bytes, address.method, true, 0, -1};
   void* pointer = nullptr;
-  switch (address.how) {
-    case sharing::descriptor:
+  switch (address.method) {
+    case sharing_method::descriptor:
       pointer = import_descriptor(device, address.pid, address.descriptor, address.bytes, &made.physical);
       break;
-    case sharing::handle:
+    case sharing_method::handle:
       check(m_api->ipc_open(&pointer, address.handle, ipc_lazy_peer_access), ISTHMUS_HERE,
             fmt::format("opening a block of process {}", address.pid), device);
       break;
@@ -251,9 +251,9 @@ void gpu_driver::release_import(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   const shared_block freed = forget(device, pointer, ISTHMUS_HERE, "releasing an imported block");
-  switch (freed.how) {
-    case sharing::descriptor: return unmap_physical(pointer, freed);
-    case sharing::handle:
+  switch (freed.method) {
+    case sharing_method::descriptor: return unmap_physical(pointer, freed);
+    case sharing_method::handle:
       return check(m_api->ipc_close(pointer), ISTHMUS_HERE, "closing an imported block", device);
   }
 }

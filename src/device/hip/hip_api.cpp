@@ -101,7 +101,7 @@ int hip_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
   return wait_value(stream, word, value, wait_until_reached, whole_word);
 }
 
-int hip_api::words(native_stream stream, std::span<const word_step> steps) {
+int hip_api::enqueue_words(native_stream stream, std::span<const word_step> steps) {
   int code = success;
   for (auto step = steps.begin(); step != steps.end() && code == success; ++step)
     code = step->action == word_action::wait_equal

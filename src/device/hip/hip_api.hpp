@@ -33,7 +33,7 @@ class hip_api final : public gpu_api {
     return not_supported;
   }
   int wait_word(native_stream stream, void* word, std::uint32_t value) override;
-  int words(native_stream stream, std::span<const word_step> steps) override;
+  int enqueue_words(native_stream stream, std::span<const word_step> steps) override;
   // HIPRTC makes code for the device that is current.
   int architecture(int, std::string& name) override { return name.clear(), success; }
 

@@ -178,7 +178,7 @@ int level_zero_driver::owner_of(const void* pointer) {
 
 // ---- memory ---------------------------------------------------------------------------------------------
 
-void* level_zero_driver::allocate_in(ze_context_handle_t context, int device, std::uint64_t bytes) {
+void* level_zero_driver::allocate_in_context(ze_context_handle_t context, int device, std::uint64_t bytes) {
   const device_state& own = state(device);
   ze_relaxed_allocation_limits_exp_desc_t relaxed{};
   relaxed.stype = ZE_STRUCTURE_TYPE_RELAXED_ALLOCATION_LIMITS_EXP_DESC;
@@ -195,15 +195,15 @@ void* level_zero_driver::allocate_in(ze_context_handle_t context, int device, st
   return pointer;
 }
 
-void level_zero_driver::free_in(ze_context_handle_t context, int device, void* pointer) {
+void level_zero_driver::free_in_context(ze_context_handle_t context, int device, void* pointer) {
   level_zero_api::check(m_api->mem_free(context != nullptr ? context : m_context, pointer), ISTHMUS_HERE,
                         fmt::format("zeMemFree on level_zero:{}", device));
 }
 
 void* level_zero_driver::allocate(int device, std::uint64_t bytes) {
-  return allocate_in(m_context, device, bytes);
+  return allocate_in_context(m_context, device, bytes);
 }
-void level_zero_driver::free(int device, void* pointer) { free_in(m_context, device, pointer); }
+void level_zero_driver::free(int device, void* pointer) { free_in_context(m_context, device, pointer); }
 
 void* level_zero_driver::allocate_host(std::uint64_t bytes) {
   const ze_host_mem_alloc_desc_t description{ZE_STRUCTURE_TYPE_HOST_MEM_ALLOC_DESC, nullptr, 0};
@@ -220,10 +220,10 @@ void level_zero_driver::free_host(void* pointer) {
 // ---- sharing --------------------------------------------------------------------------------------------
 
 std::uint64_t level_zero_driver::granularity(int) { return std::uint64_t{64} << 10U; }  // Intel's device page
-sharing level_zero_driver::best_sharing(int) { return sharing::handle; }
+sharing_method level_zero_driver::preferred_sharing(int) { return sharing_method::handle; }
 
-void* level_zero_driver::allocate_shared(int device, std::uint64_t bytes, sharing how) {
-  if (how != sharing::handle)
+void* level_zero_driver::allocate_shared(int device, std::uint64_t bytes, sharing_method method) {
+  if (method != sharing_method::handle)
     unsupported(ISTHMUS_HERE, "memory is shared by interprocess handles, not as descriptors of physical memory",
                 "use sharing::handle");
   const std::uint64_t page = granularity(device);

@@ -31,8 +31,8 @@ class level_zero_driver final : public device_driver {
 
   // For UMF and for callers that bring a context of their own.
   _ze_device_handle_t* native_device(int device) const;
-  void* allocate_in(_ze_context_handle_t* context, int device, std::uint64_t bytes);
-  void free_in(_ze_context_handle_t* context, int device, void* pointer);
+  void* allocate_in_context(_ze_context_handle_t* context, int device, std::uint64_t bytes);
+  void free_in_context(_ze_context_handle_t* context, int device, void* pointer);
 
   std::string version() override;
   int device_count() override { return static_cast<int>(m_devices.size()); }
@@ -49,9 +49,9 @@ class level_zero_driver final : public device_driver {
   void free_host(void* pointer) override;
 
   std::uint64_t granularity(int device) override;
-  sharing best_sharing(int device) override;
+  sharing_method preferred_sharing(int device) override;
   using device_driver::allocate_shared;
-  void* allocate_shared(int device, std::uint64_t bytes, sharing how) override;
+  void* allocate_shared(int device, std::uint64_t bytes, sharing_method method) override;
   void free_shared(int device, void* pointer) override;
   void enable_peer(int device, int peer) override;
   void allow_access(void* pointer, int peer) override;
@@ -68,7 +68,7 @@ class level_zero_driver final : public device_driver {
   void destroy_event(native_event event) override;
   void record(int device, native_event event, native_stream stream) override;
   void wait(int device, native_stream stream, native_event event) override;
-  bool done(native_event event) override;
+  bool is_done(native_event event) override;
 
   void copy(int device, std::span<const device_copy> copies, native_stream stream) override;
   void fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes, native_stream stream) override;

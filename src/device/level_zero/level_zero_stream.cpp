@@ -137,7 +137,7 @@ void level_zero_driver::wait(int, native_stream stream, native_event event) {
                         "zeCommandListAppendBarrier");
 }
 
-bool level_zero_driver::done(native_event event) {
+bool level_zero_driver::is_done(native_event event) {
   ze_event_handle_t latest = static_cast<recorded_event*>(event)->latest();
   if (latest == nullptr) return true;
   const ze_result_t result = m_api->event_query_status(latest);

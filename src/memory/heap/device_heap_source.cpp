@@ -69,15 +69,15 @@ class device_source final : public heap_source {
   device_source(device_driver& driver, int device)
       : m_driver(driver),
         m_device(device),
-        m_sharing(driver.best_sharing(device)),
+        m_sharing(driver.preferred_sharing(device)),
         m_granularity(driver.granularity(device)) {}
 
   std::uint64_t granularity() override { return m_granularity; }
   new_heap_segment create(std::uint64_t bytes) override;
   std::shared_ptr<heap_segment> open(const heap_segment_address& address, std::string& reason) override;
-  bool can_fall_back() const override { return m_sharing != sharing::handle; }
-  void fall_back() override { m_sharing = sharing::handle; }
-  bool must_outlive_peers() const override { return m_sharing == sharing::handle; }
+  bool can_fall_back() const override { return m_sharing != sharing_method::handle; }
+  void fall_back() override { m_sharing = sharing_method::handle; }
+  bool must_outlive_peers() const override { return m_sharing == sharing_method::handle; }
   void clear(void* pointer, std::uint64_t bytes) override;
 
  private:
@@ -86,7 +86,7 @@ class device_source final : public heap_source {
 
   device_driver& m_driver;
   int m_device;
-  sharing m_sharing;
+  sharing_method m_sharing;
   std::uint64_t m_granularity;
   owned_stream m_stream;  // made at the first use
 };

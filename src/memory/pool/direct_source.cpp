@@ -33,8 +33,8 @@ class level_zero_source final : public memory_source {
  public:
   level_zero_source(level_zero_driver& driver, int device, void* context)
       : m_driver(driver), m_device(device), m_context(static_cast<_ze_context_handle_t*>(context)) {}
-  void* allocate(std::uint64_t bytes) override { return m_driver.allocate_in(m_context, m_device, bytes); }
-  void free(void* pointer, std::uint64_t) override { m_driver.free_in(m_context, m_device, pointer); }
+  void* allocate(std::uint64_t bytes) override { return m_driver.allocate_in_context(m_context, m_device, bytes); }
+  void free(void* pointer, std::uint64_t) override { m_driver.free_in_context(m_context, m_device, pointer); }
 
  private:
   level_zero_driver& m_driver;

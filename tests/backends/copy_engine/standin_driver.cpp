@@ -180,7 +180,7 @@ void standin_driver::wait(int device, native_stream stream, native_event handle)
   });
 }
 
-bool standin_driver::done(native_event handle) {
+bool standin_driver::is_done(native_event handle) {
   const std::lock_guard lock(m_mutex);
   return *m_events.at(handle)->reached;
 }
@@ -195,7 +195,7 @@ void standin_driver::copy(int device, std::span<const device_copy> copies, nativ
   });
 }
 
-void standin_driver::words(int device, std::span<const word_step> steps, native_stream stream) {
+void standin_driver::enqueue_words(int device, std::span<const word_step> steps, native_stream stream) {
   push(device, stream,
        [list = std::vector<word_step>(steps.begin(), steps.end())](const std::atomic<bool>& stop) {
          for (const word_step& step : list) run_word_step(step, stop);

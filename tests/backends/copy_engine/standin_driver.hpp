@@ -70,9 +70,9 @@ class standin_driver final : public isthmus::device_driver {
   void destroy_event(isthmus::native_event event) override;
   void record(int device, isthmus::native_event event, isthmus::native_stream stream) override;
   void wait(int device, isthmus::native_stream stream, isthmus::native_event event) override;
-  bool done(isthmus::native_event event) override;
+  bool is_done(isthmus::native_event event) override;
   void copy(int device, std::span<const isthmus::device_copy> copies, isthmus::native_stream stream) override;
-  void words(int device, std::span<const isthmus::word_step> steps, isthmus::native_stream stream) override;
+  void enqueue_words(int device, std::span<const isthmus::word_step> steps, isthmus::native_stream stream) override;
   // Code is what standin_compiler makes: datatype and operation.
   isthmus::native_kernel load_kernel(int device, const std::string& code, const char* entry) override;
   void launch(int device, isthmus::native_kernel kernel, unsigned blocks, unsigned threads,
@@ -87,8 +87,8 @@ class standin_driver final : public isthmus::device_driver {
   void* allocate(int, std::uint64_t) override { fail_unexpected_call(); }
   void free(int, void*) override { fail_unexpected_call(); }
   std::uint64_t granularity(int) override { fail_unexpected_call(); }
-  isthmus::sharing best_sharing(int) override { fail_unexpected_call(); }
-  void* allocate_shared(int, std::uint64_t, isthmus::sharing) override { fail_unexpected_call(); }
+  isthmus::sharing_method preferred_sharing(int) override { fail_unexpected_call(); }
+  void* allocate_shared(int, std::uint64_t, isthmus::sharing_method) override { fail_unexpected_call(); }
   void free_shared(int, void*) override { fail_unexpected_call(); }
   void enable_peer(int, int) override { fail_unexpected_call(); }
   void allow_access(void*, int) override { fail_unexpected_call(); }

@@ -175,19 +175,19 @@ TEST_F(level_zero, events_order_streams_of_two_devices) {
   auto* data = static_cast<unsigned char*>(m_driver->allocate(0, 1 << 16));
   stream producer(*m_driver, 0), consumer(*m_driver, 1);
   native_event ready = m_driver->create_event(0);
-  EXPECT_TRUE(m_driver->done(ready)) << "never recorded";
+  EXPECT_TRUE(m_driver->is_done(ready)) << "never recorded";
   for (unsigned char round = 1; round <= 200; ++round) {  // more than an event has native ones
     standin_control::hold(true);
     m_driver->fill(0, data, round, 256, producer.native);
     m_driver->record(0, ready, producer.native);
-    EXPECT_FALSE(m_driver->done(ready));
+    EXPECT_FALSE(m_driver->is_done(ready));
     // The consumer's list may run first, and would then copy the round before.
     m_driver->wait(1, consumer.native, ready);
     const device_copy take{data + 256L * (round % 100 + 1), data, 256};
     m_driver->copy(1, {&take, 1}, consumer.native);
     standin_control::hold(false);
     consumer.synchronize();
-    EXPECT_TRUE(m_driver->done(ready));
+    EXPECT_TRUE(m_driver->is_done(ready));
     ASSERT_EQ(data[256 * (round % 100 + 1) + 255], round);
   }
   m_driver->destroy_event(ready);
@@ -227,7 +227,7 @@ TEST_F(level_zero, what_has_no_image_says_so) {
               HasSubstr("a stream can't wait for a word of memory"));
   EXPECT_THAT(error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->memory_info(0); }), HasSubstr("free memory"));
   EXPECT_THAT(
-      error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->allocate_shared(0, 10, sharing::descriptor); }),
+      error_of(ISTHMUS_ERROR_UNSUPPORTED, [&] { m_driver->allocate_shared(0, 10, sharing_method::descriptor); }),
       HasSubstr("shared by interprocess handles"));
   EXPECT_FALSE(m_driver->is_capturing(0, work.native));
   EXPECT_THAT(error_of(ISTHMUS_ERROR_INVALID_ARGUMENT, [&] { m_driver->synchronize(0, nullptr); }),

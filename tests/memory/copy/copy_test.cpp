@@ -153,11 +153,11 @@ TEST(copy_test, copies_keep_the_order_of_the_stream) {
               ISTHMUS_SUCCESS);
     driver().fill(1, to.data(), 7, 10, on.stream);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_FALSE(driver().done(done));
+    EXPECT_FALSE(driver().is_done(done));
     std::fill(from.data(), from.data() + (3 << 20), 2);  // before the copy may read it
     std::atomic_ref(*word).store(1);
     on.finish();
-    EXPECT_TRUE(driver().done(done));
+    EXPECT_TRUE(driver().is_done(done));
     EXPECT_EQ(std::count(to.data(), to.data() + (3 << 20), 2), (3 << 20) - 10);
     EXPECT_EQ(std::count(to.data(), to.data() + 10, 7), 10);
   }

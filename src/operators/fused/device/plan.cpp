@@ -79,11 +79,11 @@ void device_plan::start_watch() {
 
 watched_operation device_plan::oldest_run() {
   const std::lock_guard lock(m_runs_mutex);
-  while (!m_runs.empty() && m_driver.done(m_runs.front().finished)) {
+  while (!m_runs.empty() && m_driver.is_done(m_runs.front().finished)) {
     m_spare_events.push_back(std::move(m_runs.front()));
     m_runs.pop_front();
   }
-  if (m_runs.empty() || !m_driver.done(m_runs.front().start)) return {};
+  if (m_runs.empty() || !m_driver.is_done(m_runs.front().start)) return {};
   return {m_runs.front().number, {}};
 }
 
@@ -100,7 +100,7 @@ device_plan::~device_plan() {
 
 void device_plan::synchronize() {
   const auto begin = std::chrono::steady_clock::now();
-  while (m_has_run && !m_driver.done(m_finished)) {
+  while (m_has_run && !m_driver.is_done(m_finished)) {
     const double waited_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     // The watchdog ends a run that is late, so twice the timeout means that the device itself hangs.
     if (waited_s > 2 * m_owner->timeout_s() + 10)
