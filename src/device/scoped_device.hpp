@@ -13,12 +13,12 @@ class scoped_device {
   using code_type = decltype(std::declval<const Runtime&>().set_device(0));
 
   scoped_device(const Runtime& runtime, int device) : m_runtime(runtime) {
-    m_code = runtime.get_device(&m_before);
-    if (m_code == code_type{} && m_before != device) m_code = runtime.set_device(device);
-    m_changed = m_code == code_type{} && m_before != device;
+    m_code = runtime.get_device(&m_previous);
+    if (m_code == code_type{} && m_previous != device) m_code = runtime.set_device(device);
+    m_has_changed = m_code == code_type{} && m_previous != device;
   }
   ~scoped_device() {
-    if (m_changed) (void)m_runtime.set_device(m_before);
+    if (m_has_changed) (void)m_runtime.set_device(m_previous);
   }
   scoped_device(const scoped_device&) = delete;
   scoped_device& operator=(const scoped_device&) = delete;
@@ -27,8 +27,8 @@ class scoped_device {
 
  private:
   const Runtime& m_runtime;
-  int m_before = -1;
-  bool m_changed = false;
+  int m_previous = -1;
+  bool m_has_changed = false;
   code_type m_code{};
 };
 

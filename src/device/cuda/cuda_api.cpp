@@ -99,22 +99,22 @@ std::string cuda_api::version_text(int version) {
 }
 
 // The primary context is the one that the CUDA runtime uses, so that its users' streams and ours meet.
-int cuda_api::context_of(int device, cuda_context* context) {
+int cuda_api::primary_context(int device, cuda_context* context) {
   if (device < 0 || device >= max_devices) return invalid_device;
-  std::atomic<cuda_context>& known = m_contexts[static_cast<std::size_t>(device)];
-  *context = known.load(std::memory_order_acquire);
+  std::atomic<cuda_context>& cached = m_contexts[static_cast<std::size_t>(device)];
+  *context = cached.load(std::memory_order_acquire);
   if (*context != nullptr) return success;
   const std::lock_guard lock(m_mutex);
-  *context = known.load(std::memory_order_relaxed);
+  *context = cached.load(std::memory_order_relaxed);
   if (*context != nullptr) return success;
   const int code = retain_context(context, device);
-  if (code == success) known.store(*context, std::memory_order_release);
+  if (code == success) cached.store(*context, std::memory_order_release);
   return code;
 }
 
 int cuda_api::enter(int device, std::intptr_t*) {
   cuda_context context = nullptr;
-  const int code = context_of(device, &context);
+  const int code = primary_context(device, &context);
   return code == success ? push_context(context) : code;
 }
 
@@ -125,18 +125,18 @@ void cuda_api::leave(std::intptr_t) {
 
 int cuda_api::enable_peer(int peer) {
   cuda_context context = nullptr;
-  const int code = context_of(peer, &context);
+  const int code = primary_context(peer, &context);
   return code == success ? enable_context(context, 0) : code;
 }
 
 bool cuda_api::has_virtual_memory(int device) {
-  int maps = 0, exports = 0;
-  return memory.create != nullptr && get_attribute(&maps, attribute_virtual_memory, device) == success &&
-         get_attribute(&exports, attribute_file_descriptors, device) == success && maps != 0 && exports != 0;
+  int can_map = 0, can_export = 0;
+  return memory.create != nullptr && get_attribute(&can_map, attribute_virtual_memory, device) == success &&
+         get_attribute(&can_export, attribute_file_descriptors, device) == success && can_map != 0 && can_export != 0;
 }
 
-int cuda_api::copy(const device_copy& one, native_stream stream) {
-  return copy_async(one.to, const_cast<void*>(one.from), one.bytes, stream);
+int cuda_api::copy(const device_copy& item, native_stream stream) {
+  return copy_async(item.to, const_cast<void*>(item.from), item.bytes, stream);
 }
 
 int cuda_api::copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
@@ -155,16 +155,16 @@ int cuda_api::wait_word(native_stream stream, void* word, std::uint32_t value) {
 
 int cuda_api::enqueue_words(native_stream stream, std::span<const word_step> steps) {
   if (batch_words == nullptr) return not_supported;
-  constexpr std::size_t most = 128;  // in one call; more go in several
-  std::array<word_operation, most> batch{};
-  for (std::size_t at = 0; at < steps.size(); at += most) {
-    const auto part = steps.subspan(at, std::min(most, steps.size() - at));
+  constexpr std::size_t max_operations = 128;  // in one call; more go in several
+  std::array<word_operation, max_operations> batch{};
+  for (std::size_t offset = 0; offset < steps.size(); offset += max_operations) {
+    const auto part = steps.subspan(offset, std::min(max_operations, steps.size() - offset));
     for (std::size_t i = 0; i < part.size(); ++i) {
-      const bool waits = part[i].action == word_action::wait_equal;
-      batch[i] = {waits ? kind_wait_word : kind_write_word,
+      const bool is_wait = part[i].action == word_action::wait_equal;
+      batch[i] = {is_wait ? kind_wait_word : kind_write_word,
                   part[i].word,
                   part[i].value,
-                  waits ? wait_until_equal : 0,
+                  is_wait ? wait_until_equal : 0,
                   {}};
     }
     const int code = batch_words(stream, static_cast<unsigned>(part.size()), batch.data(), 0);

@@ -23,7 +23,7 @@ struct word_operation {
   void* word;
   std::uint64_t value;
   unsigned flags;
-  std::uint64_t for_the_driver[2];
+  std::uint64_t driver_data[2];
 };
 inline constexpr int kind_wait_word = 1;
 inline constexpr int kind_write_word = 2;
@@ -42,15 +42,15 @@ class cuda_api final : public gpu_api {
   const char* title() const override { return "the CUDA driver"; }
   std::string text(int code) override;
   std::string version_text(int version) override;
-  int major_of(int version) override { return version / 1000; }
-  int enter(int device, std::intptr_t* before) override;
-  void leave(std::intptr_t before) override;
-  int native_context(int device, void** context) override { return context_of(device, context); }
+  int major_version_of(int version) override { return version / 1000; }
+  int enter(int device, std::intptr_t* previous) override;
+  void leave(std::intptr_t previous) override;
+  int native_context(int device, void** context) override { return primary_context(device, context); }
   int enable_peer(int peer) override;
   bool has_virtual_memory(int device) override;
   int allocate_coherent(void** pointer, std::size_t bytes) override { return allocate(pointer, bytes); }
   int device_memory_type() override { return cuda_memory_type_device; }
-  int copy(const device_copy& one, native_stream stream) override;
+  int copy(const device_copy& item, native_stream stream) override;
   bool can_copy_batch() const override { return copy_batch_v2 != nullptr || copy_batch_v1 != nullptr; }
   int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
                  native_stream stream) override;
@@ -76,7 +76,7 @@ class cuda_api final : public gpu_api {
 
  private:
   static constexpr int max_devices = 64;
-  int context_of(int device, cuda_context* context);
+  int primary_context(int device, cuda_context* context);
   void load_virtual_memory(const dynamic_library& library);
 
   std::mutex m_mutex;

@@ -61,10 +61,10 @@ inline constexpr int access_read_write = 3;
 inline constexpr int granularity_recommended = 1;
 
 struct virtual_memory {
-  int (*create)(allocation* made, std::size_t bytes, const allocation_properties*,
+  int (*create)(allocation* created, std::size_t bytes, const allocation_properties*,
                 unsigned long long) = nullptr;
   int (*release)(allocation) = nullptr;
-  int (*reserve)(void** address, std::size_t bytes, std::size_t alignment, void* wish,
+  int (*reserve)(void** address, std::size_t bytes, std::size_t alignment, void* preferred_address,
                  unsigned long long) = nullptr;
   int (*unreserve)(void* address, std::size_t bytes) = nullptr;
   int (*map)(void* address, std::size_t bytes, std::size_t offset, allocation, unsigned long long) = nullptr;
@@ -84,11 +84,11 @@ class gpu_api {
   // What a code means, in the vendor's words.
   virtual std::string text(int code) = 0;
   virtual std::string version_text(int version) = 0;
-  virtual int major_of(int version) = 0;
+  virtual int major_version_of(int version) = 0;
 
   // Makes `device` current for the calling thread; leave(before) restores.
-  virtual int enter(int device, std::intptr_t* before) = 0;
-  virtual void leave(std::intptr_t before) = 0;
+  virtual int enter(int device, std::intptr_t* previous) = 0;
+  virtual void leave(std::intptr_t previous) = 0;
   // The device's primary context; not_supported where the platform has none.
   virtual int native_context(int device, void** context) = 0;
   // The current device gets access to plain memory of `peer`.
@@ -101,7 +101,7 @@ class gpu_api {
   // What attribute_memory_type says of device memory.
   virtual int device_memory_type() = 0;
 
-  virtual int copy(const device_copy& one, native_stream stream) = 0;
+  virtual int copy(const device_copy& item, native_stream stream) = 0;
   // By the copy engines, without order; false where the driver has no such call. Not for captured streams.
   virtual bool can_copy_batch() const = 0;
   virtual int copy_batch(std::span<void*> to, std::span<void*> from, std::span<std::size_t> bytes,
@@ -119,7 +119,7 @@ class gpu_api {
   int (*get_count)(int* devices) = nullptr;
   int (*get_name)(char* text, int capacity, int device) = nullptr;
   int (*get_bus_id)(char* text, int capacity, int device) = nullptr;
-  int (*can_access_peer)(int* can, int device, int peer) = nullptr;
+  int (*can_access_peer)(int* is_accessible, int device, int peer) = nullptr;
   int (*get_memory_info)(std::size_t* free, std::size_t* total) = nullptr;
   int (*get_pointer_attribute)(void* value, int attribute, void* pointer) = nullptr;
   int (*allocate)(void** pointer, std::size_t bytes) = nullptr;
@@ -130,7 +130,7 @@ class gpu_api {
   int (*ipc_open)(void** pointer, ipc_handle handle, unsigned flags) = nullptr;
   int (*ipc_close)(void* pointer) = nullptr;
   int (*stream_create)(native_stream* stream, unsigned flags, int priority) = nullptr;
-  int (*stream_priorities)(int* least, int* greatest) = nullptr;
+  int (*stream_priorities)(int* lowest, int* highest) = nullptr;
   int (*stream_destroy)(native_stream stream) = nullptr;
   int (*stream_synchronize)(native_stream stream) = nullptr;
   int (*stream_is_capturing)(native_stream stream, int* status) = nullptr;

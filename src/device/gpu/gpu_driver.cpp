@@ -10,7 +10,7 @@ namespace isthmus::gpu {
 gpu_driver::gpu_driver(std::unique_ptr<gpu_api> api, int devices)
     : m_api(std::move(api)), m_devices(devices), m_own_streams(static_cast<std::size_t>(devices), nullptr) {}
 
-void gpu_driver::check(int code, const char* location, const std::string& what, int device) {
+void gpu_driver::check(int code, const char* location, const std::string& action, int device) {
   if (code == success) return;
   isthmus_status status = ISTHMUS_ERROR_BACKEND;
   std::string hint = "an earlier kernel or copy may have faulted: every later call then fails with its code";
@@ -21,9 +21,9 @@ void gpu_driver::check(int code, const char* location, const std::string& what, 
     status = ISTHMUS_ERROR_UNSUPPORTED;
     hint = "this device or driver lacks the call";
   }
-  const std::string where = device < 0 ? std::string() : fmt::format(" on device {}", device);
+  const std::string place = device < 0 ? std::string() : fmt::format(" on device {}", device);
   throw make_error(status, location,
-                   fmt::format("{}: {}{} failed: {}", m_api->title(), what, where, m_api->text(code)), hint,
+                   fmt::format("{}: {}{} failed: {}", m_api->title(), action, place, m_api->text(code)), hint,
                    code);
 }
 
@@ -55,10 +55,10 @@ device_memory_info gpu_driver::memory_info(int device) {
 
 bool gpu_driver::can_access_peer(int device, int peer) {
   if (device == peer) return true;
-  int can = 0;
-  check(m_api->can_access_peer(&can, device, peer), ISTHMUS_HERE,
+  int is_accessible = 0;
+  check(m_api->can_access_peer(&is_accessible, device, peer), ISTHMUS_HERE,
         fmt::format("asking whether it reaches device {}", peer), device);
-  return can != 0;
+  return is_accessible != 0;
 }
 
 void* gpu_driver::native_context(int device) {
@@ -115,11 +115,11 @@ void gpu_driver::free_host(void* pointer) {
 native_stream gpu_driver::create_stream(int device, stream_priority priority) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  int least = 0, greatest = 0;  // 0 is normal for both families
-  check(m_api->stream_priorities(&least, &greatest), ISTHMUS_HERE, "asking for stream priorities", device);
+  int lowest = 0, highest = 0;  // 0 is normal for both families
+  check(m_api->stream_priorities(&lowest, &highest), ISTHMUS_HERE, "asking for stream priorities", device);
   native_stream stream = nullptr;
-  const int level = priority == stream_priority::high     ? greatest
-                    : priority == stream_priority::raised ? greatest / 2
+  const int level = priority == stream_priority::high     ? highest
+                    : priority == stream_priority::raised ? highest / 2
                                                           : 0;
   check(m_api->stream_create(&stream, stream_non_blocking, level), ISTHMUS_HERE, "creating a stream", device);
   return stream;
@@ -205,20 +205,20 @@ bool gpu_driver::is_done(native_event event) {
 }
 
 // The batch call takes neither captured streams nor the NULL stream.
-bool gpu_driver::batches(int device, std::span<const device_copy> copies, native_stream stream) {
+bool gpu_driver::can_batch(int device, std::span<const device_copy> copies, native_stream stream) {
   return !copies.empty() && !is_null_stream(stream) && m_api->can_copy_batch() && !is_captured(device, stream);
 }
 
 void gpu_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  if (!batches(device, copies, stream)) return copy_each(device, copies, stream);
-  constexpr std::size_t most = 32;  // in one call; more go in several
-  std::array<void*, most> to{}, from{};
-  std::array<std::size_t, most> bytes{};
+  if (!can_batch(device, copies, stream)) return copy_each(device, copies, stream);
+  constexpr std::size_t max_batch = 32;  // in one call; more go in several
+  std::array<void*, max_batch> to{}, from{};
+  std::array<std::size_t, max_batch> bytes{};
   for (auto next = copies.begin(); next != copies.end();) {
     std::size_t filled = 0;
-    for (; next != copies.end() && filled < most; ++next) {
+    for (; next != copies.end() && filled < max_batch; ++next) {
       if (next->bytes == 0) continue;
       to[filled] = next->to;
       from[filled] = const_cast<void*>(next->from);
@@ -234,9 +234,9 @@ void gpu_driver::copy(int device, std::span<const device_copy> copies, native_st
 void gpu_driver::copy_each(int device, std::span<const device_copy> copies, native_stream stream) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  for (const device_copy& one : copies)
-    if (one.bytes > 0)
-      check(m_api->copy(one, stream), ISTHMUS_HERE, fmt::format("copying {} bytes", one.bytes), device);
+  for (const device_copy& item : copies)
+    if (item.bytes > 0)
+      check(m_api->copy(item, stream), ISTHMUS_HERE, fmt::format("copying {} bytes", item.bytes), device);
 }
 
 void gpu_driver::fill(int device, void* pointer, std::uint8_t value, std::uint64_t bytes,
@@ -278,7 +278,7 @@ std::string gpu_driver::architecture(int device) {
 int gpu_driver::major_version() {
   int version = 0;
   check(m_api->get_version(&version), ISTHMUS_HERE, "asking for its version");
-  return m_api->major_of(version);
+  return m_api->major_version_of(version);
 }
 
 // Loading is no work of a stream, but a thread that captures one may do it only in relaxed mode.

@@ -19,11 +19,11 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) {
 // Makes a device current for a scope; what was current before comes back.
 class current_device {
  public:
-  current_device(gpu_api& api, int device) : m_api(api), m_code(api.enter(device, &m_before)) {
+  current_device(gpu_api& api, int device) : m_api(api), m_code(api.enter(device, &m_previous)) {
     if (m_code == success) api.recent_device.store(device, std::memory_order_relaxed);
   }
   ~current_device() {
-    if (m_code == success) m_api.leave(m_before);
+    if (m_code == success) m_api.leave(m_previous);
   }
   current_device(const current_device&) = delete;
   current_device& operator=(const current_device&) = delete;
@@ -31,7 +31,7 @@ class current_device {
 
  private:
   gpu_api& m_api;
-  std::intptr_t m_before = 0;
+  std::intptr_t m_previous = 0;
   int m_code;
 };
 
@@ -98,7 +98,7 @@ class gpu_driver final : public device_driver {
     int device;
     std::uint64_t bytes;
     sharing_method method;
-    bool imported;
+    bool is_imported;
     allocation physical;
     int descriptor;  // -1 unless exported
   };
@@ -115,7 +115,7 @@ class gpu_driver final : public device_driver {
   };
 
   // Throws what `code` means; `what` is the native call in words.
-  void check(int code, const char* location, const std::string& what, int device = -1);
+  void check(int code, const char* location, const std::string& action, int device = -1);
   allocation_properties properties(int device) const;
   void* map_physical(int device, allocation physical, std::uint64_t bytes);
   void unmap_physical(void* pointer, const shared_block& mapped);
@@ -123,17 +123,17 @@ class gpu_driver final : public device_driver {
   void* import_descriptor(int device, std::int64_t pid, int descriptor, std::uint64_t bytes,
                           allocation* physical);
   void clear(int device, void* pointer, std::uint64_t bytes);
-  void remember(void* pointer, const shared_block& made);
-  shared_block known(const void* pointer, const char* location, const char* what);
-  shared_block forget(int device, void* pointer, const char* location, const char* what);
+  void add_block(void* pointer, const shared_block& block);
+  shared_block find_block(const void* pointer, const char* location, const char* action);
+  shared_block remove_block(int device, void* pointer, const char* location, const char* action);
   void* grow(void* pointer, mapped_block& block, std::uint64_t bytes);
   void shrink(void* pointer, mapped_block& block, std::uint64_t bytes);
   int map_runs(void* place, std::span<const page_run> runs, int device);
   int unmap_runs(void* place, std::span<const page_run> runs);
-  int give_access(void* place, std::span<const page_run> runs, int device);
-  std::map<void*, mapped_block>::iterator mapped(int device, void* pointer, const char* location);
+  int grant_access(void* place, std::span<const page_run> runs, int device);
+  std::map<void*, mapped_block>::iterator find_mapped(int device, void* pointer, const char* location);
   bool is_captured(int device, native_stream stream);
-  bool batches(int device, std::span<const device_copy> copies, native_stream stream);
+  bool can_batch(int device, std::span<const device_copy> copies, native_stream stream);
 
   std::unique_ptr<gpu_api> m_api;
   int m_devices;
@@ -141,7 +141,7 @@ class gpu_driver final : public device_driver {
   std::map<const void*, shared_block> m_blocks;
   std::vector<native_stream> m_own_streams;  // by device, for zero-filling
 
-  std::mutex m_mapping;  // over what follows, also while the driver maps
+  std::mutex m_mapped_mutex;  // over what follows, also while the driver maps
   std::map<void*, mapped_block> m_mapped;
   std::set<std::pair<int, int>> m_peers;  // (device, peer) of enable_peer
 };

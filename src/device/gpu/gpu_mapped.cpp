@@ -6,16 +6,16 @@
 namespace isthmus::gpu {
 namespace {
 
-void* at(void* base, std::uint64_t offset) { return static_cast<std::byte*>(base) + offset; }
+void* offset_pointer(void* base, std::uint64_t offset) { return static_cast<std::byte*>(base) + offset; }
 
 }  // namespace
 
-int gpu_driver::give_access(void* place, std::span<const page_run> runs, int device) {
+int gpu_driver::grant_access(void* place, std::span<const page_run> runs, int device) {
   const access_description access{{location_device, device}, access_read_write};
   int code = success;
   std::uint64_t offset = 0;
   for (const page_run& run : runs) {
-    if (code == success) code = m_api->memory.set_access(at(place, offset), run.bytes, &access, 1);
+    if (code == success) code = m_api->memory.set_access(offset_pointer(place, offset), run.bytes, &access, 1);
     offset += run.bytes;
   }
   return code;
@@ -27,13 +27,13 @@ int gpu_driver::map_runs(void* place, std::span<const page_run> runs, int device
   std::uint64_t offset = 0;
   std::size_t done = 0;
   for (; done < runs.size(); ++done) {
-    code = m_api->memory.map(at(place, offset), runs[done].bytes, 0, runs[done].physical, 0);
+    code = m_api->memory.map(offset_pointer(place, offset), runs[done].bytes, 0, runs[done].physical, 0);
     if (code != success) break;
     offset += runs[done].bytes;
   }
-  if (code == success) code = give_access(place, runs, device);
+  if (code == success) code = grant_access(place, runs, device);
   for (const auto& [peer, reached] : m_peers)
-    if (code == success && reached == device) code = give_access(place, runs, peer);
+    if (code == success && reached == device) code = grant_access(place, runs, peer);
   if (code != success) (void)unmap_runs(place, runs.first(done));
   return code;
 }
@@ -42,8 +42,8 @@ int gpu_driver::unmap_runs(void* place, std::span<const page_run> runs) {
   int code = success;
   std::uint64_t offset = 0;
   for (const page_run& run : runs) {
-    const int one = m_api->memory.unmap(at(place, offset), run.bytes);
-    if (code == success) code = one;
+    const int unmap_code = m_api->memory.unmap(offset_pointer(place, offset), run.bytes);
+    if (code == success) code = unmap_code;
     offset += run.bytes;
   }
   return code;
@@ -53,30 +53,30 @@ int gpu_driver::unmap_runs(void* place, std::span<const page_run> runs) {
 // many as needed: physical memory may be mapped at two places, so the old view stays until the new one is
 // whole.
 void* gpu_driver::grow(void* pointer, mapped_block& block, std::uint64_t bytes) {
-  const std::string what = fmt::format("growing a block from {} to {} bytes", block.bytes, bytes);
-  const allocation_properties wanted = properties(block.device);
-  page_run fresh{0, bytes - block.bytes};
-  check(m_api->memory.create(&fresh.physical, fresh.bytes, &wanted, 0), ISTHMUS_HERE, what, block.device);
-  const bool moves = bytes > block.reserved;
+  const std::string action = fmt::format("growing a block from {} to {} bytes", block.bytes, bytes);
+  const allocation_properties request = properties(block.device);
+  page_run added{0, bytes - block.bytes};
+  check(m_api->memory.create(&added.physical, added.bytes, &request, 0), ISTHMUS_HERE, action, block.device);
+  const bool must_move = bytes > block.reserved;
   void* place = pointer;
   std::vector<page_run> runs = block.runs;
-  runs.push_back(fresh);
-  int code = moves ? m_api->memory.reserve(&place, 2 * bytes, 0, nullptr, 0) : success;
+  runs.push_back(added);
+  int code = must_move ? m_api->memory.reserve(&place, 2 * bytes, 0, nullptr, 0) : success;
   if (code == success) {
-    code = moves ? map_runs(place, runs, block.device)
-                 : map_runs(at(place, block.bytes), {&fresh, 1}, block.device);
-    if (code != success && moves) (void)m_api->memory.unreserve(place, 2 * bytes);
+    code = must_move ? map_runs(place, runs, block.device)
+                 : map_runs(offset_pointer(place, block.bytes), {&added, 1}, block.device);
+    if (code != success && must_move) (void)m_api->memory.unreserve(place, 2 * bytes);
   }
-  if (code != success) (void)m_api->memory.release(fresh.physical);
-  check(code, ISTHMUS_HERE, what, block.device);
-  if (moves && pointer != nullptr) {
+  if (code != success) (void)m_api->memory.release(added.physical);
+  check(code, ISTHMUS_HERE, action, block.device);
+  if (must_move && pointer != nullptr) {
     code = unmap_runs(pointer, block.runs);
     if (code == success) code = m_api->memory.unreserve(pointer, block.reserved);
     if (code != success)  // the block itself is whole
-      log(log_level::warning, "{}: {}: {} bytes of addresses are lost: {}", m_api->title(), what,
+      log(log_level::warning, "{}: {}: {} bytes of addresses are lost: {}", m_api->title(), action,
           block.reserved, m_api->text(code));
   }
-  if (moves) block.reserved = 2 * bytes;
+  if (must_move) block.reserved = 2 * bytes;
   block.runs = std::move(runs);
   block.bytes = bytes;
   return place;
@@ -86,7 +86,7 @@ void* gpu_driver::grow(void* pointer, mapped_block& block, std::uint64_t bytes) 
 void gpu_driver::shrink(void* pointer, mapped_block& block, std::uint64_t bytes) {
   while (block.runs.size() > 1 && block.bytes - block.runs.back().bytes >= bytes) {
     const page_run last = block.runs.back();
-    check(unmap_runs(at(pointer, block.bytes - last.bytes), {&last, 1}), ISTHMUS_HERE, "unmapping pages",
+    check(unmap_runs(offset_pointer(pointer, block.bytes - last.bytes), {&last, 1}), ISTHMUS_HERE, "unmapping pages",
           block.device);
     block.runs.pop_back();
     block.bytes -= last.bytes;
@@ -94,7 +94,7 @@ void gpu_driver::shrink(void* pointer, mapped_block& block, std::uint64_t bytes)
   }
 }
 
-std::map<void*, gpu_driver::mapped_block>::iterator gpu_driver::mapped(int device, void* pointer,
+std::map<void*, gpu_driver::mapped_block>::iterator gpu_driver::find_mapped(int device, void* pointer,
                                                                        const char* location) {
   const auto found = m_mapped.find(pointer);
   if (found == m_mapped.end() || found->second.device != device)
@@ -110,11 +110,11 @@ void* gpu_driver::allocate_mapped(int device, std::uint64_t bytes) {
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   if (bytes > ~std::uint64_t{0} / 4)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
-  mapped_block made{device, 0, 0, {}};
-  const std::uint64_t whole = round_up(bytes, granularity(device));
-  const std::lock_guard lock(m_mapping);
-  void* const pointer = grow(nullptr, made, whole);
-  m_mapped.emplace(pointer, std::move(made));
+  mapped_block block{device, 0, 0, {}};
+  const std::uint64_t rounded_bytes = round_up(bytes, granularity(device));
+  const std::lock_guard lock(m_mapped_mutex);
+  void* const pointer = grow(nullptr, block, rounded_bytes);
+  m_mapped.emplace(pointer, std::move(block));
   return pointer;
 }
 
@@ -123,13 +123,13 @@ void* gpu_driver::resize_mapped(int device, void* pointer, std::uint64_t bytes) 
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
   if (bytes > ~std::uint64_t{0} / 4)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("growing a block to {} bytes", bytes), device);
-  const std::uint64_t whole = round_up(bytes, granularity(device));
-  const std::lock_guard lock(m_mapping);
-  const auto found = mapped(device, pointer, ISTHMUS_HERE);
+  const std::uint64_t rounded_bytes = round_up(bytes, granularity(device));
+  const std::lock_guard lock(m_mapped_mutex);
+  const auto found = find_mapped(device, pointer, ISTHMUS_HERE);
   mapped_block& block = found->second;
-  shrink(pointer, block, whole);
-  if (whole <= block.bytes) return pointer;
-  void* const place = grow(pointer, block, whole);
+  shrink(pointer, block, rounded_bytes);
+  if (rounded_bytes <= block.bytes) return pointer;
+  void* const place = grow(pointer, block, rounded_bytes);
   auto moved = m_mapped.extract(found);
   moved.key() = place;
   m_mapped.insert(std::move(moved));
@@ -139,8 +139,8 @@ void* gpu_driver::resize_mapped(int device, void* pointer, std::uint64_t bytes) 
 void gpu_driver::free_mapped(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  const std::lock_guard lock(m_mapping);
-  const auto found = mapped(device, pointer, ISTHMUS_HERE);
+  const std::lock_guard lock(m_mapped_mutex);
+  const auto found = find_mapped(device, pointer, ISTHMUS_HERE);
   const mapped_block freed = std::move(found->second);
   m_mapped.erase(found);
   check(unmap_runs(pointer, freed.runs), ISTHMUS_HERE, "unmapping a block", device);

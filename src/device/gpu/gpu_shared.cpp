@@ -24,11 +24,11 @@ static_assert(sizeof(block_address) <= sizeof(shared_handle));
 }  // namespace
 
 allocation_properties gpu_driver::properties(int device) const {
-  allocation_properties wanted{};
-  wanted.type = type_pinned;
-  wanted.handle_types = handle_file_descriptor;
-  wanted.location = {location_device, device};
-  return wanted;
+  allocation_properties request{};
+  request.type = type_pinned;
+  request.handle_types = handle_file_descriptor;
+  request.location = {location_device, device};
+  return request;
 }
 
 sharing_method gpu_driver::preferred_sharing(int device) {
@@ -37,33 +37,33 @@ sharing_method gpu_driver::preferred_sharing(int device) {
 
 std::uint64_t gpu_driver::granularity(int device) {
   if (!m_api->has_virtual_memory(device)) return 2u << 20;  // what the allocators beneath take anyway
-  const allocation_properties wanted = properties(device);
+  const allocation_properties request = properties(device);
   std::size_t bytes = 0;
-  check(m_api->memory.granularity(&bytes, &wanted, granularity_recommended), ISTHMUS_HERE,
+  check(m_api->memory.granularity(&bytes, &request, granularity_recommended), ISTHMUS_HERE,
         "asking for the granularity", device);
   return bytes;
 }
 
-void gpu_driver::remember(void* pointer, const shared_block& made) {
+void gpu_driver::add_block(void* pointer, const shared_block& block) {
   const std::lock_guard lock(m_mutex);
-  m_blocks[pointer] = made;
+  m_blocks[pointer] = block;
 }
 
-gpu_driver::shared_block gpu_driver::known(const void* pointer, const char* location, const char* what) {
+gpu_driver::shared_block gpu_driver::find_block(const void* pointer, const char* location, const char* action) {
   const std::lock_guard lock(m_mutex);
   const auto found = m_blocks.find(pointer);
   if (found == m_blocks.end())
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
-                     fmt::format("{}: {} is no shared block of {}", what, pointer, m_api->title()),
+                     fmt::format("{}: {} is no shared block of {}", action, pointer, m_api->title()),
                      "it was freed before, or came from another allocator");
   return found->second;
 }
 
-gpu_driver::shared_block gpu_driver::forget(int device, void* pointer, const char* location, const char* what) {
-  const shared_block found = known(pointer, location, what);
+gpu_driver::shared_block gpu_driver::remove_block(int device, void* pointer, const char* location, const char* action) {
+  const shared_block found = find_block(pointer, location, action);
   if (found.device != device)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, location,
-                     fmt::format("{}: {} belongs to device {}, not {}", what, pointer, found.device, device),
+                     fmt::format("{}: {} belongs to device {}, not {}", action, pointer, found.device, device),
                      "free a block with the device that it was made for");
   const std::lock_guard lock(m_mutex);
   m_blocks.erase(pointer);
@@ -92,8 +92,8 @@ void gpu_driver::unmap_physical(void* pointer, const shared_block& mapped) {
 }
 
 void* gpu_driver::create_physical(int device, std::uint64_t bytes, allocation* physical) {
-  const allocation_properties wanted = properties(device);
-  check(m_api->memory.create(physical, bytes, &wanted, 0), ISTHMUS_HERE,
+  const allocation_properties request = properties(device);
+  check(m_api->memory.create(physical, bytes, &request, 0), ISTHMUS_HERE,
         fmt::format("creating {} bytes", bytes), device);
   try {
     return map_physical(device, *physical, bytes);
@@ -121,18 +121,18 @@ void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing_metho
   const std::uint64_t step = granularity(device);
   if (bytes > ~std::uint64_t{0} - step)
     check(out_of_memory, ISTHMUS_HERE, fmt::format("allocating {} bytes", bytes), device);
-  shared_block made{device, round_up(bytes, step), method, false, 0, -1};
+  shared_block block{device, round_up(bytes, step), method, false, 0, -1};
   void* pointer = nullptr;
   switch (method) {
-    case sharing_method::descriptor: pointer = create_physical(device, made.bytes, &made.physical); break;
+    case sharing_method::descriptor: pointer = create_physical(device, block.bytes, &block.physical); break;
     case sharing_method::handle:
-      check(m_api->allocate_coherent(&pointer, made.bytes), ISTHMUS_HERE,
-            fmt::format("allocating {} bytes", made.bytes), device);
+      check(m_api->allocate_coherent(&pointer, block.bytes), ISTHMUS_HERE,
+            fmt::format("allocating {} bytes", block.bytes), device);
       break;
   }
-  remember(pointer, made);
+  add_block(pointer, block);
   try {
-    clear(device, pointer, made.bytes);
+    clear(device, pointer, block.bytes);
   } catch (const error&) {
     free_shared(device, pointer);
     throw;
@@ -143,7 +143,7 @@ void* gpu_driver::allocate_shared(int device, std::uint64_t bytes, sharing_metho
 void gpu_driver::free_shared(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  const shared_block freed = forget(device, pointer, ISTHMUS_HERE, "freeing a shared block");
+  const shared_block freed = remove_block(device, pointer, ISTHMUS_HERE, "freeing a shared block");
   if (freed.descriptor >= 0) ::close(freed.descriptor);
   switch (freed.method) {
     case sharing_method::descriptor: return unmap_physical(pointer, freed);
@@ -159,16 +159,16 @@ void gpu_driver::enable_peer(int device, int peer) {
   const int code = m_api->enable_peer(peer);
   if (code != peer_already_enabled)
     check(code, ISTHMUS_HERE, fmt::format("enabling access to device {}", peer), device);
-  const std::lock_guard lock(m_mapping);
+  const std::lock_guard lock(m_mapped_mutex);
   if (!m_peers.emplace(device, peer).second) return;
   for (const auto& [pointer, block] : m_mapped)
     if (block.device == peer)
-      check(give_access(pointer, block.runs, device), ISTHMUS_HERE,
+      check(grant_access(pointer, block.runs, device), ISTHMUS_HERE,
             fmt::format("giving access to a block of device {}", peer), device);
 }
 
 void gpu_driver::allow_access(void* pointer, int peer) {
-  const shared_block shared = known(pointer, ISTHMUS_HERE, "allowing access to a block");
+  const shared_block shared = find_block(pointer, ISTHMUS_HERE, "allowing access to a block");
   switch (shared.method) {
     case sharing_method::handle: return enable_peer(peer, shared.device);
     case sharing_method::descriptor: break;
@@ -181,7 +181,7 @@ void gpu_driver::allow_access(void* pointer, int peer) {
 }
 
 shared_handle gpu_driver::export_shared(void* pointer) {
-  shared_block shared = known(pointer, ISTHMUS_HERE, "exporting a block");
+  shared_block shared = find_block(pointer, ISTHMUS_HERE, "exporting a block");
   const current_device current(*m_api, shared.device);
   check(current.code(), ISTHMUS_HERE, "making the device current", shared.device);
   block_address address{shared.method, -1, getpid(), shared.bytes, {}};
@@ -193,7 +193,7 @@ shared_handle gpu_driver::export_shared(void* pointer) {
       if (shared.descriptor < 0) {
         check(m_api->memory.export_descriptor(&shared.descriptor, shared.physical, handle_file_descriptor, 0),
               ISTHMUS_HERE, "exporting a block", shared.device);
-        remember(pointer, shared);
+        add_block(pointer, shared);
       }
       address.descriptor = shared.descriptor;
       break;
@@ -204,10 +204,10 @@ shared_handle gpu_driver::export_shared(void* pointer) {
 }
 
 void gpu_driver::end_export(void* pointer) {
-  shared_block shared = known(pointer, ISTHMUS_HERE, "ending the export of a block");
+  shared_block shared = find_block(pointer, ISTHMUS_HERE, "ending the export of a block");
   if (const int descriptor = std::exchange(shared.descriptor, -1); descriptor >= 0) {
     ::close(descriptor);
-    remember(pointer, shared);
+    add_block(pointer, shared);
   }
 }
 
@@ -232,25 +232,25 @@ void* gpu_driver::import_shared(int device, const shared_handle& handle) {
   std::memcpy(&address, handle.bytes.data(), sizeof address);
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  shared_block made{device, address.bytes, address.method, true, 0, -1};
+  shared_block block{device, address.bytes, address.method, true, 0, -1};
   void* pointer = nullptr;
   switch (address.method) {
     case sharing_method::descriptor:
-      pointer = import_descriptor(device, address.pid, address.descriptor, address.bytes, &made.physical);
+      pointer = import_descriptor(device, address.pid, address.descriptor, address.bytes, &block.physical);
       break;
     case sharing_method::handle:
       check(m_api->ipc_open(&pointer, address.handle, ipc_lazy_peer_access), ISTHMUS_HERE,
             fmt::format("opening a block of process {}", address.pid), device);
       break;
   }
-  remember(pointer, made);
+  add_block(pointer, block);
   return pointer;
 }
 
 void gpu_driver::release_import(int device, void* pointer) {
   const current_device current(*m_api, device);
   check(current.code(), ISTHMUS_HERE, "making the device current", device);
-  const shared_block freed = forget(device, pointer, ISTHMUS_HERE, "releasing an imported block");
+  const shared_block freed = remove_block(device, pointer, ISTHMUS_HERE, "releasing an imported block");
   switch (freed.method) {
     case sharing_method::descriptor: return unmap_physical(pointer, freed);
     case sharing_method::handle:

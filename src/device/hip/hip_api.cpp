@@ -74,10 +74,10 @@ std::string hip_api::version_text(int version) {
   return fmt::format("HIP {}.{}", version / 10000000, version / 100000 % 100);
 }
 
-int hip_api::enter(int device, std::intptr_t* before) {
+int hip_api::enter(int device, std::intptr_t* previous) {
   int current = 0;
   const int code = get_device(&current);
-  *before = current;
+  *previous = current;
   return code == success ? set_device(device) : code;
 }
 
@@ -93,8 +93,8 @@ int hip_api::allocate_coherent(void** pointer, std::size_t bytes) {
   return allocate_with_flags(pointer, bytes, hip_fine_grained);
 }
 
-int hip_api::copy(const device_copy& one, native_stream stream) {
-  return copy_async(one.to, one.from, one.bytes, hip_copy_default, stream);
+int hip_api::copy(const device_copy& item, native_stream stream) {
+  return copy_async(item.to, item.from, item.bytes, hip_copy_default, stream);
 }
 
 int hip_api::wait_word(native_stream stream, void* word, std::uint32_t value) {

@@ -18,16 +18,16 @@ class hip_api final : public gpu_api {
   const char* title() const override { return "HIP"; }
   std::string text(int code) override { return error_string(code); }
   std::string version_text(int version) override;
-  int major_of(int version) override { return version / 10000000; }
-  int enter(int device, std::intptr_t* before) override;
-  void leave(std::intptr_t before) override { set_device(static_cast<int>(before)); }
+  int major_version_of(int version) override { return version / 10000000; }
+  int enter(int device, std::intptr_t* previous) override;
+  void leave(std::intptr_t previous) override { set_device(static_cast<int>(previous)); }
   int native_context(int, void**) override { return not_supported; }
   int enable_peer(int peer) override;
   // HIP has descriptors since 6.0, but nobody could try them here, and older structures look different.
   bool has_virtual_memory(int) override { return false; }
   int allocate_coherent(void** pointer, std::size_t bytes) override;
   int device_memory_type() override { return m_device_memory_type; }
-  int copy(const device_copy& one, native_stream stream) override;
+  int copy(const device_copy& item, native_stream stream) override;
   bool can_copy_batch() const override { return false; }
   int copy_batch(std::span<void*>, std::span<void*>, std::span<std::size_t>, native_stream) override {
     return not_supported;
