@@ -12,7 +12,7 @@
 namespace isthmus {
 namespace {
 
-[[noreturn]] void refuse(const char* call, std::int64_t pid, int code) {
+[[noreturn]] void fail_duplicate(const char* call, std::int64_t pid, int code) {
   throw make_error(
       ISTHMUS_ERROR_SYSTEM, ISTHMUS_HERE,
       fmt::format("{}, to take a block's descriptor from process {}: {}", call, pid, std::strerror(code)),
@@ -24,19 +24,19 @@ namespace {
 }  // namespace
 
 // Opening /proc/<pid>/fd/<n> would not do: it opens the device file anew, without what the driver tied to it.
-int take_descriptor(std::int64_t pid, int descriptor) {
+int duplicate_descriptor(std::int64_t pid, int descriptor) {
   if (pid == getpid()) {
-    const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    if (own < 0) refuse("dup", pid, errno);
-    return own;
+    const int duplicate = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (duplicate < 0) fail_duplicate("dup", pid, errno);
+    return duplicate;
   }
   const auto process = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0));
-  if (process < 0) refuse("pidfd_open", pid, errno);
-  const auto own = static_cast<int>(syscall(SYS_pidfd_getfd, process, descriptor, 0));
+  if (process < 0) fail_duplicate("pidfd_open", pid, errno);
+  const auto duplicate = static_cast<int>(syscall(SYS_pidfd_getfd, process, descriptor, 0));
   const int code = errno;
   ::close(process);
-  if (own < 0) refuse("pidfd_getfd", pid, code);
-  return own;
+  if (duplicate < 0) fail_duplicate("pidfd_getfd", pid, code);
+  return duplicate;
 }
 
 }  // namespace isthmus

@@ -10,7 +10,7 @@
 namespace isthmus {
 namespace {
 
-device_driver* start(std::unique_ptr<gpu::gpu_api> api, std::string& reason) {
+device_driver* start_driver(std::unique_ptr<gpu::gpu_api> api, std::string& reason) {
   if (api == nullptr) return nullptr;
   int devices = 0;
   int code = api->init(0);
@@ -25,8 +25,8 @@ device_driver* start(std::unique_ptr<gpu::gpu_api> api, std::string& reason) {
 
 device_driver* load(isthmus_platform platform, std::string& reason) {
   switch (platform) {
-    case ISTHMUS_PLATFORM_CUDA: return start(gpu::load_cuda(reason), reason);
-    case ISTHMUS_PLATFORM_HIP: return start(gpu::load_hip(reason), reason);
+    case ISTHMUS_PLATFORM_CUDA: return start_driver(gpu::load_cuda(reason), reason);
+    case ISTHMUS_PLATFORM_HIP: return start_driver(gpu::load_hip(reason), reason);
     case ISTHMUS_PLATFORM_LEVEL_ZERO: return level_zero_driver::load(reason).release();  // never deleted either
     case ISTHMUS_PLATFORM_OPENCL:
     case ISTHMUS_PLATFORM_HOST:
@@ -48,7 +48,7 @@ device_driver* load(isthmus_platform platform, std::string& reason) {
                    "choose a backend that needs none");
 }
 
-struct slot {
+struct driver_slot {
   std::once_flag once;
   device_driver* driver = nullptr;
   std::string reason;
@@ -91,21 +91,21 @@ void device_driver::free_mapped(int, void*) { fail_mapped(); }
 void device_driver::with_device(int, const std::function<void()>& work) { work(); }
 
 device_driver* device_driver::get(isthmus_platform platform, std::string& reason) {
-  static auto* const slots = new std::array<slot, ISTHMUS_PLATFORM_COUNT>;
+  static auto* const slots = new std::array<driver_slot, ISTHMUS_PLATFORM_COUNT>;
   if (platform < 0 || platform >= ISTHMUS_PLATFORM_COUNT) {
     reason = "no such platform";
     return nullptr;
   }
-  slot& own = (*slots)[static_cast<std::size_t>(platform)];
-  std::call_once(own.once, [&] {
+  driver_slot& slot = (*slots)[static_cast<std::size_t>(platform)];
+  std::call_once(slot.once, [&] {
     try {
-      own.driver = load(platform, own.reason);
+      slot.driver = load(platform, slot.reason);
     } catch (const std::exception& failure) {
-      own.reason = failure.what();
+      slot.reason = failure.what();
     }
   });
-  reason = own.reason;
-  return own.driver;
+  reason = slot.reason;
+  return slot.driver;
 }
 
 }  // namespace isthmus

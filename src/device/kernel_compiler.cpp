@@ -13,25 +13,25 @@ namespace {
 
 class runtime_compiler final : public kernel_compiler {
  public:
-  static std::unique_ptr<kernel_compiler> load(bool cuda, int driver_major, const char* option,
+  static std::unique_ptr<kernel_compiler> load(bool is_cuda, int driver_major, const char* option,
                                                std::string& reason);
 
  private:
   std::string compile(device_driver& driver, int device, const kernel_source& source) override;
-  void check(int code, const char* location, const std::string& what) const;
-  std::string log_of(void* program) const;
+  void check(int code, const char* location, const std::string& action) const;
+  std::string compile_log(void* program) const;
   std::vector<int> known_architectures() const;
 
-  bool m_cuda = false;
+  bool m_is_cuda = false;
   std::string m_title;
   runtime_compiler_api m_api;
 };
 
 // A driver runs what the compilers of its own and of older major versions make.
-library_search_request places(bool cuda, int driver_major, const char* option) {
+library_search_request library_search(bool is_cuda, int driver_major, const char* option) {
   library_search_request search;
   search.option = option;
-  if (!cuda) {
+  if (!is_cuda) {
     search.variable = "ISTHMUS_HIPRTC_LIBRARY";
     search.names = {fmt::format("libhiprtc.so.{}", driver_major)};
     search.wheel_folders = {"torch/lib", "_rocm_sdk_core/lib"};
@@ -49,26 +49,26 @@ library_search_request places(bool cuda, int driver_major, const char* option) {
 }
 
 // NVRTC asks the dynamic linker for a part of its own; the wheels of 13 put it where that does not look.
-void load_part_beside(const std::string& path, int major, int minor) {
-  const std::string part =
+void load_builtins(const std::string& path, int major, int minor) {
+  const std::string builtins =
       fmt::format("{}libnvrtc-builtins.so.{}.{}", path.substr(0, path.rfind('/') + 1), major, minor);
   library_search_request search;
-  search.option = part.c_str();
+  search.option = builtins.c_str();
   std::string ignored;
   dynamic_library::open(search, ignored);
 }
 
-std::unique_ptr<kernel_compiler> runtime_compiler::load(bool cuda, int driver_major, const char* option,
+std::unique_ptr<kernel_compiler> runtime_compiler::load(bool is_cuda, int driver_major, const char* option,
                                                         std::string& reason) {
-  const char* name = cuda ? "NVRTC" : "HIPRTC";
-  const dynamic_library library = dynamic_library::open(places(cuda, driver_major, option), reason);
+  const char* name = is_cuda ? "NVRTC" : "HIPRTC";
+  const dynamic_library library = dynamic_library::open(library_search(is_cuda, driver_major, option), reason);
   if (!library) {
     reason = fmt::format("no {} library could be loaded: {}", name, reason);
     return nullptr;
   }
-  auto made = std::make_unique<runtime_compiler>();
-  runtime_compiler_api& api = made->m_api;
-  symbol_loader loader(library, cuda ? "nvrtc" : "hiprtc");
+  auto compiler = std::make_unique<runtime_compiler>();
+  runtime_compiler_api& api = compiler->m_api;
+  symbol_loader loader(library, is_cuda ? "nvrtc" : "hiprtc");
   loader.load_required(api.version, "Version");
   loader.load_required(api.error_string, "GetErrorString");
   loader.load_required(api.create, "CreateProgram");
@@ -76,9 +76,9 @@ std::unique_ptr<kernel_compiler> runtime_compiler::load(bool cuda, int driver_ma
   loader.load_required(api.compile, "CompileProgram");
   loader.load_required(api.log_bytes, "GetProgramLogSize");
   loader.load_required(api.log, "GetProgramLog");
-  loader.load_required(api.code_bytes, cuda ? "GetCUBINSize" : "GetCodeSize");
-  loader.load_required(api.code, cuda ? "GetCUBIN" : "GetCode");
-  if (cuda) {
+  loader.load_required(api.code_bytes, is_cuda ? "GetCUBINSize" : "GetCodeSize");
+  loader.load_required(api.code, is_cuda ? "GetCUBIN" : "GetCode");
+  if (is_cuda) {
     loader.load_required(api.ptx_bytes, "GetPTXSize");
     loader.load_required(api.ptx, "GetPTX");
     loader.load_required(api.count_architectures, "GetNumSupportedArchs");
@@ -90,21 +90,21 @@ std::unique_ptr<kernel_compiler> runtime_compiler::load(bool cuda, int driver_ma
   }
   int major = 0, minor = 0;
   api.version(&major, &minor);
-  if (cuda) load_part_beside(library.path(), major, minor);
-  made->m_cuda = cuda;
-  made->m_title = fmt::format("{} {}.{} ({})", name, major, minor, library.path());
-  return made;
+  if (is_cuda) load_builtins(library.path(), major, minor);
+  compiler->m_is_cuda = is_cuda;
+  compiler->m_title = fmt::format("{} {}.{} ({})", name, major, minor, library.path());
+  return compiler;
 }
 
-void runtime_compiler::check(int code, const char* location, const std::string& what) const {
+void runtime_compiler::check(int code, const char* location, const std::string& action) const {
   if (code == compiler_success) return;
   throw make_error(
-      ISTHMUS_ERROR_BACKEND, location, fmt::format("{}: {}: {}", m_title, what, m_api.error_string(code)),
-      fmt::format("name another library in {}", m_cuda ? "ISTHMUS_NVRTC_LIBRARY" : "ISTHMUS_HIPRTC_LIBRARY"),
+      ISTHMUS_ERROR_BACKEND, location, fmt::format("{}: {}: {}", m_title, action, m_api.error_string(code)),
+      fmt::format("name another library in {}", m_is_cuda ? "ISTHMUS_NVRTC_LIBRARY" : "ISTHMUS_HIPRTC_LIBRARY"),
       code);
 }
 
-std::string runtime_compiler::log_of(void* program) const {
+std::string runtime_compiler::compile_log(void* program) const {
   std::size_t bytes = 0;
   if (m_api.log_bytes(program, &bytes) != compiler_success) return "no log";
   std::string text(bytes, '\0');
@@ -122,32 +122,32 @@ std::vector<int> runtime_compiler::known_architectures() const {
 
 // What to compile for: the device's architecture, or the nearest older one that the compiler knows, for which
 // it makes code that the driver translates.
-struct target {
+struct compile_target {
   std::string option;
-  bool machine_code = true;
+  bool is_machine_code = true;
 };
 
-target target_for(const std::string& architecture, const std::vector<int>& known) {
-  int wanted = 0;
+compile_target select_target(const std::string& architecture, const std::vector<int>& known_numbers) {
+  int device_number = 0;
   const std::string digits = architecture.substr(architecture.find('_') + 1);
-  std::from_chars(digits.data(), digits.data() + digits.size(), wanted);
+  std::from_chars(digits.data(), digits.data() + digits.size(), device_number);
   int nearest = 0;
-  for (const int one : known)
-    if (one <= wanted) nearest = std::max(nearest, one);
+  for (const int item : known_numbers)
+    if (item <= device_number) nearest = std::max(nearest, item);
   if (nearest == 0)
     throw make_error(ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
                      fmt::format("this NVRTC makes no code for {} or anything older", architecture),
                      "name an older NVRTC in ISTHMUS_NVRTC_LIBRARY");
-  const bool exact = nearest == wanted;
-  return {fmt::format("--gpu-architecture={}_{}", exact ? "sm" : "compute", nearest), exact};
+  const bool is_exact = nearest == device_number;
+  return {fmt::format("--gpu-architecture={}_{}", is_exact ? "sm" : "compute", nearest), is_exact};
 }
 
 std::string runtime_compiler::compile(device_driver& driver, int device, const kernel_source& source) {
   std::vector<std::string> options = {"--std=c++17"};
-  target made_for;
-  if (m_cuda) {
-    made_for = target_for(driver.architecture(device), known_architectures());
-    options.push_back(made_for.option);
+  compile_target target;
+  if (m_is_cuda) {
+    target = select_target(driver.architecture(device), known_architectures());
+    options.push_back(target.option);
   }
   for (const std::string& definition : source.definitions) options.push_back("-D" + definition);
   options.insert(options.end(), source.options.begin(), source.options.end());
@@ -157,19 +157,19 @@ std::string runtime_compiler::compile(device_driver& driver, int device, const k
   void* program = nullptr;
   check(m_api.create(&program, source.text, source.name, 1, &source.header_text, &source.header_name),
         ISTHMUS_HERE, fmt::format("reading {}", source.name));
-  const auto destroy = [this](void* one) { m_api.destroy(&one); };
+  const auto destroy = [this](void* item) { m_api.destroy(&item); };
   const std::unique_ptr<void, decltype(destroy)> owner(program, destroy);
   int code = compiler_success;
   driver.with_device(device, [&] {  // HIPRTC compiles for it
     code = m_api.compile(program, static_cast<int>(texts.size()), texts.data());
   });
   if (code != compiler_success)
-    check(code, ISTHMUS_HERE, fmt::format("compiling {}: {}", source.name, log_of(program)));
+    check(code, ISTHMUS_HERE, fmt::format("compiling {}: {}", source.name, compile_log(program)));
   std::size_t bytes = 0;
-  const bool machine_code = made_for.machine_code;
-  check((machine_code ? m_api.code_bytes : m_api.ptx_bytes)(program, &bytes), ISTHMUS_HERE, "asking for code");
+  const bool is_machine_code = target.is_machine_code;
+  check((is_machine_code ? m_api.code_bytes : m_api.ptx_bytes)(program, &bytes), ISTHMUS_HERE, "asking for code");
   std::string result(bytes, '\0');
-  check((machine_code ? m_api.code : m_api.ptx)(program, result.data()), ISTHMUS_HERE, "asking for code");
+  check((is_machine_code ? m_api.code : m_api.ptx)(program, result.data()), ISTHMUS_HERE, "asking for code");
   return result;
 }
 
@@ -180,31 +180,31 @@ kernel_compiler* kernel_compiler::get(isthmus_platform platform, device_driver& 
   static std::mutex mutex;
   // Never deleted, like the drivers: kernels live as long as the process.
   static auto* const loaded = new std::array<std::unique_ptr<kernel_compiler>, 2>;
-  const bool cuda = platform == ISTHMUS_PLATFORM_CUDA;
-  if (!cuda && platform != ISTHMUS_PLATFORM_HIP) {
+  const bool is_cuda = platform == ISTHMUS_PLATFORM_CUDA;
+  if (!is_cuda && platform != ISTHMUS_PLATFORM_HIP) {
     reason = "kernels are compiled at run time for CUDA and HIP only";
     return nullptr;
   }
   const std::lock_guard lock(mutex);
-  auto& own = (*loaded)[cuda ? 0 : 1];
-  if (own == nullptr) own = runtime_compiler::load(cuda, driver.major_version(), option, reason);
+  auto& own = (*loaded)[is_cuda ? 0 : 1];
+  if (own == nullptr) own = runtime_compiler::load(is_cuda, driver.major_version(), option, reason);
   return own.get();
 }
 
 native_kernel kernel_compiler::kernel(device_driver& driver, int device, const kernel_source& source) {
   std::string key = source.name;
   for (const std::string& definition : source.definitions) key += ' ' + definition;
-  slot* own = nullptr;
+  kernel_slot* slot = nullptr;
   {
     const std::lock_guard lock(m_mutex);
     auto& found = m_kernels[{device, key}];
-    if (found == nullptr) found = std::make_unique<slot>();
-    own = found.get();
+    if (found == nullptr) found = std::make_unique<kernel_slot>();
+    slot = found.get();
   }
-  const std::lock_guard lock(own->mutex);
-  if (own->made == nullptr)
-    own->made = driver.load_kernel(device, compile(driver, device, source), source.entry);
-  return own->made;
+  const std::lock_guard lock(slot->mutex);
+  if (slot->kernel == nullptr)
+    slot->kernel = driver.load_kernel(device, compile(driver, device, source), source.entry);
+  return slot->kernel;
 }
 
 }  // namespace isthmus

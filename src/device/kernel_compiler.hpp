@@ -44,12 +44,12 @@ class kernel_compiler {
   // Machine code for the device.
   virtual std::string compile(device_driver& driver, int device, const kernel_source& source) = 0;
 
-  struct slot {
+  struct kernel_slot {
     std::mutex mutex;
-    native_kernel made = nullptr;
+    native_kernel kernel = nullptr;
   };
   std::mutex m_mutex;  // over the map; each slot has its own, so that devices don't wait for each other
-  std::map<std::pair<int, std::string>, std::unique_ptr<slot>> m_kernels;  // by device and source
+  std::map<std::pair<int, std::string>, std::unique_ptr<kernel_slot>> m_kernels;  // by device and source
 };
 
 }  // namespace isthmus

@@ -17,8 +17,8 @@ struct pinned_pool {
   std::map<std::pair<device_driver*, std::uint64_t>, std::vector<void*>> free;
 
   static pinned_pool& get() {
-    static auto* const only = new pinned_pool;
-    return *only;
+    static auto* const pool = new pinned_pool;
+    return *pool;
   }
   void* take(device_driver& driver, std::uint64_t bytes) {
     {
@@ -32,7 +32,7 @@ struct pinned_pool {
     }
     return driver.allocate_host(bytes);
   }
-  void give(device_driver& driver, std::uint64_t bytes, void* block) {
+  void give_back(device_driver& driver, std::uint64_t bytes, void* block) {
     const std::lock_guard lock(mutex);
     free[{&driver, bytes}].push_back(block);
   }
@@ -43,7 +43,7 @@ void release_stream(device_driver& driver, int device, std::uint64_t, void* stre
 }
 void release_event(device_driver& driver, int, std::uint64_t, void* event) { driver.destroy_event(event); }
 void release_pinned(device_driver& driver, int, std::uint64_t bytes, void* block) {
-  pinned_pool::get().give(driver, bytes, block);
+  pinned_pool::get().give_back(driver, bytes, block);
 }
 void release_memory(device_driver& driver, int device, std::uint64_t, void* block) {
   driver.free(device, block);

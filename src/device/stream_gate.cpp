@@ -8,12 +8,12 @@
 namespace isthmus {
 
 stream_gate::stream_gate(const isthmus_backend_context& context, device_driver& driver, const char* backend)
-    : m_context(context), m_driver(driver), m_backend(backend), m_entered(driver, context.device.ordinal) {}
+    : m_context(context), m_driver(driver), m_backend(backend), m_entry_event(driver, context.device.ordinal) {}
 
 void stream_gate::wait_for(native_event event) const {
-  constexpr int between_looks = 64;
+  constexpr int spins_per_check = 64;
   for (int spins = 1; !m_driver.is_done(event); ++spins) {
-    if (spins % between_looks == 0 && m_context.is_aborted(m_context.runtime) != 0)
+    if (spins % spins_per_check == 0 && m_context.is_aborted(m_context.runtime) != 0)
       throw make_error(ISTHMUS_ERROR_ABORTED, ISTHMUS_HERE, "the communicator was poisoned",
                        "destroy it on every rank and create a new one");
     ::sched_yield();
@@ -33,8 +33,8 @@ void stream_gate::enter(isthmus_stream stream) {
     throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
                      fmt::format("{} can't be captured into a graph: its calls wait for the stream", m_backend),
                      "call it outside of the capture");
-  m_driver.record(device.ordinal, m_entered, stream);
-  wait_for(m_entered);
+  m_driver.record(device.ordinal, m_entry_event, stream);
+  wait_for(m_entry_event);
 }
 
 }  // namespace isthmus

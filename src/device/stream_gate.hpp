@@ -24,7 +24,7 @@ class stream_gate {
   const isthmus_backend_context& m_context;
   device_driver& m_driver;
   const char* m_backend;
-  owned_event m_entered;
+  owned_event m_entry_event;
 };
 
 }  // namespace isthmus

@@ -213,7 +213,7 @@ void gpu_driver::end_export(void* pointer) {
 
 void* gpu_driver::import_descriptor(int device, std::int64_t pid, int descriptor, std::uint64_t bytes,
                                     allocation* physical) {
-  const int own = take_descriptor(pid, descriptor);
+  const int own = duplicate_descriptor(pid, descriptor);
   // The driver wants the number itself behind the pointer's type.
   const int code = m_api->memory.import_descriptor(
       physical, reinterpret_cast<void*>(static_cast<std::intptr_t>(own)), handle_file_descriptor);

@@ -41,7 +41,7 @@ void look_up(symbol_loader& loader, level_zero_api& api) {
   loader.load_required(api.event_query_status, "EventQueryStatus");
 }
 
-isthmus_status status_of(ze_result_t result) {
+isthmus_status to_status(ze_result_t result) {
   switch (result) {
     case ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY:
     case ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY: return ISTHMUS_ERROR_OUT_OF_MEMORY;
@@ -72,7 +72,7 @@ std::unique_ptr<level_zero_api> level_zero_api::load(std::string& reason) {
 
 void level_zero_api::check(ze_result_t result, const char* location, const std::string& call) {
   if (result == ZE_RESULT_SUCCESS) return;
-  throw make_error(status_of(result), location, fmt::format("{} failed: {}", call, text(result)), "",
+  throw make_error(to_status(result), location, fmt::format("{} failed: {}", call, text(result)), "",
                    static_cast<std::int64_t>(result));
 }
 

@@ -22,8 +22,8 @@ struct portable_handle {
 };
 static_assert(sizeof(portable_handle) <= sizeof(shared_handle));
 
-[[noreturn]] void unsupported(const char* location, const std::string& what, const std::string& hint = {}) {
-  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, location, "Level Zero: " + what, hint);
+[[noreturn]] void unsupported(const char* location, const std::string& problem, const std::string& hint = {}) {
+  throw make_error(ISTHMUS_ERROR_UNSUPPORTED, location, "Level Zero: " + problem, hint);
 }
 
 // The first driver that has GPUs, with them.
@@ -93,18 +93,18 @@ void level_zero_driver::add_device(ze_device_handle_t device) {
   level_zero_api::check(m_api->device_get_command_queue_group_properties(device, &count, groups.data()),
                         ISTHMUS_HERE, "zeDeviceGetCommandQueueGroupProperties");
   // A group that only copies is an engine of its own beside the compute units; any other is second best.
-  const auto copies_only = [](const ze_command_queue_group_properties_t& group) {
+  const auto is_copy_only = [](const ze_command_queue_group_properties_t& group) {
     return (group.flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0 &&
            (group.flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE) == 0;
   };
-  std::uint32_t chosen = count;
+  std::uint32_t group_index = count;
   for (std::uint32_t i = 0; i < count; ++i) {
-    if (copies_only(groups[i]) && (chosen == count || !copies_only(groups[chosen]))) chosen = i;
-    if (chosen == count && (groups[i].flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0) chosen = i;
+    if (is_copy_only(groups[i]) && (group_index == count || !is_copy_only(groups[group_index]))) group_index = i;
+    if (group_index == count && (groups[i].flags & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY) != 0) group_index = i;
   }
-  if (chosen == count)
+  if (group_index == count)
     unsupported(ISTHMUS_HERE, fmt::format("device {} has no engine that copies", properties.name));
-  m_devices.push_back({device, properties.maxMemAllocSize, chosen, groups[chosen].maxMemoryFillPatternSize});
+  m_devices.push_back({device, properties.maxMemAllocSize, group_index, groups[group_index].maxMemoryFillPatternSize});
 }
 
 const level_zero_driver::device_state& level_zero_driver::state(int device) const {
@@ -156,10 +156,10 @@ device_memory_info level_zero_driver::memory_info(int) {
 
 bool level_zero_driver::can_access_peer(int device, int peer) {
   if (device == peer) return true;
-  ze_bool_t answer = 0;
-  level_zero_api::check(m_api->device_can_access_peer(state(device).handle, state(peer).handle, &answer),
+  ze_bool_t is_accessible = 0;
+  level_zero_api::check(m_api->device_can_access_peer(state(device).handle, state(peer).handle, &is_accessible),
                         ISTHMUS_HERE, "zeDeviceCanAccessPeer");
-  return answer != 0;
+  return is_accessible != 0;
 }
 
 int level_zero_driver::owner_of(const void* pointer) {
@@ -301,9 +301,9 @@ void* level_zero_driver::import_shared(int device, const shared_handle& handle) 
   std::memcpy(&portable, handle.bytes.data(), sizeof portable);
   int descriptor = -1;
   if (portable.pid != getpid()) {
-    int theirs = -1;
-    std::memcpy(&theirs, portable.native.data, sizeof theirs);
-    descriptor = take_descriptor(portable.pid, theirs);
+    int peer_descriptor = -1;
+    std::memcpy(&peer_descriptor, portable.native.data, sizeof peer_descriptor);
+    descriptor = duplicate_descriptor(portable.pid, peer_descriptor);
     std::memcpy(portable.native.data, &descriptor, sizeof descriptor);
   }
   void* pointer = nullptr;

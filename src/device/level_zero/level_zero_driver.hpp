@@ -87,9 +87,9 @@ class level_zero_driver final : public device_driver {
   level_zero_driver(std::unique_ptr<level_zero_api> api, _ze_driver_handle_t* driver);
   void add_device(_ze_device_handle_t* device);
   const device_state& state(int device) const;
-  _ze_command_list_handle_t* list_of(native_stream stream) const;
+  _ze_command_list_handle_t* command_list(native_stream stream) const;
   void fill_pattern(int device, void* pointer, const void* pattern, std::size_t pattern_bytes,
-                    std::uint64_t bytes, native_stream stream, const char* what);
+                    std::uint64_t bytes, native_stream stream, const char* function);
 
   std::unique_ptr<level_zero_api> m_api;
   _ze_driver_handle_t* m_driver;

@@ -14,7 +14,7 @@ namespace {
 
 // Level Zero's events are signalled once and reset, while a native_event is recorded again and again, so
 // each has as many as may be waited for at a time.
-constexpr std::uint32_t events_each = 64;
+constexpr std::uint32_t events_per_native_event = 64;
 
 struct single_event {
   const level_zero_api& api;
@@ -45,13 +45,13 @@ struct single_event {
 
 struct level_zero_driver::recorded_event {
   ze_event_pool_handle_t pool = nullptr;
-  std::array<ze_event_handle_t, events_each> events{};
-  std::uint64_t records = 0;  // the latest is events[(records - 1) % events_each]
+  std::array<ze_event_handle_t, events_per_native_event> events{};
+  std::uint64_t records = 0;  // the latest is events[(records - 1) % events_per_native_event]
 
-  ze_event_handle_t latest() const { return records == 0 ? nullptr : events[(records - 1) % events_each]; }
+  ze_event_handle_t latest() const { return records == 0 ? nullptr : events[(records - 1) % events_per_native_event]; }
 };
 
-ze_command_list_handle_t level_zero_driver::list_of(native_stream stream) const {
+ze_command_list_handle_t level_zero_driver::command_list(native_stream stream) const {
   if (stream == nullptr)
     throw make_error(ISTHMUS_ERROR_INVALID_ARGUMENT, ISTHMUS_HERE,
                      "stream is NULL; Level Zero has no default stream", "pass what create_stream gave");
@@ -73,12 +73,12 @@ native_stream level_zero_driver::create_stream(int device, stream_priority prior
 }
 
 void level_zero_driver::destroy_stream(int, native_stream stream) {
-  level_zero_api::check(m_api->command_list_destroy(list_of(stream)), ISTHMUS_HERE, "zeCommandListDestroy");
+  level_zero_api::check(m_api->command_list_destroy(command_list(stream)), ISTHMUS_HERE, "zeCommandListDestroy");
 }
 
 void level_zero_driver::synchronize(int device, native_stream stream) {
   const single_event reached(*m_api, m_context, state(device).handle);
-  level_zero_api::check(m_api->command_list_append_barrier(list_of(stream), reached.event, 0, nullptr),
+  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), reached.event, 0, nullptr),
                         ISTHMUS_HERE, "zeCommandListAppendBarrier");
   level_zero_api::check(m_api->event_host_synchronize(reached.event, UINT64_MAX), ISTHMUS_HERE,
                         "zeEventHostSynchronize");
@@ -91,41 +91,41 @@ bool level_zero_driver::is_capturing(int, native_stream) {
 native_event level_zero_driver::create_event(int device) {
   static_cast<void>(state(device));  // it exists; events are for every device of the context
   const ze_event_pool_desc_t pool{ZE_STRUCTURE_TYPE_EVENT_POOL_DESC, nullptr, ZE_EVENT_POOL_FLAG_HOST_VISIBLE,
-                                  events_each};
-  auto made = std::make_unique<recorded_event>();
-  level_zero_api::check(m_api->event_pool_create(m_context, &pool, 0, nullptr, &made->pool), ISTHMUS_HERE,
+                                  events_per_native_event};
+  auto created = std::make_unique<recorded_event>();
+  level_zero_api::check(m_api->event_pool_create(m_context, &pool, 0, nullptr, &created->pool), ISTHMUS_HERE,
                         "zeEventPoolCreate");
-  for (std::uint32_t i = 0; i < events_each; ++i) {
+  for (std::uint32_t i = 0; i < events_per_native_event; ++i) {
     const ze_event_desc_t description{ZE_STRUCTURE_TYPE_EVENT_DESC, nullptr, i, ZE_EVENT_SCOPE_FLAG_DEVICE,
                                       ZE_EVENT_SCOPE_FLAG_DEVICE};
-    const ze_result_t result = m_api->event_create(made->pool, &description, &made->events[i]);
+    const ze_result_t result = m_api->event_create(created->pool, &description, &created->events[i]);
     if (result != ZE_RESULT_SUCCESS) {
-      destroy_event(made.release());
+      destroy_event(created.release());
       level_zero_api::check(result, ISTHMUS_HERE, "zeEventCreate");
     }
   }
-  return made.release();
+  return created.release();
 }
 
 void level_zero_driver::destroy_event(native_event event) {
-  const std::unique_ptr<recorded_event> dying(static_cast<recorded_event*>(event));
-  for (ze_event_handle_t one : dying->events) {
-    if (one != nullptr) level_zero_api::check(m_api->event_destroy(one), ISTHMUS_HERE, "zeEventDestroy");
+  const std::unique_ptr<recorded_event> owned(static_cast<recorded_event*>(event));
+  for (ze_event_handle_t item : owned->events) {
+    if (item != nullptr) level_zero_api::check(m_api->event_destroy(item), ISTHMUS_HERE, "zeEventDestroy");
   }
-  level_zero_api::check(m_api->event_pool_destroy(dying->pool), ISTHMUS_HERE, "zeEventPoolDestroy");
+  level_zero_api::check(m_api->event_pool_destroy(owned->pool), ISTHMUS_HERE, "zeEventPoolDestroy");
 }
 
 void level_zero_driver::record(int, native_event event, native_stream stream) {
   auto& own = *static_cast<recorded_event*>(event);
-  ze_event_handle_t next = own.events[own.records % events_each];
-  if (own.records >= events_each) {
+  ze_event_handle_t next = own.events[own.records % events_per_native_event];
+  if (own.records >= events_per_native_event) {
     if (m_api->event_query_status(next) != ZE_RESULT_SUCCESS)
       throw make_error(ISTHMUS_ERROR_INVALID_USAGE, ISTHMUS_HERE,
-                       fmt::format("an event was recorded {} times before the first was reached", events_each),
+                       fmt::format("an event was recorded {} times before the first was reached", events_per_native_event),
                        "wait for some of this work first, or use more events");
     level_zero_api::check(m_api->event_host_reset(next), ISTHMUS_HERE, "zeEventHostReset");
   }
-  level_zero_api::check(m_api->command_list_append_barrier(list_of(stream), next, 0, nullptr), ISTHMUS_HERE,
+  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), next, 0, nullptr), ISTHMUS_HERE,
                         "zeCommandListAppendBarrier");
   ++own.records;
 }
@@ -133,7 +133,7 @@ void level_zero_driver::record(int, native_event event, native_stream stream) {
 void level_zero_driver::wait(int, native_stream stream, native_event event) {
   ze_event_handle_t latest = static_cast<recorded_event*>(event)->latest();
   if (latest == nullptr) return;  // never recorded: nothing to wait for
-  level_zero_api::check(m_api->command_list_append_barrier(list_of(stream), nullptr, 1, &latest), ISTHMUS_HERE,
+  level_zero_api::check(m_api->command_list_append_barrier(command_list(stream), nullptr, 1, &latest), ISTHMUS_HERE,
                         "zeCommandListAppendBarrier");
 }
 
@@ -147,28 +147,28 @@ bool level_zero_driver::is_done(native_event event) {
 }
 
 void level_zero_driver::copy(int device, std::span<const device_copy> copies, native_stream stream) {
-  const auto empty = [](const device_copy& one) { return one.bytes == 0; };
-  if (std::all_of(copies.begin(), copies.end(), empty)) return;
-  ze_command_list_handle_t list = list_of(stream);
+  const auto is_empty = [](const device_copy& item) { return item.bytes == 0; };
+  if (std::all_of(copies.begin(), copies.end(), is_empty)) return;
+  ze_command_list_handle_t list = command_list(stream);
   level_zero_api::check(m_api->command_list_append_barrier(list, nullptr, 0, nullptr), ISTHMUS_HERE,
                         "zeCommandListAppendBarrier");
-  for (const device_copy& one : copies) {
-    if (empty(one)) continue;
+  for (const device_copy& item : copies) {
+    if (is_empty(item)) continue;
     level_zero_api::check(
-        m_api->command_list_append_memory_copy(list, one.to, one.from, one.bytes, nullptr, 0, nullptr),
+        m_api->command_list_append_memory_copy(list, item.to, item.from, item.bytes, nullptr, 0, nullptr),
         ISTHMUS_HERE,
-        fmt::format("zeCommandListAppendMemoryCopy of {} bytes on level_zero:{}", one.bytes, device));
+        fmt::format("zeCommandListAppendMemoryCopy of {} bytes on level_zero:{}", item.bytes, device));
   }
 }
 
 void level_zero_driver::fill_pattern(int device, void* pointer, const void* pattern, std::size_t pattern_bytes,
-                                     std::uint64_t bytes, native_stream stream, const char* what) {
+                                     std::uint64_t bytes, native_stream stream, const char* function) {
   if (state(device).max_fill_pattern_bytes < pattern_bytes)
     throw make_error(
         ISTHMUS_ERROR_UNSUPPORTED, ISTHMUS_HERE,
         fmt::format("Level Zero: the engine of level_zero:{} fills with at most {} bytes, {} needs {}", device,
-                    state(device).max_fill_pattern_bytes, what, pattern_bytes));
-  ze_command_list_handle_t list = list_of(stream);
+                    state(device).max_fill_pattern_bytes, function, pattern_bytes));
+  ze_command_list_handle_t list = command_list(stream);
   level_zero_api::check(m_api->command_list_append_barrier(list, nullptr, 0, nullptr), ISTHMUS_HERE,
                         "zeCommandListAppendBarrier");
   level_zero_api::check(
