@@ -25,8 +25,8 @@ using isthmus::device_driver;
 using isthmus::sharing_method;
 using isthmus::stream_priority;
 
-bool on_hip() { return std::string(std::getenv("TEST_PLATFORM")) == "hip"; }
-isthmus_platform platform() { return on_hip() ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA; }
+bool is_hip() { return std::string(std::getenv("TEST_PLATFORM")) == "hip"; }
+isthmus_platform platform() { return is_hip() ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA; }
 
 device_driver& driver() {
   std::string reason;
@@ -36,7 +36,7 @@ device_driver& driver() {
 }
 
 template <typename Function>
-isthmus_error_info failure_of(Function&& function) {
+isthmus_error_info error_of_call(Function&& function) {
   try {
     function();
   } catch (const isthmus::error& caught) {
@@ -46,13 +46,13 @@ isthmus_error_info failure_of(Function&& function) {
 }
 
 struct driver_test : testing::Test {
-  void SetUp() override { live = (driver(), standin_live_memory()); }
+  void SetUp() override { live_before_test = (driver(), standin_live_memory()); }
   void TearDown() override {
-    EXPECT_EQ(standin_live_memory(), live);
+    EXPECT_EQ(standin_live_memory(), live_before_test);
     EXPECT_EQ(standin_context_depth(), 0) << "what was current before is current again";
     standin_set_memory(std::size_t{64} << 30);
   }
-  std::size_t live = 0;
+  std::size_t live_before_test = 0;
 };
 
 // A stream of its own, and what is to be seen after it is through.
@@ -103,7 +103,7 @@ TEST_F(driver_test, tells_what_there_is) {
   EXPECT_EQ(driver().device_count(), 8);
   EXPECT_EQ(driver().name(3), "stand-in device 3");
   EXPECT_NE(driver().bus_id(1), driver().bus_id(2));
-  EXPECT_NE(driver().version().find(on_hip() ? "HIP 6.4" : "CUDA driver 13.0"), std::string::npos)
+  EXPECT_NE(driver().version().find(is_hip() ? "HIP 6.4" : "CUDA driver 13.0"), std::string::npos)
       << driver().version();
   EXPECT_TRUE(driver().can_access_peer(0, 1));
   EXPECT_TRUE(driver().can_access_peer(0, 0));
@@ -133,26 +133,26 @@ TEST_F(driver_test, out_of_memory_is_said_and_leaves_the_rest) {
   standin_set_memory(1 << 20);
   void* const block = driver().allocate(0, 1 << 19);
   EXPECT_EQ(driver().memory_info(0).free_bytes, std::uint64_t{1} << 19);
-  const auto failure = failure_of([] { driver().allocate(0, 1 << 20); });
+  const auto failure = error_of_call([] { driver().allocate(0, 1 << 20); });
   EXPECT_EQ(failure.status, ISTHMUS_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(failure.native_code, 2);
   EXPECT_NE(std::string(failure.message).find("1048576 bytes on device 0"), std::string::npos)
       << failure.message;
-  EXPECT_EQ(failure_of([] { driver().allocate_shared(0, 4 << 20); }).status, ISTHMUS_ERROR_OUT_OF_MEMORY);
-  EXPECT_EQ(failure_of([] { driver().allocate_shared(0, ~std::uint64_t{0}); }).status,
+  EXPECT_EQ(error_of_call([] { driver().allocate_shared(0, 4 << 20); }).status, ISTHMUS_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(error_of_call([] { driver().allocate_shared(0, ~std::uint64_t{0}); }).status,
             ISTHMUS_ERROR_OUT_OF_MEMORY);
   std::memset(block, 1, 1 << 19);
   driver().free(0, block);
 }
 
 TEST_F(driver_test, wrong_devices_and_pointers) {
-  EXPECT_EQ(failure_of([] { driver().allocate(99, 64); }).status, ISTHMUS_ERROR_BACKEND);
-  EXPECT_EQ(failure_of([] { driver().allocate(-1, 64); }).status, ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(error_of_call([] { driver().allocate(99, 64); }).status, ISTHMUS_ERROR_BACKEND);
+  EXPECT_EQ(error_of_call([] { driver().allocate(-1, 64); }).status, ISTHMUS_ERROR_BACKEND);
   void* const shared = driver().allocate_shared(1, 64);
-  EXPECT_EQ(failure_of([&] { driver().free_shared(2, shared); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(error_of_call([&] { driver().free_shared(2, shared); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
   driver().free_shared(1, shared);
-  EXPECT_EQ(failure_of([&] { driver().free_shared(1, shared); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(failure_of([&] { driver().export_shared(shared); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(error_of_call([&] { driver().free_shared(1, shared); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(error_of_call([&] { driver().export_shared(shared); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_F(driver_test, shared_blocks_start_as_zeros_and_only_peers_that_may_reach_them) {
@@ -160,15 +160,15 @@ TEST_F(driver_test, shared_blocks_start_as_zeros_and_only_peers_that_may_reach_t
   EXPECT_EQ(std::count(block, block + (3 << 20), 0), 3 << 20);
   const scoped_stream peer(1);
   std::array<unsigned char, 64> seen{};
-  const isthmus::device_copy pull{seen.data(), block + 5, seen.size()};
-  if (!on_hip()) {  // a driver's copy of plain memory finds its way without peer access
-    EXPECT_NE(failure_of([&] { driver().copy(1, {&pull, 1}, peer.stream); }).status, ISTHMUS_SUCCESS);
+  const isthmus::device_copy fetch{seen.data(), block + 5, seen.size()};
+  if (!is_hip()) {  // a driver's copy of plain memory finds its way without peer access
+    EXPECT_NE(error_of_call([&] { driver().copy(1, {&fetch, 1}, peer.stream); }).status, ISTHMUS_SUCCESS);
   }
-  EXPECT_NE(failure_of([&] { driver().fill(1, block, 7, 64, peer.stream); }).status, ISTHMUS_SUCCESS);
+  EXPECT_NE(error_of_call([&] { driver().fill(1, block, 7, 64, peer.stream); }).status, ISTHMUS_SUCCESS);
   driver().allow_access(block, 1);
   driver().allow_access(block, 1);
   driver().fill(1, block, 7, 64, peer.stream);
-  driver().copy(1, {&pull, 1}, peer.stream);
+  driver().copy(1, {&fetch, 1}, peer.stream);
   peer.finish();
   EXPECT_EQ(seen[58], 7);
   EXPECT_EQ(seen[59], 0);
@@ -176,26 +176,26 @@ TEST_F(driver_test, shared_blocks_start_as_zeros_and_only_peers_that_may_reach_t
 }
 
 TEST_F(driver_test, a_failed_mapping_leaves_nothing_behind) {
-  if (on_hip()) GTEST_SKIP() << "HIP blocks are shared by handle";
+  if (is_hip()) GTEST_SKIP() << "HIP blocks are shared by handle";
   for (const char* function : {"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"}) {
     standin_fail_driver(function, 1, 2);
-    EXPECT_EQ(failure_of([] { driver().allocate_shared(0, 64); }).status, ISTHMUS_ERROR_OUT_OF_MEMORY)
+    EXPECT_EQ(error_of_call([] { driver().allocate_shared(0, 64); }).status, ISTHMUS_ERROR_OUT_OF_MEMORY)
         << function;
   }
   standin_fail_driver("cuMemsetD8Async", 1, 700);
-  const auto failure = failure_of([] { driver().allocate_shared(0, 64); });
+  const auto failure = error_of_call([] { driver().allocate_shared(0, 64); });
   EXPECT_EQ(failure.status, ISTHMUS_ERROR_BACKEND);
   EXPECT_EQ(failure.native_code, 700);
 }
 
 // The bytes of `block`, which must be `count` times what was written before.
-bool holds(const unsigned char* block, std::uint64_t count, unsigned char value) {
+bool is_filled(const unsigned char* block, std::uint64_t count, unsigned char value) {
   return std::count(block, block + count, value) == static_cast<std::ptrdiff_t>(count);
 }
 
 TEST_F(driver_test, mapped_blocks_grow_and_shrink_by_pages) {
-  if (on_hip()) {
-    EXPECT_EQ(failure_of([] { driver().allocate_mapped(0, 64); }).status, ISTHMUS_ERROR_UNSUPPORTED);
+  if (is_hip()) {
+    EXPECT_EQ(error_of_call([] { driver().allocate_mapped(0, 64); }).status, ISTHMUS_ERROR_UNSUPPORTED);
     return;
   }
   const std::uint64_t page = driver().granularity(0);
@@ -203,40 +203,40 @@ TEST_F(driver_test, mapped_blocks_grow_and_shrink_by_pages) {
   const std::uint64_t before = used();
   auto* block = static_cast<unsigned char*>(driver().allocate_mapped(0, 1));
   EXPECT_EQ(driver().owner_of(block), 0);
-  std::uint64_t held = 0;  // bytes with value 1, 2, ... page by page
+  std::uint64_t filled_bytes = 0;  // bytes with value 1, 2, ... page by page
   int moves = 0;
   for (const std::uint64_t bytes : {page - 1, page, page + 1, 2 * page, 2 * page + 1, 3 * page, 3 * page + 1,
                                     7 * page - 5, 16 * page + 9}) {
     auto* const place = static_cast<unsigned char*>(driver().resize_mapped(0, block, bytes));
     moves += place != block ? 1 : 0;
     block = place;
-    const std::uint64_t whole = (bytes + page - 1) / page * page;
-    EXPECT_EQ(used() - before, whole) << bytes;
-    for (std::uint64_t at = 0; at < whole; at += page) {
+    const std::uint64_t rounded_bytes = (bytes + page - 1) / page * page;
+    EXPECT_EQ(used() - before, rounded_bytes) << bytes;
+    for (std::uint64_t at = 0; at < rounded_bytes; at += page) {
       const auto value = static_cast<unsigned char>(at / page + 1);
-      if (at >= held) std::memset(block + at, value, page);
-      EXPECT_TRUE(holds(block + at, page, value)) << "page " << at / page << " at " << bytes;
+      if (at >= filled_bytes) std::memset(block + at, value, page);
+      EXPECT_TRUE(is_filled(block + at, page, value)) << "page " << at / page << " at " << bytes;
     }
-    held = whole;
+    filled_bytes = rounded_bytes;
   }
   EXPECT_GT(moves, 0);
   EXPECT_LT(moves, 6) << "addresses are reserved ahead";
   void* const same = driver().resize_mapped(0, block, 4 * page);
   EXPECT_EQ(same, block);
   EXPECT_LT(used() - before, 16 * page);
-  EXPECT_TRUE(holds(block + 3 * page, page, 4));
-  EXPECT_EQ(failure_of([&] { driver().resize_mapped(1, block, page); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_TRUE(is_filled(block + 3 * page, page, 4));
+  EXPECT_EQ(error_of_call([&] { driver().resize_mapped(1, block, page); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
   driver().free_mapped(0, block);
   EXPECT_EQ(used(), before);
-  EXPECT_EQ(failure_of([&] { driver().free_mapped(0, block); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(error_of_call([&] { driver().free_mapped(0, block); }).status, ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_F(driver_test, a_failed_growth_leaves_the_block_as_it_was) {
-  if (on_hip()) GTEST_SKIP() << "HIP blocks do not grow";
+  if (is_hip()) GTEST_SKIP() << "HIP blocks do not grow";
   const std::uint64_t page = driver().granularity(0);
   auto* const block = static_cast<unsigned char*>(driver().allocate_mapped(0, page));
   std::memset(block, 5, page);
-  const std::size_t while_held = standin_live_memory();
+  const std::size_t live_before = standin_live_memory();
   // 9 pages need new addresses, 2 do not; the second mapping of a move is that of the new pages.
   for (const std::uint64_t pages : {2, 9})
     for (const auto& [function, nth] :
@@ -244,41 +244,41 @@ TEST_F(driver_test, a_failed_growth_leaves_the_block_as_it_was) {
           std::pair("cuMemMap", 2), std::pair("cuMemSetAccess", 1), std::pair("cuMemSetAccess", 2)}) {
       if (pages == 2 && (nth == 2 || std::string(function) == "cuMemAddressReserve")) continue;
       standin_fail_driver(function, nth, 2);
-      EXPECT_EQ(failure_of([&] { driver().resize_mapped(0, block, pages * page); }).status,
+      EXPECT_EQ(error_of_call([&] { driver().resize_mapped(0, block, pages * page); }).status,
                 ISTHMUS_ERROR_OUT_OF_MEMORY)
           << function << " " << nth << ", " << pages << " pages";
-      EXPECT_EQ(standin_live_memory(), while_held);
-      EXPECT_TRUE(holds(block, page, 5));
+      EXPECT_EQ(standin_live_memory(), live_before);
+      EXPECT_TRUE(is_filled(block, page, 5));
     }
   driver().free_mapped(0, block);
 }
 
 TEST_F(driver_test, peers_reach_mapped_blocks_once_they_are_enabled) {
-  if (on_hip()) GTEST_SKIP() << "HIP blocks do not grow";
+  if (is_hip()) GTEST_SKIP() << "HIP blocks do not grow";
   const std::uint64_t page = driver().granularity(2);
   auto* block = static_cast<unsigned char*>(driver().allocate_mapped(2, 64));
   const scoped_stream peer(3);
   std::vector<unsigned char> seen(3 * page);
-  const auto pull = [&](std::uint64_t bytes) {
+  const auto fetch = [&](std::uint64_t bytes) {
     const isthmus::device_copy one{seen.data(), block, bytes};
     driver().copy(3, {&one, 1}, peer.stream);
     peer.finish();
   };
-  EXPECT_NE(failure_of([&] { pull(64); }).status, ISTHMUS_SUCCESS);
+  EXPECT_NE(error_of_call([&] { fetch(64); }).status, ISTHMUS_SUCCESS);
   driver().enable_peer(3, 2);
   std::memset(block, 8, page);
-  pull(page);
-  EXPECT_TRUE(holds(seen.data(), page, 8));
+  fetch(page);
+  EXPECT_TRUE(is_filled(seen.data(), page, 8));
   block = static_cast<unsigned char*>(driver().resize_mapped(2, block, 3 * page));
   std::memset(block + page, 9, 2 * page);
-  pull(3 * page);
-  EXPECT_TRUE(holds(seen.data(), page, 8));
-  EXPECT_TRUE(holds(seen.data() + page, 2 * page, 9));
+  fetch(3 * page);
+  EXPECT_TRUE(is_filled(seen.data(), page, 8));
+  EXPECT_TRUE(is_filled(seen.data() + page, 2 * page, 9));
   driver().free_mapped(2, block);
 }
 
 TEST_F(driver_test, copies_go_in_batches_unless_the_stream_is_captured) {
-  if (on_hip()) GTEST_SKIP() << "HIP copies one by one";
+  if (is_hip()) GTEST_SKIP() << "HIP copies one by one";
   const scoped_stream own(0);
   std::vector<std::uint32_t> from(100), to(100, 0);
   for (std::uint32_t i = 0; i < 100; ++i) from[i] = 1000 + i;
@@ -355,14 +355,14 @@ TEST_F(driver_test, descriptors_end_with_the_export) {
   void* const block = driver().allocate_shared(0, 64);
   const auto handle = driver().export_shared(block);
   EXPECT_EQ(driver().export_shared(block).bytes, handle.bytes) << "one export, however often it is asked for";
-  if (!on_hip()) {  // the same process may map a block a second time
+  if (!is_hip()) {  // the same process may map a block a second time
     auto* const again = static_cast<char*>(driver().import_shared(1, handle));
     EXPECT_EQ(driver().owner_of(again), 0);
     static_cast<char*>(block)[7] = 42;
     EXPECT_EQ(again[7], 42);
     driver().release_import(1, again);
     driver().end_export(block);
-    EXPECT_EQ(failure_of([&] { driver().import_shared(1, handle); }).status, ISTHMUS_ERROR_SYSTEM);
+    EXPECT_EQ(error_of_call([&] { driver().import_shared(1, handle); }).status, ISTHMUS_ERROR_SYSTEM);
   }
   driver().end_export(block);
   driver().free_shared(0, block);

@@ -21,9 +21,9 @@ using isthmus::device_driver;
 using isthmus::kernel_compiler;
 using isthmus::kernel_source;
 
-std::string asked() { return std::getenv("TEST_PLATFORM"); }
-isthmus_platform platform() { return asked() == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA; }
-bool is_real() { return asked() == "nvrtc"; }
+std::string test_platform() { return std::getenv("TEST_PLATFORM"); }
+isthmus_platform platform() { return test_platform() == "hip" ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA; }
+bool is_real() { return test_platform() == "nvrtc"; }
 
 device_driver& driver() {
   std::string reason;
@@ -48,7 +48,7 @@ kernel_source source_of(const std::string& element, const std::string& operation
           "isthmus_combine"};
 }
 
-isthmus_error_info failure_of(int device, const kernel_source& source) {
+isthmus_error_info error_of_call(int device, const kernel_source& source) {
   try {
     compiler().kernel(driver(), device, source);
   } catch (const isthmus::error& caught) {
@@ -57,25 +57,25 @@ isthmus_error_info failure_of(int device, const kernel_source& source) {
   return {};
 }
 
-int loads() {
+int count_loads() {
   return standin_driver_calls(platform() == ISTHMUS_PLATFORM_HIP ? "hipModuleLoadData" : "cuModuleLoadData");
 }
 
 TEST(kernel_compiler, makes_a_kernel_once_for_a_device) {
   if (is_real()) GTEST_SKIP();
-  const int before = loads();
-  std::vector<isthmus::native_kernel> made(6);
+  const int before = count_loads();
+  std::vector<isthmus::native_kernel> kernels(6);
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < made.size(); ++i)
-      threads.emplace_back([&made, i] {
-        made[i] = compiler().kernel(driver(), static_cast<int>(i % 2), source_of("int32", "sum"));
+    for (std::size_t i = 0; i < kernels.size(); ++i)
+      threads.emplace_back([&kernels, i] {
+        kernels[i] = compiler().kernel(driver(), static_cast<int>(i % 2), source_of("int32", "sum"));
       });
   }
-  EXPECT_EQ(loads() - before, 2);
-  for (std::size_t i = 0; i < made.size(); ++i) EXPECT_EQ(made[i], made[i % 2]);
-  EXPECT_NE(made[0], made[1]);
-  EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "max")), made[0]);
+  EXPECT_EQ(count_loads() - before, 2);
+  for (std::size_t i = 0; i < kernels.size(); ++i) EXPECT_EQ(kernels[i], kernels[i % 2]);
+  EXPECT_NE(kernels[0], kernels[1]);
+  EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "max")), kernels[0]);
   EXPECT_EQ(standin_context_depth(), 0);
 }
 
@@ -87,10 +87,10 @@ TEST(kernel_compiler, kernels_run_on_their_stream) {
   auto* const block = static_cast<std::byte*>(driver().allocate(3, 4 * row));
   auto* const numbers = reinterpret_cast<std::int32_t*>(block);
   for (std::size_t i = 0; i < 3 * row / 4; ++i) numbers[i] = static_cast<std::int32_t>(i * i);
-  isthmus::copy_engine::reduction_arguments what{block, row, block + 2 * row, block + 3 * row, count, 1, 3};
-  void* argument = &what;
+  isthmus::copy_engine::reduction_arguments arguments{block, row, block + 2 * row, block + 3 * row, count, 1, 3};
+  void* argument = &arguments;
   driver().launch(3, kernel, 2, 64, {&argument, 1}, stream);
-  what = {};
+  arguments = {};
   driver().synchronize(3, stream);
   for (std::size_t i = 0; i < count; ++i)
     EXPECT_EQ(numbers[3 * row / 4 + i], numbers[i] + numbers[row / 4 + i] + numbers[2 * row / 4 + i]);
@@ -102,7 +102,7 @@ TEST(kernel_compiler, kernels_run_on_their_stream) {
 TEST(kernel_compiler, says_what_the_compiler_says) {
   const kernel_source wrong{"reduction_kernel.cu", "a file of another kind\n", "none.hpp", "", {},
                             "isthmus_combine"};
-  const auto info = failure_of(0, wrong);
+  const auto info = error_of_call(0, wrong);
   EXPECT_EQ(info.status, ISTHMUS_ERROR_BACKEND);
   EXPECT_NE(std::string(info.message).find(is_real() ? "reduction_kernel.cu(1): error" : "stand-in: not the"),
             std::string::npos)
@@ -115,7 +115,7 @@ TEST(kernel_compiler, a_device_that_it_does_not_know_gets_code_for_an_older_one)
   standin_set_capability(12, 0);
   EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "min")), nullptr);
   standin_set_capability(5, 2);
-  EXPECT_EQ(failure_of(0, source_of("int32", "prod")).status, ISTHMUS_ERROR_UNSUPPORTED);
+  EXPECT_EQ(error_of_call(0, source_of("int32", "prod")).status, ISTHMUS_ERROR_UNSUPPORTED);
   standin_set_capability(9, 0);
   EXPECT_NE(compiler().kernel(driver(), 0, source_of("int32", "prod")), nullptr) << "a failure is not kept";
 }

@@ -22,12 +22,12 @@ using isthmus::owned_memory;
 using isthmus::owned_pinned;
 using isthmus::owned_stream;
 
-bool on_hip() { return std::string(std::getenv("TEST_PLATFORM")) == "hip"; }
+bool is_hip() { return std::string(std::getenv("TEST_PLATFORM")) == "hip"; }
 
 device_driver& driver() {
   std::string reason;
   device_driver* const found =
-      device_driver::get(on_hip() ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA, reason);
+      device_driver::get(is_hip() ? ISTHMUS_PLATFORM_HIP : ISTHMUS_PLATFORM_CUDA, reason);
   if (found == nullptr) throw std::runtime_error(reason);
   return *found;
 }
@@ -123,8 +123,8 @@ TEST_F(owned_test, pinned_memory_is_zeros_and_kept_for_the_next) {
     EXPECT_EQ(again.get(), first);
     const auto* const words = static_cast<const char*>(again.get());
     EXPECT_TRUE(std::all_of(words, words + bytes, [](char each) { return each == 0; }));
-    const owned_pinned beside(driver(), bytes);
-    EXPECT_NE(beside.get(), first);
+    const owned_pinned second(driver(), bytes);
+    EXPECT_NE(second.get(), first);
   }
   {
     owned_pinned stuck(driver(), bytes);

@@ -343,9 +343,9 @@ TEST_F(level_zero, a_programs_own_context_is_used) {
   isthmus_memory_options options{sizeof options, 1, 0, context};
   void* block = nullptr;
   ASSERT_EQ(isthmus_memory_allocate_device(first, 100, &options, &block), ISTHMUS_SUCCESS);
-  ze_memory_allocation_properties_t told{ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES, nullptr, {}, 0, 0};
-  ASSERT_EQ(properties(context, block, &told, nullptr), ZE_RESULT_SUCCESS);
-  EXPECT_EQ(told.type, ZE_MEMORY_TYPE_DEVICE);
+  ze_memory_allocation_properties_t properties_found{ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES, nullptr, {}, 0, 0};
+  ASSERT_EQ(properties(context, block, &properties_found, nullptr), ZE_RESULT_SUCCESS);
+  EXPECT_EQ(properties_found.type, ZE_MEMORY_TYPE_DEVICE);
   EXPECT_EQ(m_driver->owner_of(block), -1) << "it is in Isthmus' own context";
   // Freed in the context that it came from, without being told which.
   EXPECT_EQ(isthmus_memory_free_device(first, block), ISTHMUS_SUCCESS);

@@ -1,6 +1,6 @@
 // A Level Zero driver on host memory, for contract tests. Commands between two barriers of a list run in
 // reverse, as hardware may: a missing barrier or event shows as wrong data.
-#pragma once
+#pragma only_instance
 
 #include <level_zero/ze_api.h>
 
@@ -21,7 +21,7 @@ struct _ze_device_handle_t {
 struct _ze_context_handle_t {};
 
 struct _ze_event_handle_t {
-  bool signalled = false;
+  bool is_signaled = false;
 };
 struct _ze_event_pool_handle_t {
   std::uint32_t count = 0;
@@ -31,7 +31,7 @@ struct _ze_event_pool_handle_t {
 namespace standin {
 
 struct command {
-  bool barrier;
+  bool is_barrier;
   std::function<void()> run;
   ze_event_handle_t signals;
   std::vector<ze_event_handle_t> waits;
@@ -56,8 +56,8 @@ struct block {
 };
 
 // The one driver of the process. Whoever touches it holds the mutex.
-struct world {
-  static world& instance();
+struct standin_state {
+  static standin_state& instance();
 
   void count(const char* name) { ++calls[name]; }
   block* find(const void* pointer);  // the block that holds it, or nullptr
@@ -79,9 +79,9 @@ struct world {
 };
 
 // Locks the world and counts the call for the rest of a scope.
-struct call {
-  explicit call(const char* name) : all(world::instance()), lock(all.mutex) { all.count(name); }
-  world& all;
+struct counted_call {
+  explicit counted_call(const char* name) : state(standin_state::instance()), lock(state.mutex) { state.count(name); }
+  standin_state& state;
   std::lock_guard<std::mutex> lock;
 };
 

@@ -8,26 +8,26 @@
 
 namespace standin {
 
-world& world::instance() {
-  static world& once = *new world;
-  return once;
+standin_state& standin_state::instance() {
+  static standin_state& only_instance = *new standin_state;
+  return only_instance;
 }
 
 namespace {
 
 template <typename Handle, typename Pick>
-ze_result_t list(std::uint32_t* count, Handle* handles, std::uint32_t all, Pick pick) {
+ze_result_t list(std::uint32_t* count, Handle* handles, std::uint32_t all, Pick assign) {
   if (*count == 0 || *count > all) *count = all;
   if (handles == nullptr) return ZE_RESULT_SUCCESS;
-  for (std::uint32_t i = 0; i < *count; ++i) pick(handles[i], i);
+  for (std::uint32_t i = 0; i < *count; ++i) assign(handles[i], i);
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t ZE_APICALL init(ze_init_flags_t) { return ZE_RESULT_SUCCESS; }
 
 ze_result_t ZE_APICALL driver_get(std::uint32_t* count, ze_driver_handle_t* drivers) {
-  const call here("zeDriverGet");
-  return list(count, drivers, 1, [&](ze_driver_handle_t& driver, std::uint32_t) { driver = &here.all.driver; });
+  const counted_call call("zeDriverGet");
+  return list(count, drivers, 1, [&](ze_driver_handle_t& driver, std::uint32_t) { driver = &call.state.driver; });
 }
 
 ze_result_t ZE_APICALL driver_version(ze_driver_handle_t, ze_api_version_t* version) {
@@ -47,13 +47,13 @@ ze_result_t ZE_APICALL driver_extensions(ze_driver_handle_t, std::uint32_t* coun
 }
 
 ze_result_t ZE_APICALL device_get(ze_driver_handle_t, std::uint32_t* count, ze_device_handle_t* devices) {
-  const call here("zeDeviceGet");
+  const counted_call call("zeDeviceGet");
   return list(count, devices, 3,
-              [&](ze_device_handle_t& device, std::uint32_t i) { device = &here.all.devices[i]; });
+              [&](ze_device_handle_t& device, std::uint32_t i) { device = &call.state.devices[i]; });
 }
 
 ze_result_t ZE_APICALL device_properties(ze_device_handle_t device, ze_device_properties_t* properties) {
-  const call here("zeDeviceGetProperties");
+  const counted_call call("zeDeviceGetProperties");
   properties->type = device->type;
   properties->maxMemAllocSize = standin_max_block_bytes;
   std::snprintf(properties->name, sizeof properties->name, "stand-in %u", device->ordinal);
@@ -63,7 +63,7 @@ ze_result_t ZE_APICALL device_properties(ze_device_handle_t device, ze_device_pr
 // Group 0 computes and copies, group 1 only copies, as on Intel's discrete GPUs.
 ze_result_t ZE_APICALL queue_groups(ze_device_handle_t, std::uint32_t* count,
                                     ze_command_queue_group_properties_t* groups) {
-  const call here("zeDeviceGetCommandQueueGroupProperties");
+  const counted_call call("zeDeviceGetCommandQueueGroupProperties");
   return list(count, groups, 2, [](ze_command_queue_group_properties_t& group, std::uint32_t i) {
     group.flags = ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY;
     if (i == 0) group.flags |= ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE;
@@ -73,32 +73,32 @@ ze_result_t ZE_APICALL queue_groups(ze_device_handle_t, std::uint32_t* count,
 }
 
 ze_result_t ZE_APICALL can_access_peer(ze_device_handle_t, ze_device_handle_t, ze_bool_t* answer) {
-  const call here("zeDeviceCanAccessPeer");
-  *answer = here.all.peers ? 1 : 0;
+  const counted_call call("zeDeviceCanAccessPeer");
+  *answer = call.state.peers ? 1 : 0;
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t ZE_APICALL pci_properties(ze_device_handle_t device, ze_pci_ext_properties_t* properties) {
-  const call here("zeDevicePciGetPropertiesExt");
+  const counted_call call("zeDevicePciGetPropertiesExt");
   properties->address = {0, 0x3a + device->ordinal, 0, 0};
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t ZE_APICALL context_create(ze_driver_handle_t, const ze_context_desc_t*,
                                       ze_context_handle_t* context) {
-  const call here("zeContextCreate");
+  const counted_call call("zeContextCreate");
   *context = new _ze_context_handle_t;
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t ZE_APICALL context_destroy(ze_context_handle_t context) {
-  const call here("zeContextDestroy");
+  const counted_call call("zeContextDestroy");
   delete context;
   return ZE_RESULT_SUCCESS;
 }
 
 ze_result_t ZE_APICALL make_resident(ze_context_handle_t, ze_device_handle_t, void*, std::size_t) {
-  const call here("zeContextMakeMemoryResident");
+  const counted_call call("zeContextMakeMemoryResident");
   return ZE_RESULT_SUCCESS;
 }
 
@@ -169,28 +169,28 @@ ZE_DLLEXPORT ze_result_t ZE_APICALL zeGetEventProcAddrTable(ze_api_version_t, ze
 // ---- what tests call --------------------------------------------------------------------------------------
 
 ZE_DLLEXPORT uint64_t standin_calls(const char* name) {
-  standin::world& all = standin::world::instance();
-  const std::lock_guard lock(all.mutex);
-  return all.calls[name];
+  standin::standin_state& state = standin::standin_state::instance();
+  const std::lock_guard lock(state.mutex);
+  return state.calls[name];
 }
 
 ZE_DLLEXPORT void standin_set_peers(int reach) {
-  standin::world& all = standin::world::instance();
-  const std::lock_guard lock(all.mutex);
-  all.peers = reach != 0;
+  standin::standin_state& state = standin::standin_state::instance();
+  const std::lock_guard lock(state.mutex);
+  state.peers = reach != 0;
 }
 
 ZE_DLLEXPORT void standin_hold(int hold) {
-  standin::world& all = standin::world::instance();
-  const std::lock_guard lock(all.mutex);
-  all.hold = hold != 0;
-  all.progress();
+  standin::standin_state& state = standin::standin_state::instance();
+  const std::lock_guard lock(state.mutex);
+  state.hold = hold != 0;
+  state.progress();
 }
 
 ZE_DLLEXPORT int standin_live(void) {
-  standin::world& all = standin::world::instance();
-  const std::lock_guard lock(all.mutex);
-  return static_cast<int>(all.blocks.size() + all.lists.size()) + all.event_pools;
+  standin::standin_state& state = standin::standin_state::instance();
+  const std::lock_guard lock(state.mutex);
+  return static_cast<int>(state.blocks.size() + state.lists.size()) + state.event_pools;
 }
 
 }  // extern "C"
