@@ -68,12 +68,12 @@ TEST(asynchrony, the_call_returns_before_the_producer_and_the_consumer_sees_the_
     check(cudaEventRecord(produced, stream_of(self)));
     const auto start = std::chrono::steady_clock::now();
     allreduce();
-    const auto took = std::chrono::steady_clock::now() - start;
+    const auto call_time = std::chrono::steady_clock::now() - start;
     const cudaError_t state = cudaEventQuery(produced);
     consumer<<<64, 256, 0, stream_of(self)>>>(values, count, static_cast<float>(size * (size + 1) / 2), errors);
     check(cudaGetLastError());
     EXPECT_EQ(state, cudaErrorNotReady) << "the call waited for the producer";
-    EXPECT_LT(took, delay / 4);
+    EXPECT_LT(call_time, delay / 4);
     int host_errors = -1;
     check(cudaMemcpyAsync(&host_errors, errors, sizeof(int), cudaMemcpyDeviceToHost, stream_of(self)));
     self.queue->synchronize();
@@ -87,9 +87,9 @@ class captured : public ::testing::TestWithParam<gpu::table_row> {};
 TEST_P(captured, graph_replays_compute_on_fresh_data) {
   const gpu::table_row& row = GetParam();
   test_ranks::get().for_each_rank([&](member& self) {
-    const scenario what{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 10000), ISTHMUS_FLOAT32,
+    const scenario setup{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 10000), ISTHMUS_FLOAT32,
                         ISTHMUS_SUM, row.collective == ISTHMUS_ALLTOALL, 21};
-    rank_call call(what, self);
+    rank_call call(setup, self);
     ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << gpu::last_error();  // connects
     self.queue->synchronize();
     cudaGraph_t graph;

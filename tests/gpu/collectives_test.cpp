@@ -15,20 +15,20 @@ using gpu::rank_call;
 using gpu::scenario;
 using gpu::test_ranks;
 
-void expect_right(const scenario& what, const std::string& name) {
+void expect_correct(const scenario& setup, const std::string& name) {
   test_ranks::get().for_each_rank([&](member& self) {
-    const rank_call call(what, self);
+    const rank_call call(setup, self);
     ASSERT_EQ(call.start(), ISTHMUS_SUCCESS) << name << " on rank " << self.rank << ": " << gpu::last_error();
     self.queue->synchronize();
     EXPECT_EQ(call.error(), "") << name << " on rank " << self.rank << " of " << test_ranks::get().size();
   });
 }
 
-std::string describe(const gpu::table_row& row, const scenario& what) {
-  return std::string(row.name) + " of " + std::to_string(what.shape.count) + " " +
-         isthmus_datatype_name(what.datatype) +
-         (row.reduces ? std::string(" ") + isthmus_reduction_op_name(what.op) : "") +
-         (what.in_place ? " in place" : "");
+std::string describe(const gpu::table_row& row, const scenario& setup) {
+  return std::string(row.name) + " of " + std::to_string(setup.shape.count) + " " +
+         isthmus_datatype_name(setup.datatype) +
+         (row.reduces ? std::string(" ") + isthmus_reduction_op_name(setup.op) : "") +
+         (setup.in_place ? " in place" : "");
 }
 
 class every_collective : public ::testing::TestWithParam<gpu::table_row> {};
@@ -43,9 +43,9 @@ TEST_P(every_collective, every_datatype_and_operation) {
       for (const bool in_place : {false, true}) {
         if (in_place && !row.can_be_in_place) continue;
         const int root = row.rooted ? size - 1 : 0;
-        const scenario what{gpu::make_shape(row.collective, size, root, 1003), type,
+        const scenario setup{gpu::make_shape(row.collective, size, root, 1003), type,
                             static_cast<isthmus_reduction_op>(op), in_place, 11};
-        expect_right(what, describe(row, what));
+        expect_correct(setup, describe(row, setup));
       }
     if (HasFailure()) return;
   }
@@ -56,9 +56,9 @@ TEST_P(every_collective, every_size_and_root) {
   const int size = test_ranks::get().size();
   for (const std::uint64_t count : {0, 1, 31, 4096, 1 << 19})
     for (int root = 0; root < (row.rooted ? size : 1); ++root) {
-      const scenario what{gpu::make_shape(row.collective, size, root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
+      const scenario setup{gpu::make_shape(row.collective, size, root, count), ISTHMUS_FLOAT32, ISTHMUS_SUM,
                           false, count};
-      expect_right(what, describe(row, what));
+      expect_correct(setup, describe(row, setup));
       if (HasFailure()) return;
     }
 }
@@ -85,12 +85,12 @@ TEST_P(every_collective, back_to_back_with_skewed_ranks) {
 TEST_P(every_collective, one_thread_drives_all_ranks) {
   if (!test_ranks::get().is_single_process()) GTEST_SKIP() << "the ranks are processes";
   const gpu::table_row& row = GetParam();
-  const scenario what{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 5000), ISTHMUS_FLOAT32,
+  const scenario setup{gpu::make_shape(row.collective, test_ranks::get().size(), 0, 5000), ISTHMUS_FLOAT32,
                       ISTHMUS_SUM, false, 9};
   std::vector<std::unique_ptr<rank_call>> calls;
   for (member& self : test_ranks::get().members()) {
     gpu::use_device(self.device);
-    calls.push_back(std::make_unique<rank_call>(what, self));
+    calls.push_back(std::make_unique<rank_call>(setup, self));
   }
   ASSERT_EQ(isthmus_group_start(), ISTHMUS_SUCCESS);
   for (const auto& call : calls) ASSERT_EQ(call->start(), ISTHMUS_SUCCESS) << gpu::last_error();
@@ -114,42 +114,42 @@ TEST(barrier, completes) {
 
 TEST(split, into_odd_and_even_ranks_works_like_a_new_communicator) {
   test_ranks::get().for_each_rank([](member& self) {
-    isthmus_communicator part = nullptr;
-    ASSERT_EQ(isthmus_communicator_split(self.communicator, self.rank % 2, self.rank, &part), ISTHMUS_SUCCESS)
+    isthmus_communicator sub = nullptr;
+    ASSERT_EQ(isthmus_communicator_split(self.communicator, self.rank % 2, self.rank, &sub), ISTHMUS_SUCCESS)
         << gpu::last_error();
     int size = 0;
-    ASSERT_EQ(isthmus_communicator_size(part, &size), ISTHMUS_SUCCESS);
+    ASSERT_EQ(isthmus_communicator_size(sub, &size), ISTHMUS_SUCCESS);
     gpu::buffer data(4);
     const std::int32_t one = 1;
     data.write(std::as_bytes(std::span(&one, 1)), *self.queue);
     ASSERT_EQ(
-        isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_INT32, ISTHMUS_SUM, part, self.queue->native()),
+        isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_INT32, ISTHMUS_SUM, sub, self.queue->native()),
         ISTHMUS_SUCCESS)
         << gpu::last_error();
     const std::vector<std::byte> host = data.read(*self.queue);
     EXPECT_EQ(static_cast<int>(host[0]), size);
-    EXPECT_EQ(isthmus_communicator_destroy(part), ISTHMUS_SUCCESS) << gpu::last_error();
+    EXPECT_EQ(isthmus_communicator_destroy(sub), ISTHMUS_SUCCESS) << gpu::last_error();
   });
 }
 
 // The part of all ranks, turned around, comes from the whole's own native communicator: roots must agree.
 TEST(split, in_another_order_numbers_its_ranks_anew) {
   test_ranks::get().for_each_rank([](member& self) {
-    isthmus_communicator part = nullptr;
-    ASSERT_EQ(isthmus_communicator_split(self.communicator, 0, -self.rank, &part), ISTHMUS_SUCCESS)
+    isthmus_communicator sub = nullptr;
+    ASSERT_EQ(isthmus_communicator_split(self.communicator, 0, -self.rank, &sub), ISTHMUS_SUCCESS)
         << gpu::last_error();
     const int last = test_ranks::get().size() - 1;
     gpu::buffer data(4);
-    const std::int32_t mine = self.rank + 100;
-    data.write(std::as_bytes(std::span(&mine, 1)), *self.queue);
-    ASSERT_EQ(isthmus_broadcast(data.data(), data.data(), 1, ISTHMUS_INT32, 0, part, self.queue->native()),
+    const std::int32_t own_value = self.rank + 100;
+    data.write(std::as_bytes(std::span(&own_value, 1)), *self.queue);
+    ASSERT_EQ(isthmus_broadcast(data.data(), data.data(), 1, ISTHMUS_INT32, 0, sub, self.queue->native()),
               ISTHMUS_SUCCESS)
         << gpu::last_error();
-    std::int32_t got = 0;
+    std::int32_t received = 0;
     const std::vector<std::byte> host = data.read(*self.queue);
-    std::memcpy(&got, host.data(), sizeof(got));
-    EXPECT_EQ(got, last + 100) << "rank 0 of the part is the last of the whole";
-    EXPECT_EQ(isthmus_communicator_destroy(part), ISTHMUS_SUCCESS) << gpu::last_error();
+    std::memcpy(&received, host.data(), sizeof(received));
+    EXPECT_EQ(received, last + 100) << "rank 0 of the part is the last of the whole";
+    EXPECT_EQ(isthmus_communicator_destroy(sub), ISTHMUS_SUCCESS) << gpu::last_error();
   });
 }
 
@@ -173,17 +173,17 @@ TEST(misuse, two_ranks_on_one_device_are_refused_with_a_reason) {
   isthmus_communicator_options options{};
   options.struct_bytes = sizeof(options);
   options.timeout_s = 20;
-  const isthmus_status made = isthmus_communicator_create_all(2, same, &options, pair);
-  std::string why = made == ISTHMUS_SUCCESS ? "" : gpu::last_error();
-  if (made == ISTHMUS_SUCCESS) {  // the communicator exists without NCCL; the operation then says why
+  const isthmus_status status = isthmus_communicator_create_all(2, same, &options, pair);
+  std::string reason = status == ISTHMUS_SUCCESS ? "" : gpu::last_error();
+  if (status == ISTHMUS_SUCCESS) {  // the communicator exists without NCCL; the operation then says why
     gpu::use_device(0);
     gpu::buffer data(4);
     EXPECT_EQ(isthmus_allreduce(data.data(), data.data(), 1, ISTHMUS_FLOAT32, ISTHMUS_SUM, pair[0], nullptr),
               ISTHMUS_ERROR_UNSUPPORTED);
-    why = gpu::last_error();
+    reason = gpu::last_error();
     for (isthmus_communicator each : pair) isthmus_communicator_destroy(each);
   }
-  EXPECT_NE(why.find("same device"), std::string::npos) << why;
+  EXPECT_NE(reason.find("same device"), std::string::npos) << reason;
 }
 
 }  // namespace

@@ -8,8 +8,8 @@
 namespace gpu {
 namespace {
 
-void check(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+void check(cudaError_t error, const char* function) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string(function) + ": " + cudaGetErrorString(error));
 }
 cudaStream_t as_stream(void* native) { return static_cast<cudaStream_t>(native); }
 
@@ -24,34 +24,34 @@ void use_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
 
 stream::stream(int device) {
   use_device(device);
-  cudaStream_t made = nullptr;
-  check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-  m_stream = made;
+  cudaStream_t created = nullptr;
+  check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  m_stream = created;
 }
 stream::~stream() { cudaStreamDestroy(as_stream(m_stream)); }
 void stream::synchronize() const { check(cudaStreamSynchronize(as_stream(m_stream)), "cudaStreamSynchronize"); }
 
 buffer::buffer(std::size_t bytes) : m_bytes(bytes) {
   if (bytes == 0) return;
-  void* made = nullptr;
-  check(cudaMalloc(&made, bytes), "cudaMalloc");
-  m_data = static_cast<std::byte*>(made);
+  void* created = nullptr;
+  check(cudaMalloc(&created, bytes), "cudaMalloc");
+  m_data = static_cast<std::byte*>(created);
 }
 buffer::~buffer() { cudaFree(m_data); }
 
-void buffer::write(std::span<const std::byte> from, const stream& on, std::size_t offset) {
+void buffer::write(std::span<const std::byte> from, const stream& queue, std::size_t offset) {
   if (from.empty()) return;
-  check(cudaMemcpyAsync(m_data + offset, from.data(), from.size(), cudaMemcpyDefault, as_stream(on.native())),
+  check(cudaMemcpyAsync(m_data + offset, from.data(), from.size(), cudaMemcpyDefault, as_stream(queue.native())),
         "cudaMemcpyAsync");
-  on.synchronize();
+  queue.synchronize();
 }
 
-std::vector<std::byte> buffer::read(const stream& on) const {
+std::vector<std::byte> buffer::read(const stream& queue) const {
   std::vector<std::byte> host(m_bytes);
   if (m_bytes == 0) return host;
-  check(cudaMemcpyAsync(host.data(), m_data, m_bytes, cudaMemcpyDefault, as_stream(on.native())),
+  check(cudaMemcpyAsync(host.data(), m_data, m_bytes, cudaMemcpyDefault, as_stream(queue.native())),
         "cudaMemcpyAsync");
-  on.synchronize();
+  queue.synchronize();
   return host;
 }
 

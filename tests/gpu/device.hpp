@@ -33,8 +33,8 @@ class buffer {
   std::byte* data() const { return m_data; }
   std::size_t bytes() const { return m_bytes; }
   // Stream-ordered; returns when the copy is complete.
-  void write(std::span<const std::byte> from, const stream& on, std::size_t offset = 0);
-  std::vector<std::byte> read(const stream& on) const;
+  void write(std::span<const std::byte> from, const stream& queue, std::size_t offset = 0);
+  std::vector<std::byte> read(const stream& queue) const;
 
  private:
   std::size_t m_bytes;

@@ -19,13 +19,13 @@ using bytes = std::vector<std::byte>;
 
 bytes random_bytes(std::uint64_t count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  bytes made(count + 8);
+  bytes result(count + 8);
   for (std::uint64_t at = 0; at < count; at += 8) {
     const std::uint64_t word = random();
-    std::memcpy(made.data() + at, &word, 8);
+    std::memcpy(result.data() + at, &word, 8);
   }
-  made.resize(count);
-  return made;
+  result.resize(count);
+  return result;
 }
 
 void require(isthmus_status status) {
@@ -47,7 +47,7 @@ bytes get(member& self, const void* from, std::uint64_t count) {
 }
 
 // No rank goes on before all have come.
-void meet(member& self) {
+void synchronize_ranks(member& self) {
   require(isthmus_barrier(self.communicator, self.queue->native()));
   self.queue->synchronize();
 }
@@ -71,17 +71,17 @@ TEST(gpu_memory, every_rank_reaches_every_byte_at_every_size) {
                                       2 * mib + 1, 4 * mib, 6 * mib + 5, 40 * mib + 3}) {
       std::byte* const own = allocate(self, count);
       put(self, own, random_bytes(count, count + static_cast<std::uint64_t>(self.rank)));
-      meet(self);
+      synchronize_ranks(self);
       for (int rank = 0; rank < test_ranks::get().size(); ++rank) {
         const auto* const theirs = peer(self, own, rank);
         if (theirs == nullptr) throw std::runtime_error("rank " + std::to_string(rank) + " is out of reach");
         EXPECT_TRUE(get(self, theirs, count) == random_bytes(count, count + static_cast<std::uint64_t>(rank)))
             << count << " bytes of rank " << rank;
       }
-      meet(self);
+      synchronize_ranks(self);
       const int next = (self.rank + 1) % test_ranks::get().size();
       put(self, peer(self, own + count - 1, next), {static_cast<std::byte>(self.rank + 50)});
-      meet(self);
+      synchronize_ranks(self);
       const int before = (self.rank + test_ranks::get().size() - 1) % test_ranks::get().size();
       EXPECT_EQ(get(self, own + count - 1, 1)[0], static_cast<std::byte>(before + 50));
       require(isthmus_memory_free(self.communicator, own));
@@ -126,19 +126,19 @@ struct plain_block {
 };
 
 // As many bytes as `expected` has, on another device of this process and back.
-void cross(member& self, std::byte* block, const bytes& expected) {
+void copy_there_and_back(member& self, std::byte* block, const bytes& expected) {
   const int other = (self.device + 1) % test_ranks::get().size();
-  const plain_block far(other, expected.size());
+  const plain_block remote(other, expected.size());
   bytes seen(expected.size());
   for (const bool push : {true, false}) {
     isthmus_copy_options options{};
     options.struct_bytes = sizeof options;
     options.push = push ? 1 : 0;
     const stream pulling(other);
-    require(isthmus_memory_copy(far.data(), cuda(other), block, cuda(self.device), expected.size(), &options,
+    require(isthmus_memory_copy(remote.data(), cuda(other), block, cuda(self.device), expected.size(), &options,
                                 push ? self.queue->native() : pulling.native()));
     (push ? *self.queue : pulling).synchronize();
-    require(isthmus_memory_copy(seen.data(), host, far.data(), cuda(other), expected.size(), nullptr,
+    require(isthmus_memory_copy(seen.data(), host, remote.data(), cuda(other), expected.size(), nullptr,
                                 pulling.native()));
     pulling.synchronize();
     EXPECT_TRUE(seen == expected) << expected.size() << " bytes, push " << push;
@@ -155,17 +155,17 @@ TEST(gpu_memory, growable_blocks_keep_their_contents_across_pages) {
     options.growable = 1;
     void* block = nullptr;
     require(isthmus_memory_allocate_device(cuda(self.device), 1, &options, &block));
-    std::uint64_t held = 0;
+    std::uint64_t filled_bytes = 0;
     for (const std::uint64_t count : {std::uint64_t{1}, 2 * mib - 1, 2 * mib, 2 * mib + 1, 4 * mib, 4 * mib + 1,
                                       6 * mib + 1, 40 * mib + 3, 70 * mib, 5 * mib + 1, 9 * mib}) {
       require(isthmus_memory_resize_device(cuda(self.device), &block, count));
       const bytes expected = random_bytes(count, seed);
       auto* const data = static_cast<std::byte*>(block);
-      if (count > held)
-        put(self, data + held, {expected.begin() + static_cast<std::ptrdiff_t>(held), expected.end()});
-      EXPECT_TRUE(get(self, block, count) == expected) << held << " -> " << count << " bytes";
-      if (test_ranks::get().is_single_process() && test_ranks::get().size() > 1) cross(self, data, expected);
-      held = count;
+      if (count > filled_bytes)
+        put(self, data + filled_bytes, {expected.begin() + static_cast<std::ptrdiff_t>(filled_bytes), expected.end()});
+      EXPECT_TRUE(get(self, block, count) == expected) << filled_bytes << " -> " << count << " bytes";
+      if (test_ranks::get().is_single_process() && test_ranks::get().size() > 1) copy_there_and_back(self, data, expected);
+      filled_bytes = count;
     }
     require(isthmus_memory_free_device(cuda(self.device), block));
   });
@@ -178,21 +178,21 @@ void copy_and_check(member& self, int other, isthmus_copy_path path, bool push) 
   options.push = push ? 1 : 0;
   for (const std::uint64_t count : {0ul, 1ul, 4095ul, 300001ul, 33ul << 20, (70ul << 20) + 7}) {
     const plain_block from(push ? self.device : other, count + 64), to(push ? other : self.device, count + 64);
-    const bytes sent = random_bytes(count + 64, count), poison(count + 64, std::byte{0xcd});
-    const stream near(to.device);
-    for (const auto& [block, contents] : {std::pair(&from, &sent), std::pair(&to, &poison)}) {
-      const stream on(block->device);
+    const bytes sent = random_bytes(count + 64, count), fill_pattern(count + 64, std::byte{0xcd});
+    const stream target_queue(to.device);
+    for (const auto& [block, contents] : {std::pair(&from, &sent), std::pair(&to, &fill_pattern)}) {
+      const stream queue(block->device);
       require(isthmus_memory_copy(block->data(), cuda(block->device), contents->data(), host, count + 64,
-                                  nullptr, on.native()));
-      on.synchronize();
+                                  nullptr, queue.native()));
+      queue.synchronize();
     }
     require(isthmus_memory_copy(to.data() + 5, cuda(to.device), from.data() + 13, cuda(from.device), count,
                                 &options, self.queue->native()));
     self.queue->synchronize();
-    bytes seen(count + 64), expected = poison;
+    bytes seen(count + 64), expected = fill_pattern;
     require(
-        isthmus_memory_copy(seen.data(), host, to.data(), cuda(to.device), count + 64, nullptr, near.native()));
-    near.synchronize();
+        isthmus_memory_copy(seen.data(), host, to.data(), cuda(to.device), count + 64, nullptr, target_queue.native()));
+    target_queue.synchronize();
     std::copy_n(sent.begin() + 13, count, expected.begin() + 5);
     EXPECT_TRUE(seen == expected) << count << " bytes, path " << path << ", push " << push;
   }
@@ -217,18 +217,18 @@ TEST(gpu_memory, copies_follow_each_other_on_a_stream) {
     const int next = (self.rank + 1) % test_ranks::get().size();
     constexpr std::uint64_t count = (9 << 20) + 1;
     std::byte* const own = allocate(self, count);
-    const plain_block far(next, count), back(self.device, count);
+    const plain_block remote(next, count), back(self.device, count);
     const bytes sent = random_bytes(count, 3);
     isthmus_copy_options push{}, pull{};
     push.struct_bytes = pull.struct_bytes = sizeof push;
     push.push = 1;
     push.path = ISTHMUS_COPY_STAGED;
     bytes seen(count);
-    void* const on = self.queue->native();
-    require(isthmus_memory_copy(own, cuda(self.device), sent.data(), host, count, nullptr, on));
-    require(isthmus_memory_copy(far.data(), cuda(next), own, cuda(self.device), count, &push, on));
-    require(isthmus_memory_copy(back.data(), cuda(self.device), far.data(), cuda(next), count, &pull, on));
-    require(isthmus_memory_copy(seen.data(), host, back.data(), cuda(self.device), count, nullptr, on));
+    void* const queue = self.queue->native();
+    require(isthmus_memory_copy(own, cuda(self.device), sent.data(), host, count, nullptr, queue));
+    require(isthmus_memory_copy(remote.data(), cuda(next), own, cuda(self.device), count, &push, queue));
+    require(isthmus_memory_copy(back.data(), cuda(self.device), remote.data(), cuda(next), count, &pull, queue));
+    require(isthmus_memory_copy(seen.data(), host, back.data(), cuda(self.device), count, nullptr, queue));
     self.queue->synchronize();
     EXPECT_TRUE(seen == sent);
     require(isthmus_memory_free(self.communicator, own));

@@ -37,7 +37,7 @@ struct scenario {
 class rank_call {
  public:
   // Fills the inputs and poisons the output.
-  rank_call(const scenario& what, member& self);
+  rank_call(const scenario& setup, member& self);
   const std::vector<isthmus_operation>& operations() const { return m_operations; }
   // Starts the operations: alone, or both in a group.
   isthmus_status start() const;
@@ -50,7 +50,7 @@ class rank_call {
   std::uint64_t own_offset() const;  // of the block that in-place buffers share
   void build();
 
-  scenario m_what;
+  scenario m_setup;
   member& m_self;
   std::size_t m_element;
   std::uint64_t m_send_elements, m_recv_elements;

@@ -12,7 +12,7 @@ namespace trio_test {
 namespace {
 
 // What `calls` enqueues, as a graph of each rank.
-std::vector<cudaGraph_t> capture(const team& ranks, const std::function<void()>& calls) {
+std::vector<cudaGraph_t> capture(const device_ranks& ranks, const std::function<void()>& calls) {
   const int n = ranks.size();
   for (int rank = 0; rank < n; ++rank) {
     check(cudaSetDevice(rank));
@@ -54,7 +54,7 @@ std::string kernel_of(cudaGraph_t graph) {
 TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
   const int n = GetParam();
   const std::uint64_t count = 100000;
-  team ranks(n, count * 4, ISTHMUS_WIRE_EXACT, zero_copy);
+  device_ranks ranks(n, count * 4, ISTHMUS_WIRE_EXACT, zero_copy);
   std::vector<void*> plain(n), pooled(n);
   for (int rank = 0; rank < n; ++rank) {
     check(cudaSetDevice(rank));
@@ -95,7 +95,7 @@ TEST_P(devices, direct_is_taken_where_the_others_can_write_and_only_there) {
   }
 }
 
-void replay_captured_calls(team& ranks, std::uint64_t count) {
+void replay_captured_calls(device_ranks& ranks, std::uint64_t count) {
   const int n = ranks.size();
   std::vector<cudaGraphExec_t> graphs(n);
   const auto captured = capture(ranks, [&] {
@@ -119,8 +119,8 @@ void replay_captured_calls(team& ranks, std::uint64_t count) {
 }
 
 TEST_P(devices, captured_into_a_graph) {
-  for (const char* algorithm : {by_default, zero_copy}) {
-    team ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
+  for (const char* algorithm : {default_algorithm, zero_copy}) {
+    device_ranks ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
     replay_captured_calls(ranks, 3000);
   }
 }
@@ -141,8 +141,8 @@ void end_capture(cudaStream_t stream) {
 TEST_P(devices, a_launch_that_fails_half_way_touches_nothing) {
   const int n = GetParam();
   for (const auto& [count, algorithm] :
-       {std::pair(100, by_default), {3000000, by_default}, {3000000, zero_copy}}) {
-    team ranks(n, 16 << 20, ISTHMUS_WIRE_EXACT, algorithm, 10);
+       {std::pair(100, default_algorithm), {3000000, default_algorithm}, {3000000, zero_copy}}) {
+    device_ranks ranks(n, 16 << 20, ISTHMUS_WIRE_EXACT, algorithm, 10);
     for (int rank = 0; rank < n; ++rank) ranks.write(rank, shards::make(3, rank, count, true));
     EXPECT_FALSE(ranks.sum(count, ISTHMUS_ALL_ACTIVE, ISTHMUS_INT32)) << "devices sum floats only";
     check(cudaSetDevice(n - 1));
@@ -165,18 +165,18 @@ TEST_P(devices, no_memory_on_the_last_device_leaves_nothing_behind) {
     std::size_t total = 0;
     check(cudaMemGetInfo(&before[rank], &total));
   }
-  std::vector<void*> hog;  // everything that the last device has, down to pieces of 2 MiB
-  for (std::size_t piece = std::size_t(64) << 30; piece >= 2 << 20;) {
+  std::vector<void*> occupied;  // everything that the last device has, down to pieces of 2 MiB
+  for (std::size_t block_bytes = std::size_t(64) << 30; block_bytes >= 2 << 20;) {
     void* pointer = nullptr;
-    if (cudaMalloc(&pointer, piece) == cudaSuccess)
-      hog.push_back(pointer);
+    if (cudaMalloc(&pointer, block_bytes) == cudaSuccess)
+      occupied.push_back(pointer);
     else
-      piece /= 2;
+      block_bytes /= 2;
   }
   (void)cudaGetLastError();
   EXPECT_EQ(isthmus_tensor_parallel_init(n, places.data(), nullptr, nullptr), nullptr);
   EXPECT_NE(last_error().find("memory"), std::string::npos) << last_error();
-  for (void* pointer : hog) check(cudaFree(pointer));
+  for (void* pointer : occupied) check(cudaFree(pointer));
   for (int rank = 0; rank < n; ++rank) {
     std::size_t free = 0, total = 0;
     check(cudaSetDevice(rank));

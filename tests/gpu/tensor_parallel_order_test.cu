@@ -35,15 +35,15 @@ __global__ void consume_and_produce(float* data, std::uint64_t count, float expe
 TEST_P(devices, late_producer_and_unsynchronised_consumer_while_the_host_goes_on) {
   const int n = GetParam();
   const std::uint64_t count = 10000;
-  team ranks(n, count * 8, ISTHMUS_WIRE_EXACT);
+  device_ranks ranks(n, count * 8, ISTHMUS_WIRE_EXACT);
   ASSERT_TRUE(ranks.sum(1));
   ranks.wait();
-  for (int late = 0; late < n; ++late) {
+  for (int late_rank = 0; late_rank < n; ++late_rank) {
     const auto start = std::chrono::steady_clock::now();
     for (int rank = 0; rank < n; ++rank) {
       check(cudaSetDevice(rank));
       delayed_fill<<<1, 256, 0, ranks.streams[rank]>>>(reinterpret_cast<float*>(ranks.memory[rank]), count,
-                                                       rank + 1.0f, rank == late ? 50000000 : 0);
+                                                       rank + 1.0f, rank == late_rank ? 50000000 : 0);
     }
     ASSERT_TRUE(ranks.sum(count));
     for (int rank = 0; rank < n; ++rank)
@@ -58,7 +58,7 @@ TEST_P(devices, late_producer_and_unsynchronised_consumer_while_the_host_goes_on
 }
 
 // Every call has other numbers, so that a word of an earlier generation shows; ranks are late by turns.
-void back_to_back(team& ranks, int calls, const std::vector<std::uint64_t>& counts) {
+void back_to_back(device_ranks& ranks, int calls, const std::vector<std::uint64_t>& counts) {
   const int n = ranks.size();
   std::vector<unsigned*> wrong(n);
   for (int rank = 0; rank < n; ++rank) {
@@ -75,11 +75,11 @@ void back_to_back(team& ranks, int calls, const std::vector<std::uint64_t>& coun
   for (int call = 0; call <= calls; ++call) {
     const std::uint64_t before = counts[(call + counts.size() - 1) % counts.size()];
     const std::uint64_t count = counts[call % counts.size()];
-    const std::uint64_t most = std::max(before, count);
+    const std::uint64_t max_count = std::max(before, count);
     for (int rank = 0; rank < n; ++rank) {
       check(cudaSetDevice(rank));
       auto* data = reinterpret_cast<float*>(ranks.memory[rank]);
-      const int blocks = static_cast<int>(std::min<std::uint64_t>((most + 255) / 256, 1024));
+      const int blocks = static_cast<int>(std::min<std::uint64_t>((max_count + 255) / 256, 1024));
       const long long delay = call % 97 == rank ? 20000 : 0;
       // Only what the call before summed is compared; the rest is made ready.
       consume_and_produce<<<blocks, 256, 0, ranks.streams[rank]>>>(
@@ -101,13 +101,13 @@ void back_to_back(team& ranks, int calls, const std::vector<std::uint64_t>& coun
 }
 
 TEST_P(devices, a_hundred_thousand_calls_back_to_back_with_skew) {
-  team ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT);
+  device_ranks ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT);
   back_to_back(ranks, 100000, {1, 100, 5000, 40, 20000});
 }
 
 // With one element most ranks have nothing to add, and run ahead of the others.
 TEST_P(devices, thirty_thousand_direct_calls_back_to_back_with_skew) {
-  team ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
+  device_ranks ranks(GetParam(), 1 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
   back_to_back(ranks, 30000, {1, 1, 100, 5000, 2, 40, 20000});
 }
 
@@ -115,17 +115,17 @@ TEST_P(devices, thirty_thousand_direct_calls_back_to_back_with_skew) {
 TEST_P(devices, long_calls_back_to_back_with_skew) {
   const std::vector<std::uint64_t> counts = {40000000, 16000000, 9000000, 2000001, 33000005, 70000, 12345678};
   for (const isthmus_wire wire : {ISTHMUS_WIRE_EXACT, ISTHMUS_WIRE_BFLOAT16}) {
-    team ranks(GetParam(), 170 << 20, wire);
+    device_ranks ranks(GetParam(), 170 << 20, wire);
     back_to_back(ranks, 200, counts);
   }
-  team ranks(GetParam(), 170 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
+  device_ranks ranks(GetParam(), 170 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
   back_to_back(ranks, 200, counts);
 }
 
 TEST_P(devices, free_with_work_in_flight) {
   const int n = GetParam();
   const std::uint64_t count = 4000;
-  auto ranks = std::make_unique<team>(n, count * 4, ISTHMUS_WIRE_EXACT);
+  auto ranks = std::make_unique<device_ranks>(n, count * 4, ISTHMUS_WIRE_EXACT);
   for (int rank = 0; rank < n; ++rank) {
     check(cudaSetDevice(rank));
     delayed_fill<<<1, 256, 0, ranks->streams[rank]>>>(reinterpret_cast<float*>(ranks->memory[rank]), count,

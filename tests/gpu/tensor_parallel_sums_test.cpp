@@ -11,8 +11,8 @@ namespace {
 
 TEST_P(devices, every_active_mask_with_nan_in_inactive_shards) {
   const int n = GetParam();
-  for (const char* algorithm : {by_default, zero_copy}) {
-    team ranks(n, 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
+  for (const char* algorithm : {default_algorithm, zero_copy}) {
+    device_ranks ranks(n, 1 << 20, ISTHMUS_WIRE_EXACT, algorithm);
     for (std::uint64_t active = 0; active < 1u << n; ++active)
       for (const std::uint64_t count : {33, 260000}) {  // one shot and two
         for (int rank = 0; rank < n; ++rank)
@@ -28,10 +28,10 @@ TEST_P(devices, every_active_mask_with_nan_in_inactive_shards) {
 // Devices write into each other's tensors there, whatever the alignment of each, and nowhere else.
 TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_beside) {
   const int n = GetParam();
-  team ranks(n, 24 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
-  for (const std::size_t apart : {0, 4, 8, 12})
+  device_ranks ranks(n, 24 << 20, ISTHMUS_WIRE_EXACT, zero_copy);
+  for (const std::size_t skew : {0, 4, 8, 12})
     for (const std::uint64_t count : {1, 3, 9, 127, 32769, 1048577, 6000000}) {
-      ranks.apart_bytes = apart;
+      ranks.skew_bytes = skew;
       const std::uint64_t edge = 4;  // elements before and behind the tensor
       for (int rank = 0; rank < n; ++rank) {
         std::vector<float> shard = shards::make(count, rank, count, true);
@@ -44,11 +44,11 @@ TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_
         std::vector<float> result = ranks.read<float>(rank, count + 2 * edge);
         for (std::uint64_t i = 0; i < edge; ++i)
           ASSERT_TRUE(result[i] == 77.0f && result[edge + count + i] == 77.0f)
-              << "beside the tensor of rank " << rank << ", " << count << " elements, " << apart << " apart";
+              << "beside the tensor of rank " << rank << ", " << count << " elements, " << skew << " apart";
         result.erase(result.begin(), result.begin() + edge);
         result.resize(count);
         ASSERT_EQ(shards::count_wrong(result, count, n, ISTHMUS_ALL_ACTIVE), 0u)
-            << "rank " << rank << ", " << count << " elements, " << apart << " apart";
+            << "rank " << rank << ", " << count << " elements, " << skew << " apart";
       }
     }
 }
@@ -56,7 +56,7 @@ TEST_P(devices, direct_results_fill_tensors_of_different_alignments_and_nothing_
 TEST_P(devices, sizes_grow_and_shrink_on_both_wires_at_any_alignment) {
   const int n = GetParam();
   for (const isthmus_wire wire : {ISTHMUS_WIRE_AUTO, ISTHMUS_WIRE_EXACT, ISTHMUS_WIRE_BFLOAT16}) {
-    team ranks(n, 200 << 20, wire);
+    device_ranks ranks(n, 200 << 20, wire);
     for (const std::uint64_t count : {0, 1, 3, 127, 32767, 32768, 32769, 65535, 65536, 65537, 196608, 524287,
                                       1048577, 5000003, 20000001, 65536, 7})
       for (const std::size_t offset : {0, 4}) {
@@ -83,7 +83,7 @@ TEST_P(devices, sizes_grow_and_shrink_on_both_wires_at_any_alignment) {
 TEST_P(devices, random_numbers_stay_in_their_bounds_and_ranks_agree_bit_by_bit) {
   const int n = GetParam();
   for (const bool bf16 : {false, true}) {
-    team ranks(n, 8 << 20, bf16 ? ISTHMUS_WIRE_BFLOAT16 : ISTHMUS_WIRE_EXACT);
+    device_ranks ranks(n, 8 << 20, bf16 ? ISTHMUS_WIRE_BFLOAT16 : ISTHMUS_WIRE_EXACT);
     for (const std::uint64_t count : {1000, 2000003}) {
       std::vector<std::vector<float>> inputs(n, std::vector<float>(count));
       for (int rank = 0; rank < n; ++rank) {
@@ -115,9 +115,9 @@ TEST_P(devices, random_numbers_stay_in_their_bounds_and_ranks_agree_bit_by_bit) 
 
 TEST_P(devices, sixteen_bit_types) {
   const int n = GetParam();
-  for (const char* algorithm : {by_default, zero_copy}) {
-    team ranks(n, 4 << 20, ISTHMUS_WIRE_AUTO, algorithm);
-    ranks.apart_bytes = 2;
+  for (const char* algorithm : {default_algorithm, zero_copy}) {
+    device_ranks ranks(n, 4 << 20, ISTHMUS_WIRE_AUTO, algorithm);
+    ranks.skew_bytes = 2;
     for (const isthmus_datatype type : {ISTHMUS_FLOAT16, ISTHMUS_BFLOAT16})
       for (const std::uint64_t count : {5, 70001, 1500000}) {
         const auto bits = [type](float whole) {  // small whole numbers, exact in both types

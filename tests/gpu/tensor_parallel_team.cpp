@@ -38,7 +38,7 @@ int device_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? std::min(count, 8) : 0;
 }
 
-team::team(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm, double timeout_s)
+device_ranks::device_ranks(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm, double timeout_s)
     : m_n(n) {
   std::vector<isthmus_device> devices;
   for (int rank = 0; rank < n; ++rank) {
@@ -57,12 +57,12 @@ team::team(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algor
   options.timeout_s = timeout_s;
   std::optional<rules_file> rules;
   if (!algorithm.empty()) options.config_path = rules.emplace(algorithm).path();
-  const std::vector<isthmus_stream> given(streams.begin(), streams.end());
-  handle = isthmus_tensor_parallel_init(n, devices.data(), given.data(), &options);
+  const std::vector<isthmus_stream> stream_handles(streams.begin(), streams.end());
+  handle = isthmus_tensor_parallel_init(n, devices.data(), stream_handles.data(), &options);
   if (handle == nullptr) throw std::runtime_error("init: " + last_error());
 }
 
-team::~team() {
+device_ranks::~device_ranks() {
   isthmus_tensor_parallel_free(handle);
   for (int rank = 0; rank < m_n; ++rank) {
     (void)cudaSetDevice(rank);

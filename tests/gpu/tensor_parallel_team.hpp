@@ -23,16 +23,16 @@ std::string last_error();
 // Up to 8.
 int device_count();
 
-inline constexpr const char* by_default = "";
+inline constexpr const char* default_algorithm = "";
 inline constexpr const char* zero_copy = "two_shot_zero_copy";
 
 // n devices with a stream, a buffer and a handle.
-class team {
+class device_ranks {
  public:
-  team(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm = by_default,
+  device_ranks(int n, std::uint64_t bytes, isthmus_wire wire, std::string_view algorithm = default_algorithm,
        double timeout_s = 30);
-  ~team();
-  team(const team&) = delete;
+  ~device_ranks();
+  device_ranks(const device_ranks&) = delete;
 
   template <typename T>
   void write(int rank, const std::vector<T>& values, std::size_t offset = 0) {
@@ -59,10 +59,10 @@ class team {
   }
   int size() const { return m_n; }
   std::byte* tensor(int rank, std::size_t offset) const {
-    return memory[rank] + offset + static_cast<std::size_t>(rank) * apart_bytes;
+    return memory[rank] + offset + static_cast<std::size_t>(rank) * skew_bytes;
   }
 
-  std::size_t apart_bytes = 0;  // each rank's tensor lies by so much further in its memory than the one before
+  std::size_t skew_bytes = 0;  // each rank's tensor lies by so much further in its memory than the one before
   std::vector<cudaStream_t> streams;
   std::vector<std::byte*> memory;
   isthmus_tensor_parallel handle = nullptr;
