@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/stream_marks.hpp"
+#include "device/completion_events.hpp"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "operators/tensor_parallel/shards.hpp"
-#include "tensor_parallel_team.hpp"
+#include "tensor_parallel_ranks.hpp"
 
 namespace trio_test {
 namespace {

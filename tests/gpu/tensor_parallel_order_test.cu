@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "tensor_parallel_team.hpp"
+#include "tensor_parallel_ranks.hpp"
 
 namespace trio_test {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "operators/tensor_parallel/shards.hpp"
-#include "tensor_parallel_team.hpp"
+#include "tensor_parallel_ranks.hpp"
 
 namespace trio_test {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "backends/copy_engine/call.hpp"
+#include "backends/copy_engine/collective_call.hpp"
 
 namespace isthmus::copy_engine {
 

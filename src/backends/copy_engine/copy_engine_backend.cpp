@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/copy_engine/session.hpp"
+#include "backends/copy_engine/copy_engine_state.hpp"
 #include "base/error.hpp"
 
 namespace isthmus {

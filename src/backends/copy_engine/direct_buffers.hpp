@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "backends/copy_engine/algorithm.hpp"
+#include "backends/copy_engine/copy_algorithm.hpp"
 #include "base/block_map.hpp"
 
 namespace isthmus::copy_engine {

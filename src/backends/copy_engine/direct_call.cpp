@@ -1,5 +1,5 @@
 // Between the users' own buffers, all of them in the symmetric heap: nothing is staged.
-#include "backends/copy_engine/call.hpp"
+#include "backends/copy_engine/collective_call.hpp"
 
 namespace isthmus::copy_engine {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "backends/p2p/device_guard.hpp"
-#include "backends/p2p/peers.hpp"
+#include "backends/p2p/peer_scratch.hpp"
 #include "base/tables.hpp"
 
 namespace isthmus::p2p {

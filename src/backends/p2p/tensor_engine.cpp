@@ -12,8 +12,8 @@
 
 #include "backends/p2p/device_guard.hpp"
 #include "backends/p2p/local_contexts.hpp"
-#include "backends/p2p/peers.hpp"
-#include "backends/p2p/reach.hpp"
+#include "backends/p2p/peer_scratch.hpp"
+#include "backends/p2p/peer_access.hpp"
 
 namespace isthmus::p2p {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/runtime.hpp"
-#include "device/stream_marks.hpp"
+#include "device/completion_events.hpp"
 
 namespace isthmus::xccl {
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "device/stream_marks.hpp"
+#include "device/completion_events.hpp"
 #include "device/watchdog.hpp"
 #include "endpoint.hpp"
 #include "works.hpp"

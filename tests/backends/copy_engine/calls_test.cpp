@@ -6,7 +6,7 @@
 
 #include "conformance/issue.hpp"
 #include "oracle/number.hpp"
-#include "world.hpp"
+#include "topology.hpp"
 
 namespace copy_engine_test {
 namespace {

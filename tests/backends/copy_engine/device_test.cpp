@@ -16,7 +16,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "device_world.hpp"
+#include "device_ranks.hpp"
 #include "oracle/inputs.hpp"
 
 namespace copy_engine_test {

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "conformance/rank_buffers.hpp"
-#include "world.hpp"
+#include "topology.hpp"
 
 namespace copy_engine_test {
 namespace {

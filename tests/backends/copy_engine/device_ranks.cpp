@@ -1,4 +1,4 @@
-#include "device_world.hpp"
+#include "device_ranks.hpp"
 
 #include <isthmus/memory.h>
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "backends/copy_engine/algorithm.hpp"
+#include "backends/copy_engine/copy_algorithm.hpp"
 #include "backends/copy_engine/call_log.hpp"
 #include "backends/copy_engine/direct_buffers.hpp"
 #include "backends/copy_engine/resources.hpp"

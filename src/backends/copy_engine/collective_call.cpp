@@ -1,4 +1,4 @@
-#include "backends/copy_engine/call.hpp"
+#include "backends/copy_engine/collective_call.hpp"
 
 #include <algorithm>
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/copy_engine/session.hpp"
+#include "backends/copy_engine/copy_engine_state.hpp"
 #include "conformance/test_case.hpp"
 #include "standin_driver.hpp"
 

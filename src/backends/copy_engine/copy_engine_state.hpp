@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "backends/copy_engine/call.hpp"
+#include "backends/copy_engine/collective_call.hpp"
 #include "backends/copy_engine/call_watchdog.hpp"
 
 namespace isthmus::copy_engine {

@@ -1,4 +1,4 @@
-#include "backends/p2p/reach.hpp"
+#include "backends/p2p/peer_access.hpp"
 
 #include "backends/p2p/device.hpp"
 #include "device/libraries.hpp"

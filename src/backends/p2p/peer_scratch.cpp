@@ -1,4 +1,4 @@
-#include "backends/p2p/peers.hpp"
+#include "backends/p2p/peer_scratch.hpp"
 
 #include <algorithm>
 #include <cstring>

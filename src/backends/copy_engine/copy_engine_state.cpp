@@ -1,4 +1,4 @@
-#include "backends/copy_engine/session.hpp"
+#include "backends/copy_engine/copy_engine_state.hpp"
 
 #include <isthmus/isthmus.h>
 

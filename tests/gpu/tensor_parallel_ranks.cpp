@@ -1,4 +1,4 @@
-#include "tensor_parallel_team.hpp"
+#include "tensor_parallel_ranks.hpp"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "world.hpp"
+#include "topology.hpp"
 
 #include <cstdarg>
 #include <cstdio>
