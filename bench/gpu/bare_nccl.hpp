@@ -25,16 +25,16 @@ class bare_nccl {
   std::string version() const {
     int number = 0;
     m_functions.get_version(&number);
-    return isthmus::xccl::version_text(number);
+    return isthmus::xccl::format_version(number);
   }
-  isthmus::xccl::xccl_unique_id unique_id() const {
-    isthmus::xccl::xccl_unique_id id{};
+  isthmus::xccl::native_unique_id unique_id() const {
+    isthmus::xccl::native_unique_id id{};
     m_functions.get_unique_id(&id);
     return id;
   }
   // Waits for all ranks.
-  isthmus::xccl::native_comm join(const isthmus::xccl::xccl_unique_id& id, int rank, int size) const {
-    isthmus::xccl::xccl_config config;
+  isthmus::xccl::native_comm join(const isthmus::xccl::native_unique_id& id, int rank, int size) const {
+    isthmus::xccl::native_config config;
     config.blocking = 1;
     isthmus::xccl::native_comm made = nullptr;
     if (m_entry.comm_init_rank_config(&made, size, id, rank, &config) != 0)
@@ -44,7 +44,7 @@ class bare_nccl {
 
  private:
   isthmus::xccl::native_functions m_functions;
-  isthmus::xccl::xccl_entry_points m_entry;
+  isthmus::xccl::native_entry_points m_entry;
 };
 
 }  // namespace gpu_bench

@@ -57,7 +57,7 @@ class member {
         m_stream(sycl::get_native<cuda>(m_queue)),
         m_ours(make_communicator(device)) {
     check(cudaSetDevice(static_cast<int>(sycl::get_native<cuda>(device))));
-    isthmus::xccl::xccl_unique_id raw{};
+    isthmus::xccl::native_unique_id raw{};
     if (m_rank == 0) raw = m_nccl.unique_id();
     ranks.share(raw);
     m_raw = m_nccl.join(raw, m_rank, wanted.ranks);

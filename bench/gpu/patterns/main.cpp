@@ -79,7 +79,7 @@ session::session(const settings& asked, const bench::team& ranks)
   m_communicator = isthmus::mpi::create(MPI_COMM_WORLD, &options);
   if (m_where.is_host() || !asked.nccl) return;
   m_nccl.emplace();
-  isthmus::xccl::xccl_unique_id id{};
+  isthmus::xccl::native_unique_id id{};
   if (ranks.rank() == 0) id = m_nccl->unique_id();
   ranks.share(id);
   m_raw = m_nccl->join(id, ranks.rank(), ranks.size());

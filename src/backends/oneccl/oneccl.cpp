@@ -15,8 +15,8 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   library* const loaded = library::get(*context, reason);
   if (loaded != nullptr) {
     mine.value.version = loaded->version;
-    if (context->rank == 0 && loaded->native.get_unique_id(mine.value.id) != 0)
-      reason = std::string("onecclGetUniqueId: ") + loaded->native.get_last_error(nullptr);
+    if (context->rank == 0 && loaded->functions.get_unique_id(mine.value.id) != 0)
+      reason = std::string("onecclGetUniqueId: ") + loaded->functions.get_last_error(nullptr);
   }
   votes<probe_record> all;
   if (const auto status = xccl::agree_on_probes(
@@ -27,7 +27,7 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
     return status;
   auto made = std::make_unique<session>(*context, *loaded);
   if (const auto status = made->connect(all); status != ISTHMUS_SUCCESS) return status;
-  context->log(context->runtime, 1, "oneCCL %s from %s", loaded->text.c_str(), loaded->path.c_str());
+  context->log(context->runtime, 1, "oneCCL %s from %s", loaded->version_text.c_str(), loaded->path.c_str());
   *state = made.release();
   return ISTHMUS_SUCCESS;
 }

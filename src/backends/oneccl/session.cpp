@@ -14,7 +14,7 @@ namespace {
 constexpr int minimum_version = 20220000;  // the first generation with the C interface
 
 // The codes that differ from NCCL's; oneccl/v2/types.h of version 2022.2.
-xccl::native_meaning meaning_of(int result) {
+xccl::result_info result_info_of(int result) {
   switch (result) {
     case 0: return {ISTHMUS_SUCCESS, "onecclSuccess", nullptr};
     case 1: return {ISTHMUS_ERROR_BACKEND, "onecclError", "set CCL_LOG_LEVEL=info"};
@@ -47,17 +47,17 @@ std::string load(const isthmus_backend_context& context, library& into) {
   const auto file = dynamic_library::open(search, reason);
   if (!file) return "no oneCCL library could be loaded: " + reason;
   into.path = file.path();
-  const std::string missing = into.native.load(file, "oneccl", false);
+  const std::string missing = into.functions.load(file, "oneccl", false);
   into.comm_init_rank = reinterpret_cast<decltype(into.comm_init_rank)>(file.symbol("onecclCommInitRank"));
   if (!missing.empty() || into.comm_init_rank == nullptr)
     return into.path + " lacks " + (missing.empty() ? "onecclCommInitRank" : missing);
   // Its first call loads oneCCL's own plug-in for the hardware; without a GPU that fails here.
-  if (const int result = into.native.get_version(&into.version); result != 0)
-    return into.path + " found nothing to run on: " + into.native.get_last_error(nullptr);
-  into.text = std::to_string(into.version / 10000) + "." + std::to_string(into.version / 100 % 100) + "." +
+  if (const int result = into.functions.get_version(&into.version); result != 0)
+    return into.path + " found nothing to run on: " + into.functions.get_last_error(nullptr);
+  into.version_text = std::to_string(into.version / 10000) + "." + std::to_string(into.version / 100 % 100) + "." +
               std::to_string(into.version % 100);
   if (into.version < minimum_version)
-    return into.path + " is oneCCL " + into.text + "; 2022 or newer is needed";
+    return into.path + " is oneCCL " + into.version_text + "; 2022 or newer is needed";
   return {};
 }
 
@@ -76,10 +76,10 @@ library* library::get(const isthmus_backend_context& context, std::string& reaso
 }
 
 isthmus_status session::fail(int result, const char* function) const {
-  const xccl::native_meaning meaning = meaning_of(result);
-  const char* text = m_library.native.get_last_error(m_comm);
-  return m_context.fail(m_context.runtime, meaning.status, result, "src/backends/oneccl/session.cpp",
-                        meaning.hint, "oneccl%s: %s: %s", function, meaning.name,
+  const xccl::result_info info = result_info_of(result);
+  const char* text = m_library.functions.get_last_error(m_comm);
+  return m_context.fail(m_context.runtime, info.status, result, "src/backends/oneccl/session.cpp",
+                        info.hint, "oneccl%s: %s: %s", function, info.name,
                         text != nullptr ? text : "no text");
 }
 
@@ -130,7 +130,7 @@ isthmus_status session::start(const isthmus_operation& operation) {
   remember(queue);
   if (operation.collective == ISTHMUS_BARRIER && m_barrier_byte == nullptr)
     m_barrier_byte = sycl::malloc_host<std::byte>(1, queue);
-  const xccl::call_site site{m_library.native, nullptr,        m_comm, m_context.rank,
+  const xccl::call_site site{m_library.functions, nullptr,        m_comm, m_context.rank,
                              m_context.size,   m_barrier_byte, 0};
   xccl::scratch unused;
   const xccl::outcome result = xccl::enqueue_collective(site, operation, unused);
@@ -140,10 +140,10 @@ isthmus_status session::start(const isthmus_operation& operation) {
 isthmus_status session::enqueue(const isthmus_operation* operations, std::size_t n) {
   if (stopped()) return gave_up("enqueue");
   if (n == 1) return start(operations[0]);
-  if (const int result = m_library.native.group_start(); result != 0) return fail(result, "GroupStart");
+  if (const int result = m_library.functions.group_start(); result != 0) return fail(result, "GroupStart");
   isthmus_status status = ISTHMUS_SUCCESS;
   for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = start(operations[i]);
-  const int result = m_library.native.group_end();
+  const int result = m_library.functions.group_end();
   return status == ISTHMUS_SUCCESS && result != 0 ? fail(result, "GroupEnd") : status;
 }
 
@@ -169,7 +169,7 @@ void session::release() {
   const bool idle = synchronize() == ISTHMUS_SUCCESS;
   if (m_barrier_byte != nullptr && idle) sycl::free(m_barrier_byte, m_queues.front());
   if (m_comm == nullptr) return;
-  const auto destroy = m_library.native.comm_destroy;
+  const auto destroy = m_library.functions.comm_destroy;
   const xccl::native_comm comm = m_comm;
   // The library has no abort: a communicator that others left is given up.
   if (!idle || !xccl::run_bounded([=] { return destroy(comm); }, std::chrono::seconds(30)))

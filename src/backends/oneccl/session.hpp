@@ -23,10 +23,10 @@ using probe_record = xccl::probe<sizeof(unique_id)>;
 
 // The library of this process; null and `reason` when there is none that works here.
 struct library {
-  xccl::native_functions native;
+  xccl::native_functions functions;
   int (*comm_init_rank)(xccl::native_comm* comm, std::size_t size, unique_id id, int rank) = nullptr;
   int version = 0;
-  std::string path, text;
+  std::string path, version_text;
 
   static library* get(const isthmus_backend_context& context, std::string& reason);
 };
@@ -42,7 +42,7 @@ class session {
   void abort() { m_aborted = true; }
   void release();
   const char* supports(const isthmus_operation& operation, const char* algorithm) const;
-  const char* version() const { return m_library.text.c_str(); }
+  const char* version() const { return m_library.version_text.c_str(); }
 
  private:
   isthmus_status fail(int result, const char* function) const;

@@ -18,61 +18,61 @@ inline const char* option_of(const isthmus_backend_context& context, const char*
 }
 
 template <typename Traits>
-struct vendor_library {
-  native_functions native;
-  typename Traits::entry_points own;  // functions whose shape differs between the families
+struct native_library {
+  native_functions functions;
+  typename Traits::entry_points entries;  // functions whose shape differs between the families
   device_runtime device;
   int version = 0;
-  std::string path, text;
+  std::string path, version_text;
 
   // The process's library, loaded at the first call that succeeds; null and `reason` when this machine
   // has none that will do. A process has one: group calls name no communicator.
-  static vendor_library* get(const isthmus_backend_context& context, std::string& reason);
+  static native_library* get(const isthmus_backend_context& context, std::string& reason);
   // What get() has loaded so far, or null.
-  static vendor_library* loaded() { return slot().get(); }
+  static native_library* loaded() { return instance().get(); }
 
  private:
-  static std::unique_ptr<vendor_library>& slot() {
-    static std::unique_ptr<vendor_library> library;
+  static std::unique_ptr<native_library>& instance() {
+    static std::unique_ptr<native_library> library;
     return library;
   }
   std::string load(const isthmus_backend_context& context);
 };
 
 template <typename Traits>
-vendor_library<Traits>* vendor_library<Traits>::get(const isthmus_backend_context& context,
+native_library<Traits>* native_library<Traits>::get(const isthmus_backend_context& context,
                                                     std::string& reason) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  auto library = std::make_unique<vendor_library>();
-  if (slot() == nullptr) {
+  auto library = std::make_unique<native_library>();
+  if (instance() == nullptr) {
     reason = library->load(context);
-    if (reason.empty()) slot() = std::move(library);
+    if (reason.empty()) instance() = std::move(library);
   }
-  return slot().get();
+  return instance().get();
 }
 
 template <typename Traits>
-std::string vendor_library<Traits>::load(const isthmus_backend_context& context) {
+std::string native_library<Traits>::load(const isthmus_backend_context& context) {
   std::string reason;
   library_search_request search = Traits::library_search();
   search.option = option_of(context, "library");
   search.site_packages = option_of(context, "site_packages");
   const dynamic_library library = dynamic_library::open(search, reason);
-  if (!library) return std::string("no ") + Traits::title + " library could be loaded: " + reason;
+  if (!library) return std::string("no ") + Traits::display_name + " library could be loaded: " + reason;
   path = library.path();
 
-  std::string missing = native.load(library, Traits::symbol_prefix, Traits::has_abort);
-  if (missing.empty()) missing = own.load(library);
+  std::string missing = functions.load(library, Traits::symbol_prefix, Traits::has_abort);
+  if (missing.empty()) missing = entries.load(library);
   // The version is asked first where it can be: an old library is the usual cause of a missing function.
-  if (native.get_version == nullptr || native.get_version(&version) != native_success)
-    return path + " does not look like " + Traits::title + ": no usable " + Traits::symbol_prefix +
+  if (functions.get_version == nullptr || functions.get_version(&version) != native_success)
+    return path + " does not look like " + Traits::display_name + ": no usable " + Traits::symbol_prefix +
            "GetVersion";
-  text = Traits::version_text(version);
+  version_text = Traits::format_version(version);
   if (version < Traits::minimum_version)
-    return path + " is " + Traits::title + " " + text + "; " + Traits::version_text(Traits::minimum_version) +
+    return path + " is " + Traits::display_name + " " + version_text + "; " + Traits::format_version(Traits::minimum_version) +
            " or newer is needed";
-  if (!missing.empty()) return path + " (" + Traits::title + " " + text + ") lacks " + missing;
+  if (!missing.empty()) return path + " (" + Traits::display_name + " " + version_text + ") lacks " + missing;
 
   return device.load(Traits::platform, option_of(context, "runtime_library"), search.site_packages);
 }

@@ -13,7 +13,7 @@ std::string native_functions::load(const dynamic_library& library, const std::st
   loader.load_required(group_start, "GroupStart");
   loader.load_required(group_end, "GroupEnd");
 #define NATIVE_COLLECTIVE(member, Name, parameters) loader.load_required(member, #Name);
-#define NATIVE_EXTRA(member, Name, parameters) loader.load_optional(member, #Name);
+#define NATIVE_OPTIONAL_COLLECTIVE(member, Name, parameters) loader.load_optional(member, #Name);
 #include "native_collectives.def"
   if (all_to_all == nullptr) loader.load_optional(all_to_all, "AllToAll");  // RCCL's and oneCCL's spelling
   if (needs_abort) {
@@ -29,7 +29,7 @@ std::string native_functions::load(const dynamic_library& library, const std::st
   return loader.first_missing();
 }
 
-std::string version_text(int version) {
+std::string format_version(int version) {
   // NCCL: major*10000 + minor*100 + patch; releases up to 2.8 used major*1000.
   const int major = version >= 10000 ? version / 10000 : version / 1000;
   const int minor = version >= 10000 ? version % 10000 / 100 : version % 1000 / 100;

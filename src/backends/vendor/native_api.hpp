@@ -57,7 +57,7 @@ struct native_functions {
   int (*group_start)() = nullptr;
   int (*group_end)() = nullptr;
 #define NATIVE_COLLECTIVE(member, Name, parameters) int(*member) parameters = nullptr;
-#define NATIVE_EXTRA NATIVE_COLLECTIVE
+#define NATIVE_OPTIONAL_COLLECTIVE NATIVE_COLLECTIVE
 #include "native_collectives.def"
   // NCCL and RCCL only; null in a library without them.
   int (*comm_abort)(native_comm comm) = nullptr;
@@ -76,6 +76,6 @@ struct native_functions {
 };
 
 // Version codes, as ncclGetVersion gives them, in words.
-std::string version_text(int version);
+std::string format_version(int version);
 
 }  // namespace isthmus::xccl

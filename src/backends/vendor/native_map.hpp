@@ -48,7 +48,7 @@ constexpr std::optional<int> native_op_of(isthmus_reduction_op op) {
 }
 
 // What a native result means to the caller, and what to do about it.
-struct native_meaning {
+struct result_info {
   isthmus_status status;
   const char* name;
   const char* hint;

@@ -11,14 +11,14 @@
 
 namespace isthmus::xccl {
 
-struct xccl_unique_id {
+struct native_unique_id {
   char internal[128];
 };
 
 // ncclConfig_t as version 2.18 has it. Later fields were only ever appended, and `size` tells the library
 // how many there are, so this form serves every later version.
-struct xccl_config {
-  std::size_t size = sizeof(xccl_config);
+struct native_config {
+  std::size_t size = sizeof(native_config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21801;
   int blocking = INT_MIN;  // INT_MIN: the library's default
@@ -30,9 +30,9 @@ struct xccl_config {
 };
 
 // Functions that take the unique id by value.
-struct xccl_entry_points {
-  int (*comm_init_rank_config)(native_comm* comm, int size, xccl_unique_id id, int rank,
-                               xccl_config* config) = nullptr;
+struct native_entry_points {
+  int (*comm_init_rank_config)(native_comm* comm, int size, native_unique_id id, int rank,
+                               native_config* config) = nullptr;
 
   std::string load(const dynamic_library& library) {
     comm_init_rank_config =
@@ -42,7 +42,7 @@ struct xccl_entry_points {
 };
 
 // RCCL kept NCCL's symbols and result codes.
-constexpr native_meaning xccl_meaning(int result) {
+constexpr result_info nccl_result_info(int result) {
   switch (static_cast<native_result>(result)) {
     case native_success: return {ISTHMUS_SUCCESS, "ncclSuccess", nullptr};
     case native_unhandled_device_error:
@@ -70,38 +70,38 @@ constexpr native_meaning xccl_meaning(int result) {
   return {ISTHMUS_ERROR_BACKEND, "an unknown result", nullptr};
 }
 
-struct xccl_common_traits {
-  using unique_id = xccl_unique_id;
-  using entry_points = xccl_entry_points;
+struct common_traits {
+  using unique_id = native_unique_id;
+  using entry_points = native_entry_points;
   static constexpr const char* symbol_prefix = "nccl";
   static constexpr bool has_abort = true;
   static constexpr int minimum_version = 21801;  // ncclCommSplit and its shared abort flag
   static constexpr int float8_version = 22400;
-  static std::string version_text(int version) { return xccl::version_text(version); }
-  static constexpr native_meaning meaning(int result) { return xccl_meaning(result); }
+  static std::string format_version(int version) { return xccl::format_version(version); }
+  static constexpr result_info result_info_of(int result) { return nccl_result_info(result); }
 
   // Non-blocking, and with children that share resources and the abort flag: see session.hpp.
-  static xccl_config anchor_config() {
-    xccl_config config;
+  static native_config anchor_config() {
+    native_config config;
     config.blocking = 0;
     config.split_share = 1;
     return config;
   }
-  static xccl_config work_config() {
-    xccl_config config;
+  static native_config work_config() {
+    native_config config;
     config.blocking = 1;
     return config;
   }
 };
 
-struct nccl_traits : xccl_common_traits {
+struct nccl_traits : common_traits {
   static constexpr const char* name = "nccl";
-  static constexpr const char* title = "NCCL";
+  static constexpr const char* display_name = "NCCL";
   static constexpr const char* description = "NVIDIA's collective communication library on CUDA streams";
   static constexpr const char* device_prefix = "cuda";
   static constexpr const char* install_hint =
       "pip install nvidia-nccl-cu13, or name the file in backend.nccl.library or ISTHMUS_NCCL_LIBRARY";
-  static constexpr const char* runtime_title = "CUDA runtime";
+  static constexpr const char* runtime_name = "CUDA runtime";
   static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_CUDA;
   static constexpr int capability_attribute = cuda_capability_major;
   static constexpr int float8_capability = 9;  // NCCL reduces fp8 on Hopper and newer only
@@ -117,14 +117,14 @@ struct nccl_traits : xccl_common_traits {
   }
 };
 
-struct rccl_traits : xccl_common_traits {
+struct rccl_traits : common_traits {
   static constexpr const char* name = "rccl";
-  static constexpr const char* title = "RCCL";
+  static constexpr const char* display_name = "RCCL";
   static constexpr const char* description = "AMD's collective communication library on HIP streams";
   static constexpr const char* device_prefix = "hip";
   static constexpr const char* install_hint =
       "install ROCm's rccl, or name the file in backend.rccl.library or ISTHMUS_RCCL_LIBRARY";
-  static constexpr const char* runtime_title = "HIP runtime";
+  static constexpr const char* runtime_name = "HIP runtime";
   static constexpr isthmus_platform platform = ISTHMUS_PLATFORM_HIP;
   static constexpr int capability_attribute = -1;  // HIP numbers attributes differently in every version
   static constexpr int float8_capability = 0;

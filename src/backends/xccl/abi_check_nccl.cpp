@@ -45,10 +45,10 @@ static_assert(matches_abi<decltype(native_functions::group_end)>(&ncclGroupEnd))
 #define NATIVE_COLLECTIVE(member, Name, parameters) \
   static_assert(matches_abi<decltype(native_functions::member)>(&nccl##Name));
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-#define NATIVE_EXTRA NATIVE_COLLECTIVE
+#define NATIVE_OPTIONAL_COLLECTIVE NATIVE_COLLECTIVE
 #endif
 #include "backends/vendor/native_collectives.def"
-static_assert(matches_abi<decltype(xccl_entry_points::comm_init_rank_config)>(&ncclCommInitRankConfig));
+static_assert(matches_abi<decltype(native_entry_points::comm_init_rank_config)>(&ncclCommInitRankConfig));
 
 static_assert(split_no_color == NCCL_SPLIT_NOCOLOR);
 #ifdef NCCL_WIN_COLL_SYMMETRIC  // 2.27 and newer
@@ -57,16 +57,16 @@ static_assert(matches_abi<decltype(native_functions::window_deregister)>(&ncclCo
 static_assert(window_symmetric == NCCL_WIN_COLL_SYMMETRIC);
 #endif
 
-static_assert(sizeof(xccl_unique_id) == sizeof(ncclUniqueId));
+static_assert(sizeof(native_unique_id) == sizeof(ncclUniqueId));
 // The fields that this project sets, in the form that later versions only append to.
-static_assert(sizeof(xccl_config) <= sizeof(ncclConfig_t));
-static_assert(offsetof(xccl_config, magic) == offsetof(ncclConfig_t, magic));
-static_assert(offsetof(xccl_config, version) == offsetof(ncclConfig_t, version));
-static_assert(offsetof(xccl_config, blocking) == offsetof(ncclConfig_t, blocking));
-static_assert(offsetof(xccl_config, cga_cluster_size) == offsetof(ncclConfig_t, cgaClusterSize));
-static_assert(offsetof(xccl_config, min_ctas) == offsetof(ncclConfig_t, minCTAs));
-static_assert(offsetof(xccl_config, max_ctas) == offsetof(ncclConfig_t, maxCTAs));
-static_assert(offsetof(xccl_config, net_name) == offsetof(ncclConfig_t, netName));
-static_assert(offsetof(xccl_config, split_share) == offsetof(ncclConfig_t, splitShare));
+static_assert(sizeof(native_config) <= sizeof(ncclConfig_t));
+static_assert(offsetof(native_config, magic) == offsetof(ncclConfig_t, magic));
+static_assert(offsetof(native_config, version) == offsetof(ncclConfig_t, version));
+static_assert(offsetof(native_config, blocking) == offsetof(ncclConfig_t, blocking));
+static_assert(offsetof(native_config, cga_cluster_size) == offsetof(ncclConfig_t, cgaClusterSize));
+static_assert(offsetof(native_config, min_ctas) == offsetof(ncclConfig_t, minCTAs));
+static_assert(offsetof(native_config, max_ctas) == offsetof(ncclConfig_t, maxCTAs));
+static_assert(offsetof(native_config, net_name) == offsetof(ncclConfig_t, netName));
+static_assert(offsetof(native_config, split_share) == offsetof(ncclConfig_t, splitShare));
 
 }  // namespace isthmus::xccl

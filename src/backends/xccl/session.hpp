@@ -38,11 +38,11 @@ inline std::string here(const std::source_location& where = std::source_location
 template <typename Traits>
 class session {
  public:
-  using library = vendor_library<Traits>;
+  using library = native_library<Traits>;
   using probe_record = probe<sizeof(typename Traits::unique_id)>;
 
   session(const isthmus_backend_context& context, library& native, registration how)
-      : m_context(context), m_library(native), m_marks(native.device), m_blocks(native.native, how) {}
+      : m_context(context), m_library(native), m_marks(native.device), m_blocks(native.functions, how) {}
 
   // Collective. `part`, if any, is the anchor that a split has made. After a failure the session can only be
   // released.
@@ -54,7 +54,7 @@ class session {
   void release();
 
   const char* supports(const isthmus_operation& operation, const char* algorithm) const;
-  const char* version() const { return m_library.text.c_str(); }
+  const char* version() const { return m_library.version_text.c_str(); }
 
   // Collective; an anchor for the part of a split, or null where it could not be made.
   native_comm split(int color, int key);
@@ -100,13 +100,13 @@ class session {
 template <typename Traits>
 isthmus_status session<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
                                      const std::source_location& where) {
-  const native_meaning meaning = Traits::meaning(result);
-  const char* text = m_library.native.get_last_error(m_comm != nullptr ? m_comm : m_anchor);
-  const char* plain = m_library.native.get_error_string(result);
+  const result_info info = Traits::result_info_of(result);
+  const char* text = m_library.functions.get_last_error(m_comm != nullptr ? m_comm : m_anchor);
+  const char* plain = m_library.functions.get_error_string(result);
   const bool detailed = text != nullptr && *text != '\0';
-  return m_context.fail(m_context.runtime, meaning.status, result, here(where).c_str(), meaning.hint,
+  return m_context.fail(m_context.runtime, info.status, result, here(where).c_str(), info.hint,
                         "%s%s%s: %s (%s)%s%s", Traits::symbol_prefix, function,
-                        operation != nullptr ? " of one operation" : "", meaning.name,
+                        operation != nullptr ? " of one operation" : "", info.name,
                         plain != nullptr ? plain : "no text", detailed ? ": " : "", detailed ? text : "");
 }
 
@@ -136,7 +136,7 @@ isthmus_status session<Traits>::wait_for(native_comm comm, const char* function)
   int query = native_success;
   const bool done = wait_until(
       [&] {
-        query = m_library.native.comm_get_async_error(comm, &progress);
+        query = m_library.functions.comm_get_async_error(comm, &progress);
         return query != native_success || progress != native_in_progress;
       },
       std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
@@ -150,7 +150,7 @@ template <typename Traits>
 isthmus_status session<Traits>::make_anchor(const typename Traits::unique_id& id) {
   auto config = Traits::anchor_config();
   const int result =
-      m_library.own.comm_init_rank_config(&m_anchor, m_context.size, id, m_context.rank, &config);
+      m_library.entries.comm_init_rank_config(&m_anchor, m_context.size, id, m_context.rank, &config);
   if (result != native_success && result != native_in_progress)
     return fail(result, "CommInitRankConfig", nullptr);
   return wait_for(m_anchor, "CommInitRankConfig");
@@ -159,7 +159,7 @@ isthmus_status session<Traits>::make_anchor(const typename Traits::unique_id& id
 template <typename Traits>
 isthmus_status session<Traits>::split_off() {
   auto config = Traits::work_config();
-  const int result = m_library.native.comm_split(m_anchor, 0, m_context.rank, &m_comm, &config);
+  const int result = m_library.functions.comm_split(m_anchor, 0, m_context.rank, &m_comm, &config);
   if (result != native_success && result != native_in_progress) return fail(result, "CommSplit", nullptr);
   return wait_for(m_anchor, "CommSplit");
 }
@@ -199,7 +199,7 @@ const char* session<Traits>::supports(const isthmus_operation& operation, const 
 
 template <typename Traits>
 isthmus_status session<Traits>::start(const isthmus_operation& operation) {
-  const call_site site{m_library.native, &m_library.device,       m_comm, m_context.rank, m_context.size,
+  const call_site site{m_library.functions, &m_library.device,       m_comm, m_context.rank, m_context.size,
                        m_barrier_byte,   m_context.device.ordinal};
   scratch kept;
   const outcome result = enqueue_collective(site, operation, kept);
@@ -214,11 +214,11 @@ isthmus_status session<Traits>::enqueue(const isthmus_operation* operations, std
   if (m_aborted.load(std::memory_order_acquire)) return gave_up("enqueue");
   m_last_stream = operations[n - 1].stream;
   if (n == 1) return start(operations[0]);
-  if (const int result = m_library.native.group_start(); result != native_success)
+  if (const int result = m_library.functions.group_start(); result != native_success)
     return fail(result, "GroupStart", nullptr);
   isthmus_status status = ISTHMUS_SUCCESS;
   for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = start(operations[i]);
-  const int result = m_library.native.group_end();
+  const int result = m_library.functions.group_end();
   return status == ISTHMUS_SUCCESS && result != native_success ? fail(result, "GroupEnd", nullptr) : status;
 }
 
@@ -242,7 +242,7 @@ template <typename Traits>
 isthmus_status session<Traits>::poll() {
   if (m_aborted.load(std::memory_order_acquire)) return gave_up("poll");
   int asynchronous = native_success;
-  const int result = m_library.native.comm_get_async_error(m_comm, &asynchronous);
+  const int result = m_library.functions.comm_get_async_error(m_comm, &asynchronous);
   if (result != native_success) return fail(result, "CommGetAsyncError", nullptr);
   if (asynchronous == native_success || asynchronous == native_in_progress)
     return m_marks.any_late(std::chrono::duration<double>(m_context.timeout_s))
@@ -271,7 +271,7 @@ void session<Traits>::abort() {
   const std::lock_guard lock(m_abort_mutex);
   if (m_aborted.exchange(true) || m_anchor == nullptr) return;
   // The library's own abort may wait for kernels to leave; nobody here can do more about it if it does not.
-  const auto comm_abort = m_library.native.comm_abort;
+  const auto comm_abort = m_library.functions.comm_abort;
   const native_comm anchor = std::exchange(m_anchor, nullptr);
   run_bounded([comm_abort, anchor] { return comm_abort(anchor); }, std::chrono::seconds(10));
 }
@@ -281,7 +281,7 @@ void session<Traits>::release() {
   const bool healthy =
       !aborted() && m_comm != nullptr && synchronize() == ISTHMUS_SUCCESS && poll() == ISTHMUS_SUCCESS;
   if (!healthy) abort();
-  const native_functions native = m_library.native;
+  const native_functions native = m_library.functions;
   const device_runtime device = m_library.device;
   m_marks.clear();
   const native_comm comm = std::exchange(m_comm, nullptr), anchor = std::exchange(m_anchor, nullptr);
@@ -303,7 +303,7 @@ void session<Traits>::release() {
     m_context.log(m_context.runtime, 2,
                   "%s did not release a communicator within 30 s and is left alone with it; a captured graph "
                   "that still refers to it is the usual cause",
-                  Traits::title);
+                  Traits::display_name);
 }
 
 template <typename Traits>
@@ -314,7 +314,7 @@ native_comm session<Traits>::split(int color, int key) {
   const auto begin = std::chrono::steady_clock::now();
   // The working communicator blocks in this call until all ranks have come.
   const auto made = std::make_shared<native_comm>(nullptr);
-  const auto comm_split = m_library.native.comm_split;
+  const auto comm_split = m_library.functions.comm_split;
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
   const native_comm whole = m_comm;
@@ -327,19 +327,19 @@ native_comm session<Traits>::split(int color, int key) {
       patience, [this] { return aborted(); });
   if (!result || (*result != native_success && *result != native_in_progress)) {
     m_context.log(m_context.runtime, 2, "%sCommSplit %s: the part is made anew", Traits::symbol_prefix,
-                  result ? Traits::meaning(*result).name : "did not return");
+                  result ? Traits::result_info_of(*result).name : "did not return");
     return nullptr;
   }
   if (*made == nullptr) return nullptr;
   int progress = native_in_progress;
   const bool done = wait_until(
       [&] {
-        return m_library.native.comm_get_async_error(*made, &progress) != native_success ||
+        return m_library.functions.comm_get_async_error(*made, &progress) != native_success ||
                progress != native_in_progress;
       },
       patience - (std::chrono::steady_clock::now() - begin), [this] { return aborted(); });
   if (done && progress == native_success) return *made;
-  m_library.native.comm_abort(*made);
+  m_library.functions.comm_abort(*made);
   return nullptr;
 }
 
@@ -348,14 +348,14 @@ void session<Traits>::register_block(const isthmus_heap_block& block) {
   if (m_blocks.how() == registration::off || m_aborted.load(std::memory_order_acquire)) return;
   vote<> mine;
   if (const std::string missing = m_blocks.lacking(); !missing.empty())
-    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, m_library.text + " lacks " + Traits::symbol_prefix + missing);
+    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, m_library.version_text + " lacks " + Traits::symbol_prefix + missing);
   const auto all_can = [&] {
     votes<> all;
     if (gather_votes(m_context, mine, all) != ISTHMUS_SUCCESS) return false;
     // Asked for by name, it is worth a warning.
     if (first_refusal(all) >= 0)
       m_context.log(m_context.runtime, m_blocks.how() == registration::windows ? 2 : 1,
-                    "blocks of the symmetric heap are not registered with %s: %s", Traits::title,
+                    "blocks of the symmetric heap are not registered with %s: %s", Traits::display_name,
                     refusal_text(all).c_str());
     return first_refusal(all) < 0;
   };
@@ -363,7 +363,7 @@ void session<Traits>::register_block(const isthmus_heap_block& block) {
   if (!all_can()) return;
   if (const int result = register_with_library(block); result != native_success)
     mine.refuse(ISTHMUS_ERROR_BACKEND,
-                Traits::symbol_prefix + std::string(m_blocks.function()) + ": " + Traits::meaning(result).name,
+                Traits::symbol_prefix + std::string(m_blocks.function()) + ": " + Traits::result_info_of(result).name,
                 {}, result);
   if (!all_can()) unregister_block(block);
 }

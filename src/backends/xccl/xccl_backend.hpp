@@ -24,7 +24,7 @@ class backend {
 
  private:
   using session_type = session<Traits>;
-  using library = vendor_library<Traits>;
+  using library = native_library<Traits>;
   using probe_record = typename session_type::probe_record;
   using probe_votes = votes<probe_record>;
 
@@ -41,11 +41,11 @@ class backend {
   static inline std::atomic<int> s_open_groups{0};
 
   static isthmus_backend make();
-  static std::string examine(const isthmus_backend_context& context, library* native, probe_record& mine);
-  static std::string make_id(const library& native, int ordinal, probe_record& mine);
+  static std::string examine(const isthmus_backend_context& context, library* lib, probe_record& mine);
+  static std::string make_id(const library& lib, int ordinal, probe_record& mine);
   static isthmus_status create(const isthmus_backend_context* context, void** state);
-  static bool fits(const library& native, native_comm part, const isthmus_backend_context& context);
-  static isthmus_status agree_on_id(const isthmus_backend_context& context, const library& native,
+  static bool fits(const library& lib, native_comm part, const isthmus_backend_context& context);
+  static isthmus_status agree_on_id(const isthmus_backend_context& context, const library& lib,
                                     probe_votes& all);
   static isthmus_status all_connected(const isthmus_backend_context& context, isthmus_status mine);
   static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*,
@@ -53,58 +53,58 @@ class backend {
   static isthmus_status group_start();
   static isthmus_status group_end();
   // Of a part that nobody has operations on.
-  static void discard_split_state(void* part) { library::loaded()->native.comm_abort(part); }
+  static void discard_split_state(void* part) { library::loaded()->functions.comm_abort(part); }
 };
 
 // What this rank brings. Returns why it cannot take part, or "".
 template <typename Traits>
-std::string backend<Traits>::examine(const isthmus_backend_context& context, library* native,
+std::string backend<Traits>::examine(const isthmus_backend_context& context, library* lib,
                                      probe_record& mine) {
   if (context.device.platform != Traits::platform)
-    return std::string(Traits::title) + " needs a device of platform " + Traits::device_prefix;
-  const device_runtime& device = native->device;
+    return std::string(Traits::display_name) + " needs a device of platform " + Traits::device_prefix;
+  const device_runtime& device = lib->device;
   const int ordinal = context.device.ordinal;
   int count = 0;
   if (const int error = device.get_device_count(&count); error != 0)
-    return std::string("the ") + Traits::runtime_title + " finds no device: " + device.get_error_string(error);
+    return std::string("the ") + Traits::runtime_name + " finds no device: " + device.get_error_string(error);
   if (ordinal < 0 || ordinal >= count)
     return "device " + std::to_string(ordinal) + " does not exist; this machine has " + std::to_string(count);
   if (const int error = device.device_get_pci_bus_id(mine.device, sizeof(mine.device), ordinal); error != 0)
     return std::string("the device has no bus id: ") + device.get_error_string(error);
   if (Traits::capability_attribute >= 0)
     device.device_get_attribute(&mine.capability, Traits::capability_attribute, ordinal);
-  mine.version = native->version;
+  mine.version = lib->version;
   if (!registration_of(option_of(context, "registration")))
     return std::string("backend.") + Traits::name + ".registration is none of off, buffers, windows";
-  mine.has_part = context.split_state != nullptr && fits(*native, context.split_state, context) ? 1 : 0;
+  mine.has_part = context.split_state != nullptr && fits(*lib, context.split_state, context) ? 1 : 0;
   if (context.rank != 0 || mine.has_part != 0) return {};
-  return make_id(*native, ordinal, mine);
+  return make_id(*lib, ordinal, mine);
 }
 
 template <typename Traits>
-std::string backend<Traits>::make_id(const library& native, int ordinal, probe_record& mine) {
-  const scoped_device guard(native.device, ordinal);
-  const int result = native.native.get_unique_id(mine.id);
+std::string backend<Traits>::make_id(const library& lib, int ordinal, probe_record& mine) {
+  const scoped_device guard(lib.device, ordinal);
+  const int result = lib.functions.get_unique_id(mine.id);
   return result == native_success
              ? ""
-             : std::string(Traits::symbol_prefix) + "GetUniqueId: " + Traits::meaning(result).name;
+             : std::string(Traits::symbol_prefix) + "GetUniqueId: " + Traits::result_info_of(result).name;
 }
 
 // Ranks of a split are numbered by key and rank, here and in the library; nothing rests on that unseen.
 template <typename Traits>
-bool backend<Traits>::fits(const library& native, native_comm part, const isthmus_backend_context& context) {
+bool backend<Traits>::fits(const library& lib, native_comm part, const isthmus_backend_context& context) {
   int size = 0, rank = -1;
-  return native.native.comm_count(part, &size) == native_success && size == context.size &&
-         native.native.comm_user_rank(part, &rank) == native_success && rank == context.rank;
+  return lib.functions.comm_count(part, &size) == native_success && size == context.size &&
+         lib.functions.comm_user_rank(part, &rank) == native_success && rank == context.rank;
 }
 
 // Where only some ranks have a part, rank 0 may not have made an id in time.
 template <typename Traits>
-isthmus_status backend<Traits>::agree_on_id(const isthmus_backend_context& context, const library& native,
+isthmus_status backend<Traits>::agree_on_id(const isthmus_backend_context& context, const library& lib,
                                             probe_votes& all) {
   if (all[0].value.has_part == 0) return ISTHMUS_SUCCESS;
   vote<probe_record> mine = all[static_cast<std::size_t>(context.rank)];
-  if (const std::string reason = context.rank == 0 ? make_id(native, context.device.ordinal, mine.value) : "";
+  if (const std::string reason = context.rank == 0 ? make_id(lib, context.device.ordinal, mine.value) : "";
       !reason.empty())
     mine.refuse(ISTHMUS_ERROR_BACKEND, reason);
   return agree(context, here().c_str(), mine, all);
@@ -115,7 +115,7 @@ template <typename Traits>
 isthmus_status backend<Traits>::all_connected(const isthmus_backend_context& context, isthmus_status mine) {
   vote<> own;
   if (mine != ISTHMUS_SUCCESS)
-    own.refuse(ISTHMUS_ERROR_REMOTE, std::string("could not join ") + Traits::title,
+    own.refuse(ISTHMUS_ERROR_REMOTE, std::string("could not join ") + Traits::display_name,
                "look at that rank's message", mine);
   votes<> all;
   if (mine == ISTHMUS_SUCCESS) return agree(context, here().c_str(), own, all);
@@ -130,8 +130,8 @@ isthmus_status backend<Traits>::create(const isthmus_backend_context* context, v
   std::string reason;
   // Owned here, until a session has taken it.
   std::unique_ptr<void, void (*)(void*)> part(context->split_state, discard_split_state);
-  library* const native = library::get(*context, reason);
-  if (native != nullptr) reason = examine(*context, native, mine.value);
+  library* const lib = library::get(*context, reason);
+  if (lib != nullptr) reason = examine(*context, lib, mine.value);
   probe_votes all;
   if (const isthmus_status status =
           agree_on_probes(*context, here().c_str(), Traits::install_hint, mine, reason, all);
@@ -142,18 +142,18 @@ isthmus_status backend<Traits>::create(const isthmus_backend_context* context, v
       std::all_of(all.begin(), all.end(), [](auto& each) { return each.value.has_part != 0; });
   if (!split_off) {
     part.reset();
-    if (const isthmus_status status = agree_on_id(*context, *native, all); status != ISTHMUS_SUCCESS)
+    if (const isthmus_status status = agree_on_id(*context, *lib, all); status != ISTHMUS_SUCCESS)
       return status;
   }
   auto made =
-      std::make_unique<session_type>(*context, *native, *registration_of(option_of(*context, "registration")));
+      std::make_unique<session_type>(*context, *lib, *registration_of(option_of(*context, "registration")));
   const isthmus_status result = all_connected(*context, made->connect(all, part.release()));
   if (result != ISTHMUS_SUCCESS) {
     made->release();
     return result;
   }
-  context->log(context->runtime, 1, "%s %s from %s%s", Traits::title, native->text.c_str(),
-               native->path.c_str(), split_off ? ", split off the parent's communicator" : "");
+  context->log(context->runtime, 1, "%s %s from %s%s", Traits::display_name, lib->version_text.c_str(),
+               lib->path.c_str(), split_off ? ", split off the parent's communicator" : "");
   *state = made.release();
   return ISTHMUS_SUCCESS;
 }
@@ -177,10 +177,10 @@ isthmus_status backend<Traits>::enqueue(void* state, const isthmus_operation* op
 
 template <typename Traits>
 isthmus_status backend<Traits>::group_start() {
-  library* const native = library::loaded();
-  if (native == nullptr) return ISTHMUS_ERROR_INVALID_USAGE;
-  const int result = native->native.group_start();
-  if (result != native_success) return Traits::meaning(result).status;
+  library* const lib = library::loaded();
+  if (lib == nullptr) return ISTHMUS_ERROR_INVALID_USAGE;
+  const int result = lib->functions.group_start();
+  if (result != native_success) return Traits::result_info_of(result).status;
   s_open_groups.fetch_add(1, std::memory_order_relaxed);
   ++group().depth;
   return ISTHMUS_SUCCESS;
@@ -190,9 +190,9 @@ template <typename Traits>
 isthmus_status backend<Traits>::group_end() {
   open_group& open = group();
   if (open.depth == 0) return ISTHMUS_ERROR_INVALID_USAGE;
-  const int result = library::loaded()->native.group_end();
+  const int result = library::loaded()->functions.group_end();
   s_open_groups.fetch_sub(1, std::memory_order_relaxed);
-  if (--open.depth > 0) return result == native_success ? ISTHMUS_SUCCESS : Traits::meaning(result).status;
+  if (--open.depth > 0) return result == native_success ? ISTHMUS_SUCCESS : Traits::result_info_of(result).status;
   isthmus_status status = ISTHMUS_SUCCESS;
   for (session_type* member : std::exchange(open.members, {})) {
     const isthmus_status mine = member->finish_group(result);
