@@ -130,10 +130,10 @@ isthmus_status session::start(const isthmus_operation& operation) {
   remember(queue);
   if (operation.collective == ISTHMUS_BARRIER && m_barrier_byte == nullptr)
     m_barrier_byte = sycl::malloc_host<std::byte>(1, queue);
-  const xccl::call_site site{m_library.functions, nullptr,        m_comm, m_context.rank,
+  const xccl::enqueue_target target{m_library.functions, nullptr,        m_comm, m_context.rank,
                              m_context.size,   m_barrier_byte, 0};
-  xccl::scratch unused;
-  const xccl::outcome result = xccl::enqueue_collective(site, operation, unused);
+  xccl::scratch_memory unused;
+  const xccl::enqueue_result result = xccl::enqueue_collective(target, operation, unused);
   return result.ok() ? ISTHMUS_SUCCESS : fail(result.result, result.function);
 }
 

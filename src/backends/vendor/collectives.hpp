@@ -10,13 +10,13 @@
 namespace isthmus::xccl {
 
 // The first native function that failed, and its code. A group that was opened is always closed.
-struct outcome {
+struct enqueue_result {
   int result = native_success;
   const char* function = "";
   bool is_device_error = false;  // `result` is the device runtime's code
 
   bool ok() const { return result == native_success; }
-  void note(int code, const char* name) {
+  void record(int code, const char* name) {
     if (result == native_success && code != native_success) {
       result = code;
       function = name;
@@ -25,7 +25,7 @@ struct outcome {
 };
 
 // What one operation is enqueued with.
-struct call_site {
+struct enqueue_target {
   const native_functions& native;
   const device_runtime* runtime;  // null: the library has no device runtime of its own (oneCCL)
   native_comm comm;
@@ -36,13 +36,13 @@ struct call_site {
 };
 
 // Memory that an operation uses until the stream has passed it; released after the group has started.
-struct scratch {
+struct scratch_memory {
   void* pointer = nullptr;
   native_stream stream = nullptr;
 };
 
 // Enqueues one operation. `kept` gets the scratch that the caller releases once the group, if any, has
 // started. The operation has been validated and is supported.
-outcome enqueue_collective(const call_site& site, const isthmus_operation& operation, scratch& kept);
+enqueue_result enqueue_collective(const enqueue_target& target, const isthmus_operation& operation, scratch_memory& scratch);
 
 }  // namespace isthmus::xccl

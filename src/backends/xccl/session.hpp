@@ -91,7 +91,7 @@ class session {
   int m_capability = 0;
   std::atomic<bool> m_aborted{false};
   std::mutex m_abort_mutex;
-  std::vector<scratch> m_scratch;
+  std::vector<scratch_memory> m_scratch;
   call_marks m_marks;
   void* m_last_stream = nullptr;
   registered_blocks m_blocks;
@@ -199,11 +199,11 @@ const char* session<Traits>::supports(const isthmus_operation& operation, const 
 
 template <typename Traits>
 isthmus_status session<Traits>::start(const isthmus_operation& operation) {
-  const call_site site{m_library.functions, &m_library.device,       m_comm, m_context.rank, m_context.size,
+  const enqueue_target target{m_library.functions, &m_library.device,       m_comm, m_context.rank, m_context.size,
                        m_barrier_byte,   m_context.device.ordinal};
-  scratch kept;
-  const outcome result = enqueue_collective(site, operation, kept);
-  if (kept.pointer != nullptr) m_scratch.push_back(kept);
+  scratch_memory scratch;
+  const enqueue_result result = enqueue_collective(target, operation, scratch);
+  if (scratch.pointer != nullptr) m_scratch.push_back(scratch);
   if (result.ok()) return ISTHMUS_SUCCESS;
   return result.is_device_error ? fail_device(result.result, result.function)
                                 : fail(result.result, result.function, &operation);
@@ -231,7 +231,7 @@ isthmus_status session<Traits>::finish_group(int result) {
 template <typename Traits>
 void session<Traits>::after_launch() {
   // Stream-ordered: the memory goes back when the stream has passed the operation that uses it.
-  for (const scratch& kept : m_scratch) m_library.device.free_async(kept.pointer, kept.stream);
+  for (const scratch_memory& scratch : m_scratch) m_library.device.free_async(scratch.pointer, scratch.stream);
   m_scratch.clear();
   if (!m_marks.is_due()) return;
   const scoped_device guard(m_library.device, m_context.device.ordinal);
