@@ -101,7 +101,7 @@ isthmus_status session::connect(const votes<probe_record>& all) {
   const auto size = static_cast<std::size_t>(m_context.size);
   const int rank = m_context.rank;
   const auto result =
-      xccl::run_bounded([=] { return init(made.get(), size, *id, rank); },
+      xccl::run_with_timeout([=] { return init(made.get(), size, *id, rank); },
                         std::chrono::duration<double>(m_context.timeout_s), [this] { return stopped(); });
   if (!result) return gave_up("onecclCommInitRank");
   if (*result != 0) return fail(*result, "CommInitRank");
@@ -149,7 +149,7 @@ isthmus_status session::enqueue(const isthmus_operation* operations, std::size_t
 
 isthmus_status session::synchronize() {
   std::vector<sycl::queue> queues = m_queues;
-  const auto result = xccl::run_bounded(
+  const auto result = xccl::run_with_timeout(
       [queues]() mutable {
         try {
           for (sycl::queue& queue : queues) queue.wait();
@@ -172,7 +172,7 @@ void session::release() {
   const auto destroy = m_library.functions.comm_destroy;
   const xccl::native_comm comm = m_comm;
   // The library has no abort: a communicator that others left is given up.
-  if (!idle || !xccl::run_bounded([=] { return destroy(comm); }, std::chrono::seconds(30)))
+  if (!idle || !xccl::run_with_timeout([=] { return destroy(comm); }, std::chrono::seconds(30)))
     m_context.log(m_context.runtime, 2, "oneCCL did not release a communicator; it is left alone with it");
 }
 

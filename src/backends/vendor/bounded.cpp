@@ -8,46 +8,46 @@
 namespace isthmus::xccl {
 namespace {
 
-using steady = std::chrono::steady_clock;
+using steady_clock = std::chrono::steady_clock;
 
 // A timeout that is as good as none must not overflow the clock.
-steady::time_point deadline_after(std::chrono::duration<double> timeout) {
-  constexpr std::chrono::duration<double> longest = std::chrono::hours(24 * 365);
-  return steady::now() + std::chrono::duration_cast<steady::duration>(timeout < longest ? timeout : longest);
+steady_clock::time_point deadline_after(std::chrono::duration<double> timeout) {
+  constexpr std::chrono::duration<double> max_timeout = std::chrono::hours(24 * 365);
+  return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(timeout < max_timeout ? timeout : max_timeout);
 }
 
-struct answer {
+struct shared_result {
   std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable result_ready;
   std::optional<int> result;
 };
 
 }  // namespace
 
-std::optional<int> run_bounded(std::function<int()> call, std::chrono::duration<double> timeout,
-                               const std::function<bool()>& cancelled) {
+std::optional<int> run_with_timeout(std::function<int()> function, std::chrono::duration<double> timeout,
+                               const std::function<bool()>& is_canceled) {
   // Not even begun then: a thread that nobody waits for may outlive the library that it is in.
-  if (cancelled && cancelled()) return std::nullopt;
-  const auto shared = std::make_shared<answer>();
-  std::thread([shared, call = std::move(call)] {
-    const int result = call();
-    const std::lock_guard lock(shared->mutex);
-    shared->result = result;
-    shared->changed.notify_all();
+  if (is_canceled && is_canceled()) return std::nullopt;
+  const auto state = std::make_shared<shared_result>();
+  std::thread([state, function = std::move(function)] {
+    const int result = function();
+    const std::lock_guard lock(state->mutex);
+    state->result = result;
+    state->result_ready.notify_all();
   }).detach();
   const auto deadline = deadline_after(timeout);
-  std::unique_lock lock(shared->mutex);
-  while (!shared->result && steady::now() < deadline && !(cancelled && cancelled()))
-    shared->changed.wait_for(lock, std::chrono::milliseconds(20));
-  return shared->result;
+  std::unique_lock lock(state->mutex);
+  while (!state->result && steady_clock::now() < deadline && !(is_canceled && is_canceled()))
+    state->result_ready.wait_for(lock, std::chrono::milliseconds(20));
+  return state->result;
 }
 
-bool wait_until(const std::function<bool()>& done, std::chrono::duration<double> timeout,
-                const std::function<bool()>& cancelled) {
+bool wait_until(const std::function<bool()>& is_done, std::chrono::duration<double> timeout,
+                const std::function<bool()>& is_canceled) {
   const auto deadline = deadline_after(timeout);
   auto pause = std::chrono::microseconds(20);
-  while (!done()) {
-    if (steady::now() >= deadline || (cancelled && cancelled())) return false;
+  while (!is_done()) {
+    if (steady_clock::now() >= deadline || (is_canceled && is_canceled())) return false;
     std::this_thread::sleep_for(pause);
     if (pause < std::chrono::milliseconds(2)) pause *= 2;
   }

@@ -256,7 +256,7 @@ template <typename Traits>
 isthmus_status session<Traits>::synchronize() {
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
-  const auto result = run_bounded(
+  const auto result = run_with_timeout(
       [device, ordinal] {
         const scoped_device guard(device, ordinal);
         return guard.code() != 0 ? guard.code() : device.device_synchronize();
@@ -273,7 +273,7 @@ void session<Traits>::abort() {
   // The library's own abort may wait for kernels to leave; nobody here can do more about it if it does not.
   const auto comm_abort = m_library.functions.comm_abort;
   const native_comm anchor = std::exchange(m_anchor, nullptr);
-  run_bounded([comm_abort, anchor] { return comm_abort(anchor); }, std::chrono::seconds(10));
+  run_with_timeout([comm_abort, anchor] { return comm_abort(anchor); }, std::chrono::seconds(10));
 }
 
 template <typename Traits>
@@ -288,7 +288,7 @@ void session<Traits>::release() {
   void* const byte = std::exchange(m_barrier_byte, nullptr);
   const int ordinal = m_context.device.ordinal;
   registered_blocks blocks = m_blocks;
-  const auto result = run_bounded(
+  const auto result = run_with_timeout(
       [=]() mutable {
         const scoped_device guard(device, ordinal);
         if (byte != nullptr) device.free(byte);
@@ -318,7 +318,7 @@ native_comm session<Traits>::split(int color, int key) {
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
   const native_comm whole = m_comm;
-  const auto result = run_bounded(
+  const auto result = run_with_timeout(
       [=] {
         const scoped_device guard(device, ordinal);
         auto config = Traits::anchor_config();
@@ -376,7 +376,7 @@ int session<Traits>::register_with_library(const isthmus_heap_block& block) {
   const native_comm comm = m_comm;
   // The copy outlives a call that does not return.
   const auto blocks = std::make_shared<registered_blocks>(m_blocks);
-  const auto result = run_bounded(
+  const auto result = run_with_timeout(
       [=, id = block.id, bytes = block.bytes] {
         const scoped_device guard(device, ordinal);
         return blocks->add(comm, id, own, bytes);
