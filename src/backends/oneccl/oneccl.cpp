@@ -25,14 +25,14 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
           reason, all);
       status != ISTHMUS_SUCCESS)
     return status;
-  auto made = std::make_unique<session>(*context, *loaded);
+  auto made = std::make_unique<oneccl_state>(*context, *loaded);
   if (const auto status = made->connect(all); status != ISTHMUS_SUCCESS) return status;
   context->log(context->runtime, 1, "oneCCL %s from %s", loaded->version_text.c_str(), loaded->path.c_str());
   *state = made.release();
   return ISTHMUS_SUCCESS;
 }
 
-session& of(void* state) { return *static_cast<session*>(state); }
+oneccl_state& of(void* state) { return *static_cast<oneccl_state*>(state); }
 
 isthmus_backend make() {
   isthmus_backend table{};
@@ -45,7 +45,7 @@ isthmus_backend make() {
   table.platforms = 1u << ISTHMUS_PLATFORM_LEVEL_ZERO | 1u << ISTHMUS_PLATFORM_OPENCL;
   table.create = create;
   table.destroy = [](void* state) {
-    const std::unique_ptr<session> owned(&of(state));
+    const std::unique_ptr<oneccl_state> owned(&of(state));
     owned->release();
   };
   table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {

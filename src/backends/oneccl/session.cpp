@@ -75,7 +75,7 @@ library* library::get(const isthmus_backend_context& context, std::string& reaso
   return only.get();
 }
 
-isthmus_status session::fail(int result, const char* function) const {
+isthmus_status oneccl_state::fail(int result, const char* function) const {
   const xccl::result_info info = result_info_of(result);
   const char* text = m_library.functions.get_last_error(m_comm);
   return m_context.fail(m_context.runtime, info.status, result, "src/backends/oneccl/session.cpp",
@@ -83,7 +83,7 @@ isthmus_status session::fail(int result, const char* function) const {
                         text != nullptr ? text : "no text");
 }
 
-isthmus_status session::gave_up(const char* doing) const {
+isthmus_status oneccl_state::gave_up(const char* doing) const {
   if (stopped())
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, "src/backends/oneccl/session.cpp",
                           nullptr, "the communicator was aborted during %s", doing);
@@ -92,7 +92,7 @@ isthmus_status session::gave_up(const char* doing) const {
                         "%s took longer than the timeout of %.3g s", doing, m_context.timeout_s);
 }
 
-isthmus_status session::connect(const votes<probe_record>& all) {
+isthmus_status oneccl_state::connect(const votes<probe_record>& all) {
   // oneCCL has no non-blocking mode on every plug-in, so the wait for the other ranks is given a thread.
   const auto id = std::make_shared<unique_id>();
   std::memcpy(id.get(), all[0].value.id, sizeof(unique_id));
@@ -109,7 +109,7 @@ isthmus_status session::connect(const votes<probe_record>& all) {
   return ISTHMUS_SUCCESS;
 }
 
-const char* session::supports(const isthmus_operation& operation, const char* algorithm) const {
+const char* oneccl_state::supports(const isthmus_operation& operation, const char* algorithm) const {
   if (algorithm != nullptr) return "the library chooses its algorithms itself; name none";
   if (!row_of(operation.collective).is_reduction) return nullptr;
   if (!xccl::native_datatype_of(operation.datatype))
@@ -117,11 +117,11 @@ const char* session::supports(const isthmus_operation& operation, const char* al
   return xccl::is_float8(operation.datatype) ? "the library has no 8-bit floating types" : nullptr;
 }
 
-void session::remember(const sycl::queue& queue) {
+void oneccl_state::remember(const sycl::queue& queue) {
   if (std::find(m_queues.begin(), m_queues.end(), queue) == m_queues.end()) m_queues.push_back(queue);
 }
 
-isthmus_status session::start(const isthmus_operation& operation) {
+isthmus_status oneccl_state::start(const isthmus_operation& operation) {
   if (operation.stream == nullptr)
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_ARGUMENT, 0,
                           "src/backends/oneccl/session.cpp", "pass the address of the sycl::queue",
@@ -137,7 +137,7 @@ isthmus_status session::start(const isthmus_operation& operation) {
   return result.ok() ? ISTHMUS_SUCCESS : fail(result.result, result.function);
 }
 
-isthmus_status session::enqueue(const isthmus_operation* operations, std::size_t n) {
+isthmus_status oneccl_state::enqueue(const isthmus_operation* operations, std::size_t n) {
   if (stopped()) return gave_up("enqueue");
   if (n == 1) return start(operations[0]);
   if (const int result = m_library.functions.group_start(); result != 0) return fail(result, "GroupStart");
@@ -147,7 +147,7 @@ isthmus_status session::enqueue(const isthmus_operation* operations, std::size_t
   return status == ISTHMUS_SUCCESS && result != 0 ? fail(result, "GroupEnd") : status;
 }
 
-isthmus_status session::synchronize() {
+isthmus_status oneccl_state::synchronize() {
   std::vector<sycl::queue> queues = m_queues;
   const auto result = xccl::run_with_timeout(
       [queues]() mutable {
@@ -165,7 +165,7 @@ isthmus_status session::synchronize() {
                         "a queue reported an error while its work was waited for");
 }
 
-void session::release() {
+void oneccl_state::release() {
   const bool idle = synchronize() == ISTHMUS_SUCCESS;
   if (m_barrier_byte != nullptr && idle) sycl::free(m_barrier_byte, m_queues.front());
   if (m_comm == nullptr) return;

@@ -31,9 +31,9 @@ struct library {
   static library* get(const isthmus_backend_context& context, std::string& reason);
 };
 
-class session {
+class oneccl_state {
  public:
-  session(const isthmus_backend_context& context, library& loaded) : m_context(context), m_library(loaded) {}
+  oneccl_state(const isthmus_backend_context& context, library& loaded) : m_context(context), m_library(loaded) {}
 
   isthmus_status connect(const votes<probe_record>& all);
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);

@@ -16,7 +16,7 @@ template <std::size_t IdBytes>
 struct probe {
   std::int32_t version = 0;
   std::int32_t capability = 0;     // major compute capability; 0 where the platform has none
-  std::int32_t has_part = 0;       // of a split: the native communicator is there already
+  std::int32_t has_split_comm = 0;       // of a split: the native communicator is there already
   char device[32] = {};            // PCI bus id, unique on its machine
   unsigned char id[IdBytes] = {};  // rank 0's
 };

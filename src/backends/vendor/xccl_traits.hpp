@@ -81,13 +81,13 @@ struct common_traits {
   static constexpr result_info result_info_of(int result) { return nccl_result_info(result); }
 
   // Non-blocking, and with children that share resources and the abort flag: see session.hpp.
-  static native_config anchor_config() {
+  static native_config setup_config() {
     native_config config;
     config.blocking = 0;
     config.split_share = 1;
     return config;
   }
-  static native_config work_config() {
+  static native_config blocking_config() {
     native_config config;
     config.blocking = 1;
     return config;

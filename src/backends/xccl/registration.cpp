@@ -4,20 +4,20 @@
 
 namespace isthmus::xccl {
 
-std::optional<registration> registration_of(const char* text) {
-  const std::string_view asked = text != nullptr ? text : "buffers";
-  if (asked == "off") return registration::off;
-  if (asked == "buffers") return registration::buffers;
-  if (asked == "windows") return registration::windows;
+std::optional<registration_mode> parse_registration_mode(const char* text) {
+  const std::string_view name = text != nullptr ? text : "buffers";
+  if (name == "off") return registration_mode::off;
+  if (name == "buffers") return registration_mode::buffers;
+  if (name == "windows") return registration_mode::windows;
   return std::nullopt;
 }
 
-std::string registered_blocks::lacking() const {
-  switch (m_how) {
-    case registration::off: return "";
-    case registration::buffers:
+std::string registered_blocks::missing_function() const {
+  switch (m_mode) {
+    case registration_mode::off: return "";
+    case registration_mode::buffers:
       return m_native->comm_register != nullptr && m_native->comm_deregister != nullptr ? "" : "CommRegister";
-    case registration::windows:
+    case registration_mode::windows:
       return m_native->window_register != nullptr && m_native->window_deregister != nullptr
                  ? ""
                  : "CommWindowRegister";
@@ -27,31 +27,31 @@ std::string registered_blocks::lacking() const {
 
 int registered_blocks::add(native_comm comm, std::uint64_t id, void* buffer, std::size_t bytes) {
   void* handle = nullptr;
-  const int result = m_how == registration::windows
+  const int result = m_mode == registration_mode::windows
                          ? m_native->window_register(comm, buffer, bytes, &handle, window_symmetric)
                          : m_native->comm_register(comm, buffer, bytes, &handle);
   if (result == native_success) m_entries.push_back({id, handle});
   return result;
 }
 
-void registered_blocks::release(native_comm comm, const entry& which) const {
-  if (which.handle == nullptr) return;  // the library found nothing to gain
-  if (m_how == registration::windows)
-    m_native->window_deregister(comm, which.handle);
+void registered_blocks::release(native_comm comm, const registered_block& block) const {
+  if (block.handle == nullptr) return;  // the library found nothing to gain
+  if (m_mode == registration_mode::windows)
+    m_native->window_deregister(comm, block.handle);
   else
-    m_native->comm_deregister(comm, which.handle);
+    m_native->comm_deregister(comm, block.handle);
 }
 
 void registered_blocks::remove(native_comm comm, std::uint64_t id) {
-  const auto found =
-      std::find_if(m_entries.begin(), m_entries.end(), [id](const entry& each) { return each.id == id; });
-  if (found == m_entries.end()) return;
-  release(comm, *found);
-  m_entries.erase(found);
+  const auto position =
+      std::find_if(m_entries.begin(), m_entries.end(), [id](const registered_block& block) { return block.id == id; });
+  if (position == m_entries.end()) return;
+  release(comm, *position);
+  m_entries.erase(position);
 }
 
 void registered_blocks::clear(native_comm comm) {
-  for (const entry& each : m_entries) release(comm, each);
+  for (const registered_block& block : m_entries) release(comm, block);
   m_entries.clear();
 }
 

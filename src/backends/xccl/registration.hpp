@@ -13,42 +13,42 @@
 namespace isthmus::xccl {
 
 // The option `backend.<name>.registration`.
-enum class registration {
+enum class registration_mode {
   off,
   buffers,  // each rank tells the library of its block: the default
   windows   // symmetric windows: the program promises equal offsets on all ranks in every collective
 };
 
 // Nothing for a text that is none of them; `buffers` for NULL.
-std::optional<registration> registration_of(const char* text);
+std::optional<registration_mode> parse_registration_mode(const char* text);
 
 class registered_blocks {
  public:
   // `native` outlives it.
-  registered_blocks(const native_functions& native, registration how) : m_native(&native), m_how(how) {}
+  registered_blocks(const native_functions& native, registration_mode mode) : m_native(&native), m_mode(mode) {}
 
-  registration how() const { return m_how; }
+  registration_mode mode() const { return m_mode; }
   // "" or the functions that the library lacks for it.
-  std::string lacking() const;
+  std::string missing_function() const;
   // Registers; a window is made by all ranks together and may block. Returns the library's result.
   int add(native_comm comm, std::uint64_t id, void* buffer, std::size_t bytes);
   // Undoes it, if it was done. Local.
   void remove(native_comm comm, std::uint64_t id);
   void clear(native_comm comm);
-  const char* function() const {
-    return m_how == registration::windows ? "CommWindowRegister" : "CommRegister";
+  const char* register_function() const {
+    return m_mode == registration_mode::windows ? "CommWindowRegister" : "CommRegister";
   }
 
  private:
-  struct entry {
+  struct registered_block {
     std::uint64_t id;
     void* handle;
   };
-  void release(native_comm comm, const entry& which) const;
+  void release(native_comm comm, const registered_block& block) const;
 
   const native_functions* m_native;
-  registration m_how;
-  std::vector<entry> m_entries;
+  registration_mode m_mode;
+  std::vector<registered_block> m_entries;
 };
 
 }  // namespace isthmus::xccl

@@ -1,6 +1,6 @@
 // One rank's native communicator.
 //
-// Two native communicators stand behind one of Isthmus'. The first, `m_anchor`, is made in the library's
+// Two native communicators stand behind one of Isthmus'. The first, `m_setup_comm`, is made in the library's
 // non-blocking mode, so that meeting the other ranks can be bounded and given up. In that mode the library
 // starts a host thread for every later call, though, which costs more than the call itself and rules out
 // graph capture. So the ranks then split a blocking one, `m_comm`, off the anchor, which shares its
@@ -29,20 +29,20 @@
 namespace isthmus::xccl {
 
 // "file:line" of the caller, without the folders above src/.
-inline std::string here(const std::source_location& where = std::source_location::current()) {
-  std::string file = where.file_name();
-  if (const auto at = file.rfind("src/backends/"); at != std::string::npos) file.erase(0, at);
-  return file + ":" + std::to_string(where.line());
+inline std::string location_text(const std::source_location& location = std::source_location::current()) {
+  std::string file = location.file_name();
+  if (const auto position = file.rfind("src/backends/"); position != std::string::npos) file.erase(0, position);
+  return file + ":" + std::to_string(location.line());
 }
 
 template <typename Traits>
-class session {
+class nccl_state {
  public:
   using library = native_library<Traits>;
   using probe_record = probe<sizeof(typename Traits::unique_id)>;
 
-  session(const isthmus_backend_context& context, library& native, registration how)
-      : m_context(context), m_library(native), m_marks(native.device), m_blocks(native.functions, how) {}
+  nccl_state(const isthmus_backend_context& context, library& lib, registration_mode mode)
+      : m_context(context), m_library(lib), m_call_events(lib.device), m_registered_blocks(lib.functions, mode) {}
 
   // Collective. `part`, if any, is the anchor that a split has made. After a failure the session can only be
   // released.
@@ -69,104 +69,104 @@ class session {
 
  private:
   isthmus_status fail(int result, const char* function, const isthmus_operation* operation,
-                      const std::source_location& where = std::source_location::current());
+                      const std::source_location& location = std::source_location::current());
   isthmus_status fail_device(int error, const char* function,
-                             const std::source_location& where = std::source_location::current());
-  isthmus_status gave_up(const char* doing,
-                         const std::source_location& where = std::source_location::current());
+                             const std::source_location& location = std::source_location::current());
+  isthmus_status fail_interrupted(const char* activity,
+                         const std::source_location& location = std::source_location::current());
   isthmus_status wait_for(native_comm comm, const char* function);
-  isthmus_status make_anchor(const typename Traits::unique_id& id);
-  isthmus_status split_off();
-  isthmus_status start(const isthmus_operation& operation);
+  isthmus_status create_setup_comm(const typename Traits::unique_id& id);
+  isthmus_status create_working_comm();
+  isthmus_status enqueue_one(const isthmus_operation& operation);
   int register_with_library(const isthmus_heap_block& block);
-  bool aborted() const {
+  bool is_aborted() const {
     return m_aborted.load(std::memory_order_acquire) || m_context.is_aborted(m_context.runtime) != 0;
   }
 
   const isthmus_backend_context& m_context;
   library& m_library;
-  native_comm m_anchor = nullptr;
+  native_comm m_setup_comm = nullptr;
   native_comm m_comm = nullptr;
   void* m_barrier_byte = nullptr;
   int m_capability = 0;
   std::atomic<bool> m_aborted{false};
   std::mutex m_abort_mutex;
   std::vector<scratch_memory> m_scratch;
-  call_marks m_marks;
+  call_events m_call_events;
   void* m_last_stream = nullptr;
-  registered_blocks m_blocks;
+  registered_blocks m_registered_blocks;
 };
 
 template <typename Traits>
-isthmus_status session<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
-                                     const std::source_location& where) {
+isthmus_status nccl_state<Traits>::fail(int result, const char* function, const isthmus_operation* operation,
+                                     const std::source_location& location) {
   const result_info info = Traits::result_info_of(result);
-  const char* text = m_library.functions.get_last_error(m_comm != nullptr ? m_comm : m_anchor);
-  const char* plain = m_library.functions.get_error_string(result);
-  const bool detailed = text != nullptr && *text != '\0';
-  return m_context.fail(m_context.runtime, info.status, result, here(where).c_str(), info.hint,
+  const char* text = m_library.functions.get_last_error(m_comm != nullptr ? m_comm : m_setup_comm);
+  const char* error_text = m_library.functions.get_error_string(result);
+  const bool has_details = text != nullptr && *text != '\0';
+  return m_context.fail(m_context.runtime, info.status, result, location_text(location).c_str(), info.hint,
                         "%s%s%s: %s (%s)%s%s", Traits::symbol_prefix, function,
                         operation != nullptr ? " of one operation" : "", info.name,
-                        plain != nullptr ? plain : "no text", detailed ? ": " : "", detailed ? text : "");
+                        error_text != nullptr ? error_text : "no text", has_details ? ": " : "", has_details ? text : "");
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::fail_device(int error, const char* function,
-                                            const std::source_location& where) {
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, here(where).c_str(),
+isthmus_status nccl_state<Traits>::fail_device(int error, const char* function,
+                                            const std::source_location& location) {
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, error, location_text(location).c_str(),
                         "look for an earlier fault on the device, or for too little free memory",
                         "%s%s on device %d: %s", Traits::device_prefix, function, m_context.device.ordinal,
                         m_library.device.get_error_string(error));
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::gave_up(const char* doing, const std::source_location& where) {
-  if (aborted())
-    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, here(where).c_str(), nullptr,
-                          "the communicator was aborted during %s", doing);
-  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, here(where).c_str(),
+isthmus_status nccl_state<Traits>::fail_interrupted(const char* activity, const std::source_location& location) {
+  if (is_aborted())
+    return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, location_text(location).c_str(), nullptr,
+                          "the communicator was aborted during %s", activity);
+  return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, location_text(location).c_str(),
                         "a rank is missing or stuck; raise the timeout if the ranks are only slow",
-                        "%s took longer than the timeout of %.3g s", doing, m_context.timeout_s);
+                        "%s took longer than the timeout of %.3g s", activity, m_context.timeout_s);
 }
 
 // Bounded wait for a call that a non-blocking communicator does in the background.
 template <typename Traits>
-isthmus_status session<Traits>::wait_for(native_comm comm, const char* function) {
+isthmus_status nccl_state<Traits>::wait_for(native_comm comm, const char* function) {
   int progress = native_in_progress;
-  int query = native_success;
-  const bool done = wait_until(
+  int query_code = native_success;
+  const bool is_done = wait_until(
       [&] {
-        query = m_library.functions.comm_get_async_error(comm, &progress);
-        return query != native_success || progress != native_in_progress;
+        query_code = m_library.functions.comm_get_async_error(comm, &progress);
+        return query_code != native_success || progress != native_in_progress;
       },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
-  if (!done) return gave_up(function);
-  if (query != native_success) return fail(query, "CommGetAsyncError", nullptr);
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
+  if (!is_done) return fail_interrupted(function);
+  if (query_code != native_success) return fail(query_code, "CommGetAsyncError", nullptr);
   if (progress != native_success) return fail(progress, function, nullptr);
   return ISTHMUS_SUCCESS;
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::make_anchor(const typename Traits::unique_id& id) {
-  auto config = Traits::anchor_config();
+isthmus_status nccl_state<Traits>::create_setup_comm(const typename Traits::unique_id& id) {
+  auto config = Traits::setup_config();
   const int result =
-      m_library.entries.comm_init_rank_config(&m_anchor, m_context.size, id, m_context.rank, &config);
+      m_library.entries.comm_init_rank_config(&m_setup_comm, m_context.size, id, m_context.rank, &config);
   if (result != native_success && result != native_in_progress)
     return fail(result, "CommInitRankConfig", nullptr);
-  return wait_for(m_anchor, "CommInitRankConfig");
+  return wait_for(m_setup_comm, "CommInitRankConfig");
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::split_off() {
-  auto config = Traits::work_config();
-  const int result = m_library.functions.comm_split(m_anchor, 0, m_context.rank, &m_comm, &config);
+isthmus_status nccl_state<Traits>::create_working_comm() {
+  auto config = Traits::blocking_config();
+  const int result = m_library.functions.comm_split(m_setup_comm, 0, m_context.rank, &m_comm, &config);
   if (result != native_success && result != native_in_progress) return fail(result, "CommSplit", nullptr);
-  return wait_for(m_anchor, "CommSplit");
+  return wait_for(m_setup_comm, "CommSplit");
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::connect(const votes<probe_record>& all, native_comm part) {
-  m_anchor = part;
+isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, native_comm part) {
+  m_setup_comm = part;
   const scoped_device guard(m_library.device, m_context.device.ordinal);
   if (guard.code() != 0) return fail_device(guard.code(), "SetDevice");
   m_capability = all[0].value.capability;
@@ -174,16 +174,16 @@ isthmus_status session<Traits>::connect(const votes<probe_record>& all, native_c
   if (part == nullptr) {
     typename Traits::unique_id id;
     std::memcpy(&id, all[0].value.id, sizeof(id));
-    if (const isthmus_status status = make_anchor(id); status != ISTHMUS_SUCCESS) return status;
+    if (const isthmus_status status = create_setup_comm(id); status != ISTHMUS_SUCCESS) return status;
   }
-  if (const isthmus_status status = split_off(); status != ISTHMUS_SUCCESS) return status;
+  if (const isthmus_status status = create_working_comm(); status != ISTHMUS_SUCCESS) return status;
   if (const int error = m_library.device.malloc(&m_barrier_byte, 1); error != 0)
     return fail_device(error, "Malloc");
   return ISTHMUS_SUCCESS;
 }
 
 template <typename Traits>
-const char* session<Traits>::supports(const isthmus_operation& operation, const char* algorithm) const {
+const char* nccl_state<Traits>::supports(const isthmus_operation& operation, const char* algorithm) const {
   if (algorithm != nullptr && *algorithm != '\0') return "the library chooses its algorithms itself; name none";
   if (!row_of(operation.collective).is_reduction) return nullptr;
   if (!native_datatype_of(operation.datatype)) return "the library has no 16-bit integer type to reduce in";
@@ -198,7 +198,7 @@ const char* session<Traits>::supports(const isthmus_operation& operation, const 
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::start(const isthmus_operation& operation) {
+isthmus_status nccl_state<Traits>::enqueue_one(const isthmus_operation& operation) {
   const enqueue_target target{m_library.functions, &m_library.device,       m_comm, m_context.rank, m_context.size,
                        m_barrier_byte,   m_context.device.ordinal};
   scratch_memory scratch;
@@ -210,50 +210,50 @@ isthmus_status session<Traits>::start(const isthmus_operation& operation) {
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::enqueue(const isthmus_operation* operations, std::size_t n) {
-  if (m_aborted.load(std::memory_order_acquire)) return gave_up("enqueue");
+isthmus_status nccl_state<Traits>::enqueue(const isthmus_operation* operations, std::size_t n) {
+  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted("enqueue");
   m_last_stream = operations[n - 1].stream;
-  if (n == 1) return start(operations[0]);
+  if (n == 1) return enqueue_one(operations[0]);
   if (const int result = m_library.functions.group_start(); result != native_success)
     return fail(result, "GroupStart", nullptr);
   isthmus_status status = ISTHMUS_SUCCESS;
-  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = start(operations[i]);
+  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = enqueue_one(operations[i]);
   const int result = m_library.functions.group_end();
   return status == ISTHMUS_SUCCESS && result != native_success ? fail(result, "GroupEnd", nullptr) : status;
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::finish_group(int result) {
+isthmus_status nccl_state<Traits>::finish_group(int result) {
   after_launch();
   return result == native_success ? ISTHMUS_SUCCESS : fail(result, "GroupEnd", nullptr);
 }
 
 template <typename Traits>
-void session<Traits>::after_launch() {
+void nccl_state<Traits>::after_launch() {
   // Stream-ordered: the memory goes back when the stream has passed the operation that uses it.
   for (const scratch_memory& scratch : m_scratch) m_library.device.free_async(scratch.pointer, scratch.stream);
   m_scratch.clear();
-  if (!m_marks.is_due()) return;
+  if (!m_call_events.should_record()) return;
   const scoped_device guard(m_library.device, m_context.device.ordinal);
-  if (guard.code() == 0) m_marks.add(m_last_stream);
+  if (guard.code() == 0) m_call_events.add(m_last_stream);
 }
 
 template <typename Traits>
-isthmus_status session<Traits>::poll() {
-  if (m_aborted.load(std::memory_order_acquire)) return gave_up("poll");
-  int asynchronous = native_success;
-  const int result = m_library.functions.comm_get_async_error(m_comm, &asynchronous);
+isthmus_status nccl_state<Traits>::poll() {
+  if (m_aborted.load(std::memory_order_acquire)) return fail_interrupted("poll");
+  int async_result = native_success;
+  const int result = m_library.functions.comm_get_async_error(m_comm, &async_result);
   if (result != native_success) return fail(result, "CommGetAsyncError", nullptr);
-  if (asynchronous == native_success || asynchronous == native_in_progress)
-    return m_marks.any_late(std::chrono::duration<double>(m_context.timeout_s))
-               ? gave_up("a call on its stream")
+  if (async_result == native_success || async_result == native_in_progress)
+    return m_call_events.has_timed_out(std::chrono::duration<double>(m_context.timeout_s))
+               ? fail_interrupted("a call on its stream")
                : ISTHMUS_SUCCESS;
-  return fail(asynchronous, "CommGetAsyncError", nullptr);
+  return fail(async_result, "CommGetAsyncError", nullptr);
 }
 
 // The streams that were used may be gone by now, so this waits for the device as a whole.
 template <typename Traits>
-isthmus_status session<Traits>::synchronize() {
+isthmus_status nccl_state<Traits>::synchronize() {
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
   const auto result = run_with_timeout(
@@ -261,42 +261,42 @@ isthmus_status session<Traits>::synchronize() {
         const scoped_device guard(device, ordinal);
         return guard.code() != 0 ? guard.code() : device.device_synchronize();
       },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
-  if (!result) return gave_up("waiting for the device");
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
+  if (!result) return fail_interrupted("waiting for the device");
   return *result == 0 ? ISTHMUS_SUCCESS : fail_device(*result, "DeviceSynchronize");
 }
 
 template <typename Traits>
-void session<Traits>::abort() {
+void nccl_state<Traits>::abort() {
   const std::lock_guard lock(m_abort_mutex);
-  if (m_aborted.exchange(true) || m_anchor == nullptr) return;
+  if (m_aborted.exchange(true) || m_setup_comm == nullptr) return;
   // The library's own abort may wait for kernels to leave; nobody here can do more about it if it does not.
   const auto comm_abort = m_library.functions.comm_abort;
-  const native_comm anchor = std::exchange(m_anchor, nullptr);
-  run_with_timeout([comm_abort, anchor] { return comm_abort(anchor); }, std::chrono::seconds(10));
+  const native_comm setup_comm = std::exchange(m_setup_comm, nullptr);
+  run_with_timeout([comm_abort, setup_comm] { return comm_abort(setup_comm); }, std::chrono::seconds(10));
 }
 
 template <typename Traits>
-void session<Traits>::release() {
-  const bool healthy =
-      !aborted() && m_comm != nullptr && synchronize() == ISTHMUS_SUCCESS && poll() == ISTHMUS_SUCCESS;
-  if (!healthy) abort();
-  const native_functions native = m_library.functions;
+void nccl_state<Traits>::release() {
+  const bool is_healthy =
+      !is_aborted() && m_comm != nullptr && synchronize() == ISTHMUS_SUCCESS && poll() == ISTHMUS_SUCCESS;
+  if (!is_healthy) abort();
+  const native_functions functions = m_library.functions;
   const device_runtime device = m_library.device;
-  m_marks.clear();
-  const native_comm comm = std::exchange(m_comm, nullptr), anchor = std::exchange(m_anchor, nullptr);
-  void* const byte = std::exchange(m_barrier_byte, nullptr);
+  m_call_events.clear();
+  const native_comm comm = std::exchange(m_comm, nullptr), setup_comm = std::exchange(m_setup_comm, nullptr);
+  void* const barrier_byte = std::exchange(m_barrier_byte, nullptr);
   const int ordinal = m_context.device.ordinal;
-  registered_blocks blocks = m_blocks;
+  registered_blocks blocks = m_registered_blocks;
   const auto result = run_with_timeout(
       [=]() mutable {
         const scoped_device guard(device, ordinal);
-        if (byte != nullptr) device.free(byte);
-        if (comm != nullptr && healthy) blocks.clear(comm);
-        int first = native_success;
-        if (comm != nullptr) first = healthy ? native.comm_destroy(comm) : native.comm_abort(comm);
-        if (anchor != nullptr) native.comm_destroy(anchor);
-        return first;
+        if (barrier_byte != nullptr) device.free(barrier_byte);
+        if (comm != nullptr && is_healthy) blocks.clear(comm);
+        int destroy_result = native_success;
+        if (comm != nullptr) destroy_result = is_healthy ? functions.comm_destroy(comm) : functions.comm_abort(comm);
+        if (setup_comm != nullptr) functions.comm_destroy(setup_comm);
+        return destroy_result;
       },
       std::chrono::seconds(30));
   if (!result)
@@ -307,91 +307,91 @@ void session<Traits>::release() {
 }
 
 template <typename Traits>
-native_comm session<Traits>::split(int color, int key) {
+native_comm nccl_state<Traits>::split(int color, int key) {
   if (m_aborted.load(std::memory_order_acquire)) return nullptr;
   // Half of the timeout: the ranks still meet after this one, which bounds a stopped rank's time as well.
-  const std::chrono::duration<double> patience(m_context.timeout_s / 2);
+  const std::chrono::duration<double> split_timeout(m_context.timeout_s / 2);
   const auto begin = std::chrono::steady_clock::now();
   // The working communicator blocks in this call until all ranks have come.
-  const auto made = std::make_shared<native_comm>(nullptr);
+  const auto child = std::make_shared<native_comm>(nullptr);
   const auto comm_split = m_library.functions.comm_split;
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
-  const native_comm whole = m_comm;
+  const native_comm parent = m_comm;
   const auto result = run_with_timeout(
       [=] {
         const scoped_device guard(device, ordinal);
-        auto config = Traits::anchor_config();
-        return comm_split(whole, color < 0 ? split_no_color : color, key, made.get(), &config);
+        auto config = Traits::setup_config();
+        return comm_split(parent, color < 0 ? split_no_color : color, key, child.get(), &config);
       },
-      patience, [this] { return aborted(); });
+      split_timeout, [this] { return is_aborted(); });
   if (!result || (*result != native_success && *result != native_in_progress)) {
     m_context.log(m_context.runtime, 2, "%sCommSplit %s: the part is made anew", Traits::symbol_prefix,
                   result ? Traits::result_info_of(*result).name : "did not return");
     return nullptr;
   }
-  if (*made == nullptr) return nullptr;
+  if (*child == nullptr) return nullptr;
   int progress = native_in_progress;
-  const bool done = wait_until(
+  const bool is_done = wait_until(
       [&] {
-        return m_library.functions.comm_get_async_error(*made, &progress) != native_success ||
+        return m_library.functions.comm_get_async_error(*child, &progress) != native_success ||
                progress != native_in_progress;
       },
-      patience - (std::chrono::steady_clock::now() - begin), [this] { return aborted(); });
-  if (done && progress == native_success) return *made;
-  m_library.functions.comm_abort(*made);
+      split_timeout - (std::chrono::steady_clock::now() - begin), [this] { return is_aborted(); });
+  if (is_done && progress == native_success) return *child;
+  m_library.functions.comm_abort(*child);
   return nullptr;
 }
 
 template <typename Traits>
-void session<Traits>::register_block(const isthmus_heap_block& block) {
-  if (m_blocks.how() == registration::off || m_aborted.load(std::memory_order_acquire)) return;
+void nccl_state<Traits>::register_block(const isthmus_heap_block& block) {
+  if (m_registered_blocks.mode() == registration_mode::off || m_aborted.load(std::memory_order_acquire)) return;
   vote<> mine;
-  if (const std::string missing = m_blocks.lacking(); !missing.empty())
+  if (const std::string missing = m_registered_blocks.missing_function(); !missing.empty())
     mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, m_library.version_text + " lacks " + Traits::symbol_prefix + missing);
-  const auto all_can = [&] {
+  const auto all_ranks_agree = [&] {
     votes<> all;
     if (gather_votes(m_context, mine, all) != ISTHMUS_SUCCESS) return false;
     // Asked for by name, it is worth a warning.
     if (first_refusal(all) >= 0)
-      m_context.log(m_context.runtime, m_blocks.how() == registration::windows ? 2 : 1,
+      m_context.log(m_context.runtime, m_registered_blocks.mode() == registration_mode::windows ? 2 : 1,
                     "blocks of the symmetric heap are not registered with %s: %s", Traits::display_name,
                     refusal_text(all).c_str());
     return first_refusal(all) < 0;
   };
   // Agreed before, because making a window waits for every rank, and after, because it may fail on one.
-  if (!all_can()) return;
+  if (!all_ranks_agree()) return;
   if (const int result = register_with_library(block); result != native_success)
     mine.refuse(ISTHMUS_ERROR_BACKEND,
-                Traits::symbol_prefix + std::string(m_blocks.function()) + ": " + Traits::result_info_of(result).name,
+                Traits::symbol_prefix + std::string(m_registered_blocks.register_function()) + ": " + Traits::result_info_of(result).name,
                 {}, result);
-  if (!all_can()) unregister_block(block);
+  if (!all_ranks_agree()) unregister_block(block);
 }
 
 template <typename Traits>
-int session<Traits>::register_with_library(const isthmus_heap_block& block) {
-  void* const own = block.peers[m_context.rank];
+int nccl_state<Traits>::register_with_library(const isthmus_heap_block& block) {
+  void* const local_buffer = block.peers[m_context.rank];
   const device_runtime device = m_library.device;
   const int ordinal = m_context.device.ordinal;
   const native_comm comm = m_comm;
   // The copy outlives a call that does not return.
-  const auto blocks = std::make_shared<registered_blocks>(m_blocks);
+  const auto blocks = std::make_shared<registered_blocks>(m_registered_blocks);
   const auto result = run_with_timeout(
       [=, id = block.id, bytes = block.bytes] {
         const scoped_device guard(device, ordinal);
-        return blocks->add(comm, id, own, bytes);
+        return blocks->add(comm, id, local_buffer, bytes);
       },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return aborted(); });
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
   if (!result) return native_internal_error;
-  m_blocks = *blocks;
+  m_registered_blocks = *blocks;
   return *result;
 }
 
 template <typename Traits>
-void session<Traits>::unregister_block(const isthmus_heap_block& block) {
+void nccl_state<Traits>::unregister_block(const isthmus_heap_block& block) {
   if (m_aborted.load(std::memory_order_acquire)) return;  // the library forgets it with the communicator
   const scoped_device guard(m_library.device, m_context.device.ordinal);
-  m_blocks.remove(m_comm, block.id);
+  m_registered_blocks.remove(m_comm, block.id);
 }
 
 }  // namespace isthmus::xccl

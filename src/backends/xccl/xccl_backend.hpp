@@ -15,39 +15,39 @@
 namespace isthmus::xccl {
 
 template <typename Traits>
-class backend {
+class nccl_backend {
  public:
   static const isthmus_backend* get() {
-    static const isthmus_backend table = make();
+    static const isthmus_backend table = make_backend();
     return &table;
   }
 
  private:
-  using session_type = session<Traits>;
+  using state_type = nccl_state<Traits>;
   using library = native_library<Traits>;
-  using probe_record = typename session_type::probe_record;
+  using probe_record = typename state_type::probe_record;
   using probe_votes = votes<probe_record>;
 
   // The group that the calling thread has open.
-  struct open_group {
+  struct group_state {
     int depth = 0;
-    std::vector<session_type*> members;
+    std::vector<state_type*> members;
   };
-  static open_group& group() {
-    thread_local open_group open;
-    return open;
+  static group_state& current_group() {
+    thread_local group_state group;
+    return group;
   }
   // Groups that any thread has open: a call without one need not look at its thread's.
-  static inline std::atomic<int> s_open_groups{0};
+  static inline std::atomic<int> s_open_group_count{0};
 
-  static isthmus_backend make();
-  static std::string examine(const isthmus_backend_context& context, library* lib, probe_record& mine);
-  static std::string make_id(const library& lib, int ordinal, probe_record& mine);
+  static isthmus_backend make_backend();
+  static std::string probe_device(const isthmus_backend_context& context, library* lib, probe_record& mine);
+  static std::string create_unique_id(const library& lib, int ordinal, probe_record& mine);
   static isthmus_status create(const isthmus_backend_context* context, void** state);
-  static bool fits(const library& lib, native_comm part, const isthmus_backend_context& context);
-  static isthmus_status agree_on_id(const isthmus_backend_context& context, const library& lib,
+  static bool matches(const library& lib, native_comm part, const isthmus_backend_context& context);
+  static isthmus_status share_unique_id(const isthmus_backend_context& context, const library& lib,
                                     probe_votes& all);
-  static isthmus_status all_connected(const isthmus_backend_context& context, isthmus_status mine);
+  static isthmus_status confirm_connected(const isthmus_backend_context& context, isthmus_status mine);
   static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*,
                                 std::size_t n);
   static isthmus_status group_start();
@@ -58,7 +58,7 @@ class backend {
 
 // What this rank brings. Returns why it cannot take part, or "".
 template <typename Traits>
-std::string backend<Traits>::examine(const isthmus_backend_context& context, library* lib,
+std::string nccl_backend<Traits>::probe_device(const isthmus_backend_context& context, library* lib,
                                      probe_record& mine) {
   if (context.device.platform != Traits::platform)
     return std::string(Traits::display_name) + " needs a device of platform " + Traits::device_prefix;
@@ -74,15 +74,15 @@ std::string backend<Traits>::examine(const isthmus_backend_context& context, lib
   if (Traits::capability_attribute >= 0)
     device.device_get_attribute(&mine.capability, Traits::capability_attribute, ordinal);
   mine.version = lib->version;
-  if (!registration_of(option_of(context, "registration")))
+  if (!parse_registration_mode(option_of(context, "registration")))
     return std::string("backend.") + Traits::name + ".registration is none of off, buffers, windows";
-  mine.has_part = context.split_state != nullptr && fits(*lib, context.split_state, context) ? 1 : 0;
-  if (context.rank != 0 || mine.has_part != 0) return {};
-  return make_id(*lib, ordinal, mine);
+  mine.has_split_comm = context.split_state != nullptr && matches(*lib, context.split_state, context) ? 1 : 0;
+  if (context.rank != 0 || mine.has_split_comm != 0) return {};
+  return create_unique_id(*lib, ordinal, mine);
 }
 
 template <typename Traits>
-std::string backend<Traits>::make_id(const library& lib, int ordinal, probe_record& mine) {
+std::string nccl_backend<Traits>::create_unique_id(const library& lib, int ordinal, probe_record& mine) {
   const scoped_device guard(lib.device, ordinal);
   const int result = lib.functions.get_unique_id(mine.id);
   return result == native_success
@@ -92,7 +92,7 @@ std::string backend<Traits>::make_id(const library& lib, int ordinal, probe_reco
 
 // Ranks of a split are numbered by key and rank, here and in the library; nothing rests on that unseen.
 template <typename Traits>
-bool backend<Traits>::fits(const library& lib, native_comm part, const isthmus_backend_context& context) {
+bool nccl_backend<Traits>::matches(const library& lib, native_comm part, const isthmus_backend_context& context) {
   int size = 0, rank = -1;
   return lib.functions.comm_count(part, &size) == native_success && size == context.size &&
          lib.functions.comm_user_rank(part, &rank) == native_success && rank == context.rank;
@@ -100,101 +100,101 @@ bool backend<Traits>::fits(const library& lib, native_comm part, const isthmus_b
 
 // Where only some ranks have a part, rank 0 may not have made an id in time.
 template <typename Traits>
-isthmus_status backend<Traits>::agree_on_id(const isthmus_backend_context& context, const library& lib,
+isthmus_status nccl_backend<Traits>::share_unique_id(const isthmus_backend_context& context, const library& lib,
                                             probe_votes& all) {
-  if (all[0].value.has_part == 0) return ISTHMUS_SUCCESS;
+  if (all[0].value.has_split_comm == 0) return ISTHMUS_SUCCESS;
   vote<probe_record> mine = all[static_cast<std::size_t>(context.rank)];
-  if (const std::string reason = context.rank == 0 ? make_id(lib, context.device.ordinal, mine.value) : "";
+  if (const std::string reason = context.rank == 0 ? create_unique_id(lib, context.device.ordinal, mine.value) : "";
       !reason.empty())
     mine.refuse(ISTHMUS_ERROR_BACKEND, reason);
-  return agree(context, here().c_str(), mine, all);
+  return agree(context, location_text().c_str(), mine, all);
 }
 
 // Collective. A rank that failed has reported it; the others hear which one it was.
 template <typename Traits>
-isthmus_status backend<Traits>::all_connected(const isthmus_backend_context& context, isthmus_status mine) {
-  vote<> own;
+isthmus_status nccl_backend<Traits>::confirm_connected(const isthmus_backend_context& context, isthmus_status mine) {
+  vote<> local_vote;
   if (mine != ISTHMUS_SUCCESS)
-    own.refuse(ISTHMUS_ERROR_REMOTE, std::string("could not join ") + Traits::display_name,
+    local_vote.refuse(ISTHMUS_ERROR_REMOTE, std::string("could not join ") + Traits::display_name,
                "look at that rank's message", mine);
   votes<> all;
-  if (mine == ISTHMUS_SUCCESS) return agree(context, here().c_str(), own, all);
-  gather_votes(context, own, all);
+  if (mine == ISTHMUS_SUCCESS) return agree(context, location_text().c_str(), local_vote, all);
+  gather_votes(context, local_vote, all);
   return mine;
 }
 
 template <typename Traits>
-isthmus_status backend<Traits>::create(const isthmus_backend_context* context, void** state) {
+isthmus_status nccl_backend<Traits>::create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   vote<probe_record> mine;
   std::string reason;
   // Owned here, until a session has taken it.
   std::unique_ptr<void, void (*)(void*)> part(context->split_state, discard_split_state);
   library* const lib = library::get(*context, reason);
-  if (lib != nullptr) reason = examine(*context, lib, mine.value);
+  if (lib != nullptr) reason = probe_device(*context, lib, mine.value);
   probe_votes all;
   if (const isthmus_status status =
-          agree_on_probes(*context, here().c_str(), Traits::install_hint, mine, reason, all);
+          agree_on_probes(*context, location_text().c_str(), Traits::install_hint, mine, reason, all);
       status != ISTHMUS_SUCCESS)
     return status;
 
-  const bool split_off =
-      std::all_of(all.begin(), all.end(), [](auto& each) { return each.value.has_part != 0; });
-  if (!split_off) {
+  const bool is_split =
+      std::all_of(all.begin(), all.end(), [](auto& each) { return each.value.has_split_comm != 0; });
+  if (!is_split) {
     part.reset();
-    if (const isthmus_status status = agree_on_id(*context, *lib, all); status != ISTHMUS_SUCCESS)
+    if (const isthmus_status status = share_unique_id(*context, *lib, all); status != ISTHMUS_SUCCESS)
       return status;
   }
-  auto made =
-      std::make_unique<session_type>(*context, *lib, *registration_of(option_of(*context, "registration")));
-  const isthmus_status result = all_connected(*context, made->connect(all, part.release()));
+  auto new_state =
+      std::make_unique<state_type>(*context, *lib, *parse_registration_mode(option_of(*context, "registration")));
+  const isthmus_status result = confirm_connected(*context, new_state->connect(all, part.release()));
   if (result != ISTHMUS_SUCCESS) {
-    made->release();
+    new_state->release();
     return result;
   }
   context->log(context->runtime, 1, "%s %s from %s%s", Traits::display_name, lib->version_text.c_str(),
-               lib->path.c_str(), split_off ? ", split off the parent's communicator" : "");
-  *state = made.release();
+               lib->path.c_str(), is_split ? ", split off the parent's communicator" : "");
+  *state = new_state.release();
   return ISTHMUS_SUCCESS;
 }
 
 template <typename Traits>
-isthmus_status backend<Traits>::enqueue(void* state, const isthmus_operation* operations, const char* const*,
+isthmus_status nccl_backend<Traits>::enqueue(void* state, const isthmus_operation* operations, const char* const*,
                                         std::size_t n) {
-  auto* const self = static_cast<session_type*>(state);
+  auto* const self = static_cast<state_type*>(state);
   const isthmus_status status = self->enqueue(operations, n);
-  if (s_open_groups.load(std::memory_order_relaxed) == 0) {
+  if (s_open_group_count.load(std::memory_order_relaxed) == 0) {
     self->after_launch();
     return status;
   }
-  open_group& open = group();
-  if (open.depth == 0)
+  group_state& group = current_group();
+  if (group.depth == 0)
     self->after_launch();
-  else if (std::find(open.members.begin(), open.members.end(), self) == open.members.end())
-    open.members.push_back(self);
+  else if (std::find(group.members.begin(), group.members.end(), self) == group.members.end())
+    group.members.push_back(self);
   return status;
 }
 
 template <typename Traits>
-isthmus_status backend<Traits>::group_start() {
+isthmus_status nccl_backend<Traits>::group_start() {
   library* const lib = library::loaded();
   if (lib == nullptr) return ISTHMUS_ERROR_INVALID_USAGE;
   const int result = lib->functions.group_start();
   if (result != native_success) return Traits::result_info_of(result).status;
-  s_open_groups.fetch_add(1, std::memory_order_relaxed);
-  ++group().depth;
+  s_open_group_count.fetch_add(1, std::memory_order_relaxed);
+  ++current_group().depth;
   return ISTHMUS_SUCCESS;
 }
 
 template <typename Traits>
-isthmus_status backend<Traits>::group_end() {
-  open_group& open = group();
-  if (open.depth == 0) return ISTHMUS_ERROR_INVALID_USAGE;
+isthmus_status nccl_backend<Traits>::group_end() {
+  group_state& group = current_group();
+  if (group.depth == 0) return ISTHMUS_ERROR_INVALID_USAGE;
   const int result = library::loaded()->functions.group_end();
-  s_open_groups.fetch_sub(1, std::memory_order_relaxed);
-  if (--open.depth > 0) return result == native_success ? ISTHMUS_SUCCESS : Traits::result_info_of(result).status;
+  s_open_group_count.fetch_sub(1, std::memory_order_relaxed);
+  if (--group.depth > 0) return result == native_success ? ISTHMUS_SUCCESS : Traits::result_info_of(result).status;
   isthmus_status status = ISTHMUS_SUCCESS;
-  for (session_type* member : std::exchange(open.members, {})) {
+  for (state_type* member : std::exchange(group.members, {})) {
     const isthmus_status mine = member->finish_group(result);
     if (status == ISTHMUS_SUCCESS) status = mine;
   }
@@ -202,7 +202,7 @@ isthmus_status backend<Traits>::group_end() {
 }
 
 template <typename Traits>
-isthmus_backend backend<Traits>::make() {
+isthmus_backend nccl_backend<Traits>::make_backend() {
   isthmus_backend table{};
   table.struct_bytes = sizeof(table);
   table.magic = ISTHMUS_BACKEND_MAGIC;
@@ -213,28 +213,28 @@ isthmus_backend backend<Traits>::make() {
   table.platforms = 1u << Traits::platform;
   table.create = create;
   table.destroy = [](void* state) {
-    const std::unique_ptr<session_type> owned(static_cast<session_type*>(state));
+    const std::unique_ptr<state_type> owned(static_cast<state_type*>(state));
     owned->release();
   };
   table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
-    return static_cast<session_type*>(state)->supports(*operation, algorithm);
+    return static_cast<state_type*>(state)->supports(*operation, algorithm);
   };
   table.enqueue = enqueue;
   table.group_start = group_start;
   table.group_end = group_end;
-  table.poll = [](void* state) { return static_cast<session_type*>(state)->poll(); };
-  table.abort = [](void* state) { static_cast<session_type*>(state)->abort(); };
-  table.synchronize = [](void* state) { return static_cast<session_type*>(state)->synchronize(); };
-  table.version = [](void* state) { return static_cast<session_type*>(state)->version(); };
+  table.poll = [](void* state) { return static_cast<state_type*>(state)->poll(); };
+  table.abort = [](void* state) { static_cast<state_type*>(state)->abort(); };
+  table.synchronize = [](void* state) { return static_cast<state_type*>(state)->synchronize(); };
+  table.version = [](void* state) { return static_cast<state_type*>(state)->version(); };
   table.split = [](void* state, int color, int key) -> void* {
-    return static_cast<session_type*>(state)->split(color, key);
+    return static_cast<state_type*>(state)->split(color, key);
   };
   table.discard_split_state = discard_split_state;
   table.register_block = [](void* state, const isthmus_heap_block* block) {
-    static_cast<session_type*>(state)->register_block(*block);
+    static_cast<state_type*>(state)->register_block(*block);
   };
   table.unregister_block = [](void* state, const isthmus_heap_block* block) {
-    static_cast<session_type*>(state)->unregister_block(*block);
+    static_cast<state_type*>(state)->unregister_block(*block);
   };
   return table;
 }

@@ -18,5 +18,5 @@ struct mover_traits : isthmus::xccl::nccl_traits {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
-  return isthmus::xccl::backend<mover_traits>::get();
+  return isthmus::xccl::nccl_backend<mover_traits>::get();
 }
