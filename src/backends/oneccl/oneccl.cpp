@@ -12,7 +12,7 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
   vote<probe_record> mine;
   std::string reason;
-  library* const loaded = library::get(*context, reason);
+  oneccl_library* const loaded = oneccl_library::get(*context, reason);
   if (loaded != nullptr) {
     mine.value.version = loaded->version;
     if (context->rank == 0 && loaded->functions.get_unique_id(mine.value.id) != 0)
@@ -25,16 +25,16 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
           reason, all);
       status != ISTHMUS_SUCCESS)
     return status;
-  auto made = std::make_unique<oneccl_state>(*context, *loaded);
-  if (const auto status = made->connect(all); status != ISTHMUS_SUCCESS) return status;
+  auto new_state = std::make_unique<oneccl_state>(*context, *loaded);
+  if (const auto status = new_state->connect(all); status != ISTHMUS_SUCCESS) return status;
   context->log(context->runtime, 1, "oneCCL %s from %s", loaded->version_text.c_str(), loaded->path.c_str());
-  *state = made.release();
+  *state = new_state.release();
   return ISTHMUS_SUCCESS;
 }
 
-oneccl_state& of(void* state) { return *static_cast<oneccl_state*>(state); }
+oneccl_state& as_state(void* state) { return *static_cast<oneccl_state*>(state); }
 
-isthmus_backend make() {
+isthmus_backend make_backend() {
   isthmus_backend table{};
   table.struct_bytes = sizeof(table);
   table.magic = ISTHMUS_BACKEND_MAGIC;
@@ -45,18 +45,18 @@ isthmus_backend make() {
   table.platforms = 1u << ISTHMUS_PLATFORM_LEVEL_ZERO | 1u << ISTHMUS_PLATFORM_OPENCL;
   table.create = create;
   table.destroy = [](void* state) {
-    const std::unique_ptr<oneccl_state> owned(&of(state));
+    const std::unique_ptr<oneccl_state> owned(&as_state(state));
     owned->release();
   };
   table.supports = [](void* state, const isthmus_operation* operation, const char* algorithm) {
-    return of(state).supports(*operation, algorithm);
+    return as_state(state).supports(*operation, algorithm);
   };
   table.enqueue = [](void* state, const isthmus_operation* operations, const char* const*, std::size_t n) {
-    return of(state).enqueue(operations, n);
+    return as_state(state).enqueue(operations, n);
   };
-  table.abort = [](void* state) { of(state).abort(); };
-  table.synchronize = [](void* state) { return of(state).synchronize(); };
-  table.version = [](void* state) { return of(state).version(); };
+  table.abort = [](void* state) { as_state(state).abort(); };
+  table.synchronize = [](void* state) { return as_state(state).synchronize(); };
+  table.version = [](void* state) { return as_state(state).version(); };
   return table;
 }
 
@@ -64,6 +64,6 @@ isthmus_backend make() {
 }  // namespace isthmus::oneccl
 
 extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
-  static const isthmus_backend table = isthmus::oneccl::make();
+  static const isthmus_backend table = isthmus::oneccl::make_backend();
   return &table;
 }

@@ -35,7 +35,7 @@ xccl::result_info result_info_of(int result) {
   }
 }
 
-std::string load(const isthmus_backend_context& context, library& into) {
+std::string load(const isthmus_backend_context& context, oneccl_library& lib) {
   library_search_request search;
   search.option = context.option(context.runtime, "library");
   search.variable = "ISTHMUS_ONECCL_LIBRARY";
@@ -46,33 +46,33 @@ std::string load(const isthmus_backend_context& context, library& into) {
   std::string reason;
   const auto file = dynamic_library::open(search, reason);
   if (!file) return "no oneCCL library could be loaded: " + reason;
-  into.path = file.path();
-  const std::string missing = into.functions.load(file, "oneccl", false);
-  into.comm_init_rank = reinterpret_cast<decltype(into.comm_init_rank)>(file.symbol("onecclCommInitRank"));
-  if (!missing.empty() || into.comm_init_rank == nullptr)
-    return into.path + " lacks " + (missing.empty() ? "onecclCommInitRank" : missing);
+  lib.path = file.path();
+  const std::string missing = lib.functions.load(file, "oneccl", false);
+  lib.comm_init_rank = reinterpret_cast<decltype(lib.comm_init_rank)>(file.symbol("onecclCommInitRank"));
+  if (!missing.empty() || lib.comm_init_rank == nullptr)
+    return lib.path + " lacks " + (missing.empty() ? "onecclCommInitRank" : missing);
   // Its first call loads oneCCL's own plug-in for the hardware; without a GPU that fails here.
-  if (const int result = into.functions.get_version(&into.version); result != 0)
-    return into.path + " found nothing to run on: " + into.functions.get_last_error(nullptr);
-  into.version_text = std::to_string(into.version / 10000) + "." + std::to_string(into.version / 100 % 100) + "." +
-              std::to_string(into.version % 100);
-  if (into.version < minimum_version)
-    return into.path + " is oneCCL " + into.version_text + "; 2022 or newer is needed";
+  if (const int result = lib.functions.get_version(&lib.version); result != 0)
+    return lib.path + " found nothing to run on: " + lib.functions.get_last_error(nullptr);
+  lib.version_text = std::to_string(lib.version / 10000) + "." + std::to_string(lib.version / 100 % 100) + "." +
+              std::to_string(lib.version % 100);
+  if (lib.version < minimum_version)
+    return lib.path + " is oneCCL " + lib.version_text + "; 2022 or newer is needed";
   return {};
 }
 
 }  // namespace
 
-library* library::get(const isthmus_backend_context& context, std::string& reason) {
+oneccl_library* oneccl_library::get(const isthmus_backend_context& context, std::string& reason) {
   static std::mutex mutex;
-  static std::unique_ptr<library> only;
+  static std::unique_ptr<oneccl_library> instance;
   const std::lock_guard lock(mutex);
-  if (only == nullptr) {
-    auto made = std::make_unique<library>();
+  if (instance == nullptr) {
+    auto made = std::make_unique<oneccl_library>();
     reason = load(context, *made);
-    if (reason.empty()) only = std::move(made);
+    if (reason.empty()) instance = std::move(made);
   }
-  return only.get();
+  return instance.get();
 }
 
 isthmus_status oneccl_state::fail(int result, const char* function) const {
@@ -83,27 +83,27 @@ isthmus_status oneccl_state::fail(int result, const char* function) const {
                         text != nullptr ? text : "no text");
 }
 
-isthmus_status oneccl_state::gave_up(const char* doing) const {
-  if (stopped())
+isthmus_status oneccl_state::fail_interrupted(const char* activity) const {
+  if (is_aborted())
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_ABORTED, 0, "src/backends/oneccl/session.cpp",
-                          nullptr, "the communicator was aborted during %s", doing);
+                          nullptr, "the communicator was aborted during %s", activity);
   return m_context.fail(m_context.runtime, ISTHMUS_ERROR_TIMEOUT, 0, "src/backends/oneccl/session.cpp",
                         "a rank is missing or stuck; raise the timeout if the ranks are only slow",
-                        "%s took longer than the timeout of %.3g s", doing, m_context.timeout_s);
+                        "%s took longer than the timeout of %.3g s", activity, m_context.timeout_s);
 }
 
 isthmus_status oneccl_state::connect(const votes<probe_record>& all) {
   // oneCCL has no non-blocking mode on every plug-in, so the wait for the other ranks is given a thread.
-  const auto id = std::make_shared<unique_id>();
-  std::memcpy(id.get(), all[0].value.id, sizeof(unique_id));
+  const auto id = std::make_shared<oneccl_unique_id>();
+  std::memcpy(id.get(), all[0].value.id, sizeof(oneccl_unique_id));
   const auto made = std::make_shared<xccl::native_comm>(nullptr);
-  const auto init = m_library.comm_init_rank;
+  const auto comm_init_rank = m_library.comm_init_rank;
   const auto size = static_cast<std::size_t>(m_context.size);
   const int rank = m_context.rank;
   const auto result =
-      xccl::run_with_timeout([=] { return init(made.get(), size, *id, rank); },
-                        std::chrono::duration<double>(m_context.timeout_s), [this] { return stopped(); });
-  if (!result) return gave_up("onecclCommInitRank");
+      xccl::run_with_timeout([=] { return comm_init_rank(made.get(), size, *id, rank); },
+                        std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
+  if (!result) return fail_interrupted("onecclCommInitRank");
   if (*result != 0) return fail(*result, "CommInitRank");
   m_comm = *made;
   return ISTHMUS_SUCCESS;
@@ -117,17 +117,17 @@ const char* oneccl_state::supports(const isthmus_operation& operation, const cha
   return xccl::is_float8(operation.datatype) ? "the library has no 8-bit floating types" : nullptr;
 }
 
-void oneccl_state::remember(const sycl::queue& queue) {
+void oneccl_state::add_queue(const sycl::queue& queue) {
   if (std::find(m_queues.begin(), m_queues.end(), queue) == m_queues.end()) m_queues.push_back(queue);
 }
 
-isthmus_status oneccl_state::start(const isthmus_operation& operation) {
+isthmus_status oneccl_state::enqueue_one(const isthmus_operation& operation) {
   if (operation.stream == nullptr)
     return m_context.fail(m_context.runtime, ISTHMUS_ERROR_INVALID_ARGUMENT, 0,
                           "src/backends/oneccl/session.cpp", "pass the address of the sycl::queue",
                           "stream is NULL");
   sycl::queue& queue = *static_cast<sycl::queue*>(operation.stream);
-  remember(queue);
+  add_queue(queue);
   if (operation.collective == ISTHMUS_BARRIER && m_barrier_byte == nullptr)
     m_barrier_byte = sycl::malloc_host<std::byte>(1, queue);
   const xccl::enqueue_target target{m_library.functions, nullptr,        m_comm, m_context.rank,
@@ -138,11 +138,11 @@ isthmus_status oneccl_state::start(const isthmus_operation& operation) {
 }
 
 isthmus_status oneccl_state::enqueue(const isthmus_operation* operations, std::size_t n) {
-  if (stopped()) return gave_up("enqueue");
-  if (n == 1) return start(operations[0]);
+  if (is_aborted()) return fail_interrupted("enqueue");
+  if (n == 1) return enqueue_one(operations[0]);
   if (const int result = m_library.functions.group_start(); result != 0) return fail(result, "GroupStart");
   isthmus_status status = ISTHMUS_SUCCESS;
-  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = start(operations[i]);
+  for (std::size_t i = 0; i < n && status == ISTHMUS_SUCCESS; ++i) status = enqueue_one(operations[i]);
   const int result = m_library.functions.group_end();
   return status == ISTHMUS_SUCCESS && result != 0 ? fail(result, "GroupEnd") : status;
 }
@@ -158,21 +158,21 @@ isthmus_status oneccl_state::synchronize() {
         }
         return 0;
       },
-      std::chrono::duration<double>(m_context.timeout_s), [this] { return stopped(); });
-  if (!result) return gave_up("waiting for the queues");
+      std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
+  if (!result) return fail_interrupted("waiting for the queues");
   if (*result == 0) return ISTHMUS_SUCCESS;
   return m_context.fail(m_context.runtime, ISTHMUS_ERROR_BACKEND, 0, "src/backends/oneccl/session.cpp", nullptr,
                         "a queue reported an error while its work was waited for");
 }
 
 void oneccl_state::release() {
-  const bool idle = synchronize() == ISTHMUS_SUCCESS;
-  if (m_barrier_byte != nullptr && idle) sycl::free(m_barrier_byte, m_queues.front());
+  const bool is_idle = synchronize() == ISTHMUS_SUCCESS;
+  if (m_barrier_byte != nullptr && is_idle) sycl::free(m_barrier_byte, m_queues.front());
   if (m_comm == nullptr) return;
   const auto destroy = m_library.functions.comm_destroy;
   const xccl::native_comm comm = m_comm;
   // The library has no abort: a communicator that others left is given up.
-  if (!idle || !xccl::run_with_timeout([=] { return destroy(comm); }, std::chrono::seconds(30)))
+  if (!is_idle || !xccl::run_with_timeout([=] { return destroy(comm); }, std::chrono::seconds(30)))
     m_context.log(m_context.runtime, 2, "oneCCL did not release a communicator; it is left alone with it");
 }
 

@@ -16,24 +16,24 @@
 
 namespace isthmus::oneccl {
 
-struct unique_id {
+struct oneccl_unique_id {
   char data[4096];
 };
-using probe_record = xccl::probe<sizeof(unique_id)>;
+using probe_record = xccl::probe<sizeof(oneccl_unique_id)>;
 
 // The library of this process; null and `reason` when there is none that works here.
-struct library {
+struct oneccl_library {
   xccl::native_functions functions;
-  int (*comm_init_rank)(xccl::native_comm* comm, std::size_t size, unique_id id, int rank) = nullptr;
+  int (*comm_init_rank)(xccl::native_comm* comm, std::size_t size, oneccl_unique_id id, int rank) = nullptr;
   int version = 0;
   std::string path, version_text;
 
-  static library* get(const isthmus_backend_context& context, std::string& reason);
+  static oneccl_library* get(const isthmus_backend_context& context, std::string& reason);
 };
 
 class oneccl_state {
  public:
-  oneccl_state(const isthmus_backend_context& context, library& loaded) : m_context(context), m_library(loaded) {}
+  oneccl_state(const isthmus_backend_context& context, oneccl_library& loaded) : m_context(context), m_library(loaded) {}
 
   isthmus_status connect(const votes<probe_record>& all);
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
@@ -46,13 +46,13 @@ class oneccl_state {
 
  private:
   isthmus_status fail(int result, const char* function) const;
-  isthmus_status gave_up(const char* doing) const;
-  bool stopped() const { return m_aborted || m_context.is_aborted(m_context.runtime) != 0; }
-  isthmus_status start(const isthmus_operation& operation);
-  void remember(const sycl::queue& queue);
+  isthmus_status fail_interrupted(const char* activity) const;
+  bool is_aborted() const { return m_aborted || m_context.is_aborted(m_context.runtime) != 0; }
+  isthmus_status enqueue_one(const isthmus_operation& operation);
+  void add_queue(const sycl::queue& queue);
 
   const isthmus_backend_context& m_context;
-  library& m_library;
+  oneccl_library& m_library;
   xccl::native_comm m_comm = nullptr;
   std::vector<sycl::queue> m_queues;  // copies share the user's queue and keep it alive
   std::byte* m_barrier_byte = nullptr;
