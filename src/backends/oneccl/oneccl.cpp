@@ -10,18 +10,18 @@ namespace {
 
 isthmus_status create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
-  vote<probe_record> mine;
+  vote<probe_record> local_vote;
   std::string reason;
   oneccl_library* const loaded = oneccl_library::get(*context, reason);
   if (loaded != nullptr) {
-    mine.value.version = loaded->version;
-    if (context->rank == 0 && loaded->functions.get_unique_id(mine.value.id) != 0)
+    local_vote.value.version = loaded->version;
+    if (context->rank == 0 && loaded->functions.get_unique_id(local_vote.value.id) != 0)
       reason = std::string("onecclGetUniqueId: ") + loaded->functions.get_last_error(nullptr);
   }
   votes<probe_record> all;
   if (const auto status = xccl::agree_on_probes(
           *context, "src/backends/oneccl/oneccl.cpp",
-          "pip install oneccl, or name the file in backend.oneccl.library or ISTHMUS_ONECCL_LIBRARY", mine,
+          "pip install oneccl, or name the file in backend.oneccl.library or ISTHMUS_ONECCL_LIBRARY", local_vote,
           reason, all);
       status != ISTHMUS_SUCCESS)
     return status;

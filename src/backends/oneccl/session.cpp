@@ -68,9 +68,9 @@ oneccl_library* oneccl_library::get(const isthmus_backend_context& context, std:
   static std::unique_ptr<oneccl_library> instance;
   const std::lock_guard lock(mutex);
   if (instance == nullptr) {
-    auto made = std::make_unique<oneccl_library>();
-    reason = load(context, *made);
-    if (reason.empty()) instance = std::move(made);
+    auto new_library = std::make_unique<oneccl_library>();
+    reason = load(context, *new_library);
+    if (reason.empty()) instance = std::move(new_library);
   }
   return instance.get();
 }
@@ -96,16 +96,16 @@ isthmus_status oneccl_state::connect(const votes<probe_record>& all) {
   // oneCCL has no non-blocking mode on every plug-in, so the wait for the other ranks is given a thread.
   const auto id = std::make_shared<oneccl_unique_id>();
   std::memcpy(id.get(), all[0].value.id, sizeof(oneccl_unique_id));
-  const auto made = std::make_shared<xccl::native_comm>(nullptr);
+  const auto new_comm = std::make_shared<xccl::native_comm>(nullptr);
   const auto comm_init_rank = m_library.comm_init_rank;
   const auto size = static_cast<std::size_t>(m_context.size);
   const int rank = m_context.rank;
   const auto result =
-      xccl::run_with_timeout([=] { return comm_init_rank(made.get(), size, *id, rank); },
+      xccl::run_with_timeout([=] { return comm_init_rank(new_comm.get(), size, *id, rank); },
                         std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
   if (!result) return fail_interrupted("onecclCommInitRank");
   if (*result != 0) return fail(*result, "CommInitRank");
-  m_comm = *made;
+  m_comm = *new_comm;
   return ISTHMUS_SUCCESS;
 }
 
@@ -132,8 +132,8 @@ isthmus_status oneccl_state::enqueue_one(const isthmus_operation& operation) {
     m_barrier_byte = sycl::malloc_host<std::byte>(1, queue);
   const xccl::enqueue_target target{m_library.functions, nullptr,        m_comm, m_context.rank,
                              m_context.size,   m_barrier_byte, 0};
-  xccl::scratch_memory unused;
-  const xccl::enqueue_result result = xccl::enqueue_collective(target, operation, unused);
+  xccl::scratch_memory unused_scratch;
+  const xccl::enqueue_result result = xccl::enqueue_collective(target, operation, unused_scratch);
   return result.ok() ? ISTHMUS_SUCCESS : fail(result.result, result.function);
 }
 

@@ -23,7 +23,7 @@ struct probe {
 
 // "" when the ranks' parts go together, else why not. All ranks come to the same answer.
 template <std::size_t IdBytes>
-std::string mismatch(const votes<probe<IdBytes>>& all, const int* node_of, bool may_share_device) {
+std::string find_mismatch(const votes<probe<IdBytes>>& all, const int* node_of, bool may_share_device) {
   for (std::size_t rank = 1; rank < all.size(); ++rank)
     if (all[rank].value.version != all[0].value.version)
       return "ranks 0 and " + std::to_string(rank) + " have loaded different versions of the library (codes " +
@@ -41,17 +41,17 @@ std::string mismatch(const votes<probe<IdBytes>>& all, const int* node_of, bool 
 // backend is UNSUPPORTED on all ranks.
 template <std::size_t IdBytes>
 isthmus_status agree_on_probes(const isthmus_backend_context& context, const char* location, const char* hint,
-                               vote<probe<IdBytes>>& mine, const std::string& reason,
+                               vote<probe<IdBytes>>& local_vote, const std::string& reason,
                                votes<probe<IdBytes>>& all) {
   bool may_share_device = false;
-  const std::string bad_option = read_flag(context, "share_device", may_share_device);
-  if (const std::string& why = reason.empty() ? bad_option : reason; !why.empty())
-    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, why, hint);
-  if (const isthmus_status status = agree(context, location, mine, all); status != ISTHMUS_SUCCESS)
+  const std::string option_error = read_flag(context, "share_device", may_share_device);
+  if (const std::string& problem = reason.empty() ? option_error : reason; !problem.empty())
+    local_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, problem, hint);
+  if (const isthmus_status status = agree(context, location, local_vote, all); status != ISTHMUS_SUCCESS)
     return status;
-  const std::string why = mismatch(all, context.node_of, may_share_device);
-  if (why.empty()) return ISTHMUS_SUCCESS;
-  return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, location, hint, "%s", why.c_str());
+  const std::string problem = find_mismatch(all, context.node_of, may_share_device);
+  if (problem.empty()) return ISTHMUS_SUCCESS;
+  return context.fail(context.runtime, ISTHMUS_ERROR_UNSUPPORTED, 0, location, hint, "%s", problem.c_str());
 }
 
 }  // namespace isthmus::xccl

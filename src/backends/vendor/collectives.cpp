@@ -13,7 +13,7 @@ namespace {
 class enqueuer {
  public:
   enqueuer(const enqueue_target& target, const isthmus_operation& operation)
-      : m_target(target), m_native(target.native), m_operation(operation), m_blocks(operation, target.rank, target.size) {}
+      : m_target(target), m_functions(target.functions), m_operation(operation), m_blocks(operation, target.rank, target.size) {}
 
   enqueue_result run(scratch_memory& scratch);
 
@@ -23,20 +23,20 @@ class enqueuer {
 
   void send(const void* pointer, std::size_t size, int peer) {
     if (size != 0)
-      m_result.record(m_native.send(pointer, size, native_int8, peer, m_target.comm, m_operation.stream), "Send");
+      m_result.record(m_functions.send(pointer, size, native_int8, peer, m_target.comm, m_operation.stream), "Send");
   }
   void recv(void* pointer, std::size_t size, int peer) {
     if (size != 0)
-      m_result.record(m_native.recv(pointer, size, native_int8, peer, m_target.comm, m_operation.stream), "Recv");
+      m_result.record(m_functions.recv(pointer, size, native_int8, peer, m_target.comm, m_operation.stream), "Recv");
   }
 
   // Runs `body` inside a native group, which is closed whatever happens.
   template <typename Body>
   void in_native_group(Body&& body) {
-    m_result.record(m_native.group_start(), "GroupStart");
+    m_result.record(m_functions.group_start(), "GroupStart");
     if (!m_result.ok()) return;
     body();
-    m_result.record(m_native.group_end(), "GroupEnd");
+    m_result.record(m_functions.group_end(), "GroupEnd");
   }
 
   // On the stream, by the device's runtime.
@@ -57,7 +57,7 @@ class enqueuer {
   const void* source_or_copy(std::size_t size, scratch_memory& scratch);
 
   const enqueue_target& m_target;
-  const native_functions& m_native;
+  const native_functions& m_functions;
   const isthmus_operation& m_operation;
   block_map m_blocks;
   enqueue_result m_result;
@@ -69,16 +69,16 @@ void enqueuer::reduction() {
   const int datatype = *native_datatype_of(m_operation.datatype), op = *native_op_of(m_operation.op);
   if (m_operation.collective == ISTHMUS_ALLREDUCE) {
     m_result.record(
-        m_native.all_reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_target.comm, m_operation.stream),
+        m_functions.all_reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_target.comm, m_operation.stream),
         "AllReduce");
   } else if (m_operation.collective == ISTHMUS_REDUCE_SCATTER) {
-    m_result.record(m_native.reduce_scatter(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_target.comm,
+    m_result.record(m_functions.reduce_scatter(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_target.comm,
                                            m_operation.stream),
                    "ReduceScatter");
   } else if (m_blocks.send.shape == extent::counts) {
     reduce_scatter_uneven(datatype, op);
   } else {
-    m_result.record(m_native.reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_operation.root,
+    m_result.record(m_functions.reduce(m_operation.send_buf, m_operation.recv_buf, m_operation.count, datatype, op, m_operation.root,
                                    m_target.comm, m_operation.stream),
                    "Reduce");
   }
@@ -94,7 +94,7 @@ void enqueuer::reduce_scatter_uneven(int datatype, int op) {
         m_blocks.send.begin(receiver) == m_blocks.send.begin(0) + static_cast<std::uint64_t>(receiver) * m_operation.count;
   if (is_even) {
     if (m_operation.count != 0)
-      m_result.record(m_native.reduce_scatter(send + m_blocks.outgoing_block(0).offset, m_operation.recv_buf, m_operation.count,
+      m_result.record(m_functions.reduce_scatter(send + m_blocks.outgoing_block(0).offset, m_operation.recv_buf, m_operation.count,
                                              datatype, op, m_target.comm, m_operation.stream),
                      "ReduceScatter");
     return;
@@ -102,7 +102,7 @@ void enqueuer::reduce_scatter_uneven(int datatype, int op) {
   in_native_group([&] {
     for (int receiver = 0; receiver < m_target.size; ++receiver)
       if (m_blocks.send.length(receiver) != 0)
-        m_result.record(m_native.reduce(
+        m_result.record(m_functions.reduce(
                            send + m_blocks.outgoing_block(receiver).offset, receiver == m_target.rank ? m_operation.recv_buf : nullptr,
                            m_blocks.send.length(receiver), datatype, op, receiver, m_target.comm, m_operation.stream),
                        "Reduce");
@@ -113,7 +113,7 @@ void enqueuer::broadcast(std::size_t from) {
   // Only the root reads its send buffer; the others may have none, and the library wants a valid pointer.
   const void* source = is_root() ? static_cast<const char*>(m_operation.send_buf) + from : m_operation.recv_buf;
   m_result.record(
-      m_native.broadcast(source, m_operation.recv_buf, bytes(), native_int8, m_operation.root, m_target.comm, m_operation.stream),
+      m_functions.broadcast(source, m_operation.recv_buf, bytes(), native_int8, m_operation.root, m_target.comm, m_operation.stream),
       "Broadcast");
 }
 
@@ -123,7 +123,7 @@ void enqueuer::send_or_receive() {
 }
 
 void enqueuer::barrier() {
-  m_result.record(m_native.all_reduce(m_target.barrier_byte, m_target.barrier_byte, 1, native_uint8, native_max,
+  m_result.record(m_functions.all_reduce(m_target.barrier_byte, m_target.barrier_byte, 1, native_uint8, native_max,
                                      m_target.comm, m_operation.stream),
                  "AllReduce");
 }
@@ -168,10 +168,10 @@ bool enqueuer::try_native_function(const void* source) {
   };
   switch (m_operation.collective) {
     case ISTHMUS_BROADCAST: return broadcast(), true;
-    case ISTHMUS_ALLGATHER: return call_unrooted(m_native.all_gather, "AllGather");
-    case ISTHMUS_GATHER: return call_rooted(m_native.gather, "Gather");
-    case ISTHMUS_SCATTER: return call_rooted(m_native.scatter, "Scatter");
-    case ISTHMUS_ALLTOALL: return call_unrooted(m_native.all_to_all, "AlltoAll");
+    case ISTHMUS_ALLGATHER: return call_unrooted(m_functions.all_gather, "AllGather");
+    case ISTHMUS_GATHER: return call_rooted(m_functions.gather, "Gather");
+    case ISTHMUS_SCATTER: return call_rooted(m_functions.scatter, "Scatter");
+    case ISTHMUS_ALLTOALL: return call_unrooted(m_functions.all_to_all, "AlltoAll");
     default: return false;
   }
 }

@@ -26,7 +26,7 @@ struct enqueue_result {
 
 // What one operation is enqueued with.
 struct enqueue_target {
-  const native_functions& native;
+  const native_functions& functions;
   const device_runtime* runtime;  // null: the library has no device runtime of its own (oneCCL)
   native_comm comm;
   int rank;

@@ -53,7 +53,7 @@ struct native_functions {
   const char* (*get_error_string)(int result) = nullptr;
   const char* (*get_last_error)(native_comm comm) = nullptr;
   int (*comm_destroy)(native_comm comm) = nullptr;
-  int (*comm_split)(native_comm comm, int color, int key, native_comm* part, void* config) = nullptr;
+  int (*comm_split)(native_comm comm, int color, int key, native_comm* child, void* config) = nullptr;
   int (*group_start)() = nullptr;
   int (*group_end)() = nullptr;
 #define NATIVE_COLLECTIVE(member, Name, parameters) int(*member) parameters = nullptr;

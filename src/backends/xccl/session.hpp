@@ -46,7 +46,7 @@ class nccl_state {
 
   // Collective. `part`, if any, is the anchor that a split has made. After a failure the session can only be
   // released.
-  isthmus_status connect(const votes<probe_record>& all, native_comm part);
+  isthmus_status connect(const votes<probe_record>& all, native_comm split_comm);
   isthmus_status enqueue(const isthmus_operation* operations, std::size_t n);
   isthmus_status poll();
   isthmus_status synchronize();
@@ -165,13 +165,13 @@ isthmus_status nccl_state<Traits>::create_working_comm() {
 }
 
 template <typename Traits>
-isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, native_comm part) {
-  m_setup_comm = part;
+isthmus_status nccl_state<Traits>::connect(const votes<probe_record>& all, native_comm split_comm) {
+  m_setup_comm = split_comm;
   const scoped_device guard(m_library.device, m_context.device.ordinal);
   if (guard.code() != 0) return fail_device(guard.code(), "SetDevice");
   m_capability = all[0].value.capability;
   for (const auto& each : all) m_capability = std::min(m_capability, each.value.capability);
-  if (part == nullptr) {
+  if (split_comm == nullptr) {
     typename Traits::unique_id id;
     std::memcpy(&id, all[0].value.id, sizeof(id));
     if (const isthmus_status status = create_setup_comm(id); status != ISTHMUS_SUCCESS) return status;
@@ -346,12 +346,12 @@ native_comm nccl_state<Traits>::split(int color, int key) {
 template <typename Traits>
 void nccl_state<Traits>::register_block(const isthmus_heap_block& block) {
   if (m_registered_blocks.mode() == registration_mode::off || m_aborted.load(std::memory_order_acquire)) return;
-  vote<> mine;
+  vote<> local_vote;
   if (const std::string missing = m_registered_blocks.missing_function(); !missing.empty())
-    mine.refuse(ISTHMUS_ERROR_UNSUPPORTED, m_library.version_text + " lacks " + Traits::symbol_prefix + missing);
+    local_vote.refuse(ISTHMUS_ERROR_UNSUPPORTED, m_library.version_text + " lacks " + Traits::symbol_prefix + missing);
   const auto all_ranks_agree = [&] {
     votes<> all;
-    if (gather_votes(m_context, mine, all) != ISTHMUS_SUCCESS) return false;
+    if (gather_votes(m_context, local_vote, all) != ISTHMUS_SUCCESS) return false;
     // Asked for by name, it is worth a warning.
     if (first_refusal(all) >= 0)
       m_context.log(m_context.runtime, m_registered_blocks.mode() == registration_mode::windows ? 2 : 1,
@@ -362,7 +362,7 @@ void nccl_state<Traits>::register_block(const isthmus_heap_block& block) {
   // Agreed before, because making a window waits for every rank, and after, because it may fail on one.
   if (!all_ranks_agree()) return;
   if (const int result = register_with_library(block); result != native_success)
-    mine.refuse(ISTHMUS_ERROR_BACKEND,
+    local_vote.refuse(ISTHMUS_ERROR_BACKEND,
                 Traits::symbol_prefix + std::string(m_registered_blocks.register_function()) + ": " + Traits::result_info_of(result).name,
                 {}, result);
   if (!all_ranks_agree()) unregister_block(block);

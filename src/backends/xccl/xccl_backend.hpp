@@ -41,25 +41,25 @@ class nccl_backend {
   static inline std::atomic<int> s_open_group_count{0};
 
   static isthmus_backend make_backend();
-  static std::string probe_device(const isthmus_backend_context& context, library* lib, probe_record& mine);
-  static std::string create_unique_id(const library& lib, int ordinal, probe_record& mine);
+  static std::string probe_device(const isthmus_backend_context& context, library* lib, probe_record& record);
+  static std::string create_unique_id(const library& lib, int ordinal, probe_record& record);
   static isthmus_status create(const isthmus_backend_context* context, void** state);
-  static bool matches(const library& lib, native_comm part, const isthmus_backend_context& context);
+  static bool matches(const library& lib, native_comm split_comm, const isthmus_backend_context& context);
   static isthmus_status share_unique_id(const isthmus_backend_context& context, const library& lib,
                                     probe_votes& all);
-  static isthmus_status confirm_connected(const isthmus_backend_context& context, isthmus_status mine);
+  static isthmus_status confirm_connected(const isthmus_backend_context& context, isthmus_status local_status);
   static isthmus_status enqueue(void* state, const isthmus_operation* operations, const char* const*,
                                 std::size_t n);
   static isthmus_status group_start();
   static isthmus_status group_end();
   // Of a part that nobody has operations on.
-  static void discard_split_state(void* part) { library::loaded()->functions.comm_abort(part); }
+  static void discard_split_state(void* split_comm) { library::loaded()->functions.comm_abort(split_comm); }
 };
 
 // What this rank brings. Returns why it cannot take part, or "".
 template <typename Traits>
 std::string nccl_backend<Traits>::probe_device(const isthmus_backend_context& context, library* lib,
-                                     probe_record& mine) {
+                                     probe_record& record) {
   if (context.device.platform != Traits::platform)
     return std::string(Traits::display_name) + " needs a device of platform " + Traits::device_prefix;
   const device_runtime& device = lib->device;
@@ -69,22 +69,22 @@ std::string nccl_backend<Traits>::probe_device(const isthmus_backend_context& co
     return std::string("the ") + Traits::runtime_name + " finds no device: " + device.get_error_string(error);
   if (ordinal < 0 || ordinal >= count)
     return "device " + std::to_string(ordinal) + " does not exist; this machine has " + std::to_string(count);
-  if (const int error = device.device_get_pci_bus_id(mine.device, sizeof(mine.device), ordinal); error != 0)
+  if (const int error = device.device_get_pci_bus_id(record.device, sizeof(record.device), ordinal); error != 0)
     return std::string("the device has no bus id: ") + device.get_error_string(error);
   if (Traits::capability_attribute >= 0)
-    device.device_get_attribute(&mine.capability, Traits::capability_attribute, ordinal);
-  mine.version = lib->version;
+    device.device_get_attribute(&record.capability, Traits::capability_attribute, ordinal);
+  record.version = lib->version;
   if (!parse_registration_mode(option_of(context, "registration")))
     return std::string("backend.") + Traits::name + ".registration is none of off, buffers, windows";
-  mine.has_split_comm = context.split_state != nullptr && matches(*lib, context.split_state, context) ? 1 : 0;
-  if (context.rank != 0 || mine.has_split_comm != 0) return {};
-  return create_unique_id(*lib, ordinal, mine);
+  record.has_split_comm = context.split_state != nullptr && matches(*lib, context.split_state, context) ? 1 : 0;
+  if (context.rank != 0 || record.has_split_comm != 0) return {};
+  return create_unique_id(*lib, ordinal, record);
 }
 
 template <typename Traits>
-std::string nccl_backend<Traits>::create_unique_id(const library& lib, int ordinal, probe_record& mine) {
+std::string nccl_backend<Traits>::create_unique_id(const library& lib, int ordinal, probe_record& record) {
   const scoped_device guard(lib.device, ordinal);
-  const int result = lib.functions.get_unique_id(mine.id);
+  const int result = lib.functions.get_unique_id(record.id);
   return result == native_success
              ? ""
              : std::string(Traits::symbol_prefix) + "GetUniqueId: " + Traits::result_info_of(result).name;
@@ -92,10 +92,10 @@ std::string nccl_backend<Traits>::create_unique_id(const library& lib, int ordin
 
 // Ranks of a split are numbered by key and rank, here and in the library; nothing rests on that unseen.
 template <typename Traits>
-bool nccl_backend<Traits>::matches(const library& lib, native_comm part, const isthmus_backend_context& context) {
+bool nccl_backend<Traits>::matches(const library& lib, native_comm split_comm, const isthmus_backend_context& context) {
   int size = 0, rank = -1;
-  return lib.functions.comm_count(part, &size) == native_success && size == context.size &&
-         lib.functions.comm_user_rank(part, &rank) == native_success && rank == context.rank;
+  return lib.functions.comm_count(split_comm, &size) == native_success && size == context.size &&
+         lib.functions.comm_user_rank(split_comm, &rank) == native_success && rank == context.rank;
 }
 
 // Where only some ranks have a part, rank 0 may not have made an id in time.
@@ -103,51 +103,51 @@ template <typename Traits>
 isthmus_status nccl_backend<Traits>::share_unique_id(const isthmus_backend_context& context, const library& lib,
                                             probe_votes& all) {
   if (all[0].value.has_split_comm == 0) return ISTHMUS_SUCCESS;
-  vote<probe_record> mine = all[static_cast<std::size_t>(context.rank)];
-  if (const std::string reason = context.rank == 0 ? create_unique_id(lib, context.device.ordinal, mine.value) : "";
+  vote<probe_record> local_vote = all[static_cast<std::size_t>(context.rank)];
+  if (const std::string reason = context.rank == 0 ? create_unique_id(lib, context.device.ordinal, local_vote.value) : "";
       !reason.empty())
-    mine.refuse(ISTHMUS_ERROR_BACKEND, reason);
-  return agree(context, location_text().c_str(), mine, all);
+    local_vote.refuse(ISTHMUS_ERROR_BACKEND, reason);
+  return agree(context, location_text().c_str(), local_vote, all);
 }
 
 // Collective. A rank that failed has reported it; the others hear which one it was.
 template <typename Traits>
-isthmus_status nccl_backend<Traits>::confirm_connected(const isthmus_backend_context& context, isthmus_status mine) {
+isthmus_status nccl_backend<Traits>::confirm_connected(const isthmus_backend_context& context, isthmus_status local_status) {
   vote<> local_vote;
-  if (mine != ISTHMUS_SUCCESS)
+  if (local_status != ISTHMUS_SUCCESS)
     local_vote.refuse(ISTHMUS_ERROR_REMOTE, std::string("could not join ") + Traits::display_name,
-               "look at that rank's message", mine);
+               "look at that rank's message", local_status);
   votes<> all;
-  if (mine == ISTHMUS_SUCCESS) return agree(context, location_text().c_str(), local_vote, all);
+  if (local_status == ISTHMUS_SUCCESS) return agree(context, location_text().c_str(), local_vote, all);
   gather_votes(context, local_vote, all);
-  return mine;
+  return local_status;
 }
 
 template <typename Traits>
 isthmus_status nccl_backend<Traits>::create(const isthmus_backend_context* context, void** state) {
   *state = nullptr;
-  vote<probe_record> mine;
+  vote<probe_record> local_vote;
   std::string reason;
   // Owned here, until a session has taken it.
-  std::unique_ptr<void, void (*)(void*)> part(context->split_state, discard_split_state);
+  std::unique_ptr<void, void (*)(void*)> split_comm(context->split_state, discard_split_state);
   library* const lib = library::get(*context, reason);
-  if (lib != nullptr) reason = probe_device(*context, lib, mine.value);
+  if (lib != nullptr) reason = probe_device(*context, lib, local_vote.value);
   probe_votes all;
   if (const isthmus_status status =
-          agree_on_probes(*context, location_text().c_str(), Traits::install_hint, mine, reason, all);
+          agree_on_probes(*context, location_text().c_str(), Traits::install_hint, local_vote, reason, all);
       status != ISTHMUS_SUCCESS)
     return status;
 
   const bool is_split =
       std::all_of(all.begin(), all.end(), [](auto& each) { return each.value.has_split_comm != 0; });
   if (!is_split) {
-    part.reset();
+    split_comm.reset();
     if (const isthmus_status status = share_unique_id(*context, *lib, all); status != ISTHMUS_SUCCESS)
       return status;
   }
   auto new_state =
       std::make_unique<state_type>(*context, *lib, *parse_registration_mode(option_of(*context, "registration")));
-  const isthmus_status result = confirm_connected(*context, new_state->connect(all, part.release()));
+  const isthmus_status result = confirm_connected(*context, new_state->connect(all, split_comm.release()));
   if (result != ISTHMUS_SUCCESS) {
     new_state->release();
     return result;
@@ -195,8 +195,8 @@ isthmus_status nccl_backend<Traits>::group_end() {
   if (--group.depth > 0) return result == native_success ? ISTHMUS_SUCCESS : Traits::result_info_of(result).status;
   isthmus_status status = ISTHMUS_SUCCESS;
   for (state_type* member : std::exchange(group.members, {})) {
-    const isthmus_status mine = member->finish_group(result);
-    if (status == ISTHMUS_SUCCESS) status = mine;
+    const isthmus_status local_status = member->finish_group(result);
+    if (status == ISTHMUS_SUCCESS) status = local_status;
   }
   return status;
 }

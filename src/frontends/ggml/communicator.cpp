@@ -95,16 +95,16 @@ communicator::plan communicator::plan_streams(stream_kind kind) const {
   plan plan;
   const void* runtime = nullptr;
   for (backend* each : m_backends) {
-    const found_stream found = find_stream(m_ggml, each, kind);
+    const found_stream lookup = find_stream(m_ggml, each, kind);
     const std::string name = m_ggml.device_name(m_ggml.get_device(each));
-    if (!found.reason.empty()) return {.reason = "the stream of " + name + " is not known: " + found.reason};
+    if (!lookup.reason.empty()) return {.reason = "the stream of " + name + " is not known: " + lookup.reason};
     // A SYCL engine works by its queues; the platform only names the rules that apply.
     isthmus_device device{ISTHMUS_PLATFORM_LEVEL_ZERO, static_cast<int>(plan.devices.size())};
-    if (kind == stream_kind::cuda) device = {ISTHMUS_PLATFORM_CUDA, cuda_device_of(found.stream)};
+    if (kind == stream_kind::cuda) device = {ISTHMUS_PLATFORM_CUDA, cuda_device_of(lookup.stream)};
     if (device.ordinal < 0) return {.reason = "the CUDA driver does not say which device " + name + " is"};
     plan.devices.push_back(device);
-    plan.streams.push_back(found.stream);
-    runtime = found.function;
+    plan.streams.push_back(lookup.stream);
+    runtime = lookup.function;
   }
   if (kind == stream_kind::sycl) plan.engine = open_sycl_engine(runtime, plan.reason);
   return plan;

@@ -19,10 +19,10 @@ template <typename Function>
 class next_function {
  public:
   constexpr explicit next_function(const char* name) : m_name(name) {}
-  Function* get(const void* caller, const void* own) {
+  Function* get(const void* caller, const void* own_definition) {
     for (const place* each = m_places.load(std::memory_order_acquire); each != nullptr; each = each->next)
       if (each->caller == caller) return each->function;
-    const auto found = reinterpret_cast<Function*>(next_definition(m_name, caller, own));
+    const auto found = reinterpret_cast<Function*>(next_definition(m_name, caller, own_definition));
     if (found == nullptr) return nullptr;
     auto* made = new (std::nothrow) place{caller, found, m_places.load(std::memory_order_relaxed)};
     while (made != nullptr && !m_places.compare_exchange_weak(made->next, made, std::memory_order_release))
@@ -52,10 +52,10 @@ extern "C" [[gnu::visibility("default")]] void* ggml_backend_reg_get_proc_addres
       next_definition("ggml_backend_reg_get_proc_address", __builtin_return_address(0),
                       reinterpret_cast<const void*>(&ggml_backend_reg_get_proc_address)));
   if (next == nullptr) return nullptr;
-  void* const own = next(registry, name);
-  void* const ours = trio_function(name);
-  if (ours == nullptr || library::of(next) == nullptr) return own;
-  return ours;
+  void* const native_function = next(registry, name);
+  void* const replacement = trio_function(name);
+  if (replacement == nullptr || library::of(next) == nullptr) return native_function;
+  return replacement;
 }
 
 // NOLINTNEXTLINE(readability-identifier-naming)

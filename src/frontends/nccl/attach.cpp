@@ -43,14 +43,14 @@ constexpr std::size_t id_bytes = sizeof(isthmus_unique_id);
 static_assert(id_bytes == sizeof(nccl_unique_id));
 
 std::pair<std::size_t, std::size_t> longest_zeros(const unsigned char* bytes) {
-  std::pair<std::size_t, std::size_t> best{0, 0};  // where, how many
+  std::pair<std::size_t, std::size_t> longest_run{0, 0};  // where, how many
   for (std::size_t begin = 0; begin < id_bytes; ++begin) {
     std::size_t end = begin;
     while (end < id_bytes && bytes[end] == 0) ++end;
-    if (end - begin > best.second) best = {begin, end - begin};
+    if (end - begin > longest_run.second) longest_run = {begin, end - begin};
     begin = std::max(begin, end);
   }
-  return best;
+  return longest_run;
 }
 
 bool read_mark(const nccl_unique_id& from, isthmus_unique_id& id) {
@@ -141,17 +141,17 @@ bool is_blocking(const nccl_config* config) { return config == nullptr || config
 }  // namespace
 
 void mark(nccl_unique_id& id) {
-  isthmus_unique_id ours;
-  if (isthmus_unique_id_create(nullptr, &ours) != ISTHMUS_SUCCESS) return;
-  const auto [zeros_at, zeros] = longest_zeros(ours.bytes);
+  isthmus_unique_id isthmus_id;
+  if (isthmus_unique_id_create(nullptr, &isthmus_id) != ISTHMUS_SUCCESS) return;
+  const auto [zeros_at, zeros] = longest_zeros(isthmus_id.bytes);
   const trailer last = {static_cast<unsigned char>(zeros_at),
                         static_cast<unsigned char>(zeros),
                         {magic[0], magic[1], magic[2], magic[3]}};
   const std::size_t kept = id_bytes - zeros, begin = id_bytes - sizeof last - kept;
   if (kept + sizeof last > id_bytes) return;
   if (!std::all_of(id.internal + begin, id.internal + id_bytes, [](char each) { return each == 0; })) return;
-  std::memcpy(id.internal + begin, ours.bytes, zeros_at);
-  std::memcpy(id.internal + begin + zeros_at, ours.bytes + zeros_at + zeros, kept - zeros_at);
+  std::memcpy(id.internal + begin, isthmus_id.bytes, zeros_at);
+  std::memcpy(id.internal + begin + zeros_at, isthmus_id.bytes + zeros_at + zeros, kept - zeros_at);
   std::memcpy(id.internal + id_bytes - sizeof last, &last, sizeof last);
 }
 

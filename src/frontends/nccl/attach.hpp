@@ -13,7 +13,7 @@ void mark(nccl_unique_id& id);
 // A communicator that NCCL is to make in this call, or at the end of the group.
 struct creation {
   enum class kind { meet, split } what;
-  nccl_comm* made;         // where NCCL puts it
+  nccl_comm* handle;         // where NCCL puts it
   isthmus_unique_id id{};  // meet
   bool has_id = false;
   communicator* parent = nullptr;  // split
@@ -21,12 +21,12 @@ struct creation {
   bool is_blocking = true;
 };
 
-creation meeting(nccl_comm* made, const nccl_unique_id* id, const nccl_config* config);
-creation splitting(nccl_comm* made, nccl_comm parent, int color, int key, const nccl_config* config);
+creation meeting(nccl_comm* handle, const nccl_unique_id* id, const nccl_config* config);
+creation splitting(nccl_comm* handle, nccl_comm parent, int color, int key, const nccl_config* config);
 
 // Collective; after NCCL made all of them. One line says why where one is not attached.
 void attach_all(const creation* creations, std::size_t n);
 // The ranks of ncclCommInitAll.
-void attach_whole(nccl_comm* made, int n);
+void attach_whole(nccl_comm* handle, int n);
 
 }  // namespace isthmus::nccl_shim

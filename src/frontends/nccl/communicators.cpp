@@ -103,8 +103,8 @@ bool communicator::introduce() {
   return m_order.open(m_comm, m_rank, m_device);
 }
 
-void communicator::attach(isthmus_communicator made) {
-  m_handle = made;
+void communicator::attach(isthmus_communicator handle) {
+  m_handle = handle;
   m_attached.store(true, std::memory_order_release);
 }
 

@@ -36,7 +36,7 @@ class communicator {
   // Asks NCCL for rank, size and device. False where it does not say, or there is no driver to order calls by.
   bool introduce();
   // What Isthmus made for these ranks; from now on this one owns it.
-  void attach(isthmus_communicator made);
+  void attach(isthmus_communicator handle);
   void stay_out(reason why) { m_why_not = why; }
   // From now on all calls go to NCCL. Any thread.
   void give_up();

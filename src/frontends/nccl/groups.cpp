@@ -45,8 +45,8 @@ int run_together(const calls& some) {
   isthmus_status status = isthmus_group_start();
   for (const taken_call& each : some)
     if (status == ISTHMUS_SUCCESS) status = isthmus_enqueue(each.on->handle(), &each.what);
-  const isthmus_status ended = isthmus_group_end();
-  if (status == ISTHMUS_SUCCESS) status = ended;
+  const isthmus_status end_status = isthmus_group_end();
+  if (status == ISTHMUS_SUCCESS) status = end_status;
   if (status != ISTHMUS_SUCCESS) {
     const int code = some.front().on->outcome_of(status);
     return code == communicator::to_nccl ? static_cast<int>(nccl_remote_error) : code;
@@ -152,12 +152,12 @@ int end_group() {
   auto passed = std::exchange(mine.passed, {});
   const auto creations = std::exchange(mine.creations, {});
   const int early = run_all(take_those_before(passed, taken));
-  int ordered = nccl_success;
+  int order_status = nccl_success;
   for (const passed_call& each : passed)
-    if (ordered == nccl_success) ordered = each.on->order().before(each.stream, carrier::nccl);
-  const int ended = call_nccl(real_nccl().group_end);
-  const int code = ordered != nccl_success ? ordered : ended;
-  if (ended == nccl_success)
+    if (order_status == nccl_success) order_status = each.on->order().before(each.stream, carrier::nccl);
+  const int end_status = call_nccl(real_nccl().group_end);
+  const int code = order_status != nccl_success ? order_status : end_status;
+  if (end_status == nccl_success)
     for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
   passed.clear();
   mine.passed = std::move(passed);  // its memory, for the next group
