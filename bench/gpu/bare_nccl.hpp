@@ -14,37 +14,37 @@ class bare_nccl {
  public:
   bare_nccl() {
     std::string reason;
-    const auto library = isthmus::dynamic_library::open(isthmus::xccl::nccl_traits::library_search(), reason);
+    const auto library = isthmus::dynamic_library::open(isthmus::nccl_family::nccl_traits::library_search(), reason);
     if (!library) throw std::runtime_error("no NCCL: " + reason);
     if (const std::string missing = m_functions.load(library, "nccl", true) + m_entry.load(library);
         !missing.empty())
       throw std::runtime_error("NCCL lacks " + missing);
   }
 
-  const isthmus::xccl::native_functions& functions() const { return m_functions; }
+  const isthmus::nccl_family::native_functions& functions() const { return m_functions; }
   std::string version() const {
     int number = 0;
     m_functions.get_version(&number);
-    return isthmus::xccl::format_version(number);
+    return isthmus::nccl_family::format_version(number);
   }
-  isthmus::xccl::native_unique_id unique_id() const {
-    isthmus::xccl::native_unique_id id{};
+  isthmus::nccl_family::native_unique_id unique_id() const {
+    isthmus::nccl_family::native_unique_id id{};
     m_functions.get_unique_id(&id);
     return id;
   }
   // Waits for all ranks.
-  isthmus::xccl::native_comm join(const isthmus::xccl::native_unique_id& id, int rank, int size) const {
-    isthmus::xccl::native_config config;
+  isthmus::nccl_family::native_comm join(const isthmus::nccl_family::native_unique_id& id, int rank, int size) const {
+    isthmus::nccl_family::native_config config;
     config.blocking = 1;
-    isthmus::xccl::native_comm made = nullptr;
+    isthmus::nccl_family::native_comm made = nullptr;
     if (m_entry.comm_init_rank_config(&made, size, id, rank, &config) != 0)
       throw std::runtime_error("ncclCommInitRankConfig failed");
     return made;
   }
 
  private:
-  isthmus::xccl::native_functions m_functions;
-  isthmus::xccl::native_entry_points m_entry;
+  isthmus::nccl_family::native_functions m_functions;
+  isthmus::nccl_family::native_entry_points m_entry;
 };
 
 }  // namespace gpu_bench

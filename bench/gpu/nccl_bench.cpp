@@ -47,7 +47,7 @@ class comparison {
   std::string nccl_version() const { return m_nccl.version(); }
 
  private:
-  void start_rank(rank_state& rank, const isthmus::xccl::native_unique_id& id);
+  void start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id);
   void run_rank(const bench_case& what, rank_state& rank, measured& result);
   std::vector<std::byte> output_of(const bench_case& what, rank_state& rank, const std::function<int()>& call);
   void compare(const bench_case& what, rank_state& rank, const pair_of_calls& calls, measured& result);
@@ -78,7 +78,7 @@ comparison::comparison(int ranks, std::uint64_t largest, int repetitions)
   options.struct_bytes = sizeof(options);
   options.timeout_s = 60;
   check(isthmus_communicator_create_all(ranks, devices.data(), &options, communicators.data()));
-  const isthmus::xccl::native_unique_id id = m_nccl.unique_id();
+  const isthmus::nccl_family::native_unique_id id = m_nccl.unique_id();
   for (int rank = 0; rank < ranks; ++rank) {
     rank_state& state = m_ranks[static_cast<std::size_t>(rank)];
     state.rank = state.device = rank;
@@ -89,7 +89,7 @@ comparison::comparison(int ranks, std::uint64_t largest, int repetitions)
   each([&](rank_state& rank) { start_rank(rank, id); });
 }
 
-void comparison::start_rank(rank_state& rank, const isthmus::xccl::native_unique_id& id) {
+void comparison::start_rank(rank_state& rank, const isthmus::nccl_family::native_unique_id& id) {
   check(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
   rank.raw = m_nccl.join(id, rank.rank, rank.size);
   const std::uint64_t send_bytes = largest_send(m_largest, rank.size),

@@ -7,9 +7,9 @@
 namespace gpu_bench {
 namespace {
 
-using isthmus::xccl::native_float32;
-using isthmus::xccl::native_functions;
-using isthmus::xccl::native_sum;
+using isthmus::nccl_family::native_float32;
+using isthmus::nccl_family::native_functions;
+using isthmus::nccl_family::native_sum;
 
 // Elements of one block: `count` of isthmus_operation.
 std::uint64_t block_elements(const bench_case& what, int size) {
@@ -115,7 +115,7 @@ int library_call(isthmus_collective collective, const rank_state& rank, std::uin
     case ISTHMUS_SCATTER: return native.scatter(rank.send, rank.recv, count, f32, 0, rank.raw, rank.stream);
     case ISTHMUS_ALLTOALL: return native.all_to_all(rank.send, rank.recv, count, f32, rank.raw, rank.stream);
     case ISTHMUS_BARRIER:
-      return native.all_reduce(rank.byte, rank.byte, 1, isthmus::xccl::native_uint8, isthmus::xccl::native_max,
+      return native.all_reduce(rank.byte, rank.byte, 1, isthmus::nccl_family::native_uint8, isthmus::nccl_family::native_max,
                                rank.raw, rank.stream);
     default: return -1;
   }

@@ -18,8 +18,8 @@ struct rank_state {
   int rank = 0, size = 1, device = 0;
   cudaStream_t stream = nullptr;
   isthmus_communicator communicator = nullptr;
-  isthmus::xccl::native_comm raw = nullptr;
-  const isthmus::xccl::native_functions* native = nullptr;
+  isthmus::nccl_family::native_comm raw = nullptr;
+  const isthmus::nccl_family::native_functions* native = nullptr;
   std::byte* send = nullptr;
   std::byte* recv = nullptr;
   std::byte* byte = nullptr;  // for raw barriers

@@ -57,7 +57,7 @@ class member {
         m_stream(sycl::get_native<cuda>(m_queue)),
         m_ours(make_communicator(device)) {
     check(cudaSetDevice(static_cast<int>(sycl::get_native<cuda>(device))));
-    isthmus::xccl::native_unique_id raw{};
+    isthmus::nccl_family::native_unique_id raw{};
     if (m_rank == 0) raw = m_nccl.unique_id();
     ranks.share(raw);
     m_raw = m_nccl.join(raw, m_rank, wanted.ranks);
@@ -116,7 +116,7 @@ class member {
   sycl::queue m_queue;
   cudaStream_t m_stream;
   isthmus::communicator m_ours;
-  isthmus::xccl::native_comm m_raw = nullptr;
+  isthmus::nccl_family::native_comm m_raw = nullptr;
   float* m_send = nullptr;
   float* m_recv = nullptr;
   std::atomic<bool> m_produced{false};

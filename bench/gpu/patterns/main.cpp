@@ -61,7 +61,7 @@ class session {
   place m_where;
   isthmus_communicator m_communicator = nullptr;
   std::optional<gpu_bench::bare_nccl> m_nccl;
-  isthmus::xccl::native_comm m_raw = nullptr;
+  isthmus::nccl_family::native_comm m_raw = nullptr;
   std::uint64_t m_wrong = 0;
 };
 
@@ -79,7 +79,7 @@ session::session(const settings& asked, const bench::team& ranks)
   m_communicator = isthmus::mpi::create(MPI_COMM_WORLD, &options);
   if (m_where.is_host() || !asked.nccl) return;
   m_nccl.emplace();
-  isthmus::xccl::native_unique_id id{};
+  isthmus::nccl_family::native_unique_id id{};
   if (ranks.rank() == 0) id = m_nccl->unique_id();
   ranks.share(id);
   m_raw = m_nccl->join(id, ranks.rank(), ranks.size());

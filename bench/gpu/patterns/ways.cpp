@@ -121,10 +121,10 @@ way over_isthmus(const plan& of, const place& where, buffers in, isthmus_communi
   return made;
 }
 
-way over_nccl(const plan& of, const place& where, buffers in, const isthmus::xccl::native_functions& native,
-              isthmus::xccl::native_comm ranks) {
+way over_nccl(const plan& of, const place& where, buffers in, const isthmus::nccl_family::native_functions& native,
+              isthmus::nccl_family::native_comm ranks) {
   const auto run = [&of, &where, in, &native, ranks] {
-    constexpr int uint32 = isthmus::xccl::native_uint32;
+    constexpr int uint32 = isthmus::nccl_family::native_uint32;
     check_native(native.group_start(), "NCCL");
     for (std::size_t i = 0; i < of.sends.size(); ++i) {
       const piece &send = of.sends[i], &receive = of.receives[i];

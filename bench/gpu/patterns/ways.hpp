@@ -30,8 +30,8 @@ struct way {
 way over_isthmus(const plan& of, const place& where, buffers in, isthmus_communicator ranks, bool apart);
 
 // NCCL as a program calls it: sends and receives in one group, as its manual shows all of these patterns.
-way over_nccl(const plan& of, const place& where, buffers in, const isthmus::xccl::native_functions& native,
-              isthmus::xccl::native_comm ranks);
+way over_nccl(const plan& of, const place& where, buffers in, const isthmus::nccl_family::native_functions& native,
+              isthmus::nccl_family::native_comm ranks);
 
 // MPI on the buffers themselves; `staged`: on copies in pinned memory, as a program does whose MPI knows no
 // devices.

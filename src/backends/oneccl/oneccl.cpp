@@ -19,7 +19,7 @@ isthmus_status create(const isthmus_backend_context* context, void** state) {
       reason = std::string("onecclGetUniqueId: ") + loaded->functions.get_last_error(nullptr);
   }
   votes<probe_record> all;
-  if (const auto status = xccl::agree_on_probes(
+  if (const auto status = nccl_family::agree_on_probes(
           *context, "src/backends/oneccl/oneccl.cpp",
           "pip install oneccl, or name the file in backend.oneccl.library or ISTHMUS_ONECCL_LIBRARY", local_vote,
           reason, all);

@@ -14,7 +14,7 @@ namespace {
 constexpr int minimum_version = 20220000;  // the first generation with the C interface
 
 // The codes that differ from NCCL's; oneccl/v2/types.h of version 2022.2.
-xccl::result_info result_info_of(int result) {
+nccl_family::result_info result_info_of(int result) {
   switch (result) {
     case 0: return {ISTHMUS_SUCCESS, "onecclSuccess", nullptr};
     case 1: return {ISTHMUS_ERROR_BACKEND, "onecclError", "set CCL_LOG_LEVEL=info"};
@@ -76,7 +76,7 @@ oneccl_library* oneccl_library::get(const isthmus_backend_context& context, std:
 }
 
 isthmus_status oneccl_state::fail(int result, const char* function) const {
-  const xccl::result_info info = result_info_of(result);
+  const nccl_family::result_info info = result_info_of(result);
   const char* text = m_library.functions.get_last_error(m_comm);
   return m_context.fail(m_context.runtime, info.status, result, "src/backends/oneccl/session.cpp",
                         info.hint, "oneccl%s: %s: %s", function, info.name,
@@ -96,12 +96,12 @@ isthmus_status oneccl_state::connect(const votes<probe_record>& all) {
   // oneCCL has no non-blocking mode on every plug-in, so the wait for the other ranks is given a thread.
   const auto id = std::make_shared<oneccl_unique_id>();
   std::memcpy(id.get(), all[0].value.id, sizeof(oneccl_unique_id));
-  const auto new_comm = std::make_shared<xccl::native_comm>(nullptr);
+  const auto new_comm = std::make_shared<nccl_family::native_comm>(nullptr);
   const auto comm_init_rank = m_library.comm_init_rank;
   const auto size = static_cast<std::size_t>(m_context.size);
   const int rank = m_context.rank;
   const auto result =
-      xccl::run_with_timeout([=] { return comm_init_rank(new_comm.get(), size, *id, rank); },
+      nccl_family::run_with_timeout([=] { return comm_init_rank(new_comm.get(), size, *id, rank); },
                         std::chrono::duration<double>(m_context.timeout_s), [this] { return is_aborted(); });
   if (!result) return fail_interrupted("onecclCommInitRank");
   if (*result != 0) return fail(*result, "CommInitRank");
@@ -112,9 +112,9 @@ isthmus_status oneccl_state::connect(const votes<probe_record>& all) {
 const char* oneccl_state::supports(const isthmus_operation& operation, const char* algorithm) const {
   if (algorithm != nullptr) return "the library chooses its algorithms itself; name none";
   if (!row_of(operation.collective).is_reduction) return nullptr;
-  if (!xccl::native_datatype_of(operation.datatype))
+  if (!nccl_family::native_datatype_of(operation.datatype))
     return "the library has no 16-bit integer type to reduce in";
-  return xccl::is_float8(operation.datatype) ? "the library has no 8-bit floating types" : nullptr;
+  return nccl_family::is_float8(operation.datatype) ? "the library has no 8-bit floating types" : nullptr;
 }
 
 void oneccl_state::add_queue(const sycl::queue& queue) {
@@ -130,10 +130,10 @@ isthmus_status oneccl_state::enqueue_one(const isthmus_operation& operation) {
   add_queue(queue);
   if (operation.collective == ISTHMUS_BARRIER && m_barrier_byte == nullptr)
     m_barrier_byte = sycl::malloc_host<std::byte>(1, queue);
-  const xccl::enqueue_target target{m_library.functions, nullptr,        m_comm, m_context.rank,
+  const nccl_family::enqueue_target target{m_library.functions, nullptr,        m_comm, m_context.rank,
                              m_context.size,   m_barrier_byte, 0};
-  xccl::scratch_memory unused_scratch;
-  const xccl::enqueue_result result = xccl::enqueue_collective(target, operation, unused_scratch);
+  nccl_family::scratch_memory unused_scratch;
+  const nccl_family::enqueue_result result = nccl_family::enqueue_collective(target, operation, unused_scratch);
   return result.ok() ? ISTHMUS_SUCCESS : fail(result.result, result.function);
 }
 
@@ -149,7 +149,7 @@ isthmus_status oneccl_state::enqueue(const isthmus_operation* operations, std::s
 
 isthmus_status oneccl_state::synchronize() {
   std::vector<sycl::queue> queues = m_queues;
-  const auto result = xccl::run_with_timeout(
+  const auto result = nccl_family::run_with_timeout(
       [queues]() mutable {
         try {
           for (sycl::queue& queue : queues) queue.wait();
@@ -170,9 +170,9 @@ void oneccl_state::release() {
   if (m_barrier_byte != nullptr && is_idle) sycl::free(m_barrier_byte, m_queues.front());
   if (m_comm == nullptr) return;
   const auto destroy = m_library.functions.comm_destroy;
-  const xccl::native_comm comm = m_comm;
+  const nccl_family::native_comm comm = m_comm;
   // The library has no abort: a communicator that others left is given up.
-  if (!is_idle || !xccl::run_with_timeout([=] { return destroy(comm); }, std::chrono::seconds(30)))
+  if (!is_idle || !nccl_family::run_with_timeout([=] { return destroy(comm); }, std::chrono::seconds(30)))
     m_context.log(m_context.runtime, 2, "oneCCL did not release a communicator; it is left alone with it");
 }
 

@@ -19,12 +19,12 @@ namespace isthmus::oneccl {
 struct oneccl_unique_id {
   char data[4096];
 };
-using probe_record = xccl::probe<sizeof(oneccl_unique_id)>;
+using probe_record = nccl_family::probe<sizeof(oneccl_unique_id)>;
 
 // The library of this process; null and `reason` when there is none that works here.
 struct oneccl_library {
-  xccl::native_functions functions;
-  int (*comm_init_rank)(xccl::native_comm* comm, std::size_t size, oneccl_unique_id id, int rank) = nullptr;
+  nccl_family::native_functions functions;
+  int (*comm_init_rank)(nccl_family::native_comm* comm, std::size_t size, oneccl_unique_id id, int rank) = nullptr;
   int version = 0;
   std::string path, version_text;
 
@@ -53,7 +53,7 @@ class oneccl_state {
 
   const isthmus_backend_context& m_context;
   oneccl_library& m_library;
-  xccl::native_comm m_comm = nullptr;
+  nccl_family::native_comm m_comm = nullptr;
   std::vector<sycl::queue> m_queues;  // copies share the user's queue and keep it alive
   std::byte* m_barrier_byte = nullptr;
   std::atomic<bool> m_aborted{false};

@@ -9,7 +9,7 @@
 #include <isthmus/plugin.hpp>
 #include <string>
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // One rank's part. Plain data: it travels as bytes.
 template <std::size_t IdBytes>

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <thread>
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 namespace {
 
 using steady_clock = std::chrono::steady_clock;

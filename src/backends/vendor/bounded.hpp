@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // Runs `call` in a thread of its own and waits at most `timeout`, or until `cancelled` (may be empty) says
 // so. Gives its result, or nothing when it has not come back: the thread then goes on alone, so `call`

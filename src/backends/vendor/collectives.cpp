@@ -5,7 +5,7 @@
 #include "base/block_map.hpp"
 #include "native_map.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 namespace {
 
 // One operation on its way to the native library. Blocks travel as bytes: no datatype is ever missing for

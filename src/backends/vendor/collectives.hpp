@@ -7,7 +7,7 @@
 #include "device/runtime.hpp"
 #include "native_api.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // The first native function that failed, and its code. A group that was opened is always closed.
 struct enqueue_result {

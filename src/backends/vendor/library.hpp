@@ -10,7 +10,7 @@
 #include "device/runtime.hpp"
 #include "native_api.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // Reads the option `key` of this backend; null when it is not set.
 inline const char* option_of(const isthmus_backend_context& context, const char* key) {

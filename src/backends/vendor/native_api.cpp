@@ -1,6 +1,6 @@
 #include "native_api.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 std::string native_functions::load(const dynamic_library& library, const std::string& prefix,
                                    bool needs_abort) {
   symbol_loader loader(library, prefix);

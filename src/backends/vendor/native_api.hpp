@@ -9,7 +9,7 @@
 
 #include "base/dynamic_library.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 using native_comm = void*;
 using native_stream = void*;

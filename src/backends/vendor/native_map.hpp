@@ -7,7 +7,7 @@
 
 #include "native_api.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // The datatype to reduce in.
 constexpr std::optional<int> native_datatype_of(isthmus_datatype datatype) {

@@ -2,7 +2,7 @@
 include_guard(GLOBAL)
 function(isthmus_plugin name)
   add_library(isthmus_${name} MODULE ${ARGN})
-  target_link_libraries(isthmus_${name} PRIVATE isthmus_vendor)
+  target_link_libraries(isthmus_${name} PRIVATE isthmus_plugin_support)
   isthmus_own_cxx_runtime(isthmus_${name})
   set_target_properties(isthmus_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/isthmus)
   add_dependencies(isthmus isthmus_${name})

@@ -9,7 +9,7 @@
 #include "native_api.hpp"
 #include "native_map.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 struct native_unique_id {
   char internal[128];
@@ -77,7 +77,7 @@ struct common_traits {
   static constexpr bool has_abort = true;
   static constexpr int minimum_version = 21801;  // ncclCommSplit and its shared abort flag
   static constexpr int float8_version = 22400;
-  static std::string format_version(int version) { return xccl::format_version(version); }
+  static std::string format_version(int version) { return nccl_family::format_version(version); }
   static constexpr result_info result_info_of(int result) { return nccl_result_info(result); }
 
   // Non-blocking, and with children that share resources and the abort flag: see session.hpp.

@@ -7,7 +7,7 @@
 #include "backends/vendor/xccl_traits.hpp"
 #include "base/abi_check.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 static_assert(int{native_unhandled_device_error} == int{ncclUnhandledCudaError});
 static_assert(int{native_system_error} == int{ncclSystemError});

@@ -10,7 +10,7 @@
 #include "device/runtime.hpp"
 #include "device/completion_events.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // Calls come from one thread at a time, with the session's device current. An event that can't be made or
 // recorded (in a graph that is captured, say) marks nothing.

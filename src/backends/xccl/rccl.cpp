@@ -2,5 +2,5 @@
 #include "xccl_backend.hpp"
 
 extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
-  return isthmus::xccl::nccl_backend<isthmus::xccl::rccl_traits>::get();
+  return isthmus::nccl_family::nccl_backend<isthmus::nccl_family::rccl_traits>::get();
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 std::optional<registration_mode> parse_registration_mode(const char* text) {
   const std::string_view name = text != nullptr ? text : "buffers";

@@ -10,7 +10,7 @@
 
 #include "backends/vendor/native_api.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // The option `backend.<name>.registration`.
 enum class registration_mode {

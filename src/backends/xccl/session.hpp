@@ -26,7 +26,7 @@
 #include "call_marks.hpp"
 #include "registration.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 // "file:line" of the caller, without the folders above src/.
 inline std::string location_text(const std::source_location& location = std::source_location::current()) {

@@ -12,7 +12,7 @@
 
 #include "session.hpp"
 
-namespace isthmus::xccl {
+namespace isthmus::nccl_family {
 
 template <typename Traits>
 class nccl_backend {

@@ -5,7 +5,7 @@
 
 namespace {
 
-struct mover_traits : isthmus::xccl::nccl_traits {
+struct mover_traits : isthmus::nccl_family::nccl_traits {
   static constexpr const char* name = "mover";
   static isthmus::library_search_request library_search() {
     isthmus::library_search_request search;
@@ -18,5 +18,5 @@ struct mover_traits : isthmus::xccl::nccl_traits {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const isthmus_backend* isthmus_backend_v1(void) {
-  return isthmus::xccl::nccl_backend<mover_traits>::get();
+  return isthmus::nccl_family::nccl_backend<mover_traits>::get();
 }
