@@ -29,7 +29,7 @@ CONFIGS = {
 DEVICES = {
     "ISTHMUS_CUDA_DRIVER_LIBRARY": f"{STANDINS}/libstandin_device.so",
     "ISTHMUS_CUDA_RUNTIME_LIBRARY": f"{STANDINS}/libstandin_device.so",
-    "ISTHMUS_NCCL_LIBRARY": f"{STANDINS}/libstandin_xccl.so",
+    "ISTHMUS_NCCL_LIBRARY": f"{STANDINS}/libstandin_nccl.so",
     "ISTHMUS_NVRTC_LIBRARY": f"{STANDINS}/libstandin_compilers.so",
 }
 ON_DEVICES = ("nccl", "copy_engine")

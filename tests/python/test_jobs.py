@@ -76,14 +76,14 @@ ON_DEVICES = {
     "ISTHMUS_BACKEND": "nccl",
     "ISTHMUS_CUDA_DRIVER_LIBRARY": str(STANDINS / "libstandin_device.so"),
     "ISTHMUS_CUDA_RUNTIME_LIBRARY": str(STANDINS / "libstandin_device.so"),
-    "ISTHMUS_NCCL_LIBRARY": str(STANDINS / "libstandin_xccl.so"),
+    "ISTHMUS_NCCL_LIBRARY": str(STANDINS / "libstandin_nccl.so"),
 }
 # The others' errors come from the watch over processes, and from the timeout of a stream.
 FAILING = ["die", "stop"]
 # Like NCCL a stand-in may let calls of another datatype, root or order come to their ends: recorders keep them.
 
 
-@pytest.mark.skipif(not (STANDINS / "libstandin_xccl.so").is_file(), reason="needs the stand-ins")
+@pytest.mark.skipif(not (STANDINS / "libstandin_nccl.so").is_file(), reason="needs the stand-ins")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_rank_is_named_over_nccl(fault: str, tmp_path: Path) -> None:
     trouble, _ = FAULTS[fault]

@@ -51,7 +51,7 @@ STANDIN_API int standin_context_depth(void);
 
 // Their code runs on the stand-in devices only, and only that of the reduction kernel.
 
-// ---- libstandin_xccl.so: nccl* ------------------------------------------------------------------------
+// ---- libstandin_nccl.so: nccl* ------------------------------------------------------------------------
 
 // Version that ncclGetVersion reports (default 22809).
 STANDIN_API void standin_set_version(int version);

@@ -146,10 +146,10 @@ void check(group_of_ranks& group, const oracle::operation_shape& shape, isthmus_
     EXPECT_EQ(errors[static_cast<std::size_t>(me)], "") << what << " on rank " << me << " of " << group.size();
 }
 
-// The stand-in to run on: "standin_xccl", or one that lacks what newer libraries have. A process has one.
+// The stand-in to run on: "standin_nccl", or one that lacks what newer libraries have. A process has one.
 std::string library_under_test() {
   const char* wanted = std::getenv("STANDIN_LIBRARY");
-  return wanted != nullptr ? wanted : "standin_xccl";
+  return wanted != nullptr ? wanted : "standin_nccl";
 }
 
 class every_plugin : public ::testing::TestWithParam<std::tuple<const char*, int>> {};

@@ -45,7 +45,7 @@ TEST(machine, with_a_file_that_is_no_library) {
 
 // The library for unchanged programs has NCCL's name, and stands before it.
 TEST(machine, with_a_library_that_stands_before_nccl) {
-  setenv("ISTHMUS_NCCL_LIBRARY", harness::standin_path("standin_xccl").c_str(), 1);
+  setenv("ISTHMUS_NCCL_LIBRARY", harness::standin_path("standin_nccl").c_str(), 1);
   settings wanted;
   wanted.options["library"] = NCCL_PRELOAD;
   if (wanted.options["library"].empty()) GTEST_SKIP() << "not built on this processor";
@@ -53,7 +53,7 @@ TEST(machine, with_a_library_that_stands_before_nccl) {
   unsetenv("ISTHMUS_NCCL_LIBRARY");
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   ASSERT_EQ(group.at(0).log.size(), 1U);
-  EXPECT_NE(group.at(0).log[0].find("libstandin_xccl.so"), std::string::npos) << group.at(0).log[0];
+  EXPECT_NE(group.at(0).log[0].find("libstandin_nccl.so"), std::string::npos) << group.at(0).log[0];
 }
 
 TEST(machine, with_too_old_a_library) {
@@ -63,7 +63,7 @@ TEST(machine, with_too_old_a_library) {
 
 TEST(machine, with_a_library_that_lacks_a_function) {
   settings wanted;
-  wanted.options["library"] = harness::standin_path("standin_xccl_incomplete");
+  wanted.options["library"] = harness::standin_path("standin_nccl_incomplete");
   expect_refused(wanted, "lacks ncclSend");
 }
 
@@ -130,7 +130,7 @@ TEST(life, version_and_path_are_reported_and_everything_is_released) {
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   EXPECT_STREQ(group.backend().version(group.at(0).state), "2.28.9");
   ASSERT_EQ(group.at(0).log.size(), 1U);
-  EXPECT_NE(group.at(0).log[0].find("libstandin_xccl.so"), std::string::npos);
+  EXPECT_NE(group.at(0).log[0].find("libstandin_nccl.so"), std::string::npos);
   EXPECT_EQ(live(), 4);  // an anchor and a worker for each rank
   group.destroy();
   EXPECT_EQ(live(), 0);

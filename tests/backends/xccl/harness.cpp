@@ -97,7 +97,7 @@ group_of_ranks::group_of_ranks(settings wanted)
       m_processes(static_cast<std::size_t>(m_settings.size)),
       m_pids(static_cast<std::size_t>(m_settings.size), getpid()),
       m_meeting(std::make_unique<meeting>(m_settings.size)) {
-  m_settings.options.try_emplace("library", standin_path("standin_xccl"));
+  m_settings.options.try_emplace("library", standin_path("standin_nccl"));
   m_settings.options.try_emplace("runtime_library", standin_path("standin_device"));
   for (int index = 0; index < m_settings.size; ++index) {
     auto made = std::make_unique<rank>();

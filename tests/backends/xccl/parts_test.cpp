@@ -215,7 +215,7 @@ TEST(blocks, that_one_rank_cannot_register_are_registered_by_none) {
 
 TEST(blocks, need_a_library_that_can) {
   settings wanted;
-  wanted.options["library"] = harness::standin_path("standin_xccl_older");
+  wanted.options["library"] = harness::standin_path("standin_nccl_older");
   group_of_ranks group(wanted);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   standin_block block(2);

@@ -10,7 +10,7 @@ namespace steering {
 
 template <typename Function>
 Function steer(const char* name) {
-  return reinterpret_cast<Function>(harness::standin("standin_xccl", name));
+  return reinterpret_cast<Function>(harness::standin("standin_nccl", name));
 }
 template <typename Function>
 Function device(const char* name) {

@@ -31,7 +31,7 @@ DEVICES = {
     "ISTHMUS_CUDA_RUNTIME_LIBRARY": str(STANDINS / "libstandin_device.so"),
     "ISTHMUS_NVRTC_LIBRARY": str(STANDINS / "libstandin_compilers.so"),
     "ISTHMUS_PLUGIN_PATH": str(LIBRARIES / "test_movers"),
-    "MOVER_LIBRARY": str(STANDINS / "libstandin_xccl_older.so"),
+    "MOVER_LIBRARY": str(STANDINS / "libstandin_nccl_older.so"),
     "ISTHMUS_RULE": "platform=cuda use=copy_engine; platform=cuda collective=allreduce,reduce use=mover",
     # Ranks that share two cores with other tests may come late.
     "ISTHMUS_NCCL_ATTACH_S": "100",
@@ -276,7 +276,7 @@ def test_the_backend_for_nccl_finds_the_real_library() -> None:
         "shim.isthmus_nccl_library.restype = ctypes.c_char_p\n"
         "print(shim.isthmus_nccl_library().decode())\n"
     )
-    real = str(STANDINS / "libstandin_xccl.so")
+    real = str(STANDINS / "libstandin_nccl.so")
     command = [sys.executable, "-c", code, str(PRELOAD)]
     variables = os.environ | {"ISTHMUS_NCCL_LIBRARY": real}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
