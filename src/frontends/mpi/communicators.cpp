@@ -149,7 +149,7 @@ class registry {
     int rank = 0, size = 0;
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
     PMPI_Comm_size(MPI_COMM_WORLD, &size);
-    if (books().is_reporting() && rank == 0) books().print(rank, size);
+    if (statistics().is_reporting() && rank == 0) statistics().print(rank, size);
     std::vector<communicator*> left;
     {
       const std::lock_guard lock(all.m_mutex);
@@ -265,7 +265,7 @@ bool communicator::meet(MPI_Comm own) {
   if (status != ISTHMUS_SUCCESS && m_rank == 0) {
     isthmus_error_info failure;
     isthmus_last_error(&failure);
-    books().warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
+    statistics().warn_once((std::string("a communicator's calls go to MPI: ") + failure.message).c_str());
   }
   if (status == ISTHMUS_SUCCESS) m_spans_nodes = spans_nodes(m_handle);
   return m_store->end(status == ISTHMUS_SUCCESS);
@@ -285,12 +285,12 @@ bool communicator::is_better_than_mpi(const isthmus_operation& operation) {
   return place->second;
 }
 
-tally& communicator::tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes) {
-  tally*& place = m_tallies[{which, operation.datatype, bytes}];
+call_counter& communicator::tally_for(call which, const isthmus_operation& operation, std::uint64_t bytes) {
+  call_counter*& place = m_tallies[{which, operation.datatype, bytes}];
   if (place != nullptr) return *place;
   char path[96] = "";
   if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS) path[0] = '\0';
-  return *(place = &books().tally_of(static_cast<int>(which), path[0] == '\0' ? "isthmus" : path));
+  return *(place = &statistics().counter_of(static_cast<int>(which), path[0] == '\0' ? "isthmus" : path));
 }
 
 }  // namespace isthmus::mpi_shim

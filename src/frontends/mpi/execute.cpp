@@ -15,7 +15,7 @@ outcome lose(communicator& on) {
 outcome fail(MPI_Comm comm, call which, isthmus_status status) {
   isthmus_error_info failure;
   isthmus_last_error(&failure);
-  books().warn_once((std::string(call_names[static_cast<int>(which)]) + " failed: " + failure.message).c_str());
+  statistics().warn_once((std::string(call_names[static_cast<int>(which)]) + " failed: " + failure.message).c_str());
   const int code = status == ISTHMUS_ERROR_OUT_OF_MEMORY ? MPI_ERR_NO_MEM : MPI_ERR_INTERN;
   return {outcome::kind::done, raise(comm, code), reason::lost};
 }
@@ -30,7 +30,7 @@ int raise(MPI_Comm comm, int code) {
 outcome execute(communicator& on, MPI_Comm comm, call which, const isthmus_operation& operation,
                 std::uint64_t bytes) {
   if (!on.takes(operation)) return {outcome::kind::passed, MPI_SUCCESS, reason::between_nodes};
-  const preload::stopwatch time(books());
+  const preload::stopwatch time(statistics());
   const isthmus_status status = isthmus_enqueue(on.handle(), &operation);
   switch (status) {
     case ISTHMUS_SUCCESS: break;
@@ -42,7 +42,7 @@ outcome execute(communicator& on, MPI_Comm comm, call which, const isthmus_opera
     case ISTHMUS_ERROR_INVALID_USAGE: return lose(on);
     default: return fail(comm, which, status);
   }
-  if (books().is_reporting()) {
+  if (statistics().is_reporting()) {
     const std::int64_t took = time.nanoseconds();
     on.tally_for(which, operation, bytes).add(bytes, took);
   }

@@ -27,7 +27,7 @@ int raise(MPI_Comm comm, int code);
 // Calls MPI and notes why.
 template <typename Pass>
 int pass_on(call which, reason why, Pass&& pass) {
-  count_passed(which, why);
+  count_passed_through(which, why);
   return pass();
 }
 

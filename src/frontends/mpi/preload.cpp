@@ -80,7 +80,7 @@ const char* family_of(void* mpi) {
   return nullptr;
 }
 
-constexpr isthmus::preload::library_words words = {"mpi", "MPI", "the engine of this MPI family"};
+constexpr isthmus::preload::preload_labels words = {"mpi", "MPI", "the engine of this MPI family"};
 
 const engine_table* open_engine(const char* family) {
   char file[64];

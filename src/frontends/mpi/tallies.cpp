@@ -19,13 +19,13 @@ constexpr const char* reason_texts[reason_count] = {
     "the first calls of a communicator",
 };
 
-constexpr preload::ledger_words words = {"mpi",      "MPI",        "ISTHMUS_MPI_REPORT", call_names,
+constexpr preload::statistics_labels words = {"mpi",      "MPI",        "ISTHMUS_MPI_REPORT", call_names,
                                          call_count, reason_texts, reason_count};
 
 }  // namespace
 
-preload::ledger& books() {
-  static auto* const only = new preload::ledger(words);
+preload::call_statistics& statistics() {
+  static auto* const only = new preload::call_statistics(words);
   return *only;
 }
 

@@ -24,13 +24,13 @@ enum class reason {
 };
 inline constexpr int reason_count = 13;
 
-using preload::tally;
+using preload::call_counter;
 
 // Of this process; a report is asked for by ISTHMUS_MPI_REPORT.
-preload::ledger& books();
+preload::call_statistics& statistics();
 
-inline void count_passed(call which, reason why) noexcept {
-  books().count_passed(static_cast<int>(which), static_cast<int>(why));
+inline void count_passed_through(call which, reason why) noexcept {
+  statistics().count_passed_through(static_cast<int>(which), static_cast<int>(why));
 }
 
 }  // namespace isthmus::mpi_shim

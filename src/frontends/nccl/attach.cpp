@@ -71,7 +71,7 @@ bool read_mark(const nccl_unique_id& from, isthmus_unique_id& id) {
 
 void warn_of(const communicator& rank, const std::string& why) {
   if (rank.rank() == 0)
-    books().warn_once(
+    statistics().warn_once(
         ("all calls of a communicator of " + std::to_string(rank.size()) + " ranks go to NCCL: " + why)
             .c_str());
 }

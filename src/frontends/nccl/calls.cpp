@@ -28,14 +28,14 @@ constexpr auto call_names = [] {
   return names;
 }();
 
-constexpr preload::ledger_words words = {
+constexpr preload::statistics_labels words = {
     "nccl",       "NCCL",      "ISTHMUS_NCCL_REPORT", call_names.data(), ISTHMUS_COLLECTIVE_COUNT,
     reason_texts, reason_count};
 
 }  // namespace
 
-preload::ledger& books() {
-  static auto* const only = new preload::ledger(words);
+preload::call_statistics& statistics() {
+  static auto* const only = new preload::call_statistics(words);
   return *only;
 }
 

@@ -25,10 +25,10 @@ enum class reason {
 inline constexpr int reason_count = 13;
 
 // Of this process; a report is asked for by ISTHMUS_NCCL_REPORT.
-preload::ledger& books();
+preload::call_statistics& statistics();
 
-inline void count_passed(isthmus_collective which, reason why) noexcept {
-  books().count_passed(static_cast<int>(which), static_cast<int>(why));
+inline void count_passed_through(isthmus_collective which, reason why) noexcept {
+  statistics().count_passed_through(static_cast<int>(which), static_cast<int>(why));
 }
 
 const char* text_of(reason why);

@@ -68,7 +68,7 @@ isthmus_operation translate(const arguments& said) {
 // A call that NCCL gets on a communicator that Isthmus has calls on, too.
 template <typename Pass>
 int pass_in_order(communicator& on, const arguments& said, reason why, Pass&& pass) {
-  count_passed(said.which, why);
+  count_passed_through(said.which, why);
   if (why == reason::nothing_to_move) return call_nccl(pass);  // nor anything to keep in order
   if (in_group()) {
     note_in_group(on, said.stream);
@@ -84,7 +84,7 @@ template <typename Pass>
 int take(const arguments& said, nccl_comm comm, Pass&& pass) {
   communicator* const on = communicator::of(comm);
   if (on == nullptr || !on->is_attached()) {
-    count_passed(said.which, on == nullptr ? reason::unknown_communicator : on->why_not());
+    count_passed_through(said.which, on == nullptr ? reason::unknown_communicator : on->why_not());
     return call_nccl(pass);
   }
   // On what all ranks know first, so that all pass on alike.

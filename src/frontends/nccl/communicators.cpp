@@ -58,7 +58,7 @@ class registry {
   // The lowest rank in the largest communicator is taken for the process' own in the report.
   void note_place(int rank, int size) {
     const std::lock_guard lock(m_mutex);
-    if (m_size == 0 && books().is_reporting()) std::atexit([] { get().report(); });
+    if (m_size == 0 && statistics().is_reporting()) std::atexit([] { get().report(); });
     if (size < m_size || (size == m_size && rank > m_rank)) return;
     m_rank = rank;
     m_size = size;
@@ -66,7 +66,7 @@ class registry {
 
  private:
   void report() {
-    if (m_rank == 0) books().print(m_rank, m_size);
+    if (m_rank == 0) statistics().print(m_rank, m_size);
   }
 
   std::mutex m_mutex;
@@ -164,12 +164,12 @@ communicator::verdict communicator::ask(const isthmus_operation& operation) {
   for (const char* const nccl : {"nccl", "rccl"})
     if (std::strcmp(path, nccl) == 0) return {false, reason::rule, nullptr};
   return {true, reason::rule,
-          books().is_reporting() ? &books().tally_of(static_cast<int>(operation.collective), path) : nullptr};
+          statistics().is_reporting() ? &statistics().counter_of(static_cast<int>(operation.collective), path) : nullptr};
 }
 
-int communicator::run(const isthmus_operation& operation, preload::tally* count) {
+int communicator::run(const isthmus_operation& operation, preload::call_counter* count) {
   const std::lock_guard lock(m_mutex);
-  const preload::stopwatch time(books());
+  const preload::stopwatch time(statistics());
   if (const int code = m_order.before(operation.stream, carrier::isthmus); code != nccl_success) return code;
   const isthmus_status status = isthmus_enqueue(m_handle, &operation);
   if (status != ISTHMUS_SUCCESS) return outcome_of(status);
@@ -192,7 +192,7 @@ int communicator::outcome_of(isthmus_status status) {
   }
   isthmus_error_info failure;
   isthmus_last_error(&failure);
-  books().warn_once((std::string("a call failed: ") + failure.message).c_str());
+  statistics().warn_once((std::string("a call failed: ") + failure.message).c_str());
   return status == ISTHMUS_ERROR_INVALID_ARGUMENT ? nccl_invalid_argument : nccl_internal_error;
 }
 

@@ -53,12 +53,12 @@ class communicator {
   struct verdict {
     bool taken;
     reason why;
-    preload::tally* count;  // NULL where nothing is reported
+    preload::call_counter* count;  // NULL where nothing is reported
   };
   verdict decide(const isthmus_operation& operation);
 
   // Carries out a call that was decided on, in order. NCCL's code.
-  int run(const isthmus_operation& operation, preload::tally* count);
+  int run(const isthmus_operation& operation, preload::call_counter* count);
   // For those who carry out several at once, or leave one to NCCL.
   stream_order& order() { return m_order; }
   // After Isthmus refused or failed: the code for the program, or `to_nccl` where NCCL shall have the call.

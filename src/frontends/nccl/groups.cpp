@@ -12,7 +12,7 @@ namespace {
 struct taken_call {
   communicator* on;
   isthmus_operation what;
-  preload::tally* count;
+  preload::call_counter* count;
 };
 
 struct passed_call {
@@ -38,7 +38,7 @@ group& this_threads() {
 
 // One group of Isthmus: no communicator has calls on two streams in it.
 int run_together(const calls& some) {
-  const preload::stopwatch time(books());
+  const preload::stopwatch time(statistics());
   for (const taken_call& each : some)
     if (const int code = each.on->order().before(each.what.stream, carrier::isthmus); code != nccl_success)
       return code;
@@ -120,7 +120,7 @@ bool in_group() { return this_threads().depth > 0; }
 
 // What its order needs of NCCL is asked now: at the end NCCL's group is still open when it starts. Where it has
 // a call in this group before, it starts behind that end.
-int add_to_group(communicator& on, const isthmus_operation& operation, preload::tally* count) {
+int add_to_group(communicator& on, const isthmus_operation& operation, preload::call_counter* count) {
   group& mine = this_threads();
   const bool is_late =
       std::ranges::any_of(mine.passed, [&](const passed_call& each) { return each.on == &on; });

@@ -13,7 +13,7 @@ namespace isthmus::nccl_shim {
 bool in_group();
 
 // A call that Isthmus takes at the end. NCCL's code.
-int add_to_group(communicator& on, const isthmus_operation& operation, preload::tally* count);
+int add_to_group(communicator& on, const isthmus_operation& operation, preload::call_counter* count);
 // A call that NCCL has already got.
 void note_in_group(communicator& on, nccl_stream stream);
 // A communicator that NCCL makes at the end.

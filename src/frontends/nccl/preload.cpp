@@ -55,7 +55,7 @@ any_function real_or_null(const char* name) {
   return library == nullptr ? nullptr : reinterpret_cast<any_function>(dlsym(library, name));
 }
 
-constexpr isthmus::preload::library_words words = {"nccl", "NCCL", "the engine"};
+constexpr isthmus::preload::preload_labels words = {"nccl", "NCCL", "the engine"};
 
 const engine_table* open_engine() {
   const char* const wish = std::getenv("ISTHMUS_NCCL");

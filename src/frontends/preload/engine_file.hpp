@@ -12,14 +12,14 @@
 namespace isthmus::preload {
 
 // Whose calls are taken, as it stands in what is printed.
-struct library_words {
+struct preload_labels {
   const char* short_name;  // "mpi"
   const char* name;        // "MPI"
   const char* engine;      // "the engine of this MPI family"
 };
 
 // A line on standard error, unless ISTHMUS_LOG asks for errors alone or nothing.
-inline void warn(const library_words& of, const char* what, const char* detail) {
+inline void warn(const preload_labels& of, const char* what, const char* detail) {
   const char* const level = std::getenv("ISTHMUS_LOG");
   if (level != nullptr && (std::strcmp(level, "off") == 0 || std::strcmp(level, "error") == 0)) return;
   std::fprintf(stderr, "isthmus: %s: warning: %s%s; all calls go to %s\n", of.short_name, what, detail,
@@ -38,7 +38,7 @@ inline bool path_beside(const void* own, const char* file, char* path, std::size
 // The engine's table: what its `symbol`, of type EntryPoint*, gives to start(entry). NULL, with a warning,
 // where the engine can't be opened or is of another version. It stays loaded.
 template <typename Table, typename EntryPoint, typename Start>
-const Table* open_engine(const library_words& of, const void* own, const char* file, const char* symbol,
+const Table* open_engine(const preload_labels& of, const void* own, const char* file, const char* symbol,
                          Start start) {
   char path[4096];
   if (!path_beside(own, file, path, sizeof path)) return nullptr;

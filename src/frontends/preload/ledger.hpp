@@ -14,7 +14,7 @@
 
 namespace isthmus::preload {
 
-struct tally {
+struct call_counter {
   std::atomic<std::uint64_t> calls{0};
   std::atomic<std::uint64_t> bytes{0};
   std::atomic<std::int64_t> nanoseconds{0};
@@ -27,7 +27,7 @@ struct tally {
 };
 
 // The words of one front end; its calls and reasons are numbers here.
-struct ledger_words {
+struct statistics_labels {
   const char* front_end;  // "mpi", as in messages
   const char* library;    // "MPI", to which calls are left
   const char* variable;   // set, to anything but 0: a report is asked for
@@ -38,16 +38,16 @@ struct ledger_words {
 };
 
 // One in a process, never destroyed: calls may come until the very end. Any thread.
-class ledger {
+class call_statistics {
  public:
-  explicit ledger(const ledger_words& words);
+  explicit call_statistics(const statistics_labels& labels);
 
   bool is_reporting() const noexcept { return m_is_reporting; }
-  void count_passed(int call, int reason) noexcept {
-    if (m_is_reporting) passed(call, reason).fetch_add(1, std::memory_order_relaxed);
+  void count_passed_through(int call, int reason) noexcept {
+    if (m_is_reporting) passed_through(call, reason).fetch_add(1, std::memory_order_relaxed);
   }
   // Of a path ("shm:packet"); it lives as long as the process.
-  tally& tally_of(int call, const char* path);
+  call_counter& counter_of(int call, const char* path);
   // To standard error, for this process as that rank of the program.
   void print(int rank, int size);
   // Why something that was hoped for is not done. Each text once in a process; nothing at ISTHMUS_LOG=off or
@@ -55,25 +55,25 @@ class ledger {
   void warn_once(const char* text) noexcept;
 
  private:
-  std::atomic<std::uint64_t>& passed(int call, int reason) {
-    return m_passed[static_cast<std::size_t>(call) * static_cast<std::size_t>(m_words.reason_count) +
+  std::atomic<std::uint64_t>& passed_through(int call, int reason) {
+    return m_passed_through[static_cast<std::size_t>(call) * static_cast<std::size_t>(m_labels.reason_count) +
                     static_cast<std::size_t>(reason)];
   }
 
-  const ledger_words& m_words;
+  const statistics_labels& m_labels;
   const bool m_is_reporting;
-  std::unique_ptr<std::atomic<std::uint64_t>[]> m_passed;
+  std::unique_ptr<std::atomic<std::uint64_t>[]> m_passed_through;
   std::mutex m_mutex;
-  std::map<std::pair<int, std::string>, tally> m_taken;
-  std::mutex m_said_mutex;
-  std::set<std::string> m_said;
+  std::map<std::pair<int, std::string>, call_counter> m_handled;
+  std::mutex m_warning_mutex;
+  std::set<std::string> m_printed_warnings;
 };
 
 // The time from its making; nothing is measured where nothing is reported.
 class stopwatch {
  public:
-  explicit stopwatch(const ledger& books)
-      : m_begin(books.is_reporting() ? clock::now() : clock::time_point{}) {}
+  explicit stopwatch(const call_statistics& statistics)
+      : m_begin(statistics.is_reporting() ? clock::now() : clock::time_point{}) {}
   std::int64_t nanoseconds() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(clock::now() - m_begin).count();
   }
