@@ -69,11 +69,11 @@ class registry {
 
   communicator* find(MPI_Comm comm) {
     const std::uintptr_t key = key_of(comm);
-    if (communicator* const known = m_recent.find(key)) [[likely]]
+    if (communicator* const known = m_handle_cache.find(key)) [[likely]]
       return known;
     if (comm == MPI_COMM_NULL || !is_running()) return nullptr;
     communicator* const found = look_up(comm);
-    if (found != nullptr) m_recent.note(key, found);
+    if (found != nullptr) m_handle_cache.insert(key, found);
     return found;
   }
 
@@ -162,7 +162,7 @@ class registry {
     return MPI_SUCCESS;
   }
 
-  preload::recent<communicator> m_recent;
+  preload::handle_cache<communicator> m_handle_cache;
   std::atomic<bool> m_is_running{false};
   std::mutex m_mutex;
   bool m_has_ended = false;

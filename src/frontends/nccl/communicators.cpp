@@ -26,13 +26,13 @@ class registry {
   }
 
   communicator* find(nccl_comm comm) {
-    if (communicator* const known = m_recent.find(key_of(comm))) [[likely]]
+    if (communicator* const known = m_handle_cache.find(key_of(comm))) [[likely]]
       return known;
     if (comm == nullptr) return nullptr;
     const std::lock_guard lock(m_mutex);
     const auto found = m_live.find(comm);
     if (found == m_live.end()) return nullptr;
-    m_recent.note(key_of(comm), found->second);
+    m_handle_cache.insert(key_of(comm), found->second);
     return found->second;
   }
 
@@ -72,7 +72,7 @@ class registry {
   std::mutex m_mutex;
   std::map<nccl_comm, communicator*> m_live;
   std::vector<communicator*> m_spare;
-  preload::recent<communicator> m_recent;
+  preload::handle_cache<communicator> m_handle_cache;
   int m_rank = 0, m_size = 0;
 };
 

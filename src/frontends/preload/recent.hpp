@@ -13,25 +13,25 @@ namespace isthmus::preload {
 
 // `Object` has `std::uintptr_t key() const`, an acquiring load; 0 is no key.
 template <typename Object>
-class recent {
+class handle_cache {
  public:
   // Of the object noted last for a key like this one; nullptr where that is another's.
   Object* find(std::uintptr_t key) const {
-    Object* const known = m_places[place_of(key)].load(std::memory_order_acquire);
-    return known != nullptr && key != 0 && known->key() == key ? known : nullptr;
+    Object* const object = m_slots[slot_of(key)].load(std::memory_order_acquire);
+    return object != nullptr && key != 0 && object->key() == key ? object : nullptr;
   }
-  void note(std::uintptr_t key, Object* object) {
-    m_places[place_of(key)].store(object, std::memory_order_release);
+  void insert(std::uintptr_t key, Object* object) {
+    m_slots[slot_of(key)].store(object, std::memory_order_release);
   }
 
  private:
-  static constexpr std::size_t size = 64;
+  static constexpr std::size_t slot_count = 64;
   // Handles are small numbers in one MPI, addresses elsewhere.
-  static std::size_t place_of(std::uintptr_t key) {
-    return (key ^ key >> 4 ^ key >> 6 ^ key >> 12 ^ key >> 20) % size;
+  static std::size_t slot_of(std::uintptr_t key) {
+    return (key ^ key >> 4 ^ key >> 6 ^ key >> 12 ^ key >> 20) % slot_count;
   }
 
-  std::array<std::atomic<Object*>, size> m_places{};
+  std::array<std::atomic<Object*>, slot_count> m_slots{};
 };
 
 }  // namespace isthmus::preload
