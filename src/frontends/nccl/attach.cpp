@@ -69,7 +69,7 @@ bool read_mark(const nccl_unique_id& from, isthmus_unique_id& id) {
 
 // ---- one rank's part -------------------------------------------------------------------------------------
 
-void warn_of(const communicator& rank, const std::string& why) {
+void warn_of(const attached_communicator& rank, const std::string& why) {
   if (rank.rank() == 0)
     statistics().warn_once(
         ("all calls of a communicator of " + std::to_string(rank.size()) + " ranks go to NCCL: " + why)
@@ -82,19 +82,19 @@ std::string last_failure() {
   return failure.message;
 }
 
-void settle(communicator& rank, isthmus_status status, isthmus_communicator made) {
+void settle(attached_communicator& rank, isthmus_status status, isthmus_communicator made) {
   if (rank.size() == 1) {  // a part of a split
-    rank.stay_out(reason::one_rank);
+    rank.set_pass_reason(reason::one_rank);
     isthmus_communicator_destroy(made);
     return;
   }
   if (status == ISTHMUS_SUCCESS && made != nullptr)
     rank.attach(made);
   else
-    warn_of(rank, status == ISTHMUS_SUCCESS ? text_of(rank.why_not()) : last_failure());
+    warn_of(rank, status == ISTHMUS_SUCCESS ? text_of(rank.pass_reason()) : last_failure());
 }
 
-void meet(const creation& wanted, communicator& rank) {
+void meet(const creation& wanted, attached_communicator& rank) {
   const isthmus_communicator_options options = options_for(rank.device());
   isthmus_communicator made = nullptr;
   const isthmus_status status =
@@ -103,7 +103,7 @@ void meet(const creation& wanted, communicator& rank) {
 }
 
 // The parent's ranks all come, those without a part, too.
-void split(const creation& wanted, communicator* rank) {
+void split(const creation& wanted, attached_communicator* rank) {
   isthmus_communicator made = nullptr;
   const isthmus_status status = isthmus_communicator_split(
       wanted.parent->handle(), std::max(wanted.color, ISTHMUS_NO_COLOR), wanted.key, &made);
@@ -111,25 +111,25 @@ void split(const creation& wanted, communicator* rank) {
 }
 
 // Why there is nothing to attach; not_attached: there is.
-reason obstacle_of(const creation& wanted, const communicator& rank) {
+reason obstacle_of(const creation& wanted, const attached_communicator& rank) {
   if (rank.size() == 1) return reason::one_rank;
   return wanted.has_id ? reason::not_attached : reason::no_meeting;
 }
 
 void attach(const creation& wanted) {
   nccl_comm const comm = *wanted.made;
-  communicator* const rank = comm == nullptr ? nullptr : &communicator::add(comm, reason::not_attached);
-  if (rank != nullptr && !wanted.is_blocking) return rank->stay_out(reason::non_blocking);
-  if (rank != nullptr && !rank->introduce()) return;
+  attached_communicator* const rank = comm == nullptr ? nullptr : &attached_communicator::add(comm, reason::not_attached);
+  if (rank != nullptr && !wanted.is_blocking) return rank->set_pass_reason(reason::non_blocking);
+  if (rank != nullptr && !rank->query_properties()) return;
   const bool has_parent = wanted.parent != nullptr && wanted.parent->is_attached();
   if (wanted.what == creation::kind::split) {
     if (has_parent) return split(wanted, rank);
-    if (rank != nullptr && wanted.parent != nullptr) rank->stay_out(wanted.parent->why_not());
+    if (rank != nullptr && wanted.parent != nullptr) rank->set_pass_reason(wanted.parent->pass_reason());
     return;
   }
   if (rank == nullptr) return;
   const reason why = obstacle_of(wanted, *rank);
-  rank->stay_out(why);
+  rank->set_pass_reason(why);
   if (why == reason::not_attached)
     meet(wanted, *rank);
   else if (why != reason::one_rank)
@@ -164,7 +164,7 @@ creation meeting(nccl_comm* made, const nccl_unique_id* id, const nccl_config* c
 
 creation splitting(nccl_comm* made, nccl_comm parent, int color, int key, const nccl_config* config) {
   creation wanted{creation::kind::split, made};
-  wanted.parent = communicator::of(parent);
+  wanted.parent = attached_communicator::find(parent);
   wanted.color = color;
   wanted.key = key;
   wanted.is_blocking = is_blocking(config);
@@ -179,11 +179,11 @@ void attach_all(const creation* creations, std::size_t n) {
 }
 
 void attach_whole(nccl_comm* made, int n) {
-  std::vector<communicator*> ranks;
+  std::vector<attached_communicator*> ranks;
   std::vector<isthmus_device> devices;
   for (int i = 0; i < n; ++i) {
-    ranks.push_back(&communicator::add(made[i], n == 1 ? reason::one_rank : reason::not_attached));
-    if (!ranks.back()->introduce()) return;
+    ranks.push_back(&attached_communicator::add(made[i], n == 1 ? reason::one_rank : reason::not_attached));
+    if (!ranks.back()->query_properties()) return;
     devices.push_back({ISTHMUS_PLATFORM_CUDA, ranks.back()->device()});
   }
   if (n == 1) return;

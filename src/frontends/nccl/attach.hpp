@@ -16,7 +16,7 @@ struct creation {
   nccl_comm* handle;         // where NCCL puts it
   isthmus_unique_id id{};  // meet
   bool has_id = false;
-  communicator* parent = nullptr;  // split
+  attached_communicator* parent = nullptr;  // split
   int color = 0, key = 0;
   bool is_blocking = true;
 };

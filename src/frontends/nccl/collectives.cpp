@@ -38,17 +38,17 @@ constexpr row rows[] = {
 bool has(int value, int values) { return value >= 0 && value < values; }
 
 // Why NCCL has to see it before anything else: what is wrong is its to say, in its own words.
-bool is_left_to_check(const arguments& said, const communicator& on, bool reads, bool writes) {
+bool is_left_to_check(const arguments& said, const attached_communicator& on, bool reads, bool writes) {
   return !has(said.datatype, datatype_count) || (reads && said.send == nullptr) ||
          (writes && said.recv == nullptr) || (said.root != no_root && !has(said.root, on.size())) ||
          (said.op != no_op && said.op < 0);
 }
 
 // Whether this rank's send buffer is read, and its receive buffer written.
-bool reads(const arguments& said, const communicator& on) {
+bool reads(const arguments& said, const attached_communicator& on) {
   return !rows[said.which].sends_at_root || said.root == on.rank();
 }
-bool writes(const arguments& said, const communicator& on) {
+bool writes(const arguments& said, const attached_communicator& on) {
   return !rows[said.which].receives_at_root || said.root == on.rank();
 }
 
@@ -67,7 +67,7 @@ isthmus_operation translate(const arguments& said) {
 
 // A call that NCCL gets on a communicator that Isthmus has calls on, too.
 template <typename Pass>
-int pass_in_order(communicator& on, const arguments& said, reason why, Pass&& pass) {
+int pass_in_order(attached_communicator& on, const arguments& said, reason why, Pass&& pass) {
   count_passed_through(said.which, why);
   if (why == reason::nothing_to_move) return call_nccl(pass);  // nor anything to keep in order
   if (in_group()) {
@@ -82,9 +82,9 @@ int pass_in_order(communicator& on, const arguments& said, reason why, Pass&& pa
 
 template <typename Pass>
 int take(const arguments& said, nccl_comm comm, Pass&& pass) {
-  communicator* const on = communicator::of(comm);
+  attached_communicator* const on = attached_communicator::find(comm);
   if (on == nullptr || !on->is_attached()) {
-    count_passed_through(said.which, on == nullptr ? reason::unknown_communicator : on->why_not());
+    count_passed_through(said.which, on == nullptr ? reason::unknown_communicator : on->pass_reason());
     return call_nccl(pass);
   }
   // On what all ranks know first, so that all pass on alike.
@@ -93,17 +93,17 @@ int take(const arguments& said, nccl_comm comm, Pass&& pass) {
   if (is_left_to_check(said, *on, reads(said, *on), writes(said, *on)))
     return pass_in_order(*on, said, reason::left_to_check, pass);
   const isthmus_operation wanted = translate(said);
-  const communicator::verdict answer = on->decide(wanted);
+  const attached_communicator::verdict answer = on->decide(wanted);
   if (!answer.taken) return pass_in_order(*on, said, answer.why, pass);
   if (in_group()) return add_to_group(*on, wanted, answer.count);
   const int code = on->run(wanted, answer.count);
-  return code == communicator::to_nccl ? pass_in_order(*on, said, reason::lost, pass) : code;
+  return code == attached_communicator::pass_to_nccl ? pass_in_order(*on, said, reason::lost, pass) : code;
 }
 
 // What is always NCCL's, but kept in order with what is not.
 template <typename Pass>
 int pass_unseen(isthmus_collective which, nccl_comm comm, nccl_stream stream, reason why, Pass&& pass) {
-  communicator* const on = communicator::of(comm);
+  attached_communicator* const on = attached_communicator::find(comm);
   if (on == nullptr || !on->is_attached()) return call_nccl(pass);
   return pass_in_order(*on, {which, nullptr, nullptr, 0, 0, no_op, no_root, stream}, why, pass);
 }

@@ -18,15 +18,15 @@ std::uintptr_t key_of(nccl_comm comm) { return reinterpret_cast<std::uintptr_t>(
 }  // namespace
 
 // All communicators of the process.
-class registry {
+class communicator_registry {
  public:
-  static registry& get() {
-    static auto* const only = new registry;
+  static communicator_registry& get() {
+    static auto* const only = new communicator_registry;
     return *only;
   }
 
-  communicator* find(nccl_comm comm) {
-    if (communicator* const known = m_handle_cache.find(key_of(comm))) [[likely]]
+  attached_communicator* find(nccl_comm comm) {
+    if (attached_communicator* const known = m_handle_cache.find(key_of(comm))) [[likely]]
       return known;
     if (comm == nullptr) return nullptr;
     const std::lock_guard lock(m_mutex);
@@ -36,19 +36,19 @@ class registry {
     return found->second;
   }
 
-  communicator& add(nccl_comm comm, reason why) {
+  attached_communicator& add(nccl_comm comm, reason why) {
     const std::lock_guard lock(m_mutex);
-    communicator*& place = m_live[comm];
+    attached_communicator*& place = m_live[comm];
     if (place == nullptr) {
-      if (m_spare.empty()) m_spare.push_back(new communicator);
+      if (m_spare.empty()) m_spare.push_back(new attached_communicator);
       place = m_spare.back();
       m_spare.pop_back();
     }
-    place->begin(comm, why);
+    place->reset(comm, why);
     return *place;
   }
 
-  void remove(communicator& ended) {
+  void remove(attached_communicator& ended) {
     const std::lock_guard lock(m_mutex);
     m_live.erase(ended.m_comm);
     ended.m_key.store(0, std::memory_order_release);
@@ -56,7 +56,7 @@ class registry {
   }
 
   // The lowest rank in the largest communicator is taken for the process' own in the report.
-  void note_place(int rank, int size) {
+  void note_rank(int rank, int size) {
     const std::lock_guard lock(m_mutex);
     if (m_size == 0 && statistics().is_reporting()) std::atexit([] { get().report(); });
     if (size < m_size || (size == m_size && rank > m_rank)) return;
@@ -70,9 +70,9 @@ class registry {
   }
 
   std::mutex m_mutex;
-  std::map<nccl_comm, communicator*> m_live;
-  std::vector<communicator*> m_spare;
-  preload::handle_cache<communicator> m_handle_cache;
+  std::map<nccl_comm, attached_communicator*> m_live;
+  std::vector<attached_communicator*> m_spare;
+  preload::handle_cache<attached_communicator> m_handle_cache;
   int m_rank = 0, m_size = 0;
 };
 
@@ -80,63 +80,63 @@ std::uint64_t bytes_of(const isthmus_operation& operation) {
   return operation.count * isthmus_datatype_bytes(operation.datatype);
 }
 
-communicator* communicator::of(nccl_comm comm) { return registry::get().find(comm); }
+attached_communicator* attached_communicator::find(nccl_comm comm) { return communicator_registry::get().find(comm); }
 
-communicator& communicator::add(nccl_comm comm, reason why) { return registry::get().add(comm, why); }
+attached_communicator& attached_communicator::add(nccl_comm comm, reason why) { return communicator_registry::get().add(comm, why); }
 
-void communicator::begin(nccl_comm comm, reason why) {
+void attached_communicator::reset(nccl_comm comm, reason why) {
   m_comm = comm;
-  m_why_not = why;
+  m_pass_reason = why;
   m_rank = m_device = -1;
   m_size = 0;
   m_choices.fill({});
   m_key.store(key_of(comm), std::memory_order_release);
 }
 
-bool communicator::introduce() {
+bool attached_communicator::query_properties() {
   const nccl_functions& nccl = real_nccl();
   if (nccl.comm_count(m_comm, &m_size) != nccl_success ||
       nccl.comm_user_rank(m_comm, &m_rank) != nccl_success ||
       nccl.comm_device(m_comm, &m_device) != nccl_success)
     return false;
-  registry::get().note_place(m_rank, m_size);
+  communicator_registry::get().note_rank(m_rank, m_size);
   return m_order.open(m_comm, m_rank, m_device);
 }
 
-void communicator::attach(isthmus_communicator handle) {
+void attached_communicator::attach(isthmus_communicator handle) {
   m_handle = handle;
-  m_attached.store(true, std::memory_order_release);
+  m_is_attached.store(true, std::memory_order_release);
 }
 
-void communicator::give_up() {
-  m_why_not = reason::lost;
-  m_attached.store(false, std::memory_order_release);
+void attached_communicator::detach() {
+  m_pass_reason = reason::lost;
+  m_is_attached.store(false, std::memory_order_release);
 }
 
 // NCCL's ends the waits of the rank that calls it. The others may have nothing to wait for, and end in their
 // own way.
-void communicator::abort() {
+void attached_communicator::abort() {
   if (m_handle != nullptr) isthmus_communicator_abort_local(m_handle);
 }
 
-void communicator::end() {
-  m_attached.store(false, std::memory_order_release);
+void attached_communicator::release() {
+  m_is_attached.store(false, std::memory_order_release);
   {
     const std::lock_guard lock(m_mutex);
     if (m_handle != nullptr) isthmus_communicator_destroy(m_handle);
     m_handle = nullptr;
     m_order.close();
   }
-  registry::get().remove(*this);
+  communicator_registry::get().remove(*this);
 }
 
-nccl_result communicator::async_error() {
+nccl_result attached_communicator::async_error() {
   const std::lock_guard lock(m_mutex);
   if (m_handle == nullptr || isthmus_communicator_async_error(m_handle) == ISTHMUS_SUCCESS) return nccl_success;
   return nccl_remote_error;
 }
 
-bool communicator::becomes_idle() const {
+bool attached_communicator::wait_until_idle() const {
   constexpr int looks = 500;
   for (int i = 0; i < looks; ++i) {
     if (m_order.is_idle()) return true;
@@ -145,7 +145,7 @@ bool communicator::becomes_idle() const {
   return false;
 }
 
-communicator::verdict communicator::decide(const isthmus_operation& operation) {
+attached_communicator::verdict attached_communicator::decide(const isthmus_operation& operation) {
   const std::uint64_t shape =
       static_cast<std::uint64_t>(operation.collective) | static_cast<std::uint64_t>(operation.datatype) << 8 |
       static_cast<std::uint64_t>(operation.op) << 16 | static_cast<std::uint64_t>(operation.root) << 32;
@@ -156,7 +156,7 @@ communicator::verdict communicator::decide(const isthmus_operation& operation) {
   return known.what;
 }
 
-communicator::verdict communicator::ask(const isthmus_operation& operation) {
+attached_communicator::verdict attached_communicator::ask(const isthmus_operation& operation) {
   char path[96] = "";
   if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS)
     return {false, reason::left_to_check, nullptr};
@@ -167,12 +167,12 @@ communicator::verdict communicator::ask(const isthmus_operation& operation) {
           statistics().is_reporting() ? &statistics().counter_of(static_cast<int>(operation.collective), path) : nullptr};
 }
 
-int communicator::run(const isthmus_operation& operation, preload::call_counter* count) {
+int attached_communicator::run(const isthmus_operation& operation, preload::call_counter* count) {
   const std::lock_guard lock(m_mutex);
   const preload::stopwatch time(statistics());
   if (const int code = m_order.before(operation.stream, carrier::isthmus); code != nccl_success) return code;
   const isthmus_status status = isthmus_enqueue(m_handle, &operation);
-  if (status != ISTHMUS_SUCCESS) return outcome_of(status);
+  if (status != ISTHMUS_SUCCESS) return handle_failure(status);
   m_order.after(operation.stream, carrier::isthmus);
   if (count != nullptr) count->add(bytes_of(operation), time.nanoseconds());
   return nccl_success;
@@ -180,14 +180,14 @@ int communicator::run(const isthmus_operation& operation, preload::call_counter*
 
 // What is lost with a rank is NCCL's to tell: it gets this call and those after it, and waits, or reports, as
 // it would have.
-int communicator::outcome_of(isthmus_status status) {
+int attached_communicator::handle_failure(isthmus_status status) {
   switch (status) {
     case ISTHMUS_SUCCESS: return nccl_success;
-    case ISTHMUS_ERROR_UNSUPPORTED: return to_nccl;
+    case ISTHMUS_ERROR_UNSUPPORTED: return pass_to_nccl;
     case ISTHMUS_ERROR_REMOTE:
     case ISTHMUS_ERROR_ABORTED:
     case ISTHMUS_ERROR_TIMEOUT:
-    case ISTHMUS_ERROR_INVALID_USAGE: give_up(); return to_nccl;
+    case ISTHMUS_ERROR_INVALID_USAGE: detach(); return pass_to_nccl;
     default: break;
   }
   isthmus_error_info failure;

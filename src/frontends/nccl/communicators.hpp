@@ -18,36 +18,36 @@ namespace isthmus::nccl_shim {
 // Of this rank's part.
 std::uint64_t bytes_of(const isthmus_operation& operation);
 
-class communicator {
+class attached_communicator {
  public:
   // That of NCCL's handle; NULL: none that the engine has seen being made. A few nanoseconds.
-  static communicator* of(nccl_comm comm);
+  static attached_communicator* find(nccl_comm comm);
   // Notes a new handle. Until attached, or for ever, its calls go to NCCL for this reason.
-  static communicator& add(nccl_comm comm, reason why);
+  static attached_communicator& add(nccl_comm comm, reason why);
 
   std::uintptr_t key() const { return m_key.load(std::memory_order_acquire); }
-  bool is_attached() const { return m_attached.load(std::memory_order_acquire); }
-  reason why_not() const { return m_why_not; }
+  bool is_attached() const { return m_is_attached.load(std::memory_order_acquire); }
+  reason pass_reason() const { return m_pass_reason; }
   isthmus_communicator handle() const { return m_handle; }
   int rank() const { return m_rank; }
   int size() const { return m_size; }
   int device() const { return m_device; }
 
   // Asks NCCL for rank, size and device. False where it does not say, or there is no driver to order calls by.
-  bool introduce();
+  bool query_properties();
   // What Isthmus made for these ranks; from now on this one owns it.
   void attach(isthmus_communicator handle);
-  void stay_out(reason why) { m_why_not = why; }
+  void set_pass_reason(reason why) { m_pass_reason = why; }
   // From now on all calls go to NCCL. Any thread.
-  void give_up();
+  void detach();
   // Ends what this rank's calls wait for.
   void abort();
   // Before NCCL's handle ends: everything of Isthmus' is released, behind this rank's work.
-  void end();
+  void release();
   // What Isthmus knows of a failure, as NCCL's code. Any thread.
   nccl_result async_error();
   // Whether what was called last is complete, waiting a little.
-  bool becomes_idle() const;
+  bool wait_until_idle() const;
 
   // Of an attached one: whether Isthmus takes the call, which all ranks answer alike; else why not.
   struct verdict {
@@ -61,23 +61,23 @@ class communicator {
   int run(const isthmus_operation& operation, preload::call_counter* count);
   // For those who carry out several at once, or leave one to NCCL.
   stream_order& order() { return m_order; }
-  // After Isthmus refused or failed: the code for the program, or `to_nccl` where NCCL shall have the call.
-  static constexpr int to_nccl = -1;
-  int outcome_of(isthmus_status status);
+  // After Isthmus refused or failed: the code for the program, or `pass_to_nccl` where NCCL shall have the call.
+  static constexpr int pass_to_nccl = -1;
+  int handle_failure(isthmus_status status);
 
  private:
-  friend class registry;
+  friend class communicator_registry;
   struct choice {
     std::uint64_t shape = ~std::uint64_t{0}, count = 0;
     verdict what{};
   };
   verdict ask(const isthmus_operation& operation);
-  void begin(nccl_comm comm, reason why);
+  void reset(nccl_comm comm, reason why);
 
   std::atomic<std::uintptr_t> m_key{0};
   nccl_comm m_comm = nullptr;
-  std::atomic<bool> m_attached{false};
-  reason m_why_not = reason::not_attached;
+  std::atomic<bool> m_is_attached{false};
+  reason m_pass_reason = reason::not_attached;
   int m_rank = -1, m_size = 0, m_device = -1;
   isthmus_communicator m_handle = nullptr;
   std::mutex m_mutex;  // calls of the program, and its watchdog's questions

@@ -79,23 +79,23 @@ int take_split(nccl_comm comm, int color, int key, nccl_comm* made, nccl_config*
 // ---- end -------------------------------------------------------------------------------------------------
 
 int take_destroy(nccl_comm comm) {
-  if (communicator* const known = communicator::of(comm)) known->end();
+  if (attached_communicator* const known = attached_communicator::find(comm)) known->release();
   return real_nccl().comm_destroy(comm);
 }
 
 // Programs also end healthy communicators so, one rank after the other: what is complete is not aborted,
 // because the other ranks may still be at it.
 int take_abort(nccl_comm comm) {
-  communicator* const known = communicator::of(comm);
-  if (known != nullptr && !known->becomes_idle()) known->abort();
-  if (known != nullptr) known->end();
+  attached_communicator* const known = attached_communicator::find(comm);
+  if (known != nullptr && !known->wait_until_idle()) known->abort();
+  if (known != nullptr) known->release();
   return real_nccl().comm_abort(comm);
 }
 
 int take_revoke(nccl_comm comm, int flags) {
-  if (communicator* const known = communicator::of(comm)) {
-    known->give_up();
-    if (!known->becomes_idle()) known->abort();
+  if (attached_communicator* const known = attached_communicator::find(comm)) {
+    known->detach();
+    if (!known->wait_until_idle()) known->abort();
   }
   return call_nccl([&] { return real_nccl().comm_revoke(comm, flags); });
 }
@@ -103,7 +103,7 @@ int take_revoke(nccl_comm comm, int flags) {
 int take_async_error(nccl_comm comm, int* error) {
   const int code = real_nccl().comm_get_async_error(comm, error);
   if (inside_nccl::is_so()) return code;
-  communicator* const known = communicator::of(comm);
+  attached_communicator* const known = attached_communicator::find(comm);
   if (code == nccl_success && error != nullptr && *error == nccl_success && known != nullptr)
     *error = known->async_error();
   return code;

@@ -10,13 +10,13 @@ namespace isthmus::nccl_shim {
 namespace {
 
 struct taken_call {
-  communicator* on;
+  attached_communicator* on;
   isthmus_operation what;
   preload::call_counter* count;
 };
 
 struct passed_call {
-  communicator* on;
+  attached_communicator* on;
   nccl_stream stream;
   std::size_t taken_before;  // how many calls that Isthmus takes the group had by then
   bool operator==(const passed_call&) const = default;
@@ -48,8 +48,8 @@ int run_together(const calls& some) {
   const isthmus_status end_status = isthmus_group_end();
   if (status == ISTHMUS_SUCCESS) status = end_status;
   if (status != ISTHMUS_SUCCESS) {
-    const int code = some.front().on->outcome_of(status);
-    return code == communicator::to_nccl ? static_cast<int>(nccl_remote_error) : code;
+    const int code = some.front().on->handle_failure(status);
+    return code == attached_communicator::pass_to_nccl ? static_cast<int>(nccl_remote_error) : code;
   }
   for (const taken_call& each : some) {
     each.on->order().after(each.what.stream, carrier::isthmus);
@@ -82,7 +82,7 @@ int run_all(const calls& all) {
 // What a call waits for, were all made one by one: its communicator's calls, and its stream's (of its device:
 // NULL streams are each device's own).
 struct queue {
-  const communicator* on;
+  const attached_communicator* on;
   nccl_stream stream;
   bool meets(const queue& other) const {
     return on == other.on || (stream == other.stream && on->device() == other.on->device());
@@ -120,7 +120,7 @@ bool in_group() { return this_threads().depth > 0; }
 
 // What its order needs of NCCL is asked now: at the end NCCL's group is still open when it starts. Where it has
 // a call in this group before, it starts behind that end.
-int add_to_group(communicator& on, const isthmus_operation& operation, preload::call_counter* count) {
+int add_to_group(attached_communicator& on, const isthmus_operation& operation, preload::call_counter* count) {
   group& mine = this_threads();
   const bool is_late =
       std::ranges::any_of(mine.passed, [&](const passed_call& each) { return each.on == &on; });
@@ -129,7 +129,7 @@ int add_to_group(communicator& on, const isthmus_operation& operation, preload::
   return code;
 }
 
-void note_in_group(communicator& on, nccl_stream stream) {
+void note_in_group(attached_communicator& on, nccl_stream stream) {
   group& mine = this_threads();
   const passed_call added{&on, stream, mine.taken.size()};
   // An alltoall of messages has two for each rank: one event behind them all.

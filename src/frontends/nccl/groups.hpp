@@ -13,9 +13,9 @@ namespace isthmus::nccl_shim {
 bool in_group();
 
 // A call that Isthmus takes at the end. NCCL's code.
-int add_to_group(communicator& on, const isthmus_operation& operation, preload::call_counter* count);
+int add_to_group(attached_communicator& on, const isthmus_operation& operation, preload::call_counter* count);
 // A call that NCCL has already got.
-void note_in_group(communicator& on, nccl_stream stream);
+void note_in_group(attached_communicator& on, nccl_stream stream);
 // A communicator that NCCL makes at the end.
 void add_to_group(const creation& wanted);
 
