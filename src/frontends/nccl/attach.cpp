@@ -27,7 +27,7 @@ isthmus_communicator_options options_for(int device) {
   options.device = {ISTHMUS_PLATFORM_CUDA, device};
   options.timeout_s = no_timeout_s;
   options.setup_timeout_s = attach_timeout_s();
-  options.external_backends = left_to_nccl;
+  options.external_backends = external_backend_names;
   return options;
 }
 
@@ -69,10 +69,10 @@ bool read_mark(const nccl_unique_id& from, isthmus_unique_id& id) {
 
 // ---- one rank's part -------------------------------------------------------------------------------------
 
-void warn_of(const attached_communicator& rank, const std::string& why) {
+void warn_of(const attached_communicator& rank, const std::string& reason) {
   if (rank.rank() == 0)
     statistics().warn_once(
-        ("all calls of a communicator of " + std::to_string(rank.size()) + " ranks go to NCCL: " + why)
+        ("all calls of a communicator of " + std::to_string(rank.size()) + " ranks go to NCCL: " + reason)
             .c_str());
 }
 
@@ -84,14 +84,14 @@ std::string last_failure() {
 
 void settle(attached_communicator& rank, isthmus_status status, isthmus_communicator made) {
   if (rank.size() == 1) {  // a part of a split
-    rank.set_pass_reason(reason::one_rank);
+    rank.set_pass_reason(pass_reason_code::one_rank);
     isthmus_communicator_destroy(made);
     return;
   }
   if (status == ISTHMUS_SUCCESS && made != nullptr)
     rank.attach(made);
   else
-    warn_of(rank, status == ISTHMUS_SUCCESS ? text_of(rank.pass_reason()) : last_failure());
+    warn_of(rank, status == ISTHMUS_SUCCESS ? reason_text(rank.pass_reason()) : last_failure());
 }
 
 void meet(const creation& wanted, attached_communicator& rank) {
@@ -111,15 +111,15 @@ void split(const creation& wanted, attached_communicator* rank) {
 }
 
 // Why there is nothing to attach; not_attached: there is.
-reason obstacle_of(const creation& wanted, const attached_communicator& rank) {
-  if (rank.size() == 1) return reason::one_rank;
-  return wanted.has_id ? reason::not_attached : reason::no_meeting;
+pass_reason_code obstacle_of(const creation& wanted, const attached_communicator& rank) {
+  if (rank.size() == 1) return pass_reason_code::one_rank;
+  return wanted.has_id ? pass_reason_code::not_attached : pass_reason_code::no_id;
 }
 
 void attach(const creation& wanted) {
   nccl_comm const comm = *wanted.made;
-  attached_communicator* const rank = comm == nullptr ? nullptr : &attached_communicator::add(comm, reason::not_attached);
-  if (rank != nullptr && !wanted.is_blocking) return rank->set_pass_reason(reason::non_blocking);
+  attached_communicator* const rank = comm == nullptr ? nullptr : &attached_communicator::add(comm, pass_reason_code::not_attached);
+  if (rank != nullptr && !wanted.is_blocking) return rank->set_pass_reason(pass_reason_code::non_blocking);
   if (rank != nullptr && !rank->query_properties()) return;
   const bool has_parent = wanted.parent != nullptr && wanted.parent->is_attached();
   if (wanted.what == creation::kind::split) {
@@ -128,12 +128,12 @@ void attach(const creation& wanted) {
     return;
   }
   if (rank == nullptr) return;
-  const reason why = obstacle_of(wanted, *rank);
-  rank->set_pass_reason(why);
-  if (why == reason::not_attached)
+  const pass_reason_code reason = obstacle_of(wanted, *rank);
+  rank->set_pass_reason(reason);
+  if (reason == pass_reason_code::not_attached)
     meet(wanted, *rank);
-  else if (why != reason::one_rank)
-    warn_of(*rank, text_of(why));
+  else if (reason != pass_reason_code::one_rank)
+    warn_of(*rank, reason_text(reason));
 }
 
 bool is_blocking(const nccl_config* config) { return config == nullptr || config->blocking != 0; }
@@ -182,7 +182,7 @@ void attach_whole(nccl_comm* made, int n) {
   std::vector<attached_communicator*> ranks;
   std::vector<isthmus_device> devices;
   for (int i = 0; i < n; ++i) {
-    ranks.push_back(&attached_communicator::add(made[i], n == 1 ? reason::one_rank : reason::not_attached));
+    ranks.push_back(&attached_communicator::add(made[i], n == 1 ? pass_reason_code::one_rank : pass_reason_code::not_attached));
     if (!ranks.back()->query_properties()) return;
     devices.push_back({ISTHMUS_PLATFORM_CUDA, ranks.back()->device()});
   }

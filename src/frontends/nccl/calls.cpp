@@ -28,17 +28,17 @@ constexpr auto call_names = [] {
   return names;
 }();
 
-constexpr preload::statistics_labels words = {
+constexpr preload::statistics_labels labels = {
     "nccl",       "NCCL",      "ISTHMUS_NCCL_REPORT", call_names.data(), ISTHMUS_COLLECTIVE_COUNT,
     reason_texts, reason_count};
 
 }  // namespace
 
 preload::call_statistics& statistics() {
-  static auto* const only = new preload::call_statistics(words);
-  return *only;
+  static auto* const instance = new preload::call_statistics(labels);
+  return *instance;
 }
 
-const char* text_of(reason why) { return reason_texts[static_cast<int>(why)]; }
+const char* reason_text(pass_reason_code reason) { return reason_texts[static_cast<int>(reason)]; }
 
 }  // namespace isthmus::nccl_shim

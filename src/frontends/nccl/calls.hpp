@@ -7,9 +7,9 @@
 
 namespace isthmus::nccl_shim {
 
-enum class reason {
-  nothing_to_move,
-  left_to_check,
+enum class pass_reason_code {
+  no_data,
+  checked_by_nccl,
   operation,
   configuration,
   rule,
@@ -18,19 +18,19 @@ enum class reason {
   unknown_communicator,
   one_rank,
   non_blocking,
-  no_meeting,
+  no_id,
   not_attached,
-  lost,
+  rank_lost,
 };
 inline constexpr int reason_count = 13;
 
 // Of this process; a report is asked for by ISTHMUS_NCCL_REPORT.
 preload::call_statistics& statistics();
 
-inline void count_passed_through(isthmus_collective which, reason why) noexcept {
-  statistics().count_passed_through(static_cast<int>(which), static_cast<int>(why));
+inline void count_passed_through(isthmus_collective collective, pass_reason_code reason) noexcept {
+  statistics().count_passed_through(static_cast<int>(collective), static_cast<int>(reason));
 }
 
-const char* text_of(reason why);
+const char* reason_text(pass_reason_code reason);
 
 }  // namespace isthmus::nccl_shim

@@ -67,16 +67,16 @@ isthmus_operation translate(const arguments& said) {
 
 // A call that NCCL gets on a communicator that Isthmus has calls on, too.
 template <typename Pass>
-int pass_in_order(attached_communicator& on, const arguments& said, reason why, Pass&& pass) {
-  count_passed_through(said.which, why);
-  if (why == reason::nothing_to_move) return call_nccl(pass);  // nor anything to keep in order
+int pass_in_order(attached_communicator& on, const arguments& said, pass_reason_code reason, Pass&& pass) {
+  count_passed_through(said.which, reason);
+  if (reason == pass_reason_code::no_data) return call_nccl(pass);  // nor anything to keep in order
   if (in_group()) {
     note_in_group(on, said.stream);
     return call_nccl(pass);
   }
-  if (const int code = on.order().before(said.stream, carrier::nccl); code != nccl_success) return code;
+  if (const int code = on.order().before(said.stream, call_owner::nccl); code != nccl_success) return code;
   const int code = call_nccl(pass);
-  if (code == nccl_success) on.order().after(said.stream, carrier::nccl);
+  if (code == nccl_success) on.order().after(said.stream, call_owner::nccl);
   return code;
 }
 
@@ -84,28 +84,28 @@ template <typename Pass>
 int take(const arguments& said, nccl_comm comm, Pass&& pass) {
   attached_communicator* const on = attached_communicator::find(comm);
   if (on == nullptr || !on->is_attached()) {
-    count_passed_through(said.which, on == nullptr ? reason::unknown_communicator : on->pass_reason());
+    count_passed_through(said.which, on == nullptr ? pass_reason_code::unknown_communicator : on->pass_reason());
     return call_nccl(pass);
   }
   // On what all ranks know first, so that all pass on alike.
-  if (said.count == 0) return pass_in_order(*on, said, reason::nothing_to_move, pass);
-  if (said.op >= reduction_count) return pass_in_order(*on, said, reason::operation, pass);
+  if (said.count == 0) return pass_in_order(*on, said, pass_reason_code::no_data, pass);
+  if (said.op >= reduction_count) return pass_in_order(*on, said, pass_reason_code::operation, pass);
   if (is_left_to_check(said, *on, reads(said, *on), writes(said, *on)))
-    return pass_in_order(*on, said, reason::left_to_check, pass);
+    return pass_in_order(*on, said, pass_reason_code::checked_by_nccl, pass);
   const isthmus_operation wanted = translate(said);
-  const attached_communicator::verdict answer = on->decide(wanted);
-  if (!answer.taken) return pass_in_order(*on, said, answer.why, pass);
+  const attached_communicator::call_decision answer = on->decide(wanted);
+  if (!answer.taken) return pass_in_order(*on, said, answer.reason, pass);
   if (in_group()) return add_to_group(*on, wanted, answer.count);
   const int code = on->run(wanted, answer.count);
-  return code == attached_communicator::pass_to_nccl ? pass_in_order(*on, said, reason::lost, pass) : code;
+  return code == attached_communicator::pass_to_nccl ? pass_in_order(*on, said, pass_reason_code::rank_lost, pass) : code;
 }
 
 // What is always NCCL's, but kept in order with what is not.
 template <typename Pass>
-int pass_unseen(isthmus_collective which, nccl_comm comm, nccl_stream stream, reason why, Pass&& pass) {
+int pass_unseen(isthmus_collective which, nccl_comm comm, nccl_stream stream, pass_reason_code reason, Pass&& pass) {
   attached_communicator* const on = attached_communicator::find(comm);
   if (on == nullptr || !on->is_attached()) return call_nccl(pass);
-  return pass_in_order(*on, {which, nullptr, nullptr, 0, 0, no_op, no_root, stream}, why, pass);
+  return pass_in_order(*on, {which, nullptr, nullptr, 0, 0, no_op, no_root, stream}, reason, pass);
 }
 
 // NCCL's own function.
@@ -145,13 +145,13 @@ int take_reduced_rooted(const void* send, void* recv, std::size_t count, int dat
 template <isthmus_collective Which>
 int take_sent(const void* buffer, std::size_t count, int datatype, int peer, nccl_comm comm,
               nccl_stream stream) {
-  return pass_unseen(Which, comm, stream, reason::message,
+  return pass_unseen(Which, comm, stream, pass_reason_code::message,
                      [&] { return real<sent>(Which)(buffer, count, datatype, peer, comm, stream); });
 }
 
 template <isthmus_collective Which>
 int take_received(void* buffer, std::size_t count, int datatype, int peer, nccl_comm comm, nccl_stream stream) {
-  return pass_unseen(Which, comm, stream, reason::message,
+  return pass_unseen(Which, comm, stream, pass_reason_code::message,
                      [&] { return real<received>(Which)(buffer, count, datatype, peer, comm, stream); });
 }
 
@@ -168,8 +168,8 @@ struct configured<Which, int(Arguments...)> {
   static int take(Arguments... arguments, const void* configuration) {
     const auto all = std::tie(arguments...);  // the last two: communicator and stream
     constexpr std::size_t count = sizeof...(Arguments);
-    const reason why = std::get<std::size_t&>(all) == 0 ? reason::nothing_to_move : reason::configuration;
-    return pass_unseen(Which, std::get<count - 2>(all), std::get<count - 1>(all), why, [&] {
+    const pass_reason_code reason = std::get<std::size_t&>(all) == 0 ? pass_reason_code::no_data : pass_reason_code::configuration;
+    return pass_unseen(Which, std::get<count - 2>(all), std::get<count - 1>(all), reason, [&] {
       using function = int(Arguments..., const void*);
       return reinterpret_cast<function*>(real_nccl().configured[Which])(arguments..., configuration);
     });

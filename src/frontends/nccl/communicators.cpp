@@ -21,38 +21,38 @@ std::uintptr_t key_of(nccl_comm comm) { return reinterpret_cast<std::uintptr_t>(
 class communicator_registry {
  public:
   static communicator_registry& get() {
-    static auto* const only = new communicator_registry;
-    return *only;
+    static auto* const instance = new communicator_registry;
+    return *instance;
   }
 
   attached_communicator* find(nccl_comm comm) {
-    if (attached_communicator* const known = m_handle_cache.find(key_of(comm))) [[likely]]
-      return known;
+    if (attached_communicator* const entry = m_handle_cache.find(key_of(comm))) [[likely]]
+      return entry;
     if (comm == nullptr) return nullptr;
     const std::lock_guard lock(m_mutex);
-    const auto found = m_live.find(comm);
-    if (found == m_live.end()) return nullptr;
-    m_handle_cache.insert(key_of(comm), found->second);
-    return found->second;
+    const auto position = m_live.find(comm);
+    if (position == m_live.end()) return nullptr;
+    m_handle_cache.insert(key_of(comm), position->second);
+    return position->second;
   }
 
-  attached_communicator& add(nccl_comm comm, reason why) {
+  attached_communicator& add(nccl_comm comm, pass_reason_code reason) {
     const std::lock_guard lock(m_mutex);
-    attached_communicator*& place = m_live[comm];
-    if (place == nullptr) {
+    attached_communicator*& slot = m_live[comm];
+    if (slot == nullptr) {
       if (m_spare.empty()) m_spare.push_back(new attached_communicator);
-      place = m_spare.back();
+      slot = m_spare.back();
       m_spare.pop_back();
     }
-    place->reset(comm, why);
-    return *place;
+    slot->reset(comm, reason);
+    return *slot;
   }
 
-  void remove(attached_communicator& ended) {
+  void remove(attached_communicator& communicator) {
     const std::lock_guard lock(m_mutex);
-    m_live.erase(ended.m_comm);
-    ended.m_key.store(0, std::memory_order_release);
-    m_spare.push_back(&ended);
+    m_live.erase(communicator.m_comm);
+    communicator.m_key.store(0, std::memory_order_release);
+    m_spare.push_back(&communicator);
   }
 
   // The lowest rank in the largest communicator is taken for the process' own in the report.
@@ -82,14 +82,14 @@ std::uint64_t bytes_of(const isthmus_operation& operation) {
 
 attached_communicator* attached_communicator::find(nccl_comm comm) { return communicator_registry::get().find(comm); }
 
-attached_communicator& attached_communicator::add(nccl_comm comm, reason why) { return communicator_registry::get().add(comm, why); }
+attached_communicator& attached_communicator::add(nccl_comm comm, pass_reason_code reason) { return communicator_registry::get().add(comm, reason); }
 
-void attached_communicator::reset(nccl_comm comm, reason why) {
+void attached_communicator::reset(nccl_comm comm, pass_reason_code reason) {
   m_comm = comm;
-  m_pass_reason = why;
+  m_pass_reason = reason;
   m_rank = m_device = -1;
   m_size = 0;
-  m_choices.fill({});
+  m_decisions.fill({});
   m_key.store(key_of(comm), std::memory_order_release);
 }
 
@@ -109,7 +109,7 @@ void attached_communicator::attach(isthmus_communicator handle) {
 }
 
 void attached_communicator::detach() {
-  m_pass_reason = reason::lost;
+  m_pass_reason = pass_reason_code::rank_lost;
   m_is_attached.store(false, std::memory_order_release);
 }
 
@@ -137,44 +137,44 @@ nccl_result attached_communicator::async_error() {
 }
 
 bool attached_communicator::wait_until_idle() const {
-  constexpr int looks = 500;
-  for (int i = 0; i < looks; ++i) {
+  constexpr int max_polls = 500;
+  for (int i = 0; i < max_polls; ++i) {
     if (m_order.is_idle()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
 }
 
-attached_communicator::verdict attached_communicator::decide(const isthmus_operation& operation) {
-  const std::uint64_t shape =
+attached_communicator::call_decision attached_communicator::decide(const isthmus_operation& operation) {
+  const std::uint64_t signature =
       static_cast<std::uint64_t>(operation.collective) | static_cast<std::uint64_t>(operation.datatype) << 8 |
       static_cast<std::uint64_t>(operation.op) << 16 | static_cast<std::uint64_t>(operation.root) << 32;
-  const std::uint64_t mixed = (shape * 0x9e3779b97f4a7c15u) ^ (operation.count * 0xc2b2ae3d27d4eb4fu);
-  choice& known = m_choices[(mixed >> 32) % m_choices.size()];
-  if (known.shape != shape || known.count != operation.count) [[unlikely]]
-    known = {shape, operation.count, ask(operation)};
-  return known.what;
+  const std::uint64_t hash = (signature * 0x9e3779b97f4a7c15u) ^ (operation.count * 0xc2b2ae3d27d4eb4fu);
+  cached_decision& entry = m_decisions[(hash >> 32) % m_decisions.size()];
+  if (entry.signature != signature || entry.count != operation.count) [[unlikely]]
+    entry = {signature, operation.count, query_decision(operation)};
+  return entry.decision;
 }
 
-attached_communicator::verdict attached_communicator::ask(const isthmus_operation& operation) {
+attached_communicator::call_decision attached_communicator::query_decision(const isthmus_operation& operation) {
   char path[96] = "";
   if (isthmus_communicator_path(m_handle, &operation, path, sizeof path) != ISTHMUS_SUCCESS)
-    return {false, reason::left_to_check, nullptr};
-  if (*path == '\0') return {false, reason::no_backend, nullptr};
+    return {false, pass_reason_code::checked_by_nccl, nullptr};
+  if (*path == '\0') return {false, pass_reason_code::no_backend, nullptr};
   for (const char* const nccl : {"nccl", "rccl"})
-    if (std::strcmp(path, nccl) == 0) return {false, reason::rule, nullptr};
-  return {true, reason::rule,
+    if (std::strcmp(path, nccl) == 0) return {false, pass_reason_code::rule, nullptr};
+  return {true, pass_reason_code::rule,
           statistics().is_reporting() ? &statistics().counter_of(static_cast<int>(operation.collective), path) : nullptr};
 }
 
-int attached_communicator::run(const isthmus_operation& operation, preload::call_counter* count) {
+int attached_communicator::execute(const isthmus_operation& operation, preload::call_counter* counter) {
   const std::lock_guard lock(m_mutex);
   const preload::stopwatch time(statistics());
-  if (const int code = m_order.before(operation.stream, carrier::isthmus); code != nccl_success) return code;
+  if (const int code = m_order.before(operation.stream, call_owner::isthmus); code != nccl_success) return code;
   const isthmus_status status = isthmus_enqueue(m_handle, &operation);
   if (status != ISTHMUS_SUCCESS) return handle_failure(status);
-  m_order.after(operation.stream, carrier::isthmus);
-  if (count != nullptr) count->add(bytes_of(operation), time.nanoseconds());
+  m_order.after(operation.stream, call_owner::isthmus);
+  if (counter != nullptr) counter->add(bytes_of(operation), time.nanoseconds());
   return nccl_success;
 }
 

@@ -23,11 +23,11 @@ class attached_communicator {
   // That of NCCL's handle; NULL: none that the engine has seen being made. A few nanoseconds.
   static attached_communicator* find(nccl_comm comm);
   // Notes a new handle. Until attached, or for ever, its calls go to NCCL for this reason.
-  static attached_communicator& add(nccl_comm comm, reason why);
+  static attached_communicator& add(nccl_comm comm, pass_reason_code reason);
 
   std::uintptr_t key() const { return m_key.load(std::memory_order_acquire); }
   bool is_attached() const { return m_is_attached.load(std::memory_order_acquire); }
-  reason pass_reason() const { return m_pass_reason; }
+  pass_reason_code pass_reason() const { return m_pass_reason; }
   isthmus_communicator handle() const { return m_handle; }
   int rank() const { return m_rank; }
   int size() const { return m_size; }
@@ -37,7 +37,7 @@ class attached_communicator {
   bool query_properties();
   // What Isthmus made for these ranks; from now on this one owns it.
   void attach(isthmus_communicator handle);
-  void set_pass_reason(reason why) { m_pass_reason = why; }
+  void set_pass_reason(pass_reason_code reason) { m_pass_reason = reason; }
   // From now on all calls go to NCCL. Any thread.
   void detach();
   // Ends what this rank's calls wait for.
@@ -50,15 +50,15 @@ class attached_communicator {
   bool wait_until_idle() const;
 
   // Of an attached one: whether Isthmus takes the call, which all ranks answer alike; else why not.
-  struct verdict {
-    bool taken;
-    reason why;
-    preload::call_counter* count;  // NULL where nothing is reported
+  struct call_decision {
+    bool is_handled;
+    pass_reason_code reason;
+    preload::call_counter* counter;  // NULL where nothing is reported
   };
-  verdict decide(const isthmus_operation& operation);
+  call_decision decide(const isthmus_operation& operation);
 
   // Carries out a call that was decided on, in order. NCCL's code.
-  int run(const isthmus_operation& operation, preload::call_counter* count);
+  int execute(const isthmus_operation& operation, preload::call_counter* counter);
   // For those who carry out several at once, or leave one to NCCL.
   stream_order& order() { return m_order; }
   // After Isthmus refused or failed: the code for the program, or `pass_to_nccl` where NCCL shall have the call.
@@ -67,25 +67,25 @@ class attached_communicator {
 
  private:
   friend class communicator_registry;
-  struct choice {
-    std::uint64_t shape = ~std::uint64_t{0}, count = 0;
-    verdict what{};
+  struct cached_decision {
+    std::uint64_t signature = ~std::uint64_t{0}, count = 0;
+    call_decision decision{};
   };
-  verdict ask(const isthmus_operation& operation);
-  void reset(nccl_comm comm, reason why);
+  call_decision query_decision(const isthmus_operation& operation);
+  void reset(nccl_comm comm, pass_reason_code reason);
 
   std::atomic<std::uintptr_t> m_key{0};
   nccl_comm m_comm = nullptr;
   std::atomic<bool> m_is_attached{false};
-  reason m_pass_reason = reason::not_attached;
+  pass_reason_code m_pass_reason = pass_reason_code::not_attached;
   int m_rank = -1, m_size = 0, m_device = -1;
   isthmus_communicator m_handle = nullptr;
   std::mutex m_mutex;  // calls of the program, and its watchdog's questions
   stream_order m_order;
-  std::array<choice, 128> m_choices{};
+  std::array<cached_decision, 128> m_decisions{};
 };
 
 // The backends that stand for NCCL itself, as isthmus_communicator_options::external_backends has them.
-inline constexpr const char* left_to_nccl = "nccl,rccl";
+inline constexpr const char* external_backend_names = "nccl,rccl";
 
 }  // namespace isthmus::nccl_shim

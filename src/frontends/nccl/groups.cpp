@@ -40,7 +40,7 @@ group& this_threads() {
 int run_together(const calls& some) {
   const preload::stopwatch time(statistics());
   for (const taken_call& each : some)
-    if (const int code = each.on->order().before(each.what.stream, carrier::isthmus); code != nccl_success)
+    if (const int code = each.on->order().before(each.what.stream, call_owner::isthmus); code != nccl_success)
       return code;
   isthmus_status status = isthmus_group_start();
   for (const taken_call& each : some)
@@ -52,7 +52,7 @@ int run_together(const calls& some) {
     return code == attached_communicator::pass_to_nccl ? static_cast<int>(nccl_remote_error) : code;
   }
   for (const taken_call& each : some) {
-    each.on->order().after(each.what.stream, carrier::isthmus);
+    each.on->order().after(each.what.stream, call_owner::isthmus);
     if (each.count != nullptr)
       each.count->add(bytes_of(each.what), time.nanoseconds() / static_cast<std::int64_t>(some.size()));
   }
@@ -124,7 +124,7 @@ int add_to_group(attached_communicator& on, const isthmus_operation& operation, 
   group& mine = this_threads();
   const bool is_late =
       std::ranges::any_of(mine.passed, [&](const passed_call& each) { return each.on == &on; });
-  const int code = is_late ? nccl_success : on.order().before(operation.stream, carrier::isthmus);
+  const int code = is_late ? nccl_success : on.order().before(operation.stream, call_owner::isthmus);
   if (code == nccl_success) mine.taken.push_back({&on, operation, count});
   return code;
 }
@@ -154,11 +154,11 @@ int end_group() {
   const int early = run_all(take_those_before(passed, taken));
   int order_status = nccl_success;
   for (const passed_call& each : passed)
-    if (order_status == nccl_success) order_status = each.on->order().before(each.stream, carrier::nccl);
+    if (order_status == nccl_success) order_status = each.on->order().before(each.stream, call_owner::nccl);
   const int end_status = call_nccl(real_nccl().group_end);
   const int code = order_status != nccl_success ? order_status : end_status;
   if (end_status == nccl_success)
-    for (const passed_call& each : passed) each.on->order().after(each.stream, carrier::nccl);
+    for (const passed_call& each : passed) each.on->order().after(each.stream, call_owner::nccl);
   passed.clear();
   mine.passed = std::move(passed);  // its memory, for the next group
   if (code != nccl_success) return code;

@@ -137,13 +137,13 @@ void stream_order::close() {
   }
 }
 
-int stream_order::before(nccl_stream stream, carrier who) {
+int stream_order::before(nccl_stream stream, call_owner owner) {
   if (m_plain.is_only_on(stream) && m_captured.is_only_on(stream)) return nccl_success;  // the driver not asked
   const std::uint64_t capture = capture_of(stream);
   mark& last = mark_for(capture);
   if (!last.is_set || last.capture != capture || last.stream == stream) return nccl_success;
-  if (last.who == carrier::nccl && who == carrier::nccl) return nccl_success;
-  if (!last.is_recorded && last.who == carrier::nccl && m_two_bytes != nullptr)
+  if (last.owner == call_owner::nccl && owner == call_owner::nccl) return nccl_success;
+  if (!last.is_recorded && last.owner == call_owner::nccl && m_two_bytes != nullptr)
     if (const int code = follow_nccl(last, stream); code != nccl_success) return code;
   return last.is_recorded && waits_for(last, stream) ? nccl_success : nccl_unhandled_cuda_error;
 }
@@ -179,17 +179,17 @@ void stream_order::record(mark& last, nccl_stream stream) {
   last.stream = stream;
 }
 
-void stream_order::after(nccl_stream stream, carrier who) {
+void stream_order::after(nccl_stream stream, call_owner owner) {
   const std::uint64_t capture = capture_of(stream);
   mark& last = mark_for(capture);
   if (capture == 0) m_calls_on_stream = last.is_set && last.stream == stream ? m_calls_on_stream + 1 : 0;
   last.is_set = true;
-  last.who = who;
+  last.owner = owner;
   last.capture = capture;
   last.stream = stream;
   last.is_recorded = false;
   const bool is_trusted = m_two_bytes != nullptr && m_calls_on_stream >= calls_to_trust;
-  if (who == carrier::isthmus || capture != 0 || !is_trusted) record(last, stream);
+  if (owner == call_owner::isthmus || capture != 0 || !is_trusted) record(last, stream);
 }
 
 bool stream_order::is_idle() const {

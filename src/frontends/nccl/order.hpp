@@ -15,7 +15,7 @@
 
 namespace isthmus::nccl_shim {
 
-enum class carrier { isthmus, nccl };
+enum class call_owner { isthmus, nccl };
 
 class stream_order {
  public:
@@ -27,8 +27,8 @@ class stream_order {
 
   // Around each call that `who` carries out on `stream`; `after` not where it was refused, since such a call is
   // behind nothing. NCCL's code: it may have to launch something.
-  int before(nccl_stream stream, carrier who);
-  void after(nccl_stream stream, carrier who);
+  int before(nccl_stream stream, call_owner owner);
+  void after(nccl_stream stream, call_owner owner);
 
   // Whether what Isthmus was given last, outside of graphs, is complete.
   bool is_idle() const;
@@ -37,7 +37,7 @@ class stream_order {
   struct mark {
     void* event = nullptr;
     nccl_stream stream = nullptr;
-    carrier who = carrier::nccl;
+    call_owner owner = call_owner::nccl;
     std::uint64_t capture = 0;
     bool is_set = false, is_recorded = false;
     bool is_only_on(nccl_stream other) const { return !is_set || stream == other; }
