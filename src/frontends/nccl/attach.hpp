@@ -8,11 +8,11 @@
 namespace isthmus::nccl_shim {
 
 // Puts an id of Isthmus into what NCCL made. Without room, or a store, the id stays as it is.
-void mark(nccl_unique_id& id);
+void embed_id(nccl_unique_id& id);
 
 // A communicator that NCCL is to make in this call, or at the end of the group.
-struct creation {
-  enum class kind { meet, split } what;
+struct pending_communicator {
+  enum class creation_kind { init, split } kind;
   nccl_comm* handle;         // where NCCL puts it
   isthmus_unique_id id{};  // meet
   bool has_id = false;
@@ -21,12 +21,12 @@ struct creation {
   bool is_blocking = true;
 };
 
-creation meeting(nccl_comm* handle, const nccl_unique_id* id, const nccl_config* config);
-creation splitting(nccl_comm* handle, nccl_comm parent, int color, int key, const nccl_config* config);
+pending_communicator pending_init(nccl_comm* handle, const nccl_unique_id* id, const nccl_config* config);
+pending_communicator pending_split(nccl_comm* handle, nccl_comm parent, int color, int key, const nccl_config* config);
 
 // Collective; after NCCL made all of them. One line says why where one is not attached.
-void attach_all(const creation* creations, std::size_t n);
+void attach_all(const pending_communicator* creations, std::size_t n);
 // The ranks of ncclCommInitAll.
-void attach_whole(nccl_comm* handle, int n);
+void attach_init_all(nccl_comm* handle, int n);
 
 }  // namespace isthmus::nccl_shim

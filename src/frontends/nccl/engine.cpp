@@ -32,48 +32,48 @@ bool load(const engine_host& host) {
 
 // ---- creation --------------------------------------------------------------------------------------------
 
-int take_unique_id(nccl_unique_id* id) {
+int handle_unique_id(nccl_unique_id* id) {
   const int code = real_nccl().get_unique_id(id);
-  if (code == nccl_success) mark(*id);
+  if (code == nccl_success) embed_id(*id);
   return code;
 }
 
 // After NCCL's own answer: at once, or at the end of the group.
-int attach_after(int code, const creation& wanted) {
+int attach_after_nccl(int code, const pending_communicator& pending) {
   if (in_group() && (code == nccl_success || code == nccl_in_progress)) {
-    add_to_group(wanted);
+    add_to_group(pending);
   } else if (code == nccl_success) {
-    attach_all(&wanted, 1);
+    attach_all(&pending, 1);
   }
   return code;
 }
 
 int take_init_rank_config(nccl_comm* made, int size, nccl_unique_id id, int rank, nccl_config* config) {
-  const creation wanted = meeting(made, &id, config);
-  return attach_after(real_nccl().comm_init_rank_config(made, size, id, rank, config), wanted);
+  const pending_communicator pending = pending_init(made, &id, config);
+  return attach_after_nccl(real_nccl().comm_init_rank_config(made, size, id, rank, config), pending);
 }
 
 int take_init_rank(nccl_comm* made, int size, nccl_unique_id id, int rank) {
-  const creation wanted = meeting(made, &id, nullptr);
-  return attach_after(real_nccl().comm_init_rank(made, size, id, rank), wanted);
+  const pending_communicator pending = pending_init(made, &id, nullptr);
+  return attach_after_nccl(real_nccl().comm_init_rank(made, size, id, rank), pending);
 }
 
 int take_init_rank_scalable(nccl_comm* made, int size, int rank, int id_count, nccl_unique_id* ids,
                             nccl_config* config) {
-  const creation wanted = meeting(made, id_count > 0 ? ids : nullptr, config);
-  return attach_after(real_nccl().comm_init_rank_scalable(made, size, rank, id_count, ids, config), wanted);
+  const pending_communicator pending = pending_init(made, id_count > 0 ? ids : nullptr, config);
+  return attach_after_nccl(real_nccl().comm_init_rank_scalable(made, size, rank, id_count, ids, config), pending);
 }
 
 int take_init_all(nccl_comm* made, int n, const int* devices) {
   const int code = real_nccl().comm_init_all(made, n, devices);
-  if (code == nccl_success && !in_group()) attach_whole(made, n);
+  if (code == nccl_success && !in_group()) attach_init_all(made, n);
   return code;
 }
 
 int take_split(nccl_comm comm, int color, int key, nccl_comm* made, nccl_config* config) {
-  const creation wanted = splitting(made, comm, color, key, config);
+  const pending_communicator pending = pending_split(made, comm, color, key, config);
   const int code = call_nccl([&] { return real_nccl().comm_split(comm, color, key, made, config); });
-  return attach_after(code, wanted);
+  return attach_after_nccl(code, pending);
 }
 
 // ---- end -------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ named_function named(const char* name, Real real) {
 any_function find(const char* name) {
   const nccl_functions& nccl = real_nccl();
   const named_function all[] = {
-      named<&take_unique_id>("ncclGetUniqueId", nccl.get_unique_id),
+      named<&handle_unique_id>("ncclGetUniqueId", nccl.get_unique_id),
       named<&take_init_rank>("ncclCommInitRank", nccl.comm_init_rank),
       named<&take_init_rank_config>("ncclCommInitRankConfig", nccl.comm_init_rank_config),
       named<&take_init_rank_scalable>("ncclCommInitRankScalable", nccl.comm_init_rank_scalable),

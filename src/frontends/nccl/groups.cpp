@@ -28,7 +28,7 @@ struct group {
   int depth = 0;
   calls taken;
   std::vector<passed_call> passed;
-  std::vector<creation> creations;
+  std::vector<pending_communicator> creations;
 };
 
 group& this_threads() {
@@ -136,7 +136,7 @@ void note_in_group(attached_communicator& on, nccl_stream stream) {
   if (mine.passed.empty() || mine.passed.back() != added) mine.passed.push_back(added);
 }
 
-void add_to_group(const creation& wanted) { this_threads().creations.push_back(wanted); }
+void add_to_group(const pending_communicator& pending) { this_threads().creations.push_back(pending); }
 
 int start_group() {
   const int code = real_nccl().group_start();

@@ -17,7 +17,7 @@ int add_to_group(attached_communicator& on, const isthmus_operation& operation, 
 // A call that NCCL has already got.
 void note_in_group(attached_communicator& on, nccl_stream stream);
 // A communicator that NCCL makes at the end.
-void add_to_group(const creation& wanted);
+void add_to_group(const pending_communicator& pending);
 
 // ncclGroupStart and ncclGroupEnd.
 int start_group();
