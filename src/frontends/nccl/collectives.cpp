@@ -70,13 +70,13 @@ template <typename Pass>
 int pass_in_order(attached_communicator& on, const arguments& said, pass_reason_code reason, Pass&& pass) {
   count_passed_through(said.which, reason);
   if (reason == pass_reason_code::no_data) return call_nccl(pass);  // nor anything to keep in order
-  if (in_group()) {
-    note_in_group(on, said.stream);
+  if (is_in_group()) {
+    note_nccl_call(on, said.stream);
     return call_nccl(pass);
   }
-  if (const int code = on.order().before(said.stream, call_owner::nccl); code != nccl_success) return code;
+  if (const int code = on.order().begin_call(said.stream, call_owner::nccl); code != nccl_success) return code;
   const int code = call_nccl(pass);
-  if (code == nccl_success) on.order().after(said.stream, call_owner::nccl);
+  if (code == nccl_success) on.order().end_call(said.stream, call_owner::nccl);
   return code;
 }
 
@@ -95,7 +95,7 @@ int take(const arguments& said, nccl_comm comm, Pass&& pass) {
   const isthmus_operation wanted = translate(said);
   const attached_communicator::call_decision answer = on->decide(wanted);
   if (!answer.taken) return pass_in_order(*on, said, answer.reason, pass);
-  if (in_group()) return add_to_group(*on, wanted, answer.count);
+  if (is_in_group()) return add_to_group(*on, wanted, answer.count);
   const int code = on->run(wanted, answer.count);
   return code == attached_communicator::pass_to_nccl ? pass_in_order(*on, said, pass_reason_code::rank_lost, pass) : code;
 }

@@ -40,7 +40,7 @@ int handle_unique_id(nccl_unique_id* id) {
 
 // After NCCL's own answer: at once, or at the end of the group.
 int attach_after_nccl(int code, const pending_communicator& pending) {
-  if (in_group() && (code == nccl_success || code == nccl_in_progress)) {
+  if (is_in_group() && (code == nccl_success || code == nccl_in_progress)) {
     add_to_group(pending);
   } else if (code == nccl_success) {
     attach_all(&pending, 1);
@@ -66,7 +66,7 @@ int take_init_rank_scalable(nccl_comm* made, int size, int rank, int id_count, n
 
 int take_init_all(nccl_comm* made, int n, const int* devices) {
   const int code = real_nccl().comm_init_all(made, n, devices);
-  if (code == nccl_success && !in_group()) attach_init_all(made, n);
+  if (code == nccl_success && !is_in_group()) attach_init_all(made, n);
   return code;
 }
 
@@ -137,7 +137,7 @@ any_function find(const char* name) {
       named<&take_async_error>("ncclCommGetAsyncError", nccl.comm_get_async_error),
       named<&start_group>("ncclGroupStart", nccl.group_start),
       named<&end_group>("ncclGroupEnd", nccl.group_end),
-      named<&simulate_end_of_group>("ncclGroupSimulateEnd", nccl.group_simulate_end),
+      named<&simulate_group_end>("ncclGroupSimulateEnd", nccl.group_simulate_end),
   };
   for (const named_function& each : all)
     if (std::strcmp(each.name, name) == 0) return each.real == nullptr ? nullptr : each.function;

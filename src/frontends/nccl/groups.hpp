@@ -10,12 +10,12 @@
 
 namespace isthmus::nccl_shim {
 
-bool in_group();
+bool is_in_group();
 
 // A call that Isthmus takes at the end. NCCL's code.
-int add_to_group(attached_communicator& on, const isthmus_operation& operation, preload::call_counter* count);
+int add_to_group(attached_communicator& communicator, const isthmus_operation& operation, preload::call_counter* counter);
 // A call that NCCL has already got.
-void note_in_group(attached_communicator& on, nccl_stream stream);
+void note_nccl_call(attached_communicator& communicator, nccl_stream stream);
 // A communicator that NCCL makes at the end.
 void add_to_group(const pending_communicator& pending);
 
@@ -23,6 +23,6 @@ void add_to_group(const pending_communicator& pending);
 int start_group();
 int end_group();
 // ncclGroupSimulateEnd, which ends a group without its calls.
-int simulate_end_of_group(void* estimate);
+int simulate_group_end(void* estimate);
 
 }  // namespace isthmus::nccl_shim

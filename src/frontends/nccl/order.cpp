@@ -15,10 +15,10 @@ namespace isthmus::nccl_shim {
 namespace {
 
 constexpr unsigned event_without_timing = 2;
-constexpr int is_captured = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
+constexpr int capture_active = 1;  // CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 // The few functions of CUDA's driver that this takes. Streams of the runtime are the driver's.
-struct driver {
+struct cuda_driver {
   int (*retain_context)(void** context, int device) = nullptr;
   int (*push_context)(void* context) = nullptr;
   int (*pop_context)(void** context) = nullptr;
@@ -30,83 +30,83 @@ struct driver {
   int (*capture_info)(nccl_stream stream, int* status, std::uint64_t* id) = nullptr;
   int (*memory_allocate)(void** memory, std::size_t bytes) = nullptr;
 
-  static const driver* get() {
-    static const std::unique_ptr<driver> only = load();
-    return only.get();
+  static const cuda_driver* get() {
+    static const std::unique_ptr<cuda_driver> instance = load();
+    return instance.get();
   }
 
  private:
-  static std::unique_ptr<driver> load() {
+  static std::unique_ptr<cuda_driver> load() {
     std::string reason;
     const dynamic_library library = dynamic_library::open(cuda_driver_library(), reason);
     if (!library) return nullptr;
-    auto made = std::make_unique<driver>();
+    auto driver = std::make_unique<cuda_driver>();
     symbol_loader loader(library, "cu");
-    loader.load_required(made->retain_context, "DevicePrimaryCtxRetain");
-    loader.load_required(made->push_context, "CtxPushCurrent_v2");
-    loader.load_required(made->pop_context, "CtxPopCurrent_v2");
-    loader.load_required(made->event_create, "EventCreate");
-    loader.load_required(made->event_destroy, "EventDestroy_v2");
-    loader.load_required(made->event_record, "EventRecord");
-    loader.load_required(made->event_query, "EventQuery");
-    loader.load_required(made->stream_wait_event, "StreamWaitEvent");
-    loader.load_required(made->capture_info, "StreamGetCaptureInfo");
-    loader.load_required(made->memory_allocate, "MemAlloc_v2");
-    return loader.first_missing().empty() ? std::move(made) : nullptr;
+    loader.load_required(driver->retain_context, "DevicePrimaryCtxRetain");
+    loader.load_required(driver->push_context, "CtxPushCurrent_v2");
+    loader.load_required(driver->pop_context, "CtxPopCurrent_v2");
+    loader.load_required(driver->event_create, "EventCreate");
+    loader.load_required(driver->event_destroy, "EventDestroy_v2");
+    loader.load_required(driver->event_record, "EventRecord");
+    loader.load_required(driver->event_query, "EventQuery");
+    loader.load_required(driver->stream_wait_event, "StreamWaitEvent");
+    loader.load_required(driver->capture_info, "StreamGetCaptureInfo");
+    loader.load_required(driver->memory_allocate, "MemAlloc_v2");
+    return loader.first_missing().empty() ? std::move(driver) : nullptr;
   }
 };
 
 // The streams that the driver knows by the current context: NULL, and those of the runtime for one thread or
 // all.
-bool goes_by_context(nccl_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
+bool uses_current_context(nccl_stream stream) { return reinterpret_cast<std::uintptr_t>(stream) <= 2; }
 
-class current_context {
+class context_guard {
  public:
-  current_context(void* context, bool needed) : m_pushed(needed && driver::get()->push_context(context) == 0) {}
-  ~current_context() {
-    void* ours = nullptr;
-    if (m_pushed) driver::get()->pop_context(&ours);
+  context_guard(void* context, bool is_needed) : m_is_pushed(is_needed && cuda_driver::get()->push_context(context) == 0) {}
+  ~context_guard() {
+    void* popped = nullptr;
+    if (m_is_pushed) cuda_driver::get()->pop_context(&popped);
   }
-  current_context(const current_context&) = delete;
-  current_context& operator=(const current_context&) = delete;
+  context_guard(const context_guard&) = delete;
+  context_guard& operator=(const context_guard&) = delete;
 
  private:
-  bool m_pushed;
+  bool m_is_pushed;
 };
 
 // The number of the capture that `stream` is in; 0: none. NULL streams never are, and may not be asked beside
 // one.
-std::uint64_t capture_of(nccl_stream stream) {
+std::uint64_t capture_id_of(nccl_stream stream) {
   if (reinterpret_cast<std::uintptr_t>(stream) <= 1) return 0;
   int status = 0;
   std::uint64_t id = 0;
-  if (driver::get()->capture_info(stream, &status, &id) != 0 || status != is_captured) return 0;
+  if (cuda_driver::get()->capture_info(stream, &status, &id) != 0 || status != capture_active) return 0;
   return id;
 }
 
 // What a rank sends to itself, by device; its context is current. It is never freed, since that would wait for
 // everything on the device, and what is aborted may never end.
-void* two_bytes_on(int device) {
+void* self_message_buffer(int device) {
   static std::mutex mutex;
-  static auto* const known = new std::map<int, void*>;
+  static auto* const buffers = new std::map<int, void*>;
   const std::lock_guard lock(mutex);
-  void*& memory = (*known)[device];
-  if (memory == nullptr && driver::get()->memory_allocate(&memory, 2) != 0) memory = nullptr;
+  void*& memory = (*buffers)[device];
+  if (memory == nullptr && cuda_driver::get()->memory_allocate(&memory, 2) != 0) memory = nullptr;
   return memory;
 }
 
 // NCCL runs a communicator's calls one behind the other, whatever streams they are on; so on `stream` a message
 // of this rank to itself, which no other rank hears of, ends behind all of them.
-int send_to_itself(nccl_comm comm, int rank, void* two_bytes, nccl_stream stream) {
-  constexpr int one_byte = 0;  // ncclInt8
-  const inside_nccl now;
+int send_to_self(nccl_comm comm, int rank, void* buffer, nccl_stream stream) {
+  constexpr int int8_type = 0;  // ncclInt8
+  const inside_nccl scope;
   const nccl_functions& nccl = real_nccl();
-  char* const bytes = static_cast<char*>(two_bytes);
+  char* const bytes = static_cast<char*>(buffer);
   if (const int code = nccl.group_start(); code != nccl_success) return code;
   const int out =
-      reinterpret_cast<sent*>(nccl.collectives[ISTHMUS_SEND])(bytes, 1, one_byte, rank, comm, stream);
+      reinterpret_cast<sent*>(nccl.collectives[ISTHMUS_SEND])(bytes, 1, int8_type, rank, comm, stream);
   const int in =
-      reinterpret_cast<received*>(nccl.collectives[ISTHMUS_RECV])(bytes + 1, 1, one_byte, rank, comm, stream);
+      reinterpret_cast<received*>(nccl.collectives[ISTHMUS_RECV])(bytes + 1, 1, int8_type, rank, comm, stream);
   const int end = nccl.group_end();
   return out != nccl_success ? out : in != nccl_success ? in : end;
 }
@@ -114,38 +114,38 @@ int send_to_itself(nccl_comm comm, int rank, void* two_bytes, nccl_stream stream
 }  // namespace
 
 bool stream_order::open(nccl_comm comm, int rank, int device) {
-  const driver* const cuda = driver::get();
+  const cuda_driver* const driver = cuda_driver::get();
   const nccl_functions& nccl = real_nccl();
   m_comm = comm;
   m_rank = rank;
   m_calls_on_stream = 0;
   // The context stays: it is the runtime's, which the program uses.
-  if (cuda == nullptr || cuda->retain_context(&m_context, device) != 0) return false;
-  const current_context current(m_context, true);
-  for (mark* const each : {&m_plain, &m_captured})
-    if (cuda->event_create(&each->event, event_without_timing) != 0) return false;
+  if (driver == nullptr || driver->retain_context(&m_context, device) != 0) return false;
+  const context_guard current(m_context, true);
+  for (previous_call* const each : {&m_previous_call, &m_previous_captured_call})
+    if (driver->event_create(&each->event, event_without_timing) != 0) return false;
   const bool has_messages =
       nccl.collectives[ISTHMUS_SEND] != nullptr && nccl.collectives[ISTHMUS_RECV] != nullptr;
-  m_two_bytes = has_messages ? two_bytes_on(device) : nullptr;
+  m_self_message = has_messages ? self_message_buffer(device) : nullptr;
   return true;
 }
 
 void stream_order::close() {
-  for (mark* const each : {&m_plain, &m_captured}) {
-    if (each->event != nullptr) driver::get()->event_destroy(each->event);
+  for (previous_call* const each : {&m_previous_call, &m_previous_captured_call}) {
+    if (each->event != nullptr) cuda_driver::get()->event_destroy(each->event);
     *each = {};
   }
 }
 
-int stream_order::before(nccl_stream stream, call_owner owner) {
-  if (m_plain.is_only_on(stream) && m_captured.is_only_on(stream)) return nccl_success;  // the driver not asked
-  const std::uint64_t capture = capture_of(stream);
-  mark& last = mark_for(capture);
+int stream_order::begin_call(nccl_stream stream, call_owner owner) {
+  if (m_previous_call.is_unset_or_on(stream) && m_previous_captured_call.is_unset_or_on(stream)) return nccl_success;  // the driver not asked
+  const std::uint64_t capture = capture_id_of(stream);
+  previous_call& last = previous_call_of(capture);
   if (!last.is_set || last.capture != capture || last.stream == stream) return nccl_success;
   if (last.owner == call_owner::nccl && owner == call_owner::nccl) return nccl_success;
-  if (!last.is_recorded && last.owner == call_owner::nccl && m_two_bytes != nullptr)
-    if (const int code = follow_nccl(last, stream); code != nccl_success) return code;
-  return last.is_recorded && waits_for(last, stream) ? nccl_success : nccl_unhandled_cuda_error;
+  if (!last.is_recorded && last.owner == call_owner::nccl && m_self_message != nullptr)
+    if (const int code = wait_for_nccl_calls(last, stream); code != nccl_success) return code;
+  return last.is_recorded && make_stream_wait(last, stream) ? nccl_success : nccl_unhandled_cuda_error;
 }
 
 // In a group of this thread NCCL would keep the message to its end, behind Isthmus' call; NCCL's groups are a
@@ -154,13 +154,13 @@ int stream_order::before(nccl_stream stream, call_owner owner) {
 //
 // The event still stands behind Isthmus' last call. The message waits for it, too: NCCL's calls since then need
 // not have put anything behind that.
-int stream_order::follow_nccl(mark& last, nccl_stream stream) {
+int stream_order::wait_for_nccl_calls(previous_call& last, nccl_stream stream) {
   int code = nccl_unhandled_cuda_error;
   const auto send = [&] {
-    if (waits_for(last, stream)) code = send_to_itself(m_comm, m_rank, m_two_bytes, stream);
+    if (make_stream_wait(last, stream)) code = send_to_self(m_comm, m_rank, m_self_message, stream);
     if (code == nccl_success) record(last, stream);
   };
-  if (in_group())
+  if (is_in_group())
     std::jthread(send).join();
   else
     send();
@@ -168,32 +168,32 @@ int stream_order::follow_nccl(mark& last, nccl_stream stream) {
   return code;
 }
 
-bool stream_order::waits_for(const mark& last, nccl_stream stream) const {
-  const current_context current(m_context, goes_by_context(stream));
-  return driver::get()->stream_wait_event(stream, last.event, 0) == 0;
+bool stream_order::make_stream_wait(const previous_call& last, nccl_stream stream) const {
+  const context_guard current(m_context, uses_current_context(stream));
+  return cuda_driver::get()->stream_wait_event(stream, last.event, 0) == 0;
 }
 
-void stream_order::record(mark& last, nccl_stream stream) {
-  const current_context current(m_context, goes_by_context(stream));
-  last.is_recorded = driver::get()->event_record(last.event, stream) == 0;
+void stream_order::record(previous_call& last, nccl_stream stream) {
+  const context_guard current(m_context, uses_current_context(stream));
+  last.is_recorded = cuda_driver::get()->event_record(last.event, stream) == 0;
   last.stream = stream;
 }
 
-void stream_order::after(nccl_stream stream, call_owner owner) {
-  const std::uint64_t capture = capture_of(stream);
-  mark& last = mark_for(capture);
+void stream_order::end_call(nccl_stream stream, call_owner owner) {
+  const std::uint64_t capture = capture_id_of(stream);
+  previous_call& last = previous_call_of(capture);
   if (capture == 0) m_calls_on_stream = last.is_set && last.stream == stream ? m_calls_on_stream + 1 : 0;
   last.is_set = true;
   last.owner = owner;
   last.capture = capture;
   last.stream = stream;
   last.is_recorded = false;
-  const bool is_trusted = m_two_bytes != nullptr && m_calls_on_stream >= calls_to_trust;
-  if (owner == call_owner::isthmus || capture != 0 || !is_trusted) record(last, stream);
+  const bool skips_event = m_self_message != nullptr && m_calls_on_stream >= calls_before_trust;
+  if (owner == call_owner::isthmus || capture != 0 || !skips_event) record(last, stream);
 }
 
 bool stream_order::is_idle() const {
-  return m_plain.event == nullptr || driver::get()->event_query(m_plain.event) == 0;
+  return m_previous_call.event == nullptr || cuda_driver::get()->event_query(m_previous_call.event) == 0;
 }
 
 }  // namespace isthmus::nccl_shim
