@@ -10,7 +10,7 @@ using any_function = void (*)();
 // What the engine is given: the program's own NCCL. NULL: that version has no such function.
 struct engine_host {
   std::size_t struct_bytes;
-  any_function (*real)(const char* name);
+  any_function (*find_real)(const char* name);
 };
 
 // The engine's function for a name of NCCL; NULL: it takes none of its calls.

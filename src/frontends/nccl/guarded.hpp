@@ -6,17 +6,17 @@
 namespace isthmus::nccl_shim {
 
 template <auto Function>
-struct guarded;
+struct exception_guard;
 template <typename... Arguments, int (*Function)(Arguments...)>
-struct guarded<Function> {
+struct exception_guard<Function> {
   static int call(Arguments... arguments) noexcept try { return Function(arguments...); } catch (...) {
     return nccl_internal_error;
   }
 };
 
 template <auto Function>
-any_function entry_of() {
-  return reinterpret_cast<any_function>(&guarded<Function>::call);
+any_function entry_point_of() {
+  return reinterpret_cast<any_function>(&exception_guard<Function>::call);
 }
 
 }  // namespace isthmus::nccl_shim

@@ -6,25 +6,25 @@
 namespace isthmus::nccl_shim {
 
 // While one lives, the calling thread is in a function of NCCL's that the engine called.
-class inside_nccl {
+class nccl_call_scope {
  public:
-  inside_nccl() { ++depth(); }
-  ~inside_nccl() { --depth(); }
-  inside_nccl(const inside_nccl&) = delete;
-  inside_nccl& operator=(const inside_nccl&) = delete;
+  nccl_call_scope() { ++depth(); }
+  ~nccl_call_scope() { --depth(); }
+  nccl_call_scope(const nccl_call_scope&) = delete;
+  nccl_call_scope& operator=(const nccl_call_scope&) = delete;
 
-  static bool is_so() { return depth() > 0; }
+  static bool is_active() { return depth() > 0; }
 
  private:
   static int& depth() {
-    thread_local int only = 0;
-    return only;
+    thread_local int value = 0;
+    return value;
   }
 };
 
 template <typename Call>
 int call_nccl(Call&& call) {
-  const inside_nccl now;
+  const nccl_call_scope scope;
   return call();
 }
 

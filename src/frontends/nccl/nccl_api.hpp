@@ -66,13 +66,13 @@ inline constexpr int reduction_count = 5;
   X(group_simulate_end, "ncclGroupSimulateEnd", (void*))
 
 // How collectives and messages are called.
-using moved = int(const void*, void*, std::size_t, int datatype, nccl_comm, nccl_stream);
-using moved_rooted = int(const void*, void*, std::size_t, int datatype, int root, nccl_comm, nccl_stream);
-using reduced = int(const void*, void*, std::size_t, int datatype, int op, nccl_comm, nccl_stream);
-using reduced_rooted = int(const void*, void*, std::size_t, int datatype, int op, int root, nccl_comm,
+using data_movement = int(const void*, void*, std::size_t, int datatype, nccl_comm, nccl_stream);
+using rooted_data_movement = int(const void*, void*, std::size_t, int datatype, int root, nccl_comm, nccl_stream);
+using reduction = int(const void*, void*, std::size_t, int datatype, int op, nccl_comm, nccl_stream);
+using rooted_reduction = int(const void*, void*, std::size_t, int datatype, int op, int root, nccl_comm,
                            nccl_stream);
-using sent = int(const void*, std::size_t, int datatype, int peer, nccl_comm, nccl_stream);
-using received = int(void*, std::size_t, int datatype, int peer, nccl_comm, nccl_stream);
+using send_message = int(const void*, std::size_t, int datatype, int peer, nccl_comm, nccl_stream);
+using recv_message = int(void*, std::size_t, int datatype, int peer, nccl_comm, nccl_stream);
 
 struct nccl_functions {
   any_function collectives[ISTHMUS_COLLECTIVE_COUNT] = {};  // by Isthmus' number

@@ -99,14 +99,14 @@ void* self_message_buffer(int device) {
 // of this rank to itself, which no other rank hears of, ends behind all of them.
 int send_to_self(nccl_comm comm, int rank, void* buffer, nccl_stream stream) {
   constexpr int int8_type = 0;  // ncclInt8
-  const inside_nccl scope;
+  const nccl_call_scope scope;
   const nccl_functions& nccl = real_nccl();
   char* const bytes = static_cast<char*>(buffer);
   if (const int code = nccl.group_start(); code != nccl_success) return code;
   const int out =
-      reinterpret_cast<sent*>(nccl.collectives[ISTHMUS_SEND])(bytes, 1, int8_type, rank, comm, stream);
+      reinterpret_cast<send_message*>(nccl.collectives[ISTHMUS_SEND])(bytes, 1, int8_type, rank, comm, stream);
   const int in =
-      reinterpret_cast<received*>(nccl.collectives[ISTHMUS_RECV])(bytes + 1, 1, int8_type, rank, comm, stream);
+      reinterpret_cast<recv_message*>(nccl.collectives[ISTHMUS_RECV])(bytes + 1, 1, int8_type, rank, comm, stream);
   const int end = nccl.group_end();
   return out != nccl_success ? out : in != nccl_success ? in : end;
 }

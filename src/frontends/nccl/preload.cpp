@@ -24,51 +24,51 @@ namespace {
 constexpr int system_error = 2, invalid_usage = 5;  // ncclSystemError, ncclInvalidUsage
 
 // What a name leads to. The jumps read `target`, so it comes first.
-struct entry {
+struct jump_entry {
   any_function target;
   const char* name;
-  bool is_taken;
+  bool is_handled;
 };
 
-int without_nccl() { return system_error; }
-int not_in_this_nccl() { return invalid_usage; }
+int fail_without_nccl() { return system_error; }
+int fail_missing_function() { return invalid_usage; }
 // Programs print these two when a call has failed.
-const char* text_without_nccl() { return "Isthmus found no NCCL to pass the call to"; }
-const char* text_not_in_this_nccl() { return ""; }
+const char* text_for_no_nccl() { return "Isthmus found no NCCL to pass the call to"; }
+const char* text_for_missing_function() { return ""; }
 
-bool gives_text(const char* name) {
+bool returns_text(const char* name) {
   return std::strcmp(name, "ncclGetErrorString") == 0 || std::strcmp(name, "ncclGetLastError") == 0;
 }
 
 any_function real_function(const char* name) {
   void* const library = real_library();
   if (library == nullptr)
-    return gives_text(name) ? reinterpret_cast<any_function>(text_without_nccl)
-                            : reinterpret_cast<any_function>(without_nccl);
-  if (void* const found = dlsym(library, name)) return reinterpret_cast<any_function>(found);
-  return gives_text(name) ? reinterpret_cast<any_function>(text_not_in_this_nccl)
-                          : reinterpret_cast<any_function>(not_in_this_nccl);
+    return returns_text(name) ? reinterpret_cast<any_function>(text_for_no_nccl)
+                            : reinterpret_cast<any_function>(fail_without_nccl);
+  if (void* const target = dlsym(library, name)) return reinterpret_cast<any_function>(target);
+  return returns_text(name) ? reinterpret_cast<any_function>(text_for_missing_function)
+                          : reinterpret_cast<any_function>(fail_missing_function);
 }
 
-any_function real_or_null(const char* name) {
+any_function find_real_or_null(const char* name) {
   void* const library = real_library();
   return library == nullptr ? nullptr : reinterpret_cast<any_function>(dlsym(library, name));
 }
 
-constexpr isthmus::preload::preload_labels words = {"nccl", "NCCL", "the engine"};
+constexpr isthmus::preload::preload_labels labels = {"nccl", "NCCL", "the engine"};
 
 const engine_table* open_engine() {
-  const char* const wish = std::getenv("ISTHMUS_NCCL");
-  if (wish != nullptr && (std::strcmp(wish, "off") == 0 || std::strcmp(wish, "0") == 0)) return nullptr;
+  const char* const setting = std::getenv("ISTHMUS_NCCL");
+  if (setting != nullptr && (std::strcmp(setting, "off") == 0 || std::strcmp(setting, "0") == 0)) return nullptr;
   if (real_library() == nullptr) return nullptr;
   using entry_point = const engine_table*(const engine_host*);
-  static const engine_host host = {sizeof(engine_host), real_or_null};
+  static const engine_host host = {sizeof(engine_host), find_real_or_null};
   return isthmus::preload::open_engine<engine_table, entry_point>(
-      words, reinterpret_cast<void*>(&open_engine), "libisthmus_nccl_engine.so", engine_symbol,
+      labels, reinterpret_cast<void*>(&open_engine), "libisthmus_nccl_engine.so", engine_symbol,
       [](entry_point* start) { return start(&host); });
 }
 
-const engine_table* the_engine() {
+const engine_table* loaded_engine() {
   static const engine_table* engine = nullptr;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, [] { engine = open_engine(); });
@@ -79,22 +79,22 @@ const engine_table* the_engine() {
 
 extern "C" {
 // Of the jumps below alone.
-#define NCCL_ENTRY(function, taken) \
-  [[gnu::visibility("hidden"), gnu::used]] entry isthmus_nccl_entry_##function = {nullptr, #function, taken};
-#define NCCL_PASSED(function) NCCL_ENTRY(function, false)
-#define NCCL_TAKEN(function) NCCL_ENTRY(function, true)
+#define NCCL_ENTRY(function, is_handled) \
+  [[gnu::visibility("hidden"), gnu::used]] jump_entry isthmus_nccl_entry_##function = {nullptr, #function, is_handled};
+#define NCCL_PASSED_THROUGH(function) NCCL_ENTRY(function, false)
+#define NCCL_HANDLED(function) NCCL_ENTRY(function, true)
 #include "frontends/nccl/names.def"
 
 // The first call of a name comes here. Two threads may do this at once: both find the same.
-[[gnu::visibility("hidden"), gnu::used]] any_function isthmus_nccl_bind(entry* wanted) {
-  any_function found = nullptr;
-  if (wanted->is_taken) {
-    const engine_table* const engine = the_engine();
-    found = engine == nullptr ? nullptr : engine->find(wanted->name);
+[[gnu::visibility("hidden"), gnu::used]] any_function isthmus_nccl_bind(jump_entry* entry) {
+  any_function target = nullptr;
+  if (entry->is_handled) {
+    const engine_table* const engine = loaded_engine();
+    target = engine == nullptr ? nullptr : engine->find(entry->name);
   }
-  if (found == nullptr) found = real_function(wanted->name);
-  __atomic_store_n(&wanted->target, found, __ATOMIC_RELEASE);
-  return found;
+  if (target == nullptr) target = real_function(entry->name);
+  __atomic_store_n(&entry->target, target, __ATOMIC_RELEASE);
+  return target;
 }
 
 // The program's own NCCL, for whoever looks for libnccl.so.2 and finds this library by that name; NULL: none.
@@ -169,6 +169,6 @@ isthmus_nccl_first_call:
       "  .size " #function ", .-" #function "\n"         \
       "  .size p" #function ", .-p" #function "\n");
 // clang-format on
-#define NCCL_PASSED(function) NCCL_JUMP(function)
-#define NCCL_TAKEN(function) NCCL_JUMP(function)
+#define NCCL_PASSED_THROUGH(function) NCCL_JUMP(function)
+#define NCCL_HANDLED(function) NCCL_JUMP(function)
 #include "frontends/nccl/names.def"

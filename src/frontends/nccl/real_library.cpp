@@ -14,59 +14,59 @@ namespace isthmus::nccl_shim {
 namespace {
 
 constexpr const char* file_name = "libnccl.so.2";
-constexpr std::size_t longest = 4096;
+constexpr std::size_t max_path_bytes = 4096;
 
-struct found_library {
+struct real_nccl {
   void* handle = nullptr;
-  char path[longest] = "";
+  char path[max_path_bytes] = "";
 };
 
 bool is_this_library(void* handle) { return dlsym(handle, "isthmus_nccl_library") != nullptr; }
 
 // Loads `path` unless it is this library, under whatever name.
-bool try_path(const char* path, int more_flags, found_library& found) {
+bool try_path(const char* path, int more_flags, real_nccl& result) {
   void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | more_flags);
   if (handle == nullptr) return false;
   if (is_this_library(handle) || dlsym(handle, "ncclGetVersion") == nullptr) {
     dlclose(handle);
     return false;
   }
-  found.handle = handle;
+  result.handle = handle;
   link_map* map = nullptr;
-  const bool known = dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && *map->l_name != '\0';
-  std::snprintf(found.path, sizeof found.path, "%s", known ? map->l_name : path);
+  const bool has_path = dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && *map->l_name != '\0';
+  std::snprintf(result.path, sizeof result.path, "%s", has_path ? map->l_name : path);
   return true;
 }
 
-bool try_folder(const char* folder, std::size_t length, found_library& found) {
-  char path[longest];
+bool try_folder(const char* folder, std::size_t length, real_nccl& result) {
+  char path[max_path_bytes];
   std::snprintf(path, sizeof path, "%.*s/%s", static_cast<int>(length), folder, file_name);
-  return access(path, R_OK) == 0 && try_path(path, 0, found);
+  return access(path, R_OK) == 0 && try_path(path, 0, result);
 }
 
 // "folder:folder:..."; $ORIGIN, at the beginning of one, is `origin`.
-bool try_folders(const char* list, const char* origin, found_library& found) {
+bool try_folders(const char* list, const char* origin, real_nccl& result) {
   while (list != nullptr && *list != '\0') {
     const std::size_t length = std::strcspn(list, ":");
-    char folder[longest];
+    char folder[max_path_bytes];
     std::size_t skip = 0;
-    for (const char* const word : {"$ORIGIN", "${ORIGIN}"})
-      if (std::strncmp(list, word, std::strlen(word)) == 0) skip = std::strlen(word);
+    for (const char* const variable : {"$ORIGIN", "${ORIGIN}"})
+      if (std::strncmp(list, variable, std::strlen(variable)) == 0) skip = std::strlen(variable);
     std::snprintf(folder, sizeof folder, "%s%.*s", skip > 0 ? origin : "", static_cast<int>(length - skip),
                   list + skip);
-    if (try_folder(folder, std::strlen(folder), found)) return true;
+    if (try_folder(folder, std::strlen(folder), result)) return true;
     list += length + (list[length] == ':' ? 1 : 0);
   }
   return false;
 }
 
 // The folders that a loaded library or program names for what it needs (DT_RUNPATH, DT_RPATH).
-bool try_neighbours_of(const link_map& object, found_library& found) {
-  const char* texts = nullptr;
+bool try_run_path_of(const link_map& object, real_nccl& result) {
+  const char* strings = nullptr;
   for (const ElfW(Dyn)* each = object.l_ld; each != nullptr && each->d_tag != DT_NULL; ++each)
-    if (each->d_tag == DT_STRTAB) texts = reinterpret_cast<const char*>(each->d_un.d_ptr);
-  if (texts == nullptr) return false;
-  char file[longest];
+    if (each->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(each->d_un.d_ptr);
+  if (strings == nullptr) return false;
+  char file[max_path_bytes];
   if (object.l_name[0] != '\0')
     std::snprintf(file, sizeof file, "%s", object.l_name);
   else if (const ssize_t length = readlink("/proc/self/exe", file, sizeof file - 1); length > 0)
@@ -78,7 +78,7 @@ bool try_neighbours_of(const link_map& object, found_library& found) {
   *slash = '\0';
   for (const ElfW(Dyn)* each = object.l_ld; each->d_tag != DT_NULL; ++each)
     if ((each->d_tag == DT_RUNPATH || each->d_tag == DT_RPATH) &&
-        try_folders(texts + each->d_un.d_val, file, found))
+        try_folders(strings + each->d_un.d_val, file, result))
       return true;
   return false;
 }
@@ -91,68 +91,68 @@ const link_map* loaded_objects() {
   return map;
 }
 
-bool try_loaded(found_library& found) {
+bool try_loaded(real_nccl& result) {
   for (const link_map* each = loaded_objects(); each != nullptr; each = each->l_next) {
     const char* const slash = std::strrchr(each->l_name, '/');
     const char* const name = slash == nullptr ? each->l_name : slash + 1;
-    if (std::strncmp(name, "libnccl.so", 10) == 0 && try_path(each->l_name, RTLD_NOLOAD, found)) return true;
+    if (std::strncmp(name, "libnccl.so", 10) == 0 && try_path(each->l_name, RTLD_NOLOAD, result)) return true;
   }
   return false;
 }
 
 // What would answer without this library, by whatever name it goes.
-bool try_next(found_library& found) {
-  void* const next = dlsym(RTLD_NEXT, "ncclGetVersion");
-  Dl_info where{};
-  return next != nullptr && dladdr(next, &where) != 0 && try_path(where.dli_fname, RTLD_NOLOAD, found);
+bool try_next(real_nccl& result) {
+  void* const function = dlsym(RTLD_NEXT, "ncclGetVersion");
+  Dl_info info{};
+  return function != nullptr && dladdr(function, &info) != 0 && try_path(info.dli_fname, RTLD_NOLOAD, result);
 }
 
-bool try_neighbours(found_library& found) {
+bool try_run_paths(real_nccl& result) {
   for (const link_map* each = loaded_objects(); each != nullptr; each = each->l_next)
-    if (try_neighbours_of(*each, found)) return true;
+    if (try_run_path_of(*each, result)) return true;
   return false;
 }
 
-bool try_installed(found_library& found) {
+bool try_installed(real_nccl& result) {
   for (const char* const name :
        {"libnccl.so", "libnccl.so.2"})  // by the linker; the second may be this library
-    if (try_path(name, 0, found)) return true;
+    if (try_path(name, 0, result)) return true;
   for (const char* const folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib",
                                    "/usr/local/cuda/lib64", "/opt/nvidia/nccl/lib"})
-    if (try_folder(folder, std::strlen(folder), found)) return true;
+    if (try_folder(folder, std::strlen(folder), result)) return true;
   return false;
 }
 
-found_library* find() {
-  static found_library found;
-  const char* const asked = std::getenv("ISTHMUS_NCCL_LIBRARY");
-  if (asked != nullptr && *asked != '\0') {
-    if (try_path(asked, 0, found)) return &found;
-    const char* const why = dlerror();
-    std::fprintf(stderr, "isthmus: nccl: ISTHMUS_NCCL_LIBRARY=%s is no NCCL: %s\n", asked,
-                 why != nullptr ? why : "it is Isthmus' own, or has no ncclGetVersion");
+real_nccl* find() {
+  static real_nccl result;
+  const char* const path = std::getenv("ISTHMUS_NCCL_LIBRARY");
+  if (path != nullptr && *path != '\0') {
+    if (try_path(path, 0, result)) return &result;
+    const char* const error = dlerror();
+    std::fprintf(stderr, "isthmus: nccl: ISTHMUS_NCCL_LIBRARY=%s is no NCCL: %s\n", path,
+                 error != nullptr ? error : "it is Isthmus' own, or has no ncclGetVersion");
     return nullptr;
   }
-  if (try_next(found) || try_loaded(found) || try_neighbours(found) ||
-      try_folders(std::getenv("LD_LIBRARY_PATH"), "", found) || try_installed(found))
-    return &found;
+  if (try_next(result) || try_loaded(result) || try_run_paths(result) ||
+      try_folders(std::getenv("LD_LIBRARY_PATH"), "", result) || try_installed(result))
+    return &result;
   std::fprintf(stderr,
                "isthmus: nccl: this process calls NCCL, but no libnccl.so.2 was found; name it in "
                "ISTHMUS_NCCL_LIBRARY\n");
   return nullptr;
 }
 
-const found_library* real() {
-  static const found_library* found = nullptr;
+const real_nccl* find_once() {
+  static const real_nccl* result = nullptr;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, [] { found = find(); });
-  return found;
+  pthread_once(&once, [] { result = find(); });
+  return result;
 }
 
 }  // namespace
 
-void* real_library() { return real() == nullptr ? nullptr : real()->handle; }
+void* real_library() { return find_once() == nullptr ? nullptr : find_once()->handle; }
 
-const char* real_library_path() { return real() == nullptr ? nullptr : real()->path; }
+const char* real_library_path() { return find_once() == nullptr ? nullptr : find_once()->path; }
 
 }  // namespace isthmus::nccl_shim

@@ -250,7 +250,7 @@ print(status, nccl.ncclGetErrorString(2), nccl.ncclGetLastError(None))
 
 
 def test_exports_are_the_names_of_nccl() -> None:
-    listed = set(re.findall(r"^NCCL_(?:PASSED|TAKEN)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^NCCL_(?:PASSED_THROUGH|HANDLED)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
     command = ["nm", "-D", "--defined-only", str(PRELOAD)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     exported = set(re.findall(r" T (\w+)$", said, re.MULTILINE))
@@ -263,7 +263,7 @@ def test_the_list_has_what_nccls_header_has() -> None:
     found = next((each for each in headers if each.is_file()), None)
     if found is None:
         pytest.skip("no nccl.h in this environment")
-    listed = set(re.findall(r"^NCCL_(?:PASSED|TAKEN)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
+    listed = set(re.findall(r"^NCCL_(?:PASSED_THROUGH|HANDLED)\((\w+)\)", NAMES.read_text(), re.MULTILINE))
     declared = set(re.findall(r"^\S.*?\b(nccl[A-Z]\w+)\s*\(", found.read_text(), re.MULTILINE))
     assert declared <= listed, declared - listed
 
