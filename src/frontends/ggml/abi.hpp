@@ -8,13 +8,13 @@
 
 namespace isthmus::ggml {
 
-struct backend;
-struct context;
-struct device;
-struct event;
-struct graph;
-struct registry;
-struct tensor;
+struct ggml_backend;
+struct ggml_context;
+struct ggml_device;
+struct ggml_event;
+struct ggml_graph;
+struct ggml_registry;
+struct ggml_tensor;
 
 struct context_parameters {
   std::size_t pool_bytes;
@@ -22,12 +22,12 @@ struct context_parameters {
   bool no_alloc;  // tensors get no data
 };
 
-using find_procedure = void*(registry*, const char* name);
+using find_procedure = void*(ggml_registry*, const char* name);
 
 // The trio: what the meta backend looks up in the registry of its first device. init gets a temporary array;
 // NULL means unsupported. allreduce gets one tensor for each backend; false means that nothing was done.
-using comm_init = void*(backend** backends, std::size_t n);
+using comm_init = void*(ggml_backend** backends, std::size_t n);
 using comm_free = void(void* comm);
-using comm_allreduce = bool(void* comm, tensor** tensors);
+using comm_allreduce = bool(void* comm, ggml_tensor** tensors);
 
 }  // namespace isthmus::ggml

@@ -15,7 +15,7 @@ constexpr const char* init_name = "ggml_backend_comm_init";
 constexpr const char* free_name = "ggml_backend_comm_free";
 constexpr const char* allreduce_name = "ggml_backend_comm_allreduce_tensor";
 
-isthmus_wire wanted_wire() {
+isthmus_wire requested_wire() {
   const char* text = std::getenv("ISTHMUS_GGML_WIRE");
   const std::string_view wire = text != nullptr ? text : "";
   if (wire == "exact") return ISTHMUS_WIRE_EXACT;
@@ -25,22 +25,22 @@ isthmus_wire wanted_wire() {
   return ISTHMUS_WIRE_AUTO;
 }
 
-std::string text_of(const core& core) {
+std::string error_text(const core_functions& core) {
   isthmus_error_info info{};
   core.last_error(&info);
   return std::string(info.message) + (info.hint[0] != '\0' ? "; " + std::string(info.hint) : "");
 }
 
 // ggml calls through C function pointers: nothing may be thrown.
-void* init(backend** backends, std::size_t n) noexcept try {
-  return communicator::make(backends, n).release();
+void* init(ggml_backend** backends, std::size_t n) noexcept try {
+  return device_group::create(backends, n).release();
 } catch (const std::exception& failure) {
   warn_once(std::string("init: ") + failure.what());
   return nullptr;
 }
-void free(void* comm) noexcept { delete static_cast<communicator*>(comm); }
-bool allreduce(void* comm, tensor** tensors) noexcept try {
-  return static_cast<communicator*>(comm)->allreduce(tensors);
+void free(void* comm) noexcept { delete static_cast<device_group*>(comm); }
+bool allreduce(void* comm, ggml_tensor** tensors) noexcept try {
+  return static_cast<device_group*>(comm)->allreduce(tensors);
 } catch (const std::exception& failure) {  // only a warning allocates, and only before anything is enqueued
   warn_once(failure.what());
   return false;
@@ -48,42 +48,42 @@ bool allreduce(void* comm, tensor** tensors) noexcept try {
 
 }  // namespace
 
-void* trio_function(const char* name) {
-  const std::string_view wanted = name != nullptr ? name : "";
-  if (wanted == init_name) return reinterpret_cast<void*>(&init);
-  if (wanted == free_name) return reinterpret_cast<void*>(&free);
-  if (wanted == allreduce_name) return reinterpret_cast<void*>(&allreduce);
+void* find_comm_function(const char* name) {
+  const std::string_view requested = name != nullptr ? name : "";
+  if (requested == init_name) return reinterpret_cast<void*>(&init);
+  if (requested == free_name) return reinterpret_cast<void*>(&free);
+  if (requested == allreduce_name) return reinterpret_cast<void*>(&allreduce);
   return nullptr;
 }
 
-communicator::communicator(const library& ggml, backend** backends, std::size_t n)
+device_group::device_group(const ggml_library& ggml, ggml_backend** backends, std::size_t n)
     : m_ggml(ggml), m_backends(backends, backends + n), m_pointers(n) {}
 
-std::unique_ptr<communicator> communicator::make(backend** backends, std::size_t n) {
-  const library* ggml = library::known();
+std::unique_ptr<device_group> device_group::create(ggml_backend** backends, std::size_t n) {
+  const ggml_library* ggml = ggml_library::current();
   if (ggml == nullptr || backends == nullptr || n == 0) return nullptr;
-  std::unique_ptr<communicator> made(new communicator(*ggml, backends, n));
-  const plan plan = made->make_plan();
-  const std::string reason = plan.reason.empty() ? made->open(plan) : plan.reason;
-  if (reason.empty()) return made;
-  const bool native = made->open_native();
+  std::unique_ptr<device_group> group(new device_group(*ggml, backends, n));
+  const device_plan plan = group->make_plan();
+  const std::string reason = plan.reason.empty() ? group->open(plan) : plan.reason;
+  if (reason.empty()) return group;
+  const bool has_native = group->open_native();
   warn_once("not used: " + reason + "; " +
-            (native ? "ggml's own allreduce sums instead" : "ggml copies and adds step by step instead"));
-  return native ? std::move(made) : nullptr;
+            (has_native ? "ggml's own allreduce sums instead" : "ggml copies and adds step by step instead"));
+  return has_native ? std::move(group) : nullptr;
 }
 
-communicator::plan communicator::make_plan() const {
-  device* first = m_ggml.get_device(m_backends[0]);
+device_group::device_plan device_group::make_plan() const {
+  ggml_device* first = m_ggml.get_device(m_backends[0]);
   const std::string kind = m_ggml.registry_name(m_ggml.registry_of(first));
-  bool all_on_host = true;
-  for (backend* each : m_backends) {
-    device* device = m_ggml.get_device(each);
+  bool is_all_host = true;
+  for (ggml_backend* each : m_backends) {
+    ggml_device* device = m_ggml.get_device(each);
     if (m_ggml.registry_of(device) != m_ggml.registry_of(first))
       return {.reason = std::string("devices ") + m_ggml.device_name(first) + " and " +
                         m_ggml.device_name(device) + " belong to different ggml backends"};
-    all_on_host = all_on_host && m_ggml.device_type(device) == library::cpu_device;
+    is_all_host = is_all_host && m_ggml.device_type(device) == ggml_library::cpu_device;
   }
-  if (all_on_host)
+  if (is_all_host)
     return {.devices = std::vector<isthmus_device>(m_backends.size(), {ISTHMUS_PLATFORM_HOST, 0}),
             .streams = std::vector<isthmus_stream>(m_backends.size(), nullptr)};
   if (kind == "CUDA") return plan_streams(stream_kind::cuda);
@@ -91,16 +91,16 @@ communicator::plan communicator::make_plan() const {
   return {.reason = "ggml's backend " + kind + " is none of CUDA, SYCL and those in host memory"};
 }
 
-communicator::plan communicator::plan_streams(stream_kind kind) const {
-  plan plan;
+device_group::device_plan device_group::plan_streams(stream_kind kind) const {
+  device_plan plan;
   const void* runtime = nullptr;
-  for (backend* each : m_backends) {
-    const found_stream lookup = find_stream(m_ggml, each, kind);
+  for (ggml_backend* each : m_backends) {
+    const stream_lookup lookup = find_stream(m_ggml, each, kind);
     const std::string name = m_ggml.device_name(m_ggml.get_device(each));
     if (!lookup.reason.empty()) return {.reason = "the stream of " + name + " is not known: " + lookup.reason};
     // A SYCL engine works by its queues; the platform only names the rules that apply.
     isthmus_device device{ISTHMUS_PLATFORM_LEVEL_ZERO, static_cast<int>(plan.devices.size())};
-    if (kind == stream_kind::cuda) device = {ISTHMUS_PLATFORM_CUDA, cuda_device_of(lookup.stream)};
+    if (kind == stream_kind::cuda) device = {ISTHMUS_PLATFORM_CUDA, cuda_ordinal_of(lookup.stream)};
     if (device.ordinal < 0) return {.reason = "the CUDA driver does not say which device " + name + " is"};
     plan.devices.push_back(device);
     plan.streams.push_back(lookup.stream);
@@ -111,27 +111,27 @@ communicator::plan communicator::plan_streams(stream_kind kind) const {
 }
 
 // "" or why not.
-std::string communicator::open(const plan& plan) {
+std::string device_group::open(const device_plan& plan) {
   std::string reason;
   m_core = open_core(reason);
   if (m_core == nullptr) return reason;
   isthmus_tensor_parallel_options options{};
   options.struct_bytes = sizeof options;
-  options.wire = wanted_wire();
+  options.wire = requested_wire();
   options.engine = plan.engine;
   const int n = static_cast<int>(m_backends.size());
   m_handle = m_core->init(n, plan.devices.data(), plan.streams.data(), &options);
-  if (m_handle == nullptr) return text_of(*m_core);
+  if (m_handle == nullptr) return error_text(*m_core);
   m_is_host = plan.devices[0].platform == ISTHMUS_PLATFORM_HOST;
   std::string names;
-  for (backend* each : m_backends)
+  for (ggml_backend* each : m_backends)
     names += (names.empty() ? "" : ", ") + std::string(m_ggml.device_name(m_ggml.get_device(each)));
-  inform("Isthmus sums over " + names);
+  log_info("Isthmus sums over " + names);
   return "";
 }
 
-bool communicator::open_native() {
-  registry* registry = m_ggml.registry_of(m_ggml.get_device(m_backends[0]));
+bool device_group::open_native() {
+  ggml_registry* registry = m_ggml.registry_of(m_ggml.get_device(m_backends[0]));
   const auto make = reinterpret_cast<comm_init*>(m_ggml.procedure(registry, init_name));
   m_native.free = reinterpret_cast<comm_free*>(m_ggml.procedure(registry, free_name));
   m_native.allreduce = reinterpret_cast<comm_allreduce*>(m_ggml.procedure(registry, allreduce_name));
@@ -140,17 +140,17 @@ bool communicator::open_native() {
   return m_native.comm != nullptr;
 }
 
-communicator::~communicator() {
+device_group::~device_group() {
   if (m_handle != nullptr) {
     m_core->free(m_handle);
-    report(std::to_string(m_calls) + " allreduces of " + std::to_string(m_elements) + " elements, " +
-           std::to_string(m_refused) + " refused");
+    log_debug(std::to_string(m_calls) + " allreduces of " + std::to_string(m_elements) + " elements, " +
+           std::to_string(m_refused_calls) + " refused");
   }
   if (m_native.comm != nullptr) m_native.free(m_native.comm);
 }
 
 // Reads the tensors into the members. "" or why they can't be summed.
-const char* communicator::gather(tensor** tensors) {
+const char* device_group::read_tensors(ggml_tensor** tensors) {
   const auto datatype = m_ggml.layout().datatype(tensors[0]);
   if (!datatype) return "the tensors are neither f32 nor f16 nor bf16";
   m_datatype = *datatype;
@@ -167,20 +167,20 @@ const char* communicator::gather(tensor** tensors) {
   return "";
 }
 
-bool communicator::refuse(const char* why) {
-  ++m_refused;
-  warn_once(std::string("a sum is left to ggml: ") + why);
+bool device_group::leave_to_ggml(const char* reason) {
+  ++m_refused_calls;
+  warn_once(std::string("a sum is left to ggml: ") + reason);
   return false;
 }
 
-bool communicator::allreduce(tensor** tensors) {
+bool device_group::allreduce(ggml_tensor** tensors) {
   if (m_native.comm != nullptr) return m_native.allreduce(m_native.comm, tensors);
-  if (const char* why = gather(tensors); *why != '\0') return refuse(why);
+  if (const char* reason = read_tensors(tensors); *reason != '\0') return leave_to_ggml(reason);
   if (m_count == 0) return true;  // also where there is no memory behind the tensors
   if (m_is_host)
-    for (backend* each : m_backends) m_ggml.synchronize(each);
+    for (ggml_backend* each : m_backends) m_ggml.synchronize(each);
   if (!m_core->allreduce(m_handle, m_pointers.data(), m_count, m_datatype, m_active))
-    return refuse(text_of(*m_core).c_str());
+    return leave_to_ggml(error_text(*m_core).c_str());
   ++m_calls;
   m_elements += m_count;
   return true;

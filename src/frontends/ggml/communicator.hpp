@@ -16,56 +16,56 @@ namespace isthmus::ggml {
 
 // The function of ours that answers a look-up of ggml_backend_comm_init, _free or _allreduce_tensor; NULL for
 // other names.
-void* trio_function(const char* name);
+void* find_comm_function(const char* name);
 
-class communicator {
+class device_group {
  public:
   // Sums by Isthmus; where that can't be, by whatever ggml itself has for these backends, with a warning that
   // says why; NULL where ggml has nothing either.
-  static std::unique_ptr<communicator> make(backend** backends, std::size_t n);
-  ~communicator();
-  communicator(const communicator&) = delete;
-  communicator& operator=(const communicator&) = delete;
+  static std::unique_ptr<device_group> create(ggml_backend** backends, std::size_t n);
+  ~device_group();
+  device_group(const device_group&) = delete;
+  device_group& operator=(const device_group&) = delete;
 
   // As ggml wants it: enqueues only, except for backends in host memory; false has no side effect.
-  bool allreduce(tensor** tensors);
+  bool allreduce(ggml_tensor** tensors);
 
  private:
   // What init needs: devices and streams as the engine takes them.
-  struct plan {
+  struct device_plan {
     std::vector<isthmus_device> devices{};
     std::vector<isthmus_stream> streams{};
     const isthmus_tensor_parallel_engine* engine = nullptr;  // NULL: the core finds it
     std::string reason{};                                    // "" when everything was found
   };
   // ggml's own trio, used where Isthmus can't.
-  struct native {
+  struct native_comm {
     void* comm = nullptr;
     comm_allreduce* allreduce = nullptr;
     comm_free* free = nullptr;
   };
 
-  communicator(const library& ggml, backend** backends, std::size_t n);
-  plan make_plan() const;
-  plan plan_streams(stream_kind kind) const;
-  std::string open(const plan& plan);
+  device_group(const ggml_library& ggml, ggml_backend** backends, std::size_t n);
+  device_plan make_plan() const;
+  device_plan plan_streams(stream_kind kind) const;
+  std::string open(const device_plan& plan);
   bool open_native();
-  const char* gather(tensor** tensors);
-  bool refuse(const char* why);
+  const char* read_tensors(ggml_tensor** tensors);
+  bool leave_to_ggml(const char* reason);
 
-  const library& m_ggml;
-  std::vector<backend*> m_backends;
-  const core* m_core = nullptr;
+  const ggml_library& m_ggml;
+  std::vector<ggml_backend*> m_backends;
+  const core_functions* m_core = nullptr;
   isthmus_tensor_parallel m_handle = nullptr;
   bool m_is_host = false;
-  native m_native;
+  native_comm m_native;
 
   // Of the call in progress; kept so that a call allocates nothing.
   std::vector<void*> m_pointers;
   std::uint64_t m_count = 0, m_active = 0;
   isthmus_datatype m_datatype = ISTHMUS_FLOAT32;
 
-  std::uint64_t m_calls = 0, m_refused = 0, m_elements = 0;
+  std::uint64_t m_calls = 0, m_refused_calls = 0, m_elements = 0;
 };
 
 }  // namespace isthmus::ggml

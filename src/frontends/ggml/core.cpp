@@ -6,7 +6,7 @@
 
 namespace isthmus::ggml {
 // Found through this library's own run path, $ORIGIN.
-void* open_beside(const char* name, std::string& reason) {
+void* open_sibling(const char* name, std::string& reason) {
   void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
@@ -15,13 +15,13 @@ void* open_beside(const char* name, std::string& reason) {
   return library;
 }
 
-const core* open_core(std::string& reason) {
+const core_functions* open_core(std::string& reason) {
   static std::mutex mutex;
-  static core functions{};
+  static core_functions functions{};
   static bool is_open = false;
   const std::lock_guard lock(mutex);
   if (is_open) return &functions;
-  void* library = open_beside(ISTHMUS_CORE_SONAME, reason);
+  void* library = open_sibling(ISTHMUS_CORE_SONAME, reason);
   if (library == nullptr) return nullptr;
   const auto find = [library](const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));

@@ -8,7 +8,7 @@
 
 namespace isthmus::ggml {
 
-struct core {
+struct core_functions {
   decltype(&isthmus_tensor_parallel_init) init;
   decltype(&isthmus_tensor_parallel_allreduce) allreduce;
   decltype(&isthmus_tensor_parallel_free) free;
@@ -16,10 +16,10 @@ struct core {
 };
 
 // NULL, and why in `reason`, where the library beside this one can't be loaded. Thread-safe.
-const core* open_core(std::string& reason);
+const core_functions* open_core(std::string& reason);
 
 // The library `name` beside this one; NULL, and why, where it can't be loaded. It stays: kernels may be in
 // flight at the end.
-void* open_beside(const char* name, std::string& reason);
+void* open_sibling(const char* name, std::string& reason);
 
 }  // namespace isthmus::ggml

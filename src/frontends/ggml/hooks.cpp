@@ -20,24 +20,24 @@ class next_function {
  public:
   constexpr explicit next_function(const char* name) : m_name(name) {}
   Function* get(const void* caller, const void* own_definition) {
-    for (const place* each = m_places.load(std::memory_order_acquire); each != nullptr; each = each->next)
+    for (const caller_entry* each = m_entries.load(std::memory_order_acquire); each != nullptr; each = each->next)
       if (each->caller == caller) return each->function;
-    const auto found = reinterpret_cast<Function*>(next_definition(m_name, caller, own_definition));
-    if (found == nullptr) return nullptr;
-    auto* made = new (std::nothrow) place{caller, found, m_places.load(std::memory_order_relaxed)};
-    while (made != nullptr && !m_places.compare_exchange_weak(made->next, made, std::memory_order_release))
+    const auto function = reinterpret_cast<Function*>(next_definition(m_name, caller, own_definition));
+    if (function == nullptr) return nullptr;
+    auto* entry = new (std::nothrow) caller_entry{caller, function, m_entries.load(std::memory_order_relaxed)};
+    while (entry != nullptr && !m_entries.compare_exchange_weak(entry->next, entry, std::memory_order_release))
       continue;
-    return found;
+    return function;
   }
 
  private:
-  struct place {
+  struct caller_entry {
     const void* caller;
     Function* function;
-    place* next;
+    caller_entry* next;
   };
   const char* m_name;
-  std::atomic<place*> m_places{nullptr};  // never freed: calls may come until the end of the process
+  std::atomic<caller_entry*> m_entries{nullptr};  // never freed: calls may come until the end of the process
 };
 
 }  // namespace
@@ -45,7 +45,7 @@ class next_function {
 
 // ggml's look-up of a backend's optional functions. The meta backend asks the first device's registry.
 extern "C" [[gnu::visibility("default")]] void* ggml_backend_reg_get_proc_address(
-    isthmus::ggml::registry* registry, const char* name) {
+    isthmus::ggml::ggml_registry* registry, const char* name) {
   using namespace isthmus::ggml;
   // Not kept: a process may hold several copies of ggml, each with its own callers.
   const auto next = reinterpret_cast<find_procedure*>(
@@ -53,8 +53,8 @@ extern "C" [[gnu::visibility("default")]] void* ggml_backend_reg_get_proc_addres
                       reinterpret_cast<const void*>(&ggml_backend_reg_get_proc_address)));
   if (next == nullptr) return nullptr;
   void* const native_function = next(registry, name);
-  void* const replacement = trio_function(name);
-  if (replacement == nullptr || library::of(next) == nullptr) return native_function;
+  void* const replacement = find_comm_function(name);
+  if (replacement == nullptr || ggml_library::from_procedure(next) == nullptr) return native_function;
   return replacement;
 }
 

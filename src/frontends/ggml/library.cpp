@@ -10,16 +10,16 @@ namespace isthmus::ggml {
 namespace {
 
 std::mutex mutex;
-find_procedure* known_by = nullptr;
-const library* the_one = nullptr;  // for the life of the process, as ggml itself
+find_procedure* known_procedure = nullptr;
+const ggml_library* instance = nullptr;  // for the life of the process, as ggml itself
 
 }  // namespace
 
-library::library(find_procedure* procedures, const loaded_library& file)
-    : procedure(procedures), m_layout(file) {}
+ggml_library::ggml_library(find_procedure* look_up, const loaded_library& file)
+    : procedure(look_up), m_layout(file) {}
 
 // "" or the name that is missing.
-std::string library::find_functions(const loaded_library& file) {
+std::string ggml_library::find_functions(const loaded_library& file) {
   std::string missing;
   const auto find = [&](const char* name, auto& function) {
     if (!file.find(name, function) && missing.empty()) missing = name;
@@ -40,28 +40,28 @@ std::string library::find_functions(const loaded_library& file) {
   return missing;
 }
 
-const library* library::known() noexcept {
+const ggml_library* ggml_library::current() noexcept {
   const std::lock_guard lock(mutex);
-  return the_one;
+  return instance;
 }
 
-const library* library::of(find_procedure* procedures) noexcept try {
+const ggml_library* ggml_library::from_procedure(find_procedure* look_up) noexcept try {
   const std::lock_guard lock(mutex);
-  if (known_by == procedures) return the_one;
-  if (known_by != nullptr) {
+  if (known_procedure == look_up) return instance;
+  if (known_procedure != nullptr) {
     warn_once("a second copy of ggml in this process is left alone");
     return nullptr;
   }
-  known_by = procedures;
-  const auto file = loaded_library::around(reinterpret_cast<const void*>(procedures));
-  std::unique_ptr<library> made(new library(procedures, file));
-  const std::string missing = made->find_functions(file);
-  const std::string& reason = missing.empty() ? made->m_layout.reason() : "it does not export " + missing;
+  known_procedure = look_up;
+  const auto file = loaded_library::containing(reinterpret_cast<const void*>(look_up));
+  std::unique_ptr<ggml_library> new_library(new ggml_library(look_up, file));
+  const std::string missing = new_library->find_functions(file);
+  const std::string& reason = missing.empty() ? new_library->m_layout.reason() : "it does not export " + missing;
   if (reason.empty())
-    the_one = made.release();
+    instance = new_library.release();
   else
     warn_once("this ggml is left alone: " + reason);
-  return the_one;
+  return instance;
 } catch (const std::exception&) {
   return nullptr;
 }

@@ -7,34 +7,34 @@
 
 namespace isthmus::ggml {
 
-class library {
+class ggml_library {
  public:
   // The ggml whose registry look-up is `procedures`. NULL, and a warning, where it can't be understood, or
   // where the process uses another copy of ggml already. Thread-safe; the object stays.
-  static const library* of(find_procedure* procedures) noexcept;
+  static const ggml_library* from_procedure(find_procedure* look_up) noexcept;
   // The one that `of` found; NULL before.
-  static const library* known() noexcept;
+  static const ggml_library* current() noexcept;
 
   find_procedure* procedure;  // ggml_backend_reg_get_proc_address
-  device* (*get_device)(backend*);
-  void (*synchronize)(backend*);
-  registry* (*registry_of)(device*);
-  const char* (*registry_name)(registry*);
-  const char* (*device_name)(device*);
-  int (*device_type)(device*);
+  ggml_device* (*get_device)(ggml_backend*);
+  void (*synchronize)(ggml_backend*);
+  ggml_registry* (*registry_of)(ggml_device*);
+  const char* (*registry_name)(ggml_registry*);
+  const char* (*device_name)(ggml_device*);
+  int (*device_type)(ggml_device*);
   static constexpr int cpu_device = 0;  // "CPU device using system memory"
-  event* (*make_event)(device*);
-  void (*free_event)(event*);
-  void (*record_event)(event*, backend*);
-  void (*synchronize_event)(event*);
-  std::int64_t (*count_elements)(const tensor*);
-  bool (*is_contiguous)(const tensor*);  // its elements fill its memory, in whatever order
-  void* (*data)(const tensor*);
+  ggml_event* (*make_event)(ggml_device*);
+  void (*free_event)(ggml_event*);
+  void (*record_event)(ggml_event*, ggml_backend*);
+  void (*synchronize_event)(ggml_event*);
+  std::int64_t (*count_elements)(const ggml_tensor*);
+  bool (*is_contiguous)(const ggml_tensor*);  // its elements fill its memory, in whatever order
+  void* (*data)(const ggml_tensor*);
 
   const tensor_layout& layout() const { return m_layout; }
 
  private:
-  library(find_procedure* procedures, const loaded_library& file);
+  ggml_library(find_procedure* look_up, const loaded_library& file);
   std::string find_functions(const loaded_library& file);
 
   tensor_layout m_layout;

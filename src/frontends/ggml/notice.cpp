@@ -12,33 +12,33 @@
 namespace isthmus::ggml {
 namespace {
 
-bool log_is_one_of(std::initializer_list<std::string_view> levels) {
+bool is_log_level_one_of(std::initializer_list<std::string_view> levels) {
   const char* level = std::getenv("ISTHMUS_LOG");
   return level != nullptr && std::find(levels.begin(), levels.end(), level) != levels.end();
 }
 
-void write(const char* kind, const std::string& text) {
-  std::fprintf(stderr, "isthmus: ggml: %s%s\n", kind, text.c_str());
+void print(const char* prefix, const std::string& text) {
+  std::fprintf(stderr, "isthmus: ggml: %s%s\n", prefix, text.c_str());
 }
 
 }  // namespace
 
 void warn_once(const std::string& text) noexcept try {
-  if (log_is_one_of({"off"})) return;
+  if (is_log_level_one_of({"off"})) return;
   static std::mutex mutex;
-  static std::set<std::string>* const said = new std::set<std::string>;  // outlives other threads at the end
+  static std::set<std::string>* const printed = new std::set<std::string>;  // outlives other threads at the end
   const std::lock_guard lock(mutex);
-  if (said->insert(text).second) write("warning: ", text);
+  if (printed->insert(text).second) print("warning: ", text);
 } catch (const std::exception&) {
-  write("warning: ", "no memory for a warning");
+  print("warning: ", "no memory for a warning");
 }
 
-void inform(const std::string& text) noexcept {
-  if (!log_is_one_of({"warn", "error", "off"})) write("", text);
+void log_info(const std::string& text) noexcept {
+  if (!is_log_level_one_of({"warn", "error", "off"})) print("", text);
 }
 
-void report(const std::string& text) noexcept {
-  if (log_is_one_of({"debug", "trace"})) write("", text);
+void log_debug(const std::string& text) noexcept {
+  if (is_log_level_one_of({"debug", "trace"})) print("", text);
 }
 
 }  // namespace isthmus::ggml

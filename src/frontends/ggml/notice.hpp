@@ -9,8 +9,8 @@ namespace isthmus::ggml {
 // Why something that was asked for is not done. Each text once in a process; nothing at ISTHMUS_LOG=off.
 void warn_once(const std::string& text) noexcept;
 // That Isthmus is at work. Nothing at ISTHMUS_LOG=warn, error or off.
-void inform(const std::string& text) noexcept;
+void log_info(const std::string& text) noexcept;
 // Figures for whoever looks closer: at ISTHMUS_LOG=debug or trace.
-void report(const std::string& text) noexcept;
+void log_debug(const std::string& text) noexcept;
 
 }  // namespace isthmus::ggml

@@ -6,16 +6,16 @@
 namespace isthmus::ggml {
 namespace {
 
-thread_local stream_watch* watching = nullptr;
+thread_local stream_watch* active_watch = nullptr;
 
-found_stream watch_one_event(const library& ggml, backend* backend, stream_kind kind) {
-  event* event = ggml.make_event(ggml.get_device(backend));
+stream_lookup record_one_event(const ggml_library& ggml, ggml_backend* backend, stream_kind kind) {
+  ggml_event* event = ggml.make_event(ggml.get_device(backend));
   if (event == nullptr) return {.reason = "it was built without events"};
   stream_watch watch(kind);
   ggml.record_event(event, backend);
   ggml.synchronize_event(event);
   ggml.free_event(event);
-  if (watch.saw_exactly_one()) return {.stream = watch.stream(), .function = watch.function()};
+  if (watch.has_exactly_one()) return {.stream = watch.stream(), .function = watch.function()};
   return {
       .reason =
           "recording an event did not pass through its shared runtime library (is that linked statically?)"};
@@ -23,26 +23,26 @@ found_stream watch_one_event(const library& ggml, backend* backend, stream_kind 
 
 }  // namespace
 
-stream_watch::stream_watch(stream_kind kind) : m_kind(kind) { watching = this; }
-stream_watch::~stream_watch() { watching = nullptr; }
+stream_watch::stream_watch(stream_kind kind) : m_kind(kind) { active_watch = this; }
+stream_watch::~stream_watch() { active_watch = nullptr; }
 
 void stream_watch::note(stream_kind kind, void* stream, const void* function) noexcept {
-  if (watching == nullptr || watching->m_kind != kind) return;
-  watching->m_stream = stream;
-  watching->m_function = function;
-  ++watching->m_seen;
+  if (active_watch == nullptr || active_watch->m_kind != kind) return;
+  active_watch->m_stream = stream;
+  active_watch->m_function = function;
+  ++active_watch->m_event_count;
 }
 
-found_stream find_stream(const library& ggml, backend* backend, stream_kind kind) {
-  found_stream first = watch_one_event(ggml, backend, kind);
+stream_lookup find_stream(const ggml_library& ggml, ggml_backend* backend, stream_kind kind) {
+  stream_lookup first = record_one_event(ggml, backend, kind);
   if (!first.reason.empty()) return first;
-  found_stream second = watch_one_event(ggml, backend, kind);
+  stream_lookup second = record_one_event(ggml, backend, kind);
   if (second.reason.empty() && second.stream != first.stream)
     return {.reason = "it changes streams from one event to the next"};
   return second;
 }
 
-int cuda_device_of(void* stream) {
+int cuda_ordinal_of(void* stream) {
   int (*context_of)(void* stream, void** context);
   int (*push)(void* context);
   int (*device)(int*);

@@ -25,7 +25,7 @@ class stream_watch {
   // the hook goes on to.
   static void note(stream_kind kind, void* stream, const void* function) noexcept;
 
-  bool saw_exactly_one() const { return m_seen == 1; }
+  bool has_exactly_one() const { return m_event_count == 1; }
   void* stream() const { return m_stream; }
   const void* function() const { return m_function; }
 
@@ -33,19 +33,19 @@ class stream_watch {
   stream_kind m_kind;
   void* m_stream = nullptr;
   const void* m_function = nullptr;
-  int m_seen = 0;
+  int m_event_count = 0;
 };
 
-struct found_stream {
+struct stream_lookup {
   void* stream = nullptr;
   const void* function = nullptr;  // of the runtime that the stream belongs to: it records events
   std::string reason{};            // "" when the stream was found; the default stream is a stream, too
 };
 
 // Records two events on `backend` and waits for them; both must name the same stream.
-found_stream find_stream(const library& ggml, backend* backend, stream_kind kind);
+stream_lookup find_stream(const ggml_library& ggml, ggml_backend* backend, stream_kind kind);
 
 // The ordinal of the device that a CUDA stream belongs to; -1 where the driver doesn't say.
-int cuda_device_of(void* stream);
+int cuda_ordinal_of(void* stream);
 
 }  // namespace isthmus::ggml

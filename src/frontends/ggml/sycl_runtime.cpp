@@ -23,7 +23,7 @@ std::filesystem::path file_of(const void* address) {
 }
 
 // The N of libisthmus_ggml_syclN.so; 0 for other files.
-int runtime_of(const std::string& file) {
+int runtime_version(const std::string& file) {
   if (!file.starts_with(engine_prefix) || !file.ends_with(engine_suffix)) return 0;
   int runtime = 0;
   const char* last = file.data() + file.size() - engine_suffix.size();
@@ -32,35 +32,35 @@ int runtime_of(const std::string& file) {
 }
 
 // The runtimes for which there are engines beside this library.
-std::set<int> known_runtimes() {
-  std::set<int> found;
+std::set<int> available_runtimes() {
+  std::set<int> runtimes;
   std::error_code ignored;
   const auto folder = file_of(reinterpret_cast<const void*>(&open_sycl_engine)).parent_path();
   for (const auto& entry : std::filesystem::directory_iterator(folder.empty() ? "." : folder, ignored))
-    if (const int runtime = runtime_of(entry.path().filename()); runtime > 0) found.insert(runtime);
-  return found;
+    if (const int runtime = runtime_version(entry.path().filename()); runtime > 0) runtimes.insert(runtime);
+  return runtimes;
 }
 
 }  // namespace
 
 const isthmus_tensor_parallel_engine* open_sycl_engine(const void* function, std::string& reason) {
-  std::string known;
-  for (const int runtime : known_runtimes()) {
+  std::string available;
+  for (const int runtime : available_runtimes()) {
     const std::string soname = soname_of(runtime);
-    known += (known.empty() ? "" : ", ") + soname;
+    available += (available.empty() ? "" : ", ") + soname;
     // By address: a process may have two runtimes, which know nothing of each other's queues.
     if (loaded_library(soname.c_str()).find(ISTHMUS_SYCL_SUBMIT_BARRIER) != function) continue;
     const std::string file = std::string(engine_prefix) + std::to_string(runtime) + std::string(engine_suffix);
-    void* library = open_beside(file.c_str(), reason);
+    void* library = open_sibling(file.c_str(), reason);
     if (library == nullptr) return nullptr;
     using entry_point = const isthmus_tensor_parallel_engine* (*)();
     const auto entry = reinterpret_cast<entry_point>(dlsym(library, ISTHMUS_TENSOR_PARALLEL_ENGINE_SYMBOL));
     if (entry == nullptr) reason = file + " has no engine";
     return entry == nullptr ? nullptr : entry();
   }
-  reason = known.empty() ? "Isthmus was built without SYCL"
+  reason = available.empty() ? "Isthmus was built without SYCL"
                          : "the program's SYCL runtime is " + file_of(function).filename().string() +
-                               ", and there are engines for " + known;
+                               ", and there are engines for " + available;
   return nullptr;
 }
 

@@ -7,7 +7,7 @@ namespace isthmus::ggml {
 loaded_library::loaded_library(const char* soname)
     : m_handle(soname == nullptr ? nullptr : dlopen(soname, RTLD_LAZY | RTLD_NOLOAD)) {}
 
-loaded_library loaded_library::around(const void* address) {
+loaded_library loaded_library::containing(const void* address) {
   Dl_info info{};
   return loaded_library(dladdr(address, &info) != 0 ? info.dli_fname : nullptr);
 }
@@ -16,12 +16,12 @@ void* loaded_library::find(const char* name) const {
   return m_handle == nullptr ? nullptr : dlsym(m_handle, name);
 }
 
-void* next_definition(const char* name, const void* caller, const void* own) {
+void* next_definition(const char* name, const void* caller, const void* own_definition) {
   // The caller's library first: where ggml was loaded by dlopen (llama-cpp-python), the process' own scope
   // does not know it. The main program has no such handle, but what it links is in the process' scope.
-  void* found = loaded_library::around(caller).find(name);
-  if (found == nullptr || found == own) found = dlsym(RTLD_NEXT, name);
-  return found == own ? nullptr : found;
+  void* definition = loaded_library::containing(caller).find(name);
+  if (definition == nullptr || definition == own_definition) definition = dlsym(RTLD_NEXT, name);
+  return definition == own_definition ? nullptr : definition;
 }
 
 }  // namespace isthmus::ggml

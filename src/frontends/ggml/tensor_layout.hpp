@@ -21,7 +21,7 @@ class tensor_layout {
   const std::string& reason() const { return m_reason; }
 
   // float32, float16 and bfloat16; nothing for other types.
-  std::optional<isthmus_datatype> datatype(const tensor* tensor) const {
+  std::optional<isthmus_datatype> datatype(const ggml_tensor* tensor) const {
     const std::int32_t type = word(tensor, 0);
     if (type == m_types[0]) return ISTHMUS_FLOAT32;
     if (type == m_types[1]) return ISTHMUS_FLOAT16;
@@ -29,12 +29,12 @@ class tensor_layout {
     return std::nullopt;
   }
   // Whether the tensor holds a shard; where not, it counts as zeros whatever is in it.
-  bool is_computed(const tensor* tensor) const { return (word(tensor, m_flags) & m_compute_flag) != 0; }
+  bool is_computed(const ggml_tensor* tensor) const { return (word(tensor, m_flags) & m_compute_flag) != 0; }
 
  private:
-  void find_types(const loaded_library& ggml, context* scratch);
-  void find_flags(const loaded_library& ggml, context* scratch);
-  static std::int32_t word(const tensor* tensor, std::size_t offset) {
+  void find_types(const loaded_library& ggml, ggml_context* scratch);
+  void find_flags(const loaded_library& ggml, ggml_context* scratch);
+  static std::int32_t word(const ggml_tensor* tensor, std::size_t offset) {
     std::int32_t value;
     std::memcpy(&value, reinterpret_cast<const char*>(tensor) + offset, sizeof value);
     return value;

@@ -16,15 +16,15 @@ struct as_ggml {
   using type = Type;
 };
 template <>
-struct as_ggml<isthmus::ggml::backend> {
+struct as_ggml<isthmus::ggml::ggml_backend> {
   using type = ggml_backend;
 };
 template <>
-struct as_ggml<isthmus::ggml::tensor> {
+struct as_ggml<isthmus::ggml::ggml_tensor> {
   using type = ggml_tensor;
 };
 template <>
-struct as_ggml<isthmus::ggml::registry> {
+struct as_ggml<isthmus::ggml::ggml_registry> {
   using type = ggml_backend_reg;
 };
 template <typename Type>
