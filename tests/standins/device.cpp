@@ -41,16 +41,16 @@ int release(void* pointer) {
   machine::get().synchronize(machine::current());  // as cudaFree does
   return device_memory::get().free(pointer);
 }
-int release_async(void* pointer, void* on) {
-  machine::get().resolve(on).submit([pointer] { device_memory::get().free(pointer); });
+int release_async(void* pointer, void* stream_handle) {
+  machine::get().resolve(stream_handle).submit([pointer] { device_memory::get().free(pointer); });
   return success;
 }
-int copy_async(void* to, const void* from, std::size_t bytes, int, void* on) {
-  stream& ordered = machine::get().resolve(on);
+int copy_async(void* to, const void* from, std::size_t bytes, int, void* stream_handle) {
+  stream& target = machine::get().resolve(stream_handle);
   device_memory& memory = device_memory::get();
-  if (!memory.reachable(ordered.device, to, bytes) || !memory.reachable(ordered.device, from, bytes))
+  if (!memory.reachable(target.device, to, bytes) || !memory.reachable(target.device, from, bytes))
     return invalid_value;
-  ordered.submit([=] { std::memcpy(to, from, bytes); });
+  target.submit([=] { std::memcpy(to, from, bytes); });
   return success;
 }
 int stream_create(void** handle, unsigned flags) { return *handle = machine::get().create(flags), success; }
@@ -74,54 +74,54 @@ int event_destroy(void* handle) {
   --machine::get().live_events;
   return delete static_cast<std::shared_ptr<event>*>(handle), success;
 }
-int event_record(void* handle, void* on) {
-  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
+int event_record(void* handle, void* stream_handle) {
+  const auto recorded_event = *static_cast<std::shared_ptr<event>*>(handle);
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(mark->mutex);
-    number = ++mark->recorded;
+    const std::lock_guard lock(recorded_event->mutex);
+    number = ++recorded_event->recorded;
   }
-  machine::get().resolve(on).submit([mark, number] {
-    const std::lock_guard lock(mark->mutex);
-    if (number > mark->reached) mark->reached = number, mark->when = std::chrono::steady_clock::now();
-    mark->changed.notify_all();
+  machine::get().resolve(stream_handle).submit([recorded_event, number] {
+    const std::lock_guard lock(recorded_event->mutex);
+    if (number > recorded_event->reached) recorded_event->reached = number, recorded_event->when = std::chrono::steady_clock::now();
+    recorded_event->changed.notify_all();
   });
   return success;
 }
 int event_query(void* handle) {
-  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
-  const std::lock_guard lock(mark->mutex);
-  return mark->reached == mark->recorded ? success : not_ready;
+  const auto recorded_event = *static_cast<std::shared_ptr<event>*>(handle);
+  const std::lock_guard lock(recorded_event->mutex);
+  return recorded_event->reached == recorded_event->recorded ? success : not_ready;
 }
 int event_elapsed(float* milliseconds, void* from, void* to) {
   std::chrono::steady_clock::time_point times[2];
   for (int i = 0; i < 2; ++i) {
-    const auto mark = *static_cast<std::shared_ptr<event>*>(i == 0 ? from : to);
-    const std::lock_guard lock(mark->mutex);
-    if (mark->recorded == 0) return invalid_value;
-    if (mark->reached != mark->recorded) return not_ready;
-    times[i] = mark->when;
+    const auto recorded_event = *static_cast<std::shared_ptr<event>*>(i == 0 ? from : to);
+    const std::lock_guard lock(recorded_event->mutex);
+    if (recorded_event->recorded == 0) return invalid_value;
+    if (recorded_event->reached != recorded_event->recorded) return not_ready;
+    times[i] = recorded_event->when;
   }
   *milliseconds = std::chrono::duration<float, std::milli>(times[1] - times[0]).count();
   return success;
 }
 int event_synchronize(void* handle) {
-  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
-  std::unique_lock lock(mark->mutex);
-  const std::uint64_t until = mark->recorded;
-  mark->changed.wait(lock, [&] { return mark->reached >= until; });
+  const auto recorded_event = *static_cast<std::shared_ptr<event>*>(handle);
+  std::unique_lock lock(recorded_event->mutex);
+  const std::uint64_t until = recorded_event->recorded;
+  recorded_event->changed.wait(lock, [&] { return recorded_event->reached >= until; });
   return success;
 }
-int stream_wait_event(void* on, void* handle) {
-  const auto mark = *static_cast<std::shared_ptr<event>*>(handle);
+int stream_wait_event(void* stream_handle, void* handle) {
+  const auto recorded_event = *static_cast<std::shared_ptr<event>*>(handle);
   std::uint64_t until = 0;
   {
-    const std::lock_guard lock(mark->mutex);
-    until = mark->recorded;
+    const std::lock_guard lock(recorded_event->mutex);
+    until = recorded_event->recorded;
   }
-  machine::get().resolve(on).submit([mark, until] {
-    std::unique_lock lock(mark->mutex);
-    mark->changed.wait(lock, [&] { return mark->reached >= until; });
+  machine::get().resolve(stream_handle).submit([recorded_event, until] {
+    std::unique_lock lock(recorded_event->mutex);
+    recorded_event->changed.wait(lock, [&] { return recorded_event->reached >= until; });
   });
   return success;
 }

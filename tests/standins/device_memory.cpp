@@ -43,11 +43,11 @@ int device_of_file(int file) {
 }
 
 void* view(int file, std::size_t bytes) {
-  void* const place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  return place == MAP_FAILED ? nullptr : place;
+  void* const mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  return mapping == MAP_FAILED ? nullptr : mapping;
 }
 
-const std::byte* at(const void* pointer) { return static_cast<const std::byte*>(pointer); }
+const std::byte* as_bytes(const void* pointer) { return static_cast<const std::byte*>(pointer); }
 
 }  // namespace
 
@@ -68,14 +68,14 @@ int device_memory::allocate(void** pointer, std::size_t bytes, int device) {
   const std::lock_guard lock(m_mutex);
   if (!fits(device, bytes)) return out_of_memory;
   const int file = make_file(whole_pages(bytes), device);
-  void* const place = file < 0 ? nullptr : view(file, whole_pages(bytes));
-  if (place == nullptr) {
+  void* const mapping = file < 0 ? nullptr : view(file, whole_pages(bytes));
+  if (mapping == nullptr) {
     if (file >= 0) close(file);
     return out_of_memory;
   }
-  m_blocks[at(place)] = {kind::plain, bytes, device, file, 0, {}};
+  m_blocks[as_bytes(mapping)] = {block_kind::plain, bytes, device, file, 0, {}};
   m_used[device] += bytes;
-  *pointer = place;
+  *pointer = mapping;
   return success;
 }
 
@@ -83,22 +83,22 @@ int device_memory::allocate_host(void** pointer, std::size_t bytes) {
   *pointer = std::aligned_alloc(page, whole_pages(bytes));
   if (*pointer == nullptr) return out_of_memory;
   const std::lock_guard lock(m_mutex);
-  m_blocks[at(*pointer)] = {kind::host, bytes, -1, -1, 0, {}};
+  m_blocks[as_bytes(*pointer)] = {block_kind::host, bytes, -1, -1, 0, {}};
   return success;
 }
 
 int device_memory::free(void* pointer) {
   if (pointer == nullptr) return success;
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(at(pointer));
-  if (found == m_blocks.end() || found->second.what == kind::mapped) return invalid_value;
+  const auto found = m_blocks.find(as_bytes(pointer));
+  if (found == m_blocks.end() || found->second.kind == block_kind::mapped) return invalid_value;
   const block freed = found->second;
   m_blocks.erase(found);
-  if (freed.what == kind::host) {
+  if (freed.kind == block_kind::host) {
     std::free(pointer);
     return success;
   }
-  if (freed.what == kind::plain) m_used[freed.device] -= freed.bytes;
+  if (freed.kind == block_kind::plain) m_used[freed.device] -= freed.bytes;
   munmap(pointer, whole_pages(freed.bytes));
   close(freed.file);
   return success;
@@ -106,8 +106,8 @@ int device_memory::free(void* pointer) {
 
 int device_memory::ipc_export(ipc_address* address, void* pointer) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(at(pointer));
-  if (found == m_blocks.end() || found->second.what != kind::plain) return invalid_value;
+  const auto found = m_blocks.find(as_bytes(pointer));
+  if (found == m_blocks.end() || found->second.kind != block_kind::plain) return invalid_value;
   *address = {getpid(), found->second.file, found->second.device, found->second.bytes};
   return success;
 }
@@ -117,14 +117,14 @@ int device_memory::ipc_open(void** pointer, const ipc_address& address) {
   const std::string path = "/proc/" + std::to_string(address.pid) + "/fd/" + std::to_string(address.file);
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (file < 0) return invalid_handle;
-  void* const place = view(file, whole_pages(address.bytes));
-  if (place == nullptr) {
+  void* const mapping = view(file, whole_pages(address.bytes));
+  if (mapping == nullptr) {
     close(file);
     return out_of_memory;
   }
   const std::lock_guard lock(m_mutex);
-  m_blocks[at(place)] = {kind::imported, address.bytes, address.device, file, 0, {}};
-  *pointer = place;
+  m_blocks[as_bytes(mapping)] = {block_kind::imported, address.bytes, address.device, file, 0, {}};
+  *pointer = mapping;
   return success;
 }
 
@@ -139,7 +139,7 @@ int device_memory::create(std::uint64_t* handle, std::size_t bytes, int device) 
   return success;
 }
 
-void device_memory::drop(std::map<std::uint64_t, physical>::iterator found) {
+void device_memory::release_reference(std::map<std::uint64_t, physical>::iterator found) {
   if (--found->second.references > 0) return;
   if (!found->second.imported) m_used[found->second.device] -= found->second.bytes;
   close(found->second.file);
@@ -150,7 +150,7 @@ int device_memory::release(std::uint64_t handle) {
   const std::lock_guard lock(m_mutex);
   const auto found = m_physical.find(handle);
   if (found == m_physical.end()) return invalid_value;
-  drop(found);
+  release_reference(found);
   return success;
 }
 
@@ -174,20 +174,20 @@ int device_memory::import_file(std::uint64_t* handle, int file) {
 }
 
 int device_memory::reserve(void** address, std::size_t bytes) {
-  void* const place = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (place == MAP_FAILED) return out_of_memory;
+  void* const mapping = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapping == MAP_FAILED) return out_of_memory;
   const std::lock_guard lock(m_mutex);
-  m_reserved[at(place)] = bytes;
-  *address = place;
+  m_reserved[as_bytes(mapping)] = bytes;
+  *address = mapping;
   return success;
 }
 
 int device_memory::unreserve(void* address, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_reserved.find(at(address));
-  const auto mapped = m_blocks.lower_bound(at(address));
+  const auto found = m_reserved.find(as_bytes(address));
+  const auto mapped = m_blocks.lower_bound(as_bytes(address));
   if (found == m_reserved.end() || found->second != bytes ||
-      (mapped != m_blocks.end() && mapped->first < at(address) + bytes))
+      (mapped != m_blocks.end() && mapped->first < as_bytes(address) + bytes))
     return invalid_value;
   m_reserved.erase(found);
   munmap(address, bytes);
@@ -197,27 +197,27 @@ int device_memory::unreserve(void* address, std::size_t bytes) {
 int device_memory::map(void* address, std::size_t bytes, std::uint64_t handle) {
   const std::lock_guard lock(m_mutex);
   const auto found = m_physical.find(handle);
-  const auto place = m_reserved.upper_bound(at(address));
-  if (found == m_physical.end() || place == m_reserved.begin() || bytes != found->second.bytes)
+  const auto mapping = m_reserved.upper_bound(as_bytes(address));
+  if (found == m_physical.end() || mapping == m_reserved.begin() || bytes != found->second.bytes)
     return invalid_value;
-  const auto& [begin, reserved] = *std::prev(place);
-  const auto next = m_blocks.lower_bound(at(address));
-  if (at(address) + bytes > begin + reserved || find(address, 0) != nullptr ||
-      (next != m_blocks.end() && next->first < at(address) + bytes))
+  const auto& [begin, reserved] = *std::prev(mapping);
+  const auto next = m_blocks.lower_bound(as_bytes(address));
+  if (as_bytes(address) + bytes > begin + reserved || find(address, 0) != nullptr ||
+      (next != m_blocks.end() && next->first < as_bytes(address) + bytes))
     return invalid_value;
   if (mmap(address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED)
     return out_of_memory;
   ++found->second.references;
-  m_blocks[at(address)] = {kind::mapped, bytes, found->second.device, -1, handle, {}};
+  m_blocks[as_bytes(address)] = {block_kind::mapped, bytes, found->second.device, -1, handle, {}};
   return success;
 }
 
 int device_memory::unmap(void* address, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(at(address));
-  if (found == m_blocks.end() || found->second.what != kind::mapped || found->second.bytes != bytes)
+  const auto found = m_blocks.find(as_bytes(address));
+  if (found == m_blocks.end() || found->second.kind != block_kind::mapped || found->second.bytes != bytes)
     return invalid_value;
-  drop(m_physical.find(found->second.physical));
+  release_reference(m_physical.find(found->second.physical));
   m_blocks.erase(found);
   mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return success;
@@ -225,11 +225,11 @@ int device_memory::unmap(void* address, std::size_t bytes) {
 
 int device_memory::set_access(void* address, std::size_t bytes, int device, bool allowed) {
   const std::lock_guard lock(m_mutex);
-  const auto found = m_blocks.find(at(address));
-  if (found == m_blocks.end() || found->second.what != kind::mapped || found->second.bytes != bytes)
+  const auto found = m_blocks.find(as_bytes(address));
+  if (found == m_blocks.end() || found->second.kind != block_kind::mapped || found->second.bytes != bytes)
     return invalid_value;
   const int owner = found->second.device;
-  if (device != owner && m_apart.contains({device, owner})) return invalid_device;
+  if (device != owner && m_disconnected.contains({device, owner})) return invalid_device;
   if (allowed)
     found->second.allowed.insert(device);
   else
@@ -240,28 +240,28 @@ int device_memory::set_access(void* address, std::size_t bytes, int device, bool
 
 bool device_memory::connected(int device, int peer) {
   const std::lock_guard lock(m_mutex);
-  return device != peer && !m_apart.contains({device, peer});
+  return device != peer && !m_disconnected.contains({device, peer});
 }
 
 void device_memory::connect(int device, int peer, bool connected) {
   const std::lock_guard lock(m_mutex);
   if (connected)
-    m_apart.erase({device, peer});
+    m_disconnected.erase({device, peer});
   else
-    m_apart.insert({device, peer});
+    m_disconnected.insert({device, peer});
 }
 
 int device_memory::enable_peer(int device, int peer) {
   const std::lock_guard lock(m_mutex);
-  if (device == peer || m_apart.contains({device, peer})) return invalid_device;
+  if (device == peer || m_disconnected.contains({device, peer})) return invalid_device;
   return m_enabled.insert({device, peer}).second ? success : peer_already_enabled;
 }
 
 const device_memory::block* device_memory::find(const void* pointer, std::size_t bytes) const {
-  auto after = m_blocks.upper_bound(at(pointer));
+  auto after = m_blocks.upper_bound(as_bytes(pointer));
   if (after == m_blocks.begin()) return nullptr;
   --after;
-  const auto distance = static_cast<std::size_t>(at(pointer) - after->first);
+  const auto distance = static_cast<std::size_t>(as_bytes(pointer) - after->first);
   return distance < after->second.bytes && bytes <= after->second.bytes - distance ? &after->second : nullptr;
 }
 
@@ -270,25 +270,25 @@ bool device_memory::reachable(int device, const void* pointer, std::size_t bytes
   const std::lock_guard lock(m_mutex);
   const block* found = find(pointer, 0);
   if (found == nullptr) return true;  // the program's own memory
-  while (found != nullptr && found->what == kind::mapped && found->allowed.contains(device)) {
+  while (found != nullptr && found->kind == block_kind::mapped && found->allowed.contains(device)) {
     if (find(pointer, bytes) != nullptr) return true;
-    const std::byte* const end = std::prev(m_blocks.upper_bound(at(pointer)))->first + found->bytes;
-    bytes -= static_cast<std::size_t>(end - at(pointer));
+    const std::byte* const end = std::prev(m_blocks.upper_bound(as_bytes(pointer)))->first + found->bytes;
+    bytes -= static_cast<std::size_t>(end - as_bytes(pointer));
     pointer = end;
     found = find(pointer, 0);
   }
-  return found != nullptr && found->what != kind::mapped && find(pointer, bytes) != nullptr;
+  return found != nullptr && found->kind != block_kind::mapped && find(pointer, bytes) != nullptr;
 }
 
 bool device_memory::direct(int device, const void* pointer, std::size_t bytes) {
   const std::lock_guard lock(m_mutex);
   const block* const found = find(pointer, bytes);
   if (found == nullptr) return false;
-  switch (found->what) {
-    case kind::host: return true;
-    case kind::mapped: return found->allowed.contains(device);
-    case kind::imported: return true;
-    case kind::plain: return found->device == device || m_enabled.contains({device, found->device});
+  switch (found->kind) {
+    case block_kind::host: return true;
+    case block_kind::mapped: return found->allowed.contains(device);
+    case block_kind::imported: return true;
+    case block_kind::plain: return found->device == device || m_enabled.contains({device, found->device});
   }
   return false;
 }

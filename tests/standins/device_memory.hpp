@@ -59,9 +59,9 @@ class device_memory {
   bool has_descriptors() const { return m_descriptors; }
 
  private:
-  enum class kind { plain, host, imported, mapped };
+  enum class block_kind { plain, host, imported, mapped };
   struct block {
-    kind what;
+    block_kind kind;
     std::size_t bytes;
     int device;
     int file;  // of plain memory, for exports
@@ -76,7 +76,7 @@ class device_memory {
     int references;  // the handle and its mappings
   };
   const block* find(const void* pointer, std::size_t bytes) const;
-  void drop(std::map<std::uint64_t, physical>::iterator found);
+  void release_reference(std::map<std::uint64_t, physical>::iterator found);
   bool fits(int device, std::size_t bytes) const;
 
   std::mutex m_mutex;
@@ -84,7 +84,7 @@ class device_memory {
   std::map<const std::byte*, std::size_t> m_reserved;
   std::map<std::uint64_t, physical> m_physical;
   std::map<int, std::size_t> m_used;
-  std::set<std::pair<int, int>> m_apart, m_enabled;
+  std::set<std::pair<int, int>> m_disconnected, m_enabled;
   std::uint64_t m_next = 1;
   std::size_t m_capacity = std::size_t{64} << 30;
   bool m_descriptors = true;

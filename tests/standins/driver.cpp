@@ -20,15 +20,15 @@ namespace standin {
 namespace {
 
 // What tests steer, and what was called.
-struct record {
+struct driver_log {
   std::mutex mutex;
   std::map<std::string, int> calls;
   std::string failing;
   int countdown = 0, code = 0;
 };
-record& steering() {
-  static auto* const only = new record;
-  return *only;
+driver_log& driver_state() {
+  static auto* const instance = new driver_log;
+  return *instance;
 }
 
 std::vector<int>& contexts() {
@@ -39,7 +39,7 @@ std::vector<int>& contexts() {
 }  // namespace
 
 int enter_driver(const char* function) {
-  record& state = steering();
+  driver_log& state = driver_state();
   const std::lock_guard lock(state.mutex);
   ++state.calls[function];
   if (state.failing != function || --state.countdown > 0) return success;
@@ -98,17 +98,17 @@ int stream_is_capturing(void* handle, int* status) {
   return success;
 }
 
-int fill(void* pointer, unsigned char value, std::size_t bytes, void* on) {
-  stream& ordered = machine::get().resolve(on);
-  if (!device_memory::get().direct(ordered.device, pointer, bytes)) return invalid_value;
-  ordered.submit([=] { std::memset(pointer, value, bytes); });
+int fill(void* pointer, unsigned char value, std::size_t bytes, void* stream_handle) {
+  stream& queue = machine::get().resolve(stream_handle);
+  if (!device_memory::get().direct(queue.device, pointer, bytes)) return invalid_value;
+  queue.submit([=] { std::memset(pointer, value, bytes); });
   return success;
 }
 
-int write_word(void* on, void* word, std::uint32_t value) {
-  stream& ordered = machine::get().resolve(on);
-  if (!device_memory::get().direct(ordered.device, word, sizeof value)) return invalid_value;
-  ordered.submit([=] {
+int write_word(void* stream_handle, void* word, std::uint32_t value) {
+  stream& queue = machine::get().resolve(stream_handle);
+  if (!device_memory::get().direct(queue.device, word, sizeof value)) return invalid_value;
+  queue.submit([=] {
     const std::atomic_ref<std::uint32_t> target(*static_cast<std::uint32_t*>(word));
     target.store(value, std::memory_order_release);
   });
@@ -116,10 +116,10 @@ int write_word(void* on, void* word, std::uint32_t value) {
 }
 
 // Waits until std::int32_t(*word - value) >= 0, as devices do.
-int wait_word(void* on, void* word, std::uint32_t value) {
-  stream& ordered = machine::get().resolve(on);
-  if (!device_memory::get().direct(ordered.device, word, sizeof value)) return invalid_value;
-  ordered.submit([=] {
+int wait_word(void* stream_handle, void* word, std::uint32_t value) {
+  stream& queue = machine::get().resolve(stream_handle);
+  if (!device_memory::get().direct(queue.device, word, sizeof value)) return invalid_value;
+  queue.submit([=] {
     const std::atomic_ref<std::uint32_t> source(*static_cast<std::uint32_t*>(word));
     while (static_cast<std::int32_t>(source.load(std::memory_order_acquire) - value) < 0)
       std::this_thread::sleep_for(std::chrono::microseconds(5));
@@ -127,11 +127,11 @@ int wait_word(void* on, void* word, std::uint32_t value) {
   return success;
 }
 
-int words(void* on, const std::vector<word_step>& steps) {
-  stream& ordered = machine::get().resolve(on);
+int words(void* stream_handle, const std::vector<word_step>& steps) {
+  stream& queue = machine::get().resolve(stream_handle);
   for (const word_step& step : steps)
-    if (!device_memory::get().direct(ordered.device, step.word, sizeof step.value)) return invalid_value;
-  ordered.submit([steps] {
+    if (!device_memory::get().direct(queue.device, step.word, sizeof step.value)) return invalid_value;
+  queue.submit([steps] {
     for (const word_step& step : steps) {
       const std::atomic_ref<std::uint32_t> word(*step.word);
       if (!step.waits) word.store(step.value, std::memory_order_release);
@@ -143,27 +143,27 @@ int words(void* on, const std::vector<word_step>& steps) {
 }
 
 // Copies of a batch have no order: another one each time, so that whoever relies on one is found out.
-int copy_batch(void** to, void** from, const std::size_t* bytes, std::size_t count, void* on) {
-  if (on == nullptr || count == 0) return invalid_value;
-  stream& ordered = machine::get().resolve(on);
-  if (ordered.capturing) return capture_unsupported;
+int copy_batch(void** to, void** from, const std::size_t* bytes, std::size_t count, void* stream_handle) {
+  if (stream_handle == nullptr || count == 0) return invalid_value;
+  stream& queue = machine::get().resolve(stream_handle);
+  if (queue.capturing) return capture_unsupported;
   device_memory& memory = device_memory::get();
-  struct one {
+  struct batch_copy {
     void* to;
     const void* from;
     std::size_t bytes;
   };
-  std::vector<one> copies;
+  std::vector<batch_copy> copies;
   for (std::size_t i = 0; i < count; ++i) {
-    if (bytes[i] == 0 || !memory.reachable(ordered.device, to[i], bytes[i]) ||
-        !memory.reachable(ordered.device, from[i], bytes[i]))
+    if (bytes[i] == 0 || !memory.reachable(queue.device, to[i], bytes[i]) ||
+        !memory.reachable(queue.device, from[i], bytes[i]))
       return invalid_value;
     copies.push_back({to[i], from[i], bytes[i]});
   }
-  thread_local std::minstd_rand random(std::random_device{}());
-  std::shuffle(copies.begin(), copies.end(), random);
-  ordered.submit([copies] {
-    for (const one& each : copies) std::memcpy(each.to, each.from, each.bytes);
+  thread_local std::minstd_rand generator(std::random_device{}());
+  std::shuffle(copies.begin(), copies.end(), generator);
+  queue.submit([copies] {
+    for (const batch_copy& each : copies) std::memcpy(each.to, each.from, each.bytes);
   });
   return success;
 }
@@ -193,14 +193,14 @@ size_t standin_live_memory(void) { return standin::device_memory::get().live(); 
 int standin_live_streams(void) { return standin::machine::get().streams(); }
 int standin_live_events(void) { return standin::machine::get().live_events; }
 void standin_fail_driver(const char* function, int nth, int code) {
-  auto& state = standin::steering();
+  auto& state = standin::driver_state();
   const std::lock_guard lock(state.mutex);
   state.failing = function;
   state.countdown = nth;
   state.code = code;
 }
 int standin_driver_calls(const char* function) {
-  auto& state = standin::steering();
+  auto& state = standin::driver_state();
   const std::lock_guard lock(state.mutex);
   const auto found = state.calls.find(function);
   return found == state.calls.end() ? 0 : found->second;

@@ -12,19 +12,19 @@
 
 namespace standin {
 
-std::atomic<int> half_way_code{0};
+std::atomic<int> partial_failure_code{0};
 
 namespace {
 
-struct transfer {
+struct pending_bytes {
   char* data;
-  std::size_t left;
+  std::size_t remaining;
 };
 
 // All requests of one launch: transfers in both directions, then what is done with what arrived.
 class job {
  public:
-  job(communicator& comm, std::vector<request> requests) : m_comm(comm), m_requests(std::move(requests)) {
+  job(standin_comm& comm, std::vector<request> requests) : m_comm(comm), m_requests(std::move(requests)) {
     const std::lock_guard lock(comm.turn_mutex);
     m_ticket = comm.next_ticket++;
   }
@@ -42,14 +42,14 @@ class job {
   void recv_from(int peer, char* data, std::size_t bytes) {
     if (bytes != 0) m_in[peer].push_back({data, bytes});
   }
-  void reduction(const request& call, bool sends, bool receives, bool scattered);
+  void add_reduction(const request& call, bool sends, bool receives, bool scattered);
   bool progress();
 
-  communicator& m_comm;
+  standin_comm& m_comm;
   std::vector<request> m_requests;
   std::uint64_t m_ticket;
-  std::map<int, std::deque<transfer>> m_out, m_in;
-  std::vector<std::function<void()>> m_finish;
+  std::map<int, std::deque<pending_bytes>> m_out, m_in;
+  std::vector<std::function<void()>> m_on_arrival;
   std::deque<std::vector<char>> m_scratch;
   std::mutex m_mutex;
   std::condition_variable m_changed;
@@ -82,17 +82,17 @@ void job::wait_until_done() {
 }
 
 // Contributions of all ranks meet in scratch memory; each rank combines them in rank order.
-void job::reduction(const request& call, bool sends, bool receives, bool scattered) {
+void job::add_reduction(const request& call, bool sends, bool receives, bool scattered) {
   const std::size_t bytes = call.count * element_bytes(call.datatype);
   for (int peer = 0; peer < m_comm.size && sends; ++peer)
-    if (call.what != kind::reduce || peer == call.root)
+    if (call.kind != collective_kind::reduce || peer == call.root)
       send_to(peer, call.send + (scattered ? static_cast<std::size_t>(peer) * bytes : 0), bytes);
   if (!receives) return;
   m_scratch.emplace_back(bytes * static_cast<std::size_t>(m_comm.size));
   char* const all = m_scratch.back().data();
   for (int peer = 0; peer < m_comm.size; ++peer)
     recv_from(peer, all + static_cast<std::size_t>(peer) * bytes, bytes);
-  m_finish.push_back(
+  m_on_arrival.push_back(
       [this, call, all] { combine(all, m_comm.size, call.count, call.datatype, call.op, call.recv); });
 }
 
@@ -100,37 +100,37 @@ void job::prepare(const request& call) {
   const std::size_t bytes = call.count * element_bytes(call.datatype);
   const bool root = m_comm.rank == call.root;
   const auto block = [bytes](auto* base, int peer) { return base + static_cast<std::size_t>(peer) * bytes; };
-  switch (call.what) {
-    case kind::all_reduce: return reduction(call, true, true, false);
-    case kind::reduce: return reduction(call, true, root, false);
-    case kind::reduce_scatter: return reduction(call, true, true, true);
-    case kind::send: return send_to(call.root, call.send, bytes);
-    case kind::recv: return recv_from(call.root, call.recv, bytes);
-    case kind::broadcast:
+  switch (call.kind) {
+    case collective_kind::all_reduce: return add_reduction(call, true, true, false);
+    case collective_kind::reduce: return add_reduction(call, true, root, false);
+    case collective_kind::reduce_scatter: return add_reduction(call, true, true, true);
+    case collective_kind::send: return send_to(call.root, call.send, bytes);
+    case collective_kind::recv: return recv_from(call.root, call.recv, bytes);
+    case collective_kind::broadcast:
       for (int peer = 0; peer < m_comm.size && root; ++peer)
         if (peer != m_comm.rank) send_to(peer, call.send, bytes);
       if (!root) recv_from(call.root, call.recv, bytes);
-      if (root) m_finish.push_back([=] { std::memmove(call.recv, call.send, bytes); });
+      if (root) m_on_arrival.push_back([=] { std::memmove(call.recv, call.send, bytes); });
       return;
-    case kind::all_gather:
+    case collective_kind::all_gather:
       for (int peer = 0; peer < m_comm.size; ++peer) {
         if (peer == m_comm.rank) continue;
         send_to(peer, call.send, bytes);
         recv_from(peer, block(call.recv, peer), bytes);
       }
-      m_finish.push_back([=, this] { std::memmove(block(call.recv, m_comm.rank), call.send, bytes); });
+      m_on_arrival.push_back([=, this] { std::memmove(block(call.recv, m_comm.rank), call.send, bytes); });
       return;
-    case kind::all_to_all:
+    case collective_kind::all_to_all:
       for (int peer = 0; peer < m_comm.size; ++peer) {
         send_to(peer, block(call.send, peer), bytes);
         recv_from(peer, block(call.recv, peer), bytes);
       }
       return;
-    case kind::gather:
+    case collective_kind::gather:
       send_to(call.root, call.send, bytes);
       for (int peer = 0; peer < m_comm.size && root; ++peer) recv_from(peer, block(call.recv, peer), bytes);
       return;
-    case kind::scatter:
+    case collective_kind::scatter:
       for (int peer = 0; peer < m_comm.size && root; ++peer) send_to(peer, block(call.send, peer), bytes);
       recv_from(call.root, call.recv, bytes);
       return;
@@ -140,24 +140,24 @@ void job::prepare(const request& call) {
 // One round over all wires; true when something moved.
 bool job::progress() {
   bool moved = false;
-  const auto drain = [&](std::deque<transfer>& queue, auto&& move) {
+  const auto move_queue = [&](std::deque<pending_bytes>& queue, auto&& move) {
     while (!queue.empty()) {
-      transfer& next = queue.front();
+      pending_bytes& next = queue.front();
       const std::size_t bytes = move(next);
       next.data += bytes;
-      next.left -= bytes;
+      next.remaining -= bytes;
       moved = moved || bytes != 0;
-      if (next.left != 0) return;
+      if (next.remaining != 0) return;
       queue.pop_front();
     }
   };
   for (auto& [peer, queue] : m_out)
-    drain(queue, [&, to = peer](transfer& next) {
-      return m_comm.wires->wire(m_comm.rank, to).put(next.data, next.left);
+    move_queue(queue, [&, to = peer](pending_bytes& next) {
+      return m_comm.boxes->box(m_comm.rank, to).put(next.data, next.remaining);
     });
   for (auto& [peer, queue] : m_in)
-    drain(queue, [&, from = peer](transfer& next) {
-      return m_comm.wires->wire(from, m_comm.rank).take(next.data, next.left);
+    move_queue(queue, [&, from = peer](pending_bytes& next) {
+      return m_comm.boxes->box(from, m_comm.rank).take(next.data, next.remaining);
     });
   std::erase_if(m_out, [](const auto& item) { return item.second.empty(); });
   std::erase_if(m_in, [](const auto& item) { return item.second.empty(); });
@@ -168,26 +168,26 @@ void job::run() {
   const auto stop = [this] { return m_comm.abort_flag->load(); };
   {
     std::unique_lock lock(m_comm.turn_mutex);
-    while (m_comm.serving != m_ticket && !stop())
+    while (m_comm.current_ticket != m_ticket && !stop())
       m_comm.turn_changed.wait_for(lock, std::chrono::milliseconds(5));
   }
   for (const request& call : m_requests) prepare(call);
-  const int broken = half_way_code.exchange(0);
+  const int failure_code = partial_failure_code.exchange(0);
   // Whoever waits long leaves the cores to those that it waits for.
-  constexpr int looks_before_naps = 200;
-  for (int idle = 0; broken == 0 && !stop() && !(m_out.empty() && m_in.empty());) {
+  constexpr int polls_before_sleep = 200;
+  for (int idle = 0; failure_code == 0 && !stop() && !(m_out.empty() && m_in.empty());) {
     idle = progress() ? 0 : idle + 1;
-    if (idle > looks_before_naps)
+    if (idle > polls_before_sleep)
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     else if (idle > 0)
       std::this_thread::yield();
   }
-  if (broken != 0) m_comm.asynchronous = broken;
-  if (broken == 0 && !stop())
-    for (const auto& finish : m_finish) finish();
+  if (failure_code != 0) m_comm.async_error = failure_code;
+  if (failure_code == 0 && !stop())
+    for (const auto& finish : m_on_arrival) finish();
   {
     const std::lock_guard lock(m_comm.turn_mutex);
-    if (m_comm.serving <= m_ticket) m_comm.serving = m_ticket + 1;
+    if (m_comm.current_ticket <= m_ticket) m_comm.current_ticket = m_ticket + 1;
     m_comm.turn_changed.notify_all();
   }
   const std::lock_guard lock(m_mutex);
@@ -214,7 +214,7 @@ void submit(void* stream, const shared_job& work, void (*task)(job&)) {
 
 }  // namespace
 
-void launch(communicator& comm, std::vector<request> requests) {
+void launch(standin_comm& comm, std::vector<request> requests) {
   const auto work = std::make_shared<job>(comm, std::move(requests));
   const std::vector<void*> streams = work->streams();
   for (std::size_t i = 1; i < streams.size(); ++i)
@@ -228,17 +228,17 @@ void launch(communicator& comm, std::vector<request> requests) {
   });
 }
 
-bool exchange(communicator& comm, const void* mine, void* all, std::size_t bytes) {
+bool exchange(standin_comm& comm, const void* mine, void* all, std::size_t bytes) {
   for (int peer = 0; peer < comm.size; ++peer) {
     const char* from = static_cast<const char*>(mine);
     for (std::size_t sent = 0; sent < bytes;
-         sent += comm.wires->wire(comm.rank, peer).put(from + sent, bytes - sent))
+         sent += comm.boxes->box(comm.rank, peer).put(from + sent, bytes - sent))
       if (comm.abort_flag->load()) return false;
   }
   for (int peer = 0; peer < comm.size; ++peer) {
     char* to = static_cast<char*>(all) + static_cast<std::size_t>(peer) * bytes;
     for (std::size_t taken = 0; taken < bytes;
-         taken += comm.wires->wire(peer, comm.rank).take(to + taken, bytes - taken))
+         taken += comm.boxes->box(peer, comm.rank).take(to + taken, bytes - taken))
       if (comm.abort_flag->load()) return false;
   }
   return true;

@@ -14,7 +14,7 @@
 
 namespace standin {
 
-enum class kind {
+enum class collective_kind {
   broadcast,
   reduce,
   all_reduce,
@@ -29,7 +29,7 @@ enum class kind {
 
 // One native call. `root` is the peer of send and recv.
 struct request {
-  kind what;
+  collective_kind kind;
   const char* send = nullptr;
   char* recv = nullptr;
   std::size_t count = 0;
@@ -39,34 +39,34 @@ struct request {
   void* stream = nullptr;
 };
 
-struct communicator {
+struct standin_comm {
   std::string name;  // of its mailboxes
   int rank = 0, size = 1;
   int device = 0;
-  bool blocking = true, share = false;
+  bool blocking = true, shares_resources = false;
   int splits = 0;
-  std::unique_ptr<mailboxes> wires;
+  std::unique_ptr<mailboxes> boxes;
   std::shared_ptr<std::atomic<bool>> abort_flag = std::make_shared<std::atomic<bool>>(false);
-  std::atomic<int> asynchronous{0};  // what ncclCommGetAsyncError reports
+  std::atomic<int> async_error{0};  // what ncclCommGetAsyncError reports
   std::thread setup;                 // of a non-blocking init or split
 
   // Operations of one communicator run in the order in which they were started, whatever their streams.
   std::mutex turn_mutex;
   std::condition_variable turn_changed;
-  std::uint64_t next_ticket = 0, serving = 0;
+  std::uint64_t next_ticket = 0, current_ticket = 0;
 
-  ~communicator() {
+  ~standin_comm() {
     if (setup.joinable()) setup.join();
   }
 };
 
 // Starts requests that were issued together; they progress together on the streams that they name.
-void launch(communicator& comm, std::vector<request> requests);
+void launch(standin_comm& comm, std::vector<request> requests);
 
 // Exchanges one fixed-size record with every rank, in the calling thread; false when aborted.
-bool exchange(communicator& comm, const void* mine, void* all, std::size_t bytes);
+bool exchange(standin_comm& comm, const void* mine, void* all, std::size_t bytes);
 
 // The next collective of this process stops half-way with this code; 0 is none.
-extern std::atomic<int> half_way_code;
+extern std::atomic<int> partial_failure_code;
 
 }  // namespace standin

@@ -97,8 +97,8 @@ struct event {
 class machine {
  public:
   static machine& get() {
-    static auto* const only = new machine;  // streams may outlive static destruction
-    return *only;
+    static auto* const instance = new machine;  // streams may outlive static destruction
+    return *instance;
   }
   std::atomic<int> device_count{8};
   static int& current() {
@@ -108,21 +108,21 @@ class machine {
 
   stream* create(unsigned flags) {
     const std::lock_guard lock(m_mutex);
-    auto made = std::make_shared<stream>(current(), flags);
-    stream* const raw = made.get();
-    m_streams[raw] = std::move(made);
+    auto new_stream = std::make_shared<stream>(current(), flags);
+    stream* const raw = new_stream.get();
+    m_streams[raw] = std::move(new_stream);
     return raw;
   }
   bool destroy(stream* target) {
-    std::shared_ptr<stream> dying;
+    std::shared_ptr<stream> removed;
     {
       const std::lock_guard lock(m_mutex);
       const auto found = m_streams.find(target);
       if (found == m_streams.end()) return false;
-      dying = std::move(found->second);
+      removed = std::move(found->second);
       m_streams.erase(found);
     }
-    dying->synchronize();  // everything submitted is done
+    removed->synchronize();  // everything submitted is done
     return true;
   }
   int streams() {
@@ -134,9 +134,9 @@ class machine {
   stream& resolve(void* handle) {
     if (handle != nullptr) return *static_cast<stream*>(handle);
     const std::lock_guard lock(m_mutex);
-    auto& made = m_defaults[current()];
-    if (made == nullptr) made = std::make_shared<stream>(current());
-    return *made;
+    auto& new_stream = m_defaults[current()];
+    if (new_stream == nullptr) new_stream = std::make_shared<stream>(current());
+    return *new_stream;
   }
   // Waits for every stream of a device; others may be made and destroyed meanwhile.
   void synchronize(int device) {

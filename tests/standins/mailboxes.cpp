@@ -15,19 +15,19 @@ namespace standin {
 std::size_t mailbox::put(const char* from, std::size_t bytes) {
   const std::uint64_t at = written.load(std::memory_order_relaxed);
   const std::size_t room = capacity - static_cast<std::size_t>(at - read.load(std::memory_order_acquire));
-  const std::size_t moved = std::min({bytes, room, capacity - static_cast<std::size_t>(at % capacity)});
-  std::memcpy(data + at % capacity, from, moved);
-  written.store(at + moved, std::memory_order_release);
-  return moved;
+  const std::size_t moved_bytes = std::min({bytes, room, capacity - static_cast<std::size_t>(at % capacity)});
+  std::memcpy(data + at % capacity, from, moved_bytes);
+  written.store(at + moved_bytes, std::memory_order_release);
+  return moved_bytes;
 }
 
 std::size_t mailbox::take(char* to, std::size_t bytes) {
   const std::uint64_t at = read.load(std::memory_order_relaxed);
   const std::size_t filled = static_cast<std::size_t>(written.load(std::memory_order_acquire) - at);
-  const std::size_t moved = std::min({bytes, filled, capacity - static_cast<std::size_t>(at % capacity)});
-  std::memcpy(to, data + at % capacity, moved);
-  read.store(at + moved, std::memory_order_release);
-  return moved;
+  const std::size_t moved_bytes = std::min({bytes, filled, capacity - static_cast<std::size_t>(at % capacity)});
+  std::memcpy(to, data + at % capacity, moved_bytes);
+  read.store(at + moved_bytes, std::memory_order_release);
+  return moved_bytes;
 }
 
 // Fresh shared memory is zero, which is the initial state of everything in it.
@@ -40,7 +40,7 @@ mailboxes::mailboxes(const std::string& name, int size)
   close(file);
   if (m_memory == MAP_FAILED) throw std::runtime_error("stand-in: mmap failed");
   m_arrived = static_cast<std::atomic<int>*>(m_memory);
-  m_wires = reinterpret_cast<mailbox*>(static_cast<char*>(m_memory) + 64);
+  m_boxes = reinterpret_cast<mailbox*>(static_cast<char*>(m_memory) + 64);
 }
 
 mailboxes::~mailboxes() {
@@ -48,10 +48,10 @@ mailboxes::~mailboxes() {
   shm_unlink(m_name.c_str());
 }
 
-bool mailboxes::meet(const std::function<bool()>& stop) {
+bool mailboxes::wait_for_all(const std::function<bool()>& is_stopped) {
   m_arrived->fetch_add(1);
   while (m_arrived->load() < m_size) {
-    if (stop()) return false;
+    if (is_stopped()) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   shm_unlink(m_name.c_str());

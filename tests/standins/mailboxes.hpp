@@ -30,8 +30,8 @@ class mailboxes {
   mailboxes& operator=(const mailboxes&) = delete;
 
   // Counts this rank in and waits for the others; false when `stop` said so first.
-  bool meet(const std::function<bool()>& stop);
-  mailbox& wire(int from, int to) { return m_wires[from * m_size + to]; }
+  bool wait_for_all(const std::function<bool()>& is_stopped);
+  mailbox& box(int from, int to) { return m_boxes[from * m_size + to]; }
   int size() const { return m_size; }
 
  private:
@@ -40,7 +40,7 @@ class mailboxes {
   std::size_t m_bytes;
   void* m_memory;
   std::atomic<int>* m_arrived;
-  mailbox* m_wires;
+  mailbox* m_boxes;
 };
 
 }  // namespace standin

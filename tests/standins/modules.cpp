@@ -21,12 +21,12 @@ struct module {
   std::string entry, datatype, op;
 };
 
-bool reaches(const stream& by, const reduction_arguments& what, std::size_t bytes) {
+bool is_reachable(const stream& target, const reduction_arguments& reduction, std::size_t bytes) {
   device_memory& memory = device_memory::get();
-  const std::size_t rows = what.row_bytes * static_cast<std::size_t>(what.size - 2) + bytes;
-  return memory.direct(by.device, what.others, rows) && memory.direct(by.device, what.own, bytes) &&
-         memory.direct(by.device, what.result, bytes) && what.row_bytes % 16 == 0 &&
-         reinterpret_cast<std::uintptr_t>(what.others) % 16 == 0;
+  const std::size_t rows = reduction.row_bytes * static_cast<std::size_t>(reduction.size - 2) + bytes;
+  return memory.direct(target.device, reduction.others, rows) && memory.direct(target.device, reduction.own, bytes) &&
+         memory.direct(target.device, reduction.result, bytes) && reduction.row_bytes % 16 == 0 &&
+         reinterpret_cast<std::uintptr_t>(reduction.others) % 16 == 0;
 }
 
 }  // namespace
@@ -38,43 +38,43 @@ int exchange_capture_mode(int* mode) {
   return success;
 }
 
-int load_module(void** made, const void* code) {
+int load_module(void** handle, const void* code) {
   constexpr int invalid_image = 200;
-  auto one = std::make_unique<module>();
-  one->device = machine::current();
+  auto new_module = std::make_unique<module>();
+  new_module->device = machine::current();
   const auto* text = static_cast<const char*>(code);
   if (std::memcmp(text,
                   "\x7f"
                   "ELF",
                   4) == 0)
-    return *made = one.release(), success;
-  std::string mark;
-  std::istringstream(text) >> mark >> one->entry >> one->datatype >> one->op;
-  if (mark != "standin" || one->op.empty()) return invalid_image;
-  return *made = one.release(), success;
+    return *handle = new_module.release(), success;
+  std::string magic;
+  std::istringstream(text) >> magic >> new_module->entry >> new_module->datatype >> new_module->op;
+  if (magic != "standin" || new_module->op.empty()) return invalid_image;
+  return *handle = new_module.release(), success;
 }
 
 // A module has one kernel; its handle serves for both.
 int find_kernel(void** kernel, void* module_handle, const char* name) {
   constexpr int not_found = 500;
-  const auto* one = static_cast<module*>(module_handle);
-  if (!one->entry.empty() && one->entry != name) return not_found;
+  const auto* new_module = static_cast<module*>(module_handle);
+  if (!new_module->entry.empty() && new_module->entry != name) return not_found;
   return *kernel = module_handle, success;
 }
 
-int launch_kernel(void* kernel, const grid& blocks, const grid& threads, unsigned shared, void* on,
+int launch_kernel(void* kernel, const grid& blocks, const grid& threads, unsigned shared, void* stream_handle,
                   void** arguments, void** extra) {
   if (!blocks.is_line() || !threads.is_line() || shared != 0 || extra != nullptr) return invalid_value;
-  stream& ordered = machine::get().resolve(on);
-  const module of = *static_cast<module*>(kernel);
-  reduction_arguments what{};
-  std::memcpy(&what, arguments[0], sizeof what);
-  if (of.entry.empty() || of.device != ordered.device || blocks.x == 0 || threads.x == 0 || threads.x > 1024)
+  stream& target = machine::get().resolve(stream_handle);
+  const module loaded = *static_cast<module*>(kernel);
+  reduction_arguments reduction{};
+  std::memcpy(&reduction, arguments[0], sizeof reduction);
+  if (loaded.entry.empty() || loaded.device != target.device || blocks.x == 0 || threads.x == 0 || threads.x > 1024)
     return invalid_value;
-  const std::size_t bytes = what.count * element_bytes(of.datatype);
-  if (what.size < 2 || what.rank < 0 || what.rank >= what.size || !reaches(ordered, what, bytes))
+  const std::size_t bytes = reduction.count * element_bytes(loaded.datatype);
+  if (reduction.size < 2 || reduction.rank < 0 || reduction.rank >= reduction.size || !is_reachable(target, reduction, bytes))
     return invalid_value;
-  ordered.submit([=] { reduce(what, of.datatype, of.op); });
+  target.submit([=] { reduce(reduction, loaded.datatype, loaded.op); });
   return success;
 }
 

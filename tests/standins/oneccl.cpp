@@ -10,9 +10,9 @@
 #include "steering.hpp"
 #include "xccl_issue.hpp"
 
-using standin::communicator;
+using standin::standin_comm;
 using standin::issue;
-using standin::kind;
+using standin::collective_kind;
 
 namespace {
 
@@ -20,7 +20,7 @@ struct unique_id {
   char data[4096];
 };
 
-communicator* as_comm(void* handle) { return static_cast<communicator*>(handle); }
+standin_comm* as_comm(void* handle) { return static_cast<standin_comm*>(handle); }
 
 }  // namespace
 
@@ -38,13 +38,13 @@ STANDIN_API int onecclGetVersion(int* version) {
 }
 
 STANDIN_API int onecclGetUniqueId(void* id) {
-  if (const int code = standin::enter("onecclGetUniqueId")) return code;
+  if (const int code = standin::record_call("onecclGetUniqueId")) return code;
   unsigned char secret[16];
   std::ifstream("/dev/urandom", std::ios::binary).read(reinterpret_cast<char*>(secret), sizeof(secret));
-  unique_id made{};
-  std::strcpy(made.data, "isthmus-standin-");
-  for (const unsigned char byte : secret) std::snprintf(made.data + std::strlen(made.data), 3, "%02x", byte);
-  std::memcpy(id, &made, sizeof(made));
+  unique_id new_comm{};
+  std::strcpy(new_comm.data, "isthmus-standin-");
+  for (const unsigned char byte : secret) std::snprintf(new_comm.data + std::strlen(new_comm.data), 3, "%02x", byte);
+  std::memcpy(id, &new_comm, sizeof(new_comm));
   return 0;
 }
 
@@ -52,20 +52,20 @@ STANDIN_API const char* onecclGetErrorString(int code) { return code == 0 ? "no 
 STANDIN_API const char* onecclGetLastError(void*) { return "stand-in: the test asked for this failure"; }
 
 STANDIN_API int onecclCommInitRank(void** comm, size_t size, unique_id id, int rank) {
-  if (const int code = standin::enter("onecclCommInitRank")) return code;
-  auto* const made = new communicator;
+  if (const int code = standin::record_call("onecclCommInitRank")) return code;
+  auto* const new_comm = new standin_comm;
   standin::count_communicators(1);
-  made->name = id.data;
-  made->rank = rank;
-  made->size = static_cast<int>(size);
-  made->wires = std::make_unique<standin::mailboxes>(made->name, made->size);
-  made->wires->meet([] { return false; });
-  *comm = made;
+  new_comm->name = id.data;
+  new_comm->rank = rank;
+  new_comm->size = static_cast<int>(size);
+  new_comm->boxes = std::make_unique<standin::mailboxes>(new_comm->name, new_comm->size);
+  new_comm->boxes->wait_for_all([] { return false; });
+  *comm = new_comm;
   return 0;
 }
 
 STANDIN_API int onecclCommDestroy(void* comm) {
-  if (const int code = standin::enter("onecclCommDestroy")) return code;
+  if (const int code = standin::record_call("onecclCommDestroy")) return code;
   delete as_comm(comm);
   standin::count_communicators(-1);
   return 0;
@@ -73,7 +73,7 @@ STANDIN_API int onecclCommDestroy(void* comm) {
 
 // The backend looks it up and has no use for it.
 STANDIN_API int onecclCommSplit(void*, int, int, void**, void*) {
-  return standin::enter("onecclCommSplit") + 12;
+  return standin::record_call("onecclCommSplit") + 12;
 }
 
 STANDIN_API int onecclGroupStart() { return standin::start_group(); }
@@ -81,32 +81,32 @@ STANDIN_API int onecclGroupEnd() { return standin::end_group("onecclGroupEnd"); 
 
 STANDIN_API int onecclBroadcast(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
                                 void* stream) {
-  return issue("onecclBroadcast", comm, {kind::broadcast, send, recv, count, datatype, 0, root, stream});
+  return issue("onecclBroadcast", comm, {collective_kind::broadcast, send, recv, count, datatype, 0, root, stream});
 }
 STANDIN_API int onecclReduce(const char* send, char* recv, size_t count, int datatype, int op, int root,
                              void* comm, void* stream) {
-  return issue("onecclReduce", comm, {kind::reduce, send, recv, count, datatype, op, root, stream});
+  return issue("onecclReduce", comm, {collective_kind::reduce, send, recv, count, datatype, op, root, stream});
 }
 STANDIN_API int onecclAllReduce(const char* send, char* recv, size_t count, int datatype, int op, void* comm,
                                 void* stream) {
-  return issue("onecclAllReduce", comm, {kind::all_reduce, send, recv, count, datatype, op, 0, stream});
+  return issue("onecclAllReduce", comm, {collective_kind::all_reduce, send, recv, count, datatype, op, 0, stream});
 }
 STANDIN_API int onecclReduceScatter(const char* send, char* recv, size_t count, int datatype, int op,
                                     void* comm, void* stream) {
-  return issue("onecclReduceScatter", comm, {kind::reduce_scatter, send, recv, count, datatype, op, 0, stream});
+  return issue("onecclReduceScatter", comm, {collective_kind::reduce_scatter, send, recv, count, datatype, op, 0, stream});
 }
 STANDIN_API int onecclAllGather(const char* send, char* recv, size_t count, int datatype, void* comm,
                                 void* stream) {
-  return issue("onecclAllGather", comm, {kind::all_gather, send, recv, count, datatype, 0, 0, stream});
+  return issue("onecclAllGather", comm, {collective_kind::all_gather, send, recv, count, datatype, 0, 0, stream});
 }
 STANDIN_API int onecclAllToAll(const char* send, char* recv, size_t count, int datatype, void* comm,
                                void* stream) {
-  return issue("onecclAllToAll", comm, {kind::all_to_all, send, recv, count, datatype, 0, 0, stream});
+  return issue("onecclAllToAll", comm, {collective_kind::all_to_all, send, recv, count, datatype, 0, 0, stream});
 }
 STANDIN_API int onecclSend(const char* send, size_t count, int datatype, int peer, void* comm, void* stream) {
-  return issue("onecclSend", comm, {kind::send, send, nullptr, count, datatype, 0, peer, stream});
+  return issue("onecclSend", comm, {collective_kind::send, send, nullptr, count, datatype, 0, peer, stream});
 }
 STANDIN_API int onecclRecv(char* recv, size_t count, int datatype, int peer, void* comm, void* stream) {
-  return issue("onecclRecv", comm, {kind::recv, nullptr, recv, count, datatype, 0, peer, stream});
+  return issue("onecclRecv", comm, {collective_kind::recv, nullptr, recv, count, datatype, 0, peer, stream});
 }
 }

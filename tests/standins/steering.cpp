@@ -15,24 +15,24 @@
 namespace standin {
 namespace {
 
-struct desk {
+struct control_state {
   std::mutex mutex;
   std::string calls;
   std::map<std::string, std::pair<int, int>> failures;  // function -> calls left, code
   std::atomic<int> version{22809};
   std::atomic<bool> hang{false};
-  std::atomic<int> live{0};
+  std::atomic<int> live_communicators{0};
 };
 
-desk& the_desk() {
-  static desk only;
+control_state& control() {
+  static control_state only;
   return only;
 }
 
 }  // namespace
 
-int enter(const char* function) {
-  desk& state = the_desk();
+int record_call(const char* function) {
+  control_state& state = control();
   const std::lock_guard lock(state.mutex);
   state.calls += std::string(function) + "\n";
   const auto failure = state.failures.find(function);
@@ -45,29 +45,29 @@ int enter(const char* function) {
 int reported_version() {
   // Processes that a test starts are steered by their environment.
   if (const char* version = std::getenv("STANDIN_VERSION")) return std::atoi(version);
-  return the_desk().version;
+  return control().version;
 }
-bool init_hangs() { return the_desk().hang; }
-void count_communicators(int change) { the_desk().live += change; }
+bool init_hangs() { return control().hang; }
+void count_communicators(int change) { control().live_communicators += change; }
 
 }  // namespace standin
 
-using standin::the_desk;
+using standin::control;
 
 extern "C" {
-void standin_set_version(int version) { the_desk().version = version; }
-void standin_hang_init(int hang) { the_desk().hang = hang != 0; }
-void standin_fail_half_way(int code) { standin::half_way_code = code; }
-int standin_live_communicators(void) { return the_desk().live; }
+void standin_set_version(int version) { control().version = version; }
+void standin_hang_init(int hang) { control().hang = hang != 0; }
+void standin_fail_half_way(int code) { standin::partial_failure_code = code; }
+int standin_live_communicators(void) { return control().live_communicators; }
 
 void standin_fail(const char* function, int nth, int code) {
-  const std::lock_guard lock(the_desk().mutex);
-  the_desk().failures[function] = {nth, code};
+  const std::lock_guard lock(control().mutex);
+  control().failures[function] = {nth, code};
 }
 
 size_t standin_calls(char* text, size_t capacity) {
-  const std::lock_guard lock(the_desk().mutex);
-  const std::string& calls = the_desk().calls;
+  const std::lock_guard lock(control().mutex);
+  const std::string& calls = control().calls;
   if (capacity != 0) {
     const size_t length = std::min(calls.size(), capacity - 1);
     std::memcpy(text, calls.data(), length);
@@ -77,7 +77,7 @@ size_t standin_calls(char* text, size_t capacity) {
 }
 
 void standin_clear_calls(void) {
-  const std::lock_guard lock(the_desk().mutex);
-  the_desk().calls.clear();
+  const std::lock_guard lock(control().mutex);
+  control().calls.clear();
 }
 }

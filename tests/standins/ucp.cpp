@@ -23,7 +23,7 @@ using namespace isthmus::ucx;
 
 namespace {
 
-standin_ucp_tally tally{};
+standin_ucp_counters counters{};
 
 // The caches that rest on hooks in the driver's calls.
 constexpr const char* caches[] = {"MEMTYPE_CACHE", "RCACHE_ENABLE"};
@@ -31,9 +31,9 @@ constexpr unsigned no_caches = 0b11;  // a bit for each that is off
 std::mutex mutex;
 std::map<const void*, unsigned> caches_off;  // of configurations, and of all that is made of them
 
-native_status made_of(const void* from, void* const* made, native_status status) {
+native_status inherit_cache_setting(const void* from, void* const* created, native_status status) {
   const std::lock_guard lock(mutex);
-  if (status == native_status::ok) caches_off[*made] = caches_off[from];
+  if (status == native_status::ok) caches_off[*created] = caches_off[from];
   return status;
 }
 
@@ -54,15 +54,15 @@ bool is_device_memory(const void* buffer) {
   return cuPointerGetAttribute(&type, memory_type, const_cast<void*>(buffer)) == 0 && type == device;
 }
 
-bool is_of_devices(int type) { return type == cuda_memory || type == rocm_memory; }
+bool is_device_type(int type) { return type == cuda_memory || type == rocm_memory; }
 
 // What the real one is told.
-request_params on_the_host(const void* part, const void* buffer, std::size_t bytes, const request_params* given,
+request_params as_host_buffer(const void* part, const void* buffer, std::size_t bytes, const request_params* original,
                            std::size_t& counter) {
-  request_params params = *given;
+  request_params params = *original;
   const bool is_named = (params.mask & request_has_memory_type) != 0;
   const bool is_device = is_device_memory(buffer);
-  if (is_device != (is_named && is_of_devices(params.memory_type))) {
+  if (is_device != (is_named && is_device_type(params.memory_type))) {
     std::fprintf(stderr, "stand-in of UCX: a buffer %s a device is named otherwise\n",
                  is_device ? "of" : "outside of");
     std::abort();
@@ -80,17 +80,17 @@ request_params on_the_host(const void* part, const void* buffer, std::size_t byt
 
 extern "C" {
 
-STANDIN_API standin_ucp_tally standin_ucp_take_tally(void) { return std::exchange(tally, standin_ucp_tally{}); }
+STANDIN_API standin_ucp_counters standin_ucp_take_counters(void) { return std::exchange(counters, standin_ucp_counters{}); }
 
 // STANDIN_UCP_MINOR: its version.
 STANDIN_API void ucp_get_version(unsigned* major, unsigned* minor, unsigned* release) {
-  real<decltype(functions::get_version)>(__func__)(major, minor, release);
-  if (const char* const asked = std::getenv("STANDIN_UCP_MINOR"))
-    *minor = static_cast<unsigned>(std::atoi(asked));
+  real<decltype(ucp_functions::get_version)>(__func__)(major, minor, release);
+  if (const char* const version_override = std::getenv("STANDIN_UCP_MINOR"))
+    *minor = static_cast<unsigned>(std::atoi(version_override));
 }
 
 STANDIN_API native_status ucp_config_read(const char* prefix, const char* file, void** config) {
-  const native_status status = real<decltype(functions::config_read)>(__func__)(prefix, file, config);
+  const native_status status = real<decltype(ucp_functions::config_read)>(__func__)(prefix, file, config);
   const std::lock_guard lock(mutex);
   unsigned& off = caches_off[*config] = 0;
   for (unsigned i = 0; i < std::size(caches); ++i) {
@@ -105,29 +105,29 @@ STANDIN_API native_status ucp_config_modify(void* config, const char* name, cons
     const std::lock_guard lock(mutex);
     for (unsigned i = 0; i < std::size(caches); ++i) {
       if (std::strcmp(name, caches[i]) != 0) continue;
-      ++tally.cache_settings;
+      ++counters.cache_settings;
       if (std::strcmp(value, "n") == 0) caches_off[config] |= 1U << i;
     }
   }
-  return real<decltype(functions::config_modify)>(__func__)(config, name, value);
+  return real<decltype(ucp_functions::config_modify)>(__func__)(config, name, value);
 }
 
 STANDIN_API native_status ucp_init_version(unsigned major, unsigned minor, const context_params* params,
                                            const void* config, void** context) {
-  return made_of(config, context,
-                 real<decltype(functions::init_version)>(__func__)(major, minor, params, config, context));
+  return inherit_cache_setting(config, context,
+                 real<decltype(ucp_functions::init_version)>(__func__)(major, minor, params, config, context));
 }
 
 STANDIN_API native_status ucp_worker_create(void* context, const worker_params* params, void** worker) {
-  return made_of(context, worker, real<decltype(functions::worker_create)>(__func__)(context, params, worker));
+  return inherit_cache_setting(context, worker, real<decltype(ucp_functions::worker_create)>(__func__)(context, params, worker));
 }
 
 STANDIN_API native_status ucp_ep_create(void* worker, const endpoint_params* params, void** endpoint) {
-  return made_of(worker, endpoint, real<decltype(functions::ep_create)>(__func__)(worker, params, endpoint));
+  return inherit_cache_setting(worker, endpoint, real<decltype(ucp_functions::ep_create)>(__func__)(worker, params, endpoint));
 }
 
 STANDIN_API native_status ucp_context_query(void* context, context_attributes* attributes) {
-  const native_status status = real<decltype(functions::context_query)>(__func__)(context, attributes);
+  const native_status status = real<decltype(ucp_functions::context_query)>(__func__)(context, attributes);
   if (std::getenv("STANDIN_UCP_HOST_ONLY") == nullptr)
     attributes->memory_types |= 1U << cuda_memory | 1U << rocm_memory;
   return status;
@@ -135,20 +135,20 @@ STANDIN_API native_status ucp_context_query(void* context, context_attributes* a
 
 // STANDIN_UCP_MUTE: what this process sends is lost, as where a machine can't be reached.
 STANDIN_API void* ucp_tag_send_nbx(void* endpoint, const void* buffer, std::size_t bytes, std::uint64_t tag,
-                                   const request_params* given) {
-  const request_params params = on_the_host(endpoint, buffer, bytes, given, tally.sent_bytes);
+                                   const request_params* original) {
+  const request_params params = as_host_buffer(endpoint, buffer, bytes, original, counters.sent_bytes);
   if (is_device_memory(buffer) &&
       (params.mask & request_no_immediate_completion) == 0) {  // as UCX 1.22 reads short messages
     std::fputs("stand-in of UCX: a buffer of a device may be read at once, by the processor\n", stderr);
     std::abort();
   }
   if (std::getenv("STANDIN_UCP_MUTE") != nullptr) return nullptr;
-  return real<decltype(functions::tag_send_nbx)>(__func__)(endpoint, buffer, bytes, tag, &params);
+  return real<decltype(ucp_functions::tag_send_nbx)>(__func__)(endpoint, buffer, bytes, tag, &params);
 }
 
 STANDIN_API void* ucp_tag_recv_nbx(void* worker, void* buffer, std::size_t bytes, std::uint64_t tag,
-                                   std::uint64_t mask, const request_params* given) {
-  const request_params params = on_the_host(worker, buffer, bytes, given, tally.received_bytes);
-  return real<decltype(functions::tag_recv_nbx)>(__func__)(worker, buffer, bytes, tag, mask, &params);
+                                   std::uint64_t mask, const request_params* original) {
+  const request_params params = as_host_buffer(worker, buffer, bytes, original, counters.received_bytes);
+  return real<decltype(ucp_functions::tag_recv_nbx)>(__func__)(worker, buffer, bytes, tag, mask, &params);
 }
 }

@@ -11,8 +11,8 @@
 #include "steering.hpp"
 #include "xccl_issue.hpp"
 
-using standin::communicator;
-using standin::kind;
+using standin::standin_comm;
+using standin::collective_kind;
 using standin::request;
 
 namespace {
@@ -32,50 +32,50 @@ struct unique_id {
   char text[128];
 };
 
-void configure(communicator& comm, const config* wanted) {
-  if (wanted == nullptr) return;
-  if (wanted->blocking != INT_MIN) comm.blocking = wanted->blocking != 0;
-  if (wanted->split_share != INT_MIN) comm.share = wanted->split_share != 0;
+void apply_config(standin_comm& comm, const config* requested) {
+  if (requested == nullptr) return;
+  if (requested->blocking != INT_MIN) comm.blocking = requested->blocking != 0;
+  if (requested->split_share != INT_MIN) comm.shares_resources = requested->split_share != 0;
 }
 
 // Runs `work` now or, on a non-blocking communicator, in the background of `reporter`.
-int in_background(communicator& reporter, std::function<int()> work) {
+int in_background(standin_comm& reporter, std::function<int()> work) {
   if (standin::defer(work)) return success;
   if (reporter.blocking) return work();
   if (reporter.setup.joinable()) reporter.setup.join();
-  reporter.asynchronous = in_progress;
-  reporter.setup = std::thread([&reporter, work = std::move(work)] { reporter.asynchronous = work(); });
+  reporter.async_error = in_progress;
+  reporter.setup = std::thread([&reporter, work = std::move(work)] { reporter.async_error = work(); });
   return in_progress;
 }
 
-int attach(communicator& comm) {
+int connect_ranks(standin_comm& comm) {
   const auto stop = [&comm] { return comm.abort_flag->load(); };
   while (standin::init_hangs() && !stop()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (stop()) return internal_error;
-  comm.wires = std::make_unique<standin::mailboxes>(comm.name, comm.size);
-  return comm.wires->meet(stop) ? success : internal_error;
+  comm.boxes = std::make_unique<standin::mailboxes>(comm.name, comm.size);
+  return comm.boxes->wait_for_all(stop) ? success : internal_error;
 }
 
 // Who goes where in a split: every rank learns all colors and keys.
-int split(communicator& parent, communicator* child, int color, int key, int number) {
-  struct wish {
+int split(standin_comm& parent, standin_comm* child, int color, int key, int number) {
+  struct split_request {
     int color, key;
   } mine{color, key};
-  std::vector<wish> all(static_cast<std::size_t>(parent.size));
+  std::vector<split_request> all(static_cast<std::size_t>(parent.size));
   if (!standin::exchange(parent, &mine, all.data(), sizeof(mine))) return internal_error;
   if (child == nullptr) return success;
   child->rank = child->size = 0;
   for (int rank = 0; rank < parent.size; ++rank) {
-    const wish& other = all[static_cast<std::size_t>(rank)];
+    const split_request& other = all[static_cast<std::size_t>(rank)];
     if (other.color != color) continue;
     ++child->size;
     if (std::pair(other.key, rank) < std::pair(key, parent.rank)) ++child->rank;
   }
   child->name = parent.name + "-" + std::to_string(number) + "-" + std::to_string(color);
-  return attach(*child);
+  return connect_ranks(*child);
 }
 
-communicator* as_comm(void* handle) { return static_cast<communicator*>(handle); }
+standin_comm* as_comm(void* handle) { return static_cast<standin_comm*>(handle); }
 
 }  // namespace
 
@@ -88,13 +88,13 @@ int cudaGetDevice(int* device);
 STANDIN_API int ncclGetVersion(int* version) { return *version = standin::reported_version(), success; }
 
 STANDIN_API int ncclGetUniqueId(void* id) {
-  if (const int code = standin::enter("ncclGetUniqueId")) return code;
+  if (const int code = standin::record_call("ncclGetUniqueId")) return code;
   unsigned char secret[16];
   std::ifstream("/dev/urandom", std::ios::binary).read(reinterpret_cast<char*>(secret), sizeof(secret));
-  unique_id made{};
-  std::strcpy(made.text, "isthmus-standin-");
-  for (const unsigned char byte : secret) std::snprintf(made.text + std::strlen(made.text), 3, "%02x", byte);
-  std::memcpy(id, &made, sizeof(made));
+  unique_id new_comm{};
+  std::strcpy(new_comm.text, "isthmus-standin-");
+  for (const unsigned char byte : secret) std::snprintf(new_comm.text + std::strlen(new_comm.text), 3, "%02x", byte);
+  std::memcpy(id, &new_comm, sizeof(new_comm));
   return success;
 }
 
@@ -113,31 +113,31 @@ STANDIN_API const char* ncclGetErrorString(int code) {
 }
 STANDIN_API const char* ncclGetLastError(void*) { return "stand-in: the test asked for this failure"; }
 
-STANDIN_API int ncclCommInitRankConfig(void** comm, int size, unique_id id, int rank, config* wanted) {
-  if (const int code = standin::enter("ncclCommInitRankConfig")) return code;
-  auto* const made = new communicator;
+STANDIN_API int ncclCommInitRankConfig(void** comm, int size, unique_id id, int rank, config* requested) {
+  if (const int code = standin::record_call("ncclCommInitRankConfig")) return code;
+  auto* const new_comm = new standin_comm;
   standin::count_communicators(1);
-  made->name = id.text;
-  made->rank = rank;
-  made->size = size;
-  cudaGetDevice(&made->device);
-  configure(*made, wanted);
-  *comm = made;
-  return in_background(*made, [made] { return attach(*made); });
+  new_comm->name = id.text;
+  new_comm->rank = rank;
+  new_comm->size = size;
+  cudaGetDevice(&new_comm->device);
+  apply_config(*new_comm, requested);
+  *comm = new_comm;
+  return in_background(*new_comm, [new_comm] { return connect_ranks(*new_comm); });
 }
 
-STANDIN_API int ncclCommSplit(void* handle, int color, int key, void** part, config* wanted) {
-  if (const int code = standin::enter("ncclCommSplit")) return code;
-  communicator& parent = *as_comm(handle);
+STANDIN_API int ncclCommSplit(void* handle, int color, int key, void** part, config* requested) {
+  if (const int code = standin::record_call("ncclCommSplit")) return code;
+  standin_comm& parent = *as_comm(handle);
   *part = nullptr;
-  communicator* child = nullptr;
+  standin_comm* child = nullptr;
   if (color >= 0) {
-    child = new communicator;
+    child = new standin_comm;
     standin::count_communicators(1);
     child->blocking = parent.blocking;
     child->device = parent.device;
-    configure(*child, wanted);
-    if (parent.share) child->abort_flag = parent.abort_flag;
+    apply_config(*child, requested);
+    if (parent.shares_resources) child->abort_flag = parent.abort_flag;
   }
   const int number = ++parent.splits;
   return in_background(parent, [&parent, child, color, key, number, part] {
@@ -148,20 +148,20 @@ STANDIN_API int ncclCommSplit(void* handle, int color, int key, void** part, con
 }
 
 STANDIN_API int ncclCommDestroy(void* handle) {
-  if (const int code = standin::enter("ncclCommDestroy")) return code;
+  if (const int code = standin::record_call("ncclCommDestroy")) return code;
   delete as_comm(handle);
   standin::count_communicators(-1);
   return success;
 }
 
 STANDIN_API int ncclCommAbort(void* handle) {
-  if (const int code = standin::enter("ncclCommAbort")) return code;
-  communicator* const comm = as_comm(handle);
+  if (const int code = standin::record_call("ncclCommAbort")) return code;
+  standin_comm* const comm = as_comm(handle);
   comm->abort_flag->store(true);
   {  // what has started uses the communicator until it notices
     std::unique_lock lock(comm->turn_mutex);
     comm->turn_changed.wait_for(lock, std::chrono::seconds(5),
-                                [comm] { return comm->serving >= comm->next_ticket; });
+                                [comm] { return comm->current_ticket >= comm->next_ticket; });
   }
   delete comm;
   standin::count_communicators(-1);
@@ -175,7 +175,7 @@ STANDIN_API int ncclCommCount(void* handle, int* count) { return *count = as_com
 STANDIN_API int ncclCommUserRank(void* handle, int* rank) { return *rank = as_comm(handle)->rank, success; }
 
 STANDIN_API int ncclCommGetAsyncError(void* handle, int* code) {
-  *code = as_comm(handle)->asynchronous;
+  *code = as_comm(handle)->async_error;
   return success;
 }
 
@@ -184,25 +184,25 @@ STANDIN_API int ncclGroupEnd() { return standin::end_group("ncclGroupEnd"); }
 
 STANDIN_API int ncclBroadcast(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
                               void* stream) {
-  return issue("ncclBroadcast", comm, {kind::broadcast, send, recv, count, datatype, 0, root, stream});
+  return issue("ncclBroadcast", comm, {collective_kind::broadcast, send, recv, count, datatype, 0, root, stream});
 }
 STANDIN_API int ncclReduce(const char* send, char* recv, size_t count, int datatype, int op, int root,
                            void* comm, void* stream) {
-  return issue("ncclReduce", comm, {kind::reduce, send, recv, count, datatype, op, root, stream});
+  return issue("ncclReduce", comm, {collective_kind::reduce, send, recv, count, datatype, op, root, stream});
 }
 STANDIN_API int ncclAllReduce(const char* send, char* recv, size_t count, int datatype, int op, void* comm,
                               void* stream) {
-  return issue("ncclAllReduce", comm, {kind::all_reduce, send, recv, count, datatype, op, 0, stream});
+  return issue("ncclAllReduce", comm, {collective_kind::all_reduce, send, recv, count, datatype, op, 0, stream});
 }
 STANDIN_API int ncclReduceScatter(const char* send, char* recv, size_t count, int datatype, int op, void* comm,
                                   void* stream) {
-  return issue("ncclReduceScatter", comm, {kind::reduce_scatter, send, recv, count, datatype, op, 0, stream});
+  return issue("ncclReduceScatter", comm, {collective_kind::reduce_scatter, send, recv, count, datatype, op, 0, stream});
 }
 STANDIN_API int ncclAllGather(const char* send, char* recv, size_t count, int datatype, void* comm,
                               void* stream) {
-  return issue("ncclAllGather", comm, {kind::all_gather, send, recv, count, datatype, 0, 0, stream});
+  return issue("ncclAllGather", comm, {collective_kind::all_gather, send, recv, count, datatype, 0, 0, stream});
 }
 STANDIN_API int ncclRecv(char* recv, size_t count, int datatype, int peer, void* comm, void* stream) {
-  return issue("ncclRecv", comm, {kind::recv, nullptr, recv, count, datatype, 0, peer, stream});
+  return issue("ncclRecv", comm, {collective_kind::recv, nullptr, recv, count, datatype, 0, peer, stream});
 }
 }

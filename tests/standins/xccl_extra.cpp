@@ -8,7 +8,7 @@
 #include "xccl_issue.hpp"
 
 using standin::issue;
-using standin::kind;
+using standin::collective_kind;
 
 namespace {
 std::atomic<int> registered{0};
@@ -28,11 +28,11 @@ struct standin_unique_id {
 int ncclCommInitRankConfig(void** comm, int size, standin_unique_id id, int rank, void* wanted);
 
 STANDIN_API int ncclCommInitRank(void** comm, int size, standin_unique_id id, int rank) {
-  if (const int code = standin::enter("ncclCommInitRank")) return code;
+  if (const int code = standin::record_call("ncclCommInitRank")) return code;
   return ncclCommInitRankConfig(comm, size, id, rank, nullptr);
 }
 STANDIN_API int ncclCommInitAll(void** comms, int n, const int* devices) {
-  if (const int code = standin::enter("ncclCommInitAll")) return code;
+  if (const int code = standin::record_call("ncclCommInitAll")) return code;
   standin_unique_id id;
   int before = 0;
   cudaGetDevice(&before);
@@ -46,34 +46,34 @@ STANDIN_API int ncclCommInitAll(void** comms, int n, const int* devices) {
   return ncclGroupEnd();
 }
 STANDIN_API int ncclBcast(char* buffer, size_t count, int datatype, int root, void* comm, void* stream) {
-  return issue("ncclBcast", comm, {kind::broadcast, buffer, buffer, count, datatype, 0, root, stream});
+  return issue("ncclBcast", comm, {collective_kind::broadcast, buffer, buffer, count, datatype, 0, root, stream});
 }
-STANDIN_API int ncclGroupSimulateEnd(void*) { return standin::simulate_end_of_group(); }
+STANDIN_API int ncclGroupSimulateEnd(void*) { return standin::simulate_group_end(); }
 // One operation, which the stand-in carries out as a sum.
 STANDIN_API int ncclRedOpCreatePreMulSum(int* op, void*, int, int, void*) {
-  return *op = 5, standin::enter("ncclRedOpCreatePreMulSum");
+  return *op = 5, standin::record_call("ncclRedOpCreatePreMulSum");
 }
 STANDIN_API int ncclAlltoAll(const char* send, char* recv, size_t count, int datatype, void* comm,
                              void* stream) {
-  return issue("ncclAlltoAll", comm, {kind::all_to_all, send, recv, count, datatype, 0, 0, stream});
+  return issue("ncclAlltoAll", comm, {collective_kind::all_to_all, send, recv, count, datatype, 0, 0, stream});
 }
 STANDIN_API int ncclBroadcastConfig(const char* send, char* recv, size_t count, int datatype, int root,
                                     void* comm, void* stream, const void* configuration) {
   if (configuration == nullptr) return 4;
-  return issue("ncclBroadcastConfig", comm, {kind::broadcast, send, recv, count, datatype, 0, root, stream});
+  return issue("ncclBroadcastConfig", comm, {collective_kind::broadcast, send, recv, count, datatype, 0, root, stream});
 }
 STANDIN_API int ncclGather(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
                            void* stream) {
-  return issue("ncclGather", comm, {kind::gather, send, recv, count, datatype, 0, root, stream});
+  return issue("ncclGather", comm, {collective_kind::gather, send, recv, count, datatype, 0, root, stream});
 }
 STANDIN_API int ncclScatter(const char* send, char* recv, size_t count, int datatype, int root, void* comm,
                             void* stream) {
-  return issue("ncclScatter", comm, {kind::scatter, send, recv, count, datatype, 0, root, stream});
+  return issue("ncclScatter", comm, {collective_kind::scatter, send, recv, count, datatype, 0, root, stream});
 }
 
 // Registration changes no result; the stand-in only counts, and checks what the library demands.
 STANDIN_API int ncclCommRegister(void*, void* buffer, size_t bytes, void** handle) {
-  if (const int code = standin::enter("ncclCommRegister")) return code;
+  if (const int code = standin::record_call("ncclCommRegister")) return code;
   if (buffer == nullptr || bytes == 0) return 4;
   ++registered;
   *handle = buffer;
@@ -81,12 +81,12 @@ STANDIN_API int ncclCommRegister(void*, void* buffer, size_t bytes, void** handl
 }
 STANDIN_API int ncclCommDeregister(void*, void*) {
   --registered;
-  return standin::enter("ncclCommDeregister");
+  return standin::record_call("ncclCommDeregister");
 }
 // Collective; every rank brings the same size.
 STANDIN_API int ncclCommWindowRegister(void* handle, void* buffer, size_t bytes, void** window, int flags) {
-  auto& comm = *static_cast<standin::communicator*>(handle);
-  const int failure = standin::enter("ncclCommWindowRegister");
+  auto& comm = *static_cast<standin::standin_comm*>(handle);
+  const int failure = standin::record_call("ncclCommWindowRegister");
   std::vector<size_t> all(static_cast<size_t>(comm.size));
   if (!standin::exchange(comm, &bytes, all.data(), sizeof(bytes))) return 3;
   for (const size_t other : all)
@@ -99,7 +99,7 @@ STANDIN_API int ncclCommWindowRegister(void* handle, void* buffer, size_t bytes,
 }
 STANDIN_API int ncclCommWindowDeregister(void*, void*) {
   --registered;
-  return standin::enter("ncclCommWindowDeregister");
+  return standin::record_call("ncclCommWindowDeregister");
 }
 int standin_registered(void) { return registered; }
 }

@@ -16,6 +16,6 @@ bool defer(std::function<int()> setup);
 // The calling thread's group. The end of the outermost one starts what was issued in it.
 int start_group();
 int end_group(const char* function);
-int simulate_end_of_group();  // nothing of it starts
+int simulate_group_end();  // nothing of it starts
 
 }  // namespace standin

@@ -16,6 +16,6 @@ STANDIN_API int ncclSend(const char* send, size_t count, int datatype, int peer,
   if (const int code = (ask != nullptr ? ask : &ncclCommGetAsyncError)(comm, &error); code != 0 || error != 0)
     return code != 0 ? code : error;
   return standin::issue("ncclSend", comm,
-                        {standin::kind::send, send, nullptr, count, datatype, 0, peer, stream});
+                        {standin::collective_kind::send, send, nullptr, count, datatype, 0, peer, stream});
 }
 }

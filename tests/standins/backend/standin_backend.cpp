@@ -17,8 +17,8 @@ struct state {
 std::mutex mutex;
 script current;
 std::vector<record> log;
-std::vector<state*> live;
-std::atomic<int> asked{0};
+std::vector<state*> all_states;
+std::atomic<int> supports_count{0};
 
 void note(event what, int rank, void* part = nullptr, isthmus_heap_block block = {}) {
   const std::lock_guard lock(mutex);
@@ -26,7 +26,7 @@ void note(event what, int rank, void* part = nullptr, isthmus_heap_block block =
   log.push_back({what, rank, {}, {}, {}, std::this_thread::get_id(), part, block});
 }
 
-state& self(void* pointer) { return *static_cast<state*>(pointer); }
+state& state_of(void* pointer) { return *static_cast<state*>(pointer); }
 
 isthmus_status report(const state& rank, isthmus_status status) {
   if (status == ISTHMUS_SUCCESS || current.failure.empty()) return status;
@@ -37,31 +37,31 @@ isthmus_status report(const state& rank, isthmus_status status) {
 isthmus_status create(const isthmus_backend_context* context, void** result) {
   note(event::create, context->rank, context->split_state);
   *result = nullptr;
-  auto fresh = std::make_unique<state>(state{context, context->rank});
+  auto new_state = std::make_unique<state>(state{context, context->rank});
   if (current.in_create) current.in_create(*context);
   const isthmus_status status = current.create ? current.create(context->rank) : ISTHMUS_SUCCESS;
-  if (status != ISTHMUS_SUCCESS) return report(*fresh, status);
+  if (status != ISTHMUS_SUCCESS) return report(*new_state, status);
   if (current.exchange_in_create) {
     std::vector<int> all(static_cast<std::size_t>(context->size));
-    const isthmus_status met =
-        context->allgather(context->runtime, &fresh->rank, all.data(), sizeof fresh->rank);
-    if (met != ISTHMUS_SUCCESS) return met;
+    const isthmus_status exchange_status =
+        context->allgather(context->runtime, &new_state->rank, all.data(), sizeof new_state->rank);
+    if (exchange_status != ISTHMUS_SUCCESS) return exchange_status;
   }
   const std::lock_guard lock(mutex);
-  live.push_back(fresh.get());
-  *result = fresh.release();
+  all_states.push_back(new_state.get());
+  *result = new_state.release();
   return ISTHMUS_SUCCESS;
 }
 
 void destroy(void* pointer) {
-  note(event::destroy, self(pointer).rank);
+  note(event::destroy, state_of(pointer).rank);
   const std::lock_guard lock(mutex);
-  std::erase(live, &self(pointer));
-  delete &self(pointer);
+  std::erase(all_states, &state_of(pointer));
+  delete &state_of(pointer);
 }
 
 const char* supports(void*, const isthmus_operation* operation, const char* algorithm) {
-  asked.fetch_add(1);
+  supports_count.fetch_add(1);
   return current.supports ? current.supports(*operation, algorithm) : nullptr;
 }
 
@@ -87,7 +87,7 @@ bool is_own_name(const char* algorithm) {
 }
 
 isthmus_status enqueue(void* pointer, const isthmus_operation* operations, const char* const* names, size_t n) {
-  const state& rank = self(pointer);
+  const state& rank = state_of(pointer);
   record entry{
       event::enqueue, rank.rank, {operations, operations + n}, {}, {}, std::this_thread::get_id(), {}, {}};
   for (size_t i = 0; i < n; ++i) {
@@ -118,23 +118,23 @@ isthmus_status group_end() {
 }
 
 isthmus_status poll(void* pointer) {
-  return report(self(pointer), current.poll ? current.poll(self(pointer).rank) : ISTHMUS_SUCCESS);
+  return report(state_of(pointer), current.poll ? current.poll(state_of(pointer).rank) : ISTHMUS_SUCCESS);
 }
 
 void abort(void* pointer) {
-  note(event::abort, self(pointer).rank);
-  if (current.abort) current.abort(self(pointer).rank);
+  note(event::abort, state_of(pointer).rank);
+  if (current.abort) current.abort(state_of(pointer).rank);
 }
 
 isthmus_status synchronize(void* pointer) {
-  note(event::synchronize, self(pointer).rank);
-  return report(self(pointer), current.synchronize ? current.synchronize(self(pointer).rank) : ISTHMUS_SUCCESS);
+  note(event::synchronize, state_of(pointer).rank);
+  return report(state_of(pointer), current.synchronize ? current.synchronize(state_of(pointer).rank) : ISTHMUS_SUCCESS);
 }
 
 const char* version(void*) { return "standin 1.0"; }
 
 void* split(void* pointer, int color, int key) {
-  const int rank = self(pointer).rank;
+  const int rank = state_of(pointer).rank;
   void* const part = current.split ? current.split(rank, color, key) : nullptr;
   note(event::split, rank, part);
   return part;
@@ -143,11 +143,11 @@ void* split(void* pointer, int color, int key) {
 void discard_split_state(void* part) { note(event::discard_split_state, -1, part); }
 
 void register_block(void* pointer, const isthmus_heap_block* block) {
-  note(event::register_block, self(pointer).rank, nullptr, *block);
+  note(event::register_block, state_of(pointer).rank, nullptr, *block);
 }
 
 void unregister_block(void* pointer, const isthmus_heap_block* block) {
-  note(event::unregister_block, self(pointer).rank, nullptr, *block);
+  note(event::unregister_block, state_of(pointer).rank, nullptr, *block);
 }
 
 isthmus_backend functions = {sizeof(isthmus_backend),
@@ -182,7 +182,7 @@ void reset(script next) {
   functions.platforms = next.platforms;
   current = std::move(next);
   log.clear();
-  asked.store(0);
+  supports_count.store(0);
 }
 
 std::vector<record> records() {
@@ -198,16 +198,16 @@ std::vector<record> records(event what) {
 
 int live_states() {
   const std::lock_guard lock(mutex);
-  return static_cast<int>(live.size());
+  return static_cast<int>(all_states.size());
 }
 
-int supports_calls() { return asked.load(); }
+int supports_calls() { return supports_count.load(); }
 
 const isthmus_backend_context* context_of(int rank) {
   const std::lock_guard lock(mutex);
   const auto found =
-      std::find_if(live.begin(), live.end(), [rank](const state* each) { return each->rank == rank; });
-  return found == live.end() ? nullptr : (*found)->context;
+      std::find_if(all_states.begin(), all_states.end(), [rank](const state* each) { return each->rank == rank; });
+  return found == all_states.end() ? nullptr : (*found)->context;
 }
 
 std::string path() { return STANDIN_PLUGIN_PATH; }
