@@ -13,7 +13,7 @@
 
 namespace {
 
-using harness::group_of_ranks;
+using harness::rank_group;
 using harness::rank;
 
 struct table_row {
@@ -53,13 +53,13 @@ oracle::operation_shape shape_of(isthmus_collective collective, int size, int ro
   if (!uses_counts(collective)) return shape;
   shape.send_layouts.resize(static_cast<std::size_t>(size));
   shape.recv_layouts.resize(static_cast<std::size_t>(size));
-  for (int who = 0; who < size; ++who) {
-    const auto at = static_cast<std::size_t>(who);
+  for (int target = 0; target < size; ++target) {
+    const auto at = static_cast<std::size_t>(target);
     if (collective == ISTHMUS_ALLTOALLV) {
       oracle::block_layout sends, receives;
       std::uint64_t send_at = 0, recv_at = 0;
       for (int peer = 0; peer < size; ++peer) {  // what i sends to j depends on i + j only: both sides agree
-        const auto elements = static_cast<std::uint64_t>((who + peer) % 3) * 29;
+        const auto elements = static_cast<std::uint64_t>((target + peer) % 3) * 29;
         sends.counts.push_back(elements);
         sends.displs.push_back(send_at);
         receives.counts.push_back(elements);
@@ -104,7 +104,7 @@ isthmus_operation operation_for(const oracle::operation_shape& shape, isthmus_da
   return operation;
 }
 
-void check(group_of_ranks& group, const oracle::operation_shape& shape, isthmus_datatype datatype,
+void check(rank_group& group, const oracle::operation_shape& shape, isthmus_datatype datatype,
            isthmus_reduction_op op, const std::string& what) {
   const oracle::input_spec source{datatype, op, oracle::input_class::ordinary, 77};
   const std::size_t element = oracle::bytes_of(datatype);
@@ -148,8 +148,8 @@ void check(group_of_ranks& group, const oracle::operation_shape& shape, isthmus_
 
 // The stand-in to run on: "standin_nccl", or one that lacks what newer libraries have. A process has one.
 std::string library_under_test() {
-  const char* wanted = std::getenv("STANDIN_LIBRARY");
-  return wanted != nullptr ? wanted : "standin_nccl";
+  const char* requested = std::getenv("STANDIN_LIBRARY");
+  return requested != nullptr ? requested : "standin_nccl";
 }
 
 class every_plugin : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
@@ -161,7 +161,7 @@ TEST_P(every_plugin, gives_what_the_oracle_allows) {
   settings.platform = settings.backend == "nccl" ? ISTHMUS_PLATFORM_CUDA : ISTHMUS_PLATFORM_HIP;
   settings.size = size;
   settings.options["library"] = harness::standin_path(library_under_test());
-  group_of_ranks group(settings);
+  rank_group group(settings);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   for (const table_row& row : table) {
     if (row.collective == ISTHMUS_BARRIER) continue;

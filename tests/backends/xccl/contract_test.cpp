@@ -11,7 +11,7 @@
 
 namespace {
 
-using harness::group_of_ranks;
+using harness::rank_group;
 using harness::rank;
 using harness::settings;
 using steering::allreduce;
@@ -21,8 +21,8 @@ using steering::fail_next;
 using steering::live;
 using steering::steer;
 
-void expect_refused(const settings& wanted, const std::string& part_of_reason) {
-  group_of_ranks group(wanted);
+void expect_refused(const settings& requested, const std::string& part_of_reason) {
+  rank_group group(requested);
   for (int me = 0; me < group.size(); ++me) {
     EXPECT_EQ(group.at(me).created, ISTHMUS_ERROR_UNSUPPORTED);
     EXPECT_EQ(group.at(me).state, nullptr);
@@ -32,24 +32,24 @@ void expect_refused(const settings& wanted, const std::string& part_of_reason) {
 }
 
 TEST(machine, without_the_library_is_a_reasoned_skip) {
-  settings wanted;
-  wanted.options["library"] = "/nowhere/libnccl.so.2";
-  expect_refused(wanted, "/nowhere/libnccl.so.2");
+  settings requested;
+  requested.options["library"] = "/nowhere/libnccl.so.2";
+  expect_refused(requested, "/nowhere/libnccl.so.2");
 }
 
 TEST(machine, with_a_file_that_is_no_library) {
-  settings wanted;
-  wanted.options["library"] = harness::standin_path("standin_device");
-  expect_refused(wanted, "does not look like NCCL");
+  settings requested;
+  requested.options["library"] = harness::standin_path("standin_device");
+  expect_refused(requested, "does not look like NCCL");
 }
 
 // The library for unchanged programs has NCCL's name, and stands before it.
 TEST(machine, with_a_library_that_stands_before_nccl) {
   setenv("ISTHMUS_NCCL_LIBRARY", harness::standin_path("standin_nccl").c_str(), 1);
-  settings wanted;
-  wanted.options["library"] = NCCL_PRELOAD;
-  if (wanted.options["library"].empty()) GTEST_SKIP() << "not built on this processor";
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.options["library"] = NCCL_PRELOAD;
+  if (requested.options["library"].empty()) GTEST_SKIP() << "not built on this processor";
+  rank_group group(requested);
   unsetenv("ISTHMUS_NCCL_LIBRARY");
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   ASSERT_EQ(group.at(0).log.size(), 1U);
@@ -62,9 +62,9 @@ TEST(machine, with_too_old_a_library) {
 }
 
 TEST(machine, with_a_library_that_lacks_a_function) {
-  settings wanted;
-  wanted.options["library"] = harness::standin_path("standin_nccl_incomplete");
-  expect_refused(wanted, "lacks ncclSend");
+  settings requested;
+  requested.options["library"] = harness::standin_path("standin_nccl_incomplete");
+  expect_refused(requested, "lacks ncclSend");
 }
 
 TEST(machine, without_a_device) {
@@ -79,23 +79,23 @@ TEST(machine, with_too_few_devices) {
 
 TEST(machine, two_ranks_on_one_device_are_refused_before_the_library_hangs) {
   device<decltype(&standin_alias_device)>("standin_alias_device")(2, 0);
-  settings wanted;
-  wanted.size = 3;
-  expect_refused(wanted, "ranks 0 and 2 are on the same device (0000:01:00.0)");
+  settings requested;
+  requested.size = 3;
+  expect_refused(requested, "ranks 0 and 2 are on the same device (0000:01:00.0)");
   EXPECT_EQ(calls().find("ncclCommInitRankConfig"), std::string::npos);
 }
 
 TEST(machine, of_another_platform) {
-  settings wanted;
-  wanted.platform = ISTHMUS_PLATFORM_HIP;
-  expect_refused(wanted, "platform cuda");
+  settings requested;
+  requested.platform = ISTHMUS_PLATFORM_HIP;
+  expect_refused(requested, "platform cuda");
 }
 
 TEST(creation, failure_of_one_rank_reaches_all_with_the_native_code) {
   fail_next("ncclCommInitRankConfig", 1, 2);
-  settings wanted;
-  wanted.timeout_s = 2;
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.timeout_s = 2;
+  rank_group group(requested);
   int native = 0;
   for (int me = 0; me < group.size(); ++me) {
     EXPECT_NE(group.at(me).created, ISTHMUS_SUCCESS);
@@ -113,10 +113,10 @@ TEST(creation, failure_of_one_rank_reaches_all_with_the_native_code) {
 
 TEST(creation, that_never_ends_is_given_up_after_the_timeout) {
   steer<decltype(&standin_hang_init)>("standin_hang_init")(1);
-  settings wanted;
-  wanted.timeout_s = 0.5;
+  settings requested;
+  requested.timeout_s = 0.5;
   const auto start = std::chrono::steady_clock::now();
-  group_of_ranks group(wanted);
+  rank_group group(requested);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
   for (int me = 0; me < group.size(); ++me) {
     EXPECT_EQ(group.at(me).created, ISTHMUS_ERROR_TIMEOUT);
@@ -126,7 +126,7 @@ TEST(creation, that_never_ends_is_given_up_after_the_timeout) {
 }
 
 TEST(life, version_and_path_are_reported_and_everything_is_released) {
-  group_of_ranks group({});
+  rank_group group({});
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   EXPECT_STREQ(group.backend().version(group.at(0).state), "2.28.9");
   ASSERT_EQ(group.at(0).log.size(), 1U);
@@ -139,7 +139,7 @@ TEST(life, version_and_path_are_reported_and_everything_is_released) {
 // The producer is held back on the device: the call must return before it runs, and the result must still
 // contain what it wrote.
 TEST(order, enqueue_returns_before_the_producer_and_the_result_follows_it) {
-  group_of_ranks group({});
+  rank_group group({});
   std::atomic<bool> release{false};
   std::vector<std::vector<float>> data(2, std::vector<float>(5000, -1.0F));
   std::atomic<int> returned{0};
@@ -173,9 +173,9 @@ TEST(order, enqueue_returns_before_the_producer_and_the_result_follows_it) {
 }
 
 TEST(order, one_thread_drives_all_ranks_inside_a_group) {
-  settings wanted;
-  wanted.size = 4;
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.size = 4;
+  rank_group group(requested);
   std::vector<std::vector<float>> data;
   for (int me = 0; me < 4; ++me) data.emplace_back(1000, static_cast<float>(1 << me));
   ASSERT_EQ(group.backend().group_start(), ISTHMUS_SUCCESS);
@@ -193,7 +193,7 @@ TEST(order, one_thread_drives_all_ranks_inside_a_group) {
 
 // The library sees a neighbour exchange whole: one group, after all sends and receives.
 TEST(order, messages_of_a_group_are_one_native_group) {
-  group_of_ranks group({});
+  rank_group group({});
   steer<decltype(&standin_clear_calls)>("standin_clear_calls")();
   group.each([&](rank& self) {
     const int me = self.context.rank;
@@ -227,9 +227,9 @@ TEST(order, messages_of_a_group_are_one_native_group) {
 
 // What the only rank keeps of a collective that the library has no function for is a copy.
 TEST(order, the_only_ranks_own_block_is_copied) {
-  settings wanted;
-  wanted.size = 1;
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.size = 1;
+  rank_group group(requested);
   group.each([&](rank& self) {
     const std::vector<float> sent{1, 2, 3, 4};
     std::vector<float> received(6, -1);
@@ -249,7 +249,7 @@ TEST(order, the_only_ranks_own_block_is_copied) {
 }
 
 TEST(order, an_operation_is_one_native_call_where_the_library_has_it) {
-  group_of_ranks group({});
+  rank_group group({});
   steer<decltype(&standin_clear_calls)>("standin_clear_calls")();
   std::vector<float> data(10, 1.0F), other(10, 1.0F);
   group.each([&](rank& self) {
@@ -262,9 +262,9 @@ TEST(order, an_operation_is_one_native_call_where_the_library_has_it) {
 }
 
 TEST(in_place, alltoall_sends_from_a_copy) {
-  settings wanted;
-  wanted.size = 3;
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.size = 3;
+  rank_group group(requested);
   group.each([&](rank& self) {
     const int me = self.context.rank;
     std::vector<int> data;
@@ -286,7 +286,7 @@ TEST(in_place, alltoall_sends_from_a_copy) {
 }
 
 TEST(failure, of_a_native_call_keeps_code_text_and_hint) {
-  group_of_ranks group({});
+  rank_group group({});
   fail_next("ncclAllReduce", 1, 5);
   float value = 7;
   const isthmus_operation operation = allreduce(group.at(0), &value, 1);
@@ -302,7 +302,7 @@ TEST(failure, of_a_native_call_keeps_code_text_and_hint) {
 }
 
 TEST(failure, of_another_process_is_remote) {
-  group_of_ranks group({});
+  rank_group group({});
   fail_next("ncclAllReduce", 1, 6);
   float value = 7;
   const isthmus_operation operation = allreduce(group.at(1), &value, 1);
@@ -311,7 +311,7 @@ TEST(failure, of_another_process_is_remote) {
 }
 
 TEST(failure, at_the_end_of_a_group_is_told_to_every_member) {
-  group_of_ranks group({});
+  rank_group group({});
   fail_next("ncclGroupEnd", 1, 3);
   float values[2] = {1, 2};
   ASSERT_EQ(group.backend().group_start(), ISTHMUS_SUCCESS);
@@ -325,7 +325,7 @@ TEST(failure, at_the_end_of_a_group_is_told_to_every_member) {
 }
 
 TEST(failure, inside_a_composed_operation_closes_its_group) {
-  group_of_ranks group({});
+  rank_group group({});
   float values[2] = {1, 2}, all[2] = {};
   const std::uint64_t counts[2] = {1, 1}, displs[2] = {0, 1};
   isthmus_operation operation = allreduce(group.at(0), values, 1);
@@ -342,7 +342,7 @@ TEST(failure, inside_a_composed_operation_closes_its_group) {
 
 // One rank's native operation breaks on the device; its peer waits for data that never comes.
 TEST(failure, half_way_is_polled_and_abort_releases_the_waiting_peer) {
-  group_of_ranks group({});
+  rank_group group({});
   std::vector<float> data(100000, 1.0F), other(100000, 1.0F);
   steer<decltype(&standin_fail_half_way)>("standin_fail_half_way")(1);
   group.each([&](rank& self) {
@@ -369,9 +369,9 @@ TEST(failure, half_way_is_polled_and_abort_releases_the_waiting_peer) {
 }
 
 TEST(failure, synchronize_gives_up_after_the_timeout) {
-  settings wanted;
-  wanted.timeout_s = 0.3;
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.timeout_s = 0.3;
+  rank_group group(requested);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   float value = 1;
   const isthmus_operation alone = allreduce(group.at(0), &value, 1);  // rank 1 never comes
@@ -381,7 +381,7 @@ TEST(failure, synchronize_gives_up_after_the_timeout) {
 }
 
 TEST(support, says_why_not) {
-  group_of_ranks group({});
+  rank_group group({});
   isthmus_operation operation = allreduce(group.at(0), nullptr, 1);
   const auto reason = [&](const char* algorithm) {
     const char* text = group.backend().supports(group.at(0).state, &operation, algorithm);
@@ -397,7 +397,7 @@ TEST(support, says_why_not) {
 
 TEST(support, fp8_needs_a_version_that_has_it) {
   steer<decltype(&standin_set_version)>("standin_set_version")(22105);
-  group_of_ranks group({});
+  rank_group group({});
   isthmus_operation operation = allreduce(group.at(0), nullptr, 1);
   operation.datatype = ISTHMUS_FLOAT8_E4M3;
   const char* text = group.backend().supports(group.at(0).state, &operation, nullptr);
@@ -406,7 +406,7 @@ TEST(support, fp8_needs_a_version_that_has_it) {
 }
 
 TEST(barrier, is_passed_by_no_stream_before_all_have_entered) {
-  group_of_ranks group({});
+  rank_group group({});
   std::atomic<int> entered{0};
   group.each([&](rank& self) {
     if (self.context.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -13,8 +13,8 @@
 
 namespace harness {
 
-struct group_of_ranks::meeting {
-  explicit meeting(int size) : barrier(size) {}
+struct rank_group::start_barrier {
+  explicit start_barrier(int size) : barrier(size) {}
   std::barrier<> barrier;
 };
 
@@ -39,15 +39,15 @@ Function function(void* library, const char* name) {
 struct callbacks {
   static isthmus_status allgather(void* runtime, const void* mine, void* all, size_t bytes) {
     rank& self = *static_cast<rank*>(runtime);
-    group_of_ranks& group = *self.owner;
+    rank_group& group = *self.owner;
     {
       const std::lock_guard lock(group.m_mutex);
       group.m_exchanged.resize(bytes * static_cast<std::size_t>(group.size()));
       std::memcpy(group.m_exchanged.data() + bytes * static_cast<std::size_t>(self.context.rank), mine, bytes);
     }
-    group.m_meeting->barrier.arrive_and_wait();
+    group.m_start_barrier->barrier.arrive_and_wait();
     std::memcpy(all, group.m_exchanged.data(), bytes * static_cast<std::size_t>(group.size()));
-    group.m_meeting->barrier.arrive_and_wait();
+    group.m_start_barrier->barrier.arrive_and_wait();
     return ISTHMUS_SUCCESS;
   }
   static const char* option(void* runtime, const char* key) {
@@ -90,13 +90,13 @@ void* standin(const std::string& library, const char* name) {
   return function<void*>(open(standin_path(library)), name);
 }
 
-group_of_ranks::group_of_ranks(settings wanted)
-    : m_settings(std::move(wanted)),
+rank_group::rank_group(settings requested)
+    : m_settings(std::move(requested)),
       m_backend(plugin(m_settings.backend)),
       m_zeros(static_cast<std::size_t>(m_settings.size)),
       m_processes(static_cast<std::size_t>(m_settings.size)),
       m_pids(static_cast<std::size_t>(m_settings.size), getpid()),
-      m_meeting(std::make_unique<meeting>(m_settings.size)) {
+      m_start_barrier(std::make_unique<start_barrier>(m_settings.size)) {
   m_settings.options.try_emplace("library", standin_path("standin_nccl"));
   m_settings.options.try_emplace("runtime_library", standin_path("standin_device"));
   for (int index = 0; index < m_settings.size; ++index) {
@@ -129,29 +129,29 @@ group_of_ranks::group_of_ranks(settings wanted)
   });
 }
 
-group_of_ranks::~group_of_ranks() {
+rank_group::~rank_group() {
   destroy();
   const auto stream_destroy = reinterpret_cast<int (*)(void*)>(standin("standin_device", "cudaStreamDestroy"));
   for (auto& each : m_ranks)
     if (each->stream != nullptr) stream_destroy(each->stream);
 }
 
-void group_of_ranks::each(const std::function<void(rank&)>& work) {
+void rank_group::each(const std::function<void(rank&)>& work) {
   topology::run_on_each_rank(size(), [&](int index) { work(at(index)); });
 }
 
-void group_of_ranks::synchronize(rank& who) {
+void rank_group::synchronize(rank& target) {
   static const auto wait = reinterpret_cast<int (*)(void*)>(standin("standin_device", "cudaStreamSynchronize"));
-  wait(who.stream);
+  wait(target.stream);
 }
 
-void group_of_ranks::abort() {
+void rank_group::abort() {
   m_aborted = true;
-  for (auto& who : m_ranks)
-    if (who->state != nullptr) m_backend.abort(who->state);
+  for (auto& target : m_ranks)
+    if (target->state != nullptr) m_backend.abort(target->state);
 }
 
-void group_of_ranks::destroy() {
+void rank_group::destroy() {
   each([this](rank& self) {
     if (self.state != nullptr) m_backend.destroy(self.state);
     self.state = nullptr;

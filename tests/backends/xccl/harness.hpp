@@ -26,12 +26,12 @@ struct failure {
   std::string location, hint, message;
 };
 
-class group_of_ranks;
+class rank_group;
 
 // What one rank sees.
 struct rank {
   isthmus_backend_context context{};
-  group_of_ranks* owner = nullptr;
+  rank_group* owner = nullptr;
   void* state = nullptr;
   void* stream = nullptr;
   isthmus_status created = ISTHMUS_ERROR_INTERNAL;
@@ -49,17 +49,17 @@ struct settings {
 };
 
 // Creates the backend on every rank, and destroys it. Options default to the stand-ins.
-class group_of_ranks {
+class rank_group {
  public:
-  explicit group_of_ranks(settings wanted);
-  ~group_of_ranks();
+  explicit rank_group(settings requested);
+  ~rank_group();
 
   // Runs `work(rank)` for every rank in threads of their own.
   void each(const std::function<void(rank&)>& work);
   rank& at(int index) { return *m_ranks[static_cast<std::size_t>(index)]; }
   int size() const { return m_settings.size; }
   const isthmus_backend& backend() const { return m_backend; }
-  void synchronize(rank& who);
+  void synchronize(rank& target);
   void abort();  // as the runtime does: marks the communicator, then tells every backend
   void destroy();
 
@@ -73,8 +73,8 @@ class group_of_ranks {
   std::atomic<bool> m_aborted{false};
   std::mutex m_mutex;
   std::vector<std::byte> m_exchanged;
-  struct meeting;
-  std::unique_ptr<meeting> m_meeting;
+  struct start_barrier;
+  std::unique_ptr<start_barrier> m_start_barrier;
 };
 
 }  // namespace harness

@@ -7,7 +7,7 @@
 
 namespace {
 
-using harness::group_of_ranks;
+using harness::rank_group;
 using harness::rank;
 using harness::settings;
 using steering::calls;
@@ -25,7 +25,7 @@ std::size_t count(const std::string& name) {
 int registered() { return steer<decltype(&standin_registered)>("standin_registered")(); }
 void clear_calls() { steer<decltype(&standin_clear_calls)>("standin_clear_calls")(); }
 
-std::vector<void*> split(group_of_ranks& whole, const std::vector<int>& colors, const std::vector<int>& keys) {
+std::vector<void*> split(rank_group& whole, const std::vector<int>& colors, const std::vector<int>& keys) {
   std::vector<void*> parts(colors.size());
   whole.each([&](rank& self) {
     const auto me = static_cast<std::size_t>(self.context.rank);
@@ -35,7 +35,7 @@ std::vector<void*> split(group_of_ranks& whole, const std::vector<int>& colors, 
 }
 
 // Every rank contributes its number + 1.
-void expect_sum(group_of_ranks& group, float wanted) {
+void expect_sum(rank_group& group, float requested) {
   std::vector<float> values;
   for (int me = 0; me < group.size(); ++me) values.push_back(static_cast<float>(me + 1));
   group.each([&](rank& self) {
@@ -44,14 +44,14 @@ void expect_sum(group_of_ranks& group, float wanted) {
     EXPECT_EQ(group.backend().enqueue(self.state, &operation, nullptr, 1), ISTHMUS_SUCCESS)
         << self.last.message;
     group.synchronize(self);
-    EXPECT_EQ(value, wanted);
+    EXPECT_EQ(value, requested);
   });
 }
 
 TEST(split, makes_the_part_out_of_the_whole) {
   settings four;
   four.size = 4;
-  group_of_ranks whole(four);
+  rank_group whole(four);
   ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS) << whole.at(0).last.message;
   clear_calls();
   const std::vector<void*> parts = split(whole, {0, -1, 0, 0}, {3, 0, 2, 1});
@@ -60,7 +60,7 @@ TEST(split, makes_the_part_out_of_the_whole) {
   three.size = 3;
   three.parts = {parts[3], parts[2], parts[0]};  // in the order of the keys
   {
-    group_of_ranks part(three);
+    rank_group part(three);
     for (int me = 0; me < 3; ++me) ASSERT_EQ(part.at(me).created, ISTHMUS_SUCCESS) << part.at(me).last.message;
     EXPECT_EQ(count("ncclCommSplit"), 7u)
         << "four ranks of the whole, then a working communicator for each of three";
@@ -76,10 +76,10 @@ TEST(split, makes_the_part_out_of_the_whole) {
 }
 
 TEST(split, abort_of_a_part_leaves_the_whole_alone) {
-  group_of_ranks whole({});
+  rank_group whole({});
   settings both;
   both.parts = split(whole, {5, 5}, {0, 1});
-  group_of_ranks part(both);
+  rank_group part(both);
   ASSERT_EQ(part.at(0).created, ISTHMUS_SUCCESS) << part.at(0).last.message;
   part.abort();
   EXPECT_EQ(whole.backend().poll(whole.at(0).state), ISTHMUS_SUCCESS);
@@ -90,12 +90,12 @@ TEST(split, abort_of_a_part_leaves_the_whole_alone) {
 TEST(shrink, meets_anew_beside_what_was_aborted) {
   settings three;
   three.size = 3;
-  group_of_ranks whole(three);
+  rank_group whole(three);
   ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS) << whole.at(0).last.message;
   expect_sum(whole, 6);
   whole.abort();
   clear_calls();
-  group_of_ranks rest({});
+  rank_group rest({});
   for (int me = 0; me < 2; ++me) ASSERT_EQ(rest.at(me).created, ISTHMUS_SUCCESS) << rest.at(me).last.message;
   EXPECT_EQ(count("ncclGetUniqueId"), 1u);
   EXPECT_EQ(count("ncclCommInitRankConfig"), 2u);
@@ -107,14 +107,14 @@ TEST(shrink, meets_anew_beside_what_was_aborted) {
 }
 
 TEST(split, that_fails_on_one_rank_is_made_anew_on_all) {
-  group_of_ranks whole({});
+  rank_group whole({});
   ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS);
   settings both;
   both.parts = split(whole, {0, 0}, {0, 1});
   // Rank 1 lost its part: rank 0 has no id ready and must make one now.
   whole.backend().discard_split_state(std::exchange(both.parts[1], nullptr));
   clear_calls();
-  group_of_ranks part(both);
+  rank_group part(both);
   for (int me = 0; me < 2; ++me) ASSERT_EQ(part.at(me).created, ISTHMUS_SUCCESS) << part.at(me).last.message;
   EXPECT_EQ(count("ncclGetUniqueId"), 1u);
   EXPECT_EQ(count("ncclCommInitRankConfig"), 2u);
@@ -122,20 +122,20 @@ TEST(split, that_fails_on_one_rank_is_made_anew_on_all) {
 }
 
 TEST(split, whose_part_does_not_fit_is_made_anew) {
-  group_of_ranks whole({});
+  rank_group whole({});
   ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS);
   settings both;
   both.parts = split(whole, {0, 0}, {0, 1});
   std::swap(both.parts[0], both.parts[1]);  // ranks in another order than the library's
   clear_calls();
-  group_of_ranks part(both);
+  rank_group part(both);
   ASSERT_EQ(part.at(0).created, ISTHMUS_SUCCESS) << part.at(0).last.message;
   EXPECT_EQ(count("ncclCommInitRankConfig"), 2u);
   expect_sum(part, 3);
 }
 
 TEST(split, that_the_library_refuses_gives_no_part_and_says_so) {
-  group_of_ranks whole({});
+  rank_group whole({});
   ASSERT_EQ(whole.at(0).created, ISTHMUS_SUCCESS);
   fail_next("ncclCommSplit", 1, 3);
   EXPECT_EQ(whole.backend().split(whole.at(0).state, 0, 0), nullptr);
@@ -154,15 +154,15 @@ struct standin_block {
   std::uint64_t id;
 };
 
-void announce(group_of_ranks& group, standin_block& block) {
+void announce(rank_group& group, standin_block& block) {
   group.each([&](rank& self) {
     const isthmus_heap_block view = block.view();
     group.backend().register_block(self.state, &view);
   });
 }
 
-void expect_registered_and_released(const settings& wanted, const std::string& way) {
-  group_of_ranks group(wanted);
+void expect_registered_and_released(const settings& requested, const std::string& way) {
+  rank_group group(requested);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   standin_block first(2, 1), second(2, 2);
   announce(group, first);
@@ -182,24 +182,24 @@ void expect_registered_and_released(const settings& wanted, const std::string& w
 TEST(blocks, are_registered_as_buffers) { expect_registered_and_released({}, "Comm"); }
 
 TEST(blocks, are_registered_as_symmetric_windows_where_asked) {
-  settings wanted;
-  wanted.options["registration"] = "windows";
-  expect_registered_and_released(wanted, "CommWindow");
+  settings requested;
+  requested.options["registration"] = "windows";
+  expect_registered_and_released(requested, "CommWindow");
 }
 
 TEST(blocks, are_left_alone_where_asked) {
-  settings wanted;
-  wanted.options["registration"] = "off";
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.options["registration"] = "off";
+  rank_group group(requested);
   standin_block block(2);
   announce(group, block);
   EXPECT_EQ(registered(), 0);
 }
 
 TEST(blocks, that_one_rank_cannot_register_are_registered_by_none) {
-  settings wanted;
-  wanted.options["registration"] = "windows";
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.options["registration"] = "windows";
+  rank_group group(requested);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS);
   fail_next("ncclCommWindowRegister", 2, 1);
   standin_block block(2);
@@ -214,9 +214,9 @@ TEST(blocks, that_one_rank_cannot_register_are_registered_by_none) {
 }
 
 TEST(blocks, need_a_library_that_can) {
-  settings wanted;
-  wanted.options["library"] = harness::standin_path("standin_nccl_older");
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.options["library"] = harness::standin_path("standin_nccl_older");
+  rank_group group(requested);
   ASSERT_EQ(group.at(0).created, ISTHMUS_SUCCESS) << group.at(0).last.message;
   standin_block block(2);
   announce(group, block);
@@ -224,9 +224,9 @@ TEST(blocks, need_a_library_that_can) {
 }
 
 TEST(blocks, option_with_another_word_is_refused) {
-  settings wanted;
-  wanted.options["registration"] = "always";
-  group_of_ranks group(wanted);
+  settings requested;
+  requested.options["registration"] = "always";
+  rank_group group(requested);
   EXPECT_EQ(group.at(0).created, ISTHMUS_ERROR_UNSUPPORTED);
   EXPECT_NE(group.at(0).last.message.find("off, buffers, windows"), std::string::npos)
       << group.at(0).last.message;
