@@ -59,7 +59,7 @@ int call(const test_case& test, const void* send, void* recv, void* comm, void* 
 
 }  // namespace
 
-void must(int code, const char* function) {
+void check(int code, const char* function) {
   if (code == 0) return;
   std::printf("%s gave %d\n", function, code);
   std::fflush(stdout);
@@ -85,45 +85,45 @@ std::vector<test_case> random_calls(std::uint64_t seed, int size, int n) {
   return tests;
 }
 
-seat::seat(int rank, int size, int device) : m_rank(rank), m_size(size), m_device(device) {
-  must(cudaSetDevice(device), "cudaSetDevice");
-  for (void*& each : m_streams) must(cudaStreamCreateWithFlags(&each, 1), "cudaStreamCreateWithFlags");
+rank_runner::rank_runner(int rank, int size, int device) : m_rank(rank), m_size(size), m_device(device) {
+  check(cudaSetDevice(device), "cudaSetDevice");
+  for (void*& each : m_streams) check(cudaStreamCreateWithFlags(&each, 1), "cudaStreamCreateWithFlags");
 }
 
-seat::~seat() {
+rank_runner::~rank_runner() {
   release();
   for (void* const each : m_streams) cudaStreamDestroy(each);
 }
 
-void seat::release() {
+void rank_runner::release() {
   for (const placed& each : m_calls) cudaFree(each.memory);
   m_calls.clear();
 }
 
-void seat::prepare(const std::vector<test_case>& tests) {
-  must(cudaSetDevice(m_device), "cudaSetDevice");
+void rank_runner::prepare(const std::vector<test_case>& tests) {
+  check(cudaSetDevice(m_device), "cudaSetDevice");
   release();
   for (const test_case& test : tests) {
     placed made{test, conformance::shape_of(test, m_size), nullptr, nullptr};
     const std::size_t bytes = conformance::rank_buffers::bytes_needed(test, made.shape);
-    must(cudaMalloc(&made.memory, bytes), "cudaMalloc");
+    check(cudaMalloc(&made.memory, bytes), "cudaMalloc");
     made.buffers = std::make_unique<conformance::rank_buffers>(
         test, made.shape, m_rank, std::span(static_cast<std::byte*>(made.memory), bytes));
     m_calls.push_back(std::move(made));
   }
 }
 
-int seat::issue(std::size_t i) {
+int rank_runner::issue(std::size_t i) {
   const placed& each = m_calls[i];
   const conformance::placement at = each.buffers->addresses();
   return call(each.test, at.send, at.recv, comm, m_streams[each.test.seed % 2]);
 }
 
-void seat::synchronize() {
-  for (void* const each : m_streams) must(cudaStreamSynchronize(each), "cudaStreamSynchronize");
+void rank_runner::synchronize() {
+  for (void* const each : m_streams) check(cudaStreamSynchronize(each), "cudaStreamSynchronize");
 }
 
-int seat::wrong() {
+int rank_runner::wrong() {
   int found = 0;
   for (const placed& each : m_calls)
     if (const auto error = each.buffers->find_error(each.test.count > 0, true, false)) {

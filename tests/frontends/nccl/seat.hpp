@@ -13,17 +13,17 @@
 namespace nccl_program {
 
 // Fails the program, with the name of the function.
-void must(int code, const char* function);
+void check(int code, const char* function);
 
 // The calls that all ranks make, in this order, from a seed.
 std::vector<conformance::test_case> random_calls(std::uint64_t seed, int size, int n);
 
-class seat {
+class rank_runner {
  public:
-  seat(int rank, int size, int device);
-  ~seat();
-  seat(const seat&) = delete;
-  seat& operator=(const seat&) = delete;
+  rank_runner(int rank, int size, int device);
+  ~rank_runner();
+  rank_runner(const rank_runner&) = delete;
+  rank_runner& operator=(const rank_runner&) = delete;
 
   void* comm = nullptr;
   int rank() const { return m_rank; }
