@@ -4,9 +4,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "backends/vendor/library.hpp"
-#include "backends/vendor/native_api.hpp"
-#include "backends/vendor/xccl_traits.hpp"
+#include "backends/nccl_family/library.hpp"
+#include "backends/nccl_family/native_api.hpp"
+#include "backends/nccl_family/traits.hpp"
 
 namespace gpu_bench {
 

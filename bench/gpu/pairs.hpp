@@ -9,7 +9,7 @@
 #include <functional>
 #include <vector>
 
-#include "backends/vendor/native_api.hpp"
+#include "backends/nccl_family/native_api.hpp"
 
 namespace gpu_bench {
 

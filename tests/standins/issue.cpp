@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "steering.hpp"
-#include "xccl_issue.hpp"
+#include "control.hpp"
+#include "issue.hpp"
 
 namespace standin {
 namespace {

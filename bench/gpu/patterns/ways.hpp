@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/vendor/native_api.hpp"
+#include "backends/nccl_family/native_api.hpp"
 #include "place.hpp"
 #include "plan.hpp"
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "session.hpp"
+#include "oneccl_state.hpp"
 
 namespace isthmus::oneccl {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "frontends/ggml/library.hpp"
+#include "frontends/ggml/ggml_library.hpp"
 
 namespace isthmus::ggml {
 

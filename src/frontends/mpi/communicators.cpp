@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "frontends/mpi/native.hpp"
-#include "frontends/preload/recent.hpp"
+#include "frontends/preload/handle_cache.hpp"
 
 namespace isthmus::mpi_shim {
 namespace {

@@ -17,7 +17,7 @@
 #include <cstring>
 
 #include "frontends/mpi/calls.hpp"
-#include "frontends/preload/engine_file.hpp"
+#include "frontends/preload/engine_loader.hpp"
 
 namespace {
 

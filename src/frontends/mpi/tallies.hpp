@@ -2,7 +2,7 @@
 #pragma once
 
 #include "frontends/mpi/calls.hpp"
-#include "frontends/preload/ledger.hpp"
+#include "frontends/preload/call_statistics.hpp"
 
 namespace isthmus::mpi_shim {
 

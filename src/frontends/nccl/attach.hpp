@@ -3,7 +3,7 @@
 // with zeros; rank 0's engine puts an id of Isthmus there, whose store is in its process.
 #pragma once
 
-#include "frontends/nccl/communicators.hpp"
+#include "frontends/nccl/attached_communicator.hpp"
 
 namespace isthmus::nccl_shim {
 

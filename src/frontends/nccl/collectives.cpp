@@ -5,8 +5,8 @@
 #include <tuple>
 
 #include "frontends/nccl/groups.hpp"
-#include "frontends/nccl/guarded.hpp"
-#include "frontends/nccl/inside_nccl.hpp"
+#include "frontends/nccl/exception_guard.hpp"
+#include "frontends/nccl/nccl_call_scope.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {

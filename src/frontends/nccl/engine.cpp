@@ -4,8 +4,8 @@
 #include "frontends/nccl/attach.hpp"
 #include "frontends/nccl/collectives.hpp"
 #include "frontends/nccl/groups.hpp"
-#include "frontends/nccl/guarded.hpp"
-#include "frontends/nccl/inside_nccl.hpp"
+#include "frontends/nccl/exception_guard.hpp"
+#include "frontends/nccl/nccl_call_scope.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {

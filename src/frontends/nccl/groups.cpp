@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "frontends/nccl/inside_nccl.hpp"
+#include "frontends/nccl/nccl_call_scope.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "frontends/nccl/attach.hpp"
-#include "frontends/nccl/communicators.hpp"
+#include "frontends/nccl/attached_communicator.hpp"
 
 namespace isthmus::nccl_shim {
 

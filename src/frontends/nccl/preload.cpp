@@ -15,7 +15,7 @@
 
 #include "frontends/nccl/engine_abi.hpp"
 #include "frontends/nccl/real_library.hpp"
-#include "frontends/preload/engine_file.hpp"
+#include "frontends/preload/engine_loader.hpp"
 
 using namespace isthmus::nccl_shim;
 

@@ -1,7 +1,7 @@
 // A backend of all collectives on CUDA's streams, for tests: the one for NCCL under another name, which rules
 // can give calls to that the program's own NCCL must then not get. MOVER_LIBRARY names the library that works
 // for it.
-#include "backends/xccl/xccl_backend.hpp"
+#include "backends/nccl_family/nccl_backend.hpp"
 
 namespace {
 

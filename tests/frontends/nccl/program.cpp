@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "nccl.hpp"
-#include "seat.hpp"
+#include "rank_runner.hpp"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "harness.hpp"
-#include "steer.hpp"
+#include "standin_control.hpp"
 
 namespace {
 
@@ -297,7 +297,7 @@ TEST(failure, of_a_native_call_keeps_code_text_and_hint) {
   EXPECT_NE(what.message.find("ncclInvalidUsage"), std::string::npos);
   EXPECT_NE(what.message.find("the test asked for this failure"), std::string::npos);
   EXPECT_NE(what.hint.find("order of calls"), std::string::npos);
-  EXPECT_NE(what.location.find("src/backends/xccl/session.hpp:"), std::string::npos) << what.location;
+  EXPECT_NE(what.location.find("src/backends/nccl_family/nccl_state.hpp:"), std::string::npos) << what.location;
   EXPECT_EQ(value, 7);
 }
 

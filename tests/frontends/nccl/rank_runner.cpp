@@ -1,4 +1,4 @@
-#include "seat.hpp"
+#include "rank_runner.hpp"
 
 #include <cstdio>
 #include <cstdlib>

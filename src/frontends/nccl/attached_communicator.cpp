@@ -1,4 +1,4 @@
-#include "frontends/nccl/communicators.hpp"
+#include "frontends/nccl/attached_communicator.hpp"
 
 #include <chrono>
 #include <cstdlib>

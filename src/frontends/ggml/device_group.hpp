@@ -9,7 +9,7 @@
 
 #include "frontends/ggml/abi.hpp"
 #include "frontends/ggml/core.hpp"
-#include "frontends/ggml/library.hpp"
+#include "frontends/ggml/ggml_library.hpp"
 #include "frontends/ggml/streams.hpp"
 
 namespace isthmus::ggml {

@@ -8,8 +8,8 @@
 
 #include "engine.hpp"
 #include "standin.h"
-#include "steering.hpp"
-#include "xccl_issue.hpp"
+#include "control.hpp"
+#include "issue.hpp"
 
 using standin::standin_comm;
 using standin::collective_kind;

@@ -1,4 +1,4 @@
-#include "frontends/ggml/notice.hpp"
+#include "frontends/ggml/log.hpp"
 
 #include <algorithm>
 #include <cstdio>

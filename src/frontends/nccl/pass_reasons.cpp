@@ -1,4 +1,4 @@
-#include "frontends/nccl/calls.hpp"
+#include "frontends/nccl/pass_reasons.hpp"
 
 #include <array>
 

@@ -1,4 +1,4 @@
-#include "steering.hpp"
+#include "control.hpp"
 
 #include <algorithm>
 #include <atomic>

@@ -9,9 +9,9 @@
 #include <sycl/sycl.hpp>
 #include <vector>
 
-#include "backends/vendor/agreement.hpp"
-#include "backends/vendor/collectives.hpp"
-#include "backends/vendor/native_api.hpp"
+#include "backends/nccl_family/agreement.hpp"
+#include "backends/nccl_family/collectives.hpp"
+#include "backends/nccl_family/native_api.hpp"
 #include "base/dynamic_library.hpp"
 
 namespace isthmus::oneccl {

@@ -3,7 +3,7 @@
 
 #include "engine.hpp"
 #include "standin.h"
-#include "xccl_issue.hpp"
+#include "issue.hpp"
 
 extern "C" {
 STANDIN_API int ncclCommGetAsyncError(void* comm, int* error);

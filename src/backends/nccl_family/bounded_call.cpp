@@ -1,4 +1,4 @@
-#include "bounded.hpp"
+#include "bounded_call.hpp"
 
 #include <condition_variable>
 #include <memory>

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "session.hpp"
+#include "nccl_state.hpp"
 
 namespace isthmus::nccl_family {
 

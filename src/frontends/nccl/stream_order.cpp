@@ -1,4 +1,4 @@
-#include "frontends/nccl/order.hpp"
+#include "frontends/nccl/stream_order.hpp"
 
 #include <map>
 #include <memory>
@@ -9,7 +9,7 @@
 #include "base/dynamic_library.hpp"
 #include "device/libraries.hpp"
 #include "frontends/nccl/groups.hpp"
-#include "frontends/nccl/inside_nccl.hpp"
+#include "frontends/nccl/nccl_call_scope.hpp"
 
 namespace isthmus::nccl_shim {
 namespace {

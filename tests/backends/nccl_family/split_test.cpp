@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "harness.hpp"
-#include "steer.hpp"
+#include "standin_control.hpp"
 
 namespace {
 

@@ -1,10 +1,10 @@
-// native_api.hpp and xccl_traits.hpp against NCCL's own header. Compiled where it is installed.
+// native_api.hpp and traits.hpp against NCCL's own header. Compiled where it is installed.
 #include <nccl.h>
 
 #include <cstddef>
 
-#include "backends/vendor/native_api.hpp"
-#include "backends/vendor/xccl_traits.hpp"
+#include "backends/nccl_family/native_api.hpp"
+#include "backends/nccl_family/traits.hpp"
 #include "base/abi_check.hpp"
 
 namespace isthmus::nccl_family {
@@ -47,7 +47,7 @@ static_assert(matches_abi<decltype(native_functions::group_end)>(&ncclGroupEnd))
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
 #define NATIVE_OPTIONAL_COLLECTIVE NATIVE_COLLECTIVE
 #endif
-#include "backends/vendor/native_collectives.def"
+#include "backends/nccl_family/native_collectives.def"
 static_assert(matches_abi<decltype(native_entry_points::comm_init_rank_config)>(&ncclCommInitRankConfig));
 
 static_assert(split_no_color == NCCL_SPLIT_NOCOLOR);

@@ -1,10 +1,10 @@
-#include "frontends/ggml/library.hpp"
+#include "frontends/ggml/ggml_library.hpp"
 
 #include <exception>
 #include <memory>
 #include <mutex>
 
-#include "frontends/ggml/notice.hpp"
+#include "frontends/ggml/log.hpp"
 
 namespace isthmus::ggml {
 namespace {

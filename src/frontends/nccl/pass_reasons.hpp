@@ -3,7 +3,7 @@
 
 #include <isthmus/types.h>
 
-#include "frontends/preload/ledger.hpp"
+#include "frontends/preload/call_statistics.hpp"
 
 namespace isthmus::nccl_shim {
 

@@ -1,10 +1,10 @@
-#include "frontends/ggml/communicator.hpp"
+#include "frontends/ggml/device_group.hpp"
 
 #include <cstdlib>
 #include <exception>
 #include <string_view>
 
-#include "frontends/ggml/notice.hpp"
+#include "frontends/ggml/log.hpp"
 #include "frontends/ggml/streams.hpp"
 #include "frontends/ggml/sycl_runtime.hpp"
 

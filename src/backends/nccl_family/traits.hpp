@@ -7,7 +7,7 @@
 
 #include "device/runtime.hpp"
 #include "native_api.hpp"
-#include "native_map.hpp"
+#include "native_enums.hpp"
 
 namespace isthmus::nccl_family {
 

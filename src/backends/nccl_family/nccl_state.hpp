@@ -16,14 +16,14 @@
 #include <string>
 #include <vector>
 
-#include "backends/vendor/agreement.hpp"
-#include "backends/vendor/bounded.hpp"
-#include "backends/vendor/collectives.hpp"
-#include "backends/vendor/library.hpp"
-#include "backends/vendor/native_map.hpp"
-#include "backends/vendor/xccl_traits.hpp"
+#include "backends/nccl_family/agreement.hpp"
+#include "backends/nccl_family/bounded_call.hpp"
+#include "backends/nccl_family/collectives.hpp"
+#include "backends/nccl_family/library.hpp"
+#include "backends/nccl_family/native_enums.hpp"
+#include "backends/nccl_family/traits.hpp"
 #include "base/tables.hpp"
-#include "call_marks.hpp"
+#include "call_events.hpp"
 #include "registration.hpp"
 
 namespace isthmus::nccl_family {

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <mutex>
 
-#include "frontends/nccl/calls.hpp"
+#include "frontends/nccl/pass_reasons.hpp"
 #include "frontends/nccl/nccl_api.hpp"
-#include "frontends/nccl/order.hpp"
-#include "frontends/preload/recent.hpp"
+#include "frontends/nccl/stream_order.hpp"
+#include "frontends/preload/handle_cache.hpp"
 
 namespace isthmus::nccl_shim {
 

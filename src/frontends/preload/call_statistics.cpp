@@ -1,4 +1,4 @@
-#include "frontends/preload/ledger.hpp"
+#include "frontends/preload/call_statistics.hpp"
 
 #include <cstdio>
 #include <cstdlib>
