@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
       sycl::accessor cells{grid, handler, sycl::write_only, sycl::no_init};
       handler.copy(start.data(), cells);  // a kernel of your own stands here as well
     });
-    ranks.broadcast(queue, isthmus::at(grid, row * columns), columns, 0);
+    ranks.broadcast(queue, isthmus::at_offset(grid, row * columns), columns, 0);
 
     // USM has no accessors: the producer's event is passed on, and so is the collective's.
     int* mine = sycl::malloc_shared<int>(1, queue);

@@ -127,7 +127,7 @@ class Device {
   sycl::event broadcast(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count,
                         int root, const std::vector<sycl::event>& events = {}) {
     const detail::region part = detail::linear(buffer, offset, count);
-    return m_ranks.broadcast(m_queue, isthmus::at(buffer, part.offset), part.count, root, events);
+    return m_ranks.broadcast(m_queue, isthmus::at_offset(buffer, part.offset), part.count, root, events);
   }
 
   /// `count` elements from `send_offset` of every rank, combined into those from `recv_offset` of root.
@@ -146,7 +146,7 @@ class Device {
                      const std::vector<sycl::event>& events = {}) {
     const detail::region from = detail::linear(send, send_offset, count);
     const detail::region to = detail::linear(recv, recv_offset, count);
-    return m_ranks.reduce(m_queue, isthmus::at(send, from.offset), isthmus::at(recv, to.offset), from.count, op,
+    return m_ranks.reduce(m_queue, isthmus::at_offset(send, from.offset), isthmus::at_offset(recv, to.offset), from.count, op,
                           root, events);
   }
 
@@ -165,7 +165,7 @@ class Device {
                         const std::vector<sycl::event>& events = {}) {
     const detail::region from = detail::linear(send, send_offset, count);
     const detail::region to = detail::linear(recv, recv_offset, count);
-    return m_ranks.allreduce(m_queue, isthmus::at(send, from.offset), isthmus::at(recv, to.offset), from.count,
+    return m_ranks.allreduce(m_queue, isthmus::at_offset(send, from.offset), isthmus::at_offset(recv, to.offset), from.count,
                              op, events);
   }
 
@@ -180,7 +180,7 @@ class Device {
   sycl::event send(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count, int peer,
                    const std::vector<sycl::event>& events = {}) {
     const detail::region part = detail::linear(buffer, offset, count);
-    return m_ranks.send(m_queue, isthmus::at(buffer, part.offset), part.count, peer, events);
+    return m_ranks.send(m_queue, isthmus::at_offset(buffer, part.offset), part.count, peer, events);
   }
 
   /// The other side of send().
@@ -194,7 +194,7 @@ class Device {
   sycl::event recv(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count, int peer,
                    const std::vector<sycl::event>& events = {}) {
     const detail::region part = detail::linear(buffer, offset, count);
-    return m_ranks.recv(m_queue, isthmus::at(buffer, part.offset), part.count, peer, events);
+    return m_ranks.recv(m_queue, isthmus::at_offset(buffer, part.offset), part.count, peer, events);
   }
 
   /// No rank goes on before every rank has come.

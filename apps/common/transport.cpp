@@ -26,7 +26,7 @@ sycl::event with_operands(const memory_block& send, const memory_block& recv, Ca
   return call(static_cast<unsigned char*>(send.usm.get()), static_cast<unsigned char*>(recv.usm.get()));
 }
 
-auto part(const byte_buffer& buffer, std::uint64_t offset) { return isthmus::at(buffer, offset); }
+auto part(const byte_buffer& buffer, std::uint64_t offset) { return isthmus::at_offset(buffer, offset); }
 unsigned char* part(unsigned char* pointer, std::uint64_t offset) { return pointer + offset; }
 
 // Counts and displacements for every rank.
@@ -193,7 +193,7 @@ sycl::event transport::allreduce(const array<double>& data, const events& after)
   const memory_block& block = data.block();
   if (m_ranks) {
     return timed.end(with_operands(block, block, [&](auto&&, auto&& both) {
-      return m_ranks->allreduce(m_queue, isthmus::as(isthmus::datatype::float64, both), data.size(),
+      return m_ranks->allreduce(m_queue, isthmus::as_datatype(isthmus::datatype::float64, both), data.size(),
                                 isthmus::reduction_op::sum, after);
     }));
   }

@@ -22,8 +22,8 @@
 //   ranks.allreduce(queue, send, recv, count);                               // USM
 //   ranks.allreduce(queue, data, count, isthmus::reduction_op::max);         // in place
 //   ranks.broadcast(queue, buffer, count, root);                           // sycl::buffer, any type
-//   ranks.allgather(queue, isthmus::at(buffer, 16), recv, count);            // a part of a buffer
-//   ranks.allreduce(queue, isthmus::as(isthmus::datatype::float32, points), 3 * count);
+//   ranks.allgather(queue, isthmus::at_offset(buffer, 16), recv, count);            // a part of a buffer
+//   ranks.allreduce(queue, isthmus::as_datatype(isthmus::datatype::float32, points), 3 * count);
 //   ranks.reduce(queue, data, is_root ? sum : nullptr, count, isthmus::reduction_op::sum, root);
 //
 // Queues order operations among other work. With out-of-order queues and USM, events do:

@@ -9,7 +9,7 @@ using errors = ranks_of_one_process;
 
 TEST_F(errors, offset_and_count_beyond_the_buffer) {
   sycl::buffer<int, 2> buffer(sycl::range<2>(4, 5));
-  const auto failure = thrown_by([&] { comms[0].broadcast(queues[0], isthmus::at(buffer, 15), 6, 0); });
+  const auto failure = thrown_by([&] { comms[0].broadcast(queues[0], isthmus::at_offset(buffer, 15), 6, 0); });
   EXPECT_EQ(failure.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(failure.collective(), ISTHMUS_BROADCAST);
   EXPECT_EQ(failure.rank(), 0);
@@ -17,7 +17,7 @@ TEST_F(errors, offset_and_count_beyond_the_buffer) {
   EXPECT_NE(failure.message().find("80 bytes"), std::string::npos) << failure.what();
   EXPECT_FALSE(failure.hint().empty());
   EXPECT_FALSE(failure.location().empty());
-  thrown_by([&] { comms[0].broadcast(queues[0], isthmus::at(buffer, 21), 0, 0); });
+  thrown_by([&] { comms[0].broadcast(queues[0], isthmus::at_offset(buffer, 21), 0, 0); });
 }
 
 TEST_F(errors, block_collectives_count_all_blocks) {
@@ -35,8 +35,8 @@ TEST_F(errors, queue_of_another_device) {
 
 TEST_F(errors, different_explicit_datatypes) {
   const auto failure = thrown_by([&] {
-    comms[0].allreduce(queues[0], isthmus::as(isthmus::datatype::float32, send[0]),
-                       isthmus::as(isthmus::datatype::int32, recv[0]), 1);
+    comms[0].allreduce(queues[0], isthmus::as_datatype(isthmus::datatype::float32, send[0]),
+                       isthmus::as_datatype(isthmus::datatype::int32, recv[0]), 1);
   });
   EXPECT_NE(failure.message().find("float32 and int32"), std::string::npos) << failure.what();
 }
@@ -75,7 +75,7 @@ TEST_F(errors, an_exception_in_a_group_starts_nothing) {
   thrown_by([&] {
     const isthmus::group group;
     comms[0].allreduce(queues[0], send[0], recv[0], 10);
-    comms[1].broadcast(queues[1], isthmus::at(sycl::buffer<int, 1>(sycl::range<1>(1)), 2), 1, 0);
+    comms[1].broadcast(queues[1], isthmus::at_offset(sycl::buffer<int, 1>(sycl::range<1>(1)), 2), 1, 0);
   });
   EXPECT_EQ(recv[0][0], poison);
   isthmus::group again;  // the thread's group is in order again

@@ -116,7 +116,7 @@ void broadcast_part_of_buffers(std::vector<isthmus::communicator>& comms, std::v
     for (auto& values : data) buffers.emplace_back(values.data(), shape_of<Dimensions>());
     isthmus::group group;
     for (std::size_t r = 0; r < 2; ++r)
-      comms[r].broadcast(queues[r], isthmus::at(buffers[r], offset), count, 0);
+      comms[r].broadcast(queues[r], isthmus::at_offset(buffers[r], offset), count, 0);
     group.end();
   }
   for (std::size_t i = 0; i < all; ++i) {
@@ -162,7 +162,7 @@ TEST_F(operations, explicit_datatypes_reduce_vectors_and_void_pointers) {
   }
   in_threads([&](std::size_t r) {
     void* memory = data[r].data();
-    comms[r].allreduce(queues[r], isthmus::as(isthmus::datatype::float32, memory), 32);
+    comms[r].allreduce(queues[r], isthmus::as_datatype(isthmus::datatype::float32, memory), 32);
   });
   for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(data[1][i][3], 2.0f * static_cast<float>(i) + 0.25f);
 }

@@ -133,7 +133,7 @@ class collectives {
   /// @endcode
   /// @param queue A queue of device(); an in-order one orders the operation among its other work.
   /// @param send n blocks on every rank.
-  /// @param recv One block; may be the own block of `send`: at(send, rank() * count), or send + rank() * count.
+  /// @param recv One block; may be the own block of `send`: at_offset(send, rank() * count), or send + rank() * count.
   /// @param count Elements of one block, equal on all ranks.
   /// @param op How elements are combined.
   /// @param after Events of any queue that the operation waits for besides.
@@ -179,10 +179,10 @@ class collectives {
   /// Block r of recv[n*count] on every rank = send[count] of rank r.
   /// @code
   /// // A sycl::buffer in place: every rank has filled its own block.
-  /// ranks.allgather(queue, isthmus::at(all, ranks.rank() * count), all, count);
+  /// ranks.allgather(queue, isthmus::at_offset(all, ranks.rank() * count), all, count);
   /// @endcode
   /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param send One block; may be the own block of `recv`: at(recv, rank() * count), or recv + rank() * count.
+  /// @param send One block; may be the own block of `recv`: at_offset(recv, rank() * count), or recv + rank() * count.
   /// @param recv n blocks, in rank order.
   /// @param count Elements of one block, equal on all ranks.
   /// @param after Events of any queue that the operation waits for besides.

@@ -2,8 +2,8 @@
 //
 //   T*                      USM (or, on the host platform, any host pointer)
 //   sycl::buffer<T, D>      from its first element, in row-major order whatever its dimension
-//   at(buffer, offset)      from element `offset` of that order
-//   as(datatype, operand)   the same memory as another datatype; counts are then in elements of it
+//   at_offset(buffer, offset)      from element `offset` of that order
+//   as_datatype(datatype, operand)   the same memory as another datatype; counts are then in elements of it
 //   nullptr                 where this rank has no part in it (the receive buffer of a reduce off root)
 //
 // The datatype follows from T; see element_of. A const T is never received into.
@@ -17,7 +17,7 @@
 
 namespace isthmus {
 
-/// What at() makes: a part of a buffer. Holds a copy of the buffer object, which is the same buffer.
+/// What at_offset() makes: a part of a buffer. Holds a copy of the buffer object, which is the same buffer.
 template <typename T, int Dimensions, typename Allocator>
 struct buffer_part {
   sycl::buffer<T, Dimensions, Allocator> buffer;
@@ -28,19 +28,19 @@ struct buffer_part {
 /// The elements of `buffer` from `offset` on, counted in elements of T in row-major order whatever its
 /// dimension. How many of them a call uses follows from its count; the call checks that they lie in the buffer.
 /// @code
-/// ranks.broadcast(queue, isthmus::at(grid, row * columns), columns, 0);  // one row of a sycl::buffer<double,
+/// ranks.broadcast(queue, isthmus::at_offset(grid, row * columns), columns, 0);  // one row of a sycl::buffer<double,
 /// 2>
 /// @endcode
 /// @param buffer A buffer with SYCL's default allocator.
 /// @param offset Elements to leave out.
 /// @return An operand.
 template <typename T, int Dimensions, typename Allocator>
-buffer_part<T, Dimensions, Allocator> at(const sycl::buffer<T, Dimensions, Allocator>& buffer,
+buffer_part<T, Dimensions, Allocator> at_offset(const sycl::buffer<T, Dimensions, Allocator>& buffer,
                                          std::size_t offset) {
   return {buffer, &buffer, offset};
 }
 
-/// What as() makes.
+/// What as_datatype() makes.
 template <typename Inner>
 struct typed_operand {
   datatype type;
@@ -52,13 +52,13 @@ struct typed_operand {
 /// type.
 /// @code
 /// struct point { float x, y, z; };
-/// ranks.allreduce(queue, isthmus::as(isthmus::datatype::float32, points), 3 * count);
+/// ranks.allreduce(queue, isthmus::as_datatype(isthmus::datatype::float32, points), 3 * count);
 /// @endcode
 /// @param type What the memory holds.
 /// @param inner Any other operand; const memory stays memory that is only read.
 /// @return An operand.
 template <typename Inner>
-typed_operand<std::decay_t<Inner>> as(datatype type, Inner&& inner) {
+typed_operand<std::decay_t<Inner>> as_datatype(datatype type, Inner&& inner) {
   return {type, std::forward<Inner>(inner)};
 }
 
@@ -184,7 +184,7 @@ constexpr bool reduces() {
 
 }  // namespace detail
 
-/// What may be read: any operand whose datatype is known. Not a void pointer without as(), and not an array,
+/// What may be read: any operand whose datatype is known. Not a void pointer without as_datatype(), and not an array,
 /// which cannot say whether it was const: pass &values[0].
 template <typename X>
 concept send_operand = detail::operand_like<X> && detail::has_elements<X>;
@@ -193,14 +193,14 @@ concept send_operand = detail::operand_like<X> && detail::has_elements<X>;
 template <typename X>
 concept recv_operand = send_operand<X> && !std::is_const_v<detail::value_of<X>>;
 
-/// Send and receive operand of one call hold the same elements, const apart; as() matches as(), and nullptr
+/// Send and receive operand of one call hold the same elements, const apart; as_datatype() matches as_datatype(), and nullptr
 /// everything.
 template <typename Send, typename Recv>
 concept matching_operands = detail::is_nothing<Send> || detail::is_nothing<Recv> ||
                             (detail::is_typed<std::decay_t<Send>> && detail::is_typed<std::decay_t<Recv>>) ||
                             std::is_same_v<std::remove_const_t<detail::value_of<Send>>, detail::value_of<Recv>>;
 
-/// Elements that THE TABLE can combine: numbers, sycl::half, bfloat16, or as(). Use as(datatype, ...) for a
+/// Elements that THE TABLE can combine: numbers, sycl::half, bfloat16, or as_datatype(). Use as_datatype(datatype, ...) for a
 /// struct or vector of them.
 template <typename X>
 concept reducible_operand = detail::reduces<X>();

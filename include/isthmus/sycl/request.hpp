@@ -66,7 +66,7 @@ inline element elements_of(const request& request) {
     throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
                         std::string("send and receive buffers are ") + isthmus_datatype_name(send->type) +
                             " and " + isthmus_datatype_name(recv->type) + "; the rule is one datatype",
-                        "give both operands the same datatype with as(datatype, ...)");
+                        "give both operands the same datatype with as_datatype(datatype, ...)");
   }
   if (send) return *send;
   if (recv) return *recv;

@@ -54,7 +54,7 @@ class buffer_uses {
         throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
                             "two sub-buffers of one buffer in one operation or group; the rule is one accessor "
                             "for each buffer",
-                            "pass the whole buffer with at(buffer, offset), or USM");
+                            "pass the whole buffer with at_offset(buffer, offset), or USM");
       }
       use.reads |= reads;
       use.writes |= !reads;

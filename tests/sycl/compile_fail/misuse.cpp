@@ -11,7 +11,7 @@ void misuse(const isthmus::communicator& ranks, sycl::queue& queue, float* float
 #if CASE == 0
   ranks.allreduce(queue, constants, floats, 1);
   ranks.broadcast(queue, particles, 1, 0);
-  ranks.allreduce(queue, isthmus::as(isthmus::datatype::float32, untyped), 1);
+  ranks.allreduce(queue, isthmus::as_datatype(isthmus::datatype::float32, untyped), 1);
   ranks.reduce(queue, ints, nullptr, 1, isthmus::reduction_op::sum, 0);
 #elif CASE == 1  // send and receive buffers of different elements
   ranks.allreduce(queue, ints, floats, 1);

@@ -91,7 +91,7 @@ void run_on_buffers(const shape& what, member& self, sycl::queue& queue) {
   contents data = prepare(what, seed);
   auto send = make_buffer<Dimensions>(data.send, offset), recv = make_buffer<Dimensions>(data.recv, offset);
   {
-    auto from = isthmus::at(send, offset), to = isthmus::at(recv, offset);
+    auto from = isthmus::at_offset(send, offset), to = isthmus::at_offset(recv, offset);
     sycl_collectives::call_isthmus(self.ranks, queue, what, from, to);
   }
   if (what.recv_elements == 0) {

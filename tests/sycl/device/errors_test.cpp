@@ -12,7 +12,7 @@ TEST(errors, are_told_before_anything_starts) {
     const auto root = thrown_by([&] { self.ranks.broadcast(self.queue, data.data(), 10, self.ranks.size()); });
     EXPECT_EQ(root.code(), ISTHMUS_ERROR_INVALID_ARGUMENT) << root.what();
     sycl::buffer<int, 2> buffer(sycl::range<2>(4, 5));
-    const auto beyond = thrown_by([&] { self.ranks.allreduce(self.queue, isthmus::at(buffer, 15), 6); });
+    const auto beyond = thrown_by([&] { self.ranks.allreduce(self.queue, isthmus::at_offset(buffer, 15), 6); });
     EXPECT_EQ(beyond.code(), ISTHMUS_ERROR_INVALID_ARGUMENT) << beyond.what();
     self.ranks.allreduce(self.queue, data.data(), 10).wait();  // it goes on
   });
