@@ -17,7 +17,7 @@ std::vector<sycl::device> some_devices() {
 
 int main() {
   const std::vector<sycl::device> devices = some_devices();
-  const std::vector<isthmus::communicator> ranks = isthmus::communicator::all(devices);
+  const std::vector<isthmus::communicator> ranks = isthmus::communicator::create_all(devices);
   std::vector<sycl::queue> queues;
   std::vector<int*> values;
   for (const isthmus::communicator& rank : ranks) {

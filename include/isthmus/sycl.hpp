@@ -14,7 +14,7 @@
 //
 //   isthmus::communicator ranks{device, id, rank, size};           // id: make_unique_id() of one rank
 //   isthmus::communicator ranks = isthmus::make_communicator(MPI_COMM_WORLD, device);
-//   std::vector<isthmus::communicator> all = isthmus::communicator::all(devices);
+//   std::vector<isthmus::communicator> all = isthmus::communicator::create_all(devices);
 //
 // Operands say where elements are; the datatype follows from their C++ type, counts are in elements:
 //

@@ -93,7 +93,7 @@ TEST_F(errors, an_invalid_operation_keeps_its_group_from_starting) {
 }
 
 TEST(lonely_rank, gets_a_timeout_and_not_a_hang) {
-  auto comms = isthmus::communicator::all(devices(2), {.timeout_s = 1});
+  auto comms = isthmus::communicator::create_all(devices(2), {.timeout_s = 1});
   sycl::queue queue = lasting_queue(comms[0].device());
   int mine = 1, result = poison;
   const auto before = std::chrono::steady_clock::now();
@@ -103,7 +103,7 @@ TEST(lonely_rank, gets_a_timeout_and_not_a_hang) {
   EXPECT_NE(failure.message().find('1'), std::string::npos) << failure.what();
   EXPECT_EQ(failure.ranks(), std::vector{1});
   const auto later =  // of the same thread, and due to nobody
-      thrown_by([] { isthmus::communicator::all(devices(1), {.config = "no/such/file.toml"}); });
+      thrown_by([] { isthmus::communicator::create_all(devices(1), {.config = "no/such/file.toml"}); });
   EXPECT_TRUE(later.ranks().empty()) << later.what();
   EXPECT_EQ(failure.ranks(), std::vector{1}) << "it keeps its own";
   EXPECT_EQ(thrown_by([&] { comms[0].barrier(queue); }).code(), ISTHMUS_ERROR_ABORTED);
@@ -111,13 +111,13 @@ TEST(lonely_rank, gets_a_timeout_and_not_a_hang) {
 
 TEST(host_task_rule, needs_one_rank_in_the_process) {
   const auto failure =
-      thrown_by([] { isthmus::communicator::all(devices(2), {.host = isthmus::host_execution::host_task}); });
+      thrown_by([] { isthmus::communicator::create_all(devices(2), {.host = isthmus::host_execution::host_task}); });
   EXPECT_EQ(failure.code(), ISTHMUS_ERROR_INVALID_ARGUMENT);
 }
 
 TEST(configuration, of_a_missing_file_names_it) {
   const auto failure =
-      thrown_by([] { isthmus::communicator::all(devices(1), {.config = "no/such/file.toml"}); });
+      thrown_by([] { isthmus::communicator::create_all(devices(1), {.config = "no/such/file.toml"}); });
   EXPECT_EQ(failure.code(), ISTHMUS_ERROR_CONFIG);
   EXPECT_NE(std::string(failure.what()).find("no/such/file.toml"), std::string::npos) << failure.what();
 }

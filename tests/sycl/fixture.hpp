@@ -97,7 +97,7 @@ class ranks_of_one_process : public testing::Test {
   }
 
   std::vector<sycl::device> m_devices = devices(size);
-  std::vector<isthmus::communicator> comms = isthmus::communicator::all(m_devices, {.timeout_s = 20});
+  std::vector<isthmus::communicator> comms = isthmus::communicator::create_all(m_devices, {.timeout_s = 20});
   std::vector<sycl::queue> queues;
   std::vector<int*> send, recv;
   std::vector<std::vector<int>> inputs;

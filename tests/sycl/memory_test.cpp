@@ -83,7 +83,7 @@ TEST_F(sycl_memory, sycl_serves_where_it_is_the_only_provider) {
 }
 
 TEST_F(sycl_memory, symmetric_blocks_belong_to_ranks) {
-  auto ranks = isthmus::communicator::all(m_devices, {.timeout_s = 20});
+  auto ranks = isthmus::communicator::create_all(m_devices, {.timeout_s = 20});
   std::vector<float*> blocks(2, nullptr);
   topology::run_on_each_rank(2, [&](int rank) {
     const auto r = static_cast<std::size_t>(rank);

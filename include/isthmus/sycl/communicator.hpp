@@ -101,13 +101,13 @@ class communicator : public collectives {
   /// All ranks of one communicator in this process; all or none are created. Does not meet anybody, so it needs
   /// no id.
   /// @code
-  /// auto ranks = isthmus::communicator::all(sycl::device::get_devices(sycl::info::device_type::gpu));
+  /// auto ranks = isthmus::communicator::create_all(sycl::device::get_devices(sycl::info::device_type::gpu));
   /// @endcode
   /// @param devices Rank i is on devices[i]. A device may come several times, and sub-devices count as devices.
   /// @param options As for the constructor; host_execution::host_task is refused for more than one rank.
   /// @return One communicator for each device, in their order.
   /// @throws isthmus::exception As the constructor.
-  static std::vector<communicator> all(const std::vector<sycl::device>& devices,
+  static std::vector<communicator> create_all(const std::vector<sycl::device>& devices,
                                        const communicator_options& options = {}) {
     std::vector<isthmus_device> natives;
     for (const sycl::device& device : devices) {

@@ -1,5 +1,5 @@
 // Groups: operations that start together, whatever communicators they are on. That is how one thread
-// drives several ranks (communicator::all) and how send and recv are paired without deadlock.
+// drives several ranks (communicator::create_all) and how send and recv are paired without deadlock.
 //
 //   isthmus::group group;
 //   for (int r = 0; r < 2; ++r) ranks[r].allreduce(queues[r], send[r], recv[r], n);
@@ -179,9 +179,9 @@ inline std::vector<sycl::event> run_group(std::vector<request>& requests) {
 }  // namespace detail
 
 /// A scope whose operations start together, whatever communicators they are on: that is how one thread drives
-/// several ranks (communicator::all), and how send and recv are paired without deadlock.
+/// several ranks (communicator::create_all), and how send and recv are paired without deadlock.
 /// @code
-/// auto ranks = isthmus::communicator::all(devices);
+/// auto ranks = isthmus::communicator::create_all(devices);
 /// isthmus::group group;
 /// for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].allreduce(queues[r], send[r], recv[r], count);
 /// std::vector<sycl::event> done = group.end();

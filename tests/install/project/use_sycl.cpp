@@ -5,7 +5,7 @@
 
 int main() {
   sycl::queue queue;
-  const std::vector<isthmus::communicator> ranks = isthmus::communicator::all({queue.get_device()});
+  const std::vector<isthmus::communicator> ranks = isthmus::communicator::create_all({queue.get_device()});
   int* const value = sycl::malloc_shared<int>(1, queue);
   *value = 7;
   ranks[0].allreduce(queue, value, 1, isthmus::reduction_op::sum).wait();

@@ -38,7 +38,7 @@ TEST(errors, two_ranks_of_a_process_on_one_gpu_are_refused) {
   if (crew::may_share_device()) GTEST_SKIP() << "the option share_device allows it";
   const sycl::device device = crew::get().members().front().queue.get_device();
   const auto refused = thrown_by([&] {
-    auto both = isthmus::communicator::all(std::vector{device, device}, {.timeout_s = 20});
+    auto both = isthmus::communicator::create_all(std::vector{device, device}, {.timeout_s = 20});
     std::vector<sycl::queue> queues;
     isthmus::group group;
     for (auto& each : both) {

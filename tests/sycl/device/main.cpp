@@ -43,7 +43,7 @@ bool crew::make(int argc, char** argv) {
   const auto one = topology::parse_rank_arguments(argc, argv);
   if (!one) {
     if (devices.empty()) devices = sycl_test::devices(2);
-    made.m_members = members_of(isthmus::communicator::all(devices, {.timeout_s = timeout_s}));
+    made.m_members = members_of(isthmus::communicator::create_all(devices, {.timeout_s = timeout_s}));
     return true;
   }
   if (devices.empty()) devices = sycl_test::devices(1);
