@@ -128,11 +128,11 @@ memory_block transport::make_symmetric(std::uint64_t bytes) const {
 }
 
 sycl::event transport::alltoall(const memory_block& send, const memory_block& recv, std::uint64_t bytes,
-                                const events& after) {
+                                const events& wait_events) {
   const timed_scope timed(*this);
   if (m_ranks) {
     return timed.end(with_operands(send, recv, [&](auto&& from, auto&& to) {
-      return m_ranks->alltoall(m_queue, from, to, bytes, after);
+      return m_ranks->alltoall(m_queue, from, to, bytes, wait_events);
     }));
   }
   const int count = mpi_count(bytes);
@@ -144,13 +144,13 @@ sycl::event transport::alltoall(const memory_block& send, const memory_block& re
 
 sycl::event transport::alltoallv(const memory_block& send, const std::vector<message>& out,
                                  const memory_block& recv, const std::vector<message>& in,
-                                 const events& after) {
+                                 const events& wait_events) {
   const timed_scope timed(*this);
   const blocks outgoing(out, m_size), incoming(in, m_size);
   if (m_ranks) {
     return timed.end(with_operands(send, recv, [&](auto&& from, auto&& to) {
       return m_ranks->alltoallv(m_queue, from, outgoing.counts, outgoing.displs, to, incoming.counts,
-                                incoming.displs, after);
+                                incoming.displs, wait_events);
     }));
   }
   byte_buffer from = *send.buffer, to = *recv.buffer;
@@ -162,15 +162,15 @@ sycl::event transport::alltoallv(const memory_block& send, const std::vector<mes
 }
 
 sycl::event transport::exchange(const memory_block& send, const std::vector<message>& out,
-                                const memory_block& recv, const std::vector<message>& in, const events& after) {
+                                const memory_block& recv, const std::vector<message>& in, const events& wait_events) {
   const timed_scope timed(*this);
   if (m_ranks) {
     return timed.end(with_operands(send, recv, [&](auto&& from, auto&& to) {
       isthmus::group group;
       for (const message& each : out)
-        m_ranks->send(m_queue, part(from, each.offset), each.bytes, each.peer, after);
+        m_ranks->send(m_queue, part(from, each.offset), each.bytes, each.peer, wait_events);
       for (const message& each : in)
-        m_ranks->recv(m_queue, part(to, each.offset), each.bytes, each.peer, after);
+        m_ranks->recv(m_queue, part(to, each.offset), each.bytes, each.peer, wait_events);
       const events done = group.end();
       return done.empty() ? sycl::event() : done.back();  // a rank alone has nobody to exchange with
     }));
@@ -188,13 +188,13 @@ sycl::event transport::exchange(const memory_block& send, const std::vector<mess
   return timed.end({});
 }
 
-sycl::event transport::allreduce(const array<double>& data, const events& after) {
+sycl::event transport::allreduce(const array<double>& data, const events& wait_events) {
   const timed_scope timed(*this);
   const memory_block& block = data.block();
   if (m_ranks) {
     return timed.end(with_operands(block, block, [&](auto&&, auto&& both) {
       return m_ranks->allreduce(m_queue, isthmus::as_datatype(isthmus::datatype::float64, both), data.size(),
-                                isthmus::reduction_op::sum, after);
+                                isthmus::reduction_op::sum, wait_events);
     }));
   }
   byte_buffer both = *block.buffer;

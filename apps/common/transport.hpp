@@ -63,15 +63,15 @@ class transport {
 
   // Block r of recv, of `bytes`, from rank r.
   sycl::event alltoall(const memory_block& send, const memory_block& recv, std::uint64_t bytes,
-                       const events& after);
+                       const events& wait_events);
   // The same with blocks of any size and place; at most one message each way between two ranks.
   sycl::event alltoallv(const memory_block& send, const std::vector<message>& out, const memory_block& recv,
-                        const std::vector<message>& in, const events& after);
+                        const std::vector<message>& in, const events& wait_events);
   // Point to point, started together: the n-th message to a rank is the n-th that it expects from here.
   sycl::event exchange(const memory_block& send, const std::vector<message>& out, const memory_block& recv,
-                       const std::vector<message>& in, const events& after);
+                       const std::vector<message>& in, const events& wait_events);
   // The sum over ranks of every element, in place.
-  sycl::event allreduce(const array<double>& data, const events& after);
+  sycl::event allreduce(const array<double>& data, const events& wait_events);
 
   // While on, every exchange waits for the work of `queue` before and itself after, and its time is counted.
   void profile(const sycl::queue& queue) { m_profiled = queue; }

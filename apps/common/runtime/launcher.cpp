@@ -60,13 +60,13 @@ launcher::launcher(const sycl::queue& queue, const char* device_text,
 }
 
 sycl::event launcher::submit(sycl::queue& queue, std::string_view name, const grid& grid,
-                             const kernel_parameters& parameters, const events& after,
+                             const kernel_parameters& parameters, const events& wait_events,
                              std::initializer_list<const memory_block*> blocks) const {
   if (grid.empty()) return {};
-  if (m_native) return m_native->submit(queue, name, grid, parameters, after, blocks);
+  if (m_native) return m_native->submit(queue, name, grid, parameters, wait_events, blocks);
   const variants& kernel = m_kernels.find(name)->second;
   return queue.submit([&](sycl::handler& handler) {
-    handler.depends_on(after);
+    handler.depends_on(wait_events);
     handler.set_args(parameters, grid.rows, grid.columns);
     int index = 3;
     bool usm = true;

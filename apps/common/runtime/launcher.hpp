@@ -44,17 +44,17 @@ class launcher {
 
   // Runs `body` for every point of `grid`. All arrays are of one kind. Asynchronous.
   template <typename Body, typename... Elements>
-  sycl::event run(sycl::queue queue, const grid& grid, const Body& body, const events& after,
+  sycl::event run(sycl::queue queue, const grid& grid, const Body& body, const events& wait_events,
                   const array<Elements>&... arrays) const {
     static_assert(sizeof(Body) <= sizeof(kernel_parameters) && std::is_trivially_copyable_v<Body>);
     kernel_parameters parameters;
     std::memcpy(parameters.words, &body, sizeof body);
-    return submit(queue, Body::name, grid, parameters, after, {&arrays.block()...});
+    return submit(queue, Body::name, grid, parameters, wait_events, {&arrays.block()...});
   }
 
  private:
   sycl::event submit(sycl::queue& queue, std::string_view name, const grid& grid,
-                     const kernel_parameters& parameters, const events& after,
+                     const kernel_parameters& parameters, const events& wait_events,
                      std::initializer_list<const memory_block*> blocks) const;
 
   struct variants {

@@ -116,7 +116,7 @@ native_kernels::native_kernels(const sycl::queue& queue, const char* device_text
 }
 
 sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, const grid& grid,
-                                   const kernel_parameters& parameters, const events& after,
+                                   const kernel_parameters& parameters, const events& wait_events,
                                    std::initializer_list<const memory_block*> blocks) const {
   {
     const std::lock_guard lock(m_failed->mutex);
@@ -139,11 +139,11 @@ sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, co
       if (buffers[i]) made[i].emplace(*buffers[i], handler);
     return made;
   };
-  isthmus::detail::order_after(queue, after);
+  isthmus::detail::order_after(queue, wait_events);
   if (std::any_of(buffers.begin(), buffers.end(), [](const auto& one) { return one.has_value(); }))
     isthmus::detail::order_after_accesses(queue, take);
   return queue.submit([&](sycl::handler& handler) {
-    handler.depends_on(after);
+    handler.depends_on(wait_events);
     const views taken = take(handler);
     isthmus::detail::native_enqueue(handler, [what, taken, failed = m_failed](auto& interop) {
       launch own = what;

@@ -38,7 +38,7 @@ class native_kernels {
 
   // As launcher::submit. A launch that failed is thrown by the next one.
   sycl::event submit(sycl::queue& queue, std::string_view name, const grid& grid,
-                     const kernel_parameters& parameters, const events& after,
+                     const kernel_parameters& parameters, const events& wait_events,
                      std::initializer_list<const memory_block*> blocks) const;
 
  private:

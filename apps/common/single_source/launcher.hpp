@@ -24,12 +24,12 @@ class launcher {
 
   // Runs `body` for every point of `grid`. Asynchronous.
   template <typename Body, typename... Elements>
-  sycl::event run(sycl::queue queue, const grid& grid, const Body& body, const events& after,
+  sycl::event run(sycl::queue queue, const grid& grid, const Body& body, const events& wait_events,
                   const array<Elements>&... arrays) const {
     if (grid.empty()) return {};
     const unsigned long rows = grid.rows, columns = grid.columns;
     return queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(after);
+      handler.depends_on(wait_events);
       const auto over_grid = [&](const auto& places) {
         handler.parallel_for(grid.range(), [=](sycl::nd_item<2> item) {
           const unsigned long row = item.get_global_id(0), column = item.get_global_id(1);

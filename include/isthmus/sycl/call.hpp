@@ -69,7 +69,7 @@ inline std::vector<std::uint64_t> scaled(const request& request, const char* nam
 /// @throws isthmus::exception What the collectives say, with nothing written.
 template <typename Send, typename Recv>
 sycl::event call(const std::shared_ptr<rank_state>& rank, const sycl::queue& queue,
-                 const scalar_arguments& scalars, const Send& send, const Recv& recv, const dependencies& after,
+                 const scalar_arguments& scalars, const Send& send, const Recv& recv, const dependencies& wait_events,
                  const vector_arguments& vectors = {}) {
   state_of(rank);
   detail::request request{.rank = rank,
@@ -81,7 +81,7 @@ sycl::event call(const std::shared_ptr<rank_state>& rank, const sycl::queue& que
                           .send_displs = {},
                           .recv_counts = {},
                           .recv_displs = {},
-                          .dependencies = after};
+                          .dependencies = wait_events};
   request.operation.collective = scalars.collective;
   request.operation.op = scalars.op;
   request.operation.root = scalars.root;

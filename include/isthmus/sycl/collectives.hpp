@@ -38,30 +38,30 @@ class collectives {
   /// @param recv Written on every rank, root included; may be `send`.
   /// @param count Elements, equal on all ranks.
   /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
   ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event broadcast(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                        int root, const dependencies& after = {}) const {
+                        int root, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue, {.collective = ISTHMUS_BROADCAST, .root = root, .count = count}, send,
-                        recv, after);
+                        recv, wait_events);
   }
   /// broadcast() in place: data[count] of root goes into data of all others.
   /// @param queue A queue of device(); an in-order one orders the operation among its other work.
   /// @param data Read on root, written elsewhere.
   /// @param count Elements, equal on all ranks.
   /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
   ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <recv_operand Data>
   sycl::event broadcast(const sycl::queue& queue, const Data& data, std::uint64_t count, int root,
-                        const dependencies& after = {}) const {
-    return broadcast(queue, data, data, count, root, after);
+                        const dependencies& wait_events = {}) const {
+    return broadcast(queue, data, data, count, root, wait_events);
   }
 
   /// recv[count] on root = reduction over ranks of send[count].
@@ -74,18 +74,18 @@ class collectives {
   /// @param count Elements, equal on all ranks.
   /// @param op How elements are combined.
   /// @param root The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
   ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event reduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                     reduction_op op, int root, const dependencies& after = {}) const {
+                     reduction_op op, int root, const dependencies& wait_events = {}) const {
     return detail::call(
         m_rank, queue,
         {.collective = ISTHMUS_REDUCE, .op = detail::native_op(op), .root = root, .count = count}, send, recv,
-        after);
+        wait_events);
   }
 
   /// recv[count] on every rank = reduction over ranks of send[count], bit-identical everywhere.
@@ -98,32 +98,32 @@ class collectives {
   /// @param recv Written on every rank; may be `send`.
   /// @param count Elements, equal on all ranks.
   /// @param op How elements are combined.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
   ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event allreduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                        reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
+                        reduction_op op = reduction_op::sum, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue,
                         {.collective = ISTHMUS_ALLREDUCE, .op = detail::native_op(op), .count = count}, send,
-                        recv, after);
+                        recv, wait_events);
   }
   /// allreduce() in place: data[count] becomes the reduction over ranks of data[count].
   /// @param queue A queue of device(); an in-order one orders the operation among its other work.
   /// @param data Read and written on every rank.
   /// @param count Elements, equal on all ranks.
   /// @param op How elements are combined.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
   ///   that is null, operands that overlap otherwise, a queue of another device.
   template <recv_operand Data>
     requires reducible_operand<Data>
   sycl::event allreduce(const sycl::queue& queue, const Data& data, std::uint64_t count,
-                        reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
-    return allreduce(queue, data, data, count, op, after);
+                        reduction_op op = reduction_op::sum, const dependencies& wait_events = {}) const {
+    return allreduce(queue, data, data, count, op, wait_events);
   }
 
   /// recv[count] on rank r = reduction over ranks of block r of send[n*count].
@@ -136,17 +136,17 @@ class collectives {
   /// @param recv One block; may be the own block of `send`: at_offset(send, rank() * count), or send + rank() * count.
   /// @param count Elements of one block, equal on all ranks.
   /// @param op How elements are combined.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
   ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event reduce_scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                             reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
+                             reduction_op op = reduction_op::sum, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue,
                         {.collective = ISTHMUS_REDUCE_SCATTER, .op = detail::native_op(op), .count = count},
-                        send, recv, after);
+                        send, recv, wait_events);
   }
 
   /// recv[count] on rank r = reduction over ranks of send_counts[r] elements at send_displs[r] of send.
@@ -161,7 +161,7 @@ class collectives {
   /// @param recv The own block; may be the own block of `send`.
   /// @param count Its elements: send_counts[rank()].
   /// @param op How elements are combined.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
   ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
@@ -170,10 +170,10 @@ class collectives {
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event reduce_scatterv(const sycl::queue& queue, const Send& send, counts send_counts,
                               counts send_displs, const Recv& recv, std::uint64_t count,
-                              reduction_op op = reduction_op::sum, const dependencies& after = {}) const {
+                              reduction_op op = reduction_op::sum, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue,
                         {.collective = ISTHMUS_REDUCE_SCATTERV, .op = detail::native_op(op), .count = count},
-                        send, recv, after, {.send_counts = send_counts, .send_displs = send_displs});
+                        send, recv, wait_events, {.send_counts = send_counts, .send_displs = send_displs});
   }
 
   /// Block r of recv[n*count] on every rank = send[count] of rank r.
@@ -185,15 +185,15 @@ class collectives {
   /// @param send One block; may be the own block of `recv`: at_offset(recv, rank() * count), or recv + rank() * count.
   /// @param recv n blocks, in rank order.
   /// @param count Elements of one block, equal on all ranks.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
   ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event allgather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                        const dependencies& after = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLGATHER, .count = count}, send, recv, after);
+                        const dependencies& wait_events = {}) const {
+    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLGATHER, .count = count}, send, recv, wait_events);
   }
 
   /// recv_counts[r] elements at recv_displs[r] of recv on every rank = send of rank r.
@@ -207,7 +207,7 @@ class collectives {
   /// @param recv All blocks; they must not overlap.
   /// @param recv_counts n counts, equal on all ranks.
   /// @param recv_displs Where each rank's block begins in `recv`, in elements; equal on all ranks.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
   ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
@@ -215,8 +215,8 @@ class collectives {
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event allgatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
-                         counts recv_counts, counts recv_displs, const dependencies& after = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLGATHERV, .count = count}, send, recv, after,
+                         counts recv_counts, counts recv_displs, const dependencies& wait_events = {}) const {
+    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLGATHERV, .count = count}, send, recv, wait_events,
                         {.recv_counts = recv_counts, .recv_displs = recv_displs});
   }
 
@@ -230,16 +230,16 @@ class collectives {
   /// @param recv n blocks, written on root only; nullptr is allowed elsewhere.
   /// @param count Elements of one block, equal on all ranks.
   /// @param root The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
   ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event gather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                     int root, const dependencies& after = {}) const {
+                     int root, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue, {.collective = ISTHMUS_GATHER, .root = root, .count = count}, send, recv,
-                        after);
+                        wait_events);
   }
 
   /// recv_counts[r] elements at recv_displs[r] of recv on root = send of rank r.
@@ -250,7 +250,7 @@ class collectives {
   /// @param recv_counts n counts; read on root only, may be empty elsewhere.
   /// @param recv_displs Where each rank's block begins in `recv`, in elements; read on root only.
   /// @param root The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
   ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
@@ -258,9 +258,9 @@ class collectives {
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event gatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
-                      counts recv_counts, counts recv_displs, int root, const dependencies& after = {}) const {
+                      counts recv_counts, counts recv_displs, int root, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue, {.collective = ISTHMUS_GATHERV, .root = root, .count = count}, send,
-                        recv, after, {.recv_counts = recv_counts, .recv_displs = recv_displs});
+                        recv, wait_events, {.recv_counts = recv_counts, .recv_displs = recv_displs});
   }
 
   /// recv[count] on rank r = block r of root's send[n*count].
@@ -272,16 +272,16 @@ class collectives {
   /// @param recv One block on every rank; on root it may be the own block of `send`.
   /// @param count Elements of one block, equal on all ranks.
   /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `root` is no rank, a buffer that is too
   ///   small, a pointer that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                      int root, const dependencies& after = {}) const {
+                      int root, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue, {.collective = ISTHMUS_SCATTER, .root = root, .count = count}, send,
-                        recv, after);
+                        recv, wait_events);
   }
 
   /// recv on rank r = send_counts[r] elements at send_displs[r] of root's send.
@@ -292,7 +292,7 @@ class collectives {
   /// @param recv The own block; on root it may be the own block of `send`.
   /// @param count Its elements; what root has in send_counts for this rank.
   /// @param root The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
   ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
@@ -300,9 +300,9 @@ class collectives {
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event scatterv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
-                       const Recv& recv, std::uint64_t count, int root, const dependencies& after = {}) const {
+                       const Recv& recv, std::uint64_t count, int root, const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue, {.collective = ISTHMUS_SCATTERV, .root = root, .count = count}, send,
-                        recv, after, {.send_counts = send_counts, .send_displs = send_displs});
+                        recv, wait_events, {.send_counts = send_counts, .send_displs = send_displs});
   }
 
   /// Block s of recv[n*count] on rank r = block r of send[n*count] of rank s.
@@ -314,15 +314,15 @@ class collectives {
   /// @param send n blocks: block r goes to rank r.
   /// @param recv n blocks: block s comes from rank s; may be `send`.
   /// @param count Elements of one block, equal on all ranks.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
   ///   that is null, operands that overlap otherwise, a queue of another device.
   template <send_operand Send, recv_operand Recv>
     requires matching_operands<Send, Recv>
   sycl::event alltoall(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
-                       const dependencies& after = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLTOALL, .count = count}, send, recv, after);
+                       const dependencies& wait_events = {}) const {
+    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLTOALL, .count = count}, send, recv, wait_events);
   }
 
   /// recv_counts[s] elements at recv_displs[s] of recv on rank r = send_counts[r] elements at send_displs[r] of
@@ -334,7 +334,7 @@ class collectives {
   /// @param recv Blocks from every rank; must not overlap each other; may be `send`.
   /// @param recv_counts n counts.
   /// @param recv_displs Where each rank's block begins in `recv`, in elements.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: counts or displacements that are not
   ///   one for each rank, blocks that leave the buffer, a pointer that is null, operands that overlap
@@ -343,8 +343,8 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event alltoallv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
                         const Recv& recv, counts recv_counts, counts recv_displs,
-                        const dependencies& after = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLTOALLV}, send, recv, after,
+                        const dependencies& wait_events = {}) const {
+    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLTOALLV}, send, recv, wait_events,
                         {.send_counts = send_counts,
                          .send_displs = send_displs,
                          .recv_counts = recv_counts,
@@ -363,30 +363,30 @@ class collectives {
   /// @param send Elements to send.
   /// @param count How many; equal on both ranks.
   /// @param peer The rank that receives.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `peer` is no other rank, a buffer that
   ///   is too small, a pointer that is null, a queue of another device.
   template <send_operand Send>
   sycl::event send(const sycl::queue& queue, const Send& send, std::uint64_t count, int peer,
-                   const dependencies& after = {}) const {
+                   const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue, {.collective = ISTHMUS_SEND, .root = peer, .count = count}, send,
-                        nullptr, after);
+                        nullptr, wait_events);
   }
   /// The other side of send().
   /// @param queue A queue of device(); an in-order one orders the operation among its other work.
   /// @param recv Where the elements go.
   /// @param count How many; equal on both ranks.
   /// @param peer The rank that sends.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return Complete when results may be read and every buffer used again; in a group see group::end().
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: `peer` is no other rank, a buffer that
   ///   is too small, a pointer that is null, a queue of another device.
   template <recv_operand Recv>
   sycl::event recv(const sycl::queue& queue, const Recv& recv, std::uint64_t count, int peer,
-                   const dependencies& after = {}) const {
+                   const dependencies& wait_events = {}) const {
     return detail::call(m_rank, queue, {.collective = ISTHMUS_RECV, .root = peer, .count = count}, nullptr,
-                        recv, after);
+                        recv, wait_events);
   }
 
   /// No rank leaves (host) or lets its stream pass (device) before every rank has entered.
@@ -394,12 +394,12 @@ class collectives {
   /// ranks.barrier(queue, {written}).wait();               // every rank has written before any goes on
   /// @endcode
   /// @param queue A queue of device(); an in-order one orders the operation among its other work.
-  /// @param after Events of any queue that the operation waits for besides.
+  /// @param wait_events Events of any queue that the operation waits for besides.
   /// @return The event after which every rank has entered.
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
   ///   that is null, operands that overlap otherwise, a queue of another device.
-  sycl::event barrier(const sycl::queue& queue, const dependencies& after = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_BARRIER}, nullptr, nullptr, after);
+  sycl::event barrier(const sycl::queue& queue, const dependencies& wait_events = {}) const {
+    return detail::call(m_rank, queue, {.collective = ISTHMUS_BARRIER}, nullptr, nullptr, wait_events);
   }
 
  protected:

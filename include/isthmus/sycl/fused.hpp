@@ -117,7 +117,7 @@ class row_shards {
 /// @param gathered The whole A, USM: size * rows * columns elements, own rows too.
 /// @param shape From row_shards, made with the same ranks.
 /// @param multiply The product, as above.
-/// @param after Events that `own` is ready after.
+/// @param wait_events Events that `own` is ready after.
 /// @return Events after which C and `gathered` are complete, and every buffer may be used again.
 /// @throws isthmus::exception What allgatherv throws, and whatever `multiply` throws; products that were
 ///   enqueued before may still run.
@@ -125,17 +125,17 @@ template <typename Element, typename Multiply>
   requires send_operand<const Element*> && recv_operand<Element*>
 std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::queue& transfers,
                                         const Element* own, Element* gathered, const row_shards& shape,
-                                        Multiply&& multiply, const dependencies& after = {}) {
+                                        Multiply&& multiply, const dependencies& wait_events = {}) {
   const auto size = static_cast<std::uint64_t>(ranks.size()), rank = static_cast<std::uint64_t>(ranks.rank());
   std::vector<sycl::event> events;
-  events.push_back(multiply(own, rank * shape.rows(), shape.rows(), after));
+  events.push_back(multiply(own, rank * shape.rows(), shape.rows(), wait_events));
   for (const auto& [begin, rows] : shape.pieces()) {
     const std::vector<std::uint64_t> counts(size, rows * shape.columns());
     std::vector<std::uint64_t> displs(size);
     for (std::uint64_t source = 0; source < size; ++source)
       displs[source] = (source * shape.rows() + begin) * shape.columns();
     const sycl::event arrived = ranks.allgatherv(transfers, own + begin * shape.columns(),
-                                                 rows * shape.columns(), gathered, counts, displs, after);
+                                                 rows * shape.columns(), gathered, counts, displs, wait_events);
     events.push_back(arrived);
     for (std::uint64_t step = 1; step < size; ++step) {
       const std::uint64_t source = (rank + step) % size;
@@ -163,7 +163,7 @@ std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::q
 /// @param c This rank's rows of the sum, USM: rows * columns elements.
 /// @param shape From row_shards, made with the same ranks.
 /// @param multiply The product, as above.
-/// @param after Events that the products wait for.
+/// @param wait_events Events that the products wait for.
 /// @return Events after which C is complete, and every buffer may be used again. Sums are rounded as the
 ///   backend's reduce_scatter rounds.
 /// @throws isthmus::exception What reduce_scatter throws, and whatever `multiply` throws; products that were
@@ -172,7 +172,7 @@ template <typename Element, typename Multiply>
   requires recv_operand<Element*> && reducible_operand<Element*>
 std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sycl::queue& transfers,
                                              Element* partial, Element* c, const row_shards& shape,
-                                             Multiply&& multiply, const dependencies& after = {}) {
+                                             Multiply&& multiply, const dependencies& wait_events = {}) {
   const auto size = static_cast<std::uint64_t>(ranks.size());
   const auto& pieces = shape.pieces();
   const auto start_of = [&](const row_shards::piece& piece) {
@@ -182,7 +182,7 @@ std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sy
     dependencies done;
     for (std::uint64_t target = 0; target < size; ++target)
       done.push_back(multiply(target * shape.rows() + piece.begin, piece.rows,
-                              start_of(piece) + target * piece.rows * shape.columns(), after));
+                              start_of(piece) + target * piece.rows * shape.columns(), wait_events));
     return done;
   };
   std::vector<sycl::event> events;

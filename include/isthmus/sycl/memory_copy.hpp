@@ -145,10 +145,10 @@ class staging {
 
 /// A memmove in a command of the target's queue.
 inline sycl::event copy_on_host(const side& to, const side& from, std::size_t bytes,
-                                const std::vector<sycl::event>& after) {
+                                const std::vector<sycl::event>& wait_events) {
   sycl::queue queue = to.queue;
   return queue.submit([&](sycl::handler& handler) {
-    handler.depends_on(after);
+    handler.depends_on(wait_events);
     unsigned char* target = to.pointer;
     const unsigned char* source = from.pointer;
     isthmus::detail::host_work(handler, [=] { std::memmove(target, source, bytes); });
@@ -157,16 +157,16 @@ inline sycl::event copy_on_host(const side& to, const side& from, std::size_t by
 
 /// A command of the target's queue: the side that waits for the bytes is the one that moves them.
 inline sycl::event copy_directly(const side& to, const side& from, std::size_t bytes,
-                                 const std::vector<sycl::event>& after) {
+                                 const std::vector<sycl::event>& wait_events) {
   isthmus::detail::enable_access(to.queue.get_device(), from.queue.get_device());
   sycl::queue queue = to.queue;
-  return queue.memcpy(to.pointer, from.pointer, bytes, after);
+  return queue.memcpy(to.pointer, from.pointer, bytes, wait_events);
 }
 
 // Two chunks are under way at a time, one being read and one being written. Chunks go from the end to the
 // start where the target overlaps its source from above, as memmove does.
 inline sycl::event copy_staged(const side& to, const side& from, std::size_t bytes,
-                               const std::vector<sycl::event>& after) {
+                               const std::vector<sycl::event>& wait_events) {
   constexpr std::size_t chunk = staging_store::chunk_bytes;
   const std::size_t chunks = (bytes + chunk - 1) / chunk;
   const bool backwards = overlap(to, from, bytes) && to.pointer > from.pointer;
@@ -178,7 +178,7 @@ inline sycl::event copy_staged(const side& to, const side& from, std::size_t byt
     const std::size_t slot = i % buffers->size();
     const std::size_t offset = (backwards ? chunks - 1 - i : i) * chunk;
     const std::size_t length = std::min(chunk, bytes - offset);
-    std::vector<sycl::event> free_again = i < buffers->size() ? after : std::vector{written[slot]};
+    std::vector<sycl::event> free_again = i < buffers->size() ? wait_events : std::vector{written[slot]};
     const sycl::event read = reader.memcpy((*buffers)[slot], from.pointer + offset, length, free_again);
     std::vector<sycl::event> ready{read};
     if (i > 0) ready.push_back(last);
@@ -211,30 +211,30 @@ inline sycl::event copy_staged(const side& to, const side& from, std::size_t byt
 /// @param from_queue A queue of the device and context that `from` belongs to.
 /// @param from Where they are.
 /// @param bytes How many; 0 only orders.
-/// @param after Events that the copy waits for.
+/// @param wait_events Events that the copy waits for.
 /// @param wanted The path; automatic takes the first that is possible.
 /// @return The event after which the bytes are there and the source may be overwritten.
 /// @throws isthmus::exception ISTHMUS_ERROR_UNSUPPORTED for a path that these devices do not have;
 ///   _OUT_OF_MEMORY without pinned memory for staging.
 inline sycl::event copy(const sycl::queue& to_queue, void* to, const sycl::queue& from_queue, const void* from,
-                        std::size_t bytes, const std::vector<sycl::event>& after = {},
+                        std::size_t bytes, const std::vector<sycl::event>& wait_events = {},
                         path wanted = path::automatic) {
   const detail::side target{to_queue, static_cast<unsigned char*>(to)};
   const detail::side source{from_queue, static_cast<unsigned char*>(const_cast<void*>(from))};
   const path chosen = detail::choose(target, source, bytes, wanted);
-  std::vector<sycl::event> before = after;
+  std::vector<sycl::event> wait_list = wait_events;
   sycl::queue reader = from_queue, writer = to_queue;
-  if (reader.is_in_order()) before.push_back(isthmus::detail::marker(reader));
-  if (writer.is_in_order()) before.push_back(isthmus::detail::marker(writer));
+  if (reader.is_in_order()) wait_list.push_back(isthmus::detail::marker(reader));
+  if (writer.is_in_order()) wait_list.push_back(isthmus::detail::marker(writer));
   if (bytes == 0 || to == from) {
     return writer.submit([&](sycl::handler& handler) {
-      handler.depends_on(before);
+      handler.depends_on(wait_list);
       isthmus::detail::join(handler);
     });
   }
-  const sycl::event done = chosen == path::host     ? detail::copy_on_host(target, source, bytes, before)
-                           : chosen == path::direct ? detail::copy_directly(target, source, bytes, before)
-                                                    : detail::copy_staged(target, source, bytes, before);
+  const sycl::event done = chosen == path::host     ? detail::copy_on_host(target, source, bytes, wait_list)
+                           : chosen == path::direct ? detail::copy_directly(target, source, bytes, wait_list)
+                                                    : detail::copy_staged(target, source, bytes, wait_list);
   // Later work of an in-order reading queue may overwrite the source.
   if (reader.is_in_order() && reader != writer) {
     reader.submit([&](sycl::handler& handler) {

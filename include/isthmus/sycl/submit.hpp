@@ -121,9 +121,9 @@ struct native_arguments {
 // where the implementation does not.
 inline void order_native(request& request, const std::optional<sycl::event>& previous) {
   if constexpr (!native_commands_keep_order) {
-    std::vector<sycl::event> after = request.dependencies;
-    if (previous) after.push_back(*previous);
-    order_after(request.queue, after);
+    std::vector<sycl::event> wait_events = request.dependencies;
+    if (previous) wait_events.push_back(*previous);
+    order_after(request.queue, wait_events);
     if (!request.uses_buffers()) return;
     if (request.sends() && request.send.bring)
       order_after_dependencies(request.queue, request.send.bring(request.queue));
