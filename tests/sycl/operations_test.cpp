@@ -14,8 +14,8 @@ TEST(element, follows_from_the_type) {
   EXPECT_EQ(isthmus::detail::element_of<unsigned char>().type, ISTHMUS_UINT8);
   EXPECT_EQ(isthmus::detail::element_of<sycl::float4>().type, ISTHMUS_UINT8);
   EXPECT_EQ(isthmus::detail::element_of<sycl::float4>().units, 16u);
-  EXPECT_FALSE(isthmus::detail::element_of<sycl::float4>().reducible);
-  EXPECT_FALSE(isthmus::detail::element_of<bool>().reducible);
+  EXPECT_FALSE(isthmus::detail::element_of<sycl::float4>().is_reducible);
+  EXPECT_FALSE(isthmus::detail::element_of<bool>().is_reducible);
 }
 
 TEST_F(operations, knows_its_ranks) {

@@ -48,10 +48,10 @@ inline rank_state& state_of(const std::shared_ptr<rank_state>& rank) {
 /// @param name Of the argument, for the message.
 /// @param needed Whether this rank reads `values`; else the result is empty and they may be anything.
 /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT where they are not one for each rank.
-inline std::vector<std::uint64_t> scaled(const request& request, const char* name, counts values, bool needed,
+inline std::vector<std::uint64_t> scale_counts(const collective_request& request, const char* name, counts values, bool is_used,
                                          std::uint64_t units) {
   const auto size = static_cast<std::size_t>(request.rank->size());
-  if (!needed) return {};
+  if (!is_used) return {};
   if (values.size() != size) {
     throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
                         std::string(name) + " has " + std::to_string(values.size()) +
@@ -68,11 +68,11 @@ inline std::vector<std::uint64_t> scaled(const request& request, const char* nam
 /// @return The operation's event; inside a group one that says nothing.
 /// @throws isthmus::exception What the collectives say, with nothing written.
 template <typename Send, typename Recv>
-sycl::event call(const std::shared_ptr<rank_state>& rank, const sycl::queue& queue,
+sycl::event submit_collective(const std::shared_ptr<rank_state>& rank, const sycl::queue& queue,
                  const scalar_arguments& scalars, const Send& send, const Recv& recv, const dependencies& wait_events,
                  const vector_arguments& vectors = {}) {
   state_of(rank);
-  detail::request request{.rank = rank,
+  detail::collective_request request{.rank = rank,
                           .queue = queue,
                           .operation = {},
                           .send = traits_of<Send>::make(send),
@@ -85,19 +85,19 @@ sycl::event call(const std::shared_ptr<rank_state>& rank, const sycl::queue& que
   request.operation.collective = scalars.collective;
   request.operation.op = scalars.op;
   request.operation.root = scalars.root;
-  const detail::element element = elements_of(request);
+  const element_layout element = elements_of(request);
   request.operation.datatype = element.type;
   request.operation.count = scalars.count * element.units;
   const bool send_vectors = request.row().send_extent == extent::COUNTS && request.sends();
   const bool recv_vectors = request.row().recv_extent == extent::COUNTS && request.receives();
-  request.send_counts = scaled(request, "send_counts", vectors.send_counts, send_vectors, element.units);
-  request.send_displs = scaled(request, "send_displs", vectors.send_displs, send_vectors, element.units);
-  request.recv_counts = scaled(request, "recv_counts", vectors.recv_counts, recv_vectors, element.units);
-  request.recv_displs = scaled(request, "recv_displs", vectors.recv_displs, recv_vectors, element.units);
+  request.send_counts = scale_counts(request, "send_counts", vectors.send_counts, send_vectors, element.units);
+  request.send_displs = scale_counts(request, "send_displs", vectors.send_displs, send_vectors, element.units);
+  request.recv_counts = scale_counts(request, "recv_counts", vectors.recv_counts, recv_vectors, element.units);
+  request.recv_displs = scale_counts(request, "recv_displs", vectors.recv_displs, recv_vectors, element.units);
   validate(request);
-  group_state& group = this_threads_group();
-  if (group.depth == 0) return run(std::move(request));
-  group.requests.push_back(std::move(request));
+  group_state& open_group = this_threads_group();
+  if (open_group.depth == 0) return run(std::move(request));
+  open_group.requests.push_back(std::move(request));
   return {};
 }
 

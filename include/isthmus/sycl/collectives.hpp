@@ -46,7 +46,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event broadcast(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                         int root, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_BROADCAST, .root = root, .count = count}, send,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_BROADCAST, .root = root, .count = count}, send,
                         recv, wait_events);
   }
   /// broadcast() in place: data[count] of root goes into data of all others.
@@ -82,7 +82,7 @@ class collectives {
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event reduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                      reduction_op op, int root, const dependencies& wait_events = {}) const {
-    return detail::call(
+    return detail::submit_collective(
         m_rank, queue,
         {.collective = ISTHMUS_REDUCE, .op = detail::native_op(op), .root = root, .count = count}, send, recv,
         wait_events);
@@ -106,7 +106,7 @@ class collectives {
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event allreduce(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                         reduction_op op = reduction_op::sum, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue,
+    return detail::submit_collective(m_rank, queue,
                         {.collective = ISTHMUS_ALLREDUCE, .op = detail::native_op(op), .count = count}, send,
                         recv, wait_events);
   }
@@ -144,7 +144,7 @@ class collectives {
     requires matching_operands<Send, Recv> && reducible_operand<Send>
   sycl::event reduce_scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                              reduction_op op = reduction_op::sum, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue,
+    return detail::submit_collective(m_rank, queue,
                         {.collective = ISTHMUS_REDUCE_SCATTER, .op = detail::native_op(op), .count = count},
                         send, recv, wait_events);
   }
@@ -171,7 +171,7 @@ class collectives {
   sycl::event reduce_scatterv(const sycl::queue& queue, const Send& send, counts send_counts,
                               counts send_displs, const Recv& recv, std::uint64_t count,
                               reduction_op op = reduction_op::sum, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue,
+    return detail::submit_collective(m_rank, queue,
                         {.collective = ISTHMUS_REDUCE_SCATTERV, .op = detail::native_op(op), .count = count},
                         send, recv, wait_events, {.send_counts = send_counts, .send_displs = send_displs});
   }
@@ -193,7 +193,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event allgather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                         const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLGATHER, .count = count}, send, recv, wait_events);
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_ALLGATHER, .count = count}, send, recv, wait_events);
   }
 
   /// recv_counts[r] elements at recv_displs[r] of recv on every rank = send of rank r.
@@ -216,7 +216,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event allgatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
                          counts recv_counts, counts recv_displs, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLGATHERV, .count = count}, send, recv, wait_events,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_ALLGATHERV, .count = count}, send, recv, wait_events,
                         {.recv_counts = recv_counts, .recv_displs = recv_displs});
   }
 
@@ -238,7 +238,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event gather(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                      int root, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_GATHER, .root = root, .count = count}, send, recv,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_GATHER, .root = root, .count = count}, send, recv,
                         wait_events);
   }
 
@@ -259,7 +259,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event gatherv(const sycl::queue& queue, const Send& send, std::uint64_t count, const Recv& recv,
                       counts recv_counts, counts recv_displs, int root, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_GATHERV, .root = root, .count = count}, send,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_GATHERV, .root = root, .count = count}, send,
                         recv, wait_events, {.recv_counts = recv_counts, .recv_displs = recv_displs});
   }
 
@@ -280,7 +280,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event scatter(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                       int root, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_SCATTER, .root = root, .count = count}, send,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_SCATTER, .root = root, .count = count}, send,
                         recv, wait_events);
   }
 
@@ -301,7 +301,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event scatterv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
                        const Recv& recv, std::uint64_t count, int root, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_SCATTERV, .root = root, .count = count}, send,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_SCATTERV, .root = root, .count = count}, send,
                         recv, wait_events, {.send_counts = send_counts, .send_displs = send_displs});
   }
 
@@ -322,7 +322,7 @@ class collectives {
     requires matching_operands<Send, Recv>
   sycl::event alltoall(const sycl::queue& queue, const Send& send, const Recv& recv, std::uint64_t count,
                        const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLTOALL, .count = count}, send, recv, wait_events);
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_ALLTOALL, .count = count}, send, recv, wait_events);
   }
 
   /// recv_counts[s] elements at recv_displs[s] of recv on rank r = send_counts[r] elements at send_displs[r] of
@@ -344,7 +344,7 @@ class collectives {
   sycl::event alltoallv(const sycl::queue& queue, const Send& send, counts send_counts, counts send_displs,
                         const Recv& recv, counts recv_counts, counts recv_displs,
                         const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_ALLTOALLV}, send, recv, wait_events,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_ALLTOALLV}, send, recv, wait_events,
                         {.send_counts = send_counts,
                          .send_displs = send_displs,
                          .recv_counts = recv_counts,
@@ -370,7 +370,7 @@ class collectives {
   template <send_operand Send>
   sycl::event send(const sycl::queue& queue, const Send& send, std::uint64_t count, int peer,
                    const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_SEND, .root = peer, .count = count}, send,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_SEND, .root = peer, .count = count}, send,
                         nullptr, wait_events);
   }
   /// The other side of send().
@@ -385,7 +385,7 @@ class collectives {
   template <recv_operand Recv>
   sycl::event recv(const sycl::queue& queue, const Recv& recv, std::uint64_t count, int peer,
                    const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_RECV, .root = peer, .count = count}, nullptr,
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_RECV, .root = peer, .count = count}, nullptr,
                         recv, wait_events);
   }
 
@@ -399,7 +399,7 @@ class collectives {
   /// @throws isthmus::exception INVALID_ARGUMENT, with nothing written: a buffer that is too small, a pointer
   ///   that is null, operands that overlap otherwise, a queue of another device.
   sycl::event barrier(const sycl::queue& queue, const dependencies& wait_events = {}) const {
-    return detail::call(m_rank, queue, {.collective = ISTHMUS_BARRIER}, nullptr, nullptr, wait_events);
+    return detail::submit_collective(m_rank, queue, {.collective = ISTHMUS_BARRIER}, nullptr, nullptr, wait_events);
   }
 
  protected:

@@ -27,7 +27,7 @@ namespace detail {
 struct group_state {
   int depth = 0;                  // groups within groups
   bool spoiled = false;           // a nested group was left by an exception
-  std::vector<request> requests;  // in call order
+  std::vector<collective_request> requests;  // in call order
 };
 
 /// Every thread has its own: a group never sees the calls of another.
@@ -54,15 +54,15 @@ void run_core_group(Enqueue&& enqueue_all) {
 
 /// The host platform: waits for what comes before, runs all operations in one group of the core, returns when
 /// they are complete. One accessor for each buffer, however many operations use it.
-inline std::vector<sycl::event> run_group_here(std::vector<request>& requests) {
+inline std::vector<sycl::event> run_group_here(std::vector<collective_request>& requests) {
   buffer_uses uses;
-  for (request& request : requests) {
+  for (collective_request& request : requests) {
     wait_for_earlier_work(request);
     uses.add(request);
   }
   const host_views views(uses);
   run_core_group([&] {
-    for (request& request : requests) {
+    for (collective_request& request : requests) {
       enqueue(request, views.address(request.send), views.address(request.recv), nullptr);
     }
   });
@@ -71,8 +71,8 @@ inline std::vector<sycl::event> run_group_here(std::vector<request>& requests) {
 
 /// Whether a host task can take the whole group: one rank with that path, one queue, and no buffers, of which a
 /// command has two at most.
-inline bool runs_in_host_task(const std::vector<request>& requests) {
-  for (const request& each : requests) {
+inline bool runs_in_host_task(const std::vector<collective_request>& requests) {
+  for (const collective_request& each : requests) {
     if (each.rank != requests.front().rank || each.rank->path().path != enqueue_path::host_task ||
         !(each.queue == requests.front().queue) || each.uses_buffers())
       return false;
@@ -81,18 +81,18 @@ inline bool runs_in_host_task(const std::vector<request>& requests) {
 }
 
 /// The host platform by a host task: all operations in one group of the core. Returns at once.
-inline std::vector<sycl::event> run_group_in_host_task(std::vector<request>&& moved) {
-  const auto shared = std::make_shared<std::vector<request>>(std::move(moved));
-  const request& first = shared->front();
+inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_request>&& moved) {
+  const auto shared = std::make_shared<std::vector<collective_request>>(std::move(moved));
+  const collective_request& first = shared->front();
   const auto submit = [&](const std::optional<sycl::event>& previous) {
     sycl::queue queue = first.queue;
     return queue.submit([&](sycl::handler& handler) {
-      for (const request& each : *shared) handler.depends_on(each.dependencies);
+      for (const collective_request& each : *shared) handler.depends_on(each.dependencies);
       if (previous) handler.depends_on(*previous);
       host_work(handler, [shared] {
         run_in_background(*shared->front().rank, [&] {
           run_core_group([&] {
-            for (request& each : *shared) enqueue(each, each.send.pointer, each.recv.pointer, nullptr);
+            for (collective_request& each : *shared) enqueue(each, each.send.pointer, each.recv.pointer, nullptr);
           });
         });
       });
@@ -104,20 +104,20 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<request>&& mo
 // Three steps, because an event that is recorded before the core launches the group would come too early:
 // a native command on each queue finds stream and addresses once its dependencies are on the stream; then
 // the core starts the group; then a second native command on each (in-order) queue is the event.
-inline std::vector<sycl::event> run_group_native(std::vector<request>& requests) {
+inline std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests) {
   struct arrival {
-    std::shared_ptr<request> asked;
+    std::shared_ptr<collective_request> asked;
     native_arguments arguments;
     std::atomic<bool> here = false;
   };
   std::vector<std::shared_ptr<arrival>> arrivals;
-  for (request& request : requests) {
+  for (collective_request& request : requests) {
     if (!request.queue.is_in_order()) {
       throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with an out-of-order queue on a device platform",
                           "use in-order queues for groups");
     }
     auto& arrived = arrivals.emplace_back(std::make_shared<arrival>());
-    arrived->asked = std::make_shared<detail::request>(std::move(request));
+    arrived->asked = std::make_shared<detail::collective_request>(std::move(request));
     order_native(*arrived->asked, std::nullopt);
     sycl::event event =
         submit_native(arrived->asked, std::nullopt, [arrived](const native_arguments& arguments) {
@@ -144,28 +144,28 @@ inline std::vector<sycl::event> run_group_native(std::vector<request>& requests)
 
 /// Streams that are the queues: the host waits for explicit dependencies only, the core enqueues, a marker on
 /// each queue is the event.
-inline std::vector<sycl::event> run_group_on_streams(std::vector<request>& requests) {
-  for (request& request : requests) {
+inline std::vector<sycl::event> run_group_on_streams(std::vector<collective_request>& requests) {
+  for (collective_request& request : requests) {
     require_plain_stream(request);
     for (sycl::event& dependency : request.dependencies) dependency.wait();
   }
   run_core_group([&] {
-    for (request& request : requests) {
+    for (collective_request& request : requests) {
       enqueue(request, request.send.pointer, request.recv.pointer, direct_stream(request));
     }
   });
   std::vector<sycl::event> events;
-  for (request& request : requests) events.push_back(marker(request.queue));
+  for (collective_request& request : requests) events.push_back(marker(request.queue));
   return events;
 }
 
 /// By the path of the communicators, which are all of the host or all of devices. Calls of one group may be on
 /// several communicators.
-inline std::vector<sycl::event> run_group(std::vector<request>& requests) {
+inline std::vector<sycl::event> run_group(std::vector<collective_request>& requests) {
   if (requests.empty()) return {};
   const enqueue_path path = requests.front().rank->path().path;
   const bool host = requests.front().rank->native().platform == ISTHMUS_PLATFORM_HOST;
-  for (const request& request : requests) {
+  for (const collective_request& request : requests) {
     if ((request.rank->native().platform == ISTHMUS_PLATFORM_HOST) != host) {
       throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with both host and device communicators",
                           "use one group for each platform");
@@ -224,7 +224,7 @@ class group {
     detail::group_state& state = detail::this_threads_group();
     state.spoiled |= abandon;
     if (--state.depth > 0) return {};
-    std::vector<detail::request> requests = std::move(state.requests);
+    std::vector<detail::collective_request> requests = std::move(state.requests);
     const bool spoiled = state.spoiled;
     state = {};
     if (spoiled) return {};

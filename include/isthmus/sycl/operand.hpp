@@ -65,12 +65,12 @@ typed_operand<std::decay_t<Inner>> as_datatype(datatype type, Inner&& inner) {
 namespace detail {
 
 /// An operand whose C++ type is forgotten: an address or a buffer of bytes, and what its elements are.
-struct operand {
+struct erased_operand {
   void* pointer = nullptr;
   std::optional<byte_buffer> buffer;
   const void* identity = nullptr;   // the user's buffer object, to tell its sub-buffers apart
   std::uint64_t offset_bytes = 0;   // into the buffer
-  std::optional<element> elements;  // none: nullptr
+  std::optional<element_layout> elements;  // none: nullptr
   // Brings a buffer of several dimensions to a queue's device in its own shape; returns the command.
   std::function<sycl::event(sycl::queue&)> bring = {};
 };
@@ -82,8 +82,8 @@ struct operand_traits;  // value: element type with its const; make: the operand
 template <typename T>
 struct operand_traits<T*> {
   using value = T;
-  static operand make(T* pointer) {
-    operand made;
+  static erased_operand make(T* pointer) {
+    erased_operand made;
     made.pointer = const_cast<std::remove_cv_t<T>*>(pointer);
     if constexpr (!std::is_void_v<T>) made.elements = element_of<T>();
     return made;
@@ -94,16 +94,16 @@ struct operand_traits<T*> {
 template <>
 struct operand_traits<std::nullptr_t> {
   using value = void;
-  static operand make(std::nullptr_t) { return {}; }
+  static erased_operand make(std::nullptr_t) { return {}; }
 };
 
 /// A buffer as bytes from `offset` elements on. Reinterpreting shares the memory and the dependencies.
 template <typename T, int Dimensions, typename Allocator>
-operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer, const void* identity,
+erased_operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer, const void* identity,
                             std::size_t offset) {
   auto bytes = buffer.template reinterpret<unsigned char, 1>(sycl::range<1>(buffer.byte_size()));
   static_assert(std::is_same_v<decltype(bytes), byte_buffer>, "buffers must use SYCL's default allocator");
-  operand made;
+  erased_operand made;
   made.buffer = std::move(bytes);
   made.identity = identity;
   made.offset_bytes = offset * sizeof(T);
@@ -124,7 +124,7 @@ operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>& buffer
 template <typename T, int Dimensions, typename Allocator>
 struct operand_traits<sycl::buffer<T, Dimensions, Allocator>> {
   using value = T;
-  static operand make(const sycl::buffer<T, Dimensions, Allocator>& buffer) {
+  static erased_operand make(const sycl::buffer<T, Dimensions, Allocator>& buffer) {
     return make_buffer_operand(buffer, &buffer, 0);
   }
 };
@@ -132,7 +132,7 @@ struct operand_traits<sycl::buffer<T, Dimensions, Allocator>> {
 template <typename T, int Dimensions, typename Allocator>
 struct operand_traits<buffer_part<T, Dimensions, Allocator>> {
   using value = T;
-  static operand make(const buffer_part<T, Dimensions, Allocator>& part) {
+  static erased_operand make(const buffer_part<T, Dimensions, Allocator>& part) {
     return make_buffer_operand(part.buffer, part.identity, part.offset);
   }
 };
@@ -143,9 +143,9 @@ struct operand_traits<typed_operand<Inner>> {
   struct explicitly_typed {};
   using value = std::conditional_t<std::is_const_v<typename operand_traits<Inner>::value>,
                                    const explicitly_typed, explicitly_typed>;
-  static operand make(const typed_operand<Inner>& typed) {
-    operand made = operand_traits<Inner>::make(typed.inner);
-    made.elements = element{static_cast<isthmus_datatype>(typed.type)};
+  static erased_operand make(const typed_operand<Inner>& typed) {
+    erased_operand made = operand_traits<Inner>::make(typed.inner);
+    made.elements = element_layout{static_cast<isthmus_datatype>(typed.type)};
     return made;
   }
 };
@@ -178,7 +178,7 @@ constexpr bool reduces() {
   if constexpr (is_nothing<X> || is_typed<std::decay_t<X>>) {
     return true;
   } else {
-    return element_of<value_of<X>>().reducible;
+    return element_of<value_of<X>>().is_reducible;
   }
 }
 

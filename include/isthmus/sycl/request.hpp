@@ -14,11 +14,11 @@ namespace isthmus::detail {
 
 /// One operation on its way from the user's call to the core. Owns what the call may not outlive: counts,
 /// dependencies, copies of queue and buffers, a share of the rank.
-struct request {
+struct collective_request {
   std::shared_ptr<rank_state> rank;  // lives as long as its last request
   sycl::queue queue;
   isthmus_operation operation{};  // pointers of buffers are filled in when they are known
-  operand send, recv;
+  erased_operand send, recv;
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;  // owned: groups run later
   std::vector<sycl::event> dependencies;                                          // what the caller passed
 
@@ -60,7 +60,7 @@ struct request {
 };
 
 // The datatype of a call: what its operands are, which must agree.
-inline element elements_of(const request& request) {
+inline element_layout elements_of(const collective_request& request) {
   const auto &send = request.send.elements, &recv = request.recv.elements;
   if (send && recv && (send->type != recv->type || send->units != recv->units)) {
     throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
@@ -74,7 +74,7 @@ inline element elements_of(const request& request) {
 }
 
 /// Offset and count must lie in the buffer. The sum is not formed: it may wrap.
-inline void check_extent(const request& request, const char* name, const operand& operand,
+inline void check_extent(const collective_request& request, const char* name, const erased_operand& operand,
                          std::uint64_t elements) {
   if (!operand.buffer) return;  // the core checks pointers
   const std::uint64_t size = operand.buffer->byte_size();
@@ -89,7 +89,7 @@ inline void check_extent(const request& request, const char* name, const operand
 }
 
 // Device USM is only legible to the host where the device is the host.
-inline void check_host_pointer(const request& request, const char* name, const operand& operand) {
+inline void check_host_pointer(const collective_request& request, const char* name, const erased_operand& operand) {
   if (operand.buffer || operand.pointer == nullptr || request.rank->device().is_cpu()) return;
   if (sycl::get_pointer_type(operand.pointer, request.queue.get_context()) != sycl::usm::alloc::device) return;
   throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
@@ -98,7 +98,7 @@ inline void check_host_pointer(const request& request, const char* name, const o
 }
 
 // Everything that can be known before anything starts.
-inline void validate(const request& request) {
+inline void validate(const collective_request& request) {
   if (request.queue.get_device() != request.rank->device()) {
     throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
                         "queue is on device '" +

@@ -13,13 +13,13 @@ namespace isthmus::detail {
 
 /// Earlier work that the operation comes after, waited for on the host: what is passed, and on an in-order
 /// queue everything. An empty queue is not waited for.
-inline void wait_for_earlier_work(request& request) {
+inline void wait_for_earlier_work(collective_request& request) {
   for (sycl::event& dependency : request.dependencies) dependency.wait();
   if (request.queue.is_in_order() && !known_idle(request.queue)) request.queue.wait();
 }
 
 /// The one call of the core: every path ends here, with the addresses and the stream that it found.
-inline void enqueue(request& request, void* send, void* recv, isthmus_stream stream) {
+inline void enqueue(collective_request& request, void* send, void* recv, isthmus_stream stream) {
   request.point_to_counts();
   request.operation.send_buf = send;
   request.operation.recv_buf = recv;
@@ -30,7 +30,7 @@ inline void enqueue(request& request, void* send, void* recv, isthmus_stream str
 // ---- host platform --------------------------------------------------------------------------------------
 
 // Complete when it returns, so the default-constructed event, which is complete, is the right one.
-inline sycl::event run_here(request& request) {
+inline sycl::event run_here(collective_request& request) {
   wait_for_earlier_work(request);
   buffer_uses uses;
   uses.add(request);
@@ -55,8 +55,8 @@ void run_in_background(rank_state& rank, Work&& work) {
 
 // On DPC++ a host task without interop_handle: with one, and a writable accessor, DPC++ 2026.2 crashes when the
 // buffer is destroyed (docs/notes).
-inline sycl::event submit_host_task(request&& moved) {
-  const auto shared = std::make_shared<request>(std::move(moved));
+inline sycl::event submit_host_task(collective_request&& moved) {
+  const auto shared = std::make_shared<collective_request>(std::move(moved));
   buffer_uses uses;
   uses.add(*shared);
   const auto submit = [&](const std::optional<sycl::event>& previous) {
@@ -66,7 +66,7 @@ inline sycl::event submit_host_task(request&& moved) {
       const command_views<host_work_target> views(uses, handler);
       host_work(handler, [shared, uses, views] {
         run_in_background(*shared->rank, [&] {
-          const auto address = [&](const operand& operand) -> void* {
+          const auto address = [&](const erased_operand& operand) -> void* {
             if (!operand.buffer) return operand.pointer;
             const std::size_t index = uses.index_of(operand);
             return static_cast<unsigned char*>(
@@ -85,7 +85,7 @@ inline sycl::event submit_host_task(request&& moved) {
 // ---- device platforms -----------------------------------------------------------------------------------
 
 /// What the path native_stream cannot do is refused with the reason, before anything starts.
-inline void require_plain_stream(const request& request) {
+inline void require_plain_stream(const collective_request& request) {
   if (request.queue.is_in_order() && !request.uses_buffers()) return;
   throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
                       std::string(request.queue.is_in_order() ? "a sycl::buffer" : "an out-of-order queue") +
@@ -96,14 +96,14 @@ inline void require_plain_stream(const request& request) {
 
 // The stream of an in-order queue, used directly. Where the platform's stream is the SYCL queue itself the
 // rank keeps the copy whose address is handed out.
-inline isthmus_stream direct_stream(request& request) {
+inline isthmus_stream direct_stream(collective_request& request) {
   isthmus_stream stream = &request.queue;
   with_native(request.rank->native().platform, [&](auto native) { stream = stream_of(native, request.queue); });
   return stream;
 }
 
 /// Host waits for explicit dependencies only: the queue's own work is on the stream already.
-inline sycl::event run_on_stream(request& request) {
+inline sycl::event run_on_stream(collective_request& request) {
   require_plain_stream(request);
   for (sycl::event& dependency : request.dependencies) dependency.wait();
   enqueue(request, request.send.pointer, request.recv.pointer, direct_stream(request));
@@ -119,7 +119,7 @@ struct native_arguments {
 
 // Makes a native command of the request's queue that comes next run after all of the request's dependencies,
 // where the implementation does not.
-inline void order_native(request& request, const std::optional<sycl::event>& previous) {
+inline void order_native(collective_request& request, const std::optional<sycl::event>& previous) {
   if constexpr (!native_commands_keep_order) {
     std::vector<sycl::event> wait_events = request.dependencies;
     if (previous) wait_events.push_back(*previous);
@@ -140,7 +140,7 @@ inline void order_native(request& request, const std::optional<sycl::event>& pre
 // Submits `body(native_arguments)` as a native command of the request's queue with all of its dependencies.
 // `take(handler)` makes the accessors that `find` gets an operand's address from.
 template <typename Body, typename Take, typename Find>
-sycl::event submit_native(const std::shared_ptr<request>& shared, const std::optional<sycl::event>& previous,
+sycl::event submit_native(const std::shared_ptr<collective_request>& shared, const std::optional<sycl::event>& previous,
                           const Body& body, const Take& take, const Find& find) {
   return shared->queue.submit([&](sycl::handler& handler) {
     handler.depends_on(shared->dependencies);
@@ -158,18 +158,18 @@ sycl::event submit_native(const std::shared_ptr<request>& shared, const std::opt
 }
 
 template <typename Body>
-sycl::event submit_native(const std::shared_ptr<request>& shared, const std::optional<sycl::event>& previous,
+sycl::event submit_native(const std::shared_ptr<collective_request>& shared, const std::optional<sycl::event>& previous,
                           const Body& body) {
   if (!shared->uses_buffers())  // a call of microseconds: no accessors, nor room for them
     return submit_native(
         shared, previous, body, [](sycl::handler&) { return nullptr; },
-        [](auto, auto&, auto&, const request&, const operand& operand) { return operand.pointer; });
+        [](auto, auto&, auto&, const collective_request&, const erased_operand& operand) { return operand.pointer; });
   buffer_uses uses;
   uses.add(*shared);
   return submit_native(
       shared, previous, body,
       [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); },
-      [uses](auto native, auto& interop, auto& views, const request& request, const operand& operand) -> void* {
+      [uses](auto native, auto& interop, auto& views, const collective_request& request, const erased_operand& operand) -> void* {
         if (!operand.buffer) return operand.pointer;
         const std::size_t index = uses.index_of(operand);
         return static_cast<unsigned char*>(memory_of(native, interop, views.at(index), uses.all()[index].buffer,
@@ -181,13 +181,13 @@ sycl::event submit_native(const std::shared_ptr<request>& shared, const std::opt
 // The runtime may run the body now or later in a thread of its own (DPC++ behind an unfinished host task), so a
 // failure is thrown here when it is known here, and is kept by the rank in any case. Until the body has run the
 // handle must live.
-inline sycl::event run_native(request&& moved) {
-  struct call : request {
-    explicit call(request&& asked) : request(std::move(asked)) {}
+inline sycl::event run_native(collective_request&& moved) {
+  struct pending_call : collective_request {
+    explicit pending_call(collective_request&& request) : collective_request(std::move(request)) {}
     std::optional<exception> failed;
     std::atomic<bool> over = false;  // `failed` may be read
   };
-  const auto shared = std::make_shared<call>(std::move(moved));
+  const auto shared = std::make_shared<pending_call>(std::move(moved));
   const auto submit = [&](const std::optional<sycl::event>& previous) {
     order_native(*shared, previous);
     // The command keeps the call alive.
@@ -208,13 +208,13 @@ inline sycl::event run_native(request&& moved) {
 }
 
 // In group.hpp: addresses and stream first, then the core outside of the SYCL runtime, then the event.
-std::vector<sycl::event> run_group_native(std::vector<request>& requests);
+std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests);
 
 // The body of a native command runs under a lock of DPC++'s scheduler, and a vendor library may wait there
 // for another rank (NCCL connects at the first call). Where that rank is a thread of this process and needs
 // the lock, both would wait for ever (seen on 2 H200s), so the library is then called outside.
-inline sycl::event run_native_beside_siblings(request&& request) {
-  std::vector<detail::request> one;
+inline sycl::event run_native_beside_siblings(collective_request&& request) {
+  std::vector<detail::collective_request> one;
   one.push_back(std::move(request));
   return run_group_native(one).front();
 }
@@ -222,7 +222,7 @@ inline sycl::event run_native_beside_siblings(request&& request) {
 // ---- one request ----------------------------------------------------------------------------------------
 
 /// One request that is not in a group, by its communicator's path.
-inline sycl::event run(request&& request) {
+inline sycl::event run(collective_request&& request) {
   switch (request.rank->path().path) {
     case enqueue_path::calling_thread: return run_here(request);
     case enqueue_path::host_task: return submit_host_task(std::move(request));

@@ -34,17 +34,17 @@ inline constexpr std::size_t datatype_bytes[] = {
 
 /// How a value of a C++ type travels: `units` elements of `type`. Types that are not in THE TABLE travel as
 /// bytes, which every collective that does not reduce can do.
-struct element {
+struct element_layout {
   isthmus_datatype type = ISTHMUS_UINT8;
   std::uint64_t units = 1;  // elements of `type` for one value
-  bool reducible = true;    // whether THE TABLE can combine them
+  bool is_reducible = true;    // whether THE TABLE can combine them
 };
 
 /// The element of T: float32 for float, int32 for int and so on by size and sign; bool, char8_t and
 /// enumerations travel as bytes. A type that is not trivially copyable does not compile.
 /// constexpr, not consteval: clang 15 loses members of an aggregate that a consteval function returns.
 template <typename T>
-constexpr element element_of() {
+constexpr element_layout element_of() {
   using value = std::remove_cv_t<T>;
   if constexpr (std::is_same_v<value, float>) {
     return {ISTHMUS_FLOAT32};

@@ -27,7 +27,7 @@ class buffer_uses {
  public:
   /// Adds what the request reads and writes on this rank. Only a receive that fills the whole buffer overwrites
   /// it, so that nothing need be copied to the host first.
-  void add(const request& request) {
+  void add(const collective_request& request) {
     if (request.sends()) add(request, request.send, true, false);
     if (request.receives()) {
       const bool every_block = request.row().recv_extent != extent::COUNTS;
@@ -38,7 +38,7 @@ class buffer_uses {
   }
 
   // Position of the operand's buffer in all(); all().size() when this rank does not use it.
-  std::size_t index_of(const operand& operand) const {
+  std::size_t index_of(const erased_operand& operand) const {
     std::size_t index = 0;
     while (index < m_uses.size() && !(m_uses[index].buffer == *operand.buffer)) ++index;
     return index;
@@ -46,7 +46,7 @@ class buffer_uses {
   const std::vector<buffer_use>& all() const { return m_uses; }
 
  private:
-  void add(const request& request, const operand& operand, bool reads, bool overwrites) {
+  void add(const collective_request& request, const erased_operand& operand, bool reads, bool overwrites) {
     if (!operand.buffer) return;
     for (buffer_use& use : m_uses) {
       if (!(use.buffer == *operand.buffer)) continue;
@@ -85,7 +85,7 @@ class host_views {
   }
 
   // NULL for a buffer that this rank does not use.
-  void* address(const operand& operand) const {
+  void* address(const erased_operand& operand) const {
     if (!operand.buffer) return operand.pointer;
     const std::size_t index = m_uses->index_of(operand);
     if (index == m_accessors.size()) return nullptr;
