@@ -88,8 +88,8 @@ sycl::event submit_collective(const std::shared_ptr<rank_state>& rank, const syc
   const element_layout element = elements_of(request);
   request.operation.datatype = element.type;
   request.operation.count = scalars.count * element.units;
-  const bool send_vectors = request.row().send_extent == extent::COUNTS && request.sends();
-  const bool recv_vectors = request.row().recv_extent == extent::COUNTS && request.receives();
+  const bool send_vectors = request.row().send_extent == buffer_extent::COUNTS && request.is_sender();
+  const bool recv_vectors = request.row().recv_extent == buffer_extent::COUNTS && request.is_receiver();
   request.send_counts = scale_counts(request, "send_counts", vectors.send_counts, send_vectors, element.units);
   request.send_displs = scale_counts(request, "send_displs", vectors.send_displs, send_vectors, element.units);
   request.recv_counts = scale_counts(request, "recv_counts", vectors.recv_counts, recv_vectors, element.units);

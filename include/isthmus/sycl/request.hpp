@@ -22,13 +22,13 @@ struct collective_request {
   std::vector<std::uint64_t> send_counts, send_displs, recv_counts, recv_displs;  // owned: groups run later
   std::vector<sycl::event> dependencies;                                          // what the caller passed
 
-  const table_row& row() const { return table[operation.collective]; }
+  const table_row& row() const { return collective_table[operation.collective]; }
   /// Whether this rank's send operand is read; what is not read may be nullptr.
-  bool sends() const { return takes_part(row().send_ranks, rank->rank(), operation.root); }
+  bool is_sender() const { return uses_buffer(row().send_ranks, rank->rank(), operation.root); }
   /// Whether this rank's receive operand is written.
-  bool receives() const { return takes_part(row().recv_ranks, rank->rank(), operation.root); }
+  bool is_receiver() const { return uses_buffer(row().recv_ranks, rank->rank(), operation.root); }
   /// Whether a sycl::buffer takes part, whose address is only known in a command or behind a host accessor.
-  bool uses_buffers() const { return (sends() && send.buffer) || (receives() && recv.buffer); }
+  bool uses_buffers() const { return (is_sender() && send.buffer) || (is_receiver() && recv.buffer); }
 
   /// The exception of a refused call, with collective and rank.
   exception error(isthmus_status status, std::string message, std::string hint) const {
@@ -79,8 +79,8 @@ inline void check_extent(const collective_request& request, const char* name, co
   if (!operand.buffer) return;  // the core checks pointers
   const std::uint64_t size = operand.buffer->byte_size();
   const std::uint64_t element_bytes = datatype_bytes[request.operation.datatype];
-  const std::uint64_t room = operand.offset_bytes > size ? 0 : size - operand.offset_bytes;
-  if (operand.offset_bytes <= size && elements <= room / element_bytes) return;
+  const std::uint64_t available_bytes = operand.offset_bytes > size ? 0 : size - operand.offset_bytes;
+  if (operand.offset_bytes <= size && elements <= available_bytes / element_bytes) return;
   throw request.error(ISTHMUS_ERROR_INVALID_ARGUMENT,
                       std::string(name) + ": offset " + std::to_string(operand.offset_bytes) + " bytes + " +
                           std::to_string(elements) + " elements of " + std::to_string(element_bytes) +
@@ -108,11 +108,11 @@ inline void validate(const collective_request& request) {
                         "make the queue from communicator.device()");
   }
   const bool host = request.rank->native().platform == ISTHMUS_PLATFORM_HOST;
-  if (request.sends()) {
+  if (request.is_sender()) {
     check_extent(request, "send buffer", request.send, request.send_elements());
     if (host) check_host_pointer(request, "send buffer", request.send);
   }
-  if (request.receives()) {
+  if (request.is_receiver()) {
     check_extent(request, "receive buffer", request.recv, request.recv_elements());
     if (host) check_host_pointer(request, "receive buffer", request.recv);
   }

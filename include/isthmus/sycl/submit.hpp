@@ -73,8 +73,8 @@ inline sycl::event submit_host_task(collective_request&& moved) {
                        memory_of(views.at(index), uses.all()[index].buffer, shared->rank->device())) +
                    operand.offset_bytes;
           };
-          enqueue(*shared, shared->sends() ? address(shared->send) : nullptr,
-                  shared->receives() ? address(shared->recv) : nullptr, nullptr);
+          enqueue(*shared, shared->is_sender() ? address(shared->send) : nullptr,
+                  shared->is_receiver() ? address(shared->recv) : nullptr, nullptr);
         });
       });
     });
@@ -125,9 +125,9 @@ inline void order_native(collective_request& request, const std::optional<sycl::
     if (previous) wait_events.push_back(*previous);
     order_after(request.queue, wait_events);
     if (!request.uses_buffers()) return;
-    if (request.sends() && request.send.bring)
+    if (request.is_sender() && request.send.bring)
       order_after_dependencies(request.queue, request.send.bring(request.queue));
-    if (request.receives() && request.recv.bring)
+    if (request.is_receiver() && request.recv.bring)
       order_after_dependencies(request.queue, request.recv.bring(request.queue));
     buffer_uses uses;
     uses.add(request);
@@ -148,8 +148,8 @@ sycl::event submit_native(const std::shared_ptr<collective_request>& shared, con
     native_enqueue(handler, [shared, body, find, views = take(handler)](auto& interop) {
       native_arguments arguments;
       with_native(shared->rank->native().platform, [&](auto native) {
-        if (shared->sends()) arguments.send = find(native, interop, views, *shared, shared->send);
-        if (shared->receives()) arguments.recv = find(native, interop, views, *shared, shared->recv);
+        if (shared->is_sender()) arguments.send = find(native, interop, views, *shared, shared->send);
+        if (shared->is_receiver()) arguments.recv = find(native, interop, views, *shared, shared->recv);
         arguments.stream = native.stream(interop);
       });
       body(arguments);

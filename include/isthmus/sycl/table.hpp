@@ -13,36 +13,36 @@ namespace isthmus::detail {
 /// On which ranks a buffer is used.
 enum class buffer_ranks { NOWHERE, ROOT, ALL };
 /// How many elements a buffer has: none, count, count for each rank, or counts and displacements.
-enum class extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
+enum class buffer_extent { NOTHING, COUNT, COUNT_X_SIZE, COUNTS };
 
 /// What one collective reads and writes; table[collective] is its row.
 struct table_row {
   buffer_ranks send_ranks;
-  extent send_extent;
+  buffer_extent send_extent;
   buffer_ranks recv_ranks;
-  extent recv_extent;
+  buffer_extent recv_extent;
 };
 
-inline constexpr table_row table[] = {
+inline constexpr table_row collective_table[] = {
 #define ISTHMUS_COLLECTIVE(name, NAME, peer, reduces, send_ranks, send_extent, recv_ranks, recv_extent, in_place) \
-  {buffer_ranks::send_ranks, extent::send_extent, buffer_ranks::recv_ranks, extent::recv_extent},
+  {buffer_ranks::send_ranks, buffer_extent::send_extent, buffer_ranks::recv_ranks, buffer_extent::recv_extent},
 #include <isthmus/collectives.def>
 };
 
 /// Whether `rank` uses a buffer that is used there.
-inline bool takes_part(buffer_ranks where, int rank, int root) {
-  return where == buffer_ranks::ALL || (where == buffer_ranks::ROOT && rank == root);
+inline bool uses_buffer(buffer_ranks ranks, int rank, int root) {
+  return ranks == buffer_ranks::ALL || (ranks == buffer_ranks::ROOT && rank == root);
 }
 
 // Elements from the operand's start that a collective may touch.
-inline std::uint64_t extent_elements(extent extent, std::uint64_t count, int size,
+inline std::uint64_t extent_elements(buffer_extent extent, std::uint64_t count, int size,
                                      std::span<const std::uint64_t> counts,
                                      std::span<const std::uint64_t> displs) {
   switch (extent) {
-    case extent::NOTHING: return 0;
-    case extent::COUNT: return count;
-    case extent::COUNT_X_SIZE: return count * static_cast<std::uint64_t>(size);
-    case extent::COUNTS: {
+    case buffer_extent::NOTHING: return 0;
+    case buffer_extent::COUNT: return count;
+    case buffer_extent::COUNT_X_SIZE: return count * static_cast<std::uint64_t>(size);
+    case buffer_extent::COUNTS: {
       std::uint64_t end = 0;
       for (std::size_t r = 0; r < counts.size() && r < displs.size(); ++r) {
         if (counts[r] > 0) end = std::max(end, displs[r] + counts[r]);

@@ -28,9 +28,9 @@ class buffer_uses {
   /// Adds what the request reads and writes on this rank. Only a receive that fills the whole buffer overwrites
   /// it, so that nothing need be copied to the host first.
   void add(const collective_request& request) {
-    if (request.sends()) add(request, request.send, true, false);
-    if (request.receives()) {
-      const bool every_block = request.row().recv_extent != extent::COUNTS;
+    if (request.is_sender()) add(request, request.send, true, false);
+    if (request.is_receiver()) {
+      const bool every_block = request.row().recv_extent != buffer_extent::COUNTS;
       const std::uint64_t bytes = request.recv_elements() * datatype_bytes[request.operation.datatype];
       add(request, request.recv, false,
           every_block && request.recv.buffer && bytes == request.recv.buffer->byte_size());
