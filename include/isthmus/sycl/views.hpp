@@ -16,9 +16,9 @@ namespace isthmus::detail {
 struct buffer_use {
   byte_buffer buffer;
   const void* identity;  // the user's buffer object
-  bool reads;            // any operation sends from it
-  bool writes;           // any operation receives into it
-  bool overwrites;       // every byte is written and none is read
+  bool is_read;            // any operation sends from it
+  bool is_written;           // any operation receives into it
+  bool is_overwritten;       // every byte is written and none is read
 };
 
 /// The distinct buffers of some requests. Two objects are the same buffer where SYCL says that they are equal,
@@ -30,10 +30,10 @@ class buffer_uses {
   void add(const collective_request& request) {
     if (request.is_sender()) add(request, request.send, true, false);
     if (request.is_receiver()) {
-      const bool every_block = request.row().recv_extent != buffer_extent::COUNTS;
+      const bool has_equal_blocks = request.row().recv_extent != buffer_extent::COUNTS;
       const std::uint64_t bytes = request.recv_elements() * datatype_bytes[request.operation.datatype];
       add(request, request.recv, false,
-          every_block && request.recv.buffer && bytes == request.recv.buffer->byte_size());
+          has_equal_blocks && request.recv.buffer && bytes == request.recv.buffer->byte_size());
     }
   }
 
@@ -46,22 +46,22 @@ class buffer_uses {
   const std::vector<buffer_use>& all() const { return m_uses; }
 
  private:
-  void add(const collective_request& request, const erased_operand& operand, bool reads, bool overwrites) {
+  void add(const collective_request& request, const erased_operand& operand, bool is_read, bool is_overwritten) {
     if (!operand.buffer) return;
-    for (buffer_use& use : m_uses) {
-      if (!(use.buffer == *operand.buffer)) continue;
-      if (use.identity != operand.identity && (use.buffer.is_sub_buffer() || operand.buffer->is_sub_buffer())) {
+    for (buffer_use& entry : m_uses) {
+      if (!(entry.buffer == *operand.buffer)) continue;
+      if (entry.identity != operand.identity && (entry.buffer.is_sub_buffer() || operand.buffer->is_sub_buffer())) {
         throw request.error(ISTHMUS_ERROR_UNSUPPORTED,
                             "two sub-buffers of one buffer in one operation or group; the rule is one accessor "
                             "for each buffer",
                             "pass the whole buffer with at_offset(buffer, offset), or USM");
       }
-      use.reads |= reads;
-      use.writes |= !reads;
-      use.overwrites = false;
+      entry.is_read |= is_read;
+      entry.is_written |= !is_read;
+      entry.is_overwritten = false;
       return;
     }
-    m_uses.push_back({*operand.buffer, operand.identity, reads, !reads, overwrites});
+    m_uses.push_back({*operand.buffer, operand.identity, is_read, !is_read, is_overwritten});
   }
 
   std::vector<buffer_use> m_uses;
@@ -72,11 +72,11 @@ class host_views {
  public:
   explicit host_views(const buffer_uses& uses) : m_uses(&uses) {
     m_accessors.reserve(uses.all().size());
-    for (const buffer_use& use : uses.all()) {
-      byte_buffer buffer = use.buffer;  // accessors take a non-const reference
-      if (!use.writes) {
+    for (const buffer_use& entry : uses.all()) {
+      byte_buffer buffer = entry.buffer;  // accessors take a non-const reference
+      if (!entry.is_written) {
         m_accessors.emplace_back(reader(buffer, sycl::read_only));
-      } else if (use.overwrites) {
+      } else if (entry.is_overwritten) {
         m_accessors.emplace_back(writer(buffer, sycl::write_only, sycl::no_init));
       } else {
         m_accessors.emplace_back(updater(buffer, sycl::read_write));
