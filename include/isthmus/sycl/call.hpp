@@ -95,7 +95,7 @@ sycl::event submit_collective(const std::shared_ptr<rank_state>& rank, const syc
   request.recv_counts = scale_counts(request, "recv_counts", vectors.recv_counts, recv_vectors, element.units);
   request.recv_displs = scale_counts(request, "recv_displs", vectors.recv_displs, recv_vectors, element.units);
   validate(request);
-  group_state& open_group = this_threads_group();
+  group_state& open_group = thread_group();
   if (open_group.depth == 0) return run(std::move(request));
   open_group.requests.push_back(std::move(request));
   return {};

@@ -26,12 +26,12 @@ namespace detail {
 /// What a thread has collected; requests start when the depth is 0 again.
 struct group_state {
   int depth = 0;                  // groups within groups
-  bool spoiled = false;           // a nested group was left by an exception
+  bool is_abandoned = false;           // a nested group was left by an exception
   std::vector<collective_request> requests;  // in call order
 };
 
 /// Every thread has its own: a group never sees the calls of another.
-inline group_state& this_threads_group() {
+inline group_state& thread_group() {
   thread_local group_state state;
   return state;
 }
@@ -39,22 +39,22 @@ inline group_state& this_threads_group() {
 // Between the core's group_start and group_end; the end is called even if an operation was refused,
 // because the core then starts none of them.
 template <typename Enqueue>
-void run_core_group(Enqueue&& enqueue_all) {
+void run_core_group(Enqueue&& enqueue_requests) {
   check(isthmus_group_start());
-  std::exception_ptr refused;
+  std::exception_ptr first_error;
   try {
-    enqueue_all();
+    enqueue_requests();
   } catch (...) {
-    refused = std::current_exception();
+    first_error = std::current_exception();
   }
-  const isthmus_status ended = isthmus_group_end();
-  if (refused) std::rethrow_exception(refused);
-  check(ended);
+  const isthmus_status end_status = isthmus_group_end();
+  if (first_error) std::rethrow_exception(first_error);
+  check(end_status);
 }
 
 /// The host platform: waits for what comes before, runs all operations in one group of the core, returns when
 /// they are complete. One accessor for each buffer, however many operations use it.
-inline std::vector<sycl::event> run_group_here(std::vector<collective_request>& requests) {
+inline std::vector<sycl::event> run_group_blocking(std::vector<collective_request>& requests) {
   buffer_uses uses;
   for (collective_request& request : requests) {
     wait_for_earlier_work(request);
@@ -72,73 +72,73 @@ inline std::vector<sycl::event> run_group_here(std::vector<collective_request>& 
 /// Whether a host task can take the whole group: one rank with that path, one queue, and no buffers, of which a
 /// command has two at most.
 inline bool runs_in_host_task(const std::vector<collective_request>& requests) {
-  for (const collective_request& each : requests) {
-    if (each.rank != requests.front().rank || each.rank->path().path != enqueue_path::host_task ||
-        !(each.queue == requests.front().queue) || each.uses_buffers())
+  for (const collective_request& request : requests) {
+    if (request.rank != requests.front().rank || request.rank->path().path != enqueue_path::host_task ||
+        !(request.queue == requests.front().queue) || request.uses_buffers())
       return false;
   }
   return true;
 }
 
 /// The host platform by a host task: all operations in one group of the core. Returns at once.
-inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_request>&& moved) {
-  const auto shared = std::make_shared<std::vector<collective_request>>(std::move(moved));
-  const collective_request& first = shared->front();
+inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_request>&& requests) {
+  const auto shared_requests = std::make_shared<std::vector<collective_request>>(std::move(requests));
+  const collective_request& first = shared_requests->front();
   const auto submit = [&](const std::optional<sycl::event>& previous) {
     sycl::queue queue = first.queue;
     return queue.submit([&](sycl::handler& handler) {
-      for (const collective_request& each : *shared) handler.depends_on(each.dependencies);
+      for (const collective_request& request : *shared_requests) handler.depends_on(request.dependencies);
       if (previous) handler.depends_on(*previous);
-      host_work(handler, [shared] {
-        run_in_background(*shared->front().rank, [&] {
+      host_work(handler, [shared_requests] {
+        run_in_background(*shared_requests->front().rank, [&] {
           run_core_group([&] {
-            for (collective_request& each : *shared) enqueue(each, each.send.pointer, each.recv.pointer, nullptr);
+            for (collective_request& request : *shared_requests) enqueue(request, request.send.pointer, request.recv.pointer, nullptr);
           });
         });
       });
     });
   };
-  return std::vector<sycl::event>(shared->size(), first.rank->in_background(first.queue, submit));
+  return std::vector<sycl::event>(shared_requests->size(), first.rank->in_background(first.queue, submit));
 }
 
 // Three steps, because an event that is recorded before the core launches the group would come too early:
 // a native command on each queue finds stream and addresses once its dependencies are on the stream; then
 // the core starts the group; then a second native command on each (in-order) queue is the event.
 inline std::vector<sycl::event> run_group_native(std::vector<collective_request>& requests) {
-  struct arrival {
-    std::shared_ptr<collective_request> asked;
+  struct native_command {
+    std::shared_ptr<collective_request> request;
     native_arguments arguments;
-    std::atomic<bool> here = false;
+    std::atomic<bool> is_ready = false;
   };
-  std::vector<std::shared_ptr<arrival>> arrivals;
+  std::vector<std::shared_ptr<native_command>> commands;
   for (collective_request& request : requests) {
     if (!request.queue.is_in_order()) {
       throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with an out-of-order queue on a device platform",
                           "use in-order queues for groups");
     }
-    auto& arrived = arrivals.emplace_back(std::make_shared<arrival>());
-    arrived->asked = std::make_shared<detail::collective_request>(std::move(request));
-    order_native(*arrived->asked, std::nullopt);
+    auto& command = commands.emplace_back(std::make_shared<native_command>());
+    command->request = std::make_shared<detail::collective_request>(std::move(request));
+    order_native(*command->request, std::nullopt);
     sycl::event event =
-        submit_native(arrived->asked, std::nullopt, [arrived](const native_arguments& arguments) {
-          arrived->arguments = arguments;
-          arrived->here.store(true, std::memory_order_release);
+        submit_native(command->request, std::nullopt, [command](const native_arguments& arguments) {
+          command->arguments = arguments;
+          command->is_ready.store(true, std::memory_order_release);
         });
-    start_commands(arrived->asked->queue.get_context());
+    start_commands(command->request->queue.get_context());
     // Only behind an unfinished host task does the runtime put the command off.
-    if (!arrived->here.load(std::memory_order_acquire)) event.wait();
+    if (!command->is_ready.load(std::memory_order_acquire)) event.wait();
   }
   run_core_group([&] {
-    for (const auto& arrived : arrivals) {
-      enqueue(*arrived->asked, arrived->arguments.send, arrived->arguments.recv, arrived->arguments.stream);
+    for (const auto& command : commands) {
+      enqueue(*command->request, command->arguments.send, command->arguments.recv, command->arguments.stream);
     }
   });
   std::vector<sycl::event> events;
-  for (const auto& arrived : arrivals) {
-    arrived->asked->dependencies.clear();
-    events.push_back(submit_native(arrived->asked, std::nullopt, [](const native_arguments&) {}));
+  for (const auto& command : commands) {
+    command->request->dependencies.clear();
+    events.push_back(submit_native(command->request, std::nullopt, [](const native_arguments&) {}));
   }
-  start_commands(arrivals.front()->asked->queue.get_context());
+  start_commands(commands.front()->request->queue.get_context());
   return events;
 }
 
@@ -164,15 +164,15 @@ inline std::vector<sycl::event> run_group_on_streams(std::vector<collective_requ
 inline std::vector<sycl::event> run_group(std::vector<collective_request>& requests) {
   if (requests.empty()) return {};
   const enqueue_path path = requests.front().rank->path().path;
-  const bool host = requests.front().rank->native().platform == ISTHMUS_PLATFORM_HOST;
+  const bool is_host = requests.front().rank->native().platform == ISTHMUS_PLATFORM_HOST;
   for (const collective_request& request : requests) {
-    if ((request.rank->native().platform == ISTHMUS_PLATFORM_HOST) != host) {
+    if ((request.rank->native().platform == ISTHMUS_PLATFORM_HOST) != is_host) {
       throw request.error(ISTHMUS_ERROR_UNSUPPORTED, "a group with both host and device communicators",
                           "use one group for each platform");
     }
   }
-  if (host && runs_in_host_task(requests)) return run_group_in_host_task(std::move(requests));
-  if (host) return run_group_here(requests);
+  if (is_host && runs_in_host_task(requests)) return run_group_in_host_task(std::move(requests));
+  if (is_host) return run_group_blocking(requests);
   return path == enqueue_path::native_command ? run_group_native(requests) : run_group_on_streams(requests);
 }
 
@@ -199,7 +199,7 @@ inline std::vector<sycl::event> run_group(std::vector<collective_request>& reque
 /// Threads. A group belongs to the thread that made it. Groups nest; the outermost end starts the work.
 class group {
  public:
-  group() { ++detail::this_threads_group().depth; }
+  group() { ++detail::thread_group().depth; }
   group(const group&) = delete;
   group& operator=(const group&) = delete;
 
@@ -209,30 +209,30 @@ class group {
   /// @throws isthmus::exception The first operation that was refused, or ISTHMUS_ERROR_UNSUPPORTED for host and
   ///   device communicators in one group and for an out-of-order queue on a device. Nothing has started then.
   std::vector<sycl::event> end() {
-    m_ended = true;
+    m_is_ended = true;
     return leave(false);
   }
 
   /// Ends the group unless end() was called; when an exception passes through, nothing of it starts.
   /// @throws isthmus::exception As end().
   ~group() noexcept(false) {
-    if (!m_ended) leave(std::uncaught_exceptions() > m_exceptions);
+    if (!m_is_ended) leave(std::uncaught_exceptions() > m_exceptions_at_entry);
   }
 
  private:
   std::vector<sycl::event> leave(bool abandon) {
-    detail::group_state& state = detail::this_threads_group();
-    state.spoiled |= abandon;
+    detail::group_state& state = detail::thread_group();
+    state.is_abandoned |= abandon;
     if (--state.depth > 0) return {};
     std::vector<detail::collective_request> requests = std::move(state.requests);
-    const bool spoiled = state.spoiled;
+    const bool was_abandoned = state.is_abandoned;
     state = {};
-    if (spoiled) return {};
+    if (was_abandoned) return {};
     return detail::run_group(requests);
   }
 
-  int m_exceptions = std::uncaught_exceptions();  // more at the end: one passes through
-  bool m_ended = false;
+  int m_exceptions_at_entry = std::uncaught_exceptions();  // more at the end: one passes through
+  bool m_is_ended = false;
 };
 
 }  // namespace isthmus
