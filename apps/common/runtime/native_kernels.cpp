@@ -59,7 +59,7 @@ isthmus::kernel_compiler& compiler() {
   return *found;
 }
 
-using native = isthmus::detail::native_of<isthmus::detail::cuda_backend>;
+using native = isthmus::detail::native_interop<isthmus::detail::cuda_backend>;
 using views = std::array<std::optional<isthmus::detail::device_accessor>, most_arrays>;
 
 // One kernel with its arguments.
@@ -133,7 +133,7 @@ sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, co
     buffers.at(what.arrays) = block->buffer;
     what.pointers.at(what.arrays++) = block->usm.get();
   }
-  const auto take = [&](sycl::handler& handler) {
+  const auto make_accessors = [&](sycl::handler& handler) {
     views made;
     for (std::size_t i = 0; i < what.arrays; ++i)
       if (buffers[i]) made[i].emplace(*buffers[i], handler);
@@ -141,10 +141,10 @@ sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, co
   };
   isthmus::detail::order_after(queue, wait_events);
   if (std::any_of(buffers.begin(), buffers.end(), [](const auto& one) { return one.has_value(); }))
-    isthmus::detail::order_after_accesses(queue, take);
+    isthmus::detail::order_after_accesses(queue, make_accessors);
   return queue.submit([&](sycl::handler& handler) {
     handler.depends_on(wait_events);
-    const views taken = take(handler);
+    const views taken = make_accessors(handler);
     isthmus::detail::native_enqueue(handler, [what, taken, failed = m_failed](auto& interop) {
       launch own = what;
       for (std::size_t i = 0; i < own.arrays; ++i)

@@ -45,7 +45,7 @@ struct bfloat16 {};  // matches no user type
 /// Whether the in-order queue is known to be empty, which saves a wait. False is always a right answer.
 /// Asked of the class, not of a macro: DPC++ 2025 announces khr_empty and leaves it out.
 template <typename Queue>
-bool known_idle(const Queue& queue) {
+bool is_known_idle(const Queue& queue) {
   if constexpr (requires { queue.khr_empty(); })
     return queue.khr_empty();
   else if constexpr (requires { queue.ext_oneapi_empty(); })
@@ -90,26 +90,26 @@ inline bool has_native_commands(isthmus_platform) { return true; }
 #else
 #if defined(__ACPP_ENABLE_CUDA_TARGET__) || defined(__HIPSYCL_ENABLE_CUDA_TARGET__) || \
     defined(__ACPP_ENABLE_LLVM_SSCP_TARGET__) || defined(__HIPSYCL_ENABLE_LLVM_SSCP_TARGET__)
-inline constexpr bool made_for_cuda = true;
+inline constexpr bool has_cuda_target = true;
 #else
-inline constexpr bool made_for_cuda = false;
+inline constexpr bool has_cuda_target = false;
 #endif
 #if defined(__ACPP_ENABLE_HIP_TARGET__) || defined(__HIPSYCL_ENABLE_HIP_TARGET__) || \
     defined(__ACPP_ENABLE_LLVM_SSCP_TARGET__) || defined(__HIPSYCL_ENABLE_LLVM_SSCP_TARGET__)
-inline constexpr bool made_for_hip = true;
+inline constexpr bool has_hip_target = true;
 #else
-inline constexpr bool made_for_hip = false;
+inline constexpr bool has_hip_target = false;
 #endif
 inline bool has_native_commands(isthmus_platform platform) {
-  return (platform != ISTHMUS_PLATFORM_CUDA || made_for_cuda) &&
-         (platform != ISTHMUS_PLATFORM_HIP || made_for_hip);
+  return (platform != ISTHMUS_PLATFORM_CUDA || has_cuda_target) &&
+         (platform != ISTHMUS_PLATFORM_HIP || has_hip_target);
 }
 #endif
 
 // ---- dependencies of native commands -------------------------------------------------------------------
 #if defined(ISTHMUS_SYCL_DPCPP) && defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
 /// Whether a native command comes after its dependencies without more.
-inline constexpr bool native_commands_keep_order = false;
+inline constexpr bool has_ordered_native_commands = false;
 /// Makes what is submitted to the queue next come after `events`. DPC++'s adapters for CUDA and HIP (2026.2)
 /// choose a stream for a native command and do not make it wait for the command's dependencies in other
 /// streams: other queues, and all of an out-of-order queue. A barrier waits for them, and every stream of its
@@ -118,24 +118,24 @@ inline void order_after(sycl::queue& queue, const std::vector<sycl::event>& even
   if (!events.empty()) queue.ext_oneapi_submit_barrier(events);
 }
 /// The same for all that a command of the queue should have waited for.
-inline void order_after_dependencies(sycl::queue& queue, sycl::event of) {
-  order_after(queue, of.get_wait_list());
+inline void order_after_dependencies(sycl::queue& queue, sycl::event command) {
+  order_after(queue, command.get_wait_list());
 }
 /// The same for what a command with these accessors, which `take(handler)` makes and returns, has to wait for:
 /// one that does nothing finds out what that is.
-template <typename Take>
-void order_after_accesses(sycl::queue& queue, Take take) {
+template <typename MakeAccessors>
+void order_after_accesses(sycl::queue& queue, MakeAccessors make_accessors) {
   order_after_dependencies(queue, queue.submit([&](sycl::handler& handler) {
-    const auto views = take(handler);
+    const auto views = make_accessors(handler);
     native_enqueue(handler, [views](auto&) {});
   }));
 }
 #else
-inline constexpr bool native_commands_keep_order = true;
+inline constexpr bool has_ordered_native_commands = true;
 inline void order_after(sycl::queue&, const std::vector<sycl::event>&) {}
 inline void order_after_dependencies(sycl::queue&, const sycl::event&) {}
-template <typename Take>
-void order_after_accesses(sycl::queue&, Take) {}
+template <typename MakeAccessors>
+void order_after_accesses(sycl::queue&, MakeAccessors) {}
 #endif
 
 // ---- work on the host, as a command of a queue ---------------------------------------------------------
@@ -143,7 +143,7 @@ void order_after_accesses(sycl::queue&, Take) {}
 /// Whether a command on `device` can run a function on the host once its dependencies are done. AdaptiveCpp has
 /// no host_task. On its OpenMP backend the custom operation is one; on its other backends that function runs
 /// when the graph is submitted, so host work there must be refused or done by a host that waits.
-inline bool runs_host_work(const sycl::device& device) { return device.get_backend() == sycl::backend::omp; }
+inline bool can_run_host_work(const sycl::device& device) { return device.get_backend() == sycl::backend::omp; }
 
 /// Runs `body` on the host after the command group's dependencies; only where runs_host_work(device). What it
 /// throws reaches the queue's async handler: AdaptiveCpp's threads would end the program, so it becomes an
@@ -161,19 +161,19 @@ void host_work(sycl::handler& handler, Body body) {
 }
 
 /// A command that does nothing: its event comes after the command group's dependencies, on every backend.
-inline void join(sycl::handler& handler) {
+inline void submit_nothing(sycl::handler& handler) {
   native_enqueue(handler, [](sycl::interop_handle&) {});
 }
 
 /// The target of accessors that host_work uses.
 inline constexpr sycl::target host_work_target = sycl::target::device;
 #else
-inline bool runs_host_work(const sycl::device&) { return true; }
+inline bool can_run_host_work(const sycl::device&) { return true; }
 template <typename Body>
 void host_work(sycl::handler& handler, Body body) {
   handler.host_task([=] { body(); });
 }
-inline void join(sycl::handler& handler) {
+inline void submit_nothing(sycl::handler& handler) {
   handler.host_task([] {});
 }
 inline constexpr sycl::target host_work_target = sycl::target::host_task;
@@ -193,9 +193,9 @@ inline void start_commands(const sycl::context&) noexcept {}
 // ---- an event after everything that is on an in-order queue now ----------------------------------------
 #if defined(SYCL_EXT_ONEAPI_ENQUEUE_BARRIER)
 /// An event that is complete when everything that is on the in-order queue now is; the host does not wait.
-inline sycl::event marker(sycl::queue& queue) { return queue.ext_oneapi_submit_barrier(); }
+inline sycl::event submit_marker(sycl::queue& queue) { return queue.ext_oneapi_submit_barrier(); }
 #else
-inline sycl::event marker(sycl::queue& queue) {
+inline sycl::event submit_marker(sycl::queue& queue) {
   return queue.submit([](sycl::handler& handler) { join(handler); });
 }
 #endif
@@ -204,7 +204,7 @@ inline sycl::event marker(sycl::queue& queue) {
 /// The stream of a command, the memory of an accessor and the number of a device, for one sycl::backend that is
 /// fixed at compile time.
 template <sycl::backend Backend>
-struct native_of {
+struct native_interop {
   template <typename Interop>
   static isthmus_stream stream(const Interop& interop) {
     return reinterpret_cast<isthmus_stream>(interop.template get_native_queue<Backend>());
@@ -220,29 +220,29 @@ struct native_of {
 /// Where a buffer lies for a command of `device` that holds `accessor` of it. The buffer is asked: in a custom
 /// operation that the compiler `generic` made (24.06) accessors know no address.
 template <typename Accessor>
-void* memory_of(const Accessor&, const byte_buffer& buffer, const sycl::device& device) {
+void* buffer_address(const Accessor&, const byte_buffer& buffer, const sycl::device& device) {
   return buffer.get_pointer(device);
 }
 template <typename Native, typename Interop>
-void* memory_of(Native, const Interop&, const device_accessor& accessor, const byte_buffer& buffer,
+void* buffer_address(Native, const Interop&, const device_accessor& accessor, const byte_buffer& buffer,
                 const sycl::device& device) {
-  return memory_of(accessor, buffer, device);
+  return buffer_address(accessor, buffer, device);
 }
 #else
 /// Where a buffer lies for a host task that holds `accessor` of it.
 template <typename Accessor>
-void* memory_of(const Accessor& accessor, const byte_buffer&, const sycl::device&) {
+void* buffer_address(const Accessor& accessor, const byte_buffer&, const sycl::device&) {
   return &accessor[0];
 }
 /// The same for a native command.
 template <typename Native, typename Interop>
-void* memory_of(Native, const Interop& interop, const device_accessor& accessor, const byte_buffer&,
+void* buffer_address(Native, const Interop& interop, const device_accessor& accessor, const byte_buffer&,
                 const sycl::device&) {
   return Native::memory(interop, accessor);
 }
 #endif
 
-// Calls function(native_of<...>{}) for the backend that drives `platform`; false when there is none.
+// Calls function(native_interop<...>{}) for the backend that drives `platform`; false when there is none.
 #if defined(ISTHMUS_SYCL_DPCPP)
 inline constexpr sycl::backend cuda_backend = sycl::backend::ext_oneapi_cuda;
 inline constexpr sycl::backend hip_backend = sycl::backend::ext_oneapi_hip;
@@ -255,22 +255,22 @@ inline constexpr sycl::backend hip_backend = sycl::backend::hip;
 // it needs none: it has native enqueue.
 #if defined(ISTHMUS_SYCL_DPCPP)
 template <sycl::backend Backend>
-isthmus_stream stream_of(native_of<Backend>, const sycl::queue& queue) {
+isthmus_stream stream_of(native_interop<Backend>, const sycl::queue& queue) {
   return reinterpret_cast<isthmus_stream>(sycl::get_native<Backend>(queue));
 }
 #elif defined(ISTHMUS_SYCL_ADAPTIVECPP)
 template <sycl::backend Backend>
-isthmus_stream stream_of(native_of<Backend>, const sycl::queue&) {
+isthmus_stream stream_of(native_interop<Backend>, const sycl::queue&) {
   throw std::logic_error("isthmus: an AdaptiveCpp queue has no native stream of its own");
 }
 #endif
 
 #if defined(ISTHMUS_SYCL_DPCPP) || defined(ISTHMUS_SYCL_ADAPTIVECPP)
 template <typename Function>
-bool with_native(isthmus_platform platform, Function&& function) {
+bool visit_native(isthmus_platform platform, Function&& function) {
   switch (platform) {
-    case ISTHMUS_PLATFORM_CUDA: function(native_of<cuda_backend>{}); return true;
-    case ISTHMUS_PLATFORM_HIP: function(native_of<hip_backend>{}); return true;
+    case ISTHMUS_PLATFORM_CUDA: function(native_interop<cuda_backend>{}); return true;
+    case ISTHMUS_PLATFORM_HIP: function(native_interop<hip_backend>{}); return true;
     case ISTHMUS_PLATFORM_HOST:
     case ISTHMUS_PLATFORM_LEVEL_ZERO:
     case ISTHMUS_PLATFORM_OPENCL:
@@ -280,7 +280,7 @@ bool with_native(isthmus_platform platform, Function&& function) {
 }
 #else
 template <typename Function>
-bool with_native(isthmus_platform, Function&&) {
+bool visit_native(isthmus_platform, Function&&) {
   return false;
 }
 #endif
@@ -299,12 +299,12 @@ inline void* native_memory_context(const sycl::context&) { return nullptr; }
 // Whether work of `device` may read and write memory of `peer`, in one context.
 #if defined(SYCL_EXT_ONEAPI_PEER_ACCESS)
 // OpenCL has no peers, and DPC++ 2026.2 ends the process that asks there.
-inline bool reaches(sycl::device device, const sycl::device& peer) {
+inline bool has_peer_access(sycl::device device, const sycl::device& peer) {
   return device == peer ||
          (device.get_backend() != sycl::backend::opencl && device.ext_oneapi_can_access_peer(peer));
 }
 // Makes it so. The program may have done it already, which is an error to the implementation and none here.
-inline void enable_access(sycl::device device, const sycl::device& peer) {
+inline void enable_peer_access(sycl::device device, const sycl::device& peer) {
   if (device == peer) return;
   try {
     device.ext_oneapi_enable_peer_access(peer);
@@ -313,8 +313,8 @@ inline void enable_access(sycl::device device, const sycl::device& peer) {
   }
 }
 #else
-inline bool reaches(const sycl::device& device, const sycl::device& peer) { return device == peer; }
-inline void enable_access(const sycl::device&, const sycl::device&) {}
+inline bool has_peer_access(const sycl::device& device, const sycl::device& peer) { return device == peer; }
+inline void enable_peer_access(const sycl::device&, const sycl::device&) {}
 #endif
 
 // The platform behind a backend value that this header knows.

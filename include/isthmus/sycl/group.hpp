@@ -155,7 +155,7 @@ inline std::vector<sycl::event> run_group_on_streams(std::vector<collective_requ
     }
   });
   std::vector<sycl::event> events;
-  for (collective_request& request : requests) events.push_back(marker(request.queue));
+  for (collective_request& request : requests) events.push_back(submit_marker(request.queue));
   return events;
 }
 

@@ -52,13 +52,13 @@ inline bool overlap(const side& to, const side& from, std::size_t bytes) {
 /// it.
 inline bool can_be_direct(const side& to, const side& from, std::size_t bytes) {
   return to.queue.get_context() == from.queue.get_context() &&
-         isthmus::detail::reaches(to.queue.get_device(), from.queue.get_device()) && !overlap(to, from, bytes);
+         isthmus::detail::has_peer_access(to.queue.get_device(), from.queue.get_device()) && !overlap(to, from, bytes);
 }
 
 /// Whether both are memory of the host, and a command can run a memmove on it in time.
 inline bool can_be_host(const side& to, const side& from) {
   return to.queue.get_device().is_cpu() && from.queue.get_device().is_cpu() &&
-         isthmus::detail::runs_host_work(to.queue.get_device());
+         isthmus::detail::can_run_host_work(to.queue.get_device());
 }
 
 /// The path that is taken; what the caller asked for and is not possible is refused, never replaced.
@@ -158,7 +158,7 @@ inline sycl::event copy_on_host(const side& to, const side& from, std::size_t by
 /// A command of the target's queue: the side that waits for the bytes is the one that moves them.
 inline sycl::event copy_directly(const side& to, const side& from, std::size_t bytes,
                                  const std::vector<sycl::event>& wait_events) {
-  isthmus::detail::enable_access(to.queue.get_device(), from.queue.get_device());
+  isthmus::detail::enable_peer_access(to.queue.get_device(), from.queue.get_device());
   sycl::queue queue = to.queue;
   return queue.memcpy(to.pointer, from.pointer, bytes, wait_events);
 }
@@ -185,7 +185,7 @@ inline sycl::event copy_staged(const side& to, const side& from, std::size_t byt
     last = written[slot] = writer.memcpy(to.pointer + offset, (*buffers)[slot], length, ready);
   }
   // The buffers live until the last chunk is out of them.
-  if (!isthmus::detail::runs_host_work(writer.get_device())) {
+  if (!isthmus::detail::can_run_host_work(writer.get_device())) {
     last.wait();
     return last;
   }
@@ -224,12 +224,12 @@ inline sycl::event copy(const sycl::queue& to_queue, void* to, const sycl::queue
   const path chosen = detail::choose(target, source, bytes, wanted);
   std::vector<sycl::event> wait_list = wait_events;
   sycl::queue reader = from_queue, writer = to_queue;
-  if (reader.is_in_order()) wait_list.push_back(isthmus::detail::marker(reader));
-  if (writer.is_in_order()) wait_list.push_back(isthmus::detail::marker(writer));
+  if (reader.is_in_order()) wait_list.push_back(isthmus::detail::submit_marker(reader));
+  if (writer.is_in_order()) wait_list.push_back(isthmus::detail::submit_marker(writer));
   if (bytes == 0 || to == from) {
     return writer.submit([&](sycl::handler& handler) {
       handler.depends_on(wait_list);
-      isthmus::detail::join(handler);
+      isthmus::detail::submit_nothing(handler);
     });
   }
   const sycl::event done = chosen == path::host     ? detail::copy_on_host(target, source, bytes, wait_list)
@@ -239,7 +239,7 @@ inline sycl::event copy(const sycl::queue& to_queue, void* to, const sycl::queue
   if (reader.is_in_order() && reader != writer) {
     reader.submit([&](sycl::handler& handler) {
       handler.depends_on(done);
-      isthmus::detail::join(handler);
+      isthmus::detail::submit_nothing(handler);
     });
   }
   return done;

@@ -109,7 +109,7 @@ erased_operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>&
   made.offset_bytes = offset * sizeof(T);
   made.elements = element_of<T>();
   // DPC++ 2026.2 refuses to copy between host and device where the two saw a buffer in different dimensions.
-  if constexpr (Dimensions > 1 && !native_commands_keep_order) {
+  if constexpr (Dimensions > 1 && !has_ordered_native_commands) {
     made.bring = [buffer](sycl::queue& queue) {
       sycl::buffer<T, Dimensions, Allocator> whole = buffer;  // accessors take a non-const reference
       return queue.submit([&](sycl::handler& handler) {

@@ -37,7 +37,7 @@ inline isthmus_device native_device(const sycl::device& device, const char* conf
   if (const auto configured = configured_platform(backend, config_path)) {
     int ordinal = position_in_platform(device);
     if (*configured == known_platform(backend)) {
-      with_native(*configured, [&](auto native) { ordinal = native.ordinal(device); });
+      visit_native(*configured, [&](auto native) { ordinal = native.ordinal(device); });
     }
     return {*configured, ordinal};
   }
@@ -51,7 +51,7 @@ inline isthmus_device native_device(const sycl::device& device, const char* conf
          .hint = "map it in the configuration: [sycl_backends] \"" + number + "\" = \"cuda\""});
   }
   int ordinal = position_in_platform(device);
-  with_native(*known, [&](auto native) { ordinal = native.ordinal(device); });
+  visit_native(*known, [&](auto native) { ordinal = native.ordinal(device); });
   return {*known, ordinal};
 }
 

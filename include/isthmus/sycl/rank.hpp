@@ -101,7 +101,7 @@ class rank_state {
                             .hint = "use host_execution::calling_thread with groups or a thread per rank",
                             .rank = m_rank});
     }
-    if (host == host_execution::host_task && !runs_host_work(device)) {
+    if (host == host_execution::host_task && !can_run_host_work(device)) {
       throw make_exception(
           {.status = ISTHMUS_ERROR_UNSUPPORTED,
            .message = "host = host_task: this SYCL implementation has no host tasks on device '" +

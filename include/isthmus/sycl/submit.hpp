@@ -15,7 +15,7 @@ namespace isthmus::detail {
 /// queue everything. An empty queue is not waited for.
 inline void wait_for_earlier_work(collective_request& request) {
   for (sycl::event& dependency : request.dependencies) dependency.wait();
-  if (request.queue.is_in_order() && !known_idle(request.queue)) request.queue.wait();
+  if (request.queue.is_in_order() && !is_known_idle(request.queue)) request.queue.wait();
 }
 
 /// The one call of the core: every path ends here, with the addresses and the stream that it found.
@@ -70,7 +70,7 @@ inline sycl::event submit_host_task(collective_request&& moved) {
             if (!operand.buffer) return operand.pointer;
             const std::size_t index = uses.index_of(operand);
             return static_cast<unsigned char*>(
-                       memory_of(views.at(index), uses.all()[index].buffer, shared->rank->device())) +
+                       buffer_address(views.at(index), uses.all()[index].buffer, shared->rank->device())) +
                    operand.offset_bytes;
           };
           enqueue(*shared, shared->is_sender() ? address(shared->send) : nullptr,
@@ -98,7 +98,7 @@ inline void require_plain_stream(const collective_request& request) {
 // rank keeps the copy whose address is handed out.
 inline isthmus_stream direct_stream(collective_request& request) {
   isthmus_stream stream = &request.queue;
-  with_native(request.rank->native().platform, [&](auto native) { stream = stream_of(native, request.queue); });
+  visit_native(request.rank->native().platform, [&](auto native) { stream = stream_of(native, request.queue); });
   return stream;
 }
 
@@ -107,7 +107,7 @@ inline sycl::event run_on_stream(collective_request& request) {
   require_plain_stream(request);
   for (sycl::event& dependency : request.dependencies) dependency.wait();
   enqueue(request, request.send.pointer, request.recv.pointer, direct_stream(request));
-  return marker(request.queue);
+  return submit_marker(request.queue);
 }
 
 // What a native command finds out for its request: addresses and the stream it runs on.
@@ -120,7 +120,7 @@ struct native_arguments {
 // Makes a native command of the request's queue that comes next run after all of the request's dependencies,
 // where the implementation does not.
 inline void order_native(collective_request& request, const std::optional<sycl::event>& previous) {
-  if constexpr (!native_commands_keep_order) {
+  if constexpr (!has_ordered_native_commands) {
     std::vector<sycl::event> wait_events = request.dependencies;
     if (previous) wait_events.push_back(*previous);
     order_after(request.queue, wait_events);
@@ -139,15 +139,15 @@ inline void order_native(collective_request& request, const std::optional<sycl::
 
 // Submits `body(native_arguments)` as a native command of the request's queue with all of its dependencies.
 // `take(handler)` makes the accessors that `find` gets an operand's address from.
-template <typename Body, typename Take, typename Find>
+template <typename Body, typename MakeAccessors, typename Find>
 sycl::event submit_native(const std::shared_ptr<collective_request>& shared, const std::optional<sycl::event>& previous,
-                          const Body& body, const Take& take, const Find& find) {
+                          const Body& body, const MakeAccessors& make_accessors, const Find& find) {
   return shared->queue.submit([&](sycl::handler& handler) {
     handler.depends_on(shared->dependencies);
     if (previous) handler.depends_on(*previous);
-    native_enqueue(handler, [shared, body, find, views = take(handler)](auto& interop) {
+    native_enqueue(handler, [shared, body, find, views = make_accessors(handler)](auto& interop) {
       native_arguments arguments;
-      with_native(shared->rank->native().platform, [&](auto native) {
+      visit_native(shared->rank->native().platform, [&](auto native) {
         if (shared->is_sender()) arguments.send = find(native, interop, views, *shared, shared->send);
         if (shared->is_receiver()) arguments.recv = find(native, interop, views, *shared, shared->recv);
         arguments.stream = native.stream(interop);
@@ -172,7 +172,7 @@ sycl::event submit_native(const std::shared_ptr<collective_request>& shared, con
       [uses](auto native, auto& interop, auto& views, const collective_request& request, const erased_operand& operand) -> void* {
         if (!operand.buffer) return operand.pointer;
         const std::size_t index = uses.index_of(operand);
-        return static_cast<unsigned char*>(memory_of(native, interop, views.at(index), uses.all()[index].buffer,
+        return static_cast<unsigned char*>(buffer_address(native, interop, views.at(index), uses.all()[index].buffer,
                                                      request.rank->device())) +
                operand.offset_bytes;
       });

@@ -147,10 +147,10 @@ class tensor_parallel {
     if (!share_context()) return false;
     for (const seat& seat : m_seats)
       for (const auto& other : m_seats)
-        if (!detail::reaches(seat.queue.get_device(), other.queue.get_device())) return false;
+        if (!detail::has_peer_access(seat.queue.get_device(), other.queue.get_device())) return false;
     for (const seat& seat : m_seats)
       for (const auto& other : m_seats)
-        detail::enable_access(seat.queue.get_device(), other.queue.get_device());
+        detail::enable_peer_access(seat.queue.get_device(), other.queue.get_device());
     return true;
   }
   bool share_context() const {

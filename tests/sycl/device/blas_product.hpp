@@ -29,7 +29,7 @@ class blas_product {
     return queue.submit([&](sycl::handler& handler) {
       handler.depends_on(after);
       isthmus::detail::native_enqueue(handler, [=, this](auto& interop) {
-        isthmus::detail::with_native(m_platform, [&](auto native) {
+        isthmus::detail::visit_native(m_platform, [&](auto native) {
           const int status = run(a, rows, b, c, native.stream(interop));
           EXPECT_EQ(status, isthmus::fused::lt_success) << m_library.status_text(status);
         });

@@ -106,7 +106,7 @@ TEST(memory, copies_come_after_their_producer_and_the_host_does_not_wait) {
   if (crew::get().on_host()) GTEST_SKIP() << "memory_test.cpp does it there";
   crew::get().each([](member& self) {
     for (const path way : {path::direct, path::staged}) {
-      if (way == path::staged && !isthmus::detail::runs_host_work(self.queue.get_device())) continue;  // docs
+      if (way == path::staged && !isthmus::detail::can_run_host_work(self.queue.get_device())) continue;  // docs
       constexpr std::size_t size = count * sizeof(float);
       sycl::queue producers = unordered(self),
                   target = way == path::direct ? unordered_too(self) : elsewhere(self);
