@@ -27,23 +27,23 @@ namespace isthmus {
 class row_shards {
  public:
   /// Rows [begin, begin + rows) of a rank's own rows, which travel together.
-  struct piece {
+  struct row_range {
     std::uint64_t begin, rows;
   };
 
-  /// Collective, and waits on `transfers`: ranks compare their shapes, and all get the error where they differ.
+  /// Collective, and waits on `transfer_queue`: ranks compare their shapes, and all get the error where they differ.
   /// @param ranks The ranks that the rows travel between.
-  /// @param transfers A queue of ranks.device(); the host waits for it.
+  /// @param transfer_queue A queue of ranks.device(); the host waits for it.
   /// @param rows Rows of each rank, equal on all; 0 is allowed.
   /// @param columns Elements of a row: A's k or C's n.
   /// @param chunks Pieces that each rank's rows travel in, at most one for each row: more overlap, more calls.
   /// @throws isthmus::exception ISTHMUS_ERROR_MISMATCH names what ranks disagree about; _INVALID_ARGUMENT for 0
   ///   chunks or 2^63 elements and more; _OUT_OF_MEMORY without a few bytes of the device.
-  row_shards(const communicator& ranks, const sycl::queue& transfers, std::uint64_t rows, std::uint64_t columns,
-             std::uint32_t chunks = 4)
+  row_shards(const communicator& ranks, const sycl::queue& transfer_queue, std::uint64_t rows, std::uint64_t columns,
+             std::uint32_t chunk_count = 4)
       : m_rows(rows), m_columns(columns) {
-    agree(ranks, transfers, {rows, columns, chunks});
-    if (chunks == 0)
+    check_agreement(ranks, transfer_queue, {rows, columns, chunk_count});
+    if (chunk_count == 0)
       throw detail::make_exception({.message = "row_shards: chunks = 0 must be at least 1",
                                     .hint = "1 is the whole collective beside the product of the own rows"});
     const auto size = static_cast<std::uint64_t>(ranks.size());
@@ -52,10 +52,10 @@ class row_shards {
                                                std::to_string(rows) + " x " + std::to_string(columns) +
                                                " elements are more than 2^63",
                                     .hint = "rows are those of one rank"});
-    const std::uint64_t count = std::clamp<std::uint64_t>(rows, 1, chunks);
+    const std::uint64_t count = std::clamp<std::uint64_t>(rows, 1, chunk_count);
     for (std::uint64_t index = 0; index < count; ++index) {
       const std::uint64_t begin = rows * index / count;
-      m_pieces.push_back({begin, rows * (index + 1) / count - begin});
+      m_chunks.push_back({begin, rows * (index + 1) / count - begin});
     }
   }
 
@@ -64,42 +64,42 @@ class row_shards {
   /// Elements of a row.
   std::uint64_t columns() const { return m_columns; }
   /// In the order in which they travel; at least one, which may be empty.
-  const std::vector<piece>& pieces() const { return m_pieces; }
+  const std::vector<row_range>& chunks() const { return m_chunks; }
 
  private:
-  using numbers = std::array<std::uint64_t, 3>;
+  using shape_fields = std::array<std::uint64_t, 3>;
 
-  static void agree(const communicator& ranks, const sycl::queue& transfers, const numbers& own) {
+  static void check_agreement(const communicator& ranks, const sycl::queue& transfer_queue, const shape_fields& own) {
     const auto size = static_cast<std::size_t>(ranks.size());
-    sycl::queue queue = transfers;
+    sycl::queue queue = transfer_queue;
     const auto release = [&](std::uint64_t* memory) { sycl::free(memory, queue); };
-    const std::unique_ptr<std::uint64_t, decltype(release)> given(
+    const std::unique_ptr<std::uint64_t, decltype(release)> shape_memory(
         sycl::malloc_device<std::uint64_t>(own.size() * (size + 1), queue), release);
-    if (given == nullptr)
+    if (shape_memory == nullptr)
       throw detail::make_exception(
           {.status = ISTHMUS_ERROR_OUT_OF_MEMORY,
            .message = "row_shards: the device has no memory for the shapes of the ranks"});
-    std::uint64_t* all = given.get() + own.size();
-    queue.memcpy(given.get(), own.data(), sizeof own).wait();
-    ranks.allgather(queue, given.get(), all, own.size()).wait();
-    std::vector<numbers> shapes(size);
-    queue.memcpy(shapes.data(), all, size * sizeof own).wait();
+    std::uint64_t* all_shapes = shape_memory.get() + own.size();
+    queue.memcpy(shape_memory.get(), own.data(), sizeof own).wait();
+    ranks.allgather(queue, shape_memory.get(), all_shapes, own.size()).wait();
+    std::vector<shape_fields> shapes(size);
+    queue.memcpy(shapes.data(), all_shapes, size * sizeof own).wait();
     const char* names[] = {"rows", "columns", "chunks"};
-    for (std::size_t which = 0; which < own.size(); ++which)
+    for (std::size_t field = 0; field < own.size(); ++field)
       for (std::size_t rank = 1; rank < size; ++rank)
-        if (shapes[rank][which] != shapes[0][which])
+        if (shapes[rank][field] != shapes[0][field])
           throw detail::make_exception(
               {.status = ISTHMUS_ERROR_MISMATCH,
-               .message = std::string("row_shards: ranks disagree about ") + names[which] + ": rank 0 has " +
-                          std::to_string(shapes[0][which]) + ", rank " + std::to_string(rank) + " has " +
-                          std::to_string(shapes[rank][which]),
+               .message = std::string("row_shards: ranks disagree about ") + names[field] + ": rank 0 has " +
+                          std::to_string(shapes[0][field]) + ", rank " + std::to_string(rank) + " has " +
+                          std::to_string(shapes[rank][field]),
                .hint = "every rank has as many rows of as many elements; what else the "
                        "product needs may differ",
                .rank = ranks.rank()});
   }
 
   std::uint64_t m_rows, m_columns;
-  std::vector<piece> m_pieces;
+  std::vector<row_range> m_chunks;
 };
 
 /// C = A * B with A gathered from `own` of all ranks, chunk by chunk, while chunks that have arrived are
@@ -107,13 +107,13 @@ class row_shards {
 ///
 /// For the own rows at once, then for each chunk for the rows of every other rank, it calls
 /// @code
-/// sycl::event multiply(const Element* from, std::uint64_t first_row, std::uint64_t rows, const dependencies&)
+/// sycl::event multiply(const Element* rows_of_a, std::uint64_t first_row, std::uint64_t rows, const dependencies&)
 /// @endcode
 /// which enqueues C[first_row, first_row + rows) = from[rows x columns] * B after the dependencies, on a queue
-/// other than `transfers`, and returns its event.
+/// other than `transfer_queue`, and returns its event.
 /// @param ranks The communicator; collective.
-/// @param transfers The queue that rows travel on.
-/// @param own This rank's rows of A, USM; may lie in their place in `gathered`.
+/// @param transfer_queue The queue that rows travel on.
+/// @param own_rows This rank's rows of A, USM; may lie in their place in `gathered`.
 /// @param gathered The whole A, USM: size * rows * columns elements, own rows too.
 /// @param shape From row_shards, made with the same ranks.
 /// @param multiply The product, as above.
@@ -123,24 +123,24 @@ class row_shards {
 ///   enqueued before may still run.
 template <typename Element, typename Multiply>
   requires send_operand<const Element*> && recv_operand<Element*>
-std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::queue& transfers,
-                                        const Element* own, Element* gathered, const row_shards& shape,
+std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::queue& transfer_queue,
+                                        const Element* own_rows, Element* gathered, const row_shards& shape,
                                         Multiply&& multiply, const dependencies& wait_events = {}) {
   const auto size = static_cast<std::uint64_t>(ranks.size()), rank = static_cast<std::uint64_t>(ranks.rank());
   std::vector<sycl::event> events;
-  events.push_back(multiply(own, rank * shape.rows(), shape.rows(), wait_events));
-  for (const auto& [begin, rows] : shape.pieces()) {
+  events.push_back(multiply(own_rows, rank * shape.rows(), shape.rows(), wait_events));
+  for (const auto& [begin, rows] : shape.chunks()) {
     const std::vector<std::uint64_t> counts(size, rows * shape.columns());
     std::vector<std::uint64_t> displs(size);
     for (std::uint64_t source = 0; source < size; ++source)
       displs[source] = (source * shape.rows() + begin) * shape.columns();
-    const sycl::event arrived = ranks.allgatherv(transfers, own + begin * shape.columns(),
+    const sycl::event gathered_event = ranks.allgatherv(transfer_queue, own_rows + begin * shape.columns(),
                                                  rows * shape.columns(), gathered, counts, displs, wait_events);
-    events.push_back(arrived);
+    events.push_back(gathered_event);
     for (std::uint64_t step = 1; step < size; ++step) {
       const std::uint64_t source = (rank + step) % size;
       events.push_back(
-          multiply(gathered + displs[source], source * shape.rows() + begin, rows, dependencies{arrived}));
+          multiply(gathered + displs[source], source * shape.rows() + begin, rows, dependencies{gathered_event}));
     }
   }
   return events;
@@ -148,17 +148,17 @@ std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::q
 
 /// C = this rank's rows of the sum over ranks of A * B, where every rank has its columns of A and rows of B
 /// (the row-parallel layer). A chunk of every rank's rows is multiplied into `partial`, then summed on
-/// `transfers` into `c` while the next one is multiplied.
+/// `transfer_queue` into `c` while the next one is multiplied.
 ///
 /// For each chunk and the rows of every rank it calls
 /// @code
-/// sycl::event multiply(std::uint64_t first_row, std::uint64_t rows, Element* to, const dependencies&)
+/// sycl::event multiply(std::uint64_t first_row, std::uint64_t rows, Element* destination, const dependencies&)
 /// @endcode
 /// which enqueues to[rows x columns] = A[first_row, first_row + rows) * B after the dependencies, on a queue
-/// other than `transfers`, and returns its event; what it adds to its own rank's rows is in the sum once (a
+/// other than `transfer_queue`, and returns its event; what it adds to its own rank's rows is in the sum once (a
 /// bias).
 /// @param ranks The communicator; collective.
-/// @param transfers The queue that rows are summed on.
+/// @param transfer_queue The queue that rows are summed on.
 /// @param partial USM for size * rows * columns elements; overwritten.
 /// @param c This rank's rows of the sum, USM: rows * columns elements.
 /// @param shape From row_shards, made with the same ranks.
@@ -170,30 +170,30 @@ std::vector<sycl::event> allgather_gemm(const communicator& ranks, const sycl::q
 ///   enqueued before may still run.
 template <typename Element, typename Multiply>
   requires recv_operand<Element*> && reducible_operand<Element*>
-std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sycl::queue& transfers,
+std::vector<sycl::event> gemm_reduce_scatter(const communicator& ranks, const sycl::queue& transfer_queue,
                                              Element* partial, Element* c, const row_shards& shape,
                                              Multiply&& multiply, const dependencies& wait_events = {}) {
   const auto size = static_cast<std::uint64_t>(ranks.size());
-  const auto& pieces = shape.pieces();
-  const auto start_of = [&](const row_shards::piece& piece) {
-    return partial + size * piece.begin * shape.columns();
+  const auto& chunks = shape.chunks();
+  const auto partial_of = [&](const row_shards::row_range& chunk) {
+    return partial + size * chunk.begin * shape.columns();
   };
-  const auto products = [&](const row_shards::piece& piece) {
-    dependencies done;
+  const auto multiply_chunk = [&](const row_shards::row_range& chunk) {
+    dependencies events;
     for (std::uint64_t target = 0; target < size; ++target)
-      done.push_back(multiply(target * shape.rows() + piece.begin, piece.rows,
-                              start_of(piece) + target * piece.rows * shape.columns(), wait_events));
-    return done;
+      events.push_back(multiply(target * shape.rows() + chunk.begin, chunk.rows,
+                              partial_of(chunk) + target * chunk.rows * shape.columns(), wait_events));
+    return events;
   };
   std::vector<sycl::event> events;
-  dependencies multiplied = products(pieces.front());
-  for (std::size_t index = 0; index < pieces.size(); ++index) {
+  dependencies product_events = multiply_chunk(chunks.front());
+  for (std::size_t index = 0; index < chunks.size(); ++index) {
     // First, because the sum's call may wait for the products that it depends on.
-    dependencies next = index + 1 < pieces.size() ? products(pieces[index + 1]) : dependencies{};
-    const auto& piece = pieces[index];
-    events.push_back(ranks.reduce_scatter(transfers, start_of(piece), c + piece.begin * shape.columns(),
-                                          piece.rows * shape.columns(), reduction_op::sum, multiplied));
-    multiplied = std::move(next);
+    dependencies next = index + 1 < chunks.size() ? multiply_chunk(chunks[index + 1]) : dependencies{};
+    const auto& chunk = chunks[index];
+    events.push_back(ranks.reduce_scatter(transfer_queue, partial_of(chunk), c + chunk.begin * shape.columns(),
+                                          chunk.rows * shape.columns(), reduction_op::sum, product_events));
+    product_events = std::move(next);
   }
   return events;
 }
