@@ -32,17 +32,17 @@ class sycl_provider {
 
   // The process's provider of `device`, registered with the core at the first call. Never destroyed: blocks
   // may be freed when static objects are gone.
-  static sycl_provider& of(isthmus_device device, const sycl::queue& queue) {
+  static sycl_provider& get(isthmus_device device, const sycl::queue& queue) {
     static std::mutex& mutex = *new std::mutex;
-    static auto& all = *new std::map<std::pair<int, int>, std::unique_ptr<sycl_provider>>;
+    static auto& providers = *new std::map<std::pair<int, int>, std::unique_ptr<sycl_provider>>;
     const std::lock_guard lock(mutex);
-    auto& own = all[{device.platform, device.ordinal}];
-    if (own) return *own;
-    auto fresh = std::make_unique<sycl_provider>(queue);
-    const isthmus_memory_provider functions{sizeof functions, "sycl", fresh.get(), &allocate, &free};
+    auto& provider = providers[{device.platform, device.ordinal}];
+    if (provider) return *provider;
+    auto new_provider = std::make_unique<sycl_provider>(queue);
+    const isthmus_memory_provider functions{sizeof functions, "sycl", new_provider.get(), &allocate, &free};
     isthmus::detail::check(isthmus_memory_register(device, &functions));
-    own = std::move(fresh);
-    return *own;
+    provider = std::move(new_provider);
+    return *provider;
   }
 
   const sycl::context& context() const { return m_context; }
@@ -53,11 +53,11 @@ class sycl_provider {
 
   /// The core's function pointers: a failure is a number, no exception passes.
   static int allocate(void* self, std::uint64_t bytes, void** pointer) noexcept {
-    const auto& own = *static_cast<sycl_provider*>(self);
+    const auto& provider = *static_cast<sycl_provider*>(self);
     try {
       // AdaptiveCpp takes only multiples of the alignment.
       const std::uint64_t rounded = bytes > max_bytes ? bytes : (bytes + alignment - 1) / alignment * alignment;
-      *pointer = sycl::aligned_alloc_device(alignment, rounded, own.m_device, own.m_context);
+      *pointer = sycl::aligned_alloc_device(alignment, rounded, provider.m_device, provider.m_context);
       return *pointer == nullptr ? 1 : 0;
     } catch (const sycl::exception& failure) {
       return failure.code().value();
@@ -95,7 +95,7 @@ std::size_t bytes_of(const char* function, std::size_t count) {
 }  // namespace detail
 
 /// How a block is made.
-struct options {
+struct allocation_options {
   bool unpooled = false;  // a block of its own from the driver, which gets it back when it is freed
 };
 
@@ -124,14 +124,14 @@ inline void free(void* pointer, const sycl::queue& queue) {
 /// device has a provider that makes none. The host can read it where the device is a CPU. Any thread.
 /// @param queue Names device and context; nothing is enqueued.
 /// @param bytes How many; 0 gives null.
-/// @param wanted Pooled (default) or a block of its own.
+/// @param options Pooled (default) or a block of its own.
 /// @return A block that is aligned to 256 bytes, contents undefined; for free().
 /// @throws isthmus::exception ISTHMUS_ERROR_OUT_OF_MEMORY with every provider that was tried; _UNSUPPORTED
 ///   where only sycl::malloc_device serves the device and it served another context before.
-inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const options& wanted = {}) {
+inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const allocation_options& options = {}) {
   const isthmus_device device = detail::device_of(queue);
-  const detail::sycl_provider& fallback = detail::sycl_provider::of(device, queue);
-  const isthmus_memory_options native{sizeof native, wanted.unpooled ? 1 : 0, 0,
+  const detail::sycl_provider& fallback = detail::sycl_provider::get(device, queue);
+  const isthmus_memory_options native{sizeof native, options.unpooled ? 1 : 0, 0,
                                       isthmus::detail::native_memory_context(queue.get_context())};
   void* pointer = nullptr;
   isthmus::detail::check(isthmus_memory_allocate_device(device, bytes, &native, &pointer));
@@ -154,13 +154,13 @@ inline void* allocate_bytes(const sycl::queue& queue, std::size_t bytes, const o
 /// @endcode
 /// @param queue Names device and context.
 /// @param count Elements, not bytes; 0 gives null.
-/// @param wanted Pooled (default) or a block of its own.
+/// @param options Pooled (default) or a block of its own.
 /// @return The first element; for free().
 /// @throws isthmus::exception As allocate_bytes(); _INVALID_ARGUMENT where the bytes are more than a size can
 ///   hold.
 template <typename Type>
-Type* allocate(const sycl::queue& queue, std::size_t count, const options& wanted = {}) {
-  return static_cast<Type*>(allocate_bytes(queue, detail::bytes_of<Type>("allocate", count), wanted));
+Type* allocate(const sycl::queue& queue, std::size_t count, const allocation_options& options = {}) {
+  return static_cast<Type*>(allocate_bytes(queue, detail::bytes_of<Type>("allocate", count), options));
 }
 
 /// A plain block of `count` elements with an owner. Move-only. Its destructor frees at once: wait before for
@@ -172,10 +172,10 @@ class array {
   array() = default;
   /// @param queue Names device and context.
   /// @param count Elements; 0 makes no block.
-  /// @param wanted Pooled (default) or a block of its own.
+  /// @param options Pooled (default) or a block of its own.
   /// @throws isthmus::exception As allocate().
-  array(const sycl::queue& queue, std::size_t count, const options& wanted = {})
-      : m_data(allocate<Type>(queue, count, wanted), release{detail::device_of(queue)}), m_count(count) {}
+  array(const sycl::queue& queue, std::size_t count, const allocation_options& options = {})
+      : m_data(allocate<Type>(queue, count, options), block_deleter{detail::device_of(queue)}), m_count(count) {}
 
   /// The first element, an address of the device; null without a block.
   Type* data() const noexcept { return m_data.get(); }
@@ -185,11 +185,11 @@ class array {
   std::size_t size_bytes() const noexcept { return m_count * sizeof(Type); }
 
  private:
-  struct release {
+  struct block_deleter {
     isthmus_device device{};
     void operator()(Type* pointer) const noexcept { isthmus_memory_free_device(device, pointer); }
   };
-  std::unique_ptr<Type, release> m_data;
+  std::unique_ptr<Type, block_deleter> m_data;
   std::size_t m_count = 0;
 };
 
