@@ -72,7 +72,7 @@ struct erased_operand {
   std::uint64_t offset_bytes = 0;   // into the buffer
   std::optional<element_layout> elements;  // none: nullptr
   // Brings a buffer of several dimensions to a queue's device in its own shape; returns the command.
-  std::function<sycl::event(sycl::queue&)> bring = {};
+  std::function<sycl::event(sycl::queue&)> migrate = {};
 };
 
 template <typename X>
@@ -83,10 +83,10 @@ template <typename T>
 struct operand_traits<T*> {
   using value = T;
   static erased_operand make(T* pointer) {
-    erased_operand made;
-    made.pointer = const_cast<std::remove_cv_t<T>*>(pointer);
-    if constexpr (!std::is_void_v<T>) made.elements = element_of<T>();
-    return made;
+    erased_operand operand;
+    operand.pointer = const_cast<std::remove_cv_t<T>*>(pointer);
+    if constexpr (!std::is_void_v<T>) operand.elements = element_of<T>();
+    return operand;
   }
 };
 
@@ -103,22 +103,22 @@ erased_operand make_buffer_operand(const sycl::buffer<T, Dimensions, Allocator>&
                             std::size_t offset) {
   auto bytes = buffer.template reinterpret<unsigned char, 1>(sycl::range<1>(buffer.byte_size()));
   static_assert(std::is_same_v<decltype(bytes), byte_buffer>, "buffers must use SYCL's default allocator");
-  erased_operand made;
-  made.buffer = std::move(bytes);
-  made.identity = identity;
-  made.offset_bytes = offset * sizeof(T);
-  made.elements = element_of<T>();
+  erased_operand operand;
+  operand.buffer = std::move(bytes);
+  operand.identity = identity;
+  operand.offset_bytes = offset * sizeof(T);
+  operand.elements = element_of<T>();
   // DPC++ 2026.2 refuses to copy between host and device where the two saw a buffer in different dimensions.
   if constexpr (Dimensions > 1 && !has_ordered_native_commands) {
-    made.bring = [buffer](sycl::queue& queue) {
-      sycl::buffer<T, Dimensions, Allocator> whole = buffer;  // accessors take a non-const reference
+    operand.migrate = [buffer](sycl::queue& queue) {
+      sycl::buffer<T, Dimensions, Allocator> full_buffer = buffer;  // accessors take a non-const reference
       return queue.submit([&](sycl::handler& handler) {
-        const sycl::accessor view(whole, handler, sycl::read_write);
+        const sycl::accessor view(full_buffer, handler, sycl::read_write);
         native_enqueue(handler, [view](auto&) {});
       });
     };
   }
-  return made;
+  return operand;
 }
 
 template <typename T, int Dimensions, typename Allocator>
@@ -144,9 +144,9 @@ struct operand_traits<typed_operand<Inner>> {
   using value = std::conditional_t<std::is_const_v<typename operand_traits<Inner>::value>,
                                    const explicitly_typed, explicitly_typed>;
   static erased_operand make(const typed_operand<Inner>& typed) {
-    erased_operand made = operand_traits<Inner>::make(typed.inner);
-    made.elements = element_layout{static_cast<isthmus_datatype>(typed.type)};
-    return made;
+    erased_operand operand = operand_traits<Inner>::make(typed.inner);
+    operand.elements = element_layout{static_cast<isthmus_datatype>(typed.type)};
+    return operand;
   }
 };
 
@@ -162,7 +162,7 @@ template <typename Inner>
 inline constexpr bool is_typed<typed_operand<Inner>> = true;
 
 template <typename X>
-inline constexpr bool is_nothing = std::is_same_v<std::decay_t<X>, std::nullptr_t>;
+inline constexpr bool is_null_operand = std::is_same_v<std::decay_t<X>, std::nullptr_t>;
 
 // Not an array: bound to a reference to const it no longer says whether it was const.
 template <typename X>
@@ -171,11 +171,11 @@ concept operand_like = !std::is_array_v<std::remove_reference_t<X>> &&
 
 // A plain void* says nothing about its elements.
 template <typename X>
-concept has_elements = is_nothing<X> || is_typed<std::decay_t<X>> || !std::is_void_v<value_of<X>>;
+concept has_elements = is_null_operand<X> || is_typed<std::decay_t<X>> || !std::is_void_v<value_of<X>>;
 
 template <typename X>
-constexpr bool reduces() {
-  if constexpr (is_nothing<X> || is_typed<std::decay_t<X>>) {
+constexpr bool is_reducible_operand() {
+  if constexpr (is_null_operand<X> || is_typed<std::decay_t<X>>) {
     return true;
   } else {
     return element_of<value_of<X>>().is_reducible;
@@ -196,14 +196,14 @@ concept recv_operand = send_operand<X> && !std::is_const_v<detail::value_of<X>>;
 /// Send and receive operand of one call hold the same elements, const apart; as_datatype() matches as_datatype(), and nullptr
 /// everything.
 template <typename Send, typename Recv>
-concept matching_operands = detail::is_nothing<Send> || detail::is_nothing<Recv> ||
+concept matching_operands = detail::is_null_operand<Send> || detail::is_null_operand<Recv> ||
                             (detail::is_typed<std::decay_t<Send>> && detail::is_typed<std::decay_t<Recv>>) ||
                             std::is_same_v<std::remove_const_t<detail::value_of<Send>>, detail::value_of<Recv>>;
 
 /// Elements that THE TABLE can combine: numbers, sycl::half, bfloat16, or as_datatype(). Use as_datatype(datatype, ...) for a
 /// struct or vector of them.
 template <typename X>
-concept reducible_operand = detail::reduces<X>();
+concept reducible_operand = detail::is_reducible_operand<X>();
 
 }  // namespace isthmus
 

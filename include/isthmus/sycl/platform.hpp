@@ -11,12 +11,12 @@ namespace isthmus::detail {
 
 /// The platform that [sycl_backends] of the configuration gives to a backend, by name or number; none where it
 /// does not mention it.
-inline std::optional<isthmus_platform> configured_platform(sycl::backend backend, const char* config_path) {
+inline std::optional<isthmus_platform> mapped_platform(sycl::backend backend, const char* config_path) {
   isthmus_platform platform = ISTHMUS_PLATFORM_HOST;
-  int found = 0;
+  int is_mapped = 0;
   check(isthmus_sycl_backend_platform(config_path, backend_name(backend).c_str(), static_cast<int>(backend),
-                                      &platform, &found));
-  if (found == 0) return std::nullopt;
+                                      &platform, &is_mapped));
+  if (is_mapped == 0) return std::nullopt;
   return platform;
 }
 
@@ -24,8 +24,8 @@ inline std::optional<isthmus_platform> configured_platform(sycl::backend backend
 // native API has no numbers of its own.
 inline int position_in_platform(const sycl::device& device) {
   const auto devices = device.get_platform().get_devices();
-  const auto found = std::find(devices.begin(), devices.end(), device);
-  return found == devices.end() ? 0 : static_cast<int>(found - devices.begin());
+  const auto position = std::find(devices.begin(), devices.end(), device);
+  return position == devices.end() ? 0 : static_cast<int>(position - devices.begin());
 }
 
 // CPU devices, sub-devices included, are the host whatever drives them: their memory is the host's. For
@@ -34,15 +34,15 @@ inline int position_in_platform(const sycl::device& device) {
 inline isthmus_device native_device(const sycl::device& device, const char* config_path) {
   if (device.is_cpu()) return {ISTHMUS_PLATFORM_HOST, 0};
   const sycl::backend backend = device.get_backend();
-  if (const auto configured = configured_platform(backend, config_path)) {
+  if (const auto mapped = mapped_platform(backend, config_path)) {
     int ordinal = position_in_platform(device);
-    if (*configured == known_platform(backend)) {
-      visit_native(*configured, [&](auto native) { ordinal = native.ordinal(device); });
+    if (*mapped == known_platform(backend)) {
+      visit_native(*mapped, [&](auto native) { ordinal = native.ordinal(device); });
     }
-    return {*configured, ordinal};
+    return {*mapped, ordinal};
   }
-  const auto known = known_platform(backend);
-  if (!known) {
+  const auto default_platform = known_platform(backend);
+  if (!default_platform) {
     const std::string number = std::to_string(static_cast<int>(backend));
     throw make_exception(
         {.status = ISTHMUS_ERROR_CONFIG,
@@ -51,8 +51,8 @@ inline isthmus_device native_device(const sycl::device& device, const char* conf
          .hint = "map it in the configuration: [sycl_backends] \"" + number + "\" = \"cuda\""});
   }
   int ordinal = position_in_platform(device);
-  visit_native(*known, [&](auto native) { ordinal = native.ordinal(device); });
-  return {*known, ordinal};
+  visit_native(*default_platform, [&](auto native) { ordinal = native.ordinal(device); });
+  return {*default_platform, ordinal};
 }
 
 }  // namespace isthmus::detail

@@ -125,10 +125,10 @@ inline void order_native(collective_request& request, const std::optional<sycl::
     if (previous) wait_events.push_back(*previous);
     order_after(request.queue, wait_events);
     if (!request.uses_buffers()) return;
-    if (request.is_sender() && request.send.bring)
-      order_after_dependencies(request.queue, request.send.bring(request.queue));
-    if (request.is_receiver() && request.recv.bring)
-      order_after_dependencies(request.queue, request.recv.bring(request.queue));
+    if (request.is_sender() && request.send.migrate)
+      order_after_dependencies(request.queue, request.send.migrate(request.queue));
+    if (request.is_receiver() && request.recv.migrate)
+      order_after_dependencies(request.queue, request.recv.migrate(request.queue));
     buffer_uses uses;
     uses.add(request);
     order_after_accesses(request.queue, [&](sycl::handler& handler) {
