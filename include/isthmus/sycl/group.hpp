@@ -98,7 +98,7 @@ inline std::vector<sycl::event> run_group_in_host_task(std::vector<collective_re
       });
     });
   };
-  return std::vector<sycl::event>(shared_requests->size(), first.rank->in_background(first.queue, submit));
+  return std::vector<sycl::event>(shared_requests->size(), first.rank->submit_in_background(first.queue, submit));
 }
 
 // Three steps, because an event that is recorded before the core launches the group would come too early:

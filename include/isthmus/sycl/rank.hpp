@@ -72,7 +72,7 @@ inline path_choice choose_path(isthmus_platform platform, host_execution host) {
 }
 
 /// The core logs by itself; the path of a SYCL call is only known here.
-inline bool log_wanted() {
+inline bool is_log_enabled() {
   const char* level = std::getenv("ISTHMUS_LOG");
   const std::string_view text = level == nullptr ? "" : level;
   return text == "trace" || text == "debug" || text == "info";
@@ -93,7 +93,7 @@ class rank_state {
     check(isthmus_communicator_rank(handle, &m_rank));
     check(isthmus_communicator_size(handle, &m_size));
     check(isthmus_communicator_local_size(handle, &m_local_size));
-    check(isthmus_communicator_device(handle, &m_native));
+    check(isthmus_communicator_device(handle, &m_native_device));
     if (host == host_execution::host_task && m_local_size > 1) {
       throw make_exception({.status = ISTHMUS_ERROR_INVALID_ARGUMENT,
                             .message = "host = host_task: " + std::to_string(m_local_size) +
@@ -110,19 +110,19 @@ class rank_state {
            .hint = "use host_execution::calling_thread",
            .rank = m_rank});
     }
-    if (!has_native_commands(m_native.platform)) {
+    if (!has_native_commands(m_native_device.platform)) {
       throw make_exception({.status = ISTHMUS_ERROR_UNSUPPORTED,
                             .message = "the SYCL compiler made this program without platform " +
-                                       std::string(isthmus_platform_name(m_native.platform)) +
+                                       std::string(isthmus_platform_name(m_native_device.platform)) +
                                        ", for device '" + device.get_info<sycl::info::device::name>() + "'",
                             .hint = "name it in --acpp-targets, or use the target generic",
                             .rank = m_rank});
     }
-    m_path = choose_path(m_native.platform, host);
-    if (log_wanted()) {
+    m_path = choose_path(m_native_device.platform, host);
+    if (is_log_enabled()) {
       std::fprintf(stderr, "[isthmus] sycl: rank %d on %s, platform %s: path %s (%s)\n", m_rank,
                    device.get_info<sycl::info::device::name>().c_str(),
-                   isthmus_platform_name(m_native.platform), path_name(m_path.path), m_path.reason.c_str());
+                   isthmus_platform_name(m_native_device.platform), path_name(m_path.path), m_path.reason.c_str());
     }
   }
   rank_state(const rank_state&) = delete;
@@ -133,7 +133,7 @@ class rank_state {
   isthmus_communicator handle() const noexcept { return m_handle.get(); }
   const sycl::device& device() const noexcept { return m_device; }
   /// Platform and ordinal, as the core knows the device.
-  isthmus_device native() const noexcept { return m_native; }
+  isthmus_device native() const noexcept { return m_native_device; }
   int rank() const noexcept { return m_rank; }
   int size() const noexcept { return m_size; }
   int local_size() const noexcept { return m_local_size; }
@@ -144,63 +144,63 @@ class rank_state {
   // depends on the one before, unless an in-order queue sees to it, which is cheaper. Returns the event of
   // `submit(previous)`.
   template <typename Submit>
-  sycl::event in_order(const sycl::queue& queue, Submit&& submit) {
-    const std::lock_guard lock(m_order);
+  sycl::event submit_in_order(const sycl::queue& queue, Submit&& submit) {
+    const std::lock_guard lock(m_order_mutex);
     const bool same_queue = m_last_queue && *m_last_queue == queue;
-    m_last = submit(same_queue && queue.is_in_order() ? std::nullopt : m_last);
+    m_last_event = submit(same_queue && queue.is_in_order() ? std::nullopt : m_last_event);
     if (!same_queue) m_last_queue = queue;
-    return *m_last;
+    return *m_last_event;
   }
 
   // The same for work that calls the core in the background, which the handle must outlive: the work calls
   // end() when it has done so.
   template <typename Submit>
-  sycl::event in_background(const sycl::queue& queue, Submit&& submit) {
+  sycl::event submit_in_background(const sycl::queue& queue, Submit&& submit) {
     ++m_in_flight;
     try {
-      sycl::event event = in_order(queue, submit);
+      sycl::event event = submit_in_order(queue,submit);
       start_commands(queue.get_context());  // other ranks wait for this one's part
       return event;
     } catch (...) {
-      end();
+      finish_background_work();
       throw;
     }
   }
-  void end() noexcept {
+  void finish_background_work() noexcept {
     if (--m_in_flight == 0) m_in_flight.notify_all();
   }
   // Waits for this rank's host tasks and native commands to have called the core, each of which ends by the
   // communicator's timeout at the latest, and destroys the handle; what is left may be held by a task that the
   // runtime has not yet thrown away.
   void close() noexcept {
-    while (const std::size_t left = m_in_flight) m_in_flight.wait(left);
+    while (const std::size_t remaining = m_in_flight) m_in_flight.wait(remaining);
     m_handle.reset();
   }
 
   /// Keeps the first failure for async_error(). Any thread.
-  void record(const exception& failure) {
-    const std::lock_guard lock(m_mutex);
+  void record_failure(const exception& failure) {
+    const std::lock_guard lock(m_failure_mutex);
     if (!m_failure) m_failure = failure;
   }
   /// The first failure in the background. Any thread.
   std::optional<exception> failure() const {
-    const std::lock_guard lock(m_mutex);
+    const std::lock_guard lock(m_failure_mutex);
     return m_failure;
   }
 
  private:
   std::unique_ptr<isthmus_communicator_impl, handle_deleter> m_handle;
   sycl::device m_device;
-  isthmus_device m_native{};  // platform and ordinal, as the core has them
+  isthmus_device m_native_device{};  // platform and ordinal, as the core has them
   int m_rank = -1;
   int m_size = 0;
   int m_local_size = 0;  // ranks of this process
   path_choice m_path{};
-  std::mutex m_order;                        // guards what the last operation left; its holder may take m_mutex
-  std::optional<sycl::event> m_last;         // of the latest asynchronous operation
+  std::mutex m_order_mutex;                        // guards what the last operation left; its holder may take m_failure_mutex
+  std::optional<sycl::event> m_last_event;         // of the latest asynchronous operation
   std::optional<sycl::queue> m_last_queue;   // and where it went
   std::atomic<std::size_t> m_in_flight = 0;  // work that has not called the core yet, or is in it
-  mutable std::mutex m_mutex;                // guards what follows
+  mutable std::mutex m_failure_mutex;                // guards what follows
   std::optional<exception> m_failure;        // the first that happened in the background
 };
 

@@ -46,11 +46,11 @@ void run_in_background(rank_state& rank, Work&& work) {
   try {
     work();
   } catch (const exception& failure) {
-    rank.record(failure);
-    rank.end();
+    rank.record_failure(failure);
+    rank.finish_background_work();
     throw;
   }
-  rank.end();
+  rank.finish_background_work();
 }
 
 // On DPC++ a host task without interop_handle: with one, and a writable accessor, DPC++ 2026.2 crashes when the
@@ -79,7 +79,7 @@ inline sycl::event submit_host_task(collective_request&& moved) {
       });
     });
   };
-  return shared->rank->in_background(shared->queue, submit);
+  return shared->rank->submit_in_background(shared->queue, submit);
 }
 
 // ---- device platforms -----------------------------------------------------------------------------------
@@ -195,14 +195,14 @@ inline sycl::event run_native(collective_request&& moved) {
       try {
         enqueue(*self, arguments.send, arguments.recv, arguments.stream);
       } catch (const exception& failure) {
-        self->rank->record(failure);
+        self->rank->record_failure(failure);
         self->failed = failure;
       }
       self->over.store(true, std::memory_order_release);
-      self->rank->end();
+      self->rank->finish_background_work();
     });
   };
-  const sycl::event event = shared->rank->in_background(shared->queue, submit);
+  const sycl::event event = shared->rank->submit_in_background(shared->queue, submit);
   if (shared->over.load(std::memory_order_acquire) && shared->failed) throw *shared->failed;
   return event;
 }
