@@ -109,13 +109,13 @@ class communicator : public collectives {
   /// @throws isthmus::exception As the constructor.
   static std::vector<communicator> create_all(const std::vector<sycl::device>& devices,
                                        const communicator_options& options = {}) {
-    std::vector<isthmus_device> natives;
+    std::vector<isthmus_device> native_devices;
     for (const sycl::device& device : devices) {
-      natives.push_back(detail::native_device(device, config_path(options)));
+      native_devices.push_back(detail::native_device(device, config_path(options)));
     }
     const isthmus_communicator_options native = native_options(options, {});
     std::vector<isthmus_communicator> handles(devices.size(), nullptr);
-    detail::check(isthmus_communicator_create_all(static_cast<int>(devices.size()), natives.data(), &native,
+    detail::check(isthmus_communicator_create_all(static_cast<int>(devices.size()), native_devices.data(), &native,
                                                   handles.data()));
     return adopt_all(handles, devices, options.host);
   }
@@ -123,17 +123,17 @@ class communicator : public collectives {
   /// For front ends that add a way for ranks to meet (sycl/mpi.hpp): fills in the native options for `device`.
   /// @param device The rank's device.
   /// @param options As for the constructor.
-  /// @param make Called as make(const isthmus_communicator_options&, isthmus_communicator*); returns the C
+  /// @param create_handle Called as make(const isthmus_communicator_options&, isthmus_communicator*); returns the C
   ///   ABI's status.
   /// @return The handle, for the constructor that takes one over.
   /// @throws isthmus::exception What `make` reported.
-  template <typename Make>
+  template <typename CreateHandle>
   static isthmus_communicator create(const sycl::device& device, const communicator_options& options,
-                                     Make&& make) {
+                                     CreateHandle&& create_handle) {
     const isthmus_communicator_options native =
         native_options(options, detail::native_device(device, config_path(options)));
     isthmus_communicator handle = nullptr;
-    detail::check(make(native, &handle));
+    detail::check(create_handle(native, &handle));
     return handle;
   }
 
@@ -243,9 +243,9 @@ class communicator : public collectives {
   /// @return -1 where there was none.
   /// @throws isthmus::exception ISTHMUS_ERROR_INVALID_ARGUMENT when `rank` is out of range.
   int parent_rank(int rank) const {
-    int before = -1;
-    detail::check(isthmus_communicator_parent_rank(native(), rank, &before));
-    return before;
+    int parent = -1;
+    detail::check(isthmus_communicator_parent_rank(native(), rank, &parent));
+    return parent;
   }
 
   /// split() for all ranks that this process has of one communicator, from one thread.
@@ -271,11 +271,11 @@ class communicator : public collectives {
         detail::check(isthmus_communicator_split(ranks[r].native(), colors[r], keys[r], &handles[r]));
       }
     });
-    std::vector<std::optional<communicator>> parts(ranks.size());
+    std::vector<std::optional<communicator>> subcommunicators(ranks.size());
     for (std::size_t r = 0; r < ranks.size(); ++r) {
-      if (handles[r] != nullptr) parts[r] = communicator(handles[r], ranks[r].device(), ranks[r].host());
+      if (handles[r] != nullptr) subcommunicators[r] = communicator(handles[r], ranks[r].device(), ranks[r].host());
     }
-    return parts;
+    return subcommunicators;
   }
 
   /// Poisons the communicator here and, as far as they can be reached, on the other ranks: operations that wait

@@ -118,7 +118,7 @@ inline std::vector<sycl::event> run_group_native(std::vector<collective_request>
     }
     auto& command = commands.emplace_back(std::make_shared<native_command>());
     command->request = std::make_shared<detail::collective_request>(std::move(request));
-    order_native(*command->request, std::nullopt);
+    order_native_command(*command->request, std::nullopt);
     sycl::event event =
         submit_native(command->request, std::nullopt, [command](const native_arguments& arguments) {
           command->arguments = arguments;

@@ -30,7 +30,7 @@ inline void enqueue(collective_request& request, void* send, void* recv, isthmus
 // ---- host platform --------------------------------------------------------------------------------------
 
 // Complete when it returns, so the default-constructed event, which is complete, is the right one.
-inline sycl::event run_here(collective_request& request) {
+inline sycl::event run_blocking(collective_request& request) {
   wait_for_earlier_work(request);
   buffer_uses uses;
   uses.add(request);
@@ -55,31 +55,31 @@ void run_in_background(rank_state& rank, Work&& work) {
 
 // On DPC++ a host task without interop_handle: with one, and a writable accessor, DPC++ 2026.2 crashes when the
 // buffer is destroyed (docs/notes).
-inline sycl::event submit_host_task(collective_request&& moved) {
-  const auto shared = std::make_shared<collective_request>(std::move(moved));
+inline sycl::event submit_host_task(collective_request&& request) {
+  const auto shared_request = std::make_shared<collective_request>(std::move(request));
   buffer_uses uses;
-  uses.add(*shared);
+  uses.add(*shared_request);
   const auto submit = [&](const std::optional<sycl::event>& previous) {
-    return shared->queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(shared->dependencies);
+    return shared_request->queue.submit([&](sycl::handler& handler) {
+      handler.depends_on(shared_request->dependencies);
       if (previous) handler.depends_on(*previous);
       const command_views<host_work_target> views(uses, handler);
-      host_work(handler, [shared, uses, views] {
-        run_in_background(*shared->rank, [&] {
+      host_work(handler, [shared_request, uses, views] {
+        run_in_background(*shared_request->rank, [&] {
           const auto address = [&](const erased_operand& operand) -> void* {
             if (!operand.buffer) return operand.pointer;
             const std::size_t index = uses.index_of(operand);
             return static_cast<unsigned char*>(
-                       buffer_address(views.at(index), uses.all()[index].buffer, shared->rank->device())) +
+                       buffer_address(views.at(index), uses.all()[index].buffer, shared_request->rank->device())) +
                    operand.offset_bytes;
           };
-          enqueue(*shared, shared->is_sender() ? address(shared->send) : nullptr,
-                  shared->is_receiver() ? address(shared->recv) : nullptr, nullptr);
+          enqueue(*shared_request, shared_request->is_sender() ? address(shared_request->send) : nullptr,
+                  shared_request->is_receiver() ? address(shared_request->recv) : nullptr, nullptr);
         });
       });
     });
   };
-  return shared->rank->submit_in_background(shared->queue, submit);
+  return shared_request->rank->submit_in_background(shared_request->queue, submit);
 }
 
 // ---- device platforms -----------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ struct native_arguments {
 
 // Makes a native command of the request's queue that comes next run after all of the request's dependencies,
 // where the implementation does not.
-inline void order_native(collective_request& request, const std::optional<sycl::event>& previous) {
+inline void order_native_command(collective_request& request, const std::optional<sycl::event>& previous) {
   if constexpr (!has_ordered_native_commands) {
     std::vector<sycl::event> wait_events = request.dependencies;
     if (previous) wait_events.push_back(*previous);
@@ -139,17 +139,17 @@ inline void order_native(collective_request& request, const std::optional<sycl::
 
 // Submits `body(native_arguments)` as a native command of the request's queue with all of its dependencies.
 // `take(handler)` makes the accessors that `find` gets an operand's address from.
-template <typename Body, typename MakeAccessors, typename Find>
-sycl::event submit_native(const std::shared_ptr<collective_request>& shared, const std::optional<sycl::event>& previous,
-                          const Body& body, const MakeAccessors& make_accessors, const Find& find) {
-  return shared->queue.submit([&](sycl::handler& handler) {
-    handler.depends_on(shared->dependencies);
+template <typename Body, typename MakeAccessors, typename FindAddress>
+sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request, const std::optional<sycl::event>& previous,
+                          const Body& body, const MakeAccessors& make_accessors, const FindAddress& find_address) {
+  return shared_request->queue.submit([&](sycl::handler& handler) {
+    handler.depends_on(shared_request->dependencies);
     if (previous) handler.depends_on(*previous);
-    native_enqueue(handler, [shared, body, find, views = make_accessors(handler)](auto& interop) {
+    native_enqueue(handler, [shared_request, body, find_address, views = make_accessors(handler)](auto& interop) {
       native_arguments arguments;
-      visit_native(shared->rank->native().platform, [&](auto native) {
-        if (shared->is_sender()) arguments.send = find(native, interop, views, *shared, shared->send);
-        if (shared->is_receiver()) arguments.recv = find(native, interop, views, *shared, shared->recv);
+      visit_native(shared_request->rank->native().platform, [&](auto native) {
+        if (shared_request->is_sender()) arguments.send = find_address(native, interop, views, *shared_request, shared_request->send);
+        if (shared_request->is_receiver()) arguments.recv = find_address(native, interop, views, *shared_request, shared_request->recv);
         arguments.stream = native.stream(interop);
       });
       body(arguments);
@@ -158,16 +158,16 @@ sycl::event submit_native(const std::shared_ptr<collective_request>& shared, con
 }
 
 template <typename Body>
-sycl::event submit_native(const std::shared_ptr<collective_request>& shared, const std::optional<sycl::event>& previous,
+sycl::event submit_native(const std::shared_ptr<collective_request>& shared_request, const std::optional<sycl::event>& previous,
                           const Body& body) {
-  if (!shared->uses_buffers())  // a call of microseconds: no accessors, nor room for them
+  if (!shared_request->uses_buffers())  // a call of microseconds: no accessors, nor room for them
     return submit_native(
-        shared, previous, body, [](sycl::handler&) { return nullptr; },
+        shared_request, previous, body, [](sycl::handler&) { return nullptr; },
         [](auto, auto&, auto&, const collective_request&, const erased_operand& operand) { return operand.pointer; });
   buffer_uses uses;
-  uses.add(*shared);
+  uses.add(*shared_request);
   return submit_native(
-      shared, previous, body,
+      shared_request, previous, body,
       [&](sycl::handler& handler) { return command_views<sycl::target::device>(uses, handler); },
       [uses](auto native, auto& interop, auto& views, const collective_request& request, const erased_operand& operand) -> void* {
         if (!operand.buffer) return operand.pointer;
@@ -181,29 +181,29 @@ sycl::event submit_native(const std::shared_ptr<collective_request>& shared, con
 // The runtime may run the body now or later in a thread of its own (DPC++ behind an unfinished host task), so a
 // failure is thrown here when it is known here, and is kept by the rank in any case. Until the body has run the
 // handle must live.
-inline sycl::event run_native(collective_request&& moved) {
+inline sycl::event run_native(collective_request&& request) {
   struct pending_call : collective_request {
     explicit pending_call(collective_request&& request) : collective_request(std::move(request)) {}
-    std::optional<exception> failed;
-    std::atomic<bool> over = false;  // `failed` may be read
+    std::optional<exception> failure;
+    std::atomic<bool> is_done = false;  // `failed` may be read
   };
-  const auto shared = std::make_shared<pending_call>(std::move(moved));
+  const auto shared_request = std::make_shared<pending_call>(std::move(request));
   const auto submit = [&](const std::optional<sycl::event>& previous) {
-    order_native(*shared, previous);
+    order_native_command(*shared_request, previous);
     // The command keeps the call alive.
-    return submit_native(shared, previous, [self = shared.get()](const native_arguments& arguments) {
+    return submit_native(shared_request, previous, [self = shared_request.get()](const native_arguments& arguments) {
       try {
         enqueue(*self, arguments.send, arguments.recv, arguments.stream);
       } catch (const exception& failure) {
         self->rank->record_failure(failure);
-        self->failed = failure;
+        self->failure = failure;
       }
-      self->over.store(true, std::memory_order_release);
+      self->is_done.store(true, std::memory_order_release);
       self->rank->finish_background_work();
     });
   };
-  const sycl::event event = shared->rank->submit_in_background(shared->queue, submit);
-  if (shared->over.load(std::memory_order_acquire) && shared->failed) throw *shared->failed;
+  const sycl::event event = shared_request->rank->submit_in_background(shared_request->queue, submit);
+  if (shared_request->is_done.load(std::memory_order_acquire) && shared_request->failure) throw *shared_request->failure;
   return event;
 }
 
@@ -213,10 +213,10 @@ std::vector<sycl::event> run_group_native(std::vector<collective_request>& reque
 // The body of a native command runs under a lock of DPC++'s scheduler, and a vendor library may wait there
 // for another rank (NCCL connects at the first call). Where that rank is a thread of this process and needs
 // the lock, both would wait for ever (seen on 2 H200s), so the library is then called outside.
-inline sycl::event run_native_beside_siblings(collective_request&& request) {
-  std::vector<detail::collective_request> one;
-  one.push_back(std::move(request));
-  return run_group_native(one).front();
+inline sycl::event run_native_with_local_ranks(collective_request&& request) {
+  std::vector<detail::collective_request> requests;
+  requests.push_back(std::move(request));
+  return run_group_native(requests).front();
 }
 
 // ---- one request ----------------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ inline sycl::event run_native_beside_siblings(collective_request&& request) {
 /// One request that is not in a group, by its communicator's path.
 inline sycl::event run(collective_request&& request) {
   switch (request.rank->path().path) {
-    case enqueue_path::calling_thread: return run_here(request);
+    case enqueue_path::calling_thread: return run_blocking(request);
     case enqueue_path::host_task: return submit_host_task(std::move(request));
     case enqueue_path::native_command:
-      return request.rank->local_size() > 1 ? run_native_beside_siblings(std::move(request))
+      return request.rank->local_size() > 1 ? run_native_with_local_ranks(std::move(request))
                                             : run_native(std::move(request));
     case enqueue_path::native_stream: return run_on_stream(request);
   }
