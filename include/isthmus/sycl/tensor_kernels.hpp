@@ -47,20 +47,20 @@ ISTHMUS_SYCL_CODE_AND_TEXT(
       const unsigned bits = __builtin_bit_cast(unsigned, value);
       if (value != value) return static_cast<unsigned short>(bits >> 16 | 0x40u);
       return static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-    } inline float load(const void* from, unsigned long i, unsigned format) {
-      if (format == 0) return static_cast<const float*>(from)[i];
-      if (format == 1) return static_cast<float>(static_cast<const sycl::half*>(from)[i]);
-      return __builtin_bit_cast(float, static_cast<unsigned>(static_cast<const unsigned short*>(from)[i])
+    } inline float load(const void* source, unsigned long i, unsigned format) {
+      if (format == 0) return static_cast<const float*>(source)[i];
+      if (format == 1) return static_cast<float>(static_cast<const sycl::half*>(source)[i]);
+      return __builtin_bit_cast(float, static_cast<unsigned>(static_cast<const unsigned short*>(source)[i])
                                            << 16);
-    } inline void store(void* to, unsigned long i, unsigned format, float value) {
+    } inline void store(void* destination, unsigned long i, unsigned format, float value) {
       if (format == 0)
-        static_cast<float*>(to)[i] = value;
+        static_cast<float*>(destination)[i] = value;
       else if (format == 1)
-        static_cast<sycl::half*>(to)[i] = static_cast<sycl::half>(value);
+        static_cast<sycl::half*>(destination)[i] = static_cast<sycl::half>(value);
       else
-        static_cast<unsigned short*>(to)[i] = to_bfloat16(value);
-    } inline void narrow(unsigned long i, void* to, const void* from) {
-      static_cast<unsigned short*>(to)[i] = to_bfloat16(static_cast<const float*>(from)[i]);
+        static_cast<unsigned short*>(destination)[i] = to_bfloat16(value);
+    } inline void narrow(unsigned long i, void* destination, const void* source) {
+      static_cast<unsigned short*>(destination)[i] = to_bfloat16(static_cast<const float*>(source)[i]);
     } inline void add(unsigned long i, void* tensor, const void* own, const void* inbox,
                       unsigned long slot_bytes, unsigned long active, unsigned rank, unsigned size,
                       unsigned wire, unsigned format) {
@@ -76,7 +76,7 @@ ISTHMUS_SYCL_CODE_AND_TEXT(
 #undef ISTHMUS_SYCL_CODE_AND_TEXT
 
 /// Work-items for `count` elements, in whole groups: kernels test their index.
-inline sycl::nd_range<1> cover(std::uint64_t count) {
+inline sycl::nd_range<1> work_range(std::uint64_t count) {
   constexpr std::size_t group = 256;
   return {sycl::range<1>((count + group - 1) / group * group), sycl::range<1>(group)};
 }
@@ -94,12 +94,12 @@ class tensor_kernels {
         m_narrow(m_bundle.ext_oneapi_get_kernel("tensor_narrow")),
         m_add(m_bundle.ext_oneapi_get_kernel("tensor_add")) {}
 
-  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count,
-                     const std::vector<sycl::event>& before) const {
+  sycl::event narrow(sycl::queue& queue, void* destination, const void* source, std::uint64_t count,
+                     const std::vector<sycl::event>& wait_events) const {
     return queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(before);
-      handler.set_args(to, const_cast<void*>(from), static_cast<unsigned long>(count));
-      handler.parallel_for(cover(count), m_narrow);
+      handler.depends_on(wait_events);
+      handler.set_args(destination, const_cast<void*>(source), static_cast<unsigned long>(count));
+      handler.parallel_for(work_range(count), m_narrow);
     });
   }
   sycl::event add(sycl::queue& queue, const tensor_sum& sum) const {
@@ -107,7 +107,7 @@ class tensor_kernels {
       handler.set_args(sum.tensor, sum.own, sum.inbox, static_cast<unsigned long>(sum.slot_bytes),
                        static_cast<unsigned long>(sum.count), static_cast<unsigned long>(sum.active), sum.rank,
                        sum.size, sum.wire, sum.format);
-      handler.parallel_for(cover(sum.count), m_add);
+      handler.parallel_for(work_range(sum.count), m_add);
     });
   }
 
@@ -125,25 +125,25 @@ class tensor_kernels {
   }
   static bundle compile(const sycl::queue& queue) {
     namespace exp = sycl::ext::oneapi::experimental;
-    static constexpr const char* loops = R"(
+    static constexpr const char* entry_points = R"(
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((exp::nd_range_kernel<1>))
-void tensor_narrow(void* to, void* from, unsigned long count) {
-  const unsigned long i = here();
-  if (i < count) narrow(i, to, from);
+void tensor_narrow(void* destination, void* source, unsigned long count) {
+  const unsigned long i = global_index();
+  if (i < count) narrow(i, destination, source);
 }
 extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((exp::nd_range_kernel<1>))
 void tensor_add(void* tensor, void* own, void* inbox, unsigned long slot_bytes, unsigned long count,
                 unsigned long active, unsigned rank, unsigned size, unsigned wire, unsigned format) {
-  const unsigned long i = here();
+  const unsigned long i = global_index();
   if (i < count) add(i, tensor, own, inbox, slot_bytes, active, rank, size, wire, format);
 }
 )";
     const std::string text =
         std::string("#include <sycl/sycl.hpp>\nnamespace exp = sycl::ext::oneapi::experimental;\n") +
         tensor_device_text +
-        "\ninline unsigned long here() { return "
+        "\ninline unsigned long global_index() { return "
         "sycl::ext::oneapi::this_work_item::get_nd_item<1>().get_global_id(0); }\n" +
-        loops;
+        entry_points;
     auto source = exp::create_kernel_bundle_from_source(queue.get_context(), exp::source_language::sycl, text);
     return build(source);
   }
@@ -158,19 +158,19 @@ class tensor_kernels {
  public:
   explicit tensor_kernels(const sycl::queue&) {}
 
-  sycl::event narrow(sycl::queue& queue, void* to, const void* from, std::uint64_t count,
-                     const std::vector<sycl::event>& before) const {
+  sycl::event narrow(sycl::queue& queue, void* destination, const void* source, std::uint64_t count,
+                     const std::vector<sycl::event>& wait_events) const {
     return queue.submit([&](sycl::handler& handler) {
-      handler.depends_on(before);
-      handler.parallel_for(cover(count), [=](sycl::nd_item<1> item) {
+      handler.depends_on(wait_events);
+      handler.parallel_for(work_range(count), [=](sycl::nd_item<1> item) {
         const unsigned long i = item.get_global_id(0);
-        if (i < count) tensor_device::narrow(i, to, from);
+        if (i < count) tensor_device::narrow(i, destination, source);
       });
     });
   }
   sycl::event add(sycl::queue& queue, const tensor_sum& sum) const {
     return queue.submit([&](sycl::handler& handler) {
-      handler.parallel_for(cover(sum.count), [sum](sycl::nd_item<1> item) {
+      handler.parallel_for(work_range(sum.count), [sum](sycl::nd_item<1> item) {
         const unsigned long i = item.get_global_id(0);
         if (i < sum.count)
           tensor_device::add(i, sum.tensor, sum.own, sum.inbox, sum.slot_bytes, sum.active, sum.rank, sum.size,

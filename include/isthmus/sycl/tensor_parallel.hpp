@@ -57,15 +57,15 @@ class tensor_parallel {
       throw std::invalid_argument("tensor_parallel: 1 to 16 queues are possible");
     for (const sycl::queue& queue : queues) {
       if (!queue.is_in_order()) throw std::invalid_argument("tensor_parallel: every queue must be in order");
-      m_seats.emplace_back(queue, kernels_for(queue));
+      m_devices.emplace_back(queue, kernels_for(queue));
     }
-    m_is_direct = reach_each_other();
+    m_is_direct = enable_direct_copies();
   }
 
   /// Waits for what was enqueued, then frees the slots.
   ~tensor_parallel() {
-    for (seat& seat : m_seats) try {
-        seat.queue.wait();
+    for (device_state& device : m_devices) try {
+        device.queue.wait();
       } catch (const sycl::exception&) {  // NOLINT(bugprone-empty-catch): the queue's owner hears of it, too
       }
   }
@@ -87,44 +87,44 @@ class tensor_parallel {
   bool allreduce(void* const* pointers, std::uint64_t count, isthmus_datatype datatype = ISTHMUS_FLOAT32,
                  std::uint64_t active = ISTHMUS_ALL_ACTIVE, bool bfloat16_wire = false) {
     const auto format = detail::tensor_format_of(datatype);
-    if (!format || m_broken) return false;
+    if (!format || m_is_broken) return false;
     if (count == 0) return true;
-    const bool narrow = bfloat16_wire && *format == detail::tensor_format::float32 && m_seats.size() > 1;
-    const call what{pointers, count, *format, narrow ? detail::tensor_format::bfloat16 : *format, active};
-    if (!reserve(count * detail::bytes_of(what.wire))) return false;
+    const bool narrow = bfloat16_wire && *format == detail::tensor_format::float32 && m_devices.size() > 1;
+    const allreduce_call call{pointers, count, *format, narrow ? detail::tensor_format::bfloat16 : *format, active};
+    if (!reserve(count * detail::bytes_of(call.wire))) return false;
     try {
-      enqueue(what);
+      enqueue(call);
     } catch (const sycl::exception&) {
-      m_broken = true;
+      m_is_broken = true;
       return false;
     }
     return true;
   }
 
  private:
-  using memory = std::shared_ptr<std::byte>;
+  using memory_handle = std::shared_ptr<std::byte>;
 
   /// What one device has for calls of up to m_slot_bytes.
   struct buffers {
-    memory inbox, outbox;  // one slot for each rank; the own tensor as it is sent
-    memory staging;        // on the host; null where devices copy directly
+    memory_handle inbox, outbox;  // one slot for each rank; the own tensor as it is sent
+    memory_handle staging;        // on the host; null where devices copy directly
   };
   /// One device: its queue, its kernels, its buffers, and what the next call must come after.
-  struct seat {
-    seat(const sycl::queue& given, std::shared_ptr<detail::tensor_kernels> shared)
-        : queue(given), kernels(std::move(shared)) {}
+  struct device_state {
+    device_state(const sycl::queue& device_queue, std::shared_ptr<detail::tensor_kernels> shared_kernels)
+        : queue(device_queue), kernels(std::move(shared_kernels)) {}
     sycl::queue queue;
     std::shared_ptr<detail::tensor_kernels> kernels;  // one for each context
-    buffers now;
+    buffers current;
     std::vector<buffers> retired;  // of smaller calls that may be in flight
     bool is_prepared = false;
     sycl::event prepared;
-    std::vector<sycl::event> read_by_others;  // copies out of the outbox that the next call must not overtake
-    sycl::event staged;                       // the copy into the staging
-    std::vector<sycl::event> unstaged;        // copies out of it
+    std::vector<sycl::event> peer_reads;  // copies out of the outbox that the next call must not overtake
+    sycl::event staging_copy;                       // the copy into the staging
+    std::vector<sycl::event> unstaging_copies;        // copies out of it
   };
   /// One allreduce: what every step of it needs to know.
-  struct call {
+  struct allreduce_call {
     void* const* pointers;  // one for each device
     std::uint64_t count;    // elements
     detail::tensor_format format, wire;
@@ -135,99 +135,99 @@ class tensor_parallel {
 
   /// Compiled once for each context, which takes seconds.
   std::shared_ptr<detail::tensor_kernels> kernels_for(const sycl::queue& queue) const {
-    for (const seat& each : m_seats)
-      if (each.queue.get_context() == queue.get_context()) return each.kernels;
+    for (const device_state& device : m_devices)
+      if (device.queue.get_context() == queue.get_context()) return device.kernels;
     return std::make_shared<detail::tensor_kernels>(queue);
   }
   /// Whether every device can copy from every other; makes it so. A context in common is not enough: without
   /// peer access such a copy ends in an error on Level Zero, and DPC++'s OpenCL makes it through host memory
   /// which it frees in a callback, where the free waits for the very queue that calls back
   /// (docs/notes/2026-11-23-llama-sycl.md).
-  bool reach_each_other() const {
+  bool enable_direct_copies() const {
     if (!share_context()) return false;
-    for (const seat& seat : m_seats)
-      for (const auto& other : m_seats)
-        if (!detail::has_peer_access(seat.queue.get_device(), other.queue.get_device())) return false;
-    for (const seat& seat : m_seats)
-      for (const auto& other : m_seats)
-        detail::enable_peer_access(seat.queue.get_device(), other.queue.get_device());
+    for (const device_state& device : m_devices)
+      for (const auto& peer : m_devices)
+        if (!detail::has_peer_access(device.queue.get_device(), peer.queue.get_device())) return false;
+    for (const device_state& device : m_devices)
+      for (const auto& peer : m_devices)
+        detail::enable_peer_access(device.queue.get_device(), peer.queue.get_device());
     return true;
   }
   bool share_context() const {
-    return std::all_of(m_seats.begin(), m_seats.end(), [&](const seat& each) {
-      return each.queue.get_context() == m_seats[0].queue.get_context();
+    return std::all_of(m_devices.begin(), m_devices.end(), [&](const device_state& device) {
+      return device.queue.get_context() == m_devices[0].queue.get_context();
     });
   }
 
   // Makes room for slots of `bytes`, on all devices or on none. Earlier calls go on using what they had.
   bool reserve(std::uint64_t bytes) {
-    if (bytes <= m_slot_bytes || m_seats.size() == 1) return true;
+    if (bytes <= m_slot_bytes || m_devices.size() == 1) return true;
     const std::uint64_t slot = std::max(bytes, 2 * m_slot_bytes);
-    std::vector<buffers> made;
-    for (seat& seat : m_seats) try {
-        buffers fresh;
-        fresh.inbox = allocate(seat, slot * m_seats.size());
-        fresh.outbox = allocate(seat, slot);
-        if (!m_is_direct) fresh.staging = allocate_on_host(seat, slot);
-        if (!fresh.inbox || !fresh.outbox || (!m_is_direct && !fresh.staging)) return false;
-        made.push_back(std::move(fresh));
+    std::vector<buffers> new_buffers;
+    for (device_state& device : m_devices) try {
+        buffers device_buffers;
+        device_buffers.inbox = allocate(device, slot * m_devices.size());
+        device_buffers.outbox = allocate(device, slot);
+        if (!m_is_direct) device_buffers.staging = allocate_on_host(device, slot);
+        if (!device_buffers.inbox || !device_buffers.outbox || (!m_is_direct && !device_buffers.staging)) return false;
+        new_buffers.push_back(std::move(device_buffers));
       } catch (const std::exception&) {
         return false;
       }
-    for (std::size_t rank = 0; rank < m_seats.size(); ++rank) {
-      m_seats[rank].retired.push_back(std::move(m_seats[rank].now));
-      m_seats[rank].now = std::move(made[rank]);
+    for (std::size_t rank = 0; rank < m_devices.size(); ++rank) {
+      m_devices[rank].retired.push_back(std::move(m_devices[rank].current));
+      m_devices[rank].current = std::move(new_buffers[rank]);
     }
     m_slot_bytes = slot;
     return true;
   }
   /// A block with its context, which frees it; null where there is no memory.
-  static memory allocate(const seat& seat, std::uint64_t bytes) {
-    const sycl::context context = seat.queue.get_context();
-    auto* made = static_cast<std::byte*>(sycl::malloc_device(bytes, seat.queue.get_device(), context));
-    if (made == nullptr) return nullptr;
-    return memory(made, [context](std::byte* pointer) { sycl::free(pointer, context); });
+  static memory_handle allocate(const device_state& device, std::uint64_t bytes) {
+    const sycl::context context = device.queue.get_context();
+    auto* block = static_cast<std::byte*>(sycl::malloc_device(bytes, device.queue.get_device(), context));
+    if (block == nullptr) return nullptr;
+    return memory_handle(block, [context](std::byte* pointer) { sycl::free(pointer, context); });
   }
 
   /// Pinned where every queue's context knows it: elsewhere a copy of it might do nothing, and plain memory is
   /// right.
-  memory allocate_on_host(const seat& seat, std::uint64_t bytes) const {
-    if (!share_context()) return memory(new std::byte[bytes], [](std::byte* pointer) { delete[] pointer; });
-    const sycl::context context = seat.queue.get_context();
-    auto* made = static_cast<std::byte*>(sycl::malloc_host(bytes, context));
-    if (made == nullptr) return nullptr;
-    return memory(made, [context](std::byte* pointer) { sycl::free(pointer, context); });
+  memory_handle allocate_on_host(const device_state& device, std::uint64_t bytes) const {
+    if (!share_context()) return memory_handle(new std::byte[bytes], [](std::byte* pointer) { delete[] pointer; });
+    const sycl::context context = device.queue.get_context();
+    auto* block = static_cast<std::byte*>(sycl::malloc_host(bytes, context));
+    if (block == nullptr) return nullptr;
+    return memory_handle(block, [context](std::byte* pointer) { sycl::free(pointer, context); });
   }
 
   /// Three steps, each on all devices before the next: prepare the outboxes, move, add.
-  void enqueue(const call& what) {
-    for (std::size_t rank = 0; rank < m_seats.size(); ++rank) prepare(what, rank);
-    if (m_seats.size() > 1) m_is_direct ? send(what) : send_through_host(what);
-    for (std::size_t rank = 0; rank < m_seats.size(); ++rank) add(what, rank);
+  void enqueue(const allreduce_call& call) {
+    for (std::size_t rank = 0; rank < m_devices.size(); ++rank) prepare(call, rank);
+    if (m_devices.size() > 1) m_is_direct ? copy_directly(call) : copy_through_host(call);
+    for (std::size_t rank = 0; rank < m_devices.size(); ++rank) add_contributions(call, rank);
   }
 
   // The tensor as it travels, in the outbox: what is sent must not change while the own sum is written.
   // Nothing overwrites the outbox before all have read it for the call before.
-  void prepare(const call& what, std::size_t rank) {
-    seat& seat = m_seats[rank];
-    seat.is_prepared = m_seats.size() > 1 && what.is_active(rank);
-    if (!seat.is_prepared) return;
-    std::vector<sycl::event> before = std::exchange(seat.read_by_others, {});
-    seat.prepared =
-        what.wire == what.format
-            ? seat.queue.memcpy(seat.now.outbox.get(), what.pointers[rank], what.wire_bytes(), before)
-            : seat.kernels->narrow(seat.queue, seat.now.outbox.get(), what.pointers[rank], what.count, before);
+  void prepare(const allreduce_call& call, std::size_t rank) {
+    device_state& device = m_devices[rank];
+    device.is_prepared = m_devices.size() > 1 && call.is_active(rank);
+    if (!device.is_prepared) return;
+    std::vector<sycl::event> wait_events = std::exchange(device.peer_reads, {});
+    device.prepared =
+        call.wire == call.format
+            ? device.queue.memcpy(device.current.outbox.get(), call.pointers[rank], call.wire_bytes(), wait_events)
+            : device.kernels->narrow(device.queue, device.current.outbox.get(), call.pointers[rank], call.count, wait_events);
   }
 
   // Each device fetches on its own queue, so that a slot of its inbox is free: the sum before has been added.
-  void send(const call& what) {
-    for (std::size_t from = 0; from < m_seats.size(); ++from) {
-      if (!what.is_active(from)) continue;
-      seat& source = m_seats[from];
-      for (std::size_t i = 1; i < m_seats.size(); ++i) {
-        seat& target = m_seats[(from + i) % m_seats.size()];
-        source.read_by_others.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
-                                                            source.now.outbox.get(), what.wire_bytes(),
+  void copy_directly(const allreduce_call& call) {
+    for (std::size_t source_rank = 0; source_rank < m_devices.size(); ++source_rank) {
+      if (!call.is_active(source_rank)) continue;
+      device_state& source = m_devices[source_rank];
+      for (std::size_t i = 1; i < m_devices.size(); ++i) {
+        device_state& target = m_devices[(source_rank + i) % m_devices.size()];
+        source.peer_reads.push_back(target.queue.memcpy(target.current.inbox.get() + source_rank * m_slot_bytes,
+                                                            source.current.outbox.get(), call.wire_bytes(),
                                                             {source.prepared}));
       }
     }
@@ -236,47 +236,47 @@ class tensor_parallel {
   // Between contexts events are no safe dependencies either (DPC++ 2026.2 crashes on them now and then), so
   // here the host waits for the tensors to be in its memory, and for the copies out of it. All devices send at
   // a time.
-  void send_through_host(const call& what) {
-    for (std::size_t from = 0; from < m_seats.size(); ++from) {
-      if (!what.is_active(from)) continue;
-      seat& source = m_seats[from];
-      for (sycl::event& copied : source.unstaged) copied.wait();
-      source.unstaged.clear();
-      source.staged = source.queue.memcpy(source.now.staging.get(), source.now.outbox.get(), what.wire_bytes());
+  void copy_through_host(const allreduce_call& call) {
+    for (std::size_t source_rank = 0; source_rank < m_devices.size(); ++source_rank) {
+      if (!call.is_active(source_rank)) continue;
+      device_state& source = m_devices[source_rank];
+      for (sycl::event& copied : source.unstaging_copies) copied.wait();
+      source.unstaging_copies.clear();
+      source.staging_copy = source.queue.memcpy(source.current.staging.get(), source.current.outbox.get(), call.wire_bytes());
     }
-    for (std::size_t from = 0; from < m_seats.size(); ++from) {
-      if (!what.is_active(from)) continue;
-      seat& source = m_seats[from];
-      source.staged.wait();
-      for (std::size_t i = 1; i < m_seats.size(); ++i) {
-        seat& target = m_seats[(from + i) % m_seats.size()];
-        source.unstaged.push_back(target.queue.memcpy(target.now.inbox.get() + from * m_slot_bytes,
-                                                      source.now.staging.get(), what.wire_bytes()));
+    for (std::size_t source_rank = 0; source_rank < m_devices.size(); ++source_rank) {
+      if (!call.is_active(source_rank)) continue;
+      device_state& source = m_devices[source_rank];
+      source.staging_copy.wait();
+      for (std::size_t i = 1; i < m_devices.size(); ++i) {
+        device_state& target = m_devices[(source_rank + i) % m_devices.size()];
+        source.unstaging_copies.push_back(target.queue.memcpy(target.current.inbox.get() + source_rank * m_slot_bytes,
+                                                      source.current.staging.get(), call.wire_bytes()));
       }
     }
   }
 
   /// Slots in rank order in float32, the own one from the outbox: the same bits on every device.
-  void add(const call& what, std::size_t rank) {
-    seat& seat = m_seats[rank];
-    const bool alone = m_seats.size() == 1;
-    const detail::tensor_sum sum{what.pointers[rank],
-                                 alone ? what.pointers[rank] : static_cast<void*>(seat.now.outbox.get()),
-                                 alone ? what.pointers[rank] : static_cast<void*>(seat.now.inbox.get()),
+  void add_contributions(const allreduce_call& call, std::size_t rank) {
+    device_state& device = m_devices[rank];
+    const bool is_single = m_devices.size() == 1;
+    const detail::tensor_sum sum{call.pointers[rank],
+                                 is_single ? call.pointers[rank] : static_cast<void*>(device.current.outbox.get()),
+                                 is_single ? call.pointers[rank] : static_cast<void*>(device.current.inbox.get()),
                                  m_slot_bytes,
-                                 what.count,
-                                 what.active,
+                                 call.count,
+                                 call.active,
                                  static_cast<std::uint32_t>(rank),
-                                 static_cast<std::uint32_t>(m_seats.size()),
-                                 static_cast<std::uint32_t>(what.wire),
-                                 static_cast<std::uint32_t>(what.format)};
-    seat.kernels->add(seat.queue, sum);
+                                 static_cast<std::uint32_t>(m_devices.size()),
+                                 static_cast<std::uint32_t>(call.wire),
+                                 static_cast<std::uint32_t>(call.format)};
+    device.kernels->add(device.queue, sum);
   }
 
-  std::vector<seat> m_seats;
+  std::vector<device_state> m_devices;
   std::uint64_t m_slot_bytes = 0;  // room for one tensor on the wire; grows
   bool m_is_direct = true;         // so nothing goes through the host
-  bool m_broken = false;           // commands of a call were only partly submitted
+  bool m_is_broken = false;           // commands of a call were only partly submitted
 };
 
 /// The engine of tensor_parallel.h for SYCL queues, for C and for engines that load Isthmus: streams are
