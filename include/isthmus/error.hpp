@@ -90,7 +90,7 @@ class exception : public std::exception {
 namespace detail {
 
 // What a front end reports by itself, in the same form as the core's failures.
-struct failure {
+struct error_fields {
   isthmus_status status = ISTHMUS_ERROR_INVALID_ARGUMENT;
   std::string message;
   std::string hint = {};
@@ -107,17 +107,17 @@ void copy_text(char (&destination)[Capacity], std::string_view text) noexcept {
 }
 
 /// What a front end reports by itself, with the place in the source that reports it.
-inline exception make_exception(const failure& failure,
-                                std::source_location where = std::source_location::current()) {
+inline exception make_exception(const error_fields& fields,
+                                std::source_location location = std::source_location::current()) {
   isthmus_error_info info{};
-  info.status = failure.status;
-  info.collective = failure.collective;
-  info.rank = failure.rank;
-  std::string_view file = where.file_name();
+  info.status = fields.status;
+  info.collective = fields.collective;
+  info.rank = fields.rank;
+  std::string_view file = location.file_name();
   if (const auto slash = file.rfind('/'); slash != std::string_view::npos) file.remove_prefix(slash + 1);
-  copy_text(info.location, std::string(file) + ":" + std::to_string(where.line()));
-  copy_text(info.message, failure.message);
-  copy_text(info.hint, failure.hint);
+  copy_text(info.location, std::string(file) + ":" + std::to_string(location.line()));
+  copy_text(info.message, fields.message);
+  copy_text(info.hint, fields.hint);
   return exception(info);
 }
 

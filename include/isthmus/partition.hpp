@@ -30,10 +30,10 @@ struct shares {
 /// or
 ///   a granularity of 0.
 inline shares partition(std::span<const double> speeds, std::uint64_t count, std::uint64_t granularity = 1) {
-  shares made{std::vector<std::uint64_t>(speeds.size()), std::vector<std::uint64_t>(speeds.size())};
+  shares result{std::vector<std::uint64_t>(speeds.size()), std::vector<std::uint64_t>(speeds.size())};
   detail::check(isthmus_partition(speeds.data(), static_cast<int>(speeds.size()), count, granularity,
-                                  made.counts.data(), made.displs.data()));
-  return made;
+                                  result.counts.data(), result.displs.data()));
+  return result;
 }
 
 }  // namespace isthmus
