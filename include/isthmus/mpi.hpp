@@ -60,7 +60,7 @@ inline void throw_if_failed(isthmus_status status) {
 /// No exception may pass through the C function pointers of the table: it becomes MPI_ERR_NO_MEM or
 /// MPI_ERR_INTERN.
 template <typename Function>
-int guarded(Function&& function) noexcept {
+int guard_exceptions(Function&& function) noexcept {
   try {
     return function();
   } catch (const std::bad_alloc&) {
@@ -72,18 +72,18 @@ int guarded(Function&& function) noexcept {
 
 /// MPI's text for `code`, cut to `capacity` bytes with the NUL.
 inline int error_string(int code, char* text, std::size_t capacity) {
-  char whole[MPI_MAX_ERROR_STRING] = "";
+  char full_text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
-  const int failed = MPI_Error_string(code, whole, &length);
+  const int failed = MPI_Error_string(code, full_text, &length);
   if (capacity == 0) return failed;
-  const std::size_t kept = std::min(capacity - 1, static_cast<std::size_t>(length));
-  std::memcpy(text, whole, kept);
-  text[kept] = '\0';
+  const std::size_t copied = std::min(capacity - 1, static_cast<std::size_t>(length));
+  std::memcpy(text, full_text, copied);
+  text[copied] = '\0';
   return failed;
 }
 
 // A new communicator reports errors instead of ending the program.
-inline int adopt(int code, MPI_Comm comm, isthmus_mpi_comm* handle) {
+inline int configure_comm(int code, MPI_Comm comm, isthmus_mpi_comm* handle) {
   *handle = nullptr;
   if (code != MPI_SUCCESS || comm == MPI_COMM_NULL) return code;
   *handle = to_handle(comm);
@@ -93,25 +93,25 @@ inline int adopt(int code, MPI_Comm comm, isthmus_mpi_comm* handle) {
 /// For the table: the own communicator of an Isthmus communicator, so that no message of the program is taken
 /// for one of ours.
 inline int comm_dup(isthmus_mpi_comm comm, isthmus_mpi_comm* duplicate) {
-  MPI_Comm made = MPI_COMM_NULL;
-  const int code = MPI_Comm_dup(to_comm(comm), &made);
-  return adopt(code, made, duplicate);
+  MPI_Comm new_comm = MPI_COMM_NULL;
+  const int code = MPI_Comm_dup(to_comm(comm), &new_comm);
+  return configure_comm(code, new_comm, duplicate);
 }
 
 /// For the table. A negative color is MPI_UNDEFINED: that rank gets NULL, not an error.
-inline int comm_split(isthmus_mpi_comm comm, int color, int key, isthmus_mpi_comm* part) {
-  MPI_Comm made = MPI_COMM_NULL;
-  const int code = MPI_Comm_split(to_comm(comm), color < 0 ? MPI_UNDEFINED : color, key, &made);
-  return adopt(code, made, part);
+inline int comm_split(isthmus_mpi_comm comm, int color, int key, isthmus_mpi_comm* subcommunicator) {
+  MPI_Comm new_comm = MPI_COMM_NULL;
+  const int code = MPI_Comm_split(to_comm(comm), color < 0 ? MPI_UNDEFINED : color, key, &new_comm);
+  return configure_comm(code, new_comm, subcommunicator);
 }
 
 /// For the table: ULFM, where MPI says that it has it. MPICH 5 has the functions, but they end the program.
 #if defined(OMPI_HAVE_MPI_EXT_FTMPI) && OMPI_HAVE_MPI_EXT_FTMPI
 inline void add_ulfm(isthmus_mpi_table& table) {
   table.comm_shrink = [](isthmus_mpi_comm comm, isthmus_mpi_comm* survivors) {
-    MPI_Comm made = MPI_COMM_NULL;
-    const int code = MPIX_Comm_shrink(to_comm(comm), &made);
-    return adopt(code, made, survivors);
+    MPI_Comm new_comm = MPI_COMM_NULL;
+    const int code = MPIX_Comm_shrink(to_comm(comm), &new_comm);
+    return configure_comm(code, new_comm, survivors);
   };
   table.comm_revoke = [](isthmus_mpi_comm comm) { return MPIX_Comm_revoke(to_comm(comm)); };
 }
@@ -135,39 +135,39 @@ inline int comm_abort(isthmus_mpi_comm comm, int code) {
 }
 
 // A send or receive that was started; more than one request where its count had to be split.
-struct pending {
-  bool receives;
+struct pending_message {
+  bool is_receive;
   std::vector<MPI_Request> requests;
 };
 
 // Receives can be cancelled for certain; a send that the peer may already be reading cannot.
-inline int give_up(pending& started) {
+inline int cancel_requests(pending_message& message) {
   int first_error = MPI_SUCCESS;
-  const auto keep_first = [&](int code) {
+  const auto record_first_error = [&](int code) {
     if (first_error == MPI_SUCCESS) first_error = code;
   };
-  for (MPI_Request& piece : started.requests) {
-    if (piece == MPI_REQUEST_NULL) continue;
-    if (started.receives) {
-      keep_first(MPI_Cancel(&piece));
-      keep_first(MPI_Wait(&piece, MPI_STATUS_IGNORE));
+  for (MPI_Request& request : message.requests) {
+    if (request == MPI_REQUEST_NULL) continue;
+    if (message.is_receive) {
+      record_first_error(MPI_Cancel(&request));
+      record_first_error(MPI_Wait(&request, MPI_STATUS_IGNORE));
     } else {
-      keep_first(MPI_Request_free(&piece));
+      record_first_error(MPI_Request_free(&request));
     }
   }
   return first_error;
 }
 
 /// Starts a send or receive; one request for each piece where the count does not fit.
-inline int start_pieces(const job& job, pending& started) {
-  const bool sends = job.asked.collective == ISTHMUS_SEND;
-  if (!sends && job.asked.collective != ISTHMUS_RECV) return MPI_ERR_ARG;
-  return in_pieces(job.asked.count, [&](std::uint64_t first, native::count count) {
-    MPI_Request& request = started.requests.emplace_back(MPI_REQUEST_NULL);
-    return sends ? native::start_send(/*buf*/ job.send_at(first), count, job.type, /*dest*/ job.asked.root,
-                                      payload_tag, job.comm, &request)
-                 : native::start_recv(/*buf*/ job.recv_at(first), count, job.type, /*source*/ job.asked.root,
-                                      payload_tag, job.comm, &request);
+inline int start_message(const mpi_call& call, pending_message& message) {
+  const bool sends = call.operation.collective == ISTHMUS_SEND;
+  if (!sends && call.operation.collective != ISTHMUS_RECV) return MPI_ERR_ARG;
+  return for_each_chunk(call.operation.count, [&](std::uint64_t first, native::count count) {
+    MPI_Request& request = message.requests.emplace_back(MPI_REQUEST_NULL);
+    return sends ? native::start_send(/*buf*/ call.send_pointer(first), count, call.type, /*dest*/ call.operation.root,
+                                      payload_tag, call.comm, &request)
+                 : native::start_recv(/*buf*/ call.recv_pointer(first), count, call.type, /*source*/ call.operation.root,
+                                      payload_tag, call.comm, &request);
   });
 }
 
@@ -175,34 +175,34 @@ inline int start_pieces(const job& job, pending& started) {
 /// that the peer may be reading already.
 inline int start(isthmus_mpi_comm comm, const isthmus_operation* operation, void** request) {
   *request = nullptr;
-  return guarded([&] {
-    auto started = std::make_unique<pending>();
-    started->receives = operation->collective == ISTHMUS_RECV;
-    const job job{*operation, to_comm(comm), vocabulary::get().datatype(operation->datatype),
+  return guard_exceptions([&] {
+    auto message = std::make_unique<pending_message>();
+    message->is_receive = operation->collective == ISTHMUS_RECV;
+    const mpi_call call{*operation, to_comm(comm), native_types::get().datatype(operation->datatype),
                   bytes_of(operation->datatype), /*rank*/ -1};
-    const int code = start_pieces(job, *started);
+    const int code = start_message(call, *message);
     if (code == MPI_SUCCESS)
-      *request = started.release();
+      *request = message.release();
     else
-      give_up(*started);
+      cancel_requests(*message);
     return code;
   });
 }
 
 /// For the table: ends what start() began, and frees the request.
 inline int cancel(void** request) {
-  const std::unique_ptr<pending> started(static_cast<pending*>(*request));
+  const std::unique_ptr<pending_message> message(static_cast<pending_message*>(*request));
   *request = nullptr;
-  return give_up(*started);
+  return cancel_requests(*message);
 }
 
 /// For the table: whether what start() began is complete; if so, or on failure, the request is freed and NULL.
 inline int test(void** request, int* done) {
-  auto* started = static_cast<pending*>(*request);
-  const int code = MPI_Testall(static_cast<int>(started->requests.size()), started->requests.data(), done,
+  auto* message = static_cast<pending_message*>(*request);
+  const int code = MPI_Testall(static_cast<int>(message->requests.size()), message->requests.data(), done,
                                MPI_STATUSES_IGNORE);
   if (code != MPI_SUCCESS || *done) {
-    delete started;
+    delete message;
     *request = nullptr;
   }
   return code;
@@ -214,13 +214,13 @@ inline const char* library() {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
     MPI_Get_library_version(text, &length);
-    const std::string whole(text, static_cast<std::size_t>(length));
-    return whole.substr(0, whole.find_first_of("\n\r"));
+    const std::string full_text(text, static_cast<std::size_t>(length));
+    return full_text.substr(0, full_text.find_first_of("\n\r"));
   }();
   return first_line.c_str();
 }
 
-inline std::string text_of(int code) {
+inline std::string error_text(int code) {
   char text[MPI_MAX_ERROR_STRING];
   error_string(code, text, sizeof text);
   return text;
@@ -255,9 +255,9 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   if (comm == MPI_COMM_NULL)
     detail::raise(ISTHMUS_ERROR_INVALID_ARGUMENT, "comm is MPI_COMM_NULL",
                   "pass a communicator that holds this rank");
-  if (const int code = detail::vocabulary::get().error(); code != MPI_SUCCESS)
+  if (const int code = detail::native_types::get().error(); code != MPI_SUCCESS)
     detail::raise(ISTHMUS_ERROR_BACKEND,
-                  "MPI cannot make Isthmus' datatypes and operations: " + detail::text_of(code),
+                  "MPI cannot make Isthmus' datatypes and operations: " + detail::error_text(code),
                   "the MPI library refused; its text says why");
   MPI_Query_thread(&level);
 
@@ -277,7 +277,7 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
   result.comm_free = detail::comm_free;
   result.comm_abort = detail::comm_abort;
   result.collective = [](isthmus_mpi_comm c, const isthmus_operation* operation) {
-    return detail::guarded([&] { return detail::make_job_and_run(detail::to_comm(c), *operation); });
+    return detail::guard_exceptions([&] { return detail::run_operation(detail::to_comm(c), *operation); });
   };
   result.start = detail::start;
   result.test = detail::test;
@@ -295,14 +295,14 @@ inline isthmus_mpi_table table(MPI_Comm comm) {
 /// @param comm Stays the caller's.
 /// @return The same table for the same MPI_Comm handle value; never freed.
 /// @throws isthmus::exception As table().
-inline const isthmus_mpi_table* lasting_table(MPI_Comm comm) {
+inline const isthmus_mpi_table* persistent_table(MPI_Comm comm) {
   static std::mutex mutex;
   static auto& tables = *new std::list<isthmus_mpi_table>;  // never destroyed: used until the very end
-  const isthmus_mpi_table wanted = table(comm);
+  const isthmus_mpi_table new_table = table(comm);
   const std::lock_guard<std::mutex> lock(mutex);
-  for (const isthmus_mpi_table& known : tables)
-    if (known.comm == wanted.comm) return &known;
-  return &tables.emplace_back(wanted);
+  for (const isthmus_mpi_table& existing : tables)
+    if (existing.comm == new_table.comm) return &existing;
+  return &tables.emplace_back(new_table);
 }
 
 /// Makes a communicator from the ranks of `comm`. Collective, blocks until all have called; `comm` is
@@ -321,7 +321,7 @@ inline const isthmus_mpi_table* lasting_table(MPI_Comm comm) {
 /// @throws isthmus::exception As table().
 inline isthmus_status create(MPI_Comm comm, const isthmus_communicator_options* options,
                              isthmus_communicator* communicator) {
-  return isthmus_communicator_create_mpi(lasting_table(comm), options, communicator);
+  return isthmus_communicator_create_mpi(persistent_table(comm), options, communicator);
 }
 
 /// The same, throwing what the core reports.

@@ -46,7 +46,7 @@ void finalize() {
 
 // The table lives until the process ends, so the capsule owns nothing.
 nb::capsule table_of(MPI_Comm comm) {
-  return nb::capsule(isthmus::mpi::lasting_table(comm), "isthmus_mpi_table");
+  return nb::capsule(isthmus::mpi::persistent_table(comm), "isthmus_mpi_table");
 }
 
 }  // namespace

@@ -227,8 +227,8 @@ TEST_F(table_test, several_threads_abort_once) {
 }
 
 TEST_F(table_test, lasting_tables_are_shared) {
-  EXPECT_EQ(isthmus::mpi::lasting_table(MPI_COMM_WORLD), isthmus::mpi::lasting_table(MPI_COMM_WORLD));
-  EXPECT_NE(isthmus::mpi::lasting_table(MPI_COMM_WORLD), isthmus::mpi::lasting_table(MPI_COMM_SELF));
+  EXPECT_EQ(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_WORLD));
+  EXPECT_NE(isthmus::mpi::persistent_table(MPI_COMM_WORLD), isthmus::mpi::persistent_table(MPI_COMM_SELF));
   EXPECT_THROW(isthmus::mpi::table(MPI_COMM_NULL), isthmus::exception);
 }
 

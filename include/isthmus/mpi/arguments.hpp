@@ -13,33 +13,33 @@ namespace isthmus::mpi::detail {
 inline constexpr int payload_tag = 0;  // the communicator is Isthmus' own duplicate
 
 // One operation with its MPI words looked up.
-struct job {
-  const isthmus_operation& asked;
+struct mpi_call {
+  const isthmus_operation& operation;
   MPI_Comm comm;
   MPI_Datatype type;
   std::uint64_t element_bytes;
   int rank;
 
-  bool is_root() const { return rank == asked.root; }
-  const char* send_at(std::uint64_t element) const {
-    return static_cast<const char*>(asked.send_buf) + element * element_bytes;
+  bool is_root() const { return rank == operation.root; }
+  const char* send_pointer(std::uint64_t element) const {
+    return static_cast<const char*>(operation.send_buf) + element * element_bytes;
   }
-  char* recv_at(std::uint64_t element) const {
-    return static_cast<char*>(asked.recv_buf) + element * element_bytes;
+  char* recv_pointer(std::uint64_t element) const {
+    return static_cast<char*>(operation.recv_buf) + element * element_bytes;
   }
   // The own block of `count` elements in a buffer of one block for each rank.
-  std::uint64_t own_block() const { return static_cast<std::uint64_t>(rank) * asked.count; }
-  MPI_Op op() const { return vocabulary::get().op(asked.datatype, asked.op); }
+  std::uint64_t own_block() const { return static_cast<std::uint64_t>(rank) * operation.count; }
+  MPI_Op op() const { return native_types::get().op(operation.datatype, operation.op); }
 };
 
 // Calls `step(first, count)` over [0, count) in pieces that MPI can take; once where counts are 64-bit.
 template <typename Step>
-int in_pieces(std::uint64_t count, Step&& step) {
+int for_each_chunk(std::uint64_t count, Step&& step) {
   std::uint64_t first = 0;
   do {
-    const std::uint64_t piece = std::min(count - first, native::count_limit);
-    if (const int code = step(first, static_cast<native::count>(piece)); code != MPI_SUCCESS) return code;
-    first += piece;
+    const std::uint64_t chunk = std::min(count - first, native::count_limit);
+    if (const int code = step(first, static_cast<native::count>(chunk)); code != MPI_SUCCESS) return code;
+    first += chunk;
   } while (first < count);
   return MPI_SUCCESS;
 }
@@ -51,12 +51,12 @@ class counted_block {
   counted_block(std::uint64_t count, MPI_Datatype element)
       : m_count(static_cast<native::count>(count)), m_type(element) {
     if (count <= native::count_limit) return;
-    m_owned = true;
+    m_is_owner = true;
     m_count = 1;
     m_error = build(count, element);
   }
   ~counted_block() {
-    if (m_owned && m_type != MPI_DATATYPE_NULL) MPI_Type_free(&m_type);
+    if (m_is_owner && m_type != MPI_DATATYPE_NULL) MPI_Type_free(&m_type);
   }
   counted_block(const counted_block&) = delete;
   counted_block& operator=(const counted_block&) = delete;
@@ -70,65 +70,65 @@ class counted_block {
  private:
   int build(std::uint64_t count, MPI_Datatype element) {
     const auto limit = static_cast<int>(std::min<std::uint64_t>(native::count_limit, INT_MAX));
-    const auto whole = count / static_cast<std::uint64_t>(limit);
-    const auto rest = static_cast<int>(count % static_cast<std::uint64_t>(limit));
+    const auto blocks = count / static_cast<std::uint64_t>(limit);
+    const auto remainder = static_cast<int>(count % static_cast<std::uint64_t>(limit));
     m_type = MPI_DATATYPE_NULL;
-    if (whole > INT_MAX) return MPI_ERR_COUNT;
+    if (blocks > INT_MAX) return MPI_ERR_COUNT;
     MPI_Aint lower = 0, element_extent = 0;
-    MPI_Datatype chunk = MPI_DATATYPE_NULL, body = MPI_DATATYPE_NULL;
+    MPI_Datatype block = MPI_DATATYPE_NULL, body = MPI_DATATYPE_NULL;
     int code = MPI_Type_get_extent(element, &lower, &element_extent);
-    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(limit, element, &chunk);
-    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(static_cast<int>(whole), chunk, &body);
+    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(limit, element, &block);
+    if (code == MPI_SUCCESS) code = MPI_Type_contiguous(static_cast<int>(blocks), block, &body);
     if (code == MPI_SUCCESS) {
-      const int lengths[] = {1, rest};
-      const MPI_Aint displacements[] = {0, element_extent * limit * static_cast<MPI_Aint>(whole)};
+      const int lengths[] = {1, remainder};
+      const MPI_Aint displacements[] = {0, element_extent * limit * static_cast<MPI_Aint>(blocks)};
       const MPI_Datatype types[] = {body, element};
-      code = MPI_Type_create_struct(rest == 0 ? 1 : 2, lengths, displacements, types, &m_type);
+      code = MPI_Type_create_struct(remainder == 0 ? 1 : 2, lengths, displacements, types, &m_type);
     }
     if (code == MPI_SUCCESS) code = MPI_Type_commit(&m_type);
-    if (chunk != MPI_DATATYPE_NULL) MPI_Type_free(&chunk);
+    if (block != MPI_DATATYPE_NULL) MPI_Type_free(&block);
     if (body != MPI_DATATYPE_NULL) MPI_Type_free(&body);
     return code;
   }
 
   native::count m_count;
   MPI_Datatype m_type;
-  bool m_owned = false;  // the type was made here and is freed here
+  bool m_is_owner = false;  // the type was made here and is freed here
   int m_error = MPI_SUCCESS;
 };
 
 // Counts or displacements in MPI's type; no allocation up to 64 ranks. `fits` is false where a value
 // cannot be said in that type. `values` may be null where MPI does not read it.
 template <typename Native>
-class converted {
+class converted_array {
  public:
-  converted(const std::uint64_t* values, int size) : m_given(values != nullptr) {
-    if (!m_given) return;
-    Native* target = m_inline.data();
+  converted_array(const std::uint64_t* values, int size) : m_is_present(values != nullptr) {
+    if (!m_is_present) return;
+    Native* destination = m_inline.data();
     if (static_cast<std::size_t>(size) > m_inline.size()) {
-      m_long.resize(static_cast<std::size_t>(size));
-      target = m_long.data();
+      m_heap.resize(static_cast<std::size_t>(size));
+      destination = m_heap.data();
     }
     for (int i = 0; i < size; ++i) {
       m_fits = m_fits && values[i] <= native::count_limit;
-      target[i] = static_cast<Native>(values[i]);
+      destination[i] = static_cast<Native>(values[i]);
     }
   }
   /// Whether MPI's type can say every value.
   bool fits() const { return m_fits; }
-  const Native* data() const { return !m_given ? nullptr : m_long.empty() ? m_inline.data() : m_long.data(); }
+  const Native* data() const { return !m_is_present ? nullptr : m_heap.empty() ? m_inline.data() : m_heap.data(); }
 
  private:
-  bool m_given, m_fits = true;
+  bool m_is_present, m_fits = true;
   std::array<Native, 64> m_inline;
-  std::vector<Native> m_long;
+  std::vector<Native> m_heap;
 };
 
 // Counts and displacements of one side of a v-collective.
-struct layout {
-  converted<native::count> counts;
-  converted<native::displacement> displs;
-  layout(const std::uint64_t* counts, const std::uint64_t* displs, int size)
+struct vector_layout {
+  converted_array<native::count> counts;
+  converted_array<native::displacement> displs;
+  vector_layout(const std::uint64_t* counts, const std::uint64_t* displs, int size)
       : counts(counts, size), displs(displs, size) {}
   bool fits() const { return counts.fits() && displs.fits(); }
 };

@@ -153,13 +153,13 @@ inline std::uint32_t device_platforms() {
   if (query_rocm != nullptr && query_rocm() == 1) mask |= 1U << ISTHMUS_PLATFORM_HIP;
 #endif
 #if defined(MPIX_GPU_SUPPORT_CUDA) && defined(MPIX_GPU_SUPPORT_HIP)
-  const auto asks = [](int kind) {
+  const auto is_supported = [](int kind) {
     int supported = 0;
     auto* const query = &MPIX_GPU_query_support;
     return query != nullptr && query(kind, &supported) == MPI_SUCCESS && supported != 0;
   };
-  if (asks(MPIX_GPU_SUPPORT_CUDA)) mask |= 1U << ISTHMUS_PLATFORM_CUDA;
-  if (asks(MPIX_GPU_SUPPORT_HIP)) mask |= 1U << ISTHMUS_PLATFORM_HIP;
+  if (is_supported(MPIX_GPU_SUPPORT_CUDA)) mask |= 1U << ISTHMUS_PLATFORM_CUDA;
+  if (is_supported(MPIX_GPU_SUPPORT_HIP)) mask |= 1U << ISTHMUS_PLATFORM_HIP;
 #endif
   return mask;
 }
@@ -176,11 +176,11 @@ void reduce_elements(void* in, void* inout, native::count* count, MPI_Datatype*)
 /// Types and operations of this process. The types that MPI lacks are contiguous bytes, so that MPI_SUM on them
 /// is an error and never a sum of the wrong kind; their operations round at every step. Created once, freed
 /// when MPI is finalised; any thread may look things up.
-class vocabulary {
+class native_types {
  public:
   /// Made at the first call, by the thread that may call MPI.
-  static const vocabulary& get() {
-    static const vocabulary instance;
+  static const native_types& get() {
+    static const native_types instance;
     return instance;
   }
 
@@ -197,16 +197,16 @@ class vocabulary {
   }
 
  private:
-  vocabulary() {
+  native_types() {
     create_datatypes();
     create_ops(std::make_integer_sequence<int, ISTHMUS_DATATYPE_COUNT>{});
     free_at_finalize();
   }
-  vocabulary(const vocabulary&) = delete;
-  vocabulary& operator=(const vocabulary&) = delete;
+  native_types(const native_types&) = delete;
+  native_types& operator=(const native_types&) = delete;
 
   /// Set-up goes on after a failure, so that everything has a value; the first one is reported.
-  void keep_first(int code) {
+  void record_first_error(int code) {
     if (m_error == MPI_SUCCESS) m_error = code;
   }
 
@@ -216,8 +216,8 @@ class vocabulary {
       const auto datatype = static_cast<isthmus_datatype>(i);
       m_datatypes[i] = builtin_datatype(datatype);
       if (m_datatypes[i] != MPI_DATATYPE_NULL) continue;
-      keep_first(MPI_Type_contiguous(static_cast<int>(bytes_of(datatype)), MPI_BYTE, &m_datatypes[i]));
-      keep_first(MPI_Type_commit(&m_datatypes[i]));
+      record_first_error(MPI_Type_contiguous(static_cast<int>(bytes_of(datatype)), MPI_BYTE, &m_datatypes[i]));
+      record_first_error(MPI_Type_commit(&m_datatypes[i]));
     }
   }
 
@@ -228,7 +228,7 @@ class vocabulary {
     constexpr int commutes = Op == ISTHMUS_SUM || Op == ISTHMUS_PROD;
     m_ops[Datatype][Op] = builtin_op(Datatype, Op);
     if (m_ops[Datatype][Op] == MPI_OP_NULL)
-      keep_first(native::create_op(&reduce_elements<Datatype, Op>, commutes, &m_ops[Datatype][Op]));
+      record_first_error(native::create_op(&reduce_elements<Datatype, Op>, commutes, &m_ops[Datatype][Op]));
   }
 
   template <isthmus_datatype Datatype>
@@ -248,21 +248,21 @@ class vocabulary {
   // Attributes of MPI_COMM_SELF are deleted first thing in MPI_Finalize.
   void free_at_finalize() {
     int key = MPI_KEYVAL_INVALID;
-    keep_first(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &vocabulary::release, &key, nullptr));
-    keep_first(MPI_Comm_set_attr(MPI_COMM_SELF, key, this));
-    keep_first(MPI_Comm_free_keyval(&key));
+    record_first_error(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, &native_types::release, &key, nullptr));
+    record_first_error(MPI_Comm_set_attr(MPI_COMM_SELF, key, this));
+    record_first_error(MPI_Comm_free_keyval(&key));
   }
 
   /// What was created here; MPI's own types and operations stay.
   static int release(MPI_Comm, int, void* attribute, void*) {
-    auto& own = *static_cast<vocabulary*>(attribute);
+    auto& types = *static_cast<native_types*>(attribute);
     for (int i = 0; i < ISTHMUS_DATATYPE_COUNT; ++i) {
       const auto datatype = static_cast<isthmus_datatype>(i);
       for (int j = 0; j < ISTHMUS_REDUCTION_OP_COUNT; ++j) {
         const bool builtin = builtin_op(datatype, static_cast<isthmus_reduction_op>(j)) != MPI_OP_NULL;
-        if (!builtin && own.m_ops[i][j] != MPI_OP_NULL) MPI_Op_free(&own.m_ops[i][j]);
+        if (!builtin && types.m_ops[i][j] != MPI_OP_NULL) MPI_Op_free(&types.m_ops[i][j]);
       }
-      if (builtin_datatype(datatype) == MPI_DATATYPE_NULL) MPI_Type_free(&own.m_datatypes[i]);
+      if (builtin_datatype(datatype) == MPI_DATATYPE_NULL) MPI_Type_free(&types.m_datatypes[i]);
     }
     return MPI_SUCCESS;
   }

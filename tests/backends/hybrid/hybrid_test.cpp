@@ -28,7 +28,7 @@ using hybrid_test::threshold;
 using hybrid_test::world_size;
 
 member make_member(bool always) {
-  return hybrid_test::make_member({.always = always}, isthmus::mpi::lasting_table(MPI_COMM_WORLD));
+  return hybrid_test::make_member({.always = always}, isthmus::mpi::persistent_table(MPI_COMM_WORLD));
 }
 
 TEST(hybrid, threshold_divides_device_messages_between_mpi_and_nccl) {
