@@ -19,15 +19,15 @@ using Op = isthmus::reduction_op;
 namespace detail {
 
 // What scclInit found out, for the communicators that come.
-struct runtime {
+struct runtime_state {
   std::string config;
   bool owns_mpi = false;
   int communicators = 0;
 };
 
 /// One for the process, as in the paper; from the thread that called scclInit.
-inline runtime& the_runtime() {
-  static runtime state;
+inline runtime_state& get_runtime() {
+  static runtime_state state;
   return state;
 }
 
@@ -40,12 +40,12 @@ struct region {
 /// Where a region lies in row-major order. Contiguous is: some inner dimensions whole, one in part, one element
 /// of each outer one.
 template <typename T, int Dimensions>
-region linear(const sycl::buffer<T, Dimensions>& buffer, const sycl::id<Dimensions>& offset,
+region flatten_region(const sycl::buffer<T, Dimensions>& buffer, const sycl::id<Dimensions>& offset,
               const sycl::range<Dimensions>& count) {
   const sycl::range<Dimensions> shape = buffer.get_range();
   region result{0, count.size()};
-  bool whole = true;  // every dimension after this one is covered from end to end
-  bool contiguous = true;
+  bool is_whole = true;  // every dimension after this one is covered from end to end
+  bool is_contiguous = true;
   for (int d = Dimensions - 1; d >= 0; --d) {
     if (offset[d] + count[d] > shape[d]) {
       throw isthmus::detail::make_exception({.status = ISTHMUS_ERROR_INVALID_ARGUMENT,
@@ -54,11 +54,11 @@ region linear(const sycl::buffer<T, Dimensions>& buffer, const sycl::id<Dimensio
                                                         "; the rule is at most " + std::to_string(shape[d]),
                                              .hint = "check offset and count against the buffer's range"});
     }
-    contiguous = contiguous && (whole || count[d] == 1);
-    whole = whole && count[d] == shape[d];
+    is_contiguous = is_contiguous && (is_whole || count[d] == 1);
+    is_whole = is_whole && count[d] == shape[d];
   }
   for (int d = 0; d < Dimensions; ++d) result.offset = result.offset * shape[d] + offset[d];
-  if (contiguous) return result;
+  if (is_contiguous) return result;
   throw isthmus::detail::make_exception({.status = ISTHMUS_ERROR_INVALID_ARGUMENT,
                                          .message = "the region is not contiguous in row-major order",
                                          .hint = "communicate whole rows, or one region for each row"});
@@ -72,7 +72,7 @@ region linear(const sycl::buffer<T, Dimensions>& buffer, const sycl::id<Dimensio
 /// @param argc As main has it; stays as it is.
 /// @param argv As main has it; arguments stay where they are.
 inline void scclInit(int& argc, char**& argv) {
-  detail::runtime& runtime = detail::the_runtime();
+  detail::runtime_state& runtime = detail::get_runtime();
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     constexpr std::string_view option = "--sccl-config";
@@ -126,8 +126,8 @@ class Device {
   template <typename T, int D>
   sycl::event broadcast(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count,
                         int root, const std::vector<sycl::event>& events = {}) {
-    const detail::region part = detail::linear(buffer, offset, count);
-    return m_ranks.broadcast(m_queue, isthmus::at_offset(buffer, part.offset), part.count, root, events);
+    const detail::region flat = detail::flatten_region(buffer, offset, count);
+    return m_ranks.broadcast(m_queue, isthmus::at_offset(buffer, flat.offset), flat.count, root, events);
   }
 
   /// `count` elements from `send_offset` of every rank, combined into those from `recv_offset` of root.
@@ -144,9 +144,9 @@ class Device {
   sycl::event reduce(sycl::buffer<T, D>& send, const sycl::id<D>& send_offset, sycl::buffer<T, D>& recv,
                      const sycl::id<D>& recv_offset, const sycl::range<D>& count, Op op, int root,
                      const std::vector<sycl::event>& events = {}) {
-    const detail::region from = detail::linear(send, send_offset, count);
-    const detail::region to = detail::linear(recv, recv_offset, count);
-    return m_ranks.reduce(m_queue, isthmus::at_offset(send, from.offset), isthmus::at_offset(recv, to.offset), from.count, op,
+    const detail::region source = detail::flatten_region(send, send_offset, count);
+    const detail::region destination = detail::flatten_region(recv, recv_offset, count);
+    return m_ranks.reduce(m_queue, isthmus::at_offset(send, source.offset), isthmus::at_offset(recv, destination.offset), source.count, op,
                           root, events);
   }
 
@@ -163,9 +163,9 @@ class Device {
   sycl::event allreduce(sycl::buffer<T, D>& send, const sycl::id<D>& send_offset, sycl::buffer<T, D>& recv,
                         const sycl::id<D>& recv_offset, const sycl::range<D>& count, Op op,
                         const std::vector<sycl::event>& events = {}) {
-    const detail::region from = detail::linear(send, send_offset, count);
-    const detail::region to = detail::linear(recv, recv_offset, count);
-    return m_ranks.allreduce(m_queue, isthmus::at_offset(send, from.offset), isthmus::at_offset(recv, to.offset), from.count,
+    const detail::region source = detail::flatten_region(send, send_offset, count);
+    const detail::region destination = detail::flatten_region(recv, recv_offset, count);
+    return m_ranks.allreduce(m_queue, isthmus::at_offset(send, source.offset), isthmus::at_offset(recv, destination.offset), source.count,
                              op, events);
   }
 
@@ -179,8 +179,8 @@ class Device {
   template <typename T, int D>
   sycl::event send(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count, int peer,
                    const std::vector<sycl::event>& events = {}) {
-    const detail::region part = detail::linear(buffer, offset, count);
-    return m_ranks.send(m_queue, isthmus::at_offset(buffer, part.offset), part.count, peer, events);
+    const detail::region flat = detail::flatten_region(buffer, offset, count);
+    return m_ranks.send(m_queue, isthmus::at_offset(buffer, flat.offset), flat.count, peer, events);
   }
 
   /// The other side of send().
@@ -193,8 +193,8 @@ class Device {
   template <typename T, int D>
   sycl::event recv(sycl::buffer<T, D>& buffer, const sycl::id<D>& offset, const sycl::range<D>& count, int peer,
                    const std::vector<sycl::event>& events = {}) {
-    const detail::region part = detail::linear(buffer, offset, count);
-    return m_ranks.recv(m_queue, isthmus::at_offset(buffer, part.offset), part.count, peer, events);
+    const detail::region flat = detail::flatten_region(buffer, offset, count);
+    return m_ranks.recv(m_queue, isthmus::at_offset(buffer, flat.offset), flat.count, peer, events);
   }
 
   /// No rank goes on before every rank has come.
@@ -222,9 +222,9 @@ class Communicator {
   /// @return Belongs to the caller until destroyCommunicator.
   /// @throws isthmus::exception As isthmus::make_communicator.
   static Communicator* newCommunicator(MPI_Comm comm, const sycl::device& device) {
-    auto* made = new Communicator(comm, device);
-    ++detail::the_runtime().communicators;
-    return made;
+    auto* communicator = new Communicator(comm, device);
+    ++detail::get_runtime().communicators;
+    return communicator;
   }
 
   /// Releases the communicator; the last one also finalises MPI where scclInit had initialised it.
@@ -232,7 +232,7 @@ class Communicator {
   static void destroyCommunicator(Communicator* communicator) {
     if (communicator == nullptr) return;
     delete communicator;
-    detail::runtime& runtime = detail::the_runtime();
+    detail::runtime_state& runtime = detail::get_runtime();
     if (--runtime.communicators > 0 || !runtime.owns_mpi) return;
     runtime.owns_mpi = false;
     MPI_Finalize();
@@ -247,7 +247,7 @@ class Communicator {
 
  private:
   Communicator(MPI_Comm comm, const sycl::device& device)
-      : m_device(comm, device, detail::the_runtime().config) {}
+      : m_device(comm, device, detail::get_runtime().config) {}
   ~Communicator() = default;
 
   Device m_device;
