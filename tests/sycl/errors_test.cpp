@@ -94,7 +94,7 @@ TEST_F(errors, an_invalid_operation_keeps_its_group_from_starting) {
 
 TEST(lonely_rank, gets_a_timeout_and_not_a_hang) {
   auto comms = isthmus::communicator::create_all(devices(2), {.timeout_s = 1});
-  sycl::queue queue = lasting_queue(comms[0].device());
+  sycl::queue queue = persistent_queue(comms[0].device());
   int mine = 1, result = poison;
   const auto before = std::chrono::steady_clock::now();
   const auto failure = thrown_by([&] { comms[0].allreduce(queue, &mine, &result, 1); });

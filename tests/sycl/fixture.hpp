@@ -17,9 +17,9 @@ namespace sycl_test {
 inline std::vector<sycl::device> devices(int count) {
   const sycl::device cpu{sycl::cpu_selector_v};
   const auto units = cpu.get_info<sycl::info::device::max_compute_units>();
-  const auto parts_possible =
+  const auto max_parts =
       cpu.get_info<sycl::info::device::partition_max_sub_devices>();  // AdaptiveCpp: none
-  if (count == 1 || units < static_cast<unsigned>(count) || parts_possible < static_cast<unsigned>(count))
+  if (count == 1 || units < static_cast<unsigned>(count) || max_parts < static_cast<unsigned>(count))
     return std::vector<sycl::device>(static_cast<std::size_t>(count), cpu);
   auto parts = cpu.create_sub_devices<sycl::info::partition_property::partition_equally>(
       units / static_cast<unsigned>(count));
@@ -30,14 +30,14 @@ inline std::vector<sycl::device> devices(int count) {
 // An out-of-order queue that lives as long as the process. Intel's OpenCL CPU runtime deadlocks when the last
 // reference to one of a sub-device goes while its last command retires: that command's thread then destroys the
 // command list and waits for itself (seen with 2026.22.10, a few times in a hundred on a busy machine).
-inline sycl::queue lasting_queue(const sycl::context& context, const sycl::device& device) {
-  static auto& kept = *new std::vector<sycl::queue>;
+inline sycl::queue persistent_queue(const sycl::context& context, const sycl::device& device) {
+  static auto& queues = *new std::vector<sycl::queue>;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  return kept.emplace_back(context, device);
+  return queues.emplace_back(context, device);
 }
-inline sycl::queue lasting_queue(const sycl::device& device) {
-  return lasting_queue(sycl::context(device), device);
+inline sycl::queue persistent_queue(const sycl::device& device) {
+  return persistent_queue(sycl::context(device), device);
 }
 
 inline std::vector<int> random_ints(std::size_t count, unsigned seed) {

@@ -17,11 +17,11 @@ constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 struct matrix {
   matrix(std::uint64_t rows, std::uint64_t cols) : rows(rows), cols(cols), values(rows * cols, nan) {}
   static matrix random(std::uint64_t rows, std::uint64_t cols, std::uint64_t seed) {
-    matrix made(rows, cols);
+    matrix result(rows, cols);
     std::mt19937_64 engine(seed);
     std::uniform_real_distribution<float> numbers(-1, 1);
-    for (float& value : made.values) value = numbers(engine);
-    return made;
+    for (float& value : result.values) value = numbers(engine);
+    return result;
   }
   double at(std::uint64_t row, std::uint64_t col) const {
     return static_cast<double>(values[row * cols + col]);
@@ -32,9 +32,9 @@ struct matrix {
 };
 
 // A product in float64, term by term, and the sums of the terms' sizes.
-class oracle {
+class reference_product {
  public:
-  oracle(std::uint64_t rows, std::uint64_t cols)
+  reference_product(std::uint64_t rows, std::uint64_t cols)
       : m_cols(cols), m_sums(rows * cols), m_sizes(rows * cols), m_rows(rows) {}
   void add(std::uint64_t row, std::uint64_t col, double term) {
     m_sums[row * m_cols + col] += term;
@@ -95,17 +95,17 @@ void multiply_rows(const float* from, std::uint64_t count, const matrix& b, cons
     }
 }
 
-struct shape {
+struct matrix_shape {
   std::uint64_t rows, k, n;  // rows of each rank
   std::uint32_t chunks;
 };
-const shape shapes[] = {{37, 19, 11, 1}, {37, 19, 11, 3}, {37, 19, 11, 100}, {1, 300, 2, 4},
+const matrix_shape shapes[] = {{37, 19, 11, 1}, {37, 19, 11, 3}, {37, 19, 11, 100}, {1, 300, 2, 4},
                         {8, 16, 1, 8},   {0, 5, 3, 2},    {5, 0, 3, 2}};
 
 class fused : public ranks_of_one_process {
  protected:
   fused() {
-    for (const auto& each : comms) product_queues.push_back(lasting_queue(each.device()));
+    for (const auto& each : comms) product_queues.push_back(persistent_queue(each.device()));
   }
   // Runs `work` on the queue after `after` and a random while.
   template <typename Work>
@@ -130,20 +130,20 @@ class fused : public ranks_of_one_process {
 // Every rank has n + rank columns of B, as in a column-parallel layer, C has values before (beta), its rows get
 // a bias; A is gathered in place or from elsewhere.
 TEST_F(fused, allgather_gemm) {
-  for (const shape& what : shapes)
+  for (const matrix_shape& shape : shapes)
     for (const bool in_place : {false, true}) {
-      SCOPED_TRACE(testing::Message() << what.rows << " rows, k " << what.k << ", chunks " << what.chunks);
-      const matrix a = matrix::random(size * what.rows, what.k, 5);
+      SCOPED_TRACE(testing::Message() << shape.rows << " rows, k " << shape.k << ", chunks " << shape.chunks);
+      const matrix a = matrix::random(size * shape.rows, shape.k, 5);
       in_threads([&](std::size_t r) {
-        const matrix b = matrix::random(what.k, what.n + r, 10 + r), bias = matrix::random(1, b.cols, 20 + r),
+        const matrix b = matrix::random(shape.k, shape.n + r, 10 + r), bias = matrix::random(1, b.cols, 20 + r),
                      before = matrix::random(a.rows, b.cols, 30 + r);
         std::mt19937 random(static_cast<unsigned>(r));
         sycl::queue& products = product_queues[r];
-        usm gathered(a.values.size(), products), elsewhere(what.rows * what.k, products);
-        const std::uint64_t own_begin = r * what.rows * what.k;
+        usm gathered(a.values.size(), products), elsewhere(shape.rows * shape.k, products);
+        const std::uint64_t own_begin = r * shape.rows * shape.k;
         float* own = in_place ? gathered.data() + own_begin : elsewhere.data();
-        const isthmus::row_shards shards(comms[r], queues[r], what.rows, what.k, what.chunks);
-        oracle expected(a.rows, b.cols);
+        const isthmus::row_shards shards(comms[r], queues[r], shape.rows, shape.k, shape.chunks);
+        reference_product expected(a.rows, b.cols);
         expected.add_product(a, 0, b);
         for (std::uint64_t row = 0; row < a.rows; ++row)
           for (std::uint64_t col = 0; col < b.cols; ++col) {
@@ -155,7 +155,7 @@ TEST_F(fused, allgather_gemm) {
           gathered.poison(), elsewhere.poison();
           std::vector<float> c = before.values;
           const sycl::event produced = submit_late(products, {}, random, [&, own] {
-            std::copy_n(a.values.data() + own_begin, what.rows * what.k, own);
+            std::copy_n(a.values.data() + own_begin, shape.rows * shape.k, own);
           });
           const auto multiply = [&](const float* from, std::uint64_t row, std::uint64_t count,
                                     const isthmus::dependencies& after) {
@@ -176,39 +176,39 @@ TEST_F(fused, allgather_gemm) {
 
 // Every rank has k + rank columns of A and rows of B, as in a row-parallel layer; the own rows get a bias.
 TEST_F(fused, gemm_reduce_scatter) {
-  for (const shape& what : shapes) {
-    SCOPED_TRACE(testing::Message() << what.rows << " rows, k " << what.k << ", chunks " << what.chunks);
+  for (const matrix_shape& shape : shapes) {
+    SCOPED_TRACE(testing::Message() << shape.rows << " rows, k " << shape.k << ", chunks " << shape.chunks);
     std::vector<matrix> a, b;
     for (std::uint64_t rank = 0; rank < size; ++rank) {
-      a.push_back(matrix::random(size * what.rows, what.k + rank, 40 + rank));
-      b.push_back(matrix::random(what.k + rank, what.n, 50 + rank));
+      a.push_back(matrix::random(size * shape.rows, shape.k + rank, 40 + rank));
+      b.push_back(matrix::random(shape.k + rank, shape.n, 50 + rank));
     }
     in_threads([&](std::size_t r) {
-      const matrix bias = matrix::random(1, what.n, 60 + r);
+      const matrix bias = matrix::random(1, shape.n, 60 + r);
       std::mt19937 random(static_cast<unsigned>(r) + 7);
       sycl::queue& products = product_queues[r];
-      usm partial(size * what.rows * what.n, products), c(what.rows * what.n, products);
-      const isthmus::row_shards shards(comms[r], queues[r], what.rows, what.n, what.chunks);
-      oracle expected(what.rows, what.n);
-      for (std::uint64_t rank = 0; rank < size; ++rank) expected.add_product(a[rank], r * what.rows, b[rank]);
-      for (std::uint64_t row = 0; row < what.rows; ++row)
-        for (std::uint64_t col = 0; col < what.n; ++col) expected.add(row, col, bias.at(0, col));
+      usm partial(size * shape.rows * shape.n, products), c(shape.rows * shape.n, products);
+      const isthmus::row_shards shards(comms[r], queues[r], shape.rows, shape.n, shape.chunks);
+      reference_product expected(shape.rows, shape.n);
+      for (std::uint64_t rank = 0; rank < size; ++rank) expected.add_product(a[rank], r * shape.rows, b[rank]);
+      for (std::uint64_t row = 0; row < shape.rows; ++row)
+        for (std::uint64_t col = 0; col < shape.n; ++col) expected.add(row, col, bias.at(0, col));
       std::vector<float> first;
       for (int repetition = 0; repetition < 3; ++repetition) {
-        matrix given(a[r].rows, a[r].cols);
+        matrix own_a(a[r].rows, a[r].cols);
         partial.poison(), c.poison();
-        const sycl::event produced = submit_late(products, {}, random, [&] { given.values = a[r].values; });
+        const sycl::event produced = submit_late(products, {}, random, [&] { own_a.values = a[r].values; });
         const auto multiply = [&](std::uint64_t row, std::uint64_t count, float* to,
                                   const isthmus::dependencies& after) {
-          const matrix* added = what.rows > 0 && row / what.rows == r ? &bias : nullptr;
-          return submit_late(products, after, random, [=, &given, &b] {
-            multiply_rows(given.values.data() + row * given.cols, count, b[r], added, 0, to);
+          const matrix* added = shape.rows > 0 && row / shape.rows == r ? &bias : nullptr;
+          return submit_late(products, after, random, [=, &own_a, &b] {
+            multiply_rows(own_a.values.data() + row * own_a.cols, count, b[r], added, 0, to);
           });
         };
         wait(isthmus::gemm_reduce_scatter(comms[r], queues[r], partial.data(), c.data(), shards, multiply,
                                           {produced}));
         expected.expect(c.data(), 3.5);  // each rank's product is rounded, and their sum
-        const std::vector<float> result(c.data(), c.data() + what.rows * what.n);
+        const std::vector<float> result(c.data(), c.data() + shape.rows * shape.n);
         if (first.empty()) first = result;
         EXPECT_EQ(result, first) << "the same inputs give the same bits";
       }

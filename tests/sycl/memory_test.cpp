@@ -27,8 +27,8 @@ class sycl_memory : public testing::Test {
  protected:
   std::vector<sycl::device> m_devices = devices(2);
   sycl::context m_first_context{m_devices[0]}, m_second_context{m_devices[1]};
-  sycl::queue m_first = lasting_queue(m_first_context, m_devices[0]);
-  sycl::queue m_second = lasting_queue(m_second_context, m_devices[1]);
+  sycl::queue m_first = persistent_queue(m_first_context, m_devices[0]);
+  sycl::queue m_second = persistent_queue(m_second_context, m_devices[1]);
 };
 
 TEST_F(sycl_memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                     copy_case{path::staged, 7 * chunk + 12345, 9, 2}));
 
 TEST_F(sycl_memory, copies_in_one_context_are_direct) {
-  sycl::queue out = lasting_queue(m_first_context, m_devices[0]);
+  sycl::queue out = persistent_queue(m_first_context, m_devices[0]);
   const bytes source = random_bytes(100000, 8);
   auto* from = sycl::malloc_device<unsigned char>(100000, m_first);
   auto* to = sycl::malloc_device<unsigned char>(100000, out);

@@ -26,9 +26,9 @@ TEST_F(operations, knows_its_ranks) {
     EXPECT_EQ(comms[static_cast<std::size_t>(r)].platform(), ISTHMUS_PLATFORM_HOST);
     EXPECT_EQ(comms[static_cast<std::size_t>(r)].path(), isthmus::enqueue_path::calling_thread);
   }
-  const std::string told = comms[0].explain(ISTHMUS_ALLREDUCE, 100);
-  EXPECT_NE(told.find("calling_thread"), std::string::npos) << told;
-  EXPECT_NE(told.find("\"backend\""), std::string::npos) << told;
+  const std::string explanation = comms[0].explain(ISTHMUS_ALLREDUCE, 100);
+  EXPECT_NE(explanation.find("calling_thread"), std::string::npos) << explanation;
+  EXPECT_NE(explanation.find("\"backend\""), std::string::npos) << explanation;
 }
 
 TEST_F(operations, group_drives_all_ranks_from_one_thread) {
@@ -192,7 +192,7 @@ TEST(unique_id, ranks_of_several_threads_meet) {
   std::vector<int> results(2, poison);
   topology::run_on_each_rank(2, [&](int r) {
     const isthmus::communicator ranks(parts[static_cast<std::size_t>(r)], id, r, 2, {.timeout_s = 20});
-    sycl::queue queue = lasting_queue(ranks.device());
+    sycl::queue queue = persistent_queue(ranks.device());
     int mine = 10 * (r + 1);
     ranks.allreduce(queue, &mine, &results[static_cast<std::size_t>(r)], 1);
   });

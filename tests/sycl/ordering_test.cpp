@@ -36,7 +36,7 @@ TEST_F(ordering, in_order_queue_is_respected) {
 TEST_F(ordering, dependencies_of_out_of_order_queues_are_respected) {
   const auto fresh = random_ints(capacity, 78);
   in_threads([&](std::size_t r) {
-    sycl::queue queue = lasting_queue(comms[r].device());
+    sycl::queue queue = persistent_queue(comms[r].device());
     const sycl::event produced =
         queue.submit([&](sycl::handler& handler) { produce_slowly(handler, send[r], fresh); });
     const sycl::event reduced =
@@ -58,7 +58,7 @@ TEST_F(ordering, accesses_to_buffers_are_respected) {
   for (auto& buffer : buffers) buffer = sycl::buffer<int, 1>(sycl::range<1>(100));
   isthmus::group group;
   for (std::size_t r = 0; r < size; ++r) {
-    sycl::queue queue = lasting_queue(comms[r].device());
+    sycl::queue queue = persistent_queue(comms[r].device());
     queue.submit([&](sycl::handler& handler) {
       const host_task_accessor<int> data(buffers[r], handler);
       host_task(handler, [=] {

@@ -11,7 +11,7 @@
 namespace sycl_device_test {
 namespace {
 
-using sycl_collectives::shape;
+using sycl_collectives::call_shape;
 
 constexpr std::uint64_t bytes = 4012;
 constexpr std::uint32_t poison_bits = 0x7fa5a5a5;
@@ -21,25 +21,25 @@ struct contents {
   std::vector<float> send, recv;
 };
 
-contents prepare(const shape& what, std::uint64_t seed) {
+contents prepare(const call_shape& shape, std::uint64_t seed) {
   const oracle::input_spec inputs{ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, seed};
-  contents made{std::vector<float>(what.send_elements),
-                std::vector<float>(what.recv_elements, std::bit_cast<float>(poison_bits))};
-  std::vector<float>& filled = what.in_place && what.rank == what.root ? made.recv : made.send;
-  oracle::fill(inputs, what.rank, 0, std::as_writable_bytes(std::span(filled)));
-  return made;
+  contents result{std::vector<float>(shape.send_elements),
+                std::vector<float>(shape.recv_elements, std::bit_cast<float>(poison_bits))};
+  std::vector<float>& filled = shape.in_place && shape.rank == shape.root ? result.recv : result.send;
+  oracle::fill(inputs, shape.rank, 0, std::as_writable_bytes(std::span(filled)));
+  return result;
 }
 
-void expect_right(const shape& what, std::uint64_t seed, const std::vector<float>& result) {
+void expect_right(const call_shape& shape, std::uint64_t seed, const std::vector<float>& result) {
   oracle::check_request request{
-      {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, seed}, what.definition, what.rank};
+      {ISTHMUS_FLOAT32, ISTHMUS_SUM, oracle::input_class::ordinary, seed}, shape.definition, shape.rank};
   const auto error = oracle::find_error(request, std::as_bytes(std::span(result)).data());
-  EXPECT_EQ(error.value_or(""), "") << what.what.name << " on rank " << what.rank;
+  EXPECT_EQ(error.value_or(""), "") << shape.entry.name << " on rank " << shape.rank;
 }
 
 class every_collective : public testing::TestWithParam<sycl_collectives::collective_case> {
  protected:
-  shape shape_of(const member& self) const {
+  call_shape shape_of(const test_rank& self) const {
     return sycl_collectives::make_shape(GetParam(), bytes, self.rank, self.ranks.size());
   }
 };
@@ -47,22 +47,22 @@ class every_collective : public testing::TestWithParam<sycl_collectives::collect
 TEST_P(every_collective, on_usm_of_every_kind) {
   for (const bool in_order : {true, false}) {
     // On a device a group takes in-order queues only.
-    if (!in_order && GetParam().collective == ISTHMUS_SEND && !crew::get().on_host()) continue;
+    if (!in_order && GetParam().collective == ISTHMUS_SEND && !rank_team::get().is_on_host()) continue;
     // Several ranks of one process meet as a group does.
-    if (!in_order && !crew::get().on_host() && crew::get().members().size() > 1) continue;
+    if (!in_order && !rank_team::get().is_on_host() && rank_team::get().members().size() > 1) continue;
     for (const auto kind : {sycl::usm::alloc::device, sycl::usm::alloc::shared, sycl::usm::alloc::host})
-      crew::get().each([&](member& self) {
-        const shape what = shape_of(self);
+      rank_team::get().each([&](test_rank& self) {
+        const call_shape shape = shape_of(self);
         const std::uint64_t seed = 7 + static_cast<std::uint64_t>(kind);
-        contents data = prepare(what, seed);
-        sycl::queue queue = in_order ? self.queue : unordered(self);
+        contents data = prepare(shape, seed);
+        sycl::queue queue = in_order ? self.queue : unordered_queue(self);
         const block<float> send(data.send.size(), queue, kind), recv(data.recv.size(), queue, kind);
         queue.memcpy(send.data(), data.send.data(), data.send.size() * 4).wait();
         queue.memcpy(recv.data(), data.recv.data(), data.recv.size() * 4).wait();
         float *from = send.data(), *to = recv.data();
-        const sycl::event done = sycl_collectives::call_isthmus(self.ranks, queue, what, from, to);
+        const sycl::event done = sycl_collectives::call_isthmus(self.ranks, queue, shape, from, to);
         queue.memcpy(data.recv.data(), to, data.recv.size() * 4, done).wait();
-        if (what.recv_elements > 0) expect_right(what, seed, data.recv);
+        if (shape.recv_elements > 0) expect_right(shape, seed, data.recv);
       });
   }
 }
@@ -76,46 +76,46 @@ sycl::buffer<float, Dimensions> make_buffer(const std::vector<float>& values, st
     if constexpr (Dimensions == 2) return sycl::range<2>(rows, 6);
     if constexpr (Dimensions == 3) return sycl::range<3>(rows, 2, 3);
   }();
-  sycl::buffer<float, Dimensions> made(extent);
-  const sycl::host_accessor access(made, sycl::write_only);
+  sycl::buffer<float, Dimensions> result(extent);
+  const sycl::host_accessor access(result, sycl::write_only);
   float* const start = access.get_pointer();
   std::fill_n(start, 6 * rows, 0.0F);
   std::copy(values.begin(), values.end(), start + offset);
-  return made;
+  return result;
 }
 
 template <int Dimensions>
-void run_on_buffers(const shape& what, member& self, sycl::queue& queue) {
+void run_on_buffers(const call_shape& shape, test_rank& self, sycl::queue& queue) {
   constexpr std::size_t offset = 5;
   const std::uint64_t seed = 20 + Dimensions;
-  contents data = prepare(what, seed);
+  contents data = prepare(shape, seed);
   auto send = make_buffer<Dimensions>(data.send, offset), recv = make_buffer<Dimensions>(data.recv, offset);
   {
     auto from = isthmus::at_offset(send, offset), to = isthmus::at_offset(recv, offset);
-    sycl_collectives::call_isthmus(self.ranks, queue, what, from, to);
+    sycl_collectives::call_isthmus(self.ranks, queue, shape, from, to);
   }
-  if (what.recv_elements == 0) {
+  if (shape.recv_elements == 0) {
     queue.wait();
     return;
   }
   const sycl::host_accessor access(recv, sycl::read_only);
   const float* const start = access.get_pointer();
   EXPECT_EQ(std::count(start, start + offset, 0.0F), static_cast<long>(offset)) << "before the offset";
-  EXPECT_EQ(start[offset + what.recv_elements], 0.0F) << "behind the count";
-  expect_right(what, seed, {start + offset, start + offset + what.recv_elements});
+  EXPECT_EQ(start[offset + shape.recv_elements], 0.0F) << "behind the count";
+  expect_right(shape, seed, {start + offset, start + offset + shape.recv_elements});
 }
 
 TEST_P(every_collective, on_buffers_of_1_to_3_dimensions_with_offset_and_count) {
   for (const bool in_order : {true, false}) {
-    if (!in_order && !crew::get().on_host() &&
-        (GetParam().collective == ISTHMUS_SEND || crew::get().members().size() > 1))
+    if (!in_order && !rank_team::get().is_on_host() &&
+        (GetParam().collective == ISTHMUS_SEND || rank_team::get().members().size() > 1))
       continue;
-    crew::get().each([&](member& self) {
-      const shape what = shape_of(self);
-      sycl::queue queue = in_order ? self.queue : unordered(self);
-      run_on_buffers<1>(what, self, queue);
-      run_on_buffers<2>(what, self, queue);
-      run_on_buffers<3>(what, self, queue);
+    rank_team::get().each([&](test_rank& self) {
+      const call_shape shape = shape_of(self);
+      sycl::queue queue = in_order ? self.queue : unordered_queue(self);
+      run_on_buffers<1>(shape, self, queue);
+      run_on_buffers<2>(shape, self, queue);
+      run_on_buffers<3>(shape, self, queue);
     });
   }
 }
@@ -126,22 +126,22 @@ INSTANTIATE_TEST_SUITE_P(table, every_collective, testing::ValuesIn(sycl_collect
 TEST(group, drives_all_ranks_from_one_thread) {
   std::vector<std::unique_ptr<block<int>>> data;
   isthmus::group group;
-  for (member& self : crew::get().members()) {
+  for (test_rank& self : rank_team::get().members()) {
     data.push_back(std::make_unique<block<int>>(100, self.queue));
     self.queue.fill(data.back()->data(), self.rank + 1, 100);
     self.ranks.allreduce(self.queue, data.back()->data(), 100);
   }
   const std::vector<sycl::event> done = group.end();
-  const int n = crew::get().size();
+  const int n = rank_team::get().size();
   for (std::size_t i = 0; i < data.size(); ++i) {
     int last = 0;
-    crew::get().members()[i].queue.memcpy(&last, data[i]->data() + 99, sizeof last, done[i]).wait();
+    rank_team::get().members()[i].queue.memcpy(&last, data[i]->data() + 99, sizeof last, done[i]).wait();
     EXPECT_EQ(last, n * (n + 1) / 2);
   }
 }
 
 TEST(communicators, two_and_their_parts_do_not_mix) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     const isthmus::communicator other = std::move(*self.ranks.split(0, -self.rank));  // the other way round
     ASSERT_EQ(other.size(), self.ranks.size());
     const int last = other.size() - 1;
@@ -161,7 +161,7 @@ TEST(communicators, two_and_their_parts_do_not_mix) {
 }
 
 TEST(communicators, a_part_may_leave_ranks_out) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     std::optional<isthmus::communicator> part = self.ranks.split(self.rank == 0 ? 0 : ISTHMUS_NO_COLOR, 0);
     ASSERT_EQ(part.has_value(), self.rank == 0);
     if (!part) return;

@@ -23,29 +23,29 @@
 
 namespace sycl_device_test {
 
-struct member {
+struct test_rank {
   isthmus::communicator ranks;
   sycl::queue queue;                   // in-order
   std::vector<sycl::queue> unordered;  // two without an order of their own, and one in another context
   int rank = ranks.rank();
 };
 
-class crew {
+class rank_team {
  public:
   // False where --gpu was given and there is none.
   static bool make(int argc, char** argv);
-  static crew& get() { return *only(); }
-  static void end() { only().reset(); }
+  static rank_team& get() { return *instance(); }
+  static void end() { instance().reset(); }
 
-  bool on_host() const { return m_members.front().ranks.platform() == ISTHMUS_PLATFORM_HOST; }
-  bool in_one_process() const { return m_in_one_process; }
+  bool is_on_host() const { return m_members.front().ranks.platform() == ISTHMUS_PLATFORM_HOST; }
+  bool is_in_one_process() const { return m_is_in_one_process; }
   // Where processes may share a GPU.
   static bool may_share_device() {
     const char* const options = std::getenv("ISTHMUS_OPTION");
     return options != nullptr && std::string_view(options).find("share_device") != std::string_view::npos;
   }
   int size() const { return m_members.front().ranks.size(); }
-  std::vector<member>& members() { return m_members; }
+  std::vector<test_rank>& members() { return m_members; }
   // Runs `work(member&)` for each rank of this process in a thread of its own.
   template <typename Work>
   void each(Work&& work) {
@@ -53,19 +53,19 @@ class crew {
   }
 
  private:
-  static std::optional<crew>& only() {
-    static std::optional<crew> one;
+  static std::optional<rank_team>& instance() {
+    static std::optional<rank_team> one;
     return one;
   }
-  std::vector<member> m_members;
-  bool m_in_one_process = true;
+  std::vector<test_rank> m_members;
+  bool m_is_in_one_process = true;
 };
 
 // The rank's queues without an order of their own. All tests have the same ones: queues make their streams when
 // commands come, and a process with many streams waits for running kernels to make another (CUDA 13).
-inline sycl::queue unordered(const member& self) { return self.unordered[0]; }
-inline sycl::queue unordered_too(const member& self) { return self.unordered[1]; }
-inline sycl::queue elsewhere(const member& self) { return self.unordered[2]; }
+inline sycl::queue unordered_queue(const test_rank& self) { return self.unordered[0]; }
+inline sycl::queue second_unordered_queue(const test_rank& self) { return self.unordered[1]; }
+inline sycl::queue other_context_queue(const test_rank& self) { return self.unordered[2]; }
 
 // Memory of one USM kind, freed by its owner.
 template <typename T>

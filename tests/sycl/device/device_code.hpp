@@ -6,13 +6,13 @@ namespace device_code {
 
 // data[column] = first + column, but not before the host has set *flag. A kernel that was told nothing for so
 // many looks gives up and writes nothing, so that a host that waits for it fails its test instead of hanging.
-struct hold {
-  static constexpr const char* name = "device_code::hold";
+struct wait_for_flag {
+  static constexpr const char* name = "device_code::wait_for_flag";
   float first;
-  unsigned long looks;
+  unsigned long max_polls;
   void operator()(unsigned long, unsigned long column, const unsigned* flag, float* data) const {
     const volatile unsigned* const released = flag;
-    for (unsigned long i = 0; i < looks; ++i) {
+    for (unsigned long i = 0; i < max_polls; ++i) {
       if (*released == 0) continue;
       data[column] = first + static_cast<float>(column);
       return;

@@ -7,7 +7,7 @@ namespace {
 using sycl_test::thrown_by;
 
 TEST(errors, are_told_before_anything_starts) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     const block<int> data(10, self.queue);
     const auto root = thrown_by([&] { self.ranks.broadcast(self.queue, data.data(), 10, self.ranks.size()); });
     EXPECT_EQ(root.code(), ISTHMUS_ERROR_INVALID_ARGUMENT) << root.what();
@@ -19,10 +19,10 @@ TEST(errors, are_told_before_anything_starts) {
 }
 
 TEST(errors, a_group_on_a_device_needs_in_order_queues) {
-  if (crew::get().on_host()) GTEST_SKIP() << "a device's rule";
-  crew::get().each([](member& self) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "a device's rule";
+  rank_team::get().each([](test_rank& self) {
     const block<int> data(10, self.queue);
-    sycl::queue queue = unordered(self);
+    sycl::queue queue = unordered_queue(self);
     const auto refused = thrown_by([&] {
       isthmus::group group;
       self.ranks.allreduce(queue, data.data(), 10);
@@ -34,9 +34,9 @@ TEST(errors, a_group_on_a_device_needs_in_order_queues) {
 }
 
 TEST(errors, two_ranks_of_a_process_on_one_gpu_are_refused) {
-  if (crew::get().on_host()) GTEST_SKIP() << "the CPU's ranks may share it";
-  if (crew::may_share_device()) GTEST_SKIP() << "the option share_device allows it";
-  const sycl::device device = crew::get().members().front().queue.get_device();
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "the CPU's ranks may share it";
+  if (rank_team::may_share_device()) GTEST_SKIP() << "the option share_device allows it";
+  const sycl::device device = rank_team::get().members().front().queue.get_device();
   const auto refused = thrown_by([&] {
     auto both = isthmus::communicator::create_all(std::vector{device, device}, {.timeout_s = 20});
     std::vector<sycl::queue> queues;
@@ -51,7 +51,7 @@ TEST(errors, two_ranks_of_a_process_on_one_gpu_are_refused) {
 }
 
 TEST(errors, of_an_aborted_communicator_are_thrown) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     const isthmus::communicator part = std::move(*self.ranks.split(self.rank, 0));
     const block<int> data(10, self.queue);
     self.queue.fill(data.data(), 4, 10);

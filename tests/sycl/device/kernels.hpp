@@ -15,10 +15,10 @@
 namespace sycl_device_test {
 
 constexpr std::size_t count = 3000;         // elements of what `hold` writes
-constexpr unsigned long looks = 4'000'000;  // of a microsecond or two each across the bus
+constexpr unsigned long max_polls = 4'000'000;  // of a microsecond or two each across the bus
 
 // Kernels belong to a context, and each rank's queue has its own.
-inline const apps::launcher& kernels_of(const member& self) {
+inline const apps::launcher& kernels_of(const test_rank& self) {
   static std::map<int, apps::launcher> made;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -26,7 +26,7 @@ inline const apps::launcher& kernels_of(const member& self) {
   if (found != made.end()) return found->second;
   return made
       .try_emplace(self.rank, self.queue, device_code::device_text,
-                   std::vector{apps::source_of<device_code::hold>(), apps::source_of<device_code::multiply>()})
+                   std::vector{apps::source_of<device_code::wait_for_flag>(), apps::source_of<device_code::multiply>()})
       .first->second;
 }
 
@@ -37,10 +37,10 @@ apps::array<T> view(T* data, std::size_t elements) {
 }
 
 // What the host tells a kernel that holds.
-class gate {
+class kernel_gate {
  public:
-  explicit gate(const sycl::queue& queue) : m_flag(1, queue, sycl::usm::alloc::host) { *m_flag.data() = 0; }
-  ~gate() { open(); }
+  explicit kernel_gate(const sycl::queue& queue) : m_flag(1, queue, sycl::usm::alloc::host) { *m_flag.data() = 0; }
+  ~kernel_gate() { open(); }
   void open() { std::atomic_ref(*m_flag.data()).store(1); }
   apps::array<const unsigned> flag() const { return view<const unsigned>(m_flag.data(), 1); }
 
@@ -49,8 +49,8 @@ class gate {
 };
 
 // Writes 1000 (rank + 1) + i to element i once the gate is open.
-inline device_code::hold hold_of(const member& self) {
-  return {static_cast<float>(1000 * (self.rank + 1)), looks};
+inline device_code::wait_for_flag make_waiting_kernel(const test_rank& self) {
+  return {static_cast<float>(1000 * (self.rank + 1)), max_polls};
 }
 
 }  // namespace sycl_device_test

@@ -18,32 +18,32 @@ bool has(int argc, char** argv, const char* word) {
 
 constexpr double timeout_s = 60;
 
-std::vector<member> members_of(std::vector<isthmus::communicator> all) {
-  std::vector<member> made;
+std::vector<test_rank> make_test_ranks(std::vector<isthmus::communicator> all) {
+  std::vector<test_rank> made;
   for (isthmus::communicator& each : all) {
     const sycl::device device = each.device();
     const sycl::queue queue(device, sycl::property::queue::in_order{});
     const sycl::context shared = queue.get_context();
     made.push_back({std::move(each),
                     queue,
-                    {sycl_test::lasting_queue(shared, device), sycl_test::lasting_queue(shared, device),
-                     sycl_test::lasting_queue(device)}});
+                    {sycl_test::persistent_queue(shared, device), sycl_test::persistent_queue(shared, device),
+                     sycl_test::persistent_queue(device)}});
   }
   return made;
 }
 
 }  // namespace
 
-bool crew::make(int argc, char** argv) {
+bool rank_team::make(int argc, char** argv) {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32",
          0);  // a kernel that holds must not hold streams that share its queue
   std::vector<sycl::device> devices = sycl::device::get_devices(sycl::info::device_type::gpu);
   if (devices.empty() && has(argc, argv, "--gpu")) return false;
-  crew& made = only().emplace();
+  rank_team& made = instance().emplace();
   const auto one = topology::parse_rank_arguments(argc, argv);
   if (!one) {
     if (devices.empty()) devices = sycl_test::devices(2);
-    made.m_members = members_of(isthmus::communicator::create_all(devices, {.timeout_s = timeout_s}));
+    made.m_members = make_test_ranks(isthmus::communicator::create_all(devices, {.timeout_s = timeout_s}));
     return true;
   }
   if (devices.empty()) devices = sycl_test::devices(1);
@@ -51,8 +51,8 @@ bool crew::make(int argc, char** argv) {
   std::vector<isthmus::communicator> own;
   own.emplace_back(devices[static_cast<std::size_t>(one->device) % devices.size()], id, one->rank, one->size,
                    isthmus::communicator_options{.timeout_s = timeout_s});
-  made.m_members = members_of(std::move(own));
-  made.m_in_one_process = false;
+  made.m_members = make_test_ranks(std::move(own));
+  made.m_is_in_one_process = false;
   return true;
 }
 
@@ -62,9 +62,9 @@ using namespace nlohmann::literals;
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
-  using sycl_device_test::crew;
+  using sycl_device_test::rank_team;
   try {
-    if (!crew::make(argc, argv)) {
+    if (!rank_team::make(argc, argv)) {
       std::puts("SKIPPED: this SYCL runtime sees no GPU");
       return 77;
     }
@@ -72,14 +72,14 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "cannot start: %s\n", failure.what());
     return 1;
   }
-  const sycl::device device = crew::get().members().front().queue.get_device();
-  const isthmus::communicator& first = crew::get().members().front().ranks;
-  const auto told = nlohmann::json::parse(first.explain(ISTHMUS_ALLREDUCE, 1000));
-  const auto& backend = told.at("/selection/backend"_json_pointer);
-  std::printf("%d ranks, %zu of them here, on %s: %s by %s\n", first.size(), crew::get().members().size(),
+  const sycl::device device = rank_team::get().members().front().queue.get_device();
+  const isthmus::communicator& first = rank_team::get().members().front().ranks;
+  const auto explanation = nlohmann::json::parse(first.explain(ISTHMUS_ALLREDUCE, 1000));
+  const auto& backend = explanation.at("/selection/backend"_json_pointer);
+  std::printf("%d ranks, %zu of them here, on %s: %s by %s\n", first.size(), rank_team::get().members().size(),
               device.get_info<sycl::info::device::name>().c_str(), backend.dump().c_str(),
-              told.at("/sycl/path"_json_pointer).get<std::string>().c_str());
+              explanation.at("/sycl/path"_json_pointer).get<std::string>().c_str());
   const int result = RUN_ALL_TESTS();
-  crew::end();
+  rank_team::end();
   return result;
 }

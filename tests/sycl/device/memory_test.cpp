@@ -24,7 +24,7 @@ bytes random_bytes(std::size_t size, unsigned seed) {
 }
 
 TEST(memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     int* const data = memory::allocate<int>(self.queue, 1000);
     const auto info = memory::query(data + 999);
     EXPECT_EQ(info.begin, data);
@@ -44,7 +44,7 @@ TEST(memory, a_block_is_used_by_the_queue_that_it_was_made_for) {
 }
 
 TEST(memory, symmetric_blocks_belong_to_ranks) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     float* const shared = memory::allocate_symmetric<float>(self.ranks, 500);
     ASSERT_NE(shared, nullptr);
     self.queue.fill(shared, static_cast<float>(self.rank + 1), 500);
@@ -57,8 +57,8 @@ TEST(memory, symmetric_blocks_belong_to_ranks) {
   });
 }
 
-void expect_copied(member& self, path way, std::size_t size, std::size_t offset) {
-  sycl::queue first = unordered(self), second = way == path::direct ? unordered_too(self) : elsewhere(self);
+void expect_copied(test_rank& self, path way, std::size_t size, std::size_t offset) {
+  sycl::queue first = unordered_queue(self), second = way == path::direct ? second_unordered_queue(self) : other_context_queue(self);
   const bytes source = random_bytes(size + 100, 7);
   const memory::array<unsigned char> from(first, source.size());
   const block<unsigned char> to(size + offset + 100, second);
@@ -72,7 +72,7 @@ void expect_copied(member& self, path way, std::size_t size, std::size_t offset)
 }
 
 TEST(memory, copies_move_every_byte_and_no_other) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     for (const path way : {path::direct, path::staged, path::automatic})
       for (const auto& [size, offset] : {std::pair<std::size_t, std::size_t>{0, 0},
                                          {1, 5},
@@ -84,7 +84,7 @@ TEST(memory, copies_move_every_byte_and_no_other) {
 }
 
 TEST(memory, overlapping_ranges_move_as_if_all_was_read_first) {
-  crew::get().each([](member& self) {
+  rank_team::get().each([](test_rank& self) {
     for (const std::ptrdiff_t shift : {std::ptrdiff_t{4097}, static_cast<std::ptrdiff_t>(chunk) + 3}) {
       const auto size = 2 * chunk + 77, far = static_cast<std::size_t>(shift);
       bytes expected = random_bytes(size + far, 9);
@@ -103,22 +103,22 @@ TEST(memory, overlapping_ranges_move_as_if_all_was_read_first) {
 
 // A kernel that holds produces what is copied; a consumer of the target's queue sees it.
 TEST(memory, copies_come_after_their_producer_and_the_host_does_not_wait) {
-  if (crew::get().on_host()) GTEST_SKIP() << "memory_test.cpp does it there";
-  crew::get().each([](member& self) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "memory_test.cpp does it there";
+  rank_team::get().each([](test_rank& self) {
     for (const path way : {path::direct, path::staged}) {
       if (way == path::staged && !isthmus::detail::can_run_host_work(self.queue.get_device())) continue;  // docs
       constexpr std::size_t size = count * sizeof(float);
-      sycl::queue producers = unordered(self),
-                  target = way == path::direct ? unordered_too(self) : elsewhere(self);
-      gate go(producers);
+      sycl::queue producers = unordered_queue(self),
+                  target = way == path::direct ? second_unordered_queue(self) : other_context_queue(self);
+      kernel_gate gate(producers);
       const block<float> from(count, producers), to(count, target), seen(count, target, sycl::usm::alloc::host);
       producers.fill(from.data(), -1.0F, count).wait();
       target.fill(to.data(), -2.0F, count).wait();
-      const sycl::event produced = kernels_of(self).run(producers, apps::cover(count), hold_of(self), {},
-                                                        go.flag(), view(from.data(), count));
+      const sycl::event produced = kernels_of(self).run(producers, apps::cover(count), make_waiting_kernel(self), {},
+                                                        gate.flag(), view(from.data(), count));
       const sycl::event copied = memory::copy(target, to.data(), producers, from.data(), size, {produced}, way);
       sycl::event consumed = target.memcpy(seen.data(), to.data(), size, copied);
-      go.open();
+      gate.open();
       consumed.wait();
       EXPECT_EQ(seen.data()[0], static_cast<float>(1000 * (self.rank + 1)))
           << "the host waited, or order was lost";

@@ -33,12 +33,12 @@ std::uint64_t count_wrong(const std::vector<float>& c, std::uint64_t all_rows, i
 
 // One allgather_gemm; `multiply(queue, a, rows, b, c, after)` is the product on `queue`, which has no order.
 template <typename Multiply>
-void gather_and_multiply(member& self, const Multiply& multiply) {
+void gather_and_multiply(test_rank& self, const Multiply& multiply) {
   const auto size = static_cast<std::uint64_t>(self.ranks.size());
   std::vector<float> a(size * rows * inner), b(inner * columns), c(size * rows * columns);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = entry_of_a(i);
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = entry_of_b(self.rank, i);
-  sycl::queue products = unordered(self);
+  sycl::queue products = unordered_queue(self);
   const block<float> own(rows * inner, products), gathered(a.size(), products), weights(b.size(), products),
       result(c.size(), products);
   products.memcpy(weights.data(), b.data(), b.size() * sizeof(float)).wait();
@@ -58,8 +58,8 @@ void gather_and_multiply(member& self, const Multiply& multiply) {
 }
 
 TEST(fused, allgather_gemm_with_kernels_as_products) {
-  if (crew::get().on_host()) GTEST_SKIP() << "fused_test.cpp does it there, without kernels";
-  crew::get().each([](member& self) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "fused_test.cpp does it there, without kernels";
+  rank_team::get().each([](test_rank& self) {
     gather_and_multiply(self, [&](sycl::queue& queue, const float* a, std::uint64_t n, const float* b, float* c,
                                   const isthmus::dependencies& after) {
       return kernels_of(self).run(queue, {n, columns, 1, 64}, device_code::multiply{inner, columns}, after,
@@ -69,8 +69,8 @@ TEST(fused, allgather_gemm_with_kernels_as_products) {
 }
 
 TEST(fused, allgather_gemm_with_the_vendors_products) {
-  if (crew::get().on_host()) GTEST_SKIP() << "the host has no such library";
-  crew::get().each([](member& self) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "the host has no such library";
+  rank_team::get().each([](test_rank& self) {
     blas_product product(self.ranks.platform(), inner, columns);
     gather_and_multiply(
         self, [&](sycl::queue& queue, const float* a, std::uint64_t n, const float* b, float* c,
@@ -80,13 +80,13 @@ TEST(fused, allgather_gemm_with_the_vendors_products) {
 
 // Every rank multiplies what it has of A's columns; here all have the same, so the sum is a multiple.
 TEST(fused, gemm_reduce_scatter_with_the_vendors_products) {
-  if (crew::get().on_host()) GTEST_SKIP() << "the host has no such library";
-  crew::get().each([](member& self) {
+  if (rank_team::get().is_on_host()) GTEST_SKIP() << "the host has no such library";
+  rank_team::get().each([](test_rank& self) {
     const auto size = static_cast<std::uint64_t>(self.ranks.size());
     std::vector<float> a(size * rows * inner), b(inner * columns), c(rows * columns);
     for (std::size_t i = 0; i < a.size(); ++i) a[i] = entry_of_a(i);
     for (std::size_t i = 0; i < b.size(); ++i) b[i] = entry_of_b(0, i);
-    sycl::queue products = unordered(self);
+    sycl::queue products = unordered_queue(self);
     const block<float> left(a.size(), products), right(b.size(), products), result(c.size(), products),
         partial(size * rows * columns, products);
     const sycl::event sent = products.memcpy(left.data(), a.data(), a.size() * sizeof(float));
@@ -119,23 +119,23 @@ TEST(fused, gemm_reduce_scatter_with_the_vendors_products) {
 // Three queues of the first rank's device, in one context or in one each; one in-order queue a seat.
 class tensor_parallel : public testing::TestWithParam<bool> {
  protected:
-  static constexpr std::size_t seats = 3;
+  static constexpr std::size_t device_count = 3;
   void SetUp() override {
-    if (crew::get().on_host()) GTEST_SKIP() << "tests/operators/tensor_parallel does it there";
+    if (rank_team::get().is_on_host()) GTEST_SKIP() << "tests/operators/tensor_parallel does it there";
 #if defined(ISTHMUS_SYCL_DPCPP) && !defined(SYCL_LANGUAGE_VERSION)
     GTEST_SKIP() << "DPC++ compiles no kernels for this device at run time";
 #endif
-    const sycl::queue& first = crew::get().members().front().queue;
+    const sycl::queue& first = rank_team::get().members().front().queue;
     const sycl::device device = first.get_device();
-    for (std::size_t i = 0; i < seats; ++i) {
+    for (std::size_t i = 0; i < device_count; ++i) {
       queues.emplace_back(GetParam() ? first.get_context() : sycl::context(device), device,
                           sycl::property::queue::in_order{});
-      tensors.push_back(std::make_unique<block<float>>(most, queues.back()));
+      tensors.push_back(std::make_unique<block<float>>(max_elements, queues.back()));
       pointers.push_back(tensors.back()->data());
     }
   }
   void write(std::uint64_t seed, std::uint64_t elements, std::uint64_t active) {
-    for (std::size_t i = 0; i < seats; ++i) {
+    for (std::size_t i = 0; i < device_count; ++i) {
       const auto shard = shards::make(seed, static_cast<int>(i), elements, (active >> i & 1U) != 0);
       queues[i].memcpy(pointers[i], shard.data(), elements * sizeof(float)).wait();
     }
@@ -143,15 +143,15 @@ class tensor_parallel : public testing::TestWithParam<bool> {
   // On all seats; ordered by their queues alone.
   std::uint64_t count_wrong(std::uint64_t seed, std::uint64_t elements, std::uint64_t active) {
     std::uint64_t wrong = 0;
-    for (std::size_t i = 0; i < seats; ++i) {
+    for (std::size_t i = 0; i < device_count; ++i) {
       std::vector<float> result(elements);
       queues[i].memcpy(result.data(), pointers[i], elements * sizeof(float)).wait();
-      wrong += shards::count_wrong(result, seed, seats, active);
+      wrong += shards::count_wrong(result, seed, device_count, active);
     }
     return wrong;
   }
 
-  static constexpr std::size_t most = 100'000;
+  static constexpr std::size_t max_elements = 100'000;
   std::vector<sycl::queue> queues;
   std::vector<std::unique_ptr<block<float>>> tensors;
   std::vector<void*> pointers;
@@ -159,9 +159,9 @@ class tensor_parallel : public testing::TestWithParam<bool> {
 
 TEST_P(tensor_parallel, sums_of_every_active_mask_on_both_wires) {
   isthmus::tensor_parallel sum(queues);
-  for (std::uint64_t active = 0; active < 1U << seats; ++active)
+  for (std::uint64_t active = 0; active < 1U << device_count; ++active)
     for (const bool narrow : {false, true}) {
-      const std::uint64_t elements = active % 2 == 0 ? 333 : most;
+      const std::uint64_t elements = active % 2 == 0 ? 333 : max_elements;
       write(active + 7, elements, active);
       ASSERT_TRUE(sum.allreduce(pointers.data(), elements, ISTHMUS_FLOAT32, active, narrow));
       ASSERT_EQ(count_wrong(active + 7, elements, active), 0U) << "mask " << active << ", narrow " << narrow;
@@ -170,24 +170,24 @@ TEST_P(tensor_parallel, sums_of_every_active_mask_on_both_wires) {
 
 TEST_P(tensor_parallel, a_late_producer_is_waited_for_on_the_device_only) {
   if (!GetParam()) GTEST_SKIP() << "between contexts the host waits";
-  const member& self = crew::get().members().front();
+  const test_rank& self = rank_team::get().members().front();
   isthmus::tensor_parallel sum(queues);
   write(3, count, ISTHMUS_ALL_ACTIVE);
   ASSERT_TRUE(sum.allreduce(pointers.data(), count));  // makes its slots
   for (sycl::queue& queue : queues) queue.wait();
   write(3, count, 0b110);
-  gate go(queues[0]);
+  kernel_gate gate(queues[0]);
   const block<float> seen(count, queues[1], sycl::usm::alloc::host);
-  kernels_of(self).run(queues[0], apps::cover(count), hold_of(self), {}, go.flag(),
+  kernels_of(self).run(queues[0], apps::cover(count), make_waiting_kernel(self), {}, gate.flag(),
                        view(static_cast<float*>(pointers[0]), count));
   ASSERT_TRUE(sum.allreduce(pointers.data(), count));
   sycl::event consumed = queues[1].memcpy(seen.data(), pointers[1], count * sizeof(float));
-  go.open();
+  gate.open();
   consumed.wait();
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < count; ++i)
     wrong +=
-        seen.data()[i] != shards::expected(3, seats, 0b110, i) + static_cast<float>(1000 * (self.rank + 1) + i);
+        seen.data()[i] != shards::expected(3, device_count, 0b110, i) + static_cast<float>(1000 * (self.rank + 1) + i);
   EXPECT_EQ(wrong, 0U) << "the host waited, or the order was lost";
 }
 
