@@ -8,16 +8,16 @@
 #include <cstdlib>
 #include <exception>
 
-#include "common/contest.hpp"
+#include "common/comparison.hpp"
 #include "common/device.hpp"
 
 namespace {
 
-apps::application_entry entry_of(const apps::options& asked) {
-  if (asked.application == "comd") return apps::comd_entry();
-  if (asked.application == "halo") return apps::halo_entry();
-  if (asked.application == "prk_stencil") return apps::prk_stencil_entry();
-  if (asked.application == "prk_transpose") return apps::prk_transpose_entry();
+apps::application_entry entry_of(const apps::program_options& options) {
+  if (options.application == "comd") return apps::comd_entry();
+  if (options.application == "halo") return apps::halo_entry();
+  if (options.application == "prk_stencil") return apps::prk_stencil_entry();
+  if (options.application == "prk_transpose") return apps::prk_transpose_entry();
   return apps::transpose_entry();
 }
 
@@ -33,18 +33,18 @@ void end_here() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  apps::options asked = apps::parse(argc, argv);
+  apps::program_options options = apps::parse(argc, argv);
   std::atexit(end_here);  // before MPI registers its own, which run first: by them MPICH leaves its launcher
   int provided = 0, rank = 0, ranks = 1;
   // Calls come from one thread at a time, but with host tasks not from the one that initialised MPI.
   MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  apps::grow(asked, ranks);
+  apps::scale_to_ranks(options, ranks);
   int status = 1;
   try {
     apps::prepare_environment();
-    status = apps::contest(asked, entry_of(asked)) == 0 ? 0 : 2;
+    status = apps::compare_transports(options, entry_of(options)) == 0 ? 0 : 2;
   } catch (const apps::bad_argument& wrong) {  // every rank has found the same
     if (rank == 0) std::fprintf(stderr, "sycl_applications: %s\n", wrong.what());
   } catch (const std::exception& failure) {

@@ -23,40 +23,40 @@ constexpr int steps_with_reference = 3;     // of a run that is compared with on
 constexpr double drift_bound = 1e-4;        // of the whole energy, over a run
 
 // The cells of the whole box and how they are cut: the same cells whether one rank has all of them or several.
-struct geometry {
+struct box_geometry {
   std::array<std::uint64_t, 3> cells;
   apps::triple cut;
   unsigned slots;
 };
 
-geometry geometry_of(const apps::options& asked, const material& of, int ranks) {
+box_geometry geometry_of(const apps::program_options& options, const material& copper, int ranks) {
   const auto cells = [&](std::size_t d, int parts) {
-    const double possible = static_cast<double>(asked.size.at(d)) * of.lattice / of.cutoff;
+    const double possible = static_cast<double>(options.size.at(d)) * copper.lattice / copper.cutoff;
     return static_cast<std::uint64_t>(possible / parts) * static_cast<unsigned>(parts);
   };
   std::array<double, 3> size{};
-  for (std::size_t d = 0; d < 3; ++d) size.at(d) = static_cast<double>(asked.size.at(d));
+  for (std::size_t d = 0; d < 3; ++d) size.at(d) = static_cast<double>(options.size.at(d));
   const apps::triple cut =
-      apps::arrange(size, ranks, [&](std::size_t d, int parts) { return cells(d, parts) >= 3; });
+      apps::arrange_ranks(size, ranks, [&](std::size_t d, int parts) { return cells(d, parts) >= 3; });
   if (cut[0] == 0) {
     throw apps::bad_argument(
-        "--size: " + std::to_string(asked.size[0]) + " x " + std::to_string(asked.size[1]) + " x " +
-        std::to_string(asked.size[2]) + " unit cells among " + std::to_string(ranks) +
-        " ranks; the rule is 3 cutoffs (" + std::to_string(of.cutoff) + " angstrom, " +
-        std::to_string(of.cutoff / of.lattice) + " unit cells) in each dimension and one for each rank");
+        "--size: " + std::to_string(options.size[0]) + " x " + std::to_string(options.size[1]) + " x " +
+        std::to_string(options.size[2]) + " unit cells among " + std::to_string(ranks) +
+        " ranks; the rule is 3 cutoffs (" + std::to_string(copper.cutoff) + " angstrom, " +
+        std::to_string(copper.cutoff / copper.lattice) + " unit cells) in each dimension and one for each rank");
   }
-  geometry made{{}, cut, 0};
+  box_geometry result{{}, cut, 0};
   double atoms = 4;
   for (std::size_t d = 0; d < 3; ++d) {
-    made.cells.at(d) = cells(d, cut.at(d));
-    atoms *= size.at(d) / static_cast<double>(made.cells.at(d));
+    result.cells.at(d) = cells(d, cut.at(d));
+    atoms *= size.at(d) / static_cast<double>(result.cells.at(d));
   }
-  made.slots = 8 * static_cast<unsigned>(std::ceil((1.5 * atoms + 4) / 8));
-  return made;
+  result.slots = 8 * static_cast<unsigned>(std::ceil((1.5 * atoms + 4) / 8));
+  return result;
 }
 
-std::uint64_t footprint(const apps::options& asked, int ranks) {
-  const geometry all = geometry_of(asked, material(asked.potential), ranks);
+std::uint64_t footprint(const apps::program_options& options, int ranks) {
+  const box_geometry all = geometry_of(options, material(options.potential), ranks);
   const apps::block own(all.cells, all.cut, 0);
   const std::uint64_t doubles = own.all_cells() * (2 * (head + fields * all.slots) + results * all.slots) * 2;
   return 2 * doubles * sizeof(double) * static_cast<unsigned>(ranks);  // and the reference
@@ -64,14 +64,14 @@ std::uint64_t footprint(const apps::options& asked, int ranks) {
 
 class program : public apps::application {
  public:
-  program(const apps::surroundings& around, apps::transport_kind kind, const geometry& all)
-      : m_around(around),
-        m_of(around.asked.potential),
+  program(const apps::run_context& context, apps::transport_kind kind, const box_geometry& all)
+      : m_context(context),
+        m_material(context.options.potential),
         m_all(all),
-        m_ranks(kind, around.comm, around.queue, around.asked.transport),
+        m_ranks(kind, context.comm, context.queue, context.options.transport),
         m_block(all.cells, all.cut, m_ranks.rank()) {
     for (std::size_t d = 0; d < 3; ++d) {
-      m_box.length[d] = static_cast<double>(around.asked.size.at(d)) * m_of.lattice;
+      m_box.length[d] = static_cast<double>(context.options.size.at(d)) * m_material.lattice;
       m_box.inverse_edge[d] = static_cast<double>(all.cells.at(d)) / m_box.length[d];
       m_box.cells[d] = static_cast<int>(all.cells.at(d));
       m_box.first[d] = m_block.first().at(d);
@@ -98,10 +98,10 @@ class program : public apps::application {
   }
 
   void prepare(std::uint32_t seed) override {
-    const crystal start(m_of, m_around.asked.size, seed);
+    const crystal start(m_material, m_context.options.size, seed);
     m_count = start.positions.size();
     std::vector<double> records(m_atoms[0].size(), 0);
-    m_atoms[1].write(m_around.queue, records);
+    m_atoms[1].write(m_context.queue, records);
     for (std::uint64_t n = 0; n < m_count; ++n) {
       const auto [at_x, at_y, at_z] = start.positions[n];
       const int cx = m_box.bin(0, at_x) - m_box.first[0], cy = m_box.bin(1, at_y) - m_box.first[1],
@@ -118,9 +118,9 @@ class program : public apps::application {
         atom[(px + d) * m_box.slots] = start.momenta[n].at(d);
       }
     }
-    m_now = 0;
+    m_current = 0;
     m_steps = 0;
-    m_atoms[0].write(m_around.queue, records);
+    m_atoms[0].write(m_context.queue, records);
     exchange(m_atoms[0], m_box.stride(), 0, head + 4 * m_box.slots);
     compute_forces();
     m_first = energies();
@@ -128,11 +128,11 @@ class program : public apps::application {
 
   void step() override {
     accelerate();
-    array<double>&old = m_atoms.at(m_now), &binned = m_atoms.at(1 - m_now);
-    run(cells(), drift{m_box, time_step / m_of.mass}, m_own, old);
+    array<double>&old = m_atoms.at(m_current), &binned = m_atoms.at(1 - m_current);
+    run(cells(), drift{m_box, time_step / m_material.mass}, m_own, old);
     exchange(old, m_box.stride(), 0, m_box.stride());
     run(cells(), rebin{m_box}, m_own, old, binned);
-    m_now = 1 - m_now;
+    m_current = 1 - m_current;
     exchange(binned, m_box.stride(), 0, head + 4 * m_box.slots);
     compute_forces();
     accelerate();
@@ -141,45 +141,45 @@ class program : public apps::application {
 
   void finish() override {
     m_summed.wait();
-    sycl::queue(m_around.queue).wait();
+    sycl::queue(m_context.queue).wait();
   }
 
   // No atom is lost, the crystal began with the energy of its lattice, energy is kept, and one rank alone gets
   // the same bits.
-  apps::verdict verify(std::uint32_t seed, int steps) override {
+  apps::check_result verify(std::uint32_t seed, int steps) override {
     const std::array<double, quantities> now = energies();
     const double before = m_first[1] + m_first[2], atoms = static_cast<double>(m_count);
-    const double lattice = m_of.lattice_energy() * atoms;
-    apps::verdict all = apps::sum_over_ranks(m_around.comm, {0, digest()});
+    const double lattice = m_material.lattice_energy() * atoms;
+    apps::check_result all = apps::sum_over_ranks(m_context.comm, {0, digest()});
     all.wrong += now[0] != atoms;
     all.wrong += !(std::abs(m_first[2] - lattice) <= 1e-10 * std::abs(lattice));
     all.wrong += !(std::abs(now[1] + now[2] - before) <= drift_bound * std::abs(before));
     if (m_ranks.size() == 1 || steps > steps_with_reference) return all;
-    program alone({m_around.asked, MPI_COMM_SELF, m_around.queue, m_around.kernels}, apps::transport_kind::mpi,
+    program reference({m_context.options, MPI_COMM_SELF, m_context.queue, m_context.kernels}, apps::transport_kind::mpi,
                   {m_all.cells, {1, 1, 1}, m_all.slots});
-    alone.prepare(seed);
-    for (int step = 0; step < steps; ++step) alone.step();
-    const std::array<double, quantities> expected = alone.energies();
-    all.wrong += alone.digest() != all.digest;
+    reference.prepare(seed);
+    for (int step = 0; step < steps; ++step) reference.step();
+    const std::array<double, quantities> expected = reference.energies();
+    all.wrong += reference.digest() != all.digest;
     for (unsigned n = 1; n < quantities; ++n)
       all.wrong += !(std::abs(now.at(n) - expected.at(n)) <= 1e-12 * std::abs(before));
     return all;
   }
 
-  void begin_profile() override { m_ranks.profile(m_around.queue); }
+  void begin_profile() override { m_ranks.profile(m_context.queue); }
   double end_profile() override { return m_ranks.end_profile(); }
   std::string backend() const override { return m_ranks.backend(message_bytes()); }
   std::uint64_t message_bytes() const override { return m_send.size() * sizeof(double); }
 
  private:
   array<unsigned> list(const std::vector<unsigned>& values) {
-    auto made = m_ranks.make_array<unsigned>(values.size());
-    made.write(m_around.queue, values);
-    return made;
+    auto result = m_ranks.make_array<unsigned>(values.size());
+    result.write(m_context.queue, values);
+    return result;
   }
   template <typename Body, typename... Arrays>
   sycl::event run(const grid& grid, const Body& body, const Arrays&... arrays) {
-    return m_around.kernels.run(m_around.queue, grid, body, {}, arrays...);
+    return m_context.kernels.run(m_context.queue, grid, body, {}, arrays...);
   }
   grid cells() const { return {m_own.size(), 1, 8, 1}; }
   grid slots() const { return {m_own.size(), m_box.slots, 1, m_box.slots}; }
@@ -191,32 +191,32 @@ class program : public apps::application {
     const sycl::event arrived =
         m_ranks.exchange(m_send.block(), apps::scale(m_out, width * sizeof(double)), m_recv.block(),
                          apps::scale(m_in, width * sizeof(double)), {packed});
-    m_around.kernels.run(m_around.queue, received, unpack{stride, first, width}, {arrived}, m_received, m_recv,
+    m_context.kernels.run(m_context.queue, received, unpack{stride, first, width}, {arrived}, m_received, m_recv,
                          records);
   }
 
-  void accelerate() { run(cells(), kick{m_box, time_step / 2}, m_own, m_forces, m_atoms.at(m_now)); }
+  void accelerate() { run(cells(), kick{m_box, time_step / 2}, m_own, m_forces, m_atoms.at(m_current)); }
 
   void compute_forces() {
-    const array<double>& atoms = m_atoms.at(m_now);
-    if (!m_of.is_embedded) {
+    const array<double>& atoms = m_atoms.at(m_current);
+    if (!m_material.is_embedded) {
       run(slots(),
-          lennard_jones{m_box, m_of.cutoff * m_of.cutoff, m_of.sigma * m_of.sigma, m_of.epsilon,
-                        m_of.lennard_jones_shift()},
+          lennard_jones{m_box, m_material.cutoff * m_material.cutoff, m_material.sigma * m_material.sigma, m_material.epsilon,
+                        m_material.lennard_jones_shift()},
           m_own, atoms, m_forces);
       return;
     }
-    const embedded_atom of{m_box,  m_of.cutoff,     m_of.lattice,   m_of.epsilon,
-                           m_of.c, m_of.tail_of(9), m_of.tail_of(6)};
-    run(slots(), density{of}, m_own, atoms, m_forces);
+    const embedded_atom potential{m_box,  m_material.cutoff,     m_material.lattice,   m_material.epsilon,
+                           m_material.c, m_material.tail_of(9), m_material.tail_of(6)};
+    run(slots(), density{potential}, m_own, atoms, m_forces);
     exchange(m_forces, results * m_box.slots, slope * m_box.slots, m_box.slots);
-    run(slots(), embedding{of}, m_own, atoms, m_forces);
+    run(slots(), embedding{potential}, m_own, atoms, m_forces);
   }
 
   void sum_energies() {
-    run({1, partial_sums, 1, partial_sums}, sum_cells{m_box, m_of.mass, static_cast<unsigned>(m_own.size())},
-        m_own, m_atoms.at(m_now), m_forces, m_partial);
-    const sycl::event summed = m_around.kernels.run(m_around.queue, {1, quantities, 1, quantities},
+    run({1, partial_sums, 1, partial_sums}, sum_cells{m_box, m_material.mass, static_cast<unsigned>(m_own.size())},
+        m_own, m_atoms.at(m_current), m_forces, m_partial);
+    const sycl::event summed = m_context.kernels.run(m_context.queue, {1, quantities, 1, quantities},
                                                     sum_columns{}, {m_summed}, m_partial, m_sums);
     m_summed = m_ranks.allreduce(m_sums, {summed});
   }
@@ -225,12 +225,12 @@ class program : public apps::application {
   std::array<double, quantities> energies() {
     sum_energies();
     finish();
-    const std::vector<double> sums = m_sums.read(m_around.queue);
+    const std::vector<double> sums = m_sums.read(m_context.queue);
     return {sums[0], sums[1], sums[2]};
   }
 
   std::uint64_t digest() {
-    const std::vector<double> records = m_atoms.at(m_now).read(m_around.queue);
+    const std::vector<double> records = m_atoms.at(m_current).read(m_context.queue);
     std::uint64_t sum = 0;
     for (const unsigned cell : m_own_cells) {
       const double* const record = &records[cell * m_box.stride()];
@@ -242,9 +242,9 @@ class program : public apps::application {
     return sum;
   }
 
-  const apps::surroundings m_around;
-  material m_of;
-  geometry m_all;
+  const apps::run_context m_context;
+  material m_material;
+  box_geometry m_all;
   apps::transport m_ranks;
   apps::block m_block;
   box m_box{};
@@ -252,7 +252,7 @@ class program : public apps::application {
   std::vector<apps::message> m_out, m_in;  // in cells
   array<unsigned> m_own, m_sent, m_received;
   std::array<array<double>, 2> m_atoms;
-  std::size_t m_now = 0;  // which of them
+  std::size_t m_current = 0;  // which of them
   array<double> m_forces, m_send, m_recv, m_partial, m_sums;
   sycl::event m_summed;
   std::uint64_t m_count = 0;
@@ -273,13 +273,13 @@ apps::application_entry apps::comd_entry() {
            source_of<comd::unpack>(), source_of<lennard_jones>(), source_of<density>(), source_of<embedding>(),
            source_of<sum_cells>(), source_of<sum_columns>()},
           footprint,
-          [](const options& asked) {
-            return std::vector<std::pair<std::string, std::string>>{{"potential", asked.potential}};
+          [](const program_options& options) {
+            return std::vector<std::pair<std::string, std::string>>{{"potential", options.potential}};
           },
-          [](const surroundings& around, transport_kind kind) -> std::unique_ptr<application> {
+          [](const run_context& context, transport_kind kind) -> std::unique_ptr<application> {
             int ranks = 1;
-            MPI_Comm_size(around.comm, &ranks);
+            MPI_Comm_size(context.comm, &ranks);
             return std::make_unique<program>(
-                around, kind, geometry_of(around.asked, material(around.asked.potential), ranks));
+                context, kind, geometry_of(context.options, material(context.options.potential), ranks));
           }};
 }

@@ -194,41 +194,41 @@ struct embedded_atom {
 
 struct density {
   static constexpr const char* name = "comd::density";
-  embedded_atom of;
+  embedded_atom potential;
   void operator()(unsigned long row, unsigned long i, const unsigned* own, const double* atoms,
                   double* forces) const {
-    const box& in = of.in;
+    const box& in = potential.in;
     if (i >= box::count(atoms + own[row] * in.stride())) return;
     double repulsion = 0, rho = 0;
-    each_pair(in, of.cutoff * of.cutoff, own[row], i, atoms,
+    each_pair(in, potential.cutoff * potential.cutoff, own[row], i, atoms,
               [&](double, double, double, double r2, unsigned, unsigned long) {
-                const double r = __builtin_sqrt(r2), q = of.a / r, q3 = q * q * q, beyond = r - of.cutoff;
-                repulsion += q3 * q3 * q3 - of.ninth.at_cutoff - beyond * of.ninth.slope_at_cutoff;
-                rho += q3 * q3 - of.sixth.at_cutoff - beyond * of.sixth.slope_at_cutoff;
+                const double r = __builtin_sqrt(r2), q = potential.a / r, q3 = q * q * q, beyond = r - potential.cutoff;
+                repulsion += q3 * q3 * q3 - potential.ninth.at_cutoff - beyond * potential.ninth.slope_at_cutoff;
+                rho += q3 * q3 - potential.sixth.at_cutoff - beyond * potential.sixth.slope_at_cutoff;
               });
     double* const mine = forces + own[row] * results * in.slots + i;
     const double root = __builtin_sqrt(rho);
-    mine[energy * in.slots] = of.epsilon * (0.5 * repulsion - of.c * root);
-    mine[slope * in.slots] = -0.5 * of.epsilon * of.c / root;
+    mine[energy * in.slots] = potential.epsilon * (0.5 * repulsion - potential.c * root);
+    mine[slope * in.slots] = -0.5 * potential.epsilon * potential.c / root;
   }
 };
 
 struct embedding {
   static constexpr const char* name = "comd::embedding";
-  embedded_atom of;
+  embedded_atom potential;
   void operator()(unsigned long row, unsigned long i, const unsigned* own, const double* atoms,
                   double* forces) const {
-    const box& in = of.in;
+    const box& in = potential.in;
     if (i >= box::count(atoms + own[row] * in.stride())) return;
     const unsigned long stride = results * in.slots;
     const double my_slope = forces[own[row] * stride + slope * in.slots + i];
     double sum[3] = {};
-    each_pair(in, of.cutoff * of.cutoff, own[row], i, atoms,
+    each_pair(in, potential.cutoff * potential.cutoff, own[row], i, atoms,
               [&](double dx, double dy, double dz, double r2, unsigned cell, unsigned long j) {
-                const double r = __builtin_sqrt(r2), q = of.a / r, q3 = q * q * q;
-                const double repulsion = of.epsilon * (-9 * q3 * q3 * q3 / r - of.ninth.slope_at_cutoff);
+                const double r = __builtin_sqrt(r2), q = potential.a / r, q3 = q * q * q;
+                const double repulsion = potential.epsilon * (-9 * q3 * q3 * q3 / r - potential.ninth.slope_at_cutoff);
                 const double slopes = my_slope + forces[cell * stride + slope * in.slots + j];
-                const double push = -(repulsion + slopes * (-6 * q3 * q3 / r - of.sixth.slope_at_cutoff)) / r;
+                const double push = -(repulsion + slopes * (-6 * q3 * q3 / r - potential.sixth.slope_at_cutoff)) / r;
                 sum[0] += push * dx;
                 sum[1] += push * dy;
                 sum[2] += push * dz;

@@ -48,19 +48,19 @@ double material::lattice_energy() const {
   return is_embedded ? epsilon * (repulsion / 2 - c * std::sqrt(rho)) : pairs / 2;
 }
 
-crystal::crystal(const material& of, const std::array<std::uint64_t, 3>& unit_cells, std::uint32_t seed) {
+crystal::crystal(const material& copper, const std::array<std::uint64_t, 3>& unit_cells, std::uint32_t seed) {
   constexpr double basis[4][3] = {
       {0.25, 0.25, 0.25}, {0.25, 0.75, 0.75}, {0.75, 0.25, 0.75}, {0.75, 0.75, 0.25}};
   std::mt19937_64 engine(seed);
-  std::normal_distribution<double> normal(0, std::sqrt(of.mass * boltzmann * temperature));
+  std::normal_distribution<double> normal(0, std::sqrt(copper.mass * boltzmann * temperature));
   std::array<double, 3> total{};
   for (std::uint64_t k = 0; k < unit_cells[2]; ++k)
     for (std::uint64_t j = 0; j < unit_cells[1]; ++j)
       for (std::uint64_t i = 0; i < unit_cells[0]; ++i)
         for (const auto& at : basis) {
-          positions.push_back({(static_cast<double>(i) + at[0]) * of.lattice,
-                               (static_cast<double>(j) + at[1]) * of.lattice,
-                               (static_cast<double>(k) + at[2]) * of.lattice});
+          positions.push_back({(static_cast<double>(i) + at[0]) * copper.lattice,
+                               (static_cast<double>(j) + at[1]) * copper.lattice,
+                               (static_cast<double>(k) + at[2]) * copper.lattice});
           momenta.push_back({normal(engine), normal(engine), normal(engine)});
           for (std::size_t d = 0; d < 3; ++d) total.at(d) += momenta.back().at(d);
         }

@@ -29,7 +29,7 @@ struct material {
 // The atoms of a box of unit cells at rest in their places, with random momenta of 600 K that sum to 0. The
 // same on every rank.
 struct crystal {
-  crystal(const material& of, const std::array<std::uint64_t, 3>& unit_cells, std::uint32_t seed);
+  crystal(const material& copper, const std::array<std::uint64_t, 3>& unit_cells, std::uint32_t seed);
   std::vector<std::array<double, 3>> positions, momenta;
 };
 

@@ -15,7 +15,7 @@ namespace apps {
 
 // What a check found. The bits of a result go into the digest, whatever rank holds them: equal results of
 // several transports have equal digests.
-struct verdict {
+struct check_result {
   std::uint64_t wrong = 0;   // elements, of all ranks
   std::uint64_t digest = 0;  // of all ranks
 };
@@ -35,7 +35,7 @@ class application {
   // Waits for all work.
   virtual void finish() = 0;
   // Whether the state is right after `steps` steps from prepare(seed). May change it.
-  virtual verdict verify(std::uint32_t seed, int steps) = 0;
+  virtual check_result verify(std::uint32_t seed, int steps) = 0;
   // Around a part of a run whose exchanges are timed one by one.
   virtual void begin_profile() = 0;
   virtual double end_profile() = 0;  // seconds
@@ -45,8 +45,8 @@ class application {
 };
 
 // What all applications of a run share.
-struct surroundings {
-  const options& asked;
+struct run_context {
+  const program_options& options;
   MPI_Comm comm;
   sycl::queue queue;  // in order; of kernels
   const launcher& kernels;
@@ -59,17 +59,17 @@ struct application_entry {
   const char* device_text;
   std::vector<kernel_source> kernels;
   // Bytes that one transport takes on all ranks; throws bad_argument where the size doesn't fit the ranks.
-  std::function<std::uint64_t(const options&, int ranks)> footprint;
+  std::function<std::uint64_t(const program_options&, int ranks)> footprint;
   // Fields of its records: what options chose.
-  std::function<std::vector<std::pair<std::string, std::string>>(const options&)> settings;
-  std::function<std::unique_ptr<application>(const surroundings&, transport_kind)> make;
+  std::function<std::vector<std::pair<std::string, std::string>>(const program_options&)> settings;
+  std::function<std::unique_ptr<application>(const run_context&, transport_kind)> make;
   // Where an application is known by a rate: its name, and how much a step does.
-  std::pair<std::string, std::function<double(const options&)>> rate{};
+  std::pair<std::string, std::function<double(const program_options&)>> rate{};
 };
 
 // Sums over the ranks of `comm`, modulo 2^64.
-inline verdict sum_over_ranks(MPI_Comm comm, const verdict& mine) {
-  const std::uint64_t send[2] = {mine.wrong, mine.digest};
+inline check_result sum_over_ranks(MPI_Comm comm, const check_result& own) {
+  const std::uint64_t send[2] = {own.wrong, own.digest};
   std::uint64_t all[2] = {};
   MPI_Allreduce(send, all, 2, MPI_UINT64_T, MPI_SUM, comm);
   return {all[0], all[1]};

@@ -7,10 +7,10 @@
 
 namespace apps {
 
-triple arrange(const std::array<double, 3>& size, int ranks,
+triple arrange_ranks(const std::array<double, 3>& size, int ranks,
                const std::function<bool(std::size_t, int)>& fits) {
   triple best{};
-  double least = 0;
+  double min_surface = 0;
   for (int x = 1; x <= ranks; ++x)
     for (int y = 1; y <= ranks / x; ++y) {
       const int z = ranks / x / y;
@@ -19,16 +19,16 @@ triple arrange(const std::array<double, 3>& size, int ranks,
       // A dimension that is not cut costs nothing between ranks; of equals the one whose faces are runs of
       // memory.
       const double surface = (x > 1 ? b * c : 0) + (y > 1 ? a * c : 0) + (z > 1 ? a * b : 0);
-      if (best[0] != 0 && surface >= least) continue;
-      least = surface;
+      if (best[0] != 0 && surface >= min_surface) continue;
+      min_surface = surface;
       best = {x, y, z};
     }
   return best;
 }
 
-triple arrange(const std::array<std::uint64_t, 3>& size, int ranks) {
+triple arrange_ranks(const std::array<std::uint64_t, 3>& size, int ranks) {
   const triple best =
-      arrange({static_cast<double>(size[0]), static_cast<double>(size[1]), static_cast<double>(size[2])}, ranks,
+      arrange_ranks({static_cast<double>(size[0]), static_cast<double>(size[1]), static_cast<double>(size[2])}, ranks,
               [&](std::size_t d, int parts) { return size.at(d) % static_cast<unsigned>(parts) == 0; });
   if (best[0] != 0) return best;
   throw bad_argument(
@@ -55,7 +55,7 @@ std::uint32_t block::index(int x, int y, int z) const {
   return static_cast<std::uint32_t>(((z + 1) * (m_own[1] + 2) + y + 1) * (m_own[0] + 2) + x + 1);
 }
 
-int block::neighbour(const triple& direction) const {
+int block::neighbor(const triple& direction) const {
   triple place{};
   for (std::size_t d = 0; d < 3; ++d)
     place.at(d) = (m_place.at(d) + direction.at(d) + m_ranks.at(d)) % m_ranks.at(d);
@@ -64,26 +64,26 @@ int block::neighbour(const triple& direction) const {
 
 namespace {
 
-// The cells next to the neighbour in a direction: own ones, or the ghosts behind them.
+// The cells next to the neighbor in a direction: own ones, or the ghosts behind them.
 void append_cells(const block& own, const triple& direction, bool ghosts, std::vector<unsigned>& cells) {
   triple begin{}, end{};
   for (std::size_t d = 0; d < 3; ++d) {
-    const int n = own.own().at(d), where = direction.at(d);
-    begin.at(d) = where == 0 ? 0 : where > 0 ? (ghosts ? n : n - 1) : (ghosts ? -1 : 0);
-    end.at(d) = where == 0 ? n : begin.at(d) + 1;
+    const int n = own.own().at(d), direction_in_d = direction.at(d);
+    begin.at(d) = direction_in_d == 0 ? 0 : direction_in_d > 0 ? (ghosts ? n : n - 1) : (ghosts ? -1 : 0);
+    end.at(d) = direction_in_d == 0 ? n : begin.at(d) + 1;
   }
   for (int z = begin[2]; z < end[2]; ++z)
     for (int y = begin[1]; y < end[1]; ++y)
       for (int x = begin[0]; x < end[0]; ++x) cells.push_back(own.index(x, y, z));
 }
 
-std::vector<triple> directions_of(int neighbours) {
+std::vector<triple> directions_of(int neighbors) {
   std::vector<triple> directions;
   for (int z = -1; z <= 1; ++z)
     for (int y = -1; y <= 1; ++y)
       for (int x = -1; x <= 1; ++x) {
         const int distance = std::abs(x) + std::abs(y) + std::abs(z);
-        if (distance > 0 && (neighbours == 26 || distance == 1)) directions.push_back({x, y, z});
+        if (distance > 0 && (neighbors == 26 || distance == 1)) directions.push_back({x, y, z});
       }
   return directions;
 }
@@ -104,18 +104,18 @@ std::vector<message> join_peers(const std::vector<message>& messages) {
 
 // Between two ranks messages keep the order of the sender's directions: what it sends in direction d is what
 // this rank gets from the block at -d.
-ghost_plan::ghost_plan(const block& own, int neighbours) {
+ghost_plan::ghost_plan(const block& own, int neighbors) {
   const auto fill = [&](bool incoming, std::vector<unsigned>& cells, std::vector<message>& messages) {
     std::vector<std::pair<int, triple>> order;
-    for (const triple& d : directions_of(neighbours)) {
-      const triple where = incoming ? triple{-d[0], -d[1], -d[2]} : d;
-      order.emplace_back(own.neighbour(where), where);
+    for (const triple& d : directions_of(neighbors)) {
+      const triple direction_in_d = incoming ? triple{-d[0], -d[1], -d[2]} : d;
+      order.emplace_back(own.neighbor(direction_in_d), direction_in_d);
     }
     std::stable_sort(order.begin(), order.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& [peer, where] : order) {
+    for (const auto& [peer, direction_in_d] : order) {
       const std::uint64_t before = cells.size();
-      append_cells(own, where, incoming, cells);
+      append_cells(own, direction_in_d, incoming, cells);
       messages.push_back({peer, before, cells.size() - before});
     }
   };

@@ -15,9 +15,9 @@ using triple = std::array<int, 3>;
 
 // How ranks are arranged: the factors whose blocks have the least surface between ranks among those that
 // `fits(dimension, factor)`; zeros where none do.
-triple arrange(const std::array<double, 3>& size, int ranks, const std::function<bool(std::size_t, int)>& fits);
+triple arrange_ranks(const std::array<double, 3>& size, int ranks, const std::function<bool(std::size_t, int)>& fits);
 // Among those that divide `size`. Throws bad_argument where none does.
-triple arrange(const std::array<std::uint64_t, 3>& size, int ranks);
+triple arrange_ranks(const std::array<std::uint64_t, 3>& size, int ranks);
 
 // The part of one rank, within one layer of ghost cells.
 class block {
@@ -30,7 +30,7 @@ class block {
   std::uint64_t all_cells() const;
   std::uint32_t index(int x, int y, int z) const;
   // The rank of the block at a distance.
-  int neighbour(const triple& direction) const;
+  int neighbor(const triple& direction) const;
 
  private:
   triple m_ranks, m_place, m_own, m_first;
@@ -39,7 +39,7 @@ class block {
 // Ghosts of one layer: which cells go where, ordered by peer, so that what goes to one peer is in one piece.
 struct ghost_plan {
   // 6 directions or 26.
-  ghost_plan(const block& own, int neighbours);
+  ghost_plan(const block& own, int neighbors);
 
   std::vector<unsigned> sent, received;  // cells, in the order of the messages
   // In cells: one message for each direction, or for each peer.

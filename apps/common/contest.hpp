@@ -7,6 +7,6 @@ namespace apps {
 
 // Verifies, measures, verifies again, tells. Collective over MPI_COMM_WORLD; returns the wrong elements of all
 // ranks and transports.
-std::uint64_t contest(const options& asked, const application_entry& entry);
+std::uint64_t compare_transports(const program_options& options, const application_entry& entry);
 
 }  // namespace apps

@@ -29,7 +29,7 @@ struct grid {
 };
 
 // Every element of an array.
-inline grid cover(unsigned long count) { return {1, count, 1, 256}; }
+inline grid linear_grid(unsigned long count) { return {1, count, 1, 256}; }
 
 using events = std::vector<sycl::event>;
 

@@ -53,99 +53,99 @@ struct raw {
   std::vector<std::string> transports = {"mpi", "isthmus", "isthmus-usm"};
 };
 
-void add_common(CLI::App& app, options& asked, raw& text, const char* size_help) {
+void add_common(CLI::App& app, program_options& options, raw& text, const char* size_help) {
   app.add_option("--transport", text.transports, "one or several, compared in turns")
       ->delimiter(',')
       ->check(CLI::IsMember(transport_names()))
       ->capture_default_str();
   app.add_option("--size", text.size, size_help)->capture_default_str();
-  app.add_option("--scaling", asked.scaling, "strong: the size is the whole problem's; weak: each rank's share")
+  app.add_option("--scaling", options.scaling, "strong: the size is the whole problem's; weak: each rank's share")
       ->check(CLI::IsMember({"strong", "weak"}))
       ->capture_default_str();
-  app.add_option("--steps", asked.steps, "in one repetition")
+  app.add_option("--steps", options.steps, "in one repetition")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  app.add_option("--repetitions", asked.repetitions, "of each transport, in turns; 0: only verify")
+  app.add_option("--repetitions", options.repetitions, "of each transport, in turns; 0: only verify")
       ->check(CLI::Range(0, 10000))
       ->capture_default_str();
-  app.add_option("--json", asked.json, "write the records to this file")->check(check_json);
-  app.add_option("--plot", asked.plot,
+  app.add_option("--json", options.json, "write the records to this file")->check(check_json);
+  app.add_option("--plot", options.plot,
                  "write a page of pictures, as isthmus report does; records go to --json, or beside it")
       ->check(check_plot);
-  app.add_option("--config", asked.transport.config, "Isthmus configuration file");
-  app.add_option("--timeout", asked.transport.timeout_s, "seconds to wait for other ranks")
+  app.add_option("--config", options.transport.config, "Isthmus configuration file");
+  app.add_option("--timeout", options.transport.timeout_s, "seconds to wait for other ranks")
       ->capture_default_str();
 }
 
-void add_research_kernels(CLI::App& app, options& asked, raw& text) {
+void add_research_kernels(CLI::App& app, program_options& options, raw& text) {
   CLI::App* const prk_stencil =
       app.add_subcommand("prk_stencil", "the Parallel Research Kernels' star stencil");
-  prk_stencil->add_option("--radius", asked.radius, "of the star")
+  prk_stencil->add_option("--radius", options.radius, "of the star")
       ->check(CLI::Range(1, 9))
       ->capture_default_str();
-  add_common(*prk_stencil, asked, text, "order of the square of cells (default 1024)");
-  add_common(*app.add_subcommand("prk_transpose", "the Parallel Research Kernels' matrix transpose"), asked,
+  add_common(*prk_stencil, options, text, "order of the square of cells (default 1024)");
+  add_common(*app.add_subcommand("prk_transpose", "the Parallel Research Kernels' matrix transpose"), options,
              text, "order of the matrices (default 1024)");
 }
 
 }  // namespace
 
-options parse(int argc, char** argv) {
-  options asked;
+program_options parse(int argc, char** argv) {
+  program_options options;
   raw text;
   CLI::App app{
       "The SuCL paper's applications: one source of physics over plain MPI (the paper's Listing 1) and over "
       "Isthmus. Every run verifies its results. Start it with mpiexec."};
   app.require_subcommand(1);
   CLI::App* const comd = app.add_subcommand("comd", "molecular dynamics of a copper crystal");
-  comd->add_option("--potential", asked.potential, "lj (Lennard-Jones) or eam (embedded atoms)")
+  comd->add_option("--potential", options.potential, "lj (Lennard-Jones) or eam (embedded atoms)")
       ->check(CLI::IsMember({"lj", "eam"}))
       ->capture_default_str();
-  add_common(*comd, asked, text, "N or X,Y,Z unit cells of 4 atoms (default 16)");
-  CLI::App* const halo = app.add_subcommand("halo", "a 3-D stencil with neighbour exchange");
-  halo->add_option("--neighbours", asked.neighbours, "6 or 26")
+  add_common(*comd, options, text, "N or X,Y,Z unit cells of 4 atoms (default 16)");
+  CLI::App* const halo = app.add_subcommand("halo", "a 3-D stencil with neighbor exchange");
+  halo->add_option("--neighbors", options.neighbors, "6 or 26")
       ->check(CLI::IsMember({6, 26}))
       ->capture_default_str();
-  halo->add_option("--exchange", asked.exchange, "group (of sends and recvs) or alltoallv")
+  halo->add_option("--exchange", options.exchange, "group (of sends and recvs) or alltoallv")
       ->check(CLI::IsMember({"group", "alltoallv"}))
       ->capture_default_str();
-  halo->add_flag("!--no-overlap", asked.overlap, "compute after the exchange, not beside it");
-  add_common(*halo, asked, text, "N or X,Y,Z cells (default 128)");
+  halo->add_flag("!--no-overlap", options.overlap, "compute after the exchange, not beside it");
+  add_common(*halo, options, text, "N or X,Y,Z cells (default 128)");
   CLI::App* const transpose = app.add_subcommand("transpose", "a distributed 3-D array, there and back");
-  transpose->add_option("--decomposition", asked.decomposition, "1: slabs, 2: pencils")
+  transpose->add_option("--decomposition", options.decomposition, "1: slabs, 2: pencils")
       ->check(CLI::Range(1, 2))
       ->capture_default_str();
-  add_common(*transpose, asked, text, "N or X,Y,Z elements (default 128)");
-  add_research_kernels(app, asked, text);
+  add_common(*transpose, options, text, "N or X,Y,Z elements (default 128)");
+  add_research_kernels(app, options, text);
   try {
     app.parse(argc, argv);
-    if (!asked.plot.empty() && asked.json.empty())
-      asked.json = std::filesystem::path(asked.plot).replace_extension(".json");
-    asked.application = app.get_subcommands().front()->get_name();
-    if (asked.steps == 0) asked.steps = 10;
-    asked.size = parse_size(!text.size.empty() ? text.size : default_size(asked.application));
-    if (asked.application.starts_with("prk_") && asked.size[1] == asked.size[2]) asked.size[2] = 1;  // squares
+    if (!options.plot.empty() && options.json.empty())
+      options.json = std::filesystem::path(options.plot).replace_extension(".json");
+    options.application = app.get_subcommands().front()->get_name();
+    if (options.steps == 0) options.steps = 10;
+    options.size = parse_size(!text.size.empty() ? text.size : default_size(options.application));
+    if (options.application.starts_with("prk_") && options.size[1] == options.size[2]) options.size[2] = 1;  // squares
     for (const std::string& name : text.transports) {
       const auto& names = transport_names();
-      asked.transports.push_back(
+      options.transports.push_back(
           static_cast<transport_kind>(std::find(names.begin(), names.end(), name) - names.begin()));
     }
   } catch (const CLI::Error& error) {
     std::exit(app.exit(error));
   }
-  asked.command = bench::command_of(argc, argv);
-  return asked;
+  options.command = bench::command_of(argc, argv);
+  return options;
 }
 
 // Each prime factor of the ranks, the largest first, goes to the shortest side, of equals to the last one:
 // memory is contiguous in the first.
-void grow(options& asked, int ranks) {
-  if (asked.scaling != "weak") return;
+void scale_to_ranks(program_options& options, int ranks) {
+  if (options.scaling != "weak") return;
   std::vector<std::uint64_t> factors;
   for (int factor = 2; factor <= ranks; ++factor)
     for (; ranks % factor == 0; ranks /= factor) factors.push_back(static_cast<std::uint64_t>(factor));
   for (auto factor = factors.rbegin(); factor != factors.rend(); ++factor)
-    *std::min_element(asked.size.rbegin(), asked.size.rend()) *= *factor;
+    *std::min_element(options.size.rbegin(), options.size.rend()) *= *factor;
 }
 
 }  // namespace apps

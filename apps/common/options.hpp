@@ -10,7 +10,7 @@
 
 namespace apps {
 
-struct options {
+struct program_options {
   std::string application;                 // halo, transpose, comd, prk_stencil, prk_transpose
   std::vector<transport_kind> transports;  // in the order asked for
   std::array<std::uint64_t, 3> size{};     // x, y, z: elements of the whole problem, for comd unit cells
@@ -19,7 +19,7 @@ struct options {
   std::string json;  // records; "": not written
   std::string plot;  // a page of pictures; "": none
   transport_options transport;
-  int neighbours = 6;              // halo
+  int neighbors = 6;              // halo
   std::string exchange = "group";  // halo
   bool overlap = true;             // halo
   int decomposition = 1;           // transpose
@@ -29,10 +29,10 @@ struct options {
 };
 
 // Exits for --help and after a message about a wrong option.
-options parse(int argc, char** argv);
+program_options parse(int argc, char** argv);
 
 // Of weak scaling each rank has a share of `size`: makes it that of the whole problem.
-void grow(options& asked, int ranks);
+void scale_to_ranks(program_options& options, int ranks);
 
 // What one rank says to all by exiting: a wrong size, say.
 class bad_argument : public std::runtime_error {

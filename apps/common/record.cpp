@@ -32,34 +32,34 @@ double speedup(const std::vector<outcome>& all, const outcome& one) {
   return 0;
 }
 
-double rate_of(const options& asked, const application_entry& entry, const outcome& one) {
-  return entry.rate.second(asked) / (1e-6 * bench::median(one.samples_us));
+double rate_of(const program_options& options, const application_entry& entry, const outcome& one) {
+  return entry.rate.second(options) / (1e-6 * bench::median(one.samples_us));
 }
 
-nlohmann::json record_of(const options& asked, const application_entry& entry, int ranks,
+nlohmann::json record_of(const program_options& options, const application_entry& entry, int ranks,
                          const std::vector<outcome>& all, const outcome& one) {
   const bool is_mpi = one.transport == transport_kind::mpi;
   nlohmann::json record =
       bench::record_of({entry.name, entry.dtype, one.message_bytes, ranks, is_mpi ? "listing1" : "isthmus",
                         one.backend, mode_of(one.transport)},
                        one.samples_us, {});
-  record["size"] = asked.size;
-  record["scaling"] = asked.scaling;
-  record["steps"] = asked.steps;
+  record["size"] = options.size;
+  record["scaling"] = options.scaling;
+  record["steps"] = options.steps;
   record["samples"] = one.samples_us.size();
   record["wrong"] = one.wrong;
   record["same_bits"] = one.same_bits;
   record["communication_us"] = one.communication_us;
   record["communication_share"] = one.communication_share;
   if (const double faster = speedup(all, one); faster > 0) record["speedup_over_listing1"] = faster;
-  for (const auto& [name, value] : entry.settings(asked)) record[name] = value;
-  if (entry.rate.second) record[entry.rate.first] = rate_of(asked, entry, one);
+  for (const auto& [name, value] : entry.settings(options)) record[name] = value;
+  if (entry.rate.second) record[entry.rate.first] = rate_of(options, entry, one);
   return record;
 }
 
 // A program of its own: pictures and pages are the Python package's.
-void draw(const options& asked) {
-  std::string words[] = {"isthmus", "report", asked.json, "--out", asked.plot};
+void draw(const program_options& options) {
+  std::string words[] = {"isthmus", "report", options.json, "--out", options.plot};
   char* arguments[std::size(words) + 1] = {};
   for (std::size_t i = 0; i < std::size(words); ++i) arguments[i] = words[i].data();
   std::fflush(nullptr);
@@ -67,22 +67,22 @@ void draw(const options& asked) {
   int status = 1;
   if (posix_spawnp(&drawer, arguments[0], nullptr, nullptr, arguments, environ) != 0 ||
       waitpid(drawer, &status, 0) < 0 || status != 0)
-    throw std::runtime_error("--plot: isthmus report could not draw " + asked.plot + "; the records are in " +
-                             asked.json);
+    throw std::runtime_error("--plot: isthmus report could not draw " + options.plot + "; the records are in " +
+                             options.json);
 }
 
 }  // namespace
 
-void tell(const options& asked, const application_entry& entry, const sycl::device& device, int ranks,
+void report_outcomes(const program_options& options, const application_entry& entry, const sycl::device& device, int ranks,
           const std::vector<outcome>& outcomes) {
   std::printf("%s %llu x %llu x %llu, %d ranks on %s; kernels: %s\n", entry.name,
-              static_cast<unsigned long long>(asked.size[0]), static_cast<unsigned long long>(asked.size[1]),
-              static_cast<unsigned long long>(asked.size[2]), ranks,
-              device.get_info<sycl::info::device::name>().c_str(), launcher::how_compiled());
+              static_cast<unsigned long long>(options.size[0]), static_cast<unsigned long long>(options.size[1]),
+              static_cast<unsigned long long>(options.size[2]), ranks,
+              device.get_info<sycl::info::device::name>().c_str(), launcher::compiled_by());
   std::printf("%-17s %12s %12s %12s %10s %14s %6s %5s  %s\n", "transport", "min us/step", "median", "max",
               "over mpi", "communication", "wrong", "bits", "backend");
   nlohmann::json document = bench::empty_document(
-      asked.command, {{"isthmus", isthmus_version()},
+      options.command, {{"isthmus", isthmus_version()},
                       {"sycl", device.get_platform().get_info<sycl::info::platform::name>() + " " +
                                    device.get_info<sycl::info::device::driver_version>()},
                       {"mpi", isthmus::mpi::detail::library()}});
@@ -99,11 +99,11 @@ void tell(const options& asked, const application_entry& entry, const sycl::devi
                 static_cast<unsigned long long>(one.wrong), one.same_bits ? "same" : "other",
                 one.backend.c_str());
     if (entry.rate.second)
-      std::printf("%-17s %12.0f %s\n", "", rate_of(asked, entry, one), entry.rate.first.c_str());
-    document["records"].push_back(record_of(asked, entry, ranks, outcomes, one));
+      std::printf("%-17s %12.0f %s\n", "", rate_of(options, entry, one), entry.rate.first.c_str());
+    document["records"].push_back(record_of(options, entry, ranks, outcomes, one));
   }
-  bench::write_document(asked.json, document);
-  if (!asked.plot.empty()) draw(asked);
+  bench::write_document(options.json, document);
+  if (!options.plot.empty()) draw(options);
 }
 
 }  // namespace apps

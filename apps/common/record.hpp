@@ -20,7 +20,7 @@ struct outcome {
   std::uint64_t message_bytes = 0;
 };
 
-void tell(const options& asked, const application_entry& entry, const sycl::device& device, int ranks,
+void report_outcomes(const program_options& options, const application_entry& entry, const sycl::device& device, int ranks,
           const std::vector<outcome>& outcomes);
 
 }  // namespace apps

@@ -26,12 +26,12 @@ sycl::event with_operands(const memory_block& send, const memory_block& recv, Ca
   return call(static_cast<unsigned char*>(send.usm.get()), static_cast<unsigned char*>(recv.usm.get()));
 }
 
-auto part(const byte_buffer& buffer, std::uint64_t offset) { return isthmus::at_offset(buffer, offset); }
-unsigned char* part(unsigned char* pointer, std::uint64_t offset) { return pointer + offset; }
+auto from_offset(const byte_buffer& buffer, std::uint64_t offset) { return isthmus::at_offset(buffer, offset); }
+unsigned char* from_offset(unsigned char* pointer, std::uint64_t offset) { return pointer + offset; }
 
 // Counts and displacements for every rank.
-struct blocks {
-  blocks(const std::vector<message>& messages, int size)
+struct block_lists {
+  block_lists(const std::vector<message>& messages, int size)
       : counts(static_cast<std::size_t>(size)), displs(static_cast<std::size_t>(size)) {
     for (const message& each : messages) {
       counts[static_cast<std::size_t>(each.peer)] = each.bytes;
@@ -46,7 +46,7 @@ std::vector<int> mpi_counts(const std::vector<std::uint64_t>& values) {
   return result;
 }
 
-std::optional<isthmus::communicator> meet(transport_kind kind, MPI_Comm comm, const sycl::queue& queue,
+std::optional<isthmus::communicator> make_communicator_for(transport_kind kind, MPI_Comm comm, const sycl::queue& queue,
                                           const transport_options& options) {
   if (kind == transport_kind::mpi) return std::nullopt;
   const bool tasks = kind == transport_kind::isthmus_usm_task && queue.get_device().is_cpu();
@@ -88,7 +88,7 @@ class transport::timed_scope {
 
 transport::transport(transport_kind kind, MPI_Comm comm, const sycl::queue& queue,
                      const transport_options& options)
-    : transport(kind, comm, queue, options, meet(kind, comm, queue, options)) {}
+    : transport(kind, comm, queue, options, make_communicator_for(kind, comm, queue, options)) {}
 
 transport::transport(transport_kind kind, MPI_Comm comm, const sycl::queue& queue,
                      const transport_options& options, std::optional<isthmus::communicator> ranks)
@@ -102,22 +102,22 @@ transport::transport(transport_kind kind, MPI_Comm comm, const sycl::queue& queu
 }
 
 transport transport::split(int color, int key) const {
-  MPI_Comm part = MPI_COMM_NULL;
-  MPI_Comm_split(m_comm, color, key, &part);
-  transport made(m_kind, part, m_queue, m_options,
+  MPI_Comm subcommunicator = MPI_COMM_NULL;
+  MPI_Comm_split(m_comm, color, key, &subcommunicator);
+  transport result(m_kind, subcommunicator, m_queue, m_options,
                  m_ranks ? m_ranks->split(color, key) : std::optional<isthmus::communicator>());
-  made.m_owned_comm.reset(new MPI_Comm(part), [](MPI_Comm* comm) {
+  result.m_owned_comm.reset(new MPI_Comm(subcommunicator), [](MPI_Comm* comm) {
     MPI_Comm_free(comm);
     delete comm;
   });
-  return made;
+  return result;
 }
 
 std::string transport::backend(std::uint64_t bytes) const {
   if (!m_ranks) return mpi_family();
-  const auto told = nlohmann::json::parse(m_ranks->explain(ISTHMUS_ALLTOALL, bytes / sizeof(float)));
-  const std::string algorithm = told.at("selection").value("algorithm", "");
-  return told.at("selection").value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm);
+  const auto explanation = nlohmann::json::parse(m_ranks->explain(ISTHMUS_ALLTOALL, bytes / sizeof(float)));
+  const std::string algorithm = explanation.at("selection").value("algorithm", "");
+  return explanation.at("selection").value("backend", "") + (algorithm.empty() ? "" : ":" + algorithm);
 }
 
 memory_block transport::make_symmetric(std::uint64_t bytes) const {
@@ -131,8 +131,8 @@ sycl::event transport::alltoall(const memory_block& send, const memory_block& re
                                 const events& wait_events) {
   const timed_scope timed(*this);
   if (m_ranks) {
-    return timed.end(with_operands(send, recv, [&](auto&& from, auto&& to) {
-      return m_ranks->alltoall(m_queue, from, to, bytes, wait_events);
+    return timed.end(with_operands(send, recv, [&](auto&& source, auto&& destination) {
+      return m_ranks->alltoall(m_queue, source, destination, bytes, wait_events);
     }));
   }
   const int count = mpi_count(bytes);
@@ -146,10 +146,10 @@ sycl::event transport::alltoallv(const memory_block& send, const std::vector<mes
                                  const memory_block& recv, const std::vector<message>& in,
                                  const events& wait_events) {
   const timed_scope timed(*this);
-  const blocks outgoing(out, m_size), incoming(in, m_size);
+  const block_lists outgoing(out, m_size), incoming(in, m_size);
   if (m_ranks) {
-    return timed.end(with_operands(send, recv, [&](auto&& from, auto&& to) {
-      return m_ranks->alltoallv(m_queue, from, outgoing.counts, outgoing.displs, to, incoming.counts,
+    return timed.end(with_operands(send, recv, [&](auto&& source, auto&& destination) {
+      return m_ranks->alltoallv(m_queue, source, outgoing.counts, outgoing.displs, destination, incoming.counts,
                                 incoming.displs, wait_events);
     }));
   }
@@ -165,12 +165,12 @@ sycl::event transport::exchange(const memory_block& send, const std::vector<mess
                                 const memory_block& recv, const std::vector<message>& in, const events& wait_events) {
   const timed_scope timed(*this);
   if (m_ranks) {
-    return timed.end(with_operands(send, recv, [&](auto&& from, auto&& to) {
+    return timed.end(with_operands(send, recv, [&](auto&& source, auto&& destination) {
       isthmus::group group;
       for (const message& each : out)
-        m_ranks->send(m_queue, part(from, each.offset), each.bytes, each.peer, wait_events);
+        m_ranks->send(m_queue, from_offset(source, each.offset), each.bytes, each.peer, wait_events);
       for (const message& each : in)
-        m_ranks->recv(m_queue, part(to, each.offset), each.bytes, each.peer, wait_events);
+        m_ranks->recv(m_queue, from_offset(destination, each.offset), each.bytes, each.peer, wait_events);
       const events done = group.end();
       return done.empty() ? sycl::event() : done.back();  // a rank alone has nobody to exchange with
     }));
@@ -192,8 +192,8 @@ sycl::event transport::allreduce(const array<double>& data, const events& wait_e
   const timed_scope timed(*this);
   const memory_block& block = data.block();
   if (m_ranks) {
-    return timed.end(with_operands(block, block, [&](auto&&, auto&& both) {
-      return m_ranks->allreduce(m_queue, isthmus::as_datatype(isthmus::datatype::float64, both), data.size(),
+    return timed.end(with_operands(block, block, [&](auto&&, auto&& data_operand) {
+      return m_ranks->allreduce(m_queue, isthmus::as_datatype(isthmus::datatype::float64, data_operand), data.size(),
                                 isthmus::reduction_op::sum, wait_events);
     }));
   }

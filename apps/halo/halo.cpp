@@ -1,5 +1,5 @@
 // Halo: diffusion on a periodic box of cells that is cut in blocks. Pack and unpack kernels, an exchange with 6
-// or 26 neighbours, and the inner cells computed beside it. The first state is a sum of waves, which the
+// or 26 neighbors, and the inner cells computed beside it. The first state is a sum of waves, which the
 // stencil only damps, so what it must be after any number of steps is known without running it.
 #include <cmath>
 #include <complex>
@@ -17,14 +17,14 @@ namespace {
 using apps::array;
 using apps::grid;
 
-std::uint64_t footprint(const apps::options& asked, int ranks) {
-  const apps::triple cut = apps::arrange(asked.size, ranks);
+std::uint64_t footprint(const apps::program_options& options, int ranks) {
+  const apps::triple cut = apps::arrange_ranks(options.size, ranks);
   for (std::size_t d = 0; d < 3; ++d) {
-    if (asked.size.at(d) / static_cast<unsigned>(cut.at(d)) >= 3) continue;
-    throw apps::bad_argument("--size: " + std::to_string(asked.size.at(d)) + " cells among " +
+    if (options.size.at(d) / static_cast<unsigned>(cut.at(d)) >= 3) continue;
+    throw apps::bad_argument("--size: " + std::to_string(options.size.at(d)) + " cells among " +
                              std::to_string(cut.at(d)) + " ranks; the rule is at least 3 for each");
   }
-  const apps::block own(asked.size, cut, 0);
+  const apps::block own(options.size, cut, 0);
   if (own.all_cells() > UINT32_MAX)
     throw apps::bad_argument("--size: " + std::to_string(own.all_cells()) +
                              " cells for each rank; the rule is less than 2^32; take more ranks");
@@ -39,16 +39,16 @@ struct wave {
 
 class program : public apps::application {
  public:
-  program(const apps::surroundings& around, apps::transport_kind kind)
-      : m_around(around),
-        m_ranks(kind, around.comm, around.queue, around.asked.transport),
-        m_block(around.asked.size, apps::arrange(around.asked.size, m_ranks.size()), m_ranks.rank()) {
+  program(const apps::run_context& context, apps::transport_kind kind)
+      : m_context(context),
+        m_ranks(kind, context.comm, context.queue, context.options.transport),
+        m_block(context.options.size, apps::arrange_ranks(context.options.size, m_ranks.size()), m_ranks.rank()) {
     const auto [nx, ny, nz] = m_block.own();
     m_weights = {static_cast<unsigned long>(nx) + 2,
                  static_cast<unsigned long>(nx + 2) * static_cast<unsigned long>(ny + 2),
-                 static_cast<unsigned>(around.asked.neighbours)};
-    const apps::ghost_plan plan(m_block, around.asked.neighbours);
-    const bool joined = around.asked.exchange == "alltoallv";
+                 static_cast<unsigned>(context.options.neighbors)};
+    const apps::ghost_plan plan(m_block, context.options.neighbors);
+    const bool joined = context.options.exchange == "alltoallv";
     m_out = apps::scale(joined ? plan.out_by_peer : plan.out, sizeof(float));
     m_in = apps::scale(joined ? plan.in_by_peer : plan.in, sizeof(float));
     m_sent = list(plan.sent);
@@ -64,7 +64,7 @@ class program : public apps::application {
     for (array<float>& each : m_state) each = m_ranks.make_array<float>(m_block.all_cells());
     m_send = m_ranks.make_messages<float>(plan.sent.size());
     m_recv = m_ranks.make_messages<float>(plan.received.size());
-    const auto [x, y, z] = around.asked.size;
+    const auto [x, y, z] = context.options.size;
     const auto quarter = [](std::uint64_t n) { return std::floor(static_cast<double>(n) / 4); };
     m_waves = {{0.25, 0.3, {quarter(x), 1, 0}},
                {0.25, 1.1, {1, quarter(y), 1}},
@@ -75,56 +75,56 @@ class program : public apps::application {
   // Ghosts, and what is computed, begin as NaN: what reads a cell that nobody wrote is seen.
   void prepare(std::uint32_t) override {
     std::vector<float> values(m_block.all_cells(), std::nanf(""));
-    m_state[1].write(m_around.queue, values);
+    m_state[1].write(m_context.queue, values);
     each_cell(0, [&](std::uint64_t cell, double value) { values[cell] = static_cast<float>(value); });
-    m_state[0].write(m_around.queue, values);
-    m_now = 0;
+    m_state[0].write(m_context.queue, values);
+    m_current = 0;
   }
 
   void step() override {
-    const array<float>&from = m_state.at(m_now), &to = m_state.at(1 - m_now);
-    const auto& kernels = m_around.kernels;
-    const auto& queue = m_around.queue;
-    const sycl::event packed = kernels.run(queue, apps::cover(m_sent.size()), pack{}, {}, m_sent, from, m_send);
-    if (m_around.asked.overlap) compute(1, from, to);
-    const bool joined = m_around.asked.exchange == "alltoallv";
+    const array<float>&from = m_state.at(m_current), &to = m_state.at(1 - m_current);
+    const auto& kernels = m_context.kernels;
+    const auto& queue = m_context.queue;
+    const sycl::event packed = kernels.run(queue, apps::linear_grid(m_sent.size()), pack{}, {}, m_sent, from, m_send);
+    if (m_context.options.overlap) compute(1, from, to);
+    const bool joined = m_context.options.exchange == "alltoallv";
     const sycl::event arrived = joined
                                     ? m_ranks.alltoallv(m_send.block(), m_out, m_recv.block(), m_in, {packed})
                                     : m_ranks.exchange(m_send.block(), m_out, m_recv.block(), m_in, {packed});
-    kernels.run(queue, apps::cover(m_received.size()), unpack{}, {arrived}, m_received, m_recv, from);
-    if (m_around.asked.overlap) {
-      kernels.run(queue, apps::cover(m_shell.size()), shell{m_weights}, {}, m_shell, from, to);
+    kernels.run(queue, apps::linear_grid(m_received.size()), unpack{}, {arrived}, m_received, m_recv, from);
+    if (m_context.options.overlap) {
+      kernels.run(queue, apps::linear_grid(m_shell.size()), shell{m_weights}, {}, m_shell, from, to);
     } else {
       compute(0, from, to);
     }
-    m_now = 1 - m_now;
+    m_current = 1 - m_current;
   }
 
-  void finish() override { sycl::queue(m_around.queue).wait(); }
+  void finish() override { sycl::queue(m_context.queue).wait(); }
 
   // A step rounds a cell less than 8 times, and weights sum to 1, so errors add up and don't grow.
-  apps::verdict verify(std::uint32_t, int steps) override {
-    const std::vector<float> values = m_state.at(m_now).read(m_around.queue);
+  apps::check_result verify(std::uint32_t, int steps) override {
+    const std::vector<float> values = m_state.at(m_current).read(m_context.queue);
     const double bound = (8.0 * steps + 1) * 0x1p-24;
-    apps::verdict mine;
+    apps::check_result own;
     each_cell(steps, [&](std::uint64_t cell, double value) {
-      mine.wrong += !(std::abs(values[cell] - value) <= bound);  // NaN is wrong, too
-      mine.digest += apps::mix(cell * 64 + static_cast<unsigned>(m_ranks.rank()),
+      own.wrong += !(std::abs(values[cell] - value) <= bound);  // NaN is wrong, too
+      own.digest += apps::mix(cell * 64 + static_cast<unsigned>(m_ranks.rank()),
                                std::bit_cast<std::uint32_t>(values[cell]));
     });
-    return apps::sum_over_ranks(m_around.comm, mine);
+    return apps::sum_over_ranks(m_context.comm, own);
   }
 
-  void begin_profile() override { m_ranks.profile(m_around.queue); }
+  void begin_profile() override { m_ranks.profile(m_context.queue); }
   double end_profile() override { return m_ranks.end_profile(); }
   std::string backend() const override { return m_ranks.backend(message_bytes()); }
   std::uint64_t message_bytes() const override { return m_send.size() * sizeof(float); }
 
  private:
   array<unsigned> list(const std::vector<unsigned>& cells) {
-    auto made = m_ranks.make_array<unsigned>(cells.size());
-    made.write(m_around.queue, cells);
-    return made;
+    auto result = m_ranks.make_array<unsigned>(cells.size());
+    result.write(m_context.queue, cells);
+    return result;
   }
 
   // All cells but the outermost `margin` ones.
@@ -132,21 +132,21 @@ class program : public apps::application {
     const auto [nx, ny, nz] = m_block.own();
     const auto inner = [margin](int n) { return static_cast<unsigned long>(n - 2 * margin); };
     const grid cells{inner(ny) * inner(nz), inner(nx), 8, 64};
-    m_around.kernels.run(
-        m_around.queue, cells,
+    m_context.kernels.run(
+        m_context.queue, cells,
         stencil{m_weights, static_cast<unsigned>(inner(ny)), m_block.index(margin, margin, margin)}, {}, from,
         to);
   }
 
-  double damping(const wave& of) const {
+  double damping(const wave& component) const {
     double sum = 0, product = 1;
     for (std::size_t d = 0; d < 3; ++d) {
       const double c =
-          std::cos(2 * std::numbers::pi * of.cycles.at(d) / static_cast<double>(m_around.asked.size.at(d)));
+          std::cos(2 * std::numbers::pi * component.cycles.at(d) / static_cast<double>(m_context.options.size.at(d)));
       sum += c;
       product *= (1 + c) / 2;
     }
-    return m_around.asked.neighbours == 26 ? product : 0.5 + sum / 6;
+    return m_context.options.neighbors == 26 ? product : 0.5 + sum / 6;
   }
 
   // Calls visit(cell, value) for the exact values of own cells after some steps.
@@ -156,35 +156,35 @@ class program : public apps::application {
     const auto [nx, ny, nz] = m_block.own();
     std::vector<std::array<std::vector<complex>, 3>> factors;  // of every wave and dimension
     for (const wave& each : m_waves) {
-      auto& mine = factors.emplace_back();
+      auto& wave_factors = factors.emplace_back();
       for (std::size_t d = 0; d < 3; ++d)
         for (int i = 0; i < m_block.own().at(d); ++i)
-          mine.at(d).push_back(
+          wave_factors.at(d).push_back(
               std::polar(1.0, 2 * std::numbers::pi * each.cycles.at(d) * (m_block.first().at(d) + i) /
-                                  static_cast<double>(m_around.asked.size.at(d))));
+                                  static_cast<double>(m_context.options.size.at(d))));
       const complex start = std::polar(each.amplitude * std::pow(damping(each), steps), each.phase);
-      for (complex& factor : mine[2]) factor *= start;
+      for (complex& factor : wave_factors[2]) factor *= start;
     }
     for (int z = 0; z < nz; ++z)
       for (int y = 0; y < ny; ++y) {
         std::vector<double> line(static_cast<std::size_t>(nx));
-        for (const auto& mine : factors) {
-          const complex outer = mine[2][static_cast<std::size_t>(z)] * mine[1][static_cast<std::size_t>(y)];
+        for (const auto& wave_factors : factors) {
+          const complex outer = wave_factors[2][static_cast<std::size_t>(z)] * wave_factors[1][static_cast<std::size_t>(y)];
           for (std::size_t x = 0; x < line.size(); ++x)
-            line[x] += outer.real() * mine[0][x].real() - outer.imag() * mine[0][x].imag();
+            line[x] += outer.real() * wave_factors[0][x].real() - outer.imag() * wave_factors[0][x].imag();
         }
         for (int x = 0; x < nx; ++x) visit(m_block.index(x, y, z), line[static_cast<std::size_t>(x)]);
       }
   }
 
-  const apps::surroundings m_around;
+  const apps::run_context m_context;
   apps::transport m_ranks;
   apps::block m_block;
-  weights m_weights{};
+  stencil_weights m_weights{};
   std::vector<apps::message> m_out, m_in;
   array<unsigned> m_sent, m_received, m_shell;
   std::array<array<float>, 2> m_state;
-  std::size_t m_now = 0;  // which of them
+  std::size_t m_current = 0;  // which of them
   array<float> m_send, m_recv;
   std::vector<wave> m_waves;
 };
@@ -200,13 +200,13 @@ apps::application_entry apps::halo_entry() {
           {source_of<halo::stencil>(), source_of<halo::shell>(), source_of<halo::pack>(),
            source_of<halo::unpack>()},
           halo::footprint,
-          [](const options& asked) {
+          [](const program_options& options) {
             return std::vector<std::pair<std::string, std::string>>{
-                {"neighbours", std::to_string(asked.neighbours)},
-                {"exchange", asked.exchange},
-                {"overlap", asked.overlap ? "yes" : "no"}};
+                {"neighbors", std::to_string(options.neighbors)},
+                {"exchange", options.exchange},
+                {"overlap", options.overlap ? "yes" : "no"}};
           },
-          [](const surroundings& around, transport_kind kind) -> std::unique_ptr<application> {
-            return std::make_unique<halo::program>(around, kind);
+          [](const run_context& context, transport_kind kind) -> std::unique_ptr<application> {
+            return std::make_unique<halo::program>(context, kind);
           }};
 }

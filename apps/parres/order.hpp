@@ -9,8 +9,8 @@
 
 namespace parres {
 
-inline std::uint64_t order_of(const apps::options& asked) {
-  const auto [x, y, z] = asked.size;
+inline std::uint64_t order_of(const apps::program_options& options) {
+  const auto [x, y, z] = options.size;
   if (x != y || z != 1)
     throw apps::bad_argument("--size: " + std::to_string(x) + "," + std::to_string(y) + "," +
                              std::to_string(z) +

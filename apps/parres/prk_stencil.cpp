@@ -15,14 +15,14 @@ using apps::array;
 using apps::grid;
 using apps::message;
 
-apps::triple cut_of(const apps::options& asked, int ranks) {
-  const std::uint64_t order = order_of(asked);
-  return apps::arrange(std::array<std::uint64_t, 3>{order, order, 1}, ranks);
+apps::triple cut_of(const apps::program_options& options, int ranks) {
+  const std::uint64_t order = order_of(options);
+  return apps::arrange_ranks(std::array<std::uint64_t, 3>{order, order, 1}, ranks);
 }
 
-std::uint64_t footprint_of_stencil(const apps::options& asked, int ranks) {
-  const std::uint64_t order = order_of(asked), radius = static_cast<unsigned>(asked.radius);
-  const apps::triple cut = cut_of(asked, ranks);
+std::uint64_t footprint_of_stencil(const apps::program_options& options, int ranks) {
+  const std::uint64_t order = order_of(options), radius = static_cast<unsigned>(options.radius);
+  const apps::triple cut = cut_of(options, ranks);
   for (std::size_t d = 0; d < 2; ++d) {
     const std::uint64_t own = order / static_cast<unsigned>(cut.at(d));
     if (own >= radius && order > 2 * radius) continue;
@@ -44,71 +44,71 @@ struct area {
 
 class stencil_program : public apps::application {
  public:
-  stencil_program(const apps::surroundings& around, apps::transport_kind kind)
-      : m_around(around),
-        m_ranks(kind, around.comm, around.queue, around.asked.transport),
-        m_order(static_cast<int>(order_of(around.asked))),
-        m_radius(around.asked.radius) {
-    m_cut = cut_of(around.asked, m_ranks.size());
+  stencil_program(const apps::run_context& context, apps::transport_kind kind)
+      : m_context(context),
+        m_ranks(kind, context.comm, context.queue, context.options.transport),
+        m_order(static_cast<int>(order_of(context.options))),
+        m_radius(context.options.radius) {
+    m_cut = cut_of(context.options, m_ranks.size());
     const int nx = m_order / m_cut[0], ny = m_order / m_cut[1];
     m_own = {m_ranks.rank() % m_cut[0] * nx, m_ranks.rank() / m_cut[0] * ny, nx, ny};
     plan();
     m_cells = m_ranks.make_array<double>(wide(pitch()) * wide(ny + 2 * m_radius));
     m_result = m_ranks.make_array<double>(wide(nx) * wide(ny));
-    const std::uint64_t most = 2 * wide(m_radius) * wide(nx + ny);  // the same on every rank
-    m_send = m_ranks.make_messages<double>(most);
-    m_recv = m_ranks.make_messages<double>(most);
+    const std::uint64_t max_messages = 2 * wide(m_radius) * wide(nx + ny);  // the same on every rank
+    m_send = m_ranks.make_messages<double>(max_messages);
+    m_recv = m_ranks.make_messages<double>(max_messages);
   }
 
   // Ghosts begin as NaN: what reads a cell that nobody wrote is seen.
   void prepare(std::uint32_t seed) override {
     std::vector<double> values(m_cells.size(), std::nan(""));
     each_own([&](int x, int y) { values[index(x, y)] = start(x, y, seed); });
-    m_cells.write(m_around.queue, values);
-    m_result.write(m_around.queue, std::vector<double>(m_result.size(), 0.0));
+    m_cells.write(m_context.queue, values);
+    m_result.write(m_context.queue, std::vector<double>(m_result.size(), 0.0));
   }
 
   void step() override {
-    const auto& kernels = m_around.kernels;
-    const auto& queue = m_around.queue;
+    const auto& kernels = m_context.kernels;
+    const auto& queue = m_context.queue;
     if (!m_out.empty()) {  // more than one rank
-      const auto packed = kernels.run(queue, apps::cover(m_sent.size()), pack{}, {}, m_sent, m_cells, m_send);
+      const auto packed = kernels.run(queue, apps::linear_grid(m_sent.size()), pack{}, {}, m_sent, m_cells, m_send);
       const auto arrived = m_ranks.exchange(m_send.block(), m_out, m_recv.block(), m_in, {packed});
-      kernels.run(queue, apps::cover(m_received.size()), unpack{}, {arrived}, m_received, m_recv, m_cells);
+      kernels.run(queue, apps::linear_grid(m_received.size()), unpack{}, {arrived}, m_received, m_recv, m_cells);
     }
-    const area inner = computed();
+    const area inner = inner_area();
     const auto extent = [](int n) { return static_cast<unsigned long>(std::max(0, n)); };
-    const grid some{extent(inner.ny), extent(inner.nx), 8, 64}, all{extent(m_own.ny), extent(m_own.nx), 8, 64};
+    const grid inner_grid{extent(inner.ny), extent(inner.nx), 8, 64}, own_grid{extent(m_own.ny), extent(m_own.nx), 8, 64};
     const auto width = static_cast<unsigned long>(m_own.nx);
-    kernels.run(queue, some,
-                star{index(inner.x, inner.y), static_cast<unsigned long>(pitch()), of_result(inner.x, inner.y),
+    kernels.run(queue, inner_grid,
+                star{index(inner.x, inner.y), static_cast<unsigned long>(pitch()), result_index(inner.x, inner.y),
                      width, m_radius},
                 {}, m_cells, m_result);
-    kernels.run(queue, all, increment{index(m_own.x, m_own.y), static_cast<unsigned long>(pitch())}, {},
+    kernels.run(queue, own_grid, increment{index(m_own.x, m_own.y), static_cast<unsigned long>(pitch())}, {},
                 m_cells);
   }
 
-  void finish() override { sycl::queue(m_around.queue).wait(); }
+  void finish() override { sycl::queue(m_context.queue).wait(); }
 
   // A cell's sum has 4 terms for each of the radius' steps, none larger than all cells together span.
-  apps::verdict verify(std::uint32_t seed, int steps) override {
-    const std::vector<double> cells = m_cells.read(m_around.queue), result = m_result.read(m_around.queue);
+  apps::check_result verify(std::uint32_t seed, int steps) override {
+    const std::vector<double> cells = m_cells.read(m_context.queue), result = m_result.read(m_context.queue);
     const double largest = 2.0 * m_order + seed + steps;
     const double bound = steps * 8.0 * m_radius * largest * 0x1p-53;
-    const area inner = computed();
-    apps::verdict mine;
+    const area inner = inner_area();
+    apps::check_result own;
     each_own([&](int x, int y) {
       const bool is_inner = x >= inner.x && x < inner.x + inner.nx && y >= inner.y && y < inner.y + inner.ny;
-      const double found = result[of_result(x, y)];
-      mine.wrong += cells[index(x, y)] != start(x, y, seed) + steps;
-      mine.wrong += !(std::abs(found - (is_inner ? 2.0 * steps : 0.0)) <= bound);  // NaN is wrong, too
+      const double found = result[result_index(x, y)];
+      own.wrong += cells[index(x, y)] != start(x, y, seed) + steps;
+      own.wrong += !(std::abs(found - (is_inner ? 2.0 * steps : 0.0)) <= bound);  // NaN is wrong, too
       const std::uint64_t place = static_cast<unsigned>(y) * std::uint64_t{static_cast<unsigned>(m_order)};
-      mine.digest += apps::mix(place + static_cast<unsigned>(x), std::bit_cast<std::uint64_t>(found));
+      own.digest += apps::mix(place + static_cast<unsigned>(x), std::bit_cast<std::uint64_t>(found));
     });
-    return apps::sum_over_ranks(m_around.comm, mine);
+    return apps::sum_over_ranks(m_context.comm, own);
   }
 
-  void begin_profile() override { m_ranks.profile(m_around.queue); }
+  void begin_profile() override { m_ranks.profile(m_context.queue); }
   double end_profile() override { return m_ranks.end_profile(); }
   std::string backend() const override { return m_ranks.backend(message_bytes()); }
   std::uint64_t message_bytes() const override { return m_sent.size() * sizeof(double); }
@@ -119,10 +119,10 @@ class stencil_program : public apps::application {
   std::uint64_t index(int x, int y) const {
     return wide(y - m_own.y + m_radius) * wide(pitch()) + wide(x - m_own.x + m_radius);
   }
-  std::uint64_t of_result(int x, int y) const { return wide(y - m_own.y) * wide(m_own.nx) + wide(x - m_own.x); }
+  std::uint64_t result_index(int x, int y) const { return wide(y - m_own.y) * wide(m_own.nx) + wide(x - m_own.x); }
   static double start(int x, int y, std::uint32_t seed) { return static_cast<double>(x) + y + seed; }
   // Own cells whose star lies within the square.
-  area computed() const {
+  area inner_area() const {
     const int x = std::max(m_own.x, m_radius), y = std::max(m_own.y, m_radius);
     return {x, y, std::min(m_own.x + m_own.nx, m_order - m_radius) - x,
             std::min(m_own.y + m_own.ny, m_order - m_radius) - y};
@@ -144,25 +144,25 @@ class stencil_program : public apps::application {
     };
     const auto [x, y, nx, ny] = m_own;
     const int r = m_radius, rank = m_ranks.rank();
-    const auto beside = [&](bool exists, int peer, const area& edge, const area& ghosts) {
+    const auto add_neighbor = [&](bool exists, int peer, const area& edge, const area& ghosts) {
       if (!exists) return;
       add(edge, sent, m_out, peer);
       add(ghosts, received, m_in, peer);
     };
-    beside(x > 0, rank - 1, {x, y, r, ny}, {x - r, y, r, ny});
-    beside(x + nx < m_order, rank + 1, {x + nx - r, y, r, ny}, {x + nx, y, r, ny});
-    beside(y > 0, rank - m_cut[0], {x, y, nx, r}, {x, y - r, nx, r});
-    beside(y + ny < m_order, rank + m_cut[0], {x, y + ny - r, nx, r}, {x, y + ny, nx, r});
+    add_neighbor(x > 0, rank - 1, {x, y, r, ny}, {x - r, y, r, ny});
+    add_neighbor(x + nx < m_order, rank + 1, {x + nx - r, y, r, ny}, {x + nx, y, r, ny});
+    add_neighbor(y > 0, rank - m_cut[0], {x, y, nx, r}, {x, y - r, nx, r});
+    add_neighbor(y + ny < m_order, rank + m_cut[0], {x, y + ny - r, nx, r}, {x, y + ny, nx, r});
     m_sent = list_of(sent);
     m_received = list_of(received);
   }
   array<unsigned> list_of(const std::vector<unsigned>& cells) {
-    auto made = m_ranks.make_array<unsigned>(cells.size());
-    made.write(m_around.queue, cells);
-    return made;
+    auto list = m_ranks.make_array<unsigned>(cells.size());
+    list.write(m_context.queue, cells);
+    return list;
   }
 
-  const apps::surroundings m_around;
+  const apps::run_context m_context;
   apps::transport m_ranks;
   int m_order, m_radius;
   apps::triple m_cut{};
@@ -183,15 +183,15 @@ apps::application_entry apps::prk_stencil_entry() {
           {source_of<parres::star>(), source_of<parres::increment>(), source_of<parres::pack>(),
            source_of<parres::unpack>()},
           parres::footprint_of_stencil,
-          [](const options& asked) {
-            return std::vector<std::pair<std::string, std::string>>{{"radius", std::to_string(asked.radius)}};
+          [](const program_options& options) {
+            return std::vector<std::pair<std::string, std::string>>{{"radius", std::to_string(options.radius)}};
           },
-          [](const surroundings& around, transport_kind kind) -> std::unique_ptr<application> {
-            return std::make_unique<parres::stencil_program>(around, kind);
+          [](const run_context& context, transport_kind kind) -> std::unique_ptr<application> {
+            return std::make_unique<parres::stencil_program>(context, kind);
           },
           // two for each weight, the middle's zero included, and one: what the kernel's own programs count
-          {"mflops", [](const options& asked) {
-             const double inner = static_cast<double>(parres::order_of(asked)) - 2.0 * asked.radius;
-             return 1e-6 * (2 * (4 * asked.radius + 1) + 1) * inner * inner;
+          {"mflops", [](const program_options& options) {
+             const double inner = static_cast<double>(parres::order_of(options)) - 2.0 * options.radius;
+             return 1e-6 * (2 * (4 * options.radius + 1) + 1) * inner * inner;
            }}};
 }

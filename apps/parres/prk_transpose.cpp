@@ -13,8 +13,8 @@ namespace {
 using apps::array;
 using apps::grid;
 
-std::uint64_t footprint_of_transpose(const apps::options& asked, int ranks) {
-  const std::uint64_t order = order_of(asked);
+std::uint64_t footprint_of_transpose(const apps::program_options& options, int ranks) {
+  const std::uint64_t order = order_of(options);
   if (order % static_cast<unsigned>(ranks) != 0)
     throw apps::bad_argument("--size: " + std::to_string(order) + " columns among " + std::to_string(ranks) +
                              " ranks; the rule is a multiple of the ranks");
@@ -23,10 +23,10 @@ std::uint64_t footprint_of_transpose(const apps::options& asked, int ranks) {
 
 class transpose_program : public apps::application {
  public:
-  transpose_program(const apps::surroundings& around, apps::transport_kind kind)
-      : m_around(around),
-        m_ranks(kind, around.comm, around.queue, around.asked.transport),
-        m_order(order_of(around.asked)),
+  transpose_program(const apps::run_context& context, apps::transport_kind kind)
+      : m_context(context),
+        m_ranks(kind, context.comm, context.queue, context.options.transport),
+        m_order(order_of(context.options)),
         m_columns(m_order / static_cast<unsigned>(m_ranks.size())),
         m_first(m_columns * static_cast<unsigned>(m_ranks.rank())) {
     const std::uint64_t count = m_order * m_columns;
@@ -38,40 +38,40 @@ class transpose_program : public apps::application {
 
   void prepare(std::uint32_t seed) override {
     std::vector<double> values(m_order * m_columns, std::nan(""));
-    m_send.write(m_around.queue, values);
-    m_recv.write(m_around.queue, values);
+    m_send.write(m_context.queue, values);
+    m_recv.write(m_context.queue, values);
     each_element([&](std::uint64_t at, std::uint64_t row, std::uint64_t column) {
       values[at] = start(row, column, seed);
     });
-    m_a.write(m_around.queue, values);
-    m_b.write(m_around.queue, std::vector<double>(values.size(), 0.0));
+    m_a.write(m_context.queue, values);
+    m_b.write(m_context.queue, std::vector<double>(values.size(), 0.0));
   }
 
   void step() override {
     const unsigned long rows = m_order;  // of either grid: own columns times ranks
     const grid tiles{rows, m_columns, 16, 64};
-    const auto& kernels = m_around.kernels;
-    const auto taken = kernels.run(m_around.queue, tiles, take_tiles{m_order, m_columns}, {}, m_a, m_send);
+    const auto& kernels = m_context.kernels;
+    const auto taken = kernels.run(m_context.queue, tiles, take_tiles{m_order, m_columns}, {}, m_a, m_send);
     const auto arrived =
         m_ranks.alltoall(m_send.block(), m_recv.block(), m_columns * m_columns * sizeof(double), {taken});
-    kernels.run(m_around.queue, tiles, add_tiles{m_order, m_columns}, {arrived}, m_recv, m_b);
+    kernels.run(m_context.queue, tiles, add_tiles{m_order, m_columns}, {arrived}, m_recv, m_b);
   }
 
-  void finish() override { sycl::queue(m_around.queue).wait(); }
+  void finish() override { sycl::queue(m_context.queue).wait(); }
 
-  apps::verdict verify(std::uint32_t seed, int steps) override {
-    const std::vector<double> a = m_a.read(m_around.queue), b = m_b.read(m_around.queue);
-    apps::verdict mine;
+  apps::check_result verify(std::uint32_t seed, int steps) override {
+    const std::vector<double> a = m_a.read(m_context.queue), b = m_b.read(m_context.queue);
+    apps::check_result own;
     each_element([&](std::uint64_t at, std::uint64_t row, std::uint64_t column) {
       const double grown = steps * (steps - 1.0) / 2;
-      mine.wrong += a[at] != start(row, column, seed) + steps;
-      mine.wrong += b[at] != steps * start(column, row, seed) + grown;
-      mine.digest += apps::mix(column * m_order + row, std::bit_cast<std::uint64_t>(b[at]));
+      own.wrong += a[at] != start(row, column, seed) + steps;
+      own.wrong += b[at] != steps * start(column, row, seed) + grown;
+      own.digest += apps::mix(column * m_order + row, std::bit_cast<std::uint64_t>(b[at]));
     });
-    return apps::sum_over_ranks(m_around.comm, mine);
+    return apps::sum_over_ranks(m_context.comm, own);
   }
 
-  void begin_profile() override { m_ranks.profile(m_around.queue); }
+  void begin_profile() override { m_ranks.profile(m_context.queue); }
   double end_profile() override { return m_ranks.end_profile(); }
   std::string backend() const override { return m_ranks.backend(message_bytes()); }
   std::uint64_t message_bytes() const override { return m_send.size() * sizeof(double); }
@@ -87,7 +87,7 @@ class transpose_program : public apps::application {
       for (std::uint64_t row = 0; row < m_order; ++row) visit(column * m_order + row, row, m_first + column);
   }
 
-  const apps::surroundings m_around;
+  const apps::run_context m_context;
   apps::transport m_ranks;
   std::uint64_t m_order, m_columns, m_first;  // own columns, and the first of them
   array<double> m_a, m_b, m_send, m_recv;
@@ -103,13 +103,13 @@ apps::application_entry apps::prk_transpose_entry() {
           parres::device_text,
           {source_of<parres::take_tiles>(), source_of<parres::add_tiles>()},
           parres::footprint_of_transpose,
-          [](const options&) { return std::vector<std::pair<std::string, std::string>>{}; },
-          [](const surroundings& around, transport_kind kind) -> std::unique_ptr<application> {
-            return std::make_unique<parres::transpose_program>(around, kind);
+          [](const program_options&) { return std::vector<std::pair<std::string, std::string>>{}; },
+          [](const run_context& context, transport_kind kind) -> std::unique_ptr<application> {
+            return std::make_unique<parres::transpose_program>(context, kind);
           },
           // both matrices once: what the kernel's own programs count
-          {"mb_per_s", [](const options& asked) {
-             const auto order = static_cast<double>(parres::order_of(asked));
+          {"mb_per_s", [](const program_options& options) {
+             const auto order = static_cast<double>(parres::order_of(options));
              return 2e-6 * sizeof(double) * order * order;
            }}};
 }

@@ -23,7 +23,7 @@ class kernels {
       : m_launcher(queue, device_text,
                    {apps::source_of<filler>(), apps::source_of<poisoner>(), apps::source_of<consumer>()}) {}
 
-  static const char* how_compiled() { return apps::launcher::how_compiled(); }
+  static const char* compiled_by() { return apps::launcher::compiled_by(); }
 
   // data[i] = random float i of stream `key`, for i < count.
   template <typename Data>
@@ -51,7 +51,7 @@ class kernels {
   }
   template <typename Body, typename Data>
   sycl::event run(const sycl::queue& queue, const Body& body, Data& data, std::uint64_t count) const {
-    return m_launcher.run(queue, apps::cover(count), body, {}, view(data, count));
+    return m_launcher.run(queue, apps::linear_grid(count), body, {}, view(data, count));
   }
 
   apps::launcher m_launcher;

@@ -30,19 +30,19 @@ constexpr int large_min_samples = 3;
 // The whole job on one rank.
 class job {
  public:
-  job(const options& asked, const isthmus::communicator& ranks, const sycl::queue& queue,
+  job(const program_options& options, const isthmus::communicator& ranks, const sycl::queue& queue,
       const bench::team& team)
-      : m_asked(asked), m_ranks(ranks), m_queue(queue), m_team(team), m_kernels(queue) {
+      : m_options(options), m_ranks(ranks), m_queue(queue), m_team(team), m_kernels(queue) {
     for (const collective_case& what : all_cases()) {
       const bool wanted =
-          asked.collectives.empty() ||
-          std::count(asked.collectives.begin(), asked.collectives.end(), std::string(what.name)) > 0;
+          options.collectives.empty() ||
+          std::count(options.collectives.begin(), options.collectives.end(), std::string(what.name)) > 0;
       if (!wanted) continue;
       if (what.collective == ISTHMUS_BARRIER) {
         m_shapes.push_back(make_shape(what, 0, ranks.rank(), ranks.size()));
         continue;
       }
-      for (const std::uint64_t bytes : asked.sizes)
+      for (const std::uint64_t bytes : options.sizes)
         m_shapes.push_back(make_shape(what, bytes, ranks.rank(), ranks.size()));
     }
   }
@@ -51,7 +51,7 @@ class job {
   std::uint64_t run() {
     const std::uint64_t start = bench::steady_ns();
     std::unique_ptr<report> told;
-    if (m_ranks.rank() == 0) told = std::make_unique<report>(m_asked, m_ranks, m_shapes.size());
+    if (m_ranks.rank() == 0) told = std::make_unique<report>(m_options, m_ranks, m_shapes.size());
     const std::uint64_t limit = apps::memory_limit();
     std::uint64_t send_elements = 0, recv_elements = 0;
     for (const shape& shape : m_shapes) {
@@ -135,7 +135,7 @@ class job {
   void leave_out_slow_paths(const shape& shape, const std::vector<measurement>& measured, report* told) {
     for (const measurement& one : measured) {
       const double seconds = *std::min_element(one.samples_us.begin(), one.samples_us.end()) / 1e6;
-      if (is_isthmus(one.taken) || seconds <= m_asked.longest_call_s) continue;
+      if (is_isthmus(one.taken) || seconds <= m_options.longest_call_s) continue;
       m_left_out.push_back(one.taken);
       if (told != nullptr) told->path_left_out(shape, one.taken, seconds);
     }
@@ -144,15 +144,15 @@ class job {
   std::vector<measurement> measure(cell& cell, const std::vector<path>& paths) {
     std::vector<measurement> measured;
     for (const path path : paths) measured.push_back({path, {}, verify(cell, path)});
-    const int min_samples = cell.what().bytes < large_bytes ? m_asked.min_samples : large_min_samples;
+    const int min_samples = cell.what().bytes < large_bytes ? m_options.min_samples : large_min_samples;
     const std::uint64_t start = bench::steady_ns();
     for (int sample = 0;; ++sample) {
       for (std::size_t turn = 0; turn < measured.size(); ++turn) {
         measurement& one = measured[(turn + static_cast<std::size_t>(sample)) % measured.size()];
         one.samples_us.push_back(time_once(cell, one.taken));
       }
-      const bool spent = static_cast<double>(bench::steady_ns() - start) / 1e9 > m_asked.budget_s;
-      const bool enough = sample + 1 >= min_samples && (spent || sample + 1 >= m_asked.max_samples);
+      const bool spent = static_cast<double>(bench::steady_ns() - start) / 1e9 > m_options.budget_s;
+      const bool enough = sample + 1 >= min_samples && (spent || sample + 1 >= m_options.max_samples);
       if (m_team.decide(enough ? 1 : 0) == 1) break;
     }
     for (measurement& one : measured) {
@@ -162,7 +162,7 @@ class job {
     return measured;
   }
 
-  const options& m_asked;
+  const program_options& m_options;
   const isthmus::communicator& m_ranks;
   sycl::queue m_queue;
   const bench::team& m_team;
@@ -174,17 +174,17 @@ class job {
   std::vector<path> m_left_out;  // of it
 };
 
-int run(const options& asked) {
+int run(const program_options& options) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const sycl::device device = apps::pick_device(rank);
   const sycl::queue queue(device, sycl::property::queue::in_order{});
   const auto host =
-      asked.host_task ? isthmus::host_execution::host_task : isthmus::host_execution::calling_thread;
+      options.host_task ? isthmus::host_execution::host_task : isthmus::host_execution::calling_thread;
   const isthmus::communicator ranks = isthmus::make_communicator(
-      MPI_COMM_WORLD, device, {.config = asked.config, .timeout_s = asked.timeout_s, .host = host});
-  const bench::team team = bench::meet_through_mpi(asked.timeout_s);
-  return job(asked, ranks, queue, team).run() == 0 ? 0 : 2;
+      MPI_COMM_WORLD, device, {.config = options.config, .timeout_s = options.timeout_s, .host = host});
+  const bench::team team = bench::meet_through_mpi(options.timeout_s);
+  return job(options, ranks, queue, team).run() == 0 ? 0 : 2;
 }
 
 }  // namespace
@@ -192,15 +192,15 @@ int run(const options& asked) {
 }  // namespace sycl_collectives
 
 int main(int argc, char** argv) {
-  const sycl_collectives::options asked = sycl_collectives::parse(argc, argv);
+  const sycl_collectives::program_options options = sycl_collectives::parse(argc, argv);
   int provided = 0;
   // One thread at a time calls MPI here. MULTIPLE would make MPICH, the peer, several times slower for short
   // messages (docs/benchmarks.md).
-  MPI_Init_thread(&argc, &argv, asked.thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED, &provided);
+  MPI_Init_thread(&argc, &argv, options.thread_multiple ? MPI_THREAD_MULTIPLE : MPI_THREAD_SERIALIZED, &provided);
   int status = 1;
   try {
     apps::prepare_environment();
-    status = sycl_collectives::run(asked);
+    status = sycl_collectives::run(options);
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "sycl_collectives: %s\n", failure.what());
     MPI_Abort(MPI_COMM_WORLD, 1);

@@ -9,8 +9,8 @@
 
 namespace sycl_collectives {
 
-options parse(int argc, char** argv) {
-  options asked;
+program_options parse(int argc, char** argv) {
+  program_options options;
   std::string sizes = "128:128M", progress = "text";
   bool quick = false;
   std::vector<std::string> names;
@@ -21,40 +21,40 @@ options parse(int argc, char** argv) {
       "Start it with mpiexec."};
   app.add_option("--sizes", sizes, "bytes: FIRST:LAST (doubling), FIRST:LAST:FACTOR, or a list")
       ->capture_default_str();
-  app.add_option("--collectives", asked.collectives, "which, by name (default: all)")
+  app.add_option("--collectives", options.collectives, "which, by name (default: all)")
       ->delimiter(',')
       ->check(CLI::IsMember(names));
-  app.add_option("--out", asked.out, "write the records to this JSON file");
-  app.add_flag("--thread-multiple", asked.thread_multiple,
+  app.add_option("--out", options.out, "write the records to this JSON file");
+  app.add_flag("--thread-multiple", options.thread_multiple,
                "MPI serves several threads, which the backend hybrid needs and which makes it slower");
-  app.add_flag("--host-task", asked.host_task,
+  app.add_flag("--host-task", options.host_task,
                "on CPU devices calls run in host tasks, for which the program does not wait");
-  app.add_option("--config", asked.config, "Isthmus configuration file");
+  app.add_option("--config", options.config, "Isthmus configuration file");
   app.add_option("--progress", progress, "text (a table) or json (one object a line)")
       ->check(CLI::IsMember({"text", "json"}))
       ->capture_default_str();
-  app.add_option("--budget", asked.budget_s, "seconds measured per collective and size")->capture_default_str();
-  app.add_option("--longest-call", asked.longest_call_s,
+  app.add_option("--budget", options.budget_s, "seconds measured per collective and size")->capture_default_str();
+  app.add_option("--longest-call", options.longest_call_s,
                  "seconds of a call after which a plain MPI path is left out at the collective's larger sizes")
       ->capture_default_str();
-  app.add_option("--timeout", asked.timeout_s, "seconds to wait for other ranks")->capture_default_str();
+  app.add_option("--timeout", options.timeout_s, "seconds to wait for other ranks")->capture_default_str();
   app.add_flag("--quick", quick, "few sizes up to 1 MiB, few samples");
   try {
     app.parse(argc, argv);
     if (quick) {
-      asked.budget_s = 0.005;
-      asked.min_samples = 3;
+      options.budget_s = 0.005;
+      options.min_samples = 3;
       if (app.count("--sizes") == 0) sizes = "128:1M:8";
     }
-    asked.sizes = bench::parse_sizes(sizes);
-    if (std::count(asked.sizes.begin(), asked.sizes.end(), 0) > 0)
+    options.sizes = bench::parse_sizes(sizes);
+    if (std::count(options.sizes.begin(), options.sizes.end(), 0) > 0)
       throw CLI::ValidationError("--sizes", "0 bytes can't be timed here");
   } catch (const CLI::Error& error) {
     std::exit(app.exit(error));
   }
-  asked.progress_json = progress == "json";
-  asked.command = bench::command_of(argc, argv);
-  return asked;
+  options.progress_json = progress == "json";
+  options.command = bench::command_of(argc, argv);
+  return options;
 }
 
 }  // namespace sycl_collectives

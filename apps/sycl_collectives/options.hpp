@@ -7,7 +7,7 @@
 
 namespace sycl_collectives {
 
-struct options {
+struct program_options {
   std::vector<std::uint64_t> sizes;      // bytes, rising
   std::vector<std::string> collectives;  // empty: all
   std::string out;                       // results.json; "": not written
@@ -24,6 +24,6 @@ struct options {
 };
 
 // Exits for --help and after a message about a wrong option.
-options parse(int argc, char** argv);
+program_options parse(int argc, char** argv);
 
 }  // namespace sycl_collectives

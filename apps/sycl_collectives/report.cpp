@@ -55,12 +55,12 @@ chosen explain(const isthmus::communicator& ranks, const shape& shape) {
   return {backend, selection.value("reason", "")};
 }
 
-report::report(const options& asked, const isthmus::communicator& ranks, std::size_t cells)
-    : m_asked(asked), m_cells(cells) {
+report::report(const program_options& options, const isthmus::communicator& ranks, std::size_t cells)
+    : m_options(options), m_cells(cells) {
   const std::string device = ranks.device().get_info<sycl::info::device::name>();
   const sycl::platform platform = ranks.device().get_platform();
   m_document = bench::empty_document(
-      asked.command, {{"isthmus", isthmus_version()},
+      options.command, {{"isthmus", isthmus_version()},
                       {"sycl", platform.get_info<sycl::info::platform::name>() + " " +
                                    ranks.device().get_info<sycl::info::device::driver_version>()},
                       {"mpi", isthmus::mpi::detail::library()}});
@@ -68,19 +68,19 @@ report::report(const options& asked, const isthmus::communicator& ranks, std::si
   nlohmann::json paths = nlohmann::json::array();
   for (const path taken : all_paths)
     paths.push_back(
-        {{"provider", label(taken, asked.host_task).provider}, {"mode", label(taken, asked.host_task).mode}});
+        {{"provider", label(taken, options.host_task).provider}, {"mode", label(taken, options.host_task).mode}});
   const nlohmann::json sycl_path = nlohmann::json::parse(ranks.explain(ISTHMUS_BARRIER, 0)).at("sycl");
-  if (asked.progress_json) {
+  if (options.progress_json) {
     say({{"event", "start"},
          {"ranks", ranks.size()},
          {"cells", cells},
          {"device", device},
-         {"kernels", kernels::how_compiled()},
+         {"kernels", kernels::compiled_by()},
          {"sycl", sycl_path},
          {"paths", paths}});
     return;
   }
-  std::printf("%d ranks on %s; kernels: %s; calls: %s\n", ranks.size(), device.c_str(), kernels::how_compiled(),
+  std::printf("%d ranks on %s; kernels: %s; calls: %s\n", ranks.size(), device.c_str(), kernels::compiled_by(),
               sycl_path.at("reason").get<std::string>().c_str());
 }
 
@@ -97,11 +97,11 @@ void report::cell_done(const shape& shape, const std::vector<measurement>& measu
   }
   nlohmann::json records = nlohmann::json::array();
   for (const measurement& one : measured) {
-    records.push_back(record_of(shape, one, chosen, m_asked.host_task, core_us));
+    records.push_back(record_of(shape, one, chosen, m_options.host_task, core_us));
     m_wrong += one.wrong;
     m_document["records"].push_back(records.back());
   }
-  if (m_asked.progress_json) {
+  if (m_options.progress_json) {
     say({{"event", "cell"},
          {"done", m_done},
          {"cells", m_cells},
@@ -129,7 +129,7 @@ void report::cell_done(const shape& shape, const std::vector<measurement>& measu
 
 void report::cell_skipped(const shape& shape, const std::string& reason) {
   ++m_done;
-  if (m_asked.progress_json) {
+  if (m_options.progress_json) {
     say({{"event", "skipped"},
          {"done", m_done},
          {"cells", m_cells},
@@ -143,8 +143,8 @@ void report::cell_skipped(const shape& shape, const std::string& reason) {
 }
 
 void report::path_left_out(const shape& shape, path taken, double seconds) {
-  const path_label label = sycl_collectives::label(taken, m_asked.host_task);
-  if (m_asked.progress_json) {
+  const path_label label = sycl_collectives::label(taken, m_options.host_task);
+  if (m_options.progress_json) {
     say({{"event", "left_out"},
          {"collective", shape.what.name},
          {"bytes", shape.bytes},
@@ -158,14 +158,14 @@ void report::path_left_out(const shape& shape, path taken, double seconds) {
 }
 
 void report::finish(double seconds) {
-  bench::write_document(m_asked.out, m_document);
-  if (m_asked.progress_json) {
-    say({{"event", "end"}, {"seconds", seconds}, {"wrong", m_wrong}, {"out", m_asked.out}});
+  bench::write_document(m_options.out, m_document);
+  if (m_options.progress_json) {
+    say({{"event", "end"}, {"seconds", seconds}, {"wrong", m_wrong}, {"out", m_options.out}});
     return;
   }
   std::printf("\n%zu cells in %.1f s, %llu wrong elements%s%s\n", m_done, seconds,
-              static_cast<unsigned long long>(m_wrong), m_asked.out.empty() ? "" : "; records in ",
-              m_asked.out.c_str());
+              static_cast<unsigned long long>(m_wrong), m_options.out.empty() ? "" : "; records in ",
+              m_options.out.c_str());
 }
 
 }  // namespace sycl_collectives

@@ -32,7 +32,7 @@ chosen explain(const isthmus::communicator& ranks, const shape& shape);
 //   {"event": "end", "seconds", "wrong", "out"}
 class report {
  public:
-  report(const options& asked, const isthmus::communicator& ranks, std::size_t cells);
+  report(const program_options& options, const isthmus::communicator& ranks, std::size_t cells);
 
   void cell_done(const shape& shape, const std::vector<measurement>& measured, const chosen& chosen);
   void cell_skipped(const shape& shape, const std::string& reason);
@@ -45,7 +45,7 @@ class report {
  private:
   void say(const nlohmann::json& line) const;
 
-  const options& m_asked;
+  const program_options& m_options;
   std::size_t m_cells;
   std::size_t m_done = 0;
   std::uint64_t m_wrong = 0;

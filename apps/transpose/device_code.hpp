@@ -6,7 +6,7 @@ namespace transpose {
 
 // One exchange turns a local array from[outer][a][b][c * parts] into to[outer][c][b][a * parts]: the last
 // dimension, of which every rank has all, is cut and the second one gathered.
-struct extent {
+struct block_extent {
   unsigned outer, a, b, c, parts;
 };
 
@@ -14,28 +14,28 @@ struct extent {
 // and unpack copies runs.
 struct pack {
   static constexpr const char* name = "transpose::pack";
-  extent of;
+  block_extent extent;
   // row: (q, outer, b, a), column: c
   void operator()(unsigned long row, unsigned long column, const unsigned long* from, unsigned long* to) const {
     const unsigned r = static_cast<unsigned>(row);
-    const unsigned long i = r % of.a, block = r / of.a, j = r / of.a % of.b;
-    const unsigned long o = r / of.a / of.b % of.outer, q = r / of.a / of.b / of.outer;
-    const unsigned long source = ((o * of.a + i) * of.b + j) * of.c * of.parts + q * of.c;
-    to[(block * of.c + column) * of.a + i] = from[source + column];
+    const unsigned long i = r % extent.a, block = r / extent.a, j = r / extent.a % extent.b;
+    const unsigned long o = r / extent.a / extent.b % extent.outer, q = r / extent.a / extent.b / extent.outer;
+    const unsigned long source = ((o * extent.a + i) * extent.b + j) * extent.c * extent.parts + q * extent.c;
+    to[(block * extent.c + column) * extent.a + i] = from[source + column];
   }
 };
 
 // The blocks of all ranks into place.
 struct unpack {
   static constexpr const char* name = "transpose::unpack";
-  extent of;
+  block_extent extent;
   // row: (outer, c, b, q), column: a
   void operator()(unsigned long row, unsigned long column, const unsigned long* from, unsigned long* to) const {
     const unsigned r = static_cast<unsigned>(row);
-    const unsigned long q = r % of.parts, j = r / of.parts % of.b, k = r / of.parts / of.b % of.c;
-    const unsigned long o = r / of.parts / of.b / of.c;
-    const unsigned long source = (((q * of.outer + o) * of.b + j) * of.c + k) * of.a;
-    to[row * of.a + column] = from[source + column];
+    const unsigned long q = r % extent.parts, j = r / extent.parts % extent.b, k = r / extent.parts / extent.b % extent.c;
+    const unsigned long o = r / extent.parts / extent.b / extent.c;
+    const unsigned long source = (((q * extent.outer + o) * extent.b + j) * extent.c + k) * extent.a;
+    to[row * extent.a + column] = from[source + column];
   }
 };
 

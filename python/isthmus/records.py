@@ -51,13 +51,13 @@ class Record(BaseModel):
 
     @property
     def problem(self) -> str:
-        """What an application was asked for, as "128 x 128 x 128, 26 neighbours"; else ""."""
+        """What an application was asked for, as "128 x 128 x 128, 26 neighbors"; else ""."""
         asked = self.model_extra or {}
         size = asked.get("size", ())
         parts = [" x ".join(str(side) for side in size if side != 1) if isinstance(size, list) else ""]
         parts.append("weak scaling" if asked.get("scaling") == "weak" else "")
         parts.append(str(asked.get("decomposition", "")))
-        parts.append(f"{asked['neighbours']} neighbours" if "neighbours" in asked else "")
+        parts.append(f"{asked['neighbors']} neighbors" if "neighbors" in asked else "")
         parts.append("by alltoallv" if asked.get("exchange") == "alltoallv" else "")
         parts.append("no overlap" if asked.get("overlap") == "no" else "")
         parts.append(str(asked.get("potential", "")))

@@ -46,7 +46,7 @@ std::string wrap(const kernel_source& source, bool usm) {
 
 launcher::launcher(const sycl::queue& queue, const char* device_text,
                    const std::vector<kernel_source>& sources) {
-  if (native_kernels::serve(queue)) {
+  if (native_kernels::is_supported(queue)) {
     m_native.emplace(queue, device_text, sources);
     return;
   }

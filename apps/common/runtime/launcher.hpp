@@ -40,7 +40,7 @@ class launcher {
   // Throws sycl::exception or std::runtime_error with the compiler's log.
   launcher(const sycl::queue& queue, const char* device_text, const std::vector<kernel_source>& sources);
 
-  static const char* how_compiled() { return "runtime compiler"; }
+  static const char* compiled_by() { return "runtime compiler"; }
 
   // Runs `body` for every point of `grid`. All arrays are of one kind. Asynchronous.
   template <typename Body, typename... Elements>

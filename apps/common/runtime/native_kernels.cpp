@@ -13,17 +13,17 @@ namespace apps {
 
 namespace {
 
-constexpr std::size_t most_arrays = 8;
+constexpr std::size_t max_arrays = 8;
 
 // The point of the grid is this thread's, if the grid has it: blocks are numbered by rows of work-groups.
 constexpr const char* cuda_prelude = R"(
 struct kernel_parameters { unsigned long words[24]; };
 struct grid_shape { unsigned long rows, columns, group_rows, group_columns, groups; };
 template <typename Body, typename... Pointers>
-inline void at_point(const kernel_parameters& parameters, const grid_shape& of, Pointers... pointers) {
-  const unsigned long row = blockIdx.x / of.groups * of.group_rows + threadIdx.x / of.group_columns;
-  const unsigned long column = blockIdx.x % of.groups * of.group_columns + threadIdx.x % of.group_columns;
-  if (row < of.rows && column < of.columns) reinterpret_cast<const Body&>(parameters)(row, column, pointers...);
+inline void at_point(const kernel_parameters& parameters, const grid_shape& shape, Pointers... pointers) {
+  const unsigned long row = blockIdx.x / shape.groups * shape.group_rows + threadIdx.x / shape.group_columns;
+  const unsigned long column = blockIdx.x % shape.groups * shape.group_columns + threadIdx.x % shape.group_columns;
+  if (row < shape.rows && column < shape.columns) reinterpret_cast<const Body&>(parameters)(row, column, pointers...);
 }
 )";
 
@@ -40,40 +40,40 @@ std::string wrap_for_cuda(const kernel_source& source) {
     arguments.append(", ").append(name);
   }
   std::string text = "extern \"C\" __global__ void ";
-  text.append(symbol_of(source.name)).append("(kernel_parameters parameters, grid_shape of").append(parameters);
-  text.append(") {\n  at_point<").append(source.name).append(">(parameters, of").append(arguments);
+  text.append(symbol_of(source.name)).append("(kernel_parameters parameters, grid_shape shape").append(parameters);
+  text.append(") {\n  at_point<").append(source.name).append(">(parameters, shape").append(arguments);
   return text.append(");\n}\n");
 }
 
 isthmus::device_driver& driver() {
   std::string reason;
-  isthmus::device_driver* const found = isthmus::device_driver::get(ISTHMUS_PLATFORM_CUDA, reason);
-  if (found == nullptr) throw std::runtime_error("kernels: " + reason);
-  return *found;
+  isthmus::device_driver* const instance = isthmus::device_driver::get(ISTHMUS_PLATFORM_CUDA, reason);
+  if (instance == nullptr) throw std::runtime_error("kernels: " + reason);
+  return *instance;
 }
 
 isthmus::kernel_compiler& compiler() {
   std::string reason;
-  auto* const found = isthmus::kernel_compiler::get(ISTHMUS_PLATFORM_CUDA, driver(), nullptr, reason);
-  if (found == nullptr) throw std::runtime_error("kernels: " + reason);
-  return *found;
+  auto* const instance = isthmus::kernel_compiler::get(ISTHMUS_PLATFORM_CUDA, driver(), nullptr, reason);
+  if (instance == nullptr) throw std::runtime_error("kernels: " + reason);
+  return *instance;
 }
 
 using native = isthmus::detail::native_interop<isthmus::detail::cuda_backend>;
-using views = std::array<std::optional<isthmus::detail::device_accessor>, most_arrays>;
+using views = std::array<std::optional<isthmus::detail::device_accessor>, max_arrays>;
 
 // One kernel with its arguments.
-struct launch {
+struct kernel_launch {
   int device;
   void* kernel;
   kernel_parameters parameters;
-  grid_shape of = {};
+  grid_shape shape = {};
   unsigned blocks = 0, threads = 0;
   std::size_t arrays = 0;
-  std::array<void*, most_arrays> pointers = {};
+  std::array<void*, max_arrays> pointers = {};
 
   void run(isthmus_stream stream) {
-    std::array<void*, most_arrays + 2> arguments{&parameters, &of};
+    std::array<void*, max_arrays + 2> arguments{&parameters, &shape};
     for (std::size_t i = 0; i < arrays; ++i) arguments[i + 2] = &pointers[i];
     driver().launch(device, kernel, blocks, threads, std::span(arguments).first(arrays + 2), stream);
   }
@@ -92,7 +92,7 @@ std::string symbol_of(std::string_view name) {
   return symbol;
 }
 
-bool native_kernels::serve(const sycl::queue& queue) {
+bool native_kernels::is_supported(const sycl::queue& queue) {
   return queue.get_device().get_backend() == isthmus::detail::cuda_backend;
 }
 
@@ -123,32 +123,32 @@ sycl::event native_kernels::submit(sycl::queue& queue, std::string_view name, co
     if (!m_failed->text.empty()) throw std::runtime_error(m_failed->text);
   }
   const auto groups_of = [](unsigned long n, unsigned long group) { return (n + group - 1) / group; };
-  launch what{m_device, m_kernels.find(name)->second, parameters};
-  what.of = {grid.rows, grid.columns, grid.group_rows, grid.group_columns,
+  kernel_launch launch{m_device, m_kernels.find(name)->second, parameters};
+  launch.shape = {grid.rows, grid.columns, grid.group_rows, grid.group_columns,
              groups_of(grid.columns, grid.group_columns)};
-  what.blocks = static_cast<unsigned>(what.of.groups * groups_of(grid.rows, grid.group_rows));
-  what.threads = static_cast<unsigned>(grid.group_rows * grid.group_columns);
-  std::array<std::optional<byte_buffer>, most_arrays> buffers;
+  launch.blocks = static_cast<unsigned>(launch.shape.groups * groups_of(grid.rows, grid.group_rows));
+  launch.threads = static_cast<unsigned>(grid.group_rows * grid.group_columns);
+  std::array<std::optional<byte_buffer>, max_arrays> buffers;
   for (const memory_block* block : blocks) {
-    buffers.at(what.arrays) = block->buffer;
-    what.pointers.at(what.arrays++) = block->usm.get();
+    buffers.at(launch.arrays) = block->buffer;
+    launch.pointers.at(launch.arrays++) = block->usm.get();
   }
   const auto make_accessors = [&](sycl::handler& handler) {
-    views made;
-    for (std::size_t i = 0; i < what.arrays; ++i)
-      if (buffers[i]) made[i].emplace(*buffers[i], handler);
-    return made;
+    views accessors;
+    for (std::size_t i = 0; i < launch.arrays; ++i)
+      if (buffers[i]) accessors[i].emplace(*buffers[i], handler);
+    return accessors;
   };
   isthmus::detail::order_after(queue, wait_events);
   if (std::any_of(buffers.begin(), buffers.end(), [](const auto& one) { return one.has_value(); }))
     isthmus::detail::order_after_accesses(queue, make_accessors);
   return queue.submit([&](sycl::handler& handler) {
     handler.depends_on(wait_events);
-    const views taken = make_accessors(handler);
-    isthmus::detail::native_enqueue(handler, [what, taken, failed = m_failed](auto& interop) {
-      launch own = what;
+    const views accessors = make_accessors(handler);
+    isthmus::detail::native_enqueue(handler, [launch, accessors, failed = m_failed](auto& interop) {
+      kernel_launch own = launch;
       for (std::size_t i = 0; i < own.arrays; ++i)
-        if (taken[i]) own.pointers[i] = native::memory(interop, *taken[i]);
+        if (accessors[i]) own.pointers[i] = native::memory(interop, *accessors[i]);
       try {
         own.run(native::stream(interop));
       } catch (const std::exception& caught) {  // none may leave a native command

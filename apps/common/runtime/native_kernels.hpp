@@ -31,7 +31,7 @@ std::string symbol_of(std::string_view name);
 class native_kernels {
  public:
   // Whether the queue's device is one for this class.
-  static bool serve(const sycl::queue& queue);
+  static bool is_supported(const sycl::queue& queue);
 
   // Throws std::runtime_error with the compiler's log, or where there is no compiler.
   native_kernels(const sycl::queue& queue, const char* device_text, const std::vector<kernel_source>& sources);

@@ -20,7 +20,7 @@ class launcher {
  public:
   launcher(const sycl::queue&, const char*, const std::vector<kernel_source>&) {}
 
-  static const char* how_compiled() { return "single source"; }
+  static const char* compiled_by() { return "single source"; }
 
   // Runs `body` for every point of `grid`. Asynchronous.
   template <typename Body, typename... Elements>

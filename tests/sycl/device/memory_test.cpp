@@ -114,7 +114,7 @@ TEST(memory, copies_come_after_their_producer_and_the_host_does_not_wait) {
       const block<float> from(count, producers), to(count, target), seen(count, target, sycl::usm::alloc::host);
       producers.fill(from.data(), -1.0F, count).wait();
       target.fill(to.data(), -2.0F, count).wait();
-      const sycl::event produced = kernels_of(self).run(producers, apps::cover(count), make_waiting_kernel(self), {},
+      const sycl::event produced = kernels_of(self).run(producers, apps::linear_grid(count), make_waiting_kernel(self), {},
                                                         gate.flag(), view(from.data(), count));
       const sycl::event copied = memory::copy(target, to.data(), producers, from.data(), size, {produced}, way);
       sycl::event consumed = target.memcpy(seen.data(), to.data(), size, copied);

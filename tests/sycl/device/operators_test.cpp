@@ -178,7 +178,7 @@ TEST_P(tensor_parallel, a_late_producer_is_waited_for_on_the_device_only) {
   write(3, count, 0b110);
   kernel_gate gate(queues[0]);
   const block<float> seen(count, queues[1], sycl::usm::alloc::host);
-  kernels_of(self).run(queues[0], apps::cover(count), make_waiting_kernel(self), {}, gate.flag(),
+  kernels_of(self).run(queues[0], apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                        view(static_cast<float*>(pointers[0]), count));
   ASSERT_TRUE(sum.allreduce(pointers.data(), count));
   sycl::event consumed = queues[1].memcpy(seen.data(), pointers[1], count * sizeof(float));

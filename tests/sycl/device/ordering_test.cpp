@@ -38,7 +38,7 @@ class the_host_never_waits : public testing::Test {
     }
     auto raw = data.reinterpret<unsigned char, 1>(sycl::range<1>(count * sizeof(float)));
     const apps::array<float> seen_by_kernel({count * sizeof(float), raw, nullptr});
-    kernels_of(self).run(producers, apps::cover(count), make_waiting_kernel(self), {}, gate.flag(), seen_by_kernel);
+    kernels_of(self).run(producers, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(), seen_by_kernel);
     self.ranks.allreduce(queue, data, count);
     sycl::event consumed = queue.submit([&](sycl::handler& handler) {
       const sycl::accessor sums(data, handler, sycl::read_only);
@@ -56,7 +56,7 @@ TEST_F(the_host_never_waits, on_an_in_order_queue) {
     const block<float> data(count, self.queue), result(count, self.queue);
     const block<float> seen(count, self.queue, sycl::usm::alloc::host);  // a copy to other host memory waits
     self.queue.fill(data.data(), -1.0F, count);
-    kernels_of(self).run(self.queue, apps::cover(count), make_waiting_kernel(self), {}, gate.flag(),
+    kernels_of(self).run(self.queue, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                          view(data.data(), count));
     self.ranks.allreduce(self.queue, data.data(), result.data(), count);
     const sycl::event consumed = self.queue.memcpy(seen.data(), result.data(), count * sizeof(float));
@@ -74,7 +74,7 @@ TEST_F(the_host_never_waits, on_an_out_of_order_queue_with_dependencies) {
     const block<float> data(count, queue), result(count, queue);
     const block<float> seen(count, self.queue, sycl::usm::alloc::host);
     const sycl::event cleared = queue.fill(data.data(), -1.0F, count);
-    const sycl::event produced = kernels_of(self).run(producers, apps::cover(count), make_waiting_kernel(self), {cleared},
+    const sycl::event produced = kernels_of(self).run(producers, apps::linear_grid(count), make_waiting_kernel(self), {cleared},
                                                       gate.flag(), view(data.data(), count));
     const sycl::event summed =
         self.ranks.allreduce(queue, data.data(), result.data(), count, isthmus::reduction_op::sum, {produced});
@@ -97,7 +97,7 @@ TEST_F(the_host_never_waits, in_a_group) {
     const block<float> explanation(1, self.queue, sycl::usm::alloc::host);
     self.queue.fill(data.data(), -1.0F, count);
     self.queue.fill(other.data(), static_cast<float>(self.rank + 3), 1);
-    kernels_of(self).run(self.queue, apps::cover(count), make_waiting_kernel(self), {}, gate.flag(),
+    kernels_of(self).run(self.queue, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                          view(data.data(), count));
     isthmus::group both;
     self.ranks.allreduce(self.queue, data.data(), result.data(), count);
@@ -138,7 +138,7 @@ TEST_F(the_host_never_waits, on_two_queues) {
     const block<float> data(count, self.queue), between(count, self.queue);
     const block<float> seen(count, self.queue, sycl::usm::alloc::host);
     self.queue.fill(data.data(), -1.0F, count);
-    kernels_of(self).run(self.queue, apps::cover(count), make_waiting_kernel(self), {}, gate.flag(),
+    kernels_of(self).run(self.queue, apps::linear_grid(count), make_waiting_kernel(self), {}, gate.flag(),
                          view(data.data(), count));
     const sycl::event first = self.ranks.allreduce(self.queue, data.data(), between.data(), count);
     self.ranks.broadcast(second, between.data(), count, 0, {first});
